@@ -1,0 +1,68 @@
+"""The exception classes of the package.
+
+Every message reads ``[function] what was asked, what was found, what to do``. ``kind`` is a short
+stable name ("deadlock", "shape", ...) for programs that want to tell errors of one class apart.
+"""
+
+from __future__ import annotations
+
+
+class NpuError(Exception):
+    """Base of all errors raised by the package."""
+
+    kind: str = "error"
+
+
+class ArgumentError(NpuError, ValueError):
+    """A value that no operation accepts."""
+
+
+class ShapeError(ArgumentError):
+    """Array shapes that do not fit together."""
+
+
+class DtypeError(NpuError, TypeError):
+    """An element type, or a pair of them, that is not supported."""
+
+
+class FormatError(NpuError, ValueError):
+    """A file or byte string that does not parse: stream, configuration, model."""
+
+
+class DeviceError(NpuError, RuntimeError):
+    """A device that is unknown, absent, or cannot do what was asked."""
+
+
+class StreamError(NpuError, RuntimeError):
+    """A runtime stream that touches what it may not."""
+
+
+class EmulatorError(NpuError, RuntimeError):
+    """The emulated NPU found the program at fault; ``kind`` says how."""
+
+
+class DeadlockError(EmulatorError):
+    """Nobody can progress while somebody waits; the message names who waits for what."""
+
+
+class DesignError(NpuError, ValueError):
+    """A design that does not fit the hardware; the message names the limit."""
+
+
+_CLASSES: dict[str, type[NpuError]] = {
+    "argument": ArgumentError,
+    "shape": ShapeError,
+    "dtype": DtypeError,
+    "format": FormatError,
+    "device": DeviceError,
+    "unavailable": DeviceError,
+    "forbidden": StreamError,
+    "deadlock": DeadlockError,
+}
+
+
+def make_error(kind: str, message: str) -> NpuError:
+    """The exception object for an error kind of the C++ core (called by the extension)."""
+    error = _CLASSES.get(kind, EmulatorError)(message)
+    error.kind = kind
+    return error

@@ -1,0 +1,14 @@
+// One init function per topic, each in its own file; module.cpp calls them.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace npu::python {
+
+void init_arch(nanobind::module_& m);      // geometry, registers, BD encoding
+void init_stream(nanobind::module_& m);    // TXN builder, reader, disassembler, checker
+void init_emulator(nanobind::module_& m);  // the public replay interface
+void init_device(nanobind::module_& m);    // devices, configurations
+void init_ops(nanobind::module_& m);       // gemm
+
+}  // namespace npu::python
