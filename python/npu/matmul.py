@@ -127,9 +127,9 @@ def matmul(
     become infinite. Raises DtypeError, ShapeError, DeviceError.
     """
     left = _as_array(a, "a")
-    chosen = current_device(device if device is not None else getattr(b, "device", None))
     if isinstance(b, PackedMatrix):
-        return _matmul_packed(left, b, out_dtype, chosen)
+        return _matmul_packed(left, b, out_dtype, current_device(device or b.device))
+    chosen = current_device(device)
     right = _as_array(b, "b")
     dtype = _result_dtype(left.dtype, right.dtype, out_dtype)
     m, k = left.shape[-2:]
