@@ -43,6 +43,8 @@ class PackedMatrix:
 
 def _as_array(value: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _FLOAT_INPUTS and array.dtype != _INT8:
         raise DtypeError(
             f"[matmul] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it with "
@@ -53,8 +55,6 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
             f"[matmul] {name} has shape {array.shape}; at least two dimensions are needed: reshape "
             "vectors to (1, K) or (K, 1)"
         )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     return array
 
 
