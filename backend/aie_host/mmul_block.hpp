@@ -110,17 +110,15 @@ struct block_accumulators {
   AIE_HOST_INLINE void load(const T* c0, const T* c1) {
     unroll<kRows>([&](auto i) {
       const T* tile = i.value < R ? c0 + i.value * Columns : c1 + (i.value - R) * Columns;
-      unroll<kParts>([&](auto p) {
-        rows_[i.value][p.value] = rows::load_part(tile, R * Columns, p.value);
-      });
+      unroll<kParts>(
+          [&](auto p) { rows_[i.value][p.value] = rows::load_part(tile, R * Columns, p.value); });
     });
   }
   AIE_HOST_INLINE void store(T* c0, T* c1) const {
     unroll<kRows>([&](auto i) {
       T* tile = i.value < R ? c0 + i.value * Columns : c1 + (i.value - R) * Columns;
-      unroll<kParts>([&](auto p) {
-        rows::store_part(rows_[i.value][p.value], tile, R * Columns, p.value);
-      });
+      unroll<kParts>(
+          [&](auto p) { rows::store_part(rows_[i.value][p.value], tile, R * Columns, p.value); });
     });
   }
 };
@@ -128,9 +126,8 @@ struct block_accumulators {
 // Rows handled between two loads of a B row: with at most 8 live accumulators and the B vectors,
 // 16 registers suffice; AVX-512 has 32.
 template <unsigned Rows, unsigned Parts>
-inline constexpr unsigned kRowsPerPass = (kSimdBytes == 64 ? 16 : 8) / Parts < Rows
-                                             ? (kSimdBytes == 64 ? 16 : 8) / Parts
-                                             : Rows;
+inline constexpr unsigned kRowsPerPass =
+    (kSimdBytes == 64 ? 16 : 8) / Parts < Rows ? (kSimdBytes == 64 ? 16 : 8) / Parts : Rows;
 
 template <unsigned R, unsigned S, unsigned T, typename TIn, typename TOut>
 struct mmul_block;
@@ -149,13 +146,13 @@ struct mmul_block<R, S, T, bfloat16, float> : block_accumulators<float, R, T> {
     if constexpr (T == 8) {
       const __m512i both =
           _mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(b)), load<__m256i>(b + S * T), 1);
-      const __m512i order = _mm512_set_epi16(
-          31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,  // right tile
-          15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+      const __m512i order = _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17,
+                                             24, 16,  // right tile
+                                             15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
       return _mm512_permutexvar_epi16(order, both);
     } else {
-      const __m256i both =
-          _mm256_inserti128_si256(_mm256_castsi128_si256(load<__m128i>(b)), load<__m128i>(b + S * T), 1);
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(load<__m128i>(b)),
+                                                   load<__m128i>(b + S * T), 1);
       const __m256i order = _mm256_set_epi16(15, 11, 14, 10, 13, 9, 12, 8,  // right tile
                                              7, 3, 6, 2, 5, 1, 4, 0);
       return _mm256_permutexvar_epi16(order, both);
@@ -170,13 +167,11 @@ struct mmul_block<R, S, T, bfloat16, float> : block_accumulators<float, R, T> {
         const int32_t pair = load<int32_t>(row + 2 * q.value);
         simd& acc = this->rows_[i.value][0];
         if constexpr (T == 8) {
-          acc = reinterpret_cast<simd>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(acc),
-                                                        (__m512bh)_mm512_set1_epi32(pair),
-                                                        (__m512bh)b_pairs));
+          acc = reinterpret_cast<simd>(_mm512_dpbf16_ps(
+              reinterpret_cast<__m512>(acc), (__m512bh)_mm512_set1_epi32(pair), (__m512bh)b_pairs));
         } else {
-          acc = reinterpret_cast<simd>(_mm256_dpbf16_ps(reinterpret_cast<__m256>(acc),
-                                                        (__m256bh)_mm256_set1_epi32(pair),
-                                                        (__m256bh)b_pairs));
+          acc = reinterpret_cast<simd>(_mm256_dpbf16_ps(
+              reinterpret_cast<__m256>(acc), (__m256bh)_mm256_set1_epi32(pair), (__m256bh)b_pairs));
         }
       });
     });
@@ -264,11 +259,11 @@ struct mmul_block<R, S, T, int8_t, int32_t> : block_accumulators<int32_t, R, T> 
   AIE_HOST_INLINE static __m512i quads(const int8_t* b) {
     const __m512i both =
         _mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(b)), load<__m256i>(b + S * T), 1);
-    const __m512i zip = _mm512_broadcast_i32x4(
-        _mm_set_epi8(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0));
-    const __m512i order = _mm512_set_epi16(
-        31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,  // right tile
-        15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+    const __m512i zip =
+        _mm512_broadcast_i32x4(_mm_set_epi8(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0));
+    const __m512i order = _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17,
+                                           24, 16,  // right tile
+                                           15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     return _mm512_permutexvar_epi16(order, _mm512_shuffle_epi8(both, zip));
   }
 
