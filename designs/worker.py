@@ -152,7 +152,7 @@ class Worker:
         outer = self._held(fifo) - self._frames[-1].get(fifo, 0)
         if self._frames[-1].get(fifo, 0) < 1 or outer:
             raise self._error(
-                f'release of "{fifo.name}": the oldest held object was not acquired in this loop body'
+                f'release of "{fifo.name}": the oldest object held was not acquired in this loop'
             )
         self._frames[-1][fifo] -= 1
         self._released[fifo] = self._released.get(fifo, 0) + 1
