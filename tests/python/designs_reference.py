@@ -84,7 +84,7 @@ class Configuration:
     head: dict[str, str]
     params: dict[str, int]
     ports: dict[str, tuple[int, str, int]]
-    rtps: dict[tuple[str, int, int], int]
+    rtps: dict[tuple[str, Tile], int]
     rtp_locks: dict[Tile, int]
     resources: dict[tuple[int, int, str], tuple[int, int]]
     cores: dict[Tile, list[str]]
@@ -108,7 +108,7 @@ def read_configuration(data: bytes) -> Configuration:
             assert words[1] not in out.ports
             out.ports[words[1]] = (int(words[2]), words[3], int(words[4]))
         elif words[0] == "rtp":
-            out.rtps[words[1], int(words[2]), int(words[3])] = int(words[4])
+            out.rtps[words[1], (int(words[2]), int(words[3]))] = int(words[4])
         elif words[0] == "rtplock":
             out.rtp_locks[int(words[1]), int(words[2])] = int(words[3])
         elif words[0] == "resource":
@@ -142,9 +142,7 @@ class Bd:
         """Brute force: the odometer of the address generator, one word at a time."""
         counts, out = [0] * len(self.step), []
         for _ in range(self.length):
-            out.append(
-                self.base + 4 * sum(c * s for c, s in zip(counts, self.step, strict=True))
-            )
+            out.append(self.base + 4 * sum(c * s for c, s in zip(counts, self.step, strict=True)))
             for dim in range(len(counts)):
                 counts[dim] += 1
                 wrap = self.wrap[dim] if dim < len(self.wrap) else 0
@@ -276,9 +274,7 @@ def _check_legal(kind: str, slave: str, master: str) -> None:
 
 def streams(registers: Registers, columns: int) -> dict[tuple[Tile, int], set[tuple[Tile, int]]]:
     """Follows every stream from its MM2S channel to the S2MM channels that receive it."""
-    switches = {
-        tile: circuits(registers, tile) for tile in product(range(columns), range(6))
-    }
+    switches = {tile: circuits(registers, tile) for tile in product(range(columns), range(6))}
     out: dict[tuple[Tile, int], set[tuple[Tile, int]]] = {}
     followed: set[tuple[Tile, str]] = set()
 

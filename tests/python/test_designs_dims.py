@@ -44,9 +44,7 @@ def test_addresses_equal_brute_force(
     elements = math.prod(size for size, _ in dims)
     reach = 1 + sum((size - 1) * stride for size, stride in dims)
     try:
-        access = lower_dims(
-            tuple(dims), element_bytes, elements, reach, tile_limits(kind), "[t]"
-        )
+        access = lower_dims(tuple(dims), element_bytes, elements, reach, tile_limits(kind), "[t]")
     except DesignError:
         return  # does not fit; test_fitting_patterns_fit says which must
     words = elements * element_bytes // 4

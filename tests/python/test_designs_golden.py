@@ -61,9 +61,7 @@ def gemm_2x2() -> Design:
             c[col, row] = d.fifo(
                 f"C1_{col}_{row}", cores[row], d.tile(col, 1), (16, 32), "int32", depth=1
             )
-        whole = d.fifo(
-            f"C2_{col}", d.tile(col, 1), d.tile(col, 0), 1024, "int32", to_stream=c_dims
-        )
+        whole = d.fifo(f"C2_{col}", d.tile(col, 1), d.tile(col, 0), 1024, "int32", to_stream=c_dims)
         d.join([c[col, 0], c[col, 1]], whole, [0, 2048])
     for col in range(2):
         for row in range(2):
