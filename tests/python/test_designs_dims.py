@@ -52,6 +52,28 @@ def test_addresses_equal_brute_force(
     np.testing.assert_array_equal(visited_bytes(access, words, kind), expected)
 
 
+@st.composite
+def nested_dims(draw: st.DrawFn) -> list[tuple[int, int]]:
+    """Dimensions of which neighbours often, or almost, continue one another."""
+    dims = [(draw(st.integers(1, 5)), draw(st.integers(1, 3)))]
+    for _ in range(draw(st.integers(1, 5))):
+        size, stride = dims[0]
+        candidates = [size * stride, size * stride, size, size * stride + 1]
+        dims.insert(0, (draw(st.integers(1, 5)), draw(st.sampled_from(candidates))))
+    return dims
+
+
+@settings(max_examples=300, deadline=None)
+@given(nested_dims(), st.sampled_from(["mem", "core"]))
+def test_merging_keeps_the_order(dims: list[tuple[int, int]], kind: str) -> None:
+    elements = math.prod(size for size, _ in dims)
+    try:
+        access = lower_dims(tuple(dims), 4, elements, 1 << 20, tile_limits(kind), "[t]")
+    except DesignError:
+        return
+    np.testing.assert_array_equal(visited_bytes(access, elements, kind), reference_bytes(dims, 4))
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.lists(st.integers(1, 9), min_size=1, max_size=4),

@@ -7,7 +7,6 @@ Buffer addresses and ids follow the same rules as mlir-aie's, so BD words are co
 from __future__ import annotations
 
 import json
-import re
 
 import pytest
 from designs_reference import (
@@ -177,7 +176,7 @@ def unroll(lines: list[str]) -> list:
         return at
 
     def resolve(word: str) -> int:
-        addresses, _, counter = re.sub("^@", "", word).partition("%")
+        addresses, _, counter = word.lstrip("@#").partition("%")
         slots = [int(a) for a in addresses.split("|")]
         return slots[counters.get(int(counter), 0)] if counter else slots[0]
 
