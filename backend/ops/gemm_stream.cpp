@@ -58,10 +58,10 @@ class GemmStream {
   void route_tokens() {
     for (int64_t c = 0; c < tile_.columns; ++c) {
       const auto& port = configuration_.port(strf("C%d", static_cast<int>(c)));
-      builder_.mask_write(
-          arch::tile_address(port.col, 0, arch::channel_control(arch::TileKind::kShim,
-                                                                port.direction, port.channel)),
-          kShimControllerId << 8, 0x1F00);
+      builder_.mask_write(arch::tile_address(port.col, 0,
+                                             arch::channel_control(arch::TileKind::kShim,
+                                                                   port.direction, port.channel)),
+                          kShimControllerId << 8, 0x1F00);
     }
   }
 
@@ -78,9 +78,8 @@ class GemmStream {
       const int64_t panel = col_block * tile_.columns + c;
       transfer("C", c, 2 * kInFlight + slot, kArgumentC, c_bd(),
                (row_block * tile_.native_m() * problem_.n + panel * tile_.n) * tile_.c_bytes, true);
-      const int64_t b_offset = problem_.b_layout == BLayout::kPanels
-                                   ? panel * problem_.k * tile_.n
-                                   : panel * tile_.n;
+      const int64_t b_offset =
+          problem_.b_layout == BLayout::kPanels ? panel * problem_.k * tile_.n : panel * tile_.n;
       transfer("B", c, kInFlight + slot, kArgumentB, b_bd(), b_offset * tile_.a_bytes, false);
     }
     for (int64_t r = 0; r < tile_.rows; ++r) {
@@ -138,16 +137,15 @@ class GemmStream {
                 int64_t offset, bool token) {
     const auto& port = configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
     const std::vector<uint32_t> encoded = arch::encode_bd(arch::TileKind::kShim, bd);
-    const uint32_t base = arch::tile_model(arch::TileKind::kShim).bd_base +
-                          0x20u * static_cast<uint32_t>(bd_id);
+    const uint32_t base =
+        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(bd_id);
     const uint32_t address = arch::tile_address(port.col, 0, base);
     builder_.block_write(address, encoded);
     builder_.address_patch(address + 4, static_cast<uint32_t>(argument),
                            static_cast<uint64_t>(offset));
     builder_.write(
-        arch::tile_address(port.col, 0,
-                           arch::channel_queue(arch::TileKind::kShim, port.direction,
-                                               port.channel)),
+        arch::tile_address(
+            port.col, 0, arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel)),
         static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
   }
 

@@ -1,7 +1,7 @@
 // Per-size runtime streams of the GEMM design: shim BDs, queue pushes, waits and runtime parameters
-// for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits for
-// the oldest C token and refills the three retired BDs while the rest stay in flight
-// (arXiv 2512.13282, section 4.4).
+// for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits
+// for the oldest C token and refills the three retired BDs while the rest stay in flight (arXiv
+// 2512.13282, section 4.4).
 #pragma once
 
 #include <cstdint>

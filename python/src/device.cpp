@@ -1,10 +1,11 @@
 // npu._npu.device: opening devices and reading their identity and counters.
+#include "device.h"
+
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include "arch/device_model.h"
 #include "bindings.h"
-#include "device.h"
 #include "ops/gemm.h"
 
 namespace nb = nanobind;

@@ -1,4 +1,5 @@
-// npu._npu.emulator: the register-level array, wrapped by npu/emulator.py into the public interface.
+// npu._npu.emulator: the register-level array, wrapped by npu/emulator.py into the public
+// interface.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -108,10 +109,8 @@ void init_emulator(nb::module_& m) {
            [](emulator::Array* self, const std::string& device) {
              new (self) emulator::Array(arch::device_model(device));
            })
-      .def("configure",
-           [](emulator::Array& self, const Bytes& txn) {
-             return report_dict(self.configure(span_of(txn)));
-           })
+      .def("configure", [](emulator::Array& self,
+                           const Bytes& txn) { return report_dict(self.configure(span_of(txn))); })
       .def("attach", &attach)
       .def("submit",
            [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
