@@ -179,9 +179,18 @@ bool row_major_b_fits(const GemmTile& tile, int64_t n) {
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
-  assert(problem.m > 0 && problem.m % tile.native_m() == 0);
-  assert(problem.k > 0 && problem.k % tile.k == 0);
-  assert(problem.n > 0 && problem.n % tile.native_n() == 0);
+  const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
+  if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.k) ||
+      !fits(problem.n, tile.native_n())) {
+    fail(
+        ErrorKind::kShape,
+        "[build_gemm_stream] M, K, N = %lld, %lld, %lld must be multiples of the native size %lld, "
+        "%lld, %lld of configuration \"%s\"",
+        static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+        static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
+        static_cast<long long>(tile.k), static_cast<long long>(tile.native_n()),
+        configuration.name.c_str());
+  }
   return GemmStream(configuration, problem).build();
 }
 

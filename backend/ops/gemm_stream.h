@@ -40,8 +40,8 @@ struct GemmProblem {
 // Whether shim BDs can address row-major B with rows of n elements.
 bool row_major_b_fits(const GemmTile& tile, int64_t n);
 
-// The stream; arguments are 0 = A, 1 = B, 2 = C. Throws Error(kOutOfRange) for sizes beyond the BD
-// fields.
+// The stream; arguments are 0 = A, 1 = B, 2 = C. Throws Error(kShape) for sizes that are no
+// multiples of the native ones, Error(kOutOfRange) for sizes beyond the BD fields.
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem);
 
