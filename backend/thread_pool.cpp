@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 
 namespace npu {
@@ -56,18 +57,20 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(size_t count, Call call, const void* body) {
   const std::lock_guard<std::mutex> one(serial_);
+  // Items are numbered in 32 bits; nobody comes near.
+  assert(count < UINT32_MAX);
+  const uint32_t round = static_cast<uint32_t>(ticket_.load() >> 32) + 1;
   count_ = count;
   call_ = call;
   body_ = body;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1);
-  if (sleepers_.load() > 0) {
+  done_ = 0;
+  ticket_ = uint64_t{round} << 32;
+  if (sleepers_ > 0) {
     const std::lock_guard<std::mutex> guard(mutex_);
     started_.notify_all();
   }
-  work();
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+  work(round);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != count; ++spins) {
     if (spins < kSpins) {
       relax();
     } else {
@@ -76,28 +79,37 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   }
 }
 
-void ThreadPool::work() {
-  for (size_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(body_, i);
+void ThreadPool::work(uint32_t round) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (static_cast<uint32_t>(ticket >> 32) == round) {
+    const size_t item = static_cast<uint32_t>(ticket);
+    if (item >= count_) return;
+    if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
+    // The claim holds the round open, so call_ and body_ are this round's.
+    call_.load()(body_.load(), item);
+    done_.fetch_add(1, std::memory_order_release);
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
 }
 
 void ThreadPool::worker() {
-  uint64_t seen = 0;
+  uint32_t seen = 0;
+  const auto current = [&] { return static_cast<uint32_t>(ticket_.load() >> 32); };
   while (true) {
     int spins = 0;
-    while (round_.load(std::memory_order_acquire) == seen && !stop_) {
+    while (current() == seen && !stop_) {
       if (++spins < kSpins) {
         relax();
         continue;
       }
       std::unique_lock<std::mutex> lock(mutex_);
-      sleepers_.fetch_add(1);
-      started_.wait(lock, [&] { return round_.load() != seen || stop_; });
-      sleepers_.fetch_sub(1);
+      ++sleepers_;
+      started_.wait(lock, [&] { return current() != seen || stop_; });
+      --sleepers_;
     }
     if (stop_) return;
-    seen = round_.load(std::memory_order_acquire);
-    work();
-    busy_.fetch_sub(1, std::memory_order_release);
+    seen = current();
+    work(seen);
   }
 }
 

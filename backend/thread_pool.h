@@ -37,21 +37,23 @@ class ThreadPool {
  private:
   using Call = void (*)(const void*, size_t);
   void run(size_t count, Call call, const void* body);
-  void work();
+  void work(uint32_t round);
   void worker();
 
   std::vector<std::thread> workers_;
   std::mutex serial_;  // one parallel_for at a time
   std::mutex mutex_;
   std::condition_variable started_;
-  std::atomic<uint64_t> round_{0};  // bumped for each parallel_for
-  std::atomic<int> busy_{0};        // workers that have not finished the current round
-  std::atomic<size_t> next_{0};
+  // The current round in the high half, the next unclaimed item in the low half: an item is claimed
+  // by compare-and-swap, so a worker that wakes late can never touch a finished round, and a round
+  // ends when its items are done, not when every worker has looked at it.
+  std::atomic<uint64_t> ticket_{0};
+  std::atomic<size_t> count_{0};
+  std::atomic<size_t> done_{0};
+  std::atomic<Call> call_{nullptr};
+  std::atomic<const void*> body_{nullptr};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
-  size_t count_ = 0;
-  Call call_ = nullptr;
-  const void* body_ = nullptr;
 };
 
 }  // namespace npu
