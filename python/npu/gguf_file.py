@@ -29,7 +29,7 @@ _MAX_ARRAY_DEPTH = 4
 _MAX_DIMENSIONS = 4
 _DEFAULT_ALIGNMENT = 32
 
-# Tensor types that can be read: number -> name, elements per block, bytes per block (ggml-common.h).
+# Readable tensor types: number -> name, elements per block, bytes per block (ggml-common.h).
 TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     0: ("F32", 1, 4),
     1: ("F16", 1, 2),
@@ -241,7 +241,7 @@ class GgufFile:
         return dequantize(raw[rows], info.type)
 
     def bfloat16(self, info: TensorInfo) -> np.ndarray:
-        """A matrix (N, K) dequantised and rounded to nearest even bfloat16, a few rows at a time."""
+        """A matrix (N, K) dequantised, a few rows at a time, and rounded to nearest even."""
         count, columns = info.shape
         out = np.empty(info.shape, ml_dtypes.bfloat16)
         step = max(1, _CHUNK_ELEMENTS // columns)

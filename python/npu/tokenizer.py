@@ -2,8 +2,8 @@
 
 Gemma's vocabulary is a SentencePiece BPE model. GGUF keeps its pieces, scores and types; they are
 written back as a SentencePiece model and the `sentencepiece` library does the segmentation.
-Control pieces such as ``<start_of_turn>`` are split off before, since the library never yields them.
-The chat template is rendered by jinja2 in its sandbox.
+Control pieces such as ``<start_of_turn>`` are split off before, since the library never yields
+them. The chat template is rendered by jinja2 in its sandbox.
 """
 
 from __future__ import annotations
@@ -80,7 +80,9 @@ class Tokenizer:
     def __len__(self) -> int:
         return len(self.pieces)
 
-    def encode(self, text: str, *, add_special: bool = True, parse_control: bool = True) -> list[int]:
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_control: bool = True
+    ) -> list[int]:
         """Token ids of a text.
 
         ``add_special`` prepends BOS (and appends EOS) as the model asks, unless the text already

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "-m", "--model", metavar="FILE", help="GGUF model (default: $NPU_MODEL, else the demo model)"
+        "-m",
+        "--model",
+        metavar="FILE",
+        help="GGUF model (default: $NPU_MODEL, else the demo model)",
     )
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"

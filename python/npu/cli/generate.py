@@ -20,7 +20,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--system", help="system message of the chat")
     parser.add_argument("--raw", action="store_true", help="continue the prompt, no chat template")
     parser.add_argument(
-        "-n", "--max-tokens", type=int, default=256, metavar="N", help="at most N tokens (%(default)s)"
+        "-n",
+        "--max-tokens",
+        type=int,
+        default=256,
+        metavar="N",
+        help="at most N tokens (%(default)s)",
     )
     parser.add_argument(
         "--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest token"
@@ -79,17 +84,20 @@ def _prompt_text(argument: str | None) -> str:
         return argument
     if sys.stdin.isatty():
         _note("reading the prompt from the terminal; end it with Ctrl-D")
-    return sys.stdin.read().rstrip("\n")
+    return sys.stdin.buffer.read().decode("utf-8", errors="replace").rstrip("\n")
 
 
 def _stream(generation: Generation) -> None:
     # A terminal of another encoding shows `?` instead of failing in the middle of an answer.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    started = False
     try:
         for text in generation:
+            started = True
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
     finally:
-        print(flush=True)
+        if started:
+            print(flush=True)
 
 
 def _report(generation: Generation, device: dict[str, Any]) -> None:

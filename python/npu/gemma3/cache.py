@@ -25,7 +25,7 @@ class LayerCache:
         self._values = np.empty((kv_heads, 0, head_dim), np.float32)
 
     def put(self, position: int, k: np.ndarray, v: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Stores k, v (T, kv_heads, head_dim) at ``position``; returns views of all that is kept."""
+        """Stores k, v (T, kv_heads, head_dim) at ``position``; returns views of all kept."""
         count = k.shape[0]
         if position + count - self.start > self._keys.shape[1]:
             self._make_room(position, count)

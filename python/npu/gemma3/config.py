@@ -73,7 +73,9 @@ def read_config(file: GgufFile) -> Config:
         raise file.fail("attention logit soft-capping is Gemma 2's, a Gemma 3 model has none")
     embedding = file.tensor("token_embd.weight")
     if len(embedding.shape) != 2 or embedding.shape[1] != width:
-        raise file.fail(f"token_embd.weight has shape {embedding.shape}, expected (tokens, {width})")
+        raise file.fail(
+            f"token_embd.weight has shape {embedding.shape}, expected (tokens, {width})"
+        )
     cap = "gemma3.final_logit_softcapping"
     return Config(
         layers=layers,

@@ -43,9 +43,7 @@ class Layer:
 class Model:
     """A loaded model. ``progress(done, total)`` is called while layers are read."""
 
-    def __init__(
-        self, file: GgufFile, progress: Callable[[int, int], None] | None = None
-    ) -> None:
+    def __init__(self, file: GgufFile, progress: Callable[[int, int], None] | None = None) -> None:
         self.config = config = read_config(file)
         self._file = file
         self._embedding = file.tensor("token_embd.weight")

@@ -77,8 +77,8 @@ def _attend(
     kv_heads, keys, _ = k.shape
     group = heads // kv_heads
     # (T, kv, group, hd) -> (kv, group * T, hd): one matrix product per KV head.
-    grouped = (q * np.float32(scale)).reshape(count, kv_heads, group, head_dim)
-    grouped = grouped.transpose(1, 2, 0, 3).reshape(kv_heads, group * count, head_dim)
+    by_head = (q * np.float32(scale)).reshape(count, kv_heads, group, head_dim)
+    grouped = by_head.transpose(1, 2, 0, 3).reshape(kv_heads, group * count, head_dim)
     scores = (grouped @ k.transpose(0, 2, 1)).reshape(kv_heads, group, count, keys)
     distance = shift + np.arange(count)[:, None] - np.arange(keys)
     visible = distance >= 0
