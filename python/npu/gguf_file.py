@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -267,9 +268,10 @@ def dequantize(raw: np.ndarray, kind: int) -> np.ndarray:
 
 
 def _map_file(path: str, label: str) -> mmap.mmap:
-    if os.path.isdir(path):
-        raise FormatError(f"[gguf] {path} is a directory; give the path of a .gguf file")
     try:
+        # Before opening: the open of a named pipe would wait for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FormatError(f"[gguf] {path} is not a regular file; give the path of a .gguf file")
         with open(path, "rb") as file:
             if os.fstat(file.fileno()).st_size == 0:
                 raise FormatError(f"[gguf] {label}: the file is empty")

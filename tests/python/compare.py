@@ -1,0 +1,70 @@
+"""The tolerances of the Python tests, each with the arithmetic it comes from, and how to compare.
+
+Errors of logits are given relative to the standard deviation of the reference's logits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+# Relative error of rounding to nearest bfloat16 (8 significant bits): at most 2^-8; root mean
+# square 2^-8 * sqrt(E[1/m^2] / 3) = 0.42 * 2^-8, with E[1/m^2] = 0.54 for mantissas m in [1, 2)
+# distributed as 1/m.
+BF16_MAX = 2.0**-8
+BF16_RMS = 0.42 * BF16_MAX
+
+# Dequantised values are three float32 roundings (2 products, 1 sum) of exact integers and float16.
+DEQUANTISED = 3 * 2.0**-24
+
+# Two float32 evaluations of one decoder that sum in different orders: each dot product of K <= 200
+# terms differs by about sqrt(K) * 2^-24 = 8e-7 relative, some 60 of them follow one another. 1e-4
+# leaves a factor of ten over sqrt(60) * 8e-7 = 6e-6 for the largest of 10^5 logits.
+FLOAT32_LOGITS = 1e-4
+
+
+def bf16_logits_rms(layers: int, score_std: float = 1.2) -> float:
+    """Root mean square error that rounding the inputs of all projections causes in the logits.
+
+    A projection of weights without a common sign sums errors as it sums its terms, so it adds
+    BF16_RMS relative to its output, independently of the others. On the way through a layer:
+    attention 1 (v) + 1 (output) + 2 s^2 (q and k move the scores, of standard deviation s, and
+    the softmax turns that into a relative change), feed-forward 1.3 (gate, by the slope of GELU)
+    + 1 (up) + 1 (down). The norms leave relative errors unchanged; the residual sum averages those
+    of its parts, so they add at most as variances over the layers, and the head adds one.
+    """
+    per_layer = 2 + 2 * score_std**2 + 3.3
+    return BF16_RMS * math.sqrt(layers * per_layer + 1)
+
+
+def bf16_logits_max(layers: int, score_std: float = 1.2) -> float:
+    """Bound of a single logit: six standard deviations, for the largest of 10^5."""
+    return 6 * bf16_logits_rms(layers, score_std)
+
+
+def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference relative to the standard deviation of ``expected``."""
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max() / expected.std())
+
+
+def rms_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Root mean square difference relative to the standard deviation of ``expected``."""
+    assert actual.shape == expected.shape
+    return float(np.sqrt(np.mean(np.square(actual - expected))) / expected.std())
+
+
+def assert_logits(actual: np.ndarray, expected: np.ndarray, bound: float) -> None:
+    """Every logit within ``bound``, and the same choice wherever the margin of the reference
+    between its first and second exceeds what the bound allows to move (both by ``bound``)."""
+    error = max_error(actual, expected)
+    if not error <= bound:
+        rows = np.abs(actual - expected).max(axis=-1) / expected.std()
+        worst = ", ".join(f"row {row}: {rows[row]:.2g}" for row in np.argsort(-rows)[:5])
+        raise AssertionError(f"logits differ by {error:.3g} std, bound {bound:.3g} ({worst})")
+    top = np.sort(expected, axis=-1)
+    clear = top[:, -1] - top[:, -2] > 2 * bound * expected.std()
+    same = actual.argmax(axis=-1) == expected.argmax(axis=-1)
+    assert clear.any(), "no row of the reference has a margin above the bound"
+    assert same[clear].all(), f"argmax differs in rows {np.flatnonzero(clear & ~same)}"
