@@ -58,7 +58,9 @@ def small_vocabulary() -> Vocabulary:
     vocabulary.add(CONTROL, "<start_of_turn>", "<end_of_turn>")
     vocabulary.add(USER_DEFINED, "\n", "\n\n", "  ", "<table>")
     vocabulary.add(BYTE, *(f"<0x{value:02X}>" for value in range(256)))
-    vocabulary.add(NORMAL, "he", "ll", "hell", "hello", "\u2581hello", "wo", "wor", "\u2581wor", "ld")
+    vocabulary.add(
+        NORMAL, "he", "ll", "hell", "hello", "\u2581hello", "wo", "wor", "\u2581wor", "ld"
+    )
     vocabulary.add(NORMAL, "\u2581world", "us", "er", "user", "mo", "del", "de", "model", "é")
     vocabulary.add(NORMAL, "\u2581", *"abcdefghijklmnopqrstuvwxyzABCDEFGHIJ0123456789+-?!.,=")
     return vocabulary
