@@ -15,6 +15,7 @@ from types import SimpleNamespace
 import pytest
 from gemma3_files import Shape, write_model
 
+import npu
 from npu import cli
 from npu.cli import common
 from npu.gguf_file import GgufFile
@@ -103,17 +104,30 @@ def test_bench_reports_every_length(model: str, capsys: pytest.CaptureFixture[st
 def test_devices_lists_what_the_package_offers(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import npu
-
-    found = ["emu:npu2", {"name": "xrt", "reason": "no driver"}, SimpleNamespace(name="emu:npu1")]
-    monkeypatch.setattr(npu, "devices", lambda: found, raising=False)
+    found = [
+        npu.DeviceDescription("emu:npu2", True, "emulated NPU"),
+        npu.DeviceDescription("xrt", False, "AMD NPU", "no driver"),
+    ]
+    monkeypatch.setattr(npu, "devices", lambda: found)
     assert cli.main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["emu:npu2", "xrt", "emu:npu1"]
-    assert "reason no driver" in lines[1]
+    assert [line.split()[0] for line in lines] == ["emu:npu2", "xrt"]
+    assert lines[0].endswith("emulated NPU; available")
+    assert lines[1].endswith("AMD NPU; not available: no driver")
     assert cli.main(["devices", "--json"]) == 0
-    names = [entry["name"] for entry in json.loads(capsys.readouterr().out)]
-    assert names == ["emu:npu2", "xrt", "emu:npu1"]
+    assert json.loads(capsys.readouterr().out)[1]["reason"] == "no driver"
+
+
+def test_the_device_of_the_command_line_is_used(
+    model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = ["generate", "-m", model, "-p", "x", "-n", "1", "--device"]
+    assert cli.main([*run, "emu:npu1", "--arithmetic", "fast"]) == 0
+    err = capsys.readouterr().err
+    assert "device: emu:npu1 (emulated), bf16 arithmetic: fast" in err
+    assert "host time, the NPU is emulated" in err
+    assert cli.main([*run, "npu9"]) == 1
+    assert "npu9" in capsys.readouterr().err
 
 
 def test_default_model(
@@ -235,7 +249,7 @@ def test_a_reader_that_leaves_is_no_error(model: str) -> None:
 def test_importing_the_command_line_is_light() -> None:
     code = (
         "import sys, npu.cli; npu.cli.build_parser();"
-        "heavy = {'gguf', 'sentencepiece', 'jinja2', 'tqdm', 'ml_dtypes', 'torch'};"
+        "heavy = {'gguf', 'sentencepiece', 'jinja2', 'tqdm', 'torch'};"
         "print(sorted(heavy & set(sys.modules)))"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)

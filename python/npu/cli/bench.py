@@ -14,6 +14,7 @@ from npu.cli import common
 if TYPE_CHECKING:
     import numpy as np
 
+    from npu import Device
     from npu.gemma3 import Model
 
 HELP = "measure time to first token and decode speed per context length"
@@ -64,14 +65,14 @@ def _lengths(text: str) -> list[int]:
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    with common.use_device(arguments.device) as device:
+    with common.use_device(arguments) as device:
         path, model, tokenizer = common.load_model(arguments.model)
         longest = max(arguments.context) + arguments.tokens
         model.new_cache(longest)  # refuses a context the model does not have
         size = min(len(tokenizer), model.config.vocabulary)
         prompt = np.random.default_rng(_SEED).integers(0, size, max(arguments.context))
         rows = [
-            measure(model, prompt[:length], arguments.tokens, arguments.repeats)
+            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats)
             for length in arguments.context
         ]
     if arguments.json:
@@ -81,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure(model: Model, prompt: np.ndarray, steps: int, repeats: int) -> dict[str, Any]:
+def measure(model: Model, prompt: list[int], steps: int, repeats: int) -> dict[str, Any]:
     """Runs one prompt length; figures of each repeat, the warm-up not among them."""
     first: list[float] = []
     decode: list[float] = []
@@ -119,13 +120,13 @@ def _spread(values: list[float]) -> dict[str, Any]:
 
 
 def _document(
-    path: str, device: dict[str, Any], arguments: argparse.Namespace, rows: list[dict[str, Any]]
+    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
 ) -> dict[str, Any]:
     return {
         "model": path,
-        "device": device["name"],
-        "emulated": common.is_emulated(device),
-        "arithmetic": device["arithmetic"],
+        "device": device.name,
+        "emulated": device.emulated,
+        "arithmetic": device.arithmetic,
         "times": common.time_label(device),
         "warm_up_runs": 1,
         "repeats": arguments.repeats,
@@ -134,7 +135,7 @@ def _document(
 
 
 def _print_table(
-    path: str, device: dict[str, Any], arguments: argparse.Namespace, rows: list[dict[str, Any]]
+    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
 ) -> None:
     print(f"model: {path}")
     print(common.device_line(device))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npu import Device
     from npu.gemma3 import Model, Tokenizer
 
 
@@ -24,51 +25,35 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
     )
+    parser.add_argument(
+        "--arithmetic",
+        choices=("fast", "silicon"),
+        help="how the emulated cores add bf16 products (default: $NPU_ARITHMETIC, else fast)",
+    )
 
 
 @contextlib.contextmanager
-def use_device(name: str | None) -> Iterator[dict[str, Any]]:
-    """Makes a device current; yields its description (see :func:`describe_devices`)."""
+def use_device(arguments: argparse.Namespace) -> Iterator[Device]:
+    """Makes the device of the command line current, else leaves the package's own choice."""
     import npu
 
-    select = getattr(npu, "device", None)
-    with select(name) if select and name else contextlib.nullcontext():
-        current = getattr(npu, "current_device", None)
-        info = _describe(current()) if current else {"name": name or "numpy stand-in"}
-        yield {"arithmetic": "bf16 operands, fp32 accumulation", **info}
+    if arguments.device is None and arguments.arithmetic is None:
+        yield npu.current_device()
+        return
+    name = arguments.device or npu.current_device().name
+    with npu.device(name, arithmetic=arguments.arithmetic) as device:
+        yield device
 
 
-def describe_devices() -> list[dict[str, Any]]:
-    """All devices as dictionaries: ``name`` and whatever else the device says of itself."""
-    import npu
-
-    devices = getattr(npu, "devices", None)
-    return [_describe(device) for device in devices()] if devices else []
+def device_line(device: Device) -> str:
+    """The words that name device and arithmetic."""
+    emulated = " (emulated)" if device.emulated else ""
+    return f"device: {device.name}{emulated}, bf16 arithmetic: {device.arithmetic}"
 
 
-def _describe(device: Any) -> dict[str, Any]:
-    if isinstance(device, str):
-        return {"name": device}
-    if isinstance(device, dict):
-        return dict(device)
-    names = [name for name in dir(device) if not name.startswith("_")]
-    values = {name: getattr(device, name) for name in names}
-    return {name: value for name, value in values.items() if not callable(value)}
-
-
-def is_emulated(device: dict[str, Any]) -> bool:
-    return str(device.get("name", "")).startswith("emu:")
-
-
-def device_line(device: dict[str, Any]) -> str:
-    """The sentence that names device and arithmetic, for stderr."""
-    emulated = ", emulated" if is_emulated(device) else ""
-    return f"device: {device['name']}{emulated}; arithmetic: {device['arithmetic']}"
-
-
-def time_label(device: dict[str, Any]) -> str:
+def time_label(device: Device) -> str:
     """What the printed times are: never the NPU's own when it is emulated."""
-    return "host time, emulated NPU" if is_emulated(device) else "host time"
+    return "host time, the NPU is emulated" if device.emulated else "host time"
 
 
 def default_model() -> str | None:

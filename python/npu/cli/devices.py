@@ -1,11 +1,10 @@
-"""`npu devices`: the devices of this machine and why an absent one is absent."""
+"""`npu devices`: the devices this build knows, and why an absent one is absent."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
-
-from npu.cli import common
 
 HELP = "list the devices"
 
@@ -15,15 +14,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    devices = common.describe_devices()
+    import npu
+
+    devices = npu.devices()
     if arguments.json:
-        print(json.dumps(devices, indent=2, default=str))
+        print(json.dumps([dataclasses.asdict(device) for device in devices], indent=2))
         return 0
     for device in devices:
-        details = ", ".join(
-            f"{name.replace('_', ' ')} {value}"
-            for name, value in device.items()
-            if name != "name" and value not in (None, "")
-        )
-        print(f"{device.get('name', '?'):12} {details}".rstrip())
+        state = "available" if device.available else f"not available: {device.reason}"
+        print(f"{device.name:10} {device.description}; {state}")
     return 0

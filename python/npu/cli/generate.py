@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from npu.cli import common
 
 if TYPE_CHECKING:
+    from npu import Device
     from npu.gemma3 import Generation
 
 HELP = "generate text with a Gemma 3 GGUF model"
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.seed,
     )
     text = _prompt_text(arguments.prompt)
-    with common.use_device(arguments.device) as device:
+    with common.use_device(arguments) as device:
         path, model, tokenizer = common.load_model(arguments.model)
         if not arguments.quiet:
             _note(f"model: {path}; {common.device_line(device)}")
@@ -100,7 +101,7 @@ def _stream(generation: Generation) -> None:
             print(flush=True)
 
 
-def _report(generation: Generation, device: dict[str, Any]) -> None:
+def _report(generation: Generation, device: Device) -> None:
     timings = generation.timings
     decode = (
         f"decode {timings.decode_rate:.1f} tok/s ({timings.decode_steps} steps)"
