@@ -1,2 +1,47 @@
 # Host builds of the kernels: one source, compiled once per generation, arithmetic mode and
 # instruction set, each with its own symbol suffix; backend/kernel.h picks at run time.
+option(NPU_BUILD_BENCH "Build npu_bench_kernels, which measures the host kernels" OFF)
+
+target_sources(npu_core PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/core_state.cpp
+                                ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/thunks.cpp)
+
+# npu_host_kernels(<generation> <arithmetic> <suffix> <compiler options>...)
+function(npu_host_kernels generation arithmetic suffix)
+  set(variant ${generation}_${arithmetic}${suffix})
+  add_library(npu_kernels_${variant} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/variant.cpp)
+  target_include_directories(npu_kernels_${variant} PRIVATE
+    ${CMAKE_CURRENT_SOURCE_DIR}/backend ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host
+    ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels)
+  string(REPLACE npu1 20 arch ${generation})
+  string(REPLACE npu2 21 arch ${arch})
+  set(silicon 0)
+  if("${arithmetic}" STREQUAL "silicon")
+    set(silicon 1)
+  endif()
+  target_compile_definitions(npu_kernels_${variant} PRIVATE
+    AIE_HOST_VARIANT=${variant} AIE_HOST_SILICON=${silicon} __AIE_ARCH__=${arch})
+  # Kernels are optimised in debug builds too: tests multiply real sizes.
+  target_compile_options(npu_kernels_${variant} PRIVATE -O3 -fno-math-errno -fno-trapping-math
+                                                        ${ARGN})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    # GCC 12 reports its own AVX-512 headers (GCC bug 105593).
+    target_compile_options(npu_kernels_${variant} PRIVATE -Wno-maybe-uninitialized
+                                                          -Wno-uninitialized)
+  endif()
+  target_sources(npu_core PRIVATE $<TARGET_OBJECTS:npu_kernels_${variant}>)
+endfunction()
+
+foreach(generation npu1 npu2)
+  npu_host_kernels(${generation} silicon "" -march=x86-64-v2 -ffp-contract=off)
+  npu_host_kernels(${generation} fast _v2 -march=x86-64-v2)
+  npu_host_kernels(${generation} fast _v3 -march=x86-64-v3 -ffp-contract=fast)
+  npu_host_kernels(${generation} fast _v4 -march=x86-64-v4 -mprefer-vector-width=512
+                   -ffp-contract=fast)
+  npu_host_kernels(${generation} fast _v4bf16 -march=x86-64-v4 -mavx512bf16 -mavx512vnni
+                   -mprefer-vector-width=512 -ffp-contract=fast)
+endforeach()
+
+if(NPU_BUILD_BENCH)
+  add_executable(npu_bench_kernels aie_kernels/bench_host.cpp)
+  target_link_libraries(npu_bench_kernels PRIVATE npu_core)
+endif()

@@ -1,5 +1,5 @@
 // The device contract: the only seam between the runtime and what executes streams. Nothing above it
-// knows whether an emulator or hardware is below. Implementations: emulator/device.cpp, xrt/.
+// knows whether an emulator or hardware is below. Implementations: emulator/emulated_device.cpp, xrt/.
 #pragma once
 
 #include <chrono>

@@ -50,8 +50,9 @@ struct Program {
   int counters = 0;
 };
 
-// Parses the text form; `where` names the program in errors (Error(kFormat)).
-Program parse_program(std::string_view text, std::string_view where);
+// Parses and links the text form; `where` names the program in errors (Error(kFormat)),
+// `first_line` is the number of the text's first line in the file it comes from.
+Program parse_program(std::string_view text, std::string_view where, int first_line = 1);
 std::string print_program(const Program& program);
 // Sets Instruction::target, checks nesting, lock ids, counters and that every endless loop can
 // block; throws Error(kFormat).

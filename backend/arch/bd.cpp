@@ -193,7 +193,14 @@ std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd) {
   Encoder encoder(tile_model(kind).bd_words);
   Bd copy = bd;
   all_fields(encoder, kind, copy);
-  return encoder.take();
+  std::vector<uint32_t> words = encoder.take();
+  if (decode_bd(kind, words) != bd) {
+    fail(ErrorKind::kOutOfRange,
+         "[encode_bd] a field is set that a %s BD does not have: padding and d3 are for memtiles, "
+         "burst, AxCache, QoS, SMID and secure for shims, compression not for shims",
+         tile_model(kind).name);
+  }
+  return words;
 }
 
 }  // namespace npu::arch

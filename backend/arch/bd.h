@@ -39,11 +39,14 @@ struct Bd {
   // Shim only.
   uint32_t burst = 0, axcache = 0, axqos = 0, smid = 0;
   bool secure = false;
+
+  bool operator==(const Bd&) const = default;
 };
 
 // Register words -> fields. `words` holds tile_model(kind).bd_words words.
 Bd decode_bd(TileKind kind, std::span<const uint32_t> words);
-// Fields -> register words; throws Error(kOutOfRange) when a field does not fit its register.
+// Fields -> register words; throws Error(kOutOfRange) when a field does not fit its register, or is
+// not at its default although this kind of tile does not have it.
 std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd);
 
 }  // namespace npu::arch

@@ -61,7 +61,8 @@ struct Operation {
   // ADDRESS_PATCH
   uint32_t argument = 0;
   uint64_t argument_offset = 0;  // arg_plus, aperture included if the writer folded it
-  // PREEMPT level; LOADPDI id and size; CREATE_SCRATCHPAD usage; UPDATE_REG state index and function
+  // PREEMPT level; LOADPDI id and size; CREATE_SCRATCHPAD usage; UPDATE_REG state index and
+  // function
   uint32_t level = 0, pdi_id = 0, pdi_bytes = 0, state_index = 0, function = 0;
 };
 
@@ -93,7 +94,8 @@ class Builder {
  public:
   Builder(arch::Generation generation, int columns);
   void write(uint32_t address, uint32_t value);
-  // `column`/`row` are the informative fields mlir-aie puts in word 1; 0 when built from an address.
+  // `column`/`row` are the informative fields mlir-aie puts in word 1; 0 when built from an
+  // address.
   void block_write(uint32_t address, std::span<const uint32_t> data, int column = 0, int row = 0);
   void mask_write(uint32_t address, uint32_t value, uint32_t mask);
   void mask_poll(uint32_t address, uint32_t value, uint32_t mask);
@@ -126,7 +128,7 @@ struct Permissions {
     int col, row;
     uint32_t offset, bytes;
   };
-  std::vector<Range> rtp_words;                 // data memory words of cores
+  std::vector<Range> rtp_words;  // data memory words of cores
   struct Lock {
     int col, row, id;
   };

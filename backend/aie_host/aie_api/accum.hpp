@@ -1,0 +1,86 @@
+// aie::accum: accumulator registers (acc32: int32 that wraps, accfloat: fp32) and their
+// conversions, which round and saturate as the core's modes say.
+#pragma once
+
+#include <type_traits>
+
+#include "vector.hpp"
+
+struct acc32;     // tags: built-in types in NPU compilers
+struct accfloat;
+struct accauto;
+
+AIE_HOST_BEGIN
+
+template <typename Tag, unsigned N>
+class accum {
+  static constexpr bool kFloat = std::is_same_v<Tag, accfloat>;
+  static_assert(kFloat || std::is_same_v<Tag, acc32>, "accumulator not supported by the host");
+
+ public:
+  using value_type = std::conditional_t<kFloat, float, int32_t>;
+  static constexpr unsigned size() { return N; }
+
+  accum() = default;
+  template <typename T>
+  AIE_HOST_INLINE explicit accum(const vector<T, N>& v, int shift = 0) {
+    from_vector(v, shift);
+  }
+
+  AIE_HOST_INLINE value_type get(unsigned i) const { return data_[i]; }
+  AIE_HOST_INLINE void set(value_type value, unsigned i) { data_[i] = value; }
+
+  // Integers enter shifted left; floats enter exactly.
+  template <typename T>
+  AIE_HOST_INLINE void from_vector(const vector<T, N>& v, int shift = 0) {
+    for (unsigned i = 0; i < N; ++i) {
+      if constexpr (kFloat) {
+        data_[i] = v.get(i);
+      } else {
+        data_[i] = static_cast<int32_t>(static_cast<uint32_t>(v.get(i)) << shift);
+      }
+    }
+  }
+
+  template <typename T>
+  AIE_HOST_INLINE vector<T, N> to_vector(int shift = 0) const {
+    vector<T, N> out;
+    if constexpr (kFloat) {
+      static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
+      if constexpr (std::is_same_v<T, float>) {
+        out.load(data_);
+      } else {
+        narrow(out);
+      }
+    } else {
+      const rounding_mode rounding = get_rounding();
+      const saturation_mode saturation = get_saturation();
+      for (unsigned i = 0; i < N; ++i) {
+        out.set(static_cast<T>(detail::shift_round_saturate(data_[i], shift, sizeof(T) * 8,
+                                                            rounding, saturation)),
+                i);
+      }
+    }
+    return out;
+  }
+
+ private:
+  AIE_HOST_INLINE void narrow(vector<bfloat16, N>& out) const {
+    const rounding_mode mode = get_rounding();
+    uint16_t narrowed[N];
+    if (mode == rounding_mode::conv_even) {
+      for (unsigned i = 0; i < N; ++i) {
+        narrowed[i] = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, data_[i]));
+      }
+    } else {
+      for (unsigned i = 0; i < N; ++i) {
+        narrowed[i] = detail::narrow_bf16(__builtin_bit_cast(uint32_t, data_[i]), mode);
+      }
+    }
+    for (unsigned i = 0; i < N; ++i) out.set(bfloat16{narrowed[i]}, i);
+  }
+
+  alignas(sizeof(value_type) * N < 64 ? sizeof(value_type) * N : 64) value_type data_[N];
+};
+
+AIE_HOST_END

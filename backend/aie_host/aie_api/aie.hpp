@@ -1,0 +1,14 @@
+// Host implementation of the part of <aie_api/aie.hpp> that the kernels use: same names, same
+// semantics, plain C++ for x86. What is missing here does not compile, rather than do less.
+#pragma once
+
+#include "accum.hpp"
+#include "bfloat16.hpp"
+#include "config.hpp"
+#include "mmul.hpp"
+#include "rounding.hpp"
+#include "vector.hpp"
+
+#if !AIE_HOST_SILICON
+#include "../mmul_block.hpp"
+#endif

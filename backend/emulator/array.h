@@ -1,0 +1,90 @@
+// The emulated NPU: tiles, the command processor and the run loop. This is the register-level replay
+// interface; emulator/emulated_device.cpp puts the device contract on top of it.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arch/device_model.h"
+#include "device.h"
+#include "emulator/agent.h"
+#include "emulator/core.h"
+#include "emulator/tile.h"
+#include "program.h"
+#include "stream/txn.h"
+
+namespace npu::emulator {
+
+// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: far enough apart
+// that a transfer that leaves its argument hits nothing.
+inline constexpr int kArgumentWindowBits = 38;
+
+class Array {
+ public:
+  explicit Array(const arch::DeviceModel& device);
+  ~Array();
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  // Resets the array (programs are detached) and executes a configuration stream on it.
+  RunReport configure(std::span<const std::byte> txn);
+  // Puts a worker program on a core; functions[i] implements program.functions[i].
+  void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
+  // Executes a runtime stream. After an error the array must be configured again.
+  RunReport submit(std::span<const std::byte> txn, std::span<const BufferView> buffers);
+  RunReport submit(const stream::Stream& stream, std::span<const BufferView> buffers);
+
+  // Register access as the command processor sees it; `who` names the operation in errors.
+  void write_register(uint32_t address, uint32_t value, const std::string& who);
+  uint32_t read_register(uint32_t address, const std::string& who);
+
+  const arch::DeviceModel& device() const { return device_; }
+  Tile& tile(int col, int row);
+  const Tile* find_tile(int col, int row) const;
+  Scheduler& scheduler() { return scheduler_; }
+  RunReport& report() { return report_; }
+  uint64_t switch_epoch() const { return switch_epoch_; }
+  void add_token(int col, int row, arch::Direction direction, int channel);
+  // The stream's route from a slave port (switch.cpp). `header` is the packet's first word.
+  Route trace(Tile& tile, int slave_port, uint32_t header, const std::string& who);
+  // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
+  std::byte* host_memory(uint64_t address, uint64_t* left, bool* writable) const;
+  std::string describe_buffers() const;
+
+ private:
+  friend class CommandProcessor;
+  struct Window;  // one region of a tile's register map
+  void write_bd(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
+  void write_switch(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
+  void write_channel(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
+  void write_lock(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
+  void write_core_control(Tile& tile, uint32_t value);
+  bool write_shim_mux(Tile& tile, uint32_t offset, uint32_t value);
+  void wait_for_bd(Tile& tile, int bd, const std::string& who);
+  void execute(const stream::Stream& stream);
+  void run_operation(const stream::Operation& operation);
+  void sync(const stream::Operation& operation, const std::string& who);
+  void patch(const stream::Operation& operation, const std::string& who);
+  [[noreturn]] void deadlock(const std::string& what);
+  std::string blocked_agents() const;
+  std::string likely_cause() const;
+  void check_finished();
+  void start_cores();
+
+  const arch::DeviceModel& device_;
+  std::vector<std::unique_ptr<Tile>> tiles_;
+  Scheduler scheduler_;
+  RunReport report_;
+  uint64_t undecoded_since_configure_ = 0;
+  uint64_t switch_epoch_ = 1;
+  bool configuring_ = false, configured_ = false, faulted_ = false;
+  std::vector<BufferView> buffers_;
+  // Tokens not yet consumed, by (col, row, direction, channel).
+  std::map<uint32_t, int> tokens_;
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,186 @@
+// The worker-program interpreter (core.h).
+#include "emulator/core.h"
+
+#include <cassert>
+#include <cstring>
+
+#include "emulator/array.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
+    : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
+  restart();
+}
+
+void Core::restart() {
+  pc_ = 0;
+  done_ = program_.code.empty();
+  calling_ = false;
+  blocked_ = nullptr;
+  frames_.clear();
+  counters_.assign(static_cast<size_t>(program_.counters), 0);
+  state_ = CoreState{};
+}
+
+std::string Core::name() const { return tile_.name(); }
+
+bool Core::serial_job() const {
+  return functions_[static_cast<size_t>(program_.code[pc_].function)].serial;
+}
+
+int32_t Core::load_word(uint32_t address) const {
+  int32_t value;
+  std::memcpy(&value, tile_.memory->data() + address, sizeof value);
+  return value;
+}
+
+int64_t Core::loop_count(const Instruction& instruction) const {
+  switch (instruction.code) {
+    case Instruction::Code::kLoopForever: return -1;
+    case Instruction::Code::kLoopCount: return instruction.value;
+    default: break;
+  }
+  const int32_t count = load_word(static_cast<uint32_t>(instruction.value));
+  if (count < 0) {
+    fail(ErrorKind::kKernel,
+         "[%s] loop bound at address %lld is %d; the stream must write a runtime parameter >= 0 "
+         "before the core reads it",
+         name().c_str(), static_cast<long long>(instruction.value), count);
+  }
+  return count;
+}
+
+void Core::enter_loop(const Instruction& instruction) {
+  const int64_t count = loop_count(instruction);
+  if (count == 0) {
+    pc_ = static_cast<size_t>(instruction.target) + 1;
+    return;
+  }
+  frames_.push_back({static_cast<int>(pc_), count < 0 ? -1 : count - 1});
+  ++pc_;
+}
+
+// False while the lock does not have the value asked for.
+bool Core::acquire(const Instruction& instruction) {
+  Lock& lock = tile_.locks[static_cast<size_t>(instruction.lock)];
+  const int wanted = static_cast<int>(instruction.value);
+  const bool equal = instruction.code == Instruction::Code::kAcquireEq;
+  if (equal ? lock.value != wanted : lock.value < wanted) {
+    lock.waiters.push_back(this);
+    blocked_ = &instruction;
+    return false;
+  }
+  blocked_ = nullptr;
+  lock.value -= wanted;
+  if (wanted != 0) array_.scheduler().wake_all(lock.waiters);
+  return true;
+}
+
+void Core::release(const Instruction& instruction) {
+  Lock& lock = tile_.locks[static_cast<size_t>(instruction.lock)];
+  lock.value += static_cast<int>(instruction.value);
+  if (lock.value > arch::kMaxLockValue || lock.value < 0) {
+    fail(ErrorKind::kLock,
+         "[%s] releasing lock %d by %lld makes it %d; a lock holds 0..%d, so it is released more "
+         "often than it is acquired",
+         name().c_str(), instruction.lock, static_cast<long long>(instruction.value), lock.value,
+         arch::kMaxLockValue);
+  }
+  array_.scheduler().wake_all(lock.waiters);
+}
+
+void Core::prepare_call(const Instruction& instruction) {
+  arguments_.clear();
+  const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
+  for (const Operand& operand : instruction.operands) {
+    KernelArgument argument;
+    uint32_t address = 0;
+    switch (operand.kind) {
+      case Operand::Kind::kConstant: argument.value = operand.value; break;
+      case Operand::Kind::kRtp:
+        argument.value = load_word(static_cast<uint32_t>(operand.value));
+        break;
+      case Operand::Kind::kBuffer:
+      case Operand::Kind::kRotating:
+        address = operand.kind == Operand::Kind::kBuffer
+                      ? static_cast<uint32_t>(operand.value)
+                      : operand.addresses[static_cast<size_t>(
+                            counters_[static_cast<size_t>(operand.counter)])];
+        argument.data = tile_.memory->data() + address;
+        argument.bytes = size - address;
+        break;
+    }
+    arguments_.push_back(argument);
+  }
+}
+
+void Core::advance() {
+  if (done_ || calling_) return;
+  while (pc_ < program_.code.size()) {
+    const Instruction& instruction = program_.code[pc_];
+    switch (instruction.code) {
+      case Instruction::Code::kLoopForever:
+      case Instruction::Code::kLoopCount:
+      case Instruction::Code::kLoopRtp: enter_loop(instruction); continue;
+      case Instruction::Code::kEnd: {
+        Frame& frame = frames_.back();
+        if (frame.left == 0) {
+          frames_.pop_back();
+          ++pc_;
+        } else {
+          if (frame.left > 0) --frame.left;
+          pc_ = static_cast<size_t>(frame.loop) + 1;
+        }
+        continue;
+      }
+      case Instruction::Code::kAcquireGe:
+      case Instruction::Code::kAcquireEq:
+        if (!acquire(instruction)) return;
+        break;
+      case Instruction::Code::kRelease: release(instruction); break;
+      case Instruction::Code::kAdvance: {
+        int& counter = counters_[static_cast<size_t>(instruction.lock)];
+        counter = (counter + 1) % static_cast<int>(instruction.value);
+        break;
+      }
+      case Instruction::Code::kCall:
+        prepare_call(instruction);
+        calling_ = true;
+        array_.scheduler().post(this);
+        return;
+    }
+    ++pc_;
+  }
+  done_ = true;
+}
+
+void Core::execute() {
+  functions_[static_cast<size_t>(program_.code[pc_].function)].call(arguments_, state_);
+}
+
+void Core::complete() {
+  ++array_.report().kernel_calls;
+  calling_ = false;
+  ++pc_;
+  array_.scheduler().wake(this);
+}
+
+std::string Core::waiting() const {
+  if (!blocked_) return "";
+  const Lock& lock = tile_.locks[static_cast<size_t>(blocked_->lock)];
+  const bool equal = blocked_->code == Instruction::Code::kAcquireEq;
+  return strf("waits for its lock %d to be %s %lld (it is %d), at instruction %zu of its program",
+              blocked_->lock, equal ? "==" : ">=", static_cast<long long>(blocked_->value),
+              lock.value, pc_);
+}
+
+bool Core::releases(int lock) const {
+  for (const Instruction& instruction : program_.code) {
+    if (instruction.code == Instruction::Code::kRelease && instruction.lock == lock) return true;
+  }
+  return false;
+}
+
+}  // namespace npu::emulator

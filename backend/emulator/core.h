@@ -1,0 +1,60 @@
+// A core as an agent: it interprets a worker program and calls kernels on its data memory.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "emulator/agent.h"
+#include "emulator/tile.h"
+#include "kernel.h"
+#include "program.h"
+
+namespace npu::emulator {
+
+struct KernelFunction {
+  std::function<void(std::span<const KernelArgument>, CoreState&)> call;
+  bool serial = false;  // must not run beside other jobs (Python callbacks)
+};
+
+class Core final : public Agent {
+ public:
+  Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions);
+
+  void restart();  // program counter, counters and modes to their reset state
+  void advance() override;
+  void execute() override;
+  void complete() override;
+  bool serial_job() const override;
+  std::string name() const override;
+  std::string waiting() const override;
+  // Whether the program contains a release of this lock.
+  bool releases(int lock) const;
+
+ private:
+  struct Frame {
+    int loop;       // index of the loop instruction
+    int64_t left;   // iterations still to run after this one; -1 = forever
+  };
+
+  bool acquire(const Instruction& instruction);
+  void release(const Instruction& instruction);
+  int64_t loop_count(const Instruction& instruction) const;
+  void enter_loop(const Instruction& instruction);
+  void prepare_call(const Instruction& instruction);
+  int32_t load_word(uint32_t address) const;
+
+  Array& array_;
+  Tile& tile_;
+  Program program_;
+  std::vector<KernelFunction> functions_;
+  CoreState state_;
+  size_t pc_ = 0;
+  bool done_ = false, calling_ = false;
+  std::vector<Frame> frames_;
+  std::vector<int> counters_;
+  std::vector<KernelArgument> arguments_;
+  const Instruction* blocked_ = nullptr;
+};
+
+}  // namespace npu::emulator

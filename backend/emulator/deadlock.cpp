@@ -1,0 +1,120 @@
+// Reports for runs that stop: who waits for which lock, stream or token, and the likely cause.
+#include <algorithm>
+
+#include "emulator/array.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+using arch::Direction;
+using arch::TileKind;
+
+namespace {
+
+constexpr size_t kMaxLines = 24;
+
+}  // namespace
+
+// Blocked agents, the telling ones first: cores, shim channels, half-done transfers, then the rest.
+std::string Array::blocked_agents() const {
+  std::vector<std::string> first, rest;
+  for (const auto& t : tiles_) {
+    if (t->core && !t->core->waiting().empty()) {
+      first.push_back(t->core->name() + " " + t->core->waiting());
+    }
+    for (const auto& side : t->channels) {
+      for (const auto& channel : side) {
+        const std::string why = channel->waiting();
+        if (why.empty()) continue;
+        const bool telling = t->model.kind == TileKind::kShim ||
+                             channel->direction() == Direction::kMM2S ||
+                             channel->progress().compare(0, 8, "moved 0 ") != 0;
+        (telling ? first : rest).push_back(channel->name() + " " + why);
+      }
+    }
+  }
+  first.insert(first.end(), rest.begin(), rest.end());
+  std::string text;
+  for (size_t i = 0; i < first.size(); ++i) {
+    if (i == kMaxLines) {
+      text += strf("\n  ... and %zu more", first.size() - i);
+      break;
+    }
+    text += "\n  " + first[i];
+  }
+  return text.empty() ? "\n  nobody else is waiting" : text;
+}
+
+namespace {
+
+// Whether any BD of a tile (or a neighbouring memtile) or its core could release lock `id`.
+bool somebody_releases(const Array& array, const Tile& owner, int id) {
+  if (owner.core && owner.core->releases(id)) return true;
+  for (int side = -1; side <= 1; ++side) {
+    if (side != 0 && owner.model.kind != TileKind::kMem) continue;
+    const Tile* t = array.find_tile(owner.col + side, owner.row);
+    if (!t) continue;
+    const uint32_t named = static_cast<uint32_t>(
+        owner.model.kind == TileKind::kMem ? id + 64 * (1 - side) : id);
+    for (const BdSlot& slot : t->bds) {
+      const arch::Bd bd = arch::decode_bd(t->model.kind, slot.words);
+      if (bd.valid && bd.release_value > 0 && bd.release_id == named) return true;
+    }
+  }
+  return false;
+}
+
+}  // namespace
+
+// Locks that somebody waits for and nothing releases are the commonest cause.
+std::string Array::likely_cause() const {
+  for (const auto& t : tiles_) {
+    for (size_t id = 0; id < t->locks.size(); ++id) {
+      if (t->locks[id].waiters.empty() || somebody_releases(*this, *t, static_cast<int>(id))) {
+        continue;
+      }
+      return strf(
+          "\nlikely cause: %s waits for lock %zu of %s, which no core program and no BD releases",
+          t->locks[id].waiters.front()->name().c_str(), id, t->name().c_str());
+    }
+  }
+  for (const auto& t : tiles_) {
+    if (t->model.kind != TileKind::kShim) continue;
+    for (const auto& channel : t->channels[static_cast<size_t>(Direction::kS2MM)]) {
+      if (!channel->idle() && !channel->waiting().empty()) {
+        return strf(
+            "\nlikely cause: %s has not received all its data: the stream pushed too little input, "
+            "its length does not match what the array produces, or a core has no program",
+            channel->name().c_str());
+      }
+    }
+  }
+  return "\nlikely cause: no task that issues this token is pending; check the token bit of the "
+         "queue push and the channel the stream waits on";
+}
+
+void Array::deadlock(const std::string& what) {
+  fail(ErrorKind::kDeadlock, "[submit] deadlock: %s, and nobody can progress:%s%s", what.c_str(),
+       blocked_agents().c_str(), likely_cause().c_str());
+}
+
+// A shim transfer that is not complete when the stream ends would outlive its host buffers.
+void Array::check_finished() {
+  for (const auto& t : tiles_) {
+    if (t->model.kind != TileKind::kShim) continue;
+    for (const auto& side : t->channels) {
+      for (const auto& channel : side) {
+        if (channel->idle()) continue;
+        fail(ErrorKind::kUnfinished,
+             "[submit] the stream ended while %s has tasks pending (%s); its host buffer would be "
+             "released under it. Wait for its token, and check that the array produces or takes "
+             "all its data:%s",
+             channel->name().c_str(),
+             channel->waiting().empty() ? "queued" : channel->waiting().c_str(),
+             blocked_agents().c_str());
+      }
+    }
+  }
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,95 @@
+// Device contract on top of the emulated array: configurations bring their worker programs, kernels
+// are the host builds of aie_kernels/.
+#include "emulator/emulated_device.h"
+
+#include <cstring>
+#include <mutex>
+
+#include "emulator/array.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+namespace {
+
+class HostBuffer final : public Buffer {
+ public:
+  explicit HostBuffer(size_t bytes) : memory_(bytes) {}
+  std::byte* data() override { return memory_.data(); }
+  size_t bytes() const override { return memory_.size(); }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+class EmulatedDevice final : public Device {
+ public:
+  EmulatedDevice(arch::Generation generation, Arithmetic arithmetic)
+      : model_(arch::device_model(generation)), arithmetic_(arithmetic), array_(model_) {}
+
+  DeviceInfo info() const override {
+    return {std::string("emu:") + model_.name, model_.generation, model_.columns, model_.clock_hz,
+            true, arithmetic_name(arithmetic_)};
+  }
+  DeviceCounters counters() const override { return counters_; }
+  std::unique_ptr<Buffer> allocate(size_t bytes) override {
+    return std::make_unique<HostBuffer>(bytes);
+  }
+  bool accepts_host_memory() const override { return true; }
+  void load(const Configuration& configuration) override;
+  RunReport submit(std::span<const uint32_t> stream,
+                   std::span<const BufferView> buffers) override;
+
+ private:
+  const arch::DeviceModel& model_;
+  Arithmetic arithmetic_;
+  Array array_;
+  DeviceCounters counters_;
+  const Configuration* loaded_ = nullptr;
+};
+
+void EmulatedDevice::load(const Configuration& configuration) {
+  if (loaded_ == &configuration) return;
+  if (configuration.generation != model_.generation) {
+    fail(ErrorKind::kDevice, "[load] configuration \"%s\" is for %s, this device is %s",
+         configuration.name.c_str(), arch::device_model(configuration.generation).name,
+         model_.name);
+  }
+  loaded_ = nullptr;
+  array_.configure(configuration.txn);
+  for (const Configuration::Core& core : configuration.cores) {
+    std::vector<KernelFunction> functions;
+    for (const std::string& name : core.program.functions) {
+      const HostKernel kernel = find_host_kernel(name, model_.generation, arithmetic_);
+      if (!kernel) {
+        fail(ErrorKind::kKernel,
+             "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
+             configuration.name.c_str(), name.c_str(), model_.name);
+      }
+      functions.push_back({kernel, false});
+    }
+    array_.attach(core.col, core.row, core.program, std::move(functions));
+  }
+  loaded_ = &configuration;
+  ++counters_.configuration_loads;
+}
+
+RunReport EmulatedDevice::submit(std::span<const uint32_t> stream,
+                                 std::span<const BufferView> buffers) {
+  if (!loaded_) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
+  ++counters_.submissions;
+  try {
+    return array_.submit(std::as_bytes(stream), buffers);
+  } catch (...) {
+    loaded_ = nullptr;  // the array stopped midway; the next load configures it afresh
+    throw;
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_emulated_device(arch::Generation generation, Arithmetic arithmetic) {
+  return std::make_unique<EmulatedDevice>(generation, arithmetic);
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,164 @@
+// State of one emulated tile: memory, locks, BDs, DMA channels, stream switch. The register map
+// (registers.cpp) is the only way it is configured.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arch/bd.h"
+#include "arch/device_model.h"
+#include "emulator/agent.h"
+#include "emulator/walk.h"
+
+namespace npu::emulator {
+
+struct Tile;
+class Core;
+
+// A counting semaphore with the hardware's rules (hardware.md 1.6).
+struct Lock {
+  int value = 0;
+  WaitList waiters;
+};
+
+// One side of an 8-arbiter, 4-msel stream switch. Indices are the register map's port numbers.
+struct StreamSwitch {
+  static constexpr int kMaxPorts = 25;
+  static constexpr int kSlots = 4;
+  static constexpr int kArbiters = 8;
+  std::array<uint32_t, kMaxPorts> master{};
+  std::array<uint32_t, kMaxPorts> slave{};
+  std::array<std::array<uint32_t, kSlots>, kMaxPorts> slot{};
+  // A packet holds its arbiters from header to TLAST.
+  std::array<const Agent*, kArbiters> holder{};
+  std::array<WaitList, kArbiters> waiters;
+};
+
+// A BD's register words with their decoded form kept beside them.
+struct BdSlot {
+  std::array<uint32_t, 8> words{};
+  arch::Bd bd;
+  bool stale = true;  // `bd` is older than `words`
+};
+
+class Channel;
+
+// Where a stream goes: the S2MM channels it reaches and the arbiters a packet holds on the way.
+struct Route {
+  struct Sink {
+    Channel* channel;
+    bool keeps_header;
+  };
+  std::vector<Sink> sinks;
+  std::vector<std::pair<Tile*, int>> arbiters;
+};
+
+// One DMA channel. An MM2S channel moves data; an S2MM channel only offers room for it.
+class Channel final : public Agent {
+ public:
+  Channel(Array& array, Tile& tile, arch::Direction direction, int index);
+
+  void push(uint32_t queue_word);  // a write to the task-queue register
+  uint32_t control = 0;            // the control register
+  uint32_t status() const;         // the status register
+  void reset();                    // drops queue and running task
+  bool idle() const { return !active_ && queued_ == 0; }
+  bool queue_full() const { return queued_ == arch::kTaskQueueDepth; }
+  // Whether a queued or running task can still execute this BD.
+  bool uses_bd(int bd) const;
+  // "moved 12 of 512 words of BD 3" — empty when idle.
+  std::string progress() const;
+
+  void advance() override;
+  void execute() override;
+  void complete() override;
+  std::string name() const override;
+  std::string waiting() const override;
+
+  const Tile& tile() const { return tile_; }
+  arch::Direction direction() const { return direction_; }
+  int index() const { return index_; }
+
+ private:
+  enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy };
+  struct Task {
+    int bd = 0;
+    int repeats = 1;
+    bool token = false;
+  };
+
+  bool start_task();
+  void start_bd(int bd);
+  bool acquire();
+  void begin_transfer();
+  void finish_bd();
+  void release_lock();
+  void accepted(uint64_t words);   // S2MM: the mover delivered words
+  bool open_route();               // MM2S: false while an arbiter is taken
+  void close_packet();
+  bool sinks_ready(uint64_t* words);
+  uint32_t packet_header() const;
+  Lock& lock_of(uint32_t id, const char* what, std::string* label) const;
+  std::byte* resolve(uint64_t* words);
+  bool chain_contains(int start, int bd) const;
+  void check_modes() const;
+
+  Array& array_;
+  Tile& tile_;
+  arch::Direction direction_;
+  int index_;
+
+  std::array<Task, arch::kTaskQueueDepth> queue_{};
+  int queued_ = 0;
+  bool active_ = false;
+  Task task_;
+  int repeats_left_ = 0;
+  State state_ = State::kIdle;
+  int bd_id_ = 0;
+  arch::Bd bd_;  // latched when the BD starts
+  Walk walk_;
+  uint64_t left_ = 0, total_ = 0;  // words of this BD execution
+  std::vector<std::byte> staged_;  // MM2S: padded or gathered data
+  // MM2S
+  Route route_;
+  bool route_open_ = false, in_packet_ = false;
+  uint64_t route_epoch_ = 0;
+  bool header_pending_ = false;
+  uint32_t header_ = 0;
+  uint64_t move_words_ = 0;  // words of the posted job
+  // S2MM: senders blocked until this channel is ready again.
+  WaitList senders_;
+  std::string blocked_on_;
+};
+
+struct Tile {
+  Tile(Array& array, int col, int row);
+  ~Tile();
+  Tile(const Tile&) = delete;
+  Tile& operator=(const Tile&) = delete;
+  // Power-on state; memory is cleared too.
+  void reset();
+  std::string name() const;  // "core (0,2)"
+  Channel& channel(arch::Direction direction, int index) {
+    return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
+  }
+
+  const int col, row;
+  const arch::TileModel& model;
+  std::shared_ptr<std::vector<std::byte>> memory;  // shared with views given to callbacks
+  std::vector<Lock> locks;
+  std::vector<BdSlot> bds;
+  std::array<std::vector<std::unique_ptr<Channel>>, 2> channels;  // [direction][index]
+  StreamSwitch stream_switch;
+  uint32_t shim_mux = 0, shim_demux = 0;
+  std::array<uint32_t, 6> pad_value{};         // memtile MM2S constants (npu2)
+  std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
+  std::unique_ptr<Core> core;
+};
+
+}  // namespace npu::emulator

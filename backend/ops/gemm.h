@@ -1,0 +1,69 @@
+// C = A @ B on a device: chooses the layout, pads and packs, looks up or builds the stream, submits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "configuration.h"
+#include "device.h"
+#include "ops/gemm_stream.h"
+#include "ops/pack.h"
+#include "stream/cache.h"
+
+namespace npu::ops {
+
+// A device with the lock that makes it usable from several threads.
+struct SharedDevice {
+  explicit SharedDevice(std::unique_ptr<Device> d) : device(std::move(d)) {}
+  std::unique_ptr<Device> device;
+  std::mutex mutex;
+};
+
+// B in panel layout in device memory, ready for any number of multiplications.
+struct PackedB {
+  std::unique_ptr<Buffer> buffer;
+  int64_t k = 0, n = 0;                // logical
+  int64_t padded_k = 0, padded_n = 0;  // of the configuration that packed it
+  GemmTile tile;
+};
+
+struct OpCounters {
+  uint64_t streams_built = 0, stream_hits = 0;
+};
+
+class Gemm {
+ public:
+  Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration);
+
+  // B (K, N), any strides. Thread-safe, as is run().
+  std::shared_ptr<const PackedB> pack(const MatrixView& b);
+  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. Throws Error(kShape, kDtype).
+  RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c);
+  RunReport run(const MatrixView& a, const PackedB& b, std::byte* c);
+  OpCounters counters() const;
+  const Configuration& configuration() const { return configuration_; }
+  ElementType input_type() const { return input_; }
+  ElementType output_type() const { return output_; }
+
+ private:
+  struct Operand {  // where the device reads or writes one matrix
+    BufferView view;
+    bool packed = true;
+  };
+  Operand place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k);
+  Operand place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n);
+  RunReport multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
+                     std::byte* c);
+  void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
+  BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
+
+  std::shared_ptr<SharedDevice> shared_;
+  Configuration configuration_;
+  GemmTile tile_;
+  ElementType input_, output_;
+  stream::StreamCache<GemmProblem> streams_;
+  std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
+};
+
+}  // namespace npu::ops

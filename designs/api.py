@@ -1,0 +1,285 @@
+"""What a design author writes: tiles, object FIFOs and their links, kernels, workers.
+
+A design states everything about placement; the lowering chooses addresses, locks, buffer
+descriptors, DMA channels that were left open, and routes. Mistakes raise DesignError at the call
+that makes them, limits of the hardware at lowering.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from npu.errors import DesignError
+
+from .hardware import DTYPE_BYTES, ROWS, Tile, device_columns
+from .worker import Kernel, Worker
+
+Dims = Sequence[tuple[int, int]]  # (size, stride) in elements, outermost first
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(eq=False)
+class ObjectFifo:
+    """Objects of one shape from a producer tile to one or several consumer tiles (broadcast).
+
+    An end on a shim tile is a port of the configuration, an end on a core has `depth` buffers that
+    the core's worker acquires, an end on a memtile belongs to a link (forward, join, split).
+    """
+
+    name: str
+    producer: Tile
+    consumers: tuple[Tile, ...]
+    shape: tuple[int, ...]
+    dtype: str
+    producer_depth: int
+    consumer_depth: int
+    to_stream: tuple[tuple[int, int], ...]  # empty: in memory order
+    from_stream: dict[Tile, tuple[tuple[int, int], ...]]
+    port: str  # name of its shim end
+    producer_channel: int | None
+    consumer_channels: dict[Tile, int]
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        return self.elements * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(eq=False)
+class Link:
+    """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object."""
+
+    kind: str  # "forward", "join", "split"
+    tile: Tile
+    inputs: tuple[ObjectFifo, ...]
+    outputs: tuple[ObjectFifo, ...]
+    offsets: tuple[int, ...]
+
+
+@dataclass(eq=False)
+class Design:
+    """A description of what the array does.
+
+    generation: "npu1" or "npu2". object_file: the compiled kernels that MLIR cores link with.
+    """
+
+    name: str
+    generation: str
+    object_file: str = ""
+    params: dict[str, int] = field(default_factory=dict)
+    fifos: list[ObjectFifo] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    workers: list[Worker] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._names: set[str] = set()
+        self._check_name(self.name)
+        if self.generation not in ("npu1", "npu2"):
+            raise self._error(f'generation is "{self.generation}"; use "npu1" or "npu2"')
+        self.columns = device_columns(self.generation)
+
+    def tile(self, col: int, row: int) -> Tile:
+        """The tile at a place of this generation's array."""
+        if not (0 <= col < self.columns and 0 <= row < ROWS):
+            raise self._error(
+                f"tile ({col}, {row}) is outside {self.generation}: "
+                f"columns 0..{self.columns - 1}, rows 0..{ROWS - 1}"
+            )
+        return Tile(col, row)
+
+    def fifo(
+        self,
+        name: str,
+        producer: Tile,
+        consumers: Tile | Sequence[Tile],
+        shape: Sequence[int] | int,
+        dtype: str = "int32",
+        *,
+        depth: int | tuple[int, int] = 2,
+        to_stream: Dims = (),
+        from_stream: Dims | Mapping[Tile, Dims] = (),
+        port: str | None = None,
+        producer_channel: int | None = None,
+        consumer_channel: int | Mapping[Tile, int] | None = None,
+    ) -> ObjectFifo:
+        """Adds an object FIFO.
+
+        depth: objects buffered at each end, or (producer, consumers). to_stream: the order in which
+        the producer's DMA reads an object; from_stream: where consumers' DMAs write what arrives, one
+        pattern for all or one per tile. port: name of the shim end (default: the FIFO's name).
+        producer_channel / consumer_channel: fixed DMA channels; the rest are numbered in order.
+        """
+        ends = (consumers,) if isinstance(consumers, Tile) else tuple(consumers)
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        depths = (depth, depth) if isinstance(depth, int) else depth
+        self._take_name(name)
+        what = f'fifo "{name}"'
+        if not ends or len(set(ends)) != len(ends) or producer in ends:
+            raise self._error(
+                f"{what} needs distinct consumer tiles other than its producer, has "
+                f"{[(t.col, t.row) for t in ends]} from ({producer.col}, {producer.row})"
+            )
+        if producer.kind == "shim" and any(t.kind == "shim" for t in ends):
+            raise self._error(f"{what} goes from shim to shim; put a memtile between them")
+        if producer.kind != "shim" and sum(t.kind == "shim" for t in ends) not in (0, 1):
+            raise self._error(f"{what} ends at several shim tiles; a FIFO has one port")
+        if dtype not in DTYPE_BYTES:
+            raise self._error(f'{what} has dtype "{dtype}"; use one of {", ".join(DTYPE_BYTES)}')
+        if not shape or any(size < 1 for size in shape):
+            raise self._error(f"{what} has shape {shape}; sizes must be at least 1")
+        if min(depths) < 1:
+            raise self._error(f"{what} has depth {depth}; it must be at least 1")
+        fifo = ObjectFifo(
+            name=name,
+            producer=producer,
+            consumers=ends,
+            shape=shape,
+            dtype=dtype,
+            producer_depth=depths[0],
+            consumer_depth=depths[1],
+            to_stream=tuple(to_stream),
+            from_stream=_per_tile(from_stream, ends),
+            port=port or name,
+            producer_channel=producer_channel,
+            consumer_channels=_channels(consumer_channel, ends),
+        )
+        if fifo.bytes % 4:
+            raise self._error(f"{what} has objects of {fifo.bytes} B; DMAs move multiples of 4 B")
+        self._check_name(fifo.port)
+        self.fifos.append(fifo)
+        return fifo
+
+    def forward(self, source: ObjectFifo, sink: ObjectFifo) -> None:
+        """At the memtile where `source` ends and `sink` begins, pass each object on."""
+        if source.bytes != sink.bytes:
+            raise self._error(
+                f'forward "{source.name}" ({source.bytes} B) to "{sink.name}" ({sink.bytes} B): '
+                "objects must have the same size"
+            )
+        self._link("forward", sink.producer, (source,), (sink,), (0,))
+
+    def join(
+        self, sources: Sequence[ObjectFifo], sink: ObjectFifo, offsets: Sequence[int] | None = None
+    ) -> None:
+        """Objects of `sources` become the parts of one object of `sink`; offsets in bytes."""
+        parts = self._parts("join", sources, sink, offsets)
+        self._link("join", sink.producer, tuple(sources), (sink,), parts)
+
+    def split(
+        self, source: ObjectFifo, sinks: Sequence[ObjectFifo], offsets: Sequence[int] | None = None
+    ) -> None:
+        """The parts of each object of `source` become objects of `sinks`; offsets in bytes."""
+        parts = self._parts("split", sinks, source, offsets)
+        self._link("split", sinks[0].producer, (source,), tuple(sinks), parts)
+
+    def worker(self, tile: Tile, *, stack_bytes: int | None = None) -> Worker:
+        """The control program of a core, empty; write it with the methods of Worker."""
+        if tile.kind != "core":
+            raise self._error(f"a worker was placed on {tile}; only core tiles run programs")
+        if any(w.tile == tile for w in self.workers):
+            raise self._error(f"{tile} has a worker already; a core runs one program")
+        worker = Worker(self, tile, stack_bytes)
+        self.workers.append(worker)
+        return worker
+
+    @staticmethod
+    def kernel(name: str, arguments: Sequence[str | tuple[str, tuple[int, ...]]]) -> Kernel:
+        """A kernel by name. Arguments: "int32" for a number, (dtype, shape) for a buffer."""
+        return Kernel(name, tuple(arguments))
+
+    def link_at(self, fifo: ObjectFifo, tile: Tile) -> Link | None:
+        """The link that a FIFO's memtile end belongs to."""
+        for link in self.links:
+            if link.tile == tile and fifo in (*link.inputs, *link.outputs):
+                return link
+        return None
+
+    def _parts(
+        self,
+        what: str,
+        parts: Sequence[ObjectFifo],
+        whole: ObjectFifo,
+        offsets: Sequence[int] | None,
+    ) -> tuple[int, ...]:
+        if not parts:
+            raise self._error(f'{what} of "{whole.name}" has no parts')
+        if offsets is None:
+            offsets = [sum(p.bytes for p in parts[:i]) for i in range(len(parts))]
+        if len(offsets) != len(parts):
+            raise self._error(
+                f'{what} of "{whole.name}": {len(offsets)} offsets for {len(parts)} parts'
+            )
+        end = 0
+        for offset, part in sorted(zip(offsets, parts, strict=True), key=lambda p: p[0]):
+            if offset != end:
+                raise self._error(
+                    f'{what} of "{whole.name}": part "{part.name}" starts at byte {offset}, the '
+                    f"parts before it end at {end}; parts must tile the object"
+                )
+            end = offset + part.bytes
+        if end != whole.bytes:
+            raise self._error(
+                f'{what} of "{whole.name}": the parts have {end} B, the object {whole.bytes} B'
+            )
+        return tuple(offsets)
+
+    def _link(
+        self,
+        kind: str,
+        tile: Tile,
+        inputs: tuple[ObjectFifo, ...],
+        outputs: tuple[ObjectFifo, ...],
+        offsets: tuple[int, ...],
+    ) -> None:
+        names = " and ".join(f'"{f.name}"' for f in (*inputs, *outputs))
+        at_tile = all(tile in f.consumers for f in inputs)
+        if tile.kind != "mem" or not at_tile or any(f.producer != tile for f in outputs):
+            raise self._error(
+                f"{kind} of {names}: inputs must end and outputs begin at the same memtile; "
+                f"the output begins at {tile}"
+            )
+        dtypes = {f.dtype for f in (*inputs, *outputs)}
+        if len(dtypes) > 1:
+            raise self._error(f"{kind} of {names}: element types differ ({', '.join(dtypes)})")
+        for fifo in (*inputs, *outputs):
+            if self.link_at(fifo, tile) is not None:
+                raise self._error(f'{kind}: "{fifo.name}" is linked at {tile} already')
+        self.links.append(Link(kind, tile, inputs, outputs, offsets))
+
+    def _check_name(self, name: str) -> None:
+        if not _NAME.match(name):
+            raise DesignError(f'[design] "{name}" is not a name; use letters, digits and "_"')
+
+    def _take_name(self, name: str) -> None:
+        self._check_name(name)
+        if name in self._names:
+            raise self._error(f'the name "{name}" is used twice')
+        self._names.add(name)
+
+    def _error(self, text: str) -> DesignError:
+        return DesignError(f"[design {self.name}] {text}")
+
+
+def _per_tile(
+    dims: Dims | Mapping[Tile, Dims], tiles: tuple[Tile, ...]
+) -> dict[Tile, tuple[tuple[int, int], ...]]:
+    if isinstance(dims, Mapping):
+        return {tile: tuple(dims.get(tile, ())) for tile in tiles}
+    return {tile: tuple(dims) for tile in tiles}
+
+
+def _channels(
+    channels: int | Mapping[Tile, int] | None, tiles: tuple[Tile, ...]
+) -> dict[Tile, int]:
+    if channels is None:
+        return {}
+    if isinstance(channels, Mapping):
+        return dict(channels)
+    return {tile: channels for tile in tiles}

@@ -1,0 +1,120 @@
+"""The hardware as designs see it: tile kinds and limits, data types, stream-switch ports.
+
+Limits and register offsets come from the C++ tables (backend/arch); this module adds what only a
+lowering needs: memory banks, where a DMA sees its own memory and locks, and the switch ports.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from npu._npu import arch
+
+ROWS = 6
+FIRST_CORE_ROW = 2
+STACK_BYTES = 0x400  # at the bottom of a core's data memory, mlir-aie's default
+MAX_LOCK_VALUE = 63
+
+DTYPE_BYTES = {
+    "int8": 1, "uint8": 1, "int16": 2, "uint16": 2, "bfloat16": 2,
+    "int32": 4, "uint32": 4, "float32": 4,
+}  # fmt: skip
+DTYPE_MLIR = {
+    "int8": "i8", "uint8": "i8", "int16": "i16", "uint16": "i16", "bfloat16": "bf16",
+    "int32": "i32", "uint32": "i32", "float32": "f32",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TileLimits:
+    """What one kind of tile has; lengths, steps and wraps in 32-bit words."""
+
+    kind: str  # "shim", "mem", "core"
+    memory_bytes: int
+    locks: int
+    bds: int
+    channels: int  # per direction
+    address_dims: int
+    max_length: int
+    max_step: int
+    max_wrap: int
+    lock_base: int
+    bd_base: int
+    switch_base: int
+    banks: int  # logical banks the allocator spreads buffers over
+    dma_memory_base: int  # where the tile's own DMA sees its memory, bytes
+    dma_lock_base: int  # and its locks
+
+
+_BANKS = {"shim": 1, "mem": 8, "core": 4}  # mlir-aie getNumBanks
+_TITLES = {"shim": "shim tile", "mem": "memtile", "core": "core tile"}
+
+
+@cache
+def tile_limits(kind: str) -> TileLimits:
+    """Limits of a tile kind."""
+    model = arch.tile_model(kind)
+    names = [f for f in TileLimits.__dataclass_fields__ if f in model and f != "kind"]
+    # A memtile DMA addresses west | own | east memory: its own starts at 512 KiB and lock 64.
+    own = kind == "mem"
+    return TileLimits(
+        kind=kind,
+        banks=_BANKS[kind],
+        dma_memory_base=model["memory_bytes"] if own else 0,
+        dma_lock_base=model["locks"] if own else 0,
+        **{name: int(model[name]) for name in names},
+    )
+
+
+@cache
+def device_columns(generation: str) -> int:
+    """Columns of a generation; raises for an unknown name."""
+    return int(arch.device_model(generation)["columns"])
+
+
+def kind_of_row(row: int) -> str:
+    """The kind of tile in a row."""
+    return "shim" if row == 0 else "mem" if row == 1 else "core"
+
+
+@dataclass(frozen=True, order=True)
+class Tile:
+    """A tile by its coordinates; row 0 is the shim, 1 the memtile, 2 to 5 the cores."""
+
+    col: int
+    row: int
+
+    @property
+    def kind(self) -> str:
+        return kind_of_row(self.row)
+
+    @property
+    def limits(self) -> TileLimits:
+        return tile_limits(self.kind)
+
+    def __str__(self) -> str:
+        return f"{_TITLES[self.kind]} ({self.col}, {self.row})"
+
+
+# (first register index, ports) of each group of switch ports: aie-rt port maps, hardware facts 3.2.
+MASTER_PORTS: dict[str, dict[str, tuple[int, int]]] = {
+    "core": {"dma": (1, 2), "south": (5, 4), "west": (9, 4), "north": (13, 6), "east": (19, 4)},
+    "mem": {"dma": (0, 6), "south": (7, 4), "north": (11, 6)},
+    "shim": {"south": (2, 6), "west": (8, 4), "north": (12, 6), "east": (18, 4)},
+}
+SLAVE_PORTS: dict[str, dict[str, tuple[int, int]]] = {
+    "core": {"dma": (1, 2), "south": (5, 6), "west": (11, 4), "north": (15, 4), "east": (19, 4)},
+    "mem": {"dma": (0, 6), "south": (7, 6), "north": (13, 4)},
+    "shim": {"south": (2, 8), "west": (10, 4), "north": (14, 4), "east": (18, 4)},
+}
+LANES = {"north": 6, "south": 4, "east": 4, "west": 4}  # streams per direction between two tiles
+OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
+OFFSETS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
+
+# The shim DMA hangs on South ports of the shim switch through the mux: channel -> port.
+SHIM_MM2S_PORT = (3, 7)
+SHIM_S2MM_PORT = (2, 3)
+SHIM_MUX, SHIM_DEMUX = 0x1F000, 0x1F004
+SHIM_MUX_SHIFT = {3: 10, 7: 14}  # two bits per South slave port, 1 = DMA
+SHIM_DEMUX_SHIFT = {2: 4, 3: 6}

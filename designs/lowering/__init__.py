@@ -1,0 +1,51 @@
+"""Lowering: a Design becomes a Lowered design, bytes, or MLIR.
+
+Order of decisions: pools and locks (dataflow), worker memory and RTPs (program), addresses
+(memory), DMA channels and BD chains (dataflow, dims), routes (routing), programs (program). Every
+limit of the hardware raises DesignError with the limit, the value and the tile.
+"""
+
+from __future__ import annotations
+
+from ..api import Design
+from . import program
+from .dataflow import Dataflow
+from .mlir import print_mlir
+from .model import Lowered
+from .routing import Router
+from .serialise import serialise
+
+__all__ = ["Lowered", "configuration", "lower", "mlir", "print_mlir", "serialise"]
+
+
+def lower(design: Design) -> Lowered:
+    """Decides everything a design leaves open; raises DesignError when it does not fit."""
+    out = Lowered(
+        design.name, design.generation, design.columns, dict(design.params), design.object_file
+    )
+    program.check_ends(design)
+    flow = Dataflow(design, out)
+    flow.build_pools()
+    reserved = [(w, *program.reserve(w, flow)) for w in design.workers]
+    flow.place({core.tile: core.stack for _, core, _ in reserved})
+    flow.assign_channels()
+    flow.build_ports_and_flows()
+    flow.build_chains()
+    out.connections = Router(design.columns, f"[lower {design.name}]").route(out.flows)
+    for worker, core, buffers in reserved:
+        program.build(worker, core, buffers, flow)
+        out.cores.append(core)
+    ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}
+    ends |= {c.tile for c in out.connections} | {w.tile for w in design.workers}
+    out.tiles = sorted(ends)
+    return out
+
+
+def configuration(design: Design) -> bytes:
+    """The serialised configuration of a design (backend/configuration.h)."""
+    return serialise(lower(design))
+
+
+def mlir(design: Design) -> str:
+    """A design as AIE-dialect MLIR for mlir-aie's aiecc."""
+    return print_mlir(lower(design))

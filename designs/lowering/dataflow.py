@@ -1,0 +1,267 @@
+"""FIFO ends and links become pools of buffers, lock pairs, DMA channels and BD chains.
+
+Every FIFO end on a core and every link on a memtile is a pool: `depth` buffers whose parts (one,
+or one per joined/split FIFO) each have a lock counting free slots and one counting full slots.
+"""
+
+from __future__ import annotations
+
+import math
+
+from npu._npu import arch
+from npu.errors import DesignError
+
+from ..api import Design, Link, ObjectFifo
+from ..hardware import DTYPE_BYTES, MAX_LOCK_VALUE, Tile
+from .dims import lower_dims
+from .memory import Request, allocate
+from .model import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory, Part, Pool, Port
+
+End = tuple[ObjectFifo, Tile]
+
+
+class Dataflow:
+    """Builds pools, locks, channels, BDs, ports and flows of one design into `out`."""
+
+    def __init__(self, design: Design, out: Lowered) -> None:
+        self.design = design
+        self.out = out
+        self.pool_of: dict[End, Pool] = {}  # core and memtile ends
+        self._requests: dict[Tile, list[Request]] = {}
+        self._channel_of: dict[tuple[ObjectFifo, Tile, str], int] = {}
+        self._buffer_names: set[str] = set()
+        self._used_bds: dict[Tile, set[int]] = {}
+
+    def error(self, text: str) -> DesignError:
+        return DesignError(f"[lower {self.design.name}] {text}")
+
+    # Locks and buffers
+
+    def add_lock(self, tile: Tile, name: str, init: int) -> Lock:
+        """The next free lock of a tile."""
+        locks = self.out.locks.setdefault(tile, [])
+        if len(locks) == tile.limits.locks:
+            raise self.error(f'{tile}: lock "{name}" does not fit, all {len(locks)} locks are used')
+        if init > MAX_LOCK_VALUE:
+            raise self.error(
+                f'{tile}: lock "{name}" starts at {init}, a lock holds at most {MAX_LOCK_VALUE}; '
+                "use a smaller depth"
+            )
+        locks.append(Lock(tile, len(locks), init, name))
+        return locks[-1]
+
+    def add_memory(
+        self, tile: Tile, name: str, dtype: str, shape: tuple[int, ...], address: int | None = None
+    ) -> Memory:
+        """A single buffer; its address is filled in by place()."""
+        size = math.prod(shape) * DTYPE_BYTES[dtype]
+        self._request(tile, Request(name, size, 1, address))
+        memory = Memory(tile, name, dtype, shape, size, -1)
+        self.out.memories.setdefault(tile, []).append(memory)
+        return memory
+
+    def place(self, stacks: dict[Tile, int]) -> None:
+        """Addresses for everything requested so far."""
+        for tile in sorted(self._requests):
+            title = f"[lower {self.design.name}]"
+            placed = allocate(tile, self._requests[tile], stacks.get(tile, 0), title)
+            for memory in self.out.memories[tile]:
+                if memory.name in placed:
+                    memory.address = placed[memory.name][0]
+            for pool in self.out.pools:
+                if pool.tile == tile:
+                    for memory, address in zip(pool.slots, placed[pool.name], strict=True):
+                        memory.address = address
+
+    def build_pools(self) -> None:
+        """A pool for every FIFO end on a core and every link; ports for shim ends."""
+        for fifo in self.design.fifos:
+            for tile in (fifo.producer, *fifo.consumers):
+                produces = tile == fifo.producer
+                if tile.kind == "shim":
+                    continue
+                if tile.kind == "core":
+                    depth = fifo.producer_depth if produces else fifo.consumer_depth
+                    name = _end_name(fifo, tile)
+                    pool = self._pool(fifo, tile, name, depth, [(0, fifo.bytes)])
+                    self.pool_of[fifo, tile] = pool
+                    continue
+                link = self.design.link_at(fifo, tile)
+                if link is None:
+                    raise self.error(
+                        f'fifo "{fifo.name}" {"begins" if produces else "ends"} at {tile} without '
+                        "a forward, join or split there"
+                    )
+                if fifo is _owner(link):
+                    self._link_pool(link)
+
+    def _link_pool(self, link: Link) -> None:
+        owner = _owner(link)
+        joined = link.kind == "join"
+        depth = owner.producer_depth if joined else owner.consumer_depth
+        parts = link.inputs if joined else link.outputs
+        spans = [(o, p.bytes) for o, p in zip(link.offsets, parts, strict=True)]
+        pool = self._pool(owner, link.tile, _end_name(owner, link.tile), depth, spans)
+        for fifo in (*link.inputs, *link.outputs):
+            self.pool_of[fifo, link.tile] = pool
+
+    def _pool(
+        self, fifo: ObjectFifo, tile: Tile, name: str, depth: int, spans: list[tuple[int, int]]
+    ) -> Pool:
+        pool = Pool(name, tile, fifo.dtype, fifo.shape)
+        for slot in range(depth):
+            memory = Memory(tile, f"{name}_buff_{slot}", fifo.dtype, fifo.shape, fifo.bytes, -1)
+            pool.slots.append(memory)
+        self.out.memories.setdefault(tile, []).extend(pool.slots)
+        for index, (offset, size) in enumerate(spans):
+            free = self.add_lock(tile, f"{name}_prod_lock_{index}", depth)
+            full = self.add_lock(tile, f"{name}_cons_lock_{index}", 0)
+            pool.parts.append(Part(offset, size, free, full))
+        self.out.pools.append(pool)
+        self._request(tile, Request(name, fifo.bytes, depth))
+        return pool
+
+    def _request(self, tile: Tile, request: Request) -> None:
+        if request.name in self._buffer_names:
+            raise self.error(f'{tile}: two buffers are named "{request.name}"; rename a FIFO')
+        self._buffer_names.add(request.name)
+        self._requests.setdefault(tile, []).append(request)
+
+    # Channels, ports and flows
+
+    def assign_channels(self) -> None:
+        """Fixed channels first, then the lowest free one in FIFO order."""
+        taken: dict[tuple[Tile, str], dict[int, str]] = {}
+        ends = [
+            (fifo, tile, "mm2s" if tile == fifo.producer else "s2mm")
+            for fifo in self.design.fifos
+            for tile in (fifo.producer, *fifo.consumers)
+        ]
+        for fifo, tile, direction in ends:
+            fixed = (
+                fifo.producer_channel if direction == "mm2s" else fifo.consumer_channels.get(tile)
+            )
+            if fixed is None:
+                continue
+            used = taken.setdefault((tile, direction), {})
+            if not 0 <= fixed < tile.limits.channels:
+                raise self.error(
+                    f'{tile}: fifo "{fifo.name}" asks for {direction.upper()} channel {fixed}, '
+                    f"channels 0..{tile.limits.channels - 1} exist"
+                )
+            if fixed in used:
+                raise self.error(
+                    f'{tile}: {direction.upper()} channel {fixed} is asked for by "{used[fixed]}" '
+                    f'and "{fifo.name}"'
+                )
+            used[fixed] = fifo.name
+            self._channel_of[fifo, tile, direction] = fixed
+        for fifo, tile, direction in ends:
+            if (fifo, tile, direction) in self._channel_of:
+                continue
+            used = taken.setdefault((tile, direction), {})
+            free = [c for c in range(tile.limits.channels) if c not in used]
+            if not free:
+                raise self.error(
+                    f'{tile}: no {direction.upper()} channel left for fifo "{fifo.name}"; all '
+                    f"{tile.limits.channels} are used by {', '.join(used.values())}"
+                )
+            used[free[0]] = fifo.name
+            self._channel_of[fifo, tile, direction] = free[0]
+
+    def build_ports_and_flows(self) -> None:
+        """What the shim offers to runtime streams, and the streams between DMAs."""
+        for fifo in self.design.fifos:
+            source = Endpoint(fifo.producer, self._channel_of[fifo, fifo.producer, "mm2s"])
+            sinks = [Endpoint(t, self._channel_of[fifo, t, "s2mm"]) for t in fifo.consumers]
+            self.out.flows.append(Flow(fifo.name, source, sinks))
+            for tile in (fifo.producer, *fifo.consumers):
+                if tile.kind == "shim":
+                    direction = "mm2s" if tile == fifo.producer else "s2mm"
+                    channel = self._channel_of[fifo, tile, direction]
+                    self.out.ports.append(Port(fifo.port, tile, direction, channel))
+        names = [p.name for p in self.out.ports]
+        for name in names:
+            if names.count(name) > 1:
+                raise self.error(f'the port name "{name}" is used twice')
+
+    # BD chains
+
+    def build_chains(self) -> None:
+        """One endless BD chain per channel of a core or memtile."""
+        for fifo in self.design.fifos:
+            for tile in (fifo.producer, *fifo.consumers):
+                if tile.kind != "shim":
+                    self._chain(fifo, tile)
+        self.out.channels.sort(key=lambda c: c.tile)
+
+    def _chain(self, fifo: ObjectFifo, tile: Tile) -> None:
+        direction = "mm2s" if tile == fifo.producer else "s2mm"
+        pool = self.pool_of[fifo, tile]
+        channel = Channel(tile, direction, self._channel_of[fifo, tile, direction], fifo.name)
+        parts = self._parts_of(fifo, tile, pool)
+        dims = fifo.to_stream if direction == "mm2s" else fifo.from_stream[tile]
+        what = f'[lower {self.design.name}] {tile}: fifo "{fifo.name}" {direction.upper()}'
+        ids = self._take_bds(tile, channel, len(pool.slots) * len(parts), fifo)
+        size = pool.element_bytes
+        accesses = []
+        for part in parts:
+            reach = (pool.slots[0].bytes - part.offset) // size
+            accesses.append(lower_dims(dims, size, part.bytes // size, reach, tile.limits, what))
+        for memory in pool.slots:
+            for part, access in zip(parts, accesses, strict=True):
+                locks = (part.full, part.free) if direction == "mm2s" else (part.free, part.full)
+                index = len(channel.descriptors)
+                channel.descriptors.append(
+                    Descriptor(
+                        id=ids[index],
+                        memory=memory,
+                        offset=part.offset,
+                        bytes=part.bytes,
+                        element_bytes=size,
+                        access=access,
+                        acquire=locks[0],
+                        release=locks[1],
+                        next=ids[(index + 1) % len(ids)],
+                    )
+                )
+        self.out.channels.append(channel)
+
+    def _parts_of(self, fifo: ObjectFifo, tile: Tile, pool: Pool) -> list[Part]:
+        """The parts a FIFO's channel moves: all of them, or its own one of a join or split."""
+        link = self.design.link_at(fifo, tile)
+        if link is None or fifo is _owner(link):
+            return pool.parts
+        parts = link.inputs if link.kind == "join" else link.outputs
+        if link.kind == "forward":
+            return pool.parts
+        return [pool.parts[parts.index(fifo)]]
+
+    def _take_bds(self, tile: Tile, channel: Channel, count: int, fifo: ObjectFifo) -> list[int]:
+        used = self._used_bds.setdefault(tile, set())
+        reachable = [
+            i for i in range(tile.limits.bds) if arch.bd_reachable(tile.kind, channel.index, i)
+        ]
+        free = [i for i in reachable if i not in used]
+        if len(free) < count:
+            raise self.error(
+                f'{tile}: fifo "{fifo.name}" needs {count} BDs on {channel.direction.upper()} '
+                f"channel {channel.index}, {len(free)} of the {len(reachable)} that this channel "
+                "can use are free; use smaller depths or fewer parts"
+            )
+        used.update(free[:count])
+        return free[:count]
+
+
+def _owner(link: Link) -> ObjectFifo:
+    """The FIFO whose object a link's buffers hold."""
+    return link.outputs[0] if link.kind == "join" else link.inputs[0]
+
+
+def _end_name(fifo: ObjectFifo, tile: Tile) -> str:
+    """mlir-aie's naming of a FIFO end: NAME, NAME_cons, NAME_<consumer index>_cons."""
+    if tile == fifo.producer:
+        return fifo.name
+    if len(fifo.consumers) == 1:
+        return f"{fifo.name}_cons"
+    return f"{fifo.name}_{fifo.consumers.index(tile)}_cons"

@@ -1,0 +1,122 @@
+"""A lowered design as AIE-dialect MLIR, for mlir-aie's aiecc and Peano.
+
+Explicit addresses, lock numbers, BD numbers and flows, in the form mlir-aie itself reaches after
+lowering object FIFOs; only routing is left to it. Cores are printed by mlir_core.py.
+"""
+
+from __future__ import annotations
+
+from ..hardware import DTYPE_MLIR, Tile
+from .mlir_core import print_core
+from .model import Channel, Descriptor, Lock, Lowered, Memory
+
+# mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.
+_CONTROLLER_IDS = (15, 26, 27, 29, 30, 31)
+_TILE_NAMES = {"shim": "shim_noc_tile", "mem": "mem_tile", "core": "tile"}
+
+
+def print_mlir(lowered: Lowered) -> str:
+    """The module text."""
+    lines: list[str] = []
+    for name, arguments in lowered.kernels.items():
+        types = ", ".join(DTYPE_MLIR[a] if isinstance(a, str) else memref(*a) for a in arguments)
+        lines.append(f"func.func private @{name}({types})")
+    for tile in lowered.tiles:
+        lines.append(
+            f"{tile_name(tile)} = aie.tile({tile.col}, {tile.row}) {{controller_id = "
+            f"#aie.packet_info<pkt_type = 0, pkt_id = {_CONTROLLER_IDS[tile.row]}>}}"
+        )
+    for tile in lowered.tiles:
+        lines += [_buffer(m) for m in lowered.memories.get(tile, [])]
+        lines += [_lock(k) for k in lowered.locks.get(tile, [])]
+    for flow in lowered.flows:
+        for sink in flow.sinks:
+            lines.append(
+                f"aie.flow({tile_name(flow.source.tile)}, DMA : {flow.source.channel}, "
+                f"{tile_name(sink.tile)}, DMA : {sink.channel})"
+            )
+    for core in lowered.cores:
+        lines += print_core(core, tile_name(core.tile), lowered.object_file)
+    for port in lowered.ports:
+        lines.append(
+            f"aie.shim_dma_allocation @{port.name}_shim_alloc({tile_name(port.tile)}, "
+            f"{port.direction.upper()}, {port.channel})"
+        )
+    for tile in lowered.tiles:
+        channels = [c for c in lowered.channels if c.tile == tile]
+        if channels:
+            lines += _dma(tile, channels)
+    for tile in sorted({p.tile for p in lowered.ports}):
+        lines += _token_flow(tile)
+    body = "\n".join("    " + line if line else "" for line in lines)
+    return f"module {{\n  aie.device({lowered.generation}) {{\n{body}\n  }}\n}}\n"
+
+
+def tile_name(tile: Tile) -> str:
+    return f"%{_TILE_NAMES[tile.kind]}_{tile.col}_{tile.row}"
+
+
+def memref(dtype: str, shape: tuple[int, ...]) -> str:
+    return f"memref<{'x'.join(map(str, shape))}x{DTYPE_MLIR[dtype]}>"
+
+
+def _buffer(memory: Memory) -> str:
+    limits = memory.tile.limits
+    bank = memory.address // (limits.memory_bytes // limits.banks)
+    return (
+        f"%{memory.name} = aie.buffer({tile_name(memory.tile)}) {{address = {memory.address} : i32, "
+        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {memref(memory.dtype, memory.shape)}'
+    )
+
+
+def _lock(lock: Lock) -> str:
+    return (
+        f"%{lock.name} = aie.lock({tile_name(lock.tile)}, {lock.id}) "
+        f'{{init = {lock.init} : i32, sym_name = "{lock.name}"}}'
+    )
+
+
+def _dma(tile: Tile, channels: list[Channel]) -> list[str]:
+    """aie.mem or aie.memtile_dma with one looping block chain per channel."""
+    operation = "memtile_dma" if tile.kind == "mem" else "mem"
+    lines = [f"%{operation}_{tile.col}_{tile.row} = aie.{operation}({tile_name(tile)}) {{"]
+    block = 1
+    for number, channel in enumerate(channels):
+        count = len(channel.descriptors)
+        first, after = block, block + count
+        if number:
+            lines.append(f"^bb{first - 1}:")
+        head = (
+            f"aie.dma_start({channel.direction.upper()}, {channel.index}, ^bb{first}, ^bb{after})"
+        )
+        lines.append(f"  %{number} = {head}")
+        for index, descriptor in enumerate(channel.descriptors):
+            lines.append(f"^bb{first + index}:")
+            lines += _descriptor(descriptor)
+            lines.append(f"  aie.next_bd ^bb{first + (index + 1) % count}")
+        block = after + 1
+    return [*lines, f"^bb{block - 1}:", "  aie.end", "}"]
+
+
+def _descriptor(d: Descriptor) -> list[str]:
+    offset, length = d.offset // d.element_bytes, d.bytes // d.element_bytes
+    dims = ", ".join(f"<size = {size}, stride = {stride}>" for size, stride in d.access.dims)
+    pattern = f", [{dims}]" if dims else ""
+    kind = memref(d.memory.dtype, d.memory.shape)
+    return [
+        f"  aie.use_lock(%{d.acquire.name}, AcquireGreaterEqual, 1)",
+        f"  aie.dma_bd(%{d.memory.name} : {kind}, {offset}, {length}{pattern}) "
+        f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}",
+        f"  aie.use_lock(%{d.release.name}, Release, 1)",
+    ]
+
+
+def _token_flow(tile: Tile) -> list[str]:
+    """The packet route of completion tokens to the command processor."""
+    name = tile_name(tile)
+    return [
+        f"aie.packet_flow({_CONTROLLER_IDS[0]}) {{",
+        f"  aie.packet_source<{name}, TileControl : 0>",
+        f"  aie.packet_dest<{name}, South : 0>",
+        "} {keep_pkt_header = true, priority_route = true}",
+    ]

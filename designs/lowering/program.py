@@ -1,0 +1,114 @@
+"""Worker steps become worker programs (backend/program.h): locks, addresses, slot counters."""
+
+from __future__ import annotations
+
+from npu.errors import DesignError
+
+from ..api import Design, ObjectFifo
+from ..hardware import Tile
+from ..worker import Buffer, Rtp, Step, Worker
+from .dataflow import Dataflow
+from .model import Core, Instruction, Lock, Memory, Operand, Pool, RtpWord
+
+
+def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:
+    """The core with its local buffers, RTP words and RTP lock; addresses come with place()."""
+    worker.finish()
+    tile = worker.tile
+    core = Core(tile, worker.stack_bytes, [], 0)
+    buffers = {
+        b.name: flow.add_memory(tile, b.name, b.dtype, b.shape, b.address) for b in worker.buffers
+    }
+    core.buffers = list(buffers.values())
+    if worker.rtps:
+        name = f"rtp_{tile.col}_{tile.row}"
+        memory = flow.add_memory(tile, name, "int32", (len(worker.rtps),))
+        core.rtps = {r.name: RtpWord(r.name, memory, i) for i, r in enumerate(worker.rtps)}
+        core.rtp_lock = flow.add_lock(tile, f"{name}_lock", 0)
+    return core, buffers
+
+
+def build(worker: Worker, core: Core, buffers: dict[str, Memory], flow: Dataflow) -> None:
+    """Fills in the program of a reserved core."""
+    counters: dict[ObjectFifo, int] = {}
+    for step in worker.steps:
+        core.program += _lower(step, core, buffers, flow, counters)
+        if step.kernel is not None:
+            known = flow.out.kernels.setdefault(step.kernel.name, step.kernel.arguments)
+            if known != step.kernel.arguments:
+                raise flow.error(
+                    f'{core.tile}: kernel "{step.kernel.name}" is used with two argument lists'
+                )
+    core.counters = len(counters)
+
+
+def check_ends(design: Design) -> None:
+    """Every FIFO end on a core must be used by a worker there, or the design stops."""
+    used = {(s.fifo, w.tile) for w in design.workers for s in w.steps if s.kind == "acquire"}
+    for fifo in design.fifos:
+        for tile in (fifo.producer, *fifo.consumers):
+            if tile.kind == "core" and (fifo, tile) not in used:
+                raise DesignError(
+                    f'[lower {design.name}] fifo "{fifo.name}": no worker on {tile} acquires it'
+                )
+
+
+def _lower(
+    step: Step,
+    core: Core,
+    buffers: dict[str, Memory],
+    flow: Dataflow,
+    counters: dict[ObjectFifo, int],
+) -> list[Instruction]:
+    if step.kind == "forever":
+        return [Instruction("loop")]
+    if step.kind == "loop":
+        count = core.rtps[step.count.name] if isinstance(step.count, Rtp) else step.count
+        return [Instruction("loop", count=count)]
+    if step.kind == "end":
+        return [Instruction("end")]
+    if step.kind == "wait_rtps":
+        return [Instruction("acquire_eq", lock=core.rtp_lock, value=1)]
+    if step.kind == "call":
+        assert step.kernel is not None
+        operands = tuple(_operand(o, core, buffers, flow, counters) for o in step.operands)
+        return [Instruction("call", function=step.kernel.name, operands=operands)]
+    assert step.fifo is not None
+    pool = flow.pool_of[step.fifo, core.tile]
+    acquired, released = _locks(step.fifo, core.tile, pool)
+    if step.kind == "acquire":
+        return [Instruction("acquire_ge", lock=acquired, value=1)]
+    lines = [Instruction("release", lock=released, value=1)]
+    if len(pool.slots) > 1:
+        counter = counters.setdefault(step.fifo, len(counters))
+        lines.append(Instruction("advance", counter=counter, value=len(pool.slots)))
+    return lines
+
+
+def _locks(fifo: ObjectFifo, tile: Tile, pool: Pool) -> tuple[Lock, Lock]:
+    part = pool.parts[0]
+    return (part.free, part.full) if fifo.producer == tile else (part.full, part.free)
+
+
+def _operand(
+    operand: object,
+    core: Core,
+    buffers: dict[str, Memory],
+    flow: Dataflow,
+    counters: dict[ObjectFifo, int],
+) -> Operand:
+    if isinstance(operand, Buffer):
+        return Operand("buffer", (buffers[operand.name],))
+    if isinstance(operand, Rtp):
+        return Operand("rtp", rtp=core.rtps[operand.name])
+    if isinstance(operand, tuple):
+        fifo, slot = operand
+        slots = flow.pool_of[fifo, core.tile].slots
+        if len(slots) == 1:
+            return Operand("buffer", (slots[0],))
+        # Slot `counter` is the oldest held object; later ones follow it.
+        shift = slot % len(slots)
+        counter = counters.setdefault(fifo, len(counters))
+        return Operand("buffer", tuple(slots[shift:] + slots[:shift]), counter)
+    assert isinstance(operand, int)
+    return Operand("constant", value=operand)

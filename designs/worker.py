@@ -1,0 +1,227 @@
+"""The control program of one core, as the design author writes it.
+
+A worker is filled by calling its methods in program order; loops are `with` blocks::
+
+    worker = design.worker(core)
+    tiles = worker.rtp("tiles")
+    with worker.forever():
+        worker.wait_rtps()
+        with worker.loop(tiles):
+            source, sink = worker.acquire(fifo_in), worker.acquire(fifo_out)
+            worker.call(copy, source, sink, 256)
+            worker.release(fifo_in)
+            worker.release(fifo_out)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from npu.errors import DesignError
+
+from .hardware import DTYPE_BYTES, STACK_BYTES, Tile
+
+if TYPE_CHECKING:
+    from .api import Design, ObjectFifo
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A function of aie_kernels/: its name and argument types."""
+
+    name: str
+    arguments: tuple[str | tuple[str, tuple[int, ...]], ...]
+
+
+@dataclass(frozen=True)
+class Rtp:
+    """A runtime parameter: a 32-bit integer in the core's memory that streams may write."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """Memory of one core that is not part of a FIFO."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    address: int | None
+
+    @property
+    def bytes(self) -> int:
+        return math.prod(self.shape) * DTYPE_BYTES[self.dtype]
+
+
+@dataclass(frozen=True)
+class Object:
+    """An acquired object of a FIFO; `sequence` counts the objects acquired so far."""
+
+    fifo: ObjectFifo
+    sequence: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One line of the program. `kind`: forever, loop, end, wait_rtps, acquire, release, call."""
+
+    kind: str
+    fifo: ObjectFifo | None = None
+    count: int | Rtp = 1
+    kernel: Kernel | None = None
+    # call: operands; (fifo, slot after the oldest held one) stands for an acquired object.
+    operands: tuple[Any, ...] = ()
+
+
+class Worker:
+    """One core's program under construction; see the module's example."""
+
+    def __init__(self, design: Design, tile: Tile, stack_bytes: int | None) -> None:
+        self.design = design
+        self.tile = tile
+        self.stack_bytes = STACK_BYTES if stack_bytes is None else stack_bytes
+        self.steps: list[Step] = []
+        self.rtps: list[Rtp] = []
+        self.buffers: list[Buffer] = []
+        self._acquired: dict[ObjectFifo, int] = {}  # objects so far
+        self._released: dict[ObjectFifo, int] = {}
+        self._frames: list[dict[ObjectFifo, int]] = [{}]  # objects held per open loop
+
+    def rtp(self, name: str) -> Rtp:
+        """A runtime parameter of this core. All of a core's are guarded by one lock."""
+        self.design._check_name(name)
+        if any(r.name == name for r in self.rtps):
+            raise self._error(f'the RTP "{name}" exists already')
+        self.rtps.append(Rtp(name))
+        return self.rtps[-1]
+
+    def buffer(
+        self, name: str, dtype: str, shape: tuple[int, ...], *, address: int | None = None
+    ) -> Buffer:
+        """Local memory, at a fixed byte address if one is given."""
+        self.design._take_name(name)
+        if dtype not in DTYPE_BYTES or not shape or min(shape) < 1:
+            raise self._error(f'buffer "{name}" has dtype "{dtype}" and shape {shape}')
+        self.buffers.append(Buffer(name, dtype, tuple(shape), address))
+        return self.buffers[-1]
+
+    @contextmanager
+    def forever(self) -> Iterator[None]:
+        """An endless loop."""
+        with self._block(Step("forever")):
+            yield
+
+    @contextmanager
+    def loop(self, count: int | Rtp) -> Iterator[None]:
+        """A loop of a constant number of rounds, or of as many as an RTP says on entry."""
+        if isinstance(count, int) and count < 1:
+            raise self._error(f"a loop of {count} rounds; at least 1")
+        if isinstance(count, Rtp) and count not in self.rtps:
+            raise self._error(f'the loop bound "{count.name}" is not an RTP of this worker')
+        with self._block(Step("loop", count=count)):
+            yield
+
+    def wait_rtps(self) -> None:
+        """Waits until the stream has set the RTP lock to 1, and takes it back to 0."""
+        if not self.rtps:
+            raise self._error("wait_rtps: declare the RTPs first")
+        self.steps.append(Step("wait_rtps"))
+
+    def acquire(self, fifo: ObjectFifo) -> Object:
+        """Waits for the next object: a free one of an output FIFO, a full one of an input FIFO."""
+        held, depth = self._held(fifo), self._depth(fifo)
+        if held == depth:
+            raise self._error(
+                f'acquire of "{fifo.name}": {held} objects are held and its depth is {depth}; the '
+                "core would wait forever"
+            )
+        sequence = self._acquired.get(fifo, 0)
+        self._acquired[fifo] = sequence + 1
+        self._frames[-1][fifo] = self._frames[-1].get(fifo, 0) + 1
+        self.steps.append(Step("acquire", fifo=fifo))
+        return Object(fifo, sequence)
+
+    def release(self, fifo: ObjectFifo) -> None:
+        """Gives the oldest held object on (output FIFO) or back (input FIFO)."""
+        self._depth(fifo)
+        outer = self._held(fifo) - self._frames[-1].get(fifo, 0)
+        if self._frames[-1].get(fifo, 0) < 1 or outer:
+            raise self._error(
+                f'release of "{fifo.name}": the oldest held object was not acquired in this loop body'
+            )
+        self._frames[-1][fifo] -= 1
+        self._released[fifo] = self._released.get(fifo, 0) + 1
+        self.steps.append(Step("release", fifo=fifo))
+
+    def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | int) -> None:
+        """Calls a kernel with objects, local buffers, integers, or RTPs read at the call."""
+        if len(operands) != len(kernel.arguments):
+            raise self._error(
+                f"call of {kernel.name}: {len(operands)} operands, it takes {len(kernel.arguments)}"
+            )
+        pairs = zip(operands, kernel.arguments, strict=True)
+        lowered = tuple(self._operand(kernel, i, o, a) for i, (o, a) in enumerate(pairs))
+        self.steps.append(Step("call", kernel=kernel, operands=lowered))
+
+    def finish(self) -> None:
+        """Checks what can only be seen at the end; called by the lowering."""
+        held = [f'"{f.name}"' for f, n in self._frames[0].items() if n]
+        if held:
+            raise self._error(f"the program ends while holding objects of {', '.join(held)}")
+        if self.rtps and not any(s.kind == "wait_rtps" for s in self.steps):
+            raise self._error("the worker has RTPs but never calls wait_rtps")
+
+    def _operand(self, kernel: Kernel, index: int, operand: Any, argument: Any) -> Any:
+        what = f"call of {kernel.name}: operand {index}"
+        if isinstance(operand, (Object, Buffer)):
+            if isinstance(argument, str):
+                raise self._error(f"{what} is a buffer, the kernel takes a number")
+            source = operand.fifo if isinstance(operand, Object) else operand
+            if source.dtype != argument[0] or source.shape != tuple(argument[1]):
+                raise self._error(
+                    f'{what} "{source.name}" is {source.dtype}{list(source.shape)}, the kernel '
+                    f"takes {argument[0]}{list(argument[1])}"
+                )
+            if isinstance(operand, Buffer):
+                if operand not in self.buffers:
+                    raise self._error(f'{what} "{operand.name}" belongs to another worker')
+                return operand
+            slot = operand.sequence - self._released.get(operand.fifo, 0)
+            if slot < 0:
+                raise self._error(f'{what} is an object of "{source.name}" released before')
+            return (operand.fifo, slot)
+        if not isinstance(argument, str):
+            raise self._error(f"{what} is a number, the kernel takes a buffer")
+        if isinstance(operand, Rtp) and operand not in self.rtps:
+            raise self._error(f'{what} "{operand.name}" is not an RTP of this worker')
+        return operand
+
+    @contextmanager
+    def _block(self, step: Step) -> Iterator[None]:
+        self.steps.append(step)
+        self._frames.append({})
+        yield
+        held = [f'"{f.name}"' for f, n in self._frames.pop().items() if n]
+        if held:
+            raise self._error(
+                f"a loop body ends while holding objects of {', '.join(held)}; release them in it"
+            )
+        self.steps.append(Step("end"))
+
+    def _held(self, fifo: ObjectFifo) -> int:
+        return sum(frame.get(fifo, 0) for frame in self._frames)
+
+    def _depth(self, fifo: ObjectFifo) -> int:
+        if fifo.producer == self.tile:
+            return fifo.producer_depth
+        if self.tile in fifo.consumers:
+            return fifo.consumer_depth
+        raise self._error(f'fifo "{fifo.name}" has no end on this tile')
+
+    def _error(self, text: str) -> DesignError:
+        return DesignError(f"[worker {self.tile} of {self.design.name}] {text}")

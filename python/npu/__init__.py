@@ -1,0 +1,38 @@
+"""npu-xdna: an open NPU backend for AMD Ryzen AI, with an embedded emulated NPU.
+
+``npu.matmul(a, b)`` multiplies on the current device, ``npu.devices()`` lists what there is,
+``with npu.device("emu:npu1"):`` chooses, ``npu.stats()`` counts what happened. ``npu.emulator``
+replays anyone's command streams.
+"""
+
+from npu import errors
+from npu.devices import Device, DeviceDescription, current_device, device, devices
+from npu.errors import NpuError
+from npu.matmul import PackedMatrix, matmul, pack
+from npu.stats import Stats, stats
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Device",
+    "DeviceDescription",
+    "NpuError",
+    "PackedMatrix",
+    "Stats",
+    "current_device",
+    "device",
+    "devices",
+    "emulator",
+    "errors",
+    "matmul",
+    "pack",
+    "stats",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name == "emulator":
+        import npu.emulator
+
+        return npu.emulator
+    raise AttributeError(f"module 'npu' has no attribute {name!r}")

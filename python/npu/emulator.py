@@ -1,0 +1,136 @@
+"""The emulated NPU as a tool of its own: replay anyone's configuration and runtime streams.
+
+Kernels are given as Python callables, so a program built by any compiler for npu1 or npu2 can be
+executed without its core binaries. The streams are the TXN bytes of docs/command_stream.md.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from npu import _npu
+from npu.errors import ArgumentError, FormatError
+
+__all__ = ["Array", "Report"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Report:
+    """What one stream did.
+
+    ``operations`` stream operations executed; ``bytes_moved`` bytes through the DMA channels of each
+    level (``shim_read`` is DRAM -> array); ``undecoded_writes`` register writes since the
+    configuration that have no modelled effect; ``kernel_calls`` calls of core functions.
+    """
+
+    operations: int
+    bytes_moved: dict[str, int]
+    undecoded_writes: int
+    kernel_calls: int
+
+
+def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
+    """Golden-form operations -> the text form of a worker program that repeats them forever."""
+    lines = ["loop forever"]
+    for index, op in enumerate(ops):
+        try:
+            lines.append(_instruction(op, names))
+        except (TypeError, ValueError, IndexError, KeyError) as error:
+            raise FormatError(
+                f"[attach] operation {index} is {op!r}; expected "
+                '["acquire_ge"|"acquire_eq"|"release", lock, n] or ["call", function, [operands]], '
+                'an operand being {"buffer": address} or an int'
+            ) from error
+    lines.append("end")
+    return "\n".join(lines) + "\n"
+
+
+def _instruction(op: Sequence[Any], names: dict[str, str]) -> str:
+    if op[0] in ("acquire_ge", "acquire_eq", "release"):
+        code, lock, count = op
+        return f"{code} {int(lock)} {int(count)}"
+    if op[0] != "call":
+        raise ValueError(op[0])
+    _, function, operands = op
+    words = [names[function]]
+    for operand in operands:
+        if isinstance(operand, Mapping):
+            words.append(f"@{int(operand['buffer'])}")
+        else:
+            words.append(f"#{int(operand)}")
+    return "call " + " ".join(words)
+
+
+class Array:
+    """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
+
+    def __init__(self, device: str) -> None:
+        self.device = device
+        self._array = _npu.emulator.Array(device)
+
+    def configure(self, config: bytes) -> Report:
+        """Resets the array and executes a configuration stream (TXN bytes).
+
+        Programs attached earlier are detached. Raises FormatError for bytes that are no stream of
+        this device's generation, EmulatorError for registers that do not exist.
+        """
+        return Report(**self._array.configure(bytes(config)))
+
+    def attach(
+        self,
+        col: int,
+        row: int,
+        ops: Iterable[Sequence[Any]],
+        functions: Mapping[str, Callable[..., Any]],
+    ) -> None:
+        """Puts a program on core (col, row), to run from the next submission on.
+
+        ``ops`` is one pass of the core's outermost loop: ``["acquire_ge", lock, n]``,
+        ``["acquire_eq", lock, n]``, ``["release", lock, n]`` (the tile's own lock numbers 0-15) and
+        ``["call", name, [{"buffer": byte address}, 7, ...]]``. ``functions[name]`` is called with a
+        writable uint8 memoryview for each buffer operand, from its address to the end of the core's
+        64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
+        """
+        ops = list(ops)
+        called = [op[1] for op in ops if len(op) > 1 and op[0] == "call"]
+        names = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(called))}
+        missing = [name for name in names if name not in functions]
+        if missing:
+            raise ArgumentError(
+                f"[attach] core ({col},{row}) calls {missing[0]!r}; functions has "
+                f"{sorted(functions)}: pass a callable under that name"
+            )
+        table = {names[name]: functions[name] for name in names}
+        self._array.attach(col, row, _program_text(ops, names), table)
+
+    def submit(self, insts: bytes, buffers: Sequence[np.ndarray] = ()) -> Report:
+        """Executes a runtime stream; argument i of its address patches is ``buffers[i]``.
+
+        ``buffers`` are C-contiguous NumPy arrays of any dtype, written in place. May be called again
+        without a new ``configure``: locks, memories and core programs keep their state. After an
+        error the array must be configured again.
+        """
+        views, writable = [], []
+        for i, buffer in enumerate(buffers):
+            if not isinstance(buffer, np.ndarray) or not buffer.flags.c_contiguous:
+                found = "a non-contiguous array" if isinstance(buffer, np.ndarray) else type(buffer)
+                raise ArgumentError(
+                    f"[submit] argument {i} must be a C-contiguous NumPy array, found {found}; "
+                    "use numpy.ascontiguousarray"
+                )
+            view = buffer.reshape(-1).view(np.uint8)
+            writable.append(bool(view.flags.writeable))
+            views.append(view)
+        return Report(**self._array.submit(bytes(insts), views, writable))
+
+    def read_register(self, address: int) -> int:
+        """The value of a register, as a MASKPOLL of the command processor would see it."""
+        return self._array.read_register(address)
+
+    def read_memory(self, col: int, row: int, offset: int, size: int) -> bytes:
+        """``size`` bytes of a tile's data memory from byte ``offset``."""
+        return self._array.read_memory(col, row, offset, size)

@@ -1,0 +1,40 @@
+"""Counters that show what the runtime did: above all that a new size loads no configuration."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from npu.devices import all_open_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class Stats:
+    """Totals over all devices since the process started.
+
+    ``configuration_loads`` times an array was configured; ``streams_built`` runtime streams built
+    for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run.
+    Subtract two snapshots to count a stretch of work.
+    """
+
+    configuration_loads: int = 0
+    streams_built: int = 0
+    stream_hits: int = 0
+    submissions: int = 0
+
+    def __sub__(self, other: Stats) -> Stats:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)
+        return Stats(*(a - b for a, b in zip(mine, theirs, strict=True)))
+
+
+def stats() -> Stats:
+    """A snapshot of the counters."""
+    total = Stats()
+    for device in all_open_devices():
+        counters = device.counters()
+        total = Stats(
+            **{
+                field.name: getattr(total, field.name) + counters[field.name]
+                for field in dataclasses.fields(Stats)
+            }
+        )
+    return total

@@ -1,0 +1,137 @@
+// npu._npu.emulator: the register-level array, wrapped by npu/emulator.py into the public interface.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "bindings.h"
+#include "emulator/array.h"
+#include "error.h"
+#include "program.h"
+#include "report.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+using Bytes = nb::bytes;
+
+std::span<const std::byte> span_of(const Bytes& bytes) {
+  return {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()};
+}
+
+// A writable view of core memory that keeps the memory alive as long as Python holds it.
+nb::object view_of(const KernelArgument& argument,
+                   const std::shared_ptr<std::vector<std::byte>>& memory) {
+  using Keep = std::shared_ptr<std::vector<std::byte>>;
+  nb::capsule owner(new Keep(memory), [](void* p) noexcept { delete static_cast<Keep*>(p); });
+  nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(reinterpret_cast<uint8_t*>(argument.data),
+                                                     {argument.bytes}, owner);
+  nb::object numpy_array = nb::cast(array);
+  return nb::steal(PyMemoryView_FromObject(numpy_array.ptr()));
+}
+
+emulator::KernelFunction wrap(const nb::object& callable,
+                              std::shared_ptr<std::vector<std::byte>> memory) {
+  // The reference is dropped with the GIL held, wherever the function dies.
+  std::shared_ptr<nb::object> held(new nb::object(callable), [](nb::object* object) {
+    nb::gil_scoped_acquire gil;
+    delete object;
+  });
+  emulator::KernelFunction function;
+  function.serial = true;
+  function.call = [held, memory = std::move(memory)](std::span<const KernelArgument> arguments,
+                                                     CoreState&) {
+    nb::gil_scoped_acquire gil;
+    nb::list list;
+    for (const KernelArgument& argument : arguments) {
+      list.append(argument.data ? view_of(argument, memory) : nb::int_(argument.value));
+    }
+    (*held)(*list);
+  };
+  return function;
+}
+
+void attach(emulator::Array& array, int col, int row, const std::string& text,
+            const nb::dict& functions) {
+  const std::string where = strf("attach: core (%d,%d)", col, row);
+  Program program = parse_program(text, where);
+  link_program(program, where);
+  std::vector<emulator::KernelFunction> wrapped;
+  for (const std::string& name : program.functions) {
+    if (!functions.contains(name.c_str())) {
+      fail(ErrorKind::kKernel, "[%s] the program calls \"%s\", which is not among the functions",
+           where.c_str(), name.c_str());
+    }
+    wrapped.push_back(wrap(functions[name.c_str()], array.tile(col, row).memory));
+  }
+  array.attach(col, row, std::move(program), std::move(wrapped));
+}
+
+using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using ConstHostArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+RunReport submit(emulator::Array& array, const Bytes& insts,
+                 const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable) {
+  std::vector<BufferView> views;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    auto* data = const_cast<uint8_t*>(buffers[i].data());
+    views.push_back({reinterpret_cast<std::byte*>(data), buffers[i].size(), writable[i]});
+  }
+  nb::gil_scoped_release release;
+  return array.submit(span_of(insts), views);
+}
+
+}  // namespace
+
+nb::dict report_dict(const RunReport& report) {
+  nb::dict d;
+  d["operations"] = report.operations;
+  d["undecoded_writes"] = report.undecoded_writes;
+  d["kernel_calls"] = report.kernel_calls;
+  nb::dict bytes;
+  bytes["shim_read"] = report.shim_read_bytes;
+  bytes["shim_write"] = report.shim_write_bytes;
+  bytes["memtile_read"] = report.memtile_read_bytes;
+  bytes["memtile_write"] = report.memtile_write_bytes;
+  bytes["core_read"] = report.core_read_bytes;
+  bytes["core_write"] = report.core_write_bytes;
+  d["bytes_moved"] = bytes;
+  return d;
+}
+
+void init_emulator(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("emulator", "The emulated array at register level.");
+  nb::class_<emulator::Array>(sub, "Array")
+      .def("__init__",
+           [](emulator::Array* self, const std::string& device) {
+             new (self) emulator::Array(arch::device_model(device));
+           })
+      .def("configure",
+           [](emulator::Array& self, const Bytes& txn) {
+             return report_dict(self.configure(span_of(txn)));
+           })
+      .def("attach", &attach)
+      .def("submit",
+           [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
+              const std::vector<bool>& writable) {
+             return report_dict(submit(self, insts, buffers, writable));
+           })
+      .def("read_register",
+           [](emulator::Array& self, uint32_t address) {
+             return self.read_register(address, "read_register");
+           })
+      .def("read_memory", [](emulator::Array& self, int col, int row, uint32_t offset,
+                             uint32_t bytes) {
+        const auto& memory = *self.tile(col, row).memory;
+        if (uint64_t{offset} + bytes > memory.size()) {
+          fail(ErrorKind::kOutOfRange,
+               "[read_memory] bytes %u..%llu of tile (%d,%d) were asked for, it has %zu", offset,
+               static_cast<unsigned long long>(uint64_t{offset} + bytes), col, row, memory.size());
+        }
+        return nb::bytes(reinterpret_cast<const char*>(memory.data()) + offset, bytes);
+      });
+}
+
+}  // namespace npu::python

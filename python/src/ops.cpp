@@ -1,0 +1,108 @@
+// npu._npu.ops: operations on a device. Arrays come as byte pointers with shape and strides, because
+// bfloat16 has no buffer-protocol code; python/npu/matmul.py does the checking that users see.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "error.h"
+#include "ops/gemm.h"
+#include "report.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+ops::ElementType element_type(const std::string& name) {
+  for (const auto type : {ops::ElementType::kF32, ops::ElementType::kBf16, ops::ElementType::kI8,
+                          ops::ElementType::kI32}) {
+    if (name == ops::element_name(type)) return type;
+  }
+  fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
+}
+
+// An integer view of a 2-D array with the element size of `type`; any strides.
+using Matrix = nb::ndarray<nb::ndim<2>, nb::ro, nb::device::cpu>;
+
+ops::MatrixView view_of(const Matrix& array, const std::string& type) {
+  ops::MatrixView view;
+  view.type = element_type(type);
+  if (array.itemsize() != ops::element_bytes(view.type)) {
+    fail(ErrorKind::kDtype, "[gemm] an array with %zu-byte elements was passed as %s",
+         array.itemsize(), type.c_str());
+  }
+  view.data = static_cast<const std::byte*>(array.data());
+  view.rows = static_cast<int64_t>(array.shape(0));
+  view.cols = static_cast<int64_t>(array.shape(1));
+  view.row_stride = array.stride(0);
+  view.col_stride = array.stride(1);
+  return view;
+}
+
+using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int64_t cols) {
+  const size_t wanted = static_cast<size_t>(rows * cols) * ops::element_bytes(gemm.output_type());
+  if (out.size() != wanted) {
+    fail(ErrorKind::kShape, "[gemm] the output has %zu bytes, the result %zu", out.size(), wanted);
+  }
+  return reinterpret_cast<std::byte*>(out.data());
+}
+
+}  // namespace
+
+void init_ops(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("ops", "Operations on a device.");
+  nb::class_<ops::PackedB>(sub, "PackedB")
+      .def_ro("k", &ops::PackedB::k)
+      .def_ro("n", &ops::PackedB::n)
+      .def_prop_ro("nbytes", [](const ops::PackedB& self) { return self.buffer->bytes(); });
+  nb::class_<ops::Gemm>(sub, "Gemm")
+      .def("__init__",
+           [](ops::Gemm* self, std::shared_ptr<ops::SharedDevice> device, const nb::bytes& config) {
+             const std::span<const std::byte> bytes{
+                 reinterpret_cast<const std::byte*>(config.c_str()), config.size()};
+             new (self) ops::Gemm(std::move(device), Configuration::parse(bytes));
+           })
+      .def("pack",
+           [](ops::Gemm& self, const Matrix& b, const std::string& type) {
+             const ops::MatrixView view = view_of(b, type);
+             nb::gil_scoped_release release;
+             return std::const_pointer_cast<ops::PackedB>(self.pack(view));
+           })
+      .def("run",
+           [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const Matrix& b,
+              const std::string& b_type, const Output& c) {
+             const ops::MatrixView va = view_of(a, a_type), vb = view_of(b, b_type);
+             std::byte* out = output_of(c, self, va.rows, vb.cols);
+             RunReport report;
+             {
+               nb::gil_scoped_release release;
+               report = self.run(va, vb, out);
+             }
+             return report_dict(report);
+           })
+      .def("run_packed",
+           [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
+              const Output& c) {
+             const ops::MatrixView va = view_of(a, a_type);
+             std::byte* out = output_of(c, self, va.rows, b.n);
+             RunReport report;
+             {
+               nb::gil_scoped_release release;
+               report = self.run(va, b, out);
+             }
+             return report_dict(report);
+           })
+      .def("counters", [](const ops::Gemm& self) {
+        const ops::OpCounters counters = self.counters();
+        nb::dict d;
+        d["streams_built"] = counters.streams_built;
+        d["stream_hits"] = counters.stream_hits;
+        return d;
+      });
+}
+
+}  // namespace npu::python
