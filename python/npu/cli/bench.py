@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Any
 from npu.cli import common
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from npu import Device
     from npu.gemma3 import Model
 
