@@ -48,6 +48,7 @@ struct Configuration {
     Program program;
   };
 
+  uint64_t id = 0;  // unique per parse(), so that devices can tell configurations apart
   std::string name, source;
   arch::Generation generation = arch::Generation::kNpu2;
   std::map<std::string, int64_t> params;

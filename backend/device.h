@@ -65,8 +65,7 @@ class Device {
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
   // Whether submit() may be given host memory that allocate() did not return.
   virtual bool accepts_host_memory() const { return false; }
-  // Makes `configuration` the one the array runs; a no-op if it already is. The caller keeps it
-  // alive as long as it is loaded.
+  // Makes `configuration` the one the array runs; a no-op if the one with its id already is.
   virtual void load(const Configuration& configuration) = 0;
   // Runs a stream over the loaded configuration; argument i of the stream's address patches is
   // buffers[i]. Returns when the stream has completed. Throws npu::Error.

@@ -45,17 +45,17 @@ class EmulatedDevice final : public Device {
   Arithmetic arithmetic_;
   Array array_;
   DeviceCounters counters_;
-  const Configuration* loaded_ = nullptr;
+  uint64_t loaded_id_ = 0;
 };
 
 void EmulatedDevice::load(const Configuration& configuration) {
-  if (loaded_ == &configuration) return;
+  if (loaded_id_ == configuration.id && configuration.id != 0) return;
   if (configuration.generation != model_.generation) {
     fail(ErrorKind::kDevice, "[load] configuration \"%s\" is for %s, this device is %s",
          configuration.name.c_str(), arch::device_model(configuration.generation).name,
          model_.name);
   }
-  loaded_ = nullptr;
+  loaded_id_ = 0;
   array_.configure(configuration.txn);
   for (const Configuration::Core& core : configuration.cores) {
     std::vector<KernelFunction> functions;
@@ -70,18 +70,18 @@ void EmulatedDevice::load(const Configuration& configuration) {
     }
     array_.attach(core.col, core.row, core.program, std::move(functions));
   }
-  loaded_ = &configuration;
+  loaded_id_ = configuration.id;
   ++counters_.configuration_loads;
 }
 
 RunReport EmulatedDevice::submit(std::span<const uint32_t> stream,
                                  std::span<const BufferView> buffers) {
-  if (!loaded_) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
+  if (loaded_id_ == 0) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
   ++counters_.submissions;
   try {
     return array_.submit(std::as_bytes(stream), buffers);
   } catch (...) {
-    loaded_ = nullptr;  // the array stopped midway; the next load configures it afresh
+    loaded_id_ = 0;  // the array stopped midway; the next load configures it afresh
     throw;
   }
 }

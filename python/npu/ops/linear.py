@@ -1,24 +1,35 @@
-"""TEMPORARY NumPy stand-in for the device projection; replaced by the GEMM path at merge.
-
-``Weight(array)``: array (N, K), rounded to bfloat16. ``linear(x, weight)``: x (T, K) float32 is
-rounded to bfloat16 (nearest even), products are accumulated in float32; returns (T, N) float32.
-"""
+"""Linear projections on the device: y = x W^T with the weight packed once into device memory."""
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
+
+from npu.devices import Device
+from npu.matmul import PackedMatrix, matmul, pack
 
 
 class Weight:
-    """A weight matrix (N, K) prepared for the device."""
+    """A projection's weight, (N, K) as checkpoints store it, rounded to bfloat16 and packed.
 
-    def __init__(self, array: np.ndarray) -> None:
-        self.shape = array.shape
-        rounded = np.asarray(array).astype(ml_dtypes.bfloat16)
-        self.transposed = np.ascontiguousarray(rounded.astype(np.float32).T)
+    ``array`` is float32, bfloat16 or float16; the transposition happens while packing, without a
+    copy in between. Tied to the device it was made for (default: the current one).
+    """
+
+    def __init__(self, array: np.ndarray, device: str | Device | None = None) -> None:
+        self.packed: PackedMatrix = pack(np.asarray(array).T, device=device)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(N, K)."""
+        k, n = self.packed.shape
+        return n, k
+
+    @property
+    def nbytes(self) -> int:
+        """Device memory used, padding included."""
+        return self.packed.nbytes
 
 
 def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
-    """x @ weight.T with bfloat16 operands and float32 accumulation."""
-    return x.astype(ml_dtypes.bfloat16).astype(np.float32) @ weight.transposed
+    """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
+    return matmul(x, weight.packed, out_dtype=np.float32)
