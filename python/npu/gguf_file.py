@@ -246,8 +246,9 @@ class GgufFile:
         count, columns = info.shape
         out = np.empty(info.shape, ml_dtypes.bfloat16)
         step = max(1, _CHUNK_ELEMENTS // columns)
-        for start in range(0, count, step):
-            out[start : start + step] = self.float32(info, slice(start, start + step))
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, count, step):
+                out[start : start + step] = self.float32(info, slice(start, start + step))
         return out
 
 

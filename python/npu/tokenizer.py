@@ -259,7 +259,8 @@ def _library_vocabulary(
         drop = kind == UNKNOWN and index != first_unknown
         drop = drop or (kind == BYTE and not has_bytes)
         if drop or not name or name in seen or "\0" in name:
-            name, kinds[index] = f"<unused piece {index}>", UNUSED
+            name = f"<unused piece {index}>"
+            kinds[index] = UNKNOWN if index == first_unknown else UNUSED
         seen.add(name)
         names[index] = name
     return names, scores.tolist(), kinds

@@ -269,8 +269,8 @@ def test_an_unsupported_tensor_type_is_named(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def tiny_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", TINY).read_bytes()
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("tiny") / "tiny.gguf", TINY)
 
 
 def survives(path: Path, data: bytes) -> None:
@@ -279,14 +279,14 @@ def survives(path: Path, data: bytes) -> None:
     try:
         model, tokenizer = gemma3.load(path)
         prompt = tokenizer.encode("hello world")
-        with np.errstate(all="ignore"):
-            list(gemma3.Generation(model, tokenizer, prompt, max_tokens=2))
+        list(gemma3.Generation(model, tokenizer, prompt, max_tokens=2))
     except NpuError as error:
         assert "\n" not in str(error)
 
 
-def test_truncation_anywhere(tmp_path: Path, tiny_bytes: bytes) -> None:
+def test_truncation_anywhere(tmp_path: Path, tiny: Path) -> None:
     """No prefix of a model loads: its last tensor reaches the end of the file."""
+    tiny_bytes = tiny.read_bytes()
     path = tmp_path / "cut.gguf"
     for size in [*range(0, 64), *range(64, len(tiny_bytes) - 64, 997), len(tiny_bytes) - 33]:
         path.write_bytes(tiny_bytes[:size])
@@ -295,13 +295,13 @@ def test_truncation_anywhere(tmp_path: Path, tiny_bytes: bytes) -> None:
 
 
 @settings(
-    max_examples=150, deadline=5000, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
-def test_corrupted_bytes(tmp_path: Path, tiny_bytes: bytes, data: st.DataObject) -> None:
+def test_corrupted_bytes(tmp_path: Path, tiny: Path, data: st.DataObject) -> None:
     """A few bytes changed anywhere, most often in the table of contents."""
-    damaged = bytearray(tiny_bytes)
-    contents = len(tiny_bytes) // 3
+    damaged = bytearray(tiny.read_bytes())
+    contents = len(damaged) // 3
     for _ in range(data.draw(st.integers(1, 4))):
         place = data.draw(st.integers(0, contents) | st.integers(0, len(damaged) - 1))
         damaged[place] = data.draw(st.sampled_from([0, 1, 127, 128, 255]) | st.integers(0, 255))

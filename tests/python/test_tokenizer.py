@@ -218,6 +218,16 @@ def test_vocabularies_the_library_refuses_keep_their_ids(tmp_path: Path) -> None
     assert tokenizer.decode([10, 2, 7]) == "Aab"
 
 
+def test_an_unknown_piece_without_a_usable_name_stays_the_unknown_piece(tmp_path: Path) -> None:
+    for name in ("", "<bos>"):
+        vocabulary = Vocabulary()
+        vocabulary.add(CONTROL, "<bos>", "<eos>")
+        vocabulary.add(UNKNOWN, name)
+        vocabulary.add(NORMAL, "a")
+        ids = {"ggml__bos_token_id": 0, "ggml__eos_token_id": 1, "ggml__unknown_token_id": 2}
+        assert open_tokenizer(tmp_path, vocabulary, **ids).encode("az") == [0, 3, 2]
+
+
 def vocabulary_with(**changes: object) -> Vocabulary:
     vocabulary = small_vocabulary()
     for name, value in changes.items():

@@ -81,13 +81,16 @@ class Model:
         """
         ids = self._checked(tokens)
         cache.check_room(len(ids))
-        x = host.embed(self._file.float32(self._embedding, ids), self.config.embedding_scale)
         tables = self._rope_tables(cache.length, len(ids))
-        for index, layer in enumerate(self._layers):
-            x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
-            x = x + self._feed_forward(layer, x)
+        # Overflow is legitimate inside GELU; bad weights show in the logits, which the sampler checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = host.embed(self._file.float32(self._embedding, ids), self.config.embedding_scale)
+            for index, layer in enumerate(self._layers):
+                x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
+                x = x + self._feed_forward(layer, x)
+            logits = self._logits(x if all_logits else x[-1:])
         cache.length += len(ids)
-        return self._logits(x if all_logits else x[-1:])
+        return logits
 
     def prefill(
         self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
