@@ -82,7 +82,7 @@ class Model:
         ids = self._checked(tokens)
         cache.check_room(len(ids))
         tables = self._rope_tables(cache.length, len(ids))
-        # Overflow is legitimate inside GELU; bad weights show in the logits, which the sampler checks.
+        # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
         with np.errstate(over="ignore", invalid="ignore"):
             x = host.embed(self._file.float32(self._embedding, ids), self.config.embedding_scale)
             for index, layer in enumerate(self._layers):
