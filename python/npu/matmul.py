@@ -182,7 +182,9 @@ def _matmul_packed(
             f"[matmul] a is {a.shape} and b is packed {b.shape}; the last dimension of a must be {k}"
         )
     if (a.dtype == _INT8) != (b.dtype == _INT8):
-        raise DtypeError(f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}")
+        raise DtypeError(
+            f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}"
+        )
     dtype = _result_dtype(a.dtype, a.dtype if out_dtype is None else b.dtype, out_dtype)
     shape = (*a.shape[:-1], n)
     rows = a.reshape(-1, k)

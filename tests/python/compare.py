@@ -25,21 +25,30 @@ DEQUANTISED = 3 * 2.0**-24
 FLOAT32_LOGITS = 1e-4
 
 
-def bf16_logits_rms(layers: int, score_std: float = 1.2) -> float:
-    """Root mean square error that rounding the inputs of all projections causes in the logits.
+def bf16_logits_rms(layers: int, score_std: float = 1.09) -> float:
+    """Bound of the root mean square error that bfloat16 projection inputs cause in a row of logits.
 
-    A projection of weights without a common sign sums errors as it sums its terms, so it adds
-    BF16_RMS relative to its output, independently of the others. On the way through a layer:
-    attention 1 (v) + 1 (output) + 2 s^2 (q and k move the scores, of standard deviation s, and
-    the softmax turns that into a relative change), feed-forward 1.3 (gate, by the slope of GELU)
-    + 1 (up) + 1 (down). The norms leave relative errors unchanged; the residual sum averages those
-    of its parts, so they add at most as variances over the layers, and the head adds one.
+    Variances, relative to what they are an error of. A projection whose weights have no common
+    sign adds errors as it adds terms: relative error out = error in, plus BF16_RMS^2 for rounding
+    its input. Attention: v passes its error on, q and k each move the scores (standard deviation
+    s), which the softmax turns into a relative change: error e in gives (1 + 2 s^2) e out, fresh
+    rounding (2 + 2 s^2) BF16_RMS^2 with the output projection; averaging over keys is left out, so
+    this is a bound for the worst row. Feed-forward: gate (1.3, the squared slope of GELU) and up
+    give 2.3 e, and 3.3 BF16_RMS^2 with down. Norms leave relative errors as they are. After n
+    sublayers the residual stream is n + 1 parts of like size, the last of them the newest.
+    ``score_std``: product of the RMS norm weights of q and k; 1 + 0.3^2 for gemma3_files.py.
     """
-    per_layer = 2 + 2 * score_std**2 + 3.3
-    return BF16_RMS * math.sqrt(layers * per_layer + 1)
+    attention = (1 + 2 * score_std**2, 2 + 2 * score_std**2)
+    feed_forward = (2.3, 3.3)
+    error, parts = 0.0, 1
+    for _ in range(layers):
+        for gain, fresh in (attention, feed_forward):
+            parts += 1
+            error += ((gain - 1) * error + fresh) / parts
+    return BF16_RMS * math.sqrt(error + 1)
 
 
-def bf16_logits_max(layers: int, score_std: float = 1.2) -> float:
+def bf16_logits_max(layers: int, score_std: float = 1.09) -> float:
     """Bound of a single logit: six standard deviations, for the largest of 10^5."""
     return 6 * bf16_logits_rms(layers, score_std)
 
