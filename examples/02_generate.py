@@ -1,20 +1,24 @@
 """Generates text with a Gemma 3 GGUF model, token by token.
 
-    python examples/02_generate.py MODEL.gguf "What is 3 + 4?"
+    python examples/02_generate.py [MODEL.gguf ["PROMPT"]]
 
-The device is the current one (NPU_DEVICE; the emulated NPU when there is no hardware).
+Without arguments the demo model is asked a sum. The device is the current one (NPU_DEVICE; the
+emulated NPU when there is no hardware).
 """
 
 import sys
+from pathlib import Path
 
 from npu import gemma3
 
+DEMO = Path(__file__).parent / "demo_model/demo-gemma3.gguf"
+
 
 def main() -> None:
-    if len(sys.argv) != 3:
-        sys.exit('usage: python examples/02_generate.py MODEL.gguf "PROMPT"')
-    model, tokenizer = gemma3.load(sys.argv[1])
-    chat = tokenizer.render_chat([{"role": "user", "content": sys.argv[2]}])
+    path = sys.argv[1] if len(sys.argv) > 1 else str(DEMO)
+    prompt = sys.argv[2] if len(sys.argv) > 2 else "What is 17 + 25?"
+    model, tokenizer = gemma3.load(path)
+    chat = tokenizer.render_chat([{"role": "user", "content": prompt}])
     generation = gemma3.Generation(model, tokenizer, tokenizer.encode(chat), max_tokens=64)
     for text in generation:
         print(text, end="", flush=True)

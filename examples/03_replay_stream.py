@@ -16,8 +16,8 @@ def bd_address(kind: str, col: int, row: int, bd: int) -> int:
 
 
 config = stream.Builder("npu2", 8)
-# Memtile (0,1): BD 0 receives into own memory, BD 1 sends it back, second half first. Lock 64 counts
-# room, lock 65 data (64 is the first of the tile's own locks).
+# Memtile (0,1): BD 0 receives into own memory, BD 1 sends it back, second half first. Lock 64 (the
+# first of the tile's own) counts room, lock 65 data.
 room, data = 64, 65
 own_memory = 0x80000 // 4
 receive = {"base": own_memory, "length": WORDS, "acquire_enable": True, "acquire_value": -1,

@@ -6,6 +6,7 @@ replays anyone's command streams.
 """
 
 import importlib
+from typing import Any
 
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
@@ -33,7 +34,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
+def __getattr__(name: str) -> Any:
     if name in ("emulator", "stream"):
         return importlib.import_module(f"npu.{name}")
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -53,7 +53,7 @@ class Device:
         return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic})>"
 
     def gemm(self, input_dtype: str, output_dtype: str) -> Any:
-        """The GEMM operation for a pair of element types, its configuration lowered on first use."""
+        """The GEMM of a pair of element types, its configuration lowered on first use."""
         key = (input_dtype, output_dtype)
         with self._lock:
             if key not in self._gemms:

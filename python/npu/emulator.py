@@ -22,8 +22,8 @@ __all__ = ["Array", "Report"]
 class Report:
     """What one stream did.
 
-    ``operations`` stream operations executed; ``bytes_moved`` bytes through the DMA channels of each
-    level (``shim_read`` is DRAM -> array); ``undecoded_writes`` register writes since the
+    ``operations`` stream operations executed; ``bytes_moved`` bytes through the DMA channels of
+    each level (``shim_read`` is DRAM -> array); ``undecoded_writes`` register writes since the
     configuration that have no modelled effect; ``kernel_calls`` calls of core functions.
     """
 
@@ -110,9 +110,9 @@ class Array:
     def submit(self, insts: bytes, buffers: Sequence[np.ndarray] = ()) -> Report:
         """Executes a runtime stream; argument i of its address patches is ``buffers[i]``.
 
-        ``buffers`` are C-contiguous NumPy arrays of any dtype, written in place. May be called again
-        without a new ``configure``: locks, memories and core programs keep their state. After an
-        error the array must be configured again.
+        ``buffers`` are C-contiguous NumPy arrays of any dtype, written in place. May be called
+        again without a new ``configure``: locks, memories and core programs keep their state.
+        After an error the array must be configured again.
         """
         views, writable = [], []
         for i, buffer in enumerate(buffers):

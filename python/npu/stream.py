@@ -4,9 +4,9 @@
 ``mask_poll``, ``sync``, ``address_patch``, ``noop``, ``preempt``, ``load_pdi``) and ``finish()``
 returns the bytes. ``encode_bd``/``decode_bd`` translate buffer descriptors of "shim", "mem" and
 "core" tiles between named fields and register words; ``tile_address``, ``channel_control``,
-``channel_queue`` and ``tile_model`` give addresses and limits. ``operations(bytes)`` lists a stream,
-``disassemble(bytes)`` prints it, ``check(bytes, ...)`` raises StreamError when a runtime stream
-touches what it may not.
+``channel_queue`` and ``tile_model`` give addresses and limits. ``operations(bytes)`` lists a
+stream, ``disassemble(bytes)`` prints it, ``check(bytes, ...)`` raises StreamError when a runtime
+stream touches what it may not.
 """
 
 from npu._npu.arch import (

@@ -1,44 +1,53 @@
-"""`npu bench`: time to first token and tokens per second of a model, per context length."""
+"""`npu bench`: measures a model (`npu bench -m MODEL`) or GEMM (`npu bench gemm`)."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
-import sys
-import time
-from typing import TYPE_CHECKING, Any
 
 from npu.cli import common
 
-if TYPE_CHECKING:
-    from npu import Device
-    from npu.gemma3 import Model
-
-HELP = "measure time to first token and decode speed per context length"
-_SEED = 0
+HELP = "measure a model's TTFT and tokens/s, or GEMM against NumPy"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_model_arguments(parser)
     parser.add_argument(
+        "what",
+        nargs="?",
+        choices=("model", "gemm"),
+        default="model",
+        help="model (default): TTFT and TPS per context length; gemm: npu.matmul beside NumPy",
+    )
+    common.add_model_arguments(parser)
+    model = parser.add_argument_group("model")
+    model.add_argument(
         "--context",
-        type=_lengths,
+        type=common.positives,
         default=[16, 64, 256],
         metavar="N,N,...",
         help="prompt lengths in tokens (default: 16,64,256)",
     )
-    parser.add_argument(
+    model.add_argument(
         "-n",
         "--tokens",
-        type=_positive,
+        type=common.positive,
         default=16,
         metavar="N",
         help="decode steps after each prompt (%(default)s)",
     )
+    gemm = parser.add_argument_group("gemm")
+    gemm.add_argument(
+        "--sizes",
+        type=common.gemm_sizes,
+        default=[(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)],
+        metavar="S|MxKxN,...",
+        help="problem sizes (default: 256,512,1024)",
+    )
+    gemm.add_argument(
+        "--dtype", choices=("bfloat16", "int8"), default="bfloat16", help="operands (%(default)s)"
+    )
     parser.add_argument(
         "--repeats",
-        type=_positive,
+        type=common.positive,
         default=5,
         metavar="N",
         help="measured runs, after one warm-up that is discarded (%(default)s)",
@@ -46,107 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
-def _positive(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
-    return value
-
-
-def _lengths(text: str) -> list[int]:
-    return [_positive(part) for part in text.split(",")]
-
-
 def run(arguments: argparse.Namespace) -> int:
-    import numpy as np
+    if arguments.what == "gemm":
+        from npu.cli import bench_gemm
 
-    with common.use_device(arguments) as device:
-        path, model, tokenizer = common.load_model(arguments.model)
-        longest = max(arguments.context) + arguments.tokens
-        model.new_cache(longest)  # refuses a context the model does not have
-        size = min(len(tokenizer), model.config.vocabulary)
-        prompt = np.random.default_rng(_SEED).integers(0, size, max(arguments.context))
-        rows = [
-            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats)
-            for length in arguments.context
-        ]
-    if arguments.json:
-        print(json.dumps(_document(path, device, arguments, rows), indent=2))
-    else:
-        _print_table(path, device, arguments, rows)
-    return 0
+        return bench_gemm.run(arguments)
+    from npu.cli import bench_model
 
-
-def measure(model: Model, prompt: list[int], steps: int, repeats: int) -> dict[str, Any]:
-    """Runs one prompt length; figures of each repeat, the warm-up not among them."""
-    first: list[float] = []
-    decode: list[float] = []
-    for repeat in range(repeats + 1):
-        if sys.stderr.isatty():
-            print(f"\r{len(prompt)} tokens, run {repeat}/{repeats} ", end="", file=sys.stderr)
-        cache = model.new_cache()
-        begin = time.perf_counter()
-        token = int(model.prefill(prompt, cache)[0].argmax())
-        middle = time.perf_counter()
-        for _ in range(steps):
-            token = int(model.forward([token], cache)[0].argmax())
-        end = time.perf_counter()
-        if repeat:
-            first.append(middle - begin)
-            decode.append(end - middle)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    return {
-        "prompt_tokens": len(prompt),
-        "decode_steps": steps,
-        "ttft_ms": _spread([value * 1e3 for value in first]),
-        "prefill_tokens_per_s": _spread([len(prompt) / value for value in first]),
-        "decode_tokens_per_s": _spread([steps / value for value in decode]),
-    }
-
-
-def _spread(values: list[float]) -> dict[str, Any]:
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "values": values,
-    }
-
-
-def _document(
-    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "model": path,
-        "device": device.name,
-        "emulated": device.emulated,
-        "arithmetic": device.arithmetic,
-        "times": common.time_label(device),
-        "warm_up_runs": 1,
-        "repeats": arguments.repeats,
-        "results": rows,
-    }
-
-
-def _print_table(
-    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
-) -> None:
-    print(f"model: {path}")
-    print(common.device_line(device))
-    print(
-        f"{common.time_label(device)}; median [min, max] of {arguments.repeats} runs after one "
-        f"warm-up; {arguments.tokens} decode steps"
-    )
-    columns = ("ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s")
-    heads = ("context", "TTFT ms", "prefill tok/s", "decode tok/s")
-    print("{:>8}  {:>28}  {:>28}  {:>28}".format(*heads))
-    for row in rows:
-        cells = [
-            f"{row[name]['median']:.1f} [{row[name]['min']:.1f}, {row[name]['max']:.1f}]"
-            for name in columns
-        ]
-        print("{:>8}  {:>28}  {:>28}  {:>28}".format(row["prompt_tokens"], *cells))
+    return bench_model.run(arguments)

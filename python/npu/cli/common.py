@@ -1,10 +1,11 @@
-"""What several subcommands share: the device in use, the model to load, progress on a terminal."""
+"""What several subcommands share: device and model options, sizes, spreads, progress."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import os
+import statistics
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from npu import Device
     from npu.gemma3 import Model, Tokenizer
+
+
+DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -56,12 +60,53 @@ def time_label(device: Device) -> str:
     return "host time, the NPU is emulated" if device.emulated else "host time"
 
 
+def positive(text: str) -> int:
+    """An argparse type: a whole number >= 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return value
+
+
+def positives(text: str) -> list[int]:
+    """An argparse type: whole numbers >= 1, separated by commas."""
+    return [positive(part) for part in text.split(",")]
+
+
+def gemm_size(text: str) -> tuple[int, int, int]:
+    """An argparse type: "512" or "512x1024x256" (M x K x N)."""
+    parts = [positive(part) for part in text.lower().split("x")]
+    if len(parts) == 1:
+        parts *= 3
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither S nor MxKxN")
+    return parts[0], parts[1], parts[2]
+
+
+def gemm_sizes(text: str) -> list[tuple[int, int, int]]:
+    """An argparse type: sizes of gemm_size, separated by commas."""
+    return [gemm_size(part) for part in text.split(",")]
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Median, extremes and all values of repeated measurements."""
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "values": values,
+    }
+
+
 def default_model() -> str | None:
     """Path of the model used without -m: $NPU_MODEL, or the demo model of a checkout."""
     if named := os.environ.get("NPU_MODEL"):
         return named
     package = Path(__file__).resolve().parents[1]
-    places = (package / "models", package.parents[1] / "examples/models", Path("examples/models"))
+    places = (package / "models", package.parents[1] / DEMO_FOLDER, Path(DEMO_FOLDER))
     for place in places:
         if found := sorted(place.glob("*.gguf")):
             return str(found[0])
