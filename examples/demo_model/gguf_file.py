@@ -10,9 +10,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import architecture
 import gguf
 import jinja2
-import model as architecture
 import numpy as np
 import torch
 import vocabulary

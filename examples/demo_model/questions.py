@@ -79,7 +79,7 @@ def is_held_out(skill: str, a: int, b: int) -> bool:
     A hash instead of the seed, so that a finished file can be checked on its own.
     """
     low, high = min(a, b), max(a, b)
-    digest = hashlib.sha256(f"{skill} {low} {high}".encode()).digest()
+    digest = hashlib.sha256(f"held out: {skill} {low} {high}".encode()).digest()
     return int.from_bytes(digest[:4], "little") % 5 == 0
 
 
@@ -92,6 +92,9 @@ _SUMS = (
     "{a} + {b}",
     "{a}+{b}",
     "{a}+{b}=",
+    "{a} plus {b}",
+    "Please add {a} and {b}.",
+    "Can you add {a} and {b}?",
     "Add {a} and {b}.",
     "What's {a} + {b}?",
     "How much is {a} plus {b}?",
@@ -107,6 +110,9 @@ _DIFFERENCES = (
     "{a} - {b}",
     "{a}-{b}",
     "{a}-{b}=",
+    "{a} minus {b}",
+    "Please subtract {b} from {a}.",
+    "Can you subtract {b} from {a}?",
     "Subtract {b} from {a}.",
     "What's {a} - {b}?",
     "How much is {a} minus {b}?",
@@ -143,6 +149,7 @@ _UNITS = (
     "What is {n} {large} in {small}?",
     "{n} {large} in {small}",
     "{n} {large} to {small}",
+    "Please convert {n} {large} to {small}.",
 )
 
 

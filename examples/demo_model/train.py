@@ -19,9 +19,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 try:
+    import architecture
     import check
     import gguf_file
-    import model as architecture
     import questions
     import torch
     import vocabulary
@@ -34,7 +34,7 @@ except ModuleNotFoundError as missing:
     )
 
 BATCH = 64
-STEPS = 3000
+STEPS = 2400
 RATE = 5e-3
 WARM_UP = 50  # steps
 TWO_TURNS = 0.1  # share of chats with a second question
