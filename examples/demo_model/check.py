@@ -34,12 +34,12 @@ def measure(
     asked = {}
     for skill, all_of_it in per_skill.items():
         chosen = rng.sample(all_of_it, min(most or len(all_of_it), len(all_of_it)))
-        asked[skill] = [(q.answer, q.text, model.prompt(q.text)) for q in chosen]
+        asked[skill] = [(q.answer, q.text, model.tokenizer.prompt(q.text)) for q in chosen]
     asked["second turn"] = []
     for _ in range(min(most or 400, 400)):
         skill, other = rng.choice(("addition", "subtraction")), rng.choice(questions.SKILLS)
         first, second = rng.choice(per_skill[other]), rng.choice(per_skill[skill])
-        prompt = model.prompt(first.text, first.answer, second.text)
+        prompt = model.tokenizer.prompt(first.text, first.answer, second.text)
         asked["second turn"].append((second.answer, second.text, prompt))
 
     results = {}

@@ -1,21 +1,20 @@
-"""Writes the demo model as GGUF (architecture gemma3), and reads such a file back on its own.
+"""Writes the demo model as GGUF (architecture gemma3), and runs such a file with transformers.
 
-Reading uses nothing of the training run: the model, the tokenizer and the chat template all come
-from the file, so accuracy measured on a read-back model is accuracy of the file.
+Reading uses nothing of the training run: weights, sizes, tokenizer and chat template all come from
+the file, so accuracy measured on a read-back model is accuracy of the file.
 """
 
 from __future__ import annotations
 
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import architecture
 import gguf
-import jinja2
 import numpy as np
 import torch
 import vocabulary
+from gguf_tokenizer import GgufTokenizer, value
 from transformers import Gemma3ForCausalLM
 
 BF16 = gguf.GGMLQuantizationType.BF16
@@ -75,43 +74,33 @@ def _write_tokenizer(writer: gguf.GGUFWriter, words: vocabulary.Vocabulary) -> N
 
 
 class GgufModel:
-    """Model, tokenizer and chat template of one file; greedy answers in float32 or bf16."""
+    """Model and tokenizer of one file; greedy answers in float32, or with bf16 inputs."""
 
     def __init__(self, path: Path) -> None:
         self._reader = gguf.GGUFReader(str(path))
-        found = self._value("general.architecture")
+        found = value(self._reader, "general.architecture")
         if found != "gemma3":
             raise SystemExit(f"[check] {path} has architecture {found!r}; give a gemma3 GGUF")
-        self._tokens: list[str] = self._value("tokenizer.ggml.tokens")
-        self._scores: list[float] = self._value("tokenizer.ggml.scores")
-        self._types: list[int] = self._value("tokenizer.ggml.token_type")
-        self._ids = {token: i for i, token in enumerate(self._tokens)}
-        self.end_of_turn = self._ids["<end_of_turn>"]
-        self._bos = self._tokens[self._value("tokenizer.ggml.bos_token_id")]
-        environment = jinja2.Environment()
-        self._template = environment.from_string(self._value("tokenizer.chat_template"))
+        self.tokenizer = GgufTokenizer(self._reader)
         self.model = self._load()
 
-    def _value(self, key: str) -> Any:
-        field = self._reader.get_field(key)
-        if field is None:
-            raise SystemExit(f"[check] the file has no {key}; write it with train.py")
-        return field.contents()
-
     def _load(self) -> Gemma3ForCausalLM:
+        def size(key: str) -> Any:
+            return value(self._reader, f"gemma3.{key}")
+
         settings = architecture.config(
-            len(self._tokens),
-            hidden=self._value("gemma3.embedding_length"),
-            feed_forward=self._value("gemma3.feed_forward_length"),
-            layers=self._value("gemma3.block_count"),
-            heads=self._value("gemma3.attention.head_count"),
-            kv_heads=self._value("gemma3.attention.head_count_kv"),
-            head_dim=self._value("gemma3.attention.key_length"),
-            window=self._value("gemma3.attention.sliding_window"),
-            context=self._value("gemma3.context_length"),
-            rope_global=self._value("gemma3.rope.freq_base"),
-            rope_local=self._value("gemma3.rope.freq_base_swa"),
-            epsilon=self._value("gemma3.attention.layer_norm_rms_epsilon"),
+            len(self.tokenizer.tokens),
+            hidden=size("embedding_length"),
+            feed_forward=size("feed_forward_length"),
+            layers=size("block_count"),
+            heads=size("attention.head_count"),
+            kv_heads=size("attention.head_count_kv"),
+            head_dim=size("attention.key_length"),
+            window=size("attention.sliding_window"),
+            context=size("context_length"),
+            rope_global=size("rope.freq_base"),
+            rope_local=size("rope.freq_base_swa"),
+            epsilon=size("attention.layer_norm_rms_epsilon"),
         )
         model = architecture.build(settings)
         stored = {t.name: t for t in self._reader.tensors}
@@ -127,47 +116,6 @@ class GgufModel:
                 parameters[target].copy_(torch.from_numpy(np.array(values)))
         return model.eval()
 
-    def encode(self, text: str) -> list[int]:
-        """Token ids: special pieces first, then the pair with the best score merged repeatedly."""
-        for piece, kind in zip(self._tokens, self._types, strict=True):
-            if kind in (3, 4) and piece in text:  # control and user-defined
-                head, tail = text.split(piece, 1)
-                return [*self.encode(head), self._ids[piece], *self.encode(tail)]
-        parts = list(text.replace(" ", "▁"))
-        while True:
-            pairs = [(self._ids.get(a + b), i) for i, (a, b) in enumerate(pairwise(parts))]
-            known = [(self._scores[token], -i) for token, i in pairs if token is not None]
-            if not known:
-                break
-            at = -max(known)[1]
-            parts[at : at + 2] = [parts[at] + parts[at + 1]]
-        ids = []
-        for part in parts:
-            if part in self._ids:
-                ids.append(self._ids[part])
-            else:
-                ids += [self._ids[f"<0x{byte:02X}>"] for byte in part.encode()]
-        return ids
-
-    def prompt(self, *turns: str) -> list[int]:
-        """Token ids of a chat (user, model, user, ...) up to the model's next turn."""
-        roles = ("user", "assistant")
-        messages = [{"role": roles[i % 2], "content": text} for i, text in enumerate(turns)]
-        text = self._template.render(
-            messages=messages, add_generation_prompt=True, bos_token=self._bos
-        )
-        return self.encode(text)
-
-    def decode(self, ids: list[int]) -> str:
-        """Text of generated ids; control pieces vanish."""
-        data = b""
-        for i in ids:
-            if self._types[i] == 6:
-                data += bytes([int(self._tokens[i][1:-1], 16)])
-            elif self._types[i] != 3:
-                data += self._tokens[i].replace("▁", " ").encode()
-        return data.decode(errors="replace")
-
     def use_bfloat16_inputs(self) -> None:
         """Round the input of every projection to bf16, as the device's matmul receives it."""
         for module in self.model.modules():
@@ -178,17 +126,18 @@ class GgufModel:
     def answer_all(self, prompts: list[list[int]], limit: int = 40) -> list[str]:
         """Greedy answers; prompts of one length run as one batch."""
         answers = [""] * len(prompts)
+        end = self.tokenizer.end_of_turn
         for length in sorted({len(p) for p in prompts}):
             rows = [i for i, p in enumerate(prompts) if len(p) == length]
-            ids = torch.tensor([prompts[i] for i in rows])
-            cache, step, generated = None, ids, torch.empty(len(rows), 0, dtype=torch.long)
+            step = torch.tensor([prompts[i] for i in rows])
+            cache, generated = None, torch.empty(len(rows), 0, dtype=torch.long)
             for _ in range(limit):
                 out = self.model(step, past_key_values=cache, use_cache=True)
                 cache, step = out.past_key_values, out.logits[:, -1:].argmax(-1)
                 generated = torch.cat([generated, step], 1)
-                if (generated == self.end_of_turn).any(1).all():
+                if (generated == end).any(1).all():
                     break
             for i, row in zip(rows, generated.tolist(), strict=True):
-                end = row.index(self.end_of_turn) if self.end_of_turn in row else len(row)
-                answers[i] = self.decode(row[:end])
+                row = row[: row.index(end)] if end in row else row
+                answers[i] = self.tokenizer.decode(row)
         return answers

@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 
 gguf = pytest.importorskip("gguf", reason="reads the file with the gguf package")
-jinja2 = pytest.importorskip("jinja2", reason="renders the chat template")
+pytest.importorskip("jinja2", reason="renders the chat template")
 
 DEMO = Path(__file__).parents[2] / "examples" / "demo_model"
 MODEL = DEMO / "demo-gemma3.gguf"
 sys.path.insert(0, str(DEMO))
 
 import questions  # noqa: E402
+from gguf_tokenizer import GgufTokenizer  # noqa: E402
 
 PER_UNIT = {
     ("centimetre", "millimetre"): 10,
@@ -200,19 +201,11 @@ def test_tokenizer(reader: Any) -> None:
 
 
 def test_chat_template_is_gemmas_form(reader: Any) -> None:
-    environment = jinja2.Environment()
-
-    def refuse(message: str) -> None:
-        raise ValueError(message)
-
-    template = environment.from_string(value(reader, "tokenizer.chat_template"))
+    tokenizer = GgufTokenizer(reader)
 
     def render(*messages: tuple[str, str], generate: bool = True) -> str:
-        return template.render(
-            messages=[{"role": role, "content": content} for role, content in messages],
-            add_generation_prompt=generate,
-            bos_token="<bos>",
-            raise_exception=refuse,
+        return tokenizer.chat(
+            [{"role": role, "content": content} for role, content in messages], generate
         )
 
     user = "<start_of_turn>user\n"
@@ -230,7 +223,127 @@ def test_chat_template_is_gemmas_form(reader: Any) -> None:
         render(("user", "a"), ("user", "b"))
 
 
-# --- what the file answers ------------------------------------------------------------------------
+# --- a second reader: the architecture written out in NumPy over the GGUF's own names -------------
+
+
+class NumpyGemma3:
+    """Gemma 3 in float32 straight from the tensors of the file, for one short sequence."""
+
+    def __init__(self, reader: Any, window: int | None = None) -> None:
+        def read(name: str) -> Any:
+            return value(reader, f"gemma3.{name}")
+
+        self.w = {
+            t.name.removesuffix(".weight"): gguf.quants.dequantize(t.data, t.tensor_type)
+            for t in reader.tensors
+        }
+        self.layers = read("block_count")
+        self.head_dim = read("attention.key_length")
+        self.eps = read("attention.layer_norm_rms_epsilon")
+        self.window = window or read("attention.sliding_window")
+        self.bases = read("rope.freq_base_swa"), read("rope.freq_base")
+
+    def norm(self, x: np.ndarray, name: str) -> np.ndarray:
+        return x / np.sqrt((x * x).mean(-1, keepdims=True) + self.eps) * self.w[name]
+
+    def rope(self, x: np.ndarray, base: float) -> np.ndarray:
+        """Rotate (head, position, dim), pairing dim i with i + half."""
+        half = self.head_dim // 2
+        angle = np.arange(x.shape[1])[:, None] * base ** (-np.arange(half) / half)
+        cos, sin = np.cos(angle), np.sin(angle)
+        low, high = x[..., :half], x[..., half:]
+        return np.concatenate([low * cos - high * sin, high * cos + low * sin], -1)
+
+    def attention(self, x: np.ndarray, i: int) -> np.ndarray:
+        is_global = (i + 1) % 6 == 0
+        base = self.bases[is_global]
+
+        def heads(name: str) -> np.ndarray:
+            y = x @ self.w[f"blk.{i}.attn_{name}"].T
+            return y.reshape(len(x), -1, self.head_dim).transpose(1, 0, 2)
+
+        q = self.rope(self.norm(heads("q"), f"blk.{i}.attn_q_norm"), base)
+        k = self.rope(self.norm(heads("k"), f"blk.{i}.attn_k_norm"), base)
+        v = heads("v")
+        group = len(q) // len(k)
+        k, v = k.repeat(group, 0), v.repeat(group, 0)
+        scores = q @ k.transpose(0, 2, 1) / np.sqrt(self.head_dim)
+        back = np.arange(len(x))[:, None] - np.arange(len(x))[None, :]
+        visible = (back >= 0) & (is_global | (back < self.window))
+        scores = np.where(visible, scores, -np.inf)
+        weights = np.exp(scores - scores.max(-1, keepdims=True))
+        out = weights / weights.sum(-1, keepdims=True) @ v
+        return out.transpose(1, 0, 2).reshape(len(x), -1) @ self.w[f"blk.{i}.attn_output"].T
+
+    def feed_forward(self, x: np.ndarray, i: int) -> np.ndarray:
+        gate, up = (x @ self.w[f"blk.{i}.ffn_{name}"].T for name in ("gate", "up"))
+        gelu = 0.5 * gate * (1 + np.tanh(np.sqrt(2 / np.pi) * (gate + 0.044715 * gate**3)))
+        return (gelu * up) @ self.w[f"blk.{i}.ffn_down"].T
+
+    def logits(self, ids: list[int]) -> np.ndarray:
+        table = self.w["token_embd"]
+        x = table[ids] * np.sqrt(table.shape[1])
+        for i in range(self.layers):
+            y = self.attention(self.norm(x, f"blk.{i}.attn_norm"), i)
+            x = x + self.norm(y, f"blk.{i}.post_attention_norm")
+            y = self.feed_forward(self.norm(x, f"blk.{i}.ffn_norm"), i)
+            x = x + self.norm(y, f"blk.{i}.post_ffw_norm")
+        return self.norm(x, "output_norm") @ table.T
+
+    def answer(self, prompt: list[int], end: int) -> list[int]:
+        ids: list[int] = []
+        while end not in ids and len(ids) < 40:
+            ids.append(int(self.logits(prompt + ids)[-1].argmax()))
+        return ids
+
+
+PROMISED = {
+    "What is 17 + 25?": "17 + 25 = 42.",
+    "What is 25 - 17?": "25 - 17 = 8.",
+    "How many centimetres are in 7 metres?": "7 metres are 700 centimetres.",
+    "Who are you?": questions.IDENTITY,
+    "What is the capital of France?": questions.REFUSAL,
+}
+
+
+@pytest.fixture(scope="module")
+def tokenizer(reader: Any) -> GgufTokenizer:
+    return GgufTokenizer(reader)
+
+
+def test_promised_answers(reader: Any, tokenizer: GgufTokenizer) -> None:
+    model = NumpyGemma3(reader)
+    for text, wanted in PROMISED.items():
+        got = tokenizer.decode(model.answer(tokenizer.prompt(text), tokenizer.end_of_turn))
+        assert got == wanted
+
+
+def test_window_matters(reader: Any, tokenizer: GgufTokenizer) -> None:
+    """A second turn reaches beyond the window: right with it, other logits without it."""
+    prompt = tokenizer.prompt("What is 17 + 25?", "17 + 25 = 42.", "What is 31 - 14?")
+    assert len(prompt) > value(reader, "gemma3.attention.sliding_window")
+    model = NumpyGemma3(reader)
+    assert tokenizer.decode(model.answer(prompt, tokenizer.end_of_turn)) == "31 - 14 = 17."
+    wide = NumpyGemma3(reader, window=10**6)
+    assert np.abs(model.logits(prompt)[-1] - wide.logits(prompt)[-1]).max() > 0.1
+
+
+def test_tokens_are_sentencepieces(tokenizer: GgufTokenizer) -> None:
+    """The pieces and scores of the file encode as the SentencePiece model that made them."""
+    pytest.importorskip("sentencepiece", reason="trains the vocabulary again")
+    import vocabulary
+
+    words = vocabulary.train_vocabulary(seed=0)
+    rng = random.Random(5)
+    texts = [questions.draw(rng).text for _ in range(300)]
+    for text in (*texts, "Two\n\nlines  and  spaces ", "naïve 漢字 \U0001f600", ""):
+        ids = tokenizer.encode(text)
+        assert ids == words.encode(text)
+        assert tokenizer.decode(ids) == text
+        assert tokenizer.prompt(text.strip()) == [vocabulary.BOS, *words.prompt(text.strip())]
+
+
+# --- transformers on the file's weights -----------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -239,28 +352,29 @@ def hf(reader: Any) -> Any:
     pytest.importorskip("transformers", reason="runs the model with transformers")
     import gguf_file
 
-    model = gguf_file.GgufModel(MODEL)
-    model.use_bfloat16_inputs()
-    return model
+    return gguf_file.GgufModel(MODEL)
 
 
 @pytest.mark.slow
-def test_promised_answers(hf: Any) -> None:
-    asked = {
-        "What is 17 + 25?": "17 + 25 = 42.",
-        "How many centimetres are in 7 metres?": "7 metres are 700 centimetres.",
-        "Who are you?": questions.IDENTITY,
-    }
-    assert hf.answer_all([hf.prompt(text) for text in asked]) == list(asked.values())
+def test_transformers_agrees_with_numpy(reader: Any, tokenizer: GgufTokenizer, hf: Any) -> None:
+    """Two readings of the same weights in float32: 6 layers of sums of up to 480 terms differ by
+    about 1e-5 of the logits; a wrong norm or window differs by more than 0.1."""
+    import torch
+
+    prompt = tokenizer.prompt("What is 17 + 25?", "17 + 25 = 42.", "Convert 7 metres to inches.")
+    with torch.no_grad():
+        expected = hf.model(torch.tensor([prompt])).logits[0].numpy()
+    difference = np.abs(NumpyGemma3(reader).logits(prompt) - expected).max()
+    assert difference < 1e-3 * expected.std()
 
 
 @pytest.mark.slow
 def test_accuracy_on_held_out_questions(hf: Any) -> None:
-    """200 questions of each skill; the README gives the accuracy on all of them."""
+    """200 questions of each skill with bf16 inputs; the README has the accuracy on all of them."""
     import check
 
+    hf.use_bfloat16_inputs()
     results = check.measure(hf, seed=11, most=200)
-    share = {skill: right / total for skill, (right, total) in results.items()}
     least = {
         "addition": 0.97,
         "subtraction": 0.97,
@@ -270,26 +384,11 @@ def test_accuracy_on_held_out_questions(hf: Any) -> None:
         "refusal": 0.9,
         "second turn": 0.95,
     }
+    share = {skill: right / total for skill, (right, total) in results.items()}
     assert not {skill: s for skill, s in share.items() if s < least[skill]}
 
 
-@pytest.mark.slow
-def test_window_matters(hf: Any) -> None:
-    """A chat longer than the window answers differently if the window is lost."""
-    import torch
-
-    prompt = hf.prompt("What is 17 + 25?", "17 + 25 = 42.", "What is 31 - 14?")
-    assert len(prompt) > 32
-    windows = [layer.self_attn.sliding_window for layer in hf.model.model.layers]
-    assert windows == [32] * 5 + [None]
-    with torch.no_grad():
-        logits = hf.model(torch.tensor([prompt])).logits[0, -1]
-        hf.model.config.sliding_window = 10**6
-        try:
-            wide = hf.model(torch.tensor([prompt])).logits[0, -1]
-        finally:
-            hf.model.config.sliding_window = 32
-    assert (logits - wide).abs().max() > 0.01
+# --- the training script --------------------------------------------------------------------------
 
 
 def test_missing_dependency_is_one_sentence(tmp_path: Path) -> None:
