@@ -140,7 +140,7 @@ def test_default_model(
     assert common.default_model() is None
     assert cli.main(["generate", "-p", "x"]) == 1
     assert "no model given and no demo model found" in capsys.readouterr().err
-    demo = tmp_path / "checkout/examples/models/demo.gguf"
+    demo = tmp_path / "checkout/examples/demo_model/demo.gguf"
     demo.parent.mkdir(parents=True)
     demo.touch()
     assert common.default_model() == str(demo)
