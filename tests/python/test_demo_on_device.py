@@ -6,27 +6,14 @@ ran on the device (submissions are counted).
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
+from test_demo_model import PROMISED
 
 import npu
 from npu import cli
 from npu.cli import common
-
-DEMO = Path(__file__).parents[2] / "examples" / "demo_model"
-sys.path.insert(0, str(DEMO))
-
-import questions  # noqa: E402
-
-PROMISED = {
-    "What is 17 + 25?": "17 + 25 = 42.",
-    "What is 25 - 17?": "25 - 17 = 8.",
-    "How many centimetres are in 7 metres?": "7 metres are 700 centimetres.",
-    "Who are you?": questions.IDENTITY,
-    "What is the capital of France?": questions.REFUSAL,
-}
 
 
 @pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
