@@ -42,8 +42,9 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker(); });
+ThreadPool::ThreadPool(int threads)
+    : shares_(new Share[static_cast<size_t>(threads)]), threads_(static_cast<size_t>(threads)) {
+  for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 
 ThreadPool::~ThreadPool() {
@@ -57,19 +58,22 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(size_t count, Call call, const void* body) {
   const std::lock_guard<std::mutex> one(serial_);
-  // Items are numbered in 32 bits; nobody comes near.
-  assert(count < UINT32_MAX);
-  const uint32_t round = static_cast<uint32_t>(ticket_.load() >> 32) + 1;
-  count_ = count;
-  call_ = call;
-  body_ = body;
+  assert(count < UINT32_MAX);  // items are numbered in 32 bits
+  const uint32_t round = round_.load() + 1;
+  Round& description = rounds_[round & 1];
+  description.count = count;
+  description.call = call;
+  description.body = body;
   done_ = 0;
-  ticket_ = uint64_t{round} << 32;
+  for (size_t t = 0; t < threads_; ++t) {
+    shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
+  }
+  round_ = round;
   if (sleepers_ > 0) {
     const std::lock_guard<std::mutex> guard(mutex_);
     started_.notify_all();
   }
-  work(round);
+  work(round, 0);
   for (int spins = 0; done_.load(std::memory_order_acquire) != count; ++spins) {
     if (spins < kSpins) {
       relax();
@@ -79,37 +83,41 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   }
 }
 
-void ThreadPool::work(uint32_t round) {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (static_cast<uint32_t>(ticket >> 32) == round) {
-    const size_t item = static_cast<uint32_t>(ticket);
-    if (item >= count_) return;
-    if (!ticket_.compare_exchange_weak(ticket, ticket + 1)) continue;
-    // The claim holds the round open, so call_ and body_ are this round's.
-    call_.load()(body_.load(), item);
-    done_.fetch_add(1, std::memory_order_release);
-    ticket = ticket_.load(std::memory_order_acquire);
+void ThreadPool::work(uint32_t round, size_t self) {
+  const Round& description = rounds_[round & 1];
+  const size_t count = description.count;
+  for (size_t i = 0; i < threads_; ++i) {
+    const size_t owner = (self + i) % threads_;
+    const size_t end = (owner + 1) * count / threads_;
+    std::atomic<uint64_t>& shared = shares_[owner].ticket;
+    uint64_t ticket = shared.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(ticket >> 32) == round && static_cast<uint32_t>(ticket) < end) {
+      if (!shared.compare_exchange_weak(ticket, ticket + 1)) continue;
+      // The claim holds the round open, so the description is this round's.
+      description.call.load()(description.body.load(), static_cast<uint32_t>(ticket));
+      done_.fetch_add(1, std::memory_order_release);
+      ticket = shared.load(std::memory_order_acquire);
+    }
   }
 }
 
-void ThreadPool::worker() {
+void ThreadPool::worker(size_t self) {
   uint32_t seen = 0;
-  const auto current = [&] { return static_cast<uint32_t>(ticket_.load() >> 32); };
   while (true) {
     int spins = 0;
-    while (current() == seen && !stop_) {
+    while (round_.load(std::memory_order_acquire) == seen && !stop_) {
       if (++spins < kSpins) {
         relax();
         continue;
       }
       std::unique_lock<std::mutex> lock(mutex_);
       ++sleepers_;
-      started_.wait(lock, [&] { return current() != seen || stop_; });
+      started_.wait(lock, [&] { return round_.load() != seen || stop_; });
       --sleepers_;
     }
     if (stop_) return;
-    seen = current();
-    work(seen);
+    seen = round_.load(std::memory_order_acquire);
+    work(seen, self);
   }
 }
 
