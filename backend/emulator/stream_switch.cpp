@@ -111,20 +111,10 @@ namespace {
 class Tracer {
  public:
   Tracer(Array& array, const Channel& sender, uint32_t header)
-      : array_(array),
-        sender_(sender),
-        header_(header),
-        visited_(static_cast<size_t>(array.device().columns * arch::kRows), 0) {}
+      : array_(array), sender_(sender), header_(header) {}
 
   void slave(Tile& tile, int port, bool keeps_header) {
     const Port where = port_of(tile.model.kind, false, port);
-    uint32_t& seen = visited_[static_cast<size_t>(tile.col * arch::kRows + tile.row)];
-    if (seen >> port & 1) {
-      sender_.error(ErrorKind::kNoConsumer,
-                    strf("sends on a route that is a loop: it enters %s twice at slave port %s %d",
-                         tile.name().c_str(), side_name(where.side), where.lane));
-    }
-    seen |= 1u << port;
     const uint32_t config = tile.stream_switch.slave[static_cast<size_t>(port)];
     if (!(config >> 31)) {
       dead_end(tile, strf("slave port %s %d is not enabled", side_name(where.side), where.lane));
@@ -176,14 +166,16 @@ class Tracer {
                         where.lane, header_ & 0x1F));
   }
 
-  // A packet that meets an arbiter it already holds would wait for itself.
+  // A packet that meets an arbiter it already holds would wait for itself. This also ends every loop:
+  // a slave port is fed by one master, and that by one slave port or one arbiter, so a walk can come
+  // to a port twice only by way of an arbiter.
   void hold(Tile& tile, int arbiter) {
     for (const auto& [other, number] : route.arbiters) {
       if (other != &tile || number != arbiter) continue;
-      sender_.error(
-          ErrorKind::kNoConsumer,
-          strf("sends packets whose branches meet again at arbiter %d of %s; separate them",
-               arbiter, tile.name().c_str()));
+      sender_.error(ErrorKind::kNoConsumer,
+                    strf("sends packets on a route that meets itself at arbiter %d of %s (a loop, or "
+                         "branches that join); separate them",
+                         arbiter, tile.name().c_str()));
     }
     route.arbiters.push_back({&tile, arbiter});
   }
@@ -232,14 +224,7 @@ class Tracer {
   }
 
   void sink(Tile& tile, int channel, bool keeps_header) {
-    Channel* receiver = &tile.channel(Direction::kS2MM, channel);
-    for (const Route::Sink& known : route.sinks) {
-      if (known.channel != receiver) continue;
-      sender_.error(ErrorKind::kNoConsumer,
-                    strf("sends on a route that reaches %s twice; remove a branch",
-                         receiver->name().c_str()));
-    }
-    route.sinks.push_back({receiver, keeps_header});
+    route.sinks.push_back({&tile.channel(Direction::kS2MM, channel), keeps_header});
   }
 
   // South masters of a shim tile leave through the demux: South2 -> S2MM0, South3 -> S2MM1.
@@ -255,7 +240,6 @@ class Tracer {
   Array& array_;
   const Channel& sender_;
   uint32_t header_;
-  std::vector<uint32_t> visited_;  // per tile, a bit per slave port
 };
 
 }  // namespace
