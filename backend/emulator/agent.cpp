@@ -1,11 +1,23 @@
 // The round-based scheduler (agent.h).
 #include "emulator/agent.h"
 
-#include <exception>
+#include <algorithm>
 
 #include "thread_pool.h"
 
 namespace npu::emulator {
+
+namespace {
+
+// Agents that only wake each other (zero-length BDs passing a lock around) must not hold a round up
+// for ever; whoever is left advances in the next round, where Array::step sees the work done.
+constexpr size_t kMaxAdvances = 1 << 14;
+
+}  // namespace
+
+void add_waiter(WaitList& list, Agent* agent) {
+  if (std::find(list.begin(), list.end(), agent) == list.end()) list.push_back(agent);
+}
 
 void Scheduler::wake(Agent* agent) {
   if (agent->queued_) return;
@@ -14,50 +26,54 @@ void Scheduler::wake(Agent* agent) {
 }
 
 void Scheduler::wake_all(WaitList& list) {
-  WaitList woken;
-  woken.swap(list);
-  for (Agent* agent : woken) wake(agent);
-  if (list.empty()) {  // keep the capacity
-    woken.clear();
-    list.swap(woken);
-  }
+  for (Agent* agent : list) wake(agent);
+  list.clear();
 }
 
 void Scheduler::reset() {
   for (Agent* agent : ready_) agent->queued_ = false;
   ready_.clear();
   jobs_.clear();
+  running_.clear();
+  errors_.clear();
+  work_ = 0;
 }
 
 bool Scheduler::round() {
-  if (ready_.empty() && jobs_.empty()) return false;
+  if (ready_.empty()) return false;
   // The list grows while it is walked: advancing an agent may wake others.
-  for (size_t i = 0; i < ready_.size(); ++i) {
-    Agent* agent = ready_[i];
+  size_t done = 0;
+  for (; done < ready_.size() && done < kMaxAdvances; ++done) {
+    Agent* agent = ready_[done];
     agent->queued_ = false;
     agent->advance();
   }
-  ready_.clear();
+  work_ += done + kJobUnits * jobs_.size();
+  ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(done));
   if (jobs_.empty()) return true;
 
-  std::vector<Agent*> jobs;
-  jobs.swap(jobs_);
-  std::vector<std::exception_ptr> errors(jobs.size());
+  running_.swap(jobs_);
+  errors_.assign(running_.size(), nullptr);
   auto run = [&](size_t i) {
     try {
-      jobs[i]->execute();
+      running_[i]->execute();
     } catch (...) {
-      errors[i] = std::current_exception();
+      errors_[i] = std::current_exception();
     }
   };
-  ThreadPool::shared().parallel_for(jobs.size(), [&](size_t i) {
-    if (!jobs[i]->serial_job()) run(i);
+  ThreadPool::shared().parallel_for(running_.size(), [&](size_t i) {
+    if (!running_[i]->serial_job()) run(i);
   });
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    if (jobs[i]->serial_job()) run(i);
-    if (errors[i]) std::rethrow_exception(errors[i]);
+  for (size_t i = 0; i < running_.size(); ++i) {
+    if (running_[i]->serial_job()) run(i);
+    if (errors_[i]) {
+      const std::exception_ptr first = errors_[i];
+      errors_.clear();
+      std::rethrow_exception(first);
+    }
   }
-  for (Agent* agent : jobs) agent->complete();
+  for (Agent* agent : running_) agent->complete();
+  running_.clear();
   return true;
 }
 

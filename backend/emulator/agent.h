@@ -1,10 +1,11 @@
 // What the scheduler runs: an agent advances serially until it blocks or posts a job; jobs (data
-// moves, kernel calls) of one round run in parallel; then each agent completes serially. Because all
-// state changes are serial and jobs of one round touch disjoint data in a lock-correct program, a run
-// is deterministic whatever the number of threads.
+// moves, kernel calls) of one round run in parallel; then each agent completes serially. Because
+// all state changes are serial and jobs of one round touch disjoint data in a lock-correct program,
+// a run is deterministic whatever the number of threads.
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@ class Agent {
  public:
   virtual ~Agent() = default;
   // Serial: progress until blocked (registered with what it waits for) or until a job is posted.
+  // Agents may be woken for nothing; they look again and block again.
   virtual void advance() = 0;
   // Parallel: the posted job.
   virtual void execute() {}
@@ -23,7 +25,7 @@ class Agent {
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
   virtual bool serial_job() const { return false; }
-  // "core (0,2)", "mem (1,1) MM2S 0", ...
+  // "core (0,2)", "memtile (1,1) MM2S 0", ...
   virtual std::string name() const = 0;
   // What it waits for, for deadlock reports; empty when it is idle or not blocked.
   virtual std::string waiting() const = 0;
@@ -35,6 +37,8 @@ class Agent {
 
 // Agents that wait for one thing and are all woken when it changes.
 using WaitList = std::vector<Agent*>;
+// Adds an agent to a list that does not hold it yet.
+void add_waiter(WaitList& list, Agent* agent);
 
 class Scheduler {
  public:
@@ -43,15 +47,20 @@ class Scheduler {
   void post(Agent* agent) { jobs_.push_back(agent); }
   // Runs one round; false when nobody can progress.
   bool round();
-  // Runs until nobody can progress.
-  void drain() {
-    while (round()) {
-    }
-  }
   void reset();
+  void forget(const Agent* agent) { std::erase(ready_, agent); }  // it is about to be destroyed
+  // Work done since the last visible progress (Array::step bounds it): one unit is an advance of an
+  // agent or kWordsPerUnit words moved, a job costs kJobUnits.
+  static constexpr uint64_t kJobUnits = 64, kWordsPerUnit = 64;
+  uint64_t work() const { return work_; }
+  void add_words(uint64_t words) { work_ += words / kWordsPerUnit; }
+  void progressed() { work_ = 0; }
 
  private:
   std::vector<Agent*> ready_, jobs_;
+  std::vector<Agent*> running_;             // the jobs of this round; kept for its capacity
+  std::vector<std::exception_ptr> errors_;  // of the jobs of this round
+  uint64_t work_ = 0;
 };
 
 }  // namespace npu::emulator

@@ -65,23 +65,19 @@ Array::Array(const arch::DeviceModel& device) : device_(device) {
 
 Array::~Array() = default;
 
-const Tile* Array::find_tile(int col, int row) const {
+Tile* Array::find_tile(int col, int row) const {
   if (col < 0 || col >= device_.columns || row < 0 || row >= arch::kRows) return nullptr;
   return tiles_[static_cast<size_t>(col * arch::kRows + row)].get();
 }
 
 Tile& Array::tile(int col, int row) {
-  const Tile* found = find_tile(col, row);
+  Tile* found = find_tile(col, row);
   if (!found) {
-    fail(ErrorKind::kArgument, "[array] there is no tile (%d,%d); %s has columns 0..%d, rows 0..%d",
-         col, row, device_.name, device_.columns - 1, arch::kRows - 1);
+    fail(ErrorKind::kArgument,
+         "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
+         device_.name, device_.columns - 1, arch::kRows - 1);
   }
-  return const_cast<Tile&>(*found);
-}
-
-void Array::add_token(int col, int row, Direction direction, int channel) {
-  ++tokens_[arch::tile_address(col, row, static_cast<uint32_t>(direction) * 16u +
-                                             static_cast<uint32_t>(channel))];
+  return *found;
 }
 
 std::byte* Array::host_memory(uint64_t address, uint64_t* left, bool* writable) const {
@@ -110,7 +106,28 @@ std::string Array::describe_buffers() const {
   return text;
 }
 
+// Kernels are called in the middle of a run, and Python may have several threads: whoever comes in
+// while the array is busy gets an error instead of a corrupted run.
+class Array::Entry {
+ public:
+  Entry(Array& array, const char* function) : array_(array) {
+    if (array.busy_.exchange(true)) {
+      fail(ErrorKind::kArgument,
+           "[%s] called while the array is executing a stream, from a kernel or another thread; "
+           "wait until that call returns",
+           function);
+    }
+  }
+  ~Entry() { array_.busy_ = false; }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  Array& array_;
+};
+
 RunReport Array::configure(std::span<const std::byte> txn) {
+  const Entry entry(*this, "configure");
   const stream::Stream parsed = stream::Stream::parse(txn);
   scheduler_.reset();
   for (auto& t : tiles_) t->reset();
@@ -135,6 +152,7 @@ RunReport Array::configure(std::span<const std::byte> txn) {
 }
 
 void Array::attach(int col, int row, Program program, std::vector<KernelFunction> functions) {
+  const Entry entry(*this, "attach");
   Tile& target = tile(col, row);
   if (target.model.kind != arch::TileKind::kCore) {
     fail(ErrorKind::kArgument, "[attach] %s has no core; cores are in rows %d..%d",
@@ -143,24 +161,15 @@ void Array::attach(int col, int row, Program program, std::vector<KernelFunction
   if (!configured_) {
     fail(ErrorKind::kArgument, "[attach] configure the array before attaching programs to cores");
   }
+  link_program(program, target.name());
   if (functions.size() != program.functions.size()) {
-    fail(ErrorKind::kKernel, "[attach] %s: the program names %zu functions, %zu were given",
+    fail(ErrorKind::kKernel,
+         "[attach] the program of %s names %zu functions, %zu were given; give one for each",
          target.name().c_str(), program.functions.size(), functions.size());
   }
-  for (const Instruction& instruction : program.code) {
-    for (const Operand& operand : instruction.operands) {
-      auto inside = [&](int64_t address) {
-        if (address >= 0 && address < static_cast<int64_t>(target.memory->size())) return;
-        fail(ErrorKind::kOutOfRange,
-             "[attach] %s: an operand of a call is at address %lld, outside its %zu bytes of memory",
-             target.name().c_str(), static_cast<long long>(address), target.memory->size());
-      };
-      if (operand.kind == Operand::Kind::kBuffer || operand.kind == Operand::Kind::kRtp) {
-        inside(operand.value);
-      }
-      for (uint32_t address : operand.addresses) inside(address);
-    }
-  }
+  // An earlier program may still wait for a lock.
+  for (Lock& lock : target.locks) std::erase(lock.waiters, target.core.get());
+  scheduler_.forget(target.core.get());
   target.core = std::make_unique<Core>(*this, target, std::move(program), std::move(functions));
 }
 
@@ -175,17 +184,25 @@ void Array::start_cores() {
   }
 }
 
+bool Array::step() {
+  constexpr uint32_t kRoundsPerCheck = 1024;
+  if (interrupt_ && ++rounds_ % kRoundsPerCheck == 0) interrupt_();
+  if (scheduler_.work() > patience_) endless();
+  return scheduler_.round();
+}
+
 RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferView> buffers) {
   return submit(stream::Stream::parse(txn), buffers);
 }
 
 RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView> buffers) {
-  if (!configured_) {
-    fail(ErrorKind::kArgument, "[submit] the array has no configuration; call configure first");
-  }
+  const Entry entry(*this, "submit");
   if (faulted_) {
     fail(ErrorKind::kArgument,
          "[submit] the array stopped on an error in an earlier run; configure it again first");
+  }
+  if (!configured_) {
+    fail(ErrorKind::kArgument, "[submit] the array has no configuration; call configure first");
   }
   if (buffers.size() > kMaxArguments) {
     fail(ErrorKind::kArgument, "[submit] %zu arguments were given; at most %zu are possible",
@@ -196,13 +213,20 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
       fail(ErrorKind::kArgument, "[submit] argument %zu has %zu bytes; at most 2^%d are possible",
            i, buffers[i].bytes, kArgumentWindowBits);
     }
+    if (!buffers[i].data && buffers[i].bytes != 0) {
+      fail(ErrorKind::kArgument,
+           "[submit] argument %zu is a null pointer of %zu bytes; pass memory", i,
+           buffers[i].bytes);
+    }
   }
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
   try {
     start_cores();
     execute(stream);
-    scheduler_.drain();
+    scheduler_.progressed();
+    while (step()) {
+    }
     check_finished();
   } catch (...) {
     faulted_ = true;

@@ -1,7 +1,8 @@
-// The emulated NPU: tiles, the command processor and the run loop. This is the register-level replay
-// interface; emulator/emulated_device.cpp puts the device contract on top of it.
+// The emulated NPU: tiles, the command processor and the run loop. This is the register-level
+// replay interface; emulator/emulated_device.cpp puts the device contract on top of it.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -19,8 +20,8 @@
 
 namespace npu::emulator {
 
-// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: far enough apart
-// that a transfer that leaves its argument hits nothing.
+// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: far enough
+// apart that a transfer that leaves its argument hits nothing.
 inline constexpr int kArgumentWindowBits = 38;
 
 class Array {
@@ -38,40 +39,54 @@ class Array {
   RunReport submit(std::span<const std::byte> txn, std::span<const BufferView> buffers);
   RunReport submit(const stream::Stream& stream, std::span<const BufferView> buffers);
 
-  // Register access as the command processor sees it; `who` names the operation in errors.
-  void write_register(uint32_t address, uint32_t value, const std::string& who);
-  uint32_t read_register(uint32_t address, const std::string& who);
+  // Register access as the command processor sees it.
+  void write_register(uint32_t address, uint32_t value);
+  uint32_t read_register(uint32_t address);
+
+  // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD
+  // before a run counts as endless. The default is tens of seconds of a run that goes in circles.
+  void set_patience(uint64_t units) { patience_ = units; }
+  // Called now and then during a run; an exception it throws ends the run (Ctrl-C).
+  void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::DeviceModel& device() const { return device_; }
   Tile& tile(int col, int row);
-  const Tile* find_tile(int col, int row) const;
+  Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
   RunReport& report() { return report_; }
   uint64_t switch_epoch() const { return switch_epoch_; }
   void add_token(int col, int row, arch::Direction direction, int channel);
-  // The stream's route from a slave port (switch.cpp). `header` is the packet's first word.
-  Route trace(Tile& tile, int slave_port, uint32_t header, const std::string& who);
+  // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
+  // the packet's first word.
+  Route trace(const Channel& sender, int slave_port, uint32_t header);
   // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
   std::byte* host_memory(uint64_t address, uint64_t* left, bool* writable) const;
   std::string describe_buffers() const;
+  // "submit" or "configure", the function that errors name; who() adds the stream operation.
+  const char* function() const { return configuring_ ? "configure" : "submit"; }
+  std::string who() const;
 
  private:
-  friend class CommandProcessor;
-  struct Window;  // one region of a tile's register map
-  void write_bd(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
-  void write_switch(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
-  void write_channel(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
-  void write_lock(Tile& tile, uint32_t offset, uint32_t value, const std::string& who);
+  class Entry;  // one configure, attach or submit at a time
+  void write_bd(Tile& tile, uint32_t offset, uint32_t value);
+  void write_switch(Tile& tile, uint32_t offset, uint32_t value);
+  void write_channel(Tile& tile, uint32_t offset, uint32_t value);
+  void write_lock(Tile& tile, uint32_t offset, uint32_t value);
   void write_core_control(Tile& tile, uint32_t value);
-  bool write_shim_mux(Tile& tile, uint32_t offset, uint32_t value);
-  void wait_for_bd(Tile& tile, int bd, const std::string& who);
+  uint32_t read_switch(const Tile& tile, uint32_t relative) const;
+  uint32_t read_stored(const Tile& tile, uint32_t offset) const;
+  void check_bd_free(const Tile& tile, int bd) const;
   void execute(const stream::Stream& stream);
   void run_operation(const stream::Operation& operation);
-  void sync(const stream::Operation& operation, const std::string& who);
-  void patch(const stream::Operation& operation, const std::string& who);
-  [[noreturn]] void deadlock(const std::string& what);
+  void sync(const stream::Operation& operation);
+  void poll(const stream::Operation& operation);
+  void patch(const stream::Operation& operation);
+  bool step();  // one round; false when nobody can progress
+  enum class Awaited : uint8_t { kToken, kRegister };
+  [[noreturn]] void deadlock(Awaited awaited, const std::string& what);
+  [[noreturn]] void endless();
   std::string blocked_agents() const;
-  std::string likely_cause() const;
+  std::string likely_cause(Awaited awaited) const;
   void check_finished();
   void start_cores();
 
@@ -82,6 +97,11 @@ class Array {
   uint64_t undecoded_since_configure_ = 0;
   uint64_t switch_epoch_ = 1;
   bool configuring_ = false, configured_ = false, faulted_ = false;
+  std::atomic<bool> busy_{false};
+  const stream::Operation* operation_ = nullptr;  // the one being executed, for errors
+  uint64_t patience_ = uint64_t{1} << 29;
+  uint32_t rounds_ = 0;
+  std::function<void()> interrupt_;
   std::vector<BufferView> buffers_;
   // Tokens not yet consumed, by (col, row, direction, channel).
   std::map<uint32_t, int> tokens_;

@@ -1,5 +1,6 @@
-// The command processor: executes TXN operations one after the other (hardware.md 4.5). Queue pushes
-// run ahead of the array; waits let the array run until they are satisfied.
+// The command processor: executes TXN operations one after the other (hardware.md 4.5). Queue
+// pushes run ahead of the array; the array runs only while an operation waits, and after the last
+// one. A stream that leaves out a wait it needs therefore finds its transfers not done.
 #include <cstring>
 
 #include "emulator/array.h"
@@ -13,95 +14,121 @@ using stream::Operation;
 namespace {
 
 uint32_t token_key(int col, int row, arch::Direction direction, int channel) {
-  return arch::tile_address(col, row,
-                            static_cast<uint32_t>(direction) * 16u + static_cast<uint32_t>(channel));
+  return arch::tile_address(
+      col, row, static_cast<uint32_t>(direction) * 16u + static_cast<uint32_t>(channel));
 }
 
 }  // namespace
+
+std::string Array::who() const {
+  if (!operation_) return function();
+  return strf("%s: operation %u %s", function(), operation_->index,
+              opcode_name(operation_->opcode));
+}
+
+void Array::add_token(int col, int row, arch::Direction direction, int channel) {
+  ++tokens_[token_key(col, row, direction, channel)];
+}
 
 void Array::execute(const stream::Stream& parsed) {
   const stream::Header& header = parsed.header();
   if (header.generation != static_cast<uint8_t>(device_.generation)) {
     fail(ErrorKind::kFormat,
-         "[%s] the stream is for device generation %d, this array is %s (generation %d)",
-         configuring_ ? "configure" : "submit", header.generation, device_.name,
-         static_cast<int>(device_.generation));
+         "[%s] the stream is for device generation %d, this array is %s (generation %d); build the "
+         "stream for %s",
+         function(), header.generation, device_.name, static_cast<int>(device_.generation),
+         device_.name);
   }
+  // The pointer must not outlive the stream, whatever is thrown.
+  struct Reset {
+    const Operation*& pointer;
+    ~Reset() { pointer = nullptr; }
+  } reset{operation_};
   for (const Operation& operation : parsed.operations()) {
+    operation_ = &operation;
     run_operation(operation);
     ++report_.operations;
+    scheduler_.progressed();
   }
 }
 
 void Array::run_operation(const Operation& op) {
-  // Built only for messages; keep it cheap.
-  const auto who = [&] {
-    return strf("%s: operation %u %s", configuring_ ? "configure" : "submit", op.index,
-                opcode_name(op.opcode));
-  };
   const uint32_t address = static_cast<uint32_t>(op.address);
+  if (op.address >> 32 && op.opcode != Opcode::kLoadPdi) {
+    fail(ErrorKind::kUnknownRegister,
+         "[%s] address 0x%llx: register addresses have 32 bits; the high word must be 0",
+         who().c_str(), static_cast<unsigned long long>(op.address));
+  }
   switch (op.opcode) {
-    case Opcode::kWrite: return write_register(address, op.value, who());
-    case Opcode::kBlockWrite: {
-      const std::string name = who();
+    case Opcode::kWrite:
+      return write_register(address, op.value);
+    case Opcode::kBlockWrite:
       for (size_t i = 0; i < op.data.size(); ++i) {
-        write_register(address + 4 * static_cast<uint32_t>(i), op.data[i], name);
+        write_register(address + 4 * static_cast<uint32_t>(i), op.data[i]);
       }
       return;
-    }
-    case Opcode::kMaskWrite: {
-      const uint32_t old = read_register(address, who());
-      return write_register(address, (old & ~op.mask) | (op.value & op.mask), who());
-    }
+    case Opcode::kMaskWrite:
+      return write_register(address, (read_register(address) & ~op.mask) | (op.value & op.mask));
     case Opcode::kMaskPoll:
     case Opcode::kMaskPollBusy:
-      while ((read_register(address, who()) & op.mask) != op.value) {
-        if (!scheduler_.round()) {
-          deadlock(strf("%s waits for register 0x%08x & 0x%08x to be 0x%08x (it is 0x%08x)",
-                        who().c_str(), address, op.mask, op.value,
-                        read_register(address, who())));
-        }
-      }
-      return;
-    case Opcode::kSync: return sync(op, who());
-    case Opcode::kAddressPatch: return patch(op, who());
+      return poll(op);
+    case Opcode::kSync:
+      return sync(op);
+    case Opcode::kAddressPatch:
+      return patch(op);
     case Opcode::kNoop:
     case Opcode::kPreempt:
     case Opcode::kRecordTimer:
     case Opcode::kReadRegs:
-    case Opcode::kMergeSync: return;  // no functional effect
-    default: break;
+    case Opcode::kMergeSync:
+      return;  // no functional effect
+    default:
+      break;
   }
   fail(ErrorKind::kUnknownOperation,
-       "[%s] (opcode 0x%02x at byte %u) decodes but cannot be executed by the emulator; it needs "
-       "firmware state that is not modelled",
+       "[%s] (opcode 0x%02x at byte %u) needs firmware state that the emulator does not model; "
+       "remove it from the stream",
        who().c_str(), static_cast<unsigned>(op.opcode), op.byte_offset);
 }
 
-void Array::sync(const Operation& op, const std::string& who) {
+void Array::poll(const Operation& op) {
+  const uint32_t address = static_cast<uint32_t>(op.address);
+  while ((read_register(address) & op.mask) != op.value) {
+    if (step()) continue;
+    deadlock(Awaited::kRegister, strf("register 0x%08x & 0x%08x to be 0x%08x (it is 0x%08x)",
+                                      address, op.mask, op.value, read_register(address)));
+  }
+}
+
+void Array::sync(const Operation& op) {
   for (int col = op.column; col < op.column + op.columns; ++col) {
     for (int row = op.row; row < op.row + op.rows; ++row) {
-      const Tile* target = find_tile(col, row);
+      Tile* target = find_tile(col, row);
       if (!target || op.channel >= target->model.channels) {
-        fail(ErrorKind::kArgument, "[%s] waits on tile (%d,%d) channel %d, which does not exist",
-             who.c_str(), col, row, op.channel);
+        fail(ErrorKind::kArgument,
+             "[%s] waits on tile (%d,%d) channel %d, which %s does not have; check the rectangle "
+             "and "
+             "the channel",
+             who().c_str(), col, row, op.channel, device_.name);
       }
       int& count = tokens_[token_key(col, row, op.direction, op.channel)];
       while (count == 0) {
-        if (scheduler_.round()) continue;
-        const Channel& channel = tile(col, row).channel(op.direction, op.channel);
-        deadlock(strf("%s waits for a task-complete token of %s", who.c_str(),
-                      channel.name().c_str()));
+        if (step()) continue;
+        deadlock(Awaited::kToken, strf("a task-complete token of %s",
+                                       target->channel(op.direction, op.channel).name().c_str()));
       }
       --count;
     }
   }
 }
 
-void Array::patch(const Operation& op, const std::string& who) {
+void Array::patch(const Operation& op) {
   if (op.argument >= buffers_.size()) {
-    fail(ErrorKind::kArgument, "[%s] patches argument %u into a BD, but %zu arguments were given",
-         who.c_str(), op.argument, buffers_.size());
+    fail(ErrorKind::kArgument,
+         "[%s] patches argument %u into a BD, but %zu arguments were given; pass one buffer for "
+         "each "
+         "argument",
+         who().c_str(), op.argument, buffers_.size());
   }
   // The compiler folds the DDR aperture into the offset of arguments the firmware does not handle.
   uint64_t offset = op.argument_offset;
@@ -111,19 +138,22 @@ void Array::patch(const Operation& op, const std::string& who) {
   }
   if (offset >= buffers_[op.argument].bytes) {
     fail(ErrorKind::kOutOfRange,
-         "[%s] patches byte offset %llu of argument %u, which has %zu bytes", who.c_str(),
-         static_cast<unsigned long long>(offset), op.argument, buffers_[op.argument].bytes);
+         "[%s] patches byte offset %llu of argument %u, which has %zu bytes; pass a larger buffer "
+         "or "
+         "correct the offset",
+         who().c_str(), static_cast<unsigned long long>(offset), op.argument,
+         buffers_[op.argument].bytes);
   }
   if (offset % 4 != 0) {
     fail(ErrorKind::kMisaligned,
-         "[%s] patches byte offset %llu of argument %u; DMA addresses are multiples of 4 bytes",
-         who.c_str(), static_cast<unsigned long long>(offset), op.argument);
+         "[%s] patches byte offset %llu of argument %u; DMA addresses must be multiples of 4 bytes",
+         who().c_str(), static_cast<unsigned long long>(offset), op.argument);
   }
   const uint64_t base = ((uint64_t{op.argument} + 1) << kArgumentWindowBits) + offset;
   const uint32_t address = static_cast<uint32_t>(op.address);
-  const uint32_t high = read_register(address + 4, who);
-  write_register(address, static_cast<uint32_t>(base) & ~3u, who);
-  write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32), who);
+  const uint32_t high = read_register(address + 4);
+  write_register(address, static_cast<uint32_t>(base) & ~3u);
+  write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32));
 }
 
 }  // namespace npu::emulator

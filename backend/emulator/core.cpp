@@ -9,6 +9,14 @@
 
 namespace npu::emulator {
 
+namespace {
+
+// Instructions in a row without a call or a wait: far more than any worker between two of them, a
+// fraction of a second of the interpreter.
+constexpr int kMaxStraight = 1 << 24;
+
+}  // namespace
+
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
     : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
   restart();
@@ -30,6 +38,14 @@ bool Core::serial_job() const {
   return functions_[static_cast<size_t>(program_.code[pc_].function)].serial;
 }
 
+void Core::error(ErrorKind kind, const std::string& text) const {
+  fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());
+}
+
+uint32_t Core::status() const {
+  return halted_ ? 0u : 1u | (blocked_ ? 1u << 9 : 0u) | (done_ ? 1u << 20 : 0u);
+}
+
 int32_t Core::load_word(uint32_t address) const {
   int32_t value;
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
@@ -38,16 +54,20 @@ int32_t Core::load_word(uint32_t address) const {
 
 int64_t Core::loop_count(const Instruction& instruction) const {
   switch (instruction.code) {
-    case Instruction::Code::kLoopForever: return -1;
-    case Instruction::Code::kLoopCount: return instruction.value;
-    default: break;
+    case Instruction::Code::kLoopForever:
+      return -1;
+    case Instruction::Code::kLoopCount:
+      return instruction.value;
+    default:
+      break;
   }
   const int32_t count = load_word(static_cast<uint32_t>(instruction.value));
   if (count < 0) {
-    fail(ErrorKind::kKernel,
-         "[%s] loop bound at address %lld is %d; the stream must write a runtime parameter >= 0 "
-         "before the core reads it",
-         name().c_str(), static_cast<long long>(instruction.value), count);
+    error(
+        ErrorKind::kKernel,
+        strf("reads a loop bound of %d at address %lld; the stream must write a runtime parameter "
+             ">= 0 before the core reads it",
+             count, static_cast<long long>(instruction.value)));
   }
   return count;
 }
@@ -68,7 +88,7 @@ bool Core::acquire(const Instruction& instruction) {
   const int wanted = static_cast<int>(instruction.value);
   const bool equal = instruction.code == Instruction::Code::kAcquireEq;
   if (equal ? lock.value != wanted : lock.value < wanted) {
-    lock.waiters.push_back(this);
+    add_waiter(lock.waiters, this);
     blocked_ = &instruction;
     return false;
   }
@@ -80,14 +100,16 @@ bool Core::acquire(const Instruction& instruction) {
 
 void Core::release(const Instruction& instruction) {
   Lock& lock = tile_.locks[static_cast<size_t>(instruction.lock)];
-  lock.value += static_cast<int>(instruction.value);
-  if (lock.value > arch::kMaxLockValue || lock.value < 0) {
-    fail(ErrorKind::kLock,
-         "[%s] releasing lock %d by %lld makes it %d; a lock holds 0..%d, so it is released more "
-         "often than it is acquired",
-         name().c_str(), instruction.lock, static_cast<long long>(instruction.value), lock.value,
-         arch::kMaxLockValue);
+  const int value = lock.value + static_cast<int>(instruction.value);
+  if (value > arch::kMaxLockValue || value < 0) {
+    error(
+        ErrorKind::kLock,
+        strf("releases its lock %d by %lld, which makes it %d; a lock holds 0..%d, so balance its "
+             "acquires and releases",
+             instruction.lock, static_cast<long long>(instruction.value), value,
+             arch::kMaxLockValue));
   }
+  lock.value = value;
   array_.scheduler().wake_all(lock.waiters);
 }
 
@@ -98,7 +120,9 @@ void Core::prepare_call(const Instruction& instruction) {
     KernelArgument argument;
     uint32_t address = 0;
     switch (operand.kind) {
-      case Operand::Kind::kConstant: argument.value = operand.value; break;
+      case Operand::Kind::kConstant:
+        argument.value = operand.value;
+        break;
       case Operand::Kind::kRtp:
         argument.value = load_word(static_cast<uint32_t>(operand.value));
         break;
@@ -117,13 +141,22 @@ void Core::prepare_call(const Instruction& instruction) {
 }
 
 void Core::advance() {
-  if (done_ || calling_) return;
-  while (pc_ < program_.code.size()) {
+  if (done_ || calling_ || halted_) return;
+  for (int straight = 0; pc_ < program_.code.size(); ++straight) {
+    if (straight == kMaxStraight) {
+      error(
+          ErrorKind::kKernel,
+          strf("ran %d instructions of its program without a call or a wait, near instruction %zu; "
+               "check its loop bounds and locks",
+               kMaxStraight, pc_));
+    }
     const Instruction& instruction = program_.code[pc_];
     switch (instruction.code) {
       case Instruction::Code::kLoopForever:
       case Instruction::Code::kLoopCount:
-      case Instruction::Code::kLoopRtp: enter_loop(instruction); continue;
+      case Instruction::Code::kLoopRtp:
+        enter_loop(instruction);
+        continue;
       case Instruction::Code::kEnd: {
         Frame& frame = frames_.back();
         if (frame.left == 0) {
@@ -139,7 +172,9 @@ void Core::advance() {
       case Instruction::Code::kAcquireEq:
         if (!acquire(instruction)) return;
         break;
-      case Instruction::Code::kRelease: release(instruction); break;
+      case Instruction::Code::kRelease:
+        release(instruction);
+        break;
       case Instruction::Code::kAdvance: {
         int& counter = counters_[static_cast<size_t>(instruction.lock)];
         counter = (counter + 1) % static_cast<int>(instruction.value);
@@ -168,6 +203,7 @@ void Core::complete() {
 }
 
 std::string Core::waiting() const {
+  if (halted_) return "is disabled (Core_Control, 0x32000)";
   if (!blocked_) return "";
   const Lock& lock = tile_.locks[static_cast<size_t>(blocked_->lock)];
   const bool equal = blocked_->code == Instruction::Code::kAcquireEq;

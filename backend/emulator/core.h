@@ -7,6 +7,7 @@
 
 #include "emulator/agent.h"
 #include "emulator/tile.h"
+#include "error.h"
 #include "kernel.h"
 #include "program.h"
 
@@ -22,6 +23,8 @@ class Core final : public Agent {
   Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions);
 
   void restart();  // program counter, counters and modes to their reset state
+  void halt(bool halted) { halted_ = halted; }
+  uint32_t status() const;  // the Core_Status register
   void advance() override;
   void execute() override;
   void complete() override;
@@ -33,10 +36,11 @@ class Core final : public Agent {
 
  private:
   struct Frame {
-    int loop;       // index of the loop instruction
-    int64_t left;   // iterations still to run after this one; -1 = forever
+    int loop;      // index of the loop instruction
+    int64_t left;  // iterations still to run after this one; -1 = forever
   };
 
+  [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
   bool acquire(const Instruction& instruction);
   void release(const Instruction& instruction);
   int64_t loop_count(const Instruction& instruction) const;
@@ -50,7 +54,7 @@ class Core final : public Agent {
   std::vector<KernelFunction> functions_;
   CoreState state_;
   size_t pc_ = 0;
-  bool done_ = false, calling_ = false;
+  bool done_ = false, calling_ = false, halted_ = false;
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;

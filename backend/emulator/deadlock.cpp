@@ -27,8 +27,7 @@ std::string Array::blocked_agents() const {
         const std::string why = channel->waiting();
         if (why.empty()) continue;
         const bool telling = t->model.kind == TileKind::kShim ||
-                             channel->direction() == Direction::kMM2S ||
-                             channel->progress().compare(0, 8, "moved 0 ") != 0;
+                             channel->direction() == Direction::kMM2S || channel->has_moved();
         (telling ? first : rest).push_back(channel->name() + " " + why);
       }
     }
@@ -54,8 +53,8 @@ bool somebody_releases(const Array& array, const Tile& owner, int id) {
     if (side != 0 && owner.model.kind != TileKind::kMem) continue;
     const Tile* t = array.find_tile(owner.col + side, owner.row);
     if (!t) continue;
-    const uint32_t named = static_cast<uint32_t>(
-        owner.model.kind == TileKind::kMem ? id + 64 * (1 - side) : id);
+    const uint32_t named =
+        static_cast<uint32_t>(owner.model.kind == TileKind::kMem ? id + 64 * (1 - side) : id);
     for (const BdSlot& slot : t->bds) {
       const arch::Bd bd = arch::decode_bd(t->model.kind, slot.words);
       if (bd.valid && bd.release_value > 0 && bd.release_id == named) return true;
@@ -67,35 +66,73 @@ bool somebody_releases(const Array& array, const Tile& owner, int id) {
 }  // namespace
 
 // Locks that somebody waits for and nothing releases are the commonest cause.
-std::string Array::likely_cause() const {
+std::string Array::likely_cause(Awaited awaited) const {
   for (const auto& t : tiles_) {
     for (size_t id = 0; id < t->locks.size(); ++id) {
       if (t->locks[id].waiters.empty() || somebody_releases(*this, *t, static_cast<int>(id))) {
         continue;
       }
+      const bool no_program = t->model.kind == TileKind::kCore && !t->core;
       return strf(
-          "\nlikely cause: %s waits for lock %zu of %s, which no core program and no BD releases",
-          t->locks[id].waiters.front()->name().c_str(), id, t->name().c_str());
+          "\nlikely cause: %s waits for lock %zu of %s, which no core program and no BD releases%s",
+          t->locks[id].waiters.front()->name().c_str(), id, t->name().c_str(),
+          no_program ? "; this core has no program, attach one" : "");
     }
   }
-  for (const auto& t : tiles_) {
-    if (t->model.kind != TileKind::kShim) continue;
-    for (const auto& channel : t->channels[static_cast<size_t>(Direction::kS2MM)]) {
-      if (!channel->idle() && !channel->waiting().empty()) {
+  for (const Direction direction : {Direction::kS2MM, Direction::kMM2S}) {
+    for (const auto& t : tiles_) {
+      if (t->model.kind != TileKind::kShim) continue;
+      for (const auto& channel : t->channels[static_cast<size_t>(direction)]) {
+        if (channel->idle() || channel->waiting().empty()) continue;
+        if (direction == Direction::kS2MM) {
+          return strf(
+              "\nlikely cause: %s has not received all its data: the stream pushed too little "
+              "input, "
+              "its length does not match what the array produces, or a core has no program",
+              channel->name().c_str());
+        }
         return strf(
-            "\nlikely cause: %s has not received all its data: the stream pushed too little input, "
-            "its length does not match what the array produces, or a core has no program",
+            "\nlikely cause: nobody takes the rest of what %s sends: the receiver's tasks are too "
+            "short or missing, or a core that should consume has no program (streams hold no words "
+            "between DMAs here)",
             channel->name().c_str());
       }
     }
+  }
+  if (awaited == Awaited::kRegister) {
+    return "\nlikely cause: nothing that is still running changes this register to that value; "
+           "check "
+           "the address, the mask, and that the value has no bits outside the mask";
   }
   return "\nlikely cause: no task that issues this token is pending; check the token bit of the "
          "queue push and the channel the stream waits on";
 }
 
-void Array::deadlock(const std::string& what) {
-  fail(ErrorKind::kDeadlock, "[submit] deadlock: %s, and nobody can progress:%s%s", what.c_str(),
-       blocked_agents().c_str(), likely_cause().c_str());
+void Array::deadlock(Awaited awaited, const std::string& what) {
+  fail(ErrorKind::kDeadlock, "[%s] deadlock: it waits for %s, and nobody can progress:%s%s",
+       who().c_str(), what.c_str(), blocked_agents().c_str(), likely_cause(awaited).c_str());
+}
+
+// Agents that keep each other going without an end: the hardware would run for ever, too.
+void Array::endless() {
+  std::string busy;
+  int count = 0;
+  for (const auto& t : tiles_) {
+    if (t->core && t->core->waiting().empty() && count++ < 8) busy += "\n  " + t->core->name();
+    for (const auto& side : t->channels) {
+      for (const auto& channel : side) {
+        if (!channel->idle() && count++ < 8) {
+          busy += "\n  " + channel->name() + " " + channel->progress();
+        }
+      }
+    }
+  }
+  fail(
+      operation_ ? ErrorKind::kDeadlock : ErrorKind::kUnfinished,
+      "[%s] the array keeps working without an end in sight: nothing the stream waits for happened "
+      "in %llu units of work. Give its loops a lock that somebody has to release:%s%s",
+      who().c_str(), static_cast<unsigned long long>(patience_), busy.c_str(),
+      count > 8 ? strf("\n  ... and %d more", count - 8).c_str() : "");
 }
 
 // A shim transfer that is not complete when the stream ends would outlive its host buffers.
@@ -105,12 +142,12 @@ void Array::check_finished() {
     for (const auto& side : t->channels) {
       for (const auto& channel : side) {
         if (channel->idle()) continue;
+        const std::string why = channel->waiting();
         fail(ErrorKind::kUnfinished,
              "[submit] the stream ended while %s has tasks pending (%s); its host buffer would be "
              "released under it. Wait for its token, and check that the array produces or takes "
              "all its data:%s",
-             channel->name().c_str(),
-             channel->waiting().empty() ? "queued" : channel->waiting().c_str(),
+             channel->name().c_str(), why.empty() ? "queued" : why.c_str(),
              blocked_agents().c_str());
       }
     }

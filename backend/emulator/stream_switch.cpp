@@ -1,5 +1,6 @@
-// Routes through the stream switches, found from the switch registers alone (hardware.md section 3):
-// circuit-switched masters name a slave; packet-switched slaves match the header and pick an arbiter.
+// Routes through the stream switches, found from the switch registers alone (hardware.md section
+// 3): circuit-switched masters name a slave; packet-switched slaves match the header and pick an
+// arbiter.
 #include <cassert>
 
 #include "emulator/array.h"
@@ -21,15 +22,13 @@ struct PortRange {
 };
 
 // Port numbers of each bundle; aie-rt order (hardware.md 3.2).
-constexpr PortRange kCoreMaster[] = {{Side::kCore, 0, 1},  {Side::kDma, 1, 2},
-                                     {Side::kControl, 3, 1}, {Side::kOther, 4, 1},
-                                     {Side::kSouth, 5, 4}, {Side::kWest, 9, 4},
-                                     {Side::kNorth, 13, 6}, {Side::kEast, 19, 4}};
-constexpr PortRange kCoreSlave[] = {{Side::kCore, 0, 1},  {Side::kDma, 1, 2},
-                                    {Side::kControl, 3, 1}, {Side::kOther, 4, 1},
-                                    {Side::kSouth, 5, 6}, {Side::kWest, 11, 4},
-                                    {Side::kNorth, 15, 4}, {Side::kEast, 19, 4},
-                                    {Side::kOther, 23, 2}};
+constexpr PortRange kCoreMaster[] = {
+    {Side::kCore, 0, 1},  {Side::kDma, 1, 2},  {Side::kControl, 3, 1}, {Side::kOther, 4, 1},
+    {Side::kSouth, 5, 4}, {Side::kWest, 9, 4}, {Side::kNorth, 13, 6},  {Side::kEast, 19, 4}};
+constexpr PortRange kCoreSlave[] = {
+    {Side::kCore, 0, 1},   {Side::kDma, 1, 2},   {Side::kControl, 3, 1},
+    {Side::kOther, 4, 1},  {Side::kSouth, 5, 6}, {Side::kWest, 11, 4},
+    {Side::kNorth, 15, 4}, {Side::kEast, 19, 4}, {Side::kOther, 23, 2}};
 constexpr PortRange kMemMaster[] = {
     {Side::kDma, 0, 6}, {Side::kControl, 6, 1}, {Side::kSouth, 7, 4}, {Side::kNorth, 11, 6}};
 constexpr PortRange kMemSlave[] = {{Side::kDma, 0, 6},
@@ -40,16 +39,18 @@ constexpr PortRange kMemSlave[] = {{Side::kDma, 0, 6},
 constexpr PortRange kShimMaster[] = {{Side::kControl, 0, 1}, {Side::kOther, 1, 1},
                                      {Side::kSouth, 2, 6},   {Side::kWest, 8, 4},
                                      {Side::kNorth, 12, 6},  {Side::kEast, 18, 4}};
-constexpr PortRange kShimSlave[] = {{Side::kControl, 0, 1}, {Side::kOther, 1, 1},
-                                    {Side::kSouth, 2, 8},   {Side::kWest, 10, 4},
-                                    {Side::kNorth, 14, 4},  {Side::kEast, 18, 4},
-                                    {Side::kOther, 22, 1}};
+constexpr PortRange kShimSlave[] = {
+    {Side::kControl, 0, 1}, {Side::kOther, 1, 1}, {Side::kSouth, 2, 8}, {Side::kWest, 10, 4},
+    {Side::kNorth, 14, 4},  {Side::kEast, 18, 4}, {Side::kOther, 22, 1}};
 
 std::span<const PortRange> ranges(TileKind kind, bool master) {
   switch (kind) {
-    case TileKind::kShim: return master ? std::span<const PortRange>(kShimMaster) : kShimSlave;
-    case TileKind::kMem: return master ? std::span<const PortRange>(kMemMaster) : kMemSlave;
-    case TileKind::kCore: break;
+    case TileKind::kShim:
+      return master ? std::span<const PortRange>(kShimMaster) : kShimSlave;
+    case TileKind::kMem:
+      return master ? std::span<const PortRange>(kMemMaster) : kMemSlave;
+    case TileKind::kCore:
+      break;
   }
   return master ? std::span<const PortRange>(kCoreMaster) : kCoreSlave;
 }
@@ -77,36 +78,44 @@ int port_number(TileKind kind, bool master, Side side, int lane) {
 
 const char* side_name(Side side) {
   switch (side) {
-    case Side::kDma: return "DMA";
-    case Side::kSouth: return "South";
-    case Side::kWest: return "West";
-    case Side::kNorth: return "North";
-    case Side::kEast: return "East";
-    case Side::kControl: return "TileControl";
-    case Side::kCore: return "Core";
-    case Side::kOther: break;
+    case Side::kDma:
+      return "DMA";
+    case Side::kSouth:
+      return "South";
+    case Side::kWest:
+      return "West";
+    case Side::kNorth:
+      return "North";
+    case Side::kEast:
+      return "East";
+    case Side::kControl:
+      return "TileControl";
+    case Side::kCore:
+      return "Core";
+    case Side::kOther:
+      break;
   }
   return "port";
 }
 
-int port_count(TileKind kind, bool master) {
+}  // namespace
+
+int switch_ports(TileKind kind, bool master) {
   const PortRange& last = ranges(kind, master).back();
   return last.first + last.count;
 }
 
+namespace {
+
 // Depth-first walk from a slave port to every S2MM channel it feeds.
 class Tracer {
  public:
-  Tracer(Array& array, uint32_t header, const std::string& who)
-      : array_(array), header_(header), who_(who) {}
+  Tracer(Array& array, const Channel& sender, uint32_t header)
+      : array_(array), sender_(sender), header_(header) {}
 
   void slave(Tile& tile, int port, bool keeps_header) {
-    if (++hops_ > kMaxHops) {
-      fail(ErrorKind::kNoConsumer, "[%s] its route is a loop through %s", who_.c_str(),
-           tile.name().c_str());
-    }
-    const uint32_t config = tile.stream_switch.slave[static_cast<size_t>(port)];
     const Port where = port_of(tile.model.kind, false, port);
+    const uint32_t config = tile.stream_switch.slave[static_cast<size_t>(port)];
     if (!(config >> 31)) {
       dead_end(tile, strf("slave port %s %d is not enabled", side_name(where.side), where.lane));
     }
@@ -114,7 +123,8 @@ class Tracer {
     bool any = false;
     int arbiter = -1, msel = -1;
     if (packet) match(tile, port, &arbiter, &msel);
-    for (int m = 0; m < port_count(tile.model.kind, true); ++m) {
+    if (packet) hold(tile, arbiter);
+    for (int m = 0; m < switch_ports(tile.model.kind, true); ++m) {
       const uint32_t master = tile.stream_switch.master[static_cast<size_t>(m)];
       if (!(master >> 31) || (master >> 30 & 1) != packet) continue;
       if (packet ? static_cast<int>(master & 7) != arbiter || !(master >> (3 + msel) & 1)
@@ -125,22 +135,21 @@ class Tracer {
       const bool drops = packet && (master >> 7 & 1);
       follow(tile, m, keeps_header && !drops);
     }
-    if (packet && any) route.arbiters.push_back({&tile, arbiter});
     if (!any) {
-      dead_end(tile, strf("no master port takes slave port %s %d", side_name(where.side),
-                          where.lane));
+      dead_end(tile,
+               strf("no master port takes slave port %s %d", side_name(where.side), where.lane));
     }
   }
 
   Route route;
 
  private:
-  static constexpr int kMaxHops = 512;
-
   [[noreturn]] void dead_end(const Tile& tile, const std::string& why) {
-    fail(ErrorKind::kNoConsumer,
-         "[%s] its stream ends in %s, where %s; every branch of a route must reach an S2MM channel",
-         who_.c_str(), tile.name().c_str(), why.c_str());
+    sender_.error(
+        ErrorKind::kNoConsumer,
+        strf("sends on a route that ends in %s, where %s; every branch must reach an S2MM "
+             "channel",
+             tile.name().c_str(), why.c_str()));
   }
 
   void match(Tile& tile, int port, int* arbiter, int* msel) {
@@ -157,39 +166,61 @@ class Tracer {
                         where.lane, header_ & 0x1F));
   }
 
+  // A packet that meets an arbiter it already holds would wait for itself. This also ends every loop:
+  // a slave port is fed by one master, and that by one slave port or one arbiter, so a walk can come
+  // to a port twice only by way of an arbiter.
+  void hold(Tile& tile, int arbiter) {
+    for (const auto& [other, number] : route.arbiters) {
+      if (other != &tile || number != arbiter) continue;
+      sender_.error(ErrorKind::kNoConsumer,
+                    strf("sends packets on a route that meets itself at arbiter %d of %s (a loop, or "
+                         "branches that join); separate them",
+                         arbiter, tile.name().c_str()));
+    }
+    route.arbiters.push_back({&tile, arbiter});
+  }
+
   void follow(Tile& tile, int master, bool keeps_header) {
     const Port out = port_of(tile.model.kind, true, master);
     int col = tile.col, row = tile.row;
     Side enters = Side::kOther;
     switch (out.side) {
-      case Side::kDma: return sink(tile, out.lane, keeps_header);
+      case Side::kDma:
+        return sink(tile, out.lane, keeps_header);
       case Side::kSouth:
         if (tile.model.kind == TileKind::kShim) return shim_sink(tile, out.lane, keeps_header);
         --row;
         enters = Side::kNorth;
         break;
-      case Side::kNorth: ++row, enters = Side::kSouth; break;
-      case Side::kWest: --col, enters = Side::kEast; break;
-      case Side::kEast: ++col, enters = Side::kWest; break;
+      case Side::kNorth:
+        ++row, enters = Side::kSouth;
+        break;
+      case Side::kWest:
+        --col, enters = Side::kEast;
+        break;
+      case Side::kEast:
+        ++col, enters = Side::kWest;
+        break;
       case Side::kControl:
       case Side::kCore:
       case Side::kOther:
-        fail(ErrorKind::kUnsupported,
-             "[%s] its stream reaches the %s %d port of %s; only DMA channels are modelled as "
-             "consumers",
-             who_.c_str(), side_name(out.side), out.lane, tile.name().c_str());
+        sender_.error(
+            ErrorKind::kUnsupported,
+            strf("sends on a route that reaches the %s %d port of %s; only DMA channels are "
+                 "modelled as consumers",
+                 side_name(out.side), out.lane, tile.name().c_str()));
     }
-    if (!array_.find_tile(col, row)) {
-      dead_end(tile, strf("master port %s %d leads out of the array", side_name(out.side),
-                          out.lane));
+    Tile* next = array_.find_tile(col, row);
+    if (!next) {
+      dead_end(tile,
+               strf("master port %s %d leads out of the array", side_name(out.side), out.lane));
     }
-    Tile& next = array_.tile(col, row);
-    const int port = port_number(next.model.kind, false, enters, out.lane);
+    const int port = port_number(next->model.kind, false, enters, out.lane);
     if (port < 0) {
       dead_end(tile, strf("master port %s %d has no counterpart in %s", side_name(out.side),
-                          out.lane, next.name().c_str()));
+                          out.lane, next->name().c_str()));
     }
-    slave(next, port, keeps_header);
+    slave(*next, port, keeps_header);
   }
 
   void sink(Tile& tile, int channel, bool keeps_header) {
@@ -207,16 +238,16 @@ class Tracer {
   }
 
   Array& array_;
+  const Channel& sender_;
   uint32_t header_;
-  const std::string& who_;
-  int hops_ = 0;
 };
 
 }  // namespace
 
-Route Array::trace(Tile& tile, int slave_port, uint32_t header, const std::string& who) {
-  Tracer tracer(*this, header, who);
-  tracer.slave(tile, slave_port, true);
+Route Array::trace(const Channel& sender, int slave_port, uint32_t header) {
+  Tracer tracer(*this, sender, header);
+  Tile& start = tile(sender.tile().col, sender.tile().row);
+  tracer.slave(start, slave_port, true);
   return std::move(tracer.route);
 }
 

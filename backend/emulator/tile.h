@@ -14,6 +14,7 @@
 #include "arch/device_model.h"
 #include "emulator/agent.h"
 #include "emulator/walk.h"
+#include "error.h"
 
 namespace npu::emulator {
 
@@ -39,6 +40,9 @@ struct StreamSwitch {
   std::array<WaitList, kArbiters> waiters;
 };
 
+// Number of master or slave ports of a tile's switch (stream_switch.cpp).
+int switch_ports(arch::TileKind kind, bool master);
+
 // A BD's register words with their decoded form kept beside them.
 struct BdSlot {
   std::array<uint32_t, 8> words{};
@@ -58,7 +62,8 @@ struct Route {
   std::vector<std::pair<Tile*, int>> arbiters;
 };
 
-// One DMA channel. An MM2S channel moves data; an S2MM channel only offers room for it.
+// One DMA channel. An MM2S channel moves data; an S2MM channel only offers room for it. Tasks, BDs
+// and locks: dma.cpp; routes, packets and moves: dma_stream.cpp.
 class Channel final : public Agent {
  public:
   Channel(Array& array, Tile& tile, arch::Direction direction, int index);
@@ -66,13 +71,13 @@ class Channel final : public Agent {
   void push(uint32_t queue_word);  // a write to the task-queue register
   uint32_t control = 0;            // the control register
   uint32_t status() const;         // the status register
-  void reset();                    // drops queue and running task
+  void reset();                    // drops queue, running task and packet
   bool idle() const { return !active_ && queued_ == 0; }
-  bool queue_full() const { return queued_ == arch::kTaskQueueDepth; }
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
-  // "moved 12 of 512 words of BD 3" — empty when idle.
+  // "moved 12 of 512 words of BD 3" - empty when idle.
   std::string progress() const;
+  bool has_moved() const { return left_ != total_; }  // part of the running BD
 
   void advance() override;
   void execute() override;
@@ -83,6 +88,8 @@ class Channel final : public Agent {
   const Tile& tile() const { return tile_; }
   arch::Direction direction() const { return direction_; }
   int index() const { return index_; }
+  // An error of what this channel was told to do: "[submit] <name> <text>".
+  [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
 
  private:
   enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy };
@@ -92,21 +99,30 @@ class Channel final : public Agent {
     bool token = false;
   };
 
+  // dma.cpp
   bool start_task();
   void start_bd(int bd);
   bool acquire();
   void begin_transfer();
+  void check_padding() const;
   void finish_bd();
   void release_lock();
-  void accepted(uint64_t words);   // S2MM: the mover delivered words
-  bool open_route();               // MM2S: false while an arbiter is taken
+  void accepted(uint64_t words);                         // S2MM: the mover delivered words
+  Tile* lock_owner(uint32_t id, uint32_t* local) const;  // null where the id reaches no lock
+  Lock& lock_of(uint32_t id, const char* what) const;
+  std::string lock_name(uint32_t id) const;
+  std::byte* resolve(uint64_t* words);
+  std::byte* resolve_host(uint64_t* words);
+  bool chain_contains(int start, int bd) const;
+  void check_modes() const;
+  // dma_stream.cpp
+  int slave_port() const;
+  bool open_route();  // MM2S: false while an arbiter is taken
+  bool take_arbiters(const Route& route);
   void close_packet();
   bool sinks_ready(uint64_t* words);
   uint32_t packet_header() const;
-  Lock& lock_of(uint32_t id, const char* what, std::string* label) const;
-  std::byte* resolve(uint64_t* words);
-  bool chain_contains(int start, int bd) const;
-  void check_modes() const;
+  void move_header();
 
   Array& array_;
   Tile& tile_;
@@ -118,6 +134,7 @@ class Channel final : public Agent {
   bool active_ = false;
   Task task_;
   int repeats_left_ = 0;
+  int bds_in_pass_ = 0;  // BDs finished since the start of the chain
   State state_ = State::kIdle;
   int bd_id_ = 0;
   arch::Bd bd_;  // latched when the BD starts
@@ -131,9 +148,12 @@ class Channel final : public Agent {
   bool header_pending_ = false;
   uint32_t header_ = 0;
   uint64_t move_words_ = 0;  // words of the posted job
+  // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
+  const Channel* blocked_sink_ = nullptr;
+  Tile* blocked_tile_ = nullptr;
+  int blocked_arbiter_ = 0;
   // S2MM: senders blocked until this channel is ready again.
   WaitList senders_;
-  std::string blocked_on_;
 };
 
 struct Tile {
@@ -156,7 +176,7 @@ struct Tile {
   std::array<std::vector<std::unique_ptr<Channel>>, 2> channels;  // [direction][index]
   StreamSwitch stream_switch;
   uint32_t shim_mux = 0, shim_demux = 0;
-  std::array<uint32_t, 6> pad_value{};         // memtile MM2S constants (npu2)
+  std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
   std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
   std::unique_ptr<Core> core;
 };

@@ -10,7 +10,8 @@ namespace npu::emulator {
 
 namespace {
 
-// Counts per dimension for a pattern of `words` words; the first unwrapped dimension takes the rest.
+// Counts per dimension for a pattern of `words` words; the first unwrapped dimension takes the
+// rest.
 struct Counts {
   std::array<uint64_t, 4> count{1, 1, 1, 1};
   int used = 1;
@@ -42,29 +43,11 @@ uint64_t max_offset(const arch::Bd& bd, const Counts& c, int d, uint64_t words) 
   return std::max(tail, (last - 1) * step + max_offset(bd, c, d - 1, below));
 }
 
-template <size_t kBytes>
-void copy_fixed(std::byte* to, const std::byte* from) {
-  std::memcpy(to, from, kBytes);
-}
-
 }  // namespace
-
-uint64_t data_words(const arch::Bd& bd, int dims) {
-  uint64_t padded = 1, data = 1;
-  bool any = false;
-  for (size_t d = 0; d < 3; ++d) {
-    const uint64_t wrap = d + 1 < static_cast<size_t>(dims) && bd.wrap[d] ? bd.wrap[d] : 1;
-    padded *= wrap + bd.pad_before[d] + bd.pad_after[d];
-    data *= wrap;
-    any |= bd.pad_before[d] || bd.pad_after[d];
-  }
-  return any ? bd.length / padded * data : bd.length;
-}
 
 uint64_t last_offset(const arch::Bd& bd, int dims, uint64_t words) {
   const Counts c = counts_of(bd, dims, words);
-  return uint64_t{bd.iteration_current} * bd.iteration_step +
-         max_offset(bd, c, c.used - 1, words);
+  return uint64_t{bd.iteration_current} * bd.iteration_step + max_offset(bd, c, c.used - 1, words);
 }
 
 Walk::Walk(std::byte* base, const arch::Bd& bd, int dims) : base_(base) {
@@ -108,18 +91,6 @@ void Walk::next_run() {
   }
 }
 
-// Calls move(address, words) for each contiguous piece of the next `words` words.
-template <typename Move>
-void Walk::visit(uint64_t words, Move move) {
-  while (words > 0) {
-    const uint64_t n = std::min(words, run_ - in_run_);
-    move(base_ + (offset_ + static_cast<int64_t>(in_run_)) * 4, n);
-    words -= n;
-    in_run_ += n;
-    if (in_run_ == run_) next_run();
-  }
-}
-
 std::byte* Walk::take_contiguous(uint64_t words) {
   if (run_ - in_run_ < words) return nullptr;
   std::byte* address = base_ + (offset_ + static_cast<int64_t>(in_run_)) * 4;
@@ -130,15 +101,12 @@ std::byte* Walk::take_contiguous(uint64_t words) {
 
 namespace {
 
-// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).
+// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them). Memory and linear
+// side may overlap when one host buffer is both source and destination, hence memmove.
 template <bool kGather, size_t kBytes>
 void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows) {
   for (uint64_t r = 0; r < rows; ++r) {
-    if constexpr (kGather) {
-      copy_fixed<kBytes>(linear, memory);
-    } else {
-      copy_fixed<kBytes>(memory, linear);
-    }
+    std::memmove(kGather ? linear : memory, kGather ? memory : linear, kBytes);
     memory += stride_bytes;
     linear += kBytes;
   }
@@ -148,25 +116,39 @@ template <bool kGather>
 bool copy_rows_any(uint64_t run_bytes, std::byte* memory, int64_t stride, std::byte* linear,
                    uint64_t rows) {
   switch (run_bytes) {
-    case 4: copy_rows<kGather, 4>(memory, stride, linear, rows); return true;
-    case 8: copy_rows<kGather, 8>(memory, stride, linear, rows); return true;
-    case 16: copy_rows<kGather, 16>(memory, stride, linear, rows); return true;
-    case 32: copy_rows<kGather, 32>(memory, stride, linear, rows); return true;
-    case 64: copy_rows<kGather, 64>(memory, stride, linear, rows); return true;
-    case 128: copy_rows<kGather, 128>(memory, stride, linear, rows); return true;
-    default: return false;
+    case 4:
+      copy_rows<kGather, 4>(memory, stride, linear, rows);
+      return true;
+    case 8:
+      copy_rows<kGather, 8>(memory, stride, linear, rows);
+      return true;
+    case 16:
+      copy_rows<kGather, 16>(memory, stride, linear, rows);
+      return true;
+    case 32:
+      copy_rows<kGather, 32>(memory, stride, linear, rows);
+      return true;
+    case 64:
+      copy_rows<kGather, 64>(memory, stride, linear, rows);
+      return true;
+    case 128:
+      copy_rows<kGather, 128>(memory, stride, linear, rows);
+      return true;
+    default:
+      return false;
   }
 }
 
 }  // namespace
 
-void Walk::gather(std::byte* to, uint64_t words) {
+template <bool kGather>
+void Walk::copy(std::byte* linear, uint64_t words) {
   while (words > 0) {
     // Whole runs along the innermost stride at once, when the position allows it.
     if (dims_ > 0 && in_run_ == 0 && words >= run_) {
       const uint64_t rows = std::min(count_[0] - index_[0], words / run_);
-      if (copy_rows_any<true>(run_ * 4, base_ + offset_ * 4, stride_[0] * 4, to, rows)) {
-        to += rows * run_ * 4;
+      if (copy_rows_any<kGather>(run_ * 4, base_ + offset_ * 4, stride_[0] * 4, linear, rows)) {
+        linear += rows * run_ * 4;
         words -= rows * run_;
         index_[0] += rows - 1;
         offset_ += static_cast<int64_t>(rows - 1) * stride_[0];
@@ -174,36 +156,95 @@ void Walk::gather(std::byte* to, uint64_t words) {
         continue;
       }
     }
-    const uint64_t piece = std::min(words, run_ - in_run_);
-    visit(piece, [&](std::byte* from, uint64_t n) {
-      std::memcpy(to, from, n * 4);
-      to += n * 4;
-    });
-    words -= piece;
+    const uint64_t n = std::min(words, run_ - in_run_);
+    std::byte* memory = base_ + (offset_ + static_cast<int64_t>(in_run_)) * 4;
+    std::memmove(kGather ? linear : memory, kGather ? memory : linear, n * 4);
+    linear += n * 4;
+    words -= n;
+    in_run_ += n;
+    if (in_run_ == run_) next_run();
   }
 }
 
+void Walk::gather(std::byte* to, uint64_t words) { copy<true>(to, words); }
+
 void Walk::scatter(const std::byte* from, uint64_t words) {
-  while (words > 0) {
-    if (dims_ > 0 && in_run_ == 0 && words >= run_) {
-      const uint64_t rows = std::min(count_[0] - index_[0], words / run_);
-      if (copy_rows_any<false>(run_ * 4, base_ + offset_ * 4, stride_[0] * 4,
-                               const_cast<std::byte*>(from), rows)) {
-        from += rows * run_ * 4;
-        words -= rows * run_;
-        index_[0] += rows - 1;
-        offset_ += static_cast<int64_t>(rows - 1) * stride_[0];
-        next_run();
-        continue;
+  copy<false>(const_cast<std::byte*>(from), words);
+}
+
+namespace {
+
+// The dimensions of a padded BD: those below `outer` wrap and may be padded, `outer` never wraps.
+struct Padded {
+  size_t outer = 3;
+  std::array<uint64_t, 3> size{1, 1, 1}, total{1, 1, 1};  // words, rows, planes; without/with pad
+  uint64_t block = 1, data = 1;                           // words per step of `outer`
+};
+
+Padded padded_dims(const arch::Bd& bd) {
+  Padded p;
+  for (size_t d = 0; d < 3; ++d) {
+    if (bd.wrap[d] == 0) {
+      p.outer = d;
+      break;
+    }
+    p.size[d] = bd.wrap[d];
+    p.total[d] = p.size[d] + bd.pad_before[d] + bd.pad_after[d];
+    p.data *= p.size[d];
+    p.block *= p.total[d];
+  }
+  return p;
+}
+
+}  // namespace
+
+bool has_padding(const arch::Bd& bd) {
+  for (size_t d = 0; d < 3; ++d) {
+    if (bd.pad_before[d] || bd.pad_after[d]) return true;
+  }
+  return false;
+}
+
+const char* padding_problem(const arch::Bd& bd) {
+  const Padded p = padded_dims(bd);
+  for (size_t d = p.outer; d < 3; ++d) {
+    if (bd.pad_before[d] || bd.pad_after[d]) {
+      return "is in or above a dimension that never wraps; give every padded dimension a wrap";
+    }
+  }
+  if (bd.length % p.block != 0) {
+    return "does not divide its length; the length counts data and pad words of whole blocks";
+  }
+  return nullptr;
+}
+
+uint64_t data_words(const arch::Bd& bd) {
+  if (!has_padding(bd)) return bd.length;
+  const Padded p = padded_dims(bd);
+  return bd.length / p.block * p.data;
+}
+
+std::vector<std::byte> padded_stream(const arch::Bd& bd, const std::byte* base, uint32_t pad) {
+  const Padded p = padded_dims(bd);
+  std::vector<std::byte> out(uint64_t{bd.length} * 4);
+  std::byte* to = out.data();
+  const uint64_t start = uint64_t{bd.iteration_current} * bd.iteration_step;
+  for (uint64_t o = 0; o < bd.length / p.block; ++o) {
+    for (uint64_t i2 = 0; i2 < p.total[2]; ++i2) {
+      for (uint64_t i1 = 0; i1 < p.total[1]; ++i1) {
+        for (uint64_t i0 = 0; i0 < p.total[0]; ++i0, to += 4) {
+          // Wraps to huge in the pad before the data.
+          const uint64_t c0 = i0 - bd.pad_before[0], c1 = i1 - bd.pad_before[1],
+                         c2 = i2 - bd.pad_before[2];
+          const bool inside = c0 < p.size[0] && c1 < p.size[1] && c2 < p.size[2];
+          const uint64_t word =
+              start + o * bd.step[p.outer] + c2 * bd.step[2] + c1 * bd.step[1] + c0 * bd.step[0];
+          std::memcpy(to, inside ? base + word * 4 : reinterpret_cast<const std::byte*>(&pad), 4);
+        }
       }
     }
-    const uint64_t piece = std::min(words, run_ - in_run_);
-    visit(piece, [&](std::byte* to, uint64_t n) {
-      std::memcpy(to, from, n * 4);
-      from += n * 4;
-    });
-    words -= piece;
   }
+  return out;
 }
 
 }  // namespace npu::emulator

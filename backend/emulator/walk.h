@@ -1,17 +1,23 @@
-// The address generator of a DMA BD: which words of a memory, in stream order. Transfers are done in
-// bulk: a walk hands out contiguous runs, and copies are specialised for the common run lengths.
+// The address generator of a DMA BD: which words of a memory, in stream order. Transfers are done
+// in bulk: a walk hands out contiguous runs, and copies are specialised for the common run lengths.
 #pragma once
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "arch/bd.h"
 
 namespace npu::emulator {
 
-// Number of memory words a BD touches: its length less the padding (memtile MM2S).
-uint64_t data_words(const arch::Bd& bd, int dims);
+// Padding (memtile MM2S, hardware.md 2.4): whether a BD has any; what is wrong with it, or null;
+// the stream words of the BD over memory at `base`, with `pad` for the words around the data.
+bool has_padding(const arch::Bd& bd);
+const char* padding_problem(const arch::Bd& bd);
+std::vector<std::byte> padded_stream(const arch::Bd& bd, const std::byte* base, uint32_t pad);
+// Number of memory words a BD touches: its length less the padding.
+uint64_t data_words(const arch::Bd& bd);
 // Largest word offset (from the base) touched by `words` words, iteration included.
 uint64_t last_offset(const arch::Bd& bd, int dims, uint64_t words);
 
@@ -31,8 +37,8 @@ class Walk {
   std::byte* take_contiguous(uint64_t words);
 
  private:
-  template <typename Move>
-  void visit(uint64_t words, Move move);
+  template <bool kGather>
+  void copy(std::byte* linear, uint64_t words);
   void next_run();
 
   std::byte* base_ = nullptr;
@@ -41,8 +47,8 @@ class Walk {
   std::array<uint64_t, 4> count_{};
   std::array<int64_t, 4> stride_{};  // words
   std::array<uint64_t, 4> index_{};
-  int64_t offset_ = 0;  // of the current run, words
-  uint64_t in_run_ = 0; // words of the current run already handed out
+  int64_t offset_ = 0;   // of the current run, words
+  uint64_t in_run_ = 0;  // words of the current run already handed out
 };
 
 }  // namespace npu::emulator

@@ -119,7 +119,7 @@ void init_emulator(nb::module_& m) {
            })
       .def("read_register",
            [](emulator::Array& self, uint32_t address) {
-             return self.read_register(address, "read_register");
+             return self.read_register(address);
            })
       .def("read_memory", [](emulator::Array& self, int col, int row, uint32_t offset,
                              uint32_t bytes) {

@@ -1,0 +1,186 @@
+// The stream side of DMA channels: an MM2S channel pairs with every S2MM channel its route reaches
+// and moves as many words at once as all of them have room for. Streams hold no words of their own:
+// the FIFOs of switches and DMAs (a few words per hop) are not modelled, so a BD's data leaves its
+// memory only when every receiver runs a BD with room for it. A program that needs that slack to
+// progress deadlocks here; one that runs here does not need it.
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "emulator/array.h"
+#include "emulator/tile.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+using arch::Direction;
+using arch::TileKind;
+
+namespace {
+
+void count_bytes(RunReport& report, const Channel& channel, uint64_t bytes) {
+  const bool read = channel.direction() == Direction::kMM2S;
+  switch (channel.tile().model.kind) {
+    case TileKind::kShim:
+      (read ? report.shim_read_bytes : report.shim_write_bytes) += bytes;
+      break;
+    case TileKind::kMem:
+      (read ? report.memtile_read_bytes : report.memtile_write_bytes) += bytes;
+      break;
+    case TileKind::kCore:
+      (read ? report.core_read_bytes : report.core_write_bytes) += bytes;
+      break;
+  }
+}
+
+}  // namespace
+
+uint32_t Channel::packet_header() const {
+  uint32_t word = bd_.packet_id | bd_.packet_type << 12 | static_cast<uint32_t>(tile_.row) << 16 |
+                  static_cast<uint32_t>(tile_.col) << 21;
+  if (__builtin_popcount(word) % 2 == 0) word |= 1u << 31;  // odd parity
+  return word;
+}
+
+// The switch slave port an MM2S channel drives (hardware.md 3.2, 3.3).
+int Channel::slave_port() const {
+  if (tile_.model.kind == TileKind::kMem) return index_;
+  if (tile_.model.kind == TileKind::kCore) return 1 + index_;
+  const int field = index_ == 0 ? 10 : 14;  // mux select of South3 / South7
+  if ((tile_.shim_mux >> field & 3) != 1) {
+    error(ErrorKind::kNoConsumer,
+          strf("sends, but the shim mux (0x1F000 = 0x%08x) does not connect it to the switch; set "
+               "bits [%d:%d] to 1",
+               tile_.shim_mux, field + 1, field));
+  }
+  return 2 + (index_ == 0 ? 3 : 7);
+}
+
+bool Channel::take_arbiters(const Route& route) {
+  for (const auto& [tile, arbiter] : route.arbiters) {
+    StreamSwitch& sw = tile->stream_switch;
+    const size_t a = static_cast<size_t>(arbiter);
+    if (!sw.holder[a] || sw.holder[a] == this) continue;
+    add_waiter(sw.waiters[a], this);
+    blocked_tile_ = tile;
+    blocked_arbiter_ = arbiter;
+    return false;
+  }
+  blocked_tile_ = nullptr;
+  for (const auto& [tile, arbiter] : route.arbiters) {
+    tile->stream_switch.holder[static_cast<size_t>(arbiter)] = this;
+  }
+  return true;
+}
+
+// A packet keeps its route until its TLAST, across BDs that suppress it. All arbiters on the way
+// are taken together; the hardware takes them one by one as the header travels.
+bool Channel::open_route() {
+  if (in_packet_) return true;
+  if (route_open_ && !bd_.packet_enable && route_epoch_ == array_.switch_epoch()) return true;
+  uint32_t header = packet_header();
+  if (!bd_.packet_enable) {  // on a packet-switched route the first word of the data is the header
+    Walk peek = walk_;
+    peek.gather(reinterpret_cast<std::byte*>(&header), 1);
+  }
+  Route route = array_.trace(*this, slave_port(), header);
+  if (!take_arbiters(route)) return false;
+  const bool header_in_data = !bd_.packet_enable && !route.arbiters.empty();
+  route_ = std::move(route);
+  route_open_ = true;
+  route_epoch_ = array_.switch_epoch();
+  in_packet_ = bd_.packet_enable || header_in_data;
+  header_pending_ = false;
+  if (in_packet_) {
+    header_ = header;
+    if (header_in_data) {
+      std::byte skipped[4];
+      walk_.gather(skipped, 1);
+      --left_;
+      count_bytes(array_.report(), *this, 4);
+    }
+    for (const Route::Sink& sink : route_.sinks) header_pending_ |= sink.keeps_header;
+  }
+  return true;
+}
+
+void Channel::close_packet() {
+  for (auto& [tile, arbiter] : route_.arbiters) {
+    tile->stream_switch.holder[static_cast<size_t>(arbiter)] = nullptr;
+    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)]);
+  }
+  in_packet_ = route_open_ = false;
+}
+
+bool Channel::sinks_ready(uint64_t* words) {
+  uint64_t n = header_pending_ ? 1 : left_;
+  for (const Route::Sink& sink : route_.sinks) {
+    if (header_pending_ && !sink.keeps_header) continue;
+    if (sink.channel->state_ != State::kMove) {
+      add_waiter(sink.channel->senders_, this);
+      blocked_sink_ = sink.channel;
+      return false;
+    }
+    n = std::min(n, sink.channel->left_);
+  }
+  blocked_sink_ = nullptr;
+  *words = n;
+  return true;
+}
+
+void Channel::move_header() {
+  for (const Route::Sink& sink : route_.sinks) {
+    if (!sink.keeps_header) continue;
+    sink.channel->walk_.scatter(reinterpret_cast<const std::byte*>(&header_), 1);
+  }
+}
+
+void Channel::execute() {
+  if (header_pending_) return move_header();
+  // Source and destination may overlap (one host buffer for both): copies are memmoves.
+  const uint64_t n = move_words_;
+  const std::byte* from = walk_.take_contiguous(n);
+  size_t first = 0;
+  if (!from) {
+    // Gather straight into the first receiver when it is linear, and copy on from there.
+    std::byte* to = route_.sinks[0].channel->walk_.take_contiguous(n);
+    if (to) {
+      first = 1;
+    } else {
+      if (staged_.size() < n * 4) staged_.resize(n * 4);
+      to = staged_.data();
+    }
+    walk_.gather(to, n);
+    from = to;
+  }
+  for (size_t i = first; i < route_.sinks.size(); ++i) {
+    Walk& walk = route_.sinks[i].channel->walk_;
+    if (std::byte* to = walk.take_contiguous(n)) {
+      std::memmove(to, from, n * 4);
+    } else {
+      walk.scatter(from, n);
+    }
+  }
+}
+
+void Channel::complete() {
+  const bool header = header_pending_;
+  header_pending_ = false;
+  const uint64_t n = move_words_;
+  RunReport& report = array_.report();
+  array_.scheduler().add_words(n);
+  for (const Route::Sink& sink : route_.sinks) {
+    if (header && !sink.keeps_header) continue;
+    count_bytes(report, *sink.channel, n * 4);
+    sink.channel->accepted(n);
+  }
+  state_ = State::kMove;
+  if (!header) {
+    left_ -= n;
+    count_bytes(report, *this, n * 4);
+    if (left_ == 0) finish_bd();
+  }
+  array_.scheduler().wake(this);
+}
+
+}  // namespace npu::emulator
