@@ -88,10 +88,12 @@ void matmul_bf16_bf16_bcol(const bfloat16* a, const bfloat16* b, bfloat16* c, in
 
 // Exact modulo 2^32.
 void matmul_i8_i32(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k, int32_t n) {
+  aie::set_saturation(aie::saturation_mode::none);
   matmul<I8Tile, kRow>(a, b, c, m, k, n);
 }
 void matmul_i8_i32_bcol(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
                         int32_t n) {
+  aie::set_saturation(aie::saturation_mode::none);
   matmul<I8Tile, kColumn>(a, b, c, m, k, n);
 }
 
