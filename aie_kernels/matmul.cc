@@ -25,8 +25,10 @@ template <typename Tile, BLayout kLayout, typename TOut>
 inline void matmul(const typename Tile::element* __restrict a,
                    const typename Tile::element* __restrict b, TOut* __restrict c, int32_t m,
                    int32_t k, int32_t n, int32_t shift = 0) {
-#ifdef AIE_HOST_MATMUL  // x86 `fast` builds; false: operands that only the code below treats right
-  if (AIE_HOST_MATMUL<Tile, kLayout == kColumn>(a, b, c, m, k, n, shift)) return;
+#ifdef AIE_HOST_MATMUL  // x86 `fast` builds; refuse bfp16 operands that only the code below treats
+                        // right
+  const bool done = AIE_HOST_MATMUL<Tile, kLayout == kColumn>(a, b, c, m, k, n, shift);
+  if (done || !Tile::kBlockFloat) return;
 #endif
   constexpr int32_t kA = Tile::r * Tile::s, kB = Tile::s * Tile::t, kC = Tile::r * Tile::t;
   const int32_t rows = m / int32_t(Tile::r), depth = k / int32_t(Tile::s);

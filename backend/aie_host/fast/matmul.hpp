@@ -78,25 +78,25 @@ template <typename Tile>
 }
 
 // The C tiles that a block covers; tiles outside the matrix are a scratch tile that nobody reads.
-template <typename Tile, typename T>
+template <typename Tile>
 struct block_tiles {
+  using T = typename format_for<Tile>::accumulator;
   static constexpr unsigned kDown = kRows < Tile::r ? 1 : kRows / Tile::r;
   static constexpr unsigned kAcross = kColumns / Tile::t;
-  using element = storage<T>;
 
-  element* tiles[kDown][kAcross];
+  T* tiles[kDown][kAcross];
 
   // Columns First ... First + N - 1 of one row.
   template <unsigned N, unsigned First>
-  AIE_HOST_INLINE simd<element, N> get(unsigned row) const {
+  AIE_HOST_INLINE simd<T, N> get(unsigned row) const {
     if constexpr (N <= Tile::t) {
-      return load<simd<element, N>>(at<First>(row));
+      return load<simd<T, N>>(at<First>(row));
     } else {
-      return join<element, N / 2>(get<N / 2, First>(row), get<N / 2, First + N / 2>(row));
+      return join<T, N / 2>(get<N / 2, First>(row), get<N / 2, First + N / 2>(row));
     }
   }
   template <unsigned N, unsigned First>
-  AIE_HOST_INLINE void set(simd<element, N> v, unsigned row) const {
+  AIE_HOST_INLINE void set(simd<T, N> v, unsigned row) const {
     if constexpr (N <= Tile::t) {
       store(v, at<First>(row));
     } else {
@@ -107,31 +107,30 @@ struct block_tiles {
 
  private:
   template <unsigned Column>
-  AIE_HOST_INLINE element* at(unsigned row) const {
+  AIE_HOST_INLINE T* at(unsigned row) const {
     return tiles[row / Tile::r][Column / Tile::t] + row % Tile::r * Tile::t + Column % Tile::t;
   }
 };
 
-template <typename Tile, typename TOut>
-[[gnu::noinline]] inline void load_block(const block_tiles<Tile, TOut>& c, int shift,
-                                         const lanes* excess, block<format_for<Tile>>& sums) {
+template <typename Tile>
+AIE_HOST_INLINE void load_block(const block_tiles<Tile>& c, const lanes* excess,
+                                block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      auto x = widen<TOut, kLanes>(c.template get<kLanes, kFirst>(i), shift);
+      auto x = c.template get<kLanes, kFirst>(i);
       if constexpr (kOffset<typename Tile::element> != 0) x -= excess[v.value];
       sums.rows[i][v.value] = x;
     });
   }
 }
 
-template <typename Tile, typename TOut>
-[[gnu::noinline]] inline void store_block(const block_tiles<Tile, TOut>& c, int shift,
-                                          const block<format_for<Tile>>& sums) {
+template <typename Tile>
+AIE_HOST_INLINE void store_block(const block_tiles<Tile>& c, const block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      c.template set<kLanes, kFirst>(narrow<TOut, kLanes>(sums.rows[i][v.value], shift), i);
+      c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
     });
   }
 }
@@ -149,52 +148,72 @@ AIE_HOST_INLINE void offset_sums(const int32_t* panel, int32_t depth, lanes* exc
   }
 }
 
+// C += A @ B with A and the panels of B packed and C as accumulators.
+template <typename Tile>
+[[gnu::noinline]] inline void multiply(const typename format_for<Tile>::packed* a,
+                                       const int32_t* panel,
+                                       typename format_for<Tile>::accumulator* c, int32_t m,
+                                       int32_t k, int32_t columns) {
+  using Format = format_for<Tile>;
+  using tiles = block_tiles<Tile>;
+  constexpr int32_t kR = Tile::r, kS = Tile::s, kT = Tile::t, kC = Tile::r * Tile::t;
+  constexpr int32_t kAcross = tiles::kAcross, kDown = tiles::kDown, kStep = kRows;
+  const int32_t depth = k / kS;
+  alignas(64) typename Format::accumulator nowhere[kC] = {};
+  for (int32_t first = 0; first < columns; first += kAcross) {
+    lanes excess[kVectors] = {};
+    if constexpr (kOffset<typename Tile::element> != 0) offset_sums<Tile>(panel, depth, excess);
+    for (int32_t row = 0; row < m; row += kStep) {
+      tiles block_c;
+      const typename Format::packed* rows[kDown];
+      for (int32_t i = 0; i < kDown; ++i) {
+        const int32_t tile_row = row / kR + i, inside = row % kR;
+        const bool exists = tile_row * kR < m;
+        rows[i] = exists ? a + tile_row * kR * k + inside * kS : a;
+        for (int32_t j = 0; j < kAcross; ++j) {
+          block_c.tiles[i][j] = exists && first + j < columns
+                                    ? c + (tile_row * columns + first + j) * kC + inside * kT
+                                    : nowhere;
+        }
+      }
+      block<Format> sums;
+      load_block<Tile>(block_c, excess, sums);
+      accumulate<Tile>(rows, panel, depth, sums);
+      store_block<Tile>(block_c, sums);
+    }
+    panel += k / static_cast<int32_t>(Format::kPerLane) * static_cast<int32_t>(kColumns);
+  }
+}
+
 // C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
 // that are too large or small for floating point to be exact.
 template <typename Tile, bool kColumnMajor, typename TOut>
 inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
-                   int32_t m, int32_t k, int32_t n, int32_t shift) {
-  using T = typename Tile::element;
+                   int32_t m, int32_t k, int32_t n, [[maybe_unused]] int32_t shift) {
   using Format = format_for<Tile>;
   using packed = typename Format::packed;
-  using tiles = block_tiles<Tile, TOut>;
-  constexpr int32_t kR = Tile::r, kT = Tile::t, kC = Tile::r * Tile::t;
-  constexpr int32_t kAcross = tiles::kAcross, kStep = static_cast<int32_t>(kRows);
-  const int32_t depth = k / static_cast<int32_t>(Tile::s), columns = n / kT;
-  const int32_t panels = (columns + kAcross - 1) / kAcross;
-  const int64_t panel_lanes = int64_t{k} / Format::kPerLane * kColumns;
+  using accumulator = typename Format::accumulator;
+  constexpr bool kNarrow = sizeof(TOut) < 4;
+  constexpr int64_t kPanelColumns = kColumns;
+  const int64_t a_count = int64_t{m} * k, c_count = int64_t{m} * n;
+  const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
+  const int64_t b_lanes = panels * kPanelColumns * k / Format::kPerLane;
+  const int64_t bytes = (b_lanes + (kNarrow ? c_count : 0)) * 4 + a_count * int64_t{sizeof(packed)};
 
-  auto* panel = static_cast<int32_t*>(npu_host_scratch(
-      static_cast<uint64_t>(panels * panel_lanes * 4 + int64_t{m} * k * int64_t{sizeof(packed)})));
-  auto* const a_out = reinterpret_cast<packed*>(panel + panels * panel_lanes);
-  const packed* const a_packed = pack_a<T, Tile::kBlockFloat>(a, int64_t{m} * k, a_out);
-  if (!pack_b<Tile, kColumnMajor, kColumns, packed>(b, depth, columns, panel)) return false;
-  if (a_packed == nullptr) return false;
-
-  alignas(64) storage<TOut> nowhere[kC] = {};
-  for (int32_t first = 0; first < columns; first += kAcross, panel += panel_lanes) {
-    lanes excess[kVectors] = {};
-    if constexpr (kOffset<T> != 0) offset_sums<Tile>(panel, depth, excess);
-    for (int32_t row = 0; row < m; row += kStep) {
-      tiles block_c;
-      const packed* rows[tiles::kDown];
-      for (int32_t i = 0; i < static_cast<int32_t>(tiles::kDown); ++i) {
-        const int32_t tile_row = row / kR + i, inside = row % kR;
-        const bool exists = tile_row * kR < m;
-        rows[i] =
-            a_packed + (exists ? tile_row * kR * k + inside * static_cast<int32_t>(Tile::s) : 0);
-        for (int32_t j = 0; j < kAcross; ++j) {
-          const bool both = exists && first + j < columns;
-          block_c.tiles[i][j] = both ? reinterpret_cast<storage<TOut>*>(c) +
-                                           (tile_row * columns + first + j) * kC + inside * kT
-                                     : nowhere;
-        }
-      }
-      block<Format> sums;
-      load_block<Tile, TOut>(block_c, shift, excess, sums);
-      accumulate<Tile>(rows, panel, depth, sums);
-      store_block<Tile, TOut>(block_c, shift, sums);
-    }
+  auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
+  auto* const c_out = reinterpret_cast<accumulator*>(b_out + b_lanes);
+  auto* const a_out = reinterpret_cast<packed*>(c_out + (kNarrow ? c_count : 0));
+  const packed* const a_in = pack_a<typename Tile::element, Tile::kBlockFloat>(a, a_count, a_out);
+  const int32_t depth = k / static_cast<int32_t>(Tile::s);
+  const int32_t columns = n / static_cast<int32_t>(Tile::t);
+  if (!pack_b<Tile, kColumnMajor, kColumns, packed>(b, depth, columns, b_out)) return false;
+  if (a_in == nullptr) return false;
+  if constexpr (kNarrow) {
+    widen_c(c, c_count, shift, c_out);
+    multiply<Tile>(a_in, b_out, c_out, m, k, columns);
+    narrow_c(c_out, c_count, shift, c);
+  } else {
+    multiply<Tile>(a_in, b_out, c, m, k, columns);
   }
   return true;
 }

@@ -2,7 +2,8 @@
 //
 // A keeps its tile layout, only its elements change. B becomes panels of kColumns columns,
 // panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16 operands are
-// rounded on the way, to bf16 or fp32, both of which hold them exactly.
+// rounded on the way, to bf16 or fp32, both of which hold them exactly. A narrow C is widened to
+// accumulators before and narrowed after.
 #pragma once
 
 #include "../aie_api/bfp16.hpp"
@@ -90,7 +91,7 @@ AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
 
 // A, `count` elements: `in` itself where nothing changes, else `out`. Null: out of range.
 template <typename T, bool kBlockFloat, typename TPacked>
-inline const TPacked* pack_a(const T* in, int64_t count, TPacked* out) {
+[[gnu::noinline]] inline const TPacked* pack_a(const T* in, int64_t count, TPacked* out) {
   if constexpr (kBlockFloat) {
     return round_rows(in, count, out) ? out : nullptr;
   } else if constexpr (kOffset<T> != 0) {
@@ -181,7 +182,8 @@ AIE_HOST_INLINE bool pack_b_tile(const typename Tile::element* in, int32_t* out)
 
 // B of depth x columns tiles as panels of kColumns columns, the last one filled up with zeros.
 template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
-inline bool pack_b(const typename Tile::element* b, int32_t depth, int32_t columns, int32_t* out) {
+[[gnu::noinline]] inline bool pack_b(const typename Tile::element* b, int32_t depth,
+                                     int32_t columns, int32_t* out) {
   constexpr int32_t kTile = Tile::s * Tile::t, kTiles = kColumns / Tile::t;
   constexpr int32_t kStep = Tile::s * sizeof(TPacked) / 4 * kColumns;  // lanes per tile row
   bool good = true;
@@ -203,6 +205,31 @@ inline bool pack_b(const typename Tile::element* b, int32_t depth, int32_t colum
     out += depth * kStep - static_cast<int32_t>(kColumns);
   }
   return good;
+}
+
+// C elements -> accumulators, as UPS does, and back to nearest even, as SRS does with saturation.
+template <typename T, typename TAcc>
+[[gnu::noinline]] inline void widen_c(const T* __restrict in, int64_t count, int shift,
+                                      TAcc* __restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
+    } else {
+      out[i] = detail::shift_up_saturated(in[i], shift);
+    }
+  }
+}
+template <typename T, typename TAcc>
+[[gnu::noinline]] inline void narrow_c(const TAcc* __restrict in, int64_t count, int shift,
+                                       T* __restrict out) {
+  constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, in[i]));
+    } else {
+      out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
+    }
+  }
 }
 
 }  // namespace host

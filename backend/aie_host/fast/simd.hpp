@@ -1,5 +1,5 @@
-// Vectors of the instruction set a `fast` build is compiled for: GCC vector types, constant loops,
-// halves, and the two conversions between C elements and accumulators.
+// Vectors of the instruction set a `fast` build is compiled for: GCC vector types, constant loops
+// and halves.
 #pragma once
 
 #include <immintrin.h>
@@ -58,79 +58,23 @@ AIE_HOST_INLINE simd<T, N> splat(T x) {
   return simd<T, N>{} + x;
 }
 
-// Two vectors of N lanes as one of 2N, and back. In registers: halves that meet in memory would
-// stall the load of the whole.
+// Two vectors of N lanes as one of 2N, and lanes First .. First + N - 1 of a vector. In registers:
+// halves that meet in memory would stall the load of the whole.
 template <typename V, int... I>
-AIE_HOST_INLINE auto join(V low, V high, std::integer_sequence<int, I...>) {
+AIE_HOST_INLINE auto shuffle(V low, V high, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(low, high, I...);
 }
 template <typename T, unsigned N>
 AIE_HOST_INLINE simd<T, 2 * N> join(simd<T, N> low, simd<T, N> high) {
-  return join(low, high, std::make_integer_sequence<int, 2 * N>());
+  return shuffle(low, high, std::make_integer_sequence<int, 2 * N>());
 }
 template <int First, typename V, int... I>
-AIE_HOST_INLINE auto part(V v, std::integer_sequence<int, I...>) {
+AIE_HOST_INLINE auto pick(V v, std::integer_sequence<int, I...>) {
   return __builtin_shufflevector(v, v, (First + I)...);
 }
 template <unsigned N, unsigned First, typename V>
 AIE_HOST_INLINE auto part(V v) {
-  return part<static_cast<int>(First)>(v, std::make_integer_sequence<int, N>());
-}
-
-// What a C element is in memory: bf16 is handled by its bits.
-template <typename T>
-struct storage_of {
-  using type = T;
-};
-template <>
-struct storage_of<bfloat16> {
-  using type = uint16_t;
-};
-template <typename T>
-using storage = typename storage_of<T>::type;
-
-// C elements -> accumulators. Integers are shifted left with saturation, as UPS does.
-template <typename T, unsigned N>
-AIE_HOST_INLINE auto widen(simd<storage<T>, N> v, int shift) {
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, int32_t>) {
-    return v;
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    return reinterpret_cast<simd<float, N>>(__builtin_convertvector(v, simd<uint32_t, N>) << 16);
-  } else {
-    using wide = simd<int32_t, N>;
-    const wide x = __builtin_convertvector(v, wide);
-    const int32_t most = 0x7FFFFFFF >> shift;
-    const wide low = x < ~most ? splat<int32_t, N>(-0x7FFFFFFF - 1) : x << shift;
-    return x > most ? splat<int32_t, N>(0x7FFFFFFF) : low;
-  }
-}
-
-// Accumulators -> C elements, to nearest even; integers shifted right with saturation, as SRS does.
-template <typename T, unsigned N, typename V>
-AIE_HOST_INLINE simd<storage<T>, N> narrow(V v, int shift) {
-  if constexpr (std::is_same_v<T, float> || std::is_same_v<T, int32_t>) {
-    return v;
-  } else if constexpr (std::is_same_v<T, bfloat16>) {
-    using bits = simd<uint32_t, N>;
-    const bits x = reinterpret_cast<bits>(v);
-    const bits rounded = (x + 0x7FFF + (x >> 16 & 1)) >> 16;
-    const bits kept = x >> 16;  // a NaN is cut and keeps a non-zero mantissa
-    const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
-    const bits out = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
-    return __builtin_convertvector(out, simd<uint16_t, N>);
-  } else {
-    using bits = simd<uint32_t, N>;
-    using wide = simd<int32_t, N>;
-    const wide floor = v >> shift;
-    // The dropped bits plus half a unit (less one if `floor` is even) carry where it rounds up.
-    const uint32_t unit = uint32_t{1} << shift, below_half = shift > 0 ? unit / 2 - 1 : 0;
-    const bits odd = shift > 0 ? reinterpret_cast<bits>(floor) & 1 : bits{};
-    const bits rest = (reinterpret_cast<bits>(v) & (unit - 1)) + below_half + odd;
-    const wide x = floor + reinterpret_cast<wide>(rest >> shift);
-    constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
-    const wide low = x < ~kMost ? splat<int32_t, N>(~kMost) : x;
-    return __builtin_convertvector(x > kMost ? splat<int32_t, N>(kMost) : low, simd<T, N>);
-  }
+  return pick<static_cast<int>(First)>(v, std::make_integer_sequence<int, N>());
 }
 
 }  // namespace host
