@@ -2,8 +2,7 @@
 //
 // A keeps its tile layout, only its elements change. B becomes panels of kColumns columns,
 // panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16 operands are
-// rounded on the way, to bf16 or fp32, both of which hold them exactly. A narrow C is widened to
-// accumulators before and narrowed after.
+// rounded on the way, to bf16 or fp32, both of which hold them exactly.
 #pragma once
 
 #include "../aie_api/bfp16.hpp"
@@ -208,10 +207,10 @@ template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
 }
 
 // C elements -> accumulators, as UPS does, and back to nearest even, as SRS does with saturation.
-template <typename T, typename TAcc>
-[[gnu::noinline]] inline void widen_c(const T* __restrict in, int64_t count, int shift,
-                                      TAcc* __restrict out) {
-  for (int64_t i = 0; i < count; ++i) {
+template <int kCount, typename T, typename TAcc>
+AIE_HOST_INLINE void widen_c(const T* __restrict in, [[maybe_unused]] int shift,
+                             TAcc* __restrict out) {
+  for (int i = 0; i < kCount; ++i) {
     if constexpr (std::is_same_v<T, bfloat16>) {
       out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
     } else {
@@ -219,16 +218,38 @@ template <typename T, typename TAcc>
     }
   }
 }
-template <typename T, typename TAcc>
-[[gnu::noinline]] inline void narrow_c(const TAcc* __restrict in, int64_t count, int shift,
-                                       T* __restrict out) {
-  constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
-  for (int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, in[i]));
-    } else {
+// In vectors of kWidth lanes, as `in` was stored just before: wider loads would wait for the
+// stores.
+template <int kCount, int kWidth, typename T, typename TAcc>
+AIE_HOST_INLINE void narrow_c(const TAcc* __restrict in, [[maybe_unused]] int shift,
+                              T* __restrict out) {
+  using bits = simd<uint32_t, kWidth>;
+  if constexpr (std::is_same_v<T, bfloat16>) {
+    for (int i = 0; i < kCount; i += kWidth) {  // detail::narrow_bf16_even
+      const bits x = load<bits>(in + i), kept = x >> 16;
+      const bits rounded = (x + 0x7FFF + (kept & 1)) >> 16;
+      const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
+      const bits narrow = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
+      store(__builtin_convertvector(narrow, simd<uint16_t, kWidth>), out + i);
+    }
+    return;
+  } else {
+    constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+#if defined(__AVX512F__)
+    using wide = simd<int32_t, kWidth>;
+    const uint32_t unit = uint32_t{1} << shift, odd = shift > 0 ? 1 : 0;
+    for (int i = 0; i < kCount; i += kWidth) {  // detail::shift_round_saturate_even
+      const wide x = load<wide>(in + i), floor = x >> shift;
+      const bits rest = ((bits)x & (unit - 1)) + (unit / 2 - odd) + ((bits)floor & odd);
+      const wide rounded = floor + (wide)(rest >> shift);
+      const wide low = rounded < ~kMost ? wide{} + ~kMost : rounded;
+      store(__builtin_convertvector(low > kMost ? wide{} + kMost : low, simd<T, kWidth>), out + i);
+    }
+#else
+    for (int i = 0; i < kCount; ++i) {
       out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
     }
+#endif
   }
 }
 
