@@ -77,10 +77,9 @@ template <typename Tile>
   sums = s;
 }
 
-// The C tiles that a block covers, as accumulators.
-template <typename Tile>
+// The C tiles that a block covers: accumulators, or the bits of bf16.
+template <typename Tile, typename T>
 struct block_tiles {
-  using T = typename format_for<Tile>::accumulator;
   static constexpr unsigned kDown = kRows < Tile::r ? 1 : kRows / Tile::r;
   static constexpr unsigned kAcross = kColumns / Tile::t;
 
@@ -112,25 +111,35 @@ struct block_tiles {
   }
 };
 
-template <typename Tile>
-AIE_HOST_INLINE void load_block(const block_tiles<Tile>& c, const lanes* excess,
+template <typename Tile, typename T>
+AIE_HOST_INLINE void load_block(const block_tiles<Tile, T>& c, const lanes* excess,
                                 block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      auto x = c.template get<kLanes, kFirst>(i);
-      if constexpr (kOffset<typename Tile::element> != 0) x -= excess[v.value];
-      sums.rows[i][v.value] = x;
+      const auto x = c.template get<kLanes, kFirst>(i);
+      if constexpr (sizeof(T) == 2) {
+        sums.rows[i][v.value] = widen_bf16<kLanes>(x);
+      } else if constexpr (kOffset<typename Tile::element> != 0) {
+        sums.rows[i][v.value] = x - excess[v.value];
+      } else {
+        sums.rows[i][v.value] = x;
+      }
     });
   }
 }
 
-template <typename Tile>
-AIE_HOST_INLINE void store_block(const block_tiles<Tile>& c, const block<format_for<Tile>>& sums) {
+template <typename Tile, typename T>
+AIE_HOST_INLINE void store_block(const block_tiles<Tile, T>& c,
+                                 const block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
+      if constexpr (sizeof(T) == 2) {
+        c.template set<kLanes, kFirst>(narrow_bf16<kLanes>(sums.rows[i][v.value]), i);
+      } else {
+        c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
+      }
     });
   }
 }
@@ -148,23 +157,32 @@ AIE_HOST_INLINE void offset_sums(const int32_t* panel, int32_t depth, lanes* exc
   }
 }
 
+// The elements a block is loaded from and stored to, given those of C.
+template <typename T>
+struct block_element {
+  using type = std::conditional_t<std::is_same_v<T, float>, float, int32_t>;
+};
+template <>
+struct block_element<bfloat16> {
+  using type = uint16_t;
+};
+
 // One block of C: rows `row` on, C tiles from column `first` on; tiles outside the matrix are
-// scratch. A narrow C is widened to accumulators for the block and narrowed after it.
+// scratch. int8 and int16 C is widened for the block and narrowed after it.
 template <typename Tile, typename TOut>
 AIE_HOST_INLINE void multiply_block(const typename format_for<Tile>::packed* a,
                                     const int32_t* panel, const lanes* excess, TOut* c, int32_t m,
                                     int32_t k, int32_t columns, int32_t row, int32_t first,
-                                    int32_t shift) {
+                                    [[maybe_unused]] int32_t shift) {
   using Format = format_for<Tile>;
-  using accumulator = typename Format::accumulator;
-  using tiles = block_tiles<Tile>;
-  constexpr bool kNarrow = sizeof(TOut) < 4;
+  using element = typename block_element<TOut>::type;
+  using tiles = block_tiles<Tile, element>;
+  constexpr bool kWiden = sizeof(element) != sizeof(TOut);
   constexpr int32_t kR = Tile::r, kS = Tile::s, kT = Tile::t, kC = Tile::r * Tile::t;
   constexpr int32_t kAcross = tiles::kAcross, kDown = tiles::kDown;
   // What the block has of a tile: whole rows, which are contiguous.
   constexpr int32_t kPart = (kRows < Tile::r ? kRows : Tile::r) * Tile::t;
-  constexpr int32_t kWidth = kLanes < Tile::t ? kLanes : Tile::t;
-  alignas(64) accumulator local[kDown][kAcross][kPart];
+  alignas(64) element local[kDown][kAcross][kPart];
   TOut* in_memory[kDown][kAcross];
   tiles block_c;
   const typename Format::packed* rows[kDown];
@@ -180,22 +198,21 @@ AIE_HOST_INLINE void multiply_block(const typename format_for<Tile>::packed* a,
       block_c.tiles[i][j] = local[i][j];
       if (tile == nullptr) {
         __builtin_memset(local[i][j], 0, sizeof local[i][j]);
-      } else if constexpr (kNarrow) {
+      } else if constexpr (kWiden) {
         widen_c<kPart>(tile, shift, local[i][j]);
       } else {
-        block_c.tiles[i][j] = tile;
+        block_c.tiles[i][j] = reinterpret_cast<element*>(tile);
       }
     }
   }
   block<Format> sums;
-  load_block<Tile>(block_c, excess, sums);
+  load_block(block_c, excess, sums);
   accumulate<Tile>(rows, panel, k / kS, sums);
-  store_block<Tile>(block_c, sums);
-  if constexpr (kNarrow) {
+  store_block(block_c, sums);
+  if constexpr (kWiden) {
     for (int32_t i = 0; i < kDown; ++i) {
       for (int32_t j = 0; j < kAcross; ++j) {
-        if (in_memory[i][j] != nullptr)
-          narrow_c<kPart, kWidth>(local[i][j], shift, in_memory[i][j]);
+        if (in_memory[i][j] != nullptr) narrow_c<kPart>(local[i][j], shift, in_memory[i][j]);
       }
     }
   }
@@ -206,7 +223,7 @@ template <typename Tile, typename TOut>
 [[gnu::noinline]] inline void multiply(const typename format_for<Tile>::packed* a,
                                        const int32_t* panel, TOut* c, int32_t m, int32_t k,
                                        int32_t columns, int32_t shift) {
-  constexpr int32_t kAcross = block_tiles<Tile>::kAcross, kStep = kRows;
+  constexpr int32_t kAcross = kColumns / Tile::t, kStep = kRows;
   for (int32_t first = 0; first < columns; first += kAcross) {
     lanes excess[kVectors] = {};
     if constexpr (kOffset<typename Tile::element> != 0) {

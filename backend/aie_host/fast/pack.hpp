@@ -206,51 +206,46 @@ template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
   return good;
 }
 
-// C elements -> accumulators, as UPS does, and back to nearest even, as SRS does with saturation.
-template <int kCount, typename T, typename TAcc>
-AIE_HOST_INLINE void widen_c(const T* __restrict in, [[maybe_unused]] int shift,
-                             TAcc* __restrict out) {
-  for (int i = 0; i < kCount; ++i) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
-    } else {
-      out[i] = detail::shift_up_saturated(in[i], shift);
-    }
-  }
+// int8 and int16 C -> accumulators, as UPS does, and back to nearest even with saturation, as SRS.
+template <int kCount, typename T>
+AIE_HOST_INLINE void widen_c(const T* __restrict in, int shift, int32_t* __restrict out) {
+  for (int i = 0; i < kCount; ++i) out[i] = detail::shift_up_saturated(in[i], shift);
 }
-// In vectors of kWidth lanes, as `in` was stored just before: wider loads would wait for the
-// stores.
-template <int kCount, int kWidth, typename T, typename TAcc>
-AIE_HOST_INLINE void narrow_c(const TAcc* __restrict in, [[maybe_unused]] int shift,
-                              T* __restrict out) {
-  using bits = simd<uint32_t, kWidth>;
-  if constexpr (std::is_same_v<T, bfloat16>) {
-    for (int i = 0; i < kCount; i += kWidth) {  // detail::narrow_bf16_even
-      const bits x = load<bits>(in + i), kept = x >> 16;
-      const bits rounded = (x + 0x7FFF + (kept & 1)) >> 16;
-      const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
-      const bits narrow = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
-      store(__builtin_convertvector(narrow, simd<uint16_t, kWidth>), out + i);
-    }
-    return;
-  } else {
-    constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+template <int kCount, typename T>
+AIE_HOST_INLINE void narrow_c(const int32_t* __restrict in, int shift, T* __restrict out) {
+  constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
 #if defined(__AVX512F__)
-    using wide = simd<int32_t, kWidth>;
-    const uint32_t unit = uint32_t{1} << shift, odd = shift > 0 ? 1 : 0;
-    for (int i = 0; i < kCount; i += kWidth) {  // detail::shift_round_saturate_even
-      const wide x = load<wide>(in + i), floor = x >> shift;
-      const bits rest = ((bits)x & (unit - 1)) + (unit / 2 - odd) + ((bits)floor & odd);
-      const wide rounded = floor + (wide)(rest >> shift);
-      const wide low = rounded < ~kMost ? wide{} + ~kMost : rounded;
-      store(__builtin_convertvector(low > kMost ? wide{} + kMost : low, simd<T, kWidth>), out + i);
-    }
-#else
-    for (int i = 0; i < kCount; ++i) {
-      out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
-    }
-#endif
+  // In vectors of 8 lanes, as `in` was stored just before: wider loads would wait for the stores.
+  using wide = simd<int32_t, 8>;
+  using bits = simd<uint32_t, 8>;
+  const uint32_t unit = uint32_t{1} << shift, odd = shift > 0 ? 1 : 0;
+  for (int i = 0; i < kCount; i += 8) {  // detail::shift_round_saturate_even
+    const wide x = load<wide>(in + i), floor = x >> shift;
+    const bits rest = ((bits)x & (unit - 1)) + (unit / 2 - odd) + ((bits)floor & odd);
+    const wide rounded = floor + (wide)(rest >> shift);
+    const wide low = rounded < ~kMost ? wide{} + ~kMost : rounded;
+    store(__builtin_convertvector(low > kMost ? wide{} + kMost : low, simd<T, 8>), out + i);
   }
+#else
+  for (int i = 0; i < kCount; ++i) {
+    out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
+  }
+#endif
+}
+
+// One vector of bf16 C <-> accumulators; detail::narrow_bf16_even.
+template <unsigned N>
+AIE_HOST_INLINE simd<float, N> widen_bf16(simd<uint16_t, N> v) {
+  return reinterpret_cast<simd<float, N>>(__builtin_convertvector(v, simd<uint32_t, N>) << 16);
+}
+template <unsigned N>
+AIE_HOST_INLINE simd<uint16_t, N> narrow_bf16(simd<float, N> v) {
+  using bits = simd<uint32_t, N>;
+  const bits x = reinterpret_cast<bits>(v), kept = x >> 16;
+  const bits rounded = (x + 0x7FFF + (kept & 1)) >> 16;
+  const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
+  const bits out = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
+  return __builtin_convertvector(out, simd<uint16_t, N>);
 }
 
 }  // namespace host
