@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <system_error>
 
 namespace npu {
 
@@ -42,7 +43,11 @@ ThreadPool& ThreadPool::shared() {
 }
 
 ThreadPool::ThreadPool(int threads) {
-  for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker(); });
+  try {
+    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker(); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads: make do with what there is.
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -67,8 +72,9 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
     started_.notify_all();
   }
   work();
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0; ++spins) {
+  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0;) {
     if (spins < kSpins) {
+      ++spins;
       relax();
     } else {
       std::this_thread::yield();
