@@ -166,10 +166,11 @@ class Array:
     def submit(self, insts: bytes, buffers: Sequence[np.ndarray] = ()) -> Report:
         """Executes a runtime stream; argument i of its address patches is ``buffers[i]``.
 
-        ``buffers`` are C-contiguous NumPy arrays of any plain dtype, written in place. May be called
-        again without a new ``configure``: locks, memories and core programs keep their state. After
-        an error in the run the array must be configured again; Ctrl-C counts as one. Only one call
-        at a time: a callback or another thread that comes in meanwhile gets an ArgumentError.
+        ``buffers`` are C-contiguous NumPy arrays of any plain dtype, written in place. May be
+        called again without a new ``configure``: locks, memories and core programs keep their
+        state. After an error in the run the array must be configured again; Ctrl-C counts as one.
+        Only one call at a time: a callback or another thread that comes in meanwhile gets an
+        ArgumentError.
         """
         views = [_argument_view(i, buffer) for i, buffer in enumerate(buffers)]
         writable = [bool(view.flags.writeable) for view in views]
