@@ -1,6 +1,7 @@
 // Narrows fp32 to bf16, rounding to nearest even. `count` elements, a multiple of 16.
-#include <aie_api/aie.hpp>
 #include <stdint.h>
+
+#include <aie_api/aie.hpp>
 
 extern "C" {
 

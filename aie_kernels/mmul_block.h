@@ -4,8 +4,9 @@
 // Matrices are tiled in memory: A[m/r][k/s][r][s], B[k/s][n/t][s][t], C[m/r][n/t][r][t].
 #pragma once
 
-#include <aie_api/aie.hpp>
 #include <stdint.h>
+
+#include <aie_api/aie.hpp>
 
 #ifndef AIE_PREPARE_FOR_PIPELINING  // a hint of some compilers; Peano pipelines without it
 #define AIE_PREPARE_FOR_PIPELINING

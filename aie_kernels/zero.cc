@@ -1,6 +1,7 @@
 // Fills an accumulator tile with zeros. `count` elements, a multiple of 16.
-#include <aie_api/aie.hpp>
 #include <stdint.h>
+
+#include <aie_api/aie.hpp>
 
 namespace {
 

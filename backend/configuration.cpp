@@ -3,6 +3,7 @@
 #include "configuration.h"
 
 #include <algorithm>
+#include <atomic>
 #include <limits>
 #include <set>
 #include <tuple>
@@ -276,7 +277,10 @@ class Reader {
 }  // namespace
 
 Configuration Configuration::parse(std::span<const std::byte> bytes) {
-  return Reader(bytes).read();
+  static std::atomic<uint64_t> next_id{1};
+  Configuration configuration = Reader(bytes).read();
+  configuration.id = next_id++;
+  return configuration;
 }
 
 int64_t Configuration::param(const std::string& key) const {

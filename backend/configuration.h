@@ -8,9 +8,9 @@
 //   port NAME COL s2mm|mm2s CHANNEL
 //   rtp NAME COL ROW ADDRESS                             an int32 in a core's data memory
 //   rtplock COL ROW LOCK                                 the lock that guards a core's RTPs
-//   resource COL ROW KIND USED LIMIT                     memory, locks, bds, ... (for `npu inspect`)
-//   core COL ROW                                         then program lines (program.h) up to
-//   endcore
+//   resource COL ROW KIND USED LIMIT                     memory, locks, bds, ... (for `npu
+//   inspect`) core COL ROW                                         then program lines (program.h)
+//   up to endcore
 #pragma once
 
 #include <map>
@@ -48,6 +48,7 @@ struct Configuration {
     Program program;
   };
 
+  uint64_t id = 0;  // unique per parse(), so that devices can tell configurations apart
   std::string name, source;
   arch::Generation generation = arch::Generation::kNpu2;
   std::map<std::string, int64_t> params;

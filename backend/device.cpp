@@ -13,7 +13,8 @@ std::unique_ptr<Device> open_device(const std::string& name, const std::string& 
   if (arithmetic == arithmetic_name(Arithmetic::kSilicon)) {
     mode = Arithmetic::kSilicon;
   } else if (arithmetic != arithmetic_name(Arithmetic::kFast)) {
-    fail(ErrorKind::kDevice, "[device] arithmetic mode \"%s\" is unknown; use \"fast\" or \"silicon\"",
+    fail(ErrorKind::kDevice,
+         "[device] arithmetic mode \"%s\" is unknown; use \"fast\" or \"silicon\"",
          arithmetic.c_str());
   }
   if (name == "emu:npu1") return emulator::open_emulated_device(arch::Generation::kNpu1, mode);

@@ -1,5 +1,6 @@
-// The device contract: the only seam between the runtime and what executes streams. Nothing above it
-// knows whether an emulator or hardware is below. Implementations: emulator/emulated_device.cpp, xrt/.
+// The device contract: the only seam between the runtime and what executes streams. Nothing above
+// it knows whether an emulator or hardware is below. Implementations: emulator/emulated_device.cpp,
+// xrt/.
 #pragma once
 
 #include <chrono>
@@ -34,8 +35,8 @@ struct BufferView {
 
 // What one submission did. Byte counts are those that crossed a tile's DMA channels.
 struct RunReport {
-  uint64_t operations = 0;          // stream operations executed
-  uint64_t undecoded_writes = 0;    // register writes without a modelled effect
+  uint64_t operations = 0;                             // stream operations executed
+  uint64_t undecoded_writes = 0;                       // register writes without a modelled effect
   uint64_t shim_read_bytes = 0, shim_write_bytes = 0;  // DRAM -> array, array -> DRAM
   uint64_t memtile_read_bytes = 0, memtile_write_bytes = 0;
   uint64_t core_read_bytes = 0, core_write_bytes = 0;
@@ -43,7 +44,7 @@ struct RunReport {
 };
 
 struct DeviceInfo {
-  std::string name;        // "emu:npu2"
+  std::string name;  // "emu:npu2"
   arch::Generation generation;
   int columns = 0;
   double clock_hz = 0;
@@ -65,15 +66,16 @@ class Device {
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
   // Whether submit() may be given host memory that allocate() did not return.
   virtual bool accepts_host_memory() const { return false; }
-  // Makes `configuration` the one the array runs; a no-op if it already is. The caller keeps it
-  // alive as long as it is loaded.
+  // Makes `configuration` the one the array runs; a no-op if the one with its id already is.
   virtual void load(const Configuration& configuration) = 0;
   // Runs a stream over the loaded configuration; argument i of the stream's address patches is
   // buffers[i]. Returns when the stream has completed. Throws npu::Error.
-  virtual RunReport submit(std::span<const uint32_t> stream, std::span<const BufferView> buffers) = 0;
+  virtual RunReport submit(std::span<const uint32_t> stream,
+                           std::span<const BufferView> buffers) = 0;
 };
 
-// "emu:npu1", "emu:npu2"; "xrt" where XRT was found at build time. Throws Error(kDevice/kUnavailable).
+// "emu:npu1", "emu:npu2"; "xrt" where XRT was found at build time. Throws
+// Error(kDevice/kUnavailable).
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);
 
 }  // namespace npu

@@ -23,26 +23,46 @@ std::string vstrf(const char* format, va_list args) {
 
 const char* kind_name(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kArgument: return "argument";
-    case ErrorKind::kShape: return "shape";
-    case ErrorKind::kDtype: return "dtype";
-    case ErrorKind::kFormat: return "format";
-    case ErrorKind::kDevice: return "device";
-    case ErrorKind::kUnavailable: return "unavailable";
-    case ErrorKind::kUnsupported: return "unsupported";
-    case ErrorKind::kForbidden: return "forbidden";
-    case ErrorKind::kUnknownOperation: return "unknown_operation";
-    case ErrorKind::kUnknownRegister: return "unknown_register";
-    case ErrorKind::kInvalidBd: return "invalid_bd";
-    case ErrorKind::kBdInUse: return "bd_in_use";
-    case ErrorKind::kQueueOverrun: return "queue_overrun";
-    case ErrorKind::kMisaligned: return "misaligned";
-    case ErrorKind::kOutOfRange: return "out_of_range";
-    case ErrorKind::kNoConsumer: return "no_consumer";
-    case ErrorKind::kLock: return "lock";
-    case ErrorKind::kDeadlock: return "deadlock";
-    case ErrorKind::kUnfinished: return "unfinished";
-    case ErrorKind::kKernel: return "kernel";
+    case ErrorKind::kArgument:
+      return "argument";
+    case ErrorKind::kShape:
+      return "shape";
+    case ErrorKind::kDtype:
+      return "dtype";
+    case ErrorKind::kFormat:
+      return "format";
+    case ErrorKind::kDevice:
+      return "device";
+    case ErrorKind::kUnavailable:
+      return "unavailable";
+    case ErrorKind::kUnsupported:
+      return "unsupported";
+    case ErrorKind::kForbidden:
+      return "forbidden";
+    case ErrorKind::kUnknownOperation:
+      return "unknown_operation";
+    case ErrorKind::kUnknownRegister:
+      return "unknown_register";
+    case ErrorKind::kInvalidBd:
+      return "invalid_bd";
+    case ErrorKind::kBdInUse:
+      return "bd_in_use";
+    case ErrorKind::kQueueOverrun:
+      return "queue_overrun";
+    case ErrorKind::kMisaligned:
+      return "misaligned";
+    case ErrorKind::kOutOfRange:
+      return "out_of_range";
+    case ErrorKind::kNoConsumer:
+      return "no_consumer";
+    case ErrorKind::kLock:
+      return "lock";
+    case ErrorKind::kDeadlock:
+      return "deadlock";
+    case ErrorKind::kUnfinished:
+      return "unfinished";
+    case ErrorKind::kKernel:
+      return "kernel";
   }
   return "unknown";
 }

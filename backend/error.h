@@ -8,14 +8,14 @@
 namespace npu {
 
 enum class ErrorKind {
-  kArgument,          // a value no operation accepts (negative size, null buffer, ...)
-  kShape,             // array shapes that do not fit together
-  kDtype,             // an element type or pair of types that is not supported
-  kFormat,            // a file or byte string that does not parse (stream, configuration)
-  kDevice,            // a device that is unknown or cannot do what was asked
-  kUnavailable,       // a device or feature that is not present on this machine
-  kUnsupported,       // hardware behaviour the emulator does not model
-  kForbidden,         // a runtime stream touches what it may not (stream/check.h)
+  kArgument,     // a value no operation accepts (negative size, null buffer, ...)
+  kShape,        // array shapes that do not fit together
+  kDtype,        // an element type or pair of types that is not supported
+  kFormat,       // a file or byte string that does not parse (stream, configuration)
+  kDevice,       // a device that is unknown or cannot do what was asked
+  kUnavailable,  // a device or feature that is not present on this machine
+  kUnsupported,  // hardware behaviour the emulator does not model
+  kForbidden,    // a runtime stream touches what it may not (stream/check.h)
   // Raised by the emulator while it executes a stream.
   kUnknownOperation,  // a TXN opcode that cannot be executed
   kUnknownRegister,   // a register write the emulator cannot decode (strict mode)

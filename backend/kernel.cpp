@@ -18,9 +18,12 @@ constexpr CpuLevel kCpuLevels[] = {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, 
 
 bool cpu_has(CpuLevel level) {
   switch (level) {
-    case CpuLevel::kV2: return true;  // what the whole library is compiled for
-    case CpuLevel::kV3: return __builtin_cpu_supports("x86-64-v3") != 0;
-    case CpuLevel::kV4: return __builtin_cpu_supports("x86-64-v4") != 0;
+    case CpuLevel::kV2:
+      return true;  // what the whole library is compiled for
+    case CpuLevel::kV3:
+      return __builtin_cpu_supports("x86-64-v3") != 0;
+    case CpuLevel::kV4:
+      return __builtin_cpu_supports("x86-64-v4") != 0;
     case CpuLevel::kV4Bf16:
       return __builtin_cpu_supports("x86-64-v4") != 0 &&
              __builtin_cpu_supports("avx512bf16") != 0 && __builtin_cpu_supports("avx512vnni") != 0;
@@ -52,10 +55,14 @@ template <const KernelTable& kV2, const KernelTable& kV3, const KernelTable& kV4
           const KernelTable& kV4Bf16>
 HostKernel find_fast(std::string_view name) {
   switch (cpu_level()) {
-    case CpuLevel::kV2: return find_in<kV2>(name);
-    case CpuLevel::kV3: return find_in<kV3>(name);
-    case CpuLevel::kV4: return find_in<kV4>(name);
-    case CpuLevel::kV4Bf16: return find_in<kV4Bf16>(name);
+    case CpuLevel::kV2:
+      return find_in<kV2>(name);
+    case CpuLevel::kV3:
+      return find_in<kV3>(name);
+    case CpuLevel::kV4:
+      return find_in<kV4>(name);
+    case CpuLevel::kV4Bf16:
+      return find_in<kV4Bf16>(name);
   }
   return nullptr;
 }
@@ -64,10 +71,14 @@ HostKernel find_fast(std::string_view name) {
 
 const char* cpu_level_name(CpuLevel level) {
   switch (level) {
-    case CpuLevel::kV2: return "v2";
-    case CpuLevel::kV3: return "v3";
-    case CpuLevel::kV4: return "v4";
-    case CpuLevel::kV4Bf16: return "v4bf16";
+    case CpuLevel::kV2:
+      return "v2";
+    case CpuLevel::kV3:
+      return "v3";
+    case CpuLevel::kV4:
+      return "v4";
+    case CpuLevel::kV4Bf16:
+      return "v4bf16";
   }
   return "unknown";
 }
@@ -100,8 +111,10 @@ CpuLevel cpu_level() {
 
 const char* arithmetic_name(Arithmetic arithmetic) {
   switch (arithmetic) {
-    case Arithmetic::kFast: return "fast";
-    case Arithmetic::kSilicon: return "silicon";
+    case Arithmetic::kFast:
+      return "fast";
+    case Arithmetic::kSilicon:
+      return "silicon";
   }
   return "unknown";
 }

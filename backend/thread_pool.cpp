@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 #include <system_error>
 
@@ -42,11 +43,12 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads) {
+ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {
+  shares_.reset(new Share[threads_]);
   try {
-    for (int i = 1; i < threads; ++i) workers_.emplace_back([this] { worker(); });
+    for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
   } catch (const std::system_error&) {
-    // The system gives no more threads: make do with what there is.
+    // The system gives no more threads; those that exist take over the shares of the others.
   }
 }
 
@@ -61,18 +63,23 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(size_t count, Call call, const void* body) {
   const std::lock_guard<std::mutex> one(serial_);
-  count_ = count;
-  call_ = call;
-  body_ = body;
-  next_.store(0, std::memory_order_relaxed);
-  busy_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
-  round_.fetch_add(1);
-  if (sleepers_.load() > 0) {
+  assert(count < UINT32_MAX);  // items are numbered in 32 bits
+  const uint32_t round = round_.load() + 1;
+  Round& description = rounds_[round & 1];
+  description.count = count;
+  description.call = call;
+  description.body = body;
+  done_ = 0;
+  for (size_t t = 0; t < threads_; ++t) {
+    shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
+  }
+  round_ = round;
+  if (sleepers_ > 0) {
     const std::lock_guard<std::mutex> guard(mutex_);
     started_.notify_all();
   }
-  work();
-  for (int spins = 0; busy_.load(std::memory_order_acquire) != 0;) {
+  work(round, 0);
+  for (int spins = 0; done_.load(std::memory_order_acquire) != count;) {
     if (spins < kSpins) {
       ++spins;
       relax();
@@ -82,12 +89,26 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
   }
 }
 
-void ThreadPool::work() {
-  for (size_t i; (i = next_.fetch_add(1, std::memory_order_relaxed)) < count_;) call_(body_, i);
+void ThreadPool::work(uint32_t round, size_t self) {
+  const Round& description = rounds_[round & 1];
+  const size_t count = description.count;
+  for (size_t i = 0; i < threads_; ++i) {
+    const size_t owner = (self + i) % threads_;
+    const size_t end = (owner + 1) * count / threads_;
+    std::atomic<uint64_t>& shared = shares_[owner].ticket;
+    uint64_t ticket = shared.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(ticket >> 32) == round && static_cast<uint32_t>(ticket) < end) {
+      if (!shared.compare_exchange_weak(ticket, ticket + 1)) continue;
+      // The claim holds the round open, so the description is this round's.
+      description.call.load()(description.body.load(), static_cast<uint32_t>(ticket));
+      done_.fetch_add(1, std::memory_order_release);
+      ticket = shared.load(std::memory_order_acquire);
+    }
+  }
 }
 
-void ThreadPool::worker() {
-  uint64_t seen = 0;
+void ThreadPool::worker(size_t self) {
+  uint32_t seen = 0;
   while (true) {
     int spins = 0;
     while (round_.load(std::memory_order_acquire) == seen && !stop_) {
@@ -96,14 +117,13 @@ void ThreadPool::worker() {
         continue;
       }
       std::unique_lock<std::mutex> lock(mutex_);
-      sleepers_.fetch_add(1);
+      ++sleepers_;
       started_.wait(lock, [&] { return round_.load() != seen || stop_; });
-      sleepers_.fetch_sub(1);
+      --sleepers_;
     }
     if (stop_) return;
     seen = round_.load(std::memory_order_acquire);
-    work();
-    busy_.fetch_sub(1, std::memory_order_release);
+    work(seen, self);
   }
 }
 

@@ -5,7 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -20,10 +20,12 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  int threads() const { return static_cast<int>(threads_); }
 
   // Calls body(i) for i in [0, count), in any order and on any thread; returns when all are done.
-  // `body` must not throw. Only one call at a time per pool (callers are serialised).
+  // Thread t of T starts with the t-th of T equal parts, then helps the others: callers that keep
+  // the order of their items keep each item's data in one CPU's cache. `body` must not throw. Only
+  // one call at a time per pool (callers are serialised).
   template <typename Body>
   void parallel_for(size_t count, const Body& body) {
     if (count == 0) return;
@@ -36,22 +38,33 @@ class ThreadPool {
 
  private:
   using Call = void (*)(const void*, size_t);
+  // What a round does. Rounds alternate between two of these, so a worker that wakes late reads the
+  // one its own round was described in.
+  struct Round {
+    std::atomic<size_t> count{0};
+    std::atomic<Call> call{nullptr};
+    std::atomic<const void*> body{nullptr};
+  };
+  // One thread's share of the items: the round in the high half, the next unclaimed item in the low
+  // half. Items are claimed by compare-and-swap, so nobody can touch a finished round.
+  struct alignas(64) Share {
+    std::atomic<uint64_t> ticket{0};
+  };
   void run(size_t count, Call call, const void* body);
-  void work();
-  void worker();
+  void work(uint32_t round, size_t self);
+  void worker(size_t self);
 
   std::vector<std::thread> workers_;
+  std::unique_ptr<Share[]> shares_;
+  size_t threads_ = 1;
   std::mutex serial_;  // one parallel_for at a time
   std::mutex mutex_;
   std::condition_variable started_;
-  std::atomic<uint64_t> round_{0};  // bumped for each parallel_for
-  std::atomic<int> busy_{0};        // workers that have not finished the current round
-  std::atomic<size_t> next_{0};
+  Round rounds_[2];
+  std::atomic<uint32_t> round_{0};
+  std::atomic<size_t> done_{0};
   std::atomic<bool> stop_{false};
   std::atomic<int> sleepers_{0};
-  size_t count_ = 0;
-  Call call_ = nullptr;
-  const void* body_ = nullptr;
 };
 
 }  // namespace npu

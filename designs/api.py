@@ -111,10 +111,11 @@ class Design:
     ) -> ObjectFifo:
         """Adds an object FIFO.
 
-        depth: objects buffered at each end, or (producer, consumers). to_stream: the order in which
-        the producer's DMA reads an object; from_stream: where consumers' DMAs write what arrives, one
-        pattern for all or one per tile. port: name of the shim end (default: the FIFO's name).
-        producer_channel / consumer_channel: fixed DMA channels; the rest are numbered in order.
+        depth: objects buffered at each end, or (producer, consumers). to_stream: the order in
+        which the producer's DMA reads an object; from_stream: where consumers' DMAs write what
+        arrives, one pattern for all or one per tile. port: name of the shim end (default: the
+        FIFO's name). producer_channel / consumer_channel: fixed DMA channels; the rest are numbered
+        in order.
         """
         ends = (consumers,) if isinstance(consumers, Tile) else tuple(consumers)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)

@@ -152,7 +152,7 @@ class Worker:
         outer = self._held(fifo) - self._frames[-1].get(fifo, 0)
         if self._frames[-1].get(fifo, 0) < 1 or outer:
             raise self._error(
-                f'release of "{fifo.name}": the oldest held object was not acquired in this loop body'
+                f'release of "{fifo.name}": the oldest object held was not acquired in this loop'
             )
         self._frames[-1][fifo] -= 1
         self._released[fifo] = self._released.get(fifo, 0) + 1
@@ -204,9 +204,13 @@ class Worker:
     @contextmanager
     def _block(self, step: Step) -> Iterator[None]:
         self.steps.append(step)
-        self._frames.append({})
-        yield
-        held = [f'"{f.name}"' for f, n in self._frames.pop().items() if n]
+        frame: dict[ObjectFifo, int] = {}
+        self._frames.append(frame)
+        try:
+            yield
+        finally:
+            self._frames.pop()
+        held = [f'"{f.name}"' for f, n in frame.items() if n]
         if held:
             raise self._error(
                 f"a loop body ends while holding objects of {', '.join(held)}; release them in it"

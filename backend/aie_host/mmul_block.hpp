@@ -59,12 +59,24 @@ struct row_pair {
   using simd = typename simd_of<T, Lanes * sizeof(T)>::type;
   static constexpr unsigned kParts = 2 * Columns / Lanes;
 
+  using half = typename simd_of<T, Lanes * sizeof(T) / 2>::type;
+
+  // In registers: halves that meet in memory would stall the load of the whole.
+  AIE_HOST_INLINE static simd join(half low, half high) {
+    if constexpr (Lanes == 16) {
+      return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14,
+                                     15);
+    } else {
+      static_assert(Lanes == 8);
+      return __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7);
+    }
+  }
+
   // `tile` points at the row in the left tile; the right tile is `distance` elements on.
   AIE_HOST_INLINE static simd load_part(const T* tile, unsigned distance, unsigned part) {
     simd v;
     if constexpr (Lanes == 2 * Columns) {
-      __builtin_memcpy(&v, tile, sizeof v / 2);
-      __builtin_memcpy(reinterpret_cast<char*>(&v) + sizeof v / 2, tile + distance, sizeof v / 2);
+      v = join(load<half>(tile), load<half>(tile + distance));
     } else {
       const unsigned column = part * Lanes;
       v = load<simd>(column < Columns ? tile + column : tile + distance + column - Columns);
@@ -98,17 +110,15 @@ struct block_accumulators {
   AIE_HOST_INLINE void load(const T* c0, const T* c1) {
     unroll<kRows>([&](auto i) {
       const T* tile = i.value < R ? c0 + i.value * Columns : c1 + (i.value - R) * Columns;
-      unroll<kParts>([&](auto p) {
-        rows_[i.value][p.value] = rows::load_part(tile, R * Columns, p.value);
-      });
+      unroll<kParts>(
+          [&](auto p) { rows_[i.value][p.value] = rows::load_part(tile, R * Columns, p.value); });
     });
   }
   AIE_HOST_INLINE void store(T* c0, T* c1) const {
     unroll<kRows>([&](auto i) {
       T* tile = i.value < R ? c0 + i.value * Columns : c1 + (i.value - R) * Columns;
-      unroll<kParts>([&](auto p) {
-        rows::store_part(rows_[i.value][p.value], tile, R * Columns, p.value);
-      });
+      unroll<kParts>(
+          [&](auto p) { rows::store_part(rows_[i.value][p.value], tile, R * Columns, p.value); });
     });
   }
 };
@@ -116,9 +126,8 @@ struct block_accumulators {
 // Rows handled between two loads of a B row: with at most 8 live accumulators and the B vectors,
 // 16 registers suffice; AVX-512 has 32.
 template <unsigned Rows, unsigned Parts>
-inline constexpr unsigned kRowsPerPass = (kSimdBytes == 64 ? 16 : 8) / Parts < Rows
-                                             ? (kSimdBytes == 64 ? 16 : 8) / Parts
-                                             : Rows;
+inline constexpr unsigned kRowsPerPass =
+    (kSimdBytes == 64 ? 16 : 8) / Parts < Rows ? (kSimdBytes == 64 ? 16 : 8) / Parts : Rows;
 
 template <unsigned R, unsigned S, unsigned T, typename TIn, typename TOut>
 struct mmul_block;
@@ -137,13 +146,13 @@ struct mmul_block<R, S, T, bfloat16, float> : block_accumulators<float, R, T> {
     if constexpr (T == 8) {
       const __m512i both =
           _mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(b)), load<__m256i>(b + S * T), 1);
-      const __m512i order = _mm512_set_epi16(
-          31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,  // right tile
-          15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+      const __m512i order = _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17,
+                                             24, 16,  // right tile
+                                             15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
       return _mm512_permutexvar_epi16(order, both);
     } else {
-      const __m256i both =
-          _mm256_inserti128_si256(_mm256_castsi128_si256(load<__m128i>(b)), load<__m128i>(b + S * T), 1);
+      const __m256i both = _mm256_inserti128_si256(_mm256_castsi128_si256(load<__m128i>(b)),
+                                                   load<__m128i>(b + S * T), 1);
       const __m256i order = _mm256_set_epi16(15, 11, 14, 10, 13, 9, 12, 8,  // right tile
                                              7, 3, 6, 2, 5, 1, 4, 0);
       return _mm256_permutexvar_epi16(order, both);
@@ -158,13 +167,11 @@ struct mmul_block<R, S, T, bfloat16, float> : block_accumulators<float, R, T> {
         const int32_t pair = load<int32_t>(row + 2 * q.value);
         simd& acc = this->rows_[i.value][0];
         if constexpr (T == 8) {
-          acc = reinterpret_cast<simd>(_mm512_dpbf16_ps(reinterpret_cast<__m512>(acc),
-                                                        (__m512bh)_mm512_set1_epi32(pair),
-                                                        (__m512bh)b_pairs));
+          acc = reinterpret_cast<simd>(_mm512_dpbf16_ps(
+              reinterpret_cast<__m512>(acc), (__m512bh)_mm512_set1_epi32(pair), (__m512bh)b_pairs));
         } else {
-          acc = reinterpret_cast<simd>(_mm256_dpbf16_ps(reinterpret_cast<__m256>(acc),
-                                                        (__m256bh)_mm256_set1_epi32(pair),
-                                                        (__m256bh)b_pairs));
+          acc = reinterpret_cast<simd>(_mm256_dpbf16_ps(
+              reinterpret_cast<__m256>(acc), (__m256bh)_mm256_set1_epi32(pair), (__m256bh)b_pairs));
         }
       });
     });
@@ -184,22 +191,45 @@ struct mmul_block<R, S, T, bfloat16, float> : block_accumulators<float, R, T> {
   // Count consecutive bf16 as fp32.
   template <unsigned Count>
   AIE_HOST_INLINE static void widen(const bfloat16* in, float* out) {
-    uint32_t bits[Count];
-    for (unsigned i = 0; i < Count; ++i) bits[i] = static_cast<uint32_t>(in[i].bits) << 16;
-    __builtin_memcpy(out, bits, sizeof bits);
+    constexpr unsigned kLanes = kSimdBytes / 4;
+    unroll<Count / kLanes>([&](auto i) {
+      const uint16_t* p = &in->bits + i.value * kLanes;
+#if defined(__AVX512F__)
+      const __m512i wide = _mm512_slli_epi32(_mm512_cvtepu16_epi32(load<__m256i>(p)), 16);
+#elif defined(__AVX2__)
+      const __m256i wide = _mm256_slli_epi32(_mm256_cvtepu16_epi32(load<__m128i>(p)), 16);
+#else
+      const __m128i half = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(p));
+      const __m128i wide = _mm_slli_epi32(_mm_cvtepu16_epi32(half), 16);
+#endif
+      __builtin_memcpy(out + i.value * kLanes, &wide, sizeof wide);
+    });
   }
 
   AIE_HOST_INLINE void mac(const bfloat16* a0, const bfloat16* a1, const bfloat16* b) {
     alignas(64) float a_wide[kRows * S];
-    alignas(64) float b_wide[2 * S * T];  // both tiles, each row-major as in memory
     widen<R * S>(a0, a_wide);
     widen<R * S>(a1, a_wide + R * S);
-    widen<2 * S * T>(b, b_wide);
+    asm("" : "+m"(a_wide));  // broadcast from memory; GCC would extract lane by lane
+    // Several passes over B read it from a widened copy, a single pass widens as it goes.
+    constexpr bool kCopyB = kRows > kPass;
+    alignas(64) float b_wide[kCopyB ? 2 * S * T : 1];
+    if constexpr (kCopyB) {
+      widen<2 * S * T>(b, b_wide);
+      asm("" : "+m"(b_wide));
+    }
     unroll<kRows / kPass>([&](auto pass) {
       unroll<S>([&](auto k) {
         simd b_row[kParts];
         unroll<kParts>([&](auto p) {
-          b_row[p.value] = base::rows::load_part(b_wide + k.value * T, S * T, p.value);
+          if constexpr (kCopyB) {
+            b_row[p.value] = base::rows::load_part(b_wide + k.value * T, S * T, p.value);
+          } else {
+            using narrow = row_pair<uint16_t, T, base::kLanes>;
+            using wide = typename simd_of<uint32_t, base::kLanes * 4>::type;
+            const auto bits = narrow::load_part(&b->bits + k.value * T, S * T, p.value);
+            b_row[p.value] = reinterpret_cast<simd>(__builtin_convertvector(bits, wide) << 16);
+          }
         });
         unroll<kPass>([&](auto r) {
           constexpr unsigned row = decltype(pass)::value * kPass + decltype(r)::value;
@@ -229,11 +259,11 @@ struct mmul_block<R, S, T, int8_t, int32_t> : block_accumulators<int32_t, R, T> 
   AIE_HOST_INLINE static __m512i quads(const int8_t* b) {
     const __m512i both =
         _mm512_inserti64x4(_mm512_castsi256_si512(load<__m256i>(b)), load<__m256i>(b + S * T), 1);
-    const __m512i zip = _mm512_broadcast_i32x4(
-        _mm_set_epi8(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0));
-    const __m512i order = _mm512_set_epi16(
-        31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17, 24, 16,  // right tile
-        15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
+    const __m512i zip =
+        _mm512_broadcast_i32x4(_mm_set_epi8(15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0));
+    const __m512i order = _mm512_set_epi16(31, 23, 30, 22, 29, 21, 28, 20, 27, 19, 26, 18, 25, 17,
+                                           24, 16,  // right tile
+                                           15, 7, 14, 6, 13, 5, 12, 4, 11, 3, 10, 2, 9, 1, 8, 0);
     return _mm512_permutexvar_epi16(order, _mm512_shuffle_epi8(both, zip));
   }
 

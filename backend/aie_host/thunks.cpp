@@ -42,8 +42,9 @@ class Operands {
   std::byte* buffer(size_t i, const char* name, int64_t elements, int64_t element_bytes) const {
     const KernelArgument& argument = arguments_[i];
     if (argument.data == nullptr) {
-      fail(ErrorKind::kKernel, "[%s] operand %zu (%s) is a buffer, the worker passes the integer %lld",
-           kernel_, i, name, static_cast<long long>(argument.value));
+      fail(ErrorKind::kKernel,
+           "[%s] operand %zu (%s) is a buffer, the worker passes the integer %lld", kernel_, i,
+           name, static_cast<long long>(argument.value));
     }
     if (elements * element_bytes > argument.bytes) {
       fail(ErrorKind::kKernel,
@@ -64,7 +65,8 @@ class Operands {
     const auto a_at = reinterpret_cast<uintptr_t>(a), c_at = reinterpret_cast<uintptr_t>(c);
     if (a_at < c_at + static_cast<uintptr_t>(c_bytes) &&
         c_at < a_at + static_cast<uintptr_t>(a_bytes)) {
-      fail(ErrorKind::kKernel, "[%s] %s and %s overlap in the core's memory", kernel_, name, result);
+      fail(ErrorKind::kKernel, "[%s] %s and %s overlap in the core's memory", kernel_, name,
+           result);
     }
   }
 

@@ -25,9 +25,7 @@ class Decoder {
   void field(const char*, Slot s, T& value, uint32_t bias = 0) {
     value = static_cast<T>((words_[static_cast<size_t>(s.word)] >> s.low & mask_of(s.bits)) + bias);
   }
-  void flag(Slot s, bool& value) {
-    value = words_[static_cast<size_t>(s.word)] >> s.low & 1;
-  }
+  void flag(Slot s, bool& value) { value = words_[static_cast<size_t>(s.word)] >> s.low & 1; }
   void signed7(const char*, Slot s, int& value) {
     const int raw = static_cast<int>(words_[static_cast<size_t>(s.word)] >> s.low & 0x7F);
     value = raw >= 64 ? raw - 128 : raw;
@@ -169,9 +167,12 @@ void shim_fields(Coder& c, Bd& bd) {
 template <typename Coder>
 void all_fields(Coder& c, TileKind kind, Bd& bd) {
   switch (kind) {
-    case TileKind::kShim: return shim_fields(c, bd);
-    case TileKind::kMem: return mem_fields(c, bd);
-    case TileKind::kCore: return core_fields(c, bd);
+    case TileKind::kShim:
+      return shim_fields(c, bd);
+    case TileKind::kMem:
+      return mem_fields(c, bd);
+    case TileKind::kCore:
+      return core_fields(c, bd);
   }
 }
 

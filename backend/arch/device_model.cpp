@@ -10,15 +10,15 @@ namespace npu::arch {
 
 namespace {
 
-constexpr TileModel kShim{TileKind::kShim, "shim", 0,      16,   16,         2,       8,
-                          3,               0xFFFFFFFF,     1u << 20, 1023,   64,      0x14000,
-                          0x1D000,         0x1D200,        0x1D210,  0x3F000};
-constexpr TileModel kMem{TileKind::kMem, "memtile", 512 * 1024, 64,      48,      6,      8,
-                         4,              131071,    1u << 17,   1023,    64,      0xC0000,
-                         0xA0000,        0xA0600,   0xA0630,    0xB0000};
-constexpr TileModel kCore{TileKind::kCore, "core", 64 * 1024, 16,   16,      2,       6,
-                          3,               16383,  1u << 13,  255,  64,      0x1F000,
-                          0x1D000,         0x1DE00, 0x1DE10,  0x3F000};
+constexpr TileModel kShim{TileKind::kShim, "shim",   0,    16, 16,      2,       8,       3,
+                          0xFFFFFFFF,      1u << 20, 1023, 64, 0x14000, 0x1D000, 0x1D200, 0x1D210,
+                          0x3F000};
+constexpr TileModel kMem{
+    TileKind::kMem, "memtile", 512 * 1024, 64,      48,      6,       8,       4,      131071,
+    1u << 17,       1023,      64,         0xC0000, 0xA0000, 0xA0600, 0xA0630, 0xB0000};
+constexpr TileModel kCore{
+    TileKind::kCore, "core", 64 * 1024, 16,      16,      2,       6,       3,      16383,
+    1u << 13,        255,    64,        0x1F000, 0x1D000, 0x1DE00, 0x1DE10, 0x3F000};
 
 constexpr DeviceModel kNpu1{"npu1", Generation::kNpu1, 4, 2, 1.0e9};
 constexpr DeviceModel kNpu2{"npu2", Generation::kNpu2, 8, 3, 1.8e9};
@@ -27,9 +27,12 @@ constexpr DeviceModel kNpu2{"npu2", Generation::kNpu2, 8, 3, 1.8e9};
 
 const TileModel& tile_model(TileKind kind) {
   switch (kind) {
-    case TileKind::kShim: return kShim;
-    case TileKind::kMem: return kMem;
-    case TileKind::kCore: break;
+    case TileKind::kShim:
+      return kShim;
+    case TileKind::kMem:
+      return kMem;
+    case TileKind::kCore:
+      break;
   }
   return kCore;
 }

@@ -9,17 +9,17 @@ namespace npu::arch {
 
 enum class Generation : uint8_t { kNpu1 = 3, kNpu2 = 4 };  // the TXN header's DevGen byte
 enum class TileKind : uint8_t { kShim, kMem, kCore };
-enum class Direction : uint8_t { kS2MM = 0, kMM2S = 1 };   // as encoded in a TCT operation
+enum class Direction : uint8_t { kS2MM = 0, kMM2S = 1 };  // as encoded in a TCT operation
 
-inline constexpr int kRows = 6;           // shim 0, memtile 1, compute 2..5
-inline constexpr int kCoreRows = 4;       // compute rows
+inline constexpr int kRows = 6;      // shim 0, memtile 1, compute 2..5
+inline constexpr int kCoreRows = 4;  // compute rows
 inline constexpr int kFirstCoreRow = 2;
 inline constexpr int kMemTileRows = 1;
-inline constexpr int kColShift = 25;      // absolute address = col<<25 | row<<20 | offset
+inline constexpr int kColShift = 25;  // absolute address = col<<25 | row<<20 | offset
 inline constexpr int kRowShift = 20;
 inline constexpr uint32_t kOffsetMask = 0xFFFFF;
-inline constexpr int kTaskQueueDepth = 4; // tasks waiting per channel, the running one not counted
-inline constexpr int kMaxLockValue = 63;  // 6-bit register
+inline constexpr int kTaskQueueDepth = 4;  // tasks waiting per channel, the running one not counted
+inline constexpr int kMaxLockValue = 63;   // 6-bit register
 inline constexpr uint64_t kDdrAperture = 0x80000000;  // folded into arg_plus for arguments >= 5
 inline constexpr int kFirstFoldedArgument = 5;
 

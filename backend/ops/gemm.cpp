@@ -10,6 +10,7 @@ namespace npu::ops {
 
 namespace {
 
+constexpr int64_t kMaxRounds = 2048;                 // output rounds per stream: about 6 MB on npu2
 constexpr size_t kStreamBudget = size_t{256} << 20;  // bytes of cached streams per configuration
 
 int64_t round_up(int64_t value, int64_t multiple) {
@@ -143,42 +144,72 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c) {
   return multiply(a, operand, b.n, b.padded_n, c);
 }
 
+namespace {
+
+void add(RunReport& total, const RunReport& part) {
+  total.operations += part.operations;
+  total.kernel_calls += part.kernel_calls;
+  total.shim_read_bytes += part.shim_read_bytes;
+  total.shim_write_bytes += part.shim_write_bytes;
+  total.memtile_read_bytes += part.memtile_read_bytes;
+  total.memtile_write_bytes += part.memtile_write_bytes;
+  total.core_read_bytes += part.core_read_bytes;
+  total.core_write_bytes += part.core_write_bytes;
+}
+
+}  // namespace
+
 RunReport Gemm::multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
                          std::byte* c) {
   const int64_t padded_m = round_up(a.rows, tile_.native_m());
   const int64_t padded_k = round_up(a.cols, tile_.k);
   const Operand operand_a = place_a(a, padded_m, padded_k);
-  const size_t c_bytes = static_cast<size_t>(tile_.c_bytes);
   shared_->device->load(configuration_);
 
   RunReport total;
-  // C wider than a BD's row stride is computed in column chunks (only packed B gets that wide).
-  const int64_t chunk = b.packed ? std::min(padded_n, widest_c(tile_)) : padded_n;
-  for (int64_t first = 0; first < padded_n; first += chunk) {
-    const int64_t width = std::min(chunk, padded_n - first);
-    const bool direct_c = shared_->device->accepts_host_memory() && a.rows == padded_m &&
-                          width == n && reinterpret_cast<uintptr_t>(c) % 4 == 0;
-    const size_t bytes = static_cast<size_t>(padded_m * width) * c_bytes;
-    const BufferView out = direct_c ? BufferView{c, bytes, true} : scratch(c_scratch_, bytes);
-    const GemmProblem problem{padded_m, padded_k, width,
-                              operand_a.packed ? ALayout::kTiles : ALayout::kRowMajor,
-                              b.packed ? BLayout::kPanels : BLayout::kRowMajor};
-    const auto stream =
-        streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
-    const size_t b_offset = static_cast<size_t>(first * padded_k * tile_.a_bytes);
-    const BufferView arguments[] = {operand_a.view, part(b.view, b_offset), out};
-    const RunReport report = shared_->device->submit(*stream, arguments);
-    if (!direct_c) {
-      c_scratch_->sync_from_device();
-      copy_block(out.data, width, c + static_cast<size_t>(first) * c_bytes, n, a.rows,
-                 std::min(width, n - first), c_bytes);
+  // C wider than a BD's row stride is computed in column chunks (only packed B gets that wide), and
+  // rows in chunks that bound a stream's length.
+  const int64_t width = b.packed ? std::min(padded_n, widest_c(tile_)) : padded_n;
+  const int64_t height =
+      std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
+  for (int64_t col = 0; col < padded_n; col += width) {
+    for (int64_t row = 0; row < padded_m; row += height) {
+      const Block block{row, col, std::min(height, padded_m - row),
+                        std::min(width, padded_n - col)};
+      add(total, multiply_block(block, a.rows, n, padded_k, operand_a, b, c));
     }
-    total.operations += report.operations;
-    total.kernel_calls += report.kernel_calls;
-    total.shim_read_bytes += report.shim_read_bytes;
-    total.shim_write_bytes += report.shim_write_bytes;
   }
   return total;
+}
+
+// One submission: a block of C, whose rows and columns are multiples of the native size.
+RunReport Gemm::multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
+                               const Operand& a, const Operand& b, std::byte* c) {
+  const size_t c_bytes = static_cast<size_t>(tile_.c_bytes);
+  std::byte* target = c + static_cast<size_t>(block.row * n + block.col) * c_bytes;
+  const int64_t rows = std::min(block.rows, m - block.row);
+  const int64_t cols = std::min(block.cols, n - block.col);
+  const bool direct = shared_->device->accepts_host_memory() && rows == block.rows &&
+                      block.cols == n && reinterpret_cast<uintptr_t>(target) % 4 == 0;
+  const size_t bytes = static_cast<size_t>(block.rows * block.cols) * c_bytes;
+  const BufferView out = direct ? BufferView{target, bytes, true} : scratch(c_scratch_, bytes);
+  const GemmProblem problem{block.rows, padded_k, block.cols,
+                            a.packed ? ALayout::kTiles : ALayout::kRowMajor,
+                            b.packed ? BLayout::kPanels : BLayout::kRowMajor};
+  const auto stream =
+      streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
+  // Rows of A are contiguous in both layouts, columns of B in panels.
+  const auto offset = [&](int64_t first) {
+    return static_cast<size_t>(first * padded_k * tile_.a_bytes);
+  };
+  const BufferView arguments[] = {part(a.view, offset(block.row)), part(b.view, offset(block.col)),
+                                  out};
+  const RunReport report = shared_->device->submit(*stream, arguments);
+  if (!direct) {
+    c_scratch_->sync_from_device();
+    copy_block(out.data, block.cols, target, n, rows, cols, c_bytes);
+  }
+  return report;
 }
 
 }  // namespace npu::ops

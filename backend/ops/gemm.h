@@ -1,4 +1,5 @@
-// C = A @ B on a device: chooses the layout, pads and packs, looks up or builds the stream, submits.
+// C = A @ B on a device: chooses the layout, pads and packs, looks up or builds the stream,
+// submits.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class Gemm {
 
   // B (K, N), any strides. Thread-safe, as is run().
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
-  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. Throws Error(kShape, kDtype).
+  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. Throws Error(kShape,
+  // kDtype).
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c);
   OpCounters counters() const;
@@ -51,10 +53,15 @@ class Gemm {
     BufferView view;
     bool packed = true;
   };
+  struct Block {  // of C
+    int64_t row, col, rows, cols;
+  };
   Operand place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k);
   Operand place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n);
   RunReport multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
                      std::byte* c);
+  RunReport multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
+                           const Operand& a, const Operand& b, std::byte* c);
   void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
   BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 

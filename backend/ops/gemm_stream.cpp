@@ -58,10 +58,10 @@ class GemmStream {
   void route_tokens() {
     for (int64_t c = 0; c < tile_.columns; ++c) {
       const auto& port = configuration_.port(strf("C%d", static_cast<int>(c)));
-      builder_.mask_write(
-          arch::tile_address(port.col, 0, arch::channel_control(arch::TileKind::kShim,
-                                                                port.direction, port.channel)),
-          kShimControllerId << 8, 0x1F00);
+      builder_.mask_write(arch::tile_address(port.col, 0,
+                                             arch::channel_control(arch::TileKind::kShim,
+                                                                   port.direction, port.channel)),
+                          kShimControllerId << 8, 0x1F00);
     }
   }
 
@@ -78,9 +78,8 @@ class GemmStream {
       const int64_t panel = col_block * tile_.columns + c;
       transfer("C", c, 2 * kInFlight + slot, kArgumentC, c_bd(),
                (row_block * tile_.native_m() * problem_.n + panel * tile_.n) * tile_.c_bytes, true);
-      const int64_t b_offset = problem_.b_layout == BLayout::kPanels
-                                   ? panel * problem_.k * tile_.n
-                                   : panel * tile_.n;
+      const int64_t b_offset =
+          problem_.b_layout == BLayout::kPanels ? panel * problem_.k * tile_.n : panel * tile_.n;
       transfer("B", c, kInFlight + slot, kArgumentB, b_bd(), b_offset * tile_.a_bytes, false);
     }
     for (int64_t r = 0; r < tile_.rows; ++r) {
@@ -138,16 +137,15 @@ class GemmStream {
                 int64_t offset, bool token) {
     const auto& port = configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
     const std::vector<uint32_t> encoded = arch::encode_bd(arch::TileKind::kShim, bd);
-    const uint32_t base = arch::tile_model(arch::TileKind::kShim).bd_base +
-                          0x20u * static_cast<uint32_t>(bd_id);
+    const uint32_t base =
+        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(bd_id);
     const uint32_t address = arch::tile_address(port.col, 0, base);
     builder_.block_write(address, encoded);
     builder_.address_patch(address + 4, static_cast<uint32_t>(argument),
                            static_cast<uint64_t>(offset));
     builder_.write(
-        arch::tile_address(port.col, 0,
-                           arch::channel_queue(arch::TileKind::kShim, port.direction,
-                                               port.channel)),
+        arch::tile_address(
+            port.col, 0, arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel)),
         static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
   }
 
@@ -181,9 +179,18 @@ bool row_major_b_fits(const GemmTile& tile, int64_t n) {
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
-  assert(problem.m > 0 && problem.m % tile.native_m() == 0);
-  assert(problem.k > 0 && problem.k % tile.k == 0);
-  assert(problem.n > 0 && problem.n % tile.native_n() == 0);
+  const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
+  if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.k) ||
+      !fits(problem.n, tile.native_n())) {
+    fail(
+        ErrorKind::kShape,
+        "[build_gemm_stream] M, K, N = %lld, %lld, %lld must be multiples of the native size %lld, "
+        "%lld, %lld of configuration \"%s\"",
+        static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+        static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
+        static_cast<long long>(tile.k), static_cast<long long>(tile.native_n()),
+        configuration.name.c_str());
+  }
   return GemmStream(configuration, problem).build();
 }
 

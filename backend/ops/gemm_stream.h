@@ -1,7 +1,7 @@
 // Per-size runtime streams of the GEMM design: shim BDs, queue pushes, waits and runtime parameters
-// for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits for
-// the oldest C token and refills the three retired BDs while the rest stay in flight
-// (arXiv 2512.13282, section 4.4).
+// for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits
+// for the oldest C token and refills the three retired BDs while the rest stay in flight (arXiv
+// 2512.13282, section 4.4).
 #pragma once
 
 #include <cstdint>
@@ -40,8 +40,8 @@ struct GemmProblem {
 // Whether shim BDs can address row-major B with rows of n elements.
 bool row_major_b_fits(const GemmTile& tile, int64_t n);
 
-// The stream; arguments are 0 = A, 1 = B, 2 = C. Throws Error(kOutOfRange) for sizes beyond the BD
-// fields.
+// The stream; arguments are 0 = A, 1 = B, 2 = C. Throws Error(kShape) for sizes that are no
+// multiples of the native ones, Error(kOutOfRange) for sizes beyond the BD fields.
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem);
 

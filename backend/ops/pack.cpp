@@ -71,19 +71,26 @@ void pack(const MatrixView& matrix, int64_t tile_rows, int64_t tile_cols, TileOr
 size_t element_bytes(ElementType type) {
   switch (type) {
     case ElementType::kF32:
-    case ElementType::kI32: return 4;
-    case ElementType::kBf16: return 2;
-    case ElementType::kI8: break;
+    case ElementType::kI32:
+      return 4;
+    case ElementType::kBf16:
+      return 2;
+    case ElementType::kI8:
+      break;
   }
   return 1;
 }
 
 const char* element_name(ElementType type) {
   switch (type) {
-    case ElementType::kF32: return "float32";
-    case ElementType::kI32: return "int32";
-    case ElementType::kBf16: return "bfloat16";
-    case ElementType::kI8: break;
+    case ElementType::kF32:
+      return "float32";
+    case ElementType::kI32:
+      return "int32";
+    case ElementType::kBf16:
+      return "bfloat16";
+    case ElementType::kI8:
+      break;
   }
   return "int8";
 }

@@ -22,8 +22,8 @@ struct MatrixView {
 
 enum class TileOrder : uint8_t { kRowsFirst, kColumnsFirst };
 
-// Writes the matrix as tiles of (tile_rows, tile_cols), each row-major, zero-padded at the edges; the
-// tiles of one tile row (kRowsFirst) or one tile column (kColumnsFirst) follow each other.
+// Writes the matrix as tiles of (tile_rows, tile_cols), each row-major, zero-padded at the edges;
+// the tiles of one tile row (kRowsFirst) or one tile column (kColumnsFirst) follow each other.
 // `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16) or kI8 (from kI8).
 void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows, int64_t tile_cols,
                 TileOrder order, std::byte* out);

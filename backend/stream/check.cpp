@@ -44,19 +44,19 @@ void check_registers(const Operation& op, uint64_t address, size_t words, int co
                      const Permissions& permissions) {
   for (size_t i = 0; i < words; ++i) {
     const uint64_t at = address + 4 * i;
-    const std::string name = register_name(at);
-    if (at >> 32 != 0 || at % 4 != 0) {
-      forbid(op, "writes " + name + ", which is not a register address");
-    }
     const uint32_t narrow = static_cast<uint32_t>(at);
+    if (at >> 32 != 0 || at % 4 != 0) {
+      forbid(op, "writes " + register_name(at) + ", which is not a register address");
+    }
     if (arch::address_col(narrow) >= columns) {
-      forbid(op, strf("writes %s; the stream's header names %d columns", name.c_str(), columns));
+      forbid(op, strf("writes %s; the stream's header names %d columns", register_name(at).c_str(),
+                      columns));
     }
     const bool shim = arch::address_row(narrow) == 0;
     const Area area = locate_register(arch::TileKind::kShim, arch::address_offset(narrow)).area;
     if (shim && shim_register(area)) continue;
     if (permitted_word(narrow, permissions)) continue;
-    forbid(op, "writes " + name +
+    forbid(op, "writes " + register_name(at) +
                    "; a runtime stream may write shim BDs, channels and locks, and the "
                    "configuration's RTP words and RTP locks");
   }

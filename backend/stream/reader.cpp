@@ -1,7 +1,6 @@
 // The reading half of the TXN format: bytes -> header and typed operations, for header versions 0.1
 // and 1.0. Every length is checked before it is used; a stream that does not add up is refused with
 // the operation, its byte offset and the cause. Formats: docs/command_stream.md.
-#include <algorithm>
 #include <cstring>
 
 #include "error.h"
@@ -12,10 +11,9 @@ namespace npu::stream {
 namespace {
 
 constexpr uint32_t kHeaderBytes = 16;
-// No real stream comes near this; it keeps byte offsets inside 32 bits.
-constexpr size_t kMaxBytes = size_t{1} << 30;
-
-using ull = unsigned long long;
+// Far above any real stream (a whole array's program memories are 0.5 MiB); bounds what a damaged
+// or hostile file can make us hold.
+constexpr size_t kMaxBytes = size_t{16} << 20;
 
 uint64_t wide(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
 
@@ -310,8 +308,6 @@ Stream Stream::parse(std::span<const std::byte> bytes) {
 
   const std::span<const uint32_t> words = stream.words_;
   const bool compact = header.major == 1;
-  // Every operation has at least one word, so a huge count reserves nothing huge.
-  stream.operations_.reserve(std::min<size_t>(header.operations, words.size()));
   size_t position = kHeaderBytes / 4;
   while (position < words.size()) {
     const uint32_t index = static_cast<uint32_t>(stream.operations_.size());

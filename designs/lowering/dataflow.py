@@ -228,10 +228,10 @@ class Dataflow:
         self.out.channels.append(channel)
 
     def _parts_of(self, fifo: ObjectFifo, tile: Tile, pool: Pool) -> list[Part]:
-        """The parts a FIFO's channel moves: all of them, or its own one of a join or split."""
+        """The parts a FIFO's channel moves: all in memory order, or its own of a join or split."""
         link = self.design.link_at(fifo, tile)
         if link is None or fifo is _owner(link):
-            return pool.parts
+            return sorted(pool.parts, key=lambda part: part.offset)
         parts = link.inputs if link.kind == "join" else link.outputs
         if link.kind == "forward":
             return pool.parts

@@ -116,8 +116,8 @@ def _fit(dims: DimList, element_bytes: int, limits: TileLimits) -> tuple[Access 
         if index == 0 and element_bytes < 4:
             if stride != 1 or size * element_bytes % 4:
                 return None, (
-                    f"the innermost dimension (size {size}, stride {stride}) of {element_bytes}-byte "
-                    "elements is not a run of whole 32-bit words"
+                    f"the innermost dimension (size {size}, stride {stride}) of "
+                    f"{element_bytes}-byte elements is not a run of whole 32-bit words"
                 )
             size, words = size * element_bytes // 4, 1
         elif stride * element_bytes % 4:

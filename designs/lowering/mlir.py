@@ -62,10 +62,12 @@ def memref(dtype: str, shape: tuple[int, ...]) -> str:
 
 def _buffer(memory: Memory) -> str:
     limits = memory.tile.limits
+    kind = memref(memory.dtype, memory.shape)
     bank = memory.address // (limits.memory_bytes // limits.banks)
     return (
-        f"%{memory.name} = aie.buffer({tile_name(memory.tile)}) {{address = {memory.address} : i32, "
-        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {memref(memory.dtype, memory.shape)}'
+        f"%{memory.name} = aie.buffer({tile_name(memory.tile)}) {{"
+        f"address = {memory.address} : i32, "
+        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {kind}'
     )
 
 

@@ -163,7 +163,7 @@ class Instruction:
 
 @dataclass
 class Core:
-    """One worker: its program, its RTPs (words of one int32 buffer) and the lock that guards them."""
+    """One worker: its program, its RTPs (words of one int32 buffer) and their lock."""
 
     tile: Tile
     stack: int

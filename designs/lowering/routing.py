@@ -69,13 +69,7 @@ class Router:
                     return self._no_route(flow, sink)
                 for hop in path:
                     self._apply(tree, hop)
-            entry = tree.entry[sink.tile]
-            if entry[0] == "dma" and entry[1] != sink.channel:
-                return (
-                    f'{self.title} {sink.tile}: fifo "{flow.fifo}" connects DMA channel {entry[1]} '
-                    f"to channel {sink.channel} of the same tile; only equal numbers can be connected"
-                )
-            tree.connections.append(Connection(sink.tile, entry, _sink_port(sink)))
+            tree.connections.append(Connection(sink.tile, tree.entry[sink.tile], _sink_port(sink)))
         routed[index] = tree.connections
         return None
 
@@ -83,7 +77,9 @@ class Router:
         tile, direction, lane = hop
         self._used.setdefault((tile, direction), set()).add(lane)
         tree.connections.append(Connection(tile, tree.entry[tile], (direction, lane)))
-        tree.entry[self._neighbour(tile, direction)] = (OPPOSITE[direction], lane)
+        end = self._neighbour(tile, direction)
+        assert end is not None
+        tree.entry[end] = (OPPOSITE[direction], lane)
 
     def _search(self, tree: _Tree, goal: Tile) -> list[Hop] | None:
         """The cheapest hops from the tree to `goal` (Dijkstra over tiles)."""
@@ -157,8 +153,8 @@ class Router:
             if len(lanes) == LANES[direction]
         )
         return (
-            f'{self.title} fifo "{flow.fifo}": no free lanes from {flow.source.tile} to {sink.tile}; '
-            f"full links: {', '.join(full) or 'none'}"
+            f'{self.title} fifo "{flow.fifo}": no free lanes from {flow.source.tile} to '
+            f"{sink.tile}; full links: {', '.join(full) or 'none'}"
         )
 
 

@@ -7,6 +7,7 @@ starts, stream switches, shim multiplexers.
 from __future__ import annotations
 
 import hashlib
+from typing import Any
 
 from npu._npu import arch
 from npu._npu import stream as txn
@@ -67,10 +68,8 @@ def resource_lines(lowered: Lowered) -> list[str]:
         limits = tile.limits
         channels = [c for c in lowered.channels if c.tile == tile]
         ports = [p for p in lowered.ports if p.tile == tile]
-        rows = [
-            (f"{d}_channels", sum(c.direction == d for c in [*channels, *ports]), limits.channels)
-            for d in ("s2mm", "mm2s")
-        ]
+        directions = [c.direction for c in channels] + [p.direction for p in ports]
+        rows = [(f"{d}_channels", directions.count(d), limits.channels) for d in ("s2mm", "mm2s")]
         if tile.kind != "shim":
             used = stacks.get(tile, 0) + sum(m.bytes for m in lowered.memories.get(tile, []))
             rows = [
@@ -147,7 +146,7 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
     """Register words of a resident BD."""
     limits = tile.limits
     address = descriptor.memory.address + descriptor.offset + limits.dma_memory_base
-    fields = {
+    fields: dict[str, Any] = {
         "base": address // 4,
         "length": descriptor.bytes // 4,
         "use_next": True,

@@ -5,6 +5,9 @@
 replays anyone's command streams.
 """
 
+import importlib
+from typing import Any
+
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
@@ -27,12 +30,11 @@ __all__ = [
     "matmul",
     "pack",
     "stats",
+    "stream",
 ]
 
 
-def __getattr__(name: str) -> object:
-    if name == "emulator":
-        import npu.emulator
-
-        return npu.emulator
+def __getattr__(name: str) -> Any:
+    if name in ("emulator", "stream"):
+        return importlib.import_module(f"npu.{name}")
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -53,7 +53,7 @@ class Device:
         return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic})>"
 
     def gemm(self, input_dtype: str, output_dtype: str) -> Any:
-        """The GEMM operation for a pair of element types, its configuration lowered on first use."""
+        """The GEMM of a pair of element types, its configuration lowered on first use."""
         key = (input_dtype, output_dtype)
         with self._lock:
             if key not in self._gemms:
@@ -77,7 +77,9 @@ class Device:
 
 _open_devices: dict[tuple[str, str], Device] = {}
 _open_lock = threading.Lock()
-_selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar("npu_device", default=None)
+_selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
+    "npu_device", default=None
+)
 
 
 def open_device(name: str, arithmetic: str | None = None) -> Device:
@@ -132,7 +134,9 @@ def devices() -> list[DeviceDescription]:
         model = _npu.arch.device_model(name.removeprefix("emu:"))
         cores = 4 * model["columns"]
         found.append(
-            DeviceDescription(name, True, f"emulated NPU, {model['columns']} columns, {cores} cores")
+            DeviceDescription(
+                name, True, f"emulated NPU, {model['columns']} columns, {cores} cores"
+            )
         )
     try:
         _npu.device.open("xrt", DEFAULT_ARITHMETIC)

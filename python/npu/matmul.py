@@ -24,7 +24,7 @@ _SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16) or int8"
 
 
 class PackedMatrix:
-    """A right-hand operand kept in device memory in the layout the array reads; see ``npu.pack``."""
+    """A right-hand operand in device memory in the layout the array reads; see ``npu.pack``."""
 
     def __init__(self, handle: Any, dtype: np.dtype, device: Device) -> None:
         self.handle = handle
@@ -43,6 +43,8 @@ class PackedMatrix:
 
 def _as_array(value: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(value)
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _FLOAT_INPUTS and array.dtype != _INT8:
         raise DtypeError(
             f"[matmul] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it with "
@@ -53,8 +55,6 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
             f"[matmul] {name} has shape {array.shape}; at least two dimensions are needed: reshape "
             "vectors to (1, K) or (K, 1)"
         )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     return array
 
 
@@ -94,9 +94,9 @@ def _device_output(dtype: np.dtype) -> str:
 def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
     """Converts and packs a right-hand operand once, for many multiplications.
 
-    ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even) or int8, any strides,
-    so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was packed
-    for. Raises DtypeError, ShapeError, DeviceError.
+    ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even) or int8, any
+    strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
+    packed for. Raises DtypeError, ShapeError, DeviceError.
     """
     array = _as_array(b, "b")
     if array.ndim != 2 or 0 in array.shape:
@@ -136,8 +136,8 @@ def matmul(
     n = right.shape[-1]
     if right.shape[-2] != k:
         raise ShapeError(
-            f"[matmul] a is {left.shape} and b is {right.shape}; the last dimension of a ({k}) must "
-            f"equal the second last of b ({right.shape[-2]})"
+            f"[matmul] a is {left.shape} and b is {right.shape}; the last dimension of a ({k}) "
+            f"must equal the second last of b ({right.shape[-2]})"
         )
     try:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
@@ -179,10 +179,12 @@ def _matmul_packed(
     k, n = b.shape
     if a.shape[-1] != k:
         raise ShapeError(
-            f"[matmul] a is {a.shape} and b is packed {b.shape}; the last dimension of a must be {k}"
+            f"[matmul] a is {a.shape} and b is packed {b.shape}; a's last dimension must be {k}"
         )
     if (a.dtype == _INT8) != (b.dtype == _INT8):
-        raise DtypeError(f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}")
+        raise DtypeError(
+            f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}"
+        )
     dtype = _result_dtype(a.dtype, a.dtype if out_dtype is None else b.dtype, out_dtype)
     shape = (*a.shape[:-1], n)
     rows = a.reshape(-1, k)

@@ -1,5 +1,6 @@
-// npu._npu.ops: operations on a device. Arrays come as byte pointers with shape and strides, because
-// bfloat16 has no buffer-protocol code; python/npu/matmul.py does the checking that users see.
+// npu._npu.ops: operations on a device. Arrays come as byte pointers with shape and strides,
+// because bfloat16 has no buffer-protocol code; python/npu/matmul.py does the checking that users
+// see.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -55,6 +56,16 @@ std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int
 
 void init_ops(nb::module_& m) {
   nb::module_ sub = m.def_submodule("ops", "Operations on a device.");
+  sub.def("gemm_stream", [](const nb::bytes& config, int64_t m_size, int64_t k_size, int64_t n_size,
+                            bool packed_a, bool packed_b) {
+    const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
+                                          config.size()};
+    const ops::GemmProblem problem{m_size, k_size, n_size,
+                                   packed_a ? ops::ALayout::kTiles : ops::ALayout::kRowMajor,
+                                   packed_b ? ops::BLayout::kPanels : ops::BLayout::kRowMajor};
+    const std::vector<uint32_t> words = ops::build_gemm_stream(Configuration::parse(view), problem);
+    return nb::bytes(words.data(), words.size() * 4);
+  });
   nb::class_<ops::PackedB>(sub, "PackedB")
       .def_ro("k", &ops::PackedB::k)
       .def_ro("n", &ops::PackedB::n)

@@ -133,6 +133,18 @@ TEST_CASE("the 48-bit shim base") {
         ErrorKind::kOutOfRange);
 }
 
+TEST_CASE("memtile padding: 6, 5 and 4 bits before and after d0, d1 and d2") {
+  Bd bd;
+  bd.pad_before = {63, 31, 15};
+  CHECK(encode_bd(TileKind::kMem, bd) ==
+        Words{0, 0xFC000000, 0, 0xF8000000, 0x78000000, 0, 0, 0x80000000});
+  bd.pad_before = {0, 0, 0};
+  bd.pad_after = {63, 31, 15};
+  CHECK(encode_bd(TileKind::kMem, bd) == Words{0, 0, 0, 0, 0, 0xFFFE0000, 0, 0x80000000});
+  bd.pad_after = {1, 2, 4};
+  CHECK(encode_bd(TileKind::kMem, bd)[5] == (4u << 28 | 2u << 23 | 1u << 17));
+}
+
 TEST_CASE("values that no register holds are refused") {
   const auto refused = [](TileKind kind, const std::function<void(Bd&)>& change) {
     CHECK(encode_error(kind, change) == ErrorKind::kOutOfRange);

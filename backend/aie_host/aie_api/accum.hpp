@@ -6,7 +6,7 @@
 
 #include "vector.hpp"
 
-struct acc32;     // tags: built-in types in NPU compilers
+struct acc32;  // tags: built-in types in NPU compilers
 struct accfloat;
 struct accauto;
 

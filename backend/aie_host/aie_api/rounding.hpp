@@ -68,16 +68,26 @@ struct discarded {
 // Whether a magnitude grows by one unit when `rest` is dropped from a number of that sign.
 AIE_HOST_INLINE bool rounds_away(rounding_mode mode, bool negative, bool odd, discarded rest) {
   switch (mode) {
-    case rounding_mode::floor: return rest.any && negative;
-    case rounding_mode::ceil: return rest.any && !negative;
-    case rounding_mode::symmetric_floor: return false;
-    case rounding_mode::symmetric_ceil: return rest.any;
-    case rounding_mode::negative_inf: return rest.above_half || (rest.half && negative);
-    case rounding_mode::positive_inf: return rest.above_half || (rest.half && !negative);
-    case rounding_mode::symmetric_zero: return rest.above_half;
-    case rounding_mode::symmetric_inf: return rest.above_half || rest.half;
-    case rounding_mode::conv_even: return rest.above_half || (rest.half && odd);
-    case rounding_mode::conv_odd: return rest.above_half || (rest.half && !odd);
+    case rounding_mode::floor:
+      return rest.any && negative;
+    case rounding_mode::ceil:
+      return rest.any && !negative;
+    case rounding_mode::symmetric_floor:
+      return false;
+    case rounding_mode::symmetric_ceil:
+      return rest.any;
+    case rounding_mode::negative_inf:
+      return rest.above_half || (rest.half && negative);
+    case rounding_mode::positive_inf:
+      return rest.above_half || (rest.half && !negative);
+    case rounding_mode::symmetric_zero:
+      return rest.above_half;
+    case rounding_mode::symmetric_inf:
+      return rest.above_half || rest.half;
+    case rounding_mode::conv_even:
+      return rest.above_half || (rest.half && odd);
+    case rounding_mode::conv_odd:
+      return rest.above_half || (rest.half && !odd);
   }
   return false;  // reserved codes: core_state.cpp refuses to set them
 }

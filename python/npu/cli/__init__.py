@@ -1,0 +1,67 @@
+"""The command `npu`: generate, bench, devices, inspect, compile.
+
+Each subcommand is a module of this package with ``HELP``, ``add_arguments(parser)`` and
+``run(arguments) -> exit code``; the modules import the heavy parts only when they run. Every error
+is one line on stderr: exit code 2 for a wrong command line, 1 for anything else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+COMMANDS = ("generate", "bench", "devices", "inspect", "compile")
+_INTERRUPTED = 130  # 128 + SIGINT
+_BROKEN_PIPE = 141  # 128 + SIGPIPE
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        _report(f"{message} (see `{self.prog} --help`)")
+        sys.exit(2)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog="npu", description="AMD Ryzen AI NPU, real or emulated.")
+    subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name in COMMANDS:
+        module = importlib.import_module(f"npu.cli.{name}")
+        sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
+        module.add_arguments(sub)
+        sub.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line and returns its exit code."""
+    from npu.errors import NpuError
+
+    try:
+        arguments = build_parser().parse_args(argv)
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+        return code
+    except SystemExit as stop:  # argparse: --help or a wrong command line
+        return stop.code if isinstance(stop.code, int) else 1
+    except NpuError as error:
+        _report(str(error))
+    except KeyboardInterrupt:
+        _report("interrupted")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output left. Point stdout elsewhere, or Python complains at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except Exception as error:
+        if os.environ.get("NPU_TRACEBACK"):
+            raise
+        _report(f"{type(error).__name__}: {error} (NPU_TRACEBACK=1 shows where)")
+    return 1
+
+
+def _report(message: str) -> None:
+    print(f"npu: error: {' '.join(message.split())}", file=sys.stderr)

@@ -1,0 +1,7 @@
+"""`python -m npu.cli` is the command `npu`."""
+
+import sys
+
+from npu.cli import main
+
+sys.exit(main())

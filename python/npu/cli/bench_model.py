@@ -1,0 +1,100 @@
+"""`npu bench -m MODEL`: a model's time to first token and tokens per second per context length."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+from npu.cli import common
+
+if TYPE_CHECKING:
+    from npu import Device
+    from npu.gemma3 import Model
+
+_SEED = 0
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    with common.use_device(arguments) as device:
+        path, model, tokenizer = common.load_model(arguments.model)
+        longest = max(arguments.context) + arguments.tokens
+        model.new_cache(longest)  # refuses a context the model does not have
+        size = min(len(tokenizer), model.config.vocabulary)
+        prompt = np.random.default_rng(_SEED).integers(0, size, max(arguments.context))
+        rows = [
+            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats)
+            for length in arguments.context
+        ]
+    if arguments.json:
+        print(json.dumps(_document(path, device, arguments, rows), indent=2))
+    else:
+        _print_table(path, device, arguments, rows)
+    return 0
+
+
+def measure(model: Model, prompt: list[int], steps: int, repeats: int) -> dict[str, Any]:
+    """Runs one prompt length; figures of each repeat, the warm-up not among them."""
+    first: list[float] = []
+    decode: list[float] = []
+    for repeat in range(repeats + 1):
+        if sys.stderr.isatty():
+            print(f"\r{len(prompt)} tokens, run {repeat}/{repeats} ", end="", file=sys.stderr)
+        cache = model.new_cache()
+        begin = time.perf_counter()
+        token = int(model.prefill(prompt, cache)[0].argmax())
+        middle = time.perf_counter()
+        for _ in range(steps):
+            token = int(model.forward([token], cache)[0].argmax())
+        end = time.perf_counter()
+        if repeat:
+            first.append(middle - begin)
+            decode.append(end - middle)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr)
+    return {
+        "prompt_tokens": len(prompt),
+        "decode_steps": steps,
+        "ttft_ms": common.spread([value * 1e3 for value in first]),
+        "prefill_tokens_per_s": common.spread([len(prompt) / value for value in first]),
+        "decode_tokens_per_s": common.spread([steps / value for value in decode]),
+    }
+
+
+def _document(
+    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
+) -> dict[str, Any]:
+    return {
+        "model": path,
+        "device": device.name,
+        "emulated": device.emulated,
+        "arithmetic": device.arithmetic,
+        "times": common.time_label(device),
+        "warm_up_runs": 1,
+        "repeats": arguments.repeats,
+        "results": rows,
+    }
+
+
+def _print_table(
+    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
+) -> None:
+    print(f"model: {path}")
+    print(common.device_line(device))
+    print(
+        f"{common.time_label(device)}; median [min, max] of {arguments.repeats} runs after one "
+        f"warm-up; {arguments.tokens} decode steps"
+    )
+    columns = ("ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s")
+    heads = ("context", "TTFT ms", "prefill tok/s", "decode tok/s")
+    print("{:>8}  {:>28}  {:>28}  {:>28}".format(*heads))
+    for row in rows:
+        cells = [
+            f"{row[name]['median']:.1f} [{row[name]['min']:.1f}, {row[name]['max']:.1f}]"
+            for name in columns
+        ]
+        print("{:>8}  {:>28}  {:>28}  {:>28}".format(row["prompt_tokens"], *cells))

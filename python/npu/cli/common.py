@@ -1,0 +1,142 @@
+"""What several subcommands share: device and model options, sizes, spreads, progress."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npu import Device
+    from npu.gemma3 import Model, Tokenizer
+
+
+DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
+
+
+def add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "-m",
+        "--model",
+        metavar="FILE",
+        help="GGUF model (default: $NPU_MODEL, else the demo model)",
+    )
+    parser.add_argument(
+        "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
+    )
+    parser.add_argument(
+        "--arithmetic",
+        choices=("fast", "silicon"),
+        help="how the emulated cores add bf16 products (default: $NPU_ARITHMETIC, else fast)",
+    )
+
+
+@contextlib.contextmanager
+def use_device(arguments: argparse.Namespace) -> Iterator[Device]:
+    """Makes the device of the command line current, else leaves the package's own choice."""
+    import npu
+
+    if arguments.device is None and arguments.arithmetic is None:
+        yield npu.current_device()
+        return
+    name = arguments.device or npu.current_device().name
+    with npu.device(name, arithmetic=arguments.arithmetic) as device:
+        yield device
+
+
+def device_line(device: Device) -> str:
+    """The words that name device and arithmetic."""
+    emulated = " (emulated)" if device.emulated else ""
+    return f"device: {device.name}{emulated}, bf16 arithmetic: {device.arithmetic}"
+
+
+def time_label(device: Device) -> str:
+    """What the printed times are: never the NPU's own when it is emulated."""
+    return "host time, the NPU is emulated" if device.emulated else "host time"
+
+
+def positive(text: str) -> int:
+    """An argparse type: a whole number >= 1."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive whole number")
+    return value
+
+
+def positives(text: str) -> list[int]:
+    """An argparse type: whole numbers >= 1, separated by commas."""
+    return [positive(part) for part in text.split(",")]
+
+
+def gemm_size(text: str) -> tuple[int, int, int]:
+    """An argparse type: "512" or "512x1024x256" (M x K x N)."""
+    parts = [positive(part) for part in text.lower().split("x")]
+    if len(parts) == 1:
+        parts *= 3
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither S nor MxKxN")
+    return parts[0], parts[1], parts[2]
+
+
+def gemm_sizes(text: str) -> list[tuple[int, int, int]]:
+    """An argparse type: sizes of gemm_size, separated by commas."""
+    return [gemm_size(part) for part in text.split(",")]
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    """Median, extremes and all values of repeated measurements."""
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "values": values,
+    }
+
+
+def default_model() -> str | None:
+    """Path of the model used without -m: $NPU_MODEL, or the demo model of a checkout."""
+    if named := os.environ.get("NPU_MODEL"):
+        return named
+    package = Path(__file__).resolve().parents[1]
+    places = (package / "models", package.parents[1] / DEMO_FOLDER, Path(DEMO_FOLDER))
+    for place in places:
+        if found := sorted(place.glob("*.gguf")):
+            return str(found[0])
+    return None
+
+
+def load_model(path: str | None) -> tuple[str, Model, Tokenizer]:
+    """Loads the named or the default model; returns its path too."""
+    from npu import gemma3
+    from npu.errors import ArgumentError
+
+    path = path or default_model()
+    if path is None:
+        raise ArgumentError("no model given and no demo model found; name one with -m FILE.gguf")
+    with _progress_bar() as progress:
+        return (path, *gemma3.load(path, progress))
+
+
+@contextlib.contextmanager
+def _progress_bar() -> Iterator[Any]:
+    """A progress callback: a bar on a terminal, nothing otherwise."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc="loading", leave=False, delay=0.5) as bar:
+
+        def progress(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield progress

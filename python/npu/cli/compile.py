@@ -1,0 +1,54 @@
+"""`npu compile`: lowers a design to its serialised configuration or to AIE-dialect MLIR."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+from npu.cli import common
+
+HELP = "lower a design to a configuration file or to MLIR for mlir-aie"
+_OUTPUTS = {"bfloat16": ("float32", "bfloat16"), "int8": ("int32",)}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("design", choices=("gemm",), help="the design")
+    default = "(%(default)s)"
+    parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
+    parser.add_argument("--dtype", choices=sorted(_OUTPUTS), default="bfloat16", help=default)
+    parser.add_argument("--out-dtype", help="default: float32 for bfloat16, int32 for int8")
+    parser.add_argument("--tile", type=common.gemm_size, metavar="MxKxN", help="tile of one core")
+    parser.add_argument("--emit", choices=("config", "mlir"), default="config", help=default)
+    parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.designs import gemm
+
+    out_dtype = arguments.out_dtype or _OUTPUTS[arguments.dtype][0]
+    lower = gemm.configuration if arguments.emit == "config" else gemm.mlir
+    result = lower(arguments.device, arguments.dtype, out_dtype, tile=arguments.tile)
+    data = result.encode() if isinstance(result, str) else result
+    if arguments.output is None:
+        sys.stdout.buffer.write(data)
+    else:
+        _write(Path(arguments.output), data)
+        print(f"{arguments.output}: {len(data)} bytes", file=sys.stderr)
+    return 0
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Replaces the file whole or not at all."""
+    from npu.errors import ArgumentError
+
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        os.chmod(name, 0o644)
+        os.replace(name, path)
+    except OSError as error:
+        raise ArgumentError(f"[compile] {path}: {error.strerror}") from error

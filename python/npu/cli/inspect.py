@@ -1,0 +1,115 @@
+"""`npu inspect`: a configuration, a command stream or the stream of a GEMM size, in words."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from npu.cli import common
+
+HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
+_MAX_BYTES = 256 << 20
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", nargs="?", help="a serialised configuration or a TXN stream")
+    parser.add_argument(
+        "--gemm", type=common.gemm_size, metavar="S|MxKxN", help="the stream npu.matmul would build"
+    )
+    parser.add_argument("--device", default="emu:npu2", help="with --gemm (%(default)s)")
+    parser.add_argument(
+        "--dtype",
+        choices=("bfloat16", "int8"),
+        default="bfloat16",
+        help="with --gemm (%(default)s)",
+    )
+    parser.add_argument("--json", action="store_true", help="operations or fields as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.errors import ArgumentError
+
+    if (arguments.file is None) == (arguments.gemm is None):
+        raise ArgumentError("[inspect] name either a file or --gemm MxKxN")
+    data = _gemm_stream(arguments) if arguments.gemm else _read(Path(arguments.file))
+    if data.startswith(b"npu-config"):
+        _print_configuration(data, arguments.json)
+    else:
+        _print_stream(data, arguments.json)
+    return 0
+
+
+def _read(path: Path) -> bytes:
+    from npu.errors import ArgumentError
+
+    try:
+        size = path.stat().st_size
+        if size > _MAX_BYTES:
+            raise ArgumentError(
+                f"[inspect] {path} has {size} bytes; streams and configurations have at most "
+                f"{_MAX_BYTES}"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise ArgumentError(f"[inspect] {path}: {error.strerror}") from error
+
+
+def _gemm_stream(arguments: argparse.Namespace) -> bytes:
+    from npu import _npu
+    from npu.designs import gemm
+
+    generation = arguments.device.removeprefix("emu:")
+    _npu.arch.device_model(generation)  # refuses unknown names
+    out = "int32" if arguments.dtype == "int8" else "float32"
+    config = gemm.configuration(generation, arguments.dtype, out)
+    params = _npu.device.parse_configuration(config)["params"]
+    units = (
+        params["tile_m"] * params["rows"],
+        params["tile_k"],
+        params["tile_n"] * params["columns"],
+    )
+    padded = [-(-size // unit) * unit for size, unit in zip(arguments.gemm, units, strict=True)]
+    exact = list(arguments.gemm) == padded
+    print(
+        f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
+        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C",
+        file=sys.stderr,
+    )
+    return _npu.ops.gemm_stream(config, *padded, not exact, not exact)
+
+
+def _print_stream(data: bytes, as_json: bool) -> None:
+    from npu import stream
+
+    if as_json:
+        document = {"header": stream.header(data), "operations": stream.operations(data)}
+        print(json.dumps(document, indent=1))
+    else:
+        print(stream.disassemble(data), end="")
+
+
+def _print_configuration(data: bytes, as_json: bool) -> None:
+    from npu import _npu, stream
+
+    config: dict[str, Any] = _npu.device.parse_configuration(data)
+    txn: bytes = config.pop("txn")
+    if as_json:
+        config["operations"] = stream.operations(txn)
+        print(json.dumps(config, indent=1))
+        return
+    print(f"configuration {config['name']} for {config['generation']}, source {config['source']}")
+    for name, value in config["params"].items():
+        print(f"  param {name} = {value}")
+    for name, col, direction, channel in config["ports"]:
+        print(f"  port {name}: shim({col},0) {direction} {channel}")
+    for name, col, row, address in config["rtps"]:
+        print(f"  rtp {name}: core({col},{row}) address {address:#x}")
+    for col, row, kind, used, limit in config["resources"]:
+        print(f"  tile ({col},{row}): {kind} {used} of {limit}")
+    for col, row, program in config["cores"]:
+        print(f"core({col},{row}):")
+        print("".join(f"    {line}\n" for line in program.splitlines()), end="")
+    print(stream.disassemble(txn), end="")

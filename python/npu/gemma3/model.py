@@ -1,0 +1,224 @@
+"""The Gemma 3 text decoder: weights from GGUF and the forward pass over a KV cache.
+
+All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
+accumulation); the rest are the operations of ``npu.ops.host``. Structure: Gemma 3 technical report
+(arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from npu.errors import ArgumentError
+from npu.gemma3.cache import Cache
+from npu.gemma3.config import Config, read_config
+from npu.gguf_file import GgufFile
+from npu.ops import host
+from npu.ops.linear import Weight, linear
+
+# Prompt tokens per forward pass: bounds the activations of a long prompt.
+PREFILL_CHUNK = 512
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one decoder layer; projections that share their input are one matrix."""
+
+    window: int | None
+    attention_norm: np.ndarray
+    qkv: Weight
+    q_norm: np.ndarray
+    k_norm: np.ndarray
+    output: Weight
+    post_attention_norm: np.ndarray
+    ffn_norm: np.ndarray
+    gate_up: Weight
+    down: Weight
+    post_ffn_norm: np.ndarray
+
+
+class Model:
+    """A loaded model. ``progress(done, total)`` is called while layers are read."""
+
+    def __init__(self, file: GgufFile, progress: Callable[[int, int], None] | None = None) -> None:
+        self.config = config = read_config(file)
+        self._file = file
+        self._embedding = file.tensor("token_embd.weight")
+        check_tensors(file, config)
+        self._layers: list[Layer] = []
+        total = config.layers + 1
+        for index in range(config.layers):
+            self._layers.append(_load_layer(file, config, index))
+            if progress:
+                progress(index + 1, total)
+        self._output_norm = file.float32(file.tensor("output_norm.weight"))
+        # A tied model has no head of its own: the embedding is used a second time.
+        head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
+        self._head = Weight(file.bfloat16(file.tensor(head)))
+        if progress:
+            progress(total, total)
+
+    def new_cache(self, context: int | None = None) -> Cache:
+        """An empty cache for up to ``context`` positions (default: the model's context)."""
+        config = self.config
+        context = config.context if context is None else context
+        if not 1 <= context <= config.context:
+            raise ArgumentError(
+                f"[gemma3] a context of {context} was asked for, the model allows 1 to "
+                f"{config.context}"
+            )
+        return Cache(config.windows, config.kv_heads, config.head_dim, context)
+
+    def forward(
+        self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False
+    ) -> np.ndarray:
+        """Runs the tokens at the cache's next positions and adds them to it.
+
+        Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
+        """
+        ids = self._checked(tokens)
+        cache.check_room(len(ids))
+        tables = self._rope_tables(cache.length, len(ids))
+        # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = host.embed(self._file.float32(self._embedding, ids), self.config.embedding_scale)
+            for index, layer in enumerate(self._layers):
+                x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
+                x = x + self._feed_forward(layer, x)
+            logits = self._logits(x if all_logits else x[-1:])
+        cache.length += len(ids)
+        return logits
+
+    def prefill(
+        self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
+    ) -> np.ndarray:
+        """Runs a prompt in chunks; returns the logits (1, vocabulary) of its last token."""
+        cache.check_room(len(tokens))
+        logits = np.empty((0, self.config.vocabulary), np.float32)
+        for start in range(0, max(1, len(tokens)), chunk):
+            logits = self.forward(tokens[start : start + chunk], cache)
+        return logits
+
+    def _checked(self, tokens: Sequence[int]) -> np.ndarray:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise ArgumentError("[gemma3] expected a non-empty list of token ids")
+        if ids.min() < 0 or ids.max() >= self.config.vocabulary:
+            raise ArgumentError(
+                f"[gemma3] token ids span {ids.min()} to {ids.max()}, the vocabulary has "
+                f"{self.config.vocabulary}"
+            )
+        return ids
+
+    def _rope_tables(self, start: int, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rotation tables of the global (0) and of the sliding (1) layers."""
+        c = self.config
+        return [
+            host.rope_table(start, count, c.head_dim, c.rope_base, c.rope_factor),
+            host.rope_table(start, count, c.head_dim, c.rope_base_sliding),
+        ]
+
+    def _attention(
+        self,
+        layer: Layer,
+        x: np.ndarray,
+        cache: Cache,
+        index: int,
+        table: tuple[np.ndarray, np.ndarray],
+    ) -> np.ndarray:
+        c = self.config
+        count, q_size, kv_size = x.shape[0], c.heads * c.head_dim, c.kv_heads * c.head_dim
+        qkv = linear(host.rms_norm(x, layer.attention_norm, c.eps), layer.qkv)
+        q = qkv[:, :q_size].reshape(count, c.heads, c.head_dim)
+        k = qkv[:, q_size : q_size + kv_size].reshape(count, c.kv_heads, c.head_dim)
+        v = qkv[:, q_size + kv_size :].reshape(count, c.kv_heads, c.head_dim)
+        q = host.rope(host.rms_norm(q, layer.q_norm, c.eps), table)
+        k = host.rope(host.rms_norm(k, layer.k_norm, c.eps), table)
+        store = cache.layers[index]
+        keys, values = store.put(cache.length, k, v)
+        mixed = host.attention(
+            q,
+            keys,
+            values,
+            query_start=cache.length,
+            key_start=store.start,
+            scale=c.attention_scale,
+            window=layer.window,
+        )
+        return host.rms_norm(linear(mixed, layer.output), layer.post_attention_norm, c.eps)
+
+    def _feed_forward(self, layer: Layer, x: np.ndarray) -> np.ndarray:
+        c = self.config
+        gate_up = linear(host.rms_norm(x, layer.ffn_norm, c.eps), layer.gate_up)
+        hidden = host.geglu(gate_up[:, : c.ffn_width], gate_up[:, c.ffn_width :])
+        return host.rms_norm(linear(hidden, layer.down), layer.post_ffn_norm, c.eps)
+
+    def _logits(self, x: np.ndarray) -> np.ndarray:
+        c = self.config
+        logits = linear(host.rms_norm(x, self._output_norm, c.eps), self._head)
+        if c.logit_softcap is not None:
+            logits = c.logit_softcap * np.tanh(logits / np.float32(c.logit_softcap))
+        return logits
+
+
+def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """Name and shape of every tensor a model of this configuration has (the head apart)."""
+    d, ff, hd = config.width, config.ffn_width, config.head_dim
+    q, kv = config.heads * hd, config.kv_heads * hd
+    layer = {
+        "attn_norm": (d,),
+        "attn_q": (q, d),
+        "attn_k": (kv, d),
+        "attn_v": (kv, d),
+        "attn_q_norm": (hd,),
+        "attn_k_norm": (hd,),
+        "attn_output": (d, q),
+        "post_attention_norm": (d,),
+        "ffn_norm": (d,),
+        "ffn_gate": (ff, d),
+        "ffn_up": (ff, d),
+        "ffn_down": (d, ff),
+        "post_ffw_norm": (d,),
+    }
+    shapes: dict[str, tuple[int, ...]] = {
+        "token_embd.weight": (config.vocabulary, d),
+        "output_norm.weight": (d,),
+    }
+    for index in range(config.layers):
+        shapes |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
+    return shapes
+
+
+def check_tensors(file: GgufFile, config: Config) -> None:
+    """Raises FormatError unless every tensor is there, readable and of the right shape."""
+    shapes = tensor_shapes(config)
+    if "output.weight" in file.tensors:
+        shapes["output.weight"] = (config.vocabulary, config.width)
+    for name, shape in shapes.items():
+        file.tensor(name, shape)
+
+
+def _load_layer(file: GgufFile, config: Config, index: int) -> Layer:
+    def norm(name: str) -> np.ndarray:
+        return file.float32(file.tensor(f"blk.{index}.{name}.weight"))
+
+    def weight(*names: str) -> Weight:
+        infos = [file.tensor(f"blk.{index}.{name}.weight") for name in names]
+        return Weight(np.concatenate([file.bfloat16(info) for info in infos]))
+
+    return Layer(
+        window=config.windows[index],
+        attention_norm=norm("attn_norm"),
+        qkv=weight("attn_q", "attn_k", "attn_v"),
+        q_norm=norm("attn_q_norm"),
+        k_norm=norm("attn_k_norm"),
+        output=weight("attn_output"),
+        post_attention_norm=norm("post_attention_norm"),
+        ffn_norm=norm("ffn_norm"),
+        gate_up=weight("ffn_gate", "ffn_up"),
+        down=weight("ffn_down"),
+        post_ffn_norm=norm("post_ffw_norm"),
+    )

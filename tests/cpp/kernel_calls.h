@@ -1,0 +1,162 @@
+// Helpers of the kernel tests: bf16 words, calling a host kernel, tiled layouts, the CPU levels of
+// this machine and the reference vectors beside the repository.
+#pragma once
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "aie_host/variants.h"
+#include "kernel.h"
+
+namespace kernel_test {
+
+using npu::Arithmetic;
+using npu::arch::Generation;
+
+inline constexpr double kUnit = 0x1p-24;  // unit roundoff of fp32
+
+inline float bf16_value(uint16_t bits) {
+  return std::bit_cast<float>(static_cast<uint32_t>(bits) << 16);
+}
+
+// A bf16 word near `x`: its upper half, which is a bf16 value like any other.
+inline uint16_t bf16_word(float x) {
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16);
+}
+
+template <typename T>
+npu::KernelArgument buffer(std::vector<T>& v) {
+  return {reinterpret_cast<std::byte*>(v.data()), static_cast<uint32_t>(v.size() * sizeof(T)), 0};
+}
+
+inline npu::KernelArgument integer(int64_t value) { return {nullptr, 0, value}; }
+
+// Sets NPU_CPU for a scope.
+class ForcedCpu {
+ public:
+  explicit ForcedCpu(const char* level) { setenv("NPU_CPU", level, 1); }
+  ~ForcedCpu() { unsetenv("NPU_CPU"); }
+};
+
+inline std::vector<std::string> cpu_levels() {
+  using npu::aie_host::CpuLevel;
+  std::vector<std::string> levels;
+  for (const auto level : {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
+    if (level <= npu::aie_host::best_cpu_level()) {
+      levels.emplace_back(npu::aie_host::cpu_level_name(level));
+    }
+  }
+  return levels;
+}
+
+// A build of the kernels: "fast" once per level, "silicon" once.
+struct Build {
+  Generation generation;
+  Arithmetic arithmetic;
+  std::string level;
+
+  npu::HostKernel find(const char* name) const {
+    const ForcedCpu forced(level.c_str());
+    return npu::find_host_kernel(name, generation, arithmetic);
+  }
+  std::string name() const {
+    return std::string(generation == Generation::kNpu1 ? "npu1 " : "npu2 ") +
+           npu::arithmetic_name(arithmetic) + " " + level;
+  }
+};
+
+inline std::vector<Build> builds() {
+  std::vector<Build> all;
+  for (const auto generation : {Generation::kNpu1, Generation::kNpu2}) {
+    for (const std::string& level : cpu_levels()) {
+      all.push_back({generation, Arithmetic::kFast, level});
+    }
+    all.push_back({generation, Arithmetic::kSilicon, "v2"});
+  }
+  return all;
+}
+
+// (r, s, t) as the designs assume them: stated here, not read from the kernels.
+struct Shape {
+  int r, s, t;
+};
+inline Shape bf16_shape(Generation g) {
+  return g == Generation::kNpu1 ? Shape{4, 8, 4} : Shape{8, 8, 8};
+}
+inline Shape i8_shape(Generation g) {
+  return g == Generation::kNpu1 ? Shape{4, 8, 8} : Shape{8, 8, 8};
+}
+
+// Row-major rows x columns into tiles of tile_rows x tile_columns, tiles in row-major order.
+template <typename T>
+std::vector<T> tiled(const std::vector<T>& matrix, int rows, int columns, int tile_rows,
+                     int tile_columns) {
+  std::vector<T> out;
+  out.reserve(matrix.size());
+  for (int i = 0; i < rows; i += tile_rows) {
+    for (int j = 0; j < columns; j += tile_columns) {
+      for (int y = 0; y < tile_rows; ++y) {
+        for (int x = 0; x < tile_columns; ++x) {
+          out.push_back(matrix[static_cast<size_t>((i + y) * columns + j + x)]);
+        }
+      }
+    }
+  }
+  return out;
+}
+
+// The value of C at (i, j) in tiled form.
+template <typename T>
+T tiled_at(const std::vector<T>& c, int columns, int tile_rows, int tile_columns, int i, int j) {
+  const int tile = i / tile_rows * (columns / tile_columns) + j / tile_columns;
+  const int inside = i % tile_rows * tile_columns + j % tile_columns;
+  return c[static_cast<size_t>(tile * tile_rows * tile_columns + inside)];
+}
+
+// Multiplies row-major a (m x k) and b (k x n) onto row-major c with one build; C comes back tiled.
+template <typename TIn, typename TOut>
+std::vector<TOut> multiply(const Build& build, const char* name, Shape shape, int m, int k, int n,
+                           const std::vector<TIn>& a, const std::vector<TIn>& b,
+                           const std::vector<TOut>& c) {
+  std::vector<TIn> a_tiles = tiled(a, m, k, shape.r, shape.s);
+  std::vector<TIn> b_tiles = tiled(b, k, n, shape.s, shape.t);
+  std::vector<TOut> c_tiles = tiled(c, m, n, shape.r, shape.t);
+  const std::vector<npu::KernelArgument> arguments = {
+      buffer(a_tiles), buffer(b_tiles), buffer(c_tiles), integer(m), integer(k), integer(n)};
+  npu::CoreState core;
+  build.find(name)(arguments, core);
+  return c_tiles;
+}
+
+// Reads "key":[integers...] of a flat JSON file of the reference shelf; empty if there is no file.
+inline std::vector<int64_t> golden(const char* file, const std::string& key) {
+  const char* shelf = std::getenv("NPU_SHARED");
+  const std::string here = __FILE__;
+  const std::string root = here.substr(0, here.rfind("/tests/cpp/"));
+  const std::string base = shelf != nullptr ? shelf : root + "/../shared";
+  std::ifstream in(base + "/golden/silicon/" + file);
+  if (!in) return {};
+  std::stringstream text;
+  text << in.rdbuf();
+  const std::string all = text.str();
+  size_t at = all.find("\"" + key + "\"");
+  if (at == std::string::npos) return {};
+  at = all.find('[', at);
+  std::vector<int64_t> out;
+  while (at != std::string::npos && at < all.size() && all[at] != ']') {
+    char* end = nullptr;
+    out.push_back(std::strtoll(all.c_str() + at + 1, &end, 10));
+    at = static_cast<size_t>(end - all.c_str());
+  }
+  return out;
+}
+
+}  // namespace kernel_test

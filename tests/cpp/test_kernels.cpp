@@ -1,0 +1,323 @@
+// Asserts that every host build of every kernel (generation x arithmetic x CPU level) computes what
+// its name says on the tiled layouts, compared with naive loops in double or exact integers, and
+// that wrong operands raise Error(kKernel). Add a kernel: one TEST_CASE over builds().
+#include <doctest/doctest.h>
+
+#include <limits>
+
+#include "error.h"
+#include "kernel_calls.h"
+
+using namespace kernel_test;
+
+namespace {
+
+struct Size {
+  int m, k, n;
+};
+
+// In units of the 2x2 block (m, n) and of s (k): the smallest, odd ratios, a full tile.
+std::vector<Size> sizes(Shape s) {
+  std::vector<Size> all;
+  for (const Size blocks : {Size{1, 1, 1}, Size{3, 5, 2}, Size{2, 16, 3}}) {
+    all.push_back({blocks.m * 2 * s.r, blocks.k * s.s, blocks.n * 2 * s.t});
+  }
+  all.push_back({64, 64, 64});
+  return all;
+}
+
+std::vector<uint16_t> random_bf16(size_t count, std::mt19937& rng) {
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-6, 6);
+  std::vector<uint16_t> out(count);
+  for (uint16_t& x : out) x = bf16_word(std::ldexp(normal(rng), exponent(rng)));
+  return out;
+}
+
+std::vector<int8_t> random_i8(size_t count, std::mt19937& rng) {
+  std::uniform_int_distribution<int> any(-128, 127);
+  std::vector<int8_t> out(count);
+  for (int8_t& x : out) x = static_cast<int8_t>(any(rng));
+  return out;
+}
+
+size_t area(int rows, int columns) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(columns);
+}
+
+// Error of k fp32 accumulations relative to |c| + sum |a||b|. bf16 products are exact in fp32.
+// Sequential: gamma_k. AIE2 silicon: per group of eight, nine alignments and one final rounding of
+// half a unit in the last place of the largest term, 10/8 roundings per k.
+double error_bound(const Build& build, int k) {
+  const bool fused =
+      build.arithmetic == Arithmetic::kSilicon && build.generation == Generation::kNpu1;
+  const double roundings = fused ? 1.25 * k : k;
+  return roundings * kUnit / (1 - roundings * kUnit);
+}
+
+void check_bf16(const Build& build, Size size) {
+  const auto [m, k, n] = size;
+  const Shape shape = bf16_shape(build.generation);
+  std::mt19937 rng(static_cast<unsigned>(m * 31 + k * 7 + n));
+  const auto a = random_bf16(area(m, k), rng), b = random_bf16(area(k, n), rng);
+  std::vector<float> c(area(m, n));
+  for (float& x : c) x = std::normal_distribution<float>(0, 10)(rng);
+  const auto got = multiply(build, "matmul_bf16_f32", shape, m, k, n, a, b, c);
+  int wrong = 0;
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      double sum = c[area(i, n) + static_cast<size_t>(j)], magnitude = std::fabs(sum);
+      for (int x = 0; x < k; ++x) {
+        const double product =
+            static_cast<double>(bf16_value(a[area(i, k) + static_cast<size_t>(x)])) *
+            bf16_value(b[area(x, n) + static_cast<size_t>(j)]);
+        sum += product;
+        magnitude += std::fabs(product);
+      }
+      const double error = std::fabs(tiled_at(got, n, shape.r, shape.t, i, j) - sum);
+      if (!(error <= error_bound(build, k) * magnitude)) ++wrong;
+    }
+  }
+  INFO(build.name() << " m=" << m << " k=" << k << " n=" << n);
+  CHECK(wrong == 0);
+}
+
+void check_i8(const Build& build, Size size, const std::vector<int8_t>& a,
+              const std::vector<int8_t>& b, const std::vector<int32_t>& c) {
+  const auto [m, k, n] = size;
+  const Shape shape = i8_shape(build.generation);
+  const auto got = multiply(build, "matmul_i8_i32", shape, m, k, n, a, b, c);
+  int wrong = 0;
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      int64_t sum = c[area(i, n) + static_cast<size_t>(j)];
+      for (int x = 0; x < k; ++x) {
+        sum += a[area(i, k) + static_cast<size_t>(x)] * b[area(x, n) + static_cast<size_t>(j)];
+      }
+      const auto wrapped = static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint64_t>(sum)));
+      if (tiled_at(got, n, shape.r, shape.t, i, j) != wrapped) ++wrong;
+    }
+  }
+  INFO(build.name() << " m=" << m << " k=" << k << " n=" << n);
+  CHECK(wrong == 0);
+}
+
+// The kind of the error that calling `name` raises, or "none".
+std::string raised(const Build& build, const char* name,
+                   const std::vector<npu::KernelArgument>& arguments, npu::CoreState core = {}) {
+  try {
+    build.find(name)(arguments, core);
+  } catch (const npu::Error& e) {
+    const std::string message = e.what();
+    const bool named = message.find("[") == 0;
+    return std::string(npu::kind_name(e.kind())) + (named ? "" : " without [function]");
+  }
+  return "none";
+}
+
+}  // namespace
+
+TEST_CASE("matmul_bf16_f32 stays within the error bound of its arithmetic") {
+  for (const Build& build : builds()) {
+    for (const Size size : sizes(bf16_shape(build.generation))) check_bf16(build, size);
+  }
+}
+
+TEST_CASE("matmul_i8_i32 is exact, extremes and wraparound included") {
+  std::mt19937 rng(1);
+  for (const Build& build : builds()) {
+    for (const Size size : sizes(i8_shape(build.generation))) {
+      const auto [m, k, n] = size;
+      check_i8(build, size, random_i8(area(m, k), rng), random_i8(area(k, n), rng),
+               std::vector<int32_t>(area(m, n), 12345));
+      for (const int8_t x : {int8_t{-128}, int8_t{127}}) {
+        for (const int8_t y : {int8_t{-128}, int8_t{127}}) {
+          for (const int32_t start :
+               {std::numeric_limits<int32_t>::max(), std::numeric_limits<int32_t>::min()}) {
+            check_i8(build, size, std::vector<int8_t>(area(m, k), x),
+                     std::vector<int8_t>(area(k, n), y), std::vector<int32_t>(area(m, n), start));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("npu2 silicon bf16 is one fp32 FMA per k, in order, bit for bit") {
+  const Build build{Generation::kNpu2, Arithmetic::kSilicon, "v2"};
+  const int m = 32, k = 64, n = 32;
+  std::mt19937 rng(3);
+  const auto a = random_bf16(area(m, k), rng), b = random_bf16(area(k, n), rng);
+  const std::vector<float> c(area(m, n), 0.3f);
+  const auto got =
+      multiply(build, "matmul_bf16_f32", bf16_shape(build.generation), m, k, n, a, b, c);
+  for (int i = 0; i < m; ++i) {
+    for (int j = 0; j < n; ++j) {
+      float sum = 0.3f;
+      for (int x = 0; x < k; ++x) {
+        sum = std::fma(bf16_value(a[area(i, k) + static_cast<size_t>(x)]),
+                       bf16_value(b[area(x, n) + static_cast<size_t>(j)]), sum);
+      }
+      REQUIRE(std::bit_cast<uint32_t>(tiled_at(got, n, 8, 8, i, j)) ==
+              std::bit_cast<uint32_t>(sum));
+    }
+  }
+}
+
+TEST_CASE("NaN and infinity reach exactly the elements that depend on them") {
+  const float inf = std::numeric_limits<float>::infinity();
+  for (const Build& build : builds()) {
+    const Shape shape = bf16_shape(build.generation);
+    const int m = 4 * shape.r, k = 2 * shape.s, n = 4 * shape.t;
+    std::vector<uint16_t> a(area(m, k), bf16_word(1.0f)), b(area(k, n), bf16_word(2.0f));
+    a[area(1, k) + 3] = 0x7FC0;           // NaN
+    a[area(2, k) + 5] = bf16_word(inf);   // +inf
+    a[area(3, k) + 5] = bf16_word(-inf);  // -inf
+    a[area(4, k) + 1] = bf16_word(inf);   // inf - inf in one group of eight
+    a[area(4, k) + 2] = bf16_word(-inf);
+    a[area(5, k) + 1] = bf16_word(inf);  // inf - inf in two groups
+    a[area(5, k) + 9] = bf16_word(-inf);
+    b[area(5, n) + 6] = 0;       // inf * 0 in column 6 of rows 2 and 3
+    a[area(6, k) + 0] = 0x7F7F;  // overflow: largest bf16 times 2
+    std::vector<float> c(area(m, n), 1.0f);
+    c[area(7, n) + 2] = std::numeric_limits<float>::quiet_NaN();
+    c[area(7, n) + 3] = -inf;
+    const auto got = multiply(build, "matmul_bf16_f32", shape, m, k, n, a, b, c);
+    INFO(build.name());
+    for (int i = 0; i < m; ++i) {
+      for (int j = 0; j < n; ++j) {
+        const float x = tiled_at(got, n, shape.r, shape.t, i, j);
+        INFO("row " << i << " column " << j << " value " << x);
+        const bool nan =
+            i == 1 || i == 4 || i == 5 || ((i == 2 || i == 3) && j == 6) || (i == 7 && j == 2);
+        const bool positive = !nan && (i == 2 || i == 6),
+                   negative = !nan && (i == 3 || (i == 7 && j == 3));
+        CHECK(std::isnan(x) == nan);
+        CHECK((x == inf) == positive);
+        CHECK((x == -inf) == negative);
+        if (!nan && !positive && !negative)
+          CHECK(x == (j == 6 ? 1.0f + 2.0f * (k - 1) : 1.0f + 2.0f * k));
+      }
+    }
+  }
+}
+
+TEST_CASE("denormal operands: exact on silicon builds, at most flushed on fast ones") {
+  for (const Build& build : builds()) {
+    const Shape shape = bf16_shape(build.generation);
+    const int m = 2 * shape.r, k = shape.s, n = 2 * shape.t;
+    const std::vector<uint16_t> a(area(m, k), 0x0001);  // 2^-133
+    const std::vector<uint16_t> b(area(k, n), bf16_word(0x1p30f));
+    const auto got =
+        multiply(build, "matmul_bf16_f32", shape, m, k, n, a, b, std::vector<float>(area(m, n)));
+    const float exact = static_cast<float>(k) * 0x1p-103f;
+    INFO(build.name());
+    for (const float x : got) {
+      const bool flushed = build.level == "v4bf16" && x == 0;
+      CHECK((x == exact || flushed));
+    }
+  }
+}
+
+TEST_CASE("zero kernels clear exactly count elements") {
+  for (const Build& build : builds()) {
+    npu::CoreState core;
+    std::vector<float> f(80, 7.0f);
+    std::vector<int32_t> i(80, 7);
+    build.find("zero_f32")(std::vector{buffer(f), integer(64)}, core);
+    build.find("zero_i32")(std::vector{buffer(i), integer(48)}, core);
+    INFO(build.name());
+    for (size_t x = 0; x < 80; ++x) {
+      CHECK(std::bit_cast<uint32_t>(f[x]) == (x < 64 ? 0 : std::bit_cast<uint32_t>(7.0f)));
+      CHECK(i[x] == (x < 48 ? 0 : 7));
+    }
+  }
+}
+
+TEST_CASE("convert_f32_bf16 rounds to nearest even whatever mode the core was in") {
+  std::mt19937 rng(5);
+  std::uniform_int_distribution<uint32_t> any;
+  std::vector<float> src(4096);
+  for (float& x : src) x = std::bit_cast<float>(any(rng) % 0x7F800000u);
+  src[0] = 1.00390625f;  // tie between 1 and 1 + 2^-7, to even
+  src[1] = 1.01171875f;  // tie, up to even
+  src[2] = -1.00390625f;
+  for (const Build& build : builds()) {
+    npu::CoreState core;
+    core.rounding = 1;
+    std::vector<uint16_t> dst(src.size());
+    build.find("convert_f32_bf16")(
+        std::vector{buffer(src), buffer(dst), integer(static_cast<int64_t>(src.size()))}, core);
+    INFO(build.name());
+    CHECK(core.rounding == 12);
+    CHECK(dst[0] == 0x3F80);
+    CHECK(dst[1] == 0x3F82);
+    CHECK(dst[2] == 0xBF80);
+    int wrong = 0;
+    for (size_t i = 0; i < src.size(); ++i) {
+      // Nearest even: the neighbour at the smaller distance, measured in double.
+      const auto low = static_cast<uint16_t>(std::bit_cast<uint32_t>(src[i]) >> 16);
+      const auto high = static_cast<uint16_t>(low + 1);
+      const double above =
+          (high & 0x7FFF) == 0x7F80 ? std::ldexp(src[i] < 0 ? -1 : 1, 128) : bf16_value(high);
+      const double to_low = std::fabs(static_cast<double>(src[i]) - bf16_value(low));
+      const double to_high = std::fabs(static_cast<double>(src[i]) - above);
+      const bool up = to_high < to_low || (to_high == to_low && (low & 1) != 0);
+      if (dst[i] != (up ? high : low)) ++wrong;
+    }
+    CHECK(wrong == 0);
+  }
+}
+
+TEST_CASE("wrong operands raise a kernel error and write nothing") {
+  for (const Build& build : builds()) {
+    INFO(build.name());
+    std::vector<uint16_t> a(64 * 64), b(64 * 64);
+    std::vector<float> c(64 * 64, 5.0f);
+    const auto call = [&](npu::KernelArgument x, npu::KernelArgument y, npu::KernelArgument z,
+                          int64_t m, int64_t k, int64_t n) {
+      return raised(build, "matmul_bf16_f32", {x, y, z, integer(m), integer(k), integer(n)});
+    };
+    const auto A = buffer(a), B = buffer(b), C = buffer(c);
+    CHECK(call(A, B, C, 0, 64, 64) == "kernel");
+    CHECK(call(A, B, C, -64, 64, 64) == "kernel");
+    CHECK(call(A, B, C, bf16_shape(build.generation).r, 64, 64) == "kernel");  // no 2x2 block
+    CHECK(call(A, B, C, 64, 60, 64) == "kernel");
+    CHECK(call(A, B, C, 64, 64, bf16_shape(build.generation).t) == "kernel");
+    CHECK(call(A, B, C, int64_t{1} << 40, 64, 64) == "kernel");
+    CHECK(call(A, B, C, 64, std::numeric_limits<int64_t>::max() & ~7, 64) == "kernel");
+    CHECK(call(A, B, C, 128, 64, 64) == "kernel");  // past the memory
+    CHECK(call(A, B, integer(1), 64, 64, 64) == "kernel");
+    CHECK(raised(build, "matmul_bf16_f32", {A, B, C, A, integer(64), integer(64)}) == "kernel");
+    CHECK(raised(build, "matmul_bf16_f32", {A, B, C}) == "kernel");
+    CHECK(raised(build, "matmul_bf16_f32", {}) == "kernel");
+    CHECK(call(C, B, C, 64, 64, 64) == "kernel");  // a and c overlap
+    npu::KernelArgument odd = C;
+    odd.data += 2;
+    odd.bytes -= 2;
+    CHECK(call(A, B, odd, 16, 16, 16) == "kernel");
+    CHECK(raised(build, "zero_f32", {C, integer(8)}) == "kernel");
+    CHECK(raised(build, "zero_i32", {C, integer(64 * 64 + 16)}) == "kernel");
+    CHECK(raised(build, "convert_f32_bf16", {C, A, integer(7)}) == "kernel");
+    CHECK(raised(build, "convert_f32_bf16", {C, A, integer(64 * 64 + 16)}) == "kernel");
+    CHECK(raised(build, "zero_f32", {C, integer(64)}, npu::CoreState{5, 0}) == "kernel");
+    CHECK(raised(build, "zero_f32", {C, integer(64)}, npu::CoreState{0, 2}) == "kernel");
+    for (const float x : c) REQUIRE(x == 5.0f);
+  }
+}
+
+TEST_CASE("lookup: unknown names are null, NPU_CPU is checked") {
+  const auto find = [](const char* name, Generation generation) {
+    return npu::find_host_kernel(name, generation, Arithmetic::kFast);
+  };
+  CHECK_FALSE(bool(find("matmul", Generation::kNpu2)));
+  CHECK_FALSE(bool(find("", Generation::kNpu1)));
+  CHECK(bool(find("zero_f32", Generation::kNpu1) != find("zero_f32", Generation::kNpu2)));
+  const ForcedCpu forced("v9");
+  CHECK_THROWS_AS(find("zero_f32", Generation::kNpu2), npu::Error);
+}
+
+TEST_CASE("arithmetic names") {
+  CHECK(std::string(npu::arithmetic_name(Arithmetic::kFast)) == "fast");
+  CHECK(std::string(npu::arithmetic_name(Arithmetic::kSilicon)) == "silicon");
+}

@@ -1,0 +1,115 @@
+"""The tolerances of the Python tests, each with the arithmetic it comes from, and how to compare.
+
+Errors of logits are given relative to the standard deviation of the reference's logits.
+"""
+
+from __future__ import annotations
+
+import math
+
+import ml_dtypes
+import numpy as np
+
+# Relative error of rounding to nearest bfloat16 (8 significant bits): at most 2^-8; root mean
+# square 2^-8 * sqrt(E[1/m^2] / 3) = 0.42 * 2^-8, with E[1/m^2] = 0.54 for mantissas m in [1, 2)
+# distributed as 1/m.
+BF16_MAX = 2.0**-8
+BF16_RMS = 0.42 * BF16_MAX
+
+# Dequantised values are three float32 roundings (2 products, 1 sum) of exact integers and float16.
+DEQUANTISED = 3 * 2.0**-24
+
+# Two float32 evaluations of one decoder that sum in different orders: each dot product of K <= 200
+# terms differs by about sqrt(K) * 2^-24 = 8e-7 relative, some 60 of them follow one another. 1e-4
+# leaves a factor of ten over sqrt(60) * 8e-7 = 6e-6 for the largest of 10^5 logits.
+FLOAT32_LOGITS = 1e-4
+
+
+def bf16_logits_rms(layers: int, score_std: float = 1.09) -> float:
+    """Bound of the root mean square error that bfloat16 projection inputs cause in a row of logits.
+
+    Variances, relative to what they are an error of. A projection whose weights have no common
+    sign adds errors as it adds terms: relative error out = error in, plus BF16_RMS^2 for rounding
+    its input. Attention: v passes its error on, q and k each move the scores (standard deviation
+    s), which the softmax turns into a relative change: error e in gives (1 + 2 s^2) e out, fresh
+    rounding (2 + 2 s^2) BF16_RMS^2 with the output projection; averaging over keys is left out, so
+    this is a bound for the worst row. Feed-forward: gate (1.3, the squared slope of GELU) and up
+    give 2.3 e, and 3.3 BF16_RMS^2 with down. Norms leave relative errors as they are. After n
+    sublayers the residual stream is n + 1 parts of like size, the last of them the newest.
+    ``score_std``: product of the RMS norm weights of q and k; 1 + 0.3^2 for gemma3_files.py.
+    """
+    attention = (1 + 2 * score_std**2, 2 + 2 * score_std**2)
+    feed_forward = (2.3, 3.3)
+    error, parts = 0.0, 1
+    for _ in range(layers):
+        for gain, fresh in (attention, feed_forward):
+            parts += 1
+            error += ((gain - 1) * error + fresh) / parts
+    return BF16_RMS * math.sqrt(error + 1)
+
+
+def bf16_logits_max(layers: int, score_std: float = 1.09) -> float:
+    """Bound of a single logit: six standard deviations, for the largest of 10^5."""
+    return 6 * bf16_logits_rms(layers, score_std)
+
+
+def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Largest difference relative to the standard deviation of ``expected``."""
+    assert actual.shape == expected.shape
+    return float(np.abs(actual - expected).max() / expected.std())
+
+
+def rms_error(actual: np.ndarray, expected: np.ndarray) -> float:
+    """Root mean square difference relative to the standard deviation of ``expected``."""
+    assert actual.shape == expected.shape
+    return float(np.sqrt(np.mean(np.square(actual - expected))) / expected.std())
+
+
+def assert_logits(actual: np.ndarray, expected: np.ndarray, bound: float) -> None:
+    """Every logit within ``bound``, and the same choice wherever the margin of the reference
+    between its first and second exceeds what the bound allows to move (both by ``bound``)."""
+    error = max_error(actual, expected)
+    if not error <= bound:
+        rows = np.abs(actual - expected).max(axis=-1) / expected.std()
+        worst = ", ".join(f"row {row}: {rows[row]:.2g}" for row in np.argsort(-rows)[:5])
+        raise AssertionError(f"logits differ by {error:.3g} std, bound {bound:.3g} ({worst})")
+    top = np.sort(expected, axis=-1)
+    clear = top[:, -1] - top[:, -2] > 2 * bound * expected.std()
+    same = actual.argmax(axis=-1) == expected.argmax(axis=-1)
+    assert clear.any(), "no row of the reference has a margin above the bound"
+    assert same[clear].all(), f"argmax differs in rows {np.flatnonzero(clear & ~same)}"
+
+
+FLOAT32_UNIT = 2.0**-24
+# Half a unit in the last place, relative, of the formats a product is rounded to at the end.
+OUTPUT_UNIT = {"float32": 0.0, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+
+
+def round_bf16(array: np.ndarray) -> np.ndarray:
+    """float32 of the nearest bfloat16 values (ties to even)."""
+    return np.asarray(array).astype(ml_dtypes.bfloat16).astype(np.float32)
+
+
+def assert_matmul_close(c: np.ndarray, a: np.ndarray, b: np.ndarray, silicon: bool = False) -> None:
+    """c is a @ b of the bfloat16-rounded operands, within the error of float32 accumulation.
+
+    Any order of K float32 additions errs by at most about K * 2^-24 * sum |a||b| (Higham, gamma_K).
+    In `silicon` mode each of the 9 terms of an 8-term product is rounded at 2^-24 of the largest,
+    which is at most sum |a||b|, then the sum once: (9 * 2 + 1) / 8 < 3 times as much per term.
+    The output format adds half a unit in the last place of the result.
+    """
+    a, b = round_bf16(a).astype(np.float64), round_bf16(b).astype(np.float64)
+    exact, magnitude = a @ b, np.abs(a) @ np.abs(b)
+    steps = (3 if silicon else 1) * a.shape[-1] + 1
+    bound = steps * FLOAT32_UNIT * magnitude
+    bound += OUTPUT_UNIT[str(c.dtype)] * (np.abs(exact) + bound)
+    if c.dtype == np.float16:
+        bound += 2.0**-25  # spacing of float16 subnormals
+    error = np.abs(c.astype(np.float64) - exact)
+    wrong = error > bound
+    if wrong.any():
+        first = tuple(int(i) for i in np.argwhere(wrong)[0])
+        raise AssertionError(
+            f"{int(wrong.sum())} of {wrong.size} elements differ; first at {first}: "
+            f"{c[first]} against {exact[first]}, bound {bound[first]:.3g}"
+        )

@@ -1,0 +1,131 @@
+"""`npu inspect`, `npu compile` and `npu bench gemm` as a user runs them.
+
+Asserts what is printed (checked against the stream and configuration by other readers), that files
+are written whole, and that damaged, huge, missing and wrong input gives one line and exit code 1.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from npu import cli, stream
+from npu.designs import gemm
+
+
+@pytest.fixture(scope="module")
+def config() -> bytes:
+    return gemm.configuration("npu1", "bfloat16", "float32")
+
+
+def run(capsys, *words: str) -> tuple[int, str, str]:
+    code = cli.main(list(words))
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+def test_inspect_gemm_names_every_transfer(capsys):
+    code, out, err = run(capsys, "inspect", "--gemm", "512x64x512", "--device", "emu:npu2")
+    assert code == 0
+    assert "native 256x64x512" in err and "padded" in err
+    # Two output rounds: 4 A, 8 B and 8 C transfers each, one wait per round.
+    assert out.count("queue push") == 2 * 20
+    assert out.count("ADDRESS_PATCH") == 2 * 20
+    assert out.count("SYNC") == 2
+    assert out.count("token") == 16
+
+
+def test_inspect_gemm_json_is_the_stream(capsys):
+    code, out, _ = run(capsys, "inspect", "--gemm", "100", "--device", "npu1", "--json")
+    assert code == 0
+    document = json.loads(out)
+    assert document["header"]["operations"] == len(document["operations"])
+
+
+def test_compile_then_inspect(capsys, tmp_path, config):
+    path = tmp_path / "gemm.npucfg"
+    code, out, _ = run(capsys, "compile", "gemm", "--device", "npu1", "-o", str(path))
+    assert (code, out) == (0, "") and path.read_bytes() == config
+    assert [entry.name for entry in tmp_path.iterdir()] == ["gemm.npucfg"]
+    code, out, _ = run(capsys, "inspect", str(path))
+    assert code == 0
+    assert "configuration gemm_bf16_f32 for npu1" in out
+    assert out.count("call matmul_bf16_f32") == 16
+    assert "port C3: shim(3,0) s2mm 0" in out
+    code, out, _ = run(capsys, "inspect", "--json", str(path))
+    document = json.loads(out)
+    assert document["params"]["columns"] == 4 and len(document["cores"]) == 16
+
+
+def test_compile_mlir(capsys):
+    code, out, _ = run(
+        capsys, "compile", "gemm", "--dtype", "int8", "--tile", "32x64x32", "--emit", "mlir"
+    )
+    assert code == 0
+    assert "aie.device(npu2)" in out and "@matmul_i8_i32(memref<32x64xi8>" in out
+
+
+def test_inspect_a_stream_file(capsys, tmp_path):
+    builder = stream.Builder("npu1", 4)
+    builder.sync(2, 0, "s2mm", 1)
+    path = tmp_path / "insts.bin"
+    path.write_bytes(builder.finish())
+    code, out, _ = run(capsys, "inspect", str(path))
+    assert code == 0 and "SYNC          shim(2,0).s2mm[1]" in out
+
+
+@pytest.mark.parametrize(
+    "words, expected",
+    [
+        (["inspect"], "either a file or --gemm"),
+        (["inspect", "x", "--gemm", "5"], "either a file or --gemm"),
+        (["inspect", "/nowhere/at/all"], "No such file"),
+        (["inspect", "/"], "Is a directory"),
+        (["inspect", "--gemm", "5", "--device", "emu:npu7"], "npu7"),
+        (["compile", "gemm", "--out-dtype", "int32"], "bfloat16 -> int32"),
+        (["compile", "gemm", "--tile", "65x64x64"], "multiple of"),
+        (["compile", "gemm", "--tile", "256x256x256"], "memory"),
+        (["compile", "gemm", "-o", "/nowhere/x"], "No such file"),
+        (["bench", "gemm", "--device", "gpu"], "gpu"),
+    ],
+)
+def test_errors_are_one_line(capsys, words, expected):
+    code, out, err = run(capsys, *words)
+    assert code == 1 and out == ""
+    assert err.startswith("npu: error: ") and err.count("\n") == 1
+    assert expected in err
+
+
+@pytest.mark.parametrize("words", [["bench", "gemm", "--sizes", "0"], ["inspect", "--gemm", "1x2"]])
+def test_wrong_sizes_are_usage_errors(capsys, words):
+    code, _, err = run(capsys, *words)
+    assert code == 2 and err.count("\n") == 1
+
+
+def test_inspect_survives_damaged_files(capsys, tmp_path, config):
+    rng = random.Random(1)
+    path = tmp_path / "damaged"
+    insts = stream.Builder("npu2", 8).finish()
+    for _ in range(150):
+        data = bytearray(rng.choice([config, insts]))
+        for _ in range(rng.randrange(1, 6)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        path.write_bytes(bytes(data[: rng.randrange(len(data) + 1)]))
+        code, _, err = run(capsys, "inspect", str(path))
+        assert code == 0 or (code == 1 and err.startswith("npu: error: ["))
+
+
+def test_bench_gemm_prints_ratios_and_says_emulated(capsys):
+    words = ["bench", "gemm", "--sizes", "64,20x30x40", "--repeats", "2"]
+    code, out, _ = run(capsys, *words)
+    assert code == 0
+    assert "emulated" in out and "host time" in out and "64x64x64" in out and "20x30x40" in out
+    code, out, _ = run(capsys, *words, "--json", "--dtype", "int8", "--device", "emu:npu1")
+    document = json.loads(out)
+    assert document["device"] == "emu:npu1" and document["repeats"] == 2
+    row = document["results"][1]
+    assert row["size"] == [20, 30, 40] and len(row["ratio"]["values"]) == 2
+    first = row["numpy_float32_ms"]["values"][0] / row["npu_ms"]["values"][0]
+    assert row["ratio"]["values"][0] == pytest.approx(first)

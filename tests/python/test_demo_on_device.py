@@ -1,0 +1,38 @@
+"""The README's main command: the packaged demo model answers on the emulated NPU.
+
+Asserts the promised answers through `npu generate` on both generations, and that every projection
+ran on the device (submissions are counted).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from test_demo_model import PROMISED
+
+import npu
+from npu import cli
+from npu.cli import common
+
+
+@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+@pytest.mark.parametrize("prompt", PROMISED)
+def test_demo_model_answers(prompt, device, capsys, monkeypatch):
+    monkeypatch.delenv("NPU_MODEL", raising=False)
+    before = npu.stats()
+    assert cli.main(["generate", "--device", device, "-p", prompt]) == 0
+    out, err = capsys.readouterr()
+    assert out.strip() == PROMISED[prompt]
+    assert device in err and "emulated" in err and "TTFT" in err
+    used = npu.stats() - before
+    # Per forward pass: 6 layers of 4 projections and the head, all over one configuration.
+    assert used.submissions % 25 == 0 and used.submissions >= 25 * 5
+    assert used.configuration_loads <= 1
+
+
+def test_demo_model_is_found_without_a_name(monkeypatch, tmp_path):
+    monkeypatch.delenv("NPU_MODEL", raising=False)
+    monkeypatch.chdir(tmp_path)
+    found = common.default_model()
+    assert found is not None and Path(found).name == "demo-gemma3.gguf"
