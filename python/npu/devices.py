@@ -89,6 +89,16 @@ def open_device(name: str, arithmetic: str | None = None) -> Device:
     bit-level rules, slow); default ``NPU_ARITHMETIC``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
+    if not isinstance(name, str):
+        raise DeviceError(
+            f"[device] expected a device name, found {type(name).__name__}; use one of "
+            f"{', '.join(EMULATED_DEVICES)}"
+        )
+    if not isinstance(mode, str):
+        raise DeviceError(
+            f"[device] expected an arithmetic mode, found {type(mode).__name__}; use one of "
+            f"{', '.join(ARITHMETIC_MODES)}"
+        )
     with _open_lock:
         key = (name, mode)
         if key not in _open_devices:
@@ -101,11 +111,6 @@ def current_device(choice: str | Device | None = None) -> Device:
     if isinstance(choice, Device):
         return choice
     if choice is not None:
-        if not isinstance(choice, str):
-            raise DeviceError(
-                f"[device] expected a device name or npu.Device, found {type(choice).__name__}; "
-                f"use one of {', '.join(EMULATED_DEVICES)}"
-            )
         return open_device(choice)
     selected = _selected.get()
     if selected is not None:

@@ -7,6 +7,7 @@ executed without its core binaries. The streams are the TXN bytes of docs/comman
 from __future__ import annotations
 
 import dataclasses
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,8 @@ def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
     for index, op in enumerate(ops):
         try:
             lines.append(_instruction(op, names))
+        except ArgumentError:
+            raise
         except (TypeError, ValueError, IndexError, KeyError) as error:
             raise FormatError(
                 f"[attach] operation {index} is {op!r}; expected "
@@ -52,23 +55,68 @@ def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
 def _instruction(op: Sequence[Any], names: dict[str, str]) -> str:
     if op[0] in ("acquire_ge", "acquire_eq", "release"):
         code, lock, count = op
-        return f"{code} {int(lock)} {int(count)}"
+        return f"{code} {operator.index(lock)} {operator.index(count)}"
     if op[0] != "call":
         raise ValueError(op[0])
     _, function, operands = op
+    if function not in names:
+        raise ArgumentError(
+            f"[attach] the program calls {function!r}; functions has {list(names)}: pass a "
+            "callable under that name"
+        )
     words = [names[function]]
     for operand in operands:
         if isinstance(operand, Mapping):
-            words.append(f"@{int(operand['buffer'])}")
+            words.append(f"@{operator.index(operand['buffer'])}")
         else:
-            words.append(f"#{int(operand)}")
+            words.append(f"#{operator.index(operand)}")
     return "call " + " ".join(words)
+
+
+def _stream_bytes(function: str, value: Any) -> bytes:
+    """The bytes of a buffer; an int or list would mean something else to ``bytes``."""
+    try:
+        return memoryview(value).tobytes()
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"[{function}] expected the bytes of a command stream, found {type(value).__name__}; "
+            "read the file in binary mode"
+        ) from error
+
+
+def _small_int(function: str, name: str, value: Any) -> int:
+    """An int that the extension takes; the array checks the range that matters."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(f"[{function}] {name} must be an integer, found {value!r}") from error
+    if not 0 <= number < 1 << 31:
+        raise ArgumentError(f"[{function}] {name} is {number}, no such tile, byte or register")
+    return number
+
+
+def _bytes_of(index: int, buffer: Any) -> np.ndarray:
+    """Argument ``index`` of a submission as a uint8 view, without a copy."""
+    if not isinstance(buffer, np.ndarray):
+        found = type(buffer).__name__
+    elif not buffer.flags.c_contiguous:
+        found = "a non-contiguous array"
+    elif buffer.dtype.hasobject:
+        found = f"an array of Python objects ({buffer.dtype})"
+    else:
+        return buffer.view(np.ndarray).reshape(-1).view(np.uint8)
+    raise ArgumentError(
+        f"[submit] argument {index} must be a C-contiguous NumPy array of numbers, found {found}; "
+        "use numpy.ascontiguousarray"
+    )
 
 
 class Array:
     """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
 
     def __init__(self, device: str) -> None:
+        if not isinstance(device, str):
+            raise ArgumentError(f'[Array] expected "npu1" or "npu2", found {device!r}')
         self.device = device
         self._array = _npu.emulator.Array(device)
 
@@ -78,7 +126,7 @@ class Array:
         Programs attached earlier are detached. Raises FormatError for bytes that are no stream of
         this device's generation, EmulatorError for registers that do not exist.
         """
-        return Report(**self._array.configure(bytes(config)))
+        return Report(**self._array.configure(_stream_bytes("configure", config)))
 
     def attach(
         self,
@@ -95,17 +143,24 @@ class Array:
         writable uint8 memoryview for each buffer operand, from its address to the end of the core's
         64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
         """
-        ops = list(ops)
-        called = [op[1] for op in ops if len(op) > 1 and op[0] == "call"]
-        names = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(called))}
-        missing = [name for name in names if name not in functions]
-        if missing:
+        col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
+        if not isinstance(ops, Iterable) or not isinstance(functions, Mapping):
             raise ArgumentError(
-                f"[attach] core ({col},{row}) calls {missing[0]!r}; functions has "
-                f"{sorted(functions)}: pass a callable under that name"
+                "[attach] expected a list of operations and a dict of functions, found "
+                f"{type(ops).__name__} and {type(functions).__name__}"
             )
-        table = {names[name]: functions[name] for name in names}
-        self._array.attach(col, row, _program_text(ops, names), table)
+        names = {name: f"f{i}" for i, name in enumerate(functions)}
+        ops = list(ops)
+        text = _program_text(ops, names)
+        called = {op[1] for op in ops if op[0] == "call"}
+        for name in called:
+            if not callable(functions[name]):
+                raise ArgumentError(
+                    f"[attach] core ({col},{row}) calls {name!r}, which is {functions[name]!r}; "
+                    "pass a callable under that name"
+                )
+        table = {names[name]: functions[name] for name in called}
+        self._array.attach(col, row, text, table)
 
     def submit(self, insts: bytes, buffers: Sequence[np.ndarray] = ()) -> Report:
         """Executes a runtime stream; argument i of its address patches is ``buffers[i]``.
@@ -114,23 +169,26 @@ class Array:
         again without a new ``configure``: locks, memories and core programs keep their state.
         After an error the array must be configured again.
         """
+        if not isinstance(buffers, Sequence):
+            raise ArgumentError(
+                f"[submit] expected a list of NumPy arrays, found {type(buffers).__name__}"
+            )
         views, writable = [], []
         for i, buffer in enumerate(buffers):
-            if not isinstance(buffer, np.ndarray) or not buffer.flags.c_contiguous:
-                found = "a non-contiguous array" if isinstance(buffer, np.ndarray) else type(buffer)
-                raise ArgumentError(
-                    f"[submit] argument {i} must be a C-contiguous NumPy array, found {found}; "
-                    "use numpy.ascontiguousarray"
-                )
-            view = buffer.reshape(-1).view(np.uint8)
+            view = _bytes_of(i, buffer)
             writable.append(bool(view.flags.writeable))
             views.append(view)
-        return Report(**self._array.submit(bytes(insts), views, writable))
+        return Report(**self._array.submit(_stream_bytes("submit", insts), views, writable))
 
     def read_register(self, address: int) -> int:
         """The value of a register, as a MASKPOLL of the command processor would see it."""
-        return self._array.read_register(address)
+        if not 0 <= operator.index(address) < 1 << 32:
+            raise ArgumentError(f"[read_register] {address} is no 32-bit address")
+        return self._array.read_register(operator.index(address))
 
     def read_memory(self, col: int, row: int, offset: int, size: int) -> bytes:
         """``size`` bytes of a tile's data memory from byte ``offset``."""
-        return self._array.read_memory(col, row, offset, size)
+        where = {"col": col, "row": row, "offset": offset, "size": size}
+        return self._array.read_memory(
+            *(_small_int("read_memory", name, value) for name, value in where.items())
+        )
