@@ -1,8 +1,8 @@
 """Devices: which there are, which is current, and what each keeps between calls.
 
 The choice, first match wins: the ``device=`` argument; the innermost ``with npu.device(...)``; the
-environment variable ``NPU_DEVICE``; hardware that passes a self-test (this version has no hardware
-backend, see ``npu devices``); ``emu:npu2``.
+environment variable ``NPU_DEVICE``; ``emu:npu2``. There is no hardware backend in this version. A
+``PackedMatrix`` stays on the device it was packed for, unless ``device=`` says otherwise: an error.
 """
 
 from __future__ import annotations

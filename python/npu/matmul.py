@@ -141,7 +141,7 @@ def matmul(
     out_dtype: DTypeLike | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
-    """``a @ b`` on the NPU (emulated unless hardware is present).
+    """``a @ b`` on the current device (in this version always an emulated NPU).
 
     a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
     ``numpy.matmul``; any strides; any M, K, N including 0 (an empty sum is 0, as in NumPy).
@@ -150,8 +150,9 @@ def matmul(
     ``out_dtype``: float32, bfloat16 or float16 for floats (default: the common input dtype, float32
     when they differ), int32 for int8.
     NaN and infinities propagate as in IEEE arithmetic; float32 values beyond bfloat16's largest
-    become infinite. Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError,
-    DeviceError, and MemoryError when an operand or the result does not fit memory.
+    become infinite; ``fast`` arithmetic may count denormals as 0 (docs/fidelity.md).
+    Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
+    MemoryError when an operand or the result does not fit memory.
     """
     left = _as_array(a, "a")
     if isinstance(b, PackedMatrix):

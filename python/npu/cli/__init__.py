@@ -26,7 +26,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="npu", description="AMD Ryzen AI NPU, real or emulated.")
+    parser = _Parser(prog="npu", description="AMD Ryzen AI NPU, in this version emulated.")
     parser.add_argument("--version", action="version", version=f"npu-xdna {_version()}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
