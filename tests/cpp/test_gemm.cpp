@@ -55,6 +55,7 @@ class StubDevice final : public Device {
     ++submissions;
     collect(words);
     const size_t rounds = transfers_[2][0].size();
+    check_parameters(rounds, transfers_[1][0][0].size() * 2 / kN / kK);
     for (size_t round = 0; round < rounds; ++round) {
       for (size_t column = 0; column < kColumns; ++column) compute(round, column, buffers);
     }
@@ -71,6 +72,7 @@ class StubDevice final : public Device {
   // Byte offsets of every transfer, by argument and column.
   void collect(std::span<const uint32_t> words) {
     transfers_ = {};
+    core_writes_.clear();
     std::map<uint32_t, std::pair<arch::Bd, uint64_t>> bds;
     const stream::Stream parsed = stream::Stream::parse(std::as_bytes(words));
     std::map<uint32_t, uint32_t> arguments;
@@ -86,6 +88,22 @@ class StubDevice final : public Device {
         const uint32_t bd = arch::tile_address(col, 0, 0x1D000 + 0x20 * (op.value & 0xF));
         transfers_[arguments.at(bd)][static_cast<size_t>(col)].push_back(
             test::visited(bds.at(bd).first, bds.at(bd).second));
+      } else if (op.opcode == stream::Opcode::kWrite) {
+        core_writes_[{address >> arch::kRowShift, arch::address_offset(address)}] = op.value;
+      }
+    }
+  }
+
+  // Every core is told the bounds of its loops, then let go by lock 8.
+  void check_parameters(size_t rounds, size_t k_tiles) const {
+    CHECK(core_writes_.size() == 3 * kRows * kColumns);
+    for (uint32_t col = 0; col < kColumns; ++col) {
+      for (uint32_t row = 2; row < 2 + kRows; ++row) {
+        const uint32_t tile =
+            arch::tile_address(static_cast<int>(col), static_cast<int>(row), 0) >> arch::kRowShift;
+        CHECK(core_writes_.at({tile, 1024}) == k_tiles);
+        CHECK(core_writes_.at({tile, 1028}) == rounds);
+        CHECK(core_writes_.at({tile, 0x1F080}) == 1);
       }
     }
   }
@@ -130,6 +148,7 @@ class StubDevice final : public Device {
   }
 
   bool host_memory_;
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> core_writes_;  // (tile, offset) -> value
   std::array<std::array<std::vector<Offsets>, kColumns>, 3> transfers_;
 };
 

@@ -111,6 +111,9 @@ TEST_CASE("gemm stream: transfers cover A, B and C in the design's order") {
       }
       CHECK(peak == 5);
       for (int c = 0; c < 2; ++c) {
+        for (int argument = 0; argument < 3; ++argument) {
+          REQUIRE(got[{argument, c}].size() == 12);
+        }
         for (size_t round = 0; round < 12; ++round) {
           const int64_t row = static_cast<int64_t>(round) / 4 * 8;
           const int64_t col = static_cast<int64_t>(round) % 4 * 8 + c * 4;
