@@ -15,7 +15,7 @@ namespace npu {
 class ThreadPool {
  public:
   static ThreadPool& shared();
-  explicit ThreadPool(int threads);  // the caller counts as one; fewer than 1 means 1
+  explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
