@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdlib>
+#include <system_error>
 
 namespace npu {
 
@@ -42,9 +43,13 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads)
-    : shares_(new Share[static_cast<size_t>(threads)]), threads_(static_cast<size_t>(threads)) {
-  for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
+ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {
+  shares_.reset(new Share[threads_]);
+  try {
+    for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads; those that exist take over the shares of the others.
+  }
 }
 
 ThreadPool::~ThreadPool() {
@@ -74,8 +79,9 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
     started_.notify_all();
   }
   work(round, 0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != count; ++spins) {
+  for (int spins = 0; done_.load(std::memory_order_acquire) != count;) {
     if (spins < kSpins) {
+      ++spins;
       relax();
     } else {
       std::this_thread::yield();
