@@ -15,14 +15,15 @@ namespace npu {
 
 namespace {
 
-// About 50 us of polling before a worker goes to sleep; rounds usually follow each other faster.
 constexpr int kMaxThreads = 256;
+// About 50 us of polling before a worker goes to sleep; rounds usually follow each other faster.
 constexpr int kSpins = 20000;
 
 void relax() { __builtin_ia32_pause(); }
 
 int default_threads() {
-  if (const char* text = std::getenv("NPU_THREADS")) {
+  const char* text = std::getenv("NPU_THREADS");
+  if (text && *text) {
     char* end = nullptr;
     const long n = std::strtol(text, &end, 10);
     if (end == text || *end != 0 || n < 1 || n > kMaxThreads) {
