@@ -9,19 +9,28 @@
 #include <cstdlib>
 #include <system_error>
 
+#include "error.h"
+
 namespace npu {
 
 namespace {
 
+constexpr int kMaxThreads = 256;
 // About 50 us of polling before a worker goes to sleep; rounds usually follow each other faster.
 constexpr int kSpins = 20000;
 
 void relax() { __builtin_ia32_pause(); }
 
 int default_threads() {
-  if (const char* text = std::getenv("NPU_THREADS")) {
-    const int n = std::atoi(text);
-    if (n >= 1) return std::min(n, 256);
+  const char* text = std::getenv("NPU_THREADS");
+  if (text && *text) {
+    char* end = nullptr;
+    const long n = std::strtol(text, &end, 10);
+    if (end == text || *end != 0 || n < 1 || n > kMaxThreads) {
+      fail(ErrorKind::kArgument, "[threads] NPU_THREADS is \"%.40s\"; use a number from 1 to %d",
+           text, kMaxThreads);
+    }
+    return static_cast<int>(n);
   }
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));

@@ -80,11 +80,22 @@ def _stream_bytes(function: str, stream: Any) -> bytes:
     """The bytes of a stream given as bytes, bytearray, memoryview or an array of words."""
     try:
         return memoryview(stream).tobytes()
-    except TypeError:
+    except (TypeError, ValueError):
         raise ArgumentError(
             f"[{function}] the stream must be bytes (or an array of words), found {type(stream)}; "
             "read it from its file or take it from the builder's finish()"
         ) from None
+
+
+def _small_int(function: str, name: str, value: Any) -> int:
+    """An int that the extension takes; the array checks the range that matters."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(f"[{function}] {name} must be an integer, found {value!r}") from error
+    if not 0 <= number < 1 << 31:
+        raise ArgumentError(f"[{function}] {name} is {number}, no such tile, byte or register")
+    return number
 
 
 def _argument_view(index: int, buffer: Any) -> np.ndarray:
@@ -101,13 +112,15 @@ def _argument_view(index: int, buffer: Any) -> np.ndarray:
             f"[submit] argument {index} must be a C-contiguous NumPy array of plain numbers, found "
             f"{found}; use numpy.ascontiguousarray"
         )
-    return buffer.reshape(-1).view(np.uint8)
+    return buffer.view(np.ndarray).reshape(-1).view(np.uint8)
 
 
 class Array:
     """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
 
     def __init__(self, device: str) -> None:
+        if not isinstance(device, str):
+            raise ArgumentError(f'[Array] expected "npu1" or "npu2", found {device!r}')
         self.device = device
         self._array = _npu.emulator.Array(device)
         # The callables live here, where the garbage collector sees them (they often refer to this
@@ -139,6 +152,12 @@ class Array:
         writable uint8 memoryview for each buffer operand, from its address to the end of the core's
         64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
         """
+        col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
+        if not isinstance(ops, Iterable) or not isinstance(functions, Mapping):
+            raise ArgumentError(
+                "[attach] expected a list of operations and a dict of functions, found "
+                f"{type(ops).__name__} and {type(functions).__name__}"
+            )
         ops = list(ops)
         names = {name: f"f{i}" for i, name in enumerate(_called(ops))}
         text = _program_text(ops, names)
@@ -148,6 +167,12 @@ class Array:
                 f"[attach] core ({col},{row}) calls {missing[0]!r}; functions has "
                 f"{sorted(functions)}: pass a callable under that name"
             )
+        for name in names:
+            if not callable(functions[name]):
+                raise ArgumentError(
+                    f"[attach] core ({col},{row}) calls {name!r}, which is {functions[name]!r}; "
+                    "pass a callable under that name"
+                )
         table = {names[name]: self._trampoline(col, row, name) for name in names}
         self._array.attach(col, row, text, table)
         self._functions[col, row] = {name: functions[name] for name in names}
@@ -172,14 +197,23 @@ class Array:
         Only one call at a time: a callback or another thread that comes in meanwhile gets an
         ArgumentError.
         """
+        if not isinstance(buffers, Sequence):
+            raise ArgumentError(
+                f"[submit] expected a list of NumPy arrays, found {type(buffers).__name__}"
+            )
         views = [_argument_view(i, buffer) for i, buffer in enumerate(buffers)]
         writable = [bool(view.flags.writeable) for view in views]
         return Report(**self._array.submit(_stream_bytes("submit", insts), views, writable))
 
     def read_register(self, address: int) -> int:
         """The value of a register, as a MASKPOLL of the command processor would see it."""
-        return self._array.read_register(address)
+        if not 0 <= operator.index(address) < 1 << 32:
+            raise ArgumentError(f"[read_register] {address} is no 32-bit address")
+        return self._array.read_register(operator.index(address))
 
     def read_memory(self, col: int, row: int, offset: int, size: int) -> bytes:
         """``size`` bytes of a tile's data memory from byte ``offset``."""
-        return self._array.read_memory(col, row, offset, size)
+        where = {"col": col, "row": row, "offset": offset, "size": size}
+        return self._array.read_memory(
+            *(_small_int("read_memory", name, value) for name, value in where.items())
+        )

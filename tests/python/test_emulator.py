@@ -446,3 +446,13 @@ def test_damaged_streams_end(data: st.DataObject) -> None:
         arr.submit(bytes(insts), [np.zeros(16, np.int32), np.zeros(16, np.int32)])
     except npu.errors.NpuError as error:
         assert str(error).startswith("[")
+
+
+@pytest.mark.parametrize("threads", ["0", "-1", "abc", "2x", "1000"])
+def test_a_senseless_thread_count_is_an_error(threads):
+    """Not silently another number: the run would not be what was asked for."""
+    code = "import numpy as np, npu; npu.matmul(np.ones((2, 2), np.int8), np.ones((2, 2), np.int8))"
+    env = os.environ | {"NPU_THREADS": threads}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "NPU_THREADS" in done.stderr and "1 to 256" in done.stderr
