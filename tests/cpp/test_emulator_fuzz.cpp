@@ -1,7 +1,9 @@
 // Damaged streams end: a small pipeline (shim, memtile, two cores, broadcast, packets, padding)
 // with random words of its configuration and runtime streams changed must either succeed or raise
 // npu::Error in bounded time, and the array must work again after the next configure. Worth its
-// time under ASan and UBSan. NPU_FUZZ_ROUNDS sets the number of rounds.
+// time under ASan and UBSan; under ThreadSanitizer only with NPU_THREADS=1, because damage to lock
+// values makes programs whose kernels and DMAs touch the same bytes at the same time (agent.h).
+// NPU_FUZZ_ROUNDS sets the number of rounds.
 #include <cstdlib>
 #include <random>
 
