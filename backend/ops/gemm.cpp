@@ -3,24 +3,27 @@
 #include "ops/gemm.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "arch/device_model.h"
 #include "error.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr int64_t kMaxRounds = 2048;                 // output rounds per stream: about 6 MB on npu2
 constexpr size_t kStreamBudget = size_t{256} << 20;  // bytes of cached streams per configuration
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The widest C a shim BD can address: its row stride must fit the step field.
-int64_t widest_c(const GemmTile& tile) {
+// The widest C of one stream: a shim BD's step field must hold its row stride.
+int64_t widest_c(const GemmTile& tile, int64_t limit) {
   const int64_t words = arch::tile_model(arch::TileKind::kShim).max_step;
-  return words * 4 / tile.c_bytes / tile.native_n() * tile.native_n();
+  const int64_t addressable = words * 4 / tile.c_bytes;
+  const int64_t columns = limit > 0 ? std::min(limit, addressable) : addressable;
+  return std::max<int64_t>(1, columns / tile.native_n()) * tile.native_n();
 }
 
 BufferView part(const BufferView& view, size_t offset) {
@@ -29,10 +32,13 @@ BufferView part(const BufferView& view, size_t offset) {
 
 }  // namespace
 
-Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration)
+Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
+           const GemmLimits& limits)
     : shared_(std::move(device)),
       configuration_(std::move(configuration)),
       tile_(GemmTile::of(configuration_)),
+      max_rounds_(std::max<int64_t>(1, limits.rounds)),
+      max_columns_(widest_c(tile_, limits.columns)),
       input_(tile_.a_bytes == 1 ? ElementType::kI8 : ElementType::kBf16),
       output_(input_ == ElementType::kI8 ? ElementType::kI32
               : tile_.c_bytes == 2       ? ElementType::kBf16
@@ -44,21 +50,31 @@ OpCounters Gemm::counters() const {
   return {streams_.built(), streams_.hits()};
 }
 
-void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const {
+void Gemm::check_type(ElementType type) const {
+  const bool accepted = input_ == ElementType::kI8
+                            ? type == ElementType::kI8
+                            : type == ElementType::kF32 || type == ElementType::kBf16;
+  if (!accepted) {
+    fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands; pass %s",
+         configuration_.name.c_str(), element_name(type),
+         input_ == ElementType::kI8 ? "int8" : "float32 or bfloat16");
+  }
+}
+
+void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const {
+  if (a.rows < 1 || a.cols < 1 || b_cols < 1) {
+    fail(ErrorKind::kShape,
+         "[gemm] A is (%lld, %lld) and B has %lld columns; all sizes must be at least 1",
+         static_cast<long long>(a.rows), static_cast<long long>(a.cols),
+         static_cast<long long>(b_cols));
+  }
   if (a.cols != b_rows) {
     fail(ErrorKind::kShape, "[gemm] A is (%lld, %lld) and B has %lld rows; they must agree in K",
          static_cast<long long>(a.rows), static_cast<long long>(a.cols),
          static_cast<long long>(b_rows));
   }
-  for (const ElementType type : {a.type, b_type}) {
-    const bool accepted = input_ == ElementType::kI8
-                              ? type == ElementType::kI8
-                              : type == ElementType::kF32 || type == ElementType::kBf16;
-    if (!accepted) {
-      fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands",
-           configuration_.name.c_str(), element_name(type));
-    }
-  }
+  check_type(a.type);
+  check_type(b_type);
 }
 
 BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
@@ -109,7 +125,9 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
     fail(ErrorKind::kShape, "[pack] B is (%lld, %lld); both sizes must be at least 1",
          static_cast<long long>(b.rows), static_cast<long long>(b.cols));
   }
+  check_type(b.type);
   auto packed = std::make_shared<PackedB>();
+  packed->device = shared_;
   packed->k = b.rows;
   packed->n = b.cols;
   packed->padded_k = round_up(b.rows, tile_.k);
@@ -126,14 +144,18 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
 }
 
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c) {
-  check(a, b.rows, b.type);
+  check(a, b.rows, b.cols, b.type);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   const int64_t padded_n = round_up(b.cols, tile_.native_n());
   return multiply(a, place_b(b, round_up(b.rows, tile_.k), padded_n), b.cols, padded_n, c);
 }
 
 RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c) {
-  check(a, b.k, input_);
+  check(a, b.k, b.n, input_);
+  if (b.device != shared_) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B lies in the memory of another device; pack it for this device");
+  }
   if (b.tile.k != tile_.k || b.tile.n != tile_.n || b.tile.a_bytes != tile_.a_bytes ||
       b.tile.columns != tile_.columns) {
     fail(ErrorKind::kArgument,
@@ -148,6 +170,8 @@ namespace {
 
 void add(RunReport& total, const RunReport& part) {
   total.operations += part.operations;
+  // Counted from the configuration on, so every report has the sum so far.
+  total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
   total.kernel_calls += part.kernel_calls;
   total.shim_read_bytes += part.shim_read_bytes;
   total.shim_write_bytes += part.shim_write_bytes;
@@ -169,9 +193,9 @@ RunReport Gemm::multiply(const MatrixView& a, const Operand& b, int64_t n, int64
   RunReport total;
   // C wider than a BD's row stride is computed in column chunks (only packed B gets that wide), and
   // rows in chunks that bound a stream's length.
-  const int64_t width = b.packed ? std::min(padded_n, widest_c(tile_)) : padded_n;
+  const int64_t width = b.packed ? std::min(padded_n, max_columns_) : padded_n;
   const int64_t height =
-      std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
+      std::max<int64_t>(1, max_rounds_ * tile_.native_n() / width) * tile_.native_m();
   for (int64_t col = 0; col < padded_n; col += width) {
     for (int64_t row = 0; row < padded_m; row += height) {
       const Block block{row, col, std::min(height, padded_m - row),

@@ -1,10 +1,13 @@
 // Builds GEMM runtime streams (gemm_stream.h).
 #include "ops/gemm_stream.h"
 
-#include <array>
+#include <algorithm>
 #include <cassert>
+#include <limits>
+#include <string>
 
 #include "arch/bd.h"
+#include "arch/device_model.h"
 #include "error.h"
 #include "stream/txn.h"
 
@@ -43,15 +46,31 @@ class GemmStream {
   // Loop bounds of the workers, then the lock that lets them read these.
   void write_parameters(int64_t rounds) {
     for (const Configuration::Rtp& rtp : configuration_.rtps) {
+      if (rtp.name != "k_tiles" && rtp.name != "tiles") {
+        fail(ErrorKind::kFormat,
+             "[build_gemm_stream] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles and "
+             "tiles: lower the design again",
+             configuration_.name.c_str(), rtp.name.c_str());
+      }
       const int64_t value = rtp.name == "k_tiles" ? problem_.k / tile_.k : rounds;
       builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
-                     static_cast<uint32_t>(value));
+                     loop_bound(rtp.name, value));
     }
     const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
     for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
       const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
       builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
     }
+  }
+
+  // Workers read their bounds as int32.
+  static uint32_t loop_bound(const std::string& name, int64_t value) {
+    if (value > std::numeric_limits<int32_t>::max()) {
+      fail(ErrorKind::kOutOfRange,
+           "[build_gemm_stream] %s = %lld does not fit an int32; split the problem", name.c_str(),
+           static_cast<long long>(value));
+    }
+    return static_cast<uint32_t>(value);
   }
 
   // Tokens travel as packets under the shim tile's controller id.
@@ -90,6 +109,12 @@ class GemmStream {
 
   static uint32_t words(int64_t bytes) {
     assert(bytes % 4 == 0);
+    if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
+      fail(ErrorKind::kOutOfRange,
+           "[build_gemm_stream] a transfer or stride of %lld bytes; a shim BD counts 32-bit words "
+           "in 32 bits: split the problem along K",
+           static_cast<long long>(bytes));
+    }
     return static_cast<uint32_t>(bytes / 4);
   }
 
@@ -159,15 +184,34 @@ class GemmStream {
 }  // namespace
 
 GemmTile GemmTile::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t most) {
+    const int64_t value = configuration.param(name);
+    if (value < 1 || value > most) {
+      fail(ErrorKind::kFormat,
+           "[GemmTile::of] configuration \"%s\" has %s = %lld, must be 1..%lld; lower the design "
+           "again",
+           configuration.name.c_str(), name, static_cast<long long>(value),
+           static_cast<long long>(most));
+    }
+    return value;
+  };
+  constexpr int64_t kMostTile = 1 << 16;  // more elements than a core's memory has bytes
   GemmTile tile;
-  tile.m = configuration.param("tile_m");
-  tile.k = configuration.param("tile_k");
-  tile.n = configuration.param("tile_n");
-  tile.rows = configuration.param("rows");
-  tile.columns = configuration.param("columns");
-  tile.a_bytes = configuration.param("a_bytes");
-  tile.c_bytes = configuration.param("c_bytes");
-  tile.a_column_step = configuration.param("a_columns_stride");
+  tile.m = param("tile_m", kMostTile);
+  tile.k = param("tile_k", kMostTile);
+  tile.n = param("tile_n", kMostTile);
+  tile.rows = param("rows", arch::kCoreRows);
+  tile.columns = param("columns", arch::device_model(configuration.generation).columns);
+  tile.a_bytes = param("a_bytes", 4);
+  tile.c_bytes = param("c_bytes", 4);
+  for (const int64_t row_bytes :
+       {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
+    if (row_bytes % 4 == 0) continue;
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has tile rows of %lld bytes; DMAs move multiples of "
+         "4: use another tile",
+         configuration.name.c_str(), static_cast<long long>(row_bytes));
+  }
   return tile;
 }
 

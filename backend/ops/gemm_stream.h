@@ -16,8 +16,8 @@ struct GemmTile {
   int64_t m, k, n;        // tile of one core
   int64_t rows, columns;  // cores
   int64_t a_bytes, c_bytes;
-  int64_t a_column_step;  // A row r enters through column r * a_column_step
 
+  // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
   int64_t native_m() const { return m * rows; }
   int64_t native_n() const { return n * columns; }

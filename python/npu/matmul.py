@@ -6,6 +6,7 @@ int32 accumulation, in the output-stationary GEMM design (arXiv 2512.13282, sect
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -21,6 +22,8 @@ _FLOAT_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
 _INT8 = np.dtype(np.int8)
 _INT32 = np.dtype(np.int32)
 _SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16) or int8"
+_PADDING = 1024  # no native size is larger in any dimension
+_MAX_BYTES = 1 << 62
 
 
 class PackedMatrix:
@@ -41,21 +44,40 @@ class PackedMatrix:
         return f"<npu.PackedMatrix {self.shape} {self.dtype} on {self.device.name}>"
 
 
-def _as_array(value: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(value)
+def _as_array(value: ArrayLike, name: str, function: str = "matmul") -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] {name} is a masked array, whose mask would be ignored; fill it first, "
+            "for example with .filled(0)"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _FLOAT_INPUTS and array.dtype != _INT8:
         raise DtypeError(
-            f"[matmul] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it with "
-            "astype"
+            f"[{function}] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it "
+            "with astype"
         )
     if array.ndim < 2:
         raise ShapeError(
-            f"[matmul] {name} has shape {array.shape}; at least two dimensions are needed: reshape "
-            "vectors to (1, K) or (K, 1)"
+            f"[{function}] {name} has shape {array.shape}; at least two dimensions are needed: "
+            "reshape vectors to (1, K) or (K, 1)"
         )
+    if any(stride % array.itemsize for stride in array.strides):
+        return array.copy()  # a field of a packed record: no whole number of elements apart
     return array
+
+
+def _check_size(function: str, *sides: int) -> None:
+    """Refuses sizes whose padded matrices no 64-bit offset reaches; sides: M, K, N or K, N."""
+    padded = [side + _PADDING for side in sides]
+    if any(4 * a * b > _MAX_BYTES for a, b in itertools.combinations(padded, 2)):
+        raise ShapeError(
+            f"[{function}] {' x '.join(map(str, sides))} is more than can be addressed; split it"
+        )
 
 
 def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
@@ -77,7 +99,10 @@ def _result_dtype(a: np.dtype, b: np.dtype, out_dtype: DTypeLike | None) -> np.d
         if a == _INT8:
             return _INT32
         return a if a == b else np.dtype(np.float32)
-    wanted = np.dtype(out_dtype)
+    try:
+        wanted = np.dtype(out_dtype).newbyteorder("=")
+    except TypeError as error:
+        raise DtypeError(f"[matmul] out_dtype {out_dtype!r} is no dtype: {error}") from error
     if wanted not in allowed:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
@@ -96,11 +121,12 @@ def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
 
     ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even) or int8, any
     strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
-    packed for. Raises DtypeError, ShapeError, DeviceError.
+    packed for. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
-    array = _as_array(b, "b")
+    array = _as_array(b, "b", "pack")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
+    _check_size("pack", *array.shape)
     chosen = current_device(device)
     is_int8 = array.dtype == _INT8
     gemm = chosen.gemm("int8" if is_int8 else "bfloat16", "int32" if is_int8 else "float32")
@@ -115,7 +141,7 @@ def matmul(
     out_dtype: DTypeLike | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
-    """``a @ b`` on the NPU (emulated unless hardware is present).
+    """``a @ b`` on the current device (in this version always an emulated NPU).
 
     a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
     ``numpy.matmul``; any strides; any M, K, N including 0 (an empty sum is 0, as in NumPy).
@@ -124,7 +150,9 @@ def matmul(
     ``out_dtype``: float32, bfloat16 or float16 for floats (default: the common input dtype, float32
     when they differ), int32 for int8.
     NaN and infinities propagate as in IEEE arithmetic; float32 values beyond bfloat16's largest
-    become infinite. Raises DtypeError, ShapeError, DeviceError.
+    become infinite; ``fast`` arithmetic may count denormals as 0 (docs/fidelity.md).
+    Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
+    MemoryError when an operand or the result does not fit memory.
     """
     left = _as_array(a, "a")
     if isinstance(b, PackedMatrix):
@@ -141,11 +169,12 @@ def matmul(
         )
     try:
         batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: more than 32 dimensions
         raise ShapeError(
             f"[matmul] leading dimensions {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
         ) from error
     shape = (*batch, m, n)
+    _check_size("matmul", math.prod(batch) * m, k, n)
     if 0 in shape or k == 0:
         return np.zeros(shape, dtype)
     if math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
@@ -188,6 +217,7 @@ def _matmul_packed(
     dtype = _result_dtype(a.dtype, a.dtype if out_dtype is None else b.dtype, out_dtype)
     shape = (*a.shape[:-1], n)
     rows = a.reshape(-1, k)
+    _check_size("matmul", rows.shape[0], k, n)
     if 0 in shape:
         return np.zeros(shape, dtype)
     kind = _device_output(dtype)

@@ -10,49 +10,15 @@
 
 #include "arch/bd.h"
 #include "error.h"
+#include "gemm_fixture.h"
 #include "ops/gemm_stream.h"
 #include "stream/txn.h"
 
 namespace {
 
 using namespace npu;
-
-// Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
-// does not matter here.
-Configuration small_configuration() {
-  std::string text =
-      "npu-config 1\nname small\ngeneration npu1\n"
-      "source 0000000000000000000000000000000000000000000000000000000000000000\n"
-      "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\n";
-  for (int c = 0; c < 2; ++c) {
-    text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
-    for (int row = 2; row < 4; ++row) {
-      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\nrtplock %d %d 8\n", c, row, c,
-                   row, c, row);
-    }
-  }
-  stream::Builder empty(arch::Generation::kNpu1, 4);
-  const std::vector<uint32_t> txn = empty.finish();
-  text += strf("txn %zu\n", txn.size() * 4);
-  std::vector<std::byte> bytes(text.size() + txn.size() * 4);
-  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(), bytes.begin());
-  std::copy_n(reinterpret_cast<const std::byte*>(txn.data()), txn.size() * 4,
-              bytes.begin() + static_cast<long>(text.size()));
-  return Configuration::parse(bytes);
-}
-
-// Byte offsets that a shim BD visits, one per 32-bit word (brute force over its counters).
-std::vector<uint64_t> visited(const arch::Bd& bd, uint64_t base) {
-  std::vector<uint64_t> offsets;
-  for (uint64_t w = 0; w < bd.length; ++w) {
-    const uint64_t n0 = bd.wrap[0] ? bd.wrap[0] : bd.length;
-    const uint64_t n1 = bd.wrap[1] ? bd.wrap[1] : bd.length;
-    const uint64_t i0 = w % n0, i1 = w / n0 % n1, i2 = w / n0 / n1;
-    offsets.push_back(base + 4 * (i0 * bd.step[0] + i1 * bd.step[1] + i2 * bd.step[2]));
-  }
-  return offsets;
-}
+using test::small_configuration;
+using test::visited;
 
 struct Transfer {
   int col, argument;
@@ -145,6 +111,9 @@ TEST_CASE("gemm stream: transfers cover A, B and C in the design's order") {
       }
       CHECK(peak == 5);
       for (int c = 0; c < 2; ++c) {
+        for (int argument = 0; argument < 3; ++argument) {
+          REQUIRE(got[{argument, c}].size() == 12);
+        }
         for (size_t round = 0; round < 12; ++round) {
           const int64_t row = static_cast<int64_t>(round) / 4 * 8;
           const int64_t col = static_cast<int64_t>(round) % 4 * 8 + c * 4;
@@ -189,4 +158,29 @@ TEST_CASE("gemm stream: sizes that are not multiples of the native size are refu
         ops::GemmProblem{0, 8, 8}, ops::GemmProblem{8, -8, 8}}) {
     CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
   }
+}
+
+TEST_CASE("gemm stream: sizes beyond a register are refused, not cut") {
+  const Configuration configuration = small_configuration();
+  // 4 rows x K x 2 bytes = 2^32 words and one k tile less.
+  const int64_t k = int64_t{1} << 31;
+  CHECK_THROWS_AS(ops::build_gemm_stream(configuration, {8, k, 8}), Error);
+  CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k - 8, 8}));
+}
+
+TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
+  const Configuration good = small_configuration();
+  for (const char* name : {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_bytes", "c_bytes"}) {
+    for (const int64_t value : {int64_t{0}, int64_t{-4}, int64_t{1} << 40}) {
+      Configuration bad = good;
+      bad.params[name] = value;
+      CHECK_THROWS_AS(ops::build_gemm_stream(bad, {8, 8, 8}), Error);
+    }
+  }
+  Configuration odd = good;
+  odd.params["tile_n"] = 3;  // 6 bytes a row
+  CHECK_THROWS_AS(ops::build_gemm_stream(odd, {8, 8, 6}), Error);
+  Configuration renamed = good;
+  renamed.rtps[0].name = "k_count";
+  CHECK_THROWS_AS(ops::build_gemm_stream(renamed, {8, 8, 8}), Error);
 }
