@@ -162,16 +162,16 @@ def options(
 
 
 def _check_shim(o: Options) -> None:
-    """Runs and row counts that the runtime streams put in shim BDs must fit the wrap fields."""
+    """The runs that runtime streams put in shim BDs must fit the wrap field."""
     limit = tile_limits("shim").max_wrap
-    (m, k, n), a, c = o.tile, DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
-    runs = [("k_mt", o.k_mt, a), ("n (C)", n, c), ("m of 4 cores (C)", ROWS * m, 4)]
-    runs += [("n (B)", n, a), ("k (B)", k, 4)] if o.b_layout == "row" else [("n (B)", n, 4)]
+    a, c = DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
+    runs = [("k_mt", o.k_mt, a), ("tile n", o.tile[2], c)]
+    runs += [("tile n", o.tile[2], a)] if o.b_layout == "row" else []
     for label, elements, size in runs:
         if elements * size > 4 * limit:
             raise DesignError(
-                f"[gemm] {label} = {elements}: a shim BD addresses at most {limit} words or rows "
-                f"per dimension, this needs {elements * size // 4}"
+                f"[gemm] {label} = {elements}: a shim BD addresses runs of at most {limit} words, "
+                f"this needs {elements * size // 4}"
             )
 
 

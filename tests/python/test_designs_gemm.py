@@ -253,7 +253,7 @@ def test_a_core_filled_to_the_last_byte() -> None:
     ({"b_layout": "column"}, "b_layout is 'column'"),
     ({"c_buffers": 3}, "c_buffers is 3"),
     ({"accumulate": "exact"}, "accumulate is 'exact'"),
-    ({"k_mt": 2112}, "k_mt = 2112: a shim BD addresses at most 1023 words"),
+    ({"k_mt": 2112}, "k_mt = 2112: a shim BD addresses runs of at most 1023 words"),
 ])  # fmt: skip
 def test_options_are_checked(options: dict, words: str) -> None:
     with pytest.raises(DesignError) as caught:
