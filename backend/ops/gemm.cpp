@@ -23,6 +23,15 @@ int64_t widest_c(const GemmTile& tile) {
   return words * 4 / tile.c_bytes / tile.native_n() * tile.native_n();
 }
 
+ElementType element_param(const Configuration& configuration, const char* name) {
+  const int64_t value = configuration.param(name);
+  if (value < 0 || value >= kElementTypes) {
+    fail(ErrorKind::kFormat, "[gemm] configuration \"%s\": %s = %lld is no element type",
+         configuration.name.c_str(), name, static_cast<long long>(value));
+  }
+  return static_cast<ElementType>(value);
+}
+
 BufferView part(const BufferView& view, size_t offset) {
   return {view.data + offset, view.bytes - offset, view.writable};
 }
@@ -33,15 +42,13 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration)
     : shared_(std::move(device)),
       configuration_(std::move(configuration)),
       tile_(GemmTile::of(configuration_)),
-      input_(tile_.a_bytes == 1 ? ElementType::kI8 : ElementType::kBf16),
-      output_(input_ == ElementType::kI8 ? ElementType::kI32
-              : tile_.c_bytes == 2       ? ElementType::kBf16
-                                         : ElementType::kF32),
+      input_(element_param(configuration_, "a_type")),
+      output_(element_param(configuration_, "c_type")),
       streams_(kStreamBudget) {}
 
 OpCounters Gemm::counters() const {
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits()};
+  return {streams_.built(), streams_.hits(), host_copy_bytes_};
 }
 
 void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const {
@@ -51,10 +58,8 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const 
          static_cast<long long>(b_rows));
   }
   for (const ElementType type : {a.type, b_type}) {
-    const bool accepted = input_ == ElementType::kI8
-                              ? type == ElementType::kI8
-                              : type == ElementType::kF32 || type == ElementType::kBf16;
-    if (!accepted) {
+    const bool converted = input_ == ElementType::kBf16 && type == ElementType::kF32;
+    if (type != input_ && !converted) {
       fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands",
            configuration_.name.c_str(), element_name(type));
     }
@@ -63,44 +68,62 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const 
 
 BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
   if (!buffer || buffer->bytes() < bytes) buffer = shared_->device->allocate(bytes);
-  return {buffer->data(), buffer->bytes(), true};
+  return {buffer->data(), bytes, true};
 }
 
-Gemm::Operand Gemm::place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k) {
-  const int64_t max_step = arch::tile_model(arch::TileKind::kShim).max_step;
-  const bool direct = shared_->device->accepts_host_memory() && a.type == input_ &&
-                      a.rows == padded_m && a.cols == padded_k && a.dense_rows() &&
-                      a.row_stride == a.cols && a.cols * tile_.a_bytes / 4 <= max_step &&
-                      reinterpret_cast<uintptr_t>(a.data) % 4 == 0;
+// A, or the transpose of a B whose configuration is column-major: read where it lies, or packed.
+Gemm::Operand Gemm::place_along_k(const MatrixView& matrix, int64_t tile_rows, int64_t native_rows,
+                                  std::unique_ptr<Buffer>& buffer) {
+  const size_t element = element_bytes(input_);
+  const bool direct = shared_->device->accepts_host_memory() && matrix.type == input_ &&
+                      matrix.rows % native_rows == 0 && matrix.cols % tile_.k_mt == 0 &&
+                      matrix.dense_rows() && matrix.row_stride == matrix.cols &&
+                      row_step_fits(matrix.cols * tile_.a_bytes) &&
+                      reinterpret_cast<uintptr_t>(matrix.data) % 4 == 0;
   if (direct) {
-    const size_t bytes = static_cast<size_t>(a.rows * a.cols * tile_.a_bytes);
-    return {{const_cast<std::byte*>(a.data), bytes, false}, false};
+    const size_t bytes = static_cast<size_t>(matrix.rows * matrix.cols) * element;
+    return {{const_cast<std::byte*>(matrix.data), bytes, false}, false};
   }
-  const size_t bytes = packed_bytes(a.rows, a.cols, input_, tile_.native_m(), tile_.k);
-  BufferView view = scratch(a_scratch_, bytes);
   // Rows are padded to the native size, tiles are the cores'.
-  pack_tiles(a, input_, tile_.m, tile_.k, TileOrder::kRowsFirst, view.data);
-  const size_t written = packed_bytes(a.rows, a.cols, input_, tile_.m, tile_.k);
+  const size_t bytes = packed_bytes(matrix.rows, matrix.cols, input_, native_rows, tile_.k_mt);
+  const BufferView view = scratch(buffer, bytes);
+  pack_tiles(matrix, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, view.data);
+  const size_t written = packed_bytes(matrix.rows, matrix.cols, input_, tile_rows, tile_.k_mt);
   std::fill(view.data + written, view.data + bytes, std::byte{0});
-  a_scratch_->sync_to_device();
+  buffer->sync_to_device();
+  host_copy_bytes_ += bytes;
   return {view, true};
 }
 
-Gemm::Operand Gemm::place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n) {
+// Panels of tile_n columns, in `bytes` bytes; what exceeds B is zero.
+void Gemm::pack_b(const MatrixView& b, std::byte* out, size_t bytes) const {
+  if (tile_.b_columns) {
+    pack_tiles(b.transposed(), input_, tile_.n, tile_.k_mt, TileOrder::kRowsFirst, out);
+  } else {
+    pack_tiles(b, input_, tile_.k_mt, tile_.n, TileOrder::kColumnsFirst, out);
+  }
+  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k_mt, tile_.n);
+  std::fill(out + written, out + bytes, std::byte{0});
+}
+
+Gemm::Operand Gemm::place_b(const MatrixView& b) {
+  if (tile_.b_columns) {
+    return place_along_k(b.transposed(), tile_.n, tile_.native_n(), b_scratch_);
+  }
   const bool direct = shared_->device->accepts_host_memory() && b.type == input_ &&
-                      b.rows == padded_k && b.cols == padded_n && b.dense_rows() &&
-                      b.row_stride == b.cols && row_step_fits(b.cols * tile_.a_bytes) &&
+                      b.rows % tile_.k_mt == 0 && b.cols % tile_.native_n() == 0 &&
+                      b.dense_rows() && b.row_stride == b.cols && b.cols <= widest_c(tile_) &&
+                      row_step_fits(b.cols * tile_.a_bytes) &&
                       reinterpret_cast<uintptr_t>(b.data) % 4 == 0;
   if (direct) {
     const size_t bytes = static_cast<size_t>(b.rows * b.cols * tile_.a_bytes);
     return {{const_cast<std::byte*>(b.data), bytes, false}, false};
   }
-  const size_t bytes = static_cast<size_t>(padded_k * padded_n * tile_.a_bytes);
-  BufferView view = scratch(b_scratch_, bytes);
-  pack_tiles(b, input_, tile_.k, tile_.n, TileOrder::kColumnsFirst, view.data);
-  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k, tile_.n);
-  std::fill(view.data + written, view.data + bytes, std::byte{0});
+  const int64_t elements = round_up(b.rows, tile_.k_mt) * round_up(b.cols, tile_.native_n());
+  const BufferView view = scratch(b_scratch_, static_cast<size_t>(elements * tile_.a_bytes));
+  pack_b(b, view.data, view.bytes);
   b_scratch_->sync_to_device();
+  host_copy_bytes_ += view.bytes;
   return {view, true};
 }
 
@@ -112,36 +135,37 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   auto packed = std::make_shared<PackedB>();
   packed->k = b.rows;
   packed->n = b.cols;
-  packed->padded_k = round_up(b.rows, tile_.k);
+  packed->padded_k = round_up(b.rows, tile_.k_mt);
   packed->padded_n = round_up(b.cols, tile_.native_n());
   packed->tile = tile_;
   const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   packed->buffer = shared_->device->allocate(bytes);
-  pack_tiles(b, input_, tile_.k, tile_.n, TileOrder::kColumnsFirst, packed->buffer->data());
-  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k, tile_.n);
-  std::fill(packed->buffer->data() + written, packed->buffer->data() + bytes, std::byte{0});
+  pack_b(b, packed->buffer->data(), bytes);
   packed->buffer->sync_to_device();
+  host_copy_bytes_ += bytes;
   return packed;
 }
 
-RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c) {
+RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
   check(a, b.rows, b.type);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const int64_t padded_n = round_up(b.cols, tile_.native_n());
-  return multiply(a, place_b(b, round_up(b.rows, tile_.k), padded_n), b.cols, padded_n, c);
+  const Operand operand_a = place_along_k(a, tile_.m, tile_.native_m(), a_scratch_);
+  return multiply({operand_a, place_b(b), a.rows, b.cols, round_up(a.rows, tile_.native_m()),
+                   round_up(a.cols, tile_.k_mt), round_up(b.cols, tile_.native_n()), c, shift});
 }
 
-RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c) {
+RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
   check(a, b.k, input_);
-  if (b.tile.k != tile_.k || b.tile.n != tile_.n || b.tile.a_bytes != tile_.a_bytes ||
-      b.tile.columns != tile_.columns) {
+  if (b.tile != tile_) {
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const Operand operand{{b.buffer->data(), b.buffer->bytes(), false}, true};
-  return multiply(a, operand, b.n, b.padded_n, c);
+  const Operand operand_a = place_along_k(a, tile_.m, tile_.native_m(), a_scratch_);
+  const Operand operand_b{{b.buffer->data(), b.buffer->bytes(), false}, true};
+  return multiply({operand_a, operand_b, a.rows, b.n, round_up(a.rows, tile_.native_m()),
+                   b.padded_k, b.padded_n, c, shift});
 }
 
 namespace {
@@ -159,55 +183,51 @@ void add(RunReport& total, const RunReport& part) {
 
 }  // namespace
 
-RunReport Gemm::multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
-                         std::byte* c) {
-  const int64_t padded_m = round_up(a.rows, tile_.native_m());
-  const int64_t padded_k = round_up(a.cols, tile_.k);
-  const Operand operand_a = place_a(a, padded_m, padded_k);
+RunReport Gemm::multiply(const Call& call) {
   shared_->device->load(configuration_);
-
   RunReport total;
-  // C wider than a BD's row stride is computed in column chunks (only packed B gets that wide), and
-  // rows in chunks that bound a stream's length.
-  const int64_t width = b.packed ? std::min(padded_n, widest_c(tile_)) : padded_n;
+  // C wider than a BD's row stride is computed in column chunks (row-major B read in place never
+  // is), and rows in chunks that bound a stream's length.
+  const int64_t width = std::min(call.padded_n, widest_c(tile_));
   const int64_t height =
       std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
-  for (int64_t col = 0; col < padded_n; col += width) {
-    for (int64_t row = 0; row < padded_m; row += height) {
-      const Block block{row, col, std::min(height, padded_m - row),
-                        std::min(width, padded_n - col)};
-      add(total, multiply_block(block, a.rows, n, padded_k, operand_a, b, c));
+  for (int64_t col = 0; col < call.padded_n; col += width) {
+    for (int64_t row = 0; row < call.padded_m; row += height) {
+      const Block block{row, col, std::min(height, call.padded_m - row),
+                        std::min(width, call.padded_n - col)};
+      add(total, multiply_block(block, call));
     }
   }
   return total;
 }
 
 // One submission: a block of C, whose rows and columns are multiples of the native size.
-RunReport Gemm::multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
-                               const Operand& a, const Operand& b, std::byte* c) {
+RunReport Gemm::multiply_block(const Block& block, const Call& call) {
   const size_t c_bytes = static_cast<size_t>(tile_.c_bytes);
-  std::byte* target = c + static_cast<size_t>(block.row * n + block.col) * c_bytes;
-  const int64_t rows = std::min(block.rows, m - block.row);
-  const int64_t cols = std::min(block.cols, n - block.col);
+  std::byte* target = call.c + static_cast<size_t>(block.row * call.n + block.col) * c_bytes;
+  const int64_t rows = std::min(block.rows, call.m - block.row);
+  const int64_t cols = std::min(block.cols, call.n - block.col);
   const bool direct = shared_->device->accepts_host_memory() && rows == block.rows &&
-                      block.cols == n && reinterpret_cast<uintptr_t>(target) % 4 == 0;
+                      block.cols == call.n && reinterpret_cast<uintptr_t>(target) % 4 == 0;
   const size_t bytes = static_cast<size_t>(block.rows * block.cols) * c_bytes;
   const BufferView out = direct ? BufferView{target, bytes, true} : scratch(c_scratch_, bytes);
-  const GemmProblem problem{block.rows, padded_k, block.cols,
-                            a.packed ? ALayout::kTiles : ALayout::kRowMajor,
-                            b.packed ? BLayout::kPanels : BLayout::kMatrix};
+  GemmProblem problem{block.rows, call.padded_k, block.cols};
+  problem.a_layout = call.a.packed ? ALayout::kTiles : ALayout::kRowMajor;
+  problem.b_layout = call.b.packed ? BLayout::kPanels : BLayout::kMatrix;
+  problem.shift = call.shift;
   const auto stream =
       streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
-  // Rows of A are contiguous in both layouts, columns of B in panels.
+  // Rows of A are contiguous in both layouts, as are columns of B in panels or column-major.
   const auto offset = [&](int64_t first) {
-    return static_cast<size_t>(first * padded_k * tile_.a_bytes);
+    return static_cast<size_t>(first * call.padded_k * tile_.a_bytes);
   };
-  const BufferView arguments[] = {part(a.view, offset(block.row)), part(b.view, offset(block.col)),
-                                  out};
+  const BufferView arguments[] = {part(call.a.view, offset(block.row)),
+                                  part(call.b.view, offset(block.col)), out};
   const RunReport report = shared_->device->submit(*stream, arguments);
   if (!direct) {
     c_scratch_->sync_from_device();
-    copy_block(out.data, block.cols, target, n, rows, cols, c_bytes);
+    host_copy_bytes_ += static_cast<size_t>(rows * cols) * c_bytes;
+    copy_block(out.data, block.cols, target, call.n, rows, cols, c_bytes);
   }
   return report;
 }

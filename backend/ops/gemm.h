@@ -21,7 +21,7 @@ struct SharedDevice {
   std::mutex mutex;
 };
 
-// B in panel layout in device memory, ready for any number of multiplications.
+// B in panels in device memory, ready for any number of multiplications.
 struct PackedB {
   std::unique_ptr<Buffer> buffer;
   int64_t k = 0, n = 0;                // logical
@@ -31,6 +31,7 @@ struct PackedB {
 
 struct OpCounters {
   uint64_t streams_built = 0, stream_hits = 0;
+  uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
 };
 
 class Gemm {
@@ -39,10 +40,10 @@ class Gemm {
 
   // B (K, N), any strides. Thread-safe, as is run().
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
-  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. Throws Error(kShape,
-  // kDtype).
-  RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c);
-  RunReport run(const MatrixView& a, const PackedB& b, std::byte* c);
+  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
+  // Throws Error(kShape, kDtype, kOutOfRange).
+  RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
+  RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OpCounters counters() const;
   const Configuration& configuration() const { return configuration_; }
   ElementType input_type() const { return input_; }
@@ -56,12 +57,18 @@ class Gemm {
   struct Block {  // of C
     int64_t row, col, rows, cols;
   };
-  Operand place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k);
-  Operand place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n);
-  RunReport multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
-                     std::byte* c);
-  RunReport multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
-                           const Operand& a, const Operand& b, std::byte* c);
+  struct Call {  // one multiplication
+    Operand a, b;
+    int64_t m, n, padded_m, padded_k, padded_n;
+    std::byte* c;
+    int shift;
+  };
+  Operand place_along_k(const MatrixView& matrix, int64_t tile_rows, int64_t native_rows,
+                        std::unique_ptr<Buffer>& buffer);
+  Operand place_b(const MatrixView& b);
+  void pack_b(const MatrixView& b, std::byte* out, size_t bytes) const;
+  RunReport multiply(const Call& call);
+  RunReport multiply_block(const Block& block, const Call& call);
   void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
   BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
@@ -70,6 +77,7 @@ class Gemm {
   GemmTile tile_;
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
+  uint64_t host_copy_bytes_ = 0;
   std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
 };
 

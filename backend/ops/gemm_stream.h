@@ -21,6 +21,7 @@ struct GemmTile {
   int64_t a_column_step;  // A row r enters through column r * a_column_step
 
   static GemmTile of(const Configuration& configuration);
+  bool operator==(const GemmTile&) const = default;
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
   int64_t native_n() const { return n * columns; }

@@ -17,8 +17,8 @@ namespace npu::python {
 namespace {
 
 ops::ElementType element_type(const std::string& name) {
-  for (const auto type : {ops::ElementType::kF32, ops::ElementType::kBf16, ops::ElementType::kI8,
-                          ops::ElementType::kI32}) {
+  for (int number = 0; number < ops::kElementTypes; ++number) {
+    const auto type = static_cast<ops::ElementType>(number);
     if (name == ops::element_name(type)) return type;
   }
   fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
@@ -94,25 +94,25 @@ void init_ops(nb::module_& m) {
            })
       .def("run",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const Matrix& b,
-              const std::string& b_type, const Output& c) {
+              const std::string& b_type, const Output& c, int shift) {
              const ops::MatrixView va = view_of(a, a_type), vb = view_of(b, b_type);
              std::byte* out = output_of(c, self, va.rows, vb.cols);
              RunReport report;
              {
                nb::gil_scoped_release release;
-               report = self.run(va, vb, out);
+               report = self.run(va, vb, out, shift);
              }
              return report_dict(report);
            })
       .def("run_packed",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
-              const Output& c) {
+              const Output& c, int shift) {
              const ops::MatrixView va = view_of(a, a_type);
              std::byte* out = output_of(c, self, va.rows, b.n);
              RunReport report;
              {
                nb::gil_scoped_release release;
-               report = self.run(va, b, out);
+               report = self.run(va, b, out, shift);
              }
              return report_dict(report);
            })
@@ -121,6 +121,7 @@ void init_ops(nb::module_& m) {
         nb::dict d;
         d["streams_built"] = counters.streams_built;
         d["stream_hits"] = counters.stream_hits;
+        d["host_copy_bytes"] = counters.host_copy_bytes;
         return d;
       });
 }
