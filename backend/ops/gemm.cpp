@@ -33,6 +33,7 @@ ElementType element_param(const Configuration& configuration, const char* name) 
 }
 
 BufferView part(const BufferView& view, size_t offset) {
+  if (view.bytes == 0) return {};
   return {view.data + offset, view.bytes - offset, view.writable};
 }
 
@@ -71,60 +72,79 @@ BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
   return {buffer->data(), bytes, true};
 }
 
-// A, or the transpose of a B whose configuration is column-major: read where it lies, or packed.
-Gemm::Operand Gemm::place_along_k(const MatrixView& matrix, int64_t tile_rows, int64_t native_rows,
-                                  std::unique_ptr<Buffer>& buffer) {
-  const size_t element = element_bytes(input_);
-  const bool direct = shared_->device->accepts_host_memory() && matrix.type == input_ &&
-                      matrix.rows % native_rows == 0 && matrix.cols % tile_.k_mt == 0 &&
-                      matrix.dense_rows() && matrix.row_stride == matrix.cols &&
-                      row_step_fits(matrix.cols * tile_.a_bytes) &&
-                      reinterpret_cast<uintptr_t>(matrix.data) % 4 == 0;
-  if (direct) {
-    const size_t bytes = static_cast<size_t>(matrix.rows * matrix.cols) * element;
-    return {{const_cast<std::byte*>(matrix.data), bytes, false}, false};
+// Rows of A, columns of B, that the device can read where they lie: whole native blocks, if what
+// is left of the row stride and the address suits 32-bit words and the BD fields.
+int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
+  const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
+  const int64_t stride = x.row_stride * tile_.a_bytes;
+  if (!shared_->device->accepts_host_memory() || x.type != input_ || !x.dense_rows() ||
+      stride < x.cols * tile_.a_bytes || stride % 4 != 0 || !row_step_fits(stride) ||
+      reinterpret_cast<uintptr_t>(x.data) % 4 != 0) {
+    return 0;
   }
-  // Rows are padded to the native size, tiles are the cores'.
-  const size_t bytes = packed_bytes(matrix.rows, matrix.cols, input_, native_rows, tile_.k_mt);
-  const BufferView view = scratch(buffer, bytes);
-  pack_tiles(matrix, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, view.data);
-  const size_t written = packed_bytes(matrix.rows, matrix.cols, input_, tile_rows, tile_.k_mt);
-  std::fill(view.data + written, view.data + bytes, std::byte{0});
-  buffer->sync_to_device();
-  host_copy_bytes_ += bytes;
-  return {view, true};
+  const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  if (whole_padding_ && (rows % native != 0 || depth % tile_.k_mt != 0)) return 0;
+  return depth < tile_.k_mt ? 0 : rows / native * native;
 }
 
-// Panels of tile_n columns, in `bytes` bytes; what exceeds B is zero.
-void Gemm::pack_b(const MatrixView& b, std::byte* out, size_t bytes) const {
-  if (tile_.b_columns) {
-    pack_tiles(b.transposed(), input_, tile_.n, tile_.k_mt, TileOrder::kRowsFirst, out);
+// Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
+void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
+  size_t written = 0;
+  if (bytes == 0) return;
+  if (is_b && !tile_.b_columns) {
+    pack_tiles(part, input_, tile_.k_mt, tile_.n, TileOrder::kColumnsFirst, out);
+    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, tile_.n);
   } else {
-    pack_tiles(b, input_, tile_.k_mt, tile_.n, TileOrder::kColumnsFirst, out);
+    const MatrixView x = is_b ? part.transposed() : part;
+    const int64_t tile_rows = is_b ? tile_.n : tile_.m;
+    pack_tiles(x, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, out);
+    written = packed_bytes(x.rows, x.cols, input_, tile_rows, tile_.k_mt);
   }
-  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k_mt, tile_.n);
   std::fill(out + written, out + bytes, std::byte{0});
+  host_copy_bytes_ += bytes;
 }
 
-Gemm::Operand Gemm::place_b(const MatrixView& b) {
-  if (tile_.b_columns) {
-    return place_along_k(b.transposed(), tile_.n, tile_.native_n(), b_scratch_);
+Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, std::unique_ptr<Buffer>& buffer) {
+  // As (rows, K), whichever of A and B it is.
+  const MatrixView x = is_b ? matrix.transposed() : matrix;
+  const auto part_of = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    MatrixView out = x;
+    out.data +=
+        (row * x.row_stride + col * x.col_stride) * static_cast<int64_t>(element_bytes(x.type));
+    out.rows = rows;
+    out.cols = cols;
+    return is_b ? out.transposed() : out;
+  };
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, tile_.k_mt);
+  Operand out;
+  out.feed.direct = direct_rows(matrix, is_b);
+  const int64_t rest = rows - out.feed.direct;
+  int64_t tail = 0;
+  if (out.feed.direct > 0) {
+    out.feed.depth = x.cols / tile_.k_mt * tile_.k_mt;
+    out.feed.stride = x.col_stride == 1 ? x.row_stride : x.col_stride;
+    tail = out.feed.direct * (k - out.feed.depth);
+    const int64_t last = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
+    out.matrix = {const_cast<std::byte*>(x.data), static_cast<size_t>(last * tile_.a_bytes), false};
   }
-  const bool direct = shared_->device->accepts_host_memory() && b.type == input_ &&
-                      b.rows % tile_.k_mt == 0 && b.cols % tile_.native_n() == 0 &&
-                      b.dense_rows() && b.row_stride == b.cols && b.cols <= widest_c(tile_) &&
-                      row_step_fits(b.cols * tile_.a_bytes) &&
-                      reinterpret_cast<uintptr_t>(b.data) % 4 == 0;
-  if (direct) {
-    const size_t bytes = static_cast<size_t>(b.rows * b.cols * tile_.a_bytes);
-    return {{const_cast<std::byte*>(b.data), bytes, false}, false};
+  const size_t packed_size = static_cast<size_t>(rest * k * tile_.a_bytes);
+  const size_t tail_size = static_cast<size_t>(tail * tile_.a_bytes);
+  if (packed_size + tail_size == 0) return out;
+  const BufferView all = scratch(buffer, packed_size + tail_size);
+  out.packed = {all.data, packed_size, false};
+  out.tail = {all.data + packed_size, tail_size, false};
+  if (rest > 0) {
+    const int64_t real = std::max<int64_t>(x.rows - out.feed.direct, 0);
+    pack_part(part_of(out.feed.direct, real, 0, x.cols), is_b, out.packed.data, packed_size);
   }
-  const int64_t elements = round_up(b.rows, tile_.k_mt) * round_up(b.cols, tile_.native_n());
-  const BufferView view = scratch(b_scratch_, static_cast<size_t>(elements * tile_.a_bytes));
-  pack_b(b, view.data, view.bytes);
-  b_scratch_->sync_to_device();
-  host_copy_bytes_ += view.bytes;
-  return {view, true};
+  if (tail > 0) {
+    const MatrixView end = part_of(0, out.feed.direct, out.feed.depth, x.cols - out.feed.depth);
+    pack_part(end, is_b, out.tail.data, tail_size);
+  }
+  buffer->sync_to_device();
+  return out;
 }
 
 std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
@@ -141,18 +161,18 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   packed->buffer = shared_->device->allocate(bytes);
-  pack_b(b, packed->buffer->data(), bytes);
+  pack_part(b, true, packed->buffer->data(), bytes);
   packed->buffer->sync_to_device();
-  host_copy_bytes_ += bytes;
   return packed;
 }
 
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
   check(a, b.rows, b.type);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const Operand operand_a = place_along_k(a, tile_.m, tile_.native_m(), a_scratch_);
-  return multiply({operand_a, place_b(b), a.rows, b.cols, round_up(a.rows, tile_.native_m()),
-                   round_up(a.cols, tile_.k_mt), round_up(b.cols, tile_.native_n()), c, shift});
+  const Operand operand_a = place(a, false, a_scratch_);
+  return multiply({operand_a, place(b, true, b_scratch_), a.rows, b.cols,
+                   round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
+                   round_up(b.cols, tile_.native_n()), c, shift});
 }
 
 RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
@@ -162,8 +182,9 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const Operand operand_a = place_along_k(a, tile_.m, tile_.native_m(), a_scratch_);
-  const Operand operand_b{{b.buffer->data(), b.buffer->bytes(), false}, true};
+  const Operand operand_a = place(a, false, a_scratch_);
+  Operand operand_b;
+  operand_b.packed = {b.buffer->data(), b.buffer->bytes(), false};
   return multiply({operand_a, operand_b, a.rows, b.n, round_up(a.rows, tile_.native_m()),
                    b.padded_k, b.padded_n, c, shift});
 }
@@ -186,8 +207,8 @@ void add(RunReport& total, const RunReport& part) {
 RunReport Gemm::multiply(const Call& call) {
   shared_->device->load(configuration_);
   RunReport total;
-  // C wider than a BD's row stride is computed in column chunks (row-major B read in place never
-  // is), and rows in chunks that bound a stream's length.
+  // C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
+  // stream's length.
   const int64_t width = std::min(call.padded_n, widest_c(tile_));
   const int64_t height =
       std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
@@ -201,35 +222,94 @@ RunReport Gemm::multiply(const Call& call) {
   return total;
 }
 
+namespace {
+
+// The feed and the views of one operand for `rows` rows from `first`.
+struct Slice {
+  GemmFeed feed;
+  BufferView matrix, packed, tail;
+};
+
+}  // namespace
+
 // One submission: a block of C, whose rows and columns are multiples of the native size.
 RunReport Gemm::multiply_block(const Block& block, const Call& call) {
-  const size_t c_bytes = static_cast<size_t>(tile_.c_bytes);
-  std::byte* target = call.c + static_cast<size_t>(block.row * call.n + block.col) * c_bytes;
+  const auto slice = [&](const Operand& x, int64_t first, int64_t rows, bool along_k) {
+    const auto bytes = [&](int64_t elements) {
+      return static_cast<size_t>(elements * tile_.a_bytes);
+    };
+    Slice out;
+    const int64_t direct = std::clamp<int64_t>(x.feed.direct - first, 0, rows);
+    if (direct < rows) {
+      const int64_t skipped = std::max<int64_t>(first - x.feed.direct, 0);
+      out.packed = part(x.packed, bytes(skipped * call.padded_k));
+    }
+    if (direct == 0) return out;
+    out.feed = {direct, x.feed.depth, x.feed.stride};
+    out.matrix = part(x.matrix, bytes(first * (along_k ? x.feed.stride : 1)));
+    out.tail = part(x.tail, bytes(first * (call.padded_k - x.feed.depth)));
+    return out;
+  };
+  const Slice a = slice(call.a, block.row, block.rows, true);
+  const Slice b = slice(call.b, block.col, block.cols, tile_.b_columns);
+  GemmProblem problem{block.rows, call.padded_k, block.cols};
+  problem.a = a.feed;
+  problem.b = b.feed;
+  problem.shift = call.shift;
   const int64_t rows = std::min(block.rows, call.m - block.row);
   const int64_t cols = std::min(block.cols, call.n - block.col);
-  const bool direct = shared_->device->accepts_host_memory() && rows == block.rows &&
-                      block.cols == call.n && reinterpret_cast<uintptr_t>(target) % 4 == 0;
-  const size_t bytes = static_cast<size_t>(block.rows * block.cols) * c_bytes;
-  const BufferView out = direct ? BufferView{target, bytes, true} : scratch(c_scratch_, bytes);
-  GemmProblem problem{block.rows, call.padded_k, block.cols};
-  problem.a_layout = call.a.packed ? ALayout::kTiles : ALayout::kRowMajor;
-  problem.b_layout = call.b.packed ? BLayout::kPanels : BLayout::kMatrix;
-  problem.shift = call.shift;
+  std::byte* target = call.c + (block.row * call.n + block.col) * tile_.c_bytes;
+  place_c(problem, rows, cols, call.n, target);
+  const int64_t in_place = problem.c_rows * problem.c_cols;
+  const int64_t edges = block.rows * block.cols - in_place;
+  BufferView c, c_edges;
+  if (in_place > 0) {
+    const int64_t last = (problem.c_rows - 1) * call.n + problem.c_cols;
+    c = {target, static_cast<size_t>(last * tile_.c_bytes), true};
+  }
+  if (edges > 0) c_edges = scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
+
   const auto stream =
       streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
-  // Rows of A are contiguous in both layouts, as are columns of B in panels or column-major.
-  const auto offset = [&](int64_t first) {
-    return static_cast<size_t>(first * call.padded_k * tile_.a_bytes);
-  };
-  const BufferView arguments[] = {part(call.a.view, offset(block.row)),
-                                  part(call.b.view, offset(block.col)), out};
+  const BufferView arguments[] = {a.matrix, b.matrix, c,      a.packed,
+                                  b.packed, c_edges,  a.tail, b.tail};
   const RunReport report = shared_->device->submit(*stream, arguments);
-  if (!direct) {
-    c_scratch_->sync_from_device();
-    host_copy_bytes_ += static_cast<size_t>(rows * cols) * c_bytes;
-    copy_block(out.data, block.cols, target, call.n, rows, cols, c_bytes);
-  }
+  if (edges > 0) copy_edges(problem, rows, cols, call.n, c_edges.data, target);
   return report;
+}
+
+// Which part of a block of C, of which (rows, cols) are wanted, is written to `target` itself.
+void Gemm::place_c(GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                   const std::byte* target) const {
+  const int64_t step = stride * tile_.c_bytes;
+  const bool direct = shared_->device->accepts_host_memory() && step % 4 == 0 &&
+                      row_step_fits(step) && reinterpret_cast<uintptr_t>(target) % 4 == 0 &&
+                      !(whole_padding_ && (rows != problem.m || cols != problem.n));
+  const int64_t c_rows = rows / tile_.native_m() * tile_.native_m();
+  const int64_t c_cols = cols / tile_.native_n() * tile_.native_n();
+  if (!direct || c_rows == 0 || c_cols == 0) return;
+  problem.c_rows = c_rows;
+  problem.c_cols = c_cols;
+  problem.c_stride = stride;
+}
+
+// The wanted rows and columns of what was not written in place.
+void Gemm::copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                      const std::byte* edges, std::byte* target) {
+  c_scratch_->sync_from_device();
+  const size_t size = static_cast<size_t>(tile_.c_bytes);
+  const int64_t below = rows - problem.c_rows, right = cols - problem.c_cols;
+  if (below > 0) {
+    copy_block(edges, problem.n, target + problem.c_rows * stride * tile_.c_bytes, stride, below,
+               cols, size);
+    host_copy_bytes_ += static_cast<size_t>(below * cols) * size;
+  }
+  if (right > 0 && problem.c_rows > 0) {
+    const int64_t skipped = (problem.m - problem.c_rows) * problem.n;
+    copy_block(edges + skipped * tile_.c_bytes, problem.n - problem.c_cols,
+               target + problem.c_cols * tile_.c_bytes, stride, problem.c_rows, right, size);
+    host_copy_bytes_ += static_cast<size_t>(problem.c_rows * right) * size;
+  }
 }
 
 }  // namespace npu::ops

@@ -2,6 +2,7 @@
 // submits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -45,14 +46,17 @@ class Gemm {
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OpCounters counters() const;
+  // Whether ragged operands are packed whole instead of at their edges only (to compare).
+  void set_whole_padding(bool on) { whole_padding_ = on; }
   const Configuration& configuration() const { return configuration_; }
   ElementType input_type() const { return input_; }
   ElementType output_type() const { return output_; }
 
  private:
-  struct Operand {  // where the device reads or writes one matrix
-    BufferView view;
-    bool packed = true;
+  // Where the device reads one matrix: parts of it in place, the rest packed.
+  struct Operand {
+    GemmFeed feed;
+    BufferView matrix, packed, tail;
   };
   struct Block {  // of C
     int64_t row, col, rows, cols;
@@ -63,12 +67,15 @@ class Gemm {
     std::byte* c;
     int shift;
   };
-  Operand place_along_k(const MatrixView& matrix, int64_t tile_rows, int64_t native_rows,
-                        std::unique_ptr<Buffer>& buffer);
-  Operand place_b(const MatrixView& b);
-  void pack_b(const MatrixView& b, std::byte* out, size_t bytes) const;
+  Operand place(const MatrixView& matrix, bool is_b, std::unique_ptr<Buffer>& buffer);
+  int64_t direct_rows(const MatrixView& matrix, bool is_b) const;
+  void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes);
   RunReport multiply(const Call& call);
   RunReport multiply_block(const Block& block, const Call& call);
+  void place_c(GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+               const std::byte* target) const;
+  void copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                  const std::byte* edges, std::byte* target);
   void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
   BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
@@ -78,6 +85,7 @@ class Gemm {
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
   uint64_t host_copy_bytes_ = 0;
+  std::atomic<bool> whole_padding_ = false;
   std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
 };
 

@@ -27,7 +27,8 @@ enum class TileOrder : uint8_t { kRowsFirst, kColumnsFirst };
 
 // Writes the matrix as tiles of (tile_rows, tile_cols), each row-major, zero-padded at the edges;
 // the tiles of one tile row (kRowsFirst) or one tile column (kColumnsFirst) follow each other.
-// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16), kI8 or kI16 (from the same).
+// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16), kI8 or kI16 (from the
+// same).
 void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows, int64_t tile_cols,
                 TileOrder order, std::byte* out);
 

@@ -62,15 +62,14 @@ void init_ops(nb::module_& m) {
          bool packed_b, int shift, bool overlap) {
         const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
                                               config.size()};
-        const ops::GemmProblem problem{m_size,
-                                       k_size,
-                                       n_size,
-                                       packed_a ? ops::ALayout::kTiles : ops::ALayout::kRowMajor,
-                                       packed_b ? ops::BLayout::kPanels : ops::BLayout::kMatrix,
-                                       shift,
-                                       overlap};
-        const std::vector<uint32_t> words =
-            ops::build_gemm_stream(Configuration::parse(view), problem);
+        const Configuration configuration = Configuration::parse(view);
+        ops::GemmProblem problem =
+            ops::GemmProblem::dense(ops::GemmTile::of(configuration), m_size, k_size, n_size);
+        if (packed_a) problem.a = {};
+        if (packed_b) problem.b = {};
+        problem.shift = shift;
+        problem.overlap = overlap;
+        const std::vector<uint32_t> words = ops::build_gemm_stream(configuration, problem);
         return nb::bytes(words.data(), words.size() * 4);
       },
       nb::arg("config"), nb::arg("m"), nb::arg("k"), nb::arg("n"), nb::arg("packed_a") = false,
@@ -116,6 +115,7 @@ void init_ops(nb::module_& m) {
              }
              return report_dict(report);
            })
+      .def("set_whole_padding", &ops::Gemm::set_whole_padding)
       .def("counters", [](const ops::Gemm& self) {
         const ops::OpCounters counters = self.counters();
         nb::dict d;

@@ -79,7 +79,7 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     exact = list(arguments.gemm) == padded
     print(
         f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
-        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C",
+        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, packed 3 = A, 4 = B",
         file=sys.stderr,
     )
     return _npu.ops.gemm_stream(config, *padded, not exact, not exact)
