@@ -3,7 +3,7 @@
 //
 // Form: UTF-8 lines up to a line "txn BYTES", then BYTES bytes of the static TXN stream.
 //   npu-config 1
-//   name gemm_bf16_f32          generation npu2          source <sha256 of design + kernels>
+//   name gemm_bf16_f32          generation npu2          source <sha256 of the lowered design>
 //   param NAME INTEGER                                   anything the runtime needs (tile_m, ...)
 //   port NAME COL s2mm|mm2s CHANNEL
 //   rtp NAME COL ROW ADDRESS                             an int32 in a core's data memory

@@ -1,4 +1,4 @@
-"""Multiply two matrices on the NPU (emulated unless hardware is there) and look at the counters."""
+"""Multiply two matrices on the emulated NPU and look at the counters."""
 
 import numpy as np
 

@@ -2,8 +2,8 @@
 
     python examples/02_generate.py [MODEL.gguf ["PROMPT"]]
 
-Without arguments the demo model is asked a sum. The device is the current one (NPU_DEVICE; the
-emulated NPU when there is no hardware).
+Without arguments the demo model is asked a sum. The device is the current one: that of
+NPU_DEVICE, else emu:npu2, an emulated NPU.
 """
 
 import sys

@@ -1,7 +1,9 @@
 // What the scheduler runs: an agent advances serially until it blocks or posts a job; jobs (data
 // moves, kernel calls) of one round run in parallel; then each agent completes serially. Because
 // all state changes are serial and jobs of one round touch disjoint data in a lock-correct program,
-// a run is deterministic whatever the number of threads.
+// a run is deterministic whatever the number of threads. A program whose locks do not separate a
+// buffer's writer from its reader races on those bytes, here as on the hardware: its data (never
+// the emulator's own state, nor memory outside its buffers) then depends on the threads.
 #pragma once
 
 #include <cstdint>

@@ -166,16 +166,17 @@ class Tracer {
                         where.lane, header_ & 0x1F));
   }
 
-  // A packet that meets an arbiter it already holds would wait for itself. This also ends every loop:
-  // a slave port is fed by one master, and that by one slave port or one arbiter, so a walk can come
-  // to a port twice only by way of an arbiter.
+  // A packet that meets an arbiter it already holds would wait for itself. This also ends every
+  // loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a walk
+  // can come to a port twice only by way of an arbiter.
   void hold(Tile& tile, int arbiter) {
     for (const auto& [other, number] : route.arbiters) {
       if (other != &tile || number != arbiter) continue;
-      sender_.error(ErrorKind::kNoConsumer,
-                    strf("sends packets on a route that meets itself at arbiter %d of %s (a loop, or "
-                         "branches that join); separate them",
-                         arbiter, tile.name().c_str()));
+      sender_.error(
+          ErrorKind::kNoConsumer,
+          strf("sends packets on a route that meets itself at arbiter %d of %s (a loop, or "
+               "branches that join); separate them",
+               arbiter, tile.name().c_str()));
     }
     route.arbiters.push_back({&tile, arbiter});
   }

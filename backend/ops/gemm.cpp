@@ -3,24 +3,27 @@
 #include "ops/gemm.h"
 
 #include <algorithm>
+#include <utility>
 
+#include "arch/device_model.h"
 #include "error.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr int64_t kMaxRounds = 2048;                 // output rounds per stream: about 6 MB on npu2
 constexpr size_t kStreamBudget = size_t{256} << 20;  // bytes of cached streams per configuration
 
 int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The widest C a shim BD can address: its row stride must fit the step field.
-int64_t widest_c(const GemmTile& tile) {
+// The widest C of one stream: a shim BD's step field must hold its row stride.
+int64_t widest_c(const GemmTile& tile, int64_t limit) {
   const int64_t words = arch::tile_model(arch::TileKind::kShim).max_step;
-  return words * 4 / tile.c_bytes / tile.native_n() * tile.native_n();
+  const int64_t addressable = words * 4 / tile.c_bytes;
+  const int64_t columns = limit > 0 ? std::min(limit, addressable) : addressable;
+  return std::max<int64_t>(1, columns / tile.native_n()) * tile.native_n();
 }
 
 ElementType element_param(const Configuration& configuration, const char* name) {
@@ -39,10 +42,13 @@ BufferView part(const BufferView& view, size_t offset) {
 
 }  // namespace
 
-Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration)
+Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
+           const GemmLimits& limits)
     : shared_(std::move(device)),
       configuration_(std::move(configuration)),
       tile_(GemmTile::of(configuration_)),
+      max_rounds_(std::max<int64_t>(1, limits.rounds)),
+      max_columns_(widest_c(tile_, limits.columns)),
       input_(element_param(configuration_, "a_type")),
       output_(element_param(configuration_, "c_type")),
       streams_(kStreamBudget) {}
@@ -52,19 +58,29 @@ OpCounters Gemm::counters() const {
   return {streams_.built(), streams_.hits(), host_copy_bytes_};
 }
 
-void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const {
+void Gemm::check_type(ElementType type) const {
+  const bool floats = input_ == ElementType::kBf16;
+  if (type != input_ && !(floats && type == ElementType::kF32)) {
+    fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands; pass %s",
+         configuration_.name.c_str(), element_name(type),
+         floats ? "float32 or bfloat16" : element_name(input_));
+  }
+}
+
+void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const {
+  if (a.rows < 1 || a.cols < 1 || b_cols < 1) {
+    fail(ErrorKind::kShape,
+         "[gemm] A is (%lld, %lld) and B has %lld columns; all sizes must be at least 1",
+         static_cast<long long>(a.rows), static_cast<long long>(a.cols),
+         static_cast<long long>(b_cols));
+  }
   if (a.cols != b_rows) {
     fail(ErrorKind::kShape, "[gemm] A is (%lld, %lld) and B has %lld rows; they must agree in K",
          static_cast<long long>(a.rows), static_cast<long long>(a.cols),
          static_cast<long long>(b_rows));
   }
-  for (const ElementType type : {a.type, b_type}) {
-    const bool converted = input_ == ElementType::kBf16 && type == ElementType::kF32;
-    if (type != input_ && !converted) {
-      fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands",
-           configuration_.name.c_str(), element_name(type));
-    }
-  }
+  check_type(a.type);
+  check_type(b_type);
 }
 
 BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
@@ -152,7 +168,9 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
     fail(ErrorKind::kShape, "[pack] B is (%lld, %lld); both sizes must be at least 1",
          static_cast<long long>(b.rows), static_cast<long long>(b.cols));
   }
+  check_type(b.type);
   auto packed = std::make_shared<PackedB>();
+  packed->device = shared_;
   packed->k = b.rows;
   packed->n = b.cols;
   packed->padded_k = round_up(b.rows, tile_.k_mt);
@@ -167,7 +185,7 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
 }
 
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
-  check(a, b.rows, b.type);
+  check(a, b.rows, b.cols, b.type);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   const Operand operand_a = place(a, false, a_scratch_);
   return multiply({operand_a, place(b, true, b_scratch_), a.rows, b.cols,
@@ -176,7 +194,11 @@ RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int 
 }
 
 RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
-  check(a, b.k, input_);
+  check(a, b.k, b.n, input_);
+  if (b.device != shared_) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B lies in the memory of another device; pack it for this device");
+  }
   if (b.tile != tile_) {
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
@@ -193,6 +215,8 @@ namespace {
 
 void add(RunReport& total, const RunReport& part) {
   total.operations += part.operations;
+  // Counted from the configuration on, so every report has the sum so far.
+  total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
   total.kernel_calls += part.kernel_calls;
   total.shim_read_bytes += part.shim_read_bytes;
   total.shim_write_bytes += part.shim_write_bytes;
@@ -209,9 +233,9 @@ RunReport Gemm::multiply(const Call& call) {
   RunReport total;
   // C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
   // stream's length.
-  const int64_t width = std::min(call.padded_n, widest_c(tile_));
+  const int64_t width = std::min(call.padded_n, max_columns_);
   const int64_t height =
-      std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
+      std::max<int64_t>(1, max_rounds_ * tile_.native_n() / width) * tile_.native_m();
   for (int64_t col = 0; col < call.padded_n; col += width) {
     for (int64_t row = 0; row < call.padded_m; row += height) {
       const Block block{row, col, std::min(height, call.padded_m - row),

@@ -24,6 +24,7 @@ struct SharedDevice {
 
 // B in panels in device memory, ready for any number of multiplications.
 struct PackedB {
+  std::shared_ptr<SharedDevice> device;  // outlives the buffer
   std::unique_ptr<Buffer> buffer;
   int64_t k = 0, n = 0;                // logical
   int64_t padded_k = 0, padded_n = 0;  // of the configuration that packed it
@@ -35,11 +36,19 @@ struct OpCounters {
   uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
 };
 
+// What one submission may cover; larger problems are computed in blocks of C. 0 columns: as many as
+// a shim BD can address.
+struct GemmLimits {
+  int64_t rounds = 2048;  // output rounds, which bound a stream's length: about 6 MB on npu2
+  int64_t columns = 0;    // of C, rounded down to the native size
+};
+
 class Gemm {
  public:
-  Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration);
+  Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
+       const GemmLimits& limits = {});
 
-  // B (K, N), any strides. Thread-safe, as is run().
+  // B (K, N), any strides. Thread-safe, as is run(). Throws Error(kShape, kDtype).
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
   // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
   // Throws Error(kShape, kDtype, kOutOfRange).
@@ -76,12 +85,14 @@ class Gemm {
                const std::byte* target) const;
   void copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
                   const std::byte* edges, std::byte* target);
-  void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
+  void check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const;
+  void check_type(ElementType type) const;
   BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
   std::shared_ptr<SharedDevice> shared_;
   Configuration configuration_;
   GemmTile tile_;
+  int64_t max_rounds_, max_columns_;
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
   uint64_t host_copy_bytes_ = 0;

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <limits>
+#include <string>
 
 #include "arch/bd.h"
+#include "arch/device_model.h"
 #include "error.h"
 #include "stream/txn.h"
 
@@ -15,7 +18,8 @@ namespace {
 
 // Output rounds in flight per shim tile, of whose 16 BDs 15 are used: 3 a round, 5 with tails.
 constexpr int kInFlight = 5, kInFlightWithTails = 3;
-constexpr int64_t kMaxSize = int64_t{1} << 30;  // M, K, N: byte counts stay below 2^63
+constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
+constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
 constexpr uint32_t kAxCache = 2;  // NoC upsizing, as mlir-aie's runtime sequences set it
 // Packet id of a shim tile's task-complete tokens, as mlir-aie numbers row 0.
 constexpr uint32_t kShimControllerId = 15;
@@ -65,19 +69,32 @@ class GemmStream {
     return &configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
   }
 
-  int64_t parameter(const std::string& name, int64_t rounds) const {
-    if (name == "k_tiles") return problem_.k / tile_.k;
-    if (name == "shift") return problem_.shift;
-    assert(name == "tiles");
-    return rounds;
+  // The value of an RTP; workers read an int32.
+  uint32_t parameter(const std::string& name, int64_t rounds) const {
+    int64_t value = rounds;
+    if (name == "k_tiles") {
+      value = problem_.k / tile_.k;
+    } else if (name == "shift") {
+      value = problem_.shift;
+    } else if (name != "tiles") {
+      fail(ErrorKind::kFormat,
+           "[build_gemm_stream] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
+           "and shift: lower the design again",
+           configuration_.name.c_str(), name.c_str());
+    }
+    if (value > std::numeric_limits<int32_t>::max()) {
+      fail(ErrorKind::kOutOfRange,
+           "[build_gemm_stream] %s = %lld does not fit an int32; split the problem", name.c_str(),
+           static_cast<long long>(value));
+    }
+    return static_cast<uint32_t>(value);
   }
 
   // Loop bounds and shift of the workers, then the lock that lets them read these.
   void write_parameters(int64_t rounds) {
     for (const Configuration::Rtp& rtp : configuration_.rtps) {
-      const int64_t value = parameter(rtp.name, rounds);
       builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
-                     static_cast<uint32_t>(value));
+                     parameter(rtp.name, rounds));
     }
     const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
     for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
@@ -162,11 +179,11 @@ class GemmStream {
 
   static uint32_t words(int64_t bytes) {
     assert(bytes % 4 == 0);
-    if (bytes / 4 > static_cast<int64_t>(UINT32_MAX)) {
+    if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
       fail(ErrorKind::kOutOfRange,
            "[build_gemm_stream] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
            "smaller K",
-           static_cast<long long>(bytes), 4ll * UINT32_MAX);
+           static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
     }
     return static_cast<uint32_t>(bytes / 4);
   }
@@ -233,17 +250,43 @@ class GemmStream {
 }  // namespace
 
 GemmTile GemmTile::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t least, int64_t most) {
+    const int64_t value = configuration.param(name);
+    if (value < least || value > most) {
+      fail(ErrorKind::kFormat,
+           "[GemmTile::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+           "design again",
+           configuration.name.c_str(), name, static_cast<long long>(value),
+           static_cast<long long>(least), static_cast<long long>(most));
+    }
+    return value;
+  };
+  constexpr int64_t kMostTile = 1 << 16;  // more elements than a core's memory has bytes
   GemmTile tile;
-  tile.m = configuration.param("tile_m");
-  tile.k = configuration.param("tile_k");
-  tile.n = configuration.param("tile_n");
-  tile.k_mt = configuration.param("k_mt");
-  tile.b_columns = configuration.param("b_layout") == 1;
-  tile.rows = configuration.param("rows");
-  tile.columns = configuration.param("columns");
-  tile.a_bytes = configuration.param("a_bytes");
-  tile.c_bytes = configuration.param("c_bytes");
-  tile.a_column_step = configuration.param("a_columns_stride");
+  tile.m = param("tile_m", 1, kMostTile);
+  tile.k = param("tile_k", 1, kMostTile);
+  tile.n = param("tile_n", 1, kMostTile);
+  tile.k_mt = param("k_mt", tile.k, kMostTile);
+  tile.b_columns = param("b_layout", 0, 1) == 1;
+  tile.rows = param("rows", 1, arch::kCoreRows);
+  tile.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
+  tile.a_bytes = param("a_bytes", 1, 4);
+  tile.c_bytes = param("c_bytes", 1, 4);
+  for (const int64_t row_bytes :
+       {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
+    if (row_bytes % 4 == 0) continue;
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has tile rows of %lld bytes; DMAs move multiples of "
+         "4: use another tile",
+         configuration.name.c_str(), static_cast<long long>(row_bytes));
+  }
+  if (tile.k_mt % tile.k != 0) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has k_mt = %lld and tile_k = %lld; it must be a "
+         "multiple: lower the design again",
+         configuration.name.c_str(), static_cast<long long>(tile.k_mt),
+         static_cast<long long>(tile.k));
+  }
   return tile;
 }
 
@@ -264,11 +307,17 @@ std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
-  if (std::max({problem.m, problem.k, problem.n}) > kMaxSize) {
+  const int64_t most = std::max({problem.m, problem.k, problem.n});
+  const int64_t product =
+      most > kMaxSize
+          ? 0
+          : std::max({problem.m * problem.k, problem.k * problem.n, problem.m * problem.n});
+  if (most > kMaxSize || product > kMaxElements) {
     fail(ErrorKind::kOutOfRange,
-         "[build_gemm_stream] M, K, N = %lld, %lld, %lld; each is at most %lld",
+         "[build_gemm_stream] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
+         "problem",
          static_cast<long long>(problem.m), static_cast<long long>(problem.k),
-         static_cast<long long>(problem.n), static_cast<long long>(kMaxSize));
+         static_cast<long long>(problem.n));
   }
   if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.native_k()) ||
       !fits(problem.n, tile.native_n())) {

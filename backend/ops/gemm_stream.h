@@ -18,8 +18,8 @@ struct GemmTile {
   bool b_columns;         // B is column-major: (N, K) row-major in memory
   int64_t rows, columns;  // cores
   int64_t a_bytes, c_bytes;
-  int64_t a_column_step;  // A row r enters through column r * a_column_step
 
+  // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
   bool operator==(const GemmTile&) const = default;
   int64_t native_m() const { return m * rows; }

@@ -30,21 +30,32 @@ struct Same {
   static Out convert(In value) { return value; }
 };
 
+// NumPy arrays need not be aligned to their elements, so elements are copied out.
+template <typename T>
+T load(const std::byte* from) {
+  T value;
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+// `stride` in bytes.
 template <typename Op>
-void copy_row(const typename Op::In* from, int64_t stride, typename Op::Out* to, int64_t count) {
-  if (stride == 1) {
-    for (int64_t i = 0; i < count; ++i) to[i] = Op::convert(from[i]);
+void copy_row(const std::byte* from, int64_t stride, typename Op::Out* to, int64_t count) {
+  using In = typename Op::In;
+  constexpr int64_t kDense = sizeof(In);
+  if (stride == kDense) {
+    for (int64_t i = 0; i < count; ++i) to[i] = Op::convert(load<In>(from + i * kDense));
   } else {
-    for (int64_t i = 0; i < count; ++i) to[i] = Op::convert(from[i * stride]);
+    for (int64_t i = 0; i < count; ++i) to[i] = Op::convert(load<In>(from + i * stride));
   }
 }
 
 template <typename Op>
 void pack(const MatrixView& matrix, int64_t tile_rows, int64_t tile_cols, TileOrder order,
           std::byte* out_bytes) {
-  using In = typename Op::In;
   using Out = typename Op::Out;
-  const In* in = reinterpret_cast<const In*>(matrix.data);
+  constexpr int64_t kIn = sizeof(typename Op::In);
+  const int64_t row_step = matrix.row_stride * kIn, col_step = matrix.col_stride * kIn;
   Out* out = reinterpret_cast<Out*>(out_bytes);
   const int64_t down = (matrix.rows + tile_rows - 1) / tile_rows;
   const int64_t across = (matrix.cols + tile_cols - 1) / tile_cols;
@@ -57,9 +68,9 @@ void pack(const MatrixView& matrix, int64_t tile_rows, int64_t tile_cols, TileOr
     Out* tile = out + t * tile_size;
     const int64_t rows = std::min(tile_rows, matrix.rows - tr * tile_rows);
     const int64_t cols = std::min(tile_cols, matrix.cols - tc * tile_cols);
-    const In* first = in + tr * tile_rows * matrix.row_stride + tc * tile_cols * matrix.col_stride;
+    const std::byte* first = matrix.data + tr * tile_rows * row_step + tc * tile_cols * col_step;
     for (int64_t r = 0; r < rows; ++r) {
-      copy_row<Op>(first + r * matrix.row_stride, matrix.col_stride, tile + r * tile_cols, cols);
+      copy_row<Op>(first + r * row_step, col_step, tile + r * tile_cols, cols);
       std::fill(tile + r * tile_cols + cols, tile + (r + 1) * tile_cols, Out{0});
     }
     std::fill(tile + rows * tile_cols, tile + tile_size, Out{0});

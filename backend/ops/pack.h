@@ -13,7 +13,7 @@ inline constexpr int kElementTypes = 5;
 size_t element_bytes(ElementType type);
 const char* element_name(ElementType type);
 
-// A matrix in host memory; strides in elements, any sign.
+// A matrix in host memory; strides in elements, any sign; data at any address.
 struct MatrixView {
   const std::byte* data = nullptr;
   ElementType type = ElementType::kF32;

@@ -26,8 +26,8 @@ class StreamCache {
       order_.splice(order_.begin(), order_, found->second);
       return found->second->second;
     }
-    ++built_;
     Words words = std::make_shared<const std::vector<uint32_t>>(build());
+    ++built_;
     bytes_ += words->size() * 4;
     order_.emplace_front(key, words);
     index_[key] = order_.begin();

@@ -1,8 +1,8 @@
 """Devices: which there are, which is current, and what each keeps between calls.
 
 The choice, first match wins: the ``device=`` argument; the innermost ``with npu.device(...)``; the
-environment variable ``NPU_DEVICE``; hardware that passes a self-test (this version has no hardware
-backend, see ``npu devices``); ``emu:npu2``.
+environment variable ``NPU_DEVICE``; ``emu:npu2``. There is no hardware backend in this version. A
+``PackedMatrix`` stays on the device it was packed for, unless ``device=`` says otherwise: an error.
 """
 
 from __future__ import annotations
@@ -104,6 +104,20 @@ def open_device(name: str, arithmetic: str | None = None, bf16: str | None = Non
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     product = bf16 or os.environ.get("NPU_BF16") or DEFAULT_BF16
+    if not isinstance(name, str):
+        raise DeviceError(
+            f"[device] expected a device name, found {type(name).__name__}; use one of "
+            f"{', '.join(EMULATED_DEVICES)}"
+        )
+    if not isinstance(mode, str):
+        raise DeviceError(
+            f"[device] expected an arithmetic mode, found {type(mode).__name__}; use one of "
+            f"{', '.join(ARITHMETIC_MODES)}"
+        )
+    if not isinstance(product, str):
+        raise DeviceError(
+            f'[device] expected bf16 to be "native" or "bfp16", found {type(product).__name__}'
+        )
     with _open_lock:
         key = (name, mode, product)
         if key not in _open_devices:
@@ -116,11 +130,6 @@ def current_device(choice: str | Device | None = None) -> Device:
     if isinstance(choice, Device):
         return choice
     if choice is not None:
-        if not isinstance(choice, str):
-            raise DeviceError(
-                f"[device] expected a device name or npu.Device, found {type(choice).__name__}; "
-                f"use one of {', '.join(EMULATED_DEVICES)}"
-            )
         return open_device(choice)
     selected = _selected.get()
     if selected is not None:

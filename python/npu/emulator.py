@@ -7,6 +7,8 @@ executed without its core binaries. The streams are the TXN bytes of docs/comman
 from __future__ import annotations
 
 import dataclasses
+import operator
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +36,10 @@ class Report:
 
 
 def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
-    """Golden-form operations -> the text form of a worker program that repeats them forever."""
+    """Golden-form operations -> the text form of a worker program that repeats them forever.
+
+    Without operations: a program that does nothing.
+    """
     lines = ["loop forever"]
     for index, op in enumerate(ops):
         try:
@@ -46,31 +51,81 @@ def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
                 'an operand being {"buffer": address} or an int'
             ) from error
     lines.append("end")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n" if len(lines) > 2 else ""
 
 
 def _instruction(op: Sequence[Any], names: dict[str, str]) -> str:
     if op[0] in ("acquire_ge", "acquire_eq", "release"):
         code, lock, count = op
-        return f"{code} {int(lock)} {int(count)}"
+        return f"{code} {operator.index(lock)} {operator.index(count)}"
     if op[0] != "call":
         raise ValueError(op[0])
     _, function, operands = op
     words = [names[function]]
     for operand in operands:
         if isinstance(operand, Mapping):
-            words.append(f"@{int(operand['buffer'])}")
+            words.append(f"@{operator.index(operand['buffer'])}")
         else:
-            words.append(f"#{int(operand)}")
+            words.append(f"#{operator.index(operand)}")
     return "call " + " ".join(words)
+
+
+def _called(ops: Sequence[Any]) -> list[str]:
+    """The names of the functions that well-formed calls name, in order of appearance."""
+    calls = [op for op in ops if isinstance(op, (list, tuple)) and len(op) > 1 and op[0] == "call"]
+    return list(dict.fromkeys(op[1] for op in calls if isinstance(op[1], str)))
+
+
+def _stream_bytes(function: str, stream: Any) -> bytes:
+    """The bytes of a stream given as bytes, bytearray, memoryview or an array of words."""
+    try:
+        return memoryview(stream).tobytes()
+    except (TypeError, ValueError):
+        raise ArgumentError(
+            f"[{function}] the stream must be bytes (or an array of words), found {type(stream)}; "
+            "read it from its file or take it from the builder's finish()"
+        ) from None
+
+
+def _small_int(function: str, name: str, value: Any) -> int:
+    """An int that the extension takes; the array checks the range that matters."""
+    try:
+        number = operator.index(value)
+    except TypeError as error:
+        raise ArgumentError(f"[{function}] {name} must be an integer, found {value!r}") from error
+    if not 0 <= number < 1 << 31:
+        raise ArgumentError(f"[{function}] {name} is {number}, no such tile, byte or register")
+    return number
+
+
+def _argument_view(index: int, buffer: Any) -> np.ndarray:
+    """The bytes of argument ``index`` as a flat view, without a copy."""
+    found = None
+    if not isinstance(buffer, np.ndarray):
+        found = str(type(buffer))
+    elif not buffer.flags.c_contiguous:
+        found = "a non-contiguous array"
+    elif buffer.dtype.hasobject:
+        found = f"an array of Python objects ({buffer.dtype})"
+    if found:
+        raise ArgumentError(
+            f"[submit] argument {index} must be a C-contiguous NumPy array of plain numbers, found "
+            f"{found}; use numpy.ascontiguousarray"
+        )
+    return buffer.view(np.ndarray).reshape(-1).view(np.uint8)
 
 
 class Array:
     """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
 
     def __init__(self, device: str) -> None:
+        if not isinstance(device, str):
+            raise ArgumentError(f'[Array] expected "npu1" or "npu2", found {device!r}')
         self.device = device
         self._array = _npu.emulator.Array(device)
+        # The callables live here, where the garbage collector sees them (they often refer to this
+        # object); the C++ side reaches them through a weak reference.
+        self._functions: dict[tuple[int, int], dict[str, Callable[..., Any]]] = {}
 
     def configure(self, config: bytes) -> Report:
         """Resets the array and executes a configuration stream (TXN bytes).
@@ -78,7 +133,9 @@ class Array:
         Programs attached earlier are detached. Raises FormatError for bytes that are no stream of
         this device's generation, EmulatorError for registers that do not exist.
         """
-        return Report(**self._array.configure(bytes(config)))
+        report = Report(**self._array.configure(_stream_bytes("configure", config)))
+        self._functions.clear()
+        return report
 
     def attach(
         self,
@@ -95,42 +152,68 @@ class Array:
         writable uint8 memoryview for each buffer operand, from its address to the end of the core's
         64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
         """
+        col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
+        if not isinstance(ops, Iterable) or not isinstance(functions, Mapping):
+            raise ArgumentError(
+                "[attach] expected a list of operations and a dict of functions, found "
+                f"{type(ops).__name__} and {type(functions).__name__}"
+            )
         ops = list(ops)
-        called = [op[1] for op in ops if len(op) > 1 and op[0] == "call"]
-        names = {name: f"f{i}" for i, name in enumerate(dict.fromkeys(called))}
+        names = {name: f"f{i}" for i, name in enumerate(_called(ops))}
+        text = _program_text(ops, names)
         missing = [name for name in names if name not in functions]
         if missing:
             raise ArgumentError(
                 f"[attach] core ({col},{row}) calls {missing[0]!r}; functions has "
                 f"{sorted(functions)}: pass a callable under that name"
             )
-        table = {names[name]: functions[name] for name in names}
-        self._array.attach(col, row, _program_text(ops, names), table)
+        for name in names:
+            if not callable(functions[name]):
+                raise ArgumentError(
+                    f"[attach] core ({col},{row}) calls {name!r}, which is {functions[name]!r}; "
+                    "pass a callable under that name"
+                )
+        table = {names[name]: self._trampoline(col, row, name) for name in names}
+        self._array.attach(col, row, text, table)
+        self._functions[col, row] = {name: functions[name] for name in names}
+
+    def _trampoline(self, col: int, row: int, name: str) -> Callable[..., None]:
+        """Calls a core's function without keeping this object or the function alive."""
+        reference = weakref.ref(self)
+
+        def call(*operands: Any) -> None:
+            array = reference()
+            assert array is not None  # cores run only inside its submit()
+            array._functions[col, row][name](*operands)
+
+        return call
 
     def submit(self, insts: bytes, buffers: Sequence[np.ndarray] = ()) -> Report:
         """Executes a runtime stream; argument i of its address patches is ``buffers[i]``.
 
-        ``buffers`` are C-contiguous NumPy arrays of any dtype, written in place. May be called
-        again without a new ``configure``: locks, memories and core programs keep their state.
-        After an error the array must be configured again.
+        ``buffers`` are C-contiguous NumPy arrays of any plain dtype, written in place. May be
+        called again without a new ``configure``: locks, memories and core programs keep their
+        state. After an error in the run the array must be configured again; Ctrl-C counts as one.
+        Only one call at a time: a callback or another thread that comes in meanwhile gets an
+        ArgumentError.
         """
-        views, writable = [], []
-        for i, buffer in enumerate(buffers):
-            if not isinstance(buffer, np.ndarray) or not buffer.flags.c_contiguous:
-                found = "a non-contiguous array" if isinstance(buffer, np.ndarray) else type(buffer)
-                raise ArgumentError(
-                    f"[submit] argument {i} must be a C-contiguous NumPy array, found {found}; "
-                    "use numpy.ascontiguousarray"
-                )
-            view = buffer.reshape(-1).view(np.uint8)
-            writable.append(bool(view.flags.writeable))
-            views.append(view)
-        return Report(**self._array.submit(bytes(insts), views, writable))
+        if not isinstance(buffers, Sequence):
+            raise ArgumentError(
+                f"[submit] expected a list of NumPy arrays, found {type(buffers).__name__}"
+            )
+        views = [_argument_view(i, buffer) for i, buffer in enumerate(buffers)]
+        writable = [bool(view.flags.writeable) for view in views]
+        return Report(**self._array.submit(_stream_bytes("submit", insts), views, writable))
 
     def read_register(self, address: int) -> int:
         """The value of a register, as a MASKPOLL of the command processor would see it."""
-        return self._array.read_register(address)
+        if not 0 <= operator.index(address) < 1 << 32:
+            raise ArgumentError(f"[read_register] {address} is no 32-bit address")
+        return self._array.read_register(operator.index(address))
 
     def read_memory(self, col: int, row: int, offset: int, size: int) -> bytes:
         """``size`` bytes of a tile's data memory from byte ``offset``."""
-        return self._array.read_memory(col, row, offset, size)
+        where = {"col": col, "row": row, "offset": offset, "size": size}
+        return self._array.read_memory(
+            *(_small_int("read_memory", name, value) for name, value in where.items())
+        )

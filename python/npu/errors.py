@@ -16,25 +16,37 @@ class NpuError(Exception):
 class ArgumentError(NpuError, ValueError):
     """A value that no operation accepts."""
 
+    kind = "argument"
+
 
 class ShapeError(ArgumentError):
     """Array shapes that do not fit together."""
+
+    kind = "shape"
 
 
 class DtypeError(NpuError, TypeError):
     """An element type, or a pair of them, that is not supported."""
 
+    kind = "dtype"
+
 
 class FormatError(NpuError, ValueError):
     """A file or byte string that does not parse: stream, configuration, model."""
+
+    kind = "format"
 
 
 class DeviceError(NpuError, RuntimeError):
     """A device that is unknown, absent, or cannot do what was asked."""
 
+    kind = "device"
+
 
 class StreamError(NpuError, RuntimeError):
     """A runtime stream that touches what it may not."""
+
+    kind = "forbidden"
 
 
 class EmulatorError(NpuError, RuntimeError):
@@ -44,9 +56,13 @@ class EmulatorError(NpuError, RuntimeError):
 class DeadlockError(EmulatorError):
     """Nobody can progress while somebody waits; the message names who waits for what."""
 
+    kind = "deadlock"
+
 
 class DesignError(NpuError, ValueError):
     """A design that does not fit the hardware; the message names the limit."""
+
+    kind = "design"
 
 
 _CLASSES: dict[str, type[NpuError]] = {

@@ -7,8 +7,8 @@ What follows the product (alpha, bias, requantisation after these) is in epilogu
 
 from __future__ import annotations
 
+import itertools
 import math
-import os
 from typing import Any
 
 import ml_dtypes
@@ -26,7 +26,8 @@ _INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32
 _RESULTS: dict[np.dtype, tuple[np.dtype, ...]] = {dtype: _FLOAT_INPUTS for dtype in _FLOAT_INPUTS}
 _RESULTS |= {_INT8: (_INT32, _INT16, _INT8), _INT16: (_INT32,)}
 _SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16), int8 or int16"
-_MAX_SIZE = 1 << 30  # of M, K and N, as in backend/ops/gemm_stream.cpp
+_PADDING = 1024  # no native size is larger in any dimension
+_MAX_BYTES = 1 << 62
 
 
 class PackedMatrix:
@@ -47,20 +48,30 @@ class PackedMatrix:
         return f"<npu.PackedMatrix {self.shape} {self.dtype} on {self.device.name}>"
 
 
-def _as_array(value: ArrayLike, name: str) -> np.ndarray:
-    array = np.asarray(value)
+def _as_array(value: ArrayLike, name: str, function: str = "matmul") -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] {name} is a masked array, whose mask would be ignored; fill it first, "
+            "for example with .filled(0)"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in _RESULTS:
         raise DtypeError(
-            f"[matmul] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it with "
-            "astype"
+            f"[{function}] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it "
+            "with astype"
         )
     if array.ndim < 2:
         raise ShapeError(
-            f"[matmul] {name} has shape {array.shape}; at least two dimensions are needed: reshape "
-            "vectors to (1, K) or (K, 1)"
+            f"[{function}] {name} has shape {array.shape}; at least two dimensions are needed: "
+            "reshape vectors to (1, K) or (K, 1)"
         )
+    if any(stride % array.itemsize for stride in array.strides):
+        return array.copy()  # a field of a packed record: no whole number of elements apart
     return array
 
 
@@ -99,7 +110,11 @@ def _result_dtype(
         out_dtype = out.dtype
     if out_dtype is None:
         return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
-    wanted = np.dtype(out_dtype)
+    try:
+        wanted = np.dtype(out_dtype)
+        wanted = wanted if out is not None else wanted.newbyteorder("=")
+    except TypeError as error:
+        raise DtypeError(f"[matmul] out_dtype {out_dtype!r} is no dtype: {error}") from error
     if wanted not in _RESULTS[a]:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
@@ -123,18 +138,12 @@ def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> No
             raise ArgumentError("[matmul] out overlaps an operand; pass an array of its own")
 
 
-def _check_size(m: int, k: int, n: int, count: int, inputs: int, output: int) -> None:
-    """Sizes the device can address and the host can hold; inputs, output: bytes per element."""
-    if max(m, k, n) > _MAX_SIZE:
-        raise ShapeError(f"[matmul] M, K, N = {m}, {k}, {n}; each is at most {_MAX_SIZE}")
-    need = (m * k + k * n) * inputs + count * m * n * output
-    if need < 1 << 30:
-        return
-    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if need > have:
+def _check_size(function: str, *sides: int) -> None:
+    """Refuses sizes whose padded matrices no 64-bit offset reaches; sides: M, K, N or K, N."""
+    padded = [side + _PADDING for side in sides]
+    if any(4 * a * b > _MAX_BYTES for a, b in itertools.combinations(padded, 2)):
         raise ShapeError(
-            f"[matmul] M, K, N = {m}, {k}, {n} need {need / 2**30:.0f} GiB, the machine has "
-            f"{have / 2**30:.0f} GiB; multiply in parts"
+            f"[{function}] {' x '.join(map(str, sides))} is more than can be addressed; split it"
         )
 
 
@@ -143,13 +152,12 @@ def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
 
     ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even), int8 or int16, any
     strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
-    packed for. Raises DtypeError, ShapeError, DeviceError.
+    packed for. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
-    array = _as_array(b, "b")
+    array = _as_array(b, "b", "pack")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
-    k, n = array.shape
-    _check_size(1, k, n, 1, array.dtype.itemsize, 1)
+    _check_size("pack", *array.shape)
     chosen = current_device(device)
     kind = _device_input(array.dtype)
     gemm = chosen.gemm(kind, "float32" if kind == "bfloat16" else "int32")
@@ -169,7 +177,7 @@ def matmul(
     bias: ArrayLike | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
-    """``alpha * (a @ b) + bias`` on the NPU (emulated unless hardware is present).
+    """``alpha * (a @ b) + bias`` on the current device (in this version always an emulated NPU).
 
     a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
     ``numpy.matmul``; any strides; any M, K, N including 0 (an empty sum is 0, as in NumPy).
@@ -186,9 +194,11 @@ def matmul(
     float32 or int32 products, in float32, or exactly for integers (which need an integer alpha and
     bias), before rounding, shift and saturation.
     ``out``: a writable C-contiguous array of the result's shape and dtype that shares no memory
-    with the operands; returned. NaN and infinities propagate as in IEEE arithmetic; float32 values
-    beyond bfloat16's largest become infinite. Raises ArgumentError, DtypeError, ShapeError,
-    DeviceError.
+    with the operands; returned.
+    NaN and infinities propagate as in IEEE arithmetic; float32 values beyond bfloat16's largest
+    become infinite; ``fast`` arithmetic may count denormals as 0 (docs/fidelity.md).
+    Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
+    MemoryError when an operand or the result does not fit memory.
     """
     left = _as_array(a, "a")
     right: np.ndarray | PackedMatrix
@@ -205,8 +215,7 @@ def matmul(
     epilogue = Epilogue.of(dtype, not _is_float(left.dtype), shift, alpha, bias, shape)
     if out is not None:
         _check_out(out, shape, [left, right, epilogue.bias])
-    count = math.prod(shape[:-2])
-    _check_size(m, k, n, count, left.dtype.itemsize, dtype.itemsize)
+    _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
     result = np.empty(shape, dtype) if out is None else out
     if 0 in shape:
         return result
@@ -237,7 +246,7 @@ def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
         )
     try:
         batch = np.broadcast_shapes(a[:-2], b[:-2])
-    except ValueError as error:
+    except (ValueError, RuntimeError) as error:  # RuntimeError: more than 32 dimensions
         raise ShapeError(
             f"[matmul] leading dimensions {a[:-2]} and {b[:-2]} do not broadcast"
         ) from error

@@ -4,6 +4,11 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
 #include "arch/device_model.h"
 #include "bindings.h"
 #include "ops/gemm.h"
@@ -63,10 +68,13 @@ void init_device(nb::module_& m) {
              return d;
            })
       .def("counters", [](ops::SharedDevice& self) {
-        nb::gil_scoped_release release;
-        const std::lock_guard<std::mutex> guard(self.mutex);
-        const DeviceCounters counters = self.device->counters();
-        nb::gil_scoped_acquire acquire;
+        DeviceCounters counters;
+        {
+          // Locked without the GIL, and unlocked before it is taken again: runs hold the mutex.
+          nb::gil_scoped_release release;
+          const std::lock_guard<std::mutex> guard(self.mutex);
+          counters = self.device->counters();
+        }
         nb::dict d;
         d["configuration_loads"] = counters.configuration_loads;
         d["submissions"] = counters.submissions;

@@ -108,9 +108,18 @@ void init_emulator(nb::module_& m) {
       .def("__init__",
            [](emulator::Array* self, const std::string& device) {
              new (self) emulator::Array(arch::device_model(device));
+             self->set_interrupt([] {  // Ctrl-C ends a run
+               nb::gil_scoped_acquire gil;
+               if (PyErr_CheckSignals() != 0) throw nb::python_error();
+             });
            })
-      .def("configure", [](emulator::Array& self,
-                           const Bytes& txn) { return report_dict(self.configure(span_of(txn))); })
+      .def("configure",
+           [](emulator::Array& self, const Bytes& txn) {
+             return report_dict([&] {
+               nb::gil_scoped_release release;
+               return self.configure(span_of(txn));
+             }());
+           })
       .def("attach", &attach)
       .def("submit",
            [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
@@ -118,9 +127,7 @@ void init_emulator(nb::module_& m) {
              return report_dict(submit(self, insts, buffers, writable));
            })
       .def("read_register",
-           [](emulator::Array& self, uint32_t address) {
-             return self.read_register(address);
-           })
+           [](emulator::Array& self, uint32_t address) { return self.read_register(address); })
       .def("read_memory", [](emulator::Array& self, int col, int row, uint32_t offset,
                              uint32_t bytes) {
         const auto& memory = *self.tile(col, row).memory;

@@ -5,6 +5,11 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
 #include "bindings.h"
 #include "error.h"
 #include "ops/gemm.h"
@@ -117,7 +122,11 @@ void init_ops(nb::module_& m) {
            })
       .def("set_whole_padding", &ops::Gemm::set_whole_padding)
       .def("counters", [](const ops::Gemm& self) {
-        const ops::OpCounters counters = self.counters();
+        ops::OpCounters counters;
+        {
+          nb::gil_scoped_release release;  // counters() waits for a run of another thread
+          counters = self.counters();
+        }
         nb::dict d;
         d["streams_built"] = counters.streams_built;
         d["stream_hits"] = counters.stream_hits;

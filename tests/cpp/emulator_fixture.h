@@ -1,6 +1,6 @@
-// Small arrays for the emulator tests: a script of register writes (locks, BDs, routes, pushes, waits)
-// written with stream::Builder and arch::encode_bd only, and the array that executes it. Port numbers
-// are those of the register map (hardware.md 3.2), spelled out once here.
+// Small arrays for the emulator tests: a script of register writes (locks, BDs, routes, pushes,
+// waits) written with stream::Builder and arch::encode_bd only, and the array that executes it.
+// Port numbers are those of the register map (hardware.md 3.2), spelled out once here.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -146,8 +146,7 @@ class Script {
                      4u * static_cast<uint32_t>(slot),
                  match << 24 | mask << 16 | 1u << 8 | msel << 4 | arbiter);
   }
-  Script& packet_master(At at, int master, uint32_t arbiter, uint32_t msel_mask,
-                        bool drop_header) {
+  Script& packet_master(At at, int master, uint32_t arbiter, uint32_t msel_mask, bool drop_header) {
     return write(at, master_register(at, master),
                  3u << 30 | static_cast<uint32_t>(drop_header) << 7 | msel_mask << 3 | arbiter);
   }
@@ -184,7 +183,9 @@ class Machine {
         config.connect(at, mm2s ? port::shim::kMm2s1 : port::shim::kMm2s0,
                        s2mm ? port::shim::kS2mm1 : port::shim::kS2mm0);
         break;
-      case TileKind::kMem: config.connect(at, port::mem::kDma + mm2s, port::mem::kDma + s2mm); break;
+      case TileKind::kMem:
+        config.connect(at, port::mem::kDma + mm2s, port::mem::kDma + s2mm);
+        break;
       case TileKind::kCore:
         config.connect(at, port::core::kDma + mm2s, port::core::kDma + s2mm);
         break;
@@ -239,7 +240,8 @@ inline Words counting(size_t count, uint32_t first = 1) {
   return words;
 }
 
-// Runs `body`, which must raise `kind` with all of `telling` in a message of the form "[function] ...".
+// Runs `body`, which must raise `kind` with all of `telling` in a message of the form "[function]
+// ...".
 template <typename Body>
 void check_error(ErrorKind kind, std::initializer_list<const char*> telling, Body&& body) {
   try {

@@ -98,8 +98,8 @@ TEST_CASE("3-D patterns of shim and core, 4-D patterns of memtiles") {
   }
 }
 
-// mlir-aie's hardware test bd_iteration: one self-chained S2MM BD, iteration size 4, puts chunk k in
-// slot (start + k) mod 4; with size 1 every chunk overwrites slot 0.
+// mlir-aie's hardware test bd_iteration: one self-chained S2MM BD, iteration size 4, puts chunk k
+// in slot (start + k) mod 4; with size 1 every chunk overwrites slot 0.
 TEST_CASE("iteration is per BD execution and wraps") {
   for (const uint32_t start : {0u, 1u}) {
     Machine m;
@@ -124,8 +124,7 @@ TEST_CASE("iteration is per BD execution and wraps") {
   m.config.push(kCore, kS2MM, 0, 1).push(kCore, kMM2S, 0, 0);
   m.configure();
   m.run(m.script());
-  CHECK(m.words(kCore, 1000, 16) ==
-        Words{9, 10, 11, 12, 13, 14, 15, 16, 0, 0, 0, 0, 0, 0, 0, 0});
+  CHECK(m.words(kCore, 1000, 16) == Words{9, 10, 11, 12, 13, 14, 15, 16, 0, 0, 0, 0, 0, 0, 0, 0});
 }
 
 TEST_CASE("the iteration counter lives in the BD: it survives tasks, rewriting the BD sets it") {
@@ -357,8 +356,8 @@ TEST_CASE("a channel reset drops queue and task; a waiting sender finds the next
   m.config.push(kCore, kMM2S, 0, 0, 1, true).push(kCore, kS2MM, 0, 1, 1, true);
   m.configure();
   Script s;
-  s.sync(kCore, kS2MM, 0);                                  // three words moved
-  s.push(kCore, kS2MM, 0, 3).push(kCore, kS2MM, 0, 3);      // never to run:
+  s.sync(kCore, kS2MM, 0);                              // three words moved
+  s.push(kCore, kS2MM, 0, 3).push(kCore, kS2MM, 0, 3);  // never to run:
   s.control(kCore, kS2MM, 0, 2).control(kCore, kS2MM, 0, 0);
   s.push(kCore, kS2MM, 0, 2, 1, true).sync(kCore, kS2MM, 0).sync(kCore, kMM2S, 0);
   m.run(s);

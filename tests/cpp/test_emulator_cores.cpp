@@ -1,6 +1,6 @@
-// Cores and locks: what worker programs do (loops, runtime parameters, rotating buffers, constants),
-// lock rules seen from cores, DMAs and the stream, kernel failures, core control, and runs that are
-// the same every time although cores work in parallel.
+// Cores and locks: what worker programs do (loops, runtime parameters, rotating buffers,
+// constants), lock rules seen from cores, DMAs and the stream, kernel failures, core control, and
+// runs that are the same every time although cores work in parallel.
 #include <atomic>
 #include <stdexcept>
 
@@ -48,18 +48,18 @@ TEST_CASE("nested loops, and a program that ends") {
         Calls{{1}, {2}, {3}, {3}, {3}, {2}, {3}, {3}, {3}, {4}});
   CHECK(calls_of("loop 0\n call f\nend\nloop 3\n loop 0\n  call f\n end\nend\n").empty());
   CHECK(calls_of("") == Calls{});
-  CHECK(calls_of("call f\n", Script(), 3).size() == 1);  // it ended; a submission does not restart it
+  CHECK(calls_of("call f\n", Script(), 3).size() ==
+        1);  // it ended; a submission does not restart it
   CHECK(calls_of("loop forever\n acquire_ge 0 21\n call f\nend\n").size() == 3);
 }
 
 TEST_CASE("operands: buffers, rotating buffers, constants, runtime parameters") {
   CHECK(calls_of("loop 5\n call f @4096 @0|1024|2048%0 #-7 #4294967295 @512|256%1\n advance 0 3\n"
-                 " advance 1 2\nend\n") ==
-        Calls{{4096, 0, -7, 4294967295, 512},
-              {4096, 1024, -7, 4294967295, 256},
-              {4096, 2048, -7, 4294967295, 512},
-              {4096, 0, -7, 4294967295, 256},
-              {4096, 1024, -7, 4294967295, 512}});
+                 " advance 1 2\nend\n") == Calls{{4096, 0, -7, 4294967295, 512},
+                                                 {4096, 1024, -7, 4294967295, 256},
+                                                 {4096, 2048, -7, 4294967295, 512},
+                                                 {4096, 0, -7, 4294967295, 256},
+                                                 {4096, 1024, -7, 4294967295, 512}});
   Script s;
   s.write(kCore, 1024, 12).write(kCore, 65532, static_cast<uint32_t>(-3)).lock(kCore, 5, 1);
   CHECK(calls_of("acquire_ge 5 1\ncall f $1024 $65532\n", s) == Calls{{12, -3}});
@@ -69,10 +69,11 @@ TEST_CASE("a lock makes the core wait for its runtime parameters") {
   Machine m;
   m.configure();
   std::vector<int64_t> seen;
-  m.attach(kCore,
-           "loop forever\n acquire_ge 7 1\n loop rtp:256\n  loop rtp:260\n   call f $264\n  end\n end\n"
-           " release 8 1\nend\n",
-           [&](Arguments a) { seen.push_back(a[0].value); });
+  m.attach(
+      kCore,
+      "loop forever\n acquire_ge 7 1\n loop rtp:256\n  loop rtp:260\n   call f $264\n  end\n end\n"
+      " release 8 1\nend\n",
+      [&](Arguments a) { seen.push_back(a[0].value); });
   const auto run = [&](uint32_t outer, uint32_t inner, uint32_t value) {
     seen.clear();
     Script s;
@@ -86,17 +87,19 @@ TEST_CASE("a lock makes the core wait for its runtime parameters") {
   CHECK(run(0, 3, 5).empty());
   CHECK(run(3, 0, 5).empty());
   CHECK(run(1, 1, static_cast<uint32_t>(-2)) == std::vector<int64_t>{-2});
-  check_error(ErrorKind::kKernel,
-              {"[submit] core (0,2) reads a loop bound of -1 at address 260", "runtime parameter >= 0"},
-              [&] { run(1, ~0u, 0); });
+  check_error(
+      ErrorKind::kKernel,
+      {"[submit] core (0,2) reads a loop bound of -1 at address 260", "runtime parameter >= 0"},
+      [&] { run(1, ~0u, 0); });
 }
 
 TEST_CASE("acquire_ge takes what it asks, acquire_eq wants the exact value") {
   Machine m;
   m.config.lock(kCore, 0, 5).lock(kCore, 1, 3).lock(kCore, 2, 1);
   m.configure();
-  m.attach(kCore, "acquire_ge 0 2\nacquire_eq 1 3\nacquire_eq 3 0\nrelease 4 9\nacquire_eq 2 2\n"
-                  "release 5 1\n");
+  m.attach(kCore,
+           "acquire_ge 0 2\nacquire_eq 1 3\nacquire_eq 3 0\nrelease 4 9\nacquire_eq 2 2\n"
+           "release 5 1\n");
   m.run(Script());
   CHECK(m.lock(kCore, 0) == 3);  // ge subtracts
   CHECK(m.lock(kCore, 1) == 0);  // eq empties
@@ -200,10 +203,12 @@ TEST_CASE("producer and consumer over one double buffer keep the order") {
              ++produced;
              for (uint32_t i = 0; i < 16; ++i) std::memcpy(a[0].data + 4 * i, &produced, 4);
            });
-  m.attach(up, "loop forever\n acquire_ge 1 1\n call f @0|1024%0\n advance 0 2\n release 0 1\nend\n",
+  m.attach(up,
+           "loop forever\n acquire_ge 1 1\n call f @0|1024%0\n advance 0 2\n release 0 1\nend\n",
            [&](Arguments a) {
              ++consumed;
-             for (uint32_t i = 0; i < 16; ++i) wrong += std::memcmp(a[0].data + 4 * i, &consumed, 4) != 0;
+             for (uint32_t i = 0; i < 16; ++i)
+               wrong += std::memcmp(a[0].data + 4 * i, &consumed, 4) != 0;
            });
   const RunReport report = m.run(Script());
   CHECK(produced == 200);
@@ -216,7 +221,8 @@ TEST_CASE("core control: reset starts the program again, disabling stops it") {
   Machine m;
   m.configure();
   int calls = 0;
-  m.attach(kCore, "call f\nloop forever\n acquire_ge 0 1\n call f\nend\n", [&](Arguments) { ++calls; });
+  m.attach(kCore, "call f\nloop forever\n acquire_ge 0 1\n call f\nend\n",
+           [&](Arguments) { ++calls; });
   m.run(Script());
   CHECK(calls == 1);
   CHECK(m.array.read_register(kCore.address(0x32004)) == (1u | 1u << 9));  // enabled, lock stall
@@ -261,13 +267,15 @@ TEST_CASE("exceptions of kernels come out of submit as they are") {
   m.config.lock(kCore, 0, 1);
   for (const bool serial : {false, true}) {
     m.configure();
-    m.attach(kCore, "acquire_ge 0 1\ncall f\n",
-             [](Arguments) { throw std::domain_error("from the kernel"); }, serial);
+    m.attach(
+        kCore, "acquire_ge 0 1\ncall f\n",
+        [](Arguments) { throw std::domain_error("from the kernel"); }, serial);
     CHECK_THROWS_WITH_AS(m.run(Script()), "from the kernel", std::domain_error);
     check_error(ErrorKind::kArgument, {"configure it again"}, [&] { m.run(Script()); });
     m.configure();
-    m.attach(kCore, "acquire_ge 0 1\ncall f\n",
-             [](Arguments) { fail(ErrorKind::kShape, "[f] wrong shape"); }, serial);
+    m.attach(
+        kCore, "acquire_ge 0 1\ncall f\n",
+        [](Arguments) { fail(ErrorKind::kShape, "[f] wrong shape"); }, serial);
     check_error(ErrorKind::kShape, {"wrong shape"}, [&] { m.run(Script()); });
   }
 }
@@ -350,9 +358,8 @@ TEST_CASE("programs are checked when they are attached") {
               [&] { m.attach({0, 1}, "call f\n"); });
   check_error(ErrorKind::kArgument, {"tile (8,2)", "columns 0..7"},
               [&] { m.attach({8, 2}, "call f\n"); });
-  check_error(ErrorKind::kKernel, {"[attach]", "core (0,2)", "names 2 functions, 0 were given"}, [&] {
-    m.array.attach(0, 2, parse_program("call f\ncall g\n", "test"), {});
-  });
+  check_error(ErrorKind::kKernel, {"[attach]", "core (0,2)", "names 2 functions, 0 were given"},
+              [&] { m.array.attach(0, 2, parse_program("call f\ncall g\n", "test"), {}); });
   // A program that was not linked is linked.
   Program bare;
   bare.code.resize(1);

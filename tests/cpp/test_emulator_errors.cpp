@@ -1,6 +1,6 @@
-// The emulator fails loudly (design.md section 4): every kind of error it can raise, with the words a
-// user needs to find the fault; deadlock reports that name who waits for what; recovery by configuring
-// again; and runs that would never end.
+// The emulator fails loudly (design.md section 4): every kind of error it can raise, with the words
+// a user needs to find the fault; deadlock reports that name who waits for what; recovery by
+// configuring again; and runs that would never end.
 #include "emulator_fixture.h"
 
 using namespace npu;
@@ -161,8 +161,9 @@ TEST_CASE("bd_in_use: a BD is rewritten without waiting for its task") {
     } else {
       c.s.bd(kShim, how == 0 ? 0 : 1, linear(4));
     }
-    c.expect(ErrorKind::kBdInUse, {"rewrites BD", "of shim (0,0) while shim (0,0) MM2S 0 still needs it",
-                                   "wait for that transfer's token"});
+    c.expect(ErrorKind::kBdInUse,
+             {"rewrites BD", "of shim (0,0) while shim (0,0) MM2S 0 still needs it",
+              "wait for that transfer's token"});
   }
   {
     Case c;  // in the second BD of a pass, with another pass to come
@@ -211,8 +212,8 @@ TEST_CASE("out_of_range: memories, neighbours, buffers, patches") {
   {
     Case c;
     c.s.bd(kCore, 0, linear(100, 0x4000 - 99)).push(kCore, kMM2S, 0, 0).sync(kCore, kMM2S, 0);
-    c.expect(ErrorKind::kOutOfRange,
-             {"core (0,2) MM2S 0", "BD 0 (length 100 words)", "word 99", "only 99 words are there"});
+    c.expect(ErrorKind::kOutOfRange, {"core (0,2) MM2S 0", "BD 0 (length 100 words)", "word 99",
+                                      "only 99 words are there"});
   }
   {
     Case c;  // by its strides only
@@ -316,12 +317,13 @@ TEST_CASE("deadlock: a lock nobody releases") {
   Case c;
   c.s.bd(kCore, 0, acquiring(linear(4), 6, -1)).bd(kCore, 1, linear(4, 100));
   c.s.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1, 1, true).sync(kCore, kS2MM, 0);
-  c.expect(ErrorKind::kDeadlock,
-           {"[submit: operation 4", "a task-complete token of core (0,2) S2MM 0",
-            "core (0,2) MM2S 0 waits for lock 6 of core (0,2) to be >= 1 (it is 0) before BD 0",
-            "core (0,2) S2MM 0 waits for data (moved 0 of 4 words of BD 1)",
-            "likely cause: core (0,2) MM2S 0 waits for lock 6 of core (0,2), which no core program and "
-            "no BD releases; this core has no program"});
+  c.expect(
+      ErrorKind::kDeadlock,
+      {"[submit: operation 4", "a task-complete token of core (0,2) S2MM 0",
+       "core (0,2) MM2S 0 waits for lock 6 of core (0,2) to be >= 1 (it is 0) before BD 0",
+       "core (0,2) S2MM 0 waits for data (moved 0 of 4 words of BD 1)",
+       "likely cause: core (0,2) MM2S 0 waits for lock 6 of core (0,2), which no core program and "
+       "no BD releases; this core has no program"});
 }
 
 TEST_CASE("deadlock: a core that waits, with its lock") {
@@ -364,8 +366,10 @@ TEST_CASE("deadlock: a token that no task issues, a register that nobody changes
   poll.s.lock(kCore, 1, 5);
   poll.s.raw.mask_poll(kCore.address(0x1F010), 7, 0xF);
   poll.expect(ErrorKind::kDeadlock,
-              {"[submit: operation 1 MASKPOLL]", "register 0x0021f010 & 0x0000000f to be 0x00000007 (it "
-               "is 0x00000005)", "likely cause: nothing that is still running changes this register"});
+              {"[submit: operation 1 MASKPOLL]",
+               "register 0x0021f010 & 0x0000000f to be 0x00000007 (it "
+               "is 0x00000005)",
+               "likely cause: nothing that is still running changes this register"});
 }
 
 TEST_CASE("deadlock reports stay readable with many agents") {
@@ -435,15 +439,17 @@ TEST_CASE("runs that would never end are ended") {
   };
   SUBCASE("data in a circle, after the stream") {
     Case c;
-    c.m.config.bd(kCore, 0, followed_by(linear(64), 0)).bd(kCore, 1, followed_by(linear(64, 100), 1));
+    c.m.config.bd(kCore, 0, followed_by(linear(64), 0))
+        .bd(kCore, 1, followed_by(linear(64, 100), 1));
     c.m.config.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     setup(c);
-    check_error(ErrorKind::kUnfinished,
-                {"[submit]", "without an end", "core (0,2) MM2S 0 moved"}, [&] { c.run(); });
+    check_error(ErrorKind::kUnfinished, {"[submit]", "without an end", "core (0,2) MM2S 0 moved"},
+                [&] { c.run(); });
   }
   SUBCASE("data in a circle, while the stream waits") {
     Case c;
-    c.m.config.bd(kCore, 0, followed_by(linear(64), 0)).bd(kCore, 1, followed_by(linear(64, 100), 1));
+    c.m.config.bd(kCore, 0, followed_by(linear(64), 0))
+        .bd(kCore, 1, followed_by(linear(64, 100), 1));
     c.m.config.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     setup(c);
     c.s.sync(kCore, kS2MM, 0);
@@ -477,7 +483,8 @@ TEST_CASE("runs that would never end are ended") {
     c.m.config.lock(kCore, 0, 1);
     setup(c);
     c.m.attach(kCore, "loop forever\n acquire_ge 0 1\n release 0 1\nend\n");
-    check_error(ErrorKind::kKernel, {"core (0,2) ran", "without a call or a wait"}, [&] { c.run(); });
+    check_error(ErrorKind::kKernel, {"core (0,2) ran", "without a call or a wait"},
+                [&] { c.run(); });
   }
   SUBCASE("a runtime parameter that was never sensible") {
     Case c;
@@ -498,7 +505,8 @@ TEST_CASE("runs that would never end are ended") {
   }
   SUBCASE("an interrupt") {
     Case c;
-    c.m.config.bd(kCore, 0, followed_by(linear(64), 0)).bd(kCore, 1, followed_by(linear(64, 100), 1));
+    c.m.config.bd(kCore, 0, followed_by(linear(64), 0))
+        .bd(kCore, 1, followed_by(linear(64, 100), 1));
     c.m.config.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     c.m.configure();
     c.m.array.set_interrupt([] { throw std::range_error("Ctrl-C"); });

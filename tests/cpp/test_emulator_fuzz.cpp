@@ -1,7 +1,9 @@
-// Damaged streams end: a small pipeline (shim, memtile, two cores, broadcast, packets, padding) with
-// random words of its configuration and runtime streams changed must either succeed or raise
-// npu::Error in bounded time, and the array must work again after the next configure. Worth its time
-// under ASan and UBSan. NPU_FUZZ_ROUNDS sets the number of rounds.
+// Damaged streams end: a small pipeline (shim, memtile, two cores, broadcast, packets, padding)
+// with random words of its configuration and runtime streams changed must either succeed or raise
+// npu::Error in bounded time, and the array must work again after the next configure. Worth its
+// time under ASan and UBSan; under ThreadSanitizer only with NPU_THREADS=1, because damage to lock
+// values makes programs whose kernels and DMAs touch the same bytes at the same time (agent.h).
+// NPU_FUZZ_ROUNDS sets the number of rounds.
 #include <cstdlib>
 #include <random>
 
@@ -18,20 +20,25 @@ namespace {
 const At kShim{0, 0}, kMem{0, 1}, kLow{0, 2}, kHigh{0, 3};
 constexpr uint32_t kTile = 16, kTiles = 4;
 
-// The host's words go by way of the memtile to both cores (broadcast); each adds its number and sends
-// packets back that share a link; the memtile joins them behind two pad words.
+// The host's words go by way of the memtile to both cores (broadcast); each adds its number and
+// sends packets back that share a link; the memtile joins them behind two pad words.
 Script pipeline_configuration() {
   Script c;
   c.shim_dma(0).connect(kShim, sp::kMm2s0, sp::kNorthMaster);
   c.connect(kMem, mp::kSouthSlave, mp::kDma).connect(kMem, mp::kDma + 2, mp::kNorthMaster + 1);
-  c.connect(kLow, cp::kSouthSlave + 1, cp::kDma).connect(kLow, cp::kSouthSlave + 1, cp::kNorthMaster);
+  c.connect(kLow, cp::kSouthSlave + 1, cp::kDma)
+      .connect(kLow, cp::kSouthSlave + 1, cp::kNorthMaster);
   c.connect(kHigh, cp::kSouthSlave, cp::kDma);
-  c.packet_slave(kHigh, cp::kDma, 0, 2, 0x1F, 0, 0).packet_master(kHigh, cp::kSouthMaster, 0, 1, false);
+  c.packet_slave(kHigh, cp::kDma, 0, 2, 0x1F, 0, 0)
+      .packet_master(kHigh, cp::kSouthMaster, 0, 1, false);
   c.packet_slave(kLow, cp::kNorthSlave, 0, 2, 0x1F, 1, 0);
-  c.packet_slave(kLow, cp::kDma, 0, 1, 0x1F, 1, 0).packet_master(kLow, cp::kSouthMaster, 1, 1, false);
-  c.packet_slave(kMem, mp::kNorthSlave, 0, 1, 0x1F, 0, 0).packet_slave(kMem, mp::kNorthSlave, 1, 2, 0x1F, 0, 1);
+  c.packet_slave(kLow, cp::kDma, 0, 1, 0x1F, 1, 0)
+      .packet_master(kLow, cp::kSouthMaster, 1, 1, false);
+  c.packet_slave(kMem, mp::kNorthSlave, 0, 1, 0x1F, 0, 0)
+      .packet_slave(kMem, mp::kNorthSlave, 1, 2, 0x1F, 0, 1);
   c.packet_master(kMem, mp::kDma + 1, 0, 1, true).packet_master(kMem, mp::kDma + 3, 0, 2, true);
-  c.connect(kMem, mp::kDma + 4, mp::kSouthMaster + 2).connect(kShim, sp::kNorthSlave + 2, sp::kS2mm0);
+  c.connect(kMem, mp::kDma + 4, mp::kSouthMaster + 2)
+      .connect(kShim, sp::kNorthSlave + 2, sp::kS2mm0);
   for (const At core : {kLow, kHigh}) {
     c.lock(core, 0, 2).lock(core, 2, 1);
     for (uint32_t i = 0; i < 2; ++i) {
@@ -50,7 +57,8 @@ Script pipeline_configuration() {
   out.step = {4, 1, 1, 1};
   out.wrap = {4, 4, 0};
   c.bd(kMem, 0, in).bd(kMem, 1, out).push(kMem, kS2MM, 0, 0).push(kMem, kMM2S, 2, 1);
-  Bd low = followed_by(releasing(acquiring(linear(kTile, kOwnMem + 1024), mem(2), -1), mem(3), 1), 24);
+  Bd low =
+      followed_by(releasing(acquiring(linear(kTile, kOwnMem + 1024), mem(2), -1), mem(3), 1), 24);
   Bd high = low;
   high.base += kTile;
   high.next_bd = 25;
@@ -78,11 +86,13 @@ Script pipeline_stream() {
 void attach_cores(Array& array) {
   for (const At core : {kLow, kHigh}) {
     Program program = parse_program(
-        "loop forever\n acquire_ge 1 1\n acquire_ge 2 1\n call f @0|2048%0 @8192 #64\n advance 0 2\n"
+        "loop forever\n acquire_ge 1 1\n acquire_ge 2 1\n call f @0|2048%0 @8192 #64\n advance 0 "
+        "2\n"
         " release 0 1\n release 3 1\nend\n",
         "fuzz");
     emulator::KernelFunction add;
-    add.call = [row = static_cast<uint32_t>(core.row)](std::span<const KernelArgument> a, CoreState&) {
+    add.call = [row = static_cast<uint32_t>(core.row)](std::span<const KernelArgument> a,
+                                                       CoreState&) {
       for (int64_t at = 0; at < a[2].value; at += 4) {
         uint32_t word;
         std::memcpy(&word, a[0].data + at, 4);
@@ -126,10 +136,14 @@ void check_pipeline(Array& array) {
 uint32_t damaged_word(uint32_t word, std::mt19937& random) {
   constexpr uint32_t kExtreme[] = {0, 1, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFC, 0xFFFFFFFF};
   switch (random() % 4) {
-    case 0: return word ^ 1u << random() % 32;
-    case 1: return static_cast<uint32_t>(random());
-    case 2: return kExtreme[random() % 6];
-    default: return word + static_cast<uint32_t>(random() % 9) - 4;
+    case 0:
+      return word ^ 1u << random() % 32;
+    case 1:
+      return static_cast<uint32_t>(random());
+    case 2:
+      return kExtreme[random() % 6];
+    default:
+      return word + static_cast<uint32_t>(random() % 9) - 4;
   }
 }
 
@@ -184,9 +198,16 @@ TEST_CASE("random register writes between the operations of the pipeline") {
   const auto anywhere = [&]() -> uint32_t {
     const At at{static_cast<int>(random() % 2), static_cast<int>(random() % 4)};
     const arch::TileModel& model = at.model();
-    const uint32_t bases[] = {model.lock_base,   model.bd_base,     model.s2mm_base, model.mm2s_base,
-                              model.switch_base, model.switch_base + 0x100, model.switch_base + 0x200,
-                              0x32000,           0x1F000,           0};
+    const uint32_t bases[] = {model.lock_base,
+                              model.bd_base,
+                              model.s2mm_base,
+                              model.mm2s_base,
+                              model.switch_base,
+                              model.switch_base + 0x100,
+                              model.switch_base + 0x200,
+                              0x32000,
+                              0x1F000,
+                              0};
     return at.address(bases[random() % 10] + 4 * static_cast<uint32_t>(random() % 40));
   };
   for (int round = 0; round < rounds() / 2; ++round) {

@@ -44,7 +44,6 @@ Script copy(const Bd& from, uint32_t source, uint64_t source_byte, const Bd& to,
   return s;
 }
 
-
 }  // namespace
 
 TEST_CASE("patches reach beyond 4 GiB") {
@@ -156,9 +155,8 @@ TEST_CASE("arguments are checked before anything runs") {
   check_error(ErrorKind::kArgument, {"[submit]", "call configure first"},
               [&] { m.run(Script(), {view(data)}); });
   m.loopback(kShim).configure();
-  check_error(ErrorKind::kArgument, {"513 arguments", "at most 512"}, [&] {
-    m.run(Script(), std::vector<BufferView>(513, view(data)));
-  });
+  check_error(ErrorKind::kArgument, {"513 arguments", "at most 512"},
+              [&] { m.run(Script(), std::vector<BufferView>(513, view(data))); });
   check_error(ErrorKind::kArgument, {"argument 0", "at most 2^38"}, [&] {
     m.run(Script(), {{reinterpret_cast<std::byte*>(data.data()), size_t{1} << 39, true}});
   });
@@ -172,17 +170,22 @@ TEST_CASE("an array runs one call at a time") {
   m.config.lock({0, 2}, 0, 1);
   m.configure();
   int calls = 0;
-  m.attach({0, 2}, "acquire_ge 0 1\ncall f\n", [&](std::span<const KernelArgument>) {
-    ++calls;
-    check_error(ErrorKind::kArgument, {"[submit]", "executing a stream"}, [&] { m.run(Script()); });
-    check_error(ErrorKind::kArgument, {"[configure]", "executing a stream"}, [&] { m.configure(); });
-    check_error(ErrorKind::kArgument, {"[attach]", "executing a stream"},
-                [&] { m.attach({0, 3}, "acquire_ge 0 1\n"); });
-    // Another array is another matter.
-    Machine other;
-    other.loopback(kShim).configure();
-    other.run(Script());
-  }, true);
+  m.attach(
+      {0, 2}, "acquire_ge 0 1\ncall f\n",
+      [&](std::span<const KernelArgument>) {
+        ++calls;
+        check_error(ErrorKind::kArgument, {"[submit]", "executing a stream"},
+                    [&] { m.run(Script()); });
+        check_error(ErrorKind::kArgument, {"[configure]", "executing a stream"},
+                    [&] { m.configure(); });
+        check_error(ErrorKind::kArgument, {"[attach]", "executing a stream"},
+                    [&] { m.attach({0, 3}, "acquire_ge 0 1\n"); });
+        // Another array is another matter.
+        Machine other;
+        other.loopback(kShim).configure();
+        other.run(Script());
+      },
+      true);
   m.run(Script());
   CHECK(calls == 1);
   m.run(Script());

@@ -1,6 +1,6 @@
-// Streams find their way from the switch registers alone (hardware.md section 3): circuits over many
-// tiles, broadcast, packets by id with headers kept and dropped, arbiters shared by two senders, and
-// every way a route can lead nowhere.
+// Streams find their way from the switch registers alone (hardware.md section 3): circuits over
+// many tiles, broadcast, packets by id with headers kept and dropped, arbiters shared by two
+// senders, and every way a route can lead nowhere.
 #include "emulator_fixture.h"
 
 using namespace npu;
@@ -66,7 +66,8 @@ TEST_CASE("the shim's row carries streams sideways; both shim channels") {
   Machine m;
   Script& c = m.config;
   c.shim_dma(2).shim_dma(3);
-  c.connect({2, 0}, sp::kMm2s1, sp::kEastMaster + 1).connect({3, 0}, sp::kWestSlave + 1, sp::kS2mm0);
+  c.connect({2, 0}, sp::kMm2s1, sp::kEastMaster + 1)
+      .connect({3, 0}, sp::kWestSlave + 1, sp::kS2mm0);
   c.connect({3, 0}, sp::kMm2s0, sp::kWestMaster).connect({2, 0}, sp::kEastSlave, sp::kS2mm1);
   m.configure();
   Words in = counting(8), right(8), left(8);
@@ -120,7 +121,8 @@ TEST_CASE("packets go by id; headers are dropped or kept at the end") {
     Machine m;
     two_destinations(m, drop);
     Script& c = m.config;
-    c.bd(kCore, 0, followed_by(packet(3, 0, 1), 1)).bd(kCore, 1, followed_by(packet(2, 10, 2, 5), 2));
+    c.bd(kCore, 0, followed_by(packet(3, 0, 1), 1))
+        .bd(kCore, 1, followed_by(packet(2, 10, 2, 5), 2));
     c.bd(kCore, 2, packet(1, 20, 1));
     const uint32_t here = drop ? 4 : 6, above = drop ? 2 : 3;
     c.bd(kCore, 3, linear(here, 1000)).bd({0, 3}, 3, linear(above, 1000));
@@ -203,8 +205,8 @@ TEST_CASE("one packet for several receivers by msel") {
   Machine m;
   Script& c = m.config;
   c.packet_slave(kCore, cp::kDma, 0, 4, 0x1F, 5, 2);
-  c.packet_master(kCore, cp::kDma, 5, 1 << 2, true);              // here
-  c.packet_master(kCore, cp::kDma + 1, 5, 1 << 1, true);          // another msel: not addressed
+  c.packet_master(kCore, cp::kDma, 5, 1 << 2, true);               // here
+  c.packet_master(kCore, cp::kDma + 1, 5, 1 << 1, true);           // another msel: not addressed
   c.packet_master(kCore, cp::kNorthMaster, 5, 1 << 2 | 1, false);  // above
   c.packet_slave({0, 3}, cp::kSouthSlave, 0, 4, 0x1F, 0, 0);
   c.packet_master({0, 3}, cp::kDma, 0, 1, false);  // keeps the header, unlike the first
@@ -247,7 +249,8 @@ namespace {
 // MM2S 0 and 1 of a core share arbiter 0 into S2MM 0.
 void shared_arbiter(Machine& m) {
   Script& c = m.config;
-  c.packet_slave(kCore, cp::kDma, 0, 1, 0x1F, 0, 0).packet_slave(kCore, cp::kDma + 1, 0, 2, 0x1F, 0, 0);
+  c.packet_slave(kCore, cp::kDma, 0, 1, 0x1F, 0, 0)
+      .packet_slave(kCore, cp::kDma + 1, 0, 2, 0x1F, 0, 0);
   c.packet_master(kCore, cp::kDma, 0, 1, true).memory(kCore, 0, counting(64));
   c.bd(kCore, 8, linear(8, 1000));
 }
@@ -318,7 +321,8 @@ TEST_CASE("a route that is rewritten is found afresh") {
   m.configure();
   Script s;
   s.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1, 1, true).sync(kCore, kS2MM, 0);
-  s.write(kCore, Script::master_register(kCore, cp::kDma), 0).connect(kCore, cp::kDma, cp::kDma + 1);
+  s.write(kCore, Script::master_register(kCore, cp::kDma), 0)
+      .connect(kCore, cp::kDma, cp::kDma + 1);
   s.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 1, 2, 1, true).sync(kCore, kS2MM, 1);
   m.run(s);
   CHECK(m.words(kCore, 1000, 4) == counting(4));
@@ -328,8 +332,9 @@ TEST_CASE("a route that is rewritten is found afresh") {
 namespace {
 
 // Sends one word from a core (or the shim) over the routes of `setup`.
-void no_consumer(const std::function<void(Script&)>& setup, std::initializer_list<const char*> telling,
-                 At from = kCore, const Bd& bd = linear(1)) {
+void no_consumer(const std::function<void(Script&)>& setup,
+                 std::initializer_list<const char*> telling, At from = kCore,
+                 const Bd& bd = linear(1)) {
   Machine m;
   setup(m.config);
   m.configure();
@@ -362,9 +367,7 @@ TEST_CASE("streams that end nowhere say where") {
   no_consumer([](Script& c) { c.connect(kShim, sp::kMm2s0, sp::kS2mm0); },
               {"shim (0,0) MM2S 0", "shim mux (0x1F000 = 0x00000000)"}, kShim);
   no_consumer(
-      [](Script& c) {
-        c.connect(kShim, sp::kMm2s0, sp::kS2mm0).write(kShim, 0x1F000, 1u << 10);
-      },
+      [](Script& c) { c.connect(kShim, sp::kMm2s0, sp::kS2mm0).write(kShim, 0x1F000, 1u << 10); },
       {"South 2 is not connected to the DMA (demux 0x1F004 = 0x00000000)"}, kShim);
   no_consumer([](Script& c) { c.shim_dma(0).connect(kShim, sp::kMm2s0, sp::kSouthMaster + 5); },
               {"South 5 is not connected to the DMA"}, kShim);
@@ -376,7 +379,8 @@ TEST_CASE("packets that match nothing, loops and branches that meet") {
               {"no slot of slave port DMA 0 matches packet id 9"}, kCore, id9);
   no_consumer(
       [](Script& c) {
-        c.packet_slave(kCore, cp::kDma, 0, 9, 0x1F, 0, 1).packet_master(kCore, cp::kDma, 0, 1, true);
+        c.packet_slave(kCore, cp::kDma, 0, 9, 0x1F, 0, 1)
+            .packet_master(kCore, cp::kDma, 0, 1, true);
       },
       {"no master port takes slave port DMA 0"}, kCore, id9);
   no_consumer(  // north and back, to the arbiter it came from

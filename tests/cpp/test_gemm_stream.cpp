@@ -5,12 +5,12 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string>
 
 #include "arch/bd.h"
 #include "error.h"
+#include "gemm_fixture.h"
 #include "ops/gemm_stream.h"
 #include "stream/txn.h"
 
@@ -18,43 +18,8 @@ namespace {
 
 using namespace npu;
 
-// Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
-// does not matter here. k_mt and layout as in the design's parameters.
-Configuration small_configuration(int k_mt = 8, bool b_columns = false) {
-  std::string text =
-      "npu-config 1\nname small\ngeneration npu1\n"
-      "source 0000000000000000000000000000000000000000000000000000000000000000\n"
-      "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\n";
-  text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
-  for (int c = 0; c < 2; ++c) {
-    text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
-    for (int row = 2; row < 4; ++row) {
-      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\n", c, row, c, row);
-      text += strf("rtp shift %d %d 1032\nrtplock %d %d 8\n", c, row, c, row);
-    }
-  }
-  stream::Builder empty(arch::Generation::kNpu1, 4);
-  const std::vector<uint32_t> txn = empty.finish();
-  text += strf("txn %zu\n", txn.size() * 4);
-  std::vector<std::byte> bytes(text.size() + txn.size() * 4);
-  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(), bytes.begin());
-  std::copy_n(reinterpret_cast<const std::byte*>(txn.data()), txn.size() * 4,
-              bytes.begin() + static_cast<long>(text.size()));
-  return Configuration::parse(bytes);
-}
-
-// Byte offsets that a shim BD visits, one per 32-bit word (brute force over its counters).
-std::vector<uint64_t> visited(const arch::Bd& bd, uint64_t base) {
-  std::vector<uint64_t> offsets;
-  for (uint64_t w = 0; w < bd.length; ++w) {
-    const uint64_t n0 = bd.wrap[0] ? bd.wrap[0] : bd.length;
-    const uint64_t n1 = bd.wrap[1] ? bd.wrap[1] : bd.length;
-    const uint64_t i0 = w % n0, i1 = w / n0 % n1, i2 = w / n0 / n1;
-    offsets.push_back(base + 4 * (i0 * bd.step[0] + i1 * bd.step[1] + i2 * bd.step[2]));
-  }
-  return offsets;
-}
+using test::small_configuration;
+using test::visited;
 
 using Place = std::pair<int, uint64_t>;  // argument, byte offset
 
@@ -76,8 +41,7 @@ std::vector<Transfer> play(const std::vector<uint32_t>& words, uint64_t* peak_in
     if (op.opcode == stream::Opcode::kBlockWrite) {
       bds[address] = {op.data.begin(), op.data.end()};
     } else if (op.opcode == stream::Opcode::kAddressPatch) {
-      const bool folded = op.argument >= static_cast<uint32_t>(arch::kFirstFoldedArgument);
-      patches[address - 4] = {op.argument, op.argument_offset - (folded ? arch::kDdrAperture : 0)};
+      patches[address - 4] = {op.argument, test::unfolded(op.argument, op.argument_offset)};
     } else if (op.opcode == stream::Opcode::kSync) {
       for (int c = op.column; c < op.column + op.columns; ++c) ++waited_c[c];
     } else if (op.opcode == stream::Opcode::kWrite && arch::address_row(address) == 0) {
@@ -89,7 +53,7 @@ std::vector<Transfer> play(const std::vector<uint32_t>& words, uint64_t* peak_in
         REQUIRE(patches.count(at) == 1);
         const arch::Bd fields = arch::decode_bd(arch::TileKind::kShim, bds[at]);
         const auto [argument, offset] = patches[at];
-        transfer.kind = std::array{0, 1, 2, 0, 1, 2, 0, 1}[argument];
+        transfer.kind = test::matrix_of(argument);
         for (const uint64_t place : visited(fields, offset)) {
           transfer.places.push_back({static_cast<int>(argument), place});
         }
@@ -177,9 +141,12 @@ void check_transfers(const ops::GemmProblem& p, int k_mt, bool b_columns, uint64
     got[{t.kind, t.col}].push_back(std::move(t.places));
   }
   CHECK(peak == in_flight);
-  const size_t across = static_cast<size_t>(p.n / 8);
+  const size_t across = static_cast<size_t>(p.n / 8),
+               rounds = across * static_cast<size_t>(p.m / 8);
+  for (const auto& [channel, transfers] : got) REQUIRE(transfers.size() == rounds);
+  REQUIRE(got.size() == 6);
   for (int c = 0; c < 2; ++c) {
-    for (size_t round = 0; round < across * static_cast<size_t>(p.m / 8); ++round) {
+    for (size_t round = 0; round < rounds; ++round) {
       const int64_t row = static_cast<int64_t>(round / across) * 8;
       const int64_t col = static_cast<int64_t>(round % across) * 8 + c * 4;
       CHECK(got[{0, c}][round] == expected(p, 0, row + c * 4, col, k_mt, b_columns));
@@ -291,4 +258,30 @@ TEST_CASE("gemm stream: sizes that are not multiples of the native size are refu
         ops::GemmProblem{0, 8, 8}, ops::GemmProblem{8, -8, 8}}) {
     CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
   }
+}
+
+TEST_CASE("gemm stream: sizes beyond a register are refused, not cut") {
+  const Configuration configuration = small_configuration();
+  // 4 rows x K x 2 bytes = 2^32 words and one k tile less.
+  const int64_t k = int64_t{1} << 31;
+  CHECK_THROWS_AS(ops::build_gemm_stream(configuration, {8, k, 8}), Error);
+  CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k - 8, 8}));
+}
+
+TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
+  const Configuration good = small_configuration();
+  for (const char* name :
+       {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_bytes", "c_bytes", "k_mt"}) {
+    for (const int64_t value : {int64_t{0}, int64_t{-4}, int64_t{1} << 40}) {
+      Configuration bad = good;
+      bad.params[name] = value;
+      CHECK_THROWS_AS(ops::build_gemm_stream(bad, {8, 8, 8}), Error);
+    }
+  }
+  Configuration odd = good;
+  odd.params["tile_n"] = 3;  // 6 bytes a row
+  CHECK_THROWS_AS(ops::build_gemm_stream(odd, {8, 8, 6}), Error);
+  Configuration renamed = good;
+  renamed.rtps[0].name = "k_count";
+  CHECK_THROWS_AS(ops::build_gemm_stream(renamed, {8, 8, 8}), Error);
 }

@@ -1,7 +1,5 @@
 // The thread pool: every index once, whatever the counts and threads; many rounds after pauses long
 // enough for workers to fall asleep; callers from several threads; no thread at all.
-#include "thread_pool.h"
-
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +8,8 @@
 #include <numeric>
 #include <thread>
 #include <vector>
+
+#include "thread_pool.h"
 
 using npu::ThreadPool;
 

@@ -1,7 +1,5 @@
-// The DMA address generator against a word-by-word enumeration of hardware.md 2.6: random BDs of every
-// tile kind, cut into odd pieces; last_offset is exact; padding (2.4) word by word.
-#include "emulator/walk.h"
-
+// The DMA address generator against a word-by-word enumeration of hardware.md 2.6: random BDs of
+// every tile kind, cut into odd pieces; last_offset is exact; padding (2.4) word by word.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "arch/device_model.h"
+#include "emulator/walk.h"
 
 using namespace npu;
 using namespace npu::emulator;
@@ -52,8 +51,8 @@ Bd random_bd(Random& random, int dims) {
     if (d + 1 < static_cast<size_t>(dims)) {
       bd.wrap[d] = random.one_of<uint32_t>({0, 1, 1, 2, 3, 4, 8, 16, 32, random.from(1, 40)});
     }
-    bd.step[d] = random.one_of<uint32_t>({1, contiguous, contiguous, contiguous + 1, 2,
-                                          random.from(1, 50)});
+    bd.step[d] =
+        random.one_of<uint32_t>({1, contiguous, contiguous, contiguous + 1, 2, random.from(1, 50)});
     contiguous *= d < 3 && bd.wrap[d] ? bd.wrap[d] : 1;
   }
   bd.length = random.one_of<uint32_t>({1, 2, contiguous, contiguous * 3, random.from(1, 700)});
@@ -89,8 +88,8 @@ TEST_CASE("walks agree with the enumeration, whatever the chunks") {
       expected[offset] = k;  // the last word written to a place stays
     }
     for (uint32_t done = 0; done < bd.length;) {
-      const uint32_t n = std::min(
-          bd.length - done, random.one_of<uint32_t>({1, 3, 7, 16, 64, random.from(1, 900)}));
+      const uint32_t n = std::min(bd.length - done,
+                                  random.one_of<uint32_t>({1, 3, 7, 16, 64, random.from(1, 900)}));
       if (const std::byte* run = random.below(2) ? reader.take_contiguous(n) : nullptr) {
         std::memcpy(got.data() + done, run, 4 * n);
       } else {

@@ -7,11 +7,14 @@ are written whole, and that damaged, huge, missing and wrong input gives one lin
 from __future__ import annotations
 
 import json
+import os
 import random
 
 import pytest
 
+import npu
 from npu import cli, stream
+from npu.cli import inspect as inspect_command
 from npu.designs import gemm
 
 
@@ -59,6 +62,32 @@ def test_compile_then_inspect(capsys, tmp_path, config):
     assert document["params"]["columns"] == 4 and len(document["cores"]) == 16
 
 
+def test_compile_writes_through_links_and_into_devices(capsys, tmp_path, config):
+    """A link keeps pointing to its file; a device such as /dev/stdout is not replaced."""
+    target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(target)
+    assert run(capsys, "compile", "gemm", "--device", "npu1", "-o", str(link))[0] == 0
+    assert link.is_symlink() and target.read_bytes() == config
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    assert run(capsys, "compile", "gemm", "--device", "npu1", "-o", str(pipe))[0] == 0
+    assert len(config) < 1 << 16  # what a pipe holds
+    assert os.read(reader, 1 << 16) == config
+    os.close(reader)
+    assert pipe.is_fifo()
+
+
+def test_inspect_reads_no_more_of_a_device_than_a_stream_can_have(capsys, monkeypatch):
+    monkeypatch.setattr(inspect_command, "_MAX_BYTES", 1000)
+    code, out, err = run(capsys, "inspect", "/dev/zero")
+    assert (code, out) == (1, "") and "more than 1000 bytes" in err
+
+
+def test_version(capsys):
+    code, out, _ = run(capsys, "--version")
+    assert (code, out) == (0, f"npu-xdna {npu.__version__}\n")
+
+
 def test_compile_mlir(capsys):
     code, out, _ = run(
         capsys, "compile", "gemm", "--dtype", "int8", "--tile", "32x64x32", "--emit", "mlir"
@@ -88,6 +117,8 @@ def test_inspect_a_stream_file(capsys, tmp_path):
         (["compile", "gemm", "--tile", "65x64x64"], "multiple of"),
         (["compile", "gemm", "--tile", "256x256x256"], "memory"),
         (["compile", "gemm", "-o", "/nowhere/x"], "No such file"),
+        (["compile", "gemm", "-o", ""], "Is a directory"),
+        (["generate", "-m", "", "-p", "x"], "no model given"),
         (["bench", "gemm", "--device", "gpu"], "gpu"),
     ],
 )

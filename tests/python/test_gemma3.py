@@ -130,6 +130,32 @@ def test_device_projections_token_by_token(case: Case) -> None:
     assert error <= compare.bf16_logits_max(case.shape.layers) * case.expected.std()
 
 
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("chunk", [50, 1])
+def test_a_prompt_that_outgrows_the_sliding_caches(tmp_path: Path, chunk: int) -> None:
+    """300 tokens: sliding layers, which keep 128 rows, move them; the logits stay the reference's.
+    The final soft-capping, which no published Gemma 3 uses, is on."""
+    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
+    shape, cap = Shape(context=512), 2.0
+    size = len(small_vocabulary().pieces)
+    weights = random_weights(shape, size)
+    keys: dict[str, Any] = {"gemma3.final_logit_softcapping": cap}
+    model = Model(GgufFile(write_model(tmp_path / "m.gguf", shape, weights=weights, keys=keys)))
+    hf = reference.hf_model(shape, weights)
+    tokens = np.random.default_rng(3).integers(0, size, 300).tolist()
+    plain = reference.hf_logits(hf, tokens)
+    hf.config.final_logit_softcapping = cap
+    expected = reference.hf_logits(hf, tokens)
+    assert np.abs(expected).max() <= cap < np.abs(plain).max()
+    cache = model.new_cache()
+    parts = [
+        model.forward(tokens[start : start + chunk], cache, all_logits=True)
+        for start in range(0, len(tokens), chunk)
+    ]
+    assert cache.layers[0].start > 100
+    compare.assert_logits(np.concatenate(parts), expected, compare.FLOAT32_LOGITS)
+
+
 # --- the classic mistakes must be seen ------------------------------------------------------------
 
 

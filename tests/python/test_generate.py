@@ -111,6 +111,8 @@ def test_several_stop_strings() -> None:
     assert scanner.push("text #") == "text "
     assert scanner.push("# more\nUs") == "## more"
     assert scanner.push("er: next") == "" and scanner.found
+    scanner = StopScanner(["late", "soon"])
+    assert scanner.push("a soon and a late one") == "a " and scanner.found
     with pytest.raises(ArgumentError, match="empty stop string"):
         StopScanner([""])
 

@@ -1,9 +1,10 @@
-"""The four golden programs (written by the public compiler, none of it by this project) replay on the
-emulated array: results as their args.json states them, zero undecoded register writes, the bytes of
-every level as computed by hand from the program, and a second submission without a new configure.
+"""The four golden programs (written by the public compiler, none of it by this project) replay on
+the emulated array: results as their args.json states them, zero undecoded register writes, the
+bytes of every level as computed by hand from the program, and a second submission without a new
+configure.
 
-bfloat16 products are exact in float32, so the bf16 result is held against float64 within the bound of
-a float32 sum of K terms in any order: |error| <= (K - 1) 2^-24 sum |a b| / (1 - (K - 1) 2^-24).
+bfloat16 products are exact in float32, so the bf16 result is held against float64 within the bound
+of a float32 sum of K terms in any order: |error| <= (K - 1) 2^-24 sum |a b| / (1 - (K - 1) 2^-24).
 """
 
 from __future__ import annotations
@@ -170,8 +171,8 @@ def test_replay(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["gemm_npu1_2x2_i16", "gemm_npu2_4x8_bf16"])
 def test_kernel_calls(name: str) -> None:
-    """One zero per output tile, one mac per output tile and K step; every core runs ahead to the zero
-    of its next tile, once, before it waits for input that no longer comes."""
+    """One zero per output tile, one mac per output tile and K step; every core runs ahead to the
+    zero of its next tile, once, before it waits for input that no longer comes."""
     m, k, n = arguments(name)["core_functions"]["tile"]
     (rows, depth), (_, cols) = (arg["shape"] for arg in arguments(name)["args"][:2])
     tiles = rows // m * (cols // n)

@@ -6,6 +6,8 @@ Tolerances come from tests/python/compare.py. To add a case, extend SIZES.
 
 from __future__ import annotations
 
+import threading
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -306,3 +308,39 @@ def test_threads_share_a_device():
         results = list(pool.map(lambda ab: npu.matmul(*ab), pairs))
     for (a, b), c in zip(pairs, results, strict=True):
         np.testing.assert_array_equal(c, a.astype(float) @ b.astype(float))
+
+
+def test_threads_multiply_while_others_read_the_counters():
+    """Neither waits for the other: a lock held while waiting for the GIL would hang this."""
+    a = np.arange(64 * 64, dtype=np.int8).reshape(64, 64)
+    expected = a.astype(np.int32) @ a.astype(np.int32)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(40):
+            if not np.array_equal(npu.matmul(a, a, device="emu:npu1"), expected):
+                wrong.append(1)
+            npu.stats()
+
+    threads = [threading.Thread(target=work, daemon=True) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not wrong
+
+
+@pytest.mark.parametrize("dtype", [np.float32, BF16, np.int8])
+def test_operands_at_odd_addresses(dtype):
+    """NumPy arrays need not be aligned to their elements, nor bfloat16 ones to 4 bytes."""
+    rng = np.random.default_rng(8)
+    a, b = random(rng, (256, 128), dtype), random(rng, (128, 512), dtype)
+    aligned = npu.matmul(a, b)
+    for shift in (1, 2):
+        moved = []
+        for source in (a, b):
+            raw = np.zeros(source.nbytes + 8, np.uint8)
+            moved.append(np.ndarray(source.shape, source.dtype, buffer=raw, offset=shift))
+            moved[-1][...] = source
+        np.testing.assert_array_equal(npu.matmul(*moved), aligned)

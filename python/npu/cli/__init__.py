@@ -26,7 +26,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    parser = _Parser(prog="npu", description="AMD Ryzen AI NPU, real or emulated.")
+    parser = _Parser(prog="npu", description="AMD Ryzen AI NPU, in this version emulated.")
+    parser.add_argument("--version", action="version", version=f"npu-xdna {_version()}")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name in COMMANDS:
         module = importlib.import_module(f"npu.cli.{name}")
@@ -34,6 +35,12 @@ def build_parser() -> argparse.ArgumentParser:
         module.add_arguments(sub)
         sub.set_defaults(run=module.run)
     return parser
+
+
+def _version() -> str:
+    from npu import __version__
+
+    return __version__
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -118,8 +118,8 @@ def load_model(path: str | None) -> tuple[str, Model, Tokenizer]:
     from npu import gemma3
     from npu.errors import ArgumentError
 
-    path = path or default_model()
-    if path is None:
+    path = default_model() if path is None else path
+    if not path:
         raise ArgumentError("no model given and no demo model found; name one with -m FILE.gguf")
     with _progress_bar() as progress:
         return (path, *gemma3.load(path, progress))

@@ -56,10 +56,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _write(path: Path, data: bytes) -> None:
-    """Replaces the file whole or not at all."""
+    """Replaces a file whole or not at all; devices and pipes are written to."""
     from npu.errors import ArgumentError
 
     try:
+        if path.exists() and not path.is_file():
+            with path.open("wb") as file:
+                file.write(data)
+            return
+        path = path.resolve()  # through a symbolic link: its target is replaced, not the link
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
         with os.fdopen(handle, "wb") as file:
             file.write(data)

@@ -11,7 +11,7 @@ from typing import Any
 from npu.cli import common
 
 HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
-_MAX_BYTES = 256 << 20
+_MAX_BYTES = 64 << 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -50,15 +50,16 @@ def _read(path: Path) -> bytes:
     from npu.errors import ArgumentError
 
     try:
-        size = path.stat().st_size
-        if size > _MAX_BYTES:
-            raise ArgumentError(
-                f"[inspect] {path} has {size} bytes; streams and configurations have at most "
-                f"{_MAX_BYTES}"
-            )
-        return path.read_bytes()
+        with path.open("rb") as file:  # a device or pipe has no size to ask for
+            data = file.read(_MAX_BYTES + 1)
     except OSError as error:
         raise ArgumentError(f"[inspect] {path}: {error.strerror}") from error
+    if len(data) > _MAX_BYTES:
+        raise ArgumentError(
+            f"[inspect] {path} has more than {_MAX_BYTES} bytes, the most that streams and "
+            "configurations have"
+        )
+    return data
 
 
 def _gemm_stream(arguments: argparse.Namespace) -> bytes:
@@ -79,7 +80,8 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     exact = list(arguments.gemm) == padded
     print(
         f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
-        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, packed 3 = A, 4 = B",
+        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, "
+        "3 = packed A, 4 = packed B",
         file=sys.stderr,
     )
     return _npu.ops.gemm_stream(config, *padded, not exact, not exact)

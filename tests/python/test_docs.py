@@ -1,0 +1,58 @@
+"""README.md and docs/: the Python of the README and of the command-stream page runs and prints what
+the page shows, links lead somewhere, every NPU_ variable the code reads is documented.
+
+docs/adding_a_design.md has a test of its own (test_designs_docs.py).
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("*/*/README.md"))]
+
+
+def blocks(page: str, language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / page).read_text(), re.DOTALL)
+
+
+def test_readme_example_is_ten_lines_and_runs(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("NPU_DEVICE", "NPU_ARITHMETIC"):
+        monkeypatch.delenv(name, raising=False)
+    (code,) = blocks("README.md", "python")
+    assert code.count("\n") == 10
+    names: dict[str, object] = {}
+    exec(code, names)
+    device, error, stats = capsys.readouterr().out.splitlines()
+    assert f"# {device}\n" in code
+    # 500 products of normal numbers, both factors rounded to 2^-9 relative: standard deviation
+    # sqrt(2 * 500) * 0.42 * 2^-8; eight of them for the largest of 210000.
+    assert 0 < float(error) < 8 * 1000**0.5 * 0.42 * 2**-8
+    assert stats.startswith("Stats(configuration_loads=")
+
+
+def test_command_stream_page_prints_what_it_shows(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = blocks("docs/command_stream.md", "python")
+    exec(code, {})
+    printed = capsys.readouterr().out.rstrip("\n")
+    assert f"```\n{printed}\n```" in (ROOT / "docs/command_stream.md").read_text()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_to_files(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert target.startswith("http") or (page.parent / target).exists(), target
+
+
+def test_environment_variables_are_documented() -> None:
+    sources = [*ROOT.glob("python/**/*.py"), *ROOT.glob("backend/**/*.cpp")]
+    pattern = re.compile(r"(?:getenv\(|environ\.get\(|environ\[)\"(NPU_\w+)\"")
+    read = {name for path in sources for name in pattern.findall(path.read_text())}
+    table = (ROOT / "docs/architecture.md").read_text()
+    assert len(read) >= 5
+    assert {name for name in read if f"| `{name}` |" not in table} == set()
