@@ -2,6 +2,7 @@
 #include "ops/gemm_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <limits>
 #include <string>
@@ -15,8 +16,10 @@ namespace npu::ops {
 
 namespace {
 
-constexpr int kInFlight = 5;  // output rounds in flight per shim tile: 3 x 5 of its 16 BDs
-constexpr int kArgumentA = 0, kArgumentB = 1, kArgumentC = 2;
+// Output rounds in flight per shim tile, of whose 16 BDs 15 are used: 3 a round, 5 with tails.
+constexpr int kInFlight = 5, kInFlightWithTails = 3;
+constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
+constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
 constexpr uint32_t kAxCache = 2;  // NoC upsizing, as mlir-aie's runtime sequences set it
 // Packet id of a shim tile's task-complete tokens, as mlir-aie numbers row 0.
 constexpr uint32_t kShimControllerId = 15;
@@ -28,43 +31,57 @@ class GemmStream {
         model_(arch::device_model(configuration.generation)),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        builder_(configuration.generation, model_.columns) {}
+        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight),
+        builder_(configuration.generation, model_.columns) {
+    for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(port("A", r));
+    for (int64_t c = 0; c < tile_.columns; ++c) {
+      b_ports_.push_back(port("B", c));
+      c_ports_.push_back(port("C", c));
+    }
+  }
 
   std::vector<uint32_t> build() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
     write_parameters(rounds);
     route_tokens();
+    const int64_t in_flight = problem_.overlap ? ring_ : 1;
     for (int64_t round = 0; round < rounds; ++round) {
-      if (round >= kInFlight) wait_for_c();
+      if (round >= in_flight) wait_for_c();
       push_round(round);
     }
-    for (int64_t i = 0; i < std::min<int64_t>(rounds, kInFlight); ++i) wait_for_c();
+    for (int64_t i = 0; i < std::min(rounds, in_flight); ++i) wait_for_c();
     return builder_.finish();
   }
 
  private:
-  // Loop bounds of the workers, then the lock that lets them read these.
-  void write_parameters(int64_t rounds) {
-    for (const Configuration::Rtp& rtp : configuration_.rtps) {
-      if (rtp.name != "k_tiles" && rtp.name != "tiles") {
-        fail(ErrorKind::kFormat,
-             "[build_gemm_stream] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles and "
-             "tiles: lower the design again",
-             configuration_.name.c_str(), rtp.name.c_str());
-      }
-      const int64_t value = rtp.name == "k_tiles" ? problem_.k / tile_.k : rounds;
-      builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
-                     loop_bound(rtp.name, value));
-    }
-    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
-    for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
-      const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
-      builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
-    }
+  using Port = Configuration::Port;
+
+  // One transfer of a shim channel: where from or to, and how.
+  struct Piece {
+    uint32_t argument;
+    int64_t offset;  // bytes
+    arch::Bd bd;
+  };
+
+  bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
+
+  const Port* port(const char* kind, int64_t index) const {
+    return &configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
   }
 
-  // Workers read their bounds as int32.
-  static uint32_t loop_bound(const std::string& name, int64_t value) {
+  // The value of an RTP; workers read an int32.
+  uint32_t parameter(const std::string& name, int64_t rounds) const {
+    int64_t value = rounds;
+    if (name == "k_tiles") {
+      value = problem_.k / tile_.k;
+    } else if (name == "shift") {
+      value = problem_.shift;
+    } else if (name != "tiles") {
+      fail(ErrorKind::kFormat,
+           "[build_gemm_stream] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
+           "and shift: lower the design again",
+           configuration_.name.c_str(), name.c_str());
+    }
     if (value > std::numeric_limits<int32_t>::max()) {
       fail(ErrorKind::kOutOfRange,
            "[build_gemm_stream] %s = %lld does not fit an int32; split the problem", name.c_str(),
@@ -73,47 +90,100 @@ class GemmStream {
     return static_cast<uint32_t>(value);
   }
 
+  // Loop bounds and shift of the workers, then the lock that lets them read these.
+  void write_parameters(int64_t rounds) {
+    for (const Configuration::Rtp& rtp : configuration_.rtps) {
+      builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
+                     parameter(rtp.name, rounds));
+    }
+    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
+    for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
+      const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
+      builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
+    }
+  }
+
   // Tokens travel as packets under the shim tile's controller id.
   void route_tokens() {
-    for (int64_t c = 0; c < tile_.columns; ++c) {
-      const auto& port = configuration_.port(strf("C%d", static_cast<int>(c)));
-      builder_.mask_write(arch::tile_address(port.col, 0,
-                                             arch::channel_control(arch::TileKind::kShim,
-                                                                   port.direction, port.channel)),
-                          kShimControllerId << 8, 0x1F00);
+    for (const Port* p : c_ports_) {
+      const uint32_t control =
+          arch::channel_control(arch::TileKind::kShim, p->direction, p->channel);
+      builder_.mask_write(arch::tile_address(p->col, 0, control), kShimControllerId << 8, 0x1F00);
     }
   }
 
   void wait_for_c() {
-    const auto& port = configuration_.port("C0");
+    const Port& port = *c_ports_[0];
     builder_.sync(port.col, 0, port.direction, port.channel, static_cast<int>(tile_.columns));
   }
 
   void push_round(int64_t round) {
     const int64_t across = problem_.n / tile_.native_n();
-    const int64_t row_block = round / across, col_block = round % across;
-    const int slot = static_cast<int>(round % kInFlight);
-    for (int64_t c = 0; c < tile_.columns; ++c) {
-      const int64_t panel = col_block * tile_.columns + c;
-      transfer("C", c, 2 * kInFlight + slot, kArgumentC, c_bd(),
-               (row_block * tile_.native_m() * problem_.n + panel * tile_.n) * tile_.c_bytes, true);
-      const int64_t b_offset =
-          problem_.b_layout == BLayout::kPanels ? panel * problem_.k * tile_.n : panel * tile_.n;
-      transfer("B", c, kInFlight + slot, kArgumentB, b_bd(), b_offset * tile_.a_bytes, false);
+    const int64_t row = round / across * tile_.native_m();
+    const int64_t block = round % across * tile_.native_n();
+    // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
+    const int slot = static_cast<int>(round % ring_), kinds = ring_ == kInFlight ? 1 : 2;
+    for (size_t c = 0; c < c_ports_.size(); ++c) {
+      const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
+      push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
+      push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
     }
-    for (int64_t r = 0; r < tile_.rows; ++r) {
-      const int64_t row = row_block * tile_.native_m() + r * tile_.m;
-      transfer("A", r, slot, kArgumentA, a_bd(), row * problem_.k * tile_.a_bytes, false);
+    for (size_t r = 0; r < a_ports_.size(); ++r) {
+      push(*a_ports_[r], a_pieces(row + static_cast<int64_t>(r) * tile_.m), slot, false);
     }
+  }
+
+  std::vector<Piece> a_pieces(int64_t row) const {
+    return pieces(problem_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
+  }
+
+  std::vector<Piece> b_pieces(int64_t col) const {
+    return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+  }
+
+  // A tile row of A or a panel of B, `count` rows or columns from `first`. `contiguous`: neighbours
+  // along K are neighbours in the matrix.
+  std::vector<Piece> pieces(const GemmFeed& feed, const std::array<uint32_t, 3>& arguments,
+                            int64_t count, int64_t first, bool contiguous) const {
+    const int64_t size = tile_.a_bytes;
+    if (first >= feed.direct) {
+      const int64_t offset = (first - feed.direct) * problem_.k * size;
+      return {{arguments[1], offset, shim_bd(count * problem_.k * size)}};
+    }
+    const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
+    std::vector<Piece> out{
+        {arguments[0], offset, contiguous ? along_k(count, feed) : across_k(count, feed)}};
+    if (has_tail(feed)) {
+      const int64_t rest = problem_.k - feed.depth;
+      out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
+    }
+    return out;
+  }
+
+  // The (rows * m, n) block of C that one column of cores produces; `block`: first column of all.
+  Piece c_piece(int64_t row, int64_t block, int64_t col) const {
+    const bool below = row >= problem_.c_rows, direct = !below && block < problem_.c_cols;
+    const int64_t right = problem_.n - problem_.c_cols;
+    int64_t offset = row * problem_.c_stride + col, stride = problem_.c_stride;
+    if (below) {
+      offset = (row - problem_.c_rows) * problem_.n + col;
+      stride = problem_.n;
+    } else if (!direct) {
+      offset = (problem_.m - problem_.c_rows) * problem_.n + row * right + col - problem_.c_cols;
+      stride = right;
+    }
+    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
+    set_rows(bd, tile_.n * tile_.c_bytes, stride * tile_.c_bytes);
+    return {direct ? kC : kCPacked, offset * tile_.c_bytes, bd};
   }
 
   static uint32_t words(int64_t bytes) {
     assert(bytes % 4 == 0);
     if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
       fail(ErrorKind::kOutOfRange,
-           "[build_gemm_stream] a transfer or stride of %lld bytes; a shim BD counts 32-bit words "
-           "in 32 bits: split the problem along K",
-           static_cast<long long>(bytes));
+           "[build_gemm_stream] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
+           "smaller K",
+           static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
     }
     return static_cast<uint32_t>(bytes / 4);
   }
@@ -126,84 +196,82 @@ class GemmStream {
     return bd;
   }
 
-  // Rows of `row_bytes` bytes, `stride_bytes` apart.
-  static void set_rows(arch::Bd& bd, int64_t row_bytes, int64_t rows, int64_t stride_bytes) {
+  // Rows of `row_bytes` bytes, `stride_bytes` apart, as many as the transfer's length asks for.
+  static void set_rows(arch::Bd& bd, int64_t row_bytes, int64_t stride_bytes) {
     bd.wrap[0] = words(row_bytes);
-    bd.wrap[1] = static_cast<uint32_t>(rows);
     bd.step[1] = words(stride_bytes);
   }
 
-  // m rows of A, as K/k tiles of (m, k).
-  arch::Bd a_bd() const {
-    arch::Bd bd = shim_bd(tile_.m * problem_.k * tile_.a_bytes);
-    if (problem_.a_layout == ALayout::kTiles || problem_.k == tile_.k) return bd;  // contiguous
-    set_rows(bd, tile_.k * tile_.a_bytes, tile_.m, problem_.k * tile_.a_bytes);
-    bd.step[2] = words(tile_.k * tile_.a_bytes);
+  // `rows` rows of `depth` elements as tiles of (rows, k_mt).
+  arch::Bd along_k(int64_t rows, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(rows * feed.depth * tile_.a_bytes);
+    if (feed.stride == tile_.k_mt) return bd;  // contiguous
+    set_rows(bd, tile_.k_mt * tile_.a_bytes, feed.stride * tile_.a_bytes);
+    bd.wrap[1] = static_cast<uint32_t>(rows);
+    bd.step[2] = words(tile_.k_mt * tile_.a_bytes);
     return bd;
   }
 
-  // n columns of B, as K/k tiles of (k, n).
-  arch::Bd b_bd() const {
-    arch::Bd bd = shim_bd(problem_.k * tile_.n * tile_.a_bytes);
-    if (problem_.b_layout == BLayout::kPanels) return bd;
-    set_rows(bd, tile_.n * tile_.a_bytes, tile_.k, problem_.n * tile_.a_bytes);
-    bd.step[2] = words(tile_.k * problem_.n * tile_.a_bytes);
+  // `depth` rows of `cols` elements, which are tiles of (k, cols).
+  arch::Bd across_k(int64_t cols, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(cols * feed.depth * tile_.a_bytes);
+    set_rows(bd, cols * tile_.a_bytes, feed.stride * tile_.a_bytes);
     return bd;
   }
 
-  // The (rows * m, n) block of C that one column of cores produces.
-  arch::Bd c_bd() const {
-    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
-    set_rows(bd, tile_.n * tile_.c_bytes, tile_.native_m(), problem_.n * tile_.c_bytes);
-    return bd;
-  }
-
-  void transfer(const char* kind, int64_t index, int bd_id, int argument, const arch::Bd& bd,
-                int64_t offset, bool token) {
-    const auto& port = configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
-    const std::vector<uint32_t> encoded = arch::encode_bd(arch::TileKind::kShim, bd);
-    const uint32_t base =
-        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(bd_id);
-    const uint32_t address = arch::tile_address(port.col, 0, base);
-    builder_.block_write(address, encoded);
-    builder_.address_patch(address + 4, static_cast<uint32_t>(argument),
-                           static_cast<uint64_t>(offset));
-    builder_.write(
-        arch::tile_address(
-            port.col, 0, arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel)),
-        static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
+  // Writes the pieces' BDs, chained, from `bd_id` on in steps of the ring, and queues the first.
+  void push(const Port& port, const std::vector<Piece>& pieces, int bd_id, bool token) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const int id = bd_id + static_cast<int>(i) * ring_;
+      arch::Bd bd = pieces[i].bd;
+      bd.use_next = i + 1 < pieces.size();
+      bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
+      const uint32_t base =
+          arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
+      const uint32_t address = arch::tile_address(port.col, 0, base);
+      builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
+      builder_.address_patch(address + 4, pieces[i].argument,
+                             static_cast<uint64_t>(pieces[i].offset));
+    }
+    const uint32_t queue = arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel);
+    builder_.write(arch::tile_address(port.col, 0, queue),
+                   static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
   }
 
   const Configuration& configuration_;
   const arch::DeviceModel& model_;
   GemmTile tile_;
   GemmProblem problem_;
+  int ring_;  // rounds in flight
   stream::Builder builder_;
+  std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 
 }  // namespace
 
 GemmTile GemmTile::of(const Configuration& configuration) {
-  const auto param = [&](const char* name, int64_t most) {
+  const auto param = [&](const char* name, int64_t least, int64_t most) {
     const int64_t value = configuration.param(name);
-    if (value < 1 || value > most) {
+    if (value < least || value > most) {
       fail(ErrorKind::kFormat,
-           "[GemmTile::of] configuration \"%s\" has %s = %lld, must be 1..%lld; lower the design "
-           "again",
+           "[GemmTile::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+           "design again",
            configuration.name.c_str(), name, static_cast<long long>(value),
-           static_cast<long long>(most));
+           static_cast<long long>(least), static_cast<long long>(most));
     }
     return value;
   };
   constexpr int64_t kMostTile = 1 << 16;  // more elements than a core's memory has bytes
   GemmTile tile;
-  tile.m = param("tile_m", kMostTile);
-  tile.k = param("tile_k", kMostTile);
-  tile.n = param("tile_n", kMostTile);
-  tile.rows = param("rows", arch::kCoreRows);
-  tile.columns = param("columns", arch::device_model(configuration.generation).columns);
-  tile.a_bytes = param("a_bytes", 4);
-  tile.c_bytes = param("c_bytes", 4);
+  tile.m = param("tile_m", 1, kMostTile);
+  tile.k = param("tile_k", 1, kMostTile);
+  tile.n = param("tile_n", 1, kMostTile);
+  tile.k_mt = param("k_mt", tile.k, kMostTile);
+  tile.b_columns = param("b_layout", 0, 1) == 1;
+  tile.rows = param("rows", 1, arch::kCoreRows);
+  tile.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
+  tile.a_bytes = param("a_bytes", 1, 4);
+  tile.c_bytes = param("c_bytes", 1, 4);
   for (const int64_t row_bytes :
        {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
     if (row_bytes % 4 == 0) continue;
@@ -212,19 +280,46 @@ GemmTile GemmTile::of(const Configuration& configuration) {
          "4: use another tile",
          configuration.name.c_str(), static_cast<long long>(row_bytes));
   }
+  if (tile.k_mt % tile.k != 0) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has k_mt = %lld and tile_k = %lld; it must be a "
+         "multiple: lower the design again",
+         configuration.name.c_str(), static_cast<long long>(tile.k_mt),
+         static_cast<long long>(tile.k));
+  }
   return tile;
 }
 
-bool row_major_b_fits(const GemmTile& tile, int64_t n) {
-  const int64_t step = tile.k * n * tile.a_bytes / 4;  // between k tiles, words
-  return step <= static_cast<int64_t>(arch::tile_model(arch::TileKind::kShim).max_step);
+GemmProblem GemmProblem::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n) {
+  GemmProblem problem{m, k, n};
+  problem.a = {m, k, k};
+  problem.b = {n, k, tile.b_columns ? k : n};
+  problem.c_rows = m;
+  problem.c_cols = problem.c_stride = n;
+  return problem;
+}
+
+bool row_step_fits(int64_t row_bytes) {
+  return row_bytes / 4 <= static_cast<int64_t>(arch::tile_model(arch::TileKind::kShim).max_step);
 }
 
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
-  if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.k) ||
+  const int64_t most = std::max({problem.m, problem.k, problem.n});
+  const int64_t product =
+      most > kMaxSize
+          ? 0
+          : std::max({problem.m * problem.k, problem.k * problem.n, problem.m * problem.n});
+  if (most > kMaxSize || product > kMaxElements) {
+    fail(ErrorKind::kOutOfRange,
+         "[build_gemm_stream] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
+         "problem",
+         static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+         static_cast<long long>(problem.n));
+  }
+  if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.native_k()) ||
       !fits(problem.n, tile.native_n())) {
     fail(
         ErrorKind::kShape,
@@ -232,8 +327,12 @@ std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
         "%lld, %lld of configuration \"%s\"",
         static_cast<long long>(problem.m), static_cast<long long>(problem.k),
         static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
-        static_cast<long long>(tile.k), static_cast<long long>(tile.native_n()),
+        static_cast<long long>(tile.native_k()), static_cast<long long>(tile.native_n()),
         configuration.name.c_str());
+  }
+  if (problem.shift < 0 || problem.shift > kMaxShift) {
+    fail(ErrorKind::kOutOfRange, "[build_gemm_stream] shift is %d; use 0 to %d", problem.shift,
+         kMaxShift);
   }
   return GemmStream(configuration, problem).build();
 }

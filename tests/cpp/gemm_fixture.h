@@ -16,18 +16,19 @@
 namespace npu::test {
 
 // Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
-// does not matter here.
-inline Configuration small_configuration() {
+// does not matter here. k_mt and layout as in the design's parameters.
+inline Configuration small_configuration(int k_mt = 8, bool b_columns = false) {
   std::string text =
       "npu-config 1\nname small\ngeneration npu1\n"
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\n";
+      "param a_bytes 2\nparam c_bytes 4\nparam a_type 1\nparam c_type 0\n";
+  text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
   for (int c = 0; c < 2; ++c) {
     text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
     for (int row = 2; row < 4; ++row) {
-      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\nrtplock %d %d 8\n", c, row, c,
-                   row, c, row);
+      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\n", c, row, c, row);
+      text += strf("rtp shift %d %d 1032\nrtplock %d %d 8\n", c, row, c, row);
     }
   }
   stream::Builder empty(arch::Generation::kNpu1, 4);
@@ -50,6 +51,18 @@ inline std::vector<uint64_t> visited(const arch::Bd& bd, uint64_t base) {
     offsets.push_back(base + 4 * (i0 * bd.step[0] + i1 * bd.step[1] + i2 * bd.step[2]));
   }
   return offsets;
+}
+
+// The kind of matrix (0 = A, 1 = B, 2 = C) behind an argument of a GEMM stream.
+inline int matrix_of(uint32_t argument) {
+  constexpr int kKinds[] = {0, 1, 2, 0, 1, 2, 0, 1};
+  return argument < 8 ? kKinds[argument] : -1;
+}
+
+// The byte offset of an address patch without the aperture folded into late arguments.
+inline uint64_t unfolded(uint32_t argument, uint64_t offset) {
+  return argument >= static_cast<uint32_t>(arch::kFirstFoldedArgument) ? offset - arch::kDdrAperture
+                                                                       : offset;
 }
 
 }  // namespace npu::test

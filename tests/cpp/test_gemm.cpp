@@ -43,7 +43,8 @@ class StubBuffer final : public Buffer {
 
 class StubDevice final : public Device {
  public:
-  explicit StubDevice(bool host_memory) : host_memory_(host_memory) {}
+  StubDevice(bool host_memory, int64_t k_mt, bool b_columns)
+      : host_memory_(host_memory), k_mt_(k_mt), b_columns_(b_columns) {}
   DeviceInfo info() const override { return {"stub", arch::Generation::kNpu1, 4, 1e9, true, ""}; }
   DeviceCounters counters() const override { return {}; }
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
@@ -67,9 +68,9 @@ class StubDevice final : public Device {
   int submissions = 0;
 
  private:
-  using Offsets = std::vector<uint64_t>;
+  using Places = std::vector<std::pair<uint32_t, uint64_t>>;  // argument, byte offset
 
-  // Byte offsets of every transfer, by argument and column.
+  // What every transfer visits, by matrix and column; chained BDs are one transfer.
   void collect(std::span<const uint32_t> words) {
     transfers_ = {};
     core_writes_.clear();
@@ -81,13 +82,23 @@ class StubDevice final : public Device {
       if (op.opcode == stream::Opcode::kBlockWrite) {
         bds[address].first = arch::decode_bd(arch::TileKind::kShim, op.data);
       } else if (op.opcode == stream::Opcode::kAddressPatch) {
-        bds[address - 4].second = op.argument_offset;
+        bds[address - 4].second = test::unfolded(op.argument, op.argument_offset);
         arguments[address - 4] = op.argument;
       } else if (op.opcode == stream::Opcode::kWrite && arch::address_row(address) == 0) {
         const int col = arch::address_col(address);
-        const uint32_t bd = arch::tile_address(col, 0, 0x1D000 + 0x20 * (op.value & 0xF));
-        transfers_[arguments.at(bd)][static_cast<size_t>(col)].push_back(
-            test::visited(bds.at(bd).first, bds.at(bd).second));
+        const auto at = [&](uint32_t id) {
+          return arch::tile_address(col, 0, 0x1D000 + 0x20 * id);
+        };
+        Places places;
+        uint32_t bd = at(op.value & 0xF);
+        const int matrix = test::matrix_of(arguments.at(bd));
+        for (bool more = true; more; bd = at(bds.at(bd).first.next_bd)) {
+          for (const uint64_t offset : test::visited(bds.at(bd).first, bds.at(bd).second)) {
+            places.push_back({arguments.at(bd), offset});
+          }
+          more = bds.at(bd).first.use_next;
+        }
+        transfers_[static_cast<size_t>(matrix)][static_cast<size_t>(col)].push_back(places);
       } else if (op.opcode == stream::Opcode::kWrite) {
         core_writes_[{address >> arch::kRowShift, arch::address_offset(address)}] = op.value;
       }
@@ -96,60 +107,69 @@ class StubDevice final : public Device {
 
   // Every core is told the bounds of its loops, then let go by lock 8.
   void check_parameters(size_t rounds, size_t k_tiles) const {
-    CHECK(core_writes_.size() == 3 * kRows * kColumns);
+    CHECK(core_writes_.size() == 4 * kRows * kColumns);
     for (uint32_t col = 0; col < kColumns; ++col) {
       for (uint32_t row = 2; row < 2 + kRows; ++row) {
         const uint32_t tile =
             arch::tile_address(static_cast<int>(col), static_cast<int>(row), 0) >> arch::kRowShift;
         CHECK(core_writes_.at({tile, 1024}) == k_tiles);
         CHECK(core_writes_.at({tile, 1028}) == rounds);
+        CHECK(core_writes_.at({tile, 1032}) == 0);
         CHECK(core_writes_.at({tile, 0x1F080}) == 1);
       }
     }
   }
 
-  static std::byte* word(const BufferView& buffer, uint64_t offset) {
-    REQUIRE(offset % 4 == 0);
-    REQUIRE(offset + 4 <= buffer.bytes);
-    return buffer.data + offset;
+  static std::byte* word(std::span<const BufferView> buffers,
+                         const std::pair<uint32_t, uint64_t>& place) {
+    const BufferView& buffer = buffers[place.first];
+    REQUIRE(place.second % 4 == 0);
+    REQUIRE(place.second + 4 <= buffer.bytes);
+    return buffer.data + place.second;
   }
 
-  static std::vector<float> gather(const BufferView& buffer, const Offsets& offsets) {
+  static std::vector<float> gather(std::span<const BufferView> buffers, const Places& places) {
     std::vector<float> out;
-    for (const uint64_t offset : offsets) {
+    for (const auto& place : places) {
       uint16_t pair[2];
-      std::memcpy(pair, word(buffer, offset), 4);
+      std::memcpy(pair, word(buffers, place), 4);
       out.insert(out.end(), {widen(pair[0]), widen(pair[1])});
     }
     return out;
   }
 
+  // Where element (row, k) of tiles of (4, k_mt) lies in a transfer.
+  size_t along_k(int64_t row, int64_t k) const {
+    return static_cast<size_t>(k / k_mt_ * kM * k_mt_ + row * k_mt_ + k % k_mt_);
+  }
+
   void compute(size_t round, size_t column, std::span<const BufferView> buffers) {
-    const std::vector<float> b = gather(buffers[1], transfers_[1][column][round]);
-    const Offsets& c = transfers_[2][column][round];
-    REQUIRE(buffers[2].writable);
+    const std::vector<float> b = gather(buffers, transfers_[1][column][round]);
+    const Places& c = transfers_[2][column][round];
     for (int64_t row = 0; row < kRows; ++row) {
-      const std::vector<float> a =
-          gather(buffers[0], transfers_[0][static_cast<size_t>(row)][round]);
+      const std::vector<float> a = gather(buffers, transfers_[0][static_cast<size_t>(row)][round]);
       REQUIRE(a.size() / kM == b.size() / kN);
       for (int64_t i = 0; i < kM; ++i) {
         for (int64_t j = 0; j < kN; ++j) {
           double sum = 0;
           for (int64_t k = 0; k < static_cast<int64_t>(b.size()) / kN; ++k) {
-            const int64_t at = k / kK * kM * kK + i * kK + k % kK;
-            sum += double{a[static_cast<size_t>(at)]} * b[static_cast<size_t>(k * kN + j)];
+            const size_t b_at = b_columns_ ? along_k(j, k) : static_cast<size_t>(k * kN + j);
+            sum += double{a[along_k(i, k)]} * b[b_at];
           }
           const float narrow = static_cast<float>(sum);
           const size_t index = static_cast<size_t>((row * kM + i) * kN + j);
-          std::memcpy(word(buffers[2], c[index]), &narrow, 4);
+          REQUIRE(buffers[c[index].first].writable);
+          std::memcpy(word(buffers, c[index]), &narrow, 4);
         }
       }
     }
   }
 
   bool host_memory_;
+  int64_t k_mt_;
+  bool b_columns_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> core_writes_;  // (tile, offset) -> value
-  std::array<std::array<std::vector<Offsets>, kColumns>, 3> transfers_;
+  std::array<std::array<std::vector<Places>, kColumns>, 3> transfers_;
 };
 
 // A matrix of small integers laid out with given strides in a buffer of its own.
@@ -160,7 +180,7 @@ struct Matrix {
   int64_t seed = 0;
 };
 
-enum class Layout { kDense, kTransposed, kStrided, kReversed, kOddAddress };
+enum class Layout { kDense, kTransposed, kStrided, kReversed, kOddAddress, kGaps };
 
 Matrix matrix(int64_t rows, int64_t cols, ElementType type, Layout layout, int64_t seed) {
   Matrix out;
@@ -170,6 +190,7 @@ Matrix matrix(int64_t rows, int64_t cols, ElementType type, Layout layout, int64
   v = {nullptr, type, rows, cols, cols, 1};
   int64_t first = 0;  // elements
   if (layout == Layout::kTransposed) v.row_stride = 1, v.col_stride = rows;
+  if (layout == Layout::kGaps) v.row_stride = cols + 2 + cols % 2;  // whole words apart
   if (layout == Layout::kStrided) v.row_stride = 6 * cols, v.col_stride = 3;
   if (layout == Layout::kReversed) {
     v.row_stride = -cols, v.col_stride = -1;
@@ -201,8 +222,10 @@ void check_product(const Matrix& a, const Matrix& b, std::span<const float> c) {
   }
 }
 
-std::shared_ptr<ops::SharedDevice> stub(bool host_memory) {
-  return std::make_shared<ops::SharedDevice>(std::make_unique<StubDevice>(host_memory));
+std::shared_ptr<ops::SharedDevice> stub(bool host_memory, int64_t k_mt = kK,
+                                        bool b_columns = false) {
+  return std::make_shared<ops::SharedDevice>(
+      std::make_unique<StubDevice>(host_memory, k_mt, b_columns));
 }
 
 }  // namespace
@@ -213,21 +236,26 @@ TEST_CASE("gemm: any sizes, layouts and block limits give the product") {
     return std::uniform_int_distribution<int64_t>(low, high)(random);
   };
   for (int i = 0; i < 400; ++i) {
-    // Half of the sizes are multiples of the native ones, which direct operands need.
+    // Half of the sizes are multiples of the native ones, which operands wholly in place need.
     const bool native = i % 2 == 0;
     const int64_t m = native ? 8 * pick(1, 5) : pick(1, 40);
     const int64_t k = native ? 8 * pick(1, 4) : pick(1, 33);
     const int64_t n = native ? 8 * pick(1, 6) : pick(1, 45);
-    const auto layout = [&] { return static_cast<Layout>(native && i % 4 ? 0 : pick(0, 4)); };
+    const auto layout = [&] { return static_cast<Layout>(native && i % 4 ? 0 : pick(0, 5)); };
     const auto type = [&] { return pick(0, 2) ? ElementType::kBf16 : ElementType::kF32; };
     const Matrix a = matrix(m, k, type(), layout(), i), b = matrix(k, n, type(), layout(), i + 1);
     const ops::GemmLimits limits{pick(1, 6), pick(0, 3) * 11};
+    const int k_mt = static_cast<int>(kK * pick(1, 2));
+    const bool b_columns = pick(0, 1) != 0;
+    CAPTURE(k_mt);
+    CAPTURE(b_columns);
     CAPTURE(m);
     CAPTURE(k);
     CAPTURE(n);
     CAPTURE(limits.rounds);
     CAPTURE(limits.columns);
-    ops::Gemm gemm(stub(pick(0, 3) != 0), test::small_configuration(), limits);
+    ops::Gemm gemm(stub(pick(0, 3) != 0, k_mt, b_columns),
+                   test::small_configuration(k_mt, b_columns), limits);
     std::vector<float> c(static_cast<size_t>(m * n + 1), 12345.0F);
     gemm.run(a.view, b.view, reinterpret_cast<std::byte*>(c.data()));
     check_product(a, b, c);

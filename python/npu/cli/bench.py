@@ -45,6 +45,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     gemm.add_argument(
         "--dtype", choices=("bfloat16", "int8"), default="bfloat16", help="operands (%(default)s)"
     )
+    gemm.add_argument(
+        "--ragged",
+        action="store_true",
+        help="compare packing the edges only with packing whole operands, instead of NumPy",
+    )
     parser.add_argument(
         "--repeats",
         type=common.positive,
@@ -57,8 +62,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.what == "gemm":
-        from npu.cli import bench_gemm
+        from npu.cli import bench_gemm, bench_ragged
 
+        if arguments.ragged:
+            return bench_ragged.run(arguments)
         return bench_gemm.run(arguments)
     from npu.cli import bench_model
 
