@@ -158,11 +158,15 @@ class Design:
         return fifo
 
     def forward(self, source: ObjectFifo, sink: ObjectFifo) -> None:
-        """At the memtile where `source` ends and `sink` begins, pass each object on."""
-        if source.bytes != sink.bytes:
+        """At the memtile where `source` ends and `sink` begins, pass each object on.
+
+        An object of `source` may be several of `sink`, sent one after the other; `to_stream` of
+        `sink` then orders the whole of it.
+        """
+        if source.bytes % sink.bytes:
             raise self._error(
                 f'forward "{source.name}" ({source.bytes} B) to "{sink.name}" ({sink.bytes} B): '
-                "objects must have the same size"
+                "objects must have the same size, or the first be a whole number of the second"
             )
         self._link("forward", sink.producer, (source,), (sink,), (0,))
 

@@ -2,52 +2,123 @@
 
 Each core computes m x n tiles of C. Core row r reads its A tiles (m x k) from one broadcast, core
 column c its B tiles (k x n) from another; C tiles of a column are joined in its memtile and leave
-row-major. Loop counts are RTPs, so one configuration serves every problem size. The mapping is the
-one of mlir-aie's whole_array example; see also Taka et al., arXiv 2512.13282.
+row-major. Memtiles take k_mt columns of A (and of a column-major B) at a time, so that reads of
+host memory are long runs. Loop counts and the output shift are RTPs: one configuration serves every
+problem size. The mapping is the one of Taka et al., arXiv 2512.13282, section 4.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from npu.errors import DesignError
 
 from .api import Design, ObjectFifo
-from .hardware import DTYPE_BYTES, FIRST_CORE_ROW
+from .hardware import DTYPE_BYTES, FIRST_CORE_ROW, STACK_BYTES, Tile, tile_limits
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
+from .worker import Kernel
 
 Tile3 = tuple[int, int, int]  # m, k, n
 
 ROWS = 4
-# Input and output element types -> design name; the kernels are matmul_<in>_<accumulator>.
+# Input and output element types -> design name; kernels are matmul_<in>_<type of the C tile>.
 PAIRS = {
     ("bfloat16", "float32"): "gemm_bf16_f32",
     ("bfloat16", "bfloat16"): "gemm_bf16_bf16",
     ("int8", "int32"): "gemm_i8_i32",
+    ("int8", "int16"): "gemm_i8_i16",
+    ("int8", "int8"): "gemm_i8_i8",
+    ("int16", "int32"): "gemm_i16_i32",
 }
-DEFAULT_TILE: dict[str, Tile3] = {"bfloat16": (64, 64, 64), "int8": (64, 128, 64)}
+DEFAULT_TILE: dict[str, Tile3] = {
+    "bfloat16": (64, 64, 64),
+    "int8": (64, 128, 64),
+    "int16": (64, 64, 64),
+}
 # r, s, t of aie::mmul: A tiles r x s, B tiles s x t.
 MMUL: dict[tuple[str, str], Tile3] = {
     ("npu1", "bfloat16"): (4, 8, 4),
     ("npu1", "int8"): (4, 8, 8),
+    ("npu1", "int16"): (4, 4, 4),
     ("npu2", "bfloat16"): (8, 8, 8),
     ("npu2", "int8"): (8, 8, 8),
+    ("npu2", "int16"): (4, 4, 8),
 }
+B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
+ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
+_SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
+_RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
 
 
-def design(generation: str, a_dtype: str, c_dtype: str, *, tile: Tile3 | None = None) -> Design:
-    """The GEMM design of a generation ("npu1", "npu2") and dtype pair; tile = (m, k, n) per core.
+@dataclass(frozen=True)
+class Options:
+    """Everything that distinguishes one GEMM configuration from another, checked."""
 
-    Raises DesignError for an unknown pair or a tile that the cores cannot hold or compute.
-    """
-    name = PAIRS.get((a_dtype, c_dtype))
-    if name is None or (generation, a_dtype) not in MMUL:
+    generation: str
+    a_dtype: str
+    c_dtype: str
+    tile: Tile3
+    k_mt: int  # columns of A (rows of a column-major B) per memtile object
+    b_layout: str
+    c_buffers: int
+    c_l2_buffers: int
+    accumulate: str
+
+    @property
+    def narrows(self) -> bool:
+        """Whether C has fewer bits than the products are accumulated in."""
+        return DTYPE_BYTES[self.c_dtype] < 4
+
+    @property
+    def wide_dtype(self) -> str:
+        """What the multiplier accumulates in."""
+        return "float32" if self.a_dtype == "bfloat16" else "int32"
+
+    @property
+    def sum_dtype(self) -> str:
+        """Element type of the tile that partial sums are kept in between k steps."""
+        return self.wide_dtype if self.accumulate == "wide" else self.c_dtype
+
+    @property
+    def name(self) -> str:
+        base = PAIRS[self.a_dtype, self.c_dtype]
+        base += "_bcol" if self.b_layout == "col" else ""
+        return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
+
+    @property
+    def has_shift(self) -> bool:
+        return self.narrows and self.wide_dtype == "int32"
+
+
+def options(
+    generation: str,
+    a_dtype: str,
+    c_dtype: str,
+    *,
+    tile: Tile3 | None = None,
+    k_mt: int | None = None,
+    b_layout: str = "row",
+    c_buffers: int = 1,
+    c_l2_buffers: int = 1,
+    accumulate: str = "wide",
+) -> Options:
+    """The checked options of a GEMM; arguments and errors as in `design`."""
+    if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
         pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
         raise DesignError(
             f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
             "npu1 and npu2"
         )
+    for label, value, allowed in (
+        ("b_layout", b_layout, B_LAYOUTS),
+        ("c_buffers", c_buffers, (1, 2)),
+        ("c_l2_buffers", c_l2_buffers, (1, 2)),
+        ("accumulate", accumulate, ACCUMULATE),
+    ):
+        if value not in allowed:
+            raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
     m, k, n = tile or DEFAULT_TILE[a_dtype]
     r, s, t = MMUL[generation, a_dtype]
     for label, size, unit in (("m", m, 2 * r), ("k", k, s), ("n", n, 2 * t)):
@@ -56,132 +127,259 @@ def design(generation: str, a_dtype: str, c_dtype: str, *, tile: Tile3 | None = 
                 f"[gemm] tile {label} = {size}: on {generation} with {a_dtype} it must be a "
                 f"multiple of {unit}"
             )
-    out = Design(name, generation, object_file="gemm.o")
-    stride = out.columns // ROWS
-    out.params = {
-        "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
-        "a_bytes": DTYPE_BYTES[a_dtype], "c_bytes": DTYPE_BYTES[c_dtype],
-        "a_columns_stride": stride, "r": r, "s": s, "t": t,
-    }  # fmt: skip
-    rows = [_feed_a(out, row, stride, a_dtype, (m, k), (r, s)) for row in range(ROWS)]
-    columns = [_feed_b(out, col, a_dtype, (k, n), (s, t)) for col in range(out.columns)]
-    for col in range(out.columns):
-        drains = _drain_c(out, col, c_dtype, (m, n), (r, t))
-        for row in range(ROWS):
-            _worker(out, col, row, rows[row], columns[col], drains[row], (m, k, n))
+    depth = k if k_mt is None else k_mt
+    if depth < k or depth % k:
+        raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
+    out = Options(
+        generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers, accumulate
+    )
+    _check_shim(out)
     return out
 
 
+def _check_shim(o: Options) -> None:
+    """Runs and row counts that the runtime streams put in shim BDs must fit the wrap fields."""
+    limit = tile_limits("shim").max_wrap
+    (m, k, n), a, c = o.tile, DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
+    runs = [("k_mt", o.k_mt, a), ("n (C)", n, c), ("m of 4 cores (C)", ROWS * m, 4)]
+    runs += [("n (B)", n, a), ("k (B)", k, 4)] if o.b_layout == "row" else [("n (B)", n, 4)]
+    for label, elements, size in runs:
+        if elements * size > 4 * limit:
+            raise DesignError(
+                f"[gemm] {label} = {elements}: a shim BD addresses at most {limit} words or rows "
+                f"per dimension, this needs {elements * size // 4}"
+            )
+
+
+def design(
+    generation: str,
+    a_dtype: str,
+    c_dtype: str,
+    *,
+    tile: Tile3 | None = None,
+    k_mt: int | None = None,
+    b_layout: str = "row",
+    c_buffers: int = 1,
+    c_l2_buffers: int = 1,
+    accumulate: str = "wide",
+) -> Design:
+    """The GEMM design of a generation ("npu1", "npu2") and dtype pair (PAIRS).
+
+    tile: (m, k, n) per core. k_mt: columns of A that a memtile holds at a time, a multiple of k
+    (default k). b_layout: "row" for B as (K, N) row-major, "col" for column-major, that is (N, K)
+    row-major. c_buffers: C tiles per core; c_l2_buffers: joined C tiles per memtile.
+    accumulate, for C narrower than 32 bits: "wide" keeps sums in an int32/float32 tile and narrows once; "narrow"
+    keeps them in C's type, rounded and saturated at every k step, as the published designs do,
+    which leaves room for larger tiles.
+    Raises DesignError for an unknown pair or a tile that the cores cannot hold or compute.
+    """
+    return _build(
+        options(
+            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
+            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
+        )
+    )  # fmt: skip
+
+
 def configuration(
-    generation: str, a_dtype: str, c_dtype: str, *, tile: Tile3 | None = None
+    generation: str,
+    a_dtype: str,
+    c_dtype: str,
+    *,
+    tile: Tile3 | None = None,
+    k_mt: int | None = None,
+    b_layout: str = "row",
+    c_buffers: int = 1,
+    c_l2_buffers: int = 1,
+    accumulate: str = "wide",
 ) -> bytes:
-    """The serialised configuration (backend/configuration.h) of a GEMM design."""
-    return _configuration(generation, a_dtype, c_dtype, tile)
+    """The serialised configuration (backend/configuration.h) of a GEMM design, see `design`."""
+    return _configuration(
+        options(
+            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
+            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
+        )
+    )  # fmt: skip
 
 
 @cache
-def _configuration(generation: str, a_dtype: str, c_dtype: str, tile: Tile3 | None) -> bytes:
-    return lower_to_bytes(design(generation, a_dtype, c_dtype, tile=tile))
+def _configuration(o: Options) -> bytes:
+    return lower_to_bytes(_build(o))
 
 
-def mlir(generation: str, a_dtype: str, c_dtype: str, *, tile: Tile3 | None = None) -> str:
-    """A GEMM design as AIE-dialect MLIR."""
-    return lower_to_mlir(design(generation, a_dtype, c_dtype, tile=tile))
+def mlir(
+    generation: str,
+    a_dtype: str,
+    c_dtype: str,
+    *,
+    tile: Tile3 | None = None,
+    k_mt: int | None = None,
+    b_layout: str = "row",
+    c_buffers: int = 1,
+    c_l2_buffers: int = 1,
+    accumulate: str = "wide",
+) -> str:
+    """A GEMM design as AIE-dialect MLIR, see `design`."""
+    return lower_to_mlir(
+        design(
+            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
+            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
+        )
+    )  # fmt: skip
 
 
-def _feed_a(
-    out: Design, row: int, stride: int, dtype: str, tile: tuple[int, int], block: tuple[int, int]
-) -> ObjectFifo:
-    """A tiles for core row `row`: L3 -> L2 row-major, L2 -> L1 as [m/r][k/s][r][s]."""
-    (m, k), (r, s) = tile, block
-    col = row * stride
-    memtile = out.tile(col, 1)
-    outer = out.fifo(
-        f"A2_{row}", out.tile(col, 0), memtile, (m, k), dtype, port=f"A{row}", producer_channel=0
-    )
+def _build(o: Options) -> Design:
+    out = Design(o.name, o.generation, object_file="gemm.o")
+    stride = out.columns // ROWS
+    (m, k, n), (r, s, t) = o.tile, MMUL[o.generation, o.a_dtype]
+    out.params = {
+        "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
+        "a_bytes": DTYPE_BYTES[o.a_dtype], "c_bytes": DTYPE_BYTES[o.c_dtype],
+        "a_columns_stride": stride, "r": r, "s": s, "t": t, "k_mt": o.k_mt,
+        "b_layout": B_LAYOUTS.index(o.b_layout), "c_buffers": o.c_buffers,
+        "c_l2_buffers": o.c_l2_buffers,
+        "accumulate": ACCUMULATE.index(o.accumulate) if o.narrows else 0,
+    }  # fmt: skip
+    rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
+    feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row
+    columns = [feed_b(out, o, col) for col in range(out.columns)]
+    for col in range(out.columns):
+        drains = _drain_c(out, o, col)
+        for row in range(ROWS):
+            _worker(out, o, col, row, rows[row], columns[col], drains[row])
+    return out
+
+
+def _feed_a(out: Design, o: Options, row: int, stride: int) -> ObjectFifo:
+    """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
+    (m, _, _), (r, _, _) = o.tile, MMUL[o.generation, o.a_dtype]
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
-    blocks = [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
+    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0)
+
+
+def _feed_b_col(out: Design, o: Options, col: int) -> ObjectFifo:
+    """Column-major B tiles for core column `col`: [n/t][k/s][t][s] in L1, the mirror of A."""
+    (_, _, n), (_, _, t) = o.tile, MMUL[o.generation, o.a_dtype]
+    cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
+    return _feed_along_k(out, o, ("B", col), col, cores, (n, t), 1)
+
+
+def _feed_along_k(
+    out: Design,
+    o: Options,
+    name: tuple[str, int],
+    col: int,
+    cores: list[Tile],
+    rows: tuple[int, int],
+    channel: int,
+) -> ObjectFifo:
+    """A matrix whose rows run along K, through the memtile of `col` to `cores`; rows = (m, r).
+
+    L3 -> L2 brings (m, k_mt). With one tile in it, the memtile's four dimensions reach
+    [m/r][k/s][r][s] alone. Otherwise it takes five, so they are shared out (paper, section 4.3):
+    the memtile stores (m, k) tiles and sends each as m x s columns, whose r x s blocks lie
+    together, and the cores put the blocks in their places.
+    """
+    (m, r), k, s = rows, o.tile[1], MMUL[o.generation, o.a_dtype][1]
+    matrix, index = name
+    memtile = out.tile(col, 1)
+    tiles = o.k_mt // k
+    if tiles == 1:
+        partition, send = [], [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
+        place = []
+    else:
+        partition = [(m, k), (tiles, m * k), (k, 1)]
+        send = [(tiles, m * k), (k // s, s), (m, k), (s, 1)]
+        place = [(k // s, r * s), (m // r, r * k), (r * s, 1)]
+    outer = out.fifo(
+        f"{matrix}2_{index}", out.tile(col, 0), memtile, (m, o.k_mt), o.a_dtype,
+        from_stream=partition, port=f"{matrix}{index}", producer_channel=channel,
+    )  # fmt: skip
     inner = out.fifo(
-        f"A1_{row}", memtile, cores, (m, k), dtype, to_stream=blocks, consumer_channel=0
-    )
+        f"{matrix}1_{index}", memtile, cores, (m, k), o.a_dtype,
+        to_stream=send, from_stream=place, consumer_channel=channel,
+    )  # fmt: skip
     out.forward(outer, inner)
     return inner
 
 
-def _feed_b(
-    out: Design, col: int, dtype: str, tile: tuple[int, int], block: tuple[int, int]
-) -> ObjectFifo:
+def _feed_b_row(out: Design, o: Options, col: int) -> ObjectFifo:
     """B tiles for core column `col`: L3 -> L2 row-major, L2 -> L1 as [k/s][n/t][s][t]."""
-    (k, n), (s, t) = tile, block
+    (_, k, n), (_, s, t) = o.tile, MMUL[o.generation, o.a_dtype]
     memtile = out.tile(col, 1)
     outer = out.fifo(
-        f"B2_{col}", out.tile(col, 0), memtile, (k, n), dtype, port=f"B{col}", producer_channel=1
-    )
+        f"B2_{col}", out.tile(col, 0), memtile, (k, n), o.a_dtype,
+        port=f"B{col}", producer_channel=1,
+    )  # fmt: skip
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
     blocks = [(k // s, s * n), (n // t, t), (s, n), (t, 1)]
     inner = out.fifo(
-        f"B1_{col}", memtile, cores, (k, n), dtype, to_stream=blocks, consumer_channel=1
+        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, to_stream=blocks, consumer_channel=1
     )
     out.forward(outer, inner)
     return inner
 
 
-def _drain_c(
-    out: Design, col: int, dtype: str, tile: tuple[int, int], block: tuple[int, int]
-) -> list[ObjectFifo]:
+def _drain_c(out: Design, o: Options, col: int) -> list[ObjectFifo]:
     """C tiles of core column `col`, joined in L2 and sent to L3 as one row-major 4m x n tile."""
-    (m, n), (r, t) = tile, block
+    (m, _, n), (r, _, t) = o.tile, MMUL[o.generation, o.a_dtype]
     memtile = out.tile(col, 1)
     parts = [
         out.fifo(
-            f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, (m, n), dtype, depth=1
+            f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, (m, n), o.c_dtype,
+            depth=o.c_buffers,
         )
         for row in range(ROWS)
-    ]
+    ]  # fmt: skip
     rows = [(m // r, r * n), (r, t), (n // t, r * t), (t, 1)]
     joined = out.fifo(
-        f"C2_{col}",
-        memtile,
-        out.tile(col, 0),
-        (ROWS * m, n),
-        dtype,
-        to_stream=rows,
-        port=f"C{col}",
-        consumer_channel=0,
-    )
+        f"C2_{col}", memtile, out.tile(col, 0), (ROWS * m, n), o.c_dtype,
+        depth=o.c_l2_buffers, to_stream=rows, port=f"C{col}", consumer_channel=0,
+    )  # fmt: skip
     out.join(parts, joined)
     return parts
 
 
 def _worker(
-    out: Design, col: int, row: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo, tile: Tile3
+    out: Design, o: Options, col: int, row: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
 ) -> None:
-    """One core: per output tile zero C, accumulate K/k products, hand C on.
-
-    With bf16 output the sum is kept in a local f32 tile and converted once at the end.
-    """
-    m, k, n = tile
-    short = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int32": "i32"}
-    narrow = c.dtype == "bfloat16"
-    sum_dtype = "float32" if narrow else c.dtype
-    zero = out.kernel(f"zero_{short[sum_dtype]}", [(sum_dtype, (m, n)), "int32"])
+    """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
+    m, k, n = o.tile
+    local = o.sum_dtype != o.c_dtype
+    integers = ["int32"] * (3 + (o.has_shift and not local))
+    zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
     matmul = out.kernel(
-        f"matmul_{short[a.dtype]}_{short[sum_dtype]}",
-        [(a.dtype, (m, k)), (b.dtype, (k, n)), (sum_dtype, (m, n)), "int32", "int32", "int32"],
+        f"matmul_{_SHORT[o.a_dtype]}_{_SHORT[o.sum_dtype]}"
+        + ("_bcol" if o.b_layout == "col" else ""),
+        [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
     )
-    convert = out.kernel("convert_f32_bf16", [("float32", (m, n)), ("bfloat16", (m, n)), "int32"])
-    w = out.worker(out.tile(col, FIRST_CORE_ROW + row))
+    w = out.worker(
+        out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES
+    )
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
-    local = w.buffer(f"acc_{col}_{row}", "float32", (m, n)) if narrow else None
+    shift = [w.rtp("shift")] if o.has_shift else []
+    acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
     with w.forever():
         w.wait_rtps()
         with w.loop(tiles):
-            total = local or w.acquire(c)
+            total = acc or w.acquire(c)
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
-                w.call(matmul, w.acquire(a), w.acquire(b), total, m, k, n)
+                extra = [] if local else shift
+                w.call(matmul, w.acquire(a), w.acquire(b), total, m, k, n, *extra)
                 w.release(a)
                 w.release(b)
-            if local:
-                w.call(convert, local, w.acquire(c), m * n)
+            if acc:
+                kernel = _narrowing_kernel(out, o)
+                w.call(kernel, acc, w.acquire(c), m * n, *shift)
             w.release(c)
+
+
+def _narrowing_kernel(out: Design, o: Options) -> Kernel:
+    m, _, n = o.tile
+    verb = "narrow" if o.has_shift else "convert"
+    integers = ["int32"] * (2 if o.has_shift else 1)
+    return out.kernel(
+        f"{verb}_{_SHORT[o.sum_dtype]}_{_SHORT[o.c_dtype]}",
+        [(o.sum_dtype, (m, n)), (o.c_dtype, (m, n)), *integers],
+    )

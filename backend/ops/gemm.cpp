@@ -89,7 +89,7 @@ Gemm::Operand Gemm::place_a(const MatrixView& a, int64_t padded_m, int64_t padde
 Gemm::Operand Gemm::place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n) {
   const bool direct = shared_->device->accepts_host_memory() && b.type == input_ &&
                       b.rows == padded_k && b.cols == padded_n && b.dense_rows() &&
-                      b.row_stride == b.cols && row_major_b_fits(tile_, b.cols) &&
+                      b.row_stride == b.cols && row_step_fits(b.cols * tile_.a_bytes) &&
                       reinterpret_cast<uintptr_t>(b.data) % 4 == 0;
   if (direct) {
     const size_t bytes = static_cast<size_t>(b.rows * b.cols * tile_.a_bytes);
@@ -195,7 +195,7 @@ RunReport Gemm::multiply_block(const Block& block, int64_t m, int64_t n, int64_t
   const BufferView out = direct ? BufferView{target, bytes, true} : scratch(c_scratch_, bytes);
   const GemmProblem problem{block.rows, padded_k, block.cols,
                             a.packed ? ALayout::kTiles : ALayout::kRowMajor,
-                            b.packed ? BLayout::kPanels : BLayout::kRowMajor};
+                            b.packed ? BLayout::kPanels : BLayout::kMatrix};
   const auto stream =
       streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
   // Rows of A are contiguous in both layouts, columns of B in panels.

@@ -101,6 +101,8 @@ class Dataflow:
         depth = owner.producer_depth if joined else owner.consumer_depth
         parts = link.inputs if joined else link.outputs
         spans = [(o, p.bytes) for o, p in zip(link.offsets, parts, strict=True)]
+        if link.kind == "forward":
+            spans = [(0, owner.bytes)]
         pool = self._pool(owner, link.tile, _end_name(owner, link.tile), depth, spans)
         for fifo in (*link.inputs, *link.outputs):
             self.pool_of[fifo, link.tile] = pool

@@ -56,16 +56,25 @@ std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int
 
 void init_ops(nb::module_& m) {
   nb::module_ sub = m.def_submodule("ops", "Operations on a device.");
-  sub.def("gemm_stream", [](const nb::bytes& config, int64_t m_size, int64_t k_size, int64_t n_size,
-                            bool packed_a, bool packed_b) {
-    const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
-                                          config.size()};
-    const ops::GemmProblem problem{m_size, k_size, n_size,
-                                   packed_a ? ops::ALayout::kTiles : ops::ALayout::kRowMajor,
-                                   packed_b ? ops::BLayout::kPanels : ops::BLayout::kRowMajor};
-    const std::vector<uint32_t> words = ops::build_gemm_stream(Configuration::parse(view), problem);
-    return nb::bytes(words.data(), words.size() * 4);
-  });
+  sub.def(
+      "gemm_stream",
+      [](const nb::bytes& config, int64_t m_size, int64_t k_size, int64_t n_size, bool packed_a,
+         bool packed_b, int shift, bool overlap) {
+        const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
+                                              config.size()};
+        const ops::GemmProblem problem{m_size,
+                                       k_size,
+                                       n_size,
+                                       packed_a ? ops::ALayout::kTiles : ops::ALayout::kRowMajor,
+                                       packed_b ? ops::BLayout::kPanels : ops::BLayout::kMatrix,
+                                       shift,
+                                       overlap};
+        const std::vector<uint32_t> words =
+            ops::build_gemm_stream(Configuration::parse(view), problem);
+        return nb::bytes(words.data(), words.size() * 4);
+      },
+      nb::arg("config"), nb::arg("m"), nb::arg("k"), nb::arg("n"), nb::arg("packed_a") = false,
+      nb::arg("packed_b") = false, nb::arg("shift") = 0, nb::arg("overlap") = true);
   nb::class_<ops::PackedB>(sub, "PackedB")
       .def_ro("k", &ops::PackedB::k)
       .def_ro("n", &ops::PackedB::n)

@@ -24,7 +24,7 @@ Configuration small_configuration() {
       "npu-config 1\nname small\ngeneration npu1\n"
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\n";
+      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\nparam k_mt 8\nparam b_layout 0\n";
   for (int c = 0; c < 2; ++c) {
     text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
     for (int row = 2; row < 4; ++row) {
@@ -113,7 +113,7 @@ std::vector<uint64_t> expect_b(const ops::GemmProblem& p, int64_t first_col) {
   std::vector<uint64_t> offsets;
   for (int64_t i = 0; i < p.k; ++i) {
     for (int64_t j = 0; j < 4; j += 2) {
-      const int64_t element = p.b_layout == ops::BLayout::kRowMajor ? i * p.n + first_col + j
+      const int64_t element = p.b_layout == ops::BLayout::kMatrix ? i * p.n + first_col + j
                                                                     : first_col * p.k + i * 4 + j;
       offsets.push_back(static_cast<uint64_t>(element * 2));
     }
@@ -136,7 +136,7 @@ std::vector<uint64_t> expect_c(const ops::GemmProblem& p, int64_t row, int64_t c
 TEST_CASE("gemm stream: transfers cover A, B and C in the design's order") {
   const Configuration configuration = small_configuration();
   for (const auto a : {ops::ALayout::kRowMajor, ops::ALayout::kTiles}) {
-    for (const auto b : {ops::BLayout::kRowMajor, ops::BLayout::kPanels}) {
+    for (const auto b : {ops::BLayout::kMatrix, ops::BLayout::kPanels}) {
       const ops::GemmProblem p{24, 16, 32, a, b};  // 3 x 4 output rounds
       uint64_t peak = 0;
       std::map<std::pair<int, int>, std::vector<std::vector<uint64_t>>> got;

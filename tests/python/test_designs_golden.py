@@ -129,7 +129,7 @@ def test_gemm_2x2_programs() -> None:
 def test_gemm_4x8_streams_and_locks() -> None:
     """The bf16 GEMM of the 4 x 8 array: streams, chains and locks up to lane and lock choice."""
     theirs = run_txn(golden("gemm_npu2_4x8_bf16", "config.bin"))
-    data = gemm.configuration("npu2", "bfloat16", "float32", tile=(32, 64, 32))
+    data = gemm.configuration("npu2", "bfloat16", "float32", tile=(32, 64, 32), c_l2_buffers=2)
     ours = run_txn(read_configuration(data).txn)
     assert shape(streams(ours, 8)) == shape(streams(theirs, 8))
     assert lock_values(ours) == lock_values(theirs)

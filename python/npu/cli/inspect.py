@@ -68,7 +68,7 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     params = _npu.device.parse_configuration(config)["params"]
     units = (
         params["tile_m"] * params["rows"],
-        params["tile_k"],
+        params["k_mt"],
         params["tile_n"] * params["columns"],
     )
     padded = [-(-size // unit) * unit for size, unit in zip(arguments.gemm, units, strict=True)]
