@@ -42,8 +42,8 @@ ThreadPool& ThreadPool::shared() {
   return *pool;
 }
 
-ThreadPool::ThreadPool(int threads)
-    : shares_(new Share[static_cast<size_t>(threads)]), threads_(static_cast<size_t>(threads)) {
+ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {
+  shares_.reset(new Share[threads_]);
   for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
 }
 

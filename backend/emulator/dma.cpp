@@ -57,7 +57,7 @@ void Channel::reset() {
   route_open_ = header_pending_ = false;
   blocked_sink_ = nullptr;
   blocked_tile_ = nullptr;
-  array_.scheduler().wake_all(senders_);  // they wait for the next task
+  // senders_ stay: they wait for the next task.
 }
 
 void Channel::push(uint32_t word) {

@@ -28,8 +28,9 @@ class EmulatedDevice final : public Device {
       : model_(arch::device_model(generation)), arithmetic_(arithmetic), array_(model_) {}
 
   DeviceInfo info() const override {
-    return {std::string("emu:") + model_.name, model_.generation, model_.columns, model_.clock_hz,
-            true, arithmetic_name(arithmetic_)};
+    return {
+        std::string("emu:") + model_.name, model_.generation, model_.columns, model_.clock_hz, true,
+        arithmetic_name(arithmetic_)};
   }
   DeviceCounters counters() const override { return counters_; }
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
@@ -37,8 +38,7 @@ class EmulatedDevice final : public Device {
   }
   bool accepts_host_memory() const override { return true; }
   void load(const Configuration& configuration) override;
-  RunReport submit(std::span<const uint32_t> stream,
-                   std::span<const BufferView> buffers) override;
+  RunReport submit(std::span<const uint32_t> stream, std::span<const BufferView> buffers) override;
 
  private:
   const arch::DeviceModel& model_;
@@ -46,7 +46,19 @@ class EmulatedDevice final : public Device {
   Array array_;
   DeviceCounters counters_;
   uint64_t loaded_id_ = 0;
+  stream::Permissions permissions_;  // what runtime streams of the loaded configuration may touch
 };
+
+stream::Permissions permissions_of(const Configuration& configuration) {
+  stream::Permissions permissions;
+  for (const Configuration::Rtp& rtp : configuration.rtps) {
+    permissions.rtp_words.push_back({rtp.col, rtp.row, rtp.address, 4});
+  }
+  for (const Configuration::RtpLock& lock : configuration.rtp_locks) {
+    permissions.rtp_locks.push_back({lock.col, lock.row, lock.lock});
+  }
+  return permissions;
+}
 
 void EmulatedDevice::load(const Configuration& configuration) {
   if (loaded_id_ == configuration.id && configuration.id != 0) return;
@@ -70,16 +82,19 @@ void EmulatedDevice::load(const Configuration& configuration) {
     }
     array_.attach(core.col, core.row, core.program, std::move(functions));
   }
+  permissions_ = permissions_of(configuration);
   loaded_id_ = configuration.id;
   ++counters_.configuration_loads;
 }
 
-RunReport EmulatedDevice::submit(std::span<const uint32_t> stream,
+RunReport EmulatedDevice::submit(std::span<const uint32_t> words,
                                  std::span<const BufferView> buffers) {
   if (loaded_id_ == 0) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
+  const stream::Stream parsed = stream::Stream::parse(std::as_bytes(words));
+  stream::check_runtime_stream(parsed, permissions_);
   ++counters_.submissions;
   try {
-    return array_.submit(std::as_bytes(stream), buffers);
+    return array_.submit(parsed, buffers);
   } catch (...) {
     loaded_id_ = 0;  // the array stopped midway; the next load configures it afresh
     throw;

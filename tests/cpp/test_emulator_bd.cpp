@@ -155,6 +155,9 @@ TEST_CASE("the iteration counter lives in the BD: it survives tasks, rewriting t
     CHECK(transfer(false, 0, 3) == Words{3, 0, 1});  // goes on where it was
     CHECK(transfer(true, 0, 2) == Words{0, 1});
     CHECK(transfer(true, 3, 2) == Words{3, 0});
+    // The counter is in the BD's register: 6 bits from bit 23 (memtile word 6) or 19 (core word 4).
+    const uint32_t word = at.row == 1 ? 6 : 4, low = at.row == 1 ? 23 : 19;
+    CHECK((m.array.read_register(at.address(at.model().bd_base + 4 * word)) >> low & 0x3F) == 1);
   }
 }
 

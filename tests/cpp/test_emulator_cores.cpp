@@ -148,6 +148,36 @@ TEST_CASE("lock registers are six bits wide and waits on them see changes") {
   CHECK(m.array.read_register(kCore.address(kLock0)) == 62);
 }
 
+TEST_CASE("a lock register written by the stream wakes a core and a DMA that wait") {
+  Machine m;
+  m.loopback(kCore, 1, 1).loopback({1, 2});
+  m.config.memory(kCore, 0, counting(4)).bd(kCore, 2, acquiring(linear(4), 2, -1));
+  m.config.bd(kCore, 3, linear(4, 100)).push(kCore, kMM2S, 1, 2).push(kCore, kS2MM, 1, 3, 1, true);
+  m.config.bd({1, 2}, 0, linear(4)).bd({1, 2}, 1, linear(4, 100));
+  m.configure();
+  m.attach(kCore, "acquire_ge 0 1\nrelease 1 1\n");
+  Script s;
+  // The other column keeps the array running until both wait.
+  s.push({1, 2}, kMM2S, 0, 0, 3).push({1, 2}, kS2MM, 0, 1, 3, true).sync({1, 2}, kS2MM, 0);
+  s.lock(kCore, 0, 1);
+  s.raw.mask_poll(kCore.address(kLock0 + 0x10), 1, 0x3F);
+  s.lock(kCore, 2, 1).sync(kCore, kS2MM, 1);
+  m.run(s);
+  CHECK(m.words(kCore, 100, 4) == counting(4));
+}
+
+TEST_CASE("a buffer operand reaches to the end of the core's memory") {
+  Machine m;
+  m.configure();
+  m.attach(kCore, "call f @0 @65535 @4096|8192%0 #5\n", [&](Arguments a) {
+    CHECK(a[0].bytes == 65536);
+    CHECK(a[1].bytes == 1);
+    CHECK(a[2].bytes == 65536 - 4096);
+    CHECK(a[3].data == nullptr);
+  });
+  CHECK(m.run(Script()).kernel_calls == 1);
+}
+
 TEST_CASE("producer and consumer over one double buffer keep the order") {
   // core (0,2) fills two buffers in turn, DMA sends them up, core (0,3) checks them in order.
   Machine m;

@@ -164,6 +164,13 @@ TEST_CASE("bd_in_use: a BD is rewritten without waiting for its task") {
     c.expect(ErrorKind::kBdInUse, {"rewrites BD", "of shim (0,0) while shim (0,0) MM2S 0 still needs it",
                                    "wait for that transfer's token"});
   }
+  {
+    Case c;  // in the second BD of a pass, with another pass to come
+    c.s.bd(kCore, 0, followed_by(linear(4), 1)).bd(kCore, 1, linear(4)).bd(kCore, 2, linear(5, 99));
+    c.s.push(kCore, kMM2S, 0, 0, 2).push(kCore, kS2MM, 0, 2, 1, true).sync(kCore, kS2MM, 0);
+    c.s.bd(kCore, 0, linear(4));
+    c.expect(ErrorKind::kBdInUse, {"rewrites BD 0", "moved 1 of 4 words of BD 1"});
+  }
   // A wait that implies the end of the task is enough, whatever channel it names.
   Case c;
   c.m.configure();
@@ -483,6 +490,7 @@ TEST_CASE("runs that would never end are ended") {
   SUBCASE("long work with progress is no endless run") {
     Case c;
     setup(c);
+    c.m.array.set_patience(1 << 17);  // a fifth of one task
     Words big(1 << 16), target(1 << 16);
     c.s.host_bd(0, 0, linear(1 << 16), 0).host_bd(0, 1, linear(1 << 16), 1);
     for (int i = 0; i < 4; ++i) c.s.push(kShim, kMM2S, 0, 0, 256).push(kShim, kS2MM, 0, 1, 256);

@@ -89,7 +89,7 @@ TEST_CASE("a broadcast waits for its slowest receiver, and all get the same") {
     c.connect({1, 2}, cp::kWestSlave, cp::kDma + 1);
     c.memory(kCore, 0, counting(24)).bd(kCore, 0, linear(24));
     c.bd(kCore, 1, linear(24, 1000)).bd({0, 3}, 1, followed_by(linear(5, 1000), 2));
-    c.bd({0, 3}, 2, linear(19, 1005));
+    c.bd({0, 3}, 2, linear(19, 2000));
     for (int i = 0; i < 3; ++i) {  // 8 words for each release of lock 4
       Bd part = acquiring(linear(8, 1000 + 8 * static_cast<uint64_t>(i)), 4, -1);
       c.bd({1, 2}, i, i < 2 ? followed_by(part, static_cast<uint32_t>(i + 1)) : part);
@@ -97,16 +97,17 @@ TEST_CASE("a broadcast waits for its slowest receiver, and all get the same") {
     c.lock({1, 2}, 4, slow ? 1 : 3);
     m.configure();
     Script s;
-    s.push(kCore, kMM2S, 0, 0, 1, true).push(kCore, kS2MM, 0, 1).push({0, 3}, kS2MM, 0, 1);
-    s.push({1, 2}, kS2MM, 1, 0);
+    s.push(kCore, kMM2S, 0, 0, 1, true).push(kCore, kS2MM, 0, 1, 1, true);
+    s.push({0, 3}, kS2MM, 0, 1, 1, true).push({1, 2}, kS2MM, 1, 0, 1, true);
     if (slow) {
       s.raw.mask_poll(At{1, 2}.address(0x1F040), 0, 0x3F);  // taken once
       s.lock({1, 2}, 4, 2);
     }
-    s.sync(kCore, kMM2S, 0);
+    s.sync(kCore, kMM2S, 0).sync(kCore, kS2MM, 0).sync({0, 3}, kS2MM, 0).sync({1, 2}, kS2MM, 1);
     m.run(s);
     CHECK(m.words(kCore, 1000, 24) == counting(24));
-    CHECK(m.words({0, 3}, 1000, 24) == counting(24));
+    CHECK(m.words({0, 3}, 1000, 6) == Words{1, 2, 3, 4, 5, 0});
+    CHECK(m.words({0, 3}, 2000, 19) == counting(19, 6));
     CHECK(m.words({1, 2}, 1000, 24) == counting(24));
   }
 }
