@@ -182,6 +182,7 @@ void Channel::start(Timeline& timeline) {
   Timeline::Read read;
   read.delay = overhead + (fresh ? timing.shim_task_start : 0);
   read.bytes = static_cast<double>(move_words_) * 4;
+  read.task_bytes = static_cast<double>(total_) * 4;
   read.run = static_cast<double>(std::min<uint64_t>(walk_.run(), total_)) * 4;
   read.pitch = walk_.pitch() * 4;
   read.base = bd_.base;

@@ -64,6 +64,7 @@ void Timeline::read(Agent* agent, const Read& read) {
   reader.visits = fetched * read.run / (timing_.row_visit * (shared ? timing_.row_sharing : 1));
   reader.limit = fetched * timing_.stream;
   reader.left = reader.memory_bytes = fetched * read.bytes;
+  reader.weight = fetched * read.task_bytes;
   const double delay = read.delay + (cold ? timing_.shim_cold_start : 0);
   push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
 }
@@ -79,16 +80,27 @@ void Timeline::settle() {
 
 void Timeline::reschedule() {
   ++version_;
-  double visits = 0;
+  double weights = 0, channels = 0;
   for (const Reader& reader : readers_) {
-    if (reader.active) visits += reader.visits;
+    if (!reader.active) continue;
+    weights += reader.weight;
+    ++channels;
   }
-  if (visits == 0) return;
-  const double share = arch::dram_bandwidth(timing_.dram_read, visits) / visits;
+  if (channels == 0) return;
+  // Cycles per byte, averaged over the bytes that move together.
+  double cost = 0, visits = 0, bandwidth = 0;
+  for (const Reader& reader : readers_) {
+    if (!reader.active) continue;
+    if (reader.visits != visits) {
+      visits = reader.visits;
+      bandwidth = arch::dram_bandwidth(timing_.dram_read, channels * visits);
+    }
+    cost += reader.weight / bandwidth;
+  }
   double first = std::numeric_limits<double>::infinity();
   for (Reader& reader : readers_) {
     if (!reader.active) continue;
-    reader.rate = std::min(reader.limit, reader.visits * share);
+    reader.rate = std::min(reader.limit, reader.weight / cost);
     first = std::min(first, std::max(0.0, reader.left) / reader.rate);
   }
   push(now_ + first, nullptr, version_, Kind::kMemory);
@@ -146,7 +158,7 @@ void Timeline::report(TimingReport* report) const {
   report->matmul_calls = matmul_calls_;
   report->uncosted_calls = uncosted_;
   report->events = events_;
-  double busy = 0;
+  double busy = 0;  // cycles the reads would take alone, at the rate all channels reach together
   for (const Reader& reader : readers_) {
     const double all = reader.visits * static_cast<double>(readers_.size());
     busy += reader.total / arch::dram_bandwidth(timing_.dram_read, all);

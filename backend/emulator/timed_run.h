@@ -40,9 +40,12 @@ class Timeline {
 
   // A job of `agent` ends `cycles` from now.
   void after(Agent* agent, double cycles);
-  // A read of a shim MM2S channel: `delay` cycles from now it begins to share the memory.
+  // A read of a shim MM2S channel: `delay` cycles from now it begins to share the memory. Shares go
+  // by the length of the transfers, so that transfers posted together end together: with equal
+  // shares tiles with m != n would be slower than published (docs/timing.md).
   struct Read {
     double delay = 0, bytes = 0;
+    double task_bytes = 0;  // of the whole BD: its weight in the sharing
     double run = 0;      // contiguous bytes
     int64_t pitch = 0;   // bytes between runs
     uint64_t base = 0;   // address of the BD
@@ -84,8 +87,8 @@ class Timeline {
     int64_t pitch = 0;
     uint64_t base = 0;
     bool active = false;
-    double left = 0, rate = 0;  // memory bytes
-    double total = 0, alone = 0;  // served so far; cycles it would take at the full rate
+    double left = 0, rate = 0, weight = 0;  // memory bytes
+    double total = 0;                       // served so far
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);

@@ -1,6 +1,7 @@
 // Kernel costs (kernel_cost.h).
 #include "model/kernel_cost.h"
 
+#include <algorithm>
 #include <array>
 
 namespace npu::model {
@@ -85,13 +86,10 @@ double KernelCost::cycles(const arch::Timing& timing, const int64_t* operands, i
                          static_cast<double>(operands[0]), static_cast<double>(operands[1]),
                          static_cast<double>(operands[2]));
   }
-  double elements = count > 0 ? 1 : 0;
-  for (int i = 0; i < count && i < 2; ++i) elements *= static_cast<double>(operands[i]);
-  if (family == KernelFamily::kZero) {
-    const double items = count > 0 ? static_cast<double>(operands[0]) : 0;
-    return items * output_bytes / timing.l1_port + timing.round;
+  const double elements = count > 0 ? static_cast<double>(operands[0]) : 0;
+  if (family == KernelFamily::kZero) {  // the first call of an output tile
+    return elements * output_bytes / timing.l1_port + timing.round;
   }
-  if (count > 0) elements = static_cast<double>(operands[0]);
   return elements * (input_bytes + output_bytes) / timing.l1_port;
 }
 
