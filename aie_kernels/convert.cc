@@ -1,7 +1,24 @@
-// Narrows fp32 to bf16, rounding to nearest even. `count` elements, a multiple of 16.
+// Narrows a result: fp32 to bf16, int32 to int8 or int16 by a right shift. Rounds to nearest even,
+// integers with saturation. `count` elements, a multiple of 16.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
+
+namespace {
+
+template <typename T>
+inline void narrow(const int32_t* __restrict src, T* __restrict dst, int32_t count, int32_t shift) {
+  constexpr int32_t kLanes = 16;
+  // A core resets to floor and no saturation; the modes stay set afterwards.
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  aie::set_saturation(aie::saturation_mode::saturate);
+  for (int32_t i = 0; i < count; i += kLanes) {
+    const aie::accum<acc32, kLanes> wide(aie::load_v<kLanes>(src + i));
+    aie::store_v(dst + i, wide.to_vector<T>(shift));
+  }
+}
+
+}  // namespace
 
 extern "C" {
 
@@ -13,6 +30,13 @@ void convert_f32_bf16(const float* __restrict src, bfloat16* __restrict dst, int
     const aie::accum<accfloat, kLanes> wide(aie::load_v<kLanes>(src + i));
     aie::store_v(dst + i, wide.to_vector<bfloat16>());
   }
+}
+
+void narrow_i32_i8(const int32_t* src, int8_t* dst, int32_t count, int32_t shift) {
+  narrow(src, dst, count, shift);
+}
+void narrow_i32_i16(const int32_t* src, int16_t* dst, int32_t count, int32_t shift) {
+  narrow(src, dst, count, shift);
 }
 
 }  // extern "C"

@@ -1,4 +1,4 @@
-// Fills an accumulator tile with zeros. `count` elements, a multiple of 16.
+// Fills a C tile with zeros. `count` elements, a multiple of 16.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -18,5 +18,8 @@ extern "C" {
 
 void zero_f32(float* c, int32_t count) { zero(c, count); }
 void zero_i32(int32_t* c, int32_t count) { zero(c, count); }
+void zero_i16(int16_t* c, int32_t count) { zero(c, count); }
+void zero_i8(int8_t* c, int32_t count) { zero(c, count); }
+void zero_bf16(bfloat16* c, int32_t count) { zero(c, count); }
 
 }  // extern "C"

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "aie_host/thunks.h"
 #include "aie_host/variants.h"
@@ -31,24 +32,25 @@ bool cpu_has(CpuLevel level) {
   return false;
 }
 
-// The host functions of one build. A HostKernel carries no data, so each table gets its own set.
-template <const KernelTable& kTable>
-HostKernel find_in(std::string_view name) {
-  struct Entry {
-    std::string_view name;
-    HostKernel kernel;
-  };
-  static constexpr Entry kEntries[] = {
-      {"matmul_bf16_f32", [](Arguments a, CoreState& c) { call_matmul_bf16_f32(kTable, a, c); }},
-      {"matmul_i8_i32", [](Arguments a, CoreState& c) { call_matmul_i8_i32(kTable, a, c); }},
-      {"zero_f32", [](Arguments a, CoreState& c) { call_zero_f32(kTable, a, c); }},
-      {"zero_i32", [](Arguments a, CoreState& c) { call_zero_i32(kTable, a, c); }},
-      {"convert_f32_bf16", [](Arguments a, CoreState& c) { call_convert_f32_bf16(kTable, a, c); }},
-  };
-  for (const Entry& entry : kEntries) {
-    if (entry.name == name) return entry.kernel;
+// A HostKernel carries no data, so every function of every table gets its own caller.
+template <const KernelTable& kTable, size_t kIndex>
+void call_function(Arguments arguments, CoreState& core) {
+  call(kTable.functions[kIndex], arguments, core);
+}
+
+template <const KernelTable& kTable, size_t... kIndex>
+HostKernel find_entry(std::string_view name, std::index_sequence<kIndex...>) {
+  static constexpr HostKernel kCallers[] = {&call_function<kTable, kIndex>...};
+  for (size_t i = 0; i < kMaxFunctions; ++i) {
+    const char* entry = kTable.functions[i].name;
+    if (entry != nullptr && name == entry) return kCallers[i];
   }
   return nullptr;
+}
+
+template <const KernelTable& kTable>
+HostKernel find_in(std::string_view name) {
+  return find_entry<kTable>(name, std::make_index_sequence<kMaxFunctions>());
 }
 
 template <const KernelTable& kV2, const KernelTable& kV3, const KernelTable& kV4,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING, TypedDict
 
 from npu.errors import DesignError
 
@@ -19,6 +20,9 @@ from .hardware import DTYPE_BYTES, FIRST_CORE_ROW, STACK_BYTES, Tile, tile_limit
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
 from .worker import Kernel
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Tile3 = tuple[int, int, int]  # m, k, n
 
@@ -50,6 +54,25 @@ B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
+
+
+class Choices(TypedDict, total=False):
+    """Keyword arguments of `design`, `configuration` and `mlir`."""
+
+    tile: Tile3 | None
+    """(m, k, n) per core; default DEFAULT_TILE."""
+    k_mt: int | None
+    """Columns of A that a memtile holds at a time, a multiple of k; default k."""
+    b_layout: str
+    """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major."""
+    c_buffers: int
+    """C tiles per core, 1 (default) or 2."""
+    c_l2_buffers: int
+    """Joined C tiles per memtile, 1 (default) or 2."""
+    accumulate: str
+    """For C narrower than 32 bits. "wide" (default) keeps sums in an int32 or float32 tile and
+    narrows once. "narrow" keeps them in C's type, rounded and saturated at every k step, as the
+    published designs do; it leaves room for larger tiles."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +127,7 @@ def options(
     c_l2_buffers: int = 1,
     accumulate: str = "wide",
 ) -> Options:
-    """The checked options of a GEMM; arguments and errors as in `design`."""
+    """The checked options of a GEMM; see `Choices` and `design`."""
     if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
         pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
         raise DesignError(
@@ -130,76 +153,40 @@ def options(
     depth = k if k_mt is None else k_mt
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
+    tile = (m, k, n)
     out = Options(
-        generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers, accumulate
+        generation, a_dtype, c_dtype, tile, depth, b_layout, c_buffers, c_l2_buffers, accumulate
     )
     _check_shim(out)
     return out
 
 
 def _check_shim(o: Options) -> None:
-    """Runs and row counts that the runtime streams put in shim BDs must fit the wrap fields."""
+    """The runs that runtime streams put in shim BDs must fit the wrap field."""
     limit = tile_limits("shim").max_wrap
-    (m, k, n), a, c = o.tile, DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
-    runs = [("k_mt", o.k_mt, a), ("n (C)", n, c), ("m of 4 cores (C)", ROWS * m, 4)]
-    runs += [("n (B)", n, a), ("k (B)", k, 4)] if o.b_layout == "row" else [("n (B)", n, 4)]
+    a, c = DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
+    runs = [("k_mt", o.k_mt, a), ("tile n", o.tile[2], c)]
+    runs += [("tile n", o.tile[2], a)] if o.b_layout == "row" else []
     for label, elements, size in runs:
         if elements * size > 4 * limit:
             raise DesignError(
-                f"[gemm] {label} = {elements}: a shim BD addresses at most {limit} words or rows "
-                f"per dimension, this needs {elements * size // 4}"
+                f"[gemm] {label} = {elements}: a shim BD addresses runs of at most {limit} words, "
+                f"this needs {elements * size // 4}"
             )
 
 
-def design(
-    generation: str,
-    a_dtype: str,
-    c_dtype: str,
-    *,
-    tile: Tile3 | None = None,
-    k_mt: int | None = None,
-    b_layout: str = "row",
-    c_buffers: int = 1,
-    c_l2_buffers: int = 1,
-    accumulate: str = "wide",
-) -> Design:
+def design(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> Design:
     """The GEMM design of a generation ("npu1", "npu2") and dtype pair (PAIRS).
 
-    tile: (m, k, n) per core. k_mt: columns of A that a memtile holds at a time, a multiple of k
-    (default k). b_layout: "row" for B as (K, N) row-major, "col" for column-major, that is (N, K)
-    row-major. c_buffers: C tiles per core; c_l2_buffers: joined C tiles per memtile.
-    accumulate, for C narrower than 32 bits: "wide" keeps sums in an int32/float32 tile and narrows once; "narrow"
-    keeps them in C's type, rounded and saturated at every k step, as the published designs do,
-    which leaves room for larger tiles.
-    Raises DesignError for an unknown pair or a tile that the cores cannot hold or compute.
+    Raises DesignError for an unknown pair, an unknown choice, or a tile that the array cannot hold
+    or compute.
     """
-    return _build(
-        options(
-            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
-            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
-        )
-    )  # fmt: skip
+    return _build(options(generation, a_dtype, c_dtype, **choices))
 
 
-def configuration(
-    generation: str,
-    a_dtype: str,
-    c_dtype: str,
-    *,
-    tile: Tile3 | None = None,
-    k_mt: int | None = None,
-    b_layout: str = "row",
-    c_buffers: int = 1,
-    c_l2_buffers: int = 1,
-    accumulate: str = "wide",
-) -> bytes:
+def configuration(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> bytes:
     """The serialised configuration (backend/configuration.h) of a GEMM design, see `design`."""
-    return _configuration(
-        options(
-            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
-            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
-        )
-    )  # fmt: skip
+    return _configuration(options(generation, a_dtype, c_dtype, **choices))
 
 
 @cache
@@ -207,25 +194,9 @@ def _configuration(o: Options) -> bytes:
     return lower_to_bytes(_build(o))
 
 
-def mlir(
-    generation: str,
-    a_dtype: str,
-    c_dtype: str,
-    *,
-    tile: Tile3 | None = None,
-    k_mt: int | None = None,
-    b_layout: str = "row",
-    c_buffers: int = 1,
-    c_l2_buffers: int = 1,
-    accumulate: str = "wide",
-) -> str:
+def mlir(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> str:
     """A GEMM design as AIE-dialect MLIR, see `design`."""
-    return lower_to_mlir(
-        design(
-            generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout=b_layout,
-            c_buffers=c_buffers, c_l2_buffers=c_l2_buffers, accumulate=accumulate,
-        )
-    )  # fmt: skip
+    return lower_to_mlir(design(generation, a_dtype, c_dtype, **choices))
 
 
 def _build(o: Options) -> Design:
@@ -353,9 +324,7 @@ def _worker(
         + ("_bcol" if o.b_layout == "col" else ""),
         [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
     )
-    w = out.worker(
-        out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES
-    )
+    w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None

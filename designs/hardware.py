@@ -45,6 +45,7 @@ class TileLimits:
     banks: int  # logical banks the allocator spreads buffers over
     dma_memory_base: int  # where the tile's own DMA sees its memory, bytes
     dma_lock_base: int  # and its locks
+    neighbour_channels: int  # DMA channels 0 to this - 1 reach the neighbours' memory
 
 
 _BANKS = {"shim": 1, "mem": 8, "core": 4}  # mlir-aie getNumBanks
@@ -63,6 +64,7 @@ def tile_limits(kind: str) -> TileLimits:
         banks=_BANKS[kind],
         dma_memory_base=model["memory_bytes"] if own else 0,
         dma_lock_base=model["locks"] if own else 0,
+        neighbour_channels=4 if own else 0,
         **{name: int(model[name]) for name in names},
     )
 

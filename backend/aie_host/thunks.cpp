@@ -25,17 +25,21 @@ class Operands {
 
   // A positive integer that is a multiple of `step`.
   int32_t size(size_t i, const char* name, int32_t step) const {
-    const KernelArgument& argument = arguments_[i];
-    if (argument.data != nullptr) {
-      fail(ErrorKind::kKernel, "[%s] operand %zu (%s) is an integer, the worker passes a buffer",
-           kernel_, i, name);
-    }
-    if (argument.value <= 0 || argument.value > kMaxSize || argument.value % step != 0) {
+    const int64_t value = integer(i, name);
+    if (value <= 0 || value > kMaxSize || value % step != 0) {
       fail(ErrorKind::kKernel, "[%s] %s = %lld, must be a positive multiple of %d up to %lld",
-           kernel_, name, static_cast<long long>(argument.value), step,
-           static_cast<long long>(kMaxSize));
+           kernel_, name, static_cast<long long>(value), step, static_cast<long long>(kMaxSize));
     }
-    return static_cast<int32_t>(argument.value);
+    return static_cast<int32_t>(value);
+  }
+
+  int32_t shift(size_t i) const {
+    const int64_t value = integer(i, "shift");
+    if (value < 0 || value > kMaxShift) {
+      fail(ErrorKind::kKernel, "[%s] shift = %lld, must be 0 to %d", kernel_,
+           static_cast<long long>(value), kMaxShift);
+    }
+    return static_cast<int32_t>(value);
   }
 
   // A buffer of `elements` elements of `element_bytes` bytes each.
@@ -71,71 +75,70 @@ class Operands {
   }
 
  private:
+  int64_t integer(size_t i, const char* name) const {
+    if (arguments_[i].data != nullptr) {
+      fail(ErrorKind::kKernel, "[%s] operand %zu (%s) is an integer, the worker passes a buffer",
+           kernel_, i, name);
+    }
+    return arguments_[i].value;
+  }
+
   const char* kernel_;
   Arguments arguments_;
 };
 
-struct MatmulOperands {
-  int32_t m, k, n;
-  std::byte *a, *b, *c;
-};
+// The shift operand, if the kernel takes one.
+int32_t shift_operand(const HostFunction& f, const Operands& operands, size_t i) {
+  return f.shift ? operands.shift(i) : 0;
+}
 
-MatmulOperands matmul_operands(const char* kernel, Arguments arguments, const MmulShape& shape,
-                               int64_t in_bytes) {
-  const Operands operands(kernel, arguments, 6);
-  MatmulOperands out;
+void call_matmul(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, f.shift ? 7 : 6);
   // 2x2 register blocking: two tiles of rows and of columns at a time.
-  out.m = operands.size(3, "m", 2 * shape.r);
-  out.k = operands.size(4, "k", shape.s);
-  out.n = operands.size(5, "n", 2 * shape.t);
-  const int64_t m = out.m, k = out.k, n = out.n;
-  out.a = operands.buffer(0, "a", m * k, in_bytes);
-  out.b = operands.buffer(1, "b", k * n, in_bytes);
-  out.c = operands.buffer(2, "c", m * n, 4);
-  operands.check_apart("a", out.a, m * k * in_bytes, "c", out.c, m * n * 4);
-  operands.check_apart("b", out.b, k * n * in_bytes, "c", out.c, m * n * 4);
-  return out;
+  const int64_t m = operands.size(3, "m", 2 * f.tile.r);
+  const int64_t k = operands.size(4, "k", f.tile.s);
+  const int64_t n = operands.size(5, "n", 2 * f.tile.t);
+  const int32_t shift = shift_operand(f, operands, 6);
+  const std::byte* a = operands.buffer(0, "a", m * k, f.in_bytes);
+  const std::byte* b = operands.buffer(1, "b", k * n, f.in_bytes);
+  std::byte* c = operands.buffer(2, "c", m * n, f.out_bytes);
+  operands.check_apart("a", a, m * k * f.in_bytes, "c", c, m * n * f.out_bytes);
+  operands.check_apart("b", b, k * n * f.in_bytes, "c", c, m * n * f.out_bytes);
+  const CoreScope scope(core);
+  f.matmul(a, b, c, static_cast<int32_t>(m), static_cast<int32_t>(k), static_cast<int32_t>(n),
+           shift);
+}
+
+void call_zero(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, 2);
+  const int32_t count = operands.size(1, "count", kVectorElements);
+  std::byte* c = operands.buffer(0, "c", count, f.out_bytes);
+  const CoreScope scope(core);
+  f.zero(c, count);
+}
+
+void call_convert(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, f.shift ? 4 : 3);
+  const int32_t count = operands.size(2, "count", kVectorElements);
+  const int32_t shift = shift_operand(f, operands, 3);
+  const std::byte* src = operands.buffer(0, "src", count, f.in_bytes);
+  std::byte* dst = operands.buffer(1, "dst", count, f.out_bytes);
+  operands.check_apart("src", src, int64_t{count} * f.in_bytes, "dst", dst,
+                       int64_t{count} * f.out_bytes);
+  const CoreScope scope(core);
+  f.convert(src, dst, count, shift);
 }
 
 }  // namespace
 
-void call_matmul_bf16_f32(const KernelTable& table, Arguments arguments, CoreState& core) {
-  const MatmulOperands o = matmul_operands("matmul_bf16_f32", arguments, table.bf16, 2);
-  const CoreScope scope(core);
-  table.matmul_bf16_f32(o.a, o.b, reinterpret_cast<float*>(o.c), o.m, o.k, o.n);
-}
-
-void call_matmul_i8_i32(const KernelTable& table, Arguments arguments, CoreState& core) {
-  const MatmulOperands o = matmul_operands("matmul_i8_i32", arguments, table.i8, 1);
-  const CoreScope scope(core);
-  table.matmul_i8_i32(reinterpret_cast<const int8_t*>(o.a), reinterpret_cast<const int8_t*>(o.b),
-                      reinterpret_cast<int32_t*>(o.c), o.m, o.k, o.n);
-}
-
-void call_zero_f32(const KernelTable& table, Arguments arguments, CoreState& core) {
-  const Operands operands("zero_f32", arguments, 2);
-  const int32_t count = operands.size(1, "count", kVectorElements);
-  std::byte* c = operands.buffer(0, "c", count, 4);
-  const CoreScope scope(core);
-  table.zero_f32(reinterpret_cast<float*>(c), count);
-}
-
-void call_zero_i32(const KernelTable& table, Arguments arguments, CoreState& core) {
-  const Operands operands("zero_i32", arguments, 2);
-  const int32_t count = operands.size(1, "count", kVectorElements);
-  std::byte* c = operands.buffer(0, "c", count, 4);
-  const CoreScope scope(core);
-  table.zero_i32(reinterpret_cast<int32_t*>(c), count);
-}
-
-void call_convert_f32_bf16(const KernelTable& table, Arguments arguments, CoreState& core) {
-  const Operands operands("convert_f32_bf16", arguments, 3);
-  const int32_t count = operands.size(2, "count", kVectorElements);
-  std::byte* src = operands.buffer(0, "src", count, 4);
-  std::byte* dst = operands.buffer(1, "dst", count, 2);
-  operands.check_apart("src", src, int64_t{count} * 4, "dst", dst, int64_t{count} * 2);
-  const CoreScope scope(core);
-  table.convert_f32_bf16(reinterpret_cast<const float*>(src), dst, count);
+void call(const HostFunction& function, Arguments arguments, CoreState& core) {
+  if (function.matmul != nullptr) {
+    call_matmul(function, arguments, core);
+  } else if (function.zero != nullptr) {
+    call_zero(function, arguments, core);
+  } else {
+    call_convert(function, arguments, core);
+  }
 }
 
 }  // namespace npu::aie_host

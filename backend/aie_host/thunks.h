@@ -9,10 +9,6 @@ namespace npu::aie_host {
 
 using Arguments = std::span<const KernelArgument>;
 
-void call_matmul_bf16_f32(const KernelTable& table, Arguments arguments, CoreState& core);
-void call_matmul_i8_i32(const KernelTable& table, Arguments arguments, CoreState& core);
-void call_zero_f32(const KernelTable& table, Arguments arguments, CoreState& core);
-void call_zero_i32(const KernelTable& table, Arguments arguments, CoreState& core);
-void call_convert_f32_bf16(const KernelTable& table, Arguments arguments, CoreState& core);
+void call(const HostFunction& function, Arguments arguments, CoreState& core);
 
 }  // namespace npu::aie_host

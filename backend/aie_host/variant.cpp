@@ -6,11 +6,31 @@
 #define NPU_JOIN(a, b) NPU_JOIN_(a, b)
 #define NPU_STRING_(x) #x
 #define NPU_STRING(x) NPU_STRING_(x)
-#define matmul_bf16_f32 NPU_JOIN(matmul_bf16_f32, AIE_HOST_VARIANT)
-#define matmul_i8_i32 NPU_JOIN(matmul_i8_i32, AIE_HOST_VARIANT)
-#define zero_f32 NPU_JOIN(zero_f32, AIE_HOST_VARIANT)
-#define zero_i32 NPU_JOIN(zero_i32, AIE_HOST_VARIANT)
-#define convert_f32_bf16 NPU_JOIN(convert_f32_bf16, AIE_HOST_VARIANT)
+#define NPU_VARIANT(name) NPU_JOIN(name, AIE_HOST_VARIANT)
+#define matmul_bf16_f32 NPU_VARIANT(matmul_bf16_f32)
+#define matmul_bf16_f32_bcol NPU_VARIANT(matmul_bf16_f32_bcol)
+#define matmul_bf16_bf16 NPU_VARIANT(matmul_bf16_bf16)
+#define matmul_bf16_bf16_bcol NPU_VARIANT(matmul_bf16_bf16_bcol)
+#define matmul_i8_i32 NPU_VARIANT(matmul_i8_i32)
+#define matmul_i8_i32_bcol NPU_VARIANT(matmul_i8_i32_bcol)
+#define matmul_i8_i16 NPU_VARIANT(matmul_i8_i16)
+#define matmul_i8_i16_bcol NPU_VARIANT(matmul_i8_i16_bcol)
+#define matmul_i8_i8 NPU_VARIANT(matmul_i8_i8)
+#define matmul_i8_i8_bcol NPU_VARIANT(matmul_i8_i8_bcol)
+#define matmul_i16_i32 NPU_VARIANT(matmul_i16_i32)
+#define matmul_i16_i32_bcol NPU_VARIANT(matmul_i16_i32_bcol)
+#define matmul_bf16bfp16_f32 NPU_VARIANT(matmul_bf16bfp16_f32)
+#define matmul_bf16bfp16_f32_bcol NPU_VARIANT(matmul_bf16bfp16_f32_bcol)
+#define matmul_bf16bfp16_bf16 NPU_VARIANT(matmul_bf16bfp16_bf16)
+#define matmul_bf16bfp16_bf16_bcol NPU_VARIANT(matmul_bf16bfp16_bf16_bcol)
+#define zero_f32 NPU_VARIANT(zero_f32)
+#define zero_i32 NPU_VARIANT(zero_i32)
+#define zero_i16 NPU_VARIANT(zero_i16)
+#define zero_i8 NPU_VARIANT(zero_i8)
+#define zero_bf16 NPU_VARIANT(zero_bf16)
+#define convert_f32_bf16 NPU_VARIANT(convert_f32_bf16)
+#define narrow_i32_i8 NPU_VARIANT(narrow_i32_i8)
+#define narrow_i32_i16 NPU_VARIANT(narrow_i32_i16)
 
 #include "convert.cc"
 #include "matmul.cc"
@@ -18,33 +38,91 @@
 
 namespace {
 
-// bfloat16 is a different type in every variant, so the table passes untyped pointers.
-void matmul_bf16(const void* a, const void* b, float* c, int32_t m, int32_t k, int32_t n) {
-  matmul_bf16_f32(static_cast<const bfloat16*>(a), static_cast<const bfloat16*>(b), c, m, k, n);
+using npu::aie_host::HostFunction;
+
+// The second parameter names the operand types; its value is the kernel again.
+template <typename Tile, auto kKernel, typename TIn, typename TOut, typename... Shift>
+constexpr HostFunction matmul_entry(const char* name,
+                                    void (*)(const TIn*, const TIn*, TOut*, int32_t, int32_t,
+                                             int32_t, Shift...)) {
+  HostFunction f{};
+  f.name = name;
+  f.in_bytes = sizeof(TIn);
+  f.out_bytes = sizeof(TOut);
+  f.shift = sizeof...(Shift) != 0;
+  f.tile = {Tile::r, Tile::s, Tile::t};
+  f.matmul = [](const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
+                [[maybe_unused]] int32_t shift) {
+    kKernel(static_cast<const TIn*>(a), static_cast<const TIn*>(b), static_cast<TOut*>(c), m, k, n,
+            static_cast<Shift>(shift)...);
+  };
+  return f;
 }
-void convert(const float* src, void* dst, int32_t count) {
-  convert_f32_bf16(src, static_cast<bfloat16*>(dst), count);
+
+template <auto kKernel, typename T>
+constexpr HostFunction zero_entry(const char* name, void (*)(T*, int32_t)) {
+  HostFunction f{};
+  f.name = name;
+  f.out_bytes = sizeof(T);
+  f.zero = [](void* c, int32_t count) { kKernel(static_cast<T*>(c), count); };
+  return f;
+}
+
+template <auto kKernel, typename TIn, typename TOut, typename... Shift>
+constexpr HostFunction convert_entry(const char* name,
+                                     void (*)(const TIn*, TOut*, int32_t, Shift...)) {
+  HostFunction f{};
+  f.name = name;
+  f.in_bytes = sizeof(TIn);
+  f.out_bytes = sizeof(TOut);
+  f.shift = sizeof...(Shift) != 0;
+  f.convert = [](const void* src, void* dst, int32_t count, [[maybe_unused]] int32_t shift) {
+    kKernel(static_cast<const TIn*>(src), static_cast<TOut*>(dst), count,
+            static_cast<Shift>(shift)...);
+  };
+  return f;
 }
 
 }  // namespace
 
-#undef matmul_bf16_f32
-#undef matmul_i8_i32
-#undef zero_f32
-#undef zero_i32
-#undef convert_f32_bf16
+// `#kernel` is the name as written here, `kernel` the function of this variant.
+#define NPU_MATMUL(kernel, Tile) matmul_entry<Tile, &kernel>(#kernel, &kernel)
+#define NPU_ZERO(kernel) zero_entry<&kernel>(#kernel, &kernel)
+#define NPU_CONVERT(kernel) convert_entry<&kernel>(#kernel, &kernel)
 
 namespace npu::aie_host {
 
-extern const KernelTable AIE_HOST_VARIANT = {
+extern constinit const KernelTable AIE_HOST_VARIANT = {
     .name = NPU_STRING(AIE_HOST_VARIANT),
-    .bf16 = {Bf16Tile::r, Bf16Tile::s, Bf16Tile::t},
-    .i8 = {I8Tile::r, I8Tile::s, I8Tile::t},
-    .matmul_bf16_f32 = matmul_bf16,
-    .matmul_i8_i32 = NPU_JOIN(matmul_i8_i32, AIE_HOST_VARIANT),
-    .zero_f32 = NPU_JOIN(zero_f32, AIE_HOST_VARIANT),
-    .zero_i32 = NPU_JOIN(zero_i32, AIE_HOST_VARIANT),
-    .convert_f32_bf16 = convert,
+    .functions =
+        {
+            NPU_MATMUL(matmul_bf16_f32, Bf16Tile),
+            NPU_MATMUL(matmul_bf16_f32_bcol, Bf16Tile),
+            NPU_MATMUL(matmul_bf16_bf16, Bf16Tile),
+            NPU_MATMUL(matmul_bf16_bf16_bcol, Bf16Tile),
+            NPU_MATMUL(matmul_i8_i32, I8Tile),
+            NPU_MATMUL(matmul_i8_i32_bcol, I8Tile),
+            NPU_MATMUL(matmul_i8_i16, I8Tile),
+            NPU_MATMUL(matmul_i8_i16_bcol, I8Tile),
+            NPU_MATMUL(matmul_i8_i8, I8Tile),
+            NPU_MATMUL(matmul_i8_i8_bcol, I8Tile),
+            NPU_MATMUL(matmul_i16_i32, I16Tile),
+            NPU_MATMUL(matmul_i16_i32_bcol, I16Tile),
+            NPU_ZERO(zero_f32),
+            NPU_ZERO(zero_i32),
+            NPU_ZERO(zero_i16),
+            NPU_ZERO(zero_i8),
+            NPU_ZERO(zero_bf16),
+            NPU_CONVERT(convert_f32_bf16),
+            NPU_CONVERT(narrow_i32_i8),
+            NPU_CONVERT(narrow_i32_i16),
+#if __AIE_ARCH__ >= 21
+            NPU_MATMUL(matmul_bf16bfp16_f32, BlockFloatTile),
+            NPU_MATMUL(matmul_bf16bfp16_f32_bcol, BlockFloatTile),
+            NPU_MATMUL(matmul_bf16bfp16_bf16, BlockFloatTile),
+            NPU_MATMUL(matmul_bf16bfp16_bf16_bcol, BlockFloatTile),
+#endif
+        },
 };
 
 }  // namespace npu::aie_host

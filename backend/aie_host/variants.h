@@ -10,19 +10,30 @@ struct MmulShape {
   int32_t r, s, t;  // A tile r x s, B tile s x t, C tile r x t
 };
 
-struct KernelTable {
+// A kernel of a build, behind untyped pointers: bfloat16 is a different type in every build.
+// Exactly one of the three functions is set; a shift is ignored unless `shift` says otherwise.
+struct HostFunction {
   const char* name;
-  MmulShape bf16, i8;
-  void (*matmul_bf16_f32)(const void* a, const void* b, float* c, int32_t m, int32_t k, int32_t n);
-  void (*matmul_i8_i32)(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
-                        int32_t n);
-  void (*zero_f32)(float* c, int32_t count);
-  void (*zero_i32)(int32_t* c, int32_t count);
-  void (*convert_f32_bf16)(const float* src, void* dst, int32_t count);
+  int32_t in_bytes, out_bytes;  // per element
+  bool shift;                   // the last operand is a shift
+  MmulShape tile;
+  void (*matmul)(const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
+                 int32_t shift);
+  void (*zero)(void* c, int32_t count);
+  void (*convert)(const void* src, void* dst, int32_t count, int32_t shift);
 };
 
-// Elements that zero and convert handle per step; counts are multiples of it.
+inline constexpr int kMaxFunctions = 24;
+
+struct KernelTable {
+  const char* name;
+  HostFunction functions[kMaxFunctions];  // unused entries have no name
+};
+
+// Elements that zero and the conversions handle per step; counts are multiples of it.
 inline constexpr int32_t kVectorElements = 16;
+// Shifts between an accumulator and a narrow C: less than the bits of an acc32.
+inline constexpr int32_t kMaxShift = 31;
 
 extern const KernelTable npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16;
 extern const KernelTable npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16;

@@ -200,7 +200,8 @@ std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
   if (std::max({problem.m, problem.k, problem.n}) > kMaxSize) {
-    fail(ErrorKind::kOutOfRange, "[build_gemm_stream] M, K, N = %lld, %lld, %lld; each is at most %lld",
+    fail(ErrorKind::kOutOfRange,
+         "[build_gemm_stream] M, K, N = %lld, %lld, %lld; each is at most %lld",
          static_cast<long long>(problem.m), static_cast<long long>(problem.k),
          static_cast<long long>(problem.n), static_cast<long long>(kMaxSize));
   }

@@ -1,8 +1,8 @@
 """Lowering: a Design becomes a Lowered design, bytes, or MLIR.
 
-Order of decisions: pools and locks (dataflow), worker memory and RTPs (program), addresses
-(memory), DMA channels and BD chains (dataflow, dims), routes (routing), programs (program). Every
-limit of the hardware raises DesignError with the limit, the value and the tile.
+Order of decisions: pools and locks (dataflow), worker memory and RTPs (program), DMA channels
+(dataflow), addresses (memory), BD chains (dataflow, dims), routes (routing), programs (program).
+Every limit of the hardware raises DesignError with the limit, the value and the tile.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def lower(design: Design) -> Lowered:
     flow = Dataflow(design, out)
     flow.build_pools()
     reserved = [(w, *program.reserve(w, flow)) for w in design.workers]
-    flow.place({core.tile: core.stack for _, core, _ in reserved})
     flow.assign_channels()
+    flow.place({core.tile: core.stack for _, core, _ in reserved})
     flow.build_ports_and_flows()
     flow.build_chains()
     out.connections = Router(design.columns, f"[lower {design.name}]").route(out.flows)

@@ -61,7 +61,9 @@ class Dataflow:
         return memory
 
     def place(self, stacks: dict[Tile, int]) -> None:
-        """Addresses for everything requested so far."""
+        """Addresses for everything requested so far; memtiles may borrow from their neighbours."""
+        for tile in sorted(t for t in self._requests if t.kind == "mem"):
+            self._spill(tile)
         for tile in sorted(self._requests):
             title = f"[lower {self.design.name}]"
             placed = allocate(tile, self._requests[tile], stacks.get(tile, 0), title)
@@ -69,9 +71,46 @@ class Dataflow:
                 if memory.name in placed:
                     memory.address = placed[memory.name][0]
             for pool in self.out.pools:
-                if pool.tile == tile:
-                    for memory, address in zip(pool.slots, placed[pool.name], strict=True):
-                        memory.address = address
+                slots = [memory for memory in pool.slots if memory.tile == tile]
+                for memory, address in zip(slots, placed.get(pool.name, ()), strict=True):
+                    memory.address = address
+
+    def _free_bytes(self, tile: Tile) -> int:
+        requests = self._requests.get(tile, [])
+        return tile.limits.memory_bytes - sum(r.bytes * r.count for r in requests)
+
+    def _spill(self, tile: Tile) -> None:
+        """Moves whole buffers of an overfull memtile to the emptier memtile beside it.
+
+        Only buffers of DMA channels that reach there (0 to 3) move; what still does not fit is
+        reported by the allocator.
+        """
+        beside = [Tile(c, tile.row) for c in (tile.col - 1, tile.col + 1)]
+        beside = [t for t in beside if 0 <= t.col < self.out.columns]
+        reach = tile.limits.neighbour_channels
+        pools = [p for p in self.out.pools if p.tile == tile]
+        for pool in sorted(pools, key=lambda p: -p.slots[0].bytes):
+            ends = [e for e, p in self.pool_of.items() if p is pool]
+            if any(c >= reach for (f, t, _), c in self._channel_of.items() if (f, t) in ends):
+                continue
+            for memory in reversed(pool.slots):
+                target = max(beside, key=self._free_bytes)
+                if self._free_bytes(tile) >= 0 or self._free_bytes(target) < memory.bytes:
+                    break
+                self._move(pool, memory, target)
+
+    def _move(self, pool: Pool, memory: Memory, target: Tile) -> None:
+        """Takes one buffer of a pool to another memtile, to be placed there."""
+        tile = memory.tile
+        self.out.memories[tile].remove(memory)
+        self.out.memories.setdefault(target, []).append(memory)
+        memory.tile = target
+        for at in (tile, target):
+            kept = [r for r in self._requests.get(at, []) if r.name != pool.name]
+            count = sum(slot.tile == at for slot in pool.slots)
+            if count:
+                kept.append(Request(pool.name, memory.bytes, count))
+            self._requests[at] = kept
 
     def build_pools(self) -> None:
         """A pool for every FIFO end on a core and every link; ports for shim ends."""

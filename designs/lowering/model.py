@@ -26,7 +26,7 @@ class Lock:
 
 @dataclass
 class Memory:
-    """A buffer with its address in the tile's own memory."""
+    """A buffer with its address in the memory of `tile`, which holds it."""
 
     tile: Tile
     name: str

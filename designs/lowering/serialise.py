@@ -145,7 +145,10 @@ def _write_locks(out: txn.Builder, tile: Tile, locks: list[Lock]) -> None:
 def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
     """Register words of a resident BD."""
     limits = tile.limits
-    address = descriptor.memory.address + descriptor.offset + limits.dma_memory_base
+    # A memtile sees its west and east neighbours' memory below and above its own.
+    side = descriptor.memory.tile.col - tile.col
+    base = limits.dma_memory_base + side * limits.memory_bytes
+    address = base + descriptor.memory.address + descriptor.offset
     fields: dict[str, Any] = {
         "base": address // 4,
         "length": descriptor.bytes // 4,

@@ -18,18 +18,19 @@ namespace {
 using namespace npu;
 
 // Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
-// does not matter here.
-Configuration small_configuration() {
+// does not matter here. k_mt and layout as in the design's parameters.
+Configuration small_configuration(int k_mt = 8, bool b_columns = false) {
   std::string text =
       "npu-config 1\nname small\ngeneration npu1\n"
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\nparam k_mt 8\nparam b_layout 0\n";
+      "param a_bytes 2\nparam c_bytes 4\nparam a_columns_stride 1\n";
+  text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
   for (int c = 0; c < 2; ++c) {
     text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
     for (int row = 2; row < 4; ++row) {
-      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\nrtplock %d %d 8\n", c, row, c,
-                   row, c, row);
+      text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\n", c, row, c, row);
+      text += strf("rtp shift %d %d 1032\nrtplock %d %d 8\n", c, row, c, row);
     }
   }
   stream::Builder empty(arch::Generation::kNpu1, 4);
@@ -93,15 +94,15 @@ std::vector<Transfer> play(const std::vector<uint32_t>& words, uint64_t* peak_in
   return transfers;
 }
 
-std::vector<uint64_t> expect_a(const ops::GemmProblem& p, int64_t first_row) {
+// `rows` rows from `first` of a matrix with K columns, as K/k_mt tiles of (rows, k_mt).
+std::vector<uint64_t> expect_along_k(int64_t k, int64_t first, int64_t k_mt, bool tiled) {
   std::vector<uint64_t> offsets;
-  const int64_t m = 4, k = 8;
-  for (int64_t kt = 0; kt < p.k / k; ++kt) {
-    for (int64_t i = 0; i < m; ++i) {
-      for (int64_t j = 0; j < k; j += 2) {
-        const int64_t element = p.a_layout == ops::ALayout::kRowMajor
-                                    ? (first_row + i) * p.k + kt * k + j
-                                    : first_row * p.k + (kt * m + i) * k + j;
+  const int64_t rows = 4;
+  for (int64_t kt = 0; kt < k / k_mt; ++kt) {
+    for (int64_t i = 0; i < rows; ++i) {
+      for (int64_t j = 0; j < k_mt; j += 2) {
+        const int64_t element =
+            tiled ? first * k + (kt * rows + i) * k_mt + j : (first + i) * k + kt * k_mt + j;
         offsets.push_back(static_cast<uint64_t>(element * 2));
       }
     }
@@ -109,12 +110,14 @@ std::vector<uint64_t> expect_a(const ops::GemmProblem& p, int64_t first_row) {
   return offsets;
 }
 
-std::vector<uint64_t> expect_b(const ops::GemmProblem& p, int64_t first_col) {
+std::vector<uint64_t> expect_b(const ops::GemmProblem& p, int64_t first_col, int64_t k_mt,
+                               bool b_columns) {
+  const bool packed = p.b_layout == ops::BLayout::kPanels;
+  if (b_columns) return expect_along_k(p.k, first_col, k_mt, packed);
   std::vector<uint64_t> offsets;
   for (int64_t i = 0; i < p.k; ++i) {
     for (int64_t j = 0; j < 4; j += 2) {
-      const int64_t element = p.b_layout == ops::BLayout::kMatrix ? i * p.n + first_col + j
-                                                                    : first_col * p.k + i * 4 + j;
+      const int64_t element = packed ? first_col * p.k + i * 4 + j : i * p.n + first_col + j;
       offsets.push_back(static_cast<uint64_t>(element * 2));
     }
   }
@@ -134,27 +137,71 @@ std::vector<uint64_t> expect_c(const ops::GemmProblem& p, int64_t row, int64_t c
 }  // namespace
 
 TEST_CASE("gemm stream: transfers cover A, B and C in the design's order") {
-  const Configuration configuration = small_configuration();
-  for (const auto a : {ops::ALayout::kRowMajor, ops::ALayout::kTiles}) {
-    for (const auto b : {ops::BLayout::kMatrix, ops::BLayout::kPanels}) {
-      const ops::GemmProblem p{24, 16, 32, a, b};  // 3 x 4 output rounds
+  for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}) {
+    const int k_mt = variant & 1 ? 24 : 8;
+    const bool b_columns = variant & 2;
+    const Configuration configuration = small_configuration(k_mt, b_columns);
+    ops::GemmProblem p{24, 48, 32};  // 3 x 4 output rounds
+    p.a_layout = variant & 4 ? ops::ALayout::kTiles : ops::ALayout::kRowMajor;
+    p.b_layout = variant & 8 ? ops::BLayout::kPanels : ops::BLayout::kMatrix;
+    CAPTURE(variant);
+    for (const bool overlap : {true, false}) {
+      p.overlap = overlap;
       uint64_t peak = 0;
       std::map<std::pair<int, int>, std::vector<std::vector<uint64_t>>> got;
       for (auto& t : play(ops::build_gemm_stream(configuration, p), &peak)) {
         got[{t.argument, t.col}].push_back(std::move(t.offsets));
       }
-      CHECK(peak == 5);
+      CHECK(peak == (overlap ? 5 : 1));
       for (int c = 0; c < 2; ++c) {
         for (size_t round = 0; round < 12; ++round) {
           const int64_t row = static_cast<int64_t>(round) / 4 * 8;
           const int64_t col = static_cast<int64_t>(round) % 4 * 8 + c * 4;
-          CHECK(got[{0, c}][round] == expect_a(p, row + c * 4));
-          CHECK(got[{1, c}][round] == expect_b(p, col));
+          const bool tiled = p.a_layout == ops::ALayout::kTiles;
+          CHECK(got[{0, c}][round] == expect_along_k(p.k, row + c * 4, k_mt, tiled));
+          CHECK(got[{1, c}][round] == expect_b(p, col, k_mt, b_columns));
           CHECK(got[{2, c}][round] == expect_c(p, row, col));
         }
       }
     }
   }
+}
+
+TEST_CASE("gemm stream: runtime parameters are K/k, the rounds and the shift") {
+  ops::GemmProblem p{16, 48, 16};
+  p.shift = 7;
+  std::map<uint32_t, int> values;
+  const std::vector<uint32_t> words = ops::build_gemm_stream(small_configuration(24), p);
+  const stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
+  for (const stream::Operation& op : parsed.operations()) {
+    const uint32_t address = static_cast<uint32_t>(op.address);
+    if (op.opcode == stream::Opcode::kWrite && arch::address_row(address) >= 2 &&
+        arch::address_offset(address) < 65536) {
+      const uint32_t expected[] = {48 / 8, 2 * 2, 7};
+      CHECK(op.value == expected[(arch::address_offset(address) - 1024) / 4]);
+      ++values[arch::address_offset(address)];
+    }
+  }
+  CHECK(values == std::map<uint32_t, int>{{1024, 4}, {1028, 4}, {1032, 4}});
+}
+
+TEST_CASE("gemm stream: shifts and sizes out of range are refused") {
+  const Configuration configuration = small_configuration();
+  for (const int shift : {-1, 32, 1 << 30}) {
+    ops::GemmProblem p{8, 8, 8};
+    p.shift = shift;
+    CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+  }
+  const int64_t huge = int64_t{1} << 62;
+  for (const ops::GemmProblem& p :
+       {ops::GemmProblem{huge, 8, 8}, ops::GemmProblem{8, huge, 8}, ops::GemmProblem{8, 8, huge}}) {
+    CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+  }
+}
+
+TEST_CASE("gemm stream: row-major B with K times N beyond a BD's step field") {
+  const ops::GemmProblem p{8, 64, 1 << 17, ops::ALayout::kRowMajor, ops::BLayout::kMatrix};
+  CHECK_NOTHROW(ops::build_gemm_stream(small_configuration(), p));
 }
 
 TEST_CASE("gemm stream: touches only what a runtime stream may") {

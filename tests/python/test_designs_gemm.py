@@ -19,8 +19,39 @@ from npu.designs.lowering import lower
 from npu.errors import DesignError
 
 CASES = [(g, *p) for g in ("npu1", "npu2") for p in gemm.PAIRS]
-MMUL = {("npu1", 2): (4, 8, 4), ("npu1", 1): (4, 8, 8), ("npu2", 2): (8, 8, 8), ("npu2", 1): (8, 8, 8)}  # fmt: skip # noqa: E501
-BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "int32": 4}
+MMUL = {
+    ("npu1", "bfloat16"): (4, 8, 4), ("npu1", "int8"): (4, 8, 8), ("npu1", "int16"): (4, 4, 4),
+    ("npu2", "bfloat16"): (8, 8, 8), ("npu2", "int8"): (8, 8, 8), ("npu2", "int16"): (4, 4, 8),
+}  # fmt: skip
+BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "int16": 2, "int32": 4}
+CALLS = {  # name of the configuration -> kernels in program order
+    "gemm_bf16_f32": ["zero_f32", "matmul_bf16_f32"],
+    "gemm_bf16_bf16": ["zero_f32", "matmul_bf16_f32", "convert_f32_bf16"],
+    "gemm_bf16_bf16_narrow": ["zero_bf16", "matmul_bf16_bf16"],
+    "gemm_i8_i32": ["zero_i32", "matmul_i8_i32"],
+    "gemm_i8_i32_bcol": ["zero_i32", "matmul_i8_i32_bcol"],
+    "gemm_i8_i16": ["zero_i32", "matmul_i8_i32", "narrow_i32_i16"],
+    "gemm_i8_i8": ["zero_i32", "matmul_i8_i32", "narrow_i32_i8"],
+    "gemm_i8_i8_bcol": ["zero_i32", "matmul_i8_i32_bcol", "narrow_i32_i8"],
+    "gemm_i8_i8_bcol_narrow": ["zero_i8", "matmul_i8_i8_bcol"],
+    "gemm_i8_i16_narrow": ["zero_i16", "matmul_i8_i16"],
+    "gemm_i16_i32": ["zero_i32", "matmul_i16_i32"],
+}
+# Tiles of the paper's tables with their k_mt (section 5.2.2) and L2 total in KiB (0: not given).
+PUBLISHED = [
+    ("npu1", "int8", "int8", (64, 232, 64), 232, 0),
+    ("npu1", "int8", "int32", (48, 280, 48), 280, 0),
+    ("npu1", "int8", "int8", (112, 112, 112), 448, 980),
+    ("npu1", "int8", "int8", (112, 104, 128), 416, 1004),
+    ("npu1", "int8", "int16", (96, 112, 96), 448, 960),
+    ("npu1", "int8", "int32", (80, 88, 96), 352, 964),
+    ("npu1", "bfloat16", "bfloat16", (96, 56, 96), 224, 960),
+    ("npu2", "int8", "int8", (144, 72, 144), 432, 2106),
+    ("npu2", "int8", "int16", (128, 72, 112), 432, 2084),
+    ("npu2", "int8", "int32", (96, 64, 96), 384, 2016),
+    ("npu2", "bfloat16", "bfloat16", (112, 48, 96), 384, 2496),
+    ("npu2", "bfloat16", "bfloat16", (48, 152, 48), 152, 0),
+]
 
 
 def read_object(bd: Bd, memory: np.ndarray) -> np.ndarray:
@@ -33,12 +64,13 @@ def read_object(bd: Bd, memory: np.ndarray) -> np.ndarray:
 def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     config = read_configuration(gemm.configuration(generation, a_dtype, c_dtype))
     columns = {"npu1": 4, "npu2": 8}[generation]
-    m, k, n = (64, 64, 64) if a_dtype == "bfloat16" else (64, 128, 64)
-    r, s, t = MMUL[generation, BYTES[a_dtype]]
+    m, k, n = (64, 128, 64) if a_dtype == "int8" else (64, 64, 64)
+    r, s, t = MMUL[generation, a_dtype]
     assert config.params == {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
-        "a_columns_stride": columns // 4, "r": r, "s": s, "t": t,
+        "a_columns_stride": columns // 4, "r": r, "s": s, "t": t, "k_mt": k, "b_layout": 0,
+        "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0,
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation
     assert len(config.head["source"]) == 64
@@ -47,7 +79,8 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     }
     cores = {(c, r) for c in range(columns) for r in range(2, 6)}
     assert set(config.cores) == cores == set(config.rtp_locks)
-    assert set(config.rtps) == {(x, core) for x in ("k_tiles", "tiles") for core in cores}
+    words = ["k_tiles", "tiles"] + ["shift"] * (c_dtype in ("int8", "int16"))
+    assert set(config.rtps) == {(x, core) for x in words for core in cores}
     assert all(used <= limit for used, limit in config.resources.values())
     for core in cores:
         lines = config.cores[core]
@@ -56,23 +89,59 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
         assert lines[2] == f"loop rtp:{tiles}"
         assert f"loop rtp:{k_tiles}" in lines
         calls = [line.split()[1] for line in lines if line.startswith("call")]
-        assert (
-            calls
-            == {
-                "gemm_bf16_f32": ["zero_f32", "matmul_bf16_f32"],
-                "gemm_bf16_bf16": ["zero_f32", "matmul_bf16_f32", "convert_f32_bf16"],
-                "gemm_i8_i32": ["zero_i32", "matmul_i8_i32"],
-            }[config.head["name"]]
-        )
+        assert calls == CALLS[config.head["name"]]
         matmul = next(line for line in lines if "matmul" in line)
         assert matmul.split()[-3:] == [f"#{m}", f"#{k}", f"#{n}"]
+        if "narrow" in calls[-1]:
+            narrow = next(line for line in lines if "narrow" in line)
+            assert narrow.split()[-2:] == [f"#{m * n}", f"${config.rtps['shift', core]}"]
+
+
+@pytest.mark.parametrize(("options", "name"), [
+    ({"c_dtype": "int8", "accumulate": "narrow", "b_layout": "col"}, "gemm_i8_i8_bcol_narrow"),
+    ({"c_dtype": "int16", "accumulate": "narrow"}, "gemm_i8_i16_narrow"),
+    ({"c_dtype": "int8", "b_layout": "col"}, "gemm_i8_i8_bcol"),
+    ({"c_dtype": "int32", "accumulate": "narrow", "b_layout": "col"}, "gemm_i8_i32_bcol"),
+    ({"a_dtype": "bfloat16", "c_dtype": "bfloat16", "accumulate": "narrow"},
+     "gemm_bf16_bf16_narrow"),
+])  # fmt: skip
+def test_kernels_of_variants(options: dict[str, str], name: str) -> None:
+    """Narrow sums call the kernel of C's type, with the shift RTP as its last operand."""
+    config = read_configuration(gemm.configuration("npu1", **{"a_dtype": "int8", **options}))
+    assert config.head["name"] == name
+    for core, lines in config.cores.items():
+        calls = [line.split() for line in lines if line.startswith("call")]
+        assert [call[1] for call in calls] == CALLS[name]
+        if ("shift", core) in config.rtps:
+            assert calls[-1][-1] == f"${config.rtps['shift', core]}"
+        else:
+            assert name not in ("gemm_i8_i8_bcol_narrow", "gemm_i8_i16_narrow", "gemm_i8_i8_bcol")
+
+
+@pytest.mark.parametrize(("generation", "a_dtype", "c_dtype", "tile", "k_mt", "l2_kib"), PUBLISHED)
+def test_published_tiles(
+    generation: str, a_dtype: str, c_dtype: str, tile: tuple[int, int, int], k_mt: int, l2_kib: int
+) -> None:
+    """The paper's tiles fit, and use the memory that its tables say."""
+    lowered = lower(
+        gemm.design(generation, a_dtype, c_dtype, tile=tile, k_mt=k_mt, b_layout="col",
+                    accumulate="narrow")
+    )  # fmt: skip
+    m, k, n = tile
+    size = 2 * (m * k + k * n) * BYTES[a_dtype] + m * n * BYTES[c_dtype]
+    for at, memories in lowered.memories.items():
+        if at.kind == "core":
+            assert sum(x.bytes for x in memories if not x.name.startswith("rtp")) == size
+    if l2_kib:
+        l2 = sum(x.bytes for at, ms in lowered.memories.items() if at.kind == "mem" for x in ms)
+        assert round(l2 / 1024) == l2_kib
 
 
 @pytest.mark.parametrize(("generation", "a_dtype", "c_dtype"), CASES)
 def test_layouts(generation: str, a_dtype: str, c_dtype: str) -> None:
     """A and B leave the memtile as [m/r][k/s][r][s] and [k/s][n/t][s][t], C as 4m x n."""
     m, k, n = gemm.DEFAULT_TILE[a_dtype]
-    r, s, t = MMUL[generation, BYTES[a_dtype]]
+    r, s, t = MMUL[generation, a_dtype]
     a_size, c_size = BYTES[a_dtype], BYTES[c_dtype]
     found = chains(
         run_txn(read_configuration(gemm.configuration(generation, a_dtype, c_dtype)).txn)
@@ -99,8 +168,8 @@ def test_layouts(generation: str, a_dtype: str, c_dtype: str) -> None:
                 )
         else:
             seen.add((tile, "C"))
-            assert len(bds) == 8
-            for slot in range(2):
+            assert len(bds) == 4
+            for slot in range(1):
                 base = bds[4 * slot].base
                 x = memory[base : base + 4 * m * n * c_size]
                 x = x.reshape(4 * m // r, n // t, r, t, c_size).transpose(0, 2, 1, 3, 4).ravel()
@@ -125,7 +194,7 @@ def test_core_chains_and_programs_agree(generation: str, a_dtype: str, c_dtype: 
         assert matmul[2] == f"@{a[0].base}|{a[1].base}%0"
         assert matmul[3] == f"@{b[0].base}|{b[1].base}%1"
         last = next(line.split() for line in reversed(lines) if line.startswith("call"))
-        result = last[3] if c_dtype == "bfloat16" else last[4]
+        result = last[4] if last[1].startswith("matmul") else last[3]
         assert result == f"@{c[0].base}"
         for chain in (a, b):  # the core waits on what the DMA releases and the other way round
             assert f"acquire_ge {chain[0].release[0]} 1" in lines
@@ -134,26 +203,62 @@ def test_core_chains_and_programs_agree(generation: str, a_dtype: str, c_dtype: 
         assert f"release {c[0].acquire[0]} 1" in lines
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from(CASES), st.integers(1, 10), st.integers(1, 20), st.integers(1, 10))
-def test_no_overlap_for_any_tile(case: tuple[str, str, str], i: int, j: int, h: int) -> None:
-    """Whatever tile is accepted, buffers, RTPs and stack are disjoint and inside their memories."""
-    r, s, t = MMUL[case[0], BYTES[case[1]]]
-    tile = (2 * r * i, s * j, 2 * t * h)
-    m, k, n = tile
-    need = 2 * (m * k + k * n) * BYTES[case[1]] + m * n * BYTES[case[2]]
-    need += m * n * 4 if case[2] == "bfloat16" else 0
+@settings(max_examples=80, deadline=None)
+@given(
+    st.sampled_from(CASES),
+    st.tuples(st.integers(1, 10), st.integers(1, 20), st.integers(1, 10)),
+    st.integers(1, 4),
+    st.fixed_dictionaries({
+        "b_layout": st.sampled_from(gemm.B_LAYOUTS),
+        "c_buffers": st.integers(1, 2),
+        "c_l2_buffers": st.integers(1, 2),
+        "accumulate": st.sampled_from(gemm.ACCUMULATE),
+    }),
+)  # fmt: skip
+def test_no_overlap_for_any_tile(
+    case: tuple[str, str, str], factors: tuple[int, int, int], tiles: int, options: dict
+) -> None:
+    """Whatever tile is accepted, buffers, RTPs and stack are disjoint and inside their memories;
+    what is refused exceeds a core or a memtile."""
+    r, s, t = MMUL[case[0], case[1]]
+    m, k, n = tile = (2 * r * factors[0], s * factors[1], 2 * t * factors[2])
+    c_bytes = BYTES[case[2]]
+    core = 2 * (m * k + k * n) * BYTES[case[1]] + options["c_buffers"] * m * n * c_bytes
+    core += m * n * 4 if c_bytes < 4 and options["accumulate"] == "wide" else 0
     try:
-        lowered = lower(gemm.design(*case, tile=tile))
+        lowered = lower(gemm.design(*case, tile=tile, k_mt=tiles * k, **options))
     except DesignError as error:
-        assert need + 8 + STACK_BYTES > 65536 - 7 * 64 or "memtile" in str(error), error
+        # 64 B of RTPs lie in the 1 KiB kept for the stack; buffers are aligned to 64 B.
+        assert core + STACK_BYTES > 65536 - 7 * 64 or "memtile" in str(error), error
         return
+    stacks = {c.tile: c.stack for c in lowered.cores}
     for at, memories in lowered.memories.items():
         spans = sorted((x.address, x.address + x.bytes) for x in memories)
         if at.kind == "core":
-            spans.insert(0, (0, STACK_BYTES))
+            spans.insert(0, (0, stacks[at]))
         assert spans[0][0] >= 0 and spans[-1][1] <= at.limits.memory_bytes
         assert all(x[1] <= y[0] for x, y in pairwise(spans))
+
+
+def test_a_core_filled_to_the_last_byte() -> None:
+    """Matrices of exactly 63 KiB fit, 2 x 32 x 496 x 2 + 32 x 32 B; one more k block does not."""
+    gemm.configuration("npu1", "int8", "int8", tile=(32, 496, 32), accumulate="narrow")
+    with pytest.raises(DesignError, match="data memory of 65536 B does not hold"):
+        gemm.configuration("npu1", "int8", "int8", tile=(32, 504, 32), accumulate="narrow")
+
+
+@pytest.mark.parametrize(("options", "words"), [
+    ({"k_mt": 65}, "k_mt = 65: it must be a multiple of the tile's k = 64"),
+    ({"k_mt": 0}, "k_mt = 0"),
+    ({"b_layout": "column"}, "b_layout is 'column'"),
+    ({"c_buffers": 3}, "c_buffers is 3"),
+    ({"accumulate": "exact"}, "accumulate is 'exact'"),
+    ({"k_mt": 2112}, "k_mt = 2112: a shim BD addresses runs of at most 1023 words"),
+])  # fmt: skip
+def test_options_are_checked(options: dict, words: str) -> None:
+    with pytest.raises(DesignError) as caught:
+        gemm.design("npu2", "bfloat16", "float32", **options)
+    assert words in str(caught.value)
 
 
 def test_ping_and_pong_in_different_banks() -> None:

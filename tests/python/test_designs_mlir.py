@@ -22,6 +22,12 @@ DESIGNS = {
         for g in ("npu1", "npu2")
         for p in gemm.PAIRS
     },
+    "gemm_narrow_col": lambda: gemm.design(
+        "npu1", "int8", "int8", tile=(112, 112, 112), k_mt=448, b_layout="col", accumulate="narrow"
+    ),
+    "gemm_neighbours": lambda: gemm.design(
+        "npu2", "int8", "int16", tile=(128, 72, 112), k_mt=1080, b_layout="col", accumulate="narrow"
+    ),
 }
 VALUE = re.compile(r"%[A-Za-z_0-9]+")
 
@@ -95,8 +101,11 @@ def test_addresses_locks_and_bds_equal(both: tuple[str, bytes]) -> None:
     )
     width = {"i8": 1, "i16": 2, "bf16": 2, "i32": 4, "f32": 4}
     for acq, buffer, kind, offset, length, dims, number, after, rel in re.findall(pattern, text):
-        tile, address = buffers[buffer]
-        assert locks[acq][0] == locks[rel][0] == tile
+        home, address = buffers[buffer]
+        tile = locks[acq][0]
+        assert locks[rel][0] == tile
+        assert home == tile or (home[1] == tile[1] == 1 and abs(home[0] - tile[0]) == 1)
+        address += (home[0] - tile[0]) * 0x80000  # a memtile's DMA sees its neighbours' memory
         printed[tile, int(number)] = (
             address + int(offset) * width[kind],
             int(length) * width[kind] // 4,
@@ -127,7 +136,8 @@ def test_programs_equal(both: tuple[str, bytes]) -> None:
     words = {"AcquireGreaterEqual": "acquire_ge", "Acquire": "acquire_eq", "Release": "release"}
     for col, row, body in cores:
         constants = dict(re.findall(r"(%c\w+) = arith\.constant (\d+)", body))
-        loads = dict(re.findall(r"(%\w+) = memref\.load (%\w+)\[", body))
+        indices = re.findall(r"(%\w+) = memref\.load (%\w+)\[(%c\d+)\]", body)
+        loads = {v: int(buffers[b]) + 4 * int(constants[i]) for v, b, i in indices}
         slots: dict[str, str] = {}
         lines: list[str] = []
         for line in map(str.strip, body.splitlines()):
@@ -142,7 +152,7 @@ def test_programs_equal(both: tuple[str, bytes]) -> None:
                 names = match[2].split(", ")
                 operands = [
                     f"@{buffers[x]}" if x in buffers else f"@{slots[x][1:]}" if x in slots
-                    else f"#{constants[x]}"
+                    else f"${loads[x]}" if x in loads else f"#{constants[x]}"
                     for x in names
                 ]  # fmt: skip
                 lines.append(" ".join(["call", match[1], *operands]))

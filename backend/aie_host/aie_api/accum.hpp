@@ -1,24 +1,38 @@
-// aie::accum: accumulator registers (acc32: int32 that wraps, accfloat: fp32) and their
+// aie::accum: accumulator registers (acc32 and acc64: integers that wrap, accfloat: fp32) and their
 // conversions, which round and saturate as the core's modes say.
 #pragma once
 
-#include <type_traits>
-
+#include "bfp16.hpp"
 #include "vector.hpp"
 
 struct acc32;  // tags: built-in types in NPU compilers
+struct acc64;
 struct accfloat;
 struct accauto;
 
 AIE_HOST_BEGIN
 
+namespace detail {
+
+template <typename T, unsigned N>
+struct register_of {
+  using type = vector<T, N>;
+};
+template <unsigned N>
+struct register_of<bfp16ebs8, N> {
+  using type = block_vector<bfp16ebs8, N>;
+};
+
+}  // namespace detail
+
 template <typename Tag, unsigned N>
 class accum {
-  static constexpr bool kFloat = std::is_same_v<Tag, accfloat>;
-  static_assert(kFloat || std::is_same_v<Tag, acc32>, "accumulator not supported by the host");
+  static constexpr bool kFloat = std::is_same_v<Tag, accfloat>, kWide = std::is_same_v<Tag, acc64>;
+  static_assert(kFloat || kWide || std::is_same_v<Tag, acc32>,
+                "accumulator not supported by the host");
 
  public:
-  using value_type = std::conditional_t<kFloat, float, int32_t>;
+  using value_type = std::conditional_t<kFloat, float, std::conditional_t<kWide, int64_t, int32_t>>;
   static constexpr unsigned size() { return N; }
 
   accum() = default;
@@ -30,22 +44,28 @@ class accum {
   AIE_HOST_INLINE value_type get(unsigned i) const { return data_[i]; }
   AIE_HOST_INLINE void set(value_type value, unsigned i) { data_[i] = value; }
 
-  // Integers enter shifted left; floats enter exactly.
+  // Integers enter shifted left (saturation modes apply); floats enter exactly.
   template <typename T>
   AIE_HOST_INLINE void from_vector(const vector<T, N>& v, int shift = 0) {
-    for (unsigned i = 0; i < N; ++i) {
-      if constexpr (kFloat) {
-        data_[i] = v.get(i);
-      } else {
-        data_[i] = static_cast<int32_t>(static_cast<uint32_t>(v.get(i)) << shift);
+    if constexpr (kFloat) {
+      for (unsigned i = 0; i < N; ++i) data_[i] = v.get(i);
+    } else {
+      const saturation_mode saturation = get_saturation();
+      for (unsigned i = 0; i < N; ++i) {
+        data_[i] = static_cast<value_type>(
+            detail::shift_up(v.get(i), shift, sizeof(value_type) * 8, saturation));
       }
     }
   }
 
   template <typename T>
-  AIE_HOST_INLINE vector<T, N> to_vector(int shift = 0) const {
-    vector<T, N> out;
-    if constexpr (kFloat) {
+  AIE_HOST_INLINE typename detail::register_of<T, N>::type to_vector(int shift = 0) const {
+    typename detail::register_of<T, N>::type out;
+    if constexpr (std::is_same_v<T, bfp16ebs8>) {
+      static_assert(kFloat);
+      const rounding_mode mode = get_rounding();
+      for (unsigned i = 0; i < N / 8; ++i) out.convert(i, data_ + 8 * i, mode);
+    } else if constexpr (kFloat) {
       static_assert(std::is_same_v<T, float> || std::is_same_v<T, bfloat16>);
       if constexpr (std::is_same_v<T, float>) {
         out.load(data_);

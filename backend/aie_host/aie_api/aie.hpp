@@ -4,11 +4,8 @@
 
 #include "accum.hpp"
 #include "bfloat16.hpp"
+#include "bfp16.hpp"
 #include "config.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
-
-#if !AIE_HOST_SILICON
-#include "../mmul_block.hpp"
-#endif

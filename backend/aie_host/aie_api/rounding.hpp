@@ -112,6 +112,18 @@ AIE_HOST_INLINE uint16_t narrow_bf16_even(uint32_t x) {
   return static_cast<uint16_t>((x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded);
 }
 
+// A value cut or saturated to `bits` bits.
+AIE_HOST_INLINE int64_t fit(int64_t value, int bits, saturation_mode saturation) {
+  if (bits == 64) return value;
+  const int64_t max = (int64_t{1} << (bits - 1)) - 1;
+  const int64_t min = saturation == saturation_mode::symmetric ? -max : -max - 1;
+  if (saturation == saturation_mode::none) {
+    const int unused = 64 - bits;
+    return static_cast<int64_t>(static_cast<uint64_t>(value) << unused) >> unused;
+  }
+  return value > max ? max : value < min ? min : value;
+}
+
 // Shift-round-saturate: accumulator -> integer of `bits` bits.
 AIE_HOST_INLINE int64_t shift_round_saturate(int64_t value, int shift, int bits,
                                              rounding_mode rounding, saturation_mode saturation) {
@@ -124,14 +136,14 @@ AIE_HOST_INLINE int64_t shift_round_saturate(int64_t value, int shift, int bits,
     const discarded dropped{rest != 0, rest > half, rest == half};
     if (rounds_away(rounding, negative, (magnitude & 1) != 0, dropped)) magnitude += 1;
   }
-  const int64_t rounded = static_cast<int64_t>(negative ? 0 - magnitude : magnitude);
-  const int64_t max = (int64_t{1} << (bits - 1)) - 1;
-  const int64_t min = saturation == saturation_mode::symmetric ? -max : -max - 1;
-  if (saturation == saturation_mode::none) {
-    const int unused = 64 - bits;
-    return static_cast<int64_t>(static_cast<uint64_t>(rounded) << unused) >> unused;
-  }
-  return rounded > max ? max : rounded < min ? min : rounded;
+  return fit(static_cast<int64_t>(negative ? 0 - magnitude : magnitude), bits, saturation);
+}
+
+// Integer of at most 32 bits -> accumulator of `bits` bits. That the saturation modes apply to it
+// is modelled: the instruction reads the mode register.
+AIE_HOST_INLINE int64_t shift_up(int32_t value, int shift, int bits, saturation_mode saturation) {
+  return fit(static_cast<int64_t>(static_cast<uint64_t>(int64_t{value}) << shift), bits,
+             saturation);
 }
 
 }  // namespace detail

@@ -1,6 +1,8 @@
 // aie::vector: a register of N elements, and moving it between registers and memory.
 #pragma once
 
+#include <type_traits>
+
 #include "rounding.hpp"
 
 AIE_HOST_BEGIN
@@ -85,6 +87,16 @@ AIE_HOST_INLINE vector<T, N> broadcast(T value) {
 template <typename T, unsigned N>
 AIE_HOST_INLINE vector<T, N> zeros() {
   return broadcast<T, N>(T{});
+}
+
+// The elements of a row-major rows x columns matrix in the order of its transpose.
+template <typename T, unsigned N>
+AIE_HOST_INLINE vector<T, N> transpose(const vector<T, N>& v, unsigned rows, unsigned columns) {
+  vector<T, N> out;
+  for (unsigned i = 0; i < rows; ++i) {
+    for (unsigned j = 0; j < columns; ++j) out.set(v.get(i * columns + j), j * rows + i);
+  }
+  return out;
 }
 
 AIE_HOST_END
