@@ -4,6 +4,7 @@
 #include "arch/timing.h"
 
 #include <cmath>
+#include <numeric>
 
 #include "error.h"
 
@@ -22,12 +23,15 @@ constexpr TimingConstant kTable[] = {
     {"mac_bf16_npu1", 128, "MAC/cycle", kDocumented, "aie_api: mmul 4x8x4", ""},
     {"mac_bf16_npu2", 168, "MAC/cycle", kFitted,
      "asymptote of bf16 computed as BFP16, conversions included",
-     "t1.npu2.bf16 t3.npu2.bf16.a"},
+     "t1.npu2.bf16.macs t3.npu2.bf16.a.macs"},
     {"mac_bf16_native_npu2", 32, "MAC/cycle", kDocumented,
      "aie_api: mmul 4x8x8 of 32-lane multiply-adds", ""},
-    {"integer_move", 0.038, "cycle per C element", kFitted,
+    {"integer_move_npu1", 0.025, "cycle per C element", kFitted,
      "accumulator moves and shifts of integer results",
-     "t1.npu1.i8i8 t1.npu1.i8i16 t1.npu2.i8i8 t1.npu2.i8i16 t3.npu2.i8i8.a t3.npu2.i8i16.a"},
+     "t1.npu1.i8i8.macs t1.npu1.i8i16.macs t2.npu1.i8i8.a.macs t2.npu1.i8i16.a.macs"},
+    {"integer_move_npu2", 0.038, "cycle per C element", kFitted, "as on npu1",
+     "t1.npu2.i8i8.macs t1.npu2.i8i16.macs t3.npu2.i8i8.a.macs t3.npu2.i8i8.b.macs "
+     "t3.npu2.i8i16.a.macs t3.npu2.i8i16.b.macs"},
     {"l1_port_npu1", 32, "B/cycle", kDocumented, "am020: 256-bit load and store units", ""},
     {"l1_port_npu2", 64, "B/cycle", kDocumented, "aie_api: 512-bit vector load and store", ""},
     {"stream_npu1", 4, "B/cycle", kDocumented, "am020: 32-bit stream ports", ""},
@@ -42,9 +46,9 @@ constexpr TimingConstant kTable[] = {
     {"shim_task_start", 325, "cycle", kMeasured, "xdna-emu: MM2S start per task", ""},
     {"shim_cold_start", 1330, "cycle", kMeasured, "xdna-emu: first MM2S start of a channel", ""},
     {"dram_read_npu1", 17.1, "GB/s", kFitted, "read ceiling; the paper's micro-benchmark: ~15",
-     "t2.npu1.bf16.a t2.npu1.bf16.b kmt.npu1.bf16.56"},
+     "t2.npu1.bf16.a.tops t2.npu1.bf16.b.tops kmt.npu1.bf16.56"},
     {"dram_read_npu2", 52.7, "GB/s", kFitted, "read ceiling; the paper's micro-benchmark: ~50",
-     "t3.npu2.i8i8.a t3.npu2.i8i16.a t3.npu2.bf16.a"},
+     "t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops t3.npu2.bf16.a.tops"},
     {"row_visit", 134, "cycle", kFitted, "time a shim channel needs per separate run of addresses",
      "kmt.npu1.bf16.56 txt.npu1.i8i16.t1"},
     {"row_sharing", 0.33, "1", kFitted,
@@ -52,9 +56,10 @@ constexpr TimingConstant kTable[] = {
      "row.npu1.i8i8 row.npu2.i8i8"},
     {"memory_line", 64, "B", kDocumented, "DDR5 burst of 16 x 32 bit", ""},
     {"round", 1.2, "us", kFitted, "handing an output tile over, per output round",
-     "t2.npu1.i8i8.a t2.npu1.i8i16.a t3.npu2.i8i8.b"},
+     "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.b.tops"},
     {"dispatch", 80, "us", kFitted, "host call to first stream operation and back",
-     "t2.npu1.i8i8.a t2.npu1.i8i16.a t3.npu2.i8i8.a t3.npu2.i8i16.a t3.npu2.bf16.a"},
+     "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops "
+     "t3.npu2.bf16.a.tops"},
     {"token", 12, "us", kFitted,
      "end of a transfer to the command processor acting on its token",
      "bd.npu2.i8i16"},
@@ -110,7 +115,7 @@ Timing::Timing(Generation g, const TimingTable& t)
   mac_int16 = t[npu1 ? TimingId::kMacInt16Npu1 : TimingId::kMacInt16Npu2];
   mac_bf16 = t[npu1 ? TimingId::kMacBf16Npu1 : TimingId::kMacBf16Npu2];
   mac_bf16_native = t[npu1 ? TimingId::kMacBf16Npu1 : TimingId::kMacBf16NativeNpu2];
-  integer_move = t[TimingId::kIntegerMove];
+  integer_move = t[npu1 ? TimingId::kIntegerMoveNpu1 : TimingId::kIntegerMoveNpu2];
   l1_port = t[npu1 ? TimingId::kL1PortNpu1 : TimingId::kL1PortNpu2];
   stream = t[npu1 ? TimingId::kStreamNpu1 : TimingId::kStreamNpu2];
   bd_overhead = t[TimingId::kBdOverhead];
@@ -128,6 +133,12 @@ Timing::Timing(Generation g, const TimingTable& t)
   cp_mask_write = t[TimingId::kCpMaskWrite] * per_us;
   cp_block = t[TimingId::kCpBlock] * per_us;
   cp_block_word = t[TimingId::kCpBlockWord] * per_us;
+}
+
+double line_overfetch(double run, double line) {
+  const auto bytes = static_cast<uint64_t>(run), unit = static_cast<uint64_t>(line);
+  if (bytes == 0 || unit == 0) return 1;
+  return (run + line - static_cast<double>(std::gcd(bytes, unit))) / run;
 }
 
 double dram_bandwidth(double cap, double visits) {

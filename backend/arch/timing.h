@@ -29,7 +29,8 @@ enum class TimingId : uint8_t {
   kMacBf16Npu1,
   kMacBf16Npu2,
   kMacBf16NativeNpu2,
-  kIntegerMove,
+  kIntegerMoveNpu1,
+  kIntegerMoveNpu2,
   kL1PortNpu1,
   kL1PortNpu2,
   kStreamNpu1,
@@ -92,7 +93,7 @@ struct Timing {
   double dram_read;                                       // bytes per cycle, all channels together
   double row_visit;                                       // cycles per row visit and channel
   double row_sharing;                                     // share of a row visit, see timing.cpp
-  double memory_line;                                     // bytes
+  double memory_line;                                     // bytes, see line_overfetch
   double round;                                           // cycles per output round
   double dispatch;                                        // seconds
   double token, cp_write, cp_mask_write, cp_block, cp_block_word;  // cycles
@@ -101,5 +102,9 @@ struct Timing {
 // Sustained DRAM reads in bytes per cycle when `visits` = the sum over the channels in use of their
 // run length / row_visit, and the array can take `cap`: a smooth minimum of the two.
 double dram_bandwidth(double cap, double visits);
+
+// Bytes fetched per byte used when runs of `run` bytes follow each other and memory is read in
+// lines: runs begin at multiples of gcd(run, line), any of them equally often.
+double line_overfetch(double run, double line);
 
 }  // namespace npu::arch

@@ -59,8 +59,7 @@ void Timeline::read(Agent* agent, const Read& read) {
   reader.run = read.run;
   reader.pitch = read.pitch;
   reader.base = read.base;
-  const double line = timing_.memory_line;
-  const double fetched = shared ? std::ceil(read.run / line) * line / read.run : 1;
+  const double fetched = shared ? arch::line_overfetch(read.run, timing_.memory_line) : 1;
   reader.visits = fetched * read.run / (timing_.row_visit * (shared ? timing_.row_sharing : 1));
   reader.limit = fetched * timing_.stream;
   reader.left = reader.memory_bytes = fetched * read.bytes;

@@ -2,8 +2,6 @@
 #include "model/gemm_model.h"
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 namespace npu::model {
 
@@ -21,13 +19,9 @@ struct Reader {
   }
   // Runs of neighbouring channels lie in the same memory rows; lines at their ends are read whole.
   double shared_seconds(double bytes, double run) const {
-    const double over = line_overfetch(run);
+    const double over = arch::line_overfetch(run, timing.memory_line);
     const double visits = channels * run / (timing.row_visit * timing.row_sharing);
     return bytes / (arch::dram_bandwidth(timing.dram_read / over, visits) * timing.clock_hz);
-  }
-  double line_overfetch(double run) const {
-    const double line = timing.memory_line;
-    return std::ceil(run / line) * line / run;
   }
 };
 
