@@ -60,8 +60,7 @@ constexpr TimingConstant kTable[] = {
     {"dispatch", 80, "us", kFitted, "host call to first stream operation and back",
      "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops "
      "t3.npu2.bf16.a.tops"},
-    {"token", 12, "us", kFitted,
-     "end of a transfer to the command processor acting on its token",
+    {"token", 12, "us", kFitted, "end of a transfer to the command processor acting on its token",
      "bd.npu2.i8i16"},
     {"cp_write", 0.1, "us", kMeasured, "xdna-emu: WRITE32 100.5 cycles at 1 GHz", ""},
     {"cp_mask_write", 0.21, "us", kMeasured, "xdna-emu: MASKWRITE 210 cycles at 1 GHz", ""},

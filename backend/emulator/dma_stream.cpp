@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "emulator/array.h"
-#include "emulator/timed_run.h"
 #include "emulator/tile.h"
+#include "emulator/timed_run.h"
 #include "error.h"
 
 namespace npu::emulator {

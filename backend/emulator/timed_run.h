@@ -20,8 +20,8 @@ struct TimingReport {
   // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
   // stream, the memory at the rate its access pattern allows, the command processor.
   double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
-  double core_busy = 0, core_blocked = 0;  // cycles, mean over the cores with a program
-  double matmul_cycles = 0;                // of all cores
+  double core_busy = 0, core_blocked = 0;         // cycles, mean over the cores with a program
+  double matmul_cycles = 0;                       // of all cores
   uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
   uint64_t events = 0;
 };
@@ -34,9 +34,9 @@ class Timeline {
   bool moves_data() const { return data_; }
   double now() const { return now_; }
   bool empty() const { return heap_.empty(); }
-  double next() const;           // time of the next event, infinity if there is none
+  double next() const;  // time of the next event, infinity if there is none
   void set_now(double time) { now_ = time > now_ ? time : now_; }
-  void begin();                  // a new run, time 0
+  void begin();  // a new run, time 0
 
   // A job of `agent` ends `cycles` from now.
   void after(Agent* agent, double cycles);
@@ -46,9 +46,9 @@ class Timeline {
   struct Read {
     double delay = 0, bytes = 0;
     double task_bytes = 0;  // of the whole BD: its weight in the sharing
-    double run = 0;      // contiguous bytes
-    int64_t pitch = 0;   // bytes between runs
-    uint64_t base = 0;   // address of the BD
+    double run = 0;         // contiguous bytes
+    int64_t pitch = 0;      // bytes between runs
+    uint64_t base = 0;      // address of the BD
   };
   void read(Agent* agent, const Read& read);
   // A task-complete token reaches the command processor `cycles` from now.
@@ -92,7 +92,7 @@ class Timeline {
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
-  void settle();     // accounts for the time since the last change of rates
+  void settle();      // accounts for the time since the last change of rates
   void reschedule();  // new rates, new next completion
   Agent* finish_read();
 

@@ -48,8 +48,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
                n = static_cast<double>(p.n), k_mt = static_cast<double>(p.k_mt);
   e.rounds = ceil_div(p.M, p.rows * p.m) * ceil_div(p.N, p.columns * p.n);
   const double depth = ceil_div(p.K, p.k_mt) * k_mt;
-  e.cycles_per_call =
-      matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m, k, n);
+  e.cycles_per_call = matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m, k, n);
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
   const double move_a = m * k * p.a_bytes / timing.stream,
@@ -76,8 +75,8 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   e.command = transfers * push / f;
 
   // (c) the whole
-  e.fill = (a_read + b_read) * k_mt / depth + std::max(move_a, move_b) / f +
-           timing.shim_cold_start / f;
+  e.fill =
+      (a_read + b_read) * k_mt / depth + std::max(move_a, move_b) / f + timing.shim_cold_start / f;
   e.tail = rows * m * n * p.c_bytes / timing.stream / f;
   // Runtime parameters of every core (two bounds and a lock) before the first round.
   const double startup = rows * columns * 3 * timing.cp_write / f + e.command;

@@ -14,7 +14,8 @@ struct TypeName {
   bool integer;
 };
 constexpr TypeName kTypes[] = {
-    {"bf16", 2, false}, {"f32", 4, false}, {"i8", 1, true}, {"i16", 2, true}, {"i32", 4, true},
+    {"bf16", 2, false}, {"bf16bfp16", 2, false}, {"f32", 4, false},
+    {"i8", 1, true},    {"i16", 2, true},        {"i32", 4, true},
 };
 
 const TypeName* type_of(std::string_view part) {
@@ -50,13 +51,11 @@ KernelCost KernelCost::of(std::string_view name) {
   KernelCost cost;
   std::array<const TypeName*, 2> types{};
   size_t found = 0;
-  bool native = false;
   std::string_view verb;
   for (size_t start = 0; start <= name.size();) {
     const size_t end = std::min(name.find('_', start), name.size());
     const std::string_view part = name.substr(start, end - start);
     if (start == 0) verb = part;
-    if (part == "native") native = true;
     if (const TypeName* type = type_of(part); type && found < 2) types[found++] = type;
     start = end + 1;
   }
@@ -70,7 +69,7 @@ KernelCost KernelCost::of(std::string_view name) {
   if (in.integer) {
     cost.input = in.bytes == 1 ? InputKind::kInt8 : InputKind::kInt16;
   } else {
-    cost.input = native ? InputKind::kBf16Native : InputKind::kBf16;
+    cost.input = in.text == "bf16bfp16" ? InputKind::kBf16 : InputKind::kBf16Native;
   }
   if (verb == "matmul" && found == 2) {
     cost.family = KernelFamily::kMatmul;

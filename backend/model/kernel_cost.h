@@ -10,9 +10,11 @@
 namespace npu::model {
 
 enum class KernelFamily : uint8_t { kMatmul, kZero, kElementwise };
+// kBf16 on npu2: computed through BFP16; kBf16Native: by the bf16 multiply-adds.
 enum class InputKind : uint8_t { kInt8, kInt16, kBf16, kBf16Native };
 
-// What a kernel's name says: matmul_<in>_<out>..., zero_<type>, <verb>_<in>_<out>.
+// What a kernel's name says: matmul_<in>_<out>..., zero_<type>, <verb>_<in>_<out>. The input type
+// bf16bfp16 is bf16 multiplied through BFP16.
 struct KernelCost {
   KernelFamily family = KernelFamily::kElementwise;
   InputKind input = InputKind::kBf16;

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from npu import _npu
 from npu.errors import DesignError
-from npu.simulate import MODELS, ROWS, GemmDesign, SimulatedGemm, simulate_gemm
+from npu.simulate import MODELS, ROWS, GemmDesign, SimulatedGemm, check_design, simulate_gemm
 
 FILE = Path(__file__).with_name("published.csv")
 _DTYPES = {
@@ -60,7 +60,7 @@ class Published:
     def design(self) -> GemmDesign:
         a, c = _DTYPES[self.pair]
         depth = self.k_mt or self.tile[1]
-        return GemmDesign(self.device, a, c, self.tile, depth, self.b_layout, self.c_buffers)
+        return check_design(self.device, a, c, self.tile, depth, self.b_layout, self.c_buffers)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,7 +152,9 @@ class _Predictor:
         match row.metric:
             case "macs_per_cycle":
                 size = row.size or row.design.native
-                return self.run(size, model=self.model if row.size else "closed-form").macs_per_cycle
+                return self.run(
+                    size, model=self.model if row.size else "closed-form"
+                ).macs_per_cycle
             case "l1_kib" | "l2_kib":
                 return self._memory_kib()
             case "tops":

@@ -63,10 +63,20 @@ class GemmDesign:
     k_mt: int
     b_layout: str
     c_buffers: int
+    bf16: str = "bfp16"  # how npu2 multiplies bfloat16: "bfp16" or "native"
 
     @property
     def columns(self) -> int:
         return int(_npu.arch.device_model(self.generation)["columns"])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of npu.designs.gemm for this design."""
+        chosen = {
+            "tile": self.tile, "k_mt": self.k_mt, "b_layout": self.b_layout,
+            "c_buffers": self.c_buffers, "accumulate": "narrow", "bf16": self.bf16,
+        }  # fmt: skip
+        return {k: v for k, v in chosen.items() if k in gemm.Options.__dataclass_fields__}
 
     @property
     def native(self) -> Tile:
@@ -85,9 +95,7 @@ def _dtype(value: DTypeLike, argument: str) -> str:
     except TypeError:
         name = str(value)
     if name not in _BYTES:
-        raise DtypeError(
-            f"[simulate_gemm] {argument} is {value!r}; use one of {', '.join(_BYTES)}"
-        )
+        raise DtypeError(f"[simulate_gemm] {argument} is {value!r}; use one of {', '.join(_BYTES)}")
     return name
 
 
@@ -107,6 +115,7 @@ def check_design(
     k_mt: int | None,
     b_layout: str,
     c_buffers: int,
+    bf16: str = "bfp16",
 ) -> GemmDesign:
     """The design point, or the error that names the limit it violates."""
     if generation not in ("npu1", "npu2"):
@@ -120,13 +129,12 @@ def check_design(
     chosen = tile or gemm.DEFAULT_TILE[a]
     m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
     depth = k if k_mt is None else _whole(k_mt, "k_mt")
-    options = gemm.options(
-        generation, a, c, tile=(m, k, n), k_mt=depth, b_layout=b_layout, c_buffers=c_buffers,
-        accumulate="narrow",
-    )  # fmt: skip
-    design = GemmDesign(
-        generation, a, c, options.tile, options.k_mt, options.b_layout, options.c_buffers
-    )
+    if bf16 not in ("bfp16", "native"):
+        raise ArgumentError(f'[simulate_gemm] bf16 is {bf16!r}; use "bfp16" or "native"')
+    if a != "bfloat16" or generation == "npu1":
+        bf16 = "native"
+    design = GemmDesign(generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16)
+    gemm.options(generation, a, c, **design.options)
     _check_memory(design)
     return design
 
@@ -175,6 +183,7 @@ def simulate_gemm(
     b_layout: str = "col",
     c_buffers: int = 1,
     overlap_bds: bool = True,
+    bf16: str = "bfp16",
     model: str = "emulator",
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
@@ -183,7 +192,8 @@ def simulate_gemm(
 
     tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default k);
     b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2; overlap_bds: False waits
-    for each round of outputs before it writes the next BDs. C stays in its output type in L1, as in
+    for each round of outputs before it writes the next BDs; bf16: how npu2 multiplies bfloat16,
+    "bfp16" or "native". C stays in its output type in L1, as in
     the published designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the
     constant of that generation). constants: other values for constants of
     ``npu validate-model --constants``.
@@ -192,7 +202,7 @@ def simulate_gemm(
     """
     if model not in MODELS:
         raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
-    design = check_design(device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers)
+    design = check_design(device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16)
     size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
     values = _overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
@@ -209,7 +219,7 @@ def _estimate(
     m, k, n = design.tile
     e: dict[str, Any] = _npu.model.estimate(
         design.generation, design.dtype_in, design.dtype_out, [m, k, n], list(size), design.k_mt,
-        design.b_layout == "col", design.c_buffers, overlap, False, constants,
+        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native", constants,
     )  # fmt: skip
     resources = {"compute": "compute", "stream": "stream", "DRAM": "read", "command": "command"}
     array = e["seconds"] - e["dispatch"]
@@ -235,10 +245,12 @@ def _estimate(
 
 @functools.lru_cache(maxsize=8)
 def _lowered(design: GemmDesign) -> bytes:
-    return gemm.configuration(
-        design.generation, design.dtype_in, design.dtype_out, tile=design.tile, k_mt=design.k_mt,
-        b_layout=design.b_layout, c_buffers=design.c_buffers, accumulate="narrow",
-    )  # fmt: skip
+    config = gemm.configuration(
+        design.generation, design.dtype_in, design.dtype_out, **design.options
+    )
+    if "bf16" not in design.options and design.bf16 == "bfp16":
+        config = config.replace(b"matmul_bf16_", b"matmul_bf16bfp16_")
+    return config
 
 
 def _emulate(

@@ -65,8 +65,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   }
   for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt}) {
     if (value < 1 || value > int64_t{1} << 30) {
-      fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30",
-           static_cast<long long>(value));
+      fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
     }
   }
   const arch::DeviceModel& device = arch::device_model(generation);
@@ -87,8 +86,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.M = size[0];
   p.K = size[1];
   p.N = size[2];
-  const model::GemmEstimate e =
-      model::estimate_gemm(timing_of(device.generation, overrides), p);
+  const model::GemmEstimate e = model::estimate_gemm(timing_of(device.generation, overrides), p);
   nb::dict d;
   d["seconds"] = e.seconds;
   d["dispatch"] = e.dispatch;
@@ -148,8 +146,8 @@ std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::G
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
                   const Overrides& overrides) {
-  const Configuration configuration = Configuration::parse(
-      {reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
+  const Configuration configuration =
+      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
   const arch::Timing timing = timing_of(configuration.generation, overrides);
   const std::span<const std::byte> words{reinterpret_cast<const std::byte*>(stream.c_str()),
                                          stream.size()};

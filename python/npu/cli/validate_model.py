@@ -46,7 +46,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def constants_table(constants: list[dict[str, Any]]) -> str:
     """The constants as a Markdown table (docs/timing.md carries it)."""
-    lines = ["| constant | value | unit | grade | source | fitted on |", "|---|---|---|---|---|---|"]
+    lines = [
+        "| constant | value | unit | grade | source | fitted on |",
+        "|---|---|---|---|---|---|",
+    ]
     for c in constants:
         lines.append(
             f"| `{c['name']}` | {c['value']:g} | {c['unit']} | {c['grade']} | {c['source']} | "
@@ -67,7 +70,9 @@ def _row(c: Comparison) -> dict[str, Any]:
 
 def _print(model: str, found: list[Comparison], errors: dict[str, float]) -> None:
     print(f"{model}: simulated against published (arXiv 2512.13282)")
-    print(f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}")
+    print(
+        f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
+    )
     for c in found:
         p = c.published
         if c.error is None:
