@@ -57,7 +57,7 @@ constexpr TimingConstant kTable[] = {
     {"memory_line", 64, "B", kDocumented, "DDR5 burst of 16 x 32 bit", ""},
     {"round", 1.2, "us", kFitted, "handing an output tile over, per output round",
      "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.b.tops"},
-    {"dispatch", 80, "us", kFitted, "host call to first stream operation and back",
+    {"dispatch", 70, "us", kFitted, "host call to first stream operation and back",
      "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops "
      "t3.npu2.bf16.a.tops"},
     {"token", 12, "us", kFitted, "end of a transfer to the command processor acting on its token",

@@ -61,14 +61,22 @@ void Array::end_timing() {
   timeline_->report(&r);
   const double total = std::max(r.cycles, 1.0);
   double cores = 0, slowest_core = 0, slowest_stream = 0;
+  const auto list = [&r](const Agent& agent) {
+    if (agent.busy() > 0) r.agents.emplace_back(agent.name(), agent.busy());
+  };
+  r.agents.emplace_back("command processor", command_busy_);
   for (auto& t : tiles_) {
+    if (t->core) list(*t->core);
     if (t->core && t->core->busy() > 0) {
       ++cores;
       r.core_busy += t->core->busy();
       slowest_core = std::max(slowest_core, t->core->busy());
     }
     for (auto& side : t->channels) {
-      for (auto& channel : side) slowest_stream = std::max(slowest_stream, channel->busy());
+      for (auto& channel : side) {
+        list(*channel);
+        slowest_stream = std::max(slowest_stream, channel->busy());
+      }
     }
   }
   if (cores > 0) r.core_busy /= cores;

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "arch/timing.h"
@@ -24,6 +26,8 @@ struct TimingReport {
   double matmul_cycles = 0;                       // of all cores
   uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
   uint64_t events = 0;
+  // Cycles in which each core, channel and the command processor worked; idle ones are left out.
+  std::vector<std::pair<std::string, double>> agents;
 };
 
 class Timeline {

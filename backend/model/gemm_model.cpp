@@ -84,7 +84,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const double busy = std::max(e.compute, e.stream) + handover;
   const double round = std::max({busy, e.read, e.write, e.command});
   if (p.overlap_bds) {
-    e.seconds = e.rounds * round + e.fill + e.tail + startup + e.dispatch;
+    e.seconds = e.rounds * round + e.fill + e.tail + startup + timing.token / f + e.dispatch;
   } else {
     const double alone = e.fill + std::max(std::max(e.compute, e.stream), e.read) + handover +
                          e.tail + timing.token / f + e.command;

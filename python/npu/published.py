@@ -106,7 +106,7 @@ def sweep(design: GemmDesign) -> Iterator[Size]:
         count = SWEEP_LIMIT // unit
         steps = min(count, _SWEEP_STEPS)
         per_dimension.append([unit * math.ceil(count * (i + 1) / steps) for i in range(steps)])
-    for m, k, n in itertools.product(*per_dimension):
+    for m, k, n in itertools.product(*per_dimension):  # noqa: UP028 (typed as three numbers)
         yield m, k, n
 
 

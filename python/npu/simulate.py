@@ -36,7 +36,9 @@ class SimulatedGemm:
     ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``tops`` counts 2 M K N
     operations of the unpadded problem; ``bound`` is the resource that is busiest; ``shares`` is the
     share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
-    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the model's own figures.
+    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the model's own figures;
+    ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
+    worked, out of ``cycles``.
     """
 
     model: str
@@ -50,6 +52,7 @@ class SimulatedGemm:
     padded: tuple[int, int, int]
     shares: dict[str, float]
     details: dict[str, float]
+    agents: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,6 +267,7 @@ def _emulate(
         config, stream, [m * k * a, k * n * a, m * n * c], [], True, constants
     )
     timing: dict[str, Any] = report["timing"]
+    agents = timing.pop("agents")
     shares = {
         "compute": timing["compute_share"],
         "stream": timing["stream_share"],
@@ -290,6 +294,7 @@ def _emulate(
         padded=padded,
         shares=shares,
         details={k: float(v) for k, v in timing.items()} | {"rounds": _rounds(design, padded)},
+        agents=agents,
     )
 
 

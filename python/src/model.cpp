@@ -124,6 +124,9 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   d["matmul_calls"] = t.matmul_calls;
   d["uncosted_calls"] = t.uncosted_calls;
   d["events"] = t.events;
+  nb::dict agents;
+  for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
+  d["agents"] = agents;
   return d;
 }
 

@@ -1,4 +1,4 @@
-"""npu.simulate_gemm: arguments and their errors, determinism, that timing changes no result, speed."""
+"""npu.simulate_gemm: arguments and their errors, determinism, results unchanged by timing, speed."""
 
 from __future__ import annotations
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import math
+from pathlib import Path
 
 import pytest
 
@@ -132,3 +133,11 @@ def test_no_limit_is_beaten(
     rounds = m // 256 * n // (64 * info["columns"])
     assert array > rounds * 64 * k / (values[f"stream_{device}"] * info["clock_hz"])
     assert r.macs_per_cycle < values[f"mac_int8_{device}"]
+
+
+def test_the_page_carries_the_constants() -> None:
+    """docs/timing.md ends with the table that `npu validate-model --constants` prints."""
+    from npu.cli.validate_model import constants_table
+
+    page = (Path(__file__).resolve().parents[2] / "docs" / "timing.md").read_text()
+    assert constants_table(_npu.model.constants()) in page

@@ -75,10 +75,8 @@ def _print(model: str, found: list[Comparison], errors: dict[str, float]) -> Non
     )
     for c in found:
         p = c.published
-        if c.error is None:
-            error = "holds" if c.holds else "FAILS"
-        else:
-            error = f"{100 * c.error:+.1f} %"
+        bound = "holds" if c.holds else "FAILS"
+        error = bound if c.error is None else f"{100 * c.error:+.1f} %"
         print(
             f"  {p.id:22} {p.where:14} {p.metric:24} {p.value:9.4g} {c.predicted:9.4g} {error:>7}"
         )
