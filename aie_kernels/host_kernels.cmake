@@ -24,9 +24,10 @@ function(npu_host_kernels generation arithmetic suffix)
   target_compile_options(npu_kernels_${variant} PRIVATE -O3 -fno-math-errno -fno-trapping-math
                                                         ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
-    # GCC 12 reports its own AVX-512 headers (GCC bug 105593).
+    # GCC 12 reports its own AVX-512 headers (GCC bug 105593) and the calling convention of wide
+    # vectors, which only functions that are always inlined pass.
     target_compile_options(npu_kernels_${variant} PRIVATE -Wno-maybe-uninitialized
-                                                          -Wno-uninitialized)
+                                                          -Wno-uninitialized -Wno-psabi)
   endif()
   if(NPU_SANITIZE)
     # The unrolled blocks pass thousands of references to locals: checking each takes minutes.

@@ -50,8 +50,10 @@ MMUL: dict[tuple[str, str], Tile3] = {
     ("npu2", "int8"): (8, 8, 8),
     ("npu2", "int16"): (4, 4, 8),
 }
+TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type parameters number them
 B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
+BF16 = ("native", "bfp16")  # as the `bf16` parameter numbers them
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
 
@@ -73,6 +75,9 @@ class Choices(TypedDict, total=False):
     """For C narrower than 32 bits. "wide" (default) keeps sums in an int32 or float32 tile and
     narrows once. "narrow" keeps them in C's type, rounded and saturated at every k step, as the
     published designs do; it leaves room for larger tiles."""
+    bf16: str
+    """How npu2 multiplies bfloat16: "native" (default), or "bfp16", which rounds both operands to
+    blocks of 8 along K with one exponent and is faster."""
 
 
 @dataclass(frozen=True)
@@ -88,6 +93,7 @@ class Options:
     c_buffers: int
     c_l2_buffers: int
     accumulate: str
+    bf16: str
 
     @property
     def narrows(self) -> bool:
@@ -107,6 +113,7 @@ class Options:
     @property
     def name(self) -> str:
         base = PAIRS[self.a_dtype, self.c_dtype]
+        base += "_bfp16" if self.bf16 == "bfp16" else ""
         base += "_bcol" if self.b_layout == "col" else ""
         return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
 
@@ -126,6 +133,7 @@ def options(
     c_buffers: int = 1,
     c_l2_buffers: int = 1,
     accumulate: str = "wide",
+    bf16: str = "native",
 ) -> Options:
     """The checked options of a GEMM; see `Choices` and `design`."""
     if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
@@ -139,6 +147,7 @@ def options(
         ("c_buffers", c_buffers, (1, 2)),
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
         ("accumulate", accumulate, ACCUMULATE),
+        ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
@@ -153,10 +162,10 @@ def options(
     depth = k if k_mt is None else k_mt
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
-    tile = (m, k, n)
     out = Options(
-        generation, a_dtype, c_dtype, tile, depth, b_layout, c_buffers, c_l2_buffers, accumulate
-    )
+        generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
+        accumulate, bf16,
+    )  # fmt: skip
     _check_shim(out)
     return out
 
@@ -206,10 +215,12 @@ def _build(o: Options) -> Design:
     out.params = {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
         "a_bytes": DTYPE_BYTES[o.a_dtype], "c_bytes": DTYPE_BYTES[o.c_dtype],
+        "a_type": TYPES.index(o.a_dtype), "c_type": TYPES.index(o.c_dtype),
         "a_columns_stride": stride, "r": r, "s": s, "t": t, "k_mt": o.k_mt,
         "b_layout": B_LAYOUTS.index(o.b_layout), "c_buffers": o.c_buffers,
         "c_l2_buffers": o.c_l2_buffers,
         "accumulate": ACCUMULATE.index(o.accumulate) if o.narrows else 0,
+        "bf16": BF16.index(o.bf16),
     }  # fmt: skip
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
     feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row
@@ -320,7 +331,7 @@ def _worker(
     integers = ["int32"] * (3 + (o.has_shift and not local))
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
     matmul = out.kernel(
-        f"matmul_{_SHORT[o.a_dtype]}_{_SHORT[o.sum_dtype]}"
+        f"matmul_{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
         + ("_bcol" if o.b_layout == "col" else ""),
         [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
     )

@@ -1,5 +1,9 @@
-// The thread's current core, and the C functions through which aie_api reads and writes its modes.
+// The thread's current core, the C functions through which aie_api reads and writes its modes, and
+// the thread's memory for packed operands.
 #include "aie_host/core_state.h"
+
+#include <new>
+#include <utility>
 
 #include "error.h"
 
@@ -24,6 +28,25 @@ void check_saturation(uint8_t mode) {
     fail(ErrorKind::kKernel, "[set_saturation] mode %d is reserved; modes are 0, 1 and 3", mode);
   }
 }
+
+// Grows only; contents do not outlive a kernel call.
+struct Scratch {
+  static constexpr size_t kAlignment = 64;
+  void* data = nullptr;
+  size_t bytes = 0;
+
+  ~Scratch() { ::operator delete(data, std::align_val_t{kAlignment}); }
+  void* grow(size_t wanted) {
+    if (wanted > bytes) {
+      ::operator delete(std::exchange(data, nullptr), std::align_val_t{kAlignment});
+      bytes = 0;
+      data = ::operator new(wanted, std::align_val_t{kAlignment});
+      bytes = wanted;
+    }
+    return data;
+  }
+};
+thread_local Scratch scratch;
 
 }  // namespace
 
@@ -52,5 +75,7 @@ void npu_host_set_saturation(uint8_t mode) {
   npu::aie_host::check_saturation(mode);
   npu::aie_host::current->saturation = mode;
 }
+
+void* npu_host_scratch(uint64_t bytes) { return npu::aie_host::scratch.grow(bytes); }
 
 }  // extern "C"

@@ -23,7 +23,17 @@ int64_t widest_c(const GemmTile& tile) {
   return words * 4 / tile.c_bytes / tile.native_n() * tile.native_n();
 }
 
+ElementType element_param(const Configuration& configuration, const char* name) {
+  const int64_t value = configuration.param(name);
+  if (value < 0 || value >= kElementTypes) {
+    fail(ErrorKind::kFormat, "[gemm] configuration \"%s\": %s = %lld is no element type",
+         configuration.name.c_str(), name, static_cast<long long>(value));
+  }
+  return static_cast<ElementType>(value);
+}
+
 BufferView part(const BufferView& view, size_t offset) {
+  if (view.bytes == 0) return {};
   return {view.data + offset, view.bytes - offset, view.writable};
 }
 
@@ -33,15 +43,13 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration)
     : shared_(std::move(device)),
       configuration_(std::move(configuration)),
       tile_(GemmTile::of(configuration_)),
-      input_(tile_.a_bytes == 1 ? ElementType::kI8 : ElementType::kBf16),
-      output_(input_ == ElementType::kI8 ? ElementType::kI32
-              : tile_.c_bytes == 2       ? ElementType::kBf16
-                                         : ElementType::kF32),
+      input_(element_param(configuration_, "a_type")),
+      output_(element_param(configuration_, "c_type")),
       streams_(kStreamBudget) {}
 
 OpCounters Gemm::counters() const {
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits()};
+  return {streams_.built(), streams_.hits(), host_copy_bytes_};
 }
 
 void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const {
@@ -51,10 +59,8 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const 
          static_cast<long long>(b_rows));
   }
   for (const ElementType type : {a.type, b_type}) {
-    const bool accepted = input_ == ElementType::kI8
-                              ? type == ElementType::kI8
-                              : type == ElementType::kF32 || type == ElementType::kBf16;
-    if (!accepted) {
+    const bool converted = input_ == ElementType::kBf16 && type == ElementType::kF32;
+    if (type != input_ && !converted) {
       fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands",
            configuration_.name.c_str(), element_name(type));
     }
@@ -63,45 +69,82 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, ElementType b_type) const 
 
 BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
   if (!buffer || buffer->bytes() < bytes) buffer = shared_->device->allocate(bytes);
-  return {buffer->data(), buffer->bytes(), true};
+  return {buffer->data(), bytes, true};
 }
 
-Gemm::Operand Gemm::place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k) {
-  const int64_t max_step = arch::tile_model(arch::TileKind::kShim).max_step;
-  const bool direct = shared_->device->accepts_host_memory() && a.type == input_ &&
-                      a.rows == padded_m && a.cols == padded_k && a.dense_rows() &&
-                      a.row_stride == a.cols && a.cols * tile_.a_bytes / 4 <= max_step &&
-                      reinterpret_cast<uintptr_t>(a.data) % 4 == 0;
-  if (direct) {
-    const size_t bytes = static_cast<size_t>(a.rows * a.cols * tile_.a_bytes);
-    return {{const_cast<std::byte*>(a.data), bytes, false}, false};
+// Rows of A, columns of B, that the device can read where they lie: whole native blocks, if what
+// is left of the row stride and the address suits 32-bit words and the BD fields.
+int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
+  const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
+  const int64_t stride = x.row_stride * tile_.a_bytes;
+  if (!shared_->device->accepts_host_memory() || x.type != input_ || !x.dense_rows() ||
+      stride < x.cols * tile_.a_bytes || stride % 4 != 0 || !row_step_fits(stride) ||
+      reinterpret_cast<uintptr_t>(x.data) % 4 != 0) {
+    return 0;
   }
-  const size_t bytes = packed_bytes(a.rows, a.cols, input_, tile_.native_m(), tile_.k);
-  BufferView view = scratch(a_scratch_, bytes);
-  // Rows are padded to the native size, tiles are the cores'.
-  pack_tiles(a, input_, tile_.m, tile_.k, TileOrder::kRowsFirst, view.data);
-  const size_t written = packed_bytes(a.rows, a.cols, input_, tile_.m, tile_.k);
-  std::fill(view.data + written, view.data + bytes, std::byte{0});
-  a_scratch_->sync_to_device();
-  return {view, true};
+  const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  if (whole_padding_ && (rows % native != 0 || depth % tile_.k_mt != 0)) return 0;
+  return depth < tile_.k_mt ? 0 : rows / native * native;
 }
 
-Gemm::Operand Gemm::place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n) {
-  const bool direct = shared_->device->accepts_host_memory() && b.type == input_ &&
-                      b.rows == padded_k && b.cols == padded_n && b.dense_rows() &&
-                      b.row_stride == b.cols && row_step_fits(b.cols * tile_.a_bytes) &&
-                      reinterpret_cast<uintptr_t>(b.data) % 4 == 0;
-  if (direct) {
-    const size_t bytes = static_cast<size_t>(b.rows * b.cols * tile_.a_bytes);
-    return {{const_cast<std::byte*>(b.data), bytes, false}, false};
+// Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
+void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
+  size_t written = 0;
+  if (bytes == 0) return;
+  if (is_b && !tile_.b_columns) {
+    pack_tiles(part, input_, tile_.k_mt, tile_.n, TileOrder::kColumnsFirst, out);
+    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, tile_.n);
+  } else {
+    const MatrixView x = is_b ? part.transposed() : part;
+    const int64_t tile_rows = is_b ? tile_.n : tile_.m;
+    pack_tiles(x, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, out);
+    written = packed_bytes(x.rows, x.cols, input_, tile_rows, tile_.k_mt);
   }
-  const size_t bytes = static_cast<size_t>(padded_k * padded_n * tile_.a_bytes);
-  BufferView view = scratch(b_scratch_, bytes);
-  pack_tiles(b, input_, tile_.k, tile_.n, TileOrder::kColumnsFirst, view.data);
-  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k, tile_.n);
-  std::fill(view.data + written, view.data + bytes, std::byte{0});
-  b_scratch_->sync_to_device();
-  return {view, true};
+  std::fill(out + written, out + bytes, std::byte{0});
+  host_copy_bytes_ += bytes;
+}
+
+Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, std::unique_ptr<Buffer>& buffer) {
+  // As (rows, K), whichever of A and B it is.
+  const MatrixView x = is_b ? matrix.transposed() : matrix;
+  const auto part_of = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    MatrixView out = x;
+    out.data +=
+        (row * x.row_stride + col * x.col_stride) * static_cast<int64_t>(element_bytes(x.type));
+    out.rows = rows;
+    out.cols = cols;
+    return is_b ? out.transposed() : out;
+  };
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, tile_.k_mt);
+  Operand out;
+  out.feed.direct = direct_rows(matrix, is_b);
+  const int64_t rest = rows - out.feed.direct;
+  int64_t tail = 0;
+  if (out.feed.direct > 0) {
+    out.feed.depth = x.cols / tile_.k_mt * tile_.k_mt;
+    out.feed.stride = x.col_stride == 1 ? x.row_stride : x.col_stride;
+    tail = out.feed.direct * (k - out.feed.depth);
+    const int64_t last = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
+    out.matrix = {const_cast<std::byte*>(x.data), static_cast<size_t>(last * tile_.a_bytes), false};
+  }
+  const size_t packed_size = static_cast<size_t>(rest * k * tile_.a_bytes);
+  const size_t tail_size = static_cast<size_t>(tail * tile_.a_bytes);
+  if (packed_size + tail_size == 0) return out;
+  const BufferView all = scratch(buffer, packed_size + tail_size);
+  out.packed = {all.data, packed_size, false};
+  out.tail = {all.data + packed_size, tail_size, false};
+  if (rest > 0) {
+    const int64_t real = std::max<int64_t>(x.rows - out.feed.direct, 0);
+    pack_part(part_of(out.feed.direct, real, 0, x.cols), is_b, out.packed.data, packed_size);
+  }
+  if (tail > 0) {
+    const MatrixView end = part_of(0, out.feed.direct, out.feed.depth, x.cols - out.feed.depth);
+    pack_part(end, is_b, out.tail.data, tail_size);
+  }
+  buffer->sync_to_device();
+  return out;
 }
 
 std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
@@ -112,36 +155,38 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   auto packed = std::make_shared<PackedB>();
   packed->k = b.rows;
   packed->n = b.cols;
-  packed->padded_k = round_up(b.rows, tile_.k);
+  packed->padded_k = round_up(b.rows, tile_.k_mt);
   packed->padded_n = round_up(b.cols, tile_.native_n());
   packed->tile = tile_;
   const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   packed->buffer = shared_->device->allocate(bytes);
-  pack_tiles(b, input_, tile_.k, tile_.n, TileOrder::kColumnsFirst, packed->buffer->data());
-  const size_t written = packed_bytes(b.rows, b.cols, input_, tile_.k, tile_.n);
-  std::fill(packed->buffer->data() + written, packed->buffer->data() + bytes, std::byte{0});
+  pack_part(b, true, packed->buffer->data(), bytes);
   packed->buffer->sync_to_device();
   return packed;
 }
 
-RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c) {
+RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
   check(a, b.rows, b.type);
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const int64_t padded_n = round_up(b.cols, tile_.native_n());
-  return multiply(a, place_b(b, round_up(b.rows, tile_.k), padded_n), b.cols, padded_n, c);
+  const Operand operand_a = place(a, false, a_scratch_);
+  return multiply({operand_a, place(b, true, b_scratch_), a.rows, b.cols,
+                   round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
+                   round_up(b.cols, tile_.native_n()), c, shift});
 }
 
-RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c) {
+RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
   check(a, b.k, input_);
-  if (b.tile.k != tile_.k || b.tile.n != tile_.n || b.tile.a_bytes != tile_.a_bytes ||
-      b.tile.columns != tile_.columns) {
+  if (b.tile != tile_) {
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const Operand operand{{b.buffer->data(), b.buffer->bytes(), false}, true};
-  return multiply(a, operand, b.n, b.padded_n, c);
+  const Operand operand_a = place(a, false, a_scratch_);
+  Operand operand_b;
+  operand_b.packed = {b.buffer->data(), b.buffer->bytes(), false};
+  return multiply({operand_a, operand_b, a.rows, b.n, round_up(a.rows, tile_.native_m()),
+                   b.padded_k, b.padded_n, c, shift});
 }
 
 namespace {
@@ -159,57 +204,112 @@ void add(RunReport& total, const RunReport& part) {
 
 }  // namespace
 
-RunReport Gemm::multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
-                         std::byte* c) {
-  const int64_t padded_m = round_up(a.rows, tile_.native_m());
-  const int64_t padded_k = round_up(a.cols, tile_.k);
-  const Operand operand_a = place_a(a, padded_m, padded_k);
+RunReport Gemm::multiply(const Call& call) {
   shared_->device->load(configuration_);
-
   RunReport total;
-  // C wider than a BD's row stride is computed in column chunks (only packed B gets that wide), and
-  // rows in chunks that bound a stream's length.
-  const int64_t width = b.packed ? std::min(padded_n, widest_c(tile_)) : padded_n;
+  // C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
+  // stream's length.
+  const int64_t width = std::min(call.padded_n, widest_c(tile_));
   const int64_t height =
       std::max<int64_t>(1, kMaxRounds * tile_.native_n() / width) * tile_.native_m();
-  for (int64_t col = 0; col < padded_n; col += width) {
-    for (int64_t row = 0; row < padded_m; row += height) {
-      const Block block{row, col, std::min(height, padded_m - row),
-                        std::min(width, padded_n - col)};
-      add(total, multiply_block(block, a.rows, n, padded_k, operand_a, b, c));
+  for (int64_t col = 0; col < call.padded_n; col += width) {
+    for (int64_t row = 0; row < call.padded_m; row += height) {
+      const Block block{row, col, std::min(height, call.padded_m - row),
+                        std::min(width, call.padded_n - col)};
+      add(total, multiply_block(block, call));
     }
   }
   return total;
 }
 
+namespace {
+
+// The feed and the views of one operand for `rows` rows from `first`.
+struct Slice {
+  GemmFeed feed;
+  BufferView matrix, packed, tail;
+};
+
+}  // namespace
+
 // One submission: a block of C, whose rows and columns are multiples of the native size.
-RunReport Gemm::multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
-                               const Operand& a, const Operand& b, std::byte* c) {
-  const size_t c_bytes = static_cast<size_t>(tile_.c_bytes);
-  std::byte* target = c + static_cast<size_t>(block.row * n + block.col) * c_bytes;
-  const int64_t rows = std::min(block.rows, m - block.row);
-  const int64_t cols = std::min(block.cols, n - block.col);
-  const bool direct = shared_->device->accepts_host_memory() && rows == block.rows &&
-                      block.cols == n && reinterpret_cast<uintptr_t>(target) % 4 == 0;
-  const size_t bytes = static_cast<size_t>(block.rows * block.cols) * c_bytes;
-  const BufferView out = direct ? BufferView{target, bytes, true} : scratch(c_scratch_, bytes);
-  const GemmProblem problem{block.rows, padded_k, block.cols,
-                            a.packed ? ALayout::kTiles : ALayout::kRowMajor,
-                            b.packed ? BLayout::kPanels : BLayout::kMatrix};
+RunReport Gemm::multiply_block(const Block& block, const Call& call) {
+  const auto slice = [&](const Operand& x, int64_t first, int64_t rows, bool along_k) {
+    const auto bytes = [&](int64_t elements) {
+      return static_cast<size_t>(elements * tile_.a_bytes);
+    };
+    Slice out;
+    const int64_t direct = std::clamp<int64_t>(x.feed.direct - first, 0, rows);
+    if (direct < rows) {
+      const int64_t skipped = std::max<int64_t>(first - x.feed.direct, 0);
+      out.packed = part(x.packed, bytes(skipped * call.padded_k));
+    }
+    if (direct == 0) return out;
+    out.feed = {direct, x.feed.depth, x.feed.stride};
+    out.matrix = part(x.matrix, bytes(first * (along_k ? x.feed.stride : 1)));
+    out.tail = part(x.tail, bytes(first * (call.padded_k - x.feed.depth)));
+    return out;
+  };
+  const Slice a = slice(call.a, block.row, block.rows, true);
+  const Slice b = slice(call.b, block.col, block.cols, tile_.b_columns);
+  GemmProblem problem{block.rows, call.padded_k, block.cols};
+  problem.a = a.feed;
+  problem.b = b.feed;
+  problem.shift = call.shift;
+  const int64_t rows = std::min(block.rows, call.m - block.row);
+  const int64_t cols = std::min(block.cols, call.n - block.col);
+  std::byte* target = call.c + (block.row * call.n + block.col) * tile_.c_bytes;
+  place_c(problem, rows, cols, call.n, target);
+  const int64_t in_place = problem.c_rows * problem.c_cols;
+  const int64_t edges = block.rows * block.cols - in_place;
+  BufferView c, c_edges;
+  if (in_place > 0) {
+    const int64_t last = (problem.c_rows - 1) * call.n + problem.c_cols;
+    c = {target, static_cast<size_t>(last * tile_.c_bytes), true};
+  }
+  if (edges > 0) c_edges = scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
+
   const auto stream =
       streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
-  // Rows of A are contiguous in both layouts, columns of B in panels.
-  const auto offset = [&](int64_t first) {
-    return static_cast<size_t>(first * padded_k * tile_.a_bytes);
-  };
-  const BufferView arguments[] = {part(a.view, offset(block.row)), part(b.view, offset(block.col)),
-                                  out};
+  const BufferView arguments[] = {a.matrix, b.matrix, c,      a.packed,
+                                  b.packed, c_edges,  a.tail, b.tail};
   const RunReport report = shared_->device->submit(*stream, arguments);
-  if (!direct) {
-    c_scratch_->sync_from_device();
-    copy_block(out.data, block.cols, target, n, rows, cols, c_bytes);
-  }
+  if (edges > 0) copy_edges(problem, rows, cols, call.n, c_edges.data, target);
   return report;
+}
+
+// Which part of a block of C, of which (rows, cols) are wanted, is written to `target` itself.
+void Gemm::place_c(GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                   const std::byte* target) const {
+  const int64_t step = stride * tile_.c_bytes;
+  const bool direct = shared_->device->accepts_host_memory() && step % 4 == 0 &&
+                      row_step_fits(step) && reinterpret_cast<uintptr_t>(target) % 4 == 0 &&
+                      !(whole_padding_ && (rows != problem.m || cols != problem.n));
+  const int64_t c_rows = rows / tile_.native_m() * tile_.native_m();
+  const int64_t c_cols = cols / tile_.native_n() * tile_.native_n();
+  if (!direct || c_rows == 0 || c_cols == 0) return;
+  problem.c_rows = c_rows;
+  problem.c_cols = c_cols;
+  problem.c_stride = stride;
+}
+
+// The wanted rows and columns of what was not written in place.
+void Gemm::copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                      const std::byte* edges, std::byte* target) {
+  c_scratch_->sync_from_device();
+  const size_t size = static_cast<size_t>(tile_.c_bytes);
+  const int64_t below = rows - problem.c_rows, right = cols - problem.c_cols;
+  if (below > 0) {
+    copy_block(edges, problem.n, target + problem.c_rows * stride * tile_.c_bytes, stride, below,
+               cols, size);
+    host_copy_bytes_ += static_cast<size_t>(below * cols) * size;
+  }
+  if (right > 0 && problem.c_rows > 0) {
+    const int64_t skipped = (problem.m - problem.c_rows) * problem.n;
+    copy_block(edges + skipped * tile_.c_bytes, problem.n - problem.c_cols,
+               target + problem.c_cols * tile_.c_bytes, stride, problem.c_rows, right, size);
+    host_copy_bytes_ += static_cast<size_t>(problem.c_rows * right) * size;
+  }
 }
 
 }  // namespace npu::ops

@@ -2,6 +2,7 @@
 // submits.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -21,7 +22,7 @@ struct SharedDevice {
   std::mutex mutex;
 };
 
-// B in panel layout in device memory, ready for any number of multiplications.
+// B in panels in device memory, ready for any number of multiplications.
 struct PackedB {
   std::unique_ptr<Buffer> buffer;
   int64_t k = 0, n = 0;                // logical
@@ -31,6 +32,7 @@ struct PackedB {
 
 struct OpCounters {
   uint64_t streams_built = 0, stream_hits = 0;
+  uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
 };
 
 class Gemm {
@@ -39,29 +41,41 @@ class Gemm {
 
   // B (K, N), any strides. Thread-safe, as is run().
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
-  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. Throws Error(kShape,
-  // kDtype).
-  RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c);
-  RunReport run(const MatrixView& a, const PackedB& b, std::byte* c);
+  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
+  // Throws Error(kShape, kDtype, kOutOfRange).
+  RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
+  RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OpCounters counters() const;
+  // Whether ragged operands are packed whole instead of at their edges only (to compare).
+  void set_whole_padding(bool on) { whole_padding_ = on; }
   const Configuration& configuration() const { return configuration_; }
   ElementType input_type() const { return input_; }
   ElementType output_type() const { return output_; }
 
  private:
-  struct Operand {  // where the device reads or writes one matrix
-    BufferView view;
-    bool packed = true;
+  // Where the device reads one matrix: parts of it in place, the rest packed.
+  struct Operand {
+    GemmFeed feed;
+    BufferView matrix, packed, tail;
   };
   struct Block {  // of C
     int64_t row, col, rows, cols;
   };
-  Operand place_a(const MatrixView& a, int64_t padded_m, int64_t padded_k);
-  Operand place_b(const MatrixView& b, int64_t padded_k, int64_t padded_n);
-  RunReport multiply(const MatrixView& a, const Operand& b, int64_t n, int64_t padded_n,
-                     std::byte* c);
-  RunReport multiply_block(const Block& block, int64_t m, int64_t n, int64_t padded_k,
-                           const Operand& a, const Operand& b, std::byte* c);
+  struct Call {  // one multiplication
+    Operand a, b;
+    int64_t m, n, padded_m, padded_k, padded_n;
+    std::byte* c;
+    int shift;
+  };
+  Operand place(const MatrixView& matrix, bool is_b, std::unique_ptr<Buffer>& buffer);
+  int64_t direct_rows(const MatrixView& matrix, bool is_b) const;
+  void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes);
+  RunReport multiply(const Call& call);
+  RunReport multiply_block(const Block& block, const Call& call);
+  void place_c(GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+               const std::byte* target) const;
+  void copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
+                  const std::byte* edges, std::byte* target);
   void check(const MatrixView& a, int64_t b_rows, ElementType b_type) const;
   BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
@@ -70,6 +84,8 @@ class Gemm {
   GemmTile tile_;
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
+  uint64_t host_copy_bytes_ = 0;
+  std::atomic<bool> whole_padding_ = false;
   std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
 };
 

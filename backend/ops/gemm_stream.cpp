@@ -2,6 +2,7 @@
 #include "ops/gemm_stream.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 
 #include "arch/bd.h"
@@ -12,9 +13,9 @@ namespace npu::ops {
 
 namespace {
 
-constexpr int kInFlight = 5;  // output rounds in flight per shim tile: 3 x 5 of its 16 BDs
+// Output rounds in flight per shim tile, of whose 16 BDs 15 are used: 3 a round, 5 with tails.
+constexpr int kInFlight = 5, kInFlightWithTails = 3;
 constexpr int64_t kMaxSize = int64_t{1} << 30;  // M, K, N: byte counts stay below 2^63
-constexpr int kArgumentA = 0, kArgumentB = 1, kArgumentC = 2;
 constexpr uint32_t kAxCache = 2;  // NoC upsizing, as mlir-aie's runtime sequences set it
 // Packet id of a shim tile's task-complete tokens, as mlir-aie numbers row 0.
 constexpr uint32_t kShimControllerId = 15;
@@ -26,13 +27,20 @@ class GemmStream {
         model_(arch::device_model(configuration.generation)),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        builder_(configuration.generation, model_.columns) {}
+        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight),
+        builder_(configuration.generation, model_.columns) {
+    for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(port("A", r));
+    for (int64_t c = 0; c < tile_.columns; ++c) {
+      b_ports_.push_back(port("B", c));
+      c_ports_.push_back(port("C", c));
+    }
+  }
 
   std::vector<uint32_t> build() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
     write_parameters(rounds);
     route_tokens();
-    const int64_t in_flight = problem_.overlap ? kInFlight : 1;
+    const int64_t in_flight = problem_.overlap ? ring_ : 1;
     for (int64_t round = 0; round < rounds; ++round) {
       if (round >= in_flight) wait_for_c();
       push_round(round);
@@ -42,6 +50,21 @@ class GemmStream {
   }
 
  private:
+  using Port = Configuration::Port;
+
+  // One transfer of a shim channel: where from or to, and how.
+  struct Piece {
+    uint32_t argument;
+    int64_t offset;  // bytes
+    arch::Bd bd;
+  };
+
+  bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
+
+  const Port* port(const char* kind, int64_t index) const {
+    return &configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
+  }
+
   int64_t parameter(const std::string& name, int64_t rounds) const {
     if (name == "k_tiles") return problem_.k / tile_.k;
     if (name == "shift") return problem_.shift;
@@ -65,37 +88,76 @@ class GemmStream {
 
   // Tokens travel as packets under the shim tile's controller id.
   void route_tokens() {
-    for (int64_t c = 0; c < tile_.columns; ++c) {
-      const auto& port = configuration_.port(strf("C%d", static_cast<int>(c)));
-      builder_.mask_write(arch::tile_address(port.col, 0,
-                                             arch::channel_control(arch::TileKind::kShim,
-                                                                   port.direction, port.channel)),
-                          kShimControllerId << 8, 0x1F00);
+    for (const Port* p : c_ports_) {
+      const uint32_t control =
+          arch::channel_control(arch::TileKind::kShim, p->direction, p->channel);
+      builder_.mask_write(arch::tile_address(p->col, 0, control), kShimControllerId << 8, 0x1F00);
     }
   }
 
   void wait_for_c() {
-    const auto& port = configuration_.port("C0");
+    const Port& port = *c_ports_[0];
     builder_.sync(port.col, 0, port.direction, port.channel, static_cast<int>(tile_.columns));
   }
 
   void push_round(int64_t round) {
     const int64_t across = problem_.n / tile_.native_n();
-    const int64_t row_block = round / across, col_block = round % across;
-    const int slot = static_cast<int>(round % kInFlight);
-    for (int64_t c = 0; c < tile_.columns; ++c) {
-      const int64_t panel = col_block * tile_.columns + c;
-      transfer("C", c, 2 * kInFlight + slot, kArgumentC, c_bd(),
-               (row_block * tile_.native_m() * problem_.n + panel * tile_.n) * tile_.c_bytes, true);
-      // Panels, and the columns of a column-major B, are K x n elements apart.
-      const bool apart = problem_.b_layout == BLayout::kPanels || tile_.b_columns;
-      const int64_t b_offset = panel * tile_.n * (apart ? problem_.k : 1);
-      transfer("B", c, kInFlight + slot, kArgumentB, b_bd(), b_offset * tile_.a_bytes, false);
+    const int64_t row = round / across * tile_.native_m();
+    const int64_t block = round % across * tile_.native_n();
+    // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
+    const int slot = static_cast<int>(round % ring_), kinds = ring_ == kInFlight ? 1 : 2;
+    for (size_t c = 0; c < c_ports_.size(); ++c) {
+      const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
+      push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
+      push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
     }
-    for (int64_t r = 0; r < tile_.rows; ++r) {
-      const int64_t row = row_block * tile_.native_m() + r * tile_.m;
-      transfer("A", r, slot, kArgumentA, a_bd(), row * problem_.k * tile_.a_bytes, false);
+    for (size_t r = 0; r < a_ports_.size(); ++r) {
+      push(*a_ports_[r], a_pieces(row + static_cast<int64_t>(r) * tile_.m), slot, false);
     }
+  }
+
+  std::vector<Piece> a_pieces(int64_t row) const {
+    return pieces(problem_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
+  }
+
+  std::vector<Piece> b_pieces(int64_t col) const {
+    return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+  }
+
+  // A tile row of A or a panel of B, `count` rows or columns from `first`. `contiguous`: neighbours
+  // along K are neighbours in the matrix.
+  std::vector<Piece> pieces(const GemmFeed& feed, const std::array<uint32_t, 3>& arguments,
+                            int64_t count, int64_t first, bool contiguous) const {
+    const int64_t size = tile_.a_bytes;
+    if (first >= feed.direct) {
+      const int64_t offset = (first - feed.direct) * problem_.k * size;
+      return {{arguments[1], offset, shim_bd(count * problem_.k * size)}};
+    }
+    const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
+    std::vector<Piece> out{
+        {arguments[0], offset, contiguous ? along_k(count, feed) : across_k(count, feed)}};
+    if (has_tail(feed)) {
+      const int64_t rest = problem_.k - feed.depth;
+      out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
+    }
+    return out;
+  }
+
+  // The (rows * m, n) block of C that one column of cores produces; `block`: first column of all.
+  Piece c_piece(int64_t row, int64_t block, int64_t col) const {
+    const bool below = row >= problem_.c_rows, direct = !below && block < problem_.c_cols;
+    const int64_t right = problem_.n - problem_.c_cols;
+    int64_t offset = row * problem_.c_stride + col, stride = problem_.c_stride;
+    if (below) {
+      offset = (row - problem_.c_rows) * problem_.n + col;
+      stride = problem_.n;
+    } else if (!direct) {
+      offset = (problem_.m - problem_.c_rows) * problem_.n + row * right + col - problem_.c_cols;
+      stride = right;
+    }
+    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
+    set_rows(bd, tile_.n * tile_.c_bytes, stride * tile_.c_bytes);
+    return {direct ? kC : kCPacked, offset * tile_.c_bytes, bd};
   }
 
   static uint32_t words(int64_t bytes) {
@@ -123,55 +185,49 @@ class GemmStream {
     bd.step[1] = words(stride_bytes);
   }
 
-  // `rows` rows of K elements as K/k_mt tiles of (rows, k_mt).
-  arch::Bd along_k(int64_t rows, bool tiled) const {
-    arch::Bd bd = shim_bd(rows * problem_.k * tile_.a_bytes);
-    if (tiled || problem_.k == tile_.k_mt) return bd;  // contiguous
-    set_rows(bd, tile_.k_mt * tile_.a_bytes, problem_.k * tile_.a_bytes);
+  // `rows` rows of `depth` elements as tiles of (rows, k_mt).
+  arch::Bd along_k(int64_t rows, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(rows * feed.depth * tile_.a_bytes);
+    if (feed.stride == tile_.k_mt) return bd;  // contiguous
+    set_rows(bd, tile_.k_mt * tile_.a_bytes, feed.stride * tile_.a_bytes);
     bd.wrap[1] = static_cast<uint32_t>(rows);
     bd.step[2] = words(tile_.k_mt * tile_.a_bytes);
     return bd;
   }
 
-  arch::Bd a_bd() const { return along_k(tile_.m, problem_.a_layout == ALayout::kTiles); }
-
-  // n columns of B: K/k_mt tiles of (n, k_mt), or K rows of n, which are K/k tiles of (k, n).
-  arch::Bd b_bd() const {
-    const bool packed = problem_.b_layout == BLayout::kPanels;
-    if (tile_.b_columns) return along_k(tile_.n, packed);
-    arch::Bd bd = shim_bd(problem_.k * tile_.n * tile_.a_bytes);
-    if (!packed) set_rows(bd, tile_.n * tile_.a_bytes, problem_.n * tile_.a_bytes);
+  // `depth` rows of `cols` elements, which are tiles of (k, cols).
+  arch::Bd across_k(int64_t cols, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(cols * feed.depth * tile_.a_bytes);
+    set_rows(bd, cols * tile_.a_bytes, feed.stride * tile_.a_bytes);
     return bd;
   }
 
-  // The (rows * m, n) block of C that one column of cores produces.
-  arch::Bd c_bd() const {
-    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
-    set_rows(bd, tile_.n * tile_.c_bytes, problem_.n * tile_.c_bytes);
-    return bd;
-  }
-
-  void transfer(const char* kind, int64_t index, int bd_id, int argument, const arch::Bd& bd,
-                int64_t offset, bool token) {
-    const auto& port = configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
-    const std::vector<uint32_t> encoded = arch::encode_bd(arch::TileKind::kShim, bd);
-    const uint32_t base =
-        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(bd_id);
-    const uint32_t address = arch::tile_address(port.col, 0, base);
-    builder_.block_write(address, encoded);
-    builder_.address_patch(address + 4, static_cast<uint32_t>(argument),
-                           static_cast<uint64_t>(offset));
-    builder_.write(
-        arch::tile_address(
-            port.col, 0, arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel)),
-        static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
+  // Writes the pieces' BDs, chained, from `bd_id` on in steps of the ring, and queues the first.
+  void push(const Port& port, const std::vector<Piece>& pieces, int bd_id, bool token) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const int id = bd_id + static_cast<int>(i) * ring_;
+      arch::Bd bd = pieces[i].bd;
+      bd.use_next = i + 1 < pieces.size();
+      bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
+      const uint32_t base =
+          arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
+      const uint32_t address = arch::tile_address(port.col, 0, base);
+      builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
+      builder_.address_patch(address + 4, pieces[i].argument,
+                             static_cast<uint64_t>(pieces[i].offset));
+    }
+    const uint32_t queue = arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel);
+    builder_.write(arch::tile_address(port.col, 0, queue),
+                   static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
   }
 
   const Configuration& configuration_;
   const arch::DeviceModel& model_;
   GemmTile tile_;
   GemmProblem problem_;
+  int ring_;  // rounds in flight
   stream::Builder builder_;
+  std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 
 }  // namespace
@@ -189,6 +245,15 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.c_bytes = configuration.param("c_bytes");
   tile.a_column_step = configuration.param("a_columns_stride");
   return tile;
+}
+
+GemmProblem GemmProblem::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n) {
+  GemmProblem problem{m, k, n};
+  problem.a = {m, k, k};
+  problem.b = {n, k, tile.b_columns ? k : n};
+  problem.c_rows = m;
+  problem.c_cols = problem.c_stride = n;
+  return problem;
 }
 
 bool row_step_fits(int64_t row_bytes) {

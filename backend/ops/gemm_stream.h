@@ -1,7 +1,7 @@
 // Per-size runtime streams of the GEMM design: shim BDs, queue pushes, waits and runtime parameters
 // for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits
 // for the oldest C token and refills the three retired BDs while the rest stay in flight (arXiv
-// 2512.13282, section 4.4).
+// 2512.13282, section 4.4). With K tails a round takes up to five BDs, so three are in flight.
 #pragma once
 
 #include <cstdint>
@@ -21,26 +21,44 @@ struct GemmTile {
   int64_t a_column_step;  // A row r enters through column r * a_column_step
 
   static GemmTile of(const Configuration& configuration);
+  bool operator==(const GemmTile&) const = default;
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
   int64_t native_n() const { return n * columns; }
 };
 
-// A lies row-major, or as (tile_m, k_mt) tiles, one tile row after the other.
-enum class ALayout : uint8_t { kRowMajor, kTiles };
-// B lies as the configuration's layout says, (K, N) or (N, K) row-major, or in panels of tile_n
-// columns one after the other: each (K, tile_n) row-major, or (tile_n, k_mt) tiles of the (N, K)
-// matrix. Tiles and panels make every transfer linear.
-enum class BLayout : uint8_t { kMatrix, kPanels };
+// Arguments of a stream. Packed parts hold what is not read or written in place.
+enum GemmArgument : uint32_t { kA, kB, kC, kAPacked, kBPacked, kCPacked, kATail, kBTail };
+
+// How A, or B, reaches the array. Rows are those of A, columns those of B.
+//   - The first `direct` rows (a multiple of the native size) are read in place: their first
+//   `depth`
+//     elements along K (a multiple of k_mt) from the matrix (kA, kB), whose rows lie `stride`
+//     elements apart, and the last k_mt, if K exceeds `depth`, from the tail (kATail, kBTail).
+//   - The others are read from a packed copy (kAPacked, kBPacked).
+// A in place is (M, K) row-major; B as the configuration's layout says, (K, N) or (N, K) row-major.
+// Packed A: (tile_m, k_mt) tiles, one tile row after the other. Packed B: panels of tile_n columns
+// one after the other, each (K, tile_n) row-major, or (tile_n, k_mt) tiles of the (N, K) matrix.
+// Tails: the same with k_mt for K. Reads of packed copies and tails are linear.
+struct GemmFeed {
+  int64_t direct = 0, depth = 0, stride = 0;
+  auto operator<=>(const GemmFeed&) const = default;
+};
 
 // A problem whose sizes are multiples of the native ones.
 struct GemmProblem {
   int64_t m = 0, k = 0, n = 0;
-  ALayout a_layout = ALayout::kTiles;
-  BLayout b_layout = BLayout::kPanels;
+  GemmFeed a = {}, b = {};  // default: packed
+  // The top left (c_rows, c_cols), multiples of the native sizes, is written in place (kC, rows
+  // c_stride elements apart); then follow in kCPacked the rows below, n elements each, and the
+  // columns to the right, n - c_cols elements each.
+  int64_t c_rows = 0, c_cols = 0, c_stride = 0;
   int shift = 0;        // right shift of integer results, for configurations that narrow them
   bool overlap = true;  // false: each round's BDs are written only after the round before it ended
   auto operator<=>(const GemmProblem&) const = default;
+
+  // Everything in place, without gaps.
+  static GemmProblem dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n);
 };
 
 inline constexpr int kMaxShift = 31;
@@ -48,9 +66,8 @@ inline constexpr int kMaxShift = 31;
 // Whether shim BDs can address a matrix with rows `row_bytes` apart.
 bool row_step_fits(int64_t row_bytes);
 
-// The stream; arguments are 0 = A, 1 = B, 2 = C. Throws Error(kShape) for sizes that are no
-// multiples of the native ones, Error(kOutOfRange) for sizes beyond the BD fields and for shifts
-// outside 0..kMaxShift.
+// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones,
+// Error(kOutOfRange) for sizes beyond the BD fields and for shifts outside 0..kMaxShift.
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem);
 

@@ -74,6 +74,7 @@ size_t element_bytes(ElementType type) {
     case ElementType::kI32:
       return 4;
     case ElementType::kBf16:
+    case ElementType::kI16:
       return 2;
     case ElementType::kI8:
       break;
@@ -89,6 +90,8 @@ const char* element_name(ElementType type) {
       return "int32";
     case ElementType::kBf16:
       return "bfloat16";
+    case ElementType::kI16:
+      return "int16";
     case ElementType::kI8:
       break;
   }
@@ -106,7 +109,7 @@ void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows,
                 TileOrder order, std::byte* out) {
   if (target == ElementType::kBf16 && matrix.type == ElementType::kF32) {
     pack<F32ToBf16>(matrix, tile_rows, tile_cols, order, out);
-  } else if (target == ElementType::kBf16 && matrix.type == ElementType::kBf16) {
+  } else if (target == matrix.type && element_bytes(target) == 2) {
     pack<Same<uint16_t>>(matrix, tile_rows, tile_cols, order, out);
   } else {
     assert(target == ElementType::kI8 && matrix.type == ElementType::kI8);

@@ -7,7 +7,9 @@
 
 namespace npu::ops {
 
-enum class ElementType : uint8_t { kF32, kBf16, kI8, kI32 };
+// The numbers are those of the a_type and c_type parameters of GEMM configurations.
+enum class ElementType : uint8_t { kF32 = 0, kBf16 = 1, kI8 = 2, kI16 = 3, kI32 = 4 };
+inline constexpr int kElementTypes = 5;
 size_t element_bytes(ElementType type);
 const char* element_name(ElementType type);
 
@@ -18,13 +20,15 @@ struct MatrixView {
   int64_t rows = 0, cols = 0;
   int64_t row_stride = 0, col_stride = 1;
   bool dense_rows() const { return col_stride == 1; }
+  MatrixView transposed() const { return {data, type, cols, rows, col_stride, row_stride}; }
 };
 
 enum class TileOrder : uint8_t { kRowsFirst, kColumnsFirst };
 
 // Writes the matrix as tiles of (tile_rows, tile_cols), each row-major, zero-padded at the edges;
 // the tiles of one tile row (kRowsFirst) or one tile column (kColumnsFirst) follow each other.
-// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16) or kI8 (from kI8).
+// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16), kI8 or kI16 (from the
+// same).
 void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows, int64_t tile_cols,
                 TileOrder order, std::byte* out);
 

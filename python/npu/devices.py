@@ -22,6 +22,7 @@ DEFAULT_DEVICE = "emu:npu2"
 DEFAULT_ARITHMETIC = "fast"
 EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
+DEFAULT_BF16 = "native"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +38,7 @@ class DeviceDescription:
 class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
-    def __init__(self, name: str, arithmetic: str) -> None:
+    def __init__(self, name: str, arithmetic: str, bf16: str = DEFAULT_BF16) -> None:
         self.handle = _npu.device.open(name, arithmetic)
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
@@ -45,28 +46,39 @@ class Device:
         self.columns: int = info["columns"]
         self.emulated: bool = info["emulated"]
         self.arithmetic: str = info["arithmetic"]
-        self._gemms: dict[tuple[str, str], Any] = {}
+        if bf16 not in ("native", "bfp16") or (bf16 == "bfp16" and self.generation != "npu2"):
+            raise DeviceError(
+                f'[device] {name} with bf16="{bf16}": use "native", or on npu2 "bfp16"'
+            )
+        self.bf16 = bf16
+        self._gemms: dict[tuple[str, str, str], Any] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         kind = "emulated" if self.emulated else "hardware"
         return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic})>"
 
-    def gemm(self, input_dtype: str, output_dtype: str) -> Any:
-        """The GEMM of a pair of element types, its configuration lowered on first use."""
-        key = (input_dtype, output_dtype)
+    def gemm(self, input_dtype: str, output_dtype: str, b_layout: str = "row") -> Any:
+        """The GEMM of a pair of element types and a layout of B ("row", "col").
+
+        There is one configuration for each, lowered on first use; sizes change only streams.
+        """
+        key = (input_dtype, output_dtype, b_layout)
         with self._lock:
             if key not in self._gemms:
                 from npu.designs import gemm
 
-                config = gemm.configuration(self.generation, input_dtype, output_dtype)
+                bf16 = self.bf16 if input_dtype == "bfloat16" else DEFAULT_BF16
+                config = gemm.configuration(
+                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=bf16
+                )
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
 
     def counters(self) -> dict[str, int]:
-        """Configuration loads, submissions, streams built and stream-cache hits so far."""
+        """Loads, submissions, streams built, stream-cache hits and host copies so far."""
         totals: dict[str, int] = dict(self.handle.counters())
-        totals.update(streams_built=0, stream_hits=0)
+        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0)
         with self._lock:
             gemms = list(self._gemms.values())
         for gemm in gemms:
@@ -75,24 +87,27 @@ class Device:
         return totals
 
 
-_open_devices: dict[tuple[str, str], Device] = {}
+_open_devices: dict[tuple[str, str, str], Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
 )
 
 
-def open_device(name: str, arithmetic: str | None = None) -> Device:
+def open_device(name: str, arithmetic: str | None = None, bf16: str | None = None) -> Device:
     """The device of that name, opened on first use and kept.
 
     ``arithmetic`` is "fast" (fp32 accumulation, the default) or "silicon" (the hardware's known
-    bit-level rules, slow); default ``NPU_ARITHMETIC``. Raises DeviceError.
+    bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
+    "native" (the default) or "bfp16", which rounds both operands to blocks of 8 values along K
+    with one exponent and is faster on hardware; default ``NPU_BF16``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
+    product = bf16 or os.environ.get("NPU_BF16") or DEFAULT_BF16
     with _open_lock:
-        key = (name, mode)
+        key = (name, mode, product)
         if key not in _open_devices:
-            _open_devices[key] = Device(name, mode)
+            _open_devices[key] = Device(*key)
         return _open_devices[key]
 
 
@@ -114,12 +129,14 @@ def current_device(choice: str | Device | None = None) -> Device:
 
 
 @contextlib.contextmanager
-def device(name: str, *, arithmetic: str | None = None) -> Iterator[Device]:
+def device(
+    name: str, *, arithmetic: str | None = None, bf16: str | None = None
+) -> Iterator[Device]:
     """Makes a device current inside a ``with`` block: ``with npu.device("emu:npu1") as d: ...``.
 
     Raises DeviceError at once when the device is unknown or not available.
     """
-    opened = open_device(name, arithmetic)
+    opened = open_device(name, arithmetic, bf16)
     token = _selected.set(opened)
     try:
         yield opened

@@ -1,12 +1,14 @@
 """Matrix multiplication on the NPU: dtype and shape rules, then one call into the runtime.
 
-The device computes C = A @ B on bfloat16 inputs with float32 accumulation, or on int8 inputs with
-int32 accumulation, in the output-stationary GEMM design (arXiv 2512.13282, section 4).
+The device computes C = A @ B on bfloat16 inputs with float32 accumulation, or on int8 or int16
+inputs with int32 accumulation, in the output-stationary GEMM design (arXiv 2512.13282, section 4).
+What follows the product (alpha, bias, requantisation after these) is in epilogue.py.
 """
 
 from __future__ import annotations
 
 import math
+import os
 from typing import Any
 
 import ml_dtypes
@@ -14,13 +16,17 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from npu.devices import Device, current_device
+from npu.epilogue import Epilogue
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
-_INT8 = np.dtype(np.int8)
-_INT32 = np.dtype(np.int32)
-_SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16) or int8"
+_INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
+# Operand dtype -> result dtypes, the default first.
+_RESULTS: dict[np.dtype, tuple[np.dtype, ...]] = {dtype: _FLOAT_INPUTS for dtype in _FLOAT_INPUTS}
+_RESULTS |= {_INT8: (_INT32, _INT16, _INT8), _INT16: (_INT32,)}
+_SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16), int8 or int16"
+_MAX_SIZE = 1 << 30  # of M, K and N, as in backend/ops/gemm_stream.cpp
 
 
 class PackedMatrix:
@@ -45,7 +51,7 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
     array = np.asarray(value)
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype not in _FLOAT_INPUTS and array.dtype != _INT8:
+    if array.dtype not in _RESULTS:
         raise DtypeError(
             f"[matmul] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it with "
             "astype"
@@ -58,54 +64,98 @@ def _as_array(value: ArrayLike, name: str) -> np.ndarray:
     return array
 
 
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype in _FLOAT_INPUTS
+
+
+def _device_input(dtype: np.dtype) -> str:
+    """The element type the array multiplies for an operand dtype."""
+    return "bfloat16" if _is_float(dtype) else str(dtype)
+
+
 def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
-    """The array as the extension takes it: an integer view and the element type's name."""
+    """The array as the extension takes it: an unsigned view and the element type's name."""
     if array.dtype == np.float16:
         array = array.astype(np.float32)
-    if array.dtype == BFLOAT16:
-        return array.view(np.uint16), "bfloat16"
-    return array.view(np.uint8 if array.dtype == _INT8 else np.uint32), str(array.dtype)
+    return array.view(f"u{array.dtype.itemsize}"), str(array.dtype)
 
 
-def _result_dtype(a: np.dtype, b: np.dtype, out_dtype: DTypeLike | None) -> np.dtype:
-    if (a == _INT8) != (b == _INT8):
+def _result_dtype(
+    a: np.dtype, b: np.dtype, out_dtype: DTypeLike | None, out: np.ndarray | None
+) -> np.dtype:
+    if _is_float(a) != _is_float(b) or (not _is_float(a) and a != b):
         raise DtypeError(
-            f"[matmul] operands are {a} and {b}; either both are int8 or both are floating point"
+            f"[matmul] operands are {a} and {b}; both must be int8, both int16, or both floating "
+            "point"
         )
-    allowed = (_INT32,) if a == _INT8 else _FLOAT_INPUTS
+    if out is not None:
+        if not isinstance(out, np.ndarray):
+            raise ArgumentError(f"[matmul] out is {type(out).__name__}; pass a NumPy array")
+        if out_dtype is not None and np.dtype(out_dtype) != out.dtype:
+            raise DtypeError(
+                f"[matmul] out_dtype is {np.dtype(out_dtype)} and out has dtype {out.dtype}; leave "
+                "one of them out"
+            )
+        out_dtype = out.dtype
     if out_dtype is None:
-        if a == _INT8:
-            return _INT32
-        return a if a == b else np.dtype(np.float32)
+        return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
     wanted = np.dtype(out_dtype)
-    if wanted not in allowed:
+    if wanted not in _RESULTS[a]:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
-            f"{' or '.join(str(dtype) for dtype in allowed)}"
+            f"{' or '.join(str(dtype) for dtype in _RESULTS[a])}"
         )
     return wanted
 
 
-def _device_output(dtype: np.dtype) -> str:
-    """The element type the array writes for a result dtype (float16 is converted from float32)."""
-    return "float32" if dtype == np.float16 else str(dtype)
+def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
+    if out.shape != shape:
+        raise ShapeError(f"[matmul] out has shape {out.shape}, the result {shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
+        raise ArgumentError(f"[matmul] out is {found}; pass a writable C-contiguous array")
+    for array in (value for value in inputs if isinstance(value, np.ndarray)):
+        try:
+            overlaps = np.shares_memory(out, array, max_work=1000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            overlaps = True
+        if overlaps:
+            raise ArgumentError("[matmul] out overlaps an operand; pass an array of its own")
+
+
+def _check_size(m: int, k: int, n: int, count: int, inputs: int, output: int) -> None:
+    """Sizes the device can address and the host can hold; inputs, output: bytes per element."""
+    if max(m, k, n) > _MAX_SIZE:
+        raise ShapeError(f"[matmul] M, K, N = {m}, {k}, {n}; each is at most {_MAX_SIZE}")
+    need = (m * k + k * n) * inputs + count * m * n * output
+    if need < 1 << 30:
+        return
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if need > have:
+        raise ShapeError(
+            f"[matmul] M, K, N = {m}, {k}, {n} need {need / 2**30:.0f} GiB, the machine has "
+            f"{have / 2**30:.0f} GiB; multiply in parts"
+        )
 
 
 def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
     """Converts and packs a right-hand operand once, for many multiplications.
 
-    ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even) or int8, any
+    ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even), int8 or int16, any
     strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
     packed for. Raises DtypeError, ShapeError, DeviceError.
     """
     array = _as_array(b, "b")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
+    k, n = array.shape
+    _check_size(1, k, n, 1, array.dtype.itemsize, 1)
     chosen = current_device(device)
-    is_int8 = array.dtype == _INT8
-    gemm = chosen.gemm("int8" if is_int8 else "bfloat16", "int32" if is_int8 else "float32")
+    kind = _device_input(array.dtype)
+    gemm = chosen.gemm(kind, "float32" if kind == "bfloat16" else "int32")
     view, name = _device_view(array)
-    return PackedMatrix(gemm.pack(view, name), _INT8 if is_int8 else BFLOAT16, chosen)
+    dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
+    return PackedMatrix(gemm.pack(view, name), dtype, chosen)
 
 
 def matmul(
@@ -113,85 +163,118 @@ def matmul(
     b: ArrayLike | PackedMatrix,
     *,
     out_dtype: DTypeLike | None = None,
+    out: np.ndarray | None = None,
+    shift: int = 0,
+    alpha: float = 1,
+    bias: ArrayLike | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
-    """``a @ b`` on the NPU (emulated unless hardware is present).
+    """``alpha * (a @ b) + bias`` on the NPU (emulated unless hardware is present).
 
     a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
     ``numpy.matmul``; any strides; any M, K, N including 0 (an empty sum is 0, as in NumPy).
+    Row-major a and b, and a b that is the transpose of a row-major array, are read where they lie
+    if they have the device's dtype and whole native sizes; everything else is packed first.
+
     dtypes: float32, bfloat16 and float16 are rounded to bfloat16 (to nearest even) and accumulated
-    in float32; int8 is accumulated in int32 and wraps around like int32.
+    in float32; int8 and int16 are accumulated in int32 and wrap around like int32.
     ``out_dtype``: float32, bfloat16 or float16 for floats (default: the common input dtype, float32
-    when they differ), int32 for int8.
-    NaN and infinities propagate as in IEEE arithmetic; float32 values beyond bfloat16's largest
-    become infinite. Raises DtypeError, ShapeError, DeviceError.
+    when they differ); int32 (default), int16 or int8 for int8; int32 for int16.
+    ``shift``: int16 and int8 results are the int32 sums divided by 2**shift (0 to 31), rounded to
+    nearest, ties to even, and saturated.
+    ``alpha``, ``bias``: a number and an array that broadcasts to the result. Applied by the host to
+    float32 or int32 products, in float32, or exactly for integers (which need an integer alpha and
+    bias), before rounding, shift and saturation.
+    ``out``: a writable C-contiguous array of the result's shape and dtype that shares no memory
+    with the operands; returned. NaN and infinities propagate as in IEEE arithmetic; float32 values
+    beyond bfloat16's largest become infinite. Raises ArgumentError, DtypeError, ShapeError,
+    DeviceError.
     """
     left = _as_array(a, "a")
+    right: np.ndarray | PackedMatrix
     if isinstance(b, PackedMatrix):
-        return _matmul_packed(left, b, out_dtype, current_device(device or b.device))
-    chosen = current_device(device)
-    right = _as_array(b, "b")
-    dtype = _result_dtype(left.dtype, right.dtype, out_dtype)
-    m, k = left.shape[-2:]
-    n = right.shape[-1]
-    if right.shape[-2] != k:
+        right, chosen = b, current_device(device or b.device)
+        _check_packed(left, b, chosen)
+        dtype = _result_dtype(left.dtype, left.dtype, out_dtype, out)
+    else:
+        right, chosen = _as_array(b, "b"), current_device(device)
+        dtype = _result_dtype(left.dtype, right.dtype, out_dtype, out)
+    shape = _result_shape(left.shape, right.shape)
+    m, n = shape[-2:]
+    k = left.shape[-1]
+    epilogue = Epilogue.of(dtype, not _is_float(left.dtype), shift, alpha, bias, shape)
+    if out is not None:
+        _check_out(out, shape, [left, right, epilogue.bias])
+    count = math.prod(shape[:-2])
+    _check_size(m, k, n, count, left.dtype.itemsize, dtype.itemsize)
+    result = np.empty(shape, dtype) if out is None else out
+    if 0 in shape:
+        return result
+    if k == 0:
+        result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
+        return result
+    product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
+    if isinstance(right, PackedMatrix):
+        _multiply(left.reshape(-1, k), right, product, epilogue.device_shift, chosen)
+    elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
+        other = right.reshape(right.shape[-2:])
+        _multiply(left.reshape(-1, k), other, product, epilogue.device_shift, chosen)
+    else:
+        left = np.broadcast_to(left, (*shape[:-2], m, k))
+        right = np.broadcast_to(right, (*shape[:-2], k, n))
+        for index in np.ndindex(*shape[:-2]):
+            _multiply(left[index], right[index], product[index], epilogue.device_shift, chosen)
+    if not epilogue.trivial:
+        result[...] = epilogue.apply(product)
+    return result
+
+
+def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if b[-2] != a[-1]:
         raise ShapeError(
-            f"[matmul] a is {left.shape} and b is {right.shape}; the last dimension of a ({k}) "
-            f"must equal the second last of b ({right.shape[-2]})"
+            f"[matmul] a is {a} and b is {b}; the last dimension of a ({a[-1]}) must equal the "
+            f"second last of b ({b[-2]})"
         )
     try:
-        batch = np.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
     except ValueError as error:
         raise ShapeError(
-            f"[matmul] leading dimensions {left.shape[:-2]} and {right.shape[:-2]} do not broadcast"
+            f"[matmul] leading dimensions {a[:-2]} and {b[:-2]} do not broadcast"
         ) from error
-    shape = (*batch, m, n)
-    if 0 in shape or k == 0:
-        return np.zeros(shape, dtype)
-    if math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
-        rows = left.reshape(-1, k)
-        return _multiply(rows, right.reshape(k, n), dtype, chosen).reshape(shape)
-    out = np.empty(shape, dtype)
-    left = np.broadcast_to(left, (*batch, m, k))
-    right = np.broadcast_to(right, (*batch, k, n))
-    for index in np.ndindex(*batch):
-        out[index] = _multiply(left[index], right[index], dtype, chosen)
-    return out
+    return (*batch, a[-2], b[-1])
 
 
-def _multiply(a: np.ndarray, b: np.ndarray, dtype: np.dtype, device: Device) -> np.ndarray:
-    """Two non-empty matrices of checked dtypes."""
-    kind = _device_output(dtype)
-    gemm = device.gemm("int8" if a.dtype == _INT8 else "bfloat16", kind)
-    out = np.empty((a.shape[0], b.shape[1]), BFLOAT16 if kind == "bfloat16" else np.dtype(kind))
-    gemm.run(*_device_view(a), *_device_view(b), out.reshape(-1).view(np.uint8))
-    return out if out.dtype == dtype else out.astype(dtype)
-
-
-def _matmul_packed(
-    a: np.ndarray, b: PackedMatrix, out_dtype: DTypeLike | None, device: Device
-) -> np.ndarray:
+def _check_packed(a: np.ndarray, b: PackedMatrix, device: Device) -> None:
     if device is not b.device:
         raise ArgumentError(
             f"[matmul] b was packed for {b.device!r}, the multiplication is on {device!r}; pack it "
             "for that device"
         )
-    k, n = b.shape
-    if a.shape[-1] != k:
+    if a.shape[-1] != b.shape[0]:
         raise ShapeError(
-            f"[matmul] a is {a.shape} and b is packed {b.shape}; a's last dimension must be {k}"
+            f"[matmul] a is {a.shape} and b is packed {b.shape}; a's last dimension must be "
+            f"{b.shape[0]}"
         )
-    if (a.dtype == _INT8) != (b.dtype == _INT8):
+    if _device_input(a.dtype) != _device_input(b.dtype):
         raise DtypeError(
             f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}"
         )
-    dtype = _result_dtype(a.dtype, a.dtype if out_dtype is None else b.dtype, out_dtype)
-    shape = (*a.shape[:-1], n)
-    rows = a.reshape(-1, k)
-    if 0 in shape:
-        return np.zeros(shape, dtype)
-    kind = _device_output(dtype)
-    gemm = device.gemm("int8" if a.dtype == _INT8 else "bfloat16", kind)
-    out = np.empty((rows.shape[0], n), BFLOAT16 if kind == "bfloat16" else np.dtype(kind))
-    gemm.run_packed(*_device_view(rows), b.handle, out.reshape(-1).view(np.uint8))
-    return (out if out.dtype == dtype else out.astype(dtype)).reshape(shape)
+
+
+def _by_columns(b: np.ndarray) -> bool:
+    """Whether neighbours in a column of b are nearer in memory than neighbours in a row."""
+    return min(b.shape) > 1 and abs(b.strides[0]) < abs(b.strides[1])
+
+
+def _multiply(
+    a: np.ndarray, b: np.ndarray | PackedMatrix, out: np.ndarray, shift: int, device: Device
+) -> None:
+    """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
+    kinds = _device_input(a.dtype), str(out.dtype)
+    target = out.reshape(-1).view(np.uint8)
+    if isinstance(b, PackedMatrix):
+        device.gemm(*kinds).run_packed(*_device_view(a), b.handle, target, shift)
+    else:
+        layout = "col" if _by_columns(b) else "row"
+        gemm = device.gemm(*kinds, layout)
+        gemm.run(*_device_view(a), *_device_view(b), target, shift)

@@ -12,7 +12,8 @@ class Stats:
     """Totals over all devices since the process started.
 
     ``configuration_loads`` times an array was configured; ``streams_built`` runtime streams built
-    for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run.
+    for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run;
+    ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included.
     Subtract two snapshots to count a stretch of work.
     """
 
@@ -20,6 +21,7 @@ class Stats:
     streams_built: int = 0
     stream_hits: int = 0
     submissions: int = 0
+    host_copy_bytes: int = 0
 
     def __sub__(self, other: Stats) -> Stats:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

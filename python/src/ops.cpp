@@ -17,8 +17,8 @@ namespace npu::python {
 namespace {
 
 ops::ElementType element_type(const std::string& name) {
-  for (const auto type : {ops::ElementType::kF32, ops::ElementType::kBf16, ops::ElementType::kI8,
-                          ops::ElementType::kI32}) {
+  for (int number = 0; number < ops::kElementTypes; ++number) {
+    const auto type = static_cast<ops::ElementType>(number);
     if (name == ops::element_name(type)) return type;
   }
   fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
@@ -62,15 +62,14 @@ void init_ops(nb::module_& m) {
          bool packed_b, int shift, bool overlap) {
         const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
                                               config.size()};
-        const ops::GemmProblem problem{m_size,
-                                       k_size,
-                                       n_size,
-                                       packed_a ? ops::ALayout::kTiles : ops::ALayout::kRowMajor,
-                                       packed_b ? ops::BLayout::kPanels : ops::BLayout::kMatrix,
-                                       shift,
-                                       overlap};
-        const std::vector<uint32_t> words =
-            ops::build_gemm_stream(Configuration::parse(view), problem);
+        const Configuration configuration = Configuration::parse(view);
+        ops::GemmProblem problem =
+            ops::GemmProblem::dense(ops::GemmTile::of(configuration), m_size, k_size, n_size);
+        if (packed_a) problem.a = {};
+        if (packed_b) problem.b = {};
+        problem.shift = shift;
+        problem.overlap = overlap;
+        const std::vector<uint32_t> words = ops::build_gemm_stream(configuration, problem);
         return nb::bytes(words.data(), words.size() * 4);
       },
       nb::arg("config"), nb::arg("m"), nb::arg("k"), nb::arg("n"), nb::arg("packed_a") = false,
@@ -94,33 +93,35 @@ void init_ops(nb::module_& m) {
            })
       .def("run",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const Matrix& b,
-              const std::string& b_type, const Output& c) {
+              const std::string& b_type, const Output& c, int shift) {
              const ops::MatrixView va = view_of(a, a_type), vb = view_of(b, b_type);
              std::byte* out = output_of(c, self, va.rows, vb.cols);
              RunReport report;
              {
                nb::gil_scoped_release release;
-               report = self.run(va, vb, out);
+               report = self.run(va, vb, out, shift);
              }
              return report_dict(report);
            })
       .def("run_packed",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
-              const Output& c) {
+              const Output& c, int shift) {
              const ops::MatrixView va = view_of(a, a_type);
              std::byte* out = output_of(c, self, va.rows, b.n);
              RunReport report;
              {
                nb::gil_scoped_release release;
-               report = self.run(va, b, out);
+               report = self.run(va, b, out, shift);
              }
              return report_dict(report);
            })
+      .def("set_whole_padding", &ops::Gemm::set_whole_padding)
       .def("counters", [](const ops::Gemm& self) {
         const ops::OpCounters counters = self.counters();
         nb::dict d;
         d["streams_built"] = counters.streams_built;
         d["stream_hits"] = counters.stream_hits;
+        d["host_copy_bytes"] = counters.host_copy_bytes;
         return d;
       });
 }

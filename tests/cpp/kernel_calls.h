@@ -8,12 +8,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include "aie_host/variants.h"
+#include "error.h"
 #include "kernel.h"
 
 namespace kernel_test {
@@ -94,6 +96,55 @@ inline Shape bf16_shape(Generation g) {
 inline Shape i8_shape(Generation g) {
   return g == Generation::kNpu1 ? Shape{4, 8, 8} : Shape{8, 8, 8};
 }
+inline Shape i16_shape(Generation g) {
+  return g == Generation::kNpu1 ? Shape{4, 4, 4} : Shape{4, 4, 8};
+}
+
+struct Size {
+  int m, k, n;
+};
+
+// In units of the 2x2 block (m, n) and of s (k): the smallest, odd ratios, a full tile.
+inline std::vector<Size> sizes(Shape s) {
+  std::vector<Size> all;
+  for (const Size blocks : {Size{1, 1, 1}, Size{3, 5, 2}, Size{2, 16, 3}}) {
+    all.push_back({blocks.m * 2 * s.r, blocks.k * s.s, blocks.n * 2 * s.t});
+  }
+  all.push_back({64, 64, 64});
+  return all;
+}
+
+inline size_t area(int rows, int columns) {
+  return static_cast<size_t>(rows) * static_cast<size_t>(columns);
+}
+
+template <typename T>
+T at(const std::vector<T>& matrix, int columns, int i, int j) {
+  return matrix[area(i, columns) + static_cast<size_t>(j)];
+}
+
+inline std::vector<uint16_t> random_bf16(size_t count, std::mt19937& rng, int spread = 6) {
+  std::normal_distribution<float> normal;
+  std::uniform_int_distribution<int> exponent(-spread, spread);
+  std::vector<uint16_t> out(count);
+  for (uint16_t& x : out) x = bf16_word(std::ldexp(normal(rng), exponent(rng)));
+  return out;
+}
+
+// Every value of T is equally likely.
+template <typename T>
+std::vector<T> random_integers(size_t count, std::mt19937& rng) {
+  std::uniform_int_distribution<int64_t> any(std::numeric_limits<T>::min(),
+                                             std::numeric_limits<T>::max());
+  std::vector<T> out(count);
+  for (T& x : out) x = static_cast<T>(any(rng));
+  return out;
+}
+
+// The low 32 bits, as int32 arithmetic that wraps leaves them.
+inline int32_t wrapped(int64_t x) {
+  return static_cast<int32_t>(static_cast<uint32_t>(static_cast<uint64_t>(x)));
+}
 
 // Row-major rows x columns into tiles of tile_rows x tile_columns, tiles in row-major order.
 template <typename T>
@@ -121,19 +172,59 @@ T tiled_at(const std::vector<T>& c, int columns, int tile_rows, int tile_columns
   return c[static_cast<size_t>(tile * tile_rows * tile_columns + inside)];
 }
 
-// Multiplies row-major a (m x k) and b (k x n) onto row-major c with one build; C comes back tiled.
+// Column-major tiles, column-major inside: B[n/t][k/s][t][s] of a row-major k x n matrix.
+template <typename T>
+std::vector<T> tiled_columns(const std::vector<T>& matrix, int k, int n, Shape shape) {
+  std::vector<T> turned;
+  for (int j = 0; j < n; ++j) {
+    for (int i = 0; i < k; ++i) turned.push_back(at(matrix, n, i, j));
+  }
+  return tiled(turned, n, k, shape.t, shape.s);
+}
+
+// A matmul kernel of one build and how it is called.
+struct MatmulCall {
+  const Build& build;
+  std::string name;  // without _bcol
+  Shape shape;
+  bool column_major = false;  // B
+  int shift = -1;             // -1: the kernel takes none
+
+  std::string text() const {
+    return build.name() + " " + name + (column_major ? "_bcol" : "") + " shift " +
+           std::to_string(shift);
+  }
+};
+
+// Multiplies row-major a (m x k) and b (k x n) onto row-major c; C comes back tiled.
 template <typename TIn, typename TOut>
-std::vector<TOut> multiply(const Build& build, const char* name, Shape shape, int m, int k, int n,
-                           const std::vector<TIn>& a, const std::vector<TIn>& b,
-                           const std::vector<TOut>& c) {
+std::vector<TOut> multiply(const MatmulCall& call, int m, int k, int n, const std::vector<TIn>& a,
+                           const std::vector<TIn>& b, const std::vector<TOut>& c,
+                           npu::CoreState core = {}) {
+  const Shape shape = call.shape;
   std::vector<TIn> a_tiles = tiled(a, m, k, shape.r, shape.s);
-  std::vector<TIn> b_tiles = tiled(b, k, n, shape.s, shape.t);
+  std::vector<TIn> b_tiles =
+      call.column_major ? tiled_columns(b, k, n, shape) : tiled(b, k, n, shape.s, shape.t);
   std::vector<TOut> c_tiles = tiled(c, m, n, shape.r, shape.t);
-  const std::vector<npu::KernelArgument> arguments = {
-      buffer(a_tiles), buffer(b_tiles), buffer(c_tiles), integer(m), integer(k), integer(n)};
-  npu::CoreState core;
-  build.find(name)(arguments, core);
+  std::vector<npu::KernelArgument> arguments = {buffer(a_tiles), buffer(b_tiles), buffer(c_tiles),
+                                                integer(m),      integer(k),      integer(n)};
+  if (call.shift >= 0) arguments.push_back(integer(call.shift));
+  const std::string name = call.name + (call.column_major ? "_bcol" : "");
+  call.build.find(name.c_str())(arguments, core);
   return c_tiles;
+}
+
+// The kind of the error that calling `name` raises, or "none".
+inline std::string raised(const Build& build, const char* name,
+                          const std::vector<npu::KernelArgument>& arguments,
+                          npu::CoreState core = {}) {
+  try {
+    build.find(name)(arguments, core);
+  } catch (const npu::Error& e) {
+    const bool named = std::string(e.what()).find("[") == 0;
+    return std::string(npu::kind_name(e.kind())) + (named ? "" : " without [function]");
+  }
+  return "none";
 }
 
 // Reads "key":[integers...] of a flat JSON file of the reference shelf; empty if there is no file.

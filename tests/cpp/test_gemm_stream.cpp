@@ -1,10 +1,11 @@
 // GEMM runtime streams, checked by walking their own BDs: every element of A, B and C is visited by
 // the right core column the right number of times, in the order the design expects, the 5+5+5 ring
-// waits before it reuses a BD, and the stream passes the runtime checker. Uses a hand-written
-// configuration; the real ones are exercised from Python.
+// waits before it reuses a BD, edges and tails come from packed copies, and the stream passes the
+// runtime checker. Uses a hand-written configuration; the real ones are exercised from Python.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 
@@ -55,9 +56,11 @@ std::vector<uint64_t> visited(const arch::Bd& bd, uint64_t base) {
   return offsets;
 }
 
+using Place = std::pair<int, uint64_t>;  // argument, byte offset
+
 struct Transfer {
-  int col, argument;
-  std::vector<uint64_t> offsets;
+  int col, kind;  // 0 = A, 1 = B, 2 = C
+  std::vector<Place> places;
 };
 
 // Plays a stream: the transfers in push order, with the ring's discipline checked on the way.
@@ -73,17 +76,27 @@ std::vector<Transfer> play(const std::vector<uint32_t>& words, uint64_t* peak_in
     if (op.opcode == stream::Opcode::kBlockWrite) {
       bds[address] = {op.data.begin(), op.data.end()};
     } else if (op.opcode == stream::Opcode::kAddressPatch) {
-      patches[address - 4] = {op.argument, op.argument_offset};
+      const bool folded = op.argument >= static_cast<uint32_t>(arch::kFirstFoldedArgument);
+      patches[address - 4] = {op.argument, op.argument_offset - (folded ? arch::kDdrAperture : 0)};
     } else if (op.opcode == stream::Opcode::kSync) {
       for (int c = op.column; c < op.column + op.columns; ++c) ++waited_c[c];
     } else if (op.opcode == stream::Opcode::kWrite && arch::address_row(address) == 0) {
       const int col = arch::address_col(address);
       const uint32_t bd = arch::tile_address(col, 0, 0x1D000 + 0x20 * (op.value & 0xF));
-      REQUIRE(bds.count(bd) == 1);
-      REQUIRE(patches.count(bd) == 1);
-      const arch::Bd fields = arch::decode_bd(arch::TileKind::kShim, bds[bd]);
-      const auto [argument, offset] = patches[bd];
-      transfers.push_back({col, static_cast<int>(argument), visited(fields, offset)});
+      Transfer transfer{col, -1, {}};
+      for (uint32_t at = bd;;) {
+        REQUIRE(bds.count(at) == 1);
+        REQUIRE(patches.count(at) == 1);
+        const arch::Bd fields = arch::decode_bd(arch::TileKind::kShim, bds[at]);
+        const auto [argument, offset] = patches[at];
+        transfer.kind = std::array{0, 1, 2, 0, 1, 2, 0, 1}[argument];
+        for (const uint64_t place : visited(fields, offset)) {
+          transfer.places.push_back({static_cast<int>(argument), place});
+        }
+        if (!fields.use_next) break;
+        at = arch::tile_address(col, 0, 0x1D000 + 0x20 * fields.next_bd);
+      }
+      transfers.push_back(std::move(transfer));
       if (op.value >> 31) {
         ++pushed_c[col];
         *peak_in_flight = std::max(*peak_in_flight, pushed_c[col] - waited_c[col]);
@@ -94,76 +107,118 @@ std::vector<Transfer> play(const std::vector<uint32_t>& words, uint64_t* peak_in
   return transfers;
 }
 
-// `rows` rows from `first` of a matrix with K columns, as K/k_mt tiles of (rows, k_mt).
-std::vector<uint64_t> expect_along_k(int64_t k, int64_t first, int64_t k_mt, bool tiled) {
-  std::vector<uint64_t> offsets;
-  const int64_t rows = 4;
-  for (int64_t kt = 0; kt < k / k_mt; ++kt) {
-    for (int64_t i = 0; i < rows; ++i) {
-      for (int64_t j = 0; j < k_mt; j += 2) {
-        const int64_t element =
-            tiled ? first * k + (kt * rows + i) * k_mt + j : (first + i) * k + kt * k_mt + j;
-        offsets.push_back(static_cast<uint64_t>(element * 2));
+// Where an element of A (row, kk) or of a B that lies along K (column, kk) is read, by the
+// definition of GemmFeed; `first` is the argument in place.
+Place along_k(const ops::GemmFeed& feed, int first, int64_t k, int64_t k_mt, int64_t row,
+              int64_t kk) {
+  const auto tiled = [&](int64_t r, int64_t depth, int64_t x) {
+    return r / 4 * 4 * depth + (x / k_mt * 4 + r % 4) * k_mt + x % k_mt;
+  };
+  if (row >= feed.direct) {
+    return {first + 3, static_cast<uint64_t>(tiled(row - feed.direct, k, kk) * 2)};
+  }
+  if (kk >= feed.depth) {
+    return {first + 6, static_cast<uint64_t>(tiled(row, k - feed.depth, kk - feed.depth) * 2)};
+  }
+  return {first, static_cast<uint64_t>((row * feed.stride + kk) * 2)};
+}
+
+// The same for row-major B.
+Place across_k(const ops::GemmFeed& feed, int64_t k, int64_t col, int64_t kk) {
+  const auto panel = [&](int64_t c, int64_t depth, int64_t x) {
+    return c / 4 * 4 * depth + x * 4 + c % 4;
+  };
+  if (col >= feed.direct) return {4, static_cast<uint64_t>(panel(col - feed.direct, k, kk) * 2)};
+  if (kk >= feed.depth) {
+    return {7, static_cast<uint64_t>(panel(col, k - feed.depth, kk - feed.depth) * 2)};
+  }
+  return {1, static_cast<uint64_t>((kk * feed.stride + col) * 2)};
+}
+
+Place place_c(const ops::GemmProblem& p, int64_t row, int64_t col) {
+  const int64_t below = (p.m - p.c_rows) * p.n, right = p.n - p.c_cols;
+  if (row >= p.c_rows) return {5, static_cast<uint64_t>(((row - p.c_rows) * p.n + col) * 4)};
+  if (col >= p.c_cols) {
+    return {5, static_cast<uint64_t>((below + row * right + col - p.c_cols) * 4)};
+  }
+  return {2, static_cast<uint64_t>((row * p.c_stride + col) * 4)};
+}
+
+// What a shim channel must move for the tile row, panel or block that starts at `row`, `col`.
+std::vector<Place> expected(const ops::GemmProblem& p, int kind, int64_t row, int64_t col,
+                            int64_t k_mt, bool b_columns) {
+  std::vector<Place> out;
+  if (kind == 2) {
+    for (int64_t i = 0; i < 8; ++i) {
+      for (int64_t j = 0; j < 4; ++j) out.push_back(place_c(p, row + i, col + j));
+    }
+  } else if (kind == 1 && !b_columns) {
+    for (int64_t kk = 0; kk < p.k; ++kk) {
+      for (int64_t j = 0; j < 4; j += 2) out.push_back(across_k(p.b, p.k, col + j, kk));
+    }
+  } else {
+    for (int64_t kt = 0; kt < p.k; kt += k_mt) {
+      for (int64_t i = 0; i < 4; ++i) {
+        for (int64_t j = 0; j < k_mt; j += 2) {
+          out.push_back(kind == 0 ? along_k(p.a, 0, p.k, k_mt, row + i, kt + j)
+                                  : along_k(p.b, 1, p.k, k_mt, col + i, kt + j));
+        }
       }
     }
   }
-  return offsets;
+  return out;
 }
 
-std::vector<uint64_t> expect_b(const ops::GemmProblem& p, int64_t first_col, int64_t k_mt,
-                               bool b_columns) {
-  const bool packed = p.b_layout == ops::BLayout::kPanels;
-  if (b_columns) return expect_along_k(p.k, first_col, k_mt, packed);
-  std::vector<uint64_t> offsets;
-  for (int64_t i = 0; i < p.k; ++i) {
-    for (int64_t j = 0; j < 4; j += 2) {
-      const int64_t element = packed ? first_col * p.k + i * 4 + j : i * p.n + first_col + j;
-      offsets.push_back(static_cast<uint64_t>(element * 2));
+void check_transfers(const ops::GemmProblem& p, int k_mt, bool b_columns, uint64_t in_flight) {
+  uint64_t peak = 0;
+  std::map<std::pair<int, int>, std::vector<std::vector<Place>>> got;
+  const Configuration configuration = small_configuration(k_mt, b_columns);
+  for (auto& t : play(ops::build_gemm_stream(configuration, p), &peak)) {
+    got[{t.kind, t.col}].push_back(std::move(t.places));
+  }
+  CHECK(peak == in_flight);
+  const size_t across = static_cast<size_t>(p.n / 8);
+  for (int c = 0; c < 2; ++c) {
+    for (size_t round = 0; round < across * static_cast<size_t>(p.m / 8); ++round) {
+      const int64_t row = static_cast<int64_t>(round / across) * 8;
+      const int64_t col = static_cast<int64_t>(round % across) * 8 + c * 4;
+      CHECK(got[{0, c}][round] == expected(p, 0, row + c * 4, col, k_mt, b_columns));
+      CHECK(got[{1, c}][round] == expected(p, 1, row, col, k_mt, b_columns));
+      CHECK(got[{2, c}][round] == expected(p, 2, row, col, k_mt, b_columns));
     }
   }
-  return offsets;
-}
-
-std::vector<uint64_t> expect_c(const ops::GemmProblem& p, int64_t row, int64_t col) {
-  std::vector<uint64_t> offsets;
-  for (int64_t i = 0; i < 8; ++i) {
-    for (int64_t j = 0; j < 4; ++j) {
-      offsets.push_back(static_cast<uint64_t>(((row + i) * p.n + col + j) * 4));
-    }
-  }
-  return offsets;
 }
 
 }  // namespace
 
 TEST_CASE("gemm stream: transfers cover A, B and C in the design's order") {
-  for (const int variant : {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}) {
+  for (int variant = 0; variant < 32; ++variant) {
     const int k_mt = variant & 1 ? 24 : 8;
     const bool b_columns = variant & 2;
-    const Configuration configuration = small_configuration(k_mt, b_columns);
-    ops::GemmProblem p{24, 48, 32};  // 3 x 4 output rounds
-    p.a_layout = variant & 4 ? ops::ALayout::kTiles : ops::ALayout::kRowMajor;
-    p.b_layout = variant & 8 ? ops::BLayout::kPanels : ops::BLayout::kMatrix;
+    const ops::GemmTile tile = ops::GemmTile::of(small_configuration(k_mt, b_columns));
+    ops::GemmProblem p = ops::GemmProblem::dense(tile, 24, 48, 32);  // 3 x 4 output rounds
+    if (variant & 4) p.a = {};
+    if (variant & 8) p.b = {};
+    if (variant & 16) p.c_rows = p.c_cols = p.c_stride = 0;
     CAPTURE(variant);
-    for (const bool overlap : {true, false}) {
-      p.overlap = overlap;
-      uint64_t peak = 0;
-      std::map<std::pair<int, int>, std::vector<std::vector<uint64_t>>> got;
-      for (auto& t : play(ops::build_gemm_stream(configuration, p), &peak)) {
-        got[{t.argument, t.col}].push_back(std::move(t.offsets));
-      }
-      CHECK(peak == (overlap ? 5 : 1));
-      for (int c = 0; c < 2; ++c) {
-        for (size_t round = 0; round < 12; ++round) {
-          const int64_t row = static_cast<int64_t>(round) / 4 * 8;
-          const int64_t col = static_cast<int64_t>(round) % 4 * 8 + c * 4;
-          const bool tiled = p.a_layout == ops::ALayout::kTiles;
-          CHECK(got[{0, c}][round] == expect_along_k(p.k, row + c * 4, k_mt, tiled));
-          CHECK(got[{1, c}][round] == expect_b(p, col, k_mt, b_columns));
-          CHECK(got[{2, c}][round] == expect_c(p, row, col));
-        }
-      }
-    }
+    check_transfers(p, k_mt, b_columns, 5);
+    p.overlap = false;
+    check_transfers(p, k_mt, b_columns, 1);
+  }
+}
+
+TEST_CASE("gemm stream: edges and K tails come from packed copies, the rest from its place") {
+  for (int variant = 0; variant < 64; ++variant) {
+    const int k_mt = variant & 1 ? 24 : 8;
+    const bool b_columns = variant & 2, tail_a = variant & 16, tail_b = variant & 32;
+    ops::GemmProblem p{24, 48, 32};
+    p.a = {variant & 4 ? 16 : 24, tail_a ? 48 - k_mt : 48, 50};  // rows of 50 elements
+    p.b = {variant & 8 ? 16 : 32, tail_b ? 48 - k_mt : 48, b_columns ? 46 : 30};
+    p.c_rows = variant & 4 ? 16 : 24;
+    p.c_cols = variant & 8 ? 16 : 32;
+    p.c_stride = 31;
+    CAPTURE(variant);
+    check_transfers(p, k_mt, b_columns, tail_a || tail_b ? 3 : 5);
   }
 }
 
@@ -200,8 +255,9 @@ TEST_CASE("gemm stream: shifts and sizes out of range are refused") {
 }
 
 TEST_CASE("gemm stream: row-major B with K times N beyond a BD's step field") {
-  const ops::GemmProblem p{8, 64, 1 << 17, ops::ALayout::kRowMajor, ops::BLayout::kMatrix};
-  CHECK_NOTHROW(ops::build_gemm_stream(small_configuration(), p));
+  const Configuration configuration = small_configuration();
+  const auto p = ops::GemmProblem::dense(ops::GemmTile::of(configuration), 8, 64, 1 << 17);
+  CHECK_NOTHROW(ops::build_gemm_stream(configuration, p));
 }
 
 TEST_CASE("gemm stream: touches only what a runtime stream may") {
@@ -222,11 +278,10 @@ TEST_CASE("gemm stream: touches only what a runtime stream may") {
 TEST_CASE("gemm stream: K far beyond a BD's row stride works when A is packed") {
   const Configuration configuration = small_configuration();
   const int64_t k = int64_t{1} << 24;
-  CHECK_NOTHROW(ops::build_gemm_stream(configuration,
-                                       {8, k, 8, ops::ALayout::kTiles, ops::BLayout::kPanels}));
-  CHECK_THROWS_AS(ops::build_gemm_stream(configuration,
-                                         {8, k, 8, ops::ALayout::kRowMajor, ops::BLayout::kPanels}),
-                  Error);
+  CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k, 8}));
+  ops::GemmProblem p{8, k, 8};
+  p.a = {8, k, k};
+  CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
 }
 
 TEST_CASE("gemm stream: sizes that are not multiples of the native size are refused") {

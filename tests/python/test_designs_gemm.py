@@ -24,10 +24,12 @@ MMUL = {
     ("npu2", "bfloat16"): (8, 8, 8), ("npu2", "int8"): (8, 8, 8), ("npu2", "int16"): (4, 4, 8),
 }  # fmt: skip
 BYTES = {"bfloat16": 2, "float32": 4, "int8": 1, "int16": 2, "int32": 4}
+TYPES = ["float32", "bfloat16", "int8", "int16", "int32"]
 CALLS = {  # name of the configuration -> kernels in program order
     "gemm_bf16_f32": ["zero_f32", "matmul_bf16_f32"],
     "gemm_bf16_bf16": ["zero_f32", "matmul_bf16_f32", "convert_f32_bf16"],
     "gemm_bf16_bf16_narrow": ["zero_bf16", "matmul_bf16_bf16"],
+    "gemm_bf16_f32_bfp16_bcol": ["zero_f32", "matmul_bf16bfp16_f32_bcol"],
     "gemm_i8_i32": ["zero_i32", "matmul_i8_i32"],
     "gemm_i8_i32_bcol": ["zero_i32", "matmul_i8_i32_bcol"],
     "gemm_i8_i16": ["zero_i32", "matmul_i8_i32", "narrow_i32_i16"],
@@ -70,7 +72,8 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
         "a_columns_stride": columns // 4, "r": r, "s": s, "t": t, "k_mt": k, "b_layout": 0,
-        "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0,
+        "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0, "bf16": 0,
+        "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation
     assert len(config.head["source"]) == 64
@@ -104,10 +107,13 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     ({"c_dtype": "int32", "accumulate": "narrow", "b_layout": "col"}, "gemm_i8_i32_bcol"),
     ({"a_dtype": "bfloat16", "c_dtype": "bfloat16", "accumulate": "narrow"},
      "gemm_bf16_bf16_narrow"),
+    ({"a_dtype": "bfloat16", "c_dtype": "float32", "bf16": "bfp16", "b_layout": "col"},
+     "gemm_bf16_f32_bfp16_bcol"),
 ])  # fmt: skip
 def test_kernels_of_variants(options: dict[str, str], name: str) -> None:
     """Narrow sums call the kernel of C's type, with the shift RTP as its last operand."""
-    config = read_configuration(gemm.configuration("npu1", **{"a_dtype": "int8", **options}))
+    generation = "npu2" if "bf16" in options else "npu1"
+    config = read_configuration(gemm.configuration(generation, **{"a_dtype": "int8", **options}))
     assert config.head["name"] == name
     for core, lines in config.cores.items():
         calls = [line.split() for line in lines if line.startswith("call")]
@@ -252,6 +258,7 @@ def test_a_core_filled_to_the_last_byte() -> None:
     ({"k_mt": 0}, "k_mt = 0"),
     ({"b_layout": "column"}, "b_layout is 'column'"),
     ({"c_buffers": 3}, "c_buffers is 3"),
+    ({"bf16": "fp8"}, "bf16 is 'fp8'"),
     ({"accumulate": "exact"}, "accumulate is 'exact'"),
     ({"k_mt": 2112}, "k_mt = 2112: a shim BD addresses runs of at most 1023 words"),
 ])  # fmt: skip

@@ -75,6 +75,17 @@ class accum {
     } else {
       const rounding_mode rounding = get_rounding();
       const saturation_mode saturation = get_saturation();
+      if (sizeof(T) < 4 && !kWide && rounding == rounding_mode::conv_even &&
+          saturation == saturation_mode::saturate) {
+        constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+        T narrowed[N];
+        for (unsigned i = 0; i < N; ++i) {
+          narrowed[i] = static_cast<T>(
+              detail::shift_round_saturate_even(static_cast<int32_t>(data_[i]), shift, kMost));
+        }
+        out.load(narrowed);
+        return out;
+      }
       for (unsigned i = 0; i < N; ++i) {
         out.set(static_cast<T>(detail::shift_round_saturate(data_[i], shift, sizeof(T) * 8,
                                                             rounding, saturation)),

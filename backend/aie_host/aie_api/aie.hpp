@@ -9,3 +9,7 @@
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
+
+#if !AIE_HOST_SILICON
+#include "../fast/matmul.hpp"
+#endif

@@ -22,9 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="emu:npu2", help="with --gemm (%(default)s)")
     parser.add_argument(
         "--dtype",
-        choices=("bfloat16", "int8"),
+        choices=("bfloat16", "int8", "int16"),
         default="bfloat16",
         help="with --gemm (%(default)s)",
+    )
+    parser.add_argument("--out-dtype", help="with --gemm (float32 for bfloat16, else int32)")
+    parser.add_argument(
+        "--b-layout", choices=("row", "col"), default="row", help="with --gemm (%(default)s)"
     )
     parser.add_argument("--json", action="store_true", help="operations or fields as JSON")
 
@@ -63,8 +67,8 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
 
     generation = arguments.device.removeprefix("emu:")
     _npu.arch.device_model(generation)  # refuses unknown names
-    out = "int32" if arguments.dtype == "int8" else "float32"
-    config = gemm.configuration(generation, arguments.dtype, out)
+    out = arguments.out_dtype or ("float32" if arguments.dtype == "bfloat16" else "int32")
+    config = gemm.configuration(generation, arguments.dtype, out, b_layout=arguments.b_layout)
     params = _npu.device.parse_configuration(config)["params"]
     units = (
         params["tile_m"] * params["rows"],
@@ -75,7 +79,7 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     exact = list(arguments.gemm) == padded
     print(
         f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
-        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C",
+        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, packed 3 = A, 4 = B",
         file=sys.stderr,
     )
     return _npu.ops.gemm_stream(config, *padded, not exact, not exact)

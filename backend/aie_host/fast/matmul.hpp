@@ -1,0 +1,222 @@
+// Matrix multiplication of `fast` builds, in place of the loops of aie_kernels/matmul.cc: operands
+// are packed once per call (pack.hpp), then blocks of kRows x kColumns of C stay in registers
+// while k runs. Arithmetic: format.hpp.
+#pragma once
+
+#include "pack.hpp"
+
+#define AIE_HOST_MATMUL aie::host::matmul
+
+// Memory of this thread for packed operands, 64-byte aligned (backend/aie_host/core_state.cpp).
+extern "C" void* npu_host_scratch(uint64_t bytes);
+
+AIE_HOST_BEGIN
+namespace host {
+
+// 16 accumulators of 32 AVX-512 registers, 8 of 16 otherwise; the rest hold operands.
+inline constexpr unsigned kRows = kSimdBytes == 64 ? 16 : 4;
+inline constexpr unsigned kVectors = kSimdBytes == 64 ? 1 : 2;  // per row
+inline constexpr unsigned kColumns = kVectors * kLanes;
+
+template <typename Tile>
+using format_for = typename format_of<typename Tile::element>::type;
+
+// Accumulators of a block of C.
+template <typename Format>
+struct block {
+  typename Format::vector rows[kRows][kVectors];
+};
+
+// sums += A @ B. a[i]: rows of A tiles, the i-th `Tile::r` rows of the block (or part of one);
+// panel: lanes [depth * Q][kColumns].
+template <typename Tile>
+[[gnu::noinline]] inline void accumulate(const typename format_for<Tile>::packed* const* a,
+                                         const int32_t* panel, int32_t depth,
+                                         block<format_for<Tile>>& sums) {
+  using Format = format_for<Tile>;
+  using vector = typename Format::vector;
+  constexpr unsigned kPerLane = Format::kPerLane, kQ = Tile::s / kPerLane;
+  constexpr unsigned kTileRows = kRows < Tile::r ? 1 : kRows / Tile::r;
+  const typename Format::packed* rows[kTileRows];
+  unroll<kTileRows>([&](auto i) { rows[i.value] = a[i.value]; });
+  block<Format> s = sums;
+  for (int32_t step = 0; step < depth; ++step) {
+    const auto a_lane = [&](auto row, auto q) {
+      const auto* p = rows[row.value / Tile::r] + row.value % Tile::r * Tile::s;
+      return load<int32_t>(p + q.value * kPerLane);
+    };
+    const auto b_lanes = [&](auto q, auto v) {
+      return load<lanes>(panel + q.value * kColumns + v.value * kLanes);
+    };
+    if constexpr (Tile::kBlockFloat) {  // the sum over a block is exact, then added
+      unroll<kRows>([&](auto i) {
+        vector block_sum[kVectors] = {};
+        unroll<kQ>([&](auto q) {
+          const int32_t x = a_lane(i, q);
+          unroll<kVectors>([&](auto v) {
+            block_sum[v.value] = Format::dot(block_sum[v.value], x, b_lanes(q, v));
+          });
+        });
+        unroll<kVectors>([&](auto v) { s.rows[i.value][v.value] += block_sum[v.value]; });
+      });
+    } else {
+      unroll<kQ>([&](auto q) {
+        lanes b[kVectors];
+        unroll<kVectors>([&](auto v) { b[v.value] = b_lanes(q, v); });
+        unroll<kRows>([&](auto i) {
+          const int32_t x = a_lane(i, q);
+          unroll<kVectors>([&](auto v) {
+            s.rows[i.value][v.value] = Format::dot(s.rows[i.value][v.value], x, b[v.value]);
+          });
+        });
+      });
+    }
+    unroll<kTileRows>([&](auto i) { rows[i.value] += Tile::r * Tile::s; });
+    panel += kQ * kColumns;
+  }
+  sums = s;
+}
+
+// The C tiles that a block covers; tiles outside the matrix are a scratch tile that nobody reads.
+template <typename Tile>
+struct block_tiles {
+  using T = typename format_for<Tile>::accumulator;
+  static constexpr unsigned kDown = kRows < Tile::r ? 1 : kRows / Tile::r;
+  static constexpr unsigned kAcross = kColumns / Tile::t;
+
+  T* tiles[kDown][kAcross];
+
+  // Columns First ... First + N - 1 of one row.
+  template <unsigned N, unsigned First>
+  AIE_HOST_INLINE simd<T, N> get(unsigned row) const {
+    if constexpr (N <= Tile::t) {
+      return load<simd<T, N>>(at<First>(row));
+    } else {
+      return join<T, N / 2>(get<N / 2, First>(row), get<N / 2, First + N / 2>(row));
+    }
+  }
+  template <unsigned N, unsigned First>
+  AIE_HOST_INLINE void set(simd<T, N> v, unsigned row) const {
+    if constexpr (N <= Tile::t) {
+      store(v, at<First>(row));
+    } else {
+      set<N / 2, First>(part<N / 2, 0>(v), row);
+      set<N / 2, First + N / 2>(part<N / 2, N / 2>(v), row);
+    }
+  }
+
+ private:
+  template <unsigned Column>
+  AIE_HOST_INLINE T* at(unsigned row) const {
+    return tiles[row / Tile::r][Column / Tile::t] + row % Tile::r * Tile::t + Column % Tile::t;
+  }
+};
+
+template <typename Tile>
+AIE_HOST_INLINE void load_block(const block_tiles<Tile>& c, const lanes* excess,
+                                block<format_for<Tile>>& sums) {
+  for (unsigned i = 0; i < kRows; ++i) {
+    unroll<kVectors>([&](auto v) {
+      constexpr unsigned kFirst = decltype(v)::value * kLanes;
+      auto x = c.template get<kLanes, kFirst>(i);
+      if constexpr (kOffset<typename Tile::element> != 0) x -= excess[v.value];
+      sums.rows[i][v.value] = x;
+    });
+  }
+}
+
+template <typename Tile>
+AIE_HOST_INLINE void store_block(const block_tiles<Tile>& c, const block<format_for<Tile>>& sums) {
+  for (unsigned i = 0; i < kRows; ++i) {
+    unroll<kVectors>([&](auto v) {
+      constexpr unsigned kFirst = decltype(v)::value * kLanes;
+      c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
+    });
+  }
+}
+
+// What A's offset adds to every element of a panel's columns.
+template <typename Tile>
+AIE_HOST_INLINE void offset_sums(const int32_t* panel, int32_t depth, lanes* excess) {
+  using Format = format_for<Tile>;
+  constexpr unsigned kQ = Tile::s / Format::kPerLane;
+  for (int32_t q = 0; q < depth * static_cast<int32_t>(kQ); ++q) {
+    unroll<kVectors>([&](auto v) {
+      const lanes b = load<lanes>(panel + q * static_cast<int32_t>(kColumns) + v.value * kLanes);
+      excess[v.value] = Format::dot(excess[v.value], static_cast<int32_t>(0x80808080), b);
+    });
+  }
+}
+
+// C += A @ B with A and the panels of B packed and C as accumulators.
+template <typename Tile>
+[[gnu::noinline]] inline void multiply(const typename format_for<Tile>::packed* a,
+                                       const int32_t* panel,
+                                       typename format_for<Tile>::accumulator* c, int32_t m,
+                                       int32_t k, int32_t columns) {
+  using Format = format_for<Tile>;
+  using tiles = block_tiles<Tile>;
+  constexpr int32_t kR = Tile::r, kS = Tile::s, kT = Tile::t, kC = Tile::r * Tile::t;
+  constexpr int32_t kAcross = tiles::kAcross, kDown = tiles::kDown, kStep = kRows;
+  const int32_t depth = k / kS;
+  alignas(64) typename Format::accumulator nowhere[kC] = {};
+  for (int32_t first = 0; first < columns; first += kAcross) {
+    lanes excess[kVectors] = {};
+    if constexpr (kOffset<typename Tile::element> != 0) offset_sums<Tile>(panel, depth, excess);
+    for (int32_t row = 0; row < m; row += kStep) {
+      tiles block_c;
+      const typename Format::packed* rows[kDown];
+      for (int32_t i = 0; i < kDown; ++i) {
+        const int32_t tile_row = row / kR + i, inside = row % kR;
+        const bool exists = tile_row * kR < m;
+        rows[i] = exists ? a + tile_row * kR * k + inside * kS : a;
+        for (int32_t j = 0; j < kAcross; ++j) {
+          block_c.tiles[i][j] = exists && first + j < columns
+                                    ? c + (tile_row * columns + first + j) * kC + inside * kT
+                                    : nowhere;
+        }
+      }
+      block<Format> sums;
+      load_block<Tile>(block_c, excess, sums);
+      accumulate<Tile>(rows, panel, depth, sums);
+      store_block<Tile>(block_c, sums);
+    }
+    panel += k / static_cast<int32_t>(Format::kPerLane) * static_cast<int32_t>(kColumns);
+  }
+}
+
+// C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
+// that are too large or small for floating point to be exact.
+template <typename Tile, bool kColumnMajor, typename TOut>
+inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
+                   int32_t m, int32_t k, int32_t n, [[maybe_unused]] int32_t shift) {
+  using Format = format_for<Tile>;
+  using packed = typename Format::packed;
+  using accumulator = typename Format::accumulator;
+  constexpr bool kNarrow = sizeof(TOut) < 4;
+  constexpr int64_t kPanelColumns = kColumns;
+  const int64_t a_count = int64_t{m} * k, c_count = int64_t{m} * n;
+  const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
+  const int64_t b_lanes = panels * kPanelColumns * k / Format::kPerLane;
+  const int64_t bytes = (b_lanes + (kNarrow ? c_count : 0)) * 4 + a_count * int64_t{sizeof(packed)};
+
+  auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
+  auto* const c_out = reinterpret_cast<accumulator*>(b_out + b_lanes);
+  auto* const a_out = reinterpret_cast<packed*>(c_out + (kNarrow ? c_count : 0));
+  const packed* const a_in = pack_a<typename Tile::element, Tile::kBlockFloat>(a, a_count, a_out);
+  const int32_t depth = k / static_cast<int32_t>(Tile::s);
+  const int32_t columns = n / static_cast<int32_t>(Tile::t);
+  if (!pack_b<Tile, kColumnMajor, kColumns, packed>(b, depth, columns, b_out)) return false;
+  if (a_in == nullptr) return false;
+  if constexpr (kNarrow) {
+    widen_c(c, c_count, shift, c_out);
+    multiply<Tile>(a_in, b_out, c_out, m, k, columns);
+    narrow_c(c_out, c_count, shift, c);
+  } else {
+    multiply<Tile>(a_in, b_out, c, m, k, columns);
+  }
+  return true;
+}
+
+}  // namespace host
+AIE_HOST_END

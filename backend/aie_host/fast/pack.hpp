@@ -1,0 +1,236 @@
+// Operands of a `fast` build in the order in which the inner loop reads them.
+//
+// A keeps its tile layout, only its elements change. B becomes panels of kColumns columns,
+// panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16 operands are
+// rounded on the way, to bf16 or fp32, both of which hold them exactly. A narrow C is widened to
+// accumulators before and narrowed after.
+#pragma once
+
+#include "../aie_api/bfp16.hpp"
+#include "format.hpp"
+
+AIE_HOST_BEGIN
+namespace host {
+
+// Rounding to bfp16 and multiplying in floating point is exact while the largest magnitude of a
+// block is 0 or has an exponent in [kLowest, kHighest]: no product underflows or overflows.
+inline constexpr unsigned kLowest = 70, kHighest = 187;
+
+using float8 = simd<float, 8>;
+using word8 = simd<uint32_t, 8>;
+using half8 = simd<uint16_t, 8>;
+
+template <typename TPacked>
+AIE_HOST_INLINE void store_packed(float8 x, TPacked* out) {
+  if constexpr (std::is_same_v<TPacked, float>) {
+    store(x, out);
+  } else {
+    store(__builtin_convertvector(reinterpret_cast<word8>(x) >> 16, half8), out);
+  }
+}
+
+// x to multiples of 2^(E - 133), nearest even, at most 127 of them; `top` has the exponent E of the
+// lane's block as an fp32 exponent field. The sum's last bit is that unit.
+AIE_HOST_INLINE float8 round_to_block(half8 x, word8 top) {
+  const float8 wide = reinterpret_cast<float8>(__builtin_convertvector(x, word8) << 16);
+  const float8 magic = reinterpret_cast<float8>((top + (17u << 23)) | 0x400000);
+  const float8 most = reinterpret_cast<float8>(top | 0x7E0000);
+  const float8 rounded = (wide + magic) - magic;
+  return rounded > most ? most : rounded;
+}
+
+AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
+  return magnitude == 0 || magnitude - (kLowest << 7) < (kHighest + 1 - kLowest) << 7;
+}
+
+// Blocks of 8 consecutive elements. False if one is out of range.
+template <typename TPacked>
+inline bool round_rows(const bfloat16* in, int64_t count, TPacked* out) {
+  bool good = true;
+  for (int64_t i = 0; i < count; i += 8) {
+    const half8 x = load<half8>(in + i);
+    const __m128i inverted = _mm_xor_si128((__m128i)(x & 0x7FFF), _mm_set1_epi16(-1));
+    const unsigned top =
+        0xFFFF - static_cast<unsigned>(_mm_extract_epi16(_mm_minpos_epu16(inverted), 0));
+    good &= block_in_range(top);
+    store_packed(round_to_block(x, splat<uint32_t, 8>((top & 0x7F80) << 16)), out + i);
+  }
+  return good;
+}
+
+// An 8x8 tile whose blocks are its columns.
+template <typename TPacked>
+AIE_HOST_INLINE bool round_columns(const bfloat16* in, TPacked* out) {
+  half8 top{};
+  for (unsigned k = 0; k < 8; ++k) {
+    const half8 magnitude = load<half8>(in + 8 * k) & 0x7FFF;
+    top = magnitude > top ? magnitude : top;
+  }
+  const word8 exponents = __builtin_convertvector(top & 0x7F80, word8) << 16;
+  for (unsigned k = 0; k < 8; ++k) {
+    store_packed(round_to_block(load<half8>(in + 8 * k), exponents), out + 8 * k);
+  }
+  const half8 distance = top - uint16_t{kLowest << 7};
+  const auto bad = (top != 0) & (distance >= uint16_t{(kHighest + 1 - kLowest) << 7});
+  return _mm_movemask_epi8((__m128i)bad) == 0;
+}
+
+// Elements one by one. Loops over whole operands vectorise.
+template <typename T, typename TPacked>
+AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16> && std::is_same_v<TPacked, float>) {
+      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
+    } else if constexpr (std::is_same_v<T, bfloat16>) {
+      out[i] = in[i].bits;
+    } else {
+      out[i] = in[i];
+    }
+  }
+}
+
+// A, `count` elements: `in` itself where nothing changes, else `out`. Null: out of range.
+template <typename T, bool kBlockFloat, typename TPacked>
+[[gnu::noinline]] inline const TPacked* pack_a(const T* in, int64_t count, TPacked* out) {
+  if constexpr (kBlockFloat) {
+    return round_rows(in, count, out) ? out : nullptr;
+  } else if constexpr (kOffset<T> != 0) {
+    for (int64_t i = 0; i < count; ++i) out[i] = static_cast<TPacked>(in[i] ^ kOffset<T>);
+    return out;
+  } else if constexpr (sizeof(T) == sizeof(TPacked)) {
+    return reinterpret_cast<const TPacked*>(in);
+  } else {
+    convert(in, count, out);
+    return out;
+  }
+}
+
+// Rows of a tile, `kPerLane` at a time, as lanes [S / kPerLane][T] at distance `stride`.
+template <unsigned S, unsigned T, typename TPacked>
+AIE_HOST_INLINE void zip_rows(const TPacked* tile, int32_t* out, unsigned stride) {
+  if constexpr (sizeof(TPacked) == 4) {
+    for (unsigned k = 0; k < S; ++k) __builtin_memcpy(out + k * stride, tile + k * T, 4 * T);
+  } else if constexpr (sizeof(TPacked) == 2) {
+    for (unsigned k = 0; k < S; k += 2) {
+      int32_t* to = out + k / 2 * stride;
+      if constexpr (T == 8) {
+        const __m128i x = load<__m128i>(tile + k * T), y = load<__m128i>(tile + k * T + T);
+        store(_mm_unpacklo_epi16(x, y), to);
+        store(_mm_unpackhi_epi16(x, y), to + 4);
+      } else {
+        static_assert(T == 4);
+        const __m128i both = load<__m128i>(tile + k * T);
+        store(_mm_unpacklo_epi16(both, _mm_srli_si128(both, 8)), to);
+      }
+    }
+  } else {
+    static_assert(T == 8);
+    for (unsigned k = 0; k < S; k += 4) {
+      const __m128i upper = load<__m128i>(tile + k * T), lower = load<__m128i>(tile + k * T + 16);
+      const __m128i x = _mm_unpacklo_epi8(upper, _mm_srli_si128(upper, 8));
+      const __m128i y = _mm_unpacklo_epi8(lower, _mm_srli_si128(lower, 8));
+      store(_mm_unpacklo_epi16(x, y), out + k / 4 * stride);
+      store(_mm_unpackhi_epi16(x, y), out + k / 4 * stride + 4);
+    }
+  }
+}
+
+// Columns of a column-major tile, lanes [T][Q], as lanes [Q][T] at distance `stride`.
+template <unsigned Q, unsigned T>
+AIE_HOST_INLINE void turn_columns(const int32_t* tile, int32_t* out, unsigned stride) {
+  for (unsigned j = 0; j < T; j += 4) {
+    if constexpr (Q == 2) {
+      const __m128 x = load<__m128>(tile + j * Q), y = load<__m128>(tile + j * Q + 4);
+      store(_mm_shuffle_ps(x, y, 0x88), out + j);
+      store(_mm_shuffle_ps(x, y, 0xDD), out + stride + j);
+    } else {
+      for (unsigned q = 0; q < Q; q += 4) {
+        __m128 x[4];
+        for (unsigned i = 0; i < 4; ++i) x[i] = load<__m128>(tile + (j + i) * Q + q);
+        _MM_TRANSPOSE4_PS(x[0], x[1], x[2], x[3]);
+        for (unsigned i = 0; i < 4; ++i) store(x[i], out + (q + i) * stride + j);
+      }
+    }
+  }
+}
+
+// One B tile into its place in a panel. False if it is out of range.
+template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
+AIE_HOST_INLINE bool pack_b_tile(const typename Tile::element* in, int32_t* out) {
+  using T = typename Tile::element;
+  constexpr unsigned kCount = Tile::s * Tile::t;
+  alignas(64) TPacked converted[kCount];
+  const TPacked* tile = converted;
+  bool good = true;
+  if constexpr (Tile::kBlockFloat && kColumnMajor) {
+    good = round_rows(in, kCount, converted);
+  } else if constexpr (Tile::kBlockFloat) {
+    good = round_columns(in, converted);
+  } else if constexpr (sizeof(T) != sizeof(TPacked)) {
+    convert(in, kCount, converted);
+  } else {
+    tile = reinterpret_cast<const TPacked*>(in);
+  }
+  if constexpr (kColumnMajor) {
+    turn_columns<Tile::s * sizeof(TPacked) / 4, Tile::t>(reinterpret_cast<const int32_t*>(tile),
+                                                         out, kColumns);
+  } else {
+    zip_rows<Tile::s, Tile::t>(tile, out, kColumns);
+  }
+  return good;
+}
+
+// B of depth x columns tiles as panels of kColumns columns, the last one filled up with zeros.
+template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
+[[gnu::noinline]] inline bool pack_b(const typename Tile::element* b, int32_t depth,
+                                     int32_t columns, int32_t* out) {
+  constexpr int32_t kTile = Tile::s * Tile::t, kTiles = kColumns / Tile::t;
+  constexpr int32_t kStep = Tile::s * sizeof(TPacked) / 4 * kColumns;  // lanes per tile row
+  bool good = true;
+  for (int32_t first = 0; first < columns; first += kTiles) {
+    for (int32_t j = 0; j < kTiles; ++j, out += Tile::t) {
+      const int32_t column = first + j;
+      for (int32_t i = 0; i < depth; ++i) {
+        int32_t* at = out + i * kStep;
+        if (column >= columns) {
+          for (unsigned q = 0; q < kStep / kColumns; ++q) {
+            __builtin_memset(at + q * kColumns, 0, Tile::t * 4);
+          }
+          continue;
+        }
+        const auto* tile = b + (kColumnMajor ? column * depth + i : i * columns + column) * kTile;
+        good &= pack_b_tile<Tile, kColumnMajor, kColumns, TPacked>(tile, at);
+      }
+    }
+    out += depth * kStep - static_cast<int32_t>(kColumns);
+  }
+  return good;
+}
+
+// C elements -> accumulators, as UPS does, and back to nearest even, as SRS does with saturation.
+template <typename T, typename TAcc>
+[[gnu::noinline]] inline void widen_c(const T* __restrict in, int64_t count, int shift,
+                                      TAcc* __restrict out) {
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
+    } else {
+      out[i] = detail::shift_up_saturated(in[i], shift);
+    }
+  }
+}
+template <typename T, typename TAcc>
+[[gnu::noinline]] inline void narrow_c(const TAcc* __restrict in, int64_t count, int shift,
+                                       T* __restrict out) {
+  constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, in[i]));
+    } else {
+      out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
+    }
+  }
+}
+
+}  // namespace host
+AIE_HOST_END

@@ -1,0 +1,81 @@
+// Vectors of the instruction set a `fast` build is compiled for: GCC vector types, constant loops
+// and halves.
+#pragma once
+
+#include <immintrin.h>
+
+#include <utility>
+
+#include "../aie_api/vector.hpp"
+
+AIE_HOST_BEGIN
+namespace host {
+
+#if defined(__AVX512F__)
+inline constexpr unsigned kSimdBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr unsigned kSimdBytes = 32;
+#else
+inline constexpr unsigned kSimdBytes = 16;
+#endif
+inline constexpr unsigned kLanes = kSimdBytes / 4;  // accumulators per vector
+
+template <unsigned I>
+struct index {
+  static constexpr unsigned value = I;
+};
+
+// Calls f(index<0>), ... f(index<Count - 1>): constant subscripts let arrays live in registers.
+template <unsigned Count, unsigned First = 0, typename F>
+AIE_HOST_INLINE void unroll(F&& f) {
+  if constexpr (First < Count) {
+    f(index<First>{});
+    unroll<Count, First + 1>(f);
+  }
+}
+
+template <typename T, unsigned Bytes>
+struct simd_of {
+  typedef T type __attribute__((vector_size(Bytes)));
+};
+template <typename T, unsigned N>
+using simd = typename simd_of<T, N * sizeof(T)>::type;
+
+template <typename V, typename T>
+AIE_HOST_INLINE V load(const T* p) {
+  V v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+
+template <typename V, typename T>
+AIE_HOST_INLINE void store(V v, T* p) {
+  __builtin_memcpy(p, &v, sizeof v);
+}
+
+template <typename T, unsigned N>
+AIE_HOST_INLINE simd<T, N> splat(T x) {
+  return simd<T, N>{} + x;
+}
+
+// Two vectors of N lanes as one of 2N, and lanes First .. First + N - 1 of a vector. In registers:
+// halves that meet in memory would stall the load of the whole.
+template <typename V, int... I>
+AIE_HOST_INLINE auto shuffle(V low, V high, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(low, high, I...);
+}
+template <typename T, unsigned N>
+AIE_HOST_INLINE simd<T, 2 * N> join(simd<T, N> low, simd<T, N> high) {
+  return shuffle(low, high, std::make_integer_sequence<int, 2 * N>());
+}
+template <int First, typename V, int... I>
+AIE_HOST_INLINE auto pick(V v, std::integer_sequence<int, I...>) {
+  return __builtin_shufflevector(v, v, (First + I)...);
+}
+template <unsigned N, unsigned First, typename V>
+AIE_HOST_INLINE auto part(V v) {
+  return pick<static_cast<int>(First)>(v, std::make_integer_sequence<int, N>());
+}
+
+}  // namespace host
+AIE_HOST_END
