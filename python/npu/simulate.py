@@ -26,6 +26,7 @@ ROWS = 4
 MAX_SIZE = 1 << 24
 _L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
 _L2_BYTES = 512 * 1024
+_RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 _BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
 
@@ -75,11 +76,14 @@ class GemmDesign:
     @property
     def options(self) -> dict[str, Any]:
         """The keyword arguments of npu.designs.gemm for this design."""
-        chosen = {
-            "tile": self.tile, "k_mt": self.k_mt, "b_layout": self.b_layout,
-            "c_buffers": self.c_buffers, "accumulate": "narrow", "bf16": self.bf16,
-        }  # fmt: skip
-        return {k: v for k, v in chosen.items() if k in gemm.Options.__dataclass_fields__}
+        return {
+            "tile": self.tile,
+            "k_mt": self.k_mt,
+            "b_layout": self.b_layout,
+            "c_buffers": self.c_buffers,
+            "accumulate": "narrow",
+            "bf16": self.bf16,
+        }
 
     @property
     def native(self) -> Tile:
@@ -110,6 +114,11 @@ def _whole(value: Any, name: str, least: int = 1, most: int = MAX_SIZE) -> int:
     return int(value)
 
 
+def _default_depth(k: int, element_bytes: int) -> int:
+    """The deepest k_mt whose runs are not longer than the published designs' of int8."""
+    return k * max(1, _RUN_BYTES // (k * element_bytes))
+
+
 def check_design(
     generation: str,
     dtype_in: DTypeLike,
@@ -131,7 +140,7 @@ def check_design(
         raise ArgumentError(f"[simulate_gemm] tile is {tile!r}; it must be (m, k, n)")
     chosen = tile or gemm.DEFAULT_TILE[a]
     m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
-    depth = k if k_mt is None else _whole(k_mt, "k_mt")
+    depth = _default_depth(k, _BYTES[a]) if k_mt is None else _whole(k_mt, "k_mt")
     if bf16 not in ("bfp16", "native"):
         raise ArgumentError(f'[simulate_gemm] bf16 is {bf16!r}; use "bfp16" or "native"')
     if a != "bfloat16" or generation == "npu1":
@@ -193,13 +202,12 @@ def simulate_gemm(
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default k);
-    b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2; overlap_bds: False waits
-    for each round of outputs before it writes the next BDs; bf16: how npu2 multiplies bfloat16,
-    "bfp16" or "native". C stays in its output type in L1, as in
-    the published designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the
-    constant of that generation). constants: other values for constants of
-    ``npu validate-model --constants``.
+    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
+    of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
+    overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
+    multiplies bfloat16, "bfp16" or "native". C stays in its output type in L1, as in the published
+    designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
+    generation). constants: other values for constants of ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
@@ -248,12 +256,9 @@ def _estimate(
 
 @functools.lru_cache(maxsize=8)
 def _lowered(design: GemmDesign) -> bytes:
-    config = gemm.configuration(
+    return gemm.configuration(
         design.generation, design.dtype_in, design.dtype_out, **design.options
     )
-    if "bf16" not in design.options and design.bf16 == "bfp16":
-        config = config.replace(b"matmul_bf16_", b"matmul_bf16bfp16_")
-    return config
 
 
 def _emulate(
