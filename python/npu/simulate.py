@@ -52,8 +52,8 @@ class SimulatedGemm:
     cycles: float
     padded: tuple[int, int, int]
     shares: dict[str, float]
-    details: dict[str, float]
-    agents: dict[str, float] = dataclasses.field(default_factory=dict)
+    details: dict[str, float] = dataclasses.field(repr=False)
+    agents: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
 
 @dataclasses.dataclass(frozen=True)
