@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "emulator/timed_run.h"
 #include "thread_pool.h"
 
 namespace npu::emulator {
@@ -39,8 +40,9 @@ void Scheduler::reset() {
   work_ = 0;
 }
 
-bool Scheduler::round() {
-  if (ready_.empty()) return false;
+void Agent::start(Timeline& timeline) { timeline.after(this, 0); }
+
+size_t Scheduler::advance_ready() {
   // The list grows while it is walked: advancing an agent may wake others.
   size_t done = 0;
   for (; done < ready_.size() && done < kMaxAdvances; ++done) {
@@ -50,6 +52,26 @@ bool Scheduler::round() {
   }
   work_ += done + kJobUnits * jobs_.size();
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(done));
+  return done;
+}
+
+bool Scheduler::timed_round() {
+  const size_t advanced = advance_ready();
+  for (Agent* agent : jobs_) agent->start(*timeline_);
+  jobs_.clear();
+  if (advanced > 0) return true;
+  if (timeline_->empty()) return false;
+  if (Agent* agent = timeline_->pop()) {
+    if (timeline_->moves_data()) agent->execute();
+    agent->complete();
+  }
+  return true;
+}
+
+bool Scheduler::round() {
+  if (timeline_) return timed_round();
+  if (ready_.empty()) return false;
+  advance_ready();
   if (jobs_.empty()) return true;
 
   running_.swap(jobs_);

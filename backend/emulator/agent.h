@@ -14,6 +14,7 @@
 namespace npu::emulator {
 
 class Array;
+class Timeline;
 
 class Agent {
  public:
@@ -27,14 +28,22 @@ class Agent {
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
   virtual bool serial_job() const { return false; }
+  // Timed runs: puts the end of the posted job on the timeline; by default it takes no time.
+  virtual void start(Timeline& timeline);
   // "core (0,2)", "memtile (1,1) MM2S 0", ...
   virtual std::string name() const = 0;
   // What it waits for, for deadlock reports; empty when it is idle or not blocked.
   virtual std::string waiting() const = 0;
 
+  // Cycles of this timed run in which it worked.
+  double busy() const { return busy_; }
+  void add_busy(double cycles) { busy_ += cycles; }
+  void clear_busy() { busy_ = 0; }
+
  private:
   friend class Scheduler;
   bool queued_ = false;
+  double busy_ = 0;
 };
 
 // Agents that wait for one thing and are all woken when it changes.
@@ -47,8 +56,11 @@ class Scheduler {
   void wake(Agent* agent);
   void wake_all(WaitList& list);
   void post(Agent* agent) { jobs_.push_back(agent); }
-  // Runs one round; false when nobody can progress.
+  // Runs one round, timed: one event; false when nobody can progress.
   bool round();
+  // Makes the runs timed (null: untimed again).
+  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+  bool has_ready() const { return !ready_.empty(); }
   void reset();
   void forget(const Agent* agent) { std::erase(ready_, agent); }  // it is about to be destroyed
   // Work done since the last visible progress (Array::step bounds it): one unit is an advance of an
@@ -59,6 +71,9 @@ class Scheduler {
   void progressed() { work_ = 0; }
 
  private:
+  size_t advance_ready();
+  bool timed_round();
+  Timeline* timeline_ = nullptr;
   std::vector<Agent*> ready_, jobs_;
   std::vector<Agent*> running_;             // the jobs of this round; kept for its capacity
   std::vector<std::exception_ptr> errors_;  // of the jobs of this round

@@ -15,6 +15,7 @@
 #include "emulator/agent.h"
 #include "emulator/core.h"
 #include "emulator/tile.h"
+#include "emulator/timed_run.h"
 #include "program.h"
 #include "stream/txn.h"
 
@@ -42,6 +43,13 @@ class Array {
   // Register access as the command processor sees it.
   void write_register(uint32_t address, uint32_t value);
   uint32_t read_register(uint32_t address);
+
+  // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
+  // sizes (their data may be null) and kernels do not run. Null ends it.
+  void set_timing(const arch::Timing* timing, bool data);
+  // Of the last timed submission.
+  const TimingReport& timing_report() const { return timing_report_; }
+  bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
 
   // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD
   // before a run counts as endless. The default is tens of seconds of a run that goes in circles.
@@ -88,6 +96,10 @@ class Array {
   std::string blocked_agents() const;
   std::string likely_cause(Awaited awaited) const;
   void check_finished();
+  // timed_array.cpp
+  void spend(const stream::Operation& operation);
+  void begin_timing();
+  void end_timing();
   void start_cores();
 
   const arch::DeviceModel& device_;
@@ -105,6 +117,9 @@ class Array {
   std::vector<BufferView> buffers_;
   // Tokens not yet consumed, by (col, row, direction, channel).
   std::map<uint32_t, int> tokens_;
+  std::unique_ptr<Timeline> timeline_;
+  TimingReport timing_report_;
+  double command_busy_ = 0;
 };
 
 }  // namespace npu::emulator

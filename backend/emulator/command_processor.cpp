@@ -27,7 +27,9 @@ std::string Array::who() const {
 }
 
 void Array::add_token(int col, int row, arch::Direction direction, int channel) {
-  ++tokens_[token_key(col, row, direction, channel)];
+  const uint32_t key = token_key(col, row, direction, channel);
+  if (timeline_) return timeline_->token(key, timeline_->timing().token);
+  ++tokens_[key];
 }
 
 void Array::execute(const stream::Stream& parsed) {
@@ -46,6 +48,7 @@ void Array::execute(const stream::Stream& parsed) {
   } reset{operation_};
   for (const Operation& operation : parsed.operations()) {
     operation_ = &operation;
+    if (timeline_ && !configuring_) spend(operation);
     run_operation(operation);
     ++report_.operations;
     scheduler_.progressed();

@@ -1,10 +1,12 @@
 // The worker-program interpreter (core.h).
 #include "emulator/core.h"
 
+#include <array>
 #include <cassert>
 #include <cstring>
 
 #include "emulator/array.h"
+#include "emulator/timed_run.h"
 #include "error.h"
 
 namespace npu::emulator {
@@ -19,6 +21,7 @@ constexpr int kMaxStraight = 1 << 24;
 
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
     : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
+  for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   restart();
 }
 
@@ -93,6 +96,7 @@ bool Core::acquire(const Instruction& instruction) {
     return false;
   }
   blocked_ = nullptr;
+  ++lock_operations_;
   lock.value -= wanted;
   if (wanted != 0) array_.scheduler().wake_all(lock.waiters);
   return true;
@@ -110,6 +114,7 @@ void Core::release(const Instruction& instruction) {
              arch::kMaxLockValue));
   }
   lock.value = value;
+  ++lock_operations_;
   array_.scheduler().wake_all(lock.waiters);
 }
 
@@ -193,6 +198,20 @@ void Core::advance() {
 
 void Core::execute() {
   functions_[static_cast<size_t>(program_.code[pc_].function)].call(arguments_, state_);
+}
+
+void Core::start(Timeline& timeline) {
+  const model::KernelCost& cost = costs_[static_cast<size_t>(program_.code[pc_].function)];
+  std::array<int64_t, 4> integers{};
+  int count = 0;
+  for (const KernelArgument& argument : arguments_) {
+    if (!argument.data && count < 4) integers[static_cast<size_t>(count++)] = argument.value;
+  }
+  const double cycles = cost.cycles(timeline.timing(), integers.data(), count);
+  if (cost.family == model::KernelFamily::kMatmul) timeline.count_matmul(cycles);
+  if (!cost.known) timeline.count_uncosted();
+  timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
+  lock_operations_ = 0;
 }
 
 void Core::complete() {

@@ -9,6 +9,7 @@
 #include "emulator/tile.h"
 #include "error.h"
 #include "kernel.h"
+#include "model/kernel_cost.h"
 #include "program.h"
 
 namespace npu::emulator {
@@ -28,6 +29,7 @@ class Core final : public Agent {
   void advance() override;
   void execute() override;
   void complete() override;
+  void start(Timeline& timeline) override;
   bool serial_job() const override;
   std::string name() const override;
   std::string waiting() const override;
@@ -52,6 +54,8 @@ class Core final : public Agent {
   Tile& tile_;
   Program program_;
   std::vector<KernelFunction> functions_;
+  std::vector<model::KernelCost> costs_;  // one per function
+  int lock_operations_ = 0;               // since the last call
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;

@@ -314,7 +314,9 @@ void Channel::begin_transfer() {
              static_cast<unsigned long long>(available), shim ? "; arguments: " : "",
              shim ? array_.describe_buffers().c_str() : ""));
   }
-  if (padded) {
+  if (!array_.moves_data()) {
+    walk_ = Walk(nullptr, bd_, dims);
+  } else if (padded) {
     staged_ = padded_stream(bd_, base, tile_.pad_value[static_cast<size_t>(index_)]);
     walk_ = Walk::linear(staged_.data());
   } else {

@@ -9,6 +9,7 @@
 
 #include "emulator/array.h"
 #include "emulator/tile.h"
+#include "emulator/timed_run.h"
 #include "error.h"
 
 namespace npu::emulator {
@@ -80,12 +81,19 @@ bool Channel::open_route() {
   if (route_open_ && !bd_.packet_enable && route_epoch_ == array_.switch_epoch()) return true;
   uint32_t header = packet_header();
   if (!bd_.packet_enable) {  // on a packet-switched route the first word of the data is the header
-    Walk peek = walk_;
-    peek.gather(reinterpret_cast<std::byte*>(&header), 1);
+    if (array_.moves_data()) {
+      Walk peek = walk_;
+      peek.gather(reinterpret_cast<std::byte*>(&header), 1);
+    }
   }
   Route route = array_.trace(*this, slave_port(), header);
-  if (!take_arbiters(route)) return false;
   const bool header_in_data = !bd_.packet_enable && !route.arbiters.empty();
+  if (header_in_data && !array_.moves_data()) {
+    error(ErrorKind::kUnsupported,
+          "sends packet headers inside its data, which a run without data cannot follow; time it "
+          "with data");
+  }
+  if (!take_arbiters(route)) return false;
   route_ = std::move(route);
   route_open_ = true;
   route_epoch_ = array_.switch_epoch();
@@ -161,6 +169,24 @@ void Channel::execute() {
       walk.scatter(from, n);
     }
   }
+}
+
+void Channel::start(Timeline& timeline) {
+  const arch::Timing& timing = timeline.timing();
+  const bool fresh = left_ == total_ || header_pending_;
+  const double overhead = fresh ? timing.bd_overhead : 0;
+  if (tile_.model.kind != TileKind::kShim || header_pending_) {
+    const double words = header_pending_ ? 1 : static_cast<double>(move_words_);
+    return timeline.after(this, overhead + words * 4 / timing.stream);
+  }
+  Timeline::Read read;
+  read.delay = overhead + (fresh ? timing.shim_task_start : 0);
+  read.bytes = static_cast<double>(move_words_) * 4;
+  read.task_bytes = static_cast<double>(total_) * 4;
+  read.run = static_cast<double>(std::min<uint64_t>(walk_.run(), total_)) * 4;
+  read.pitch = walk_.pitch() * 4;
+  read.base = bd_.base;
+  timeline.read(this, read);
 }
 
 void Channel::complete() {

@@ -82,6 +82,7 @@ class Channel final : public Agent {
   void advance() override;
   void execute() override;
   void complete() override;
+  void start(Timeline& timeline) override;
   std::string name() const override;
   std::string waiting() const override;
 

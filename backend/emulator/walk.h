@@ -30,6 +30,9 @@ class Walk {
   // A linear walk.
   static Walk linear(std::byte* base);
 
+  // Words per contiguous run, and words from one run to the next (0: a single run).
+  uint64_t run() const { return run_; }
+  int64_t pitch() const { return dims_ ? stride_[0] : 0; }
   // Copies the next `words` words of this walk to / from a linear buffer.
   void gather(std::byte* to, uint64_t words);
   void scatter(const std::byte* from, uint64_t words);

@@ -21,6 +21,7 @@ __all__ = [
     "DeviceDescription",
     "NpuError",
     "PackedMatrix",
+    "SimulatedGemm",
     "Stats",
     "current_device",
     "device",
@@ -29,6 +30,7 @@ __all__ = [
     "errors",
     "matmul",
     "pack",
+    "simulate_gemm",
     "stats",
     "stream",
 ]
@@ -37,4 +39,6 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in ("emulator", "stream"):
         return importlib.import_module(f"npu.{name}")
+    if name in ("simulate_gemm", "SimulatedGemm"):
+        return getattr(importlib.import_module("npu.simulate"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -161,8 +161,9 @@ AIE_HOST_INLINE int64_t shift_up(int32_t value, int shift, int bits, saturation_
 // The same to 32 bits for saturate, for loops that vectorise.
 AIE_HOST_INLINE int32_t shift_up_saturated(int32_t value, int shift) {
   const int32_t most = 0x7FFFFFFF >> shift;
-  const auto shifted = static_cast<int32_t>(static_cast<uint32_t>(value) << shift);
-  return value > most ? 0x7FFFFFFF : value < ~most ? -0x7FFFFFFF - 1 : shifted;
+  const int32_t kept = value > most ? most : value < ~most ? ~most : value;
+  const auto shifted = static_cast<uint32_t>(kept) << shift;
+  return static_cast<int32_t>(shifted + (value > most ? (uint32_t{1} << shift) - 1 : 0));
 }
 
 }  // namespace detail

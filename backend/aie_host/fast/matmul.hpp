@@ -77,10 +77,9 @@ template <typename Tile>
   sums = s;
 }
 
-// The C tiles that a block covers; tiles outside the matrix are a scratch tile that nobody reads.
-template <typename Tile>
+// The C tiles that a block covers: accumulators, or the bits of bf16.
+template <typename Tile, typename T>
 struct block_tiles {
-  using T = typename format_for<Tile>::accumulator;
   static constexpr unsigned kDown = kRows < Tile::r ? 1 : kRows / Tile::r;
   static constexpr unsigned kAcross = kColumns / Tile::t;
 
@@ -112,25 +111,35 @@ struct block_tiles {
   }
 };
 
-template <typename Tile>
-AIE_HOST_INLINE void load_block(const block_tiles<Tile>& c, const lanes* excess,
+template <typename Tile, typename T>
+AIE_HOST_INLINE void load_block(const block_tiles<Tile, T>& c, const lanes* excess,
                                 block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      auto x = c.template get<kLanes, kFirst>(i);
-      if constexpr (kOffset<typename Tile::element> != 0) x -= excess[v.value];
-      sums.rows[i][v.value] = x;
+      const auto x = c.template get<kLanes, kFirst>(i);
+      if constexpr (sizeof(T) == 2) {
+        sums.rows[i][v.value] = widen_bf16<kLanes>(x);
+      } else if constexpr (kOffset<typename Tile::element> != 0) {
+        sums.rows[i][v.value] = x - excess[v.value];
+      } else {
+        sums.rows[i][v.value] = x;
+      }
     });
   }
 }
 
-template <typename Tile>
-AIE_HOST_INLINE void store_block(const block_tiles<Tile>& c, const block<format_for<Tile>>& sums) {
+template <typename Tile, typename T>
+AIE_HOST_INLINE void store_block(const block_tiles<Tile, T>& c,
+                                 const block<format_for<Tile>>& sums) {
   for (unsigned i = 0; i < kRows; ++i) {
     unroll<kVectors>([&](auto v) {
       constexpr unsigned kFirst = decltype(v)::value * kLanes;
-      c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
+      if constexpr (sizeof(T) == 2) {
+        c.template set<kLanes, kFirst>(narrow_bf16<kLanes>(sums.rows[i][v.value]), i);
+      } else {
+        c.template set<kLanes, kFirst>(sums.rows[i][v.value], i);
+      }
     });
   }
 }
@@ -148,40 +157,82 @@ AIE_HOST_INLINE void offset_sums(const int32_t* panel, int32_t depth, lanes* exc
   }
 }
 
-// C += A @ B with A and the panels of B packed and C as accumulators.
-template <typename Tile>
-[[gnu::noinline]] inline void multiply(const typename format_for<Tile>::packed* a,
-                                       const int32_t* panel,
-                                       typename format_for<Tile>::accumulator* c, int32_t m,
-                                       int32_t k, int32_t columns) {
+// The elements a block is loaded from and stored to, given those of C.
+template <typename T>
+struct block_element {
+  using type = std::conditional_t<std::is_same_v<T, float>, float, int32_t>;
+};
+template <>
+struct block_element<bfloat16> {
+  using type = uint16_t;
+};
+
+// One block of C: rows `row` on, C tiles from column `first` on; tiles outside the matrix are
+// scratch. int8 and int16 C is widened for the block and narrowed after it.
+template <typename Tile, typename TOut>
+AIE_HOST_INLINE void multiply_block(const typename format_for<Tile>::packed* a,
+                                    const int32_t* panel, const lanes* excess, TOut* c, int32_t m,
+                                    int32_t k, int32_t columns, int32_t row, int32_t first,
+                                    [[maybe_unused]] int32_t shift) {
   using Format = format_for<Tile>;
-  using tiles = block_tiles<Tile>;
+  using element = typename block_element<TOut>::type;
+  using tiles = block_tiles<Tile, element>;
+  constexpr bool kWiden = sizeof(element) != sizeof(TOut);
   constexpr int32_t kR = Tile::r, kS = Tile::s, kT = Tile::t, kC = Tile::r * Tile::t;
-  constexpr int32_t kAcross = tiles::kAcross, kDown = tiles::kDown, kStep = kRows;
-  const int32_t depth = k / kS;
-  alignas(64) typename Format::accumulator nowhere[kC] = {};
+  constexpr int32_t kAcross = tiles::kAcross, kDown = tiles::kDown;
+  // What the block has of a tile: whole rows, which are contiguous.
+  constexpr int32_t kPart = (kRows < Tile::r ? kRows : Tile::r) * Tile::t;
+  alignas(64) element local[kDown][kAcross][kPart];
+  TOut* in_memory[kDown][kAcross];
+  tiles block_c;
+  const typename Format::packed* rows[kDown];
+  for (int32_t i = 0; i < kDown; ++i) {
+    const int32_t tile_row = row / kR + i, inside = row % kR;
+    const bool exists = tile_row * kR < m;
+    rows[i] = exists ? a + tile_row * kR * k + inside * kS : a;
+    for (int32_t j = 0; j < kAcross; ++j) {
+      TOut* const tile = exists && first + j < columns
+                             ? c + (tile_row * columns + first + j) * kC + inside * kT
+                             : nullptr;
+      in_memory[i][j] = tile;
+      block_c.tiles[i][j] = local[i][j];
+      if (tile == nullptr) {
+        __builtin_memset(local[i][j], 0, sizeof local[i][j]);
+      } else if constexpr (kWiden) {
+        widen_c<kPart>(tile, shift, local[i][j]);
+      } else {
+        block_c.tiles[i][j] = reinterpret_cast<element*>(tile);
+      }
+    }
+  }
+  block<Format> sums;
+  load_block(block_c, excess, sums);
+  accumulate<Tile>(rows, panel, k / kS, sums);
+  store_block(block_c, sums);
+  if constexpr (kWiden) {
+    for (int32_t i = 0; i < kDown; ++i) {
+      for (int32_t j = 0; j < kAcross; ++j) {
+        if (in_memory[i][j] != nullptr) narrow_c<kPart>(local[i][j], shift, in_memory[i][j]);
+      }
+    }
+  }
+}
+
+// C += A @ B with A and the panels of B packed.
+template <typename Tile, typename TOut>
+[[gnu::noinline]] inline void multiply(const typename format_for<Tile>::packed* a,
+                                       const int32_t* panel, TOut* c, int32_t m, int32_t k,
+                                       int32_t columns, int32_t shift) {
+  constexpr int32_t kAcross = kColumns / Tile::t, kStep = kRows;
   for (int32_t first = 0; first < columns; first += kAcross) {
     lanes excess[kVectors] = {};
-    if constexpr (kOffset<typename Tile::element> != 0) offset_sums<Tile>(panel, depth, excess);
-    for (int32_t row = 0; row < m; row += kStep) {
-      tiles block_c;
-      const typename Format::packed* rows[kDown];
-      for (int32_t i = 0; i < kDown; ++i) {
-        const int32_t tile_row = row / kR + i, inside = row % kR;
-        const bool exists = tile_row * kR < m;
-        rows[i] = exists ? a + tile_row * kR * k + inside * kS : a;
-        for (int32_t j = 0; j < kAcross; ++j) {
-          block_c.tiles[i][j] = exists && first + j < columns
-                                    ? c + (tile_row * columns + first + j) * kC + inside * kT
-                                    : nowhere;
-        }
-      }
-      block<Format> sums;
-      load_block<Tile>(block_c, excess, sums);
-      accumulate<Tile>(rows, panel, depth, sums);
-      store_block<Tile>(block_c, sums);
+    if constexpr (kOffset<typename Tile::element> != 0) {
+      offset_sums<Tile>(panel, k / static_cast<int32_t>(Tile::s), excess);
     }
-    panel += k / static_cast<int32_t>(Format::kPerLane) * static_cast<int32_t>(kColumns);
+    for (int32_t row = 0; row < m; row += kStep) {
+      multiply_block<Tile>(a, panel, excess, c, m, k, columns, row, first, shift);
+    }
+    panel += k / static_cast<int32_t>(format_for<Tile>::kPerLane) * static_cast<int32_t>(kColumns);
   }
 }
 
@@ -189,32 +240,23 @@ template <typename Tile>
 // that are too large or small for floating point to be exact.
 template <typename Tile, bool kColumnMajor, typename TOut>
 inline bool matmul(const typename Tile::element* a, const typename Tile::element* b, TOut* c,
-                   int32_t m, int32_t k, int32_t n, [[maybe_unused]] int32_t shift) {
+                   int32_t m, int32_t k, int32_t n, int32_t shift) {
   using Format = format_for<Tile>;
   using packed = typename Format::packed;
-  using accumulator = typename Format::accumulator;
-  constexpr bool kNarrow = sizeof(TOut) < 4;
   constexpr int64_t kPanelColumns = kColumns;
-  const int64_t a_count = int64_t{m} * k, c_count = int64_t{m} * n;
+  const int64_t a_count = int64_t{m} * k;
   const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
   const int64_t b_lanes = panels * kPanelColumns * k / Format::kPerLane;
-  const int64_t bytes = (b_lanes + (kNarrow ? c_count : 0)) * 4 + a_count * int64_t{sizeof(packed)};
+  const int64_t bytes = b_lanes * 4 + a_count * int64_t{sizeof(packed)};
 
   auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
-  auto* const c_out = reinterpret_cast<accumulator*>(b_out + b_lanes);
-  auto* const a_out = reinterpret_cast<packed*>(c_out + (kNarrow ? c_count : 0));
+  auto* const a_out = reinterpret_cast<packed*>(b_out + b_lanes);
   const packed* const a_in = pack_a<typename Tile::element, Tile::kBlockFloat>(a, a_count, a_out);
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
   if (!pack_b<Tile, kColumnMajor, kColumns, packed>(b, depth, columns, b_out)) return false;
   if (a_in == nullptr) return false;
-  if constexpr (kNarrow) {
-    widen_c(c, c_count, shift, c_out);
-    multiply<Tile>(a_in, b_out, c_out, m, k, columns);
-    narrow_c(c_out, c_count, shift, c);
-  } else {
-    multiply<Tile>(a_in, b_out, c, m, k, columns);
-  }
+  multiply<Tile>(a_in, b_out, c, m, k, columns, shift);
   return true;
 }
 

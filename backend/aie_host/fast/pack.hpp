@@ -2,8 +2,7 @@
 //
 // A keeps its tile layout, only its elements change. B becomes panels of kColumns columns,
 // panel[k / per lane][kColumns]: a lane holds consecutive k of one column. bfp16 operands are
-// rounded on the way, to bf16 or fp32, both of which hold them exactly. A narrow C is widened to
-// accumulators before and narrowed after.
+// rounded on the way, to bf16 or fp32, both of which hold them exactly.
 #pragma once
 
 #include "../aie_api/bfp16.hpp"
@@ -207,29 +206,46 @@ template <typename Tile, bool kColumnMajor, unsigned kColumns, typename TPacked>
   return good;
 }
 
-// C elements -> accumulators, as UPS does, and back to nearest even, as SRS does with saturation.
-template <typename T, typename TAcc>
-[[gnu::noinline]] inline void widen_c(const T* __restrict in, int64_t count, int shift,
-                                      TAcc* __restrict out) {
-  for (int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      out[i] = __builtin_bit_cast(float, static_cast<uint32_t>(in[i].bits) << 16);
-    } else {
-      out[i] = detail::shift_up_saturated(in[i], shift);
-    }
-  }
+// int8 and int16 C -> accumulators, as UPS does, and back to nearest even with saturation, as SRS.
+template <int kCount, typename T>
+AIE_HOST_INLINE void widen_c(const T* __restrict in, int shift, int32_t* __restrict out) {
+  for (int i = 0; i < kCount; ++i) out[i] = detail::shift_up_saturated(in[i], shift);
 }
-template <typename T, typename TAcc>
-[[gnu::noinline]] inline void narrow_c(const TAcc* __restrict in, int64_t count, int shift,
-                                       T* __restrict out) {
+template <int kCount, typename T>
+AIE_HOST_INLINE void narrow_c(const int32_t* __restrict in, int shift, T* __restrict out) {
   constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
-  for (int64_t i = 0; i < count; ++i) {
-    if constexpr (std::is_same_v<T, bfloat16>) {
-      out[i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, in[i]));
-    } else {
-      out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
-    }
+#if defined(__AVX512F__)
+  // In vectors of 8 lanes, as `in` was stored just before: wider loads would wait for the stores.
+  using wide = simd<int32_t, 8>;
+  using bits = simd<uint32_t, 8>;
+  const uint32_t unit = uint32_t{1} << shift, odd = shift > 0 ? 1 : 0;
+  for (int i = 0; i < kCount; i += 8) {  // detail::shift_round_saturate_even
+    const wide x = load<wide>(in + i), floor = x >> shift;
+    const bits rest = ((bits)x & (unit - 1)) + (unit / 2 - odd) + ((bits)floor & odd);
+    const wide rounded = floor + (wide)(rest >> shift);
+    const wide low = rounded < ~kMost ? wide{} + ~kMost : rounded;
+    store(__builtin_convertvector(low > kMost ? wide{} + kMost : low, simd<T, 8>), out + i);
   }
+#else
+  for (int i = 0; i < kCount; ++i) {
+    out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
+  }
+#endif
+}
+
+// One vector of bf16 C <-> accumulators; detail::narrow_bf16_even.
+template <unsigned N>
+AIE_HOST_INLINE simd<float, N> widen_bf16(simd<uint16_t, N> v) {
+  return reinterpret_cast<simd<float, N>>(__builtin_convertvector(v, simd<uint32_t, N>) << 16);
+}
+template <unsigned N>
+AIE_HOST_INLINE simd<uint16_t, N> narrow_bf16(simd<float, N> v) {
+  using bits = simd<uint32_t, N>;
+  const bits x = reinterpret_cast<bits>(v), kept = x >> 16;
+  const bits rounded = (x + 0x7FFF + (kept & 1)) >> 16;
+  const bits nan = (kept & 0x7F) == 0 ? kept | 1 : kept;
+  const bits out = (x & 0x7FFFFFFF) > 0x7F800000 ? nan : rounded;
+  return __builtin_convertvector(out, simd<uint16_t, N>);
 }
 
 }  // namespace host

@@ -1,0 +1,168 @@
+// The event queue and the shared memory (timed_run.h).
+#include "emulator/timed_run.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cmath>
+#include <limits>
+
+namespace npu::emulator {
+
+namespace {
+
+// Less than this many bytes left is done: rounding of rates must not leave an endless rest.
+constexpr double kDone = 1e-3;
+
+}  // namespace
+
+double Timeline::next() const {
+  return heap_.empty() ? std::numeric_limits<double>::infinity() : heap_.front().time;
+}
+
+void Timeline::begin() {
+  now_ = settled_ = 0;
+  sequence_ = 0;
+  heap_.clear();
+  readers_.clear();
+  matmul_cycles_ = 0;
+  matmul_calls_ = uncosted_ = events_ = 0;
+}
+
+void Timeline::push(double time, Agent* agent, uint32_t key, Kind kind) {
+  heap_.push_back({time, sequence_++, agent, key, kind});
+  std::push_heap(heap_.begin(), heap_.end(), std::greater<>());
+}
+
+void Timeline::after(Agent* agent, double cycles) {
+  agent->add_busy(cycles);
+  push(now_ + cycles, agent, 0, Kind::kJob);
+}
+
+void Timeline::token(uint32_t key, double cycles) {
+  push(now_ + cycles, nullptr, key, Kind::kToken);
+}
+
+void Timeline::read(Agent* agent, const Read& read) {
+  size_t index = 0;
+  while (index < readers_.size() && readers_[index].agent != agent) ++index;
+  const bool cold = index == readers_.size();
+  if (cold) readers_.push_back({});
+  // Neighbours that read other parts of the same memory rows open them once between them.
+  bool shared = false;
+  for (const Reader& other : readers_) {
+    if (other.agent == agent || read.pitch == 0) continue;
+    const uint64_t apart = other.base > read.base ? other.base - read.base : read.base - other.base;
+    shared |= other.pitch == read.pitch && apart < static_cast<uint64_t>(std::abs(read.pitch));
+  }
+  Reader& reader = readers_[index];
+  reader.agent = agent;
+  reader.run = read.run;
+  reader.pitch = read.pitch;
+  reader.base = read.base;
+  const double fetched = shared ? arch::line_overfetch(read.run, timing_.memory_line) : 1;
+  reader.visits = fetched * read.run / (timing_.row_visit * (shared ? timing_.row_sharing : 1));
+  reader.limit = fetched * timing_.stream;
+  reader.left = reader.memory_bytes = fetched * read.bytes;
+  reader.weight = fetched * read.task_bytes;
+  const double delay = read.delay + (cold ? timing_.shim_cold_start : 0);
+  push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
+}
+
+void Timeline::settle() {
+  const double elapsed = now_ - settled_;
+  settled_ = now_;
+  if (elapsed <= 0) return;
+  for (Reader& reader : readers_) {
+    if (reader.active) reader.left -= reader.rate * elapsed;
+  }
+}
+
+void Timeline::reschedule() {
+  ++version_;
+  double weights = 0, channels = 0;
+  for (const Reader& reader : readers_) {
+    if (!reader.active) continue;
+    weights += reader.weight;
+    ++channels;
+  }
+  if (channels == 0) return;
+  // Cycles per byte, averaged over the bytes that move together.
+  double cost = 0, visits = 0, bandwidth = 0;
+  for (const Reader& reader : readers_) {
+    if (!reader.active) continue;
+    if (reader.visits != visits) {
+      visits = reader.visits;
+      bandwidth = arch::dram_bandwidth(timing_.dram_read, channels * visits);
+    }
+    cost += reader.weight / bandwidth;
+  }
+  double first = std::numeric_limits<double>::infinity();
+  for (Reader& reader : readers_) {
+    if (!reader.active) continue;
+    reader.rate = std::min(reader.limit, reader.weight / cost);
+    first = std::min(first, std::max(0.0, reader.left) / reader.rate);
+  }
+  push(now_ + first, nullptr, version_, Kind::kMemory);
+}
+
+// Ends the read that is done; others that are done follow in events of their own.
+Agent* Timeline::finish_read() {
+  settle();
+  Agent* done = nullptr;
+  for (Reader& reader : readers_) {
+    if (!reader.active || reader.left > kDone) continue;
+    reader.active = false;
+    reader.total += reader.memory_bytes;
+    reader.agent->add_busy(reader.memory_bytes / reader.limit);
+    done = reader.agent;
+    break;
+  }
+  reschedule();
+  return done;
+}
+
+Agent* Timeline::pop() {
+  assert(!heap_.empty());
+  std::pop_heap(heap_.begin(), heap_.end(), std::greater<>());
+  const Event event = heap_.back();
+  heap_.pop_back();
+  ++events_;
+  switch (event.kind) {
+    case Kind::kJob:
+      set_now(event.time);
+      return event.agent;
+    case Kind::kReadBegins:
+      set_now(event.time);
+      settle();
+      readers_[event.key].active = true;
+      reschedule();
+      return nullptr;
+    case Kind::kMemory:
+      if (event.key != version_) return nullptr;  // rates have changed since
+      set_now(event.time);
+      return finish_read();
+    case Kind::kToken:
+      set_now(event.time);
+      on_token(event.key);
+      break;
+  }
+  return nullptr;
+}
+
+void Timeline::report(TimingReport* report) const {
+  report->cycles = now_;
+  report->dispatch = timing_.dispatch;
+  report->seconds = now_ / timing_.clock_hz + timing_.dispatch;
+  report->matmul_cycles = matmul_cycles_;
+  report->matmul_calls = matmul_calls_;
+  report->uncosted_calls = uncosted_;
+  report->events = events_;
+  double busy = 0;  // cycles the reads would take alone, at the rate all channels reach together
+  for (const Reader& reader : readers_) {
+    const double all = reader.visits * static_cast<double>(readers_.size());
+    busy += reader.total / arch::dram_bandwidth(timing_.dram_read, all);
+  }
+  report->dram_share = now_ > 0 ? busy / now_ : 0;
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,114 @@
+// Time of a run: the event queue of the timed scheduler, and the memory that the shim channels
+// share. The run is the functional one; only the order in which jobs end comes from here. With
+// data switched off nothing is moved or computed and host buffers are never touched.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arch/timing.h"
+#include "emulator/agent.h"
+
+namespace npu::emulator {
+
+// What a timed run took. Cycles are array clock cycles of the emulated NPU.
+struct TimingReport {
+  double seconds = 0;   // as the host would see it: dispatch + array
+  double dispatch = 0;  // seconds
+  double cycles = 0;    // of the array
+  // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
+  // stream, the memory at the rate its access pattern allows, the command processor.
+  double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
+  double core_busy = 0, core_blocked = 0;         // cycles, mean over the cores with a program
+  double matmul_cycles = 0;                       // of all cores
+  uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
+  uint64_t events = 0;
+  // Cycles in which each core, channel and the command processor worked; idle ones are left out.
+  std::vector<std::pair<std::string, double>> agents;
+};
+
+class Timeline {
+ public:
+  Timeline(const arch::Timing& timing, bool data) : timing_(timing), data_(data) {}
+
+  const arch::Timing& timing() const { return timing_; }
+  bool moves_data() const { return data_; }
+  double now() const { return now_; }
+  bool empty() const { return heap_.empty(); }
+  double next() const;  // time of the next event, infinity if there is none
+  void set_now(double time) { now_ = time > now_ ? time : now_; }
+  void begin();  // a new run, time 0
+
+  // A job of `agent` ends `cycles` from now.
+  void after(Agent* agent, double cycles);
+  // A read of a shim MM2S channel: `delay` cycles from now it begins to share the memory. Shares go
+  // by the length of the transfers, so that transfers posted together end together: with equal
+  // shares tiles with m != n would be slower than published (docs/timing.md).
+  struct Read {
+    double delay = 0, bytes = 0;
+    double task_bytes = 0;  // of the whole BD: its weight in the sharing
+    double run = 0;         // contiguous bytes
+    int64_t pitch = 0;      // bytes between runs
+    uint64_t base = 0;      // address of the BD
+  };
+  void read(Agent* agent, const Read& read);
+  // A task-complete token reaches the command processor `cycles` from now.
+  void token(uint32_t key, double cycles);
+  std::function<void(uint32_t)> on_token;
+
+  // Takes the next event: moves the time and returns the agent whose job has ended, or null when
+  // the event was an internal one. There must be one.
+  Agent* pop();
+
+  void count_matmul(double cycles) {
+    matmul_cycles_ += cycles;
+    ++matmul_calls_;
+  }
+  void count_uncosted() { ++uncosted_; }
+  // Fills in what is known here.
+  void report(TimingReport* report) const;
+
+ private:
+  enum class Kind : uint8_t { kJob, kReadBegins, kMemory, kToken };
+  struct Event {
+    double time;
+    uint64_t sequence;
+    Agent* agent;
+    uint32_t key;  // token, reader or version of the memory's schedule
+    Kind kind;
+    bool operator>(const Event& other) const {
+      return time != other.time ? time > other.time : sequence > other.sequence;
+    }
+  };
+  // One shim channel.
+  struct Reader {
+    Agent* agent = nullptr;
+    double run = 0, visits = 0, memory_bytes = 0;  // visits: bytes per cycle that run and row allow
+    double limit = 0;                              // of the stream, memory bytes per cycle
+    int64_t pitch = 0;
+    uint64_t base = 0;
+    bool active = false;
+    double left = 0, rate = 0, weight = 0;  // memory bytes
+    double total = 0;                       // served so far
+  };
+
+  void push(double time, Agent* agent, uint32_t key, Kind kind);
+  void settle();      // accounts for the time since the last change of rates
+  void reschedule();  // new rates, new next completion
+  Agent* finish_read();
+
+  arch::Timing timing_;
+  bool data_;
+  double now_ = 0, settled_ = 0;
+  uint64_t sequence_ = 0;
+  std::vector<Event> heap_;
+  std::vector<Reader> readers_;
+  uint32_t version_ = 0;
+  double matmul_cycles_ = 0;
+  uint64_t matmul_calls_ = 0, uncosted_ = 0, events_ = 0;
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,109 @@
+// The closed-form GEMM model (gemm_model.h).
+#include "model/gemm_model.h"
+
+#include <algorithm>
+
+namespace npu::model {
+
+namespace {
+
+double ceil_div(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }
+
+// Seconds to read `bytes` whose runs are `run` bytes with `channels` shim channels.
+struct Reader {
+  const arch::Timing& timing;
+  double channels;
+  double seconds(double bytes, double run) const {
+    return bytes / (arch::dram_bandwidth(timing.dram_read, channels * run / timing.row_visit) *
+                    timing.clock_hz);
+  }
+  // Runs of neighbouring channels lie in the same memory rows; lines at their ends are read whole.
+  double shared_seconds(double bytes, double run) const {
+    const double over = arch::line_overfetch(run, timing.memory_line);
+    const double visits = channels * run / (timing.row_visit * timing.row_sharing);
+    return bytes / (arch::dram_bandwidth(timing.dram_read / over, visits) * timing.clock_hz);
+  }
+};
+
+}  // namespace
+
+const char* bound_name(Bound bound) {
+  switch (bound) {
+    case Bound::kCompute:
+      return "compute";
+    case Bound::kDram:
+      return "DRAM";
+    case Bound::kStream:
+      return "stream";
+    case Bound::kCommand:
+      break;
+  }
+  return "command";
+}
+
+GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
+  GemmEstimate e;
+  const double f = timing.clock_hz, rows = p.rows, columns = p.columns;
+  const double m = static_cast<double>(p.m), k = static_cast<double>(p.k),
+               n = static_cast<double>(p.n), k_mt = static_cast<double>(p.k_mt);
+  e.rounds = ceil_div(p.M, p.rows * p.m) * ceil_div(p.N, p.columns * p.n);
+  const double depth = ceil_div(p.K, p.k_mt) * k_mt;
+  e.cycles_per_call = matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m, k, n);
+
+  // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
+  const double move_a = m * k * p.a_bytes / timing.stream,
+               move_b = k * n * p.a_bytes / timing.stream;
+  const double zero = m * n * p.c_bytes / timing.l1_port;
+  const double drain = p.c_buffers == 1 ? m * n * p.c_bytes / timing.stream : 0;
+  e.stream = depth / k * std::max(move_a, move_b) / f;
+  e.compute = depth / k * e.cycles_per_call / f;
+  const double handover = (drain + zero + timing.round) / f;
+
+  // (b) DRAM
+  const Reader reader{timing, rows + columns};
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
+  const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
+  const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
+                                         : reader.shared_seconds(b_bytes, n * p.a_bytes);
+  e.read = a_read + b_read;
+  e.write = rows * m * n * p.c_bytes / timing.stream / f;
+
+  // The command processor: a BD, its address and its push for every transfer of a round, one wait.
+  const double transfers = rows + 2 * columns;
+  const double push = timing.cp_block + 8 * timing.cp_block_word + timing.cp_block +
+                      2 * timing.cp_block_word + timing.cp_write;
+  e.command = transfers * push / f;
+
+  // (c) the whole
+  e.fill =
+      (a_read + b_read) * k_mt / depth + std::max(move_a, move_b) / f + timing.shim_cold_start / f;
+  e.tail = rows * m * n * p.c_bytes / timing.stream / f;
+  // Runtime parameters of every core (two bounds and a lock) before the first round.
+  const double startup = rows * columns * 3 * timing.cp_write / f + e.command;
+  e.dispatch = timing.dispatch;
+  const double busy = std::max(e.compute, e.stream) + handover;
+  const double round = std::max({busy, e.read, e.write, e.command});
+  if (p.overlap_bds) {
+    e.seconds = e.rounds * round + e.fill + e.tail + startup + timing.token / f + e.dispatch;
+  } else {
+    const double alone = e.fill + std::max(std::max(e.compute, e.stream), e.read) + handover +
+                         e.tail + timing.token / f + e.command;
+    e.seconds = e.rounds * alone + startup + e.dispatch;
+  }
+  e.dram_read_bytes = e.rounds * (a_bytes + b_bytes);
+  e.dram_write_bytes = e.rounds * rows * columns * m * n * p.c_bytes;
+  e.l2_read_bytes = e.dram_read_bytes + e.dram_write_bytes;
+  const double slowest = std::max({busy, e.read, e.write, e.command});
+  if (slowest == e.command && !(slowest == busy)) {
+    e.bound = Bound::kCommand;
+  } else if (e.write >= slowest) {
+    e.bound = Bound::kStream;
+  } else if (e.read >= slowest) {
+    e.bound = Bound::kDram;
+  } else {
+    e.bound = e.stream > e.compute ? Bound::kStream : Bound::kCompute;
+  }
+  return e;
+}
+
+}  // namespace npu::model

@@ -1,0 +1,43 @@
+// The closed-form time of a GEMM (docs/timing.md): fast enough to search over tiles. The timed
+// emulator, which executes the streams, is the other model.
+#pragma once
+
+#include <cstdint>
+
+#include "arch/timing.h"
+#include "model/kernel_cost.h"
+
+namespace npu::model {
+
+// A GEMM design and a problem; sizes are padded to the design's native size.
+struct GemmPoint {
+  InputKind input = InputKind::kInt8;
+  double a_bytes = 1, c_bytes = 4;
+  bool integer_output = true;
+  int64_t m = 0, k = 0, n = 0;  // tile of one core
+  int64_t k_mt = 0;             // contiguous depth of a memtile's tiles
+  bool b_column_major = true;
+  int c_buffers = 1;
+  bool overlap_bds = true;
+  int rows = 4, columns = 4;
+  int64_t M = 0, K = 0, N = 0;
+};
+
+enum class Bound : uint8_t { kCompute, kDram, kStream, kCommand };
+const char* bound_name(Bound bound);
+
+struct GemmEstimate {
+  double seconds = 0;  // dispatch included
+  double dispatch = 0;
+  double cycles_per_call = 0;  // of the kernel
+  double rounds = 0;
+  // Seconds per output round of each resource; a round lasts as long as the longest.
+  double compute = 0, stream = 0, read = 0, write = 0, command = 0;
+  double fill = 0, tail = 0;  // seconds
+  double dram_read_bytes = 0, dram_write_bytes = 0, l2_read_bytes = 0;
+  Bound bound = Bound::kCompute;
+};
+
+GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& point);
+
+}  // namespace npu::model

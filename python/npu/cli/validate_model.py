@@ -1,0 +1,86 @@
+"""`npu validate-model`: what the timing models predict for published figures, with the errors."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from npu.published import Comparison
+
+HELP = "compare the simulated times with published measurements"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    parser.add_argument(
+        "--model",
+        choices=("emulator", "closed-form", "both"),
+        default="both",
+        help="which model (default: both)",
+    )
+    parser.add_argument(
+        "--constants", action="store_true", help="print the constants of the models and stop"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu import _npu, published
+
+    constants = _npu.model.constants()
+    if arguments.constants:
+        print(json.dumps(constants, indent=2) if arguments.json else constants_table(constants))
+        return 0
+    models = ("emulator", "closed-form") if arguments.model == "both" else (arguments.model,)
+    results = {model: published.compare(model) for model in models}
+    errors = {model: published.mean_errors(found) for model, found in results.items()}
+    if arguments.json:
+        rows = [_row(c) for found in results.values() for c in found]
+        print(json.dumps({"figures": rows, "mean_absolute_error": errors}, indent=2))
+        return 0
+    for model, found in results.items():
+        _print(model, found, errors[model])
+    return 0
+
+
+def constants_table(constants: list[dict[str, Any]]) -> str:
+    """The constants as a Markdown table (docs/timing.md carries it)."""
+    lines = [
+        "| constant | value | unit | grade | source | fitted on |",
+        "|---|---|---|---|---|---|",
+    ]
+    for c in constants:
+        lines.append(
+            f"| `{c['name']}` | {c['value']:g} | {c['unit']} | {c['grade']} | {c['source']} | "
+            f"{c['fitted_on'] or '-'} |"
+        )
+    fitted = sum(c["grade"] == "fitted" for c in constants)
+    return "\n".join([*lines, "", f"{len(constants)} constants, {fitted} fitted."])
+
+
+def _row(c: Comparison) -> dict[str, Any]:
+    p = c.published
+    return {
+        "id": p.id, "where": p.where, "device": p.device, "metric": p.metric, "model": c.model,
+        "published": p.value, "simulated": c.predicted, "error": c.error,
+        "holds": c.holds if p.is_bound else None, "note": p.note,
+    }  # fmt: skip
+
+
+def _print(model: str, found: list[Comparison], errors: dict[str, float]) -> None:
+    print(f"{model}: simulated against published (arXiv 2512.13282)")
+    print(
+        f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
+    )
+    for c in found:
+        p = c.published
+        bound = "holds" if c.holds else "FAILS"
+        error = bound if c.error is None else f"{100 * c.error:+.1f} %"
+        print(
+            f"  {p.id:22} {p.where:14} {p.metric:24} {p.value:9.4g} {c.predicted:9.4g} {error:>7}"
+        )
+    print("  mean absolute error:")
+    for name, value in sorted(errors.items()):
+        print(f"    {name:34} {100 * value:5.2f} %")
+    print()

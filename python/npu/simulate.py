@@ -1,0 +1,307 @@
+"""How long a GEMM takes on the NPU, simulated: no hardware is involved and nothing is computed.
+
+``npu.simulate_gemm`` has two models. "emulator" lowers the real configuration, builds the real
+command stream and executes it on the emulated array with timing and without data. "closed-form"
+evaluates equations (docs/timing.md) and is fast enough to search over tiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from npu import _npu
+from npu.designs import gemm
+from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError, ShapeError
+
+Tile = tuple[int, int, int]
+MODELS = ("emulator", "closed-form")
+ROWS = 4
+MAX_SIZE = 1 << 24
+_L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
+_L2_BYTES = 512 * 1024
+_RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
+_BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedGemm:
+    """A simulated GEMM: times are of the modelled NPU, not of this machine.
+
+    ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``tops`` counts 2 M K N
+    operations of the unpadded problem; ``bound`` is the resource that is busiest; ``shares`` is the
+    share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
+    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the model's own figures;
+    ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
+    worked, out of ``cycles``.
+    """
+
+    model: str
+    seconds: float
+    tops: float
+    bound: str
+    macs_per_cycle: float
+    bytes: dict[str, int]
+    dispatch_seconds: float
+    cycles: float
+    padded: tuple[int, int, int]
+    shares: dict[str, float]
+    details: dict[str, float]
+    agents: dict[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class GemmDesign:
+    """A checked design point: what one configuration fixes."""
+
+    generation: str
+    dtype_in: str
+    dtype_out: str
+    tile: Tile
+    k_mt: int
+    b_layout: str
+    c_buffers: int
+    bf16: str = "bfp16"  # how npu2 multiplies bfloat16: "bfp16" or "native"
+
+    @property
+    def columns(self) -> int:
+        return int(_npu.arch.device_model(self.generation)["columns"])
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The keyword arguments of npu.designs.gemm for this design."""
+        return {
+            "tile": self.tile,
+            "k_mt": self.k_mt,
+            "b_layout": self.b_layout,
+            "c_buffers": self.c_buffers,
+            "accumulate": "narrow",
+            "bf16": self.bf16,
+        }
+
+    @property
+    def native(self) -> Tile:
+        """Sizes are padded to multiples of this."""
+        m, _, n = self.tile
+        return ROWS * m, self.k_mt, self.columns * n
+
+    def padded(self, size: Tile) -> Tile:
+        m, k, n = (math.ceil(s / unit) * unit for s, unit in zip(size, self.native, strict=True))
+        return m, k, n
+
+
+def _dtype(value: DTypeLike, argument: str) -> str:
+    try:
+        name = np.dtype(value).name if not isinstance(value, str) else value
+    except TypeError:
+        name = str(value)
+    if name not in _BYTES:
+        raise DtypeError(f"[simulate_gemm] {argument} is {value!r}; use one of {', '.join(_BYTES)}")
+    return name
+
+
+def _whole(value: Any, name: str, least: int = 1, most: int = MAX_SIZE) -> int:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
+        raise ArgumentError(f"[simulate_gemm] {name} is {value!r}; it must be a whole number")
+    if not least <= value <= most:
+        raise ShapeError(f"[simulate_gemm] {name} is {value}; it must be {least} to {most}")
+    return int(value)
+
+
+def _default_depth(k: int, element_bytes: int) -> int:
+    """The deepest k_mt whose runs are not longer than the published designs' of int8."""
+    return k * max(1, _RUN_BYTES // (k * element_bytes))
+
+
+def check_design(
+    generation: str,
+    dtype_in: DTypeLike,
+    dtype_out: DTypeLike,
+    tile: Tile | None,
+    k_mt: int | None,
+    b_layout: str,
+    c_buffers: int,
+    bf16: str = "bfp16",
+) -> GemmDesign:
+    """The design point, or the error that names the limit it violates."""
+    if generation not in ("npu1", "npu2"):
+        raise DeviceError(f'[simulate_gemm] device is {generation!r}; use "npu1" or "npu2"')
+    a, c = _dtype(dtype_in, "dtype_in"), _dtype(dtype_out, "dtype_out")
+    if (a, c) not in gemm.PAIRS:
+        pairs = ", ".join(f"{x} -> {y}" for x, y in gemm.PAIRS)
+        raise DtypeError(f"[simulate_gemm] {a} -> {c} is not supported; there are {pairs}")
+    if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
+        raise ArgumentError(f"[simulate_gemm] tile is {tile!r}; it must be (m, k, n)")
+    chosen = tile or gemm.DEFAULT_TILE[a]
+    m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
+    depth = _default_depth(k, _BYTES[a]) if k_mt is None else _whole(k_mt, "k_mt")
+    if bf16 not in ("bfp16", "native"):
+        raise ArgumentError(f'[simulate_gemm] bf16 is {bf16!r}; use "bfp16" or "native"')
+    if a != "bfloat16" or generation == "npu1":
+        bf16 = "native"
+    design = GemmDesign(generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16)
+    gemm.options(generation, a, c, **design.options)
+    _check_memory(design)
+    return design
+
+
+def _check_memory(design: GemmDesign) -> None:
+    (m, k, n), a, c = design.tile, _BYTES[design.dtype_in], _BYTES[design.dtype_out]
+    l1 = 2 * m * k * a + 2 * k * n * a + design.c_buffers * m * n * c
+    if l1 > _L1_BYTES:
+        raise DesignError(
+            f"[simulate_gemm] tile {m} x {k} x {n} with {design.c_buffers} C buffer(s) needs {l1} "
+            f"bytes of L1; a core has {_L1_BYTES}: use a smaller tile"
+        )
+    b_depth = design.k_mt if design.b_layout == "col" else k
+    l2 = 2 * a * (ROWS * m * design.k_mt + design.columns * n * b_depth)
+    l2 += ROWS * design.columns * m * n * c
+    if l2 > design.columns * _L2_BYTES:
+        raise DesignError(
+            f"[simulate_gemm] tile {m} x {k} x {n} with k_mt {design.k_mt} needs {l2} bytes of L2; "
+            f"{design.columns} memtiles have {design.columns * _L2_BYTES}: use a smaller k_mt"
+        )
+
+
+def _overrides(
+    generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
+) -> dict[str, float]:
+    values = dict(constants or {})
+    if stream_bytes is not None:
+        if stream_bytes not in (4, 8):
+            raise ArgumentError(
+                f"[simulate_gemm] stream_bytes is {stream_bytes!r}; use 4 or 8 (bytes per cycle)"
+            )
+        values[f"stream_{generation}"] = float(stream_bytes)
+    return values
+
+
+def simulate_gemm(
+    device: str,
+    M: int,
+    K: int,
+    N: int,
+    *,
+    dtype_in: DTypeLike = "int8",
+    dtype_out: DTypeLike = "int32",
+    tile: Tile | None = None,
+    k_mt: int | None = None,
+    b_layout: str = "col",
+    c_buffers: int = 1,
+    overlap_bds: bool = True,
+    bf16: str = "bfp16",
+    model: str = "emulator",
+    stream_bytes: int | None = None,
+    constants: Mapping[str, float] | None = None,
+) -> SimulatedGemm:
+    """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
+
+    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
+    of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
+    overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
+    multiplies bfloat16, "bfp16" or "native". C stays in its output type in L1, as in the published
+    designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
+    generation). constants: other values for constants of ``npu validate-model --constants``.
+    Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
+    illegal tile violates.
+    """
+    if model not in MODELS:
+        raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
+    design = check_design(device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16)
+    size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
+    values = _overrides(device, stream_bytes, constants)
+    run = _emulate if model == "emulator" else _estimate
+    return run(design, size, bool(overlap_bds), values)
+
+
+def _tops(size: Tile, seconds: float) -> float:
+    return 2 * math.prod(size) / seconds / 1e12
+
+
+def _estimate(
+    design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
+) -> SimulatedGemm:
+    m, k, n = design.tile
+    e: dict[str, Any] = _npu.model.estimate(
+        design.generation, design.dtype_in, design.dtype_out, [m, k, n], list(size), design.k_mt,
+        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native", constants,
+    )  # fmt: skip
+    resources = {"compute": "compute", "stream": "stream", "DRAM": "read", "command": "command"}
+    array = e["seconds"] - e["dispatch"]
+    clock = float(_npu.arch.device_model(design.generation)["clock_hz"])
+    return SimulatedGemm(
+        model="closed-form",
+        seconds=e["seconds"],
+        tops=_tops(size, e["seconds"]),
+        bound=e["bound"],
+        macs_per_cycle=m * k * n / e["cycles_per_call"],
+        bytes={
+            "L3_read": int(e["dram_read_bytes"]),
+            "L3_write": int(e["dram_write_bytes"]),
+            "L2_read": int(e["l2_read_bytes"]),
+        },
+        dispatch_seconds=e["dispatch"],
+        cycles=array * clock,
+        padded=design.padded(size),
+        shares={name: e["rounds"] * e[key] / array for name, key in resources.items()},
+        details={key: value for key, value in e.items() if isinstance(value, float)},
+    )
+
+
+@functools.lru_cache(maxsize=8)
+def _lowered(design: GemmDesign) -> bytes:
+    return gemm.configuration(
+        design.generation, design.dtype_in, design.dtype_out, **design.options
+    )
+
+
+def _emulate(
+    design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
+) -> SimulatedGemm:
+    config = _lowered(design)
+    m, k, n = padded = design.padded(size)
+    stream = _npu.ops.gemm_stream(config, m, k, n, overlap=overlap)
+    a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
+    report: dict[str, Any] = _npu.model.simulate(
+        config, stream, [m * k * a, k * n * a, m * n * c], [], True, constants
+    )
+    timing: dict[str, Any] = report["timing"]
+    agents = timing.pop("agents")
+    shares = {
+        "compute": timing["compute_share"],
+        "stream": timing["stream_share"],
+        "DRAM": timing["dram_share"],
+        "command": timing["command_share"],
+    }
+    moved = report["bytes_moved"]
+    return SimulatedGemm(
+        model="emulator",
+        seconds=timing["seconds"],
+        tops=_tops(size, timing["seconds"]),
+        bound=max(shares, key=lambda name: shares[name]),
+        macs_per_cycle=math.prod(design.tile) * timing["matmul_calls"] / timing["matmul_cycles"],
+        bytes={
+            "L3_read": moved["shim_read"],
+            "L3_write": moved["shim_write"],
+            "L2_read": moved["memtile_read"],
+            "L2_write": moved["memtile_write"],
+            "L1_read": moved["core_read"],
+            "L1_write": moved["core_write"],
+        },
+        dispatch_seconds=timing["dispatch"],
+        cycles=timing["cycles"],
+        padded=padded,
+        shares=shares,
+        details={k: float(v) for k, v in timing.items()} | {"rounds": _rounds(design, padded)},
+        agents=agents,
+    )
+
+
+def _rounds(design: GemmDesign, padded: Tile) -> float:
+    return padded[0] / design.native[0] * padded[2] / design.native[2]

@@ -1,0 +1,197 @@
+// npu._npu.model: the timing models. simulate() executes a stream on a timed emulated array;
+// estimate() evaluates the closed form. python/npu/simulate.py is what users call.
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <map>
+#include <string>
+
+#include "arch/timing.h"
+#include "bindings.h"
+#include "configuration.h"
+#include "emulator/array.h"
+#include "error.h"
+#include "kernel.h"
+#include "model/gemm_model.h"
+#include "report.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+using Overrides = std::map<std::string, double>;
+
+arch::Timing timing_of(arch::Generation generation, const Overrides& overrides) {
+  arch::TimingTable table;
+  for (const auto& [name, value] : overrides) table.set(name, value);
+  return {generation, table};
+}
+
+nb::list constants() {
+  nb::list list;
+  for (const arch::TimingConstant& c : arch::timing_constants()) {
+    nb::dict d;
+    d["name"] = c.name;
+    d["value"] = c.value;
+    d["unit"] = c.unit;
+    d["grade"] = arch::grade_name(c.grade);
+    d["source"] = c.source;
+    d["fitted_on"] = c.fitted_on;
+    list.append(d);
+  }
+  return list;
+}
+
+model::InputKind input_kind(const std::string& type, bool native) {
+  if (type == "int8") return model::InputKind::kInt8;
+  if (type == "int16") return model::InputKind::kInt16;
+  return native ? model::InputKind::kBf16Native : model::InputKind::kBf16;
+}
+
+double bytes_of(const std::string& type) {
+  return type == "int8" ? 1 : type == "int16" || type == "bfloat16" ? 2 : 4;
+}
+
+nb::dict estimate(const std::string& generation, const std::string& a_type,
+                  const std::string& c_type, const std::vector<int64_t>& tile,
+                  const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
+                  int c_buffers, bool overlap, bool native, const Overrides& overrides) {
+  if (tile.size() != 3 || size.size() != 3) {
+    fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
+  }
+  for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt}) {
+    if (value < 1 || value > int64_t{1} << 30) {
+      fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
+    }
+  }
+  const arch::DeviceModel& device = arch::device_model(generation);
+  model::GemmPoint p;
+  p.input = input_kind(a_type, native);
+  p.a_bytes = bytes_of(a_type);
+  p.c_bytes = bytes_of(c_type);
+  p.integer_output = c_type.starts_with("int");
+  p.m = tile[0];
+  p.k = tile[1];
+  p.n = tile[2];
+  p.k_mt = k_mt;
+  p.b_column_major = b_column_major;
+  p.c_buffers = c_buffers;
+  p.overlap_bds = overlap;
+  p.rows = arch::kCoreRows;
+  p.columns = device.columns;
+  p.M = size[0];
+  p.K = size[1];
+  p.N = size[2];
+  const model::GemmEstimate e = model::estimate_gemm(timing_of(device.generation, overrides), p);
+  nb::dict d;
+  d["seconds"] = e.seconds;
+  d["dispatch"] = e.dispatch;
+  d["cycles_per_call"] = e.cycles_per_call;
+  d["rounds"] = e.rounds;
+  d["compute"] = e.compute;
+  d["stream"] = e.stream;
+  d["read"] = e.read;
+  d["write"] = e.write;
+  d["command"] = e.command;
+  d["fill"] = e.fill;
+  d["tail"] = e.tail;
+  d["bound"] = model::bound_name(e.bound);
+  d["dram_read_bytes"] = e.dram_read_bytes;
+  d["dram_write_bytes"] = e.dram_write_bytes;
+  d["l2_read_bytes"] = e.l2_read_bytes;
+  return d;
+}
+
+using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+// One core per line of the report would be long: totals only.
+nb::dict timing_dict(const emulator::TimingReport& t) {
+  nb::dict d;
+  d["seconds"] = t.seconds;
+  d["dispatch"] = t.dispatch;
+  d["cycles"] = t.cycles;
+  d["compute_share"] = t.compute_share;
+  d["stream_share"] = t.stream_share;
+  d["dram_share"] = t.dram_share;
+  d["command_share"] = t.command_share;
+  d["core_busy"] = t.core_busy;
+  d["core_blocked"] = t.core_blocked;
+  d["matmul_cycles"] = t.matmul_cycles;
+  d["matmul_calls"] = t.matmul_calls;
+  d["uncosted_calls"] = t.uncosted_calls;
+  d["events"] = t.events;
+  nb::dict agents;
+  for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
+  d["agents"] = agents;
+  return d;
+}
+
+std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::Generation device,
+                                                 bool data) {
+  std::vector<emulator::KernelFunction> functions;
+  for (const std::string& name : program.functions) {
+    const HostKernel kernel =
+        data ? find_host_kernel(name, device, Arithmetic::kFast) : HostKernel{};
+    if (data && !kernel) {
+      fail(ErrorKind::kKernel, "[simulate] kernel \"%s\" has no host build", name.c_str());
+    }
+    functions.push_back({kernel, false});
+  }
+  return functions;
+}
+
+// A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
+// is executed on those arrays, without it nothing is computed.
+nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
+                  const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
+                  const Overrides& overrides) {
+  const Configuration configuration =
+      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
+  const arch::Timing timing = timing_of(configuration.generation, overrides);
+  const std::span<const std::byte> words{reinterpret_cast<const std::byte*>(stream.c_str()),
+                                         stream.size()};
+  std::vector<BufferView> buffers;
+  for (const size_t size : sizes) buffers.push_back({nullptr, size, true});
+  for (const HostArray& array : data) {
+    buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
+  }
+  RunReport report;
+  emulator::TimingReport times;
+  {
+    nb::gil_scoped_release release;
+    emulator::Array array(arch::device_model(configuration.generation));
+    array.set_interrupt([] {
+      nb::gil_scoped_acquire acquire;
+      if (PyErr_CheckSignals() != 0) throw nb::python_error();
+    });
+    array.configure(configuration.txn);
+    for (const Configuration::Core& core : configuration.cores) {
+      array.attach(core.col, core.row, core.program,
+                   kernels_of(core.program, configuration.generation, !data.empty()));
+    }
+    if (timed) array.set_timing(&timing, !data.empty());
+    report = array.submit(words, buffers);
+    times = array.timing_report();
+  }
+  nb::dict d = report_dict(report);
+  d["timing"] = timing_dict(times);
+  return d;
+}
+
+}  // namespace
+
+void init_model(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("model", "Timing models.");
+  sub.def("constants", &constants);
+  sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
+          nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
+          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("overrides"));
+  sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
+          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"));
+}
+
+}  // namespace npu::python

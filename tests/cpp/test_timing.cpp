@@ -1,0 +1,136 @@
+// Asserts the timing constants (table, overrides, number fitted), the kernel costs against hand
+// calculation, and of the closed form: bounds that no GEMM may beat, monotonicity, padding.
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <limits>
+#include <set>
+#include <string>
+
+#include "arch/timing.h"
+#include "error.h"
+#include "model/gemm_model.h"
+
+namespace {
+
+using namespace npu;
+using arch::Generation;
+using arch::Timing;
+using arch::TimingTable;
+using doctest::Approx;
+
+Timing npu2() { return {Generation::kNpu2, TimingTable()}; }
+
+model::GemmPoint int8_point(int64_t size) {
+  model::GemmPoint p;
+  p.c_bytes = 1;
+  p.m = p.n = 144;
+  p.k = 72;
+  p.k_mt = 432;
+  p.columns = 8;
+  p.M = p.K = p.N = size;
+  return p;
+}
+
+}  // namespace
+
+TEST_CASE("timing constants: unique names, graded, at most 25 fitted, sources given") {
+  std::set<std::string> names;
+  int fitted = 0;
+  for (const arch::TimingConstant& c : arch::timing_constants()) {
+    CHECK(names.insert(c.name).second);
+    CHECK(c.value > 0);
+    CHECK(std::string(c.source).size() > 3);
+    const bool is_fitted = c.grade == arch::Grade::kFitted;
+    CHECK(is_fitted == !std::string(c.fitted_on).empty());
+    fitted += is_fitted;
+  }
+  CHECK(fitted <= 25);
+  CHECK(names.size() == static_cast<size_t>(arch::TimingId::kCount));
+}
+
+TEST_CASE("timing table: overrides by name, refused when unknown or not positive") {
+  TimingTable table;
+  table.set("row_visit", 200);
+  CHECK(Timing(Generation::kNpu1, table).row_visit == 200);
+  for (const double value : {0.0, -1.0, std::numeric_limits<double>::quiet_NaN(),
+                             std::numeric_limits<double>::infinity()}) {
+    CHECK_THROWS_AS(table.set("row_visit", value), Error);
+  }
+  CHECK_THROWS_AS(table.set("row_visits", 1), Error);
+  CHECK_THROWS_AS(table.set("", 1), Error);
+}
+
+TEST_CASE("timing: units of both generations") {
+  // 52.7 GB/s at 1.8 GHz; 1.2 us at 1 GHz.
+  CHECK(npu2().dram_read == Approx(52.7 / 1.8));
+  CHECK(Timing(Generation::kNpu1, TimingTable()).round == Approx(1200));
+}
+
+TEST_CASE("DRAM bandwidth: below both limits, equal to the lower one far from the other") {
+  CHECK(arch::dram_bandwidth(20, 2000) == Approx(20));
+  CHECK(arch::dram_bandwidth(20, 0.2) == Approx(0.2));
+  CHECK(arch::dram_bandwidth(20, 20) == Approx(20 / std::pow(2, 0.25)));
+  // Runs of 112 B begin at 0, 16, 32 or 48 of a line and touch 2 or 3 lines, 2.5 on average.
+  CHECK(arch::line_overfetch(112, 64) == Approx(160.0 / 112));
+  CHECK(arch::line_overfetch(192, 64) == Approx(1));
+  CHECK(arch::line_overfetch(0, 64) == 1);
+}
+
+TEST_CASE("kernel costs by name and operands") {
+  const Timing t = npu2();
+  const int64_t mkn[] = {128, 72, 112, 0};
+  const auto cycles = [&](const char* name, const int64_t* operands, int count) {
+    return model::KernelCost::of(name).cycles(t, operands, count);
+  };
+  // 128 * 112 outputs, each 72 / 512 cycles of MACs, a move, and 2 bytes in and out at 64 B/cycle.
+  CHECK(cycles("matmul_i8_i16", mkn, 3) == Approx(14336 * (0.140625 + t.integer_move + 0.0625)));
+  CHECK(cycles("matmul_i8_i16_bcol", mkn, 4) == cycles("matmul_i8_i16", mkn, 3));
+  CHECK(cycles("matmul_bf16bfp16_bf16", mkn, 3) < cycles("matmul_bf16_bf16", mkn, 3) / 3);
+  CHECK(cycles("matmul_i16_i32", mkn, 3) == Approx(14336 * (72 / 128.0 + t.integer_move + 0.125)));
+  const int64_t count[] = {14336};
+  CHECK(cycles("zero_i16", count, 1) == Approx(14336 * 2 / 64.0 + t.round));
+  CHECK(cycles("convert_f32_bf16", count, 1) == Approx(14336 * 6 / 64.0));
+  CHECK_FALSE(model::KernelCost::of("mystery").known);
+  CHECK(model::KernelCost::of("").family == model::KernelFamily::kElementwise);
+  CHECK(cycles("zero_i8", nullptr, 0) == Approx(t.round));
+}
+
+TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a stream port") {
+  for (const int64_t size : {512, 2048, 8192}) {
+    const Timing t = npu2();
+    const model::GemmPoint p = int8_point(size);
+    const model::GemmEstimate e = estimate_gemm(t, p);
+    const double array = e.seconds - e.dispatch;
+    const double macs = std::pow(static_cast<double>(size), 3);
+    CHECK(array > macs / (32 * t.mac_int8 * t.clock_hz));
+    CHECK(array > e.dram_read_bytes / (t.dram_read * t.clock_hz));
+    CHECK(array > e.rounds * e.stream);
+  }
+}
+
+TEST_CASE("closed form: grows with every size; faster with any better resource") {
+  const model::GemmPoint base = int8_point(4096);
+  const double seconds = estimate_gemm(npu2(), base).seconds;
+  for (int64_t model::GemmPoint::*size :
+       {&model::GemmPoint::M, &model::GemmPoint::K, &model::GemmPoint::N}) {
+    model::GemmPoint larger = base;
+    larger.*size *= 2;
+    CHECK(estimate_gemm(npu2(), larger).seconds > 1.5 * seconds);
+  }
+  TimingTable table;
+  double before = seconds;
+  // In this order each of them is in the way once the one before is not.
+  for (const char* better : {"dram_read_npu2", "l1_port_npu2", "mac_int8_npu2", "stream_npu2"}) {
+    table.set(better, 1000);
+    const double after = estimate_gemm(Timing(Generation::kNpu2, table), base).seconds;
+    CHECK(after < before);
+    before = after;
+  }
+  model::GemmPoint alone = base, shallow = base;
+  alone.overlap_bds = false;
+  shallow.k_mt = 72;
+  CHECK(estimate_gemm(npu2(), alone).seconds > seconds);
+  CHECK(estimate_gemm(npu2(), shallow).seconds > seconds);
+  CHECK(estimate_gemm(npu2(), shallow).bound == model::Bound::kDram);
+}

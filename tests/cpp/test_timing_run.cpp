@@ -1,0 +1,202 @@
+// Asserts the timed scheduler on small arrays: transfers take words / stream width, channels share
+// the memory, time is deterministic, results are those of an untimed run, errors stay errors.
+#include <doctest/doctest.h>
+
+#include "emulator/timed_run.h"
+#include "emulator_fixture.h"
+
+namespace {
+
+using namespace npu;
+using doctest::Approx;
+using emulator::Agent;
+using emulator::Timeline;
+
+class Probe final : public Agent {
+ public:
+  void advance() override {}
+  std::string name() const override { return "probe"; }
+  std::string waiting() const override { return ""; }
+};
+
+arch::Timing timing_with(std::initializer_list<std::pair<const char*, double>> values) {
+  arch::TimingTable table;
+  for (const auto& [name, value] : values) table.set(name, value);
+  return {arch::Generation::kNpu1, table};
+}
+
+// Runs the queue dry; the time at which each agent's job ended.
+std::vector<double> ends(Timeline& timeline, const std::vector<Agent*>& agents) {
+  std::vector<double> at(agents.size(), -1);
+  while (!timeline.empty()) {
+    Agent* agent = timeline.pop();
+    for (size_t i = 0; i < agents.size(); ++i) {
+      if (agent == agents[i]) at[i] = timeline.now();
+    }
+  }
+  return at;
+}
+
+Timeline::Read long_read(double bytes) {
+  Timeline::Read read;
+  read.bytes = read.task_bytes = bytes;
+  read.run = 4096;
+  return read;
+}
+
+}  // namespace
+
+TEST_CASE("timeline: events in order of time, then of posting") {
+  const arch::Timing timing = timing_with({});
+  Timeline timeline(timing, false);
+  timeline.begin();
+  Probe a, b, c;
+  timeline.after(&a, 10);
+  timeline.after(&b, 5);
+  timeline.after(&c, 5);
+  CHECK(timeline.pop() == &b);
+  CHECK(timeline.pop() == &c);
+  CHECK(timeline.now() == 5);
+  CHECK(timeline.pop() == &a);
+  CHECK(timeline.now() == 10);
+  CHECK(timeline.empty());
+  CHECK(a.busy() == 10);
+}
+
+TEST_CASE("timeline: one reader is limited by its stream port, many by the memory") {
+  // A cap of 8 bytes per cycle at 1 GHz; row visits too short to matter.
+  const arch::Timing timing =
+      timing_with({{"dram_read_npu1", 8}, {"row_visit", 1e-6}, {"shim_cold_start", 1e-9}});
+  Probe probes[4];
+  std::vector<Agent*> agents;
+  for (Probe& probe : probes) agents.push_back(&probe);
+  Timeline timeline(timing, false);
+  timeline.begin();
+  timeline.read(agents[0], long_read(4000));
+  CHECK(ends(timeline, agents)[0] == Approx(1000));  // 4 B/cycle
+
+  timeline.begin();
+  for (Agent* agent : agents) timeline.read(agent, long_read(4000));
+  for (const double end : ends(timeline, agents)) CHECK(end == Approx(2000));  // 16000 B / 8
+
+  // Twice the bytes, twice the share: they end together.
+  timeline.begin();
+  timeline.read(agents[0], long_read(8000));
+  for (int i = 1; i < 4; ++i) timeline.read(agents[static_cast<size_t>(i)], long_read(8000.0 / 3));
+  for (const double end : ends(timeline, agents)) CHECK(end == Approx(2000));
+}
+
+TEST_CASE("timeline: short runs cost a row visit each, less when neighbours share the row") {
+  const arch::Timing timing = timing_with({{"dram_read_npu1", 1000},
+                                           {"row_visit", 128},
+                                           {"row_sharing", 0.5},
+                                           {"shim_cold_start", 1e-9}});
+  Timeline timeline(timing, false);
+  timeline.begin();
+  Probe a, b;
+  const std::vector<Agent*> agents{&a, &b};
+  Timeline::Read read = long_read(64 * 100);
+  read.run = 64;
+  read.pitch = 4096;
+  timeline.read(&a, read);
+  CHECK(ends(timeline, agents)[0] == Approx(100 * 128));
+  timeline.begin();
+  timeline.read(&a, read);
+  read.base = 64;  // in the same rows
+  timeline.read(&b, read);
+  // The first was posted before its neighbour was known.
+  const std::vector<double> both = ends(timeline, agents);
+  CHECK(both[1] < 100 * 128);
+  timeline.begin();
+  read.base = 1 << 20;
+  timeline.read(&a, read);
+  read.base = 0;
+  timeline.read(&b, read);
+  CHECK(ends(timeline, agents)[1] == Approx(100 * 128));
+}
+
+namespace {
+
+constexpr test::At kCore{0, 2}, kShim{0, 0};
+
+// Copies `words` words of host memory through the shim tile's own stream switch.
+struct HostCopy {
+  explicit HostCopy(uint32_t count) : stream(machine.script()), words(count) {
+    machine.loopback(kShim);
+    machine.configure();
+    stream.host_bd(0, 0, test::linear(count), 0).host_bd(0, 1, test::linear(count), 1);
+    stream.push(kShim, test::kMM2S, 0, 0).push(kShim, test::kS2MM, 0, 1, 1, true);
+    stream.sync(kShim, test::kS2MM, 0);
+  }
+  test::Machine machine{arch::Generation::kNpu1};
+  test::Script stream;
+  uint32_t words;
+};
+
+}  // namespace
+
+TEST_CASE("timed run: the copy of a timed run is that of an untimed one; its time is the words'") {
+  constexpr uint32_t kWords = 10000;
+  test::Words from = test::counting(kWords), to(kWords);
+  const arch::Timing timing = timing_with({});
+  HostCopy copy(kWords);
+  copy.machine.array.set_timing(&timing, true);
+  const RunReport report = copy.machine.run(copy.stream, {test::view(from, false), test::view(to)});
+  CHECK(to == from);
+  CHECK(report.shim_read_bytes == 4 * kWords);
+  const emulator::TimingReport& timed = copy.machine.array.timing_report();
+  // One word per cycle, the start of the task, the command processor and the token around it.
+  CHECK(timed.cycles > kWords + timing.shim_cold_start + timing.token);
+  CHECK(timed.cycles < kWords + timing.shim_cold_start + timing.token + 3000);
+  CHECK(timed.seconds == Approx(timed.cycles / 1e9 + timing.dispatch));
+
+  // Without data: the same time, and the host's memory is not there at all.
+  const double with_data = timed.cycles;
+  copy.machine.array.set_timing(&timing, false);
+  copy.machine.run(copy.stream, {{nullptr, 4 * kWords, false}, {nullptr, 4 * kWords, true}});
+  // The channel is cold again: a timed run begins at rest.
+  CHECK(timed.cycles == with_data);
+  copy.machine.array.set_timing(nullptr, true);
+  std::fill(to.begin(), to.end(), 0);
+  copy.machine.run(copy.stream, {test::view(from, false), test::view(to)});
+  CHECK(to == from);
+}
+
+TEST_CASE("timed run: errors are those of an untimed run") {
+  constexpr uint32_t kWords = 100;
+  const arch::Timing timing = timing_with({});
+  HostCopy copy(kWords);
+  copy.machine.array.set_timing(&timing, false);
+  // An argument that is too small, then a read-only output.
+  test::check_error(ErrorKind::kOutOfRange, {"BD 0"}, [&] {
+    copy.machine.run(copy.stream, {{nullptr, 4 * kWords - 4, false}, {nullptr, 4 * kWords, true}});
+  });
+  copy.machine.configure();
+  test::check_error(ErrorKind::kArgument, {"read-only"}, [&] {
+    copy.machine.run(copy.stream, {{nullptr, 4 * kWords, false}, {nullptr, 4 * kWords, false}});
+  });
+  copy.machine.configure();
+  test::Script waits = copy.machine.script();
+  waits.sync(kShim, test::kS2MM, 0);
+  test::check_error(ErrorKind::kDeadlock, {"token"}, [&] { copy.machine.run(waits); });
+}
+
+TEST_CASE("timed run: a core's kernels and lock operations add up; unknown kernels are counted") {
+  test::Machine machine(arch::Generation::kNpu1);
+  machine.configure();
+  const char* program =
+      "loop 10\nacquire_ge 0 1\ncall matmul_i8_i32 @0 @1024 @2048 #8 #16 #8\nrelease 1 1\nend\n"
+      "call mystery #1000";
+  machine.attach(kCore, program, [](std::span<const KernelArgument>) {});
+  const arch::Timing timing = timing_with({});
+  machine.array.set_timing(&timing, true);
+  test::Script stream = machine.script();
+  stream.lock(kCore, 0, 10);
+  machine.run(stream);
+  const emulator::TimingReport& report = machine.array.timing_report();
+  const double call = 64 * (16 / timing.mac_int8 + timing.integer_move + 8 / timing.l1_port);
+  CHECK(report.matmul_calls == 10);
+  CHECK(report.matmul_cycles == Approx(10 * call));
+  CHECK(report.uncosted_calls == 1);
+  CHECK(report.core_busy == Approx(10 * call + 20 * timing.lock_operation + 8000 / timing.l1_port));
+}
