@@ -20,9 +20,10 @@ function(npu_host_kernels generation arithmetic suffix)
   endif()
   target_compile_definitions(npu_kernels_${variant} PRIVATE
     AIE_HOST_VARIANT=${variant} AIE_HOST_SILICON=${silicon} __AIE_ARCH__=${arch})
-  # Kernels are optimised in debug builds too: tests multiply real sizes.
-  target_compile_options(npu_kernels_${variant} PRIVATE -O3 -fno-math-errno -fno-trapping-math
-                                                        ${ARGN})
+  # Kernels are optimised in debug builds too: tests multiply real sizes. Integer accumulators wrap
+  # around, as the hardware's do.
+  target_compile_options(npu_kernels_${variant} PRIVATE -O3 -fwrapv -fno-math-errno
+                                                        -fno-trapping-math ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # GCC 12 reports its own AVX-512 headers (GCC bug 105593) and the calling convention of wide
     # vectors, which only functions that are always inlined pass.
