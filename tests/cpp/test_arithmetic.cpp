@@ -373,3 +373,38 @@ TEST_CASE("vector: load, store, parts, broadcast; mmul: mul starts from zero") {
   CHECK(m.to_vector<int32_t>().get(0) == 8 * 128 * 128 + 16);
   CHECK(m.to_accum().get(5) == 8 * 128 * 128 + 16);
 }
+
+TEST_CASE("transpose: the elements of a rows x columns matrix in the order of its transpose") {
+  int16_t data[32];
+  for (int i = 0; i < 32; ++i) data[i] = static_cast<int16_t>(i);
+  const auto turned = aie::transpose(aie::load_v<32>(data), 8, 4);
+  CHECK(turned.get(1) == 4);  // column 0 of the 8x4 matrix is 0, 4, 8, ...
+  CHECK(turned.get(8) == 1);
+  CHECK(turned.get(31) == 31);
+  const auto back = aie::transpose(turned, 4, 8);
+  for (unsigned i = 0; i < 32; ++i) CHECK(back.get(i) == data[i]);
+  CHECK(aie::transpose(aie::load_v<32>(data), 1, 32).get(9) == 9);
+}
+
+TEST_CASE("accumulators: shifts in, saturation modes, 64 bits") {
+  npu::CoreState core;
+  const npu::aie_host::CoreScope scope(core);
+  const auto most = aie::broadcast<int8_t, 16>(127), least = aie::broadcast<int8_t, 16>(-128);
+  const auto in = [](const auto& v, int shift) { return aie::accum<acc32, 16>(v, shift).get(3); };
+  CHECK(in(most, 24) == 127 << 24);
+  CHECK(in(most, 25) == static_cast<int32_t>(0xFE000000));  // no saturation: low bits
+  aie::set_saturation(saturation_mode::saturate);
+  CHECK(in(most, 25) == std::numeric_limits<int32_t>::max());
+  CHECK(in(least, 24) == std::numeric_limits<int32_t>::min());
+  CHECK(in(least, 31) == std::numeric_limits<int32_t>::min());
+  aie::set_saturation(saturation_mode::symmetric);
+  CHECK(in(least, 31) == -std::numeric_limits<int32_t>::max());
+
+  aie::mmul<4, 4, 4, int16_t> m(aie::broadcast<int32_t, 16>(std::numeric_limits<int32_t>::max()));
+  m.mac(aie::broadcast<int16_t, 16>(-32768), aie::broadcast<int16_t, 16>(-32768));
+  CHECK(m.to_accum().get(0) == int64_t{std::numeric_limits<int32_t>::max()} + (int64_t{4} << 30));
+  aie::set_saturation(saturation_mode::saturate);
+  CHECK(m.to_vector<int32_t>().get(0) == std::numeric_limits<int32_t>::max());
+  aie::set_saturation(saturation_mode::none);
+  CHECK(m.to_vector<int32_t>().get(0) == std::numeric_limits<int32_t>::max());  // + 2^32
+}
