@@ -1,4 +1,4 @@
-"""Plots of simulated figures. matplotlib is an optional extra, imported only when a plot is drawn."""
+"""Plots of simulated figures. matplotlib is an optional extra, imported when a plot is drawn."""
 
 from __future__ import annotations
 
