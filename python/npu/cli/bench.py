@@ -110,7 +110,7 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
     add("--max-size", type=common.positive, metavar="S", help="largest M, K and N (8192)")
     add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
     add("--plot", metavar="FILE.png|.svg", help="roofline or k_mt plot; needs matplotlib")
-    add("--scale", choices=("log", "linear"), help="axes of the roofline plot (log)")
+    add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
 
 
 def _names(text: str) -> list[str]:

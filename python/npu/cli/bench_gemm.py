@@ -8,6 +8,7 @@ on request. docs/benchmarking.md says how the sizes are chosen and how to read t
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import statistics
 import sys
 import time
@@ -18,7 +19,8 @@ from npu.cli import bench_gemm_sweep as sweeps
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from npu.simulate import SimulatedGemm
+    from npu.published import Published
+    from npu.simulate import GemmDesign, SimulatedGemm
 
 SOURCES = {
     "emulator": "timing-only emulator executing the real streams",
@@ -231,6 +233,18 @@ def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
         print(f"{pair}: column-major B {100 * gain:+.1f} % over row-major, mean over the sizes")
 
 
+def published_tops(design: GemmDesign) -> list[Published]:
+    """TOPS of this tile and layout of B that others measured on hardware, any k_mt."""
+    from npu import published
+
+    found = []
+    for p in published.figures():
+        if p.metric == "tops" and p.overlap and p.tile == design.tile:
+            same = dataclasses.replace(p.design, k_mt=design.k_mt) == design
+            found += [p] if same else []
+    return found
+
+
 def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
     from npu.plots import gemm
 
@@ -243,6 +257,11 @@ def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
                 case.pair, case.design.tile, case.design.k_mt, case.peak_tops, case.dram_gb_per_s
             ),
         )
+        panel.published += [
+            (case.intensity(p.size), p.value)
+            for p in published_tops(case.design)
+            if p.size and p.k_mt == case.design.k_mt
+        ]
         panel.read_ceilings[case.design.b_layout] = case.read_ceiling_tops
         panel.points += [
             gemm.Point(case.intensity(size), result.tops, result.bound, case.design.b_layout)
@@ -254,5 +273,5 @@ def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
         list(panels.values()),
         f"GEMM on {found[0].case.design.generation}, simulated ({source})",
         suffix,
-        arguments.scale or "log",
+        arguments.scale or "linear",
     )

@@ -84,7 +84,7 @@ def _curve(
     cases: list[tuple[sweeps.Case, sweeps.Size]] = []
     pair = design.dtype_in, design.dtype_out
     depth = design.tile[1]
-    while True:
+    while size or depth <= _ABOUT // 2:
         try:
             checked = sweeps.design_of(design.generation, pair, design.b_layout, design.tile, depth)
             case = sweeps.Case(checked, model, stream_bytes)
@@ -95,6 +95,7 @@ def _curve(
             return Curve(design.k_mt, str(error), cases)
         cases.append((case, size or _near(checked.native)))
         depth += design.tile[1]
+    return Curve(design.k_mt, f"K of about {_ABOUT} is less than two times k_mt {depth}", cases)
 
 
 def _near(native: sweeps.Size) -> sweeps.Size:
@@ -148,20 +149,6 @@ def _print(curves: list[Curve]) -> None:
         print(f"deeper: {curve.ends}")
 
 
-def _published(curve: Curve) -> list[tuple[int, float]]:
-    """Published TOPS of this tile at about this size."""
-    from npu import published
-
-    d = curve.design
-    return [
-        (p.k_mt, p.value)
-        for p in published.figures()
-        if p.metric == "tops" and p.k_mt and p.overlap and p.tile == d.tile
-        and (p.design.generation, p.design.dtype_in, p.design.dtype_out, p.b_layout)
-        == (d.generation, d.dtype_in, d.dtype_out, d.b_layout)
-    ]  # fmt: skip
-
-
 def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
     from npu.plots import gemm
 
@@ -177,12 +164,13 @@ def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
             (one.design.k_mt, result.tops, result.bound) for one, _, result in curve.points()
         ]
         if not arguments.sizes:
-            panel.published += _published(curve)
+            panel.published += [(p.k_mt, p.value) for p in command.published_tops(d) if p.k_mt]
     first = curves[0]
     size = arguments.sizes[0] if arguments.sizes else None
     what = "x".join(map(str, size)) if size else "about 4K in M, K, N"
     return gemm.k_mt_curves(
         list(panels.values()),
-        f"GEMM of {what} on {first.design.generation}, simulated",
+        f"GEMM of {what} on {first.design.generation}, simulated\n"
+        f"({command.SOURCES[first.cases[0][0].model]})",
         arguments.plot.rpartition(".")[2].lower(),
     )

@@ -10,7 +10,7 @@ from npu.errors import ArgumentError, DeviceError
 FORMATS = (".png", ".svg", ".pdf")
 
 # One look for all plots: a sans-serif face, thin grey axes, text kept as text in SVG files.
-_STYLE = {
+_STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,

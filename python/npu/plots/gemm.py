@@ -21,7 +21,12 @@ BOUND_COLOURS = {
     "command": "#CC79A7",
 }
 _LAYOUTS = {"col": ("o", "column-major B"), "row": ("^", "row-major B")}
+_CEILING_STYLES = {"col": "--", "row": ":"}
 _LINES = {"col": "#222222", "row": "#777777"}
+_STAR: dict[str, Any] = {
+    "marker": "*", "linestyle": "none", "markersize": 9, "markeredgewidth": 0.8, "color": "black",
+    "markerfacecolor": "#F0E442", "label": "published, measured on hardware",
+}  # fmt: skip
 _PANEL_INCHES = (3.9, 3.3)
 _MOST_COLUMNS = 3
 
@@ -45,6 +50,7 @@ class RooflinePanel:
     k_mt: int
     peak_tops: float
     dram_gb_per_s: float
+    published: list[tuple[float, float]] = dataclasses.field(default_factory=list)
     read_ceilings: dict[str, float] = dataclasses.field(default_factory=dict)
     points: list[Point] = dataclasses.field(default_factory=list)
 
@@ -71,7 +77,7 @@ def roofline(panels: Sequence[RooflinePanel], title: str, kind: str, scale: str)
         ax.set_ylabel("simulated TOPS")
     bounds = {point.bound for panel in panels for point in panel.points}
     layouts = {point.layout for panel in panels for point in panel.points}
-    _roofline_legend(figure, bounds, layouts)
+    _roofline_legend(figure, panels, bounds, layouts)
     return _finish(figure, title, kind)
 
 
@@ -90,7 +96,7 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
         color="black", linewidth=1.2, zorder=1,
     )  # fmt: skip
     for layout, ceiling in panel.read_ceilings.items():
-        style = ":" if layout == "row" else "--"
+        style = _CEILING_STYLES[layout]
         ax.axhline(ceiling, color=_LINES[layout], linewidth=0.9, linestyle=style, zorder=1)
     for layout, (marker, _) in _LAYOUTS.items():
         for bound, colour in BOUND_COLOURS.items():
@@ -100,6 +106,8 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
                 facecolor=colour if layout == "col" else "none", edgecolor=colour,
                 linewidth=0.5, alpha=0.7, zorder=3 if layout == "col" else 2,
             )  # fmt: skip
+    if panel.published:
+        _stars(ax, panel.published)
     tile = " × ".join(map(str, panel.tile))
     ax.set_title(f"{panel.title}\ntile {tile}, k_mt {panel.k_mt}")
     top = max([panel.peak_tops, *(p.tops for p in panel.points)])
@@ -113,61 +121,58 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
         _log_ticks(ax.yaxis, bottom, top * 1.25)
     else:
         ax.set_ylim(0, top * 1.08)
-    ax.grid(True, color="#dddddd", linewidth=0.5, zorder=0)
-    _label_roof(ax, panel, left, scale)
+    ax.set_axisbelow(True)
+    ax.grid(True, color="#dddddd", linewidth=0.5)
     ax.annotate(
         f"kernel peak {panel.peak_tops:.3g}", (right, panel.peak_tops), (-2, 3),
         textcoords="offset points", ha="right", va="bottom", fontsize=7,
     )  # fmt: skip
 
 
-def _label_roof(ax: Any, panel: RooflinePanel, left: float, scale: str) -> None:
-    """The bandwidth along the sloping part, turned as the line is."""
-    knee = 1e3 * panel.peak_tops / panel.dram_gb_per_s
-    if left >= 0.9 * knee:
-        return
-    x = math.sqrt(left * knee) if scale == "log" else (left + knee) / 2
-    slope = math.degrees(
-        math.atan2(1, 1) if scale == "log" else math.atan(panel.dram_gb_per_s / 1e3)
-    )
-    ax.text(
-        x, x * panel.dram_gb_per_s / 1e3, f"{panel.dram_gb_per_s:g} GB/s", rotation=slope,
-        rotation_mode="anchor", transform_rotates_text=True, ha="center", va="bottom", fontsize=7,
-    )  # fmt: skip
+def _stars(ax: Any, points: Sequence[tuple[float, float]]) -> None:
+    """Figures measured on hardware by others, above everything else."""
+    ax.plot(*zip(*points, strict=True), **_STAR, zorder=5)
 
 
 def _log_ticks(axis: Any, low: float, high: float) -> None:
-    """Plain numbers 1, 2, 5, 10, ... instead of powers of ten."""
+    """Plain numbers 1, 2, 3, 5, 7, 10, ... instead of powers of ten."""
     from matplotlib import ticker
 
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    ticks = [d * 10.0**e for e in decades for d in (1, 2, 5) if low <= d * 10.0**e <= high]
+    ticks = [d * 10.0**e for e in decades for d in (1, 2, 3, 5, 7) if low <= d * 10.0**e <= high]
     axis.set_major_locator(ticker.FixedLocator(ticks))
     axis.set_major_formatter(ticker.FormatStrFormatter("%g"))
     axis.set_minor_locator(ticker.NullLocator())
 
 
-def _roofline_legend(figure: Any, bounds: set[str], layouts: set[str]) -> None:
+def _roofline_legend(
+    figure: Any, panels: Sequence[RooflinePanel], bounds: set[str], layouts: set[str]
+) -> None:
     from matplotlib.lines import Line2D
 
+    def entry(label: str, **look: Any) -> Any:
+        return Line2D([], [], label=label, **look)
+
+    dot: dict[str, Any] = {"linestyle": "none", "markersize": 5}
     handles = [
-        Line2D([], [], color=colour, marker="s", linestyle="none", markersize=5,
-               label=f"bound by {bound}")
-        for bound, colour in BOUND_COLOURS.items() if bound in bounds
-    ]  # fmt: skip
-    handles += [
-        Line2D([], [], color="#444444", marker=marker, linestyle="none", markersize=5,
-               markerfacecolor="#444444" if layout == "col" else "none", label=name)
-        for layout, (marker, name) in _LAYOUTS.items() if layout in layouts
-    ]  # fmt: skip
-    handles.append(Line2D([], [], color="black", linewidth=1.2,
-                          label="roofline: kernel peak and DRAM read bandwidth"))  # fmt: skip
-    for layout, style in (("col", "--"), ("row", ":")):
+        entry(f"bound by {bound}", color=colour, marker="s", **dot)
+        for bound, colour in BOUND_COLOURS.items()
+        if bound in bounds
+    ]
+    for layout, (marker, name) in _LAYOUTS.items():
         if layout in layouts:
+            face = "#444444" if layout == "col" else "none"
+            handles.append(entry(name, color="#444444", marker=marker, markerfacecolor=face, **dot))
+    roof = f"roofline: kernel peak, DRAM reads at {panels[0].dram_gb_per_s:g} GB/s"
+    handles.append(entry(roof, color="black", linewidth=1.2))
+    for layout, style in _CEILING_STYLES.items():
+        if layout in layouts:
+            look = {"color": _LINES[layout], "linewidth": 0.9, "linestyle": style}
             handles.append(
-                Line2D([], [], color=_LINES[layout], linewidth=0.9, linestyle=style,
-                       label=f"DRAM read ceiling of this tiling, {_LAYOUTS[layout][1]}")
-            )  # fmt: skip
+                entry(f"DRAM read ceiling of this tiling, {_LAYOUTS[layout][1]}", **look)
+            )
+    if any(panel.published for panel in panels):
+        handles.append(Line2D([], [], **_STAR))
     wide = figure.get_size_inches()[0] > 8
     figure.legend(handles=handles, loc="outside lower center", ncols=4 if wide else 2)
 
@@ -190,8 +195,7 @@ def _curve_panel(ax: Any, panel: CurvePanel) -> None:
         ax.plot([p[0] for p in points], [p[1] for p in points], marker=marker, markersize=4,
                 color=colour, linewidth=1.2, label=name)  # fmt: skip
     if panel.published:
-        ax.plot(*zip(*panel.published, strict=True), marker="*", linestyle="none", markersize=9,
-                color="black", markerfacecolor="#F0E442", label="published, hardware")  # fmt: skip
+        _stars(ax, panel.published)
     ax.axhline(panel.peak_tops, color="black", linewidth=1, linestyle="--", label="kernel peak")
     if panel.chosen is not None:
         ax.axvline(panel.chosen, color="#888888", linewidth=0.9, linestyle=":",
@@ -199,7 +203,8 @@ def _curve_panel(ax: Any, panel: CurvePanel) -> None:
     ax.set_title(panel.title)
     ax.set_ylim(0, panel.peak_tops * 1.1)
     ax.set_xlim(left=0)
-    ax.grid(True, color="#dddddd", linewidth=0.5, zorder=0)
+    ax.set_axisbelow(True)
+    ax.grid(True, color="#dddddd", linewidth=0.5)
     ax.legend(loc="lower right")
 
 
