@@ -10,7 +10,7 @@ from npu.errors import ArgumentError, DeviceError
 FORMATS = (".png", ".svg", ".pdf")
 
 # One look for all plots: a sans-serif face, thin grey axes, text kept as text in SVG files.
-_STYLE: Any = {
+_STYLE = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -39,7 +39,8 @@ def pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    plt.rcParams.update(_STYLE)
+    parameters: Any = plt.rcParams  # its stubs list every key
+    parameters.update(_STYLE)
     return plt
 
 
