@@ -75,13 +75,14 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
     for pair in sweeps.pairs(arguments.dtype, arguments.out_dtype):
         for layout in layouts(arguments, "both"):
             design = sweeps.design_of(device, pair, layout, arguments.tile, arguments.k_mt)
-            sizes = arguments.sizes or sweeps.problem_sizes(
-                design.native,
-                arguments.count or sweeps.DEFAULT_COUNT,
-                arguments.max_size or sweeps.DEFAULT_LIMIT,
-            )
+            if arguments.sizes:
+                sizes = sweeps.check_sizes(arguments.sizes)
+            else:
+                limit = arguments.max_size or sweeps.DEFAULT_LIMIT
+                count = arguments.count or sweeps.DEFAULT_COUNT
+                sizes = sweeps.problem_sizes(design.native, count, limit)
             case = sweeps.Case(design, model, arguments.stream_bytes)
-            found.append(sweeps.Sweep(case, list(dict.fromkeys(sizes))))
+            found.append(sweeps.Sweep(case, sizes))
     return found
 
 

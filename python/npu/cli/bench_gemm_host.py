@@ -67,21 +67,16 @@ def _torch() -> Iterator[Any]:
         yield None
         return
     before = torch.get_num_threads()
-    torch.set_num_threads(_npu_threads())
+    torch.set_num_threads(sweeps.threads())
     try:
         yield torch
     finally:
         torch.set_num_threads(before)
 
 
-def _npu_threads() -> int:
-    text = os.environ.get("NPU_THREADS", "")
-    return int(text) if text.isdigit() and int(text) else sweeps.threads()
-
-
 def _threads(torch: Any) -> dict[str, Any]:
     """Threads of each; NumPy's BLAS has no interface for it, so threadpoolctl or its variables."""
-    found: dict[str, Any] = {"npu": _npu_threads(), "numpy": None}
+    found: dict[str, Any] = {"npu": sweeps.threads(), "numpy": None}
     try:
         pools = importlib.import_module("threadpoolctl").threadpool_info()
         found["numpy"] = max(p["num_threads"] for p in pools if p["user_api"] == "blas")

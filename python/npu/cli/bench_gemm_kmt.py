@@ -64,7 +64,7 @@ def _curves(arguments: argparse.Namespace) -> list[Curve]:
     model = command.simulation_model(arguments)
     if arguments.sizes and len(arguments.sizes) != 1:
         raise ArgumentError(f"[bench] --k-mt-curve takes one size, not {len(arguments.sizes)}")
-    size = arguments.sizes[0] if arguments.sizes else None
+    size = sweeps.check_sizes(arguments.sizes)[0] if arguments.sizes else None
     if arguments.dtype or arguments.out_dtype:
         pairs = sweeps.pairs(arguments.dtype, arguments.out_dtype)
     else:

@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from npu import _npu
-from npu.errors import ArgumentError, DeviceError
+from npu.errors import ArgumentError, DeviceError, ShapeError
 from npu.simulate import (
     ROWS,
     GemmDesign,
@@ -29,6 +29,10 @@ from npu.simulate import (
 Size = tuple[int, int, int]
 DEFAULT_COUNT = 400
 DEFAULT_LIMIT = 8192
+LARGEST = 65536  # of M, K and N: minutes per simulation
+_PROBE = (
+    5120**3
+)  # about the largest problem whose time the estimate is made from: a fraction of 1 s
 BOUNDS = ("compute", "DRAM", "stream", "command")
 # Tile and k_mt of a core for each generation and pair. int8 and bfloat16 -> bfloat16: the balanced
 # kernels of Taka et al., arXiv 2512.13282, tables 2, 3 and section 5.2.2. The other two: the best
@@ -137,6 +141,8 @@ def problem_sizes(native: Size, count: int, limit: int) -> list[Size]:
     """At least `count` distinct multiples of `native` up to `limit`, from the smallest to the
     largest, equally many steps in each dimension as far as there are so many multiples.
     """
+    if limit > LARGEST:
+        raise ShapeError(f"[bench] --max-size {limit}: it may be {LARGEST} at most")
     most = [limit // unit for unit in native]
     if min(most) < 1:
         raise ArgumentError(
@@ -154,6 +160,14 @@ def problem_sizes(native: Size, count: int, limit: int) -> list[Size]:
         steps[min(free, key=lambda i: (steps[i], native[i]))] += 1
     axes = [_spaced(*of) for of in zip(native, most, steps, strict=True)]
     return [(m, k, n) for m in axes[0] for k in axes[1] for n in axes[2]]
+
+
+def check_sizes(sizes: Sequence[Size]) -> list[Size]:
+    """The distinct ones, or an error if one is too large to simulate."""
+    for size in sizes:
+        if max(size) > LARGEST:
+            raise ShapeError(f"[bench] size {_text(size)}: M, K and N may be {LARGEST} at most")
+    return list(dict.fromkeys(sizes))
 
 
 def _spaced(unit: int, most: int, steps: int) -> list[int]:
@@ -179,17 +193,24 @@ class Sweep:
 
 
 def threads() -> int:
+    """Threads of the emulator: $NPU_THREADS, else the usable CPUs."""
+    text = os.environ.get("NPU_THREADS", "")
+    if text.isdigit() and int(text):
+        return int(text)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def prepare(sweeps: Sequence[Sweep]) -> float:
-    """Simulates the smallest and the largest size of each sweep, so that a design that does not
-    lower fails at once; returns the estimated seconds of the rest.
+    """Simulates a small and a larger size of each sweep, so that a design that does not lower fails
+    at once; returns the estimated seconds of the rest.
     """
     total = 0.0
     for sweep in sweeps:
         ordered = sorted(sweep.sizes, key=math.prod)
-        ends = [ordered[0], ordered[-1]]
+        ends = [
+            ordered[0],
+            max((s for s in ordered if math.prod(s) <= _PROBE), key=math.prod, default=ordered[0]),
+        ]
         sweep.case.run(ends[0])  # lowers the design
         cost = []
         for size in ends:
@@ -205,7 +226,7 @@ def prepare(sweeps: Sequence[Sweep]) -> float:
 
 def run(sweeps: Sequence[Sweep], advance: Callable[[int], Any]) -> None:
     """Simulates what is missing. An interrupt leaves the results so far in the sweeps."""
-    todo = [(s, size) for s in sweeps for size in dict.fromkeys(s.sizes) if size not in s.results]
+    todo = [(s, size) for s in sweeps for size in s.sizes if size not in s.results]
     random.Random(0).shuffle(todo)  # so that the remaining time can be told from the progress
 
     def one(sweep: Sweep, size: Size) -> None:

@@ -123,9 +123,12 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
         ax.set_ylim(0, top * 1.08)
     ax.set_axisbelow(True)
     ax.grid(True, color="#dddddd", linewidth=0.5)
-    ax.annotate(
-        f"kernel peak {panel.peak_tops:.3g}", (right, panel.peak_tops), (-2, 3),
-        textcoords="offset points", ha="right", va="bottom", fontsize=7,
+    ceilings = [f"{value:.3g} ({layout})" for layout, value in panel.read_ceilings.items()]
+    ax.text(
+        0.98, 0.03,
+        f"kernel peak {panel.peak_tops:.3g} TOPS\n"
+        f"DRAM read ceiling {', '.join(ceilings)} TOPS",
+        transform=ax.transAxes, ha="right", va="bottom", fontsize=7, linespacing=1.4,
     )  # fmt: skip
 
 
