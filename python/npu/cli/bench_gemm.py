@@ -93,7 +93,7 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
     total = sum(len(sweep.sizes) for sweep in found)
     print(
         f"simulating {total} GEMMs in {len(found)} sweeps with the {found[0].case.model} model on "
-        f"{sweeps.threads()} threads; about {estimate:.0f} s",
+        f"{sweeps.threads()} threads; about {estimate:.0f} s if the CPUs are free",
         file=sys.stderr,
     )
     done = sum(len(sweep.results) for sweep in found)

@@ -202,21 +202,19 @@ def threads() -> int:
 
 def prepare(sweeps: Sequence[Sweep]) -> float:
     """Simulates a small and a larger size of each sweep, so that a design that does not lower fails
-    at once; returns the estimated seconds of the rest.
+    at once; returns the estimated seconds of the rest on free CPUs.
     """
     total = 0.0
     for sweep in sweeps:
         ordered = sorted(sweep.sizes, key=math.prod)
-        ends = [
-            ordered[0],
-            max((s for s in ordered if math.prod(s) <= _PROBE), key=math.prod, default=ordered[0]),
-        ]
+        below = [size for size in ordered if math.prod(size) <= _PROBE]
+        ends = [ordered[0], below[-1] if below else ordered[0]]
         sweep.case.run(ends[0])  # lowers the design
         cost = []
         for size in ends:
-            begin = time.perf_counter()
+            begin = time.thread_time()  # others may use the CPUs too
             sweep.results[size] = sweep.case.run(size)
-            cost.append(time.perf_counter() - begin)
+            cost.append(time.thread_time() - begin)
         spread = max(1, math.prod(ends[1]) - math.prod(ends[0]))
         slope = max(0.0, cost[1] - cost[0]) / spread
         rest = [size for size in ordered if size not in sweep.results]

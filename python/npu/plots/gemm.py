@@ -109,8 +109,9 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
     if panel.published:
         _stars(ax, panel.published)
     tile = " × ".join(map(str, panel.tile))
-    ax.set_title(f"{panel.title}\ntile {tile}, k_mt {panel.k_mt}")
-    top = max([panel.peak_tops, *(p.tops for p in panel.points)])
+    ax.set_title(f"{_arrow(panel.title)}\ntile {tile}, k_mt {panel.k_mt}")
+    ceilings = [c for c in panel.read_ceilings.values() if c < 1.25 * panel.peak_tops]
+    top = max([panel.peak_tops, *ceilings, *(p.tops for p in panel.points)])
     ax.set_xlim(left, right)
     if scale == "log":
         ax.set_xscale("log")
@@ -123,13 +124,17 @@ def _roofline_panel(ax: Any, panel: RooflinePanel, scale: str) -> None:
         ax.set_ylim(0, top * 1.08)
     ax.set_axisbelow(True)
     ax.grid(True, color="#dddddd", linewidth=0.5)
-    ceilings = [f"{value:.3g} ({layout})" for layout, value in panel.read_ceilings.items()]
+    reads = [f"{value:.2f} ({layout})" for layout, value in panel.read_ceilings.items()]
     ax.text(
         0.98, 0.03,
-        f"kernel peak {panel.peak_tops:.3g} TOPS\n"
-        f"DRAM read ceiling {', '.join(ceilings)} TOPS",
+        f"kernel peak {panel.peak_tops:.2f} TOPS\n"
+        f"DRAM read ceiling {', '.join(reads)} TOPS",
         transform=ax.transAxes, ha="right", va="bottom", fontsize=7, linespacing=1.4,
     )  # fmt: skip
+
+
+def _arrow(text: str) -> str:
+    return text.replace("->", "→")
 
 
 def _stars(ax: Any, points: Sequence[tuple[float, float]]) -> None:
@@ -203,7 +208,7 @@ def _curve_panel(ax: Any, panel: CurvePanel) -> None:
     if panel.chosen is not None:
         ax.axvline(panel.chosen, color="#888888", linewidth=0.9, linestyle=":",
                    label=f"default k_mt {panel.chosen}")  # fmt: skip
-    ax.set_title(panel.title)
+    ax.set_title(_arrow(panel.title))
     ax.set_ylim(0, panel.peak_tops * 1.1)
     ax.set_xlim(left=0)
     ax.set_axisbelow(True)
