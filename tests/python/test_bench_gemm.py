@@ -7,6 +7,7 @@ sizes and tiles of Taka et al., arXiv 2512.13282; npu.simulate_gemm for single s
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
@@ -213,6 +214,20 @@ def test_no_bar_but_estimate_without_a_terminal(capsys: pytest.CaptureFixture[st
     assert err.count("\n") == 1 and "about" in err and "threads" in err
 
 
+def test_bar_on_a_terminal() -> None:
+    """stderr as a pseudo-terminal: a bar that counts to the number of sizes."""
+    ours, theirs = os.openpty()
+    words = [sys.executable, "-m", "npu.cli", *SMALL, "--count", "30", "--max-size", "2000"]
+    subprocess.run(words, stdout=subprocess.DEVNULL, stderr=theirs, check=True, timeout=60)
+    os.close(theirs)
+    shown = ""
+    with contextlib.suppress(OSError):  # EIO: all is read
+        while data := os.read(ours, 1 << 16):
+            shown += data.decode()
+    os.close(ours)
+    assert "%|" in shown and "/72 [" in shown  # 3 x 3 x 4 sizes, two layouts
+
+
 def test_progress_reaches_the_number_of_sizes() -> None:
     """Two of each sweep are done by prepare(), one step for each of the others."""
     design = bench_gemm_sweep.design_of("npu1", ("int8", "int8"), "col", None, None)
@@ -314,6 +329,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--sizes", "16,16x70000x16"], "16x70000x16"),
         (["--sizes", "64", "--count", "5"], "leave out --count"),
         (["--max-size", "100"], "none fits"),
+        (["--count", "100001"], "100000 at most"),
         (["--count", "100000"], "100000 sizes up to 8192: there are"),
         (["--tile", "65x64x64"], "multiple of"),
         (["--tile", "256x256x256"], "L1"),

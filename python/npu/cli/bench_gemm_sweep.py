@@ -30,6 +30,7 @@ Size = tuple[int, int, int]
 DEFAULT_COUNT = 400
 DEFAULT_LIMIT = 8192
 LARGEST = 65536  # of M, K and N: minutes per simulation
+MOST = 100_000  # sizes per sweep
 _PROBE = (
     5120**3
 )  # about the largest problem whose time the estimate is made from: a fraction of 1 s
@@ -143,6 +144,8 @@ def problem_sizes(native: Size, count: int, limit: int) -> list[Size]:
     """
     if limit > LARGEST:
         raise ShapeError(f"[bench] --max-size {limit}: it may be {LARGEST} at most")
+    if count > MOST:
+        raise ArgumentError(f"[bench] --count {count}: it may be {MOST} at most")
     most = [limit // unit for unit in native]
     if min(most) < 1:
         raise ArgumentError(
