@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import fcntl
 import io
 import json
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -217,6 +220,7 @@ def test_no_bar_but_estimate_without_a_terminal(capsys: pytest.CaptureFixture[st
 def test_bar_on_a_terminal() -> None:
     """stderr as a pseudo-terminal: a bar that counts to the number of sizes."""
     ours, theirs = os.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     words = [sys.executable, "-m", "npu.cli", *SMALL, "--count", "30", "--max-size", "2000"]
     subprocess.run(words, stdout=subprocess.DEVNULL, stderr=theirs, check=True, timeout=60)
     os.close(theirs)
