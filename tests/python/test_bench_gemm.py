@@ -409,11 +409,12 @@ def test_a_failing_sweep_leaves_files_alone(capsys, tmp_path, monkeypatch) -> No
     assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.usefixtures("nothing_runs")
 def test_folder_as_a_file_is_refused(capsys, tmp_path) -> None:
     folder = tmp_path / "a.csv"
     folder.mkdir()
     code, _, err = run(capsys, *FAST, "--csv", str(folder))
-    assert code == 1 and "folder" in err
+    assert code == 1 and "is a folder" in err
 
 
 def test_interrupt_keeps_the_rows_so_far(tmp_path) -> None:
