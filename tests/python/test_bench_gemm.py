@@ -477,15 +477,18 @@ def test_host_prints_ratios_and_says_emulated(capsys, monkeypatch) -> None:
 def test_host_beside_torch(capsys) -> None:
     torch = pytest.importorskip("torch")
     before = torch.get_num_threads()
+    torch.set_num_threads(before + 1)
     code, out, _ = run(
         capsys, "bench", "gemm", "--host", "--sizes", "64", "--repeats", "2", "--json"
     )
+    after = torch.get_num_threads()
+    torch.set_num_threads(before)
+    assert after == before + 1
     document = json.loads(out)
     assert code == 0 and document["threads"]["torch"] == document["threads"]["npu"]
     (row,) = document["results"]
     first = row["torch_bfloat16_ms"]["values"][0] / row["npu_ms"]["values"][0]
     assert row["ratio_torch"]["values"][0] == pytest.approx(first)
-    assert torch.get_num_threads() == before
 
 
 def test_ragged(capsys, tmp_path) -> None:
