@@ -21,7 +21,11 @@ struct GemmTile {
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
-  bool operator==(const GemmTile&) const = default;
+  // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
+  bool packs_b_like(const GemmTile& other) const {
+    return k_mt == other.k_mt && n == other.n && b_columns == other.b_columns &&
+           columns == other.columns && a_bytes == other.a_bytes;
+  }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
   int64_t native_n() const { return n * columns; }
