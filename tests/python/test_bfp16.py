@@ -1,6 +1,6 @@
 """npu2's bfloat16 products through BFP16 (blocks of 8 along K share an exponent): the default, how
-it is chosen and overruled, its values against the format's definition and float64, and its error for
-normal data and for bad blocks, which docs/fidelity.md states.
+it is chosen and overruled, its values against the format's definition and float64, and its error
+for normal data and for bad blocks, which docs/fidelity.md states.
 
 ``python tests/python/test_bfp16.py`` prints that page's table.
 """
