@@ -70,8 +70,8 @@ inline constexpr int kMaxShift = 31;
 // Whether shim BDs can address a matrix with rows `row_bytes` apart.
 bool row_step_fits(int64_t row_bytes);
 
-// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones,
-// Error(kOutOfRange) for sizes beyond the BD fields and for shifts outside 0..kMaxShift.
+// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones, beyond the
+// BD fields or a stream's length, and Error(kArgument) for shifts outside 0..kMaxShift.
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem);
 
