@@ -10,6 +10,7 @@ problem size. The mapping is the one of Taka et al., arXiv 2512.13282, section 4
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
@@ -164,7 +165,12 @@ def options(
     a_parts: int = 1,
 ) -> Options:
     """The checked options of a GEMM; see `Choices` and `design`."""
-    if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
+    names = (generation, a_dtype, c_dtype)
+    if (
+        not all(isinstance(name, str) for name in names)
+        or (a_dtype, c_dtype) not in PAIRS
+        or (generation, a_dtype) not in MMUL
+    ):
         pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
         raise DesignError(
             f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
@@ -181,7 +187,12 @@ def options(
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
-    m, k, n = tile or DEFAULT_TILE[a_dtype]
+    if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
+        raise DesignError(f"[gemm] tile is {tile!r}; it must be (m, k, n)")
+    m, k, n = (
+        _whole(f"tile {label}", size)
+        for label, size in zip("mkn", tile or DEFAULT_TILE[a_dtype], strict=True)
+    )
     if kernel == "pipelined" and (
         generation != "npu2" or not (a_dtype == "int8" or bf16 == "bfp16")
     ):
@@ -206,7 +217,7 @@ def options(
             f'[gemm] tile k = {k}: kernel="pipelined" is unrolled for {PIPELINED_K[0]} to '
             f"{PIPELINED_K[1]}"
         )
-    depth = k if k_mt is None else k_mt
+    depth = k if k_mt is None else _whole("k_mt", k_mt)
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
     out = Options(
@@ -215,6 +226,16 @@ def options(
     )  # fmt: skip
     _check_shim(out)
     return out
+
+
+def _whole(label: str, value: object) -> int:
+    """A size as Python's int, which does not wrap around."""
+    try:
+        if not isinstance(value, bool) and getattr(value, "ndim", 0) == 0:
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise DesignError(f"[gemm] {label} is {value!r}; it must be a whole number")
 
 
 def _check_shim(o: Options) -> None:

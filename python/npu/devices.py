@@ -22,7 +22,8 @@ DEFAULT_DEVICE = "emu:npu2"
 DEFAULT_ARITHMETIC = "fast"
 EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
-DEFAULT_BF16 = "native"
+# How each generation multiplies bfloat16 by default: the fastest way it has.
+DEFAULT_BF16 = {"npu1": "native", "npu2": "bfp16"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +39,7 @@ class DeviceDescription:
 class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
-    def __init__(self, name: str, arithmetic: str, bf16: str = DEFAULT_BF16) -> None:
+    def __init__(self, name: str, arithmetic: str, bf16: str | None = None) -> None:
         self.handle = _npu.device.open(name, arithmetic)
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
@@ -46,31 +47,40 @@ class Device:
         self.columns: int = info["columns"]
         self.emulated: bool = info["emulated"]
         self.arithmetic: str = info["arithmetic"]
-        if bf16 not in ("native", "bfp16") or (bf16 == "bfp16" and self.generation != "npu2"):
-            raise DeviceError(
-                f'[device] {name} with bf16="{bf16}": use "native", or on npu2 "bfp16"'
-            )
-        self.bf16 = bf16
-        self._gemms: dict[tuple[str, str, str], Any] = {}
+        self.bf16_chosen = self.checked_bf16(bf16, "device") if bf16 else None  # by the user
+        self.bf16: str = self.bf16_chosen or DEFAULT_BF16[self.generation]
+        self._gemms: dict[tuple[str, str, str, str], Any] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         kind = "emulated" if self.emulated else "hardware"
-        return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic})>"
+        return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic}, bf16 {self.bf16})>"
 
-    def gemm(self, input_dtype: str, output_dtype: str, b_layout: str = "row") -> Any:
-        """The GEMM of a pair of element types and a layout of B ("row", "col").
+    def checked_bf16(self, bf16: Any, function: str) -> str:
+        """``bf16`` if this device can multiply that way."""
+        ways = ("native", "bfp16") if self.generation == "npu2" else ("native",)
+        if not isinstance(bf16, str) or bf16 not in ways:
+            raise DeviceError(
+                f'[{function}] {self.name} with bf16={bf16!r}: use "native", or on npu2 "bfp16"'
+            )
+        return bf16
+
+    def gemm(
+        self, input_dtype: str, output_dtype: str, b_layout: str = "row", bf16: str | None = None
+    ) -> Any:
+        """The GEMM of a pair of element types, a layout of B ("row", "col") and, for bfloat16, a
+        way to multiply (default: the device's).
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
-        key = (input_dtype, output_dtype, b_layout)
+        way = (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
+        key = (input_dtype, output_dtype, b_layout, way)
         with self._lock:
             if key not in self._gemms:
                 from npu.designs import gemm
 
-                bf16 = self.bf16 if input_dtype == "bfloat16" else DEFAULT_BF16
                 config = gemm.configuration(
-                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=bf16
+                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way
                 )
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
@@ -87,7 +97,7 @@ class Device:
         return totals
 
 
-_open_devices: dict[tuple[str, str, str], Device] = {}
+_open_devices: dict[tuple[str, str, str | None], Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
@@ -99,11 +109,11 @@ def open_device(name: str, arithmetic: str | None = None, bf16: str | None = Non
 
     ``arithmetic`` is "fast" (fp32 accumulation, the default) or "silicon" (the hardware's known
     bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
-    "native" (the default) or "bfp16", which rounds both operands to blocks of 8 values along K
-    with one exponent and is faster on hardware; default ``NPU_BF16``. Raises DeviceError.
+    "bfp16" (the default, the faster on hardware), which rounds both operands to blocks of 8 values
+    along K with one exponent, or "native"; default ``NPU_BF16``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
-    product = bf16 or os.environ.get("NPU_BF16") or DEFAULT_BF16
+    product = bf16 or os.environ.get("NPU_BF16") or None
     if not isinstance(name, str):
         raise DeviceError(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
@@ -114,7 +124,7 @@ def open_device(name: str, arithmetic: str | None = None, bf16: str | None = Non
             f"[device] expected an arithmetic mode, found {type(mode).__name__}; use one of "
             f"{', '.join(ARITHMETIC_MODES)}"
         )
-    if not isinstance(product, str):
+    if product is not None and not isinstance(product, str):
         raise DeviceError(
             f'[device] expected bf16 to be "native" or "bfp16", found {type(product).__name__}'
         )
