@@ -43,6 +43,7 @@ DEFAULT_TILE: dict[str, Tile3] = {
     "int8": (64, 128, 64),
     "int16": (64, 64, 64),
 }
+PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
 # r, s, t of aie::mmul: A tiles r x s, B tiles s x t.
 MMUL: dict[tuple[str, str], Tile3] = {
     ("npu1", "bfloat16"): (4, 8, 4),
@@ -67,7 +68,7 @@ class Choices(TypedDict, total=False):
     """Keyword arguments of `design`, `configuration` and `mlir`."""
 
     tile: Tile3 | None
-    """(m, k, n) per core; default DEFAULT_TILE."""
+    """(m, k, n) per core; default `default_tile`."""
     k_mt: int | None
     """Columns of A that a memtile holds at a time, a multiple of k; default k."""
     b_layout: str
@@ -191,11 +192,9 @@ def options(
         raise DesignError(f"[gemm] tile is {tile!r}; it must be (m, k, n)")
     m, k, n = (
         _whole(f"tile {label}", size)
-        for label, size in zip("mkn", tile or DEFAULT_TILE[a_dtype], strict=True)
+        for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
     )
-    if kernel == "pipelined" and (
-        generation != "npu2" or not (a_dtype == "int8" or bf16 == "bfp16")
-    ):
+    if not kernel_exists(generation, a_dtype, kernel, bf16):
         raise DesignError(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
             'and for bfloat16 with bf16="bfp16"'
@@ -226,6 +225,20 @@ def options(
     )  # fmt: skip
     _check_shim(out)
     return out
+
+
+def default_tile(a_dtype: str, kernel: str = "published") -> Tile3:
+    """The tile of a design that names none."""
+    return PIPELINED_TILE if kernel == "pipelined" else DEFAULT_TILE[a_dtype]
+
+
+def kernel_exists(generation: str, a_dtype: str, kernel: str, bf16: str = "native") -> bool:
+    """Whether a kind of kernel is there for operands of a type."""
+    return kernel == "published" or (
+        kernel == "pipelined"
+        and generation == "npu2"
+        and (a_dtype == "int8" or (a_dtype == "bfloat16" and bf16 == "bfp16"))
+    )
 
 
 def _whole(label: str, value: object) -> int:
