@@ -8,7 +8,6 @@ The oracle (`Case.allowed`) decides for itself which combinations must work.
 from __future__ import annotations
 
 import dataclasses
-import math
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -42,8 +41,8 @@ class Named(np.ndarray):
 def values(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "i" and dtype.itemsize <= 2:
         info = np.iinfo(dtype)
-        return rng.integers(info.min, info.max + 1, shape).astype(dtype)
-    return (rng.standard_normal(shape) * 4).astype(dtype)
+        return np.asarray(rng.integers(info.min, info.max + 1, shape), dtype)
+    return np.asarray(rng.standard_normal(shape) * 4).astype(dtype)
 
 
 def laid_out(array: np.ndarray, how: str) -> np.ndarray:
@@ -63,13 +62,14 @@ def laid_out(array: np.ndarray, how: str) -> np.ndarray:
     return array
 
 
-CONTAINERS = ["array"] * 6 + ["named", "read-only", "swapped", "unaligned", "masked", "list"]
+GOOD_CONTAINERS = ["array", "array", "named", "read-only", "swapped", "unaligned"]
 
 
 def contained(array: np.ndarray, how: str) -> Any:
     if how == "named":
         return array.view(Named)
     if how == "read-only":
+        array = array.copy()
         array.flags.writeable = False
     if how == "swapped" and array.dtype != BF16 and array.dtype.kind in "if":
         return array.astype(array.dtype.newbyteorder(">"))
@@ -134,8 +134,8 @@ class Case:
         if isinstance(alpha, str) or (o["bf16"] and self.integer):
             return False
         if bias is not None:
-            kinds = (np.int8, np.int16, np.int32) if self.integer else FLOATS
-            if bias.dtype not in [np.dtype(kind) for kind in kinds]:
+            integers = np.can_cast(bias.dtype, np.int32) and bias.dtype != np.bool_
+            if not (integers if self.integer else bias.dtype in FLOATS):
                 return False
             try:
                 return np.broadcast_shapes(bias.shape, self.shape) == self.shape
@@ -183,13 +183,12 @@ def requantised(exact: np.ndarray, shift: int, dtype: np.dtype) -> np.ndarray:
 
 
 FAULTS = ["dtype", "shape", "read-only", "fortran", "over a", "over bias", "swapped", "masked"]
-OUTPUTS = ["good"] * 4 + FAULTS
 
 
 def output(kind: str, case: Case) -> Any:
-    """An ``out`` with one fault, or none; None where the case has no shape."""
+    """An ``out`` with that fault, or "good"; None where the case has no such thing."""
     shape, dtype = case.shape, case.dtype
-    if shape is None or math.prod(shape) == 0 or dtype not in (*FLOATS, *INTS, np.dtype(np.int32)):
+    if shape is None or dtype not in (*FLOATS, *INTS, np.dtype(np.int32)):
         return None
     out: Any = np.full(shape, 77, dtype)
     if kind == "dtype":
@@ -205,60 +204,73 @@ def output(kind: str, case: Case) -> Any:
         return None if dtype.itemsize == 1 or dtype == BF16 else out.astype(dtype.newbyteorder(">"))
     if kind == "masked":
         return np.ma.masked_array(out)
-    if kind in ("over a", "over bias"):
-        source = case.operands[0] if kind == "over a" else case.options["bias"]
-        base = source if isinstance(source, np.ndarray) else None
-        if base is None or not base.flags.c_contiguous or base.nbytes < out.nbytes:
-            return None
-        return np.ndarray(shape, dtype, buffer=base.data) if base.flags.writeable else None
+    if kind == "over a" and case.a.size > 0 and case.containers[0] == "array":
+        memory = np.zeros(out.nbytes + case.a.nbytes, np.uint8)  # one byte of a is out's last
+        a = np.ndarray(case.a.shape, case.a.dtype, memory.data, offset=out.nbytes - 1)
+        a[...] = case.a
+        case.operands = (a, case.operands[1])
+        return np.ndarray(shape, dtype, memory.data)
+    if kind == "over bias" and case.options["bias"] is not None and case.options["bias"].size:
+        bias = case.options["bias"]
+        memory = np.zeros(out.nbytes + bias.nbytes, np.uint8)
+        near = np.ndarray(bias.shape, bias.dtype, memory.data, offset=out.nbytes - 1)
+        near[...] = bias
+        case.options["bias"] = near
+        return np.ndarray(shape, dtype, memory.data)
+    if kind.startswith("over"):
+        return None
     return out
+
+
+FAULTY = ["dtype", "shape", "container", "out_dtype", "shift", "alpha", "bias", "out", "bf16"]
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
+    """Good calls, calls with one kind of fault, and calls where everything may be wrong."""
     rng = np.random.default_rng(draw(st.integers(0, 1 << 32)))
-    odd = draw(st.integers(0, 3)) == 0  # most calls have at most one kind of fault
-    dtypes = st.sampled_from(ANY if odd else [*FLOATS, *INTS])
-    first = draw(dtypes)
-    second = draw(dtypes) if odd or first in FLOATS else first
-    if first in FLOATS and not odd:
-        second = draw(st.sampled_from(FLOATS))
-    m, k, n = (draw(st.integers(0 if odd else 1, 20)) for _ in range(3))
+    fault = draw(st.sampled_from(["none", "none", "none", "all", *FAULTY]))
+
+    def pick(kind: str, good: list[Any], faulty: list[Any]) -> Any:
+        return draw(st.sampled_from(good + faulty if fault in ("all", kind) else good))
+
+    first = pick("dtype", [*FLOATS, *INTS], STRANGE)
+    second = pick("dtype", FLOATS if first in FLOATS else [first], ANY)
+    m, k, n = (draw(st.integers(0, 20)) for _ in range(3))
     batches = draw(st.sampled_from([((), ()), ((2,), ()), ((1,), (3,)), ((2,), (2, 1))]))
-    wrong = draw(st.sampled_from(["", "", "", "k", "ndim", "batch"])) if odd else ""
+    wrong = pick("shape", [""], ["k", "vector", "number", "batch"])
     a_shape, b_shape = (*batches[0], m, k), (*batches[1], k + (wrong == "k"), n)
-    if wrong == "ndim":
-        a_shape = a_shape[-1:] if draw(st.booleans()) else ()
+    if wrong in ("vector", "number"):
+        a_shape = (k,) if wrong == "vector" else ()
     if wrong == "batch":
         a_shape, b_shape = (2, m, k), (3, k, n)
     layouts = st.sampled_from(["plain", "transposed", "reversed", "stepped", "repeated"])
     a = laid_out(values(rng, a_shape, first), draw(layouts))
     b = laid_out(values(rng, b_shape, second), draw(layouts))
-    containers = (draw(st.sampled_from(CONTAINERS)), draw(st.sampled_from(CONTAINERS)))
-    if a.flags.writeable is False:
-        containers = ("array", containers[1])
+    containers = (pick("container", GOOD_CONTAINERS, ["masked", "list"]),
+                  pick("container", GOOD_CONTAINERS, ["masked", "list"]))  # fmt: skip
     operands = (contained(a, containers[0]), contained(b, containers[1]))
     integer = first in INTS
-    results = RESULTS.get(first, FLOATS)
     options: dict[str, Any] = {
-        "out_dtype": draw(st.sampled_from([None, *(ANY if odd else results)])),
-        "shift": draw(st.sampled_from([0, 0, 0, 3, 31, 32, -1]) if odd else st.just(0)),
-        "alpha": draw(st.sampled_from([1, 1, 1, -3, 0, "2", 1 << 31] if odd else [1, 1, -3, 0])),
+        "out_dtype": pick("out_dtype", [None, *RESULTS.get(first, FLOATS)], ANY),
+        "shift": 0,
+        "alpha": pick("alpha", [1, 1, -3, 0], ["2", 1 << 31, 0.5]),
         "bias": None,
-        "bf16": draw(st.sampled_from([None, "native", "bfp16"])) if odd or not integer else None,
+        "bf16": pick("bf16", [None] if integer else [None, "native", "bfp16"], ["native"]),
     }
     case = Case(a, b, operands, containers, options, None)
     if integer and case.dtype in (np.dtype(np.int8), np.dtype(np.int16)):
-        options["shift"] = draw(st.integers(0, 31))
-    if draw(st.booleans()):
+        options["shift"] = draw(st.sampled_from([0, 1, 2, 3, 7, 12, 31]))
+    options["shift"] = pick("shift", [options["shift"]], [1, 31, 32, -1])
+    if draw(st.booleans()) or fault == "bias":
         kinds = [np.dtype(np.int32), np.dtype(np.int8)] if integer else FLOATS
-        shapes = [(n,), (m, 1), (), (n + 1,), (9, 9, 9, m, n)][: 5 if odd else 3]
-        bias_dtype = draw(st.sampled_from([*kinds, *STRANGE[:4]] if odd else kinds))
-        options["bias"] = values(rng, draw(st.sampled_from(shapes)), bias_dtype)
-    kind = draw(st.sampled_from([None, None, *OUTPUTS]))
+        shape = pick("bias", [(n,), (m, 1), ()], [(n + 1,), (9, 9, 9, m, n)])
+        bias_dtype = pick("bias", kinds, [*STRANGE, np.dtype(np.int32)])
+        options["bias"] = values(rng, shape, bias_dtype)
+    kind = pick("out", [None, "good"], FAULTS)
     if kind and (out := output(kind, case)) is not None:
         options["out"], case.out_kind = out, kind
-        if options["out_dtype"] is not None and kind in ("dtype", "swapped"):
+        if kind in ("dtype", "swapped"):
             options["out_dtype"] = None
     return case
 
