@@ -204,6 +204,8 @@ def output(kind: str, case: Case) -> Any:
         return None if dtype.itemsize == 1 or dtype == BF16 else out.astype(dtype.newbyteorder(">"))
     if kind == "masked":
         return np.ma.masked_array(out)
+    if kind.startswith("over") and not out.size:
+        return None
     if kind == "over a" and case.a.size > 0 and case.containers[0] == "array":
         memory = np.zeros(out.nbytes + case.a.nbytes, np.uint8)  # one byte of a is out's last
         a = np.ndarray(case.a.shape, case.a.dtype, memory.data, offset=out.nbytes - 1)
