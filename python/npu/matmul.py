@@ -104,25 +104,33 @@ def _result_dtype(
     if out is not None:
         if not isinstance(out, np.ndarray):
             raise ArgumentError(f"[matmul] out is {type(out).__name__}; pass a NumPy array")
-        if out_dtype is not None and np.dtype(out_dtype) != out.dtype:
+        if isinstance(out, np.ma.MaskedArray):
+            raise ArgumentError(
+                "[matmul] out is a masked array, whose mask would hide results; pass its .data"
+            )
+        if out_dtype is not None and _parsed_dtype(out_dtype) != out.dtype:
             raise DtypeError(
-                f"[matmul] out_dtype is {np.dtype(out_dtype)} and out has dtype {out.dtype}; leave "
-                "one of them out"
+                f"[matmul] out_dtype is {_parsed_dtype(out_dtype)} and out has dtype {out.dtype}; "
+                "leave one of them out"
             )
         out_dtype = out.dtype
     if out_dtype is None:
         return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
-    try:
-        wanted = np.dtype(out_dtype)
-        wanted = wanted if out is not None else wanted.newbyteorder("=")
-    except TypeError as error:
-        raise DtypeError(f"[matmul] out_dtype {out_dtype!r} is no dtype: {error}") from error
+    wanted = _parsed_dtype(out_dtype)
+    wanted = wanted if out is not None else wanted.newbyteorder("=")
     if wanted not in _RESULTS[a]:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
             f"{' or '.join(str(dtype) for dtype in _RESULTS[a])}"
         )
     return wanted
+
+
+def _parsed_dtype(value: DTypeLike) -> np.dtype:
+    try:
+        return np.dtype(value)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"[matmul] out_dtype {value!r} is no dtype: {error}") from error
 
 
 def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
@@ -233,12 +241,13 @@ def matmul(
     if out is not None:
         _check_out(out, shape, [left, right, epilogue.bias])
     _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
-    result = np.empty(shape, dtype) if out is None else out
+    returned = np.empty(shape, dtype) if out is None else out
+    result = np.asarray(returned)  # not a subclass with operations of its own
     if 0 in shape:
-        return result
+        return returned
     if k == 0:
         result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
-        return result
+        return returned
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
     multiply = functools.partial(_multiply, shift=epilogue.device_shift, device=chosen, bf16=way)
     if isinstance(right, PackedMatrix):
@@ -253,7 +262,7 @@ def matmul(
             multiply(left[index], right[index], product[index])
     if not epilogue.trivial:
         result[...] = epilogue.apply(product)
-    return result
+    return returned
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:

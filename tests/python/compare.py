@@ -100,7 +100,8 @@ def bfp16_unit(x: np.ndarray, axis: int) -> np.ndarray:
     x = np.moveaxis(np.abs(x), axis, -1)
     length = x.shape[-1]
     padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -length % BFP16_BLOCK)])
-    top = padded.reshape(*x.shape[:-1], -1, BFP16_BLOCK).max(-1)
+    blocks = (padded.shape[-1] // BFP16_BLOCK, BFP16_BLOCK)
+    top = padded.reshape(*x.shape[:-1], *blocks).max(-1)
     exponent = np.where(top > 0, np.frexp(top)[1] - 1, -127)
     unit = np.ldexp(1.0, np.maximum(exponent, -127) - 6).repeat(BFP16_BLOCK, -1)[..., :length]
     return np.moveaxis(unit, -1, axis)
