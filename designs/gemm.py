@@ -54,6 +54,8 @@ TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type param
 B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
 BF16 = ("native", "bfp16")  # as the `bf16` parameter numbers them
+KERNELS = ("published", "pipelined")  # as the `kernel` parameter numbers them
+MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
 
@@ -78,6 +80,14 @@ class Choices(TypedDict, total=False):
     bf16: str
     """How npu2 multiplies bfloat16: "native" (default), or "bfp16", which rounds both operands to
     blocks of 8 along K with one exponent and is faster."""
+    kernel: str
+    """"published" (default): C blocks are loaded, accumulated and stored one after the other.
+    "pipelined" (npu2; int8, or bfloat16 with bf16="bfp16"): loads and stores of C run beside the
+    multiplications of other blocks; bfloat16 is converted to BFP16 in the core's memory once per
+    tile. Same results."""
+    a_parts: int
+    """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
+    buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,8 @@ class Options:
     c_l2_buffers: int
     accumulate: str
     bf16: str
+    kernel: str
+    a_parts: int
 
     @property
     def narrows(self) -> bool:
@@ -115,7 +127,14 @@ class Options:
         base = PAIRS[self.a_dtype, self.c_dtype]
         base += "_bfp16" if self.bf16 == "bfp16" else ""
         base += "_bcol" if self.b_layout == "col" else ""
+        base += "_pipelined" if self.kernel == "pipelined" else ""
+        base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
         return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
+
+    @property
+    def converts(self) -> bool:
+        """Whether the core keeps BFP16 copies of its inputs."""
+        return self.kernel == "pipelined" and self.bf16 == "bfp16"
 
     @property
     def has_shift(self) -> bool:
@@ -134,6 +153,8 @@ def options(
     c_l2_buffers: int = 1,
     accumulate: str = "wide",
     bf16: str = "native",
+    kernel: str = "published",
+    a_parts: int = 1,
 ) -> Options:
     """The checked options of a GEMM; see `Choices` and `design`."""
     if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
@@ -148,23 +169,32 @@ def options(
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
+        ("kernel", kernel, KERNELS),
+        ("a_parts", a_parts, range(1, MAX_A_PARTS + 1)),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
     m, k, n = tile or DEFAULT_TILE[a_dtype]
+    if kernel == "pipelined" and (
+        generation != "npu2" or not (a_dtype == "int8" or bf16 == "bfp16")
+    ):
+        raise DesignError(
+            f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
+            'and for bfloat16 with bf16="bfp16"'
+        )
     r, s, t = MMUL[generation, a_dtype]
-    for label, size, unit in (("m", m, 2 * r), ("k", k, s), ("n", n, 2 * t)):
+    for label, size, unit in (("m", m, 2 * r * a_parts), ("k", k, s), ("n", n, 2 * t)):
         if size < 1 or size % unit:
             raise DesignError(
                 f"[gemm] tile {label} = {size}: on {generation} with {a_dtype} it must be a "
-                f"multiple of {unit}"
+                f"multiple of {unit}" + (f" for a_parts={a_parts}" if label == "m" else "")
             )
     depth = k if k_mt is None else k_mt
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
     out = Options(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
-        accumulate, bf16,
+        accumulate, bf16, kernel, a_parts,
     )  # fmt: skip
     _check_shim(out)
     return out
@@ -220,7 +250,7 @@ def _build(o: Options) -> Design:
         "b_layout": B_LAYOUTS.index(o.b_layout), "c_buffers": o.c_buffers,
         "c_l2_buffers": o.c_l2_buffers,
         "accumulate": ACCUMULATE.index(o.accumulate) if o.narrows else 0,
-        "bf16": BF16.index(o.bf16),
+        "bf16": BF16.index(o.bf16), "kernel": KERNELS.index(o.kernel), "a_parts": o.a_parts,
     }  # fmt: skip
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
     feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row

@@ -68,6 +68,8 @@ class GemmDesign:
     b_layout: str
     c_buffers: int
     bf16: str = "bfp16"  # how npu2 multiplies bfloat16: "bfp16" or "native"
+    kernel: str = "published"  # or "pipelined", see npu.designs.gemm.Choices
+    a_parts: int = 1
 
     @property
     def columns(self) -> int:
@@ -83,7 +85,19 @@ class GemmDesign:
             "c_buffers": self.c_buffers,
             "accumulate": "narrow",
             "bf16": self.bf16,
+            "kernel": self.kernel,
+            "a_parts": self.a_parts,
         }
+
+    @property
+    def l1_bytes(self) -> int:
+        """Data memory that a core's tiles take: inputs twice, or once beside their BFP16 copies."""
+        (m, k, n), a, c = self.tile, _BYTES[self.dtype_in], _BYTES[self.dtype_out]
+        inputs = m // self.a_parts * k + k * n
+        copies = self.kernel == "pipelined" and self.dtype_in == "bfloat16"
+        return (inputs * a + inputs * 9 // 8 if copies else 2 * inputs * a) + (
+            self.c_buffers * m * n * c
+        )
 
     @property
     def native(self) -> Tile:
@@ -128,6 +142,8 @@ def check_design(
     b_layout: str,
     c_buffers: int,
     bf16: str = "bfp16",
+    kernel: str = "published",
+    a_parts: int = 1,
 ) -> GemmDesign:
     """The design point, or the error that names the limit it violates."""
     if generation not in ("npu1", "npu2"):
@@ -145,7 +161,9 @@ def check_design(
         raise ArgumentError(f'[simulate_gemm] bf16 is {bf16!r}; use "bfp16" or "native"')
     if a != "bfloat16" or generation == "npu1":
         bf16 = "native"
-    design = GemmDesign(generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16)
+    design = GemmDesign(
+        generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16, kernel, a_parts
+    )
     gemm.options(generation, a, c, **design.options)
     _check_memory(design)
     return design
@@ -153,7 +171,7 @@ def check_design(
 
 def _check_memory(design: GemmDesign) -> None:
     (m, k, n), a, c = design.tile, _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    l1 = 2 * m * k * a + 2 * k * n * a + design.c_buffers * m * n * c
+    l1 = design.l1_bytes
     if l1 > _L1_BYTES:
         raise DesignError(
             f"[simulate_gemm] tile {m} x {k} x {n} with {design.c_buffers} C buffer(s) needs {l1} "
@@ -196,6 +214,8 @@ def simulate_gemm(
     c_buffers: int = 1,
     overlap_bds: bool = True,
     bf16: str = "bfp16",
+    kernel: str = "published",
+    a_parts: int = 1,
     model: str = "emulator",
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
@@ -205,15 +225,19 @@ def simulate_gemm(
     tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
     of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
     overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
-    multiplies bfloat16, "bfp16" or "native". C stays in its output type in L1, as in the published
-    designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
-    generation). constants: other values for constants of ``npu validate-model --constants``.
+    multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and a_parts: see
+    ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its output type in
+    L1, as in the published designs. stream_bytes: bytes per cycle of a stream port, 4 or 8
+    (default: the constant of that generation). constants: other values for constants of
+    ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
     if model not in MODELS:
         raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
-    design = check_design(device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16)
+    design = check_design(
+        device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
+    )
     size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
     values = _overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
@@ -230,7 +254,8 @@ def _estimate(
     m, k, n = design.tile
     e: dict[str, Any] = _npu.model.estimate(
         design.generation, design.dtype_in, design.dtype_out, [m, k, n], list(size), design.k_mt,
-        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native", constants,
+        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native",
+        design.kernel == "pipelined", design.a_parts, constants,
     )  # fmt: skip
     resources = {"compute": "compute", "stream": "stream", "DRAM": "read", "command": "command"}
     array = e["seconds"] - e["dispatch"]
@@ -285,7 +310,10 @@ def _emulate(
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),
         bound=max(shares, key=lambda name: shares[name]),
-        macs_per_cycle=math.prod(design.tile) * timing["matmul_calls"] / timing["matmul_cycles"],
+        macs_per_cycle=math.prod(design.tile)
+        / design.a_parts
+        * timing["matmul_calls"]
+        / timing["matmul_cycles"],
         bytes={
             "L3_read": moved["shim_read"],
             "L3_write": moved["shim_write"],

@@ -59,11 +59,12 @@ double bytes_of(const std::string& type) {
 nb::dict estimate(const std::string& generation, const std::string& a_type,
                   const std::string& c_type, const std::vector<int64_t>& tile,
                   const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
-                  int c_buffers, bool overlap, bool native, const Overrides& overrides) {
+                  int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
+                  const Overrides& overrides) {
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
-  for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt}) {
+  for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
     if (value < 1 || value > int64_t{1} << 30) {
       fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
     }
@@ -81,6 +82,8 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.b_column_major = b_column_major;
   p.c_buffers = c_buffers;
   p.overlap_bds = overlap;
+  p.pipelined = pipelined;
+  p.a_parts = a_parts;
   p.rows = arch::kCoreRows;
   p.columns = device.columns;
   p.M = size[0];
@@ -91,6 +94,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   d["seconds"] = e.seconds;
   d["dispatch"] = e.dispatch;
   d["cycles_per_call"] = e.cycles_per_call;
+  d["convert_cycles"] = e.convert_cycles;
   d["rounds"] = e.rounds;
   d["compute"] = e.compute;
   d["stream"] = e.stream;
@@ -189,7 +193,8 @@ void init_model(nb::module_& m) {
   sub.def("constants", &constants);
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
-          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("overrides"));
+          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
+          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{});
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"));
 }
