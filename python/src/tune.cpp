@@ -44,8 +44,9 @@ model::GemmPoint fixed_part(const arch::DeviceModel& device, const std::string& 
 // Each row of `out` gets seconds (dispatch included), cycles of a kernel call, and the bound's
 // number in kBounds order.
 void estimate(const std::string& generation, const std::string& a_type, const std::string& c_type,
-              bool b_column_major, bool native, const std::map<std::string, double>& overrides,
-              const Points& points, const Results& out) {
+              bool b_column_major, bool native, bool pipelined, int64_t a_parts,
+              const std::map<std::string, double>& overrides, const Points& points,
+              const Results& out) {
   if (points.shape(0) != out.shape(0)) {
     fail(ErrorKind::kShape, "[tune.estimate] %zu points and %zu rows for results", points.shape(0),
          out.shape(0));
@@ -54,7 +55,12 @@ void estimate(const std::string& generation, const std::string& a_type, const st
   arch::TimingTable table;
   for (const auto& [name, value] : overrides) table.set(name, value);
   const arch::Timing timing(device.generation, table);
+  if (a_parts < 1 || a_parts > 64) {
+    fail(ErrorKind::kArgument, "[tune.estimate] a_parts is %lld", static_cast<long long>(a_parts));
+  }
   model::GemmPoint p = fixed_part(device, a_type, c_type, b_column_major, native);
+  p.pipelined = pipelined;
+  p.a_parts = a_parts;
   for (size_t i = 0; i < points.shape(0); ++i) {
     const int64_t* in = points.data() + i * kInputs;
     for (size_t j = 0; j < kInputs; ++j) {
@@ -94,8 +100,8 @@ void init_tune(nb::module_& m) {
   nb::module_ sub = m.def_submodule("tune", "The closed-form GEMM model, many points at a time.");
   sub.def("bounds", &bounds);
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
-          nb::arg("b_column_major"), nb::arg("native"), nb::arg("overrides"), nb::arg("points"),
-          nb::arg("out"));
+          nb::arg("b_column_major"), nb::arg("native"), nb::arg("pipelined"), nb::arg("a_parts"),
+          nb::arg("overrides"), nb::arg("points"), nb::arg("out"));
 }
 
 }  // namespace npu::python

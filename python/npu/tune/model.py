@@ -1,4 +1,4 @@
-"""Both timing models on design points of a space: the closed form on arrays, the emulator on one."""
+"""Both timing models on designs of a space: the closed form on arrays, the emulator on one."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """The closed form's answers for arrays of designs; of several sizes `bound` is the largest's."""
+    """The closed form's answers for arrays of designs; `bound` is the largest size's."""
 
     tops: np.ndarray
     macs_per_cycle: np.ndarray
@@ -42,7 +42,7 @@ class Model:
     """The models with a workload and, optionally, other constants than docs/timing.md's."""
 
     space: Space
-    workload: Workload = Workload()
+    workload: Workload = dataclasses.field(default_factory=Workload)
     stream_bytes: int | None = None
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
@@ -79,7 +79,8 @@ class Model:
             out = np.empty((len(tiles), 3))
             _npu.tune.estimate(
                 space.generation, space.dtype_in, space.dtype_out, space.b_layout == "col",
-                space.bf16 == "native", self.values, points, out,
+                space.bf16 == "native", family.kernel == "pipelined", family.a_parts, self.values,
+                points, out,
             )  # fmt: skip
             work = 2.0 * points[:, 5] * points[:, 6] * points[:, 7]
             tops.append(work / out[:, 0] / 1e12)

@@ -13,13 +13,14 @@ import numpy as np
 
 from npu import published
 from npu.errors import ArgumentError, DesignError
-from npu.tune.model import BOUNDS, Estimate, Model, Point
+from npu.tune.model import Estimate, Model, Point
 from npu.tune.space import C_BUFFERS, FAMILIES, Family, Tiles
 
 OBJECTIVES = ("core", "array")
 EMULATED = 32  # designs that the emulator ranks again, at least
 SATURATED = 0.99  # of the TOPS of the best k_mt: a smaller one that reaches it needs less padding
 _CURVE_POINTS = 12
+_ATTEMPTS = 4  # of the closed form's best, this many times as many as wanted may fail to lower
 Progress = Callable[[Iterable[Point], str], Iterable[Point]]
 
 
@@ -45,6 +46,10 @@ class Entry:
     published: str = ""  # where the paper has this tile
 
     @property
+    def point(self) -> Point:
+        return Point(self.family, self.tile, self.k_mt, self.c_buffers)
+
+    @property
     def tops(self) -> float:
         """By the emulator if it ran, else by the closed form."""
         return self.closed_form_tops if self.emulator_tops is None else self.emulator_tops
@@ -52,7 +57,9 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What a search found, best first. ``published`` ranks the paper's designs among all tiles."""
+    """What a search found, best first. ``published`` ranks the paper's designs among all tiles, by
+    the closed form; ``not_lowered`` has the errors of designs that only the emulator refused.
+    """
 
     model: Model
     objective: str
@@ -60,6 +67,7 @@ class Result:
     tiles: int  # (m, k, n, C buffers) among them
     entries: list[Entry]
     published: list[Entry]
+    variants: list[Entry] = dataclasses.field(default_factory=list)  # the best of each family
     walk: list[Entry] = dataclasses.field(default_factory=list)
     k_mt_curve: list[tuple[int, float]] = dataclasses.field(default_factory=list)
     k_mt_saturated: int | None = None
@@ -85,7 +93,7 @@ class _Scored:
         return Point(self.family.name, tile, int(self.k_mt[index]), int(t.c_buffers))
 
 
-def _same_order(points: Iterable[Point], _: str) -> Iterable[Point]:
+def _quietly(points: Iterable[Point], _: str) -> Iterable[Point]:
     return points
 
 
@@ -95,7 +103,7 @@ def gemm(
     top: int = 20,
     emulated: int = EMULATED,
     c_buffers: tuple[int, ...] = C_BUFFERS,
-    progress: Progress = _same_order,
+    progress: Progress = _quietly,
 ) -> Result:
     """The best tiles of ``model.space`` for ``model.workload``, every legal one considered.
 
@@ -121,33 +129,40 @@ def _array(
     model: Model, top: int, emulated: int, c_buffers: tuple[int, ...], progress: Progress
 ) -> Result:
     scored, designs = [], 0
-    for name in model.space.families:
-        found, count = _best_depths(model, FAMILIES[name], c_buffers)
+    for family in model.space.families:
+        found, count = _best_depths(model, family, c_buffers)
         scored.append(found)
         designs += count
     tops = np.concatenate([s.estimate.tops for s in scored])
     owner = [(s, i) for s in scored for i in range(len(s.tiles))]
     order = np.argsort(-tops, kind="stable")
-    points = [owner[i][0].point(owner[i][1]) for i in order[:emulated]]
     known = _published_points(model)
-    extra = [point for point in known if point not in points]
-    results, failed = _emulate(model, [*points, *extra], progress, "emulating")
-    ranked = sorted((p for p in points if p in results), key=lambda p: -results[p][0])
+    firsts = [s.point(int(np.argmax(s.estimate.tops))) for s in scored]
+    candidates = (owner[i][0].point(owner[i][1]) for i in order[: _ATTEMPTS * emulated])
+    results, failed = _emulate(model, [*known, *firsts], progress, "emulating")
+    more, failures = _emulate(model, candidates, progress, "emulating", emulated)
+    results |= more
+    failed += failures
+    if not results:
+        raise DesignError(
+            f"[tune] none of the best {len(failed)} designs can be lowered: {failed[0]}"
+        )
+    ranked = sorted(results, key=lambda p: -results[p][0])
     entries = [entry(model, p, i + 1, results[p]) for i, p in enumerate(ranked)]
     marked = []
     for point in known:
         if point in results:
             better = np.count_nonzero(tops > model.estimate_point(point)[0])
             marked.append(entry(model, point, int(better) + 1, results[point]))
+    variants = [e for e in entries if any(e.point == first for first in firsts)]
     walk = _walk(model, progress)
-    curve: list[tuple[int, float]] = []
-    if entries:
-        curve = _k_mt_curve(model, ranked[0], progress)
+    curve = _k_mt_curve(model, ranked[0], progress)
     best = max((t for _, t in curve), default=0.0)
     saturated = next((k for k, t in curve if t >= SATURATED * best), None)
     return Result(
-        model, "array", designs, len(tops), entries[:top], marked, walk, curve, saturated, failed
-    )
+        model, "array", designs, len(tops), entries[:top], marked, variants, walk, curve, saturated,
+        failed,
+    )  # fmt: skip
 
 
 def _best_depths(model: Model, family: Family, c_buffers: tuple[int, ...]) -> tuple[_Scored, int]:
@@ -170,8 +185,9 @@ def _best_depths(model: Model, family: Family, c_buffers: tuple[int, ...]) -> tu
 
 
 def _emulate(
-    model: Model, points: list[Point], progress: Progress, what: str
+    model: Model, points: Iterable[Point], progress: Progress, what: str, enough: int = 1 << 30
 ) -> tuple[dict[Point, tuple[float, str]], list[str]]:
+    """Emulated TOPS and bound of points until `enough` ran; why the others cannot be lowered."""
     results: dict[Point, tuple[float, str]] = {}
     failed = []
     for point in progress(points, what):
@@ -180,6 +196,8 @@ def _emulate(
             results[point] = tops, bound
         except DesignError as error:
             failed.append(str(error))
+        if len(results) >= enough:
+            break
     return results, failed
 
 
@@ -211,14 +229,15 @@ def _walk(model: Model, progress: Progress) -> list[Entry]:
     ends with a design that is slower than the best before it and not bound by DRAM any more; the
     best is the balanced design.
     """
-    family = FAMILIES[model.space.families[0]]
+    family = model.space.families[0]
     tiles = _streaming(model, family)
     if not len(tiles):
         return []
     start = _core_order(model, family, tiles)[0]
     product = tiles.m * tiles.n
     steps: list[int] = [int(start)]
-    for k in range(int(tiles.k[start]) - model.space.steps[1], 0, -model.space.steps[1]):
+    step = model.space.steps(family)[1]
+    for k in range(int(tiles.k[start]) - step, 0, -step):
         at_k = np.nonzero(tiles.k == k)[0]
         if not len(at_k) or product[at_k].max() <= product[steps[-1]]:
             continue
@@ -232,7 +251,7 @@ def _walk(model: Model, progress: Progress) -> list[Entry]:
     ]
     found: list[Entry] = []
     for point in progress(points, "walking"):
-        results, _ = _emulate(model, [point], _same_order, "")
+        results, _ = _emulate(model, [point], _quietly, "")
         if point not in results:
             continue
         found.append(entry(model, point, len(found) + 1, results[point]))
@@ -291,15 +310,14 @@ def _core_order(model: Model, family: Family, tiles: Tiles) -> np.ndarray:
 def _core(model: Model, top: int) -> Result:
     ranked: list[tuple[float, Point]] = []
     count = 0
-    for name in model.space.families:
-        family = FAMILIES[name]
+    for family in model.space.families:
         tiles = _streaming(model, family)
         count += len(tiles)
         order = _core_order(model, family, tiles)[:top]
         macs = _macs(model, family, tiles[order])
         for i, value in zip(order, macs, strict=True):
             tile = int(tiles.m[i]), int(tiles.k[i]), int(tiles.n[i])
-            ranked.append((float(value), Point(name, tile, tile[1], 1)))
+            ranked.append((float(value), Point(family.name, tile, tile[1], 1)))
     ranked.sort(key=lambda item: -item[0])
     entries = [entry(model, p, i + 1) for i, (_, p) in enumerate(ranked[:top])]
     known = [entry(model, p, 0) for p in _published_points(model, "table 1")]
@@ -310,8 +328,7 @@ def _core(model: Model, top: int) -> Result:
 def _rank_of(model: Model, wanted: Entry) -> int:
     """Where a tile is among all that keep up with their streams; 0 if it does not itself."""
     rank, found = 1, False
-    for name in model.space.families:
-        family = FAMILIES[name]
+    for family in model.space.families:
         tiles = _streaming(model, family)
         rank += int(np.count_nonzero(_macs(model, family, tiles) > wanted.macs_per_cycle + 1e-6))
         m, k, n = wanted.tile

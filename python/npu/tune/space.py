@@ -24,17 +24,35 @@ C_BUFFERS = (1, 2)
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """A variant of the GEMM design: keyword arguments of npu.designs.gemm beside tile and k_mt."""
+    """A variant of the GEMM design; see Choices of npu.designs.gemm."""
 
     name: str
-    choices: tuple[tuple[str, Any], ...] = ()
+    kernel: str = "published"
+    a_parts: int = 1
 
     @property
     def keywords(self) -> dict[str, Any]:
-        return dict(self.choices)
+        """Arguments of npu.designs.gemm beside tile, k_mt, layout and buffers."""
+        return {"kernel": self.kernel, "a_parts": self.a_parts}
 
 
-FAMILIES = {"published": Family("published")}
+def _families() -> dict[str, Family]:
+    found = {}
+    for kernel in gemm.KERNELS:
+        for parts in range(1, gemm.MAX_A_PARTS + 1):
+            name = kernel + (f"-parts{parts}" if parts > 1 else "")
+            found[name] = Family(name, kernel, parts)
+    return found
+
+
+FAMILIES = _families()
+# What `designs` may name: the paper's design, with A tiles in parts, with kernels that hide C, all.
+DESIGNS: dict[str, tuple[str, ...]] = {
+    "published": ("published",),
+    "parts": tuple(f.name for f in FAMILIES.values() if f.kernel == "published"),
+    "pipelined": tuple(f.name for f in FAMILIES.values() if f.kernel == "pipelined"),
+    "all": tuple(FAMILIES),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +89,7 @@ class Space:
     b_layout: str = "col"
     bf16: str = "bfp16"
     accumulate: str = "narrow"
-    families: tuple[str, ...] = tuple(FAMILIES)
+    designs: str = "all"  # a key of DESIGNS
 
     def __post_init__(self) -> None:
         if self.generation not in ("npu1", "npu2"):
@@ -85,14 +103,24 @@ class Space:
             ("b_layout", self.b_layout, gemm.B_LAYOUTS),
             ("bf16", self.bf16, gemm.BF16),
             ("accumulate", self.accumulate, gemm.ACCUMULATE),
+            ("designs", self.designs, tuple(DESIGNS)),
         ):
             if value not in allowed:
                 raise ArgumentError(f"[tune] {name} is {value!r}; use one of {allowed}")
-        unknown = [name for name in self.families if name not in FAMILIES]
-        if unknown or not self.families:
-            raise ArgumentError(f"[tune] designs are {self.families}; use some of {[*FAMILIES]}")
         if self.dtype_in != "bfloat16" or self.generation == "npu1":
             object.__setattr__(self, "bf16", "native")
+        if not self.families:
+            raise ArgumentError(
+                f'[tune] designs="{self.designs}" has nothing for {self.dtype_in} on '
+                f'{self.generation}; use "published" or "parts"'
+            )
+
+    @property
+    def families(self) -> list[Family]:
+        """The variants of ``designs`` that exist for this device and element type."""
+        pipelined = self.generation == "npu2" and (self.dtype_in == "int8" or self.bf16 == "bfp16")
+        found = [FAMILIES[name] for name in DESIGNS[self.designs]]
+        return [f for f in found if pipelined or f.kernel != "pipelined"]
 
     @property
     def columns(self) -> int:
@@ -122,24 +150,27 @@ class Space:
         wide = "float32" if self.dtype_in == "bfloat16" else "int32"
         return wide if self.accumulate == "wide" else self.dtype_out
 
-    @property
-    def steps(self) -> tuple[int, int, int]:
-        """Units of m, k and n: a 2 x 2 cluster of r x s x t products."""
+    def steps(self, family: Family) -> tuple[int, int, int]:
+        """Units of m, k and n: a 2 x 2 cluster of r x s x t products, in every part of A."""
         r, s, t = gemm.MMUL[self.generation, self.dtype_in]
-        return 2 * r, s, 2 * t
+        return 2 * r * family.a_parts, s, 2 * t
 
     # Memory. Arguments are numbers or arrays.
 
-    def l1_buffers(self, family: Family, m: Any, k: Any, n: Any, c_buffers: Any) -> list[Any]:
+    def l1_buffers(self, family: Family, m: Any, k: Any, n: Any, c_buffers: int) -> list[Any]:
         """Bytes of each buffer of a core, the stack apart."""
-        a, b, c = m * k * self.a_bytes, k * n * self.a_bytes, m * n * self.c_bytes
+        a, b = m // family.a_parts * k, k * n  # elements
         sums = [m * n * 4] if self.sum_dtype != self.dtype_out else []
-        return [a, a, b, b, c, (c_buffers > 1) * c, *sums]
+        if family.kernel == "pipelined" and self.bf16 == "bfp16":  # one of each, and BFP16 copies
+            inputs = [a * 2, b * 2, a * 9 // 8, b * 9 // 8]
+        else:
+            inputs = 2 * [a * self.a_bytes, b * self.a_bytes]
+        return [*inputs, *c_buffers * [m * n * self.c_bytes], *sums]
 
-    def l1_bytes(self, family: Family, m: Any, k: Any, n: Any, c_buffers: Any) -> Any:
+    def l1_bytes(self, family: Family, m: Any, k: Any, n: Any, c_buffers: int) -> Any:
         return sum(self.l1_buffers(family, m, k, n, c_buffers))
 
-    def fits_l1(self, family: Family, m: Any, k: Any, n: Any, c_buffers: Any) -> Any:
+    def fits_l1(self, family: Family, m: Any, k: Any, n: Any, c_buffers: int) -> Any:
         buffers = self.l1_buffers(family, m, k, n, c_buffers)
         needed = sum(_aligned(size) for size in buffers)
         return needed <= self.l1_size - STACK_BYTES
@@ -180,7 +211,7 @@ class Space:
         longest = np.maximum(k_mt * self.a_bytes, b_run)
         return np.maximum(longest, n * self.c_bytes) <= limit
 
-    def fits(self, family: Family, m: Any, k: Any, n: Any, k_mt: Any, c_buffers: Any) -> Any:
+    def fits(self, family: Family, m: Any, k: Any, n: Any, k_mt: Any, c_buffers: int) -> Any:
         return (
             self.fits_l1(family, m, k, n, c_buffers)
             & self.fits_l2(family, m, k, n, k_mt)
@@ -192,23 +223,19 @@ class Space:
     def tiles(self, family: Family, c_buffers: tuple[int, ...] = C_BUFFERS) -> Tiles:
         """Every (m, k, n) and number of C buffers that is legal with k_mt = k."""
         found: list[Tiles] = []
-        dm, dk, dn = self.steps
+        steps = self.steps(family)
         for buffers in c_buffers:
             # The largest of one dimension is with the other two smallest.
-            ranges = []
-            for axis, step in enumerate((dm, dk, dn)):
+            ranges: list[np.ndarray] = []
+            for axis, step in enumerate(steps):
                 values = np.arange(step, self.l1_size // step, step)
-                least: list[Any] = [dm, dk, dn]
+                least: list[Any] = list(steps)
                 least[axis] = values
-                ranges.append(values[self.fits_l1(family, *least, buffers)])
+                ranges.append(values[self.fits_l1(family, least[0], least[1], least[2], buffers)])
             m, k, n = np.meshgrid(*ranges, indexing="ij", sparse=True)
-            where = np.nonzero(self.fits(family, m, k, n, k, buffers))
-            found.append(
-                Tiles(
-                    *(values[i] for values, i in zip(ranges, where, strict=True)),
-                    np.full(len(where[0]), buffers),
-                )
-            )
+            i, j, h = np.nonzero(self.fits(family, m, k, n, k, buffers))
+            count = np.full(len(i), buffers)
+            found.append(Tiles(ranges[0][i], ranges[1][j], ranges[2][h], count))
         return Tiles(*(np.concatenate([getattr(t, f) for t in found]) for f in _FIELDS))
 
     def depths(self, family: Family, tiles: Tiles) -> Iterator[Depths]:
@@ -233,7 +260,7 @@ class Space:
     ) -> tuple[str, str]:
         """What stops a larger tile (any of m, k, n one step up) and a larger k_mt."""
         stops = []
-        for axis, step in enumerate(self.steps):
+        for axis, step in enumerate(self.steps(family)):
             grown = list(tile)
             grown[axis] += step
             m, k, n = grown
