@@ -111,4 +111,10 @@ class MmulBlock {
   Mmul c00_[kParts], c01_[kParts], c10_[kParts], c11_[kParts];
 };
 
+// A core resets to floor and no saturation, which would bias and wrap; modes stay set afterwards.
+inline void narrow_to_nearest() {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  aie::set_saturation(aie::saturation_mode::saturate);
+}
+
 }  // namespace

@@ -55,6 +55,7 @@ B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
 BF16 = ("native", "bfp16")  # as the `bf16` parameter numbers them
 KERNELS = ("published", "pipelined")  # as the `kernel` parameter numbers them
+PIPELINED_K = (16, 64)  # what the pipelined kernels are unrolled for
 MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
@@ -137,6 +138,11 @@ class Options:
         return self.kernel == "pipelined" and self.bf16 == "bfp16"
 
     @property
+    def input_buffers(self) -> int:
+        """Buffers of A and of B in a core: with BFP16 copies they are free while it multiplies."""
+        return 1 if self.converts else 2
+
+    @property
     def has_shift(self) -> bool:
         return self.narrows and self.wide_dtype == "int32"
 
@@ -182,6 +188,11 @@ def options(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
             'and for bfloat16 with bf16="bfp16"'
         )
+    if kernel == "published" and a_parts > 1:
+        raise DesignError(
+            f'[gemm] a_parts = {a_parts} with kernel="published": its kernels compute whole tiles; '
+            'use kernel="pipelined"'
+        )
     r, s, t = MMUL[generation, a_dtype]
     for label, size, unit in (("m", m, 2 * r * a_parts), ("k", k, s), ("n", n, 2 * t)):
         if size < 1 or size % unit:
@@ -189,6 +200,11 @@ def options(
                 f"[gemm] tile {label} = {size}: on {generation} with {a_dtype} it must be a "
                 f"multiple of {unit}" + (f" for a_parts={a_parts}" if label == "m" else "")
             )
+    if kernel == "pipelined" and not PIPELINED_K[0] <= k <= PIPELINED_K[1]:
+        raise DesignError(
+            f'[gemm] tile k = {k}: kernel="pipelined" is unrolled for {PIPELINED_K[0]} to '
+            f"{PIPELINED_K[1]}"
+        )
     depth = k if k_mt is None else k_mt
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
@@ -266,7 +282,7 @@ def _feed_a(out: Design, o: Options, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, MMUL[o.generation, o.a_dtype]
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
-    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0)
+    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0, o.a_parts)
 
 
 def _feed_b_col(out: Design, o: Options, col: int) -> ObjectFifo:
@@ -284,8 +300,11 @@ def _feed_along_k(
     cores: list[Tile],
     rows: tuple[int, int],
     channel: int,
+    parts: int = 1,
 ) -> ObjectFifo:
     """A matrix whose rows run along K, through the memtile of `col` to `cores`; rows = (m, r).
+
+    A tile reaches the cores as `parts` objects of m / parts rows.
 
     L3 -> L2 brings (m, k_mt). With one tile in it, the memtile's four dimensions reach
     [m/r][k/s][r][s] alone. Otherwise it takes five, so they are shared out (paper, section 4.3):
@@ -298,18 +317,19 @@ def _feed_along_k(
     tiles = o.k_mt // k
     if tiles == 1:
         partition, send = [], [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
-        place = []
+        place: list[tuple[int, int]] = []
     else:
         partition = [(m, k), (tiles, m * k), (k, 1)]
-        send = [(tiles, m * k), (k // s, s), (m, k), (s, 1)]
-        place = [(k // s, r * s), (m // r, r * k), (r * s, 1)]
+        part = m // parts
+        send = [(tiles * parts, part * k), (k // s, s), (part, k), (s, 1)]
+        place = [(k // s, r * s), (part // r, r * k), (r * s, 1)]
     outer = out.fifo(
         f"{matrix}2_{index}", out.tile(col, 0), memtile, (m, o.k_mt), o.a_dtype,
         from_stream=partition, port=f"{matrix}{index}", producer_channel=channel,
     )  # fmt: skip
     inner = out.fifo(
-        f"{matrix}1_{index}", memtile, cores, (m, k), o.a_dtype,
-        to_stream=send, from_stream=place, consumer_channel=channel,
+        f"{matrix}1_{index}", memtile, cores, (m // parts, k), o.a_dtype,
+        depth=o.input_buffers, to_stream=send, from_stream=place, consumer_channel=channel,
     )  # fmt: skip
     out.forward(outer, inner)
     return inner
@@ -326,8 +346,9 @@ def _feed_b_row(out: Design, o: Options, col: int) -> ObjectFifo:
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
     blocks = [(k // s, s * n), (n // t, t), (s, n), (t, 1)]
     inner = out.fifo(
-        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, to_stream=blocks, consumer_channel=1
-    )
+        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, depth=o.input_buffers,
+        to_stream=blocks, consumer_channel=1,
+    )  # fmt: skip
     out.forward(outer, inner)
     return inner
 
@@ -358,10 +379,12 @@ def _worker(
     """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
     m, k, n = o.tile
     local = o.sum_dtype != o.c_dtype
-    integers = ["int32"] * (3 + (o.has_shift and not local))
+    pipelined = o.kernel == "pipelined"
+    integers = ["int32"] * (3 + (o.has_shift and not local) + pipelined)
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
     matmul = out.kernel(
         f"matmul_{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
+        + ("_pipelined" if pipelined else "")
         + ("_bcol" if o.b_layout == "col" else ""),
         [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
     )
@@ -376,8 +399,12 @@ def _worker(
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
                 extra = [] if local else shift
-                w.call(matmul, w.acquire(a), w.acquire(b), total, m, k, n, *extra)
-                w.release(a)
+                b_tile = w.acquire(b)
+                for part in range(o.a_parts):
+                    rows = m // o.a_parts
+                    at = [part * rows] if pipelined else []
+                    w.call(matmul, w.acquire(a), b_tile, total, rows, k, n, *extra, *at)
+                    w.release(a)
                 w.release(b)
             if acc:
                 kernel = _narrowing_kernel(out, o)

@@ -42,6 +42,24 @@ class Operands {
     return static_cast<int32_t>(value);
   }
 
+  // The first row of C, a multiple of `step`.
+  int64_t row(size_t i, int32_t step) const {
+    const int64_t value = integer(i, "row");
+    if (value < 0 || value > kMaxSize || value % step != 0) {
+      fail(ErrorKind::kKernel, "[%s] row = %lld, must be a multiple of %d from 0 to %lld", kernel_,
+           static_cast<long long>(value), step, static_cast<long long>(kMaxSize));
+    }
+    return value;
+  }
+
+  // Pipelined kernels unroll k (aie_kernels/matmul_pipelined.cc).
+  void check_pipelined(int64_t steps) const {
+    if (steps < kMinPipelinedSteps || steps > kMaxPipelinedSteps) {
+      fail(ErrorKind::kKernel, "[%s] k has %lld steps, the kernel is unrolled for %d to %d",
+           kernel_, static_cast<long long>(steps), kMinPipelinedSteps, kMaxPipelinedSteps);
+    }
+  }
+
   // A buffer of `elements` elements of `element_bytes` bytes each.
   std::byte* buffer(size_t i, const char* name, int64_t elements, int64_t element_bytes) const {
     const KernelArgument& argument = arguments_[i];
@@ -93,20 +111,22 @@ int32_t shift_operand(const HostFunction& f, const Operands& operands, size_t i)
 }
 
 void call_matmul(const HostFunction& f, Arguments arguments, CoreState& core) {
-  const Operands operands(f.name, arguments, f.shift ? 7 : 6);
+  const Operands operands(f.name, arguments, 6u + f.shift + f.row);
   // 2x2 register blocking: two tiles of rows and of columns at a time.
   const int64_t m = operands.size(3, "m", 2 * f.tile.r);
   const int64_t k = operands.size(4, "k", f.tile.s);
   const int64_t n = operands.size(5, "n", 2 * f.tile.t);
   const int32_t shift = shift_operand(f, operands, 6);
+  const int64_t row = f.row ? operands.row(6u + f.shift, 2 * f.tile.r) : 0;
+  if (f.row) operands.check_pipelined(k / f.tile.s);
   const std::byte* a = operands.buffer(0, "a", m * k, f.in_bytes);
   const std::byte* b = operands.buffer(1, "b", k * n, f.in_bytes);
-  std::byte* c = operands.buffer(2, "c", m * n, f.out_bytes);
-  operands.check_apart("a", a, m * k * f.in_bytes, "c", c, m * n * f.out_bytes);
-  operands.check_apart("b", b, k * n * f.in_bytes, "c", c, m * n * f.out_bytes);
+  std::byte* c = operands.buffer(2, "c", (row + m) * n, f.out_bytes);
+  operands.check_apart("a", a, m * k * f.in_bytes, "c", c, (row + m) * n * f.out_bytes);
+  operands.check_apart("b", b, k * n * f.in_bytes, "c", c, (row + m) * n * f.out_bytes);
   const CoreScope scope(core);
   f.matmul(a, b, c, static_cast<int32_t>(m), static_cast<int32_t>(k), static_cast<int32_t>(n),
-           shift);
+           shift, static_cast<int32_t>(row));
 }
 
 void call_zero(const HostFunction& f, Arguments arguments, CoreState& core) {

@@ -15,15 +15,16 @@ struct MmulShape {
 struct HostFunction {
   const char* name;
   int32_t in_bytes, out_bytes;  // per element
-  bool shift;                   // the last operand is a shift
+  bool shift;                   // an operand after the sizes is a shift
+  bool row;                     // matmul: the last operand is the first row of C; k is limited
   MmulShape tile;
   void (*matmul)(const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
-                 int32_t shift);
+                 int32_t shift, int32_t row);
   void (*zero)(void* c, int32_t count);
   void (*convert)(const void* src, void* dst, int32_t count, int32_t shift);
 };
 
-inline constexpr int kMaxFunctions = 24;
+inline constexpr int kMaxFunctions = 40;
 
 struct KernelTable {
   const char* name;
@@ -34,6 +35,9 @@ struct KernelTable {
 inline constexpr int32_t kVectorElements = 16;
 // Shifts between an accumulator and a narrow C: less than the bits of an acc32.
 inline constexpr int32_t kMaxShift = 31;
+
+// Steps of s along k that pipelined kernels are unrolled for.
+inline constexpr int kMinPipelinedSteps = 2, kMaxPipelinedSteps = 8;
 
 extern const KernelTable npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16;
 extern const KernelTable npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16;

@@ -93,16 +93,16 @@ struct Timing {
   double mac_interval, mac_interval_bfp16;  // cycles per multiplication, pipelined kernels
   double kernel_call;                       // cycles per call of a pipelined kernel
   double integer_move;                      // cycles per C element
-  double l1_port;                                         // bytes per cycle
-  double stream;                                          // bytes per cycle and stream port
-  double bd_overhead, lock_operation;                     // cycles
-  double shim_task_start, shim_cold_start;                // cycles
-  double dram_read;                                       // bytes per cycle, all channels together
-  double row_visit;                                       // cycles per row visit and channel
-  double row_sharing;                                     // share of a row visit, see timing.cpp
-  double memory_line;                                     // bytes, see line_overfetch
-  double round;                                           // cycles per output round
-  double dispatch;                                        // seconds
+  double l1_port;                           // bytes per cycle
+  double stream;                            // bytes per cycle and stream port
+  double bd_overhead, lock_operation;       // cycles
+  double shim_task_start, shim_cold_start;  // cycles
+  double dram_read;                         // bytes per cycle, all channels together
+  double row_visit;                         // cycles per row visit and channel
+  double row_sharing;                       // share of a row visit, see timing.cpp
+  double memory_line;                       // bytes, see line_overfetch
+  double round;                             // cycles per output round
+  double dispatch;                          // seconds
   double token, cp_write, cp_mask_write, cp_block, cp_block_word;  // cycles
 };
 

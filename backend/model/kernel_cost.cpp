@@ -16,8 +16,12 @@ struct TypeName {
   bool integer;
 };
 constexpr TypeName kTypes[] = {
-    {"bf16", 2, false}, {"bf16bfp16", 2, false}, {"f32", 4, false},
-    {"i8", 1, true},    {"i16", 2, true},        {"i32", 4, true},
+    {"bf16", 2, false},
+    {"bf16bfp16", 2, false},
+    {"f32", 4, false},
+    {"i8", 1, true},
+    {"i16", 2, true},
+    {"i32", 4, true},
     {"bfp16", kBfp16Bytes, false},
 };
 
@@ -53,7 +57,8 @@ double matmul_cycles(const arch::Timing& timing, InputKind input, double c_bytes
 }
 
 // Per 2x2 cluster of 8x8 C blocks and 8 steps of k: four multiplications and the loads of two A and
-// two B blocks; per cluster the loads and stores of four C blocks. Loads have two slots, stores one.
+// two B blocks; per cluster the loads and stores of four C blocks. Loads have two slots, stores
+// one.
 double pipelined_cycles(const arch::Timing& timing, InputKind input, double c_bytes, double m,
                         double k, double n) {
   constexpr double kBlock = 64, kSide = 8;

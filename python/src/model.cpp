@@ -64,7 +64,8 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
-  for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
+  for (const int64_t value :
+       {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
     if (value < 1 || value > int64_t{1} << 30) {
       fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
     }
