@@ -51,7 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="MACs per cycle of one core, or TOPS of the whole array (default)",
     )  # fmt: skip
     parser.add_argument(
-        "--designs", choices=("published", "parts", "pipelined", "all"), default="all",
+        "--designs", choices=("published", "pipelined", "all"), default="all",
         help="which variants of the design (default: all)",
     )  # fmt: skip
     sizes = parser.add_mutually_exclusive_group()

@@ -104,12 +104,14 @@ def gemm(
     emulated: int = EMULATED,
     c_buffers: tuple[int, ...] = C_BUFFERS,
     progress: Progress = _quietly,
+    details: bool = True,
 ) -> Result:
     """The best tiles of ``model.space`` for ``model.workload``, every legal one considered.
 
     objective "core": MACs per cycle of a core whose streams keep up (section 4.5.1 of the paper);
     "array": TOPS of the whole NPU (4.5.2). ``emulated``: how many of the closed form's best the
-    emulator ranks again; ``progress`` wraps the points it runs, with a word of what for.
+    emulator ranks again; ``progress`` wraps the points it runs, with a word of what for;
+    ``details=False`` leaves out the walk and the k_mt curve.
     """
     if objective not in OBJECTIVES:
         raise ArgumentError(f"[tune] objective is {objective!r}; use one of {OBJECTIVES}")
@@ -119,19 +121,24 @@ def gemm(
         raise ArgumentError(f"[tune] c_buffers is {c_buffers}; use some of {C_BUFFERS}")
     if objective == "core":
         return _core(model, top)
-    return _array(model, top, max(top, emulated), c_buffers, progress)
+    return _array(model, top, max(top, emulated), c_buffers, progress, details)
 
 
 # The array
 
 
 def _array(
-    model: Model, top: int, emulated: int, c_buffers: tuple[int, ...], progress: Progress
+    model: Model,
+    top: int,
+    emulated: int,
+    c_buffers: tuple[int, ...],
+    progress: Progress,
+    details: bool,
 ) -> Result:
     scored, designs = [], 0
     for family in model.space.families:
-        found, count = _best_depths(model, family, c_buffers)
-        scored.append(found)
+        best_depths, count = _best_depths(model, family, c_buffers)
+        scored.append(best_depths)
         designs += count
     tops = np.concatenate([s.estimate.tops for s in scored])
     owner = [(s, i) for s in scored for i in range(len(s.tiles))]
@@ -141,27 +148,28 @@ def _array(
     candidates = (owner[i][0].point(owner[i][1]) for i in order[: _ATTEMPTS * emulated])
     results, failed = _emulate(model, [*known, *firsts], progress, "emulating")
     more, failures = _emulate(model, candidates, progress, "emulating", emulated)
-    results |= more
+    walk = _walk(model, progress) if details else {}
+    results |= more | walk
     failed += failures
     if not results:
         raise DesignError(
             f"[tune] none of the best {len(failed)} designs can be lowered: {failed[0]}"
         )
     ranked = sorted(results, key=lambda p: -results[p][0])
-    entries = [entry(model, p, i + 1, results[p]) for i, p in enumerate(ranked)]
-    marked = []
-    for point in known:
-        if point in results:
-            better = np.count_nonzero(tops > model.estimate_point(point)[0])
-            marked.append(entry(model, point, int(better) + 1, results[point]))
-    variants = [e for e in entries if any(e.point == first for first in firsts)]
-    walk = _walk(model, progress)
-    curve = _k_mt_curve(model, ranked[0], progress)
-    best = max((t for _, t in curve), default=0.0)
-    saturated = next((k for k, t in curve if t >= SATURATED * best), None)
+    entries = {p: entry(model, p, i + 1, results[p]) for i, p in enumerate(ranked)}
+    better = {p: int(np.count_nonzero(tops > model.estimate_point(p)[0])) for p in known}
+    curve = _k_mt_curve(model, ranked[0], progress) if details else []
+    highest = max((t for _, t in curve), default=0.0)
     return Result(
-        model, "array", designs, len(tops), entries[:top], marked, variants, walk, curve, saturated,
-        failed,
+        model, "array", designs, len(tops), list(entries.values())[:top],
+        published=[
+            dataclasses.replace(entries[p], rank=better[p] + 1) for p in known if p in entries
+        ],
+        variants=[e for p, e in entries.items() if p in firsts],
+        walk=[dataclasses.replace(entries[p], rank=i + 1) for i, p in enumerate(walk)],
+        k_mt_curve=curve,
+        k_mt_saturated=next((k for k, t in curve if t >= SATURATED * highest), None),
+        not_lowered=failed,
     )  # fmt: skip
 
 
@@ -222,7 +230,7 @@ def entry(
 # The paper's walk: from the single-core optimum to ever smaller k
 
 
-def _walk(model: Model, progress: Progress) -> list[Entry]:
+def _walk(model: Model, progress: Progress) -> dict[Point, tuple[float, str]]:
     """Section 4.5.2: k shrinks step by step, m n is made as large as fits, until TOPS drops.
 
     A k that allows no larger m n than the one before is passed over: it could only be slower. It
@@ -232,7 +240,7 @@ def _walk(model: Model, progress: Progress) -> list[Entry]:
     family = model.space.families[0]
     tiles = _streaming(model, family)
     if not len(tiles):
-        return []
+        return {}
     start = _core_order(model, family, tiles)[0]
     product = tiles.m * tiles.n
     steps: list[int] = [int(start)]
@@ -242,22 +250,20 @@ def _walk(model: Model, progress: Progress) -> list[Entry]:
         if not len(at_k) or product[at_k].max() <= product[steps[-1]]:
             continue
         ties = at_k[product[at_k] == product[at_k].max()]
-        depths, tops = _depths_of(model, family, tiles[ties])
+        _, tops = _depths_of(model, family, tiles[ties])
         steps.append(int(ties[int(np.argmax(tops))]))
     depths, _ = _depths_of(model, family, tiles[np.array(steps)])
     points = [
         Point(family.name, (int(tiles.m[i]), int(tiles.k[i]), int(tiles.n[i])), int(d), 1)
         for i, d in zip(steps, depths, strict=True)
     ]
-    found: list[Entry] = []
+    found: dict[Point, tuple[float, str]] = {}
     for point in progress(points, "walking"):
-        results, _ = _emulate(model, [point], _quietly, "")
-        if point not in results:
-            continue
-        found.append(entry(model, point, len(found) + 1, results[point]))
-        best = max(e.tops for e in found)
-        if found[-1].tops < best and found[-1].bound != "DRAM":
-            break
+        found |= _emulate(model, [point], _quietly, "")[0]
+        if point in found:
+            latest, bound = found[point]
+            if latest < max(t for t, _ in found.values()) and bound != "DRAM":
+                break
     return found
 
 

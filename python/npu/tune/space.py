@@ -36,20 +36,14 @@ class Family:
         return {"kernel": self.kernel, "a_parts": self.a_parts}
 
 
-def _families() -> dict[str, Family]:
-    found = {}
-    for kernel in gemm.KERNELS:
-        for parts in range(1, gemm.MAX_A_PARTS + 1):
-            name = kernel + (f"-parts{parts}" if parts > 1 else "")
-            found[name] = Family(name, kernel, parts)
-    return found
-
-
-FAMILIES = _families()
-# What `designs` may name: the paper's design, with A tiles in parts, with kernels that hide C, all.
+FAMILIES = {"published": Family("published")} | {
+    name: Family(name, "pipelined", parts)
+    for parts in range(1, gemm.MAX_A_PARTS + 1)
+    for name in [f"pipelined/{parts}" if parts > 1 else "pipelined"]
+}
+# What `designs` may name: the paper's design, kernels that hide C (A tiles whole or in parts), all.
 DESIGNS: dict[str, tuple[str, ...]] = {
     "published": ("published",),
-    "parts": tuple(f.name for f in FAMILIES.values() if f.kernel == "published"),
     "pipelined": tuple(f.name for f in FAMILIES.values() if f.kernel == "pipelined"),
     "all": tuple(FAMILIES),
 }
@@ -112,7 +106,7 @@ class Space:
         if not self.families:
             raise ArgumentError(
                 f'[tune] designs="{self.designs}" has nothing for {self.dtype_in} on '
-                f'{self.generation}; use "published" or "parts"'
+                f'{self.generation}; use "published"'
             )
 
     @property
@@ -211,9 +205,15 @@ class Space:
         longest = np.maximum(k_mt * self.a_bytes, b_run)
         return np.maximum(longest, n * self.c_bytes) <= limit
 
+    def fits_kernel(self, family: Family, k: Any) -> Any:
+        """Pipelined kernels are unrolled along k and cover a range of it."""
+        least, most = gemm.PIPELINED_K if family.kernel == "pipelined" else (1, self.l1_size)
+        return (k >= least) & (k <= most)
+
     def fits(self, family: Family, m: Any, k: Any, n: Any, k_mt: Any, c_buffers: int) -> Any:
         return (
-            self.fits_l1(family, m, k, n, c_buffers)
+            self.fits_kernel(family, k)
+            & self.fits_l1(family, m, k, n, c_buffers)
             & self.fits_l2(family, m, k, n, k_mt)
             & self.fits_shim(n, k_mt)
         )
@@ -264,7 +264,9 @@ class Space:
             grown = list(tile)
             grown[axis] += step
             m, k, n = grown
-            if not self.fits_l1(family, m, k, n, c_buffers):
+            if not self.fits_kernel(family, k):
+                stops.append("kernel")
+            elif not self.fits_l1(family, m, k, n, c_buffers):
                 stops.append("L1")
             elif not self.fits_l2(family, m, k, n, -(-k_mt // k) * k):
                 stops.append("L2")
