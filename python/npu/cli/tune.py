@@ -201,7 +201,8 @@ def _csv(result: Result) -> str:
 def _print(result: Result, taken: float) -> None:
     model = result.model
     space = model.space
-    kind = f" through {space.bf16}" if space.dtype_in == "bfloat16" else ""
+    both = (space.generation, space.dtype_in) == ("npu2", "bfloat16")
+    kind = f" through {space.bf16}" if both and space.bf16 != "native" else ""
     stream = model.constant(f"stream_{space.generation}")
     print(
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
