@@ -26,6 +26,8 @@ ROWS = 4
 MAX_SIZE = 1 << 24
 _L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
 _L2_BYTES = 512 * 1024
+_MAX_ROUNDS = 2048  # of output tiles in a submission, as in npu.matmul
+_MAX_ROW_BYTES = 4 << 20  # between rows that a shim BD steps over: 2^20 words
 _RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 _BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
@@ -154,7 +156,7 @@ def check_design(
         raise DtypeError(f"[simulate_gemm] {a} -> {c} is not supported; there are {pairs}")
     if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
         raise ArgumentError(f"[simulate_gemm] tile is {tile!r}; it must be (m, k, n)")
-    chosen = tile or gemm.DEFAULT_TILE[a]
+    chosen = tile or gemm.default_tile(a, kernel)
     m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
     depth = _default_depth(k, _BYTES[a]) if k_mt is None else _whole(k_mt, "k_mt")
     if bf16 not in ("bfp16", "native"):
@@ -190,7 +192,13 @@ def _check_memory(design: GemmDesign) -> None:
 def _overrides(
     generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
 ) -> dict[str, float]:
-    values = dict(constants or {})
+    if constants is not None and not isinstance(constants, Mapping):
+        raise ArgumentError(f"[simulate_gemm] constants is {constants!r}; it must be a mapping")
+    values: dict[str, float] = {}
+    for name, value in (constants or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (int, float, np.number)):
+            raise ArgumentError(f"[simulate_gemm] constant {name!r} = {value!r}; it needs a number")
+        values[name] = float(value)
     if stream_bytes is not None:
         if stream_bytes not in (4, 8):
             raise ArgumentError(
@@ -286,25 +294,72 @@ def _lowered(design: GemmDesign) -> bytes:
     )
 
 
+def _blocks(design: GemmDesign, padded: Tile) -> dict[Tile, int]:
+    """The submissions of a problem, as npu.matmul splits it (GemmLimits of backend/ops/gemm.h), and
+    how often each occurs."""
+    m, k, n = padded
+    unit_m, _, unit_n = design.native
+    width = min(n, _MAX_ROW_BYTES // _BYTES[design.dtype_out] // unit_n * unit_n)
+    height = max(1, _MAX_ROUNDS * unit_n // width) * unit_m
+    blocks: dict[Tile, int] = {}
+    for rows, row_count in ((height, m // height), (m % height, 1)):
+        for columns, column_count in ((width, n // width), (n % width, 1)):
+            if rows and columns and row_count and column_count:
+                blocks[rows, k, columns] = row_count * column_count
+    return blocks
+
+
+def _submission(
+    design: GemmDesign, block: Tile, overlap: bool, constants: dict[str, float]
+) -> dict[str, Any]:
+    config = _lowered(design)
+    m, k, n = block
+    a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
+    packed_a = k * a > _MAX_ROW_BYTES
+    packed_b = (k if design.b_layout == "col" else n) * a > _MAX_ROW_BYTES
+    stream = _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
+    sizes = [m * k * a, k * n * a, m * n * c, m * k * a, k * n * a]
+    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants)
+    return report
+
+
+def _total(
+    parts: list[tuple[int, dict[str, Any]]],
+) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+    """Timing, cycles of the agents and bytes moved of all submissions, one after the other."""
+    timing: dict[str, float] = {}
+    agents: dict[str, float] = {}
+    moved: dict[str, int] = {}
+    for count, report in parts:
+        times = report["timing"]
+        for name, value in times.pop("agents").items():
+            agents[name] = agents.get(name, 0) + count * value
+        for name, value in report["bytes_moved"].items():
+            moved[name] = moved.get(name, 0) + count * value
+        for name, value in times.items():
+            weight = count * (times["cycles"] if name.endswith("_share") else 1)
+            timing[name] = timing.get(name, 0) + weight * value
+    for name in timing:
+        if name.endswith("_share"):
+            timing[name] /= timing["cycles"]
+    return timing, agents, moved
+
+
 def _emulate(
     design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
 ) -> SimulatedGemm:
-    config = _lowered(design)
-    m, k, n = padded = design.padded(size)
-    stream = _npu.ops.gemm_stream(config, m, k, n, overlap=overlap)
-    a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    report: dict[str, Any] = _npu.model.simulate(
-        config, stream, [m * k * a, k * n * a, m * n * c], [], True, constants
-    )
-    timing: dict[str, Any] = report["timing"]
-    agents = timing.pop("agents")
+    padded = design.padded(size)
+    parts = [
+        (count, _submission(design, block, overlap, constants))
+        for block, count in _blocks(design, padded).items()
+    ]
+    timing, agents, moved = _total(parts)
     shares = {
         "compute": timing["compute_share"],
         "stream": timing["stream_share"],
         "DRAM": timing["dram_share"],
         "command": timing["command_share"],
     }
-    moved = report["bytes_moved"]
     return SimulatedGemm(
         model="emulator",
         seconds=timing["seconds"],
