@@ -166,7 +166,6 @@ void Recorder::move(uint32_t index, double start, double end, double memory_wait
   event.kind = Kind::kSend;
   stop_waiting(index, start);
   record(event);
-  event.memory_wait = 0;
   event.other = index;
   event.kind = Kind::kReceive;
   for (const Route::Sink& sink : channel.route_.sinks) {

@@ -264,13 +264,35 @@ def _lowered(design: GemmDesign) -> bytes:
 def _emulate(
     design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
 ) -> SimulatedGemm:
+    config, stream = lowered(design, size, overlap)
+    return summary(design, size, execute(design, size, config, stream, constants))
+
+
+def lowered(design: GemmDesign, size: Tile, overlap: bool) -> tuple[bytes, bytes]:
+    """The configuration of a design and the stream of a size."""
     config = _lowered(design)
-    m, k, n = padded = design.padded(size)
-    stream = _npu.ops.gemm_stream(config, m, k, n, overlap=overlap)
+    return config, _npu.ops.gemm_stream(config, *design.padded(size), overlap=overlap)
+
+
+def execute(
+    design: GemmDesign,
+    size: Tile,
+    config: bytes,
+    stream: bytes,
+    constants: dict[str, float],
+    trace: tuple[float, float, int, bool] | None = None,
+) -> dict[str, Any]:
+    """The report of a timed run without data; ``trace`` asks for a recording (npu/trace.py)."""
+    m, k, n = design.padded(size)
     a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    report: dict[str, Any] = _npu.model.simulate(
-        config, stream, [m * k * a, k * n * a, m * n * c], [], True, constants
-    )
+    sizes = [m * k * a, k * n * a, m * n * c]
+    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants, trace)
+    return report
+
+
+def summary(design: GemmDesign, size: Tile, report: dict[str, Any]) -> SimulatedGemm:
+    """The public result of a report of ``execute``."""
+    padded = design.padded(size)
     timing: dict[str, Any] = report["timing"]
     agents = timing.pop("agents")
     shares = {
