@@ -35,7 +35,7 @@ struct TraceEvent {
   static constexpr size_t kKinds = 11;
   static constexpr uint32_t kLocks = 64, kNobody = UINT32_MAX;
   double start = 0, end = 0;  // cycles since the run began
-  double memory_wait = 0;     // cycles of a shim's kSend beyond what its stream port needs
+  double memory_wait = 0;     // cycles of a read from DRAM beyond what its stream port needs
   uint64_t bytes = 0;
   uint32_t track = kNobody, other = kNobody;
   int16_t bd = -1;

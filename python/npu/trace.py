@@ -50,7 +50,8 @@ class Track:
 
     ``kind`` is "command", "core", "in" (S2MM) or "out" (MM2S); ``port`` names a shim channel's
     matrix ("A0"). ``cycles`` has the cycles per kind of event inside the window, never cut by the
-    limit; "wait memory" is the part of a shim's transfers that its stream port did not need.
+    limit; "wait memory" is what reads from DRAM took beyond the time their stream port needs, at the
+    shim and at its receiver; it is not in "send" and "receive".
     """
 
     name: str
@@ -77,6 +78,7 @@ class GemmTrace:
 
     simulation: SimulatedGemm
     title: str
+    design: str
     device: str
     clock_hz: float
     window: tuple[float, float]
@@ -130,7 +132,7 @@ def check_request(from_us: Any, to_us: Any, limit: Any) -> tuple[float, float, i
     whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
     if not whole or not 1 <= limit <= MAX_LIMIT:
         raise ArgumentError(
-            f"[trace_gemm] limit is {limit!r}; it must be a whole number of events, 1 to {MAX_LIMIT}"
+            f"[trace_gemm] limit is {limit!r}; it must be a whole number, 1 to {MAX_LIMIT}"
         )
     return begin, end, int(limit)
 
@@ -190,8 +192,9 @@ def trace_gemm(
     m, k, n = design.tile
     return GemmTrace(
         simulation=simulation,
-        title=f"{device}, {design.dtype_in} to {design.dtype_out}, {M} x {K} x {N}, "
-        f"tile {m} x {k} x {n}, k_mt {design.k_mt}, B {design.b_layout}-major",
+        title=f"{device}, {design.dtype_in} to {design.dtype_out}, {M} x {K} x {N}",
+        design=f"tile {m} x {k} x {n}, k_mt {design.k_mt}, B {design.b_layout}-major, "
+        f"{design.c_buffers} C buffer{'s' if design.c_buffers > 1 else ''} per core",
         device=device,
         clock_hz=clock,
         window=(begin, min(end, total)),
@@ -216,25 +219,15 @@ def _tracks(found: list[dict[str, Any]], config: bytes) -> list[Track]:
     }
     tracks = []
     for track in found:
-        words = track["name"].split()
-        kind = {"S2MM": "in", "MM2S": "out"}.get(words[-2], "core")
-        port = ""
-        if track["row"] == 0:
-            port = ports.get((track["col"], words[-2], int(words[-1])), "")
+        name, col, row = track["name"], track["col"], track["row"]
+        direction, number = name.split()[-2:]
+        kind = {"S2MM": "in", "MM2S": "out"}.get(direction, "core" if col >= 0 else "command")
+        port = ports.get((col, direction, int(number)), "") if row == 0 else ""
         cycles = dict(zip(KINDS, track["cycles"], strict=True))
         del cycles["lock"]
-        cycles["send"] -= track["memory_wait"]
         cycles["wait memory"] = track["memory_wait"]
-        tracks.append(
-            Track(
-                track["name"],
-                "command" if track["col"] < 0 else kind,
-                track["col"],
-                track["row"],
-                port,
-                cycles,
-            )  # fmt: skip
-        )
+        cycles["receive" if kind == "in" else "send"] -= track["memory_wait"]
+        tracks.append(Track(name, kind, col, row, port, cycles))
     return tracks
 
 

@@ -96,6 +96,7 @@ def metadata(trace: GemmTrace) -> dict[str, Any]:
     found: dict[str, Any] = {
         "simulated": "all times are of a modelled NPU, none was measured on hardware",
         "what": trace.title,
+        "design": trace.design,
         "seconds": s.seconds,
         "dispatch_seconds": s.dispatch_seconds,
         "cycles": s.cycles,
@@ -162,30 +163,15 @@ def _names(trace: GemmTrace) -> list[dict[str, Any]]:
 def _marks(trace: GemmTrace) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
     dispatch = trace.simulation.dispatch_seconds * 1e6
+    place = {"pid": _COMMAND_PID, "tid": _HOST_TID}
     if trace.window[0] < dispatch:
-        marks.append(
-            {
-                "ph": "X",
-                "name": "dispatch (host to array and back)",
-                "cat": "host",
-                "pid": _COMMAND_PID,
-                "tid": _HOST_TID,
-                "ts": 0,
-                "dur": round(dispatch, 4),
-            }  # fmt: skip
-        )
+        name = "dispatch (host to array and back)"
+        times = {"ts": 0, "dur": round(dispatch, 4)}
+        marks.append({"ph": "X", "name": name, "cat": "host", **place, **times})
     if trace.left_out and math.isfinite(trace.left_out_from):
-        marks.append(
-            {
-                "ph": "i",
-                "s": "g",
-                "name": f"from here on {trace.left_out} events are left out",
-                "cat": "limit",
-                "pid": _COMMAND_PID,
-                "tid": _HOST_TID,
-                "ts": round(trace.left_out_from, 4),
-            }  # fmt: skip
-        )
+        name = f"from here on {trace.left_out} events are left out"
+        time = {"ts": round(trace.left_out_from, 4)}
+        marks.append({"ph": "i", "s": "g", "name": name, "cat": "limit", **place, **time})
     return marks
 
 

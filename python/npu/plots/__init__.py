@@ -39,7 +39,8 @@ def pyplot() -> Any:
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
 
-    plt.rcParams.update(_STYLE)
+    parameters: Any = plt.rcParams  # its stubs list every key
+    parameters.update(_STYLE)
     return plt
 
 

@@ -40,7 +40,7 @@ def save(trace: GemmTrace, path: str | Path) -> None:
     figure = plt.figure(figsize=(width, 8.8))
     try:
         grid = figure.add_gridspec(
-            2, 1, height_ratios=(1.25, 1), left=0.17, right=0.97, top=0.87, bottom=0.11, hspace=0.28
+            2, 1, height_ratios=(1.25, 1), left=0.17, right=0.97, top=0.85, bottom=0.11, hspace=0.28
         )
         _draw_array(trace, figure.add_subplot(grid[0]), columns)
         _draw_breakdown(trace, figure.add_subplot(grid[1]))
@@ -54,23 +54,25 @@ def save(trace: GemmTrace, path: str | Path) -> None:
 
 def _draw_titles(trace: GemmTrace, figure: Any) -> None:
     s = trace.simulation
-    figure.text(
-        0.02, 0.972, f"Simulated GEMM on {trace.title}", fontsize=13, weight="bold", va="top"
-    )
+    title = f"Simulated GEMM on {trace.title.replace(' x ', ' × ')}"
+    figure.text(0.02, 0.975, title, fontsize=13, weight="bold", va="top")
     begin, end = trace.window
     whole = begin == 0 and end >= s.seconds * 1e6 * (1 - 1e-9)
-    shown = "" if whole else f"    shown: {begin:.1f} to {end:.1f} µs"
-    figure.text(
-        0.02, 0.937,
-        f"{s.seconds * 1e6:,.1f} µs with {s.dispatch_seconds * 1e6:.0f} µs dispatch    "
-        f"{s.tops:.2f} TOPS    bound: {s.bound}{shown}",
-        fontsize=10, va="top", color="#333333",
-    )  # fmt: skip
-    figure.text(
-        0.02, 0.012, "All times are simulated by npu trace (docs/timing.md); none was measured on "
-        "hardware. Shares are of the array's time, the dispatch left out.",
-        fontsize=8, color="#666666",
-    )  # fmt: skip
+    parts = [
+        f"{s.seconds * 1e6:,.1f} µs with {s.dispatch_seconds * 1e6:.0f} µs dispatch",
+        f"{s.tops:.2f} TOPS",
+        f"bound: {s.bound}",
+    ]
+    if not whole:
+        parts.append(f"shown: {begin:,.1f} to {end:,.1f} µs")
+    figure.text(0.02, 0.946, "    ".join(parts), fontsize=10, va="top", color="#333333")
+    design = trace.design.replace(" x ", " × ")
+    figure.text(0.02, 0.921, design, fontsize=9, va="top", color="#666666")
+    note = (
+        "All times are simulated by npu trace (docs/timing.md); none was measured on hardware. "
+        "Shares are of the array's time, the dispatch left out."
+    )
+    figure.text(0.02, 0.012, note, fontsize=8, color="#666666")
 
 
 def _share(trace: GemmTrace, track: Track, *kinds: str) -> float:
@@ -103,7 +105,11 @@ def _draw_array(trace: GemmTrace, axes: Any, columns: int) -> None:
     for spine in axes.spines.values():
         spine.set_visible(False)
     axes.set_title("Busy share per tile, %", loc="left", weight="bold", pad=16)
-    handles = [_patch(_COMPUTE, "core: kernels"), _patch(_IN, "DMA in"), _patch(_OUT, "DMA out")]
+    handles = [
+        _patch(_COMPUTE, "core: kernels"),
+        _patch(_IN, "DMA in (S2MM)"),
+        _patch(_OUT, "DMA out (MM2S)"),
+    ]
     axes.legend(
         handles=handles, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncol=3, borderaxespad=0.3,
         title="a DMA bar is the tile's busiest channel", title_fontsize=8, alignment="right",
@@ -115,13 +121,13 @@ def _draw_tile(trace: GemmTrace, axes: Any, col: int, row: int) -> None:
     axes.add_patch(_box(left, bottom, width, height, _PALE))
     compute = _busiest(trace, col, row, "core")
     if compute is not None:
-        axes.add_patch(_box(left, bottom + 0.46, width * compute, 0.42, _COMPUTE))
+        axes.add_patch(_box(left, bottom + 0.49, width * compute, 0.39, _COMPUTE))
         dark = compute > 0.6
         axes.text(
-            col + 0.5, bottom + 0.66, f"{100 * compute:.0f}", ha="center", va="center", fontsize=10,
+            col + 0.5, bottom + 0.68, f"{100 * compute:.0f}", ha="center", va="center", fontsize=10,
             weight="bold", color="white" if dark else "#222222",
         )  # fmt: skip
-    bars = [("in", _IN, 0.25), ("out", _OUT, 0.04)]
+    bars = [("in", _IN, 0.27), ("out", _OUT, 0.05)]
     if row < 2:  # no core: more room for the DMA
         bars = [("in", _IN, 0.50), ("out", _OUT, 0.14)]
     thick = 0.17 if row >= 2 else 0.26
