@@ -78,7 +78,7 @@ bool Recorder::record(const TraceEvent& event) {
     return true;
   }
   ++left_out_;
-  first_left_out_ = std::min(first_left_out_, event.start);
+  first_left_out_ = std::min(first_left_out_, event.end);
   return false;
 }
 

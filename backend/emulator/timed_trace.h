@@ -52,8 +52,8 @@ class Recorder {
   struct Track {
     std::string name;  // as Agent::name()
     int col = -1, row = -1;
-    // Cycles per TraceEvent::Kind inside the window, whatever the limit; the memory's share of
-    // kSend.
+    // Cycles per TraceEvent::Kind inside the window, whatever the limit; the memory's part of
+    // kSend and kReceive.
     std::array<double, TraceEvent::kKinds> cycles{};
     double memory_wait = 0;
     // The agent and what it waits for.
@@ -85,7 +85,8 @@ class Recorder {
   const std::vector<std::string>& kernels() const { return kernels_; }
   const std::vector<std::vector<uint32_t>>& routes() const { return routes_; }  // tracks
   uint64_t left_out() const { return left_out_; }
-  double first_left_out() const { return first_left_out_; }  // infinity if none
+  // All events that end before this time are among those kept; infinity if none is left out.
+  double first_left_out() const { return first_left_out_; }
 
  private:
   struct LockState {

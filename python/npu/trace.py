@@ -23,7 +23,7 @@ from npu.errors import ArgumentError
 from npu.simulate import SimulatedGemm, Tile
 
 DEFAULT_LIMIT = 1_000_000
-MAX_LIMIT = 20_000_000  # 48 bytes each
+MAX_LIMIT = 10_000_000  # 48 bytes each
 LOCKS_PER_TILE = 64
 NOBODY = 0xFFFFFFFF
 ROWS = 6
@@ -50,8 +50,8 @@ class Track:
 
     ``kind`` is "command", "core", "in" (S2MM) or "out" (MM2S); ``port`` names a shim channel's
     matrix ("A0"). ``cycles`` has the cycles per kind of event inside the window, never cut by the
-    limit; "wait memory" is what reads from DRAM took beyond the time their stream port needs, at the
-    shim and at its receiver; it is not in "send" and "receive".
+    limit; "wait memory" is what reads from DRAM took beyond the time their stream port needs, at
+    the shim and at its receiver; it is not in "send" and "receive".
     """
 
     name: str
@@ -72,8 +72,8 @@ class GemmTrace:
 
     ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
     into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
-    says. ``left_out`` events that did not fit the limit are missing, the first from
-    ``left_out_from`` microseconds. ``window`` is in microseconds.
+    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
+    (microseconds) are there. ``window`` is in microseconds.
     """
 
     simulation: SimulatedGemm
@@ -162,7 +162,7 @@ def trace_gemm(
     """The timeline of C[M, N] = A[M, K] B[K, N], simulated; arguments as of ``simulate_gemm``.
 
     from_us, to_us: keep what overlaps this window (microseconds; the dispatch is inside); limit:
-    the most events kept, the earliest ones (48 bytes each); locks: keep lock values too. Raises
+    the most events kept, from the beginning (48 bytes each); locks: keep lock values too. Raises
     what ``simulate_gemm`` raises.
     """
     if model != "emulator":

@@ -78,17 +78,17 @@ def save(trace: GemmTrace, path: str | Path) -> int:
     path = check_writable(path)
     written = 0
     with replacing(path) as file:
-        packed = None
-        if path.suffix == ".gz":
-            packed = gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0)
-        out: Any = packed or file
-        for piece in _pieces(trace):
-            out.write(piece.encode())
-        if packed:
-            packed.close()
+        with _packed(file) if path.suffix == ".gz" else contextlib.nullcontext(file) as out:
+            for piece in _pieces(trace):
+                out.write(piece.encode())
         with contextlib.suppress(OSError):  # a pipe has no position
             written = file.tell()
     return written
+
+
+def _packed(file: IO[bytes]) -> gzip.GzipFile:
+    # No name and no time in it: the same trace gives the same file.
+    return gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0)
 
 
 def metadata(trace: GemmTrace) -> dict[str, Any]:
@@ -169,7 +169,7 @@ def _marks(trace: GemmTrace) -> list[dict[str, Any]]:
         times = {"ts": 0, "dur": round(dispatch, 4)}
         marks.append({"ph": "X", "name": name, "cat": "host", **place, **times})
     if trace.left_out and math.isfinite(trace.left_out_from):
-        name = f"from here on {trace.left_out} events are left out"
+        name = f"from here on {trace.left_out} events are missing (limit)"
         time = {"ts": round(trace.left_out_from, 4)}
         marks.append({"ph": "i", "s": "g", "name": name, "cat": "limit", **place, **time})
     return marks

@@ -103,7 +103,7 @@ def _describe(trace: GemmTrace) -> None:
     )
     if trace.left_out:
         print(
-            f"{trace.left_out} events are left out, the first at {trace.left_out_from:.1f} us: "
+            f"{trace.left_out} events that end after {trace.left_out_from:.1f} us are left out: "
             "raise --limit, narrow --from/--to, or use --no-locks",
             file=sys.stderr,
         )

@@ -18,7 +18,7 @@ _PARTS: tuple[tuple[tuple[str, ...], str, str], ...] = (
     (("kernel",), _COMPUTE, "kernels"),
     (("operation",), "#6c5b9e", "operations"),
     (("send", "receive"), _IN, "moving data"),
-    (("wait memory",), "#b5443c", "DRAM share"),
+    (("wait memory",), "#b5443c", "waiting for DRAM"),
     (("task start",), "#d9a441", "task start"),
     (("wait lock",), "#8d99a6", "waiting for a lock"),
     (("wait data",), "#b9c2cc", "waiting for data"),
@@ -34,22 +34,27 @@ def save(trace: GemmTrace, path: str | Path) -> None:
     from npu.trace_file import check_writable, replacing
 
     path = check_writable(plots.check_format(path), "plot")
-    plt = plots.pyplot()
+    figure = draw(trace)
+    plain = {"Date": None} if path.suffix.lower() == ".svg" else None
+    with replacing(path, "plot") as file:
+        figure.savefig(file, format=path.suffix[1:].lower(), metadata=plain)
+
+
+def draw(trace: GemmTrace) -> Any:
+    """The summary as a matplotlib figure."""
+    plots.pyplot()
+    from matplotlib.figure import Figure
+
     columns = 1 + max(track.col for track in trace.tracks)
-    width = max(11.0, 5.6 + 1.05 * columns)
-    figure = plt.figure(figsize=(width, 8.8))
-    try:
-        grid = figure.add_gridspec(
-            2, 1, height_ratios=(1.25, 1), left=0.17, right=0.97, top=0.85, bottom=0.11, hspace=0.28
-        )
-        _draw_array(trace, figure.add_subplot(grid[0]), columns)
-        _draw_breakdown(trace, figure.add_subplot(grid[1]))
-        _draw_titles(trace, figure)
-        with replacing(path, "plot") as file:
-            plain = {"Date": None} if path.suffix.lower() == ".svg" else None
-            figure.savefig(file, format=path.suffix[1:].lower(), metadata=plain)
-    finally:
-        plt.close(figure)
+    # No figure of pyplot's: it would keep it.
+    figure = Figure(figsize=(max(11.0, 5.6 + 1.05 * columns), 8.8))
+    grid = figure.add_gridspec(
+        2, 1, height_ratios=(1.3, 1), left=0.17, right=0.97, top=0.85, bottom=0.09, hspace=0.27
+    )
+    _draw_array(trace, figure.add_subplot(grid[0]), columns)
+    _draw_breakdown(trace, figure.add_subplot(grid[1]))
+    _draw_titles(trace, figure)
+    return figure
 
 
 def _draw_titles(trace: GemmTrace, figure: Any) -> None:
