@@ -47,7 +47,7 @@ def draw(trace: GemmTrace) -> Any:
 
     columns = 1 + max(track.col for track in trace.tracks)
     # No figure of pyplot's: it would keep it.
-    figure = Figure(figsize=(max(11.0, 5.6 + 1.05 * columns), 8.8))
+    figure = Figure(figsize=(max(11.0, 5.6 + 1.05 * columns), 9.4))
     grid = figure.add_gridspec(
         2, 1, height_ratios=(1.3, 1), left=0.17, right=0.97, top=0.85, bottom=0.09, hspace=0.27
     )
