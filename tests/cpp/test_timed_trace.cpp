@@ -111,13 +111,14 @@ TEST_CASE("recorder: a copy's transfers, operations and waits, at the times of t
 TEST_CASE("recorder: calls by name, locks that a core waits for and their values") {
   test::Machine machine(arch::Generation::kNpu1);
   machine.configure();
-  machine.attach(
-      kCore, "loop 3\nacquire_ge 5 2\ncall zero_i32 @0 #64\ncall mystery #64\nrelease 6 1\nend");
+  machine.attach(kCore,
+                 "loop 3\nacquire_ge 5 2\ncall zero_i32 @0 #64\ncall mystery #64\nrelease 6 1\nend",
+                 [](std::span<const KernelArgument>) {});
   const arch::Timing time = timing();
   Recorder recorder({});
   machine.array.set_timing(&time, true, &recorder);
   test::Script stream = machine.script();
-  stream.lock(kCore, 5, 4).lock(kCore, 7, 9).lock(kCore, 5, 2);
+  stream.lock(kCore, 5, 4).lock(kCore, 7, 9).lock(kCore, 5, 4);
   machine.run(stream);
   const auto calls = of(recorder, {Kind::kKernel}, "core (0,2)");
   REQUIRE(calls.size() == 6);
