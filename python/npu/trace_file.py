@@ -40,15 +40,22 @@ def tile_name(col: int, row: int) -> str:
 
 def check_writable(path: str | Path, function: str = "trace") -> Path:
     """The path, or an error when no file can be written there."""
-    path = Path(path)
-    folder = path.resolve().parent
-    if path.is_dir():
-        raise ArgumentError(f"[{function}] {path} is a folder; name a file in it")
-    if not folder.is_dir():
-        raise ArgumentError(f"[{function}] {path}: there is no folder {folder}; create it first")
-    if not os.access(path if path.exists() else folder, os.W_OK):
-        raise ArgumentError(f"[{function}] {path} is not writable; name another file")
-    return path
+    problem, target = None, Path()
+    try:
+        target = Path(path)
+        folder = target.resolve().parent
+        if target.is_dir():
+            problem = "is a folder; name a file in it"
+        elif not folder.is_dir():
+            problem = f"has no folder to be in ({folder}); create it first"
+        elif not os.access(target if target.exists() else folder, os.W_OK):
+            problem = "is not writable; name another file"
+    except (OSError, TypeError, ValueError) as error:  # too long, no path, a null byte
+        problem = f"is no usable path ({getattr(error, 'strerror', None) or error})"
+    if problem:
+        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:200]}..."
+        raise ArgumentError(f"[{function}] {shown} {problem}")
+    return target
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ import io
 import itertools
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -151,16 +152,16 @@ def test_lock_values_of_a_window(small):
     begin, end = 110.0, 150.0
     part = npu.trace_gemm("npu1", 256, 256, 384, **SMALL, from_us=begin, to_us=end)
 
-    def value(trace: npu.GemmTrace, lock: int, time: float) -> int:
+    def value(trace: npu.GemmTrace, lock: int, moment: float) -> int:
         mine = of_kind(trace, LOCK)
         mine = mine[mine["other"] == lock]
-        return int(mine["bytes"][trace.microseconds(mine["start"]) <= time][-1])
+        return int(mine["bytes"][trace.microseconds(mine["start"]) <= moment][-1])
 
     locks = np.unique(of_kind(part, LOCK)["other"])
     assert len(locks) > 50
     for lock in locks:
-        for time in np.linspace(begin, end, 9):
-            assert value(part, lock, time) == value(small, lock, time)
+        for moment in np.linspace(begin, end, 9):
+            assert value(part, lock, moment) == value(small, lock, moment)
 
 
 def test_limit_keeps_the_beginning(small):
@@ -304,7 +305,10 @@ def test_files_are_replaced_whole_or_not_at_all(small, tmp_path, monkeypatch):
     link.symlink_to(tmp_path / "target.json")
     small.save(link)
     assert link.is_symlink() and (tmp_path / "target.json").is_file()
-    for bad, telling in ((tmp_path, "folder"), (tmp_path / "no" / "t.json", "no folder")):
+    for bad, telling in (
+        (tmp_path, "folder"), (tmp_path / "no" / "t.json", "no folder to be"), ("", "folder"),
+        ("a\0b", "null"), ("x" * 5000, "long"), (5, "int"), (None, "None"),
+    ):  # fmt: skip
         with pytest.raises(ArgumentError, match=telling):
             small.save(bad)
     if Path("/dev/full").exists():
@@ -348,7 +352,7 @@ def test_plot_has_no_clipped_or_colliding_text(device, tmp_path):
 def test_plot_errors(small, tmp_path, monkeypatch):
     with pytest.raises(ArgumentError, match=r"\.png"):
         small.plot(tmp_path / "summary.bmp")
-    with pytest.raises(ArgumentError, match="no folder"):
+    with pytest.raises(ArgumentError, match="no folder to be"):
         small.plot(tmp_path / "no" / "summary.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(DeviceError, match=r"npu-xdna\[plot\]"):
@@ -390,7 +394,7 @@ def test_command(capsys, tmp_path):
     ("words", "telling"),
     [
         (("64", "64", "64"), "-o"),
-        (("64", "64", "64", "-o", "/no/such/folder/t.json"), "no folder"),
+        (("64", "64", "64", "-o", "/no/such/folder/t.json"), "no folder to be"),
         (("64", "64", "64", "-o", "."), "folder"),
         (("64", "64", "64", "--png", "t.bmp"), ".png"),
         (("64", "64", "64", "--tile", "144,144,144", "-o", "/dev/null"), "L1"),
@@ -411,3 +415,13 @@ def test_command_errors(capsys, words, telling):
 def test_event_records_match_the_core():
     assert EVENT.itemsize == 48
     assert len(KINDS) == 11
+
+
+def test_example_of_the_documentation(tmp_path, monkeypatch, capsys):
+    page = Path(__file__).resolve().parents[2] / "docs" / "tracing.md"
+    (code,) = re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(code, {})
+    assert "core (0,2)" in capsys.readouterr().out
+    check_file(tmp_path / "trace.json.gz")
+    assert (tmp_path / "summary.svg").is_file()
