@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "emulator/timed_run.h"
+#include "emulator/timed_trace.h"
 #include "thread_pool.h"
 
 namespace npu::emulator {
@@ -44,11 +45,13 @@ void Agent::start(Timeline& timeline) { timeline.after(this, 0); }
 
 size_t Scheduler::advance_ready() {
   // The list grows while it is walked: advancing an agent may wake others.
+  Recorder* recorder = timeline_ ? timeline_->recorder() : nullptr;
   size_t done = 0;
   for (; done < ready_.size() && done < kMaxAdvances; ++done) {
     Agent* agent = ready_[done];
     agent->queued_ = false;
     agent->advance();
+    if (recorder) recorder->advanced(agent, timeline_->now());
   }
   work_ += done + kJobUnits * jobs_.size();
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(done));

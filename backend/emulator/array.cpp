@@ -226,6 +226,7 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
     begin_timing();
     start_cores();
     execute(stream);
+    stream_done();
     scheduler_.progressed();
     while (step()) {
     }

@@ -45,8 +45,9 @@ class Array {
   uint32_t read_register(uint32_t address);
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
-  // sizes (their data may be null) and kernels do not run. Null ends it.
-  void set_timing(const arch::Timing* timing, bool data);
+  // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
+  // submission and must outlive them. Null ends it.
+  void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
   // Of the last timed submission.
   const TimingReport& timing_report() const { return timing_report_; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
@@ -99,6 +100,7 @@ class Array {
   // timed_array.cpp
   void spend(const stream::Operation& operation);
   void begin_timing();
+  void stream_done();
   void end_timing();
   void start_cores();
 

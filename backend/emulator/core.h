@@ -37,6 +37,7 @@ class Core final : public Agent {
   bool releases(int lock) const;
 
  private:
+  friend class Recorder;
   struct Frame {
     int loop;      // index of the loop instruction
     int64_t left;  // iterations still to run after this one; -1 = forever

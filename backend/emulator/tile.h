@@ -93,6 +93,7 @@ class Channel final : public Agent {
   [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
 
  private:
+  friend class Recorder;
   enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy };
   struct Task {
     int bd = 0;

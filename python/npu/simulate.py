@@ -294,10 +294,10 @@ def _lowered(design: GemmDesign) -> bytes:
     )
 
 
-def _blocks(design: GemmDesign, padded: Tile) -> dict[Tile, int]:
-    """The submissions of a problem, as npu.matmul splits it (GemmLimits of backend/ops/gemm.h), and
-    how often each occurs."""
-    m, k, n = padded
+def submissions(design: GemmDesign, size: Tile) -> dict[Tile, int]:
+    """The padded sizes of the submissions of a problem, as npu.matmul splits it (GemmLimits of
+    backend/ops/gemm.h), and how often each occurs."""
+    m, k, n = design.padded(size)
     unit_m, _, unit_n = design.native
     width = min(n, _MAX_ROW_BYTES // _BYTES[design.dtype_out] // unit_n * unit_n)
     height = max(1, _MAX_ROUNDS * unit_n // width) * unit_m
@@ -309,17 +309,29 @@ def _blocks(design: GemmDesign, padded: Tile) -> dict[Tile, int]:
     return blocks
 
 
-def _submission(
-    design: GemmDesign, block: Tile, overlap: bool, constants: dict[str, float]
-) -> dict[str, Any]:
+def lowered(design: GemmDesign, block: Tile, overlap: bool) -> tuple[bytes, bytes]:
+    """The configuration of a design and the stream of one submission (of ``submissions``)."""
     config = _lowered(design)
     m, k, n = block
+    packed_a = k * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    b_row = k if design.b_layout == "col" else n
+    packed_b = b_row * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    return config, _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
+
+
+def execute(
+    design: GemmDesign,
+    block: Tile,
+    config: bytes,
+    stream: bytes,
+    constants: dict[str, float],
+    trace: tuple[float, float, int, bool] | None = None,
+) -> dict[str, Any]:
+    """The report of a timed run without data; ``trace`` asks for a recording (npu/trace.py)."""
+    m, k, n = block
     a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    packed_a = k * a > _MAX_ROW_BYTES
-    packed_b = (k if design.b_layout == "col" else n) * a > _MAX_ROW_BYTES
-    stream = _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
     sizes = [m * k * a, k * n * a, m * n * c, m * k * a, k * n * a]
-    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants)
+    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants, trace)
     return report
 
 
@@ -348,11 +360,18 @@ def _total(
 def _emulate(
     design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
 ) -> SimulatedGemm:
-    padded = design.padded(size)
     parts = [
-        (count, _submission(design, block, overlap, constants))
-        for block, count in _blocks(design, padded).items()
+        (count, execute(design, block, *lowered(design, block, overlap), constants))
+        for block, count in submissions(design, size).items()
     ]
+    return summary(design, size, parts)
+
+
+def summary(
+    design: GemmDesign, size: Tile, parts: list[tuple[int, dict[str, Any]]]
+) -> SimulatedGemm:
+    """The public result of reports of ``execute``, each with how often its submission occurs."""
+    padded = design.padded(size)
     timing, agents, moved = _total(parts)
     shares = {
         "compute": timing["compute_share"],

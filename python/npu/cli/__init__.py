@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-COMMANDS = ("generate", "bench", "devices", "inspect", "compile", "validate-model", "tune")
+COMMANDS = ("generate", "bench", "devices", "inspect", "compile", "validate-model", "tune", "trace")
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
