@@ -6,6 +6,9 @@
 // multiplications leave free (docs/timing.md). AIE2P only: UPS and SRS are part of its C loads and
 // stores, and a C tile of 8x8 fills one of its five accumulator registers, of which four multiply.
 //
+// bf16 operands come as BFP16 blocks that convert_bfp16.cc left in the core's memory: converting in
+// the loop, as matmul.cc does, takes the accumulator registers that hiding C needs.
+//
 // k is 16 to 64, so that a loop body fits program memory. C rows `row` on are computed: with A in
 // row parts each part is a call. Layouts, types, rounding: as in matmul.cc.
 #include "mmul_block.h"
@@ -73,9 +76,72 @@ inline void pipelined(const int8_t* a, const int8_t* b, TOut* c, int32_t m, int3
 #endif
 }
 
+// Where BFP16 operands are read from: blocks of 8x8 in the order of their addresses.
+using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
+
+// As above for A [m/8][k/8] and B [n/8][k/8] in BFP16.
+template <int32_t kSteps, typename TOut>
+inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __restrict b,
+                           TOut* __restrict c, int32_t m, int32_t n) {
+  constexpr int32_t kC = 64;
+  const int32_t columns = n / 8, across = columns / 2, blocks = m / 16 * across;
+  Blocks a0(a), a1(a), b0(b), b1(b);
+  a1.seek(kSteps);
+  b1.seek(kSteps);
+  int32_t column = 0;
+  AIE_PREPARE_FOR_PIPELINING
+  for (int32_t i = 0; i < blocks; ++i) {
+    TOut* const c1 = c + columns * kC;
+    MmulBlock<BlockFloatTile, BLayout::kColumnMajor, TOut> block;
+    block.load(c, c1, 0);
+#pragma unroll
+    for (int32_t step = 0; step < kSteps; ++step) {
+      block.multiply(a0.pop(), a1.pop(), b0.pop(), b1.pop());
+    }
+    block.store(c, c1, 0);
+    const bool last = ++column == across;
+    column = last ? 0 : column;
+    a0.seek(last ? kSteps : -kSteps);
+    a1.seek(last ? kSteps : -kSteps);
+    b0.seek(last ? kSteps - columns * kSteps : kSteps);
+    b1.seek(last ? kSteps - columns * kSteps : kSteps);
+    c += last ? 2 * kC + columns * kC : 2 * kC;
+  }
+}
+
+template <int32_t kSteps = kMinSteps, typename TOut>
+inline void multiply_bfp16_steps(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m,
+                                 int32_t k, int32_t n) {
+  if (k == kSteps * 8) {
+    multiply_bfp16<kSteps>(a, b, c, m, n);
+  } else if constexpr (kSteps < kMaxSteps) {
+    multiply_bfp16_steps<kSteps + 1>(a, b, c, m, k, n);
+  }
+}
+
+template <typename TOut>
+inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
+                            int32_t n, int32_t row) {
+  c += row * n;
+#ifdef AIE_HOST_MATMUL_BFP16  // x86 `fast` builds; refuse what only the code below treats right
+  if (AIE_HOST_MATMUL_BFP16<BlockFloatTile>(a, b, c, m, k, n)) return;
+#endif
+  multiply_bfp16_steps(a, b, c, m, k, n);
+}
+
 }  // namespace
 
 extern "C" {
+
+void matmul_bfp16_f32_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, float* c, int32_t m,
+                                int32_t k, int32_t n, int32_t row) {
+  pipelined_bfp16(a, b, c, m, k, n, row);
+}
+void matmul_bfp16_bf16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfloat16* c, int32_t m,
+                                 int32_t k, int32_t n, int32_t row) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  pipelined_bfp16(a, b, c, m, k, n, row);
+}
 
 void matmul_i8_i32_pipelined(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
                              int32_t n, int32_t row) {

@@ -9,6 +9,7 @@ problem size. The mapping is the one of Taka et al., arXiv 2512.13282, section 4
 
 from __future__ import annotations
 
+import math
 import operator
 from dataclasses import dataclass
 from functools import cache
@@ -20,7 +21,7 @@ from .api import Design, ObjectFifo
 from .hardware import DTYPE_BYTES, FIRST_CORE_ROW, STACK_BYTES, Tile, tile_limits
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
-from .worker import Kernel
+from .worker import Buffer, Kernel, Object, Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -42,6 +43,7 @@ DEFAULT_TILE: dict[str, Tile3] = {
     "int8": (64, 128, 64),
     "int16": (64, 64, 64),
 }
+PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
 # r, s, t of aie::mmul: A tiles r x s, B tiles s x t.
 MMUL: dict[tuple[str, str], Tile3] = {
     ("npu1", "bfloat16"): (4, 8, 4),
@@ -66,7 +68,7 @@ class Choices(TypedDict, total=False):
     """Keyword arguments of `design`, `configuration` and `mlir`."""
 
     tile: Tile3 | None
-    """(m, k, n) per core; default DEFAULT_TILE."""
+    """(m, k, n) per core; default `default_tile`."""
     k_mt: int | None
     """Columns of A that a memtile holds at a time, a multiple of k; default k."""
     b_layout: str
@@ -190,11 +192,9 @@ def options(
         raise DesignError(f"[gemm] tile is {tile!r}; it must be (m, k, n)")
     m, k, n = (
         _whole(f"tile {label}", size)
-        for label, size in zip("mkn", tile or DEFAULT_TILE[a_dtype], strict=True)
+        for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
     )
-    if kernel == "pipelined" and (
-        generation != "npu2" or not (a_dtype == "int8" or bf16 == "bfp16")
-    ):
+    if not kernel_exists(generation, a_dtype, kernel, bf16):
         raise DesignError(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
             'and for bfloat16 with bf16="bfp16"'
@@ -225,6 +225,20 @@ def options(
     )  # fmt: skip
     _check_shim(out)
     return out
+
+
+def default_tile(a_dtype: str, kernel: str = "published") -> Tile3:
+    """The tile of a design that names none."""
+    return PIPELINED_TILE if kernel == "pipelined" else DEFAULT_TILE[a_dtype]
+
+
+def kernel_exists(generation: str, a_dtype: str, kernel: str, bf16: str = "native") -> bool:
+    """Whether a kind of kernel is there for operands of a type."""
+    return kernel == "published" or (
+        kernel == "pipelined"
+        and generation == "npu2"
+        and (a_dtype == "int8" or (a_dtype == "bfloat16" and bf16 == "bfp16"))
+    )
 
 
 def _whole(label: str, value: object) -> int:
@@ -400,19 +414,14 @@ def _worker(
     """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
     m, k, n = o.tile
     local = o.sum_dtype != o.c_dtype
-    pipelined = o.kernel == "pipelined"
-    integers = ["int32"] * (3 + (o.has_shift and not local) + pipelined)
+    rows = m // o.a_parts
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
-    matmul = out.kernel(
-        f"matmul_{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
-        + ("_pipelined" if pipelined else "")
-        + ("_bcol" if o.b_layout == "col" else ""),
-        [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
-    )
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
+    take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
+    matmul = _matmul_kernel(out, o, take_a, take_b, len(shift) if not local else 0)
     with w.forever():
         w.wait_rtps()
         with w.loop(tiles):
@@ -420,17 +429,70 @@ def _worker(
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
                 extra = [] if local else shift
-                b_tile = w.acquire(b)
+                b_tile: Object | Buffer | None = None
                 for part in range(o.a_parts):
-                    rows = m // o.a_parts
-                    at = [part * rows] if pipelined else []
-                    w.call(matmul, w.acquire(a), b_tile, total, rows, k, n, *extra, *at)
-                    w.release(a)
-                w.release(b)
+                    a_tile = take_a.begin()
+                    b_tile = b_tile or take_b.begin()
+                    at = [part * rows] if o.kernel == "pipelined" else []
+                    w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at)
+                    take_a.end()
+                take_b.end()
             if acc:
                 kernel = _narrowing_kernel(out, o)
                 w.call(kernel, acc, w.acquire(c), m * n, *shift)
             w.release(c)
+
+
+class _Input:
+    """Objects of A or B as the matmul kernel reads them: where they arrived or, in designs that
+    convert, a BFP16 copy; then an object is given back before it is multiplied."""
+
+    def __init__(
+        self, out: Design, o: Options, w: Worker, fifo: ObjectFifo, depth: int = 0
+    ) -> None:
+        """depth: k if it is B, of which row-major tiles are also put in column order."""
+        self._worker, self._fifo = w, fifo
+        self._copy: Buffer | None = None
+        self.type = (fifo.dtype, fifo.shape)
+        if not o.converts:
+            return
+        count = math.prod(fifo.shape)
+        self.type = ("uint8", (count // 8 * 9,))  # 8 values and their exponent are 9 bytes
+        label = "b" if depth else "a"
+        self._copy = w.buffer(f"{label}_bfp16_{w.tile.col}_{w.tile.row}", *self.type)
+        in_order = not depth or o.b_layout == "col"
+        self._integers = [count] if in_order else [count, depth]
+        self._convert = out.kernel(
+            f"convert_bf16_bfp16_{label}" + ("_bcol" if depth and in_order else ""),
+            [(fifo.dtype, fifo.shape), self.type, *["int32"] * len(self._integers)],
+        )
+
+    def begin(self) -> Object | Buffer:
+        """The next object."""
+        arrived = self._worker.acquire(self._fifo)
+        if self._copy is None:
+            return arrived
+        self._worker.call(self._convert, arrived, self._copy, *self._integers)
+        self._worker.release(self._fifo)
+        return self._copy
+
+    def end(self) -> None:
+        """Gives the object back, where that is not done yet."""
+        if self._copy is None:
+            self._worker.release(self._fifo)
+
+
+def _matmul_kernel(out: Design, o: Options, a: _Input, b: _Input, shifts: int) -> Kernel:
+    """C += A B on one object of A and one of B."""
+    m, _, n = o.tile
+    pipelined = o.kernel == "pipelined"
+    name = f"{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
+    if o.converts:  # copies of B have one layout
+        name = f"bfp16_{_SHORT[o.sum_dtype]}_pipelined"
+    else:
+        name += ("_pipelined" if pipelined else "") + ("_bcol" if o.b_layout == "col" else "")
+    integers = ["int32"] * (3 + shifts + pipelined)
+    return out.kernel(f"matmul_{name}", [a.type, b.type, (o.sum_dtype, (m, n)), *integers])
 
 
 def _narrowing_kernel(out: Design, o: Options) -> Kernel:

@@ -29,6 +29,11 @@
 #define matmul_bf16bfp16_f32_bcol NPU_VARIANT(matmul_bf16bfp16_f32_bcol)
 #define matmul_bf16bfp16_bf16 NPU_VARIANT(matmul_bf16bfp16_bf16)
 #define matmul_bf16bfp16_bf16_bcol NPU_VARIANT(matmul_bf16bfp16_bf16_bcol)
+#define matmul_bfp16_f32_pipelined NPU_VARIANT(matmul_bfp16_f32_pipelined)
+#define matmul_bfp16_bf16_pipelined NPU_VARIANT(matmul_bfp16_bf16_pipelined)
+#define convert_bf16_bfp16_a NPU_VARIANT(convert_bf16_bfp16_a)
+#define convert_bf16_bfp16_b NPU_VARIANT(convert_bf16_bfp16_b)
+#define convert_bf16_bfp16_b_bcol NPU_VARIANT(convert_bf16_bfp16_b_bcol)
 #define zero_f32 NPU_VARIANT(zero_f32)
 #define zero_i32 NPU_VARIANT(zero_i32)
 #define zero_i16 NPU_VARIANT(zero_i16)
@@ -39,6 +44,7 @@
 #define narrow_i32_i16 NPU_VARIANT(narrow_i32_i16)
 
 #include "convert.cc"
+#include "convert_bfp16.cc"
 #include "matmul.cc"
 #include "matmul_pipelined.cc"
 #include "zero.cc"
@@ -46,6 +52,15 @@
 namespace {
 
 using npu::aie_host::HostFunction;
+
+// Whether a pointer to T is one to BFP16 blocks, 9 bytes per 8 elements.
+#if __AIE_ARCH__ >= 21
+template <typename T>
+constexpr bool kBlocks = std::is_same_v<T, bfp16ebs8>;
+#else
+template <typename T>
+constexpr bool kBlocks = false;
+#endif
 
 // The second parameter names the operand types; its value is the kernel again.
 // kRow: the last of its integers is a row.
@@ -57,6 +72,7 @@ constexpr HostFunction matmul_entry(const char* name,
   f.name = name;
   f.in_bytes = sizeof(TIn);
   f.out_bytes = sizeof(TOut);
+  f.in_blocks = kBlocks<TIn>;
   constexpr bool kShift = sizeof...(Extra) > kRow;
   f.shift = kShift;
   f.row = kRow;
@@ -89,17 +105,19 @@ constexpr HostFunction zero_entry(const char* name, void (*)(T*, int32_t)) {
   return f;
 }
 
-template <auto kKernel, typename TIn, typename TOut, typename... Shift>
+template <auto kKernel, typename TIn, typename TOut, typename... Extra>
 constexpr HostFunction convert_entry(const char* name,
-                                     void (*)(const TIn*, TOut*, int32_t, Shift...)) {
+                                     void (*)(const TIn*, TOut*, int32_t, Extra...)) {
   HostFunction f{};
   f.name = name;
   f.in_bytes = sizeof(TIn);
   f.out_bytes = sizeof(TOut);
-  f.shift = sizeof...(Shift) != 0;
-  f.convert = [](const void* src, void* dst, int32_t count, [[maybe_unused]] int32_t shift) {
+  f.out_blocks = kBlocks<TOut>;  // then the integer after the count is a depth
+  f.shift = sizeof...(Extra) != 0 && !f.out_blocks;
+  f.depth = sizeof...(Extra) != 0 && f.out_blocks;
+  f.convert = [](const void* src, void* dst, int32_t count, [[maybe_unused]] int32_t extra) {
     kKernel(static_cast<const TIn*>(src), static_cast<TOut*>(dst), count,
-            static_cast<Shift>(shift)...);
+            static_cast<Extra>(extra)...);
   };
   return f;
 }
@@ -143,6 +161,11 @@ extern constinit const KernelTable AIE_HOST_VARIANT = {
             NPU_MATMUL(matmul_bf16bfp16_f32_bcol, BlockFloatTile),
             NPU_MATMUL(matmul_bf16bfp16_bf16, BlockFloatTile),
             NPU_MATMUL(matmul_bf16bfp16_bf16_bcol, BlockFloatTile),
+            NPU_PIPELINED(matmul_bfp16_f32_pipelined, BlockFloatTile),
+            NPU_PIPELINED(matmul_bfp16_bf16_pipelined, BlockFloatTile),
+            NPU_CONVERT(convert_bf16_bfp16_a),
+            NPU_CONVERT(convert_bf16_bfp16_b),
+            NPU_CONVERT(convert_bf16_bfp16_b_bcol),
             NPU_PIPELINED(matmul_i8_i32_pipelined, PipelinedI8Tile),
             NPU_PIPELINED(matmul_i8_i32_pipelined_bcol, PipelinedI8Tile),
             NPU_PIPELINED(matmul_i8_i16_pipelined, PipelinedI8Tile),

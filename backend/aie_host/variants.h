@@ -6,6 +6,9 @@
 
 namespace npu::aie_host {
 
+// A BFP16 tile, 8 x 8 elements, has 72 bytes in memory.
+inline constexpr int32_t kBlockSide = 8, kBlockTile = 64;
+
 struct MmulShape {
   int32_t r, s, t;  // A tile r x s, B tile s x t, C tile r x t
 };
@@ -16,12 +19,18 @@ struct HostFunction {
   const char* name;
   int32_t in_bytes, out_bytes;  // per element
   bool shift;                   // an operand after the sizes is a shift
+  bool in_blocks, out_blocks;   // those elements are BFP16: 9 bytes per 8, not in_, out_bytes
+  bool depth;                   // convert: the last operand is k
   bool row;                     // matmul: the last operand is the first row of C; k is limited
   MmulShape tile;
   void (*matmul)(const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
                  int32_t shift, int32_t row);
   void (*zero)(void* c, int32_t count);
-  void (*convert)(const void* src, void* dst, int32_t count, int32_t shift);
+  void (*convert)(const void* src, void* dst, int32_t count, int32_t shift_or_depth);
+
+  // Bytes of so many elements.
+  int64_t in_size(int64_t count) const { return in_blocks ? count / 8 * 9 : count * in_bytes; }
+  int64_t out_size(int64_t count) const { return out_blocks ? count / 8 * 9 : count * out_bytes; }
 };
 
 inline constexpr int kMaxFunctions = 40;

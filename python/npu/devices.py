@@ -24,6 +24,7 @@ EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
 # How each generation multiplies bfloat16 by default: the fastest way it has.
 DEFAULT_BF16 = {"npu1": "native", "npu2": "bfp16"}
+KERNELS = ("published", "pipelined")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +40,9 @@ class DeviceDescription:
 class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
-    def __init__(self, name: str, arithmetic: str, bf16: str | None = None) -> None:
+    def __init__(
+        self, name: str, arithmetic: str, bf16: str | None = None, kernel: str = KERNELS[0]
+    ) -> None:
         self.handle = _npu.device.open(name, arithmetic)
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
@@ -49,6 +52,11 @@ class Device:
         self.arithmetic: str = info["arithmetic"]
         self.bf16_chosen = self.checked_bf16(bf16, "device") if bf16 else None  # by the user
         self.bf16: str = self.bf16_chosen or DEFAULT_BF16[self.generation]
+        if kernel not in KERNELS or (kernel == "pipelined" and self.generation != "npu2"):
+            raise DeviceError(
+                f'[device] {name} with kernel="{kernel}": use "published", or on npu2 "pipelined"'
+            )
+        self.kernel = kernel
         self._gemms: dict[tuple[str, str, str, str], Any] = {}
         self._lock = threading.Lock()
 
@@ -79,9 +87,11 @@ class Device:
             if key not in self._gemms:
                 from npu.designs import gemm
 
+                there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
                 config = gemm.configuration(
-                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way
-                )
+                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
+                    kernel=self.kernel if there else KERNELS[0],
+                )  # fmt: skip
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
 
@@ -97,20 +107,28 @@ class Device:
         return totals
 
 
-_open_devices: dict[tuple[str, str, str | None], Device] = {}
+_open_devices: dict[tuple[str, str, str | None, str], Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
 )
 
 
-def open_device(name: str, arithmetic: str | None = None, bf16: str | None = None) -> Device:
+def open_device(
+    name: str,
+    arithmetic: str | None = None,
+    bf16: str | None = None,
+    kernel: str | None = None,
+) -> Device:
     """The device of that name, opened on first use and kept.
 
     ``arithmetic`` is "fast" (fp32 accumulation, the default) or "silicon" (the hardware's known
     bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
     "bfp16" (the default, the faster on hardware), which rounds both operands to blocks of 8 values
-    along K with one exponent, or "native"; default ``NPU_BF16``. Raises DeviceError.
+    along K with one exponent, or "native"; default ``NPU_BF16``. ``kernel`` chooses the
+    GEMM designs: "published" (the default) or, on npu2, "pipelined", whose kernels hide the traffic
+    of C (docs/gemm_designs.md; same results; types without one keep the published design); default
+    ``NPU_KERNEL``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     product = bf16 or os.environ.get("NPU_BF16") or None
@@ -128,8 +146,14 @@ def open_device(name: str, arithmetic: str | None = None, bf16: str | None = Non
         raise DeviceError(
             f'[device] expected bf16 to be "native" or "bfp16", found {type(product).__name__}'
         )
+    kind = kernel or os.environ.get("NPU_KERNEL") or KERNELS[0]
+    if not isinstance(kind, str):
+        raise DeviceError(
+            f"[device] expected kernel to be one of {', '.join(KERNELS)}, found "
+            f"{type(kind).__name__}"
+        )
     with _open_lock:
-        key = (name, mode, product)
+        key = (name, mode, product, kind)
         if key not in _open_devices:
             _open_devices[key] = Device(*key)
         return _open_devices[key]
@@ -149,13 +173,17 @@ def current_device(choice: str | Device | None = None) -> Device:
 
 @contextlib.contextmanager
 def device(
-    name: str, *, arithmetic: str | None = None, bf16: str | None = None
+    name: str,
+    *,
+    arithmetic: str | None = None,
+    bf16: str | None = None,
+    kernel: str | None = None,
 ) -> Iterator[Device]:
     """Makes a device current inside a ``with`` block: ``with npu.device("emu:npu1") as d: ...``.
 
     Raises DeviceError at once when the device is unknown or not available.
     """
-    opened = open_device(name, arithmetic, bf16)
+    opened = open_device(name, arithmetic, bf16, kernel)
     token = _selected.set(opened)
     try:
         yield opened

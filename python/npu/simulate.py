@@ -157,7 +157,7 @@ def check_design(
         raise DtypeError(f"[simulate_gemm] {a} -> {c} is not supported; there are {pairs}")
     if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
         raise ArgumentError(f"[simulate_gemm] tile is {tile!r}; it must be (m, k, n)")
-    chosen = tile or gemm.DEFAULT_TILE[a]
+    chosen = tile or gemm.default_tile(a, kernel)
     m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
     depth = _default_depth(k, _BYTES[a]) if k_mt is None else _whole(k_mt, "k_mt")
     if bf16 not in ("bfp16", "native"):

@@ -60,7 +60,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
                   const std::string& c_type, const std::vector<int64_t>& tile,
                   const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
                   int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
-                  const Overrides& overrides) {
+                  const Overrides& overrides, bool a_resident) {
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
@@ -85,6 +85,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.overlap_bds = overlap;
   p.pipelined = pipelined;
   p.a_parts = a_parts;
+  p.a_resident = a_resident;
   p.rows = arch::kCoreRows;
   p.columns = device.columns;
   p.M = size[0];
@@ -196,7 +197,8 @@ void init_model(nb::module_& m) {
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
           nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
-          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{});
+          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
+          nb::arg("a_resident") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"));
 }
