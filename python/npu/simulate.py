@@ -28,6 +28,7 @@ _L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
 _L2_BYTES = 512 * 1024
 _MAX_ROUNDS = 2048  # of output tiles in a submission, as in npu.matmul
 _MAX_ROW_BYTES = 4 << 20  # between rows that a shim BD steps over: 2^20 words
+_DEPTH = 448  # elements: the deepest of the published designs
 _RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 _BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
@@ -171,6 +172,22 @@ def check_design(
     return design
 
 
+def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
+    """The deepest k_mt of up to _DEPTH elements that fits L2, of those that pad K the least."""
+    k, best = design.tile[1], design
+    for depth in range(k, max(_DEPTH, k) + 1, k):
+        other = dataclasses.replace(design, k_mt=depth)
+        try:
+            gemm.options(design.generation, design.dtype_in, design.dtype_out, **other.options)
+            _check_memory(other)
+        except DesignError:
+            break
+        padded = [-(-k_size // x.k_mt) * x.k_mt for x in (other, best)]
+        if depth == k or padded[0] <= padded[1]:
+            best = other
+    return best
+
+
 def _check_memory(design: GemmDesign) -> None:
     (m, k, n), a, c = design.tile, _BYTES[design.dtype_in], _BYTES[design.dtype_out]
     l1 = design.l1_bytes
@@ -230,13 +247,13 @@ def simulate_gemm(
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
-    of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
-    overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
-    multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and a_parts: see
-    ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its output type in
-    L1, as in the published designs. stream_bytes: bytes per cycle of a stream port, 4 or 8
-    (default: the constant of that generation). constants: other values for constants of
+    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: up to
+    448, as fits L2 and pads K least); b_layout: "col" or "row" (major); c_buffers: C tiles per
+    core, 1 or 2; overlap_bds: False waits for each round of outputs before it writes the next BDs;
+    bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
+    a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its
+    output type in L1, as in the published designs. stream_bytes: bytes per cycle of a stream port,
+    4 or 8 (default: the constant of that generation). constants: other values for constants of
     ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
@@ -247,6 +264,8 @@ def simulate_gemm(
         device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
     )
     size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
+    if k_mt is None:
+        design = _with_depth_for(design, size[1])
     values = _overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
     return run(design, size, bool(overlap_bds), values)
