@@ -11,7 +11,7 @@ struct MmulShape {
 };
 
 // A kernel of a build, behind untyped pointers: bfloat16 is a different type in every build.
-// Exactly one of the three functions is set; a shift is ignored unless `shift` says otherwise.
+// Exactly one of the functions is set; a shift is ignored unless `shift` says otherwise.
 struct HostFunction {
   const char* name;
   int32_t in_bytes, out_bytes;  // per element
@@ -21,9 +21,12 @@ struct HostFunction {
                  int32_t shift);
   void (*zero)(void* c, int32_t count);
   void (*convert)(const void* src, void* dst, int32_t count, int32_t shift);
+  void (*setup)(const void* table, int32_t* words, int32_t* state, float* sums, int32_t index);
+  void (*gemv)(const uint8_t* block, const void* x, float* sums, int32_t* y, const int32_t* words,
+               int32_t* state, int32_t batch);
 };
 
-inline constexpr int kMaxFunctions = 24;
+inline constexpr int kMaxFunctions = 28;
 
 struct KernelTable {
   const char* name;

@@ -11,23 +11,28 @@ from typing import Any
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
+from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.stats import Stats, stats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoundWeights",
     "Device",
     "DeviceDescription",
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
     "Stats",
+    "bind",
     "current_device",
     "device",
     "devices",
     "emulator",
     "errors",
+    "gemv",
+    "gemv_top",
     "matmul",
     "pack",
     "simulate_gemm",

@@ -6,10 +6,13 @@
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
 #include "config.hpp"
+#include "elementwise.hpp"
+#include "int4.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON
 #include "../fast/matmul.hpp"
+#include "../fast/q4nx.hpp"
 #endif
