@@ -11,12 +11,14 @@ from typing import Any
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
+from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.stats import Stats, stats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoundWeights",
     "Device",
     "DeviceDescription",
     "GemmTrace",
@@ -24,11 +26,14 @@ __all__ = [
     "PackedMatrix",
     "SimulatedGemm",
     "Stats",
+    "bind",
     "current_device",
     "device",
     "devices",
     "emulator",
     "errors",
+    "gemv",
+    "gemv_top",
     "matmul",
     "pack",
     "simulate_gemm",
