@@ -2,32 +2,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from npu.devices import Device
 from npu.matmul import PackedMatrix, matmul, pack
+from npu.q4nx import Tensor, concatenate, dequantize_host, layout
 
 
 class Weight:
     """A projection's weight, (N, K) as checkpoints store it, rounded to bfloat16 and packed.
 
-    ``array`` is float32, bfloat16 or float16; the transposition happens while packing, without a
-    copy in between. Tied to the device it was made for (default: the current one).
+    ``array`` is float32, bfloat16 or float16, or a Q4NX Tensor, kept as ``q4nx``. The transposition
+    happens while packing, without a copy in between. Tied to the device it was made for (default:
+    the current one). A Q4NX weight stays in its file until it is used the first time.
     """
 
-    def __init__(self, array: np.ndarray, device: str | Device | None = None) -> None:
-        self.packed: PackedMatrix = pack(np.asarray(array).T, device=device)
+    def __init__(self, array: np.ndarray | Tensor, device: str | Device | None = None) -> None:
+        self.q4nx = array if isinstance(array, Tensor) else None
+        self._device = device
+        self._packed: PackedMatrix | None = None
+        if not isinstance(array, Tensor):
+            self._packed = pack(np.asarray(array).T, device=device)
+            k, n = self._packed.shape
+            self.shape: tuple[int, int] = (n, k)
+        else:
+            self.shape = array.shape
 
     @property
-    def shape(self) -> tuple[int, int]:
-        """(N, K)."""
-        k, n = self.packed.shape
-        return n, k
+    def packed(self) -> PackedMatrix:
+        """The weight in device memory.
+
+        Reference path of Q4NX: expanded on the host by the formula, and the bfloat16 copy is kept.
+        """
+        if self._packed is None:
+            assert self.q4nx is not None
+            self._packed = pack(dequantize_host(self.q4nx).T, device=self._device)
+        return self._packed
 
     @property
     def nbytes(self) -> int:
         """Device memory used, padding included."""
-        return self.packed.nbytes
+        return self._packed.nbytes if self._packed else 0
+
+
+def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
+    """The rows of several projections of one input as one weight.
+
+    Q4NX parts stay blocks (a view when they are neighbours in the file), unless one of them ends
+    inside a row-block or another is not Q4NX: then all become bfloat16.
+    """
+    tensors = [part for part in parts if isinstance(part, Tensor)]
+    whole = all(tensor.shape[0] % layout.ROWS == 0 for tensor in tensors[:-1])
+    if len(tensors) == len(parts) and whole:
+        return concatenate(tensors)
+    arrays = [dequantize_host(part) if isinstance(part, Tensor) else part for part in parts]
+    return np.concatenate(arrays)
 
 
 def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
