@@ -16,7 +16,7 @@ from npu.errors import ArgumentError
 from npu.gemma3 import names
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
-from npu.gemma3.source import GgufSource, Source
+from npu.gemma3.source import GgufSource, Source, check_tensors
 from npu.gguf_file import GgufFile
 from npu.ops import host
 from npu.ops.linear import Weight, joined, linear
@@ -168,15 +168,6 @@ class Model:
         if c.logit_softcap is not None:
             logits = c.logit_softcap * np.tanh(logits / np.float32(c.logit_softcap))
         return logits
-
-
-def check_tensors(source: Source, config: Config) -> None:
-    """Raises FormatError unless every tensor is there, readable and of the right shape."""
-    shapes = names.tensor_shapes(config)
-    if names.HEAD in source.shapes:
-        shapes[names.HEAD] = (config.vocabulary, config.width)
-    for name, shape in shapes.items():
-        source.check(name, shape)
 
 
 def _load_layer(source: Source, config: Config, index: int) -> Layer:

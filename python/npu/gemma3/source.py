@@ -14,7 +14,7 @@ import numpy as np
 
 from npu.errors import FormatError
 from npu.gemma3 import names
-from npu.gemma3.config import ModelFile, read_config
+from npu.gemma3.config import Config, ModelFile, read_config
 from npu.gguf_file import GgufFile
 from npu.metadata import show
 from npu.q4nx import layout
@@ -195,6 +195,16 @@ class Q4nxSource(Source):
             for name in self._stored
             if name in self.shapes or name in expected
         }
+
+
+def check_tensors(source: Source, config: Config) -> None:
+    """Raises FormatError unless every tensor is there, readable and of the right shape."""
+    shapes = names.tensor_shapes(config)
+    # A scaled embedding cannot serve as head, so such files have one.
+    if names.HEAD in source.shapes or source.embedding_scaled:
+        shapes[names.HEAD] = (config.vocabulary, config.width)
+    for name, shape in shapes.items():
+        source.check(name, shape)
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
