@@ -93,7 +93,7 @@ def diff(source: Source, target: Q4nxSource) -> list[dict[str, Any]]:
     check_tensors(source, read_config(source))
     check_tensors(target, config)
     rows = []
-    for name, shape in sorted(target.shapes.items()):
+    for name, shape in target.shapes.items():
         theirs = name if name in source.shapes else names.EMBEDDING
         if name not in names.tensor_shapes(config) and name != names.HEAD:
             continue
