@@ -95,7 +95,9 @@ def blocks(writer: Writer, step: Step, random: np.random.Generator) -> None:
             random.bytes(count * columns * (layout.BLOCK_BYTES - layout.CODES_AT)), np.uint8
         ).reshape(count, columns, -1)
         # Groups of padding stay zero; the last column-block may have some.
-        used = np.arange(columns * layout.GROUPS).reshape(columns, layout.GROUPS) < k // layout.GROUP
+        used = (
+            np.arange(columns * layout.GROUPS).reshape(columns, layout.GROUPS) < k // layout.GROUP
+        )
         for at, value in ((0, scale), (layout.PLANE_BYTES, -7.5 * scale)):
             plane = np.zeros((columns, layout.GROUPS, layout.ROWS), ml_dtypes.bfloat16)
             plane[used] = value

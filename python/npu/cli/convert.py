@@ -13,7 +13,9 @@ HELP = "convert a Gemma 3 model (GGUF file or safetensors folder) to 4-bit Q4NX 
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="GGUF file, folder with a safetensors checkpoint, or Q4NX file")
+    parser.add_argument(
+        "input", help="GGUF file, folder with a safetensors checkpoint, or Q4NX file"
+    )
     parser.add_argument("output", help="the file to write, or a folder that gets model.q4nx")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")

@@ -117,9 +117,7 @@ def describe(model: dict[str, Any], steps: list[Step], source: str) -> dict[str,
     for key, value in model.items():
         if key not in _DROPPED:
             plain = value.tolist() if isinstance(value, np.ndarray) else value
-            found[MODEL_PREFIX + key] = json.dumps(
-                plain, separators=(",", ":"), ensure_ascii=False
-            )
+            found[MODEL_PREFIX + key] = json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
     return found
 
 
@@ -164,9 +162,7 @@ def _blocks(source: Source, step: Step, rows: slice) -> np.ndarray:
     codes, scales, minima = native
     if not (np.isfinite(scales).all() and np.isfinite(minima).all()):
         raise _refusal(source, step, f"NaN or infinity from row {rows.start} on")
-    return padded_blocks(
-        codes, scales.astype(layout.BFLOAT16), minima.astype(layout.BFLOAT16)
-    )
+    return padded_blocks(codes, scales.astype(layout.BFLOAT16), minima.astype(layout.BFLOAT16))
 
 
 def _embedding(source: Source, step: Step, rows: slice) -> np.ndarray:

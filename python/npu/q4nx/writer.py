@@ -119,12 +119,14 @@ class Writer:
             raise ArgumentError(f"[convert] {self.path} exists; give --force to replace it")
 
     def _check_space(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             free = shutil.disk_usage(os.path.dirname(self.path)).free
-            if free < self.size:
-                raise FileError(
-                    f"[convert] {self.path} needs {self.size} bytes, its disk has {free} free"
-                )
+        except OSError as error:
+            raise self._failure(error) from None
+        if free < self.size:
+            raise FileError(
+                f"[convert] {self.path} needs {self.size} bytes, its disk has {free} free"
+            )
 
     def _open(self) -> IO[bytes]:
         folder, name = os.path.split(self.path)
