@@ -1,9 +1,9 @@
-"""Writes a Gemma 3 of any size with random weights straight to a Q4NX file, for load and speed tests.
+"""Writes a Gemma 3 of any size with random weights to a Q4NX file, for load and speed tests.
 
     python examples/demo_model/random_model.py /tmp/random-1b.q4nx
 
-The defaults are the sizes of Gemma 3 1B: 1.2 GB, in seconds. The weights keep activations at scale 1,
-so logits are finite; the text it generates means nothing.
+The defaults are the sizes of Gemma 3 1B: 1.3 GB, in seconds. The weights keep activations at scale
+1, so logits are finite; the text it generates means nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Typed access to a model's metadata, whichever file it comes from.
 
-Keys are GGUF's (``gemma3.block_count``, ``tokenizer.ggml.tokens``, ...): the model and the tokenizer
-read these and nothing else, so every reader of a model format provides them.
+Keys are GGUF's (``gemma3.block_count``, ``tokenizer.ggml.tokens``, ...): the model and the
+tokenizer read these and nothing else, so every reader of a model format provides them.
 """
 
 from __future__ import annotations

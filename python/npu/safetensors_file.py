@@ -141,7 +141,9 @@ class SafetensorsFile:
         what = f"the entry of {show(name)}"
         if not isinstance(raw, dict):
             raise self.fail(f"{what} is {show(raw)}, not an object")
-        dtype, shape, offsets = (raw.get(key) for key in ("dtype", "shape", "data_offsets"))
+        dtype: Any = raw.get("dtype")
+        shape: Any = raw.get("shape")
+        offsets: Any = raw.get("data_offsets")
         if not isinstance(dtype, str):
             raise self.fail(f"{what} has the dtype {show(dtype)}")
         if not _sizes(shape) or len(shape) > _MAX_RANK:

@@ -1,6 +1,6 @@
 """Q4NX blocks and files built by plain loops from the published formulas, for the Q4NX tests.
 
-Nothing here uses the package: blocks follow field facts (byte = half * 2048 + column * 8 + pair, low
+Nothing here uses the package: blocks follow docs/q4nx.md (byte half * 2048 + column * 8 + pair, low
 nibble the even row, planes at group * 32 + row), files are a length, JSON and bytes.
 """
 

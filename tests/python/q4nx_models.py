@@ -1,4 +1,4 @@
-"""Helpers of the Q4NX model tests: GGUF files of mixed types, HF checkpoints, dequantised weights."""
+"""Helpers of the Q4NX model tests: GGUF files of a type, HF checkpoints, dequantised weights."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def small_tiles(count: int) -> bytes:
 def test_small_tiles_are_recognised(tmp_path: Path) -> None:
     raw = small_tiles(64)
     labelled = Q4nxFile(one(tmp_path / "a.q4nx", "I8", (64, 1280), raw))
-    with pytest.raises(FormatError, match="tiles of 1280 bytes .* convert the model from GGUF"):
+    with pytest.raises(FormatError, match=r"tiles of 1280 bytes .* convert the model from GGUF"):
         labelled.tensor(NAME, (64, 2048))
     hidden = Q4nxFile(one(tmp_path / "b.q4nx", "I8", (16, 5120), raw))
     with pytest.raises(FormatError, match=r"NaN or infinity .* none when read as 1280-byte tiles"):
@@ -363,7 +363,7 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
 
 
 def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(FileError, match="cannot write .*No such file or directory"):
+    with pytest.raises(FileError, match=r"cannot write .*No such file or directory"):
         Writer(tmp_path / "no" / "a.q4nx", announce_one())
     with pytest.raises(ArgumentError, match="is a folder"):
         Writer(tmp_path, announce_one())

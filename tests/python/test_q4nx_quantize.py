@@ -1,5 +1,5 @@
-"""npu.q4nx.quantize: error against exhaustive search and against gguf's Q4_1, exact representation of
-what the format can hold, padding, and values it cannot hold.
+"""npu.q4nx.quantize: error against exhaustive search and gguf's Q4_1, exactness for what the format
+can hold, padding, and values it cannot hold.
 
 Values are read back by the loops of q4nx_files.py, never by the package's own unpacker alone.
 """

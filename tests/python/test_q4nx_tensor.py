@@ -1,5 +1,5 @@
-"""npu.q4nx.Tensor: blocks built by plain loops from the published formulas are read exactly, bfloat16
-values are the float32 formula rounded once, views copy nothing, and wrong arguments are named."""
+"""npu.q4nx.Tensor: blocks built by plain loops from the published formulas are read exactly, values
+are the float32 formula rounded once, views copy nothing, and wrong arguments are named."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_nothing_is_copied() -> None:
     apart = q4nx.concatenate([tensor[:32], tensor[64:]])
     assert not np.shares_memory(apart.blocks, raw)
     assert (
-        apart.to_numpy() == np.concatenate([tensor.to_numpy()[:32]] + [tensor.to_numpy()[64:]])
+        apart.to_numpy() == np.concatenate([tensor.to_numpy()[:32], tensor.to_numpy()[64:]])
     ).all()
 
 

@@ -1,8 +1,8 @@
 """The tokenizer of a checkpoint folder as GGUF's ``tokenizer.*`` metadata.
 
-Read from ``tokenizer.model`` (SentencePiece, preferred: it has scores and types) or ``tokenizer.json``
-(BPE with merges), with tokenizer_config.json and generation_config.json for special tokens and the
-chat template. A folder without a tokenizer gives no keys.
+Read from ``tokenizer.model`` (SentencePiece, preferred: it has scores and types) or
+``tokenizer.json`` (BPE with merges), with tokenizer_config.json and generation_config.json for
+special tokens and the chat template. A folder without a tokenizer gives no keys.
 """
 
 from __future__ import annotations

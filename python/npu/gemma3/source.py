@@ -37,8 +37,8 @@ class Source(ModelFile):
             raise self.fail(f"the tensor {self.stored_name(name)} is missing")
         if self.shapes[name] != shape:
             raise self.fail(
-                f"the tensor {self.stored_name(name)} has shape {self.shapes[name]}, the model needs "
-                f"{shape}"
+                f"the tensor {self.stored_name(name)} has shape {self.shapes[name]}, the model "
+                f"needs {shape}"
             )
 
     def stored_name(self, name: str) -> str:
@@ -172,8 +172,8 @@ class Q4nxSource(Source):
         folder = Path(self.file.path).parent
         if not (folder / "config.json").is_file():
             raise self.file.fail(
-                "has no metadata of its own (another converter wrote it) and there is no config.json "
-                f"in {folder}; put the model's config.json and tokenizer beside it"
+                "has no metadata of its own (another converter wrote it) and there is no "
+                f"config.json in {folder}; put the model's config.json and tokenizer beside it"
             )
         return huggingface.folder_metadata(folder)
 
@@ -222,8 +222,8 @@ def open_source(path: str | os.PathLike[str]) -> Source:
 
             return huggingface.CheckpointSource(place)
         raise FormatError(
-            f"[gemma3] {place} is a folder without a .q4nx file and without config.json; give a GGUF "
-            "or Q4NX file, or a folder with one Q4NX file or a safetensors checkpoint"
+            f"[gemma3] {place} is a folder without a .q4nx file and without config.json; give a "
+            "GGUF or Q4NX file, or a folder with one Q4NX file or a safetensors checkpoint"
         )
     if place.suffix == ".q4nx" or (place.suffix != ".gguf" and _is_safetensors(place)):
         return Q4nxSource(Q4nxFile(place))

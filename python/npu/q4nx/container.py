@@ -31,8 +31,8 @@ _OTHER_TILES = {
 
 
 class Q4nxFile:
-    """An open file. ``entries`` are all tensors by name, ``quantised`` the names of those in blocks,
-    ``shapes`` their logical (N, K) where the file tells, ``model`` the model's metadata."""
+    """An open file. ``entries`` are all tensors by name, ``quantised`` the names of those in
+    blocks, ``shapes`` their logical (N, K) where the file tells, ``model`` the model's metadata."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = SafetensorsFile(path, "q4nx")
@@ -65,7 +65,7 @@ class Q4nxFile:
     def tensor(self, name: str, shape: tuple[int, int] | None = None) -> Tensor:
         """A quantised tensor over the mapped file. ``shape`` is needed where ``shapes`` has none.
 
-        The first blocks are looked at: other tiles, NaN and a wrong dialect label raise FormatError.
+        Looks at the first blocks: other tiles, NaN and a wrong dialect label raise FormatError.
         """
         tensor = self.tensor_unchecked(name, shape)
         if problem := self.suspicion(tensor.blocks.reshape(-1, layout.BLOCK_BYTES)):
@@ -86,13 +86,14 @@ class Q4nxFile:
         logical = known or shape
         if logical is None:
             raise self.fail(
-                f"the shape of {show(name)} is not in the file; put the model's config.json beside it"
+                f"the shape of {show(name)} is not in the file; put the model's config.json "
+                "beside it"
             )
         rows, columns = layout.grid(logical)
         if rows * columns * layout.BLOCK_BYTES != entry.size:
             raise self.fail(
-                f"the tensor {show(name)} of shape {tuple(logical)} needs {rows} x {columns} blocks, "
-                f"the file has {entry.size / layout.BLOCK_BYTES:g}"
+                f"the tensor {show(name)} of shape {tuple(logical)} needs {rows} x {columns} "
+                f"blocks, the file has {entry.size / layout.BLOCK_BYTES:g}"
             )
         return Tensor.from_blocks(self._file.raw(entry), logical, dialect=self.dialect)
 
@@ -175,8 +176,8 @@ def describe_nan(bad: tuple[int, int], blocks: np.ndarray) -> str:
     words = f"has NaN or infinity in {bad[0]} scales and {bad[1]} minima"
     if reads_as_small_tiles(blocks):
         return (
-            f"{words}, and none when read as 1280-byte tiles (32 x 64): the published Gemma 3 1B has "
-            "such tiles under this label; convert the model from GGUF or safetensors"
+            f"{words}, and none when read as 1280-byte tiles (32 x 64), which the published "
+            "Gemma 3 1B seems to have under this label; convert the model from GGUF or safetensors"
         )
     return f"{words}; it is corrupted or not in 32 x 256 blocks"
 

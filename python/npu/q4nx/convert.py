@@ -1,8 +1,8 @@
 """Gemma 3 models to Q4NX files, tensor by tensor: what `npu convert` does.
 
 The output has the public converter's names and layout (docs/q4nx.md): projections and the head in
-blocks of the additive dialect, the embedding as bfloat16 times sqrt(width), norms as bfloat16 1 + w.
-Memory holds a few chunks of rows at a time, never a whole tensor.
+blocks of the additive dialect, the embedding as bfloat16 times sqrt(width), norms as bfloat16
+1 + w. Memory holds a few chunks of rows at a time, never a whole tensor.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from npu.q4nx.quantizer import padded_blocks, quantize_rows
 from npu.q4nx.writer import Announced, Writer
 
 DEFAULT_NAME = "model.q4nx"
-_CHUNK_WEIGHTS = 1 << 20
-_RELEASE_EVERY = 16  # chunks, after which the source's pages may leave memory
+_CHUNK_WEIGHTS = 1 << 18  # float32 temporaries of a chunk stay in a core's cache
+_RELEASE_EVERY = 32  # chunks, after which the source's pages may leave memory
 _MOST_THREADS = 4
 # Keys about the storage types of a GGUF file, which no longer hold.
 _DROPPED = ("general.file_type", "general.quantization_version", "general.alignment")
@@ -60,8 +60,8 @@ def convert(
     """Writes a Q4NX file from a GGUF file, a safetensors folder or a Q4NX file; returns its path.
 
     ``target`` is a file, or a folder that gets a ``model.q4nx``. The file appears when it is
-    complete; an existing one is replaced only with ``force``. ``progress(done, total, name)`` counts
-    bytes written.
+    complete; an existing one is replaced only with ``force``. ``progress(done, total, name)``
+    counts bytes written.
     """
     path = Path(target)
     path = path / DEFAULT_NAME if path.is_dir() else path

@@ -2,10 +2,10 @@
 
 For every group the minimum of sum (x - (m + d * code))^2 is approached by alternation from several
 starts: the line through the extremes, its spacing stretched by a few factors. A round solves the
-least-squares line for the codes at hand, rounds m to bfloat16, solves d again for that very m, rounds
-it, and gives every weight its nearest code under the two rounded numbers. The best pair of all rounds
-is kept. Groups far from zero, where m is coarse, also start from m rounded down and keep it. Errors
-are those of the formula before its own rounding to bfloat16; d is never negative.
+least-squares line for the codes at hand, rounds m to bfloat16, solves d again for that very m,
+rounds it, and gives every weight its nearest code under the two rounded numbers. The best pair of
+all rounds is kept. Groups far from zero, where m is coarse, also start from m rounded down and keep
+it. Errors are those of the formula before its own rounding to bfloat16; d is never negative.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _LARGEST = 2.0**126
 def quantize(array: ArrayLike) -> Tensor:
     """A Q4NX Tensor (additive dialect) of an (N, K) float array.
 
-    Rows are padded to a multiple of 32 and columns to 256 with d = m = code = 0. Raises ArgumentError
-    for NaN, infinities and magnitudes of 2^126 and above, which the format cannot hold.
+    Rows are padded to a multiple of 32 and columns to 256 with d = m = code = 0. Raises
+    ArgumentError for NaN, infinities and magnitudes of 2^126 and above, which it cannot hold.
     """
     values = _checked(array)
     n, k = values.shape
@@ -189,12 +189,13 @@ def _checked(array: ArrayLike) -> np.ndarray:
     values = np.asarray(array)
     if values.dtype not in _FLOATS:
         raise DtypeError(
-            f"[q4nx.quantize] the array has dtype {values.dtype}; give float32, float64, float16 or "
-            "bfloat16"
+            f"[q4nx.quantize] the array has dtype {values.dtype}; give float32, float64, float16 "
+            "or bfloat16"
         )
     if values.ndim != 2 or 0 in values.shape:
         raise ShapeError(
-            f"[q4nx.quantize] the array has shape {values.shape}; give a matrix (N, K) with elements"
+            f"[q4nx.quantize] the array has shape {values.shape}; give a matrix (N, K) with "
+            "elements"
         )
     return values
 
@@ -208,8 +209,9 @@ def _refuse(x: np.ndarray) -> None:
     bad = ~(np.abs(x) < _LARGEST)
     row, column = (int(i) for i in np.argwhere(bad)[0])
     raise ArgumentError(
-        f"[q4nx.quantize] {int(bad.sum())} values are NaN, infinite or of magnitude 2^126 and above, "
-        f"the first {x[row, column]} at row {row}, column {column}; the format cannot hold them"
+        f"[q4nx.quantize] {int(bad.sum())} values are NaN, infinite or of magnitude 2^126 and "
+        f"above, the first {x[row, column]} at row {row}, column {column}; the format cannot hold "
+        "them"
     )
 
 

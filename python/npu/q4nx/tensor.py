@@ -7,6 +7,7 @@ nothing before that.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -71,7 +72,7 @@ class Tensor:
         return f"<npu.q4nx.Tensor {self.shape} {self.dialect}, {self.nbytes} bytes>"
 
     def __getitem__(self, rows: slice) -> Tensor:
-        """Rows [start:stop] as a view; both must be multiples of 32, except the end of the matrix."""
+        """Rows [start:stop] as a view; multiples of 32, except the end of the matrix."""
         if not isinstance(rows, slice) or rows.step not in (None, 1):
             raise ArgumentError("[q4nx] a Tensor is sliced by rows: t[start:stop]")
         start, stop, _ = rows.indices(self.shape[0])
@@ -191,7 +192,7 @@ def _joined(parts: list[np.ndarray]) -> np.ndarray:
         and after.flags.c_contiguous
         and _owner(before) is _owner(after)
         and after.ctypes.data == before.ctypes.data + before.nbytes
-        for before, after in zip(parts, parts[1:], strict=False)
+        for before, after in itertools.pairwise(parts)
     )
     if not follows:
         return np.concatenate(parts)

@@ -1,7 +1,7 @@
 """Writes safetensors files in one pass, tensor by tensor, and only whole ones appear.
 
-The header is fixed before the data, so all shapes are announced first. Data goes to a temporary file
-beside the target, which takes the target's name when it is complete and on disk.
+The header is fixed before the data, so all shapes are announced first. Data goes to a temporary
+file beside the target, which takes the target's name when it is complete and on disk.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 
@@ -97,7 +97,7 @@ class Writer:
 
     def append(self, data: np.ndarray) -> None:
         """The next bytes: any C-contiguous array."""
-        raw = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        raw: Any = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
         assert raw.size <= self._left, "more bytes than announced"
         try:
             self._file.write(memoryview(raw))
