@@ -20,10 +20,11 @@ from npu.gemma3.config import ModelFile, read_config
 from npu.gemma3.source import Source
 from npu.q4nx import layout
 from npu.q4nx.convert import Step, describe, plan
+from npu.q4nx.quantizer import padded_blocks
 from npu.q4nx.writer import Writer
 
 CONTROL, UNKNOWN, NORMAL, BYTE = 3, 2, 1, 6  # tokenizer.ggml.token_type
-CHUNK_BLOCKS = 1 << 12
+CHUNK_WEIGHTS = 1 << 20
 
 
 def metadata(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -87,24 +88,13 @@ def blocks(writer: Writer, step: Step, random: np.random.Generator) -> None:
     """Uniform codes: m = -7.5 d and standard deviation d * sqrt((16^2 - 1) / 12) = K^-0.5."""
     n, k = step.shape
     scale = k**-0.5 / (255 / 12) ** 0.5
-    rows, columns = layout.grid((n, k))
-    for start in range(0, rows, max(1, CHUNK_BLOCKS // columns)):
-        count = min(max(1, CHUNK_BLOCKS // columns), rows - start)
-        part = np.zeros((count, columns, layout.BLOCK_BYTES), np.uint8)
-        part[:, :, layout.CODES_AT :] = np.frombuffer(
-            random.bytes(count * columns * (layout.BLOCK_BYTES - layout.CODES_AT)), np.uint8
-        ).reshape(count, columns, -1)
-        # Groups of padding stay zero; the last column-block may have some.
-        used = (
-            np.arange(columns * layout.GROUPS).reshape(columns, layout.GROUPS) < k // layout.GROUP
-        )
-        for at, value in ((0, scale), (layout.PLANE_BYTES, -7.5 * scale)):
-            plane = np.zeros((columns, layout.GROUPS, layout.ROWS), ml_dtypes.bfloat16)
-            plane[used] = value
-            part[:, :, at : at + layout.PLANE_BYTES] = plane.reshape(columns, -1).view(np.uint8)
-        last = part[:, -1, layout.CODES_AT :].reshape(count, 2, layout.COLUMNS, 8)
-        last[:, :, k - (columns - 1) * layout.COLUMNS :] = 0
-        writer.append(part)
+    rows = max(1, CHUNK_WEIGHTS // (k * layout.ROWS)) * layout.ROWS
+    for start in range(0, n, rows):
+        count = min(rows, n - start)
+        codes = np.frombuffer(random.bytes(count * k), np.uint8).reshape(count, k) & 15
+        plane = np.full((count, -(-k // layout.GROUP)), scale, ml_dtypes.bfloat16)
+        low = (plane.astype(np.float32) * -7.5).astype(ml_dtypes.bfloat16)
+        writer.append(padded_blocks(codes, plane, low))
 
 
 def plain(writer: Writer, step: Step, random: np.random.Generator) -> None:

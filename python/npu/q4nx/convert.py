@@ -78,13 +78,13 @@ def convert(
     label = os.path.basename(os.path.abspath(source))
     metadata = describe(opened.metadata, steps, label)
     with Writer(path, [step.announced for step in steps], metadata, force=force) as writer:
-        done = 0
+        done, total = 0, sum(step.announced.size for step in steps)
         for step in steps:
             for part in _parts(opened, step):
                 writer.append(part)
                 done += part.nbytes
                 if progress:
-                    progress(done, writer.size, step.announced.name)
+                    progress(done, total, step.announced.name)
     return path
 
 
