@@ -8,14 +8,21 @@ namespace npu::model {
 
 namespace {
 
+constexpr double kBfp16Bytes = 1.125;  // 8 mantissas and an exponent
+
 struct TypeName {
   std::string_view text;
   double bytes;
   bool integer;
 };
 constexpr TypeName kTypes[] = {
-    {"bf16", 2, false}, {"bf16bfp16", 2, false}, {"f32", 4, false},
-    {"i8", 1, true},    {"i16", 2, true},        {"i32", 4, true},
+    {"bf16", 2, false},
+    {"bf16bfp16", 2, false},
+    {"f32", 4, false},
+    {"i8", 1, true},
+    {"i16", 2, true},
+    {"i32", 4, true},
+    {"bfp16", kBfp16Bytes, false},
 };
 
 const TypeName* type_of(std::string_view part) {
@@ -33,6 +40,8 @@ double peak_of(const arch::Timing& timing, InputKind input) {
       return timing.mac_int16;
     case InputKind::kBf16Native:
       return timing.mac_bf16_native;
+    case InputKind::kBfp16:
+      return timing.mac_bfp16;
     case InputKind::kBf16:
       break;
   }
@@ -47,6 +56,27 @@ double matmul_cycles(const arch::Timing& timing, InputKind input, double c_bytes
   return m * n * (k / peak_of(timing, input) + h);
 }
 
+// Per 2x2 cluster of 8x8 C blocks and 8 steps of k: four multiplications and the loads of two A and
+// two B blocks; per cluster the loads and stores of four C blocks. Loads have two slots, stores
+// one.
+double pipelined_cycles(const arch::Timing& timing, InputKind input, double c_bytes, double m,
+                        double k, double n) {
+  constexpr double kBlock = 64, kSide = 8;
+  const bool floats = input == InputKind::kBfp16;
+  const double steps = k / kSide, port = timing.l1_port;
+  const double block_bytes = kBlock * (floats ? kBfp16Bytes : 1);
+  const double products = 4 * steps * kBlock * kSide / peak_of(timing, input);
+  const double stores = 4 * kBlock * c_bytes / port;
+  const double loads = 4 * steps * block_bytes / port + stores;
+  const double interval = floats ? timing.mac_interval_bfp16 : timing.mac_interval;
+  const double clusters = m * n / (4 * kBlock);
+  return clusters * interval * std::max({products, loads / 2, stores}) + timing.kernel_call;
+}
+
+double bfp16_cycles(const arch::Timing& timing, double elements) {
+  return elements * (2 + kBfp16Bytes) / timing.l1_port + timing.kernel_call;
+}
+
 KernelCost KernelCost::of(std::string_view name) {
   KernelCost cost;
   std::array<const TypeName*, 2> types{};
@@ -56,6 +86,7 @@ KernelCost KernelCost::of(std::string_view name) {
     const size_t end = std::min(name.find('_', start), name.size());
     const std::string_view part = name.substr(start, end - start);
     if (start == 0) verb = part;
+    if (part == "pipelined") cost.pipelined = true;
     if (const TypeName* type = type_of(part); type && found < 2) types[found++] = type;
     start = end + 1;
   }
@@ -69,26 +100,32 @@ KernelCost KernelCost::of(std::string_view name) {
   if (in.integer) {
     cost.input = in.bytes == 1 ? InputKind::kInt8 : InputKind::kInt16;
   } else {
-    cost.input = in.text == "bf16bfp16" ? InputKind::kBf16 : InputKind::kBf16Native;
+    cost.input = in.text == "bfp16"       ? InputKind::kBfp16
+                 : in.text == "bf16bfp16" ? InputKind::kBf16
+                                          : InputKind::kBf16Native;
   }
   if (verb == "matmul" && found == 2) {
     cost.family = KernelFamily::kMatmul;
   } else if (verb == "zero") {
     cost.family = KernelFamily::kZero;
+  } else if (verb == "convert" && out.text == "bfp16") {
+    cost.family = KernelFamily::kBlockFloat;
   }
   return cost;
 }
 
 double KernelCost::cycles(const arch::Timing& timing, const int64_t* operands, int count) const {
   if (family == KernelFamily::kMatmul && count >= 3) {
-    return matmul_cycles(timing, input, output_bytes, integer_output,
-                         static_cast<double>(operands[0]), static_cast<double>(operands[1]),
-                         static_cast<double>(operands[2]));
+    const auto m = static_cast<double>(operands[0]), k = static_cast<double>(operands[1]),
+               n = static_cast<double>(operands[2]);
+    return pipelined ? pipelined_cycles(timing, input, output_bytes, m, k, n)
+                     : matmul_cycles(timing, input, output_bytes, integer_output, m, k, n);
   }
   const double elements = count > 0 ? static_cast<double>(operands[0]) : 0;
   if (family == KernelFamily::kZero) {  // the first call of an output tile
     return elements * output_bytes / timing.l1_port + timing.round;
   }
+  if (family == KernelFamily::kBlockFloat) return bfp16_cycles(timing, elements);
   return elements * (input_bytes + output_bytes) / timing.l1_port;
 }
 

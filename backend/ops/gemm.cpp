@@ -199,7 +199,7 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
     fail(ErrorKind::kArgument,
          "[gemm] B lies in the memory of another device; pack it for this device");
   }
-  if (b.tile != tile_) {
+  if (!tile_.packs_b_like(b.tile)) {
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }

@@ -51,7 +51,7 @@ class Gemm {
   // B (K, N), any strides. Thread-safe, as is run(). Throws Error(kShape, kDtype).
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
   // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
-  // Throws Error(kShape, kDtype, kOutOfRange).
+  // Throws Error(kShape, kDtype, kArgument).
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OpCounters counters() const;

@@ -78,7 +78,7 @@ def test_logits_are_the_references(name: str, tmp_path: Path) -> None:
     assert error <= 2**0.5 * compare.bf16_logits_rms(shape.layers)
 
 
-def exact_weight(value: Any) -> np.ndarray:
+def exact_weight(value: Any, bf16: str = "native") -> np.ndarray:
     return value.to_numpy(np.float32) if isinstance(value, Tensor) else value.astype(np.float32)
 
 

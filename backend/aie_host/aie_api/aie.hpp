@@ -11,5 +11,6 @@
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON
+#include "../fast/bfp16.hpp"
 #include "../fast/matmul.hpp"
 #endif

@@ -1,4 +1,4 @@
-"""The command `npu`: generate, bench, convert, q4nx, devices, inspect, compile.
+"""The command `npu`: one module per subcommand.
 
 Each subcommand is a module of this package with ``HELP``, ``add_arguments(parser)`` and
 ``run(arguments) -> exit code``; the modules import the heavy parts only when they run. Every error
@@ -23,6 +23,7 @@ COMMANDS = (
     "inspect",
     "compile",
     "validate-model",
+    "tune",
 )
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE

@@ -1,8 +1,9 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
 All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
-accumulation); the rest are the operations of ``npu.ops.host``. Structure: Gemma 3 technical report
-(arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
+accumulation, native products unless the user chose otherwise); the rest are the operations of
+``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
+GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npu.devices import current_device
 from npu.errors import ArgumentError
 from npu.gemma3 import names
 from npu.gemma3.cache import Cache
@@ -52,18 +54,20 @@ class Model:
             source = GgufSource(source)
         self.config = config = read_config(source)
         self.source = source
+        # Native unless the user asked: published and reference logits are those of bfloat16.
+        self.bf16 = current_device().bf16_chosen or "native"
         check_tensors(source, config)
         self._embedding_scale = 1.0 if source.embedding_scaled else config.embedding_scale
         self._layers: list[Layer] = []
         total = config.layers + 1
         for index in range(config.layers):
-            self._layers.append(_load_layer(source, config, index))
+            self._layers.append(_load_layer(source, config, index, self.bf16))
             if progress:
                 progress(index + 1, total)
         self._output_norm = source.float32(names.OUTPUT_NORM)
         # A tied model has no head of its own: the embedding is used a second time.
         head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
-        self._head = Weight(source.projection(head))
+        self._head = Weight(source.projection(head), bf16=self.bf16)
         if progress:
             progress(total, total)
 
@@ -170,12 +174,13 @@ class Model:
         return logits
 
 
-def _load_layer(source: Source, config: Config, index: int) -> Layer:
+def _load_layer(source: Source, config: Config, index: int, bf16: str) -> Layer:
     def norm(name: str) -> np.ndarray:
         return source.float32(f"blk.{index}.{name}.weight")
 
     def weight(*parts: str) -> Weight:
-        return Weight(joined([source.projection(f"blk.{index}.{part}.weight") for part in parts]))
+        found = [source.projection(f"blk.{index}.{part}.weight") for part in parts]
+        return Weight(joined(found), bf16=bf16)
 
     return Layer(
         window=config.windows[index],

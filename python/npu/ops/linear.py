@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from npu.devices import Device
+from npu.devices import Device, current_device
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import Tensor, concatenate, dequantize_host, layout
 
@@ -16,19 +16,23 @@ class Weight:
 
     ``array`` is float32, bfloat16 or float16, or a Q4NX Tensor, kept as ``q4nx``. The transposition
     happens while packing, without a copy in between. Tied to the device it was made for (default:
-    the current one). A Q4NX weight stays in its file until it is used the first time.
+    the current one). A Q4NX weight stays in its file until it is used the first time. ``bf16`` is
+    how products with it are computed, as in ``npu.matmul``.
     """
 
-    def __init__(self, array: np.ndarray | Tensor, device: str | Device | None = None) -> None:
+    def __init__(
+        self,
+        array: np.ndarray | Tensor,
+        device: str | Device | None = None,
+        bf16: str | None = None,
+    ) -> None:
         self.q4nx = array if isinstance(array, Tensor) else None
-        self._device = device
+        self._device = current_device() if device is None else device
+        self._bf16 = bf16
         self._packed: PackedMatrix | None = None
+        self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
         if not isinstance(array, Tensor):
-            self._packed = pack(np.asarray(array).T, device=device)
-            k, n = self._packed.shape
-            self.shape: tuple[int, int] = (n, k)
-        else:
-            self.shape = array.shape
+            self._packed = self._pack(array)
 
     @property
     def packed(self) -> PackedMatrix:
@@ -38,8 +42,11 @@ class Weight:
         """
         if self._packed is None:
             assert self.q4nx is not None
-            self._packed = pack(dequantize_host(self.q4nx).T, device=self._device)
+            self._packed = self._pack(dequantize_host(self.q4nx))
         return self._packed
+
+    def _pack(self, array: np.ndarray) -> PackedMatrix:
+        return pack(np.asarray(array).T, bf16=self._bf16, device=self._device)
 
     @property
     def nbytes(self) -> int:

@@ -1,0 +1,68 @@
+// Matrix multiplication of `fast` builds on operands that lie in memory as bfp16 (bfp16.hpp of
+// aie_api), in place of the loops of aie_kernels/matmul_pipelined.cc. bf16 holds every mantissa
+// times its block's unit exactly, so they become bf16 and then what matmul.hpp multiplies.
+#pragma once
+
+#include "matmul.hpp"
+
+#if __AIE_ARCH__ >= 21
+
+#define AIE_HOST_MATMUL_BFP16 aie::host::matmul_bfp16
+
+AIE_HOST_BEGIN
+namespace host {
+
+// `count` values. False if a block is beyond what floating point multiplies exactly.
+[[gnu::noinline]] inline bool decode_bfp16(const bfp16ebs8* blocks, int64_t count, bfloat16* out) {
+  const auto* in = reinterpret_cast<const uint8_t*>(blocks);
+  bool good = true;
+  for (int64_t i = 0; i < count; i += 8, in += 9) {
+    const unsigned exponent = in[0];
+    const auto mantissas = load<simd<int8_t, 8>>(in + 1);
+    const bool zero = __builtin_bit_cast(uint64_t, mantissas) == 0;
+    good &= zero || (exponent >= kLowest && exponent <= kHighest);
+    // 2^(exponent - 133) as fp32 bits
+    const auto unit =
+        __builtin_bit_cast(float, static_cast<uint32_t>(exponent > 6 ? exponent - 6 : 0) << 23);
+    store_packed(__builtin_convertvector(mantissas, float8) * unit,
+                 reinterpret_cast<uint16_t*>(out + i));
+  }
+  return good;
+}
+
+// A column-major B of bf16 that needs no rounding.
+template <typename Tile>
+struct exact_tile {
+  using element = bfloat16;
+  static constexpr unsigned r = Tile::r, s = Tile::s, t = Tile::t;
+  static constexpr bool kBlockFloat = false;
+};
+
+// C += A @ B; A [m/8][k/8], B [n/8][k/8] blocks of 8x8. False, with C untouched, as matmul().
+template <typename Tile, typename TOut>
+inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
+                         int32_t n) {
+  using packed = typename format_for<Tile>::packed;
+  constexpr int64_t kPanelColumns = kColumns;
+  const int64_t a_count = int64_t{m} * k, b_count = int64_t{k} * n;
+  const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
+  const int64_t b_lanes = panels * kPanelColumns * k / format_for<Tile>::kPerLane;
+  const int64_t bytes = b_lanes * 4 + a_count * int64_t{sizeof(packed)} + (a_count + b_count) * 2;
+
+  auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
+  auto* const a_out = reinterpret_cast<packed*>(b_out + b_lanes);
+  auto* const a_bf16 = reinterpret_cast<bfloat16*>(a_out + a_count);
+  bfloat16* const b_bf16 = a_bf16 + a_count;
+  if (!decode_bfp16(a, a_count, a_bf16) || !decode_bfp16(b, b_count, b_bf16)) return false;
+  const packed* const a_in = pack_a<bfloat16, false>(a_bf16, a_count, a_out);
+  const int32_t depth = k / static_cast<int32_t>(Tile::s);
+  const int32_t columns = n / static_cast<int32_t>(Tile::t);
+  pack_b<exact_tile<Tile>, true, kColumns, packed>(b_bf16, depth, columns, b_out);
+  multiply<Tile>(a_in, b_out, c, m, k, columns, 0);
+  return true;
+}
+
+}  // namespace host
+AIE_HOST_END
+
+#endif
