@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "model/gemv_cost.h"
+
 namespace npu::model {
 
 namespace {
@@ -49,6 +51,11 @@ double matmul_cycles(const arch::Timing& timing, InputKind input, double c_bytes
 
 KernelCost KernelCost::of(std::string_view name) {
   KernelCost cost;
+  if (name == "gemv_q4nx" || name == "gemv_setup") {
+    cost.family = name == "gemv_q4nx" ? KernelFamily::kGemv : KernelFamily::kGemvSetup;
+    cost.known = true;
+    return cost;
+  }
   std::array<const TypeName*, 2> types{};
   size_t found = 0;
   std::string_view verb;
@@ -85,6 +92,10 @@ double KernelCost::cycles(const arch::Timing& timing, const int64_t* operands, i
                          static_cast<double>(operands[0]), static_cast<double>(operands[1]),
                          static_cast<double>(operands[2]));
   }
+  if (family == KernelFamily::kGemv) {
+    return gemv_cycles(timing.generation, count > 0 ? operands[0] : 1);
+  }
+  if (family == KernelFamily::kGemvSetup) return gemv_setup_cycles();
   const double elements = count > 0 ? static_cast<double>(operands[0]) : 0;
   if (family == KernelFamily::kZero) {  // the first call of an output tile
     return elements * output_bytes / timing.l1_port + timing.round;

@@ -9,7 +9,7 @@
 
 namespace npu::model {
 
-enum class KernelFamily : uint8_t { kMatmul, kZero, kElementwise };
+enum class KernelFamily : uint8_t { kMatmul, kZero, kElementwise, kGemv, kGemvSetup };
 // kBf16 on npu2: computed through BFP16; kBf16Native: by the bf16 multiply-adds.
 enum class InputKind : uint8_t { kInt8, kInt16, kBf16, kBf16Native };
 
