@@ -43,13 +43,16 @@ inline void multiply(const uint8_t* __restrict block, const bfloat16* __restrict
   const bfloat16* m = reinterpret_cast<const bfloat16*>(block + kPlane);
   const uint8_t* upper = block + 2 * kPlane;
   const uint8_t* lower = upper + kHalf;
+  // Few vectors have two sums each, of even and odd columns: a sum takes a product every 4 cycles.
+  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
   for (int32_t group = 0; group < kGroups; ++group) {
-    aie::accum<accfloat, 32> sums[kVectors];
+    aie::accum<accfloat, 32> sums[kVectors][kParts];
     float totals[kVectors];
     for (int32_t v = 0; v < kVectors; ++v) {
       const aie::accum<accfloat, 32> part(aie::load_v<32>(x + v * kBlockColumns));
       totals[v] = aie::reduce_add(part.template to_vector<float>());
-      sums[v].from_vector(aie::broadcast<float, 32>(-128 * totals[v]));
+      sums[v][0].from_vector(aie::broadcast<float, 32>(-128 * totals[v]));
+      if constexpr (kParts == 2) sums[v][1].from_vector(aie::zeros<float, 32>());
     }
     for (int32_t sub = 0; sub < kGroup; sub += kSubColumns) {
       const auto above = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(upper)));
@@ -59,7 +62,8 @@ inline void multiply(const uint8_t* __restrict block, const bfloat16* __restrict
                                  below.extract<kHalfRows>(static_cast<unsigned>(c)));
         for (int32_t v = 0; v < kVectors; ++v) {
           const auto factor = aie::broadcast<bfloat16, 32>(x[v * kBlockColumns + sub + c]);
-          sums[v] = aie::mac(sums[v], codes, factor);
+          auto& sum = sums[v][c % kParts];
+          sum = aie::mac(sum, codes, factor);
         }
       }
       upper += kSubBytes;
@@ -68,8 +72,9 @@ inline void multiply(const uint8_t* __restrict block, const bfloat16* __restrict
     const auto scale = aie::accum<accfloat, 32>(aie::load_v<32>(d)).to_vector<float>();
     const auto minimum = aie::accum<accfloat, 32>(aie::load_v<32>(m)).to_vector<float>();
     for (int32_t v = 0; v < kVectors; ++v) {
+      if constexpr (kParts == 2) sums[v][0] = aie::add(sums[v][0], sums[v][1]);
       aie::accum<accfloat, 32> row(aie::load_v<32>(y + v * kBlockRows));
-      row = aie::mac(row, scale, sums[v].template to_vector<float>());
+      row = aie::mac(row, scale, sums[v][0].template to_vector<float>());
       row = aie::mac(row, minimum, aie::broadcast<float, 32>(totals[v]));
       aie::store_v(y + v * kBlockRows, row.template to_vector<float>());
     }

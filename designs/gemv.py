@@ -23,7 +23,7 @@ from .worker import Word
 BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120  # a Q4NX block
 MAX_BATCH = 8
 X_BYTES = 4096  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
-Y_BYTES = 1024  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or a top-k record
+Y_BYTES = 512  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or top-k lists
 SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
 # Words of a core's setup record, in order; backend/ops/gemv_stream.h has the same list.
 SETUP = (
@@ -56,16 +56,16 @@ class Options:
 
     @property
     def rows(self) -> int:
-        """Cores per column."""
+        """Cores per column; with two channels the last column has half."""
         return self.cores // self.columns
 
     def groups(self, col: int) -> list[list[Tile]]:
-        """The cores that each weight channel of a column feeds."""
+        """The cores that each weight channel of a column feeds, equally many everywhere."""
         cores = [Tile(col, FIRST_CORE_ROW + row) for row in range(self.rows)]
-        if self.channels == 1 or col == self.columns - 1:  # the other channel carries x
+        if self.channels == 1:
             return [cores]
         half = self.rows // 2
-        return [cores[:half], cores[half:]]
+        return [cores[:half], cores[half:]][: 1 if col == self.columns - 1 else 2]  # x takes one
 
 
 def options(generation: str, cores: int | None = None, channels: int = 2) -> Options:
@@ -89,8 +89,8 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
     """The GEMV design of a generation ("npu1", "npu2").
 
     cores: 16 (default), on npu2 also 8 or 32, on npu1 also 4 or 8; channels: shim channels per
-    column that carry weights, 2 (default; one of the last column carries x) or 1. Raises
-    DesignError.
+    column that carry weights, 2 (default) or 1. The last column's second channel carries x, so with
+    two channels the cores of that channel stay idle. Raises DesignError.
     """
     return _build(options(generation, cores, channels))
 
@@ -121,7 +121,7 @@ def _build(o: Options) -> Design:
         "y_bytes": Y_BYTES,
         "setup_words": SETUP_WORDS,
     }
-    cores = [Tile(c, FIRST_CORE_ROW + r) for c in range(o.columns) for r in range(o.rows)]
+    cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
     x = out.fifo(
         "x", out.tile(o.columns - 1, 0), cores, X_BYTES // 2, "bfloat16",
         port="X", producer_channel=1, consumer_channel=1,
@@ -132,8 +132,10 @@ def _build(o: Options) -> Design:
         for channel, group in enumerate(groups):
             weights += _feed(out, col, channel, group)
         results = _drain(out, o, col)
-        for row, (w, y) in enumerate(zip(weights, results, strict=True)):
-            _worker(out, Tile(col, FIRST_CORE_ROW + row), col * o.rows + row, w, x, y)
+        members = [core for group in groups for core in group]
+        for core, w, y in zip(members, weights, results, strict=True):
+            index = col * o.rows + core.row - FIRST_CORE_ROW
+            _worker(out, core, index, w, x, y)
     return out
 
 
@@ -167,14 +169,19 @@ def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[Object
 def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
     """The results of a column's cores; several are joined in L2."""
     shim, memtile = out.tile(col, 0), out.tile(col, 1)
-    words, cores = Y_BYTES // 4, [Tile(col, FIRST_CORE_ROW + row) for row in range(o.rows)]
-    if o.rows == 1:
-        return [out.fifo(f"y1_{col}_{cores[0].row}", cores[0], shim, words, port=f"Y{col}")]
+    words, cores = Y_BYTES // 4, [core for group in o.groups(col) for core in group]
+    if len(cores) == 1:
+        return [
+            out.fifo(
+                f"y1_{col}_{cores[0].row}", cores[0], shim, words, "int32", port=f"Y{col}",
+                consumer_channel=0,
+            )
+        ]  # fmt: skip
     parts = [
         out.fifo(f"y1_{col}_{core.row}", core, memtile, words, depth=(2, 1)) for core in cores
     ]
     joined = out.fifo(
-        f"y2_{col}", memtile, shim, o.rows * words, depth=1, port=f"Y{col}", consumer_channel=0
+        f"y2_{col}", memtile, shim, len(cores) * words, depth=1, port=f"Y{col}", consumer_channel=0
     )
     out.join(parts, joined)
     return parts

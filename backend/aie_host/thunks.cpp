@@ -162,7 +162,7 @@ void call_convert(const HostFunction& f, Arguments arguments, CoreState& core) {
 }
 
 // Sizes of the GEMV kernels: aie_kernels/gemv_q4nx.cc.
-constexpr int64_t kBlockBytes = 5120, kXElements = 2048, kYBytes = 1024, kSumFloats = 8 * 32;
+constexpr int64_t kBlockBytes = 5120, kXElements = 2048, kYBytes = 512, kSumFloats = 8 * 32;
 constexpr int64_t kGemvWords = 16, kMostCores = 32, kLine = 256, kBlockRows = 32;
 
 void call_gemv_setup(const HostFunction& f, Arguments arguments, CoreState& core) {

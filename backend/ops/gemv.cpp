@@ -178,10 +178,11 @@ namespace {
 template <typename Visit>
 void each_object(const GemvArray& array, const GemvPlan& plan, const std::byte* results,
                  const Visit& visit) {
-  for (const GemvShare& share : plan.shares) {
+  for (int c = 0; c < array.columns; ++c) {
+    const GemvShare& share = plan.shares[static_cast<size_t>(c)];
     for (int64_t object = 0; object < share.y_objects; ++object) {
-      for (int r = 0; r < array.rows; ++r) {
-        const int64_t at = share.y_offset + (object * array.rows + r) * array.y_bytes;
+      for (int r = 0; r < array.cores(c); ++r) {
+        const int64_t at = share.y_offset + (object * array.cores(c) + r) * array.y_bytes;
         visit(share, r, object, results + at);
       }
     }
@@ -200,10 +201,11 @@ RunReport Gemv::run(const GemvWeights& w, const MatrixView& x, std::byte* y, Ele
     fail(ErrorKind::kDtype, "[gemv] y is %s; use float32 or bfloat16", element_name(y_type));
   }
   const auto size = static_cast<int64_t>(element_bytes(y_type));
+  const int64_t step = std::min<int64_t>(kGemvBatch, array_.y_bytes / (kQ4Rows * size));
   const std::lock_guard<std::mutex> guard(shared_->mutex);
   RunReport total;
-  for (int64_t done = 0; done < x.rows; done += kGemvBatch) {
-    const int64_t vectors = std::min<int64_t>(kGemvBatch, x.rows - done);
+  for (int64_t done = 0; done < x.rows; done += step) {
+    const int64_t vectors = std::min(step, x.rows - done);
     GemvProblem problem{w.row_blocks, w.column_blocks, w.n, padded_batch(vectors)};
     problem.output = y_type == ElementType::kF32 ? GemvOutput::kF32 : GemvOutput::kBf16;
     const GemvPlan* plan = nullptr;

@@ -6,6 +6,7 @@
 
 #include "arch/bd.h"
 #include "arch/device_model.h"
+#include "arch/timing.h"
 #include "error.h"
 #include "stream/txn.h"
 
@@ -19,7 +20,7 @@ constexpr int64_t kMostRowBlocks = int64_t{1} << 26;  // 2^31 rows: an int32 hol
 constexpr int64_t kMostColumnBlocks = 1 << 20;
 constexpr int kMostRepeats = 256;           // executions of one task
 constexpr int kRing = 4;                    // tasks in flight per weight channel, a BD each
-// BD numbers of a shim tile: weights of channels 0 and 1, x, results.
+// BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
 constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
 constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
 
@@ -45,14 +46,17 @@ void check(const GemvArray& array, const GemvProblem& p) {
          static_cast<long long>(kMostRowBlocks), static_cast<long long>(kMostColumnBlocks));
   }
   const int64_t step = p.column_blocks * kQ4BlockBytes / 4;
-  if (array.cores_per_port(array.columns - 1) > 1 &&
-      step > arch::tile_model(arch::TileKind::kShim).max_step) {
+  if (step > arch::tile_model(arch::TileKind::kShim).max_step) {
     fail(ErrorKind::kOutOfRange,
          "[gemv] row-blocks of %lld blocks are further apart than a shim BD can step; split K",
          static_cast<long long>(p.column_blocks));
   }
   if (p.batch != 1 && p.batch != 2 && p.batch != 4 && p.batch != kGemvBatch) {
     fail(ErrorKind::kArgument, "[gemv] batch is %d; use 1, 2, 4 or 8", p.batch);
+  }
+  if (p.output == GemvOutput::kF32 && p.batch * kQ4Rows * 4 > array.y_bytes) {
+    fail(ErrorKind::kArgument, "[gemv] batch is %d; float32 results allow up to %lld", p.batch,
+         static_cast<long long>(array.y_bytes / (kQ4Rows * 4)));
   }
   if (p.output == GemvOutput::kTop &&
       (p.top < 1 || p.top * p.batch * kGemvTopBytes > array.y_bytes)) {
@@ -61,26 +65,42 @@ void check(const GemvArray& array, const GemvProblem& p) {
   }
 }
 
-// Deals rounds to columns so that all weight channels carry about the same; the first columns,
-// whose tasks are pushed first, take what is left over.
-void deal(const GemvArray& array, const GemvProblem& p, GemvPlan& plan) {
-  plan.shares.resize(static_cast<size_t>(array.columns));
-  const int64_t all = (p.row_blocks + array.rows - 1) / array.rows;
-  int64_t ports = 0, dealt = 0;
-  for (int c = 0; c < array.columns; ++c) ports += array.ports(c);
-  for (int c = 0; c < array.columns; ++c) {
-    plan.shares[static_cast<size_t>(c)].rounds = all * array.ports(c) / ports;
-    dealt += plan.shares[static_cast<size_t>(c)].rounds;
+// The first `columns` columns deal row-blocks among their cores; what is left over goes to the first
+// of them. Returns the cycles that reading them takes.
+double deal_to(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
+               int columns, GemvPlan& plan) {
+  int ports = 0;
+  for (int c = 0; c < columns; ++c) ports += array.ports(c);
+  const int64_t cores = int64_t{ports} * array.cores_per_port(), rounds = p.row_blocks / cores;
+  const double bytes = static_cast<double>(p.column_blocks * kQ4BlockBytes);
+  const auto seconds = [&](int64_t row_blocks, int used) {
+    return static_cast<double>(row_blocks) * bytes /
+           std::min(timing.dram_read, timing.stream * used);
+  };
+  plan.shares.assign(static_cast<size_t>(array.columns), {});
+  for (int c = 0; c < columns; ++c) plan.shares[static_cast<size_t>(c)].rounds = rounds;
+  int64_t left = p.row_blocks - rounds * cores;
+  const int64_t rest = left;
+  int busy = 0;
+  for (int c = 0; left > 0; ++c) {
+    ++plan.shares[static_cast<size_t>(c)].rounds;
+    left -= array.cores(c);
+    busy += array.ports(c);
   }
-  for (; dealt < all; ++dealt) {
-    size_t best = 0;
-    const auto load = [&](size_t c) {
-      return static_cast<double>(plan.shares[c].rounds + 1) / array.ports(static_cast<int>(c));
-    };
-    for (size_t c = 1; c < plan.shares.size(); ++c) {
-      if (load(c) < load(best)) best = c;
-    }
-    ++plan.shares[best].rounds;
+  return seconds(rounds * cores, ports) + (busy > 0 ? seconds(rest - left, busy) : 0);
+}
+
+// Deals rounds to as many columns as take the least time: a last round of few columns cannot use the
+// whole bandwidth of the memory.
+void deal(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
+          GemvPlan& plan) {
+  GemvPlan candidate;
+  double least = std::numeric_limits<double>::infinity();
+  for (int columns = array.columns; columns > 0; --columns) {
+    const double cycles = deal_to(array, p, timing, columns, candidate);
+    if (cycles >= least) continue;
+    least = cycles;
+    plan.shares = candidate.shares;
   }
 }
 
@@ -90,11 +110,11 @@ void place(const GemvArray& array, const GemvProblem& p, GemvPlan& plan) {
   int64_t next = 0;
   for (int c = 0; c < array.columns; ++c) {
     GemvShare& share = plan.shares[static_cast<size_t>(c)];
-    const int cores = array.cores_per_port(c);
+    const int cores = array.cores_per_port();
     share.step = cores;
     plan.rounds = std::max(plan.rounds, share.rounds);
     for (int port = 0; port < array.ports(c); ++port) {
-      const int64_t first = std::clamp<int64_t>(p.row_blocks - share.rounds * cores, 0, next);
+      const int64_t first = std::min(p.row_blocks - share.rounds * cores, next);
       for (int j = 0; j < cores; ++j) share.first.push_back(first + j);
       next = std::min(p.row_blocks, next + share.rounds * cores);
     }
@@ -105,7 +125,7 @@ void place(const GemvArray& array, const GemvProblem& p, GemvPlan& plan) {
     if (share.rounds == 0) continue;
     share.y_objects = share.rounds / share.y_row_blocks;
     share.y_offset = plan.y_bytes;
-    plan.y_bytes += share.y_objects * array.rows * array.y_bytes;
+    plan.y_bytes += share.y_objects * array.cores(c) * array.y_bytes;
   }
 }
 
@@ -124,13 +144,14 @@ GemvArray GemvArray::of(const Configuration& configuration) {
     return value;
   };
   GemvArray array;
+  array.generation = configuration.generation;
   const int columns = arch::device_model(configuration.generation).columns;
   array.columns = static_cast<int>(param("columns", 1, columns));
   array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
   array.channels = static_cast<int>(param("channels", 1, 2));
   param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
   array.x_bytes = param("x_bytes", kGemvBatch * kQ4Columns * 2, 1 << 16);
-  array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 4, 1 << 16);
+  array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 2, 1 << 16);
   array.setup_words = param("setup_words", 11, array.x_bytes / 4 / array.columns / array.rows);
   if (array.rows % array.channels != 0) {
     fail(ErrorKind::kFormat,
@@ -148,12 +169,12 @@ GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
       divisor_up_to(problem.column_blocks, array.x_bytes / (2 * kQ4Columns * problem.batch));
   plan.x_objects = problem.column_blocks / plan.x_blocks;
   plan.x_bytes = (1 + plan.x_objects) * array.x_bytes;
-  deal(array, problem, plan);
+  deal(array, problem, arch::Timing(array.generation, arch::TimingTable()), plan);
   place(array, problem, plan);
   plan.setup.assign(static_cast<size_t>(array.x_bytes / 4), 0);
   for (int c = 0; c < array.columns; ++c) {
     const GemvShare& share = plan.shares[static_cast<size_t>(c)];
-    for (int r = 0; r < array.rows; ++r) {
+    for (int r = 0; r < array.cores(c); ++r) {
       const int64_t record[] = {share.y_objects,
                                 share.y_row_blocks,
                                 plan.x_objects,
@@ -197,17 +218,21 @@ class GemvStream {
     collect_weights();
     size_t most = 0;
     for (const Channel& channel : weights_) most = std::max(most, channel.tasks.size());
-    for (size_t i = 0; i < std::min<size_t>(most, kRing); ++i) {
-      for (size_t c = 0; c < weights_.size(); ++c) {
-        if (i < weights_[c].tasks.size()) push_weights(weights_[c], i);
-        // Half of the channels saturate the memory; the cores now need x.
-        if (i == 0 && c == weights_.size() / 2) push_x();
+    push_first();
+    for (size_t i = 1; i < std::min<size_t>(most, kRing); ++i) {
+      for (Channel& channel : weights_) {
+        if (i < channel.tasks.size()) push_weights(channel, i);
       }
     }
     push_results();
-    const int64_t per_round = (problem_.column_blocks + max_iteration() - 1) / max_iteration();
+    // Rounds that the first i tasks of a channel cover.
+    const auto rounds = [&](size_t i) {
+      const auto tasks = static_cast<int64_t>(i);
+      if (array_.cores_per_port() == 1) return tasks * max_iteration();
+      return tasks / ((problem_.column_blocks + max_iteration() - 1) / max_iteration());
+    };
     for (size_t i = kRing; i < most; ++i) {
-      refill_x(static_cast<int64_t>(i) / per_round);
+      refill_x(rounds(i - kRing));
       for (Channel& channel : weights_) {
         if (i >= channel.tasks.size()) continue;
         wait(*channel.port);
@@ -250,15 +275,14 @@ class GemvStream {
   }
 
   void collect_weights() {
-    // The first channels of all columns, then the second ones: neighbours start close together.
-    for (int index = 0; index < array_.channels; ++index) {
-      for (int c = 0; c < array_.columns; ++c) {
+    for (int c = 0; c < array_.columns; ++c) {
+      for (int index = 0; index < array_.ports(c); ++index) {
         const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
-        if (index >= array_.ports(c) || share.rounds == 0) continue;
-        const int cores = array_.cores_per_port(c);
+        if (share.rounds == 0) continue;
+        const int cores = array_.cores_per_port();
         const int64_t first = share.first[static_cast<size_t>(index * cores)];
         Channel channel{port(strf("W%d_%d", c, index)), {}, false};
-        channel.tasks = cores == 1 ? linear(first, share.rounds)
+        channel.tasks = cores == 1 ? straight(first, share.rounds)
                                    : dealt(first, share.rounds, cores);
         channel.tokens = channel.tasks.size() > kRing;
         weights_.push_back(std::move(channel));
@@ -266,9 +290,18 @@ class GemvStream {
     }
   }
 
-  std::vector<Task> linear(int64_t first, int64_t rounds) const {
+  // Row-block by row-block, each in one run.
+  std::vector<Task> straight(int64_t first, int64_t rounds) const {
     const int64_t row_block = problem_.column_blocks * kQ4BlockBytes;
-    return {{first * row_block, shim_bd(rounds * row_block / 4), 1}};
+    std::vector<Task> tasks;
+    for (int64_t round = 0; round < rounds; round += max_iteration()) {
+      const int64_t count = std::min(max_iteration(), rounds - round);
+      arch::Bd bd = shim_bd(row_block / 4);
+      bd.iteration_step = static_cast<uint32_t>(row_block / 4);
+      bd.iteration_wrap = static_cast<uint32_t>(count);
+      tasks.push_back({(first + round) * row_block, bd, count});
+    }
+    return tasks;
   }
 
   // Round by round: for each column block, the blocks of `cores` neighbouring row-blocks.
@@ -314,10 +347,50 @@ class GemvStream {
 
   void wait(const Port& at) { builder_.sync(at.col, 0, at.direction, at.channel, 1); }
 
+  static int weight_bd(const Port& at, size_t index) {
+    return static_cast<int>(index % kRing) * 2 + at.channel;
+  }
+
+  // The first task of every channel; the two BDs of a column in one write. x follows when the
+  // channels that run take half of the memory's bandwidth: later, cores would wait for it, sooner,
+  // it would delay weights.
+  void push_first() {
+    const arch::Timing timing(configuration_.generation, arch::TimingTable());
+    const auto enough = static_cast<size_t>(timing.dram_read / timing.stream / 2);
+    bool x_pushed = false;
+    for (size_t c = 0; c < weights_.size();) {
+      const Port& at = *weights_[c].port;
+      size_t end = c + 1;
+      if (end < weights_.size() && weights_[end].port->col == at.col) ++end;
+      std::vector<uint32_t> words;
+      for (size_t i = c; i < end; ++i) {
+        if (weights_[i].tokens) route_tokens(*weights_[i].port);
+        const std::vector<uint32_t> bd =
+            arch::encode_bd(arch::TileKind::kShim, weights_[i].tasks[0].bd);
+        words.insert(words.end(), bd.begin(), bd.end());
+      }
+      const uint32_t base = arch::tile_address(
+          at.col, 0, arch::tile_model(arch::TileKind::kShim).bd_base +
+                         0x20u * static_cast<uint32_t>(weight_bd(at, 0)));
+      builder_.block_write(base, words);
+      for (size_t i = c; i < end; ++i) {
+        const Task& task = weights_[i].tasks[0];
+        builder_.address_patch(base + 0x20u * static_cast<uint32_t>(i - c) + 4, kGemvW,
+                               static_cast<uint64_t>(task.offset));
+        queue(*weights_[i].port, weight_bd(*weights_[i].port, 0), task.repeats,
+              weights_[i].tokens);
+      }
+      c = end;
+      if (!x_pushed && (c >= enough || c == weights_.size())) {
+        x_pushed = true;
+        push_x();
+      }
+    }
+  }
+
   void push_weights(Channel& channel, size_t index) {
     const Task& task = channel.tasks[index];
-    const int id = channel.port->channel * kRing + static_cast<int>(index % kRing);
-    if (index == 0 && channel.tokens) route_tokens(*channel.port);
+    const int id = weight_bd(*channel.port, index);
     write_bd(*channel.port, id, task.bd, kGemvW, task.offset);
     queue(*channel.port, id, task.repeats, channel.tokens);
   }
@@ -344,11 +417,11 @@ class GemvStream {
     repeat_x(at);
   }
 
-  // While the stream waits for weights, it may wait for x only once the weights that let x pass
-  // have gone: `round` is the one pushed next, and cores lag behind the reads by less than kLag.
-  void refill_x(int64_t round) {
+  // While the stream feeds weights, it may wait for x only once the weights that let x pass have
+  // gone: those of `rounds` rounds, behind which cores lag by less than kLag.
+  void refill_x(int64_t rounds) {
     constexpr int64_t kLag = 64;
-    if (x_left_ > 0 && round >= x_waited_ * kMostRepeats + kRing + kLag) push_more_x();
+    if (x_left_ > 0 && rounds >= x_waited_ * kMostRepeats + kLag) push_more_x();
   }
 
   void repeat_x(const Port& at) {
@@ -363,7 +436,7 @@ class GemvStream {
       if (share.rounds == 0) continue;
       const Port& at = *port(strf("Y%d", c));
       route_tokens(at);
-      write_bd(at, kYBd, shim_bd(share.y_objects * array_.rows * array_.y_bytes / 4), kGemvY,
+      write_bd(at, kYBd, shim_bd(share.y_objects * array_.cores(c) * array_.y_bytes / 4), kGemvY,
                share.y_offset);
       queue(at, kYBd, 1, true);
       results_.push_back(&at);

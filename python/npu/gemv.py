@@ -163,7 +163,7 @@ def gemv(
 
     ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. ``x``: (K,) or
     (B, K), float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
-    each read the weights once. The result is (N,) or (B, N) in ``out_dtype``, bfloat16 (default) or
+    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``, bfloat16 (default) or
     float32, or in ``out``, a writable C-contiguous array of that shape, which is returned.
 
     Sums are float32: per row and group of 32 columns ``d * sum(code x) + m * sum(x)`` (docs/gemv.md
