@@ -59,6 +59,7 @@ class Device:
         self.kernel = kernel
         self._gemms: dict[tuple[str, str, str, str], Any] = {}
         self._gemv: Any = None
+        self._dequant: Any = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -105,13 +106,23 @@ class Device:
                 self._gemv = _npu.ops.Gemv(self.handle, gemv.configuration(self.generation))
             return self._gemv
 
+    def dequant(self) -> Any:
+        """The dequantisation of Q4NX weights, lowered on first use."""
+        with self._lock:
+            if self._dequant is None:
+                from npu.designs import dequant
+
+                config = dequant.configuration(self.generation)
+                self._dequant = _npu.ops.Dequant(self.handle, config)
+            return self._dequant
+
     def counters(self) -> dict[str, int]:
         """Loads, submissions, streams built, stream-cache hits and host copies so far."""
         totals: dict[str, int] = dict(self.handle.counters())
         totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0)
         with self._lock:
             operations = list(self._gemms.values())
-            operations += [] if self._gemv is None else [self._gemv]
+            operations += [one for one in (self._gemv, self._dequant) if one is not None]
         for operation in operations:
             for name, value in operation.counters().items():
                 totals[name] += value
