@@ -24,6 +24,7 @@ __all__ = [
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
+    "SimulatedGemv",
     "Stats",
     "bind",
     "current_device",
@@ -36,6 +37,7 @@ __all__ = [
     "matmul",
     "pack",
     "simulate_gemm",
+    "simulate_gemv",
     "stats",
     "stream",
 ]
@@ -46,4 +48,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)
+    if name in ("simulate_gemv", "SimulatedGemv"):
+        return getattr(importlib.import_module("npu.gemv_simulation"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

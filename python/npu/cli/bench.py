@@ -1,4 +1,4 @@
-"""`npu bench`: measures a model (`npu bench -m MODEL`) or GEMM (`npu bench gemm`)."""
+"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM (`npu bench gemm`) or 4-bit GEMV."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import argparse
 
 from npu.cli import common
 
-HELP = "measure a model's TTFT and tokens/s, or GEMM against NumPy"
+HELP = "measure a model's TTFT and tokens/s, GEMM against NumPy, or 4-bit GEMV"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("model", "gemm"),
+        choices=("model", "gemm", "gemv"),
         default="model",
-        help="model (default): TTFT and TPS per context length; gemm: npu.matmul beside NumPy",
+        help="model (default): TTFT and TPS per context length; gemm: npu.matmul beside NumPy; "
+        "gemv: simulated time of Gemma 3's projections on Q4NX weights",
     )
     common.add_model_arguments(parser)
     model = parser.add_argument_group("model")
@@ -50,6 +51,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="compare packing the edges only with packing whole operands, instead of NumPy",
     )
+    gemv = parser.add_argument_group("gemv")
+    gemv.add_argument(
+        "--projections",
+        type=_models,
+        default=["gemma3-1b", "gemma3-4b"],
+        metavar="MODEL,...",
+        help="models whose projections are timed (default: gemma3-1b,gemma3-4b)",
+    )
+    gemv.add_argument(
+        "--batch",
+        type=common.positive,
+        default=1,
+        metavar="N",
+        help="vectors per product, up to 8 (%(default)s)",
+    )
+    gemv.add_argument(
+        "--host", action="store_true", help="measure npu.gemv on this machine too, beside NumPy"
+    )
     parser.add_argument(
         "--repeats",
         type=common.positive,
@@ -60,7 +79,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
 
 
+def _models(text: str) -> list[str]:
+    """An argparse type: names of npu.gemv_simulation.PROJECTIONS, separated by commas."""
+    from npu.gemv_simulation import PROJECTIONS
+
+    names = text.split(",")
+    for name in names:
+        if name not in PROJECTIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PROJECTIONS)}")
+    return names
+
+
 def run(arguments: argparse.Namespace) -> int:
+    if arguments.what == "gemv":
+        from npu.cli import bench_gemv
+
+        return bench_gemv.run(arguments)
     if arguments.what == "gemm":
         from npu.cli import bench_gemm, bench_ragged
 
