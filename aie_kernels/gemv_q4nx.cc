@@ -15,13 +15,22 @@ namespace {
 
 constexpr int32_t kBlockRows = 32, kBlockColumns = 256, kGroup = 32, kHalfRows = 16;
 constexpr int32_t kGroups = kBlockColumns / kGroup;
-constexpr int32_t kPlane = kGroups * kBlockRows * 2;           // bytes of d, of m
-constexpr int32_t kHalf = kBlockColumns * kHalfRows / 2;       // bytes of codes per half
+constexpr int32_t kPlane = kGroups * kBlockRows * 2;      // bytes of d, of m
+constexpr int32_t kHalf = kBlockColumns * kHalfRows / 2;  // bytes of codes per half
 constexpr int32_t kSubColumns = 8, kSubBytes = kSubColumns * kHalfRows / 2;
 
 // Words of a core's setup record: SETUP in designs/gemv.py.
 enum Setup : int32_t {
-  kRowBlocks = 1, kXObjects, kXBlocks, kIdle, kBatch, kOutput, kTop, kFirst, kStep, kRows
+  kRowBlocks = 1,
+  kXObjects,
+  kXBlocks,
+  kIdle,
+  kBatch,
+  kOutput,
+  kTop,
+  kFirst,
+  kStep,
+  kRows
 };
 enum Output : int32_t { kBf16, kF32, kLargest };
 constexpr int32_t kSetupWords = 16;

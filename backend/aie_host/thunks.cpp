@@ -178,7 +178,7 @@ void call_gemv_setup(const HostFunction& f, Arguments arguments, CoreState& core
   }
   const CoreScope scope(core);
   f.setup(table, reinterpret_cast<int32_t*>(words), reinterpret_cast<int32_t*>(state),
-               reinterpret_cast<float*>(sums), static_cast<int32_t>(index));
+          reinterpret_cast<float*>(sums), static_cast<int32_t>(index));
 }
 
 // Whether a setup record keeps the kernel inside its buffers (order of words: designs/gemv.py).
@@ -204,8 +204,7 @@ void call_gemv(const HostFunction& f, Arguments arguments, CoreState& core) {
   const std::byte* x = operands.buffer(1, "x", kXElements, 2);
   std::byte* sums = operands.buffer(2, "sums", kSumFloats, 4);
   std::byte* y = operands.buffer(3, "y", kYBytes / 4, 4);
-  const auto* words =
-      reinterpret_cast<const int32_t*>(operands.buffer(4, "words", kGemvWords, 4));
+  const auto* words = reinterpret_cast<const int32_t*>(operands.buffer(4, "words", kGemvWords, 4));
   auto* state = reinterpret_cast<int32_t*>(operands.buffer(5, "state", kGemvWords, 4));
   if (!setup_fits(words, state, batch)) {
     fail(ErrorKind::kKernel,

@@ -139,8 +139,7 @@ constexpr HostFunction dequant_entry(const char* name) {
 constexpr HostFunction gemv_setup_entry(const char* name) {
   HostFunction f{};
   f.name = name;
-  f.setup = [](const void* table, int32_t* words, int32_t* state, float* sums,
-                    int32_t index) {
+  f.setup = [](const void* table, int32_t* words, int32_t* state, float* sums, int32_t index) {
     gemv_setup(static_cast<const bfloat16*>(table), words, state, sums, index);
   };
   return f;

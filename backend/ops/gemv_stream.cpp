@@ -18,8 +18,8 @@ constexpr uint32_t kAxCache = 2;            // NoC upsizing, as mlir-aie's runti
 constexpr uint32_t kShimControllerId = 15;  // packet id of a shim tile's tokens, as in mlir-aie
 constexpr int64_t kMostRowBlocks = int64_t{1} << 26;  // 2^31 rows: an int32 holds any row
 constexpr int64_t kMostColumnBlocks = 1 << 20;
-constexpr int kMostRepeats = 256;           // executions of one task
-constexpr int kRing = 4;                    // tasks in flight per weight channel, a BD each
+constexpr int kMostRepeats = 256;  // executions of one task
+constexpr int kRing = 4;           // tasks in flight per weight channel, a BD each
 // BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
 constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
 constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
@@ -65,8 +65,8 @@ void check(const GemvArray& array, const GemvProblem& p) {
   }
 }
 
-// The first `columns` columns deal row-blocks among their cores; what is left over goes to the first
-// of them. Returns the cycles that reading them takes.
+// The first `columns` columns deal row-blocks among their cores; what is left over goes to the
+// first of them. Returns the cycles that reading them takes.
 double deal_to(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
                int columns, GemvPlan& plan) {
   int ports = 0;
@@ -90,8 +90,8 @@ double deal_to(const GemvArray& array, const GemvProblem& p, const arch::Timing&
   return seconds(rounds * cores, ports) + (busy > 0 ? seconds(rest - left, busy) : 0);
 }
 
-// Deals rounds to as many columns as take the least time: a last round of few columns cannot use the
-// whole bandwidth of the memory.
+// Deals rounds to as many columns as take the least time: a last round of few columns cannot use
+// the whole bandwidth of the memory.
 void deal(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
           GemvPlan& plan) {
   GemvPlan candidate;
@@ -256,9 +256,7 @@ class GemvStream {
     bool tokens = false;  // needs waits to refill its BDs
   };
 
-  static int64_t max_iteration() {
-    return arch::tile_model(arch::TileKind::kShim).max_iteration;
-  }
+  static int64_t max_iteration() { return arch::tile_model(arch::TileKind::kShim).max_iteration; }
 
   const Port* port(const std::string& name) const { return &configuration_.port(name); }
 
@@ -282,8 +280,8 @@ class GemvStream {
         const int cores = array_.cores_per_port();
         const int64_t first = share.first[static_cast<size_t>(index * cores)];
         Channel channel{port(strf("W%d_%d", c, index)), {}, false};
-        channel.tasks = cores == 1 ? straight(first, share.rounds)
-                                   : dealt(first, share.rounds, cores);
+        channel.tasks =
+            cores == 1 ? straight(first, share.rounds) : dealt(first, share.rounds, cores);
         channel.tokens = channel.tasks.size() > kRing;
         weights_.push_back(std::move(channel));
       }
@@ -369,16 +367,15 @@ class GemvStream {
             arch::encode_bd(arch::TileKind::kShim, weights_[i].tasks[0].bd);
         words.insert(words.end(), bd.begin(), bd.end());
       }
-      const uint32_t base = arch::tile_address(
-          at.col, 0, arch::tile_model(arch::TileKind::kShim).bd_base +
-                         0x20u * static_cast<uint32_t>(weight_bd(at, 0)));
+      const uint32_t base = arch::tile_address(at.col, 0,
+                                               arch::tile_model(arch::TileKind::kShim).bd_base +
+                                                   0x20u * static_cast<uint32_t>(weight_bd(at, 0)));
       builder_.block_write(base, words);
       for (size_t i = c; i < end; ++i) {
         const Task& task = weights_[i].tasks[0];
         builder_.address_patch(base + 0x20u * static_cast<uint32_t>(i - c) + 4, kGemvW,
                                static_cast<uint64_t>(task.offset));
-        queue(*weights_[i].port, weight_bd(*weights_[i].port, 0), task.repeats,
-              weights_[i].tokens);
+        queue(*weights_[i].port, weight_bd(*weights_[i].port, 0), task.repeats, weights_[i].tokens);
       }
       c = end;
       if (!x_pushed && (c >= enough || c == weights_.size())) {

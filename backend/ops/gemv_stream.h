@@ -17,7 +17,7 @@ namespace npu::ops {
 
 // A Q4NX block: backend-wide facts of the format.
 inline constexpr int64_t kQ4Rows = 32, kQ4Columns = 256, kQ4BlockBytes = 5120;
-inline constexpr int kGemvBatch = 8;       // most vectors of one pass over the weights
+inline constexpr int kGemvBatch = 8;         // most vectors of one pass over the weights
 inline constexpr int64_t kGemvTopBytes = 8;  // of a top-k entry: float value, int32 row
 
 // What a GEMV configuration fixes (its `param` lines).
@@ -55,10 +55,10 @@ struct GemvProblem {
 struct GemvShare {
   int64_t rounds = 0;
   int64_t step = 1;
-  std::vector<int64_t> first;   // per core
-  int64_t y_objects = 0;        // per core
-  int64_t y_row_blocks = 0;     // row-blocks per object of y
-  int64_t y_offset = 0;         // bytes: its objects in the results, (y_objects, cores, y_bytes)
+  std::vector<int64_t> first;  // per core
+  int64_t y_objects = 0;       // per core
+  int64_t y_row_blocks = 0;    // row-blocks per object of y
+  int64_t y_offset = 0;        // bytes: its objects in the results, (y_objects, cores, y_bytes)
 };
 
 // How a problem is laid out: what the stream assumes of its buffers.

@@ -10,6 +10,7 @@ from typing import Any
 
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
+from npu.dequantize import dequantize
 from npu.errors import NpuError
 from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
@@ -25,9 +26,11 @@ __all__ = [
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
+    "SimulatedGemv",
     "Stats",
     "bind",
     "current_device",
+    "dequantize",
     "device",
     "devices",
     "emulator",
@@ -38,6 +41,7 @@ __all__ = [
     "pack",
     "q4nx",
     "simulate_gemm",
+    "simulate_gemv",
     "stats",
     "stream",
     "trace_gemm",
@@ -51,4 +55,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("npu.simulate"), name)
     if name in ("trace_gemm", "GemmTrace"):
         return getattr(importlib.import_module("npu.trace"), name)
+    if name in ("simulate_gemv", "SimulatedGemv"):
+        return getattr(importlib.import_module("npu.gemv_simulation"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

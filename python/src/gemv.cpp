@@ -1,5 +1,7 @@
 // npu._npu.ops: GEMV on Q4NX weights. Arrays come as byte pointers with shape and strides, as in
 // ops.cpp; python/npu/gemv.py does the checking that users see.
+#include "ops/gemv.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -15,7 +17,6 @@
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
-#include "ops/gemv.h"
 #include "report.h"
 
 namespace nb = nanobind;
@@ -115,7 +116,8 @@ void init_gemv(nb::module_& m) {
               const Output& y, const std::string& y_type) {
              const ops::MatrixView view = view_of(x, x_type);
              const ops::ElementType type = float_type(y_type);
-             check_size(y, static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type));
+             check_size(y,
+                        static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type));
              RunReport report;
              {
                nb::gil_scoped_release release;

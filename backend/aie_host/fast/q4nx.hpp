@@ -35,16 +35,16 @@ AIE_HOST_INLINE float_lanes codes_of(const uint8_t* column) {
   const __m512i shift = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
   long long bytes;
   __builtin_memcpy(&bytes, column, 8);
-  const __m512i codes = _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift),
-                                         _mm512_set1_epi32(15));
+  const __m512i codes =
+      _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift), _mm512_set1_epi32(15));
   return (float_lanes)_mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, codes));
 #else
   int32_t bytes;
   __builtin_memcpy(&bytes, column + First / 2, 4);
 #if defined(__AVX2__)
   const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
-  const __m256i codes = _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shift),
-                                         _mm256_set1_epi32(15));
+  const __m256i codes =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shift), _mm256_set1_epi32(15));
   return (float_lanes)_mm256_cvtepi32_ps(codes);
 #else
   lanes out{};
@@ -115,8 +115,7 @@ template <int32_t kVectors>
       const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
       unroll<kVectors>([&](auto v) {
         rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]);
-        rows[v.value] =
-            _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
+        rows[v.value] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
       });
     }
     unroll<kVectors>([&](auto v) {
@@ -164,8 +163,7 @@ template <int32_t kVectors>
         const float_lanes minimum = widen_bf16(m + g * kQ4Rows + row);
         unroll<kVectors>([&](auto v) {
           float* out = y + v.value * kQ4Rows + row;
-          store(load<float_lanes>(out) + scale * sums[v.value][p.value] +
-                    minimum * totals[v.value],
+          store(load<float_lanes>(out) + scale * sums[v.value][p.value] + minimum * totals[v.value],
                 out);
         });
       });
