@@ -28,6 +28,9 @@ class Agent {
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
   virtual bool serial_job() const { return false; }
+  // Jobs of one column work on the same memories: those of a round are grouped by it, so that a
+  // column's data stays in one CPU's cache.
+  virtual int column() const { return 0; }
   // Timed runs: puts the end of the posted job on the timeline; by default it takes no time.
   virtual void start(Timeline& timeline);
   // "core (0,2)", "memtile (1,1) MM2S 0", ...
@@ -73,10 +76,12 @@ class Scheduler {
  private:
   size_t advance_ready();
   bool timed_round();
+  void order_by_column();
   Timeline* timeline_ = nullptr;
   std::vector<Agent*> ready_, jobs_;
   std::vector<Agent*> running_;             // the jobs of this round; kept for its capacity
   std::vector<std::exception_ptr> errors_;  // of the jobs of this round
+  std::vector<uint32_t> order_;             // in which they are shared out to threads
   uint64_t work_ = 0;
 };
 

@@ -44,6 +44,8 @@ std::string Channel::name() const {
               index_);
 }
 
+int Channel::column() const { return tile_.col; }
+
 void Channel::error(ErrorKind kind, const std::string& text) const {
   fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());
 }
@@ -314,6 +316,10 @@ void Channel::begin_transfer() {
              static_cast<unsigned long long>(available), shim ? "; arguments: " : "",
              shim ? array_.describe_buffers().c_str() : ""));
   }
+  spanned_ = (last + 1) * 4;
+  if (direction_ == Direction::kMM2S && tile_.model.kind == TileKind::kCore) {
+    tile_.settle(bd_.base * 4, spanned_);
+  }
   if (!array_.moves_data()) {
     walk_ = Walk(nullptr, bd_, dims);
   } else if (padded) {
@@ -385,12 +391,7 @@ void Channel::advance() {
         if (left_ == 0 && !header_pending_) break;  // the BD held nothing but its packet's header
         uint64_t words = 0;
         if (!sinks_ready(&words)) return;
-        move_words_ = words;
-        state_ = State::kBusy;
-        for (const Route::Sink& sink : route_.sinks) {
-          if (!header_pending_ || sink.keeps_header) sink.channel->state_ = State::kBusy;
-        }
-        array_.scheduler().post(this);
+        begin_move(words);
         return;
       }
     }

@@ -81,6 +81,47 @@ Walk Walk::linear(std::byte* base) {
   return walk;
 }
 
+bool Walk::fills(uint64_t words) const {
+  // Dimensions in the order of their strides must nest without gaps.
+  uint64_t dense = run_;
+  std::array<bool, 4> used{};
+  for (int step = 0; step < dims_ && dense < words; ++step) {
+    size_t next = 0;
+    while (next < static_cast<size_t>(dims_) &&
+           (used[next] || stride_[next] != static_cast<int64_t>(dense))) {
+      ++next;
+    }
+    if (next == static_cast<size_t>(dims_)) return false;
+    used[next] = true;
+    uint64_t count = count_[next];
+    if (next + 1 == static_cast<size_t>(dims_)) {  // the outermost goes as far as the words do
+      uint64_t inner = run_;
+      for (size_t d = 0; d < next; ++d) inner *= count_[d];
+      if (words % inner != 0) return false;
+      count = std::min(count, words / inner);
+    }
+    dense *= count;
+  }
+  if (run_ >= words) return true;
+  // Every dimension that the walk reaches has been used, and they hold just these words.
+  return dense == words && std::find(used.begin(), used.begin() + dims_, false) ==
+                               used.begin() + dims_;
+}
+
+bool Walk::same_pattern(const Walk& other) const {
+  if (run_ != other.run_ || dims_ != other.dims_) return false;
+  const size_t dims = static_cast<size_t>(dims_);
+  return std::equal(count_.begin(), count_.begin() + dims, other.count_.begin()) &&
+         std::equal(stride_.begin(), stride_.begin() + dims, other.stride_.begin());
+}
+
+Walk Walk::rebased(std::byte* base) const {
+  Walk walk = *this;
+  walk.base_ = base;
+  walk.offset_ = 0;
+  return walk;
+}
+
 void Walk::next_run() {
   in_run_ = 0;
   for (size_t d = 0; d < static_cast<size_t>(dims_); ++d) {
