@@ -105,6 +105,7 @@ void call_matmul(const HostFunction& f, Arguments arguments, CoreState& core) {
   operands.check_apart("a", a, m * k * f.in_bytes, "c", c, m * n * f.out_bytes);
   operands.check_apart("b", b, k * n * f.in_bytes, "c", c, m * n * f.out_bytes);
   const CoreScope scope(core);
+  set_packed_operands(arguments[0].packed, arguments[1].packed);
   f.matmul(a, b, c, static_cast<int32_t>(m), static_cast<int32_t>(k), static_cast<int32_t>(n),
            shift);
 }

@@ -2,6 +2,8 @@
 // innermost counter runs fastest, a wrap of 0 never wraps, the outermost dimension has no wrap.
 #include "emulator/walk.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -142,12 +144,30 @@ std::byte* Walk::take_contiguous(uint64_t words) {
 
 namespace {
 
-// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them). Memory and linear
-// side may overlap when one host buffer is both source and destination, hence memmove.
+// Moves a fixed number of bytes, all of them loaded before the first is stored: memory and linear
+// side overlap when one host buffer is both source and destination.
+template <size_t kBytes>
+inline void move_fixed(std::byte* to, const std::byte* from) {
+  if constexpr (kBytes < 16) {
+    std::memmove(to, from, kBytes);
+  } else {
+    __m128i x[kBytes / 16];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kBytes / 16; ++i) {
+      x[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kBytes / 16; ++i) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, x[i]);
+    }
+  }
+}
+
+// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).
 template <bool kGather, size_t kBytes>
 void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows) {
   for (uint64_t r = 0; r < rows; ++r) {
-    std::memmove(kGather ? linear : memory, kGather ? memory : linear, kBytes);
+    move_fixed<kBytes>(kGather ? linear : memory, kGather ? memory : linear);
     memory += stride_bytes;
     linear += kBytes;
   }
