@@ -102,10 +102,10 @@ bool Scheduler::round() {
   };
   order_by_column();
   ThreadPool::shared().parallel_for(running_.size(), [&](size_t i) {
-    if (!running_[order_[i]]->serial_job()) run(order_[i]);
+    if (!running_[order_[i]]->serial_jobs()) run(order_[i]);
   });
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->serial_job()) run(i);
+    if (running_[i]->serial_jobs()) run(i);
     if (errors_[i]) {
       const std::exception_ptr first = errors_[i];
       errors_.clear();

@@ -27,7 +27,7 @@ class Agent {
   // Serial: consequences of the job (releases, tokens).
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
-  virtual bool serial_job() const { return false; }
+  bool serial_jobs() const { return serial_jobs_; }
   // Jobs of one column work on the same memories: those of a round are grouped by it, so that a
   // column's data stays in one CPU's cache.
   virtual int column() const { return 0; }
@@ -43,9 +43,12 @@ class Agent {
   void add_busy(double cycles) { busy_ += cycles; }
   void clear_busy() { busy_ = 0; }
 
+ protected:
+  void run_serially() { serial_jobs_ = true; }
+
  private:
   friend class Scheduler;
-  bool queued_ = false;
+  bool queued_ = false, serial_jobs_ = false;
   double busy_ = 0;
 };
 

@@ -22,7 +22,10 @@ constexpr int kMaxStraight = 1 << 24;
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
     : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
   for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
-  for (const KernelFunction& function : functions_) borrows_ &= function.uses != nullptr;
+  for (const KernelFunction& function : functions_) {
+    borrows_ &= function.uses != nullptr;
+    if (function.serial) run_serially();
+  }
   restart();
 }
 
@@ -37,10 +40,6 @@ void Core::restart() {
 }
 
 std::string Core::name() const { return tile_.name(); }
-
-bool Core::serial_job() const {
-  return functions_[static_cast<size_t>(program_.code[pc_].function)].serial;
-}
 
 void Core::error(ErrorKind kind, const std::string& text) const {
   fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());

@@ -31,7 +31,6 @@ class Core final : public Agent {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
-  bool serial_job() const override;
   int column() const override { return tile_.col; }
   std::string name() const override;
   std::string waiting() const override;

@@ -163,10 +163,20 @@ inline void move_fixed(std::byte* to, const std::byte* from) {
   }
 }
 
+// Rows of a matrix are pages apart, which the hardware does not prefetch.
+constexpr uint64_t kRowsAhead = 12;
+
 // Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).
 template <bool kGather, size_t kBytes>
 void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows) {
+  constexpr bool kFar = kGather && kBytes >= 64;
   for (uint64_t r = 0; r < rows; ++r) {
+    if constexpr (kFar) {
+      if (rows - r > kRowsAhead) {
+        const std::byte* ahead = memory + static_cast<int64_t>(kRowsAhead) * stride_bytes;
+        for (size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(ahead + i);
+      }
+    }
     move_fixed<kBytes>(kGather ? linear : memory, kGather ? memory : linear);
     memory += stride_bytes;
     linear += kBytes;

@@ -209,6 +209,16 @@ AIE_HOST_INLINE void multiply_block(const typename format_for<Tile>::packed* a,
       }
     }
   }
+  // The C tiles below, which the next block needs, are in the second cache by now.
+  for (int32_t i = 0; i < kDown; ++i) {
+    for (int32_t j = 0; j < kAcross; ++j) {
+      const auto* next = reinterpret_cast<const char*>(in_memory[i][j] + kDown * columns * kC);
+      if (in_memory[i][j] == nullptr || row + kDown * kR >= m) continue;
+      for (unsigned line = 0; line < kPart * sizeof(TOut); line += 64) {
+        __builtin_prefetch(next + line, 1);
+      }
+    }
+  }
   block<Format> sums;
   load_block(block_c, excess, sums);
   accumulate<Tile>(rows, panel, k / kS, sums);
