@@ -2,6 +2,7 @@
 #include "emulator/array.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "error.h"
@@ -248,6 +249,7 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   }
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
+  const auto begin = std::chrono::steady_clock::now();
   try {
     begin_timing();
     start_cores();
@@ -264,6 +266,9 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   }
   buffers_.clear();
   report_.undecoded_writes = undecoded_since_configure_;
+  const auto taken = std::chrono::steady_clock::now() - begin;
+  report_.array_ns = static_cast<uint64_t>(
+      std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
   return report_;
 }
 
