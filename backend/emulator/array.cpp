@@ -267,8 +267,8 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   buffers_.clear();
   report_.undecoded_writes = undecoded_since_configure_;
   const auto taken = std::chrono::steady_clock::now() - begin;
-  report_.array_ns = static_cast<uint64_t>(
-      std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
+  report_.array_ns =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
   return report_;
 }
 

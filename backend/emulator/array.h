@@ -58,7 +58,7 @@ class Array {
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::DeviceModel& device() const { return device_; }
-  Tile& tile(int col, int row);  // with its memory up to date
+  Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
   RunReport& report() { return report_; }

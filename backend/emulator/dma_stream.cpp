@@ -156,7 +156,7 @@ bool Channel::can_share(uint64_t words) const {
       return false;
     }
   }
-  return first.walk_.fills(words);
+  return first.tile_.bds[static_cast<size_t>(first.bd_id_)].fills;
 }
 
 void Channel::begin_move(uint64_t words) {
@@ -180,7 +180,7 @@ void Channel::execute() {
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
   if (shared_) {
-    Walk block = first.rebased(shared_->data.data());
+    Walk block = first.rebased(shared_->data.data(), 0);
     copy_words(block);
     return;
   }

@@ -45,11 +45,14 @@ struct StreamSwitch {
 // Number of master or slave ports of a tile's switch (stream_switch.cpp).
 int switch_ports(arch::TileKind kind, bool master);
 
-// A BD's register words with their decoded form kept beside them.
+// A BD's register words with what follows from them kept beside.
 struct BdSlot {
   std::array<uint32_t, 8> words{};
+  bool stale = true;  // the rest is older than `words`
   arch::Bd bd;
-  bool stale = true;  // `bd` is older than `words`
+  Walk pattern;        // at base 0 and iteration 0
+  uint64_t last = 0;   // largest word offset of that walk
+  bool fills = false;  // Walk::fills of the BD's length
 };
 
 class Channel;
@@ -106,6 +109,7 @@ class Channel final : public Agent {
   // dma.cpp
   bool start_task();
   void start_bd(int bd);
+  BdSlot& decoded(int bd) const;
   bool acquire();
   void begin_transfer();
   void check_padding() const;

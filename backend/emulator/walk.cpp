@@ -106,8 +106,8 @@ bool Walk::fills(uint64_t words) const {
   }
   if (run_ >= words) return true;
   // Every dimension that the walk reaches has been used, and they hold just these words.
-  return dense == words && std::find(used.begin(), used.begin() + dims_, false) ==
-                               used.begin() + dims_;
+  return dense == words &&
+         std::find(used.begin(), used.begin() + dims_, false) == used.begin() + dims_;
 }
 
 bool Walk::same_pattern(const Walk& other) const {
@@ -117,10 +117,10 @@ bool Walk::same_pattern(const Walk& other) const {
          std::equal(stride_.begin(), stride_.begin() + dims, other.stride_.begin());
 }
 
-Walk Walk::rebased(std::byte* base) const {
+Walk Walk::rebased(std::byte* base, uint64_t offset) const {
   Walk walk = *this;
   walk.base_ = base;
-  walk.offset_ = 0;
+  walk.offset_ = static_cast<int64_t>(offset);
   return walk;
 }
 

@@ -56,8 +56,7 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
 
 OpCounters Gemm::counters() const {
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits(), host_copy_bytes_,
-          submit_overhead_ns_};
+  return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_};
 }
 
 void Gemm::check_type(ElementType type) const {

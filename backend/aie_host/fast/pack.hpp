@@ -90,8 +90,7 @@ AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
 
 // Whether A is multiplied as it lies in memory.
 template <typename T, bool kBlockFloat, typename TPacked>
-inline constexpr bool kPackedAsIs =
-    !kBlockFloat && kOffset<T> == 0 && sizeof(T) == sizeof(TPacked);
+inline constexpr bool kPackedAsIs = !kBlockFloat && kOffset<T> == 0 && sizeof(T) == sizeof(TPacked);
 
 // A, `count` elements. False if one is out of range.
 template <typename T, bool kBlockFloat, typename TPacked>
