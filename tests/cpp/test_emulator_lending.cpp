@@ -1,14 +1,18 @@
 // Tiles that a broadcast delivers to several cores are lent to them instead of copied: kernels that
 // only read see the bytes that were sent, in one place; every other access - DMA, registers,
 // runtime parameters, kernels that may write, kernels that say nothing - finds the core's memory as
-// if they had been copied; packed forms are made once per delivery.
+// if they had been copied; packed forms are made once per
+// delivery, and products of several threads that share them are those of one thread alone.
 #include <algorithm>
 #include <cstring>
-#include <set>
+#include <random>
+#include <string>
 #include <vector>
 
 #include "aie_host/core_state.h"
 #include "emulator_fixture.h"
+#include "kernel_calls.h"
+#include "thread_pool.h"
 
 extern "C" void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape,
                                      uint64_t bytes, int* found);
@@ -231,4 +235,51 @@ TEST_CASE("every delivery is packed once, under its form and shape") {
   npu_host_pack_begin(0, &form, 6, 256, &found);
   CHECK(found == -1);
   aie_host::set_packed_operands(nullptr, nullptr);
+}
+
+TEST_CASE("threads that share packed operands compute what one computes alone") {
+  using namespace kernel_test;
+  constexpr int32_t kM = 32, kK = 64, kN = 48;
+  constexpr size_t kCalls = 24;
+  ThreadPool pool(4);
+  std::mt19937 random(5);
+  const auto compare = [&](const Build& build, const std::string& name, float scale) {
+    CAPTURE(build.name());
+    CAPTURE(name);
+    CAPTURE(scale);
+    const HostKernel kernel = build.find(name.c_str());
+    REQUIRE(bool(kernel));
+    std::vector<uint16_t> a(kM * kK), b(kK * kN);  // twice the bytes that int8 needs
+    for (auto* v : {&a, &b}) {
+      for (uint16_t& x : *v) {
+        x = bf16_word(scale * (static_cast<float>(random() % 2001) / 1000 - 1));
+      }
+    }
+    PackedOperand packed_a, packed_b;
+    const auto run = [&](std::vector<uint32_t>& c, bool shared) {
+      std::vector<KernelArgument> arguments = {buffer(a),   buffer(b),   buffer(c),
+                                               integer(kM), integer(kK), integer(kN)};
+      if (shared) {
+        arguments[0].packed = &packed_a;
+        arguments[1].packed = &packed_b;
+      }
+      CoreState core;
+      kernel(arguments, core);
+    };
+    std::vector<uint32_t> alone(kM * kN);
+    run(alone, false);
+    std::vector<std::vector<uint32_t>> results(kCalls, std::vector<uint32_t>(kM * kN));
+    pool.parallel_for(kCalls, [&](size_t i) { run(results[i], true); });
+    for (const auto& result : results) REQUIRE(result == alone);
+  };
+  for (const Build& build : builds()) {
+    for (const char* layout : {"", "_bcol"}) {
+      const std::string end = layout;
+      compare(build, "matmul_bf16_f32" + end, 1);
+      compare(build, "matmul_i8_i32" + end, 1);
+      if (build.generation == Generation::kNpu1) continue;
+      compare(build, "matmul_bf16bfp16_f32" + end, 1);
+      compare(build, "matmul_bf16bfp16_f32" + end, 1e-25f);  // not exact in floating point: refused
+    }
+  }
 }
