@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Device",
     "DeviceDescription",
+    "GemmTrace",
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
@@ -34,6 +35,7 @@ __all__ = [
     "simulate_gemm",
     "stats",
     "stream",
+    "trace_gemm",
 ]
 
 
@@ -42,4 +44,6 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)
+    if name in ("trace_gemm", "GemmTrace"):
+        return getattr(importlib.import_module("npu.trace"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

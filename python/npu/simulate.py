@@ -28,6 +28,7 @@ _L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
 _L2_BYTES = 512 * 1024
 _MAX_ROUNDS = 2048  # of output tiles in a submission, as in npu.matmul
 _MAX_ROW_BYTES = 4 << 20  # between rows that a shim BD steps over: 2^20 words
+_DEPTH = 448  # elements: the deepest of the published designs
 _RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 _BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
@@ -171,6 +172,23 @@ def check_design(
     return design
 
 
+def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
+    """The deepest k_mt of up to _DEPTH elements that fits L2 and pads K by at most 1 % more than
+    the shallowest does."""
+    k, fitting = design.tile[1], []
+    for depth in range(k, max(_DEPTH, k) + 1, k):
+        other = dataclasses.replace(design, k_mt=depth)
+        try:
+            gemm.options(design.generation, design.dtype_in, design.dtype_out, **other.options)
+            _check_memory(other)
+        except DesignError:
+            break
+        fitting.append(other)
+    least = -(-k_size // k) * k
+    good = [x for x in fitting if -(-k_size // x.k_mt) * x.k_mt <= 1.01 * least]
+    return good[-1] if good else design
+
+
 def _check_memory(design: GemmDesign) -> None:
     (m, k, n), a, c = design.tile, _BYTES[design.dtype_in], _BYTES[design.dtype_out]
     l1 = design.l1_bytes
@@ -230,13 +248,13 @@ def simulate_gemm(
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
-    of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
-    overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
-    multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and a_parts: see
-    ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its output type in
-    L1, as in the published designs. stream_bytes: bytes per cycle of a stream port, 4 or 8
-    (default: the constant of that generation). constants: other values for constants of
+    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: up to
+    448, as fits L2 and pads K little); b_layout: "col" or "row" (major); c_buffers: C tiles per
+    core, 1 or 2; overlap_bds: False waits for each round of outputs before it writes the next BDs;
+    bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
+    a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its
+    output type in L1, as in the published designs. stream_bytes: bytes per cycle of a stream port,
+    4 or 8 (default: the constant of that generation). constants: other values for constants of
     ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
@@ -247,6 +265,8 @@ def simulate_gemm(
         device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
     )
     size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
+    if k_mt is None:
+        design = _with_depth_for(design, size[1])
     values = _overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
     return run(design, size, bool(overlap_bds), values)
@@ -294,10 +314,10 @@ def _lowered(design: GemmDesign) -> bytes:
     )
 
 
-def _blocks(design: GemmDesign, padded: Tile) -> dict[Tile, int]:
-    """The submissions of a problem, as npu.matmul splits it (GemmLimits of backend/ops/gemm.h), and
-    how often each occurs."""
-    m, k, n = padded
+def submissions(design: GemmDesign, size: Tile) -> dict[Tile, int]:
+    """The padded sizes of the submissions of a problem, as npu.matmul splits it (GemmLimits of
+    backend/ops/gemm.h), and how often each occurs."""
+    m, k, n = design.padded(size)
     unit_m, _, unit_n = design.native
     width = min(n, _MAX_ROW_BYTES // _BYTES[design.dtype_out] // unit_n * unit_n)
     height = max(1, _MAX_ROUNDS * unit_n // width) * unit_m
@@ -309,17 +329,29 @@ def _blocks(design: GemmDesign, padded: Tile) -> dict[Tile, int]:
     return blocks
 
 
-def _submission(
-    design: GemmDesign, block: Tile, overlap: bool, constants: dict[str, float]
-) -> dict[str, Any]:
+def lowered(design: GemmDesign, block: Tile, overlap: bool) -> tuple[bytes, bytes]:
+    """The configuration of a design and the stream of one submission (of ``submissions``)."""
     config = _lowered(design)
     m, k, n = block
+    packed_a = k * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    b_row = k if design.b_layout == "col" else n
+    packed_b = b_row * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    return config, _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
+
+
+def execute(
+    design: GemmDesign,
+    block: Tile,
+    config: bytes,
+    stream: bytes,
+    constants: dict[str, float],
+    trace: tuple[float, float, int, bool] | None = None,
+) -> dict[str, Any]:
+    """The report of a timed run without data; ``trace`` asks for a recording (npu/trace.py)."""
+    m, k, n = block
     a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    packed_a = k * a > _MAX_ROW_BYTES
-    packed_b = (k if design.b_layout == "col" else n) * a > _MAX_ROW_BYTES
-    stream = _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
     sizes = [m * k * a, k * n * a, m * n * c, m * k * a, k * n * a]
-    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants)
+    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants, trace)
     return report
 
 
@@ -348,11 +380,18 @@ def _total(
 def _emulate(
     design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
 ) -> SimulatedGemm:
-    padded = design.padded(size)
     parts = [
-        (count, _submission(design, block, overlap, constants))
-        for block, count in _blocks(design, padded).items()
+        (count, execute(design, block, *lowered(design, block, overlap), constants))
+        for block, count in submissions(design, size).items()
     ]
+    return summary(design, size, parts)
+
+
+def summary(
+    design: GemmDesign, size: Tile, parts: list[tuple[int, dict[str, Any]]]
+) -> SimulatedGemm:
+    """The public result of reports of ``execute``, each with how often its submission occurs."""
+    padded = design.padded(size)
     timing, agents, moved = _total(parts)
     shares = {
         "compute": timing["compute_share"],

@@ -2,11 +2,16 @@
 // estimate() evaluates the closed form. python/npu/simulate.py is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include "arch/timing.h"
 #include "bindings.h"
@@ -150,11 +155,15 @@ std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::G
   return functions;
 }
 
+// What to record: from and to in cycles, the most events, locks too.
+using TraceRequest = std::tuple<double, double, uint64_t, bool>;
+
 // A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
-// is executed on those arrays, without it nothing is computed.
+// is executed on those arrays, without it nothing is computed. With `trace` a timed run is
+// recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
-                  const Overrides& overrides) {
+                  const Overrides& overrides, const std::optional<TraceRequest>& trace) {
   const Configuration configuration =
       Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
   const arch::Timing timing = timing_of(configuration.generation, overrides);
@@ -164,6 +173,12 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
   for (const size_t size : sizes) buffers.push_back({nullptr, size, true});
   for (const HostArray& array : data) {
     buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
+  }
+  std::shared_ptr<emulator::Recorder> recorder;
+  if (trace) {
+    const auto& [from, to, limit, locks] = *trace;
+    recorder =
+        std::make_shared<emulator::Recorder>(emulator::Recorder::Options{from, to, limit, locks});
   }
   RunReport report;
   emulator::TimingReport times;
@@ -180,12 +195,13 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
       array.attach(core.col, core.row, core.program,
                    kernels_of(core.program, configuration.generation, !data.empty()));
     }
-    if (timed) array.set_timing(&timing, !data.empty());
+    if (timed) array.set_timing(&timing, !data.empty(), recorder.get());
     report = array.submit(words, buffers);
     times = array.timing_report();
   }
   nb::dict d = report_dict(report);
   d["timing"] = timing_dict(times);
+  if (recorder) d["trace"] = trace_dict(std::move(recorder));
   return d;
 }
 
@@ -200,7 +216,7 @@ void init_model(nb::module_& m) {
           nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
           nb::arg("a_resident") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
-          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"));
+          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }
 
 }  // namespace npu::python

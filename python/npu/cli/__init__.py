@@ -24,6 +24,7 @@ COMMANDS = (
     "compile",
     "validate-model",
     "tune",
+    "trace",
 )
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE

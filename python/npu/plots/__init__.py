@@ -46,7 +46,10 @@ def pyplot() -> Any:
 
 def check_format(path: str | Path) -> Path:
     """The path of a plot, or an error when its ending names no format that can be written."""
-    path = Path(path)
+    try:
+        path = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"[plot] {path!r} is no path: {error}") from error
     if path.suffix.lower() not in FORMATS:
         raise ArgumentError(f"[plot] {path}: the name must end in one of {', '.join(FORMATS)}")
     return path
