@@ -134,6 +134,7 @@ void call_matmul(const HostFunction& f, Arguments arguments, CoreState& core) {
   operands.check_apart("a", a, f.in_size(m * k), "c", c, c_size);
   operands.check_apart("b", b, f.in_size(k * n), "c", c, c_size);
   const CoreScope scope(core);
+  set_packed_operands(arguments[0].packed, arguments[1].packed);
   f.matmul(a, b, c, static_cast<int32_t>(m), static_cast<int32_t>(k), static_cast<int32_t>(n),
            shift, static_cast<int32_t>(row));
 }
@@ -244,6 +245,32 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
   } else {
     call_convert(function, arguments, core);
   }
+}
+
+OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i) {
+  // The product of two integer operands of a possible size, 0 for any others.
+  const auto integer = [&](size_t index) -> uint64_t {
+    if (index >= arguments.size() || arguments[index].data != nullptr) return 0;
+    const int64_t value = arguments[index].value;
+    return value > 0 && value <= kMaxSize ? static_cast<uint64_t>(value) : 0;
+  };
+  const auto in = static_cast<uint64_t>(function.in_bytes);
+  const auto out = static_cast<uint64_t>(function.out_bytes);
+  uint64_t bytes = 0;
+  bool read_only = false;
+  if (function.matmul != nullptr && i < 3) {
+    read_only = i < 2;
+    bytes = i == 0   ? integer(3) * integer(4) * in
+            : i == 1 ? integer(4) * integer(5) * in
+                     : integer(3) * integer(5) * out;
+  } else if (function.zero != nullptr && i == 0) {
+    bytes = integer(1) * out;
+  } else if (function.convert != nullptr && i < 2) {
+    read_only = i == 0;
+    bytes = integer(2) * (i == 0 ? in : out);
+  }
+  if (bytes == 0) return {};
+  return {bytes, read_only};
 }
 
 }  // namespace npu::aie_host

@@ -59,11 +59,12 @@ class Array {
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::DeviceModel& device() const { return device_; }
-  Tile& tile(int col, int row);
+  Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
   RunReport& report() { return report_; }
   uint64_t switch_epoch() const { return switch_epoch_; }
+  BlockPool& blocks() { return blocks_; }
   void add_token(int col, int row, arch::Direction direction, int channel);
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
@@ -105,6 +106,7 @@ class Array {
   void start_cores();
 
   const arch::DeviceModel& device_;
+  BlockPool blocks_;  // outlives the tiles, which refer to its blocks
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
   RunReport report_;

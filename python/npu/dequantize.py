@@ -12,7 +12,7 @@ import numpy as np
 
 from npu.devices import Device
 from npu.errors import ArgumentError, DtypeError, ShapeError
-from npu.gemv import BFLOAT16, BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, bound
+from npu.gemv import BFLOAT16, BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, bound_weights
 
 
 def dequantize(
@@ -22,14 +22,14 @@ def dequantize(
 
     ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. Every value is
     ``m + d * code`` rounded once to float32 and then once to bfloat16, both to nearest even
-    (``d * code`` is exact in float32). A tensor of the zero-point dialect is converted first, see
-    ``npu.q4nx.Tensor.to_additive``.
+    (``d * code`` is exact in float32). A tensor of the zero-point dialect is refused: its formula
+    is another one.
 
     ``out``: a writable C-contiguous bfloat16 array (N, K), returned. With K a multiple of 256, N of
     32 and N >= 64 the device writes it directly; otherwise it writes a padded matrix of its own,
     from which the host copies. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
-    weights = bound(w, device, "dequantize")
+    weights = bound_weights(w, device, "dequantize")
     result = _result(out, weights.shape, w)
     run(weights, 0, -(-weights.shape[0] // BLOCK_ROWS), result, padded=False)
     return result

@@ -117,9 +117,9 @@ class Device:
             return self._dequant
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams built, stream-cache hits and host copies so far."""
+        """Loads, submissions, streams built, stream-cache hits, host copies and submit overhead."""
         totals: dict[str, int] = dict(self.handle.counters())
-        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0)
+        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0, submit_overhead_ns=0)
         with self._lock:
             operations = list(self._gemms.values())
             operations += [one for one in (self._gemv, self._dequant) if one is not None]

@@ -173,8 +173,9 @@ def check_design(
 
 
 def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
-    """The deepest k_mt of up to _DEPTH elements that fits L2, of those that pad K the least."""
-    k, best = design.tile[1], design
+    """The deepest k_mt of up to _DEPTH elements that fits L2 and pads K by at most 1 % more than
+    the shallowest does."""
+    k, fitting = design.tile[1], []
     for depth in range(k, max(_DEPTH, k) + 1, k):
         other = dataclasses.replace(design, k_mt=depth)
         try:
@@ -182,10 +183,10 @@ def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
             _check_memory(other)
         except DesignError:
             break
-        padded = [-(-k_size // x.k_mt) * x.k_mt for x in (other, best)]
-        if depth == k or padded[0] <= padded[1]:
-            best = other
-    return best
+        fitting.append(other)
+    least = -(-k_size // k) * k
+    good = [x for x in fitting if -(-k_size // x.k_mt) * x.k_mt <= 1.01 * least]
+    return good[-1] if good else design
 
 
 def _check_memory(design: GemmDesign) -> None:
@@ -248,7 +249,7 @@ def simulate_gemm(
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
     tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: up to
-    448, as fits L2 and pads K least); b_layout: "col" or "row" (major); c_buffers: C tiles per
+    448, as fits L2 and pads K little); b_layout: "col" or "row" (major); c_buffers: C tiles per
     core, 1 or 2; overlap_bds: False waits for each round of outputs before it writes the next BDs;
     bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
     a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its

@@ -161,7 +161,11 @@ class Case:
         exact = alpha * products + wide
         bound = abs(alpha) * bound + 2 * FLOAT32_UNIT * (np.abs(alpha * products) + np.abs(wide))
         bound += OUTPUT_UNIT[str(c.dtype)] * (np.abs(exact) + bound) + 2.0**-25
-        assert (np.abs(c.astype(np.float64) - exact) <= bound).all()
+        found = c.astype(np.float64)
+        # Half a step above float16's largest value rounds to infinity.
+        over = (c.dtype == np.float16) & (np.abs(exact) + bound >= 65520)
+        close = np.abs(found - exact) <= bound
+        assert (close | (over & np.isinf(found) & (np.sign(found) == np.sign(exact)))).all()
 
 
 def bound_of_blocks(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -3,6 +3,7 @@ every malformed, mislabelled or hostile file is one clear FormatError, never a c
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import struct
@@ -155,6 +156,8 @@ def test_own_metadata(tmp_path: Path) -> None:
         ({"npu.q4nx.shapes": json.dumps({NAME: [64, 0]})}, r"has \[64, 0\]"),
         ({"npu.q4nx.shapes": json.dumps({NAME: [64, True]})}, "has "),
         ({"gguf.x": "["}, "'gguf.x' is not JSON"),
+        ({"gguf.x": '["a", 1]'}, "'gguf.x' is a list of mixed kinds"),
+        ({"gguf.x": f"[{2**70}]"}, "'gguf.x' is a list of mixed kinds"),
         ({"gguf.x": "[" * 100_000}, "'gguf.x' is not JSON"),
     ],
 )
@@ -360,6 +363,19 @@ def test_a_file_that_appears_meanwhile_is_kept(tmp_path: Path) -> None:
         writer.append(np.zeros(100, np.uint8))
         path.write_bytes(b"other")
     assert path.read_bytes() == b"other" and os.listdir(tmp_path) == ["a.q4nx"]
+
+
+def test_no_space_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with (
+        pytest.raises(FileError, match=r"the disk is full: .* needs 4196 bytes; nothing was kept"),
+        Writer(tmp_path / "a.q4nx", announce_one()) as writer,
+    ):
+        writer.append(np.zeros(100, np.uint8))
+    assert os.listdir(tmp_path) == []
 
 
 def test_places_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,12 +19,15 @@ import numpy as np
 import pytest
 import q4nx_models
 from gemma3_files import Shape, config_of, random_weights, small_vocabulary, write_model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from q4nx_models import K_SHAPE, bf16, dequantised, gguf_model
 
 from npu.errors import ArgumentError, FormatError
-from npu.gemma3.config import read_config
+from npu.gemma3 import huggingface
+from npu.gemma3.config import ModelFile, read_config
 from npu.gemma3.names import tensor_shapes
-from npu.gemma3.source import GgufSource, Q4nxSource, open_source
+from npu.gemma3.source import GgufSource, Q4nxSource, check_tensors, open_source
 from npu.gguf_file import GgufFile
 from npu.q4nx.container import Q4nxFile
 from npu.q4nx.convert import convert
@@ -330,12 +333,97 @@ def test_sentencepiece_model(tmp_path: Path) -> None:
     assert {1, 5, library.piece_to_id("<end_of_turn>")} == ours.end_ids
     assert ours.render_chat([]) == "T"
     raw = (tmp_path / "tokenizer.model").read_bytes()
+    random = np.random.default_rng(9)
     for cut in range(1, len(raw), 97):
-        (tmp_path / "tokenizer.model").write_bytes(raw[:cut])
+        bad = bytearray(raw[:cut] if cut % 2 else raw)
+        bad[random.integers(len(bad))] = random.integers(256)
+        (tmp_path / "tokenizer.model").write_bytes(bad)
         try:
             tokenizer_of(tmp_path)
         except FormatError as error:
             assert "\n" not in str(error)
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_fuzzed_models(tmp_path: Path, data: st.DataObject) -> None:
+    """Bytes of a converted model's header change: it loads or raises one sentence."""
+    good = tmp_path / "good.q4nx"
+    if not good.exists():
+        shape = Shape(layers=1, width=32, heads=1, kv_heads=1, head_dim=32, ffn_width=32)
+        convert(write_model(tmp_path / "m.gguf", shape), good)
+    raw = bytearray(good.read_bytes())
+    header = 8 + int.from_bytes(raw[:8], "little")
+    used = raw.rindex(b"}", 0, header)
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(8, used))] = data.draw(
+            st.sampled_from(b'019-.,:"{}[]\\naetl\x80')
+        )
+    bad = tmp_path / "bad.q4nx"
+    bad.write_bytes(raw)
+    load_or_refuse(bad)
+
+
+def load_or_refuse(path: Path) -> None:
+    try:
+        source = open_source(path)
+        config = read_config(source)
+        Tokenizer(source)
+        check_tensors(source, config)
+    except FormatError as error:
+        assert "\n" not in str(error) and len(str(error)) < 600
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-3, 300) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+@settings(
+    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_fuzzed_folders(tmp_path: Path, data: st.DataObject) -> None:
+    """Any JSON in the place of values of config.json and of the tokenizer's files."""
+    folder = tmp_path / "t"
+    if not folder.exists():
+        q4nx_models.save_tokenizer_json(folder)
+        (folder / "tokenizer.model").touch()
+        for name in ("config", "generation_config"):
+            (folder / f"{name}.good").write_text(json.dumps(config_json(rope_scaling={})))
+        for name in ("tokenizer", "tokenizer_config"):
+            (folder / f"{name}.json").rename(folder / f"{name}.good")
+        (folder / "tokenizer.model").unlink()
+    for name in ("config", "generation_config", "tokenizer", "tokenizer_config"):
+        document = json.loads((folder / f"{name}.good").read_text())
+        extra = {"added_tokens_decoder", "eos_token_id", "rope_parameters", "layer_types",
+                 "sliding_window_pattern", "rope_theta"}  # fmt: skip
+        place = document
+        if data.draw(st.booleans()):
+            while isinstance(place, dict):
+                keys = sorted(place) + (sorted(extra) if place is document else [])
+                if not keys:
+                    break
+                key = data.draw(st.sampled_from(keys))
+                inner = place.get(key)
+                if isinstance(inner, dict) and inner and data.draw(st.booleans()):
+                    place = inner
+                    continue
+                place[key] = data.draw(JSON)
+                break
+        (folder / f"{name}.json").write_text(json.dumps(document))
+    try:
+        file = ModelFile()
+        file.metadata = huggingface.folder_metadata(folder)
+        file.shapes = {"token_embd.weight": (400, 256), "a": (), "b": ()}
+        read_config(file)
+        Tokenizer(file)
+    except FormatError as error:
+        assert "\n" not in str(error) and len(str(error)) < 600
 
 
 def config_json(**changes: object) -> dict[str, object]:
@@ -365,9 +453,6 @@ def config_json(**changes: object) -> dict[str, object]:
 )  # fmt: skip
 def test_configurations(tmp_path: Path, changes: dict, expected: dict) -> None:
     """Keys of transformers 4 and 5 and their defaults; the rest comes from a checkpoint test."""
-    from npu.gemma3 import huggingface
-    from npu.gemma3.config import ModelFile
-
     (tmp_path / "config.json").write_text(json.dumps(config_json(**changes)))
     file = ModelFile()
     file.metadata = huggingface.folder_metadata(tmp_path)

@@ -104,6 +104,15 @@ def test_a_joined_view_keeps_its_memory() -> None:
     assert (joined.to_numpy(np.float32) == expected).all() and junk
 
 
+def test_neighbours_of_different_owners_are_copied() -> None:
+    """A view would keep only the first owner's memory alive."""
+    raw = memoryview(bytearray(q4nx_files.pack(q4nx_files.random_matrix(64, 256))))
+    parts = [q4nx.Tensor.from_blocks(half, (32, 256)) for half in (raw[:5120], raw[5120:])]
+    both = q4nx.concatenate(parts)
+    assert not np.shares_memory(both.blocks, parts[0].blocks)
+    assert both.blocks.tobytes() == raw.tobytes()
+
+
 def test_the_last_part_may_end_inside_a_row_block() -> None:
     a, b = q4nx_files.random_matrix(32, 256, 1), q4nx_files.random_matrix(40, 256, 2)
     tensors = [q4nx.Tensor.from_blocks(q4nx_files.pack(x), x.shape) for x in (a, b)]

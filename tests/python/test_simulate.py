@@ -141,7 +141,7 @@ def test_bad_sizes(size: tuple[Any, ...]) -> None:
 
 
 def test_default_k_mt() -> None:
-    """Up to 448 elements, those that pad K least: no padding for sizes that the paper chose, one
+    """Up to 448 elements, those that pad K little: no padding for sizes that the paper chose, one
     tile for a K that fits in it, and the result of that k_mt."""
     for tile, dtype, depth in (((112, 112, 112), "int8", 448), ((112, 104, 128), "int8", 416),
                                ((96, 56, 96), "bfloat16", 448)):  # fmt: skip

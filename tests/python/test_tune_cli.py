@@ -53,7 +53,7 @@ def test_sizes_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
         (["--csv", "/"], 1, "cannot write '/'"),
         (["--size", "1,2"], 2, "neither S nor MxKxN"),
         (["--size", "0"], 2, "not a positive whole number"),
-        (["--size", "1,2,99999999999"], 1, "16777216"),
+        (["--size", "1,2,99999999"], 1, "16777216"),
         (["--sizes", "cubes"], 2, "cubes"),
         (["--dtype", "int4"], 2, "int4"),
         (["--size", "1", "--sizes", "2"], 2, "not allowed with"),

@@ -47,18 +47,25 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
   const int64_t a_count = int64_t{m} * k, b_count = int64_t{k} * n;
   const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
   const int64_t b_lanes = panels * kPanelColumns * k / format_for<Tile>::kPerLane;
-  const int64_t bytes = b_lanes * 4 + a_count * int64_t{sizeof(packed)} + (a_count + b_count) * 2;
-
-  auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
-  auto* const a_out = reinterpret_cast<packed*>(b_out + b_lanes);
-  auto* const a_bf16 = reinterpret_cast<bfloat16*>(a_out + a_count);
-  bfloat16* const b_bf16 = a_bf16 + a_count;
-  if (!decode_bfp16(a, a_count, a_bf16) || !decode_bfp16(b, b_count, b_bf16)) return false;
-  const packed* const a_in = pack_a<bfloat16, false>(a_bf16, a_count, a_out);
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
-  pack_b<exact_tile<Tile>, true, kColumns, packed>(b_bf16, depth, columns, b_out);
-  multiply<Tile>(a_in, b_out, c, m, k, columns, 0);
+  constexpr auto kPackA = &pack_a<bfloat16, false, packed>;
+  constexpr auto kPackB = &pack_b<exact_tile<Tile>, true, kColumns, packed>;
+  // bf16 values behind the packed ones they become.
+  const packed* const a_in = packed_operand<packed>(
+      0, reinterpret_cast<const void*>(&decode_bfp16), a_count,
+      a_count * int64_t{sizeof(packed) + sizeof(bfloat16)}, [&](packed* out) {
+        auto* const values = reinterpret_cast<bfloat16*>(out + a_count);
+        return decode_bfp16(a, a_count, values) && kPackA(values, a_count, out);
+      });
+  const int32_t* const b_in = packed_operand<int32_t>(
+      1, reinterpret_cast<const void*>(&decode_bfp16), int64_t{depth} << 32 | columns,
+      b_lanes * 4 + b_count * int64_t{sizeof(bfloat16)}, [&](int32_t* out) {
+        auto* const values = reinterpret_cast<bfloat16*>(out + b_lanes);
+        return decode_bfp16(b, b_count, values) && kPackB(values, depth, columns, out);
+      });
+  if (a_in == nullptr || b_in == nullptr) return false;
+  multiply<Tile>(a_in, b_in, c, m, k, columns, 0);
   return true;
 }
 

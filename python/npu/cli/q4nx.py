@@ -42,7 +42,7 @@ def _info(file: Any, arguments: argparse.Namespace) -> int:
     print(f"dialect: {document['header_dialect']} ({document['dialect']}, w = {rule})")
     for key in ("architecture", "name", "source"):
         if document[key]:
-            print(f"{key}: {document[key]}")
+            print(f"{key}: {_printable(document[key])}")
     if document["quantised_weights"]:
         print(
             f"{document['quantised_weights']} weights in blocks, "
@@ -52,8 +52,15 @@ def _info(file: Any, arguments: argparse.Namespace) -> int:
         shape = row["shape"] or f"{row['stored_shape']} stored, logical shape not in the file"
         bits = row["bits_per_weight"]
         end = f"  {bits:.3f} bits" if bits else ""
-        print(f"  {row['name']:<52} {row['type']:<5} {shape!s:<16} {row['bytes']:>12} bytes{end}")
+        name = _printable(row["name"])
+        print(f"  {name:<52} {row['type']:<5} {shape!s:<16} {row['bytes']:>12} bytes{end}")
     return 0
+
+
+def _printable(value: Any) -> str:
+    """A string of an untrusted file as it is, unless a terminal would act on it."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def _verify(file: Any, arguments: argparse.Namespace) -> int:

@@ -80,11 +80,14 @@ def _from_sentencepiece(path: Path) -> tuple[_Pieces, dict[str, Any]]:
         if field == _PIECES:
             piece = dict(_fields(pieces, value))
             text, score = piece.get(1, b""), piece.get(2, b"\0\0\0\0")
+            kind = piece.get(3, NORMAL)
             if not isinstance(text, bytes) or not isinstance(score, bytes) or len(score) != 4:
                 raise pieces.fail("a piece is malformed; it is corrupted")
+            if not isinstance(kind, int) or not NORMAL <= kind <= BYTE:
+                raise pieces.fail(f"a piece has the type {show(kind)}; it is corrupted")
             pieces.texts.append(text.decode("utf-8", "replace"))
             pieces.scores.append(struct.unpack("<f", score)[0])
-            pieces.types.append(piece.get(3, NORMAL))
+            pieces.types.append(kind)
         elif field == _TRAINER:
             trainer = dict(_fields(pieces, value))
         elif field == _NORMALIZER:

@@ -178,8 +178,10 @@ def _rope(label: str, text: dict[str, Any]) -> dict[str, Any]:
     else:
         base, local = text.get("rope_theta"), text.get("rope_local_base_freq")
         scaling = text.get("rope_scaling") or {}
+        if not isinstance(scaling, dict):
+            raise FormatError(f"[gemma3] {label}: rope_scaling of config.json is {show(scaling)}")
     found: dict[str, Any] = {"gemma3.rope.freq_base": base, "gemma3.rope.freq_base_swa": local}
-    kind = scaling.get("rope_type", scaling.get("type")) if isinstance(scaling, dict) else scaling
+    kind = scaling.get("rope_type", scaling.get("type"))
     if kind not in (None, "default"):
         found["gemma3.rope.scaling.type"] = kind
         found["gemma3.rope.scaling.factor"] = scaling.get("factor")

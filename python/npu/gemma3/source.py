@@ -21,6 +21,7 @@ from npu.q4nx import layout
 from npu.q4nx.container import Q4nxFile
 from npu.q4nx.tensor import Tensor
 
+_FLOATS = ("BF16", "F16", "F32")
 # Codes (N, K), scales and minima (N, K / 32), for types whose codes Q4NX can keep.
 Native = tuple[np.ndarray, np.ndarray, np.ndarray]
 
@@ -122,6 +123,14 @@ class Q4nxSource(Source):
                 self._stored[name] = stored
         self.metadata = file.model if file.own else self._beside()
         self.shapes = self._logical_shapes()
+
+    def check(self, name: str, shape: tuple[int, ...]) -> None:
+        super().check(name, shape)
+        if self.stored_type(name) not in ("Q4NX", *_FLOATS):
+            raise self.fail(
+                f"the tensor {self._stored[name]} has dtype {show(self.stored_type(name))}; plain "
+                f"tensors are {', '.join(_FLOATS)}"
+            )
 
     def stored_name(self, name: str) -> str:
         return self._stored.get(name) or names.to_checkpoint(name)

@@ -159,10 +159,27 @@ class Q4nxFile:
 
     def _model_metadata(self) -> dict[str, Any]:
         return {
-            key.removeprefix(MODEL_PREFIX): _from_json(self._json(key, text))
+            key.removeprefix(MODEL_PREFIX): self._value(key, self._json(key, text))
             for key, text in self.metadata.items()
             if key.startswith(MODEL_PREFIX)
         }
+
+    def _value(self, key: str, value: Any) -> Any:
+        """Lists as the GGUF reader gives them: of strings as they are, of numbers as arrays."""
+        if not isinstance(value, list) or not value:
+            return value
+        kinds = {type(item) for item in value}
+        if kinds == {str}:
+            return value
+        if kinds == {list}:
+            return [self._value(key, item) for item in value]
+        dtype = bool if kinds == {bool} else np.int64 if kinds == {int} else np.float64
+        try:
+            if kinds == {bool} or kinds <= {int, float}:
+                return np.array(value, dtype)
+        except OverflowError:
+            pass
+        raise self.fail(f"the metadata {show(key)} is a list of mixed kinds; it is corrupted")
 
     def _json(self, key: str, text: str) -> Any:
         try:
@@ -189,16 +206,3 @@ def reads_as_small_tiles(blocks: np.ndarray) -> bool:
     values = np.ascontiguousarray(tiles[:, :256]).view(layout.BFLOAT16).astype(np.float32)
     # Codes read as bfloat16 spread over all exponents; scales and minima of weights do not.
     return bool(np.isfinite(values).all() and np.abs(values).max(initial=0) < 2.0**20)
-
-
-def _from_json(value: Any) -> Any:
-    """Lists as the GGUF reader gives them: of strings as they are, of numbers as arrays."""
-    if not isinstance(value, list) or not value:
-        return value
-    kinds = {type(item) for item in value}
-    if kinds == {bool}:
-        return np.array(value, bool)
-    if kinds == {int}:
-        fits = all(-(2**63) <= item < 2**63 for item in value)
-        return np.array(value, np.int64) if fits else value
-    return np.array(value, np.float64) if kinds <= {int, float} else value

@@ -151,22 +151,23 @@ def _array(
     walk = _walk(model, progress) if details else {}
     results |= more | walk
     failed += failures
-    if not results:
+    # The paper's designs and its walk are reported even if they are not what is searched for.
+    names = {family.name for family in model.space.families}
+    wanted = [p for p in results if p.family in names and p.c_buffers in c_buffers]
+    if not wanted:
         raise DesignError(
             f"[tune] none of the best {len(failed)} designs can be lowered: {failed[0]}"
         )
-    ranked = sorted(results, key=lambda p: -results[p][0])
+    ranked = sorted(wanted, key=lambda p: -results[p][0])
     entries = {p: entry(model, p, i + 1, results[p]) for i, p in enumerate(ranked)}
     better = {p: int(np.count_nonzero(tops > model.estimate_point(p)[0])) for p in known}
     curve = _k_mt_curve(model, ranked[0], progress) if details else []
     highest = max((t for _, t in curve), default=0.0)
     return Result(
         model, "array", designs, len(tops), list(entries.values())[:top],
-        published=[
-            dataclasses.replace(entries[p], rank=better[p] + 1) for p in known if p in entries
-        ],
+        published=[entry(model, p, better[p] + 1, results[p]) for p in known if p in results],
         variants=[e for p, e in entries.items() if p in firsts],
-        walk=[dataclasses.replace(entries[p], rank=i + 1) for i, p in enumerate(walk)],
+        walk=[entry(model, p, i + 1, results[p]) for i, p in enumerate(walk)],
         k_mt_curve=curve,
         k_mt_saturated=next((k for k, t in curve if t >= SATURATED * highest), None),
         not_lowered=failed,
