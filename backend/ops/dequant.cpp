@@ -81,11 +81,12 @@ RunReport Dequant::expand(const GemvWeights& w, const RowBlocks& part, std::byte
   const size_t bytes = tile_bytes(count, q);
   const BufferView target = direct ? BufferView{out, bytes, true} : scratch(out_, bytes);
   const DequantProblem problem{count, q};
-  const auto words =
-      streams_.get(problem, [&] { return build_dequant_stream(configuration_, problem); });
-  const BufferView views[] = {blocks, target};
   shared_->device->load(configuration_);
-  const RunReport report = shared_->device->submit(*words, views);
+  const auto stream = streams_.get(problem, [&] {
+    return shared_->device->prepare(build_dequant_stream(configuration_, problem));
+  });
+  const BufferView views[] = {blocks, target};
+  const RunReport report = shared_->device->submit_prepared(*stream, views);
   if (direct) return report;
   out_->sync_from_device();
   copy_block(target.data, q * kQ4Columns, out, columns, rows, columns, 2);

@@ -160,14 +160,15 @@ RunReport Gemv::pass(const GemvWeights& w, const MatrixView& x, const GemvProble
     found = plans_.emplace(problem, plan_gemv(array_, problem)).first;
   }
   *plan = &found->second;
-  const auto words =
-      streams_.get(problem, [&] { return build_gemv_stream(configuration_, problem, **plan); });
+  shared_->device->load(configuration_);
+  const auto stream = streams_.get(problem, [&] {
+    return shared_->device->prepare(build_gemv_stream(configuration_, problem, **plan));
+  });
   pack_x(x, problem, **plan);
   const BufferView results = scratch(y_, static_cast<size_t>((*plan)->y_bytes));
   const BufferView views[] = {
       w.view, {x_->data(), static_cast<size_t>((*plan)->x_bytes), false}, results};
-  shared_->device->load(configuration_);
-  const RunReport report = shared_->device->submit(*words, views);
+  const RunReport report = shared_->device->submit_prepared(*stream, views);
   y_->sync_from_device();
   return report;
 }
