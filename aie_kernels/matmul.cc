@@ -58,12 +58,6 @@ inline void matmul(const typename Tile::element* __restrict a,
   }
 }
 
-// A core resets to floor and no saturation, which would bias and wrap; modes stay set afterwards.
-inline void narrow_to_nearest() {
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  aie::set_saturation(aie::saturation_mode::saturate);
-}
-
 }  // namespace
 
 extern "C" {

@@ -98,6 +98,16 @@ class MmulBlock {
     }
   }
 
+  // The same with the operands of one k step in registers; tiles of one part.
+  template <typename Operand>
+  void multiply(const Operand& upper, const Operand& lower, const Operand& left,
+                const Operand& right) {
+    c00_[0].mac(upper, left);
+    c01_[0].mac(upper, right);
+    c10_[0].mac(lower, left);
+    c11_[0].mac(lower, right);
+  }
+
   void store(TOut* c0, TOut* c1, int shift) const {
     for (unsigned p = 0; p < kParts; ++p) {
       aie::store_v(c0 + p * kCPart, c00_[p].template to_vector<TOut>(shift));
@@ -110,5 +120,11 @@ class MmulBlock {
  private:
   Mmul c00_[kParts], c01_[kParts], c10_[kParts], c11_[kParts];
 };
+
+// A core resets to floor and no saturation, which would bias and wrap; modes stay set afterwards.
+inline void narrow_to_nearest() {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  aie::set_saturation(aie::saturation_mode::saturate);
+}
 
 }  // namespace

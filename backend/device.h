@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arch/device_model.h"
@@ -41,6 +42,19 @@ struct RunReport {
   uint64_t memtile_read_bytes = 0, memtile_write_bytes = 0;
   uint64_t core_read_bytes = 0, core_write_bytes = 0;
   uint64_t kernel_calls = 0;
+  uint64_t array_ns = 0;  // host time in which the stream was executed; 0: not measured
+};
+
+// A stream in the form in which a device runs it (Device::prepare).
+class PreparedStream {
+ public:
+  explicit PreparedStream(std::vector<uint32_t> words) : words_(std::move(words)) {}
+  virtual ~PreparedStream() = default;
+  std::span<const uint32_t> words() const { return words_; }
+  virtual size_t bytes() const { return words_.size() * 4; }  // of host memory it takes
+
+ private:
+  std::vector<uint32_t> words_;
 };
 
 struct DeviceInfo {
@@ -72,6 +86,15 @@ class Device {
   // buffers[i]. Returns when the stream has completed. Throws npu::Error.
   virtual RunReport submit(std::span<const uint32_t> stream,
                            std::span<const BufferView> buffers) = 0;
+  // The same in two steps, for streams that are submitted again and again: whatever depends on the
+  // stream alone is done, and may throw, in the first.
+  virtual std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> stream) {
+    return std::make_shared<const PreparedStream>(std::move(stream));
+  }
+  virtual RunReport submit_prepared(const PreparedStream& stream,
+                                    std::span<const BufferView> buffers) {
+    return submit(stream.words(), buffers);
+  }
 };
 
 // "emu:npu1", "emu:npu2"; "xrt" where XRT was found at build time. Throws

@@ -38,24 +38,35 @@ void call_function(Arguments arguments, CoreState& core) {
   call(kTable.functions[kIndex], arguments, core);
 }
 
+template <const KernelTable& kTable, size_t kIndex>
+OperandUse function_use(Arguments arguments, size_t i) {
+  return operand_use(kTable.functions[kIndex], arguments, i);
+}
+
+struct Entry {
+  HostKernel kernel = nullptr;
+  OperandUses uses = nullptr;
+};
+
 template <const KernelTable& kTable, size_t... kIndex>
-HostKernel find_entry(std::string_view name, std::index_sequence<kIndex...>) {
-  static constexpr HostKernel kCallers[] = {&call_function<kTable, kIndex>...};
+Entry find_entry(std::string_view name, std::index_sequence<kIndex...>) {
+  static constexpr Entry kEntries[] = {
+      {&call_function<kTable, kIndex>, &function_use<kTable, kIndex>}...};
   for (size_t i = 0; i < kMaxFunctions; ++i) {
     const char* entry = kTable.functions[i].name;
-    if (entry != nullptr && name == entry) return kCallers[i];
+    if (entry != nullptr && name == entry) return kEntries[i];
   }
-  return nullptr;
+  return {};
 }
 
 template <const KernelTable& kTable>
-HostKernel find_in(std::string_view name) {
+Entry find_in(std::string_view name) {
   return find_entry<kTable>(name, std::make_index_sequence<kMaxFunctions>());
 }
 
 template <const KernelTable& kV2, const KernelTable& kV3, const KernelTable& kV4,
           const KernelTable& kV4Bf16>
-HostKernel find_fast(std::string_view name) {
+Entry find_fast(std::string_view name) {
   switch (cpu_level()) {
     case CpuLevel::kV2:
       return find_in<kV2>(name);
@@ -66,7 +77,16 @@ HostKernel find_fast(std::string_view name) {
     case CpuLevel::kV4Bf16:
       return find_in<kV4Bf16>(name);
   }
-  return nullptr;
+  return {};
+}
+
+Entry find(std::string_view name, arch::Generation generation, Arithmetic arithmetic) {
+  const bool npu1 = generation == arch::Generation::kNpu1;
+  if (arithmetic == Arithmetic::kSilicon) {
+    return npu1 ? find_in<npu1_silicon>(name) : find_in<npu2_silicon>(name);
+  }
+  return npu1 ? find_fast<npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16>(name)
+              : find_fast<npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16>(name);
 }
 
 }  // namespace
@@ -123,13 +143,12 @@ const char* arithmetic_name(Arithmetic arithmetic) {
 
 HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
                             Arithmetic arithmetic) {
-  using namespace aie_host;
-  const bool npu1 = generation == arch::Generation::kNpu1;
-  if (arithmetic == Arithmetic::kSilicon) {
-    return npu1 ? find_in<npu1_silicon>(name) : find_in<npu2_silicon>(name);
-  }
-  return npu1 ? find_fast<npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16>(name)
-              : find_fast<npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16>(name);
+  return aie_host::find(name, generation, arithmetic).kernel;
+}
+
+OperandUses find_operand_uses(std::string_view name, arch::Generation generation,
+                              Arithmetic arithmetic) {
+  return aie_host::find(name, generation, arithmetic).uses;
 }
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// Implementation of the spinning thread pool (thread_pool.h).
+// Implementation of the thread pool (thread_pool.h).
 #include "thread_pool.h"
 
 #include <sched.h>
@@ -16,10 +16,18 @@ namespace npu {
 namespace {
 
 constexpr int kMaxThreads = 256;
-// About 50 us of polling before a worker goes to sleep; rounds usually follow each other faster.
-constexpr int kSpins = 20000;
+// Waiting is polling for some 30 us, which rounds rarely need, then yielding the CPU: where other
+// processes want it, a waiting thread that kept it would be preempted later, in the middle of an
+// item, and hold up the round. A worker that has yielded some 100 us long goes to sleep.
+constexpr int kPolls = 2000, kYields = 200;
 
-void relax() { __builtin_ia32_pause(); }
+void relax(int waits) {
+  if (waits < kPolls) {
+    __builtin_ia32_pause();
+  } else {
+    std::this_thread::yield();
+  }
+}
 
 int default_threads() {
   const char* text = std::getenv("NPU_THREADS");
@@ -88,19 +96,18 @@ void ThreadPool::run(size_t count, Call call, const void* body) {
     started_.notify_all();
   }
   work(round, 0);
-  for (int spins = 0; done_.load(std::memory_order_acquire) != count;) {
-    if (spins < kSpins) {
-      ++spins;
-      relax();
-    } else {
-      std::this_thread::yield();
-    }
+  for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
+    relax(waits);
+    if (waits < kPolls) ++waits;
   }
 }
 
 void ThreadPool::work(uint32_t round, size_t self) {
   const Round& description = rounds_[round & 1];
   const size_t count = description.count;
+  Call call = nullptr;
+  const void* body = nullptr;
+  size_t finished = 0;
   for (size_t i = 0; i < threads_; ++i) {
     const size_t owner = (self + i) % threads_;
     const size_t end = (owner + 1) * count / threads_;
@@ -108,21 +115,27 @@ void ThreadPool::work(uint32_t round, size_t self) {
     uint64_t ticket = shared.load(std::memory_order_acquire);
     while (static_cast<uint32_t>(ticket >> 32) == round && static_cast<uint32_t>(ticket) < end) {
       if (!shared.compare_exchange_weak(ticket, ticket + 1)) continue;
-      // The claim holds the round open, so the description is this round's.
-      description.call.load()(description.body.load(), static_cast<uint32_t>(ticket));
-      done_.fetch_add(1, std::memory_order_release);
+      // A claim holds the round open, so the description is this round's.
+      if (!call) {
+        call = description.call;
+        body = description.body;
+      }
+      call(body, static_cast<uint32_t>(ticket));
+      ++finished;
       ticket = shared.load(std::memory_order_acquire);
     }
   }
+  // Told once: every write to this line takes it away from the thread that polls it.
+  if (finished > 0) done_.fetch_add(finished, std::memory_order_release);
 }
 
 void ThreadPool::worker(size_t self) {
   uint32_t seen = 0;
   while (true) {
-    int spins = 0;
+    int waits = 0;
     while (round_.load(std::memory_order_acquire) == seen && !stop_) {
-      if (++spins < kSpins) {
-        relax();
+      if (waits < kPolls + kYields) {
+        relax(waits++);
         continue;
       }
       std::unique_lock<std::mutex> lock(mutex_);

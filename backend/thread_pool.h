@@ -60,11 +60,12 @@ class ThreadPool {
   std::mutex serial_;  // one parallel_for at a time
   std::mutex mutex_;
   std::condition_variable started_;
-  Round rounds_[2];
-  std::atomic<uint32_t> round_{0};
-  std::atomic<size_t> done_{0};
+  // Lines of their own: who polls one must not lose it to writes of another.
+  alignas(64) Round rounds_[2];
+  alignas(64) std::atomic<uint32_t> round_{0};
   std::atomic<bool> stop_{false};
-  std::atomic<int> sleepers_{0};
+  alignas(64) std::atomic<size_t> done_{0};
+  alignas(64) std::atomic<int> sleepers_{0};
 };
 
 }  // namespace npu

@@ -9,6 +9,8 @@ problem size. The mapping is the one of Taka et al., arXiv 2512.13282, section 4
 
 from __future__ import annotations
 
+import math
+import operator
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, TypedDict
@@ -19,7 +21,7 @@ from .api import Design, ObjectFifo
 from .hardware import DTYPE_BYTES, FIRST_CORE_ROW, STACK_BYTES, Tile, tile_limits
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
-from .worker import Kernel
+from .worker import Buffer, Kernel, Object, Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -41,6 +43,7 @@ DEFAULT_TILE: dict[str, Tile3] = {
     "int8": (64, 128, 64),
     "int16": (64, 64, 64),
 }
+PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
 # r, s, t of aie::mmul: A tiles r x s, B tiles s x t.
 MMUL: dict[tuple[str, str], Tile3] = {
     ("npu1", "bfloat16"): (4, 8, 4),
@@ -54,6 +57,9 @@ TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type param
 B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
 BF16 = ("native", "bfp16")  # as the `bf16` parameter numbers them
+KERNELS = ("published", "pipelined")  # as the `kernel` parameter numbers them
+PIPELINED_K = (16, 64)  # what the pipelined kernels are unrolled for
+MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
 
@@ -62,7 +68,7 @@ class Choices(TypedDict, total=False):
     """Keyword arguments of `design`, `configuration` and `mlir`."""
 
     tile: Tile3 | None
-    """(m, k, n) per core; default DEFAULT_TILE."""
+    """(m, k, n) per core; default `default_tile`."""
     k_mt: int | None
     """Columns of A that a memtile holds at a time, a multiple of k; default k."""
     b_layout: str
@@ -78,6 +84,14 @@ class Choices(TypedDict, total=False):
     bf16: str
     """How npu2 multiplies bfloat16: "native" (default), or "bfp16", which rounds both operands to
     blocks of 8 along K with one exponent and is faster."""
+    kernel: str
+    """"published" (default): C blocks are loaded, accumulated and stored one after the other.
+    "pipelined" (npu2; int8, or bfloat16 with bf16="bfp16"): loads and stores of C run beside the
+    multiplications of other blocks; bfloat16 is converted to BFP16 in the core's memory once per
+    tile. Same results."""
+    a_parts: int
+    """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
+    buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
 
 
 @dataclass(frozen=True)
@@ -94,6 +108,8 @@ class Options:
     c_l2_buffers: int
     accumulate: str
     bf16: str
+    kernel: str
+    a_parts: int
 
     @property
     def narrows(self) -> bool:
@@ -115,7 +131,19 @@ class Options:
         base = PAIRS[self.a_dtype, self.c_dtype]
         base += "_bfp16" if self.bf16 == "bfp16" else ""
         base += "_bcol" if self.b_layout == "col" else ""
+        base += "_pipelined" if self.kernel == "pipelined" else ""
+        base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
         return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
+
+    @property
+    def converts(self) -> bool:
+        """Whether the core keeps BFP16 copies of its inputs."""
+        return self.kernel == "pipelined" and self.bf16 == "bfp16"
+
+    @property
+    def input_buffers(self) -> int:
+        """Buffers of A and of B in a core: with BFP16 copies they are free while it multiplies."""
+        return 1 if self.converts else 2
 
     @property
     def has_shift(self) -> bool:
@@ -134,9 +162,16 @@ def options(
     c_l2_buffers: int = 1,
     accumulate: str = "wide",
     bf16: str = "native",
+    kernel: str = "published",
+    a_parts: int = 1,
 ) -> Options:
     """The checked options of a GEMM; see `Choices` and `design`."""
-    if (a_dtype, c_dtype) not in PAIRS or (generation, a_dtype) not in MMUL:
+    names = (generation, a_dtype, c_dtype)
+    if (
+        not all(isinstance(name, str) for name in names)
+        or (a_dtype, c_dtype) not in PAIRS
+        or (generation, a_dtype) not in MMUL
+    ):
         pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
         raise DesignError(
             f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
@@ -148,26 +183,72 @@ def options(
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
+        ("kernel", kernel, KERNELS),
+        ("a_parts", a_parts, range(1, MAX_A_PARTS + 1)),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
-    m, k, n = tile or DEFAULT_TILE[a_dtype]
+    if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
+        raise DesignError(f"[gemm] tile is {tile!r}; it must be (m, k, n)")
+    m, k, n = (
+        _whole(f"tile {label}", size)
+        for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
+    )
+    if not kernel_exists(generation, a_dtype, kernel, bf16):
+        raise DesignError(
+            f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
+            'and for bfloat16 with bf16="bfp16"'
+        )
+    if kernel == "published" and a_parts > 1:
+        raise DesignError(
+            f'[gemm] a_parts = {a_parts} with kernel="published": its kernels compute whole tiles; '
+            'use kernel="pipelined"'
+        )
     r, s, t = MMUL[generation, a_dtype]
-    for label, size, unit in (("m", m, 2 * r), ("k", k, s), ("n", n, 2 * t)):
+    for label, size, unit in (("m", m, 2 * r * a_parts), ("k", k, s), ("n", n, 2 * t)):
         if size < 1 or size % unit:
             raise DesignError(
                 f"[gemm] tile {label} = {size}: on {generation} with {a_dtype} it must be a "
-                f"multiple of {unit}"
+                f"multiple of {unit}" + (f" for a_parts={a_parts}" if label == "m" else "")
             )
-    depth = k if k_mt is None else k_mt
+    if kernel == "pipelined" and not PIPELINED_K[0] <= k <= PIPELINED_K[1]:
+        raise DesignError(
+            f'[gemm] tile k = {k}: kernel="pipelined" is unrolled for {PIPELINED_K[0]} to '
+            f"{PIPELINED_K[1]}"
+        )
+    depth = k if k_mt is None else _whole("k_mt", k_mt)
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
     out = Options(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
-        accumulate, bf16,
+        accumulate, bf16, kernel, a_parts,
     )  # fmt: skip
     _check_shim(out)
     return out
+
+
+def default_tile(a_dtype: str, kernel: str = "published") -> Tile3:
+    """The tile of a design that names none."""
+    return PIPELINED_TILE if kernel == "pipelined" else DEFAULT_TILE[a_dtype]
+
+
+def kernel_exists(generation: str, a_dtype: str, kernel: str, bf16: str = "native") -> bool:
+    """Whether a kind of kernel is there for operands of a type."""
+    return kernel == "published" or (
+        kernel == "pipelined"
+        and generation == "npu2"
+        and (a_dtype == "int8" or (a_dtype == "bfloat16" and bf16 == "bfp16"))
+    )
+
+
+def _whole(label: str, value: object) -> int:
+    """A size as Python's int, which does not wrap around."""
+    try:
+        if not isinstance(value, bool) and getattr(value, "ndim", 0) == 0:
+            return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        pass
+    raise DesignError(f"[gemm] {label} is {value!r}; it must be a whole number")
 
 
 def _check_shim(o: Options) -> None:
@@ -220,7 +301,7 @@ def _build(o: Options) -> Design:
         "b_layout": B_LAYOUTS.index(o.b_layout), "c_buffers": o.c_buffers,
         "c_l2_buffers": o.c_l2_buffers,
         "accumulate": ACCUMULATE.index(o.accumulate) if o.narrows else 0,
-        "bf16": BF16.index(o.bf16),
+        "bf16": BF16.index(o.bf16), "kernel": KERNELS.index(o.kernel), "a_parts": o.a_parts,
     }  # fmt: skip
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
     feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row
@@ -236,7 +317,7 @@ def _feed_a(out: Design, o: Options, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, MMUL[o.generation, o.a_dtype]
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
-    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0)
+    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0, o.a_parts)
 
 
 def _feed_b_col(out: Design, o: Options, col: int) -> ObjectFifo:
@@ -254,8 +335,11 @@ def _feed_along_k(
     cores: list[Tile],
     rows: tuple[int, int],
     channel: int,
+    parts: int = 1,
 ) -> ObjectFifo:
     """A matrix whose rows run along K, through the memtile of `col` to `cores`; rows = (m, r).
+
+    A tile reaches the cores as `parts` objects of m / parts rows.
 
     L3 -> L2 brings (m, k_mt). With one tile in it, the memtile's four dimensions reach
     [m/r][k/s][r][s] alone. Otherwise it takes five, so they are shared out (paper, section 4.3):
@@ -268,18 +352,19 @@ def _feed_along_k(
     tiles = o.k_mt // k
     if tiles == 1:
         partition, send = [], [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
-        place = []
+        place: list[tuple[int, int]] = []
     else:
         partition = [(m, k), (tiles, m * k), (k, 1)]
-        send = [(tiles, m * k), (k // s, s), (m, k), (s, 1)]
-        place = [(k // s, r * s), (m // r, r * k), (r * s, 1)]
+        part = m // parts
+        send = [(tiles * parts, part * k), (k // s, s), (part, k), (s, 1)]
+        place = [(k // s, r * s), (part // r, r * k), (r * s, 1)]
     outer = out.fifo(
         f"{matrix}2_{index}", out.tile(col, 0), memtile, (m, o.k_mt), o.a_dtype,
         from_stream=partition, port=f"{matrix}{index}", producer_channel=channel,
     )  # fmt: skip
     inner = out.fifo(
-        f"{matrix}1_{index}", memtile, cores, (m, k), o.a_dtype,
-        to_stream=send, from_stream=place, consumer_channel=channel,
+        f"{matrix}1_{index}", memtile, cores, (m // parts, k), o.a_dtype,
+        depth=o.input_buffers, to_stream=send, from_stream=place, consumer_channel=channel,
     )  # fmt: skip
     out.forward(outer, inner)
     return inner
@@ -296,8 +381,9 @@ def _feed_b_row(out: Design, o: Options, col: int) -> ObjectFifo:
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
     blocks = [(k // s, s * n), (n // t, t), (s, n), (t, 1)]
     inner = out.fifo(
-        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, to_stream=blocks, consumer_channel=1
-    )
+        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, depth=o.input_buffers,
+        to_stream=blocks, consumer_channel=1,
+    )  # fmt: skip
     out.forward(outer, inner)
     return inner
 
@@ -328,17 +414,14 @@ def _worker(
     """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
     m, k, n = o.tile
     local = o.sum_dtype != o.c_dtype
-    integers = ["int32"] * (3 + (o.has_shift and not local))
+    rows = m // o.a_parts
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
-    matmul = out.kernel(
-        f"matmul_{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
-        + ("_bcol" if o.b_layout == "col" else ""),
-        [(o.a_dtype, a.shape), (o.a_dtype, b.shape), (o.sum_dtype, (m, n)), *integers],
-    )
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
+    take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
+    matmul = _matmul_kernel(out, o, take_a, take_b, len(shift) if not local else 0)
     with w.forever():
         w.wait_rtps()
         with w.loop(tiles):
@@ -346,13 +429,70 @@ def _worker(
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
                 extra = [] if local else shift
-                w.call(matmul, w.acquire(a), w.acquire(b), total, m, k, n, *extra)
-                w.release(a)
-                w.release(b)
+                b_tile: Object | Buffer | None = None
+                for part in range(o.a_parts):
+                    a_tile = take_a.begin()
+                    b_tile = b_tile or take_b.begin()
+                    at = [part * rows] if o.kernel == "pipelined" else []
+                    w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at)
+                    take_a.end()
+                take_b.end()
             if acc:
                 kernel = _narrowing_kernel(out, o)
                 w.call(kernel, acc, w.acquire(c), m * n, *shift)
             w.release(c)
+
+
+class _Input:
+    """Objects of A or B as the matmul kernel reads them: where they arrived or, in designs that
+    convert, a BFP16 copy; then an object is given back before it is multiplied."""
+
+    def __init__(
+        self, out: Design, o: Options, w: Worker, fifo: ObjectFifo, depth: int = 0
+    ) -> None:
+        """depth: k if it is B, of which row-major tiles are also put in column order."""
+        self._worker, self._fifo = w, fifo
+        self._copy: Buffer | None = None
+        self.type = (fifo.dtype, fifo.shape)
+        if not o.converts:
+            return
+        count = math.prod(fifo.shape)
+        self.type = ("uint8", (count // 8 * 9,))  # 8 values and their exponent are 9 bytes
+        label = "b" if depth else "a"
+        self._copy = w.buffer(f"{label}_bfp16_{w.tile.col}_{w.tile.row}", *self.type)
+        in_order = not depth or o.b_layout == "col"
+        self._integers = [count] if in_order else [count, depth]
+        self._convert = out.kernel(
+            f"convert_bf16_bfp16_{label}" + ("_bcol" if depth and in_order else ""),
+            [(fifo.dtype, fifo.shape), self.type, *["int32"] * len(self._integers)],
+        )
+
+    def begin(self) -> Object | Buffer:
+        """The next object."""
+        arrived = self._worker.acquire(self._fifo)
+        if self._copy is None:
+            return arrived
+        self._worker.call(self._convert, arrived, self._copy, *self._integers)
+        self._worker.release(self._fifo)
+        return self._copy
+
+    def end(self) -> None:
+        """Gives the object back, where that is not done yet."""
+        if self._copy is None:
+            self._worker.release(self._fifo)
+
+
+def _matmul_kernel(out: Design, o: Options, a: _Input, b: _Input, shifts: int) -> Kernel:
+    """C += A B on one object of A and one of B."""
+    m, _, n = o.tile
+    pipelined = o.kernel == "pipelined"
+    name = f"{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
+    if o.converts:  # copies of B have one layout
+        name = f"bfp16_{_SHORT[o.sum_dtype]}_pipelined"
+    else:
+        name += ("_pipelined" if pipelined else "") + ("_bcol" if o.b_layout == "col" else "")
+    integers = ["int32"] * (3 + shifts + pipelined)
+    return out.kernel(f"matmul_{name}", [a.type, b.type, (o.sum_dtype, (m, n)), *integers])
 
 
 def _narrowing_kernel(out: Design, o: Options) -> Kernel:

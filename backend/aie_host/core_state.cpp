@@ -1,9 +1,7 @@
 // The thread's current core, the C functions through which aie_api reads and writes its modes, and
-// the thread's memory for packed operands.
+// the memory for packed operands: of the operand itself where several cores share it, else of the
+// thread.
 #include "aie_host/core_state.h"
-
-#include <new>
-#include <utility>
 
 #include "error.h"
 
@@ -29,24 +27,18 @@ void check_saturation(uint8_t mode) {
   }
 }
 
-// Grows only; contents do not outlive a kernel call.
-struct Scratch {
-  static constexpr size_t kAlignment = 64;
-  void* data = nullptr;
-  size_t bytes = 0;
-
-  ~Scratch() { ::operator delete(data, std::align_val_t{kAlignment}); }
-  void* grow(size_t wanted) {
-    if (wanted > bytes) {
-      ::operator delete(std::exchange(data, nullptr), std::align_val_t{kAlignment});
-      bytes = 0;
-      data = ::operator new(wanted, std::align_val_t{kAlignment});
-      bytes = wanted;
-    }
-    return data;
-  }
+// One operand of the call that this thread executes.
+struct Operand {
+  PackedOperand* shared = nullptr;
+  bool packing = false;  // `shared` is this thread's to fill
+  AlignedBytes scratch;  // otherwise; grows only
 };
-thread_local Scratch scratch;
+thread_local Operand operands[2];
+
+std::byte* grown(AlignedBytes& bytes, uint64_t wanted) {
+  if (bytes.size() < wanted) bytes.resize(wanted);
+  return bytes.data();
+}
 
 }  // namespace
 
@@ -57,6 +49,11 @@ CoreScope::CoreScope(CoreState& core) : previous_(current) {
 }
 
 CoreScope::~CoreScope() { current = previous_; }
+
+void set_packed_operands(PackedOperand* a, PackedOperand* b) {
+  operands[0].shared = a;
+  operands[1].shared = b;
+}
 
 }  // namespace npu::aie_host
 
@@ -76,6 +73,38 @@ void npu_host_set_saturation(uint8_t mode) {
   npu::aie_host::current->saturation = mode;
 }
 
-void* npu_host_scratch(uint64_t bytes) { return npu::aie_host::scratch.grow(bytes); }
+void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape, uint64_t bytes,
+                          int* found) {
+  using npu::PackedOperand;
+  auto& mine = npu::aie_host::operands[operand];
+  mine.packing = false;
+  *found = 0;
+  if (PackedOperand* shared = mine.shared) {
+    int state = PackedOperand::kEmpty;
+    if (shared->state.compare_exchange_strong(state, PackedOperand::kBeingPacked,
+                                              std::memory_order_acquire)) {
+      shared->form = form;
+      shared->shape = shape;
+      mine.packing = true;
+      return npu::aie_host::grown(shared->bytes, bytes);
+    }
+    // Another thread may still be packing: rather than wait, this one packs for itself.
+    const bool done = state == PackedOperand::kReady || state == PackedOperand::kRefused;
+    if (done && shared->form == form && shared->shape == shape) {
+      *found = state == PackedOperand::kReady ? 1 : -1;
+      return shared->bytes.data();
+    }
+  }
+  return npu::aie_host::grown(mine.scratch, bytes);
+}
+
+void npu_host_pack_end(uint32_t operand, int good) {
+  using npu::PackedOperand;
+  auto& mine = npu::aie_host::operands[operand];
+  if (!mine.packing) return;
+  mine.packing = false;
+  mine.shared->state.store(good ? PackedOperand::kReady : PackedOperand::kRefused,
+                           std::memory_order_release);
+}
 
 }  // extern "C"

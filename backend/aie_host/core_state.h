@@ -1,9 +1,15 @@
-// Which core's rounding and saturation modes the kernels of this thread see.
+// What the kernels of this thread see besides their operands: the core's rounding and saturation
+// modes, and where packed operands are kept.
 #pragma once
 
+#include "aie_host/packed_operand.h"
 #include "kernel.h"
 
 namespace npu::aie_host {
+
+// Where the packed forms of operands 0 and 1 of this thread's kernel call are kept for others; null
+// where nobody else reads the operand. A call sets both.
+void set_packed_operands(PackedOperand* a, PackedOperand* b);
 
 // Makes `core` the current one of this thread until the scope ends.
 class CoreScope {

@@ -42,23 +42,49 @@ class Operands {
     return static_cast<int32_t>(value);
   }
 
-  // A buffer of `elements` elements of `element_bytes` bytes each.
-  std::byte* buffer(size_t i, const char* name, int64_t elements, int64_t element_bytes) const {
+  // The first row of C, a multiple of `step`.
+  int64_t row(size_t i, int32_t step) const {
+    const int64_t value = integer(i, "row");
+    if (value < 0 || value > kMaxSize || value % step != 0) {
+      fail(ErrorKind::kKernel, "[%s] row = %lld, must be a multiple of %d from 0 to %lld", kernel_,
+           static_cast<long long>(value), step, static_cast<long long>(kMaxSize));
+    }
+    return value;
+  }
+
+  // `count` elements are tiles in `k` rows.
+  void check_rows(int32_t count, int32_t k) const {
+    if (count % (k * kBlockSide) != 0) {
+      fail(ErrorKind::kKernel, "[%s] count = %d, must be a multiple of %d: whole tiles in k = %d",
+           kernel_, count, k * kBlockSide, k);
+    }
+  }
+
+  // Pipelined kernels unroll k (aie_kernels/matmul_pipelined.cc).
+  void check_pipelined(int64_t steps) const {
+    if (steps < kMinPipelinedSteps || steps > kMaxPipelinedSteps) {
+      fail(ErrorKind::kKernel, "[%s] k has %lld steps, the kernel is unrolled for %d to %d",
+           kernel_, static_cast<long long>(steps), kMinPipelinedSteps, kMaxPipelinedSteps);
+    }
+  }
+
+  // A buffer of `bytes` bytes, aligned to `alignment`.
+  std::byte* buffer(size_t i, const char* name, int64_t bytes, int64_t alignment) const {
     const KernelArgument& argument = arguments_[i];
     if (argument.data == nullptr) {
       fail(ErrorKind::kKernel,
            "[%s] operand %zu (%s) is a buffer, the worker passes the integer %lld", kernel_, i,
            name, static_cast<long long>(argument.value));
     }
-    if (elements * element_bytes > argument.bytes) {
+    if (bytes > argument.bytes) {
       fail(ErrorKind::kKernel,
            "[%s] operand %zu (%s) needs %lld bytes, the core's memory ends after %u; check the "
            "tile sizes and the buffer's address",
-           kernel_, i, name, static_cast<long long>(elements * element_bytes), argument.bytes);
+           kernel_, i, name, static_cast<long long>(bytes), argument.bytes);
     }
-    if (reinterpret_cast<uintptr_t>(argument.data) % static_cast<uintptr_t>(element_bytes) != 0) {
+    if (reinterpret_cast<uintptr_t>(argument.data) % static_cast<uintptr_t>(alignment) != 0) {
       fail(ErrorKind::kKernel, "[%s] operand %zu (%s) is not aligned to its %lld-byte elements",
-           kernel_, i, name, static_cast<long long>(element_bytes));
+           kernel_, i, name, static_cast<long long>(alignment));
     }
     return argument.data;
   }
@@ -93,40 +119,47 @@ int32_t shift_operand(const HostFunction& f, const Operands& operands, size_t i)
 }
 
 void call_matmul(const HostFunction& f, Arguments arguments, CoreState& core) {
-  const Operands operands(f.name, arguments, f.shift ? 7 : 6);
+  const Operands operands(f.name, arguments, 6u + f.shift + f.row);
   // 2x2 register blocking: two tiles of rows and of columns at a time.
   const int64_t m = operands.size(3, "m", 2 * f.tile.r);
   const int64_t k = operands.size(4, "k", f.tile.s);
   const int64_t n = operands.size(5, "n", 2 * f.tile.t);
   const int32_t shift = shift_operand(f, operands, 6);
-  const std::byte* a = operands.buffer(0, "a", m * k, f.in_bytes);
-  const std::byte* b = operands.buffer(1, "b", k * n, f.in_bytes);
-  std::byte* c = operands.buffer(2, "c", m * n, f.out_bytes);
-  operands.check_apart("a", a, m * k * f.in_bytes, "c", c, m * n * f.out_bytes);
-  operands.check_apart("b", b, k * n * f.in_bytes, "c", c, m * n * f.out_bytes);
+  const int64_t row = f.row ? operands.row(6u + f.shift, 2 * f.tile.r) : 0;
+  if (f.row) operands.check_pipelined(k / f.tile.s);
+  const int64_t c_size = (row + m) * n * f.out_bytes;
+  const std::byte* a = operands.buffer(0, "a", f.in_size(m * k), f.in_bytes);
+  const std::byte* b = operands.buffer(1, "b", f.in_size(k * n), f.in_bytes);
+  std::byte* c = operands.buffer(2, "c", c_size, f.out_bytes);
+  operands.check_apart("a", a, f.in_size(m * k), "c", c, c_size);
+  operands.check_apart("b", b, f.in_size(k * n), "c", c, c_size);
   const CoreScope scope(core);
+  set_packed_operands(arguments[0].packed, arguments[1].packed);
   f.matmul(a, b, c, static_cast<int32_t>(m), static_cast<int32_t>(k), static_cast<int32_t>(n),
-           shift);
+           shift, static_cast<int32_t>(row));
 }
 
 void call_zero(const HostFunction& f, Arguments arguments, CoreState& core) {
   const Operands operands(f.name, arguments, 2);
   const int32_t count = operands.size(1, "count", kVectorElements);
-  std::byte* c = operands.buffer(0, "c", count, f.out_bytes);
+  std::byte* c = operands.buffer(0, "c", int64_t{count} * f.out_bytes, f.out_bytes);
   const CoreScope scope(core);
   f.zero(c, count);
 }
 
 void call_convert(const HostFunction& f, Arguments arguments, CoreState& core) {
-  const Operands operands(f.name, arguments, f.shift ? 4 : 3);
-  const int32_t count = operands.size(2, "count", kVectorElements);
-  const int32_t shift = shift_operand(f, operands, 3);
-  const std::byte* src = operands.buffer(0, "src", count, f.in_bytes);
-  std::byte* dst = operands.buffer(1, "dst", count, f.out_bytes);
-  operands.check_apart("src", src, int64_t{count} * f.in_bytes, "dst", dst,
-                       int64_t{count} * f.out_bytes);
+  const Operands operands(f.name, arguments, f.shift || f.depth ? 4 : 3);
+  const int32_t count = operands.size(2, "count", f.out_blocks ? kBlockTile : kVectorElements);
+  int32_t last = shift_operand(f, operands, 3);
+  if (f.depth) {
+    last = operands.size(3, "k", kBlockSide);
+    operands.check_rows(count, last);
+  }
+  const std::byte* src = operands.buffer(0, "src", f.in_size(count), f.in_bytes);
+  std::byte* dst = operands.buffer(1, "dst", f.out_size(count), f.out_bytes);
+  operands.check_apart("src", src, f.in_size(count), "dst", dst, f.out_size(count));
   const CoreScope scope(core);
-  f.convert(src, dst, count, shift);
+  f.convert(src, dst, count, last);
 }
 
 // Sizes of the GEMV kernels: aie_kernels/gemv_q4nx.cc.
@@ -199,6 +232,37 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
   } else {
     call_convert(function, arguments, core);
   }
+}
+
+OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i) {
+  // The product of two integer operands of a possible size, 0 for any others.
+  const auto integer = [&](size_t index) -> uint64_t {
+    if (index >= arguments.size() || arguments[index].data != nullptr) return 0;
+    const int64_t value = arguments[index].value;
+    return value > 0 && value <= kMaxSize ? static_cast<uint64_t>(value) : 0;
+  };
+  const auto in = [&](uint64_t count) {
+    return static_cast<uint64_t>(function.in_size(static_cast<int64_t>(count)));
+  };
+  const auto out = [&](uint64_t count) {
+    return static_cast<uint64_t>(function.out_size(static_cast<int64_t>(count)));
+  };
+  uint64_t bytes = 0;
+  bool read_only = false;
+  if (function.matmul != nullptr && i < 3) {
+    read_only = i < 2;
+    const uint64_t row = function.row ? integer(6u + function.shift) : 0;  // C from row 0 on
+    bytes = i == 0   ? in(integer(3) * integer(4))
+            : i == 1 ? in(integer(4) * integer(5))
+                     : out((row + integer(3)) * integer(5));
+  } else if (function.zero != nullptr && i == 0) {
+    bytes = out(integer(1));
+  } else if (function.convert != nullptr && i < 2) {
+    read_only = i == 0;
+    bytes = i == 0 ? in(integer(2)) : out(integer(2));
+  }
+  if (bytes == 0) return {};
+  return {bytes, read_only};
 }
 
 }  // namespace npu::aie_host

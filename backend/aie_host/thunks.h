@@ -10,5 +10,7 @@ namespace npu::aie_host {
 using Arguments = std::span<const KernelArgument>;
 
 void call(const HostFunction& function, Arguments arguments, CoreState& core);
+// See npu::OperandUses.
+OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i);
 
 }  // namespace npu::aie_host

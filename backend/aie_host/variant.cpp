@@ -19,10 +19,21 @@
 #define matmul_i8_i8_bcol NPU_VARIANT(matmul_i8_i8_bcol)
 #define matmul_i16_i32 NPU_VARIANT(matmul_i16_i32)
 #define matmul_i16_i32_bcol NPU_VARIANT(matmul_i16_i32_bcol)
+#define matmul_i8_i32_pipelined NPU_VARIANT(matmul_i8_i32_pipelined)
+#define matmul_i8_i32_pipelined_bcol NPU_VARIANT(matmul_i8_i32_pipelined_bcol)
+#define matmul_i8_i16_pipelined NPU_VARIANT(matmul_i8_i16_pipelined)
+#define matmul_i8_i16_pipelined_bcol NPU_VARIANT(matmul_i8_i16_pipelined_bcol)
+#define matmul_i8_i8_pipelined NPU_VARIANT(matmul_i8_i8_pipelined)
+#define matmul_i8_i8_pipelined_bcol NPU_VARIANT(matmul_i8_i8_pipelined_bcol)
 #define matmul_bf16bfp16_f32 NPU_VARIANT(matmul_bf16bfp16_f32)
 #define matmul_bf16bfp16_f32_bcol NPU_VARIANT(matmul_bf16bfp16_f32_bcol)
 #define matmul_bf16bfp16_bf16 NPU_VARIANT(matmul_bf16bfp16_bf16)
 #define matmul_bf16bfp16_bf16_bcol NPU_VARIANT(matmul_bf16bfp16_bf16_bcol)
+#define matmul_bfp16_f32_pipelined NPU_VARIANT(matmul_bfp16_f32_pipelined)
+#define matmul_bfp16_bf16_pipelined NPU_VARIANT(matmul_bfp16_bf16_pipelined)
+#define convert_bf16_bfp16_a NPU_VARIANT(convert_bf16_bfp16_a)
+#define convert_bf16_bfp16_b NPU_VARIANT(convert_bf16_bfp16_b)
+#define convert_bf16_bfp16_b_bcol NPU_VARIANT(convert_bf16_bfp16_b_bcol)
 #define zero_f32 NPU_VARIANT(zero_f32)
 #define zero_i32 NPU_VARIANT(zero_i32)
 #define zero_i16 NPU_VARIANT(zero_i16)
@@ -35,29 +46,55 @@
 #define gemv_q4nx NPU_VARIANT(gemv_q4nx)
 
 #include "convert.cc"
+#include "convert_bfp16.cc"
 #include "gemv_q4nx.cc"
 #include "matmul.cc"
+#include "matmul_pipelined.cc"
 #include "zero.cc"
 
 namespace {
 
 using npu::aie_host::HostFunction;
 
+// Whether a pointer to T is one to BFP16 blocks, 9 bytes per 8 elements.
+#if __AIE_ARCH__ >= 21
+template <typename T>
+constexpr bool kBlocks = std::is_same_v<T, bfp16ebs8>;
+#else
+template <typename T>
+constexpr bool kBlocks = false;
+#endif
+
 // The second parameter names the operand types; its value is the kernel again.
-template <typename Tile, auto kKernel, typename TIn, typename TOut, typename... Shift>
+// kRow: the last of its integers is a row.
+template <typename Tile, bool kRow, auto kKernel, typename TIn, typename TOut, typename... Extra>
 constexpr HostFunction matmul_entry(const char* name,
                                     void (*)(const TIn*, const TIn*, TOut*, int32_t, int32_t,
-                                             int32_t, Shift...)) {
+                                             int32_t, Extra...)) {
   HostFunction f{};
   f.name = name;
   f.in_bytes = sizeof(TIn);
   f.out_bytes = sizeof(TOut);
-  f.shift = sizeof...(Shift) != 0;
+  f.in_blocks = kBlocks<TIn>;
+  constexpr bool kShift = sizeof...(Extra) > (kRow ? 1 : 0);
+  f.shift = kShift;
+  f.row = kRow;
   f.tile = {Tile::r, Tile::s, Tile::t};
   f.matmul = [](const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
-                [[maybe_unused]] int32_t shift) {
-    kKernel(static_cast<const TIn*>(a), static_cast<const TIn*>(b), static_cast<TOut*>(c), m, k, n,
-            static_cast<Shift>(shift)...);
+                [[maybe_unused]] int32_t shift, [[maybe_unused]] int32_t row) {
+    const auto call = [&](auto... extra) {
+      kKernel(static_cast<const TIn*>(a), static_cast<const TIn*>(b), static_cast<TOut*>(c), m, k,
+              n, extra...);
+    };
+    if constexpr (kRow && kShift) {
+      call(shift, row);
+    } else if constexpr (kRow) {
+      call(row);
+    } else if constexpr (kShift) {
+      call(shift);
+    } else {
+      call();
+    }
   };
   return f;
 }
@@ -71,17 +108,19 @@ constexpr HostFunction zero_entry(const char* name, void (*)(T*, int32_t)) {
   return f;
 }
 
-template <auto kKernel, typename TIn, typename TOut, typename... Shift>
+template <auto kKernel, typename TIn, typename TOut, typename... Extra>
 constexpr HostFunction convert_entry(const char* name,
-                                     void (*)(const TIn*, TOut*, int32_t, Shift...)) {
+                                     void (*)(const TIn*, TOut*, int32_t, Extra...)) {
   HostFunction f{};
   f.name = name;
   f.in_bytes = sizeof(TIn);
   f.out_bytes = sizeof(TOut);
-  f.shift = sizeof...(Shift) != 0;
-  f.convert = [](const void* src, void* dst, int32_t count, [[maybe_unused]] int32_t shift) {
+  f.out_blocks = kBlocks<TOut>;  // then the integer after the count is a depth
+  f.shift = sizeof...(Extra) != 0 && !f.out_blocks;
+  f.depth = sizeof...(Extra) != 0 && f.out_blocks;
+  f.convert = [](const void* src, void* dst, int32_t count, [[maybe_unused]] int32_t extra) {
     kKernel(static_cast<const TIn*>(src), static_cast<TOut*>(dst), count,
-            static_cast<Shift>(shift)...);
+            static_cast<Extra>(extra)...);
   };
   return f;
 }
@@ -108,7 +147,8 @@ constexpr HostFunction gemv_entry(const char* name) {
 }  // namespace
 
 // `#kernel` is the name as written here, `kernel` the function of this variant.
-#define NPU_MATMUL(kernel, Tile) matmul_entry<Tile, &kernel>(#kernel, &kernel)
+#define NPU_MATMUL(kernel, Tile) matmul_entry<Tile, false, &kernel>(#kernel, &kernel)
+#define NPU_PIPELINED(kernel, Tile) matmul_entry<Tile, true, &kernel>(#kernel, &kernel)
 #define NPU_ZERO(kernel) zero_entry<&kernel>(#kernel, &kernel)
 #define NPU_CONVERT(kernel) convert_entry<&kernel>(#kernel, &kernel)
 
@@ -145,6 +185,17 @@ extern constinit const KernelTable AIE_HOST_VARIANT = {
             NPU_MATMUL(matmul_bf16bfp16_f32_bcol, BlockFloatTile),
             NPU_MATMUL(matmul_bf16bfp16_bf16, BlockFloatTile),
             NPU_MATMUL(matmul_bf16bfp16_bf16_bcol, BlockFloatTile),
+            NPU_PIPELINED(matmul_bfp16_f32_pipelined, BlockFloatTile),
+            NPU_PIPELINED(matmul_bfp16_bf16_pipelined, BlockFloatTile),
+            NPU_CONVERT(convert_bf16_bfp16_a),
+            NPU_CONVERT(convert_bf16_bfp16_b),
+            NPU_CONVERT(convert_bf16_bfp16_b_bcol),
+            NPU_PIPELINED(matmul_i8_i32_pipelined, PipelinedI8Tile),
+            NPU_PIPELINED(matmul_i8_i32_pipelined_bcol, PipelinedI8Tile),
+            NPU_PIPELINED(matmul_i8_i16_pipelined, PipelinedI8Tile),
+            NPU_PIPELINED(matmul_i8_i16_pipelined_bcol, PipelinedI8Tile),
+            NPU_PIPELINED(matmul_i8_i8_pipelined, PipelinedI8Tile),
+            NPU_PIPELINED(matmul_i8_i8_pipelined_bcol, PipelinedI8Tile),
 #endif
         },
 };

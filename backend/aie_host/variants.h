@@ -6,6 +6,9 @@
 
 namespace npu::aie_host {
 
+// A BFP16 tile, 8 x 8 elements, has 72 bytes in memory.
+inline constexpr int32_t kBlockSide = 8, kBlockTile = 64;
+
 struct MmulShape {
   int32_t r, s, t;  // A tile r x s, B tile s x t, C tile r x t
 };
@@ -15,18 +18,25 @@ struct MmulShape {
 struct HostFunction {
   const char* name;
   int32_t in_bytes, out_bytes;  // per element
-  bool shift;                   // the last operand is a shift
+  bool shift;                   // an operand after the sizes is a shift
+  bool in_blocks, out_blocks;   // those elements are BFP16: 9 bytes per 8, not in_, out_bytes
+  bool depth;                   // convert: the last operand is k
+  bool row;                     // matmul: the last operand is the first row of C; k is limited
   MmulShape tile;
   void (*matmul)(const void* a, const void* b, void* c, int32_t m, int32_t k, int32_t n,
-                 int32_t shift);
+                 int32_t shift, int32_t row);
   void (*zero)(void* c, int32_t count);
-  void (*convert)(const void* src, void* dst, int32_t count, int32_t shift);
+  void (*convert)(const void* src, void* dst, int32_t count, int32_t shift_or_depth);
   void (*setup)(const void* table, int32_t* words, int32_t* state, float* sums, int32_t index);
   void (*gemv)(const uint8_t* block, const void* x, float* sums, int32_t* y, const int32_t* words,
                int32_t* state, int32_t batch);
+
+  // Bytes of so many elements.
+  int64_t in_size(int64_t count) const { return in_blocks ? count / 8 * 9 : count * in_bytes; }
+  int64_t out_size(int64_t count) const { return out_blocks ? count / 8 * 9 : count * out_bytes; }
 };
 
-inline constexpr int kMaxFunctions = 28;
+inline constexpr int kMaxFunctions = 44;
 
 struct KernelTable {
   const char* name;
@@ -37,6 +47,9 @@ struct KernelTable {
 inline constexpr int32_t kVectorElements = 16;
 // Shifts between an accumulator and a narrow C: less than the bits of an acc32.
 inline constexpr int32_t kMaxShift = 31;
+
+// Steps of s along k that pipelined kernels are unrolled for.
+inline constexpr int kMinPipelinedSteps = 2, kMaxPipelinedSteps = 8;
 
 extern const KernelTable npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16;
 extern const KernelTable npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16;

@@ -43,7 +43,7 @@ class Encoder {
   void field(const char* name, Slot s, T& value, uint32_t bias = 0) {
     const uint64_t wide = value;
     if (wide < bias || wide - bias > mask_of(s.bits)) {
-      fail(ErrorKind::kOutOfRange,
+      fail(ErrorKind::kArgument,
            "[encode_bd] %s = %llu does not fit its %d-bit field (allowed %u..%llu)", name,
            static_cast<unsigned long long>(wide), s.bits, bias,
            static_cast<unsigned long long>(mask_of(s.bits)) + bias);
@@ -55,7 +55,7 @@ class Encoder {
   }
   void signed7(const char* name, Slot s, int& value) {
     if (value < -64 || value > 63) {
-      fail(ErrorKind::kOutOfRange, "[encode_bd] %s = %d does not fit a signed 7-bit field", name,
+      fail(ErrorKind::kArgument, "[encode_bd] %s = %d does not fit a signed 7-bit field", name,
            value);
     }
     words_[static_cast<size_t>(s.word)] |= (static_cast<uint32_t>(value) & 0x7F) << s.low;
@@ -196,7 +196,7 @@ std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd) {
   all_fields(encoder, kind, copy);
   std::vector<uint32_t> words = encoder.take();
   if (decode_bd(kind, words) != bd) {
-    fail(ErrorKind::kOutOfRange,
+    fail(ErrorKind::kArgument,
          "[encode_bd] a field is set that a %s BD does not have: padding and d3 are for memtiles, "
          "burst, AxCache, QoS, SMID and secure for shims, compression not for shims",
          tile_model(kind).name);

@@ -45,7 +45,7 @@ struct Bd {
 
 // Register words -> fields. `words` holds tile_model(kind).bd_words words.
 Bd decode_bd(TileKind kind, std::span<const uint32_t> words);
-// Fields -> register words; throws Error(kOutOfRange) when a field does not fit its register, or is
+// Fields -> register words; throws Error(kArgument) when a field does not fit its register, or is
 // not at its default although this kind of tile does not have it.
 std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd);
 

@@ -26,6 +26,15 @@ constexpr TimingConstant kTable[] = {
      "t1.npu2.bf16.macs t3.npu2.bf16.a.macs"},
     {"mac_bf16_native_npu2", 32, "MAC/cycle", kDocumented,
      "aie_api: mmul 4x8x8 of 32-lane multiply-adds", ""},
+    {"mac_bfp16_npu2", 512, "MAC/cycle", kDocumented, "aie_api: mmul 8x8x8 of bfp16ebs8", ""},
+    {"mac_interval", 1, "cycle", kAssumed,
+     "per multiplication of a pipelined int8 loop; 1.16 would be that of BFP16", ""},
+    {"mac_interval_bfp16", 1.16, "cycle", kAssumed,
+     "the same for BFP16; fitted to table 1 of the asymmetric-tile-buffering paper", ""},
+    {"kernel_call", 218, "cycle", kAssumed,
+     "filling, draining and calling a pipelined kernel; fitted to table 1 of the "
+     "asymmetric-tile-buffering paper (BFP16), taken over for int8",
+     ""},
     {"integer_move_npu1", 0.025, "cycle per C element", kFitted,
      "accumulator moves and shifts of integer results",
      "t1.npu1.i8i8.macs t1.npu1.i8i16.macs t2.npu1.i8i8.a.macs t2.npu1.i8i16.a.macs"},
@@ -114,6 +123,10 @@ Timing::Timing(Generation g, const TimingTable& t)
   mac_int16 = t[npu1 ? TimingId::kMacInt16Npu1 : TimingId::kMacInt16Npu2];
   mac_bf16 = t[npu1 ? TimingId::kMacBf16Npu1 : TimingId::kMacBf16Npu2];
   mac_bf16_native = t[npu1 ? TimingId::kMacBf16Npu1 : TimingId::kMacBf16NativeNpu2];
+  mac_bfp16 = t[TimingId::kMacBfp16Npu2];
+  mac_interval = t[TimingId::kMacInterval];
+  mac_interval_bfp16 = t[TimingId::kMacIntervalBfp16];
+  kernel_call = t[TimingId::kKernelCall];
   integer_move = t[npu1 ? TimingId::kIntegerMoveNpu1 : TimingId::kIntegerMoveNpu2];
   l1_port = t[npu1 ? TimingId::kL1PortNpu1 : TimingId::kL1PortNpu2];
   stream = t[npu1 ? TimingId::kStreamNpu1 : TimingId::kStreamNpu2];

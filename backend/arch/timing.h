@@ -29,6 +29,10 @@ enum class TimingId : uint8_t {
   kMacBf16Npu1,
   kMacBf16Npu2,
   kMacBf16NativeNpu2,
+  kMacBfp16Npu2,
+  kMacInterval,
+  kMacIntervalBfp16,
+  kKernelCall,
   kIntegerMoveNpu1,
   kIntegerMoveNpu2,
   kL1PortNpu1,
@@ -85,17 +89,20 @@ struct Timing {
   Generation generation;
   double clock_hz;
   double mac_int8, mac_int16, mac_bf16, mac_bf16_native;  // MAC per cycle and core
-  double integer_move;                                    // cycles per C element
-  double l1_port;                                         // bytes per cycle
-  double stream;                                          // bytes per cycle and stream port
-  double bd_overhead, lock_operation;                     // cycles
-  double shim_task_start, shim_cold_start;                // cycles
-  double dram_read;                                       // bytes per cycle, all channels together
-  double row_visit;                                       // cycles per row visit and channel
-  double row_sharing;                                     // share of a row visit, see timing.cpp
-  double memory_line;                                     // bytes, see line_overfetch
-  double round;                                           // cycles per output round
-  double dispatch;                                        // seconds
+  double mac_bfp16;                                       // on operands that are BFP16 already
+  double mac_interval, mac_interval_bfp16;  // cycles per multiplication, pipelined kernels
+  double kernel_call;                       // cycles per call of a pipelined kernel
+  double integer_move;                      // cycles per C element
+  double l1_port;                           // bytes per cycle
+  double stream;                            // bytes per cycle and stream port
+  double bd_overhead, lock_operation;       // cycles
+  double shim_task_start, shim_cold_start;  // cycles
+  double dram_read;                         // bytes per cycle, all channels together
+  double row_visit;                         // cycles per row visit and channel
+  double row_sharing;                       // share of a row visit, see timing.cpp
+  double memory_line;                       // bytes, see line_overfetch
+  double round;                             // cycles per output round
+  double dispatch;                          // seconds
   double token, cp_write, cp_mask_write, cp_block, cp_block_word;  // cycles
 };
 

@@ -2,8 +2,10 @@
 #include "emulator/agent.h"
 
 #include <algorithm>
+#include <array>
 
 #include "emulator/timed_run.h"
+#include "emulator/timed_trace.h"
 #include "thread_pool.h"
 
 namespace npu::emulator {
@@ -13,6 +15,8 @@ namespace {
 // Agents that only wake each other (zero-length BDs passing a lock around) must not hold a round up
 // for ever; whoever is left advances in the next round, where Array::step sees the work done.
 constexpr size_t kMaxAdvances = 1 << 14;
+
+constexpr size_t kMostColumns = 16;  // power of two; more columns share
 
 }  // namespace
 
@@ -44,11 +48,13 @@ void Agent::start(Timeline& timeline) { timeline.after(this, 0); }
 
 size_t Scheduler::advance_ready() {
   // The list grows while it is walked: advancing an agent may wake others.
+  Recorder* recorder = timeline_ ? timeline_->recorder() : nullptr;
   size_t done = 0;
   for (; done < ready_.size() && done < kMaxAdvances; ++done) {
     Agent* agent = ready_[done];
     agent->queued_ = false;
     agent->advance();
+    if (recorder) recorder->advanced(agent, timeline_->now());
   }
   work_ += done + kJobUnits * jobs_.size();
   ready_.erase(ready_.begin(), ready_.begin() + static_cast<std::ptrdiff_t>(done));
@@ -68,6 +74,20 @@ bool Scheduler::timed_round() {
   return true;
 }
 
+void Scheduler::order_by_column() {
+  // A counting sort, which keeps the jobs of a column in the order in which they were posted.
+  std::array<uint32_t, kMostColumns + 1> begin{};
+  const auto column = [&](size_t i) {
+    return static_cast<size_t>(running_[i]->column()) % kMostColumns;
+  };
+  for (size_t i = 0; i < running_.size(); ++i) ++begin[column(i) + 1];
+  for (size_t c = 0; c < kMostColumns; ++c) begin[c + 1] += begin[c];
+  order_.resize(running_.size());
+  for (size_t i = 0; i < running_.size(); ++i) {
+    order_[begin[column(i)]++] = static_cast<uint32_t>(i);
+  }
+}
+
 bool Scheduler::round() {
   if (timeline_) return timed_round();
   if (ready_.empty()) return false;
@@ -83,11 +103,12 @@ bool Scheduler::round() {
       errors_[i] = std::current_exception();
     }
   };
+  order_by_column();
   ThreadPool::shared().parallel_for(running_.size(), [&](size_t i) {
-    if (!running_[i]->serial_job()) run(i);
+    if (!running_[order_[i]]->serial_jobs()) run(order_[i]);
   });
   for (size_t i = 0; i < running_.size(); ++i) {
-    if (running_[i]->serial_job()) run(i);
+    if (running_[i]->serial_jobs()) run(i);
     if (errors_[i]) {
       const std::exception_ptr first = errors_[i];
       errors_.clear();

@@ -27,7 +27,10 @@ class Agent {
   // Serial: consequences of the job (releases, tokens).
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
-  virtual bool serial_job() const { return false; }
+  bool serial_jobs() const { return serial_jobs_; }
+  // Jobs of one column work on the same memories: those of a round are grouped by it, so that a
+  // column's data stays in one CPU's cache.
+  virtual int column() const { return 0; }
   // Timed runs: puts the end of the posted job on the timeline; by default it takes no time.
   virtual void start(Timeline& timeline);
   // "core (0,2)", "memtile (1,1) MM2S 0", ...
@@ -40,9 +43,12 @@ class Agent {
   void add_busy(double cycles) { busy_ += cycles; }
   void clear_busy() { busy_ = 0; }
 
+ protected:
+  void run_serially() { serial_jobs_ = true; }
+
  private:
   friend class Scheduler;
-  bool queued_ = false;
+  bool queued_ = false, serial_jobs_ = false;
   double busy_ = 0;
 };
 
@@ -73,10 +79,12 @@ class Scheduler {
  private:
   size_t advance_ready();
   bool timed_round();
+  void order_by_column();
   Timeline* timeline_ = nullptr;
   std::vector<Agent*> ready_, jobs_;
   std::vector<Agent*> running_;             // the jobs of this round; kept for its capacity
   std::vector<std::exception_ptr> errors_;  // of the jobs of this round
+  std::vector<uint32_t> order_;             // in which they are shared out to threads
   uint64_t work_ = 0;
 };
 

@@ -2,6 +2,7 @@
 #include "emulator/array.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 
 #include "error.h"
@@ -20,7 +21,7 @@ Tile::Tile(Array& array, int c, int r)
     : col(c),
       row(r),
       model(arch::tile_model(arch::tile_kind(r))),
-      memory(std::make_shared<std::vector<std::byte>>(model.memory_bytes)),
+      memory(std::make_shared<AlignedBytes>(model.memory_bytes)),
       locks(static_cast<size_t>(model.locks)),
       bds(static_cast<size_t>(model.bds)) {
   for (int d = 0; d < 2; ++d) {
@@ -33,7 +34,32 @@ Tile::Tile(Array& array, int c, int r)
 
 Tile::~Tile() = default;
 
+void Tile::lend(uint64_t address, uint64_t bytes, const BlockRef& block) {
+  std::erase_if(lent_, [&](const Lent& old) {
+    return old.address >= address && old.address + old.bytes <= address + bytes;
+  });
+  settle(address, bytes);
+  lent_.push_back({address, bytes, block});
+}
+
+const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
+  for (const Lent& entry : lent_) {
+    if (entry.address == address && entry.bytes >= bytes) return &entry;
+  }
+  return nullptr;
+}
+
+void Tile::settle_lent(uint64_t address, uint64_t bytes) {
+  const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
+  std::erase_if(lent_, [&](const Lent& entry) {
+    if (entry.address >= end || entry.address + entry.bytes <= address) return false;
+    std::memcpy(memory->data() + entry.address, entry.block->data.data(), entry.bytes);
+    return true;
+  });
+}
+
 void Tile::reset() {
+  lent_.clear();
   std::fill(memory->begin(), memory->end(), std::byte{0});
   for (Lock& lock : locks) {
     lock.value = 0;
@@ -77,6 +103,7 @@ Tile& Array::tile(int col, int row) {
          "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
+  found->settle(0, UINT64_MAX);
   return *found;
 }
 
@@ -222,10 +249,12 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   }
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
+  const auto begin = std::chrono::steady_clock::now();
   try {
     begin_timing();
     start_cores();
     execute(stream);
+    stream_done();
     scheduler_.progressed();
     while (step()) {
     }
@@ -238,6 +267,9 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   }
   buffers_.clear();
   report_.undecoded_writes = undecoded_since_configure_;
+  const auto taken = std::chrono::steady_clock::now() - begin;
+  report_.array_ns =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
   return report_;
 }
 

@@ -45,8 +45,9 @@ class Array {
   uint32_t read_register(uint32_t address);
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
-  // sizes (their data may be null) and kernels do not run. Null ends it.
-  void set_timing(const arch::Timing* timing, bool data);
+  // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
+  // submission and must outlive them. Null ends it.
+  void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
   // Of the last timed submission.
   const TimingReport& timing_report() const { return timing_report_; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
@@ -58,11 +59,12 @@ class Array {
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::DeviceModel& device() const { return device_; }
-  Tile& tile(int col, int row);
+  Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
   RunReport& report() { return report_; }
   uint64_t switch_epoch() const { return switch_epoch_; }
+  BlockPool& blocks() { return blocks_; }
   void add_token(int col, int row, arch::Direction direction, int channel);
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
@@ -99,10 +101,12 @@ class Array {
   // timed_array.cpp
   void spend(const stream::Operation& operation);
   void begin_timing();
+  void stream_done();
   void end_timing();
   void start_cores();
 
   const arch::DeviceModel& device_;
+  BlockPool blocks_;  // outlives the tiles, which refer to its blocks
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
   RunReport report_;

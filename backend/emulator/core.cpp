@@ -22,6 +22,10 @@ constexpr int kMaxStraight = 1 << 24;
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
     : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
   for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
+  for (const KernelFunction& function : functions_) {
+    borrows_ &= function.uses != nullptr;
+    if (function.serial) run_serially();
+  }
   restart();
 }
 
@@ -37,10 +41,6 @@ void Core::restart() {
 
 std::string Core::name() const { return tile_.name(); }
 
-bool Core::serial_job() const {
-  return functions_[static_cast<size_t>(program_.code[pc_].function)].serial;
-}
-
 void Core::error(ErrorKind kind, const std::string& text) const {
   fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());
 }
@@ -51,6 +51,7 @@ uint32_t Core::status() const {
 
 int32_t Core::load_word(uint32_t address) const {
   int32_t value;
+  tile_.settle(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
 }
@@ -120,6 +121,7 @@ void Core::release(const Instruction& instruction) {
 
 void Core::prepare_call(const Instruction& instruction) {
   arguments_.clear();
+  borrowed_.clear();
   const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
   for (const Operand& operand : instruction.operands) {
     KernelArgument argument;
@@ -142,6 +144,36 @@ void Core::prepare_call(const Instruction& instruction) {
         break;
     }
     arguments_.push_back(argument);
+  }
+  borrow_operands(functions_[static_cast<size_t>(instruction.function)].uses);
+}
+
+// Operands that the call only reads come from the blocks that stand for them; whatever else it
+// accesses is brought up to date first.
+void Core::borrow_operands(OperandUses uses) {
+  if (!tile_.has_lent()) return;
+  if (uses == nullptr) return tile_.settle(0, UINT64_MAX);
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].data == nullptr) continue;
+    const OperandUse use = uses(arguments_, i);
+    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
+    const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
+    if (lent == nullptr) {
+      tile_.settle(address, use.bytes);
+    } else {
+      borrowed_.push_back(lent->block);
+    }
+  }
+  // Only now, as settling for one operand may end the loan of another one's block.
+  for (size_t i = 0; i < arguments_.size() && !borrowed_.empty(); ++i) {
+    if (arguments_[i].data == nullptr) continue;
+    const OperandUse use = uses(arguments_, i);
+    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
+    const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
+    if (lent == nullptr) continue;
+    arguments_[i].data = lent->block->data.data();
+    arguments_[i].bytes = static_cast<uint32_t>(lent->bytes);
+    arguments_[i].packed = &lent->block->packed;
   }
 }
 
@@ -216,6 +248,7 @@ void Core::start(Timeline& timeline) {
 
 void Core::complete() {
   ++array_.report().kernel_calls;
+  borrowed_.clear();
   calling_ = false;
   ++pc_;
   array_.scheduler().wake(this);

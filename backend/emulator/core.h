@@ -16,7 +16,8 @@ namespace npu::emulator {
 
 struct KernelFunction {
   std::function<void(std::span<const KernelArgument>, CoreState&)> call;
-  bool serial = false;  // must not run beside other jobs (Python callbacks)
+  bool serial = false;         // must not run beside other jobs (Python callbacks)
+  OperandUses uses = nullptr;  // null: may access all of the core's memory
 };
 
 class Core final : public Agent {
@@ -30,13 +31,16 @@ class Core final : public Agent {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
-  bool serial_job() const override;
+  int column() const override { return tile_.col; }
   std::string name() const override;
   std::string waiting() const override;
+  // Whether data that others read too may be lent to it: all its kernels say what they access.
+  bool borrows() const { return borrows_; }
   // Whether the program contains a release of this lock.
   bool releases(int lock) const;
 
  private:
+  friend class Recorder;
   struct Frame {
     int loop;      // index of the loop instruction
     int64_t left;  // iterations still to run after this one; -1 = forever
@@ -48,6 +52,7 @@ class Core final : public Agent {
   int64_t loop_count(const Instruction& instruction) const;
   void enter_loop(const Instruction& instruction);
   void prepare_call(const Instruction& instruction);
+  void borrow_operands(OperandUses uses);
   int32_t load_word(uint32_t address) const;
 
   Array& array_;
@@ -62,6 +67,8 @@ class Core final : public Agent {
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
+  std::vector<BlockRef> borrowed_;  // by the posted call
+  bool borrows_ = true;
   const Instruction* blocked_ = nullptr;
 };
 

@@ -44,6 +44,8 @@ std::string Channel::name() const {
               index_);
 }
 
+int Channel::column() const { return tile_.col; }
+
 void Channel::error(ErrorKind kind, const std::string& text) const {
   fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());
 }
@@ -100,10 +102,9 @@ bool Channel::chain_contains(int start, int bd) const {
   for (int id = start; id < tile_.model.bds && !(seen >> id & 1);) {
     if (id == bd) return true;
     seen |= uint64_t{1} << id;
-    const arch::Bd decoded =
-        arch::decode_bd(tile_.model.kind, tile_.bds[static_cast<size_t>(id)].words);
-    if (!decoded.use_next) return false;
-    id = static_cast<int>(decoded.next_bd);
+    const arch::Bd& at = decoded(id).bd;
+    if (!at.use_next) return false;
+    id = static_cast<int>(at.next_bd);
   }
   return false;
 }
@@ -145,6 +146,20 @@ bool Channel::start_task() {
   return true;
 }
 
+BdSlot& Channel::decoded(int bd) const {
+  BdSlot& slot = tile_.bds[static_cast<size_t>(bd)];
+  if (!slot.stale) return slot;
+  slot.bd = arch::decode_bd(tile_.model.kind, slot.words);
+  arch::Bd first = slot.bd;
+  first.iteration_current = 0;
+  const int dims = tile_.model.address_dims;
+  slot.pattern = Walk(nullptr, first, dims);
+  slot.last = last_offset(first, dims, data_words(first));
+  slot.fills = slot.pattern.fills(first.length);
+  slot.stale = false;
+  return slot;
+}
+
 void Channel::start_bd(int id) {
   if (!arch::bd_reachable(tile_.model.kind, index_, id)) {
     error(ErrorKind::kInvalidBd,
@@ -152,13 +167,8 @@ void Channel::start_bd(int id) {
                id, tile_.model.bds,
                tile_.model.kind == TileKind::kMem ? "; even channels 0-23, odd ones 24-47" : ""));
   }
-  BdSlot& slot = tile_.bds[static_cast<size_t>(id)];
-  if (slot.stale) {
-    slot.bd = arch::decode_bd(tile_.model.kind, slot.words);
-    slot.stale = false;
-  }
   bd_id_ = id;
-  bd_ = slot.bd;
+  bd_ = decoded(id).bd;
   if (!bd_.valid) {
     error(ErrorKind::kInvalidBd,
           strf("runs BD %d, whose valid bit is not set; write the BD before pushing it", id));
@@ -298,12 +308,14 @@ void Channel::check_padding() const {
 void Channel::begin_transfer() {
   state_ = State::kMove;
   if (total_ == 0) return;
-  const int dims = tile_.model.address_dims;
+  // A BD in use is not rewritten, so the slot still is that of bd_.
+  const BdSlot& slot = tile_.bds[static_cast<size_t>(bd_id_)];
+  const uint64_t begin = uint64_t{bd_.iteration_current} * bd_.iteration_step;
   const bool padded = has_padding(bd_);
   if (padded) check_padding();
   uint64_t available = 0;
   std::byte* base = resolve(&available);
-  const uint64_t last = last_offset(bd_, dims, data_words(bd_));
+  const uint64_t last = begin + slot.last;
   if (last >= available) {
     const bool shim = tile_.model.kind == TileKind::kShim;
     error(
@@ -314,13 +326,17 @@ void Channel::begin_transfer() {
              static_cast<unsigned long long>(available), shim ? "; arguments: " : "",
              shim ? array_.describe_buffers().c_str() : ""));
   }
+  spanned_ = (last + 1) * 4;
+  if (direction_ == Direction::kMM2S && tile_.model.kind == TileKind::kCore) {
+    tile_.settle(bd_.base * 4, spanned_);
+  }
   if (!array_.moves_data()) {
-    walk_ = Walk(nullptr, bd_, dims);
+    walk_ = slot.pattern.rebased(nullptr, begin);
   } else if (padded) {
     staged_ = padded_stream(bd_, base, tile_.pad_value[static_cast<size_t>(index_)]);
     walk_ = Walk::linear(staged_.data());
   } else {
-    walk_ = Walk(base, bd_, dims);
+    walk_ = slot.pattern.rebased(base, begin);
   }
 }
 
@@ -385,12 +401,7 @@ void Channel::advance() {
         if (left_ == 0 && !header_pending_) break;  // the BD held nothing but its packet's header
         uint64_t words = 0;
         if (!sinks_ready(&words)) return;
-        move_words_ = words;
-        state_ = State::kBusy;
-        for (const Route::Sink& sink : route_.sinks) {
-          if (!header_pending_ || sink.keeps_header) sink.channel->state_ = State::kBusy;
-        }
-        array_.scheduler().post(this);
+        begin_move(words);
         return;
       }
     }

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "emulator/array.h"
+#include "emulator/core.h"
 #include "emulator/tile.h"
 #include "emulator/timed_run.h"
 #include "error.h"
@@ -143,25 +144,48 @@ void Channel::move_header() {
   }
 }
 
+// Whether the words are whole tiles of cores that leave them as they come, so that one copy of
+// them serves all.
+bool Channel::can_share(uint64_t words) const {
+  if (route_.sinks.size() < 2 || header_pending_ || !array_.moves_data()) return false;
+  const Channel& first = *route_.sinks[0].channel;
+  for (const Route::Sink& sink : route_.sinks) {
+    const Channel& to = *sink.channel;
+    if (!to.tile_.core || !to.tile_.core->borrows() || to.total_ != words || to.left_ != words ||
+        !to.walk_.same_pattern(first.walk_)) {
+      return false;
+    }
+  }
+  return first.tile_.bds[static_cast<size_t>(first.bd_id_)].fills;
+}
+
+void Channel::begin_move(uint64_t words) {
+  move_words_ = words;
+  state_ = State::kBusy;
+  if (can_share(words)) shared_ = BlockRef(array_.blocks().take(words * 4));
+  for (const Route::Sink& sink : route_.sinks) {
+    if (header_pending_ && !sink.keeps_header) continue;
+    Channel& to = *sink.channel;
+    to.state_ = State::kBusy;
+    if (!shared_ && to.tile_.model.kind == TileKind::kCore) {
+      to.tile_.settle(to.bd_.base * 4, to.spanned_);
+    }
+  }
+  array_.scheduler().post(this);
+}
+
 void Channel::execute() {
   if (header_pending_) return move_header();
   // Source and destination may overlap (one host buffer for both): copies are memmoves.
   const uint64_t n = move_words_;
-  const std::byte* from = walk_.take_contiguous(n);
-  size_t first = 0;
-  if (!from) {
-    // Gather straight into the first receiver when it is linear, and copy on from there.
-    std::byte* to = route_.sinks[0].channel->walk_.take_contiguous(n);
-    if (to) {
-      first = 1;
-    } else {
-      if (staged_.size() < n * 4) staged_.resize(n * 4);
-      to = staged_.data();
-    }
-    walk_.gather(to, n);
-    from = to;
+  Walk& first = route_.sinks[0].channel->walk_;
+  if (shared_) {
+    Walk block = first.rebased(shared_->data.data(), 0);
+    copy_words(block);
+    return;
   }
-  for (size_t i = first; i < route_.sinks.size(); ++i) {
+  const std::byte* from = copy_words(first);
+  for (size_t i = 1; i < route_.sinks.size(); ++i) {
     Walk& walk = route_.sinks[i].channel->walk_;
     if (std::byte* to = walk.take_contiguous(n)) {
       std::memmove(to, from, n * 4);
@@ -169,6 +193,27 @@ void Channel::execute() {
       walk.scatter(from, n);
     }
   }
+}
+
+// The posted job's words to their places; returns where they lie in stream order.
+const std::byte* Channel::copy_words(Walk& to) {
+  const uint64_t n = move_words_;
+  const std::byte* from = walk_.take_contiguous(n);
+  std::byte* linear = to.take_contiguous(n);
+  if (from && linear) {
+    std::memmove(linear, from, n * 4);
+  } else if (from) {
+    to.scatter(from, n);
+  } else if (linear) {
+    walk_.gather(linear, n);
+    from = linear;
+  } else {
+    if (staged_.size() < n * 4) staged_.resize(n * 4);
+    walk_.gather(staged_.data(), n);
+    to.scatter(staged_.data(), n);
+    from = staged_.data();
+  }
+  return from;
 }
 
 void Channel::start(Timeline& timeline) {
@@ -198,8 +243,13 @@ void Channel::complete() {
   for (const Route::Sink& sink : route_.sinks) {
     if (header && !sink.keeps_header) continue;
     count_bytes(report, *sink.channel, n * 4);
+    if (shared_) {
+      const Channel& to = *sink.channel;
+      to.tile_.lend((to.bd_.base + to.walk_.start()) * 4, n * 4, shared_);
+    }
     sink.channel->accepted(n);
   }
+  shared_ = {};
   state_ = State::kMove;
   if (!header) {
     left_ -= n;

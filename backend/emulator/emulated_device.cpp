@@ -22,6 +22,23 @@ class HostBuffer final : public Buffer {
   std::vector<std::byte> memory_;
 };
 
+// Parsed, and checked against what runtime streams of one configuration may touch.
+class CheckedStream final : public PreparedStream {
+ public:
+  CheckedStream(std::vector<uint32_t> words, const stream::Permissions& permissions, uint64_t id)
+      : PreparedStream(std::move(words)),
+        parsed(stream::Stream::parse(std::as_bytes(this->words()))),
+        configuration_id(id) {
+    stream::check_runtime_stream(parsed, permissions);
+  }
+  size_t bytes() const override {
+    return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
+  }
+
+  const stream::Stream parsed;
+  const uint64_t configuration_id;
+};
+
 class EmulatedDevice final : public Device {
  public:
   EmulatedDevice(arch::Generation generation, Arithmetic arithmetic)
@@ -39,8 +56,12 @@ class EmulatedDevice final : public Device {
   bool accepts_host_memory() const override { return true; }
   void load(const Configuration& configuration) override;
   RunReport submit(std::span<const uint32_t> stream, std::span<const BufferView> buffers) override;
+  std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> stream) override;
+  RunReport submit_prepared(const PreparedStream& stream,
+                            std::span<const BufferView> buffers) override;
 
  private:
+  RunReport run(const stream::Stream& stream, std::span<const BufferView> buffers);
   const arch::DeviceModel& model_;
   Arithmetic arithmetic_;
   Array array_;
@@ -78,7 +99,7 @@ void EmulatedDevice::load(const Configuration& configuration) {
              "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
              configuration.name.c_str(), name.c_str(), model_.name);
       }
-      functions.push_back({kernel, false});
+      functions.push_back({kernel, false, find_operand_uses(name, model_.generation, arithmetic_)});
     }
     array_.attach(core.col, core.row, core.program, std::move(functions));
   }
@@ -92,6 +113,26 @@ RunReport EmulatedDevice::submit(std::span<const uint32_t> words,
   if (loaded_id_ == 0) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
   const stream::Stream parsed = stream::Stream::parse(std::as_bytes(words));
   stream::check_runtime_stream(parsed, permissions_);
+  return run(parsed, buffers);
+}
+
+std::shared_ptr<const PreparedStream> EmulatedDevice::prepare(std::vector<uint32_t> words) {
+  if (loaded_id_ == 0) fail(ErrorKind::kArgument, "[prepare] no configuration is loaded");
+  return std::make_shared<const CheckedStream>(std::move(words), permissions_, loaded_id_);
+}
+
+RunReport EmulatedDevice::submit_prepared(const PreparedStream& prepared,
+                                          std::span<const BufferView> buffers) {
+  if (loaded_id_ == 0) fail(ErrorKind::kArgument, "[submit] no configuration is loaded");
+  const auto* checked = dynamic_cast<const CheckedStream*>(&prepared);
+  // One of another device or configuration is treated like any stream.
+  if (!checked || checked->configuration_id != loaded_id_) {
+    return submit(prepared.words(), buffers);
+  }
+  return run(checked->parsed, buffers);
+}
+
+RunReport EmulatedDevice::run(const stream::Stream& parsed, std::span<const BufferView> buffers) {
   ++counters_.submissions;
   try {
     return array_.submit(parsed, buffers);

@@ -110,6 +110,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
   }
   switch (range->block) {
     case Block::kMemory:
+      target->settle(offset, 4);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:
@@ -261,7 +262,7 @@ uint32_t Array::read_stored(const Tile& target, uint32_t offset) const {
 }
 
 uint32_t Array::read_register(uint32_t address) {
-  const Tile* found = find_tile(arch::address_col(address), arch::address_row(address));
+  Tile* found = find_tile(arch::address_col(address), arch::address_row(address));
   const uint32_t offset = arch::address_offset(address);
   const Range* range = found ? find_range(device_, found->model.kind, offset) : nullptr;
   if (!range || offset % 4 != 0) {
@@ -269,11 +270,12 @@ uint32_t Array::read_register(uint32_t address) {
          "[%s] reads address 0x%08x, where %s has no register; check the address",
          operation_ ? who().c_str() : "read_register", address, device_.name);
   }
-  const Tile& target = *found;
+  Tile& target = *found;
   const arch::TileModel& model = target.model;
   switch (range->block) {
     case Block::kMemory: {
       uint32_t value;
+      target.settle(offset, 4);
       std::memcpy(&value, target.memory->data() + offset, 4);
       return value;
     }

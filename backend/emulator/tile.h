@@ -10,9 +10,11 @@
 #include <string>
 #include <vector>
 
+#include "aligned.h"
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "emulator/agent.h"
+#include "emulator/shared_block.h"
 #include "emulator/walk.h"
 #include "error.h"
 
@@ -43,11 +45,14 @@ struct StreamSwitch {
 // Number of master or slave ports of a tile's switch (stream_switch.cpp).
 int switch_ports(arch::TileKind kind, bool master);
 
-// A BD's register words with their decoded form kept beside them.
+// A BD's register words with what follows from them kept beside.
 struct BdSlot {
   std::array<uint32_t, 8> words{};
+  bool stale = true;  // the rest is older than `words`
   arch::Bd bd;
-  bool stale = true;  // `bd` is older than `words`
+  Walk pattern;        // at base 0 and iteration 0
+  uint64_t last = 0;   // largest word offset of that walk
+  bool fills = false;  // Walk::fills of the BD's length
 };
 
 class Channel;
@@ -83,6 +88,7 @@ class Channel final : public Agent {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
+  int column() const override;
   std::string name() const override;
   std::string waiting() const override;
 
@@ -93,6 +99,7 @@ class Channel final : public Agent {
   [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
 
  private:
+  friend class Recorder;
   enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy };
   struct Task {
     int bd = 0;
@@ -103,6 +110,7 @@ class Channel final : public Agent {
   // dma.cpp
   bool start_task();
   void start_bd(int bd);
+  BdSlot& decoded(int bd) const;
   bool acquire();
   void begin_transfer();
   void check_padding() const;
@@ -122,8 +130,11 @@ class Channel final : public Agent {
   bool take_arbiters(const Route& route);
   void close_packet();
   bool sinks_ready(uint64_t* words);
+  void begin_move(uint64_t words);
+  bool can_share(uint64_t words) const;
   uint32_t packet_header() const;
   void move_header();
+  const std::byte* copy_words(Walk& to);
 
   Array& array_;
   Tile& tile_;
@@ -141,6 +152,7 @@ class Channel final : public Agent {
   arch::Bd bd_;  // latched when the BD starts
   Walk walk_;
   uint64_t left_ = 0, total_ = 0;  // words of this BD execution
+  uint64_t spanned_ = 0;           // bytes from its base to the end of what it touches
   std::vector<std::byte> staged_;  // MM2S: padded or gathered data
   // MM2S
   Route route_;
@@ -149,6 +161,7 @@ class Channel final : public Agent {
   bool header_pending_ = false;
   uint32_t header_ = 0;
   uint64_t move_words_ = 0;  // words of the posted job
+  BlockRef shared_;          // what the posted job fills in place of its receivers' memories
   // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
   const Channel* blocked_sink_ = nullptr;
   Tile* blocked_tile_ = nullptr;
@@ -168,10 +181,23 @@ struct Tile {
   Channel& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
   }
+  // A block that stands for the `bytes` bytes of memory at `address`, which are not up to date.
+  struct Lent {
+    uint64_t address, bytes;
+    BlockRef block;
+  };
+  void lend(uint64_t address, uint64_t bytes, const BlockRef& block);
+  // The block that stands for all of [address, address + bytes) and begins there, or null.
+  const Lent* lent(uint64_t address, uint64_t bytes) const;
+  bool has_lent() const { return !lent_.empty(); }
+  // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
+  void settle(uint64_t address, uint64_t bytes) {
+    if (!lent_.empty()) settle_lent(address, bytes);
+  }
 
   const int col, row;
   const arch::TileModel& model;
-  std::shared_ptr<std::vector<std::byte>> memory;  // shared with views given to callbacks
+  std::shared_ptr<AlignedBytes> memory;  // shared with views given to callbacks
   std::vector<Lock> locks;
   std::vector<BdSlot> bds;
   std::array<std::vector<std::unique_ptr<Channel>>, 2> channels;  // [direction][index]
@@ -180,6 +206,10 @@ struct Tile {
   std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
   std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
   std::unique_ptr<Core> core;
+
+ private:
+  void settle_lent(uint64_t address, uint64_t bytes);
+  std::vector<Lent> lent_;
 };
 
 }  // namespace npu::emulator

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "emulator/array.h"
+#include "emulator/timed_trace.h"
 
 namespace npu::emulator {
 
@@ -25,8 +26,8 @@ double operation_cycles(const arch::Timing& t, const stream::Operation& op) {
 
 }  // namespace
 
-void Array::set_timing(const arch::Timing* timing, bool data) {
-  timeline_ = timing ? std::make_unique<Timeline>(*timing, data) : nullptr;
+void Array::set_timing(const arch::Timing* timing, bool data, Recorder* recorder) {
+  timeline_ = timing ? std::make_unique<Timeline>(*timing, data, recorder) : nullptr;
   if (timeline_) {
     timeline_->on_token = [this](uint32_t key) { ++tokens_[key]; };
   }
@@ -37,6 +38,8 @@ void Array::set_timing(const arch::Timing* timing, bool data) {
 void Array::spend(const stream::Operation& operation) {
   const double cycles = operation_cycles(timeline_->timing(), operation);
   command_busy_ += cycles;
+  if (Recorder* recorder = timeline_->recorder())
+    recorder->operation(operation, timeline_->now(), cycles);
   const double until = timeline_->now() + cycles;
   while (scheduler_.has_ready() || timeline_->next() <= until) step();
   timeline_->set_now(until);
@@ -45,6 +48,7 @@ void Array::spend(const stream::Operation& operation) {
 void Array::begin_timing() {
   if (!timeline_) return;
   timeline_->begin();
+  if (Recorder* recorder = timeline_->recorder()) recorder->begin(*this);
   timing_report_ = {};
   command_busy_ = 0;
   for (auto& t : tiles_) {
@@ -55,8 +59,13 @@ void Array::begin_timing() {
   }
 }
 
+void Array::stream_done() {
+  if (timeline_ && timeline_->recorder()) timeline_->recorder()->stream_done(timeline_->now());
+}
+
 void Array::end_timing() {
   if (!timeline_) return;
+  if (Recorder* recorder = timeline_->recorder()) recorder->finish(timeline_->now());
   TimingReport& r = timing_report_;
   timeline_->report(&r);
   const double total = std::max(r.cycles, 1.0);

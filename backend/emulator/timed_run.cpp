@@ -6,6 +6,8 @@
 #include <cmath>
 #include <limits>
 
+#include "emulator/timed_trace.h"
+
 namespace npu::emulator {
 
 namespace {
@@ -35,6 +37,7 @@ void Timeline::push(double time, Agent* agent, uint32_t key, Kind kind) {
 
 void Timeline::after(Agent* agent, double cycles) {
   agent->add_busy(cycles);
+  if (recorder_) recorder_->job(agent, now_, now_ + cycles);
   push(now_ + cycles, agent, 0, Kind::kJob);
 }
 
@@ -65,6 +68,7 @@ void Timeline::read(Agent* agent, const Read& read) {
   reader.left = reader.memory_bytes = fetched * read.bytes;
   reader.weight = fetched * read.task_bytes;
   const double delay = read.delay + (cold ? timing_.shim_cold_start : 0);
+  if (recorder_) recorder_->read(agent, now_, delay);
   push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
 }
 
@@ -113,8 +117,10 @@ Agent* Timeline::finish_read() {
     if (!reader.active || reader.left > kDone) continue;
     reader.active = false;
     reader.total += reader.memory_bytes;
-    reader.agent->add_busy(reader.memory_bytes / reader.limit);
+    const double needed = reader.memory_bytes / reader.limit;
+    reader.agent->add_busy(needed);
     done = reader.agent;
+    if (recorder_) recorder_->read_done(done, now_, needed);
     break;
   }
   reschedule();

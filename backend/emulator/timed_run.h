@@ -30,12 +30,17 @@ struct TimingReport {
   std::vector<std::pair<std::string, double>> agents;
 };
 
+class Recorder;
+
 class Timeline {
  public:
-  Timeline(const arch::Timing& timing, bool data) : timing_(timing), data_(data) {}
+  // A recorder (timed_trace.h), if any, is told of all jobs.
+  Timeline(const arch::Timing& timing, bool data, Recorder* recorder = nullptr)
+      : timing_(timing), data_(data), recorder_(recorder) {}
 
   const arch::Timing& timing() const { return timing_; }
   bool moves_data() const { return data_; }
+  Recorder* recorder() const { return recorder_; }
   double now() const { return now_; }
   bool empty() const { return heap_.empty(); }
   double next() const;  // time of the next event, infinity if there is none
@@ -102,6 +107,7 @@ class Timeline {
 
   arch::Timing timing_;
   bool data_;
+  Recorder* recorder_;
   double now_ = 0, settled_ = 0;
   uint64_t sequence_ = 0;
   std::vector<Event> heap_;

@@ -2,6 +2,8 @@
 // innermost counter runs fastest, a wrap of 0 never wraps, the outermost dimension has no wrap.
 #include "emulator/walk.h"
 
+#include <emmintrin.h>
+
 #include <algorithm>
 #include <cassert>
 #include <cstring>
@@ -81,6 +83,47 @@ Walk Walk::linear(std::byte* base) {
   return walk;
 }
 
+bool Walk::fills(uint64_t words) const {
+  // Dimensions in the order of their strides must nest without gaps.
+  uint64_t dense = run_;
+  std::array<bool, 4> used{};
+  for (int step = 0; step < dims_ && dense < words; ++step) {
+    size_t next = 0;
+    while (next < static_cast<size_t>(dims_) &&
+           (used[next] || stride_[next] != static_cast<int64_t>(dense))) {
+      ++next;
+    }
+    if (next == static_cast<size_t>(dims_)) return false;
+    used[next] = true;
+    uint64_t count = count_[next];
+    if (next + 1 == static_cast<size_t>(dims_)) {  // the outermost goes as far as the words do
+      uint64_t inner = run_;
+      for (size_t d = 0; d < next; ++d) inner *= count_[d];
+      if (words % inner != 0) return false;
+      count = std::min(count, words / inner);
+    }
+    dense *= count;
+  }
+  if (run_ >= words) return true;
+  // Every dimension that the walk reaches has been used, and they hold just these words.
+  return dense == words &&
+         std::find(used.begin(), used.begin() + dims_, false) == used.begin() + dims_;
+}
+
+bool Walk::same_pattern(const Walk& other) const {
+  if (run_ != other.run_ || dims_ != other.dims_) return false;
+  const size_t dims = static_cast<size_t>(dims_);
+  return std::equal(count_.begin(), count_.begin() + dims, other.count_.begin()) &&
+         std::equal(stride_.begin(), stride_.begin() + dims, other.stride_.begin());
+}
+
+Walk Walk::rebased(std::byte* base, uint64_t offset) const {
+  Walk walk = *this;
+  walk.base_ = base;
+  walk.offset_ = static_cast<int64_t>(offset);
+  return walk;
+}
+
 void Walk::next_run() {
   in_run_ = 0;
   for (size_t d = 0; d < static_cast<size_t>(dims_); ++d) {
@@ -101,12 +144,40 @@ std::byte* Walk::take_contiguous(uint64_t words) {
 
 namespace {
 
-// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them). Memory and linear
-// side may overlap when one host buffer is both source and destination, hence memmove.
+// Moves a fixed number of bytes, all of them loaded before the first is stored: memory and linear
+// side overlap when one host buffer is both source and destination.
+template <size_t kBytes>
+inline void move_fixed(std::byte* to, const std::byte* from) {
+  if constexpr (kBytes < 16) {
+    std::memmove(to, from, kBytes);
+  } else {
+    __m128i x[kBytes / 16];
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kBytes / 16; ++i) {
+      x[i] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from) + i);
+    }
+#pragma GCC unroll 8
+    for (size_t i = 0; i < kBytes / 16; ++i) {
+      _mm_storeu_si128(reinterpret_cast<__m128i*>(to) + i, x[i]);
+    }
+  }
+}
+
+// Rows of a matrix are pages apart, which the hardware does not prefetch.
+constexpr uint64_t kRowsAhead = 12;
+
+// Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).
 template <bool kGather, size_t kBytes>
 void copy_rows(std::byte* memory, int64_t stride_bytes, std::byte* linear, uint64_t rows) {
+  constexpr bool kFar = kGather && kBytes >= 64;
   for (uint64_t r = 0; r < rows; ++r) {
-    std::memmove(kGather ? linear : memory, kGather ? memory : linear, kBytes);
+    if constexpr (kFar) {
+      if (rows - r > kRowsAhead) {
+        const std::byte* ahead = memory + static_cast<int64_t>(kRowsAhead) * stride_bytes;
+        for (size_t i = 0; i < kBytes; i += 64) __builtin_prefetch(ahead + i);
+      }
+    }
+    move_fixed<kBytes>(kGather ? linear : memory, kGather ? memory : linear);
     memory += stride_bytes;
     linear += kBytes;
   }

@@ -36,6 +36,14 @@ class Walk {
   // Copies the next `words` words of this walk to / from a linear buffer.
   void gather(std::byte* to, uint64_t words);
   void scatter(const std::byte* from, uint64_t words);
+  // Whether the first `words` words of this walk, which has not begun, are those from its first one
+  // on, each once, in any order.
+  bool fills(uint64_t words) const;
+  // Whether two walks that have not begun go through their memories alike.
+  bool same_pattern(const Walk& other) const;
+  // This walk, not begun, with its first word `offset` words from `base`.
+  Walk rebased(std::byte* base, uint64_t offset) const;
+  uint64_t start() const { return static_cast<uint64_t>(offset_); }  // word the walk begins with
   // If the next `words` words are contiguous, returns their address and advances; else null.
   std::byte* take_contiguous(uint64_t words);
 

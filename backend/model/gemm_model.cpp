@@ -48,20 +48,36 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
                n = static_cast<double>(p.n), k_mt = static_cast<double>(p.k_mt);
   e.rounds = ceil_div(p.M, p.rows * p.m) * ceil_div(p.N, p.columns * p.n);
   const double depth = ceil_div(p.K, p.k_mt) * k_mt;
-  e.cycles_per_call = matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m, k, n);
+  const double parts = static_cast<double>(p.a_parts);
+  const bool converts = p.pipelined && p.input == InputKind::kBf16;
+  if (p.pipelined) {
+    const InputKind input = converts ? InputKind::kBfp16 : p.input;
+    e.cycles_per_call = parts * pipelined_cycles(timing, input, p.c_bytes, m / parts, k, n);
+  } else {
+    e.cycles_per_call =
+        parts * matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m / parts, k, n);
+  }
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
-  const double move_a = m * k * p.a_bytes / timing.stream,
-               move_b = k * n * p.a_bytes / timing.stream;
+  double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.a_bytes / timing.stream;
+  if (converts) {  // a single input buffer each: it is not filled while its contents are converted
+    const double convert_a = parts * bfp16_cycles(timing, m / parts * k);
+    const double convert_b = bfp16_cycles(timing, k * n);
+    move_a += convert_a;
+    move_b += convert_b;
+    e.convert_cycles = convert_a + convert_b;
+  }
   const double zero = m * n * p.c_bytes / timing.l1_port;
   const double drain = p.c_buffers == 1 ? m * n * p.c_bytes / timing.stream : 0;
   e.stream = depth / k * std::max(move_a, move_b) / f;
-  e.compute = depth / k * e.cycles_per_call / f;
+  e.compute = depth / k * (e.cycles_per_call + e.convert_cycles) / f;
   const double handover = (drain + zero + timing.round) / f;
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};
-  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
+  const double reuse = p.a_resident ? ceil_div(p.N, p.columns * p.n) : 1;
+  const double a_bytes = rows * m * depth * p.a_bytes / reuse,
+               b_bytes = columns * n * depth * p.a_bytes;
   const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
   const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
                                          : reader.shared_seconds(b_bytes, n * p.a_bytes);

@@ -19,6 +19,11 @@ struct GemmPoint {
   bool b_column_major = true;
   int c_buffers = 1;
   bool overlap_bds = true;
+  bool pipelined = false;  // kernels that hide C's loads and stores, see pipelined_cycles
+  int64_t a_parts = 1;     // row parts in which A tiles reach a core, one kernel call each
+  // A (rows m, K) panel stays in the memtiles while all columns of C pass: a study, no design does
+  // it (docs/gemm_designs.md).
+  bool a_resident = false;
   int rows = 4, columns = 4;
   int64_t M = 0, K = 0, N = 0;
 };
@@ -29,7 +34,8 @@ const char* bound_name(Bound bound);
 struct GemmEstimate {
   double seconds = 0;  // dispatch included
   double dispatch = 0;
-  double cycles_per_call = 0;  // of the kernel
+  double cycles_per_call = 0;  // of the matmul kernel, for a whole tile (a_parts calls)
+  double convert_cycles = 0;   // of the conversions to BFP16 before them
   double rounds = 0;
   // Seconds per output round of each resource; a round lasts as long as the longest.
   double compute = 0, stream = 0, read = 0, write = 0, command = 0;

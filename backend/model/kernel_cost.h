@@ -9,17 +9,19 @@
 
 namespace npu::model {
 
-enum class KernelFamily : uint8_t { kMatmul, kZero, kElementwise, kGemv, kGemvSetup };
-// kBf16 on npu2: computed through BFP16; kBf16Native: by the bf16 multiply-adds.
-enum class InputKind : uint8_t { kInt8, kInt16, kBf16, kBf16Native };
+enum class KernelFamily : uint8_t { kMatmul, kZero, kBlockFloat, kElementwise, kGemv, kGemvSetup };
+// kBf16 on npu2: computed through BFP16; kBf16Native: by the bf16 multiply-adds; kBfp16: the
+// operands are BFP16 in memory already.
+enum class InputKind : uint8_t { kInt8, kInt16, kBf16, kBf16Native, kBfp16 };
 
-// What a kernel's name says: matmul_<in>_<out>..., zero_<type>, <verb>_<in>_<out>. The input type
-// bf16bfp16 is bf16 multiplied through BFP16.
+// What a kernel's name says: matmul_<in>_<out>[_pipelined]..., zero_<type>, <verb>_<in>_<out>. The
+// input type bf16bfp16 is bf16 multiplied through BFP16.
 struct KernelCost {
   KernelFamily family = KernelFamily::kElementwise;
   InputKind input = InputKind::kBf16;
   double input_bytes = 4, output_bytes = 4;
   bool integer_output = false;
+  bool pipelined = false;
   bool known = false;  // false: charged as an elementwise kernel on 4-byte elements
 
   static KernelCost of(std::string_view name);
@@ -31,5 +33,13 @@ struct KernelCost {
 // store of a C element cannot share an instruction, hence 2.
 double matmul_cycles(const arch::Timing& timing, InputKind input, double c_bytes, bool integer,
                      double m, double k, double n);
+
+// The same by a kernel that loads and stores C in the free slots of the multiplications: slots of
+// 2x2 C blocks, see docs/timing.md. npu2, int8 or BFP16 operands.
+double pipelined_cycles(const arch::Timing& timing, InputKind input, double c_bytes, double m,
+                        double k, double n);
+
+// `elements` bf16 values converted to BFP16 in memory, before a pipelined kernel multiplies them.
+double bfp16_cycles(const arch::Timing& timing, double elements);
 
 }  // namespace npu::model

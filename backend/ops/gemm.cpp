@@ -3,6 +3,7 @@
 #include "ops/gemm.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "arch/device_model.h"
@@ -55,7 +56,7 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
 
 OpCounters Gemm::counters() const {
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits(), host_copy_bytes_};
+  return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_};
 }
 
 void Gemm::check_type(ElementType type) const {
@@ -199,7 +200,7 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
     fail(ErrorKind::kArgument,
          "[gemm] B lies in the memory of another device; pack it for this device");
   }
-  if (b.tile != tile_) {
+  if (!tile_.packs_b_like(b.tile)) {
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }
@@ -218,6 +219,7 @@ void add(RunReport& total, const RunReport& part) {
   // Counted from the configuration on, so every report has the sum so far.
   total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
   total.kernel_calls += part.kernel_calls;
+  total.array_ns += part.array_ns;
   total.shim_read_bytes += part.shim_read_bytes;
   total.shim_write_bytes += part.shim_write_bytes;
   total.memtile_read_bytes += part.memtile_read_bytes;
@@ -258,6 +260,7 @@ struct Slice {
 
 // One submission: a block of C, whose rows and columns are multiples of the native size.
 RunReport Gemm::multiply_block(const Block& block, const Call& call) {
+  const auto begin = std::chrono::steady_clock::now();
   const auto slice = [&](const Operand& x, int64_t first, int64_t rows, bool along_k) {
     const auto bytes = [&](int64_t elements) {
       return static_cast<size_t>(elements * tile_.a_bytes);
@@ -293,11 +296,18 @@ RunReport Gemm::multiply_block(const Block& block, const Call& call) {
   }
   if (edges > 0) c_edges = scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
 
-  const auto stream =
-      streams_.get(problem, [&] { return build_gemm_stream(configuration_, problem); });
+  std::chrono::nanoseconds building{0};
+  const auto stream = streams_.get(problem, [&] {
+    const auto start = std::chrono::steady_clock::now();
+    auto built = shared_->device->prepare(build_gemm_stream(configuration_, problem));
+    building = std::chrono::steady_clock::now() - start;
+    return built;
+  });
   const BufferView arguments[] = {a.matrix, b.matrix, c,      a.packed,
                                   b.packed, c_edges,  a.tail, b.tail};
-  const RunReport report = shared_->device->submit(*stream, arguments);
+  const RunReport report = shared_->device->submit_prepared(*stream, arguments);
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin - building;
+  submit_overhead_ns_ += static_cast<uint64_t>(taken.count()) - report.array_ns;
   if (edges > 0) copy_edges(problem, rows, cols, call.n, c_edges.data, target);
   return report;
 }

@@ -34,6 +34,8 @@ struct PackedB {
 struct OpCounters {
   uint64_t streams_built = 0, stream_hits = 0;
   uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
+  // Host time in submissions besides the array's own and the building of new streams.
+  uint64_t submit_overhead_ns = 0;
 };
 
 // What one submission may cover; larger problems are computed in blocks of C. 0 columns: as many as
@@ -51,7 +53,7 @@ class Gemm {
   // B (K, N), any strides. Thread-safe, as is run(). Throws Error(kShape, kDtype).
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
   // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
-  // Throws Error(kShape, kDtype, kOutOfRange).
+  // Throws Error(kShape, kDtype, kArgument).
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OpCounters counters() const;
@@ -95,7 +97,7 @@ class Gemm {
   int64_t max_rounds_, max_columns_;
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
-  uint64_t host_copy_bytes_ = 0;
+  uint64_t host_copy_bytes_ = 0, submit_overhead_ns_ = 0;
   std::atomic<bool> whole_padding_ = false;
   std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
 };

@@ -47,7 +47,9 @@ class GemmStream {
     const int64_t in_flight = problem_.overlap ? ring_ : 1;
     for (int64_t round = 0; round < rounds; ++round) {
       if (round >= in_flight) wait_for_c();
+      const size_t before = builder_.bytes();
       push_round(round);
+      if (round == 0) check_length(rounds, before, builder_.bytes() - before);
     }
     for (int64_t i = 0; i < std::min(rounds, in_flight); ++i) wait_for_c();
     return builder_.finish();
@@ -69,6 +71,21 @@ class GemmStream {
     return &configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
   }
 
+  // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
+  void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
+    constexpr size_t kSyncBytes = 16;
+    const auto most =
+        static_cast<int64_t>((stream::Stream::kMaxBytes - start) / (round_bytes + kSyncBytes));
+    if (rounds <= most) return;
+    fail(ErrorKind::kShape,
+         "[build_gemm_stream] M, K, N = %lld, %lld, %lld take %lld output rounds of %lld x %lld; a "
+         "stream of at most %zu bytes holds %lld: split M or N, as npu.matmul does",
+         static_cast<long long>(problem_.m), static_cast<long long>(problem_.k),
+         static_cast<long long>(problem_.n), static_cast<long long>(rounds),
+         static_cast<long long>(tile_.native_m()), static_cast<long long>(tile_.native_n()),
+         stream::Stream::kMaxBytes, static_cast<long long>(most));
+  }
+
   // The value of an RTP; workers read an int32.
   uint32_t parameter(const std::string& name, int64_t rounds) const {
     int64_t value = rounds;
@@ -83,7 +100,7 @@ class GemmStream {
            configuration_.name.c_str(), name.c_str());
     }
     if (value > std::numeric_limits<int32_t>::max()) {
-      fail(ErrorKind::kOutOfRange,
+      fail(ErrorKind::kShape,
            "[build_gemm_stream] %s = %lld does not fit an int32; split the problem", name.c_str(),
            static_cast<long long>(value));
     }
@@ -180,7 +197,7 @@ class GemmStream {
   static uint32_t words(int64_t bytes) {
     assert(bytes % 4 == 0);
     if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
-      fail(ErrorKind::kOutOfRange,
+      fail(ErrorKind::kShape,
            "[build_gemm_stream] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
            "smaller K",
            static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
@@ -313,7 +330,7 @@ std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
           ? 0
           : std::max({problem.m * problem.k, problem.k * problem.n, problem.m * problem.n});
   if (most > kMaxSize || product > kMaxElements) {
-    fail(ErrorKind::kOutOfRange,
+    fail(ErrorKind::kShape,
          "[build_gemm_stream] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
          "problem",
          static_cast<long long>(problem.m), static_cast<long long>(problem.k),
@@ -331,7 +348,7 @@ std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
         configuration.name.c_str());
   }
   if (problem.shift < 0 || problem.shift > kMaxShift) {
-    fail(ErrorKind::kOutOfRange, "[build_gemm_stream] shift is %d; use 0 to %d", problem.shift,
+    fail(ErrorKind::kArgument, "[build_gemm_stream] shift is %d; use 0 to %d", problem.shift,
          kMaxShift);
   }
   return GemmStream(configuration, problem).build();

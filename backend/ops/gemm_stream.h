@@ -21,7 +21,11 @@ struct GemmTile {
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
-  bool operator==(const GemmTile&) const = default;
+  // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
+  bool packs_b_like(const GemmTile& other) const {
+    return k_mt == other.k_mt && n == other.n && b_columns == other.b_columns &&
+           columns == other.columns && a_bytes == other.a_bytes;
+  }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
   int64_t native_n() const { return n * columns; }
@@ -66,8 +70,8 @@ inline constexpr int kMaxShift = 31;
 // Whether shim BDs can address a matrix with rows `row_bytes` apart.
 bool row_step_fits(int64_t row_bytes);
 
-// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones,
-// Error(kOutOfRange) for sizes beyond the BD fields and for shifts outside 0..kMaxShift.
+// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones, beyond the
+// BD fields or a stream's length, and Error(kArgument) for shifts outside 0..kMaxShift.
 std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
                                         const GemmProblem& problem);
 

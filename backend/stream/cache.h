@@ -1,5 +1,5 @@
-// Streams built once per problem and kept, least recently used dropped first when they exceed a
-// byte budget.
+// Streams built and prepared once per problem and kept, least recently used dropped first when they
+// exceed a byte budget.
 #pragma once
 
 #include <cstdint>
@@ -7,43 +7,44 @@
 #include <map>
 #include <memory>
 #include <utility>
-#include <vector>
+
+#include "device.h"
 
 namespace npu::stream {
 
 template <typename Key>
 class StreamCache {
  public:
-  using Words = std::shared_ptr<const std::vector<uint32_t>>;
+  using Prepared = std::shared_ptr<const PreparedStream>;
   explicit StreamCache(size_t budget_bytes) : budget_(budget_bytes) {}
 
-  // The stream for `key`, built by build() if it is not there.
+  // The stream for `key`, from build() if it is not there.
   template <typename Build>
-  Words get(const Key& key, Build build) {
+  Prepared get(const Key& key, Build build) {
     const auto found = index_.find(key);
     if (found != index_.end()) {
       ++hits_;
       order_.splice(order_.begin(), order_, found->second);
       return found->second->second;
     }
-    Words words = std::make_shared<const std::vector<uint32_t>>(build());
+    Prepared stream = build();
     ++built_;
-    bytes_ += words->size() * 4;
-    order_.emplace_front(key, words);
+    bytes_ += stream->bytes();
+    order_.emplace_front(key, stream);
     index_[key] = order_.begin();
     while (bytes_ > budget_ && order_.size() > 1) {
-      bytes_ -= order_.back().second->size() * 4;
+      bytes_ -= order_.back().second->bytes();
       index_.erase(order_.back().first);
       order_.pop_back();
     }
-    return words;
+    return stream;
   }
 
   uint64_t built() const { return built_; }
   uint64_t hits() const { return hits_; }
 
  private:
-  using Entry = std::pair<Key, Words>;
+  using Entry = std::pair<Key, Prepared>;
   size_t budget_, bytes_ = 0;
   uint64_t built_ = 0, hits_ = 0;
   std::list<Entry> order_;  // most recently used first

@@ -11,9 +11,6 @@ namespace npu::stream {
 namespace {
 
 constexpr uint32_t kHeaderBytes = 16;
-// Far above any real stream (a whole array's program memories are 0.5 MiB); bounds what a damaged
-// or hostile file can make us hold.
-constexpr size_t kMaxBytes = size_t{16} << 20;
 
 uint64_t wide(uint32_t low, uint32_t high) { return static_cast<uint64_t>(high) << 32 | low; }
 
@@ -293,11 +290,11 @@ Stream Stream::parse(std::span<const std::byte> bytes) {
     fail(ErrorKind::kFormat, "[Stream::parse] %zu bytes given, the header alone is %u",
          bytes.size(), kHeaderBytes);
   }
-  if (bytes.size() % 4 != 0 || bytes.size() > kMaxBytes) {
+  if (bytes.size() % 4 != 0 || bytes.size() > Stream::kMaxBytes) {
     fail(ErrorKind::kFormat,
          "[Stream::parse] %zu bytes given; expected a multiple of 4, at most "
          "%zu",
-         bytes.size(), kMaxBytes);
+         bytes.size(), Stream::kMaxBytes);
   }
   Stream stream;
   stream.words_.resize(bytes.size() / 4);

@@ -69,6 +69,10 @@ struct Operation {
 // A parsed stream that owns its words.
 class Stream {
  public:
+  // Far above any real stream (a whole array's program memories are 0.5 MiB); bounds what a damaged
+  // or hostile file can make us hold.
+  static constexpr size_t kMaxBytes = size_t{16} << 20;
+
   // Parses bytes; throws Error(kFormat) naming the operation, its offset and what is wrong.
   // Both header versions (0.1, 1.0) are read; operations advance by their size field.
   static Stream parse(std::span<const std::byte> bytes);
@@ -109,6 +113,7 @@ class Builder {
   void address_patch(uint32_t register_address, uint32_t argument, uint64_t offset,
                      bool fold = true);
   uint32_t operations() const { return operations_; }
+  size_t bytes() const { return words_.size() * sizeof(uint32_t); }
   // The finished stream, header filled in. The builder stays usable.
   std::vector<uint32_t> finish() const;
 

@@ -21,6 +21,7 @@ __all__ = [
     "BoundWeights",
     "Device",
     "DeviceDescription",
+    "GemmTrace",
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
@@ -40,6 +41,7 @@ __all__ = [
     "simulate_gemv",
     "stats",
     "stream",
+    "trace_gemm",
 ]
 
 
@@ -50,4 +52,6 @@ def __getattr__(name: str) -> Any:
         return getattr(importlib.import_module("npu.simulate"), name)
     if name in ("simulate_gemv", "SimulatedGemv"):
         return getattr(importlib.import_module("npu.gemv_simulation"), name)
+    if name in ("trace_gemm", "GemmTrace"):
+        return getattr(importlib.import_module("npu.trace"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -22,7 +22,9 @@ DEFAULT_DEVICE = "emu:npu2"
 DEFAULT_ARITHMETIC = "fast"
 EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
-DEFAULT_BF16 = "native"
+# How each generation multiplies bfloat16 by default: the fastest way it has.
+DEFAULT_BF16 = {"npu1": "native", "npu2": "bfp16"}
+KERNELS = ("published", "pipelined")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +40,9 @@ class DeviceDescription:
 class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
-    def __init__(self, name: str, arithmetic: str, bf16: str = DEFAULT_BF16) -> None:
+    def __init__(
+        self, name: str, arithmetic: str, bf16: str | None = None, kernel: str = KERNELS[0]
+    ) -> None:
         self.handle = _npu.device.open(name, arithmetic)
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
@@ -46,33 +50,49 @@ class Device:
         self.columns: int = info["columns"]
         self.emulated: bool = info["emulated"]
         self.arithmetic: str = info["arithmetic"]
-        if bf16 not in ("native", "bfp16") or (bf16 == "bfp16" and self.generation != "npu2"):
+        self.bf16_chosen = self.checked_bf16(bf16, "device") if bf16 else None  # by the user
+        self.bf16: str = self.bf16_chosen or DEFAULT_BF16[self.generation]
+        if kernel not in KERNELS or (kernel == "pipelined" and self.generation != "npu2"):
             raise DeviceError(
-                f'[device] {name} with bf16="{bf16}": use "native", or on npu2 "bfp16"'
+                f'[device] {name} with kernel="{kernel}": use "published", or on npu2 "pipelined"'
             )
-        self.bf16 = bf16
-        self._gemms: dict[tuple[str, str, str], Any] = {}
+        self.kernel = kernel
+        self._gemms: dict[tuple[str, str, str, str], Any] = {}
         self._gemv: Any = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         kind = "emulated" if self.emulated else "hardware"
-        return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic})>"
+        return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic}, bf16 {self.bf16})>"
 
-    def gemm(self, input_dtype: str, output_dtype: str, b_layout: str = "row") -> Any:
-        """The GEMM of a pair of element types and a layout of B ("row", "col").
+    def checked_bf16(self, bf16: Any, function: str) -> str:
+        """``bf16`` if this device can multiply that way."""
+        ways = ("native", "bfp16") if self.generation == "npu2" else ("native",)
+        if not isinstance(bf16, str) or bf16 not in ways:
+            raise DeviceError(
+                f'[{function}] {self.name} with bf16={bf16!r}: use "native", or on npu2 "bfp16"'
+            )
+        return bf16
+
+    def gemm(
+        self, input_dtype: str, output_dtype: str, b_layout: str = "row", bf16: str | None = None
+    ) -> Any:
+        """The GEMM of a pair of element types, a layout of B ("row", "col") and, for bfloat16, a
+        way to multiply (default: the device's).
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
-        key = (input_dtype, output_dtype, b_layout)
+        way = (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
+        key = (input_dtype, output_dtype, b_layout, way)
         with self._lock:
             if key not in self._gemms:
                 from npu.designs import gemm
 
-                bf16 = self.bf16 if input_dtype == "bfloat16" else DEFAULT_BF16
+                there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
                 config = gemm.configuration(
-                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=bf16
-                )
+                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
+                    kernel=self.kernel if there else KERNELS[0],
+                )  # fmt: skip
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
 
@@ -86,9 +106,9 @@ class Device:
             return self._gemv
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams built, stream-cache hits and host copies so far."""
+        """Loads, submissions, streams built, stream-cache hits, host copies and submit overhead."""
         totals: dict[str, int] = dict(self.handle.counters())
-        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0)
+        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0, submit_overhead_ns=0)
         with self._lock:
             operations = list(self._gemms.values())
             operations += [] if self._gemv is None else [self._gemv]
@@ -98,23 +118,31 @@ class Device:
         return totals
 
 
-_open_devices: dict[tuple[str, str, str], Device] = {}
+_open_devices: dict[tuple[str, str, str | None, str], Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
 )
 
 
-def open_device(name: str, arithmetic: str | None = None, bf16: str | None = None) -> Device:
+def open_device(
+    name: str,
+    arithmetic: str | None = None,
+    bf16: str | None = None,
+    kernel: str | None = None,
+) -> Device:
     """The device of that name, opened on first use and kept.
 
     ``arithmetic`` is "fast" (fp32 accumulation, the default) or "silicon" (the hardware's known
     bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
-    "native" (the default) or "bfp16", which rounds both operands to blocks of 8 values along K
-    with one exponent and is faster on hardware; default ``NPU_BF16``. Raises DeviceError.
+    "bfp16" (the default, the faster on hardware), which rounds both operands to blocks of 8 values
+    along K with one exponent, or "native"; default ``NPU_BF16``. ``kernel`` chooses the
+    GEMM designs: "published" (the default) or, on npu2, "pipelined", whose kernels hide the traffic
+    of C (docs/gemm_designs.md; same results; types without one keep the published design); default
+    ``NPU_KERNEL``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
-    product = bf16 or os.environ.get("NPU_BF16") or DEFAULT_BF16
+    product = bf16 or os.environ.get("NPU_BF16") or None
     if not isinstance(name, str):
         raise DeviceError(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
@@ -125,12 +153,18 @@ def open_device(name: str, arithmetic: str | None = None, bf16: str | None = Non
             f"[device] expected an arithmetic mode, found {type(mode).__name__}; use one of "
             f"{', '.join(ARITHMETIC_MODES)}"
         )
-    if not isinstance(product, str):
+    if product is not None and not isinstance(product, str):
         raise DeviceError(
             f'[device] expected bf16 to be "native" or "bfp16", found {type(product).__name__}'
         )
+    kind = kernel or os.environ.get("NPU_KERNEL") or KERNELS[0]
+    if not isinstance(kind, str):
+        raise DeviceError(
+            f"[device] expected kernel to be one of {', '.join(KERNELS)}, found "
+            f"{type(kind).__name__}"
+        )
     with _open_lock:
-        key = (name, mode, product)
+        key = (name, mode, product, kind)
         if key not in _open_devices:
             _open_devices[key] = Device(*key)
         return _open_devices[key]
@@ -150,13 +184,17 @@ def current_device(choice: str | Device | None = None) -> Device:
 
 @contextlib.contextmanager
 def device(
-    name: str, *, arithmetic: str | None = None, bf16: str | None = None
+    name: str,
+    *,
+    arithmetic: str | None = None,
+    bf16: str | None = None,
+    kernel: str | None = None,
 ) -> Iterator[Device]:
     """Makes a device current inside a ``with`` block: ``with npu.device("emu:npu1") as d: ...``.
 
     Raises DeviceError at once when the device is unknown or not available.
     """
-    opened = open_device(name, arithmetic, bf16)
+    opened = open_device(name, arithmetic, bf16, kernel)
     token = _selected.set(opened)
     try:
         yield opened

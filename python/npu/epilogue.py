@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import reprlib
 
 import ml_dtypes
 import numpy as np
@@ -80,7 +81,11 @@ class Epilogue:
         return 0 if self.scaled else self.shift
 
     def apply(self, product: np.ndarray) -> np.ndarray:
-        """The result from products of ``product_dtype``."""
+        """The result from products of ``product_dtype``; floats overflow to infinity silently."""
+        with np.errstate(all="ignore"):
+            return self._apply(product)
+
+    def _apply(self, product: np.ndarray) -> np.ndarray:
         if not self.scaled:
             return product.astype(self.dtype)
         wide = product.astype(np.int64) if self.integer else product
@@ -98,7 +103,7 @@ def _checked_shift(shift: int, dtype: np.dtype, integer: bool) -> int:
     except TypeError as error:
         raise DtypeError(f"[matmul] shift is {shift!r}; expected an integer") from error
     if not 0 <= value <= _MAX_SHIFT:
-        raise ArgumentError(f"[matmul] shift is {value}; use 0 to {_MAX_SHIFT}")
+        raise ArgumentError(f"[matmul] shift is {reprlib.repr(value)}; use 0 to {_MAX_SHIFT}")
     if value and (not integer or dtype == _INT32):
         raise ArgumentError(
             f"[matmul] shift is {value} and the result is {dtype}; a shift belongs to int8 or "
@@ -116,16 +121,29 @@ def _checked_alpha(alpha: float, integer: bool) -> float:
                 f"[matmul] alpha is {alpha!r}; integer operands need an integer"
             ) from error
         if abs(value) >= 1 << 31:
-            raise ArgumentError(f"[matmul] alpha is {value}; it must fit int32")
+            raise ArgumentError(f"[matmul] alpha is {reprlib.repr(value)}; it must fit int32")
         return value
     try:
-        return float(alpha)
+        if not isinstance(alpha, (str, bytes, bytearray)):  # float() would read these
+            return float(alpha)
+    except OverflowError as error:
+        raise ArgumentError(
+            f"[matmul] alpha is {reprlib.repr(alpha)}; it is no floating-point number"
+        ) from error
     except (TypeError, ValueError) as error:
         raise DtypeError(f"[matmul] alpha is {alpha!r}; expected a number") from error
+    raise DtypeError(f"[matmul] alpha is {alpha!r}; expected a number")
 
 
 def _checked_bias(bias: ArrayLike, integer: bool, shape: tuple[int, ...]) -> np.ndarray:
-    array = np.asarray(bias)
+    if isinstance(bias, np.ma.MaskedArray):
+        raise ArgumentError("[matmul] bias is a masked array; fill it first, e.g. with .filled(0)")
+    try:
+        array = np.asarray(bias)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[matmul] bias cannot become an array: {error}") from error
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     accepted = np.can_cast(array.dtype, _INT32) if integer else array.dtype in _BIAS_FLOATS
     if not accepted or array.dtype == np.bool_:
         wanted = "int8, int16 or int32" if integer else "float32, bfloat16 or float16"
@@ -134,7 +152,7 @@ def _checked_bias(bias: ArrayLike, integer: bool, shape: tuple[int, ...]) -> np.
         )
     try:
         fits = np.broadcast_shapes(array.shape, shape) == shape
-    except ValueError:
+    except (ValueError, RuntimeError):  # RuntimeError: more dimensions than NumPy has
         fits = False
     if not fits:
         raise ShapeError(

@@ -7,6 +7,7 @@ What follows the product (alpha, bias, requantisation after these) is in epilogu
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from typing import Any
@@ -33,10 +34,11 @@ _MAX_BYTES = 1 << 62
 class PackedMatrix:
     """A right-hand operand in device memory in the layout the array reads; see ``npu.pack``."""
 
-    def __init__(self, handle: Any, dtype: np.dtype, device: Device) -> None:
+    def __init__(self, handle: Any, dtype: np.dtype, device: Device, bf16: str) -> None:
         self.handle = handle
         self.dtype = dtype
         self.device = device
+        self.bf16 = bf16  # how products with it are computed, unless matmul's bf16= says otherwise
         self.shape: tuple[int, int] = (handle.k, handle.n)
 
     @property
@@ -102,25 +104,33 @@ def _result_dtype(
     if out is not None:
         if not isinstance(out, np.ndarray):
             raise ArgumentError(f"[matmul] out is {type(out).__name__}; pass a NumPy array")
-        if out_dtype is not None and np.dtype(out_dtype) != out.dtype:
+        if isinstance(out, np.ma.MaskedArray):
+            raise ArgumentError(
+                "[matmul] out is a masked array, whose mask would hide results; pass its .data"
+            )
+        if out_dtype is not None and _parsed_dtype(out_dtype) != out.dtype:
             raise DtypeError(
-                f"[matmul] out_dtype is {np.dtype(out_dtype)} and out has dtype {out.dtype}; leave "
-                "one of them out"
+                f"[matmul] out_dtype is {_parsed_dtype(out_dtype)} and out has dtype {out.dtype}; "
+                "leave one of them out"
             )
         out_dtype = out.dtype
     if out_dtype is None:
         return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
-    try:
-        wanted = np.dtype(out_dtype)
-        wanted = wanted if out is not None else wanted.newbyteorder("=")
-    except TypeError as error:
-        raise DtypeError(f"[matmul] out_dtype {out_dtype!r} is no dtype: {error}") from error
+    wanted = _parsed_dtype(out_dtype)
+    wanted = wanted if out is not None else wanted.newbyteorder("=")
     if wanted not in _RESULTS[a]:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
             f"{' or '.join(str(dtype) for dtype in _RESULTS[a])}"
         )
     return wanted
+
+
+def _parsed_dtype(value: DTypeLike) -> np.dtype:
+    try:
+        return np.dtype(value)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"[matmul] out_dtype {value!r} is no dtype: {error}") from error
 
 
 def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
@@ -147,12 +157,15 @@ def _check_size(function: str, *sides: int) -> None:
         )
 
 
-def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
+def pack(
+    b: ArrayLike, *, bf16: str | None = None, device: str | Device | None = None
+) -> PackedMatrix:
     """Converts and packs a right-hand operand once, for many multiplications.
 
     ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even), int8 or int16, any
     strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
-    packed for. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    packed for. ``bf16``: as in ``npu.matmul``, for the products with it. Raises ArgumentError,
+    DtypeError, ShapeError, DeviceError.
     """
     array = _as_array(b, "b", "pack")
     if array.ndim != 2 or 0 in array.shape:
@@ -160,10 +173,11 @@ def pack(b: ArrayLike, *, device: str | Device | None = None) -> PackedMatrix:
     _check_size("pack", *array.shape)
     chosen = current_device(device)
     kind = _device_input(array.dtype)
-    gemm = chosen.gemm(kind, "float32" if kind == "bfloat16" else "int32")
+    way = _bf16_way(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
+    gemm = chosen.gemm(kind, "float32" if kind == "bfloat16" else "int32", bf16=way)
     view, name = _device_view(array)
     dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
-    return PackedMatrix(gemm.pack(view, name), dtype, chosen)
+    return PackedMatrix(gemm.pack(view, name), dtype, chosen, way)
 
 
 def matmul(
@@ -175,6 +189,7 @@ def matmul(
     shift: int = 0,
     alpha: float = 1,
     bias: ArrayLike | None = None,
+    bf16: str | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
     """``alpha * (a @ b) + bias`` on the current device (in this version always an emulated NPU).
@@ -184,8 +199,9 @@ def matmul(
     Row-major a and b, and a b that is the transpose of a row-major array, are read where they lie
     if they have the device's dtype and whole native sizes; everything else is packed first.
 
-    dtypes: float32, bfloat16 and float16 are rounded to bfloat16 (to nearest even) and accumulated
-    in float32; int8 and int16 are accumulated in int32 and wrap around like int32.
+    dtypes: float32, bfloat16 and float16 are rounded to bfloat16 (to nearest even), multiplied as
+    ``bf16`` says and accumulated in float32; int8 and int16 are accumulated in int32 and wrap
+    around like int32.
     ``out_dtype``: float32, bfloat16 or float16 for floats (default: the common input dtype, float32
     when they differ); int32 (default), int16 or int8 for int8; int32 for int16.
     ``shift``: int16 and int8 results are the int32 sums divided by 2**shift (0 to 31), rounded to
@@ -195,8 +211,14 @@ def matmul(
     bias), before rounding, shift and saturation.
     ``out``: a writable C-contiguous array of the result's shape and dtype that shares no memory
     with the operands; returned.
-    NaN and infinities propagate as in IEEE arithmetic; float32 values beyond bfloat16's largest
-    become infinite; ``fast`` arithmetic may count denormals as 0 (docs/fidelity.md).
+    ``bf16``: how npu2 multiplies bfloat16, "bfp16" or "native" (npu1 only has "native"); default:
+    what b was packed with, else the device's ``bf16``, which is "bfp16" on npu2 unless
+    ``npu.device(..., bf16=)`` or ``NPU_BF16`` say otherwise. bfp16 first rounds the operands to
+    blocks of 8 along K with one exponent and 8-bit mantissas: about 1 % error of a product of
+    normal numbers, large for values much smaller than others of their block (docs/fidelity.md).
+    NaN and infinities propagate as in IEEE arithmetic (through bfp16, both make NaN of results
+    that use their block); float32 values beyond bfloat16's largest become infinite; ``fast``
+    arithmetic may count denormals as 0 (docs/fidelity.md).
     Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
     MemoryError when an operand or the result does not fit memory.
     """
@@ -213,29 +235,34 @@ def matmul(
     m, n = shape[-2:]
     k = left.shape[-1]
     epilogue = Epilogue.of(dtype, not _is_float(left.dtype), shift, alpha, bias, shape)
+    way = _bf16_way(bf16, chosen, _is_float(left.dtype), "matmul")
+    if way is None and isinstance(right, PackedMatrix):
+        way = right.bf16
     if out is not None:
         _check_out(out, shape, [left, right, epilogue.bias])
     _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
-    result = np.empty(shape, dtype) if out is None else out
+    returned = np.empty(shape, dtype) if out is None else out
+    result = np.asarray(returned)  # not a subclass with operations of its own
     if 0 in shape:
-        return result
+        return returned
     if k == 0:
         result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
-        return result
+        return returned
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
+    multiply = functools.partial(_multiply, shift=epilogue.device_shift, device=chosen, bf16=way)
     if isinstance(right, PackedMatrix):
-        _multiply(left.reshape(-1, k), right, product, epilogue.device_shift, chosen)
+        multiply(left.reshape(-1, k), right, product)
     elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
         other = right.reshape(right.shape[-2:])
-        _multiply(left.reshape(-1, k), other, product, epilogue.device_shift, chosen)
+        multiply(left.reshape(-1, k), other, product)
     else:
         left = np.broadcast_to(left, (*shape[:-2], m, k))
         right = np.broadcast_to(right, (*shape[:-2], k, n))
         for index in np.ndindex(*shape[:-2]):
-            _multiply(left[index], right[index], product[index], epilogue.device_shift, chosen)
+            multiply(left[index], right[index], product[index])
     if not epilogue.trivial:
         result[...] = epilogue.apply(product)
-    return result
+    return returned
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -270,20 +297,37 @@ def _check_packed(a: np.ndarray, b: PackedMatrix, device: Device) -> None:
         )
 
 
+def _bf16_way(bf16: str | None, device: Device, floats: bool, function: str) -> str | None:
+    """The caller's choice, checked; None leaves it to the device."""
+    if bf16 is None:
+        return None
+    if not floats:
+        raise ArgumentError(
+            f"[{function}] bf16 is {bf16!r} and the operands are integers; leave it out"
+        )
+    return device.checked_bf16(bf16, function)
+
+
 def _by_columns(b: np.ndarray) -> bool:
     """Whether neighbours in a column of b are nearer in memory than neighbours in a row."""
     return min(b.shape) > 1 and abs(b.strides[0]) < abs(b.strides[1])
 
 
 def _multiply(
-    a: np.ndarray, b: np.ndarray | PackedMatrix, out: np.ndarray, shift: int, device: Device
+    a: np.ndarray,
+    b: np.ndarray | PackedMatrix,
+    out: np.ndarray,
+    *,
+    shift: int,
+    device: Device,
+    bf16: str | None,
 ) -> None:
     """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
     kinds = _device_input(a.dtype), str(out.dtype)
     target = out.reshape(-1).view(np.uint8)
     if isinstance(b, PackedMatrix):
-        device.gemm(*kinds).run_packed(*_device_view(a), b.handle, target, shift)
+        device.gemm(*kinds, bf16=bf16).run_packed(*_device_view(a), b.handle, target, shift)
     else:
         layout = "col" if _by_columns(b) else "row"
-        gemm = device.gemm(*kinds, layout)
+        gemm = device.gemm(*kinds, layout, bf16)
         gemm.run(*_device_view(a), *_device_view(b), target, shift)

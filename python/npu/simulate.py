@@ -26,6 +26,9 @@ ROWS = 4
 MAX_SIZE = 1 << 24
 _L1_BYTES = 63 * 1024  # of 64 KiB, 1 KiB is the stack's
 _L2_BYTES = 512 * 1024
+_MAX_ROUNDS = 2048  # of output tiles in a submission, as in npu.matmul
+_MAX_ROW_BYTES = 4 << 20  # between rows that a shim BD steps over: 2^20 words
+_DEPTH = 448  # elements: the deepest of the published designs
 _RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 _BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
@@ -68,6 +71,8 @@ class GemmDesign:
     b_layout: str
     c_buffers: int
     bf16: str = "bfp16"  # how npu2 multiplies bfloat16: "bfp16" or "native"
+    kernel: str = "published"  # or "pipelined", see npu.designs.gemm.Choices
+    a_parts: int = 1
 
     @property
     def columns(self) -> int:
@@ -83,7 +88,19 @@ class GemmDesign:
             "c_buffers": self.c_buffers,
             "accumulate": "narrow",
             "bf16": self.bf16,
+            "kernel": self.kernel,
+            "a_parts": self.a_parts,
         }
+
+    @property
+    def l1_bytes(self) -> int:
+        """Data memory that a core's tiles take: inputs twice, or once beside their BFP16 copies."""
+        (m, k, n), a, c = self.tile, _BYTES[self.dtype_in], _BYTES[self.dtype_out]
+        inputs = m // self.a_parts * k + k * n
+        copies = self.kernel == "pipelined" and self.dtype_in == "bfloat16"
+        return (inputs * a + inputs * 9 // 8 if copies else 2 * inputs * a) + (
+            self.c_buffers * m * n * c
+        )
 
     @property
     def native(self) -> Tile:
@@ -128,6 +145,8 @@ def check_design(
     b_layout: str,
     c_buffers: int,
     bf16: str = "bfp16",
+    kernel: str = "published",
+    a_parts: int = 1,
 ) -> GemmDesign:
     """The design point, or the error that names the limit it violates."""
     if generation not in ("npu1", "npu2"):
@@ -138,22 +157,41 @@ def check_design(
         raise DtypeError(f"[simulate_gemm] {a} -> {c} is not supported; there are {pairs}")
     if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
         raise ArgumentError(f"[simulate_gemm] tile is {tile!r}; it must be (m, k, n)")
-    chosen = tile or gemm.DEFAULT_TILE[a]
+    chosen = tile or gemm.default_tile(a, kernel)
     m, k, n = (_whole(v, f"tile {label}") for v, label in zip(chosen, "mkn", strict=True))
     depth = _default_depth(k, _BYTES[a]) if k_mt is None else _whole(k_mt, "k_mt")
     if bf16 not in ("bfp16", "native"):
         raise ArgumentError(f'[simulate_gemm] bf16 is {bf16!r}; use "bfp16" or "native"')
     if a != "bfloat16" or generation == "npu1":
         bf16 = "native"
-    design = GemmDesign(generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16)
+    design = GemmDesign(
+        generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16, kernel, a_parts
+    )
     gemm.options(generation, a, c, **design.options)
     _check_memory(design)
     return design
 
 
+def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
+    """The deepest k_mt of up to _DEPTH elements that fits L2 and pads K by at most 1 % more than
+    the shallowest does."""
+    k, fitting = design.tile[1], []
+    for depth in range(k, max(_DEPTH, k) + 1, k):
+        other = dataclasses.replace(design, k_mt=depth)
+        try:
+            gemm.options(design.generation, design.dtype_in, design.dtype_out, **other.options)
+            _check_memory(other)
+        except DesignError:
+            break
+        fitting.append(other)
+    least = -(-k_size // k) * k
+    good = [x for x in fitting if -(-k_size // x.k_mt) * x.k_mt <= 1.01 * least]
+    return good[-1] if good else design
+
+
 def _check_memory(design: GemmDesign) -> None:
     (m, k, n), a, c = design.tile, _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    l1 = 2 * m * k * a + 2 * k * n * a + design.c_buffers * m * n * c
+    l1 = design.l1_bytes
     if l1 > _L1_BYTES:
         raise DesignError(
             f"[simulate_gemm] tile {m} x {k} x {n} with {design.c_buffers} C buffer(s) needs {l1} "
@@ -172,7 +210,13 @@ def _check_memory(design: GemmDesign) -> None:
 def _overrides(
     generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
 ) -> dict[str, float]:
-    values = dict(constants or {})
+    if constants is not None and not isinstance(constants, Mapping):
+        raise ArgumentError(f"[simulate_gemm] constants is {constants!r}; it must be a mapping")
+    values: dict[str, float] = {}
+    for name, value in (constants or {}).items():
+        if not isinstance(name, str) or not isinstance(value, (int, float, np.number)):
+            raise ArgumentError(f"[simulate_gemm] constant {name!r} = {value!r}; it needs a number")
+        values[name] = float(value)
     if stream_bytes is not None:
         if stream_bytes not in (4, 8):
             raise ArgumentError(
@@ -196,25 +240,33 @@ def simulate_gemm(
     c_buffers: int = 1,
     overlap_bds: bool = True,
     bf16: str = "bfp16",
+    kernel: str = "published",
+    a_parts: int = 1,
     model: str = "emulator",
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: runs
-    of up to 448 bytes); b_layout: "col" or "row" (major); c_buffers: C tiles per core, 1 or 2;
-    overlap_bds: False waits for each round of outputs before it writes the next BDs; bf16: how npu2
-    multiplies bfloat16, "bfp16" or "native". C stays in its output type in L1, as in the published
-    designs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
-    generation). constants: other values for constants of ``npu validate-model --constants``.
+    tile: (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (default: up to
+    448, as fits L2 and pads K little); b_layout: "col" or "row" (major); c_buffers: C tiles per
+    core, 1 or 2; overlap_bds: False waits for each round of outputs before it writes the next BDs;
+    bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
+    a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its
+    output type in L1, as in the published designs. stream_bytes: bytes per cycle of a stream port,
+    4 or 8 (default: the constant of that generation). constants: other values for constants of
+    ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
     if model not in MODELS:
         raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
-    design = check_design(device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16)
+    design = check_design(
+        device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
+    )
     size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
+    if k_mt is None:
+        design = _with_depth_for(design, size[1])
     values = _overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
     return run(design, size, bool(overlap_bds), values)
@@ -230,7 +282,8 @@ def _estimate(
     m, k, n = design.tile
     e: dict[str, Any] = _npu.model.estimate(
         design.generation, design.dtype_in, design.dtype_out, [m, k, n], list(size), design.k_mt,
-        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native", constants,
+        design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native",
+        design.kernel == "pipelined", design.a_parts, constants,
     )  # fmt: skip
     resources = {"compute": "compute", "stream": "stream", "DRAM": "read", "command": "command"}
     array = e["seconds"] - e["dispatch"]
@@ -261,31 +314,100 @@ def _lowered(design: GemmDesign) -> bytes:
     )
 
 
+def submissions(design: GemmDesign, size: Tile) -> dict[Tile, int]:
+    """The padded sizes of the submissions of a problem, as npu.matmul splits it (GemmLimits of
+    backend/ops/gemm.h), and how often each occurs."""
+    m, k, n = design.padded(size)
+    unit_m, _, unit_n = design.native
+    width = min(n, _MAX_ROW_BYTES // _BYTES[design.dtype_out] // unit_n * unit_n)
+    height = max(1, _MAX_ROUNDS * unit_n // width) * unit_m
+    blocks: dict[Tile, int] = {}
+    for rows, row_count in ((height, m // height), (m % height, 1)):
+        for columns, column_count in ((width, n // width), (n % width, 1)):
+            if rows and columns and row_count and column_count:
+                blocks[rows, k, columns] = row_count * column_count
+    return blocks
+
+
+def lowered(design: GemmDesign, block: Tile, overlap: bool) -> tuple[bytes, bytes]:
+    """The configuration of a design and the stream of one submission (of ``submissions``)."""
+    config = _lowered(design)
+    m, k, n = block
+    packed_a = k * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    b_row = k if design.b_layout == "col" else n
+    packed_b = b_row * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
+    return config, _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
+
+
+def execute(
+    design: GemmDesign,
+    block: Tile,
+    config: bytes,
+    stream: bytes,
+    constants: dict[str, float],
+    trace: tuple[float, float, int, bool] | None = None,
+) -> dict[str, Any]:
+    """The report of a timed run without data; ``trace`` asks for a recording (npu/trace.py)."""
+    m, k, n = block
+    a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
+    sizes = [m * k * a, k * n * a, m * n * c, m * k * a, k * n * a]
+    report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants, trace)
+    return report
+
+
+def _total(
+    parts: list[tuple[int, dict[str, Any]]],
+) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+    """Timing, cycles of the agents and bytes moved of all submissions, one after the other."""
+    timing: dict[str, float] = {}
+    agents: dict[str, float] = {}
+    moved: dict[str, int] = {}
+    for count, report in parts:
+        times = report["timing"]
+        for name, value in times.pop("agents").items():
+            agents[name] = agents.get(name, 0) + count * value
+        for name, value in report["bytes_moved"].items():
+            moved[name] = moved.get(name, 0) + count * value
+        for name, value in times.items():
+            weight = count * (times["cycles"] if name.endswith("_share") else 1)
+            timing[name] = timing.get(name, 0) + weight * value
+    for name in timing:
+        if name.endswith("_share"):
+            timing[name] /= timing["cycles"]
+    return timing, agents, moved
+
+
 def _emulate(
     design: GemmDesign, size: Tile, overlap: bool, constants: dict[str, float]
 ) -> SimulatedGemm:
-    config = _lowered(design)
-    m, k, n = padded = design.padded(size)
-    stream = _npu.ops.gemm_stream(config, m, k, n, overlap=overlap)
-    a, c = _BYTES[design.dtype_in], _BYTES[design.dtype_out]
-    report: dict[str, Any] = _npu.model.simulate(
-        config, stream, [m * k * a, k * n * a, m * n * c], [], True, constants
-    )
-    timing: dict[str, Any] = report["timing"]
-    agents = timing.pop("agents")
+    parts = [
+        (count, execute(design, block, *lowered(design, block, overlap), constants))
+        for block, count in submissions(design, size).items()
+    ]
+    return summary(design, size, parts)
+
+
+def summary(
+    design: GemmDesign, size: Tile, parts: list[tuple[int, dict[str, Any]]]
+) -> SimulatedGemm:
+    """The public result of reports of ``execute``, each with how often its submission occurs."""
+    padded = design.padded(size)
+    timing, agents, moved = _total(parts)
     shares = {
         "compute": timing["compute_share"],
         "stream": timing["stream_share"],
         "DRAM": timing["dram_share"],
         "command": timing["command_share"],
     }
-    moved = report["bytes_moved"]
     return SimulatedGemm(
         model="emulator",
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),
         bound=max(shares, key=lambda name: shares[name]),
-        macs_per_cycle=math.prod(design.tile) * timing["matmul_calls"] / timing["matmul_cycles"],
+        macs_per_cycle=math.prod(design.tile)
+        / design.a_parts
+        * timing["matmul_calls"]
+        / timing["matmul_cycles"],
         bytes={
             "L3_read": moved["shim_read"],
             "L3_write": moved["shim_write"],

@@ -13,7 +13,9 @@ class Stats:
 
     ``configuration_loads`` times an array was configured; ``streams_built`` runtime streams built
     for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run;
-    ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included.
+    ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included;
+    ``submit_overhead_ns`` host nanoseconds in submissions besides the array's own time and the
+    building of new streams.
     Subtract two snapshots to count a stretch of work.
     """
 
@@ -22,6 +24,7 @@ class Stats:
     stream_hits: int = 0
     submissions: int = 0
     host_copy_bytes: int = 0
+    submit_overhead_ns: int = 0
 
     def __sub__(self, other: Stats) -> Stats:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

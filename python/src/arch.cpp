@@ -56,7 +56,7 @@ T integer(nb::handle value, const std::string& name) {
         fits && wide >= 0 && static_cast<unsigned long long>(wide) <= std::numeric_limits<T>::max();
   }
   if (!fits) {
-    fail(ErrorKind::kOutOfRange, "[encode_bd] %s = %s does not fit its field", name.c_str(),
+    fail(ErrorKind::kArgument, "[encode_bd] %s = %s does not fit its field", name.c_str(),
          nb::cast<std::string>(nb::str(index)).c_str());
   }
   return static_cast<T>(wide);
@@ -113,7 +113,7 @@ struct FromDict {
     if (!value.is_valid()) return;
     const int truth = integer<int>(value, name);
     if (truth != 0 && truth != 1) {
-      fail(ErrorKind::kOutOfRange, "[encode_bd] %s = %d; use True or False", name, truth);
+      fail(ErrorKind::kArgument, "[encode_bd] %s = %d; use True or False", name, truth);
     }
     member = truth == 1;
   }
@@ -215,7 +215,7 @@ uint32_t tile_address(int col, int row, uint32_t offset) {
   const bool fits = col >= 0 && col < 1 << (32 - arch::kColShift) && row >= 0 &&
                     row < 1 << (arch::kColShift - arch::kRowShift) && offset <= arch::kOffsetMask;
   if (!fits) {
-    fail(ErrorKind::kOutOfRange,
+    fail(ErrorKind::kArgument,
          "[tile_address] column %d row %d offset 0x%x; the address has 7, 5 and 20 bits for them",
          col, row, offset);
   }
@@ -226,7 +226,7 @@ uint32_t channel_control(const std::string& kind, const std::string& direction, 
   const TileKind tile = tile_kind(kind);
   const int channels = arch::tile_model(tile).channels;
   if (channel < 0 || channel >= channels) {
-    fail(ErrorKind::kOutOfRange, "[channel_control] channel %d; a %s tile has 0..%d", channel,
+    fail(ErrorKind::kArgument, "[channel_control] channel %d; a %s tile has 0..%d", channel,
          kind.c_str(), channels - 1);
   }
   return arch::channel_control(tile, direction_of(direction), channel);

@@ -23,9 +23,8 @@ std::span<const std::byte> span_of(const Bytes& bytes) {
 }
 
 // A writable view of core memory that keeps the memory alive as long as Python holds it.
-nb::object view_of(const KernelArgument& argument,
-                   const std::shared_ptr<std::vector<std::byte>>& memory) {
-  using Keep = std::shared_ptr<std::vector<std::byte>>;
+nb::object view_of(const KernelArgument& argument, const std::shared_ptr<AlignedBytes>& memory) {
+  using Keep = std::shared_ptr<AlignedBytes>;
   nb::capsule owner(new Keep(memory), [](void* p) noexcept { delete static_cast<Keep*>(p); });
   nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(reinterpret_cast<uint8_t*>(argument.data),
                                                      {argument.bytes}, owner);
@@ -33,8 +32,7 @@ nb::object view_of(const KernelArgument& argument,
   return nb::steal(PyMemoryView_FromObject(numpy_array.ptr()));
 }
 
-emulator::KernelFunction wrap(const nb::object& callable,
-                              std::shared_ptr<std::vector<std::byte>> memory) {
+emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<AlignedBytes> memory) {
   // The reference is dropped with the GIL held, wherever the function dies.
   std::shared_ptr<nb::object> held(new nb::object(callable), [](nb::object* object) {
     nb::gil_scoped_acquire gil;

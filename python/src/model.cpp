@@ -2,11 +2,16 @@
 // estimate() evaluates the closed form. python/npu/simulate.py is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <map>
+#include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
 
 #include "arch/timing.h"
 #include "bindings.h"
@@ -59,11 +64,13 @@ double bytes_of(const std::string& type) {
 nb::dict estimate(const std::string& generation, const std::string& a_type,
                   const std::string& c_type, const std::vector<int64_t>& tile,
                   const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
-                  int c_buffers, bool overlap, bool native, const Overrides& overrides) {
+                  int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
+                  const Overrides& overrides, bool a_resident) {
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
-  for (const int64_t value : {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt}) {
+  for (const int64_t value :
+       {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
     if (value < 1 || value > int64_t{1} << 30) {
       fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
     }
@@ -81,6 +88,9 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.b_column_major = b_column_major;
   p.c_buffers = c_buffers;
   p.overlap_bds = overlap;
+  p.pipelined = pipelined;
+  p.a_parts = a_parts;
+  p.a_resident = a_resident;
   p.rows = arch::kCoreRows;
   p.columns = device.columns;
   p.M = size[0];
@@ -91,6 +101,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   d["seconds"] = e.seconds;
   d["dispatch"] = e.dispatch;
   d["cycles_per_call"] = e.cycles_per_call;
+  d["convert_cycles"] = e.convert_cycles;
   d["rounds"] = e.rounds;
   d["compute"] = e.compute;
   d["stream"] = e.stream;
@@ -144,11 +155,15 @@ std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::G
   return functions;
 }
 
+// What to record: from and to in cycles, the most events, locks too.
+using TraceRequest = std::tuple<double, double, uint64_t, bool>;
+
 // A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
-// is executed on those arrays, without it nothing is computed.
+// is executed on those arrays, without it nothing is computed. With `trace` a timed run is
+// recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
-                  const Overrides& overrides) {
+                  const Overrides& overrides, const std::optional<TraceRequest>& trace) {
   const Configuration configuration =
       Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
   const arch::Timing timing = timing_of(configuration.generation, overrides);
@@ -159,11 +174,18 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
   for (const HostArray& array : data) {
     buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
   }
+  std::shared_ptr<emulator::Recorder> recorder;
+  if (trace) {
+    const auto& [from, to, limit, locks] = *trace;
+    recorder =
+        std::make_shared<emulator::Recorder>(emulator::Recorder::Options{from, to, limit, locks});
+  }
   RunReport report;
   emulator::TimingReport times;
   {
     nb::gil_scoped_release release;
     emulator::Array array(arch::device_model(configuration.generation));
+    array.set_patience(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
     array.set_interrupt([] {
       nb::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
@@ -173,12 +195,13 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
       array.attach(core.col, core.row, core.program,
                    kernels_of(core.program, configuration.generation, !data.empty()));
     }
-    if (timed) array.set_timing(&timing, !data.empty());
+    if (timed) array.set_timing(&timing, !data.empty(), recorder.get());
     report = array.submit(words, buffers);
     times = array.timing_report();
   }
   nb::dict d = report_dict(report);
   d["timing"] = timing_dict(times);
+  if (recorder) d["trace"] = trace_dict(std::move(recorder));
   return d;
 }
 
@@ -189,9 +212,11 @@ void init_model(nb::module_& m) {
   sub.def("constants", &constants);
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
-          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("overrides"));
+          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
+          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
+          nb::arg("a_resident") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
-          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"));
+          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }
 
 }  // namespace npu::python

@@ -32,4 +32,5 @@ NB_MODULE(_npu, m) {
   npu::python::init_ops(m);
   npu::python::init_gemv(m);
   npu::python::init_model(m);
+  npu::python::init_tune(m);
 }

@@ -131,6 +131,7 @@ void init_ops(nb::module_& m) {
         d["streams_built"] = counters.streams_built;
         d["stream_hits"] = counters.stream_hits;
         d["host_copy_bytes"] = counters.host_copy_bytes;
+        d["submit_overhead_ns"] = counters.submit_overhead_ns;
         return d;
       });
 }

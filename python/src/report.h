@@ -1,12 +1,16 @@
-// RunReport as a Python dict; npu/emulator.py gives it attributes.
+// RunReport and recorded timelines as Python dicts; npu/emulator.py and npu/trace.py wrap them.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
+#include <memory>
+
 #include "device.h"
+#include "emulator/timed_trace.h"
 
 namespace npu::python {
 
 nanobind::dict report_dict(const RunReport& report);
+nanobind::dict trace_dict(std::shared_ptr<emulator::Recorder> recorder);
 
 }  // namespace npu::python

@@ -130,7 +130,7 @@ TEST_CASE("the 48-bit shim base") {
   CHECK(decode_bd(TileKind::kShim, words).base == bd.base);
   CHECK(encode_error(TileKind::kShim, [](Bd& b) { b.base = 2; }) == ErrorKind::kMisaligned);
   CHECK(encode_error(TileKind::kShim, [](Bd& b) { b.base = uint64_t{1} << 48; }) ==
-        ErrorKind::kOutOfRange);
+        ErrorKind::kArgument);
 }
 
 TEST_CASE("memtile padding: 6, 5 and 4 bits before and after d0, d1 and d2") {
@@ -147,7 +147,7 @@ TEST_CASE("memtile padding: 6, 5 and 4 bits before and after d0, d1 and d2") {
 
 TEST_CASE("values that no register holds are refused") {
   const auto refused = [](TileKind kind, const std::function<void(Bd&)>& change) {
-    CHECK(encode_error(kind, change) == ErrorKind::kOutOfRange);
+    CHECK(encode_error(kind, change) == ErrorKind::kArgument);
   };
   refused(TileKind::kCore, [](Bd& b) { b.length = 16384; });
   refused(TileKind::kCore, [](Bd& b) { b.step[0] = 0; });

@@ -268,6 +268,28 @@ TEST_CASE("gemm stream: sizes beyond a register are refused, not cut") {
   CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k - 8, 8}));
 }
 
+TEST_CASE("gemm stream: the longest stream is built and read, a longer one refused at once") {
+  const Configuration configuration = small_configuration();
+  const auto built = [&](int64_t rounds) {
+    return ops::build_gemm_stream(
+        configuration, ops::GemmProblem::dense(ops::GemmTile::of(configuration), 8 * rounds, 8, 8));
+  };
+  const auto size = [&](int64_t rounds) { return static_cast<int64_t>(built(rounds).size()) * 4; };
+  const int64_t step = size(21) - size(20), most = static_cast<int64_t>(stream::Stream::kMaxBytes);
+  const int64_t rounds = (most - size(20)) / step + 20;
+  const std::vector<uint32_t> longest = built(rounds);
+  CHECK_NOTHROW(stream::Stream::parse(std::as_bytes(std::span(longest))));
+  for (const int64_t more : {rounds + 8, int64_t{1} << 27}) {
+    try {
+      built(more);
+      FAIL("built");
+    } catch (const Error& error) {
+      CHECK(error.kind() == ErrorKind::kShape);
+      CHECK(std::string(error.what()).find("split M or N") != std::string::npos);
+    }
+  }
+}
+
 TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
   const Configuration good = small_configuration();
   for (const char* name :

@@ -96,6 +96,44 @@ TEST_CASE("kernel costs by name and operands") {
   CHECK(cycles("zero_i8", nullptr, 0) == Approx(t.round));
 }
 
+TEST_CASE("pipelined kernels cost multiplications, waits for accumulators and a call") {
+  const Timing t = npu2();
+  const int64_t mkn[] = {192, 32, 128, 0};
+  const auto cycles = [&](const char* name, int count = 3) {
+    return model::KernelCost::of(name).cycles(t, mkn, count);
+  };
+  // 96 clusters of 16 multiplications; two cycles more each with two vectors per C block.
+  CHECK(cycles("matmul_i8_i8_pipelined") == Approx(96 * 16 + 218));
+  CHECK(cycles("matmul_i8_i8_pipelined_bcol", 4) == cycles("matmul_i8_i8_pipelined"));
+  CHECK(cycles("matmul_i8_i16_pipelined") == Approx(96 * 18 + 218));
+  CHECK(cycles("matmul_i8_i32_pipelined") == Approx(96 * 24 + 218));
+  CHECK(cycles("matmul_bfp16_bf16_pipelined") == Approx(96 * 18 * 1.16 + 218));
+  const int64_t count[] = {4096, 32};
+  CHECK(model::KernelCost::of("convert_bf16_bfp16_a").cycles(t, count, 1) ==
+        Approx(4096 * 3.125 / 64 + 218));
+  CHECK(model::KernelCost::of("convert_bf16_bfp16_b").cycles(t, count, 2) ==
+        Approx(4096 * 3.125 / 64 + 218));
+}
+
+TEST_CASE("closed form: A in parts costs calls, a resident A panel saves reads") {
+  model::GemmPoint p = int8_point(4096);
+  p.pipelined = true;
+  p.c_bytes = 1;
+  const model::GemmEstimate whole = estimate_gemm(npu2(), p);
+  p.a_parts = 2;
+  CHECK(estimate_gemm(npu2(), p).cycles_per_call ==
+        Approx(whole.cycles_per_call + npu2().kernel_call));
+  p.a_parts = 1;
+  p.a_resident = true;
+  const model::GemmEstimate resident = estimate_gemm(npu2(), p);
+  CHECK(resident.read < whole.read);
+  CHECK(resident.compute == whole.compute);
+  p.N = p.n;  // a single column of rounds: nothing is used twice
+  const double once = estimate_gemm(npu2(), p).dram_read_bytes;
+  p.a_resident = false;
+  CHECK(once == estimate_gemm(npu2(), p).dram_read_bytes);
+}
+
 TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a stream port") {
   for (const int64_t size : {512, 2048, 8192}) {
     const Timing t = npu2();

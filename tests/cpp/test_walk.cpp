@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -234,4 +235,38 @@ TEST_CASE("padding that hardware cannot do is named") {
   CHECK(padding_problem(bd) == nullptr);
   bd.pad_after[1] = 1;  // above the first dimension without a wrap
   CHECK(padding_problem(bd) != nullptr);
+}
+
+TEST_CASE("fills: exactly the walks that visit a gapless stretch once") {
+  Random random(11);
+  int filled = 0;
+  for (int i = 0; i < 20000; ++i) {
+    const int dims = 3;
+    Bd bd = random_bd(random, dims);
+    if (random.below(2)) {  // a permutation of a small box, where the outermost dimension may end
+      const uint32_t x = random.from(1, 4), y = random.from(1, 4);
+      bd.wrap = {x, y, 0};
+      const uint32_t z = random.from(1, 4);
+      const std::array<std::array<uint32_t, 3>, 4> steps{
+          {{1, x, x * y}, {z * y, z, 1}, {y, 1, x * y}, {1, x * z, x}}};
+      const auto& step = steps[random.below(4)];
+      std::copy(step.begin(), step.end(), bd.step.begin());
+      bd.length = x * y * z;
+    }
+    std::vector<uint64_t> offsets;
+    for (uint64_t k = 0; k < bd.length; ++k) offsets.push_back(offset_of(bd, dims, k));
+    const uint64_t start = offsets[0];
+    std::sort(offsets.begin(), offsets.end());
+    bool gapless = true;
+    for (uint64_t k = 0; k < bd.length; ++k) gapless &= offsets[k] == start + k;
+    const Walk walk(nullptr, bd, dims);
+    CAPTURE(bd.length);
+    // A walk that does not end with a whole number of its inner dimensions may be refused.
+    if (walk.fills(bd.length)) {
+      REQUIRE(gapless);
+      REQUIRE(walk.start() == start);
+      ++filled;
+    }
+  }
+  CHECK(filled > 2000);
 }

@@ -90,8 +90,54 @@ def round_bf16(array: np.ndarray) -> np.ndarray:
     return np.asarray(array).astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
-def assert_matmul_close(c: np.ndarray, a: np.ndarray, b: np.ndarray, silicon: bool = False) -> None:
-    """c is a @ b of the bfloat16-rounded operands, within the error of float32 accumulation.
+BFP16_BLOCK = 8  # values along K that share an exponent
+
+
+def bfp16_unit(x: np.ndarray, axis: int) -> np.ndarray:
+    """Weight of a mantissa's last bit for every element: 8-bit mantissas, sign included, against
+    the largest exponent E of the block leave steps of 2^(E - 6). Blocks start at 0 along ``axis``,
+    the last one filled up with zeros."""
+    x = np.moveaxis(np.abs(x), axis, -1)
+    length = x.shape[-1]
+    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, -length % BFP16_BLOCK)])
+    blocks = (padded.shape[-1] // BFP16_BLOCK, BFP16_BLOCK)
+    top = padded.reshape(*x.shape[:-1], *blocks).max(-1)
+    exponent = np.where(top > 0, np.frexp(top)[1] - 1, -127)
+    unit = np.ldexp(1.0, np.maximum(exponent, -127) - 6).repeat(BFP16_BLOCK, -1)[..., :length]
+    return np.moveaxis(unit, -1, axis)
+
+
+def round_bfp16(x: np.ndarray, axis: int) -> np.ndarray:
+    """float64 of the bfp16 values of bfloat16 ones: mantissas to nearest even, 127 at most."""
+    unit = bfp16_unit(x, axis)
+    return np.minimum(np.rint(x / unit), 127) * unit
+
+
+def bfp16_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Bound of |c - a @ b| for products of bfloat16 values through bfp16.
+
+    An element is off by at most half a step, da or db (saturation too: bfloat16's largest is half a
+    step above 127), so each product by |a| db + |b| da + da db. The eight products of two blocks
+    are summed exactly, K / 8 of these sums in float32.
+    """
+    da, db = bfp16_unit(a, -1) / 2, bfp16_unit(b, -2) / 2
+    a, b = np.abs(a), np.abs(b)
+    steps = -(-a.shape[-1] // BFP16_BLOCK) + 1
+    return a @ db + da @ (b + db) + steps * FLOAT32_UNIT * ((a + da) @ (b + db))
+
+
+def bfp16_rms(spread: float) -> float:
+    """Root mean square error of a product through bfp16, relative to that of the product, for
+    independent values of the same spread; ``spread``: the mean of (step / root mean square value)^2
+    over blocks. A value is off by a uniform part of a step, variance step^2 / 12; both are."""
+    return math.sqrt(2 * spread / 12)
+
+
+def assert_matmul_close(
+    c: np.ndarray, a: np.ndarray, b: np.ndarray, silicon: bool = False, bf16: str = "native"
+) -> None:
+    """c is a @ b of the bfloat16-rounded operands, within the error of float32 accumulation; with
+    ``bf16="bfp16"`` of their bfp16 values, and within that format's bound of the bfloat16 ones.
 
     Any order of K float32 additions errs by at most about K * 2^-24 * sum |a||b| (Higham, gamma_K).
     In `silicon` mode each of the 9 terms of an 8-term product is rounded at 2^-24 of the largest,
@@ -99,10 +145,17 @@ def assert_matmul_close(c: np.ndarray, a: np.ndarray, b: np.ndarray, silicon: bo
     The output format adds half a unit in the last place of the result.
     """
     a, b = round_bf16(a).astype(np.float64), round_bf16(b).astype(np.float64)
-    exact, magnitude = a @ b, np.abs(a) @ np.abs(b)
     steps = (3 if silicon else 1) * a.shape[-1] + 1
-    bound = steps * FLOAT32_UNIT * magnitude
-    bound += OUTPUT_UNIT[str(c.dtype)] * (np.abs(exact) + bound)
+    if bf16 == "bfp16":
+        _assert_within(c, a @ b, bfp16_bound(a, b))
+        a, b = round_bfp16(a, -1), round_bfp16(b, -2)
+        steps = -(-a.shape[-1] // BFP16_BLOCK) + 1
+    _assert_within(c, a @ b, steps * FLOAT32_UNIT * (np.abs(a) @ np.abs(b)))
+
+
+def _assert_within(c: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
+    """Every element within ``bound`` of the exact one, half a unit of c's format added to it."""
+    bound = bound + OUTPUT_UNIT[str(c.dtype)] * (np.abs(exact) + bound)
     if c.dtype == np.float16:
         bound += 2.0**-25  # spacing of float16 subnormals
     error = np.abs(c.astype(np.float64) - exact)

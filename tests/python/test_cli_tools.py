@@ -1,4 +1,4 @@
-"""`npu inspect`, `npu compile` and `npu bench gemm` as a user runs them.
+"""`npu inspect` and `npu compile` as a user runs them.
 
 Asserts what is printed (checked against the stream and configuration by other readers), that files
 are written whole, and that damaged, huge, missing and wrong input gives one line and exit code 1.
@@ -146,17 +146,3 @@ def test_inspect_survives_damaged_files(capsys, tmp_path, config):
         path.write_bytes(bytes(data[: rng.randrange(len(data) + 1)]))
         code, _, err = run(capsys, "inspect", str(path))
         assert code == 0 or (code == 1 and err.startswith("npu: error: ["))
-
-
-def test_bench_gemm_prints_ratios_and_says_emulated(capsys):
-    words = ["bench", "gemm", "--sizes", "64,20x30x40", "--repeats", "2"]
-    code, out, _ = run(capsys, *words)
-    assert code == 0
-    assert "emulated" in out and "host time" in out and "64x64x64" in out and "20x30x40" in out
-    code, out, _ = run(capsys, *words, "--json", "--dtype", "int8", "--device", "emu:npu1")
-    document = json.loads(out)
-    assert document["device"] == "emu:npu1" and document["repeats"] == 2
-    row = document["results"][1]
-    assert row["size"] == [20, 30, 40] and len(row["ratio"]["values"]) == 2
-    first = row["numpy_float32_ms"]["values"][0] / row["npu_ms"]["values"][0]
-    assert row["ratio"]["values"][0] == pytest.approx(first)

@@ -72,7 +72,8 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
         "a_columns_stride": columns // 4, "r": r, "s": s, "t": t, "k_mt": k, "b_layout": 0,
-        "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0, "bf16": 0,
+        "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0, "bf16": 0, "kernel": 0,
+        "a_parts": 1,
         "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation

@@ -83,7 +83,7 @@ def logits_of(case: Case, *, chunk: int = TOKENS) -> np.ndarray:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Projections in float32, on the host (the weights are bfloat16 numbers either way)."""
-    monkeypatch.setattr(model_module, "Weight", lambda array: array.astype(np.float32))
+    monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
     monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
 
 

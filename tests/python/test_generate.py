@@ -201,7 +201,7 @@ def test_greedy_text_is_that_of_hugging_face(
 ) -> None:
     """The whole path from file and prompt to token ids, projections in float32."""
     reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
-    monkeypatch.setattr(model_module, "Weight", lambda array: array.astype(np.float32))
+    monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
     monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
     shape = Shape(layers=6)
     weights = random_weights(shape, len(small_vocabulary().pieces), seed=5)

@@ -26,9 +26,13 @@ SIZES = [(1, 1, 1), (5, 7, 3), (64, 64, 64), (256, 64, 512), (257, 65, 513), (10
          (1, 1152, 300), (300, 1, 1)]  # fmt: skip
 
 
-@pytest.fixture(params=DEVICES)
+WAYS = [(name, None) for name in DEVICES] + [("emu:npu2", "native")]  # device, bf16
+
+
+@pytest.fixture(params=WAYS, ids=lambda way: "-".join(filter(None, way)))
 def device(request):
-    with npu.device(request.param) as opened:
+    name, bf16 = request.param
+    with npu.device(name, bf16=bf16) as opened:
         yield opened
 
 
@@ -46,7 +50,7 @@ def test_float_matches_float64(device, size, dtype):
     a, b = random(rng, (m, k), dtype), random(rng, (k, n), dtype)
     c = npu.matmul(a, b)
     assert c.dtype == np.dtype(dtype) and c.shape == (m, n)
-    assert_matmul_close(c, a, b)
+    assert_matmul_close(c, a, b, bf16=device.bf16)
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
@@ -71,7 +75,7 @@ def test_out_dtype(device, out_dtype):
     a, b = random(rng, (70, 90), np.float32), random(rng, (90, 40), np.float32)
     c = npu.matmul(a, b, out_dtype=out_dtype)
     assert c.dtype == np.dtype(out_dtype)
-    assert_matmul_close(c, a, b)
+    assert_matmul_close(c, a, b, bf16=device.bf16)
 
 
 def test_mixed_float_dtypes_give_float32(device):
@@ -116,7 +120,7 @@ def test_any_strides(data):
     if dtype == np.int8:
         np.testing.assert_array_equal(c, a.astype(float) @ b.astype(float))
     else:
-        assert_matmul_close(c, a, b)
+        assert_matmul_close(c, a, b, bf16="bfp16")
 
 
 def test_batches_broadcast_like_numpy():
@@ -145,7 +149,10 @@ def test_nan_and_inf_propagate_and_stay_in_their_rows(device):
     a[0, 1], a[1, 2] = np.nan, np.inf
     c = npu.matmul(a, np.ones((5, 4), np.float32))
     assert np.isnan(c[0]).all()
-    assert np.isposinf(c[1]).all()
+    if device.bf16 == "bfp16":
+        assert np.isnan(c[1]).all()
+    else:
+        assert np.isposinf(c[1]).all()
     np.testing.assert_array_equal(c[2], np.full(4, 5.0))
     b = np.ones((5, 4), np.float32)
     b[2, 3] = 0.0
@@ -154,7 +161,9 @@ def test_nan_and_inf_propagate_and_stay_in_their_rows(device):
 
 def test_overflow_to_bfloat16_is_infinite():
     big = np.array([[3.4e38]], np.float32)  # beyond bfloat16's largest finite value
-    assert np.isposinf(npu.matmul(big, np.ones((1, 1), np.float32)))[0, 0]
+    one = np.ones((1, 1), np.float32)
+    assert np.isposinf(npu.matmul(big, one, bf16="native"))[0, 0]
+    assert np.isnan(npu.matmul(big, one, bf16="bfp16"))[0, 0]
 
 
 def test_big_endian_and_non_native_input():
@@ -245,9 +254,12 @@ def test_silicon_mode_differs_only_in_rounding():
     for name in DEVICES:
         with npu.device(name, arithmetic="silicon") as device:
             assert device.arithmetic == "silicon"
-            exact = npu.matmul(a, b)
+            exact = npu.matmul(a, b, bf16="native")
+            blocks = npu.matmul(a, b)
         assert_matmul_close(exact, a, b, silicon=True)
-        assert not np.array_equal(exact, npu.matmul(a, b, device=name))
+        assert not np.array_equal(exact, npu.matmul(a, b, bf16="native", device=name))
+        if name == "emu:npu2":  # bfp16 is the same in both modes
+            np.testing.assert_array_equal(blocks, npu.matmul(a, b, device=name))
 
 
 @pytest.mark.parametrize(

@@ -141,14 +141,17 @@ def test_bad_sizes(size: tuple[Any, ...]) -> None:
 
 
 def test_default_k_mt() -> None:
-    """Runs of up to 448 bytes: the k_mt that the paper chose for 112 int8 and 56 bfloat16."""
-    for tile, types, depth in (
-        ((112, 112, 112), ("int8", "int8"), 448),
-        ((96, 56, 96), ("bfloat16", "bfloat16"), 224),
-        ((32, 232, 32), ("int8", "int8"), 232),
-    ):
-        r = npu.simulate_gemm("npu1", 8, 8, 8, dtype_in=types[0], dtype_out=types[1], tile=tile)
-        assert r.padded[1] == depth
+    """Up to 448 elements, those that pad K little: no padding for sizes that the paper chose, one
+    tile for a K that fits in it, and the result of that k_mt."""
+    for tile, dtype, depth in (((112, 112, 112), "int8", 448), ((112, 104, 128), "int8", 416),
+                               ((96, 56, 96), "bfloat16", 448)):  # fmt: skip
+        options = {"dtype_in": dtype, "dtype_out": dtype, "tile": tile}
+        k = 10 * depth
+        default = npu.simulate_gemm("npu1", 512, k, 512, **options)
+        assert default.padded[1] == k
+        assert default == npu.simulate_gemm("npu1", 512, k, 512, k_mt=depth, **options)
+        assert npu.simulate_gemm("npu1", 8, 8, 8, **options).padded[1] == tile[1]
+        assert npu.simulate_gemm("npu1", 8, 3 * tile[1], 8, **options).padded[1] == 3 * tile[1]
 
 
 def test_bf16_contracts() -> None:

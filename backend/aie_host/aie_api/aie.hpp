@@ -13,6 +13,7 @@
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON
+#include "../fast/bfp16.hpp"
 #include "../fast/matmul.hpp"
 #include "../fast/q4nx.hpp"
 #endif

@@ -47,6 +47,20 @@ class block_vector {
     }
   }
 
+  // Memory form, 9 bytes a block: the exponent, then the mantissas.
+  AIE_HOST_INLINE void load(const uint8_t* in) {
+    for (unsigned block = 0; block < N / kBlock; ++block, in += 1 + kBlock) {
+      exponents_[block] = in[0];
+      __builtin_memcpy(mantissas_ + block * kBlock, in + 1, kBlock);
+    }
+  }
+  AIE_HOST_INLINE void store(uint8_t* out) const {
+    for (unsigned block = 0; block < N / kBlock; ++block, out += 1 + kBlock) {
+      out[0] = exponents_[block];
+      __builtin_memcpy(out + 1, mantissas_ + block * kBlock, kBlock);
+    }
+  }
+
  private:
   AIE_HOST_INLINE static int32_t biased(float x) {
     return static_cast<int32_t>(__builtin_bit_cast(uint32_t, x) >> 23 & 0xFF);
@@ -54,6 +68,37 @@ class block_vector {
 
   int8_t mantissas_[N];
   uint8_t exponents_[N / kBlock];
+};
+
+// Block vectors in memory are not aligned to vector loads: they are read and written in order.
+template <typename T, unsigned N>
+class block_vector_input_buffer_stream {
+ public:
+  explicit block_vector_input_buffer_stream(const T* at)
+      : at_(reinterpret_cast<const uint8_t*>(at)) {}
+  AIE_HOST_INLINE block_vector<T, N> pop() {
+    block_vector<T, N> out;
+    out.load(at_);
+    seek(1);
+    return out;
+  }
+  AIE_HOST_INLINE void seek(int vectors) { at_ += vectors * static_cast<int>(N / 8 * 9); }
+
+ private:
+  const uint8_t* at_;
+};
+
+template <typename T, unsigned N>
+class block_vector_output_buffer_stream {
+ public:
+  explicit block_vector_output_buffer_stream(T* at) : at_(reinterpret_cast<uint8_t*>(at)) {}
+  AIE_HOST_INLINE void push(const block_vector<T, N>& v) {
+    v.store(at_);
+    at_ += N / 8 * 9;
+  }
+
+ private:
+  uint8_t* at_;
 };
 
 namespace detail {

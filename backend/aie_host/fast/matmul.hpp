@@ -7,8 +7,12 @@
 
 #define AIE_HOST_MATMUL aie::host::matmul
 
-// Memory of this thread for packed operands, 64-byte aligned (backend/aie_host/core_state.cpp).
-extern "C" void* npu_host_scratch(uint64_t bytes);
+// Memory for a packed operand (0: A, 1: B), 64-byte aligned, in which `found` tells whether the
+// operand lies there already: 0 no, 1 yes, -1 no, and `form` cannot pack it. Whoever fills it says
+// when that is done, and whether it worked (backend/aie_host/core_state.cpp).
+extern "C" void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape,
+                                     uint64_t bytes, int* found);
+extern "C" void npu_host_pack_end(uint32_t operand, int good);
 
 AIE_HOST_BEGIN
 namespace host {
@@ -205,6 +209,16 @@ AIE_HOST_INLINE void multiply_block(const typename format_for<Tile>::packed* a,
       }
     }
   }
+  // The C tiles below, which the next block needs, are in the second cache by now.
+  for (int32_t i = 0; i < kDown; ++i) {
+    for (int32_t j = 0; j < kAcross; ++j) {
+      const auto* next = reinterpret_cast<const char*>(in_memory[i][j] + kDown * columns * kC);
+      if (in_memory[i][j] == nullptr || row + kDown * kR >= m) continue;
+      for (unsigned line = 0; line < kPart * sizeof(TOut); line += 64) {
+        __builtin_prefetch(next + line, 1);
+      }
+    }
+  }
   block<Format> sums;
   load_block(block_c, excess, sums);
   accumulate<Tile>(rows, panel, k / kS, sums);
@@ -236,6 +250,20 @@ template <typename Tile, typename TOut>
   }
 }
 
+// The packed form of an operand, from `pack(out)` if nobody has made it; null if it has none.
+template <typename TPacked, typename Pack>
+AIE_HOST_INLINE const TPacked* packed_operand(uint32_t operand, const void* form, int64_t shape,
+                                              int64_t bytes, Pack&& pack) {
+  int found = 0;
+  void* const out = npu_host_pack_begin(operand, form, shape, static_cast<uint64_t>(bytes), &found);
+  auto* const to = static_cast<TPacked*>(out);
+  if (found == 0) {
+    found = pack(to) ? 1 : -1;
+    npu_host_pack_end(operand, found > 0);
+  }
+  return found > 0 ? to : nullptr;
+}
+
 // C += A @ B for the tiled layouts of mmul_block.h. False, with C untouched, for bfp16 operands
 // that are too large or small for floating point to be exact.
 template <typename Tile, bool kColumnMajor, typename TOut>
@@ -247,16 +275,24 @@ inline bool matmul(const typename Tile::element* a, const typename Tile::element
   const int64_t a_count = int64_t{m} * k;
   const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
   const int64_t b_lanes = panels * kPanelColumns * k / Format::kPerLane;
-  const int64_t bytes = b_lanes * 4 + a_count * int64_t{sizeof(packed)};
-
-  auto* const b_out = static_cast<int32_t*>(npu_host_scratch(static_cast<uint64_t>(bytes)));
-  auto* const a_out = reinterpret_cast<packed*>(b_out + b_lanes);
-  const packed* const a_in = pack_a<typename Tile::element, Tile::kBlockFloat>(a, a_count, a_out);
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
-  if (!pack_b<Tile, kColumnMajor, kColumns, packed>(b, depth, columns, b_out)) return false;
-  if (a_in == nullptr) return false;
-  multiply<Tile>(a_in, b_out, c, m, k, columns, shift);
+  using T = typename Tile::element;
+  const packed* a_in;
+  if constexpr (kPackedAsIs<T, Tile::kBlockFloat, packed>) {
+    a_in = reinterpret_cast<const packed*>(a);
+  } else {
+    constexpr auto kPack = &pack_a<T, Tile::kBlockFloat, packed>;
+    a_in = packed_operand<packed>(0, reinterpret_cast<const void*>(kPack), a_count,
+                                  a_count * int64_t{sizeof(packed)},
+                                  [&](packed* out) { return kPack(a, a_count, out); });
+  }
+  constexpr auto kPack = &pack_b<Tile, kColumnMajor, kColumns, packed>;
+  const int32_t* const b_in = packed_operand<int32_t>(
+      1, reinterpret_cast<const void*>(kPack), int64_t{depth} << 32 | columns, b_lanes * 4,
+      [&](int32_t* out) { return kPack(b, depth, columns, out); });
+  if (a_in == nullptr || b_in == nullptr) return false;
+  multiply<Tile>(a_in, b_in, c, m, k, columns, shift);
   return true;
 }
 

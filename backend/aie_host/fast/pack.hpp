@@ -88,20 +88,21 @@ AIE_HOST_INLINE void convert(const T* in, int64_t count, TPacked* out) {
   }
 }
 
-// A, `count` elements: `in` itself where nothing changes, else `out`. Null: out of range.
+// Whether A is multiplied as it lies in memory.
 template <typename T, bool kBlockFloat, typename TPacked>
-[[gnu::noinline]] inline const TPacked* pack_a(const T* in, int64_t count, TPacked* out) {
+inline constexpr bool kPackedAsIs = !kBlockFloat && kOffset<T> == 0 && sizeof(T) == sizeof(TPacked);
+
+// A, `count` elements. False if one is out of range.
+template <typename T, bool kBlockFloat, typename TPacked>
+[[gnu::noinline]] inline bool pack_a(const T* in, int64_t count, TPacked* out) {
   if constexpr (kBlockFloat) {
-    return round_rows(in, count, out) ? out : nullptr;
+    return round_rows(in, count, out);
   } else if constexpr (kOffset<T> != 0) {
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<TPacked>(in[i] ^ kOffset<T>);
-    return out;
-  } else if constexpr (sizeof(T) == sizeof(TPacked)) {
-    return reinterpret_cast<const TPacked*>(in);
   } else {
     convert(in, count, out);
-    return out;
   }
+  return true;
 }
 
 // Rows of a tile, `kPerLane` at a time, as lanes [S / kPerLane][T] at distance `stride`.

@@ -6,7 +6,32 @@ import argparse
 
 from npu.cli import common
 
-HELP = "measure a model's TTFT and tokens/s, GEMM against NumPy, or 4-bit GEMV"
+HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
+
+_SIMULATED = ("sweep", "k-mt-curve")
+_HOST = ("host", "ragged")
+# Which modes an option belongs to; options of other modes are refused.
+_MODES: dict[str, tuple[str, ...]] = {
+    "context": ("model",),
+    "tokens": ("model",),
+    "arithmetic": ("model", *_HOST, "gemv"),
+    "repeats": ("model", *_HOST, "gemv"),
+    "model": ("model", *_SIMULATED),
+    "sizes": (*_SIMULATED, *_HOST),
+    "dtype": (*_SIMULATED, *_HOST),
+    "out_dtype": _SIMULATED,
+    "b_layout": _SIMULATED,
+    "tile": _SIMULATED,
+    "k_mt": ("sweep",),
+    "stream_bytes": _SIMULATED,
+    "count": ("sweep",),
+    "max_size": ("sweep",),
+    "csv": _SIMULATED,
+    "plot": _SIMULATED,
+    "scale": ("sweep",),
+    "projections": ("gemv",),
+    "batch": ("gemv",),
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,68 +40,121 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         nargs="?",
         choices=("model", "gemm", "gemv"),
         default="model",
-        help="model (default): TTFT and TPS per context length; gemm: npu.matmul beside NumPy; "
-        "gemv: simulated time of Gemma 3's projections on Q4NX weights",
+        help="model (default): TTFT and TPS per context length; gemm, gemv: see below",
     )
-    common.add_model_arguments(parser)
-    model = parser.add_argument_group("model")
-    model.add_argument(
-        "--context",
-        type=common.positives,
-        default=[16, 64, 256],
-        metavar="N,N,...",
-        help="prompt lengths in tokens (default: 16,64,256)",
+    parser.add_argument(
+        "-m",
+        "--model",
+        metavar="FILE|MODEL",
+        help="model: GGUF file (default: $NPU_MODEL, else the demo model); "
+        "gemm: emulator (default) or closed-form, what simulates the time",
     )
-    model.add_argument(
-        "-n",
-        "--tokens",
-        type=common.positive,
-        default=16,
-        metavar="N",
-        help="decode steps after each prompt (%(default)s)",
+    parser.add_argument(
+        "--device", help="see `npu devices`; simulated: npu1 or npu2 (default: $NPU_DEVICE, npu2)"
     )
-    gemm = parser.add_argument_group("gemm")
-    gemm.add_argument(
-        "--sizes",
-        type=common.gemm_sizes,
-        default=[(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)],
-        metavar="S|MxKxN,...",
-        help="problem sizes (default: 256,512,1024)",
-    )
-    gemm.add_argument(
-        "--dtype", choices=("bfloat16", "int8"), default="bfloat16", help="operands (%(default)s)"
-    )
-    gemm.add_argument(
-        "--ragged",
-        action="store_true",
-        help="compare packing the edges only with packing whole operands, instead of NumPy",
-    )
-    gemv = parser.add_argument_group("gemv")
-    gemv.add_argument(
-        "--projections",
-        type=_models,
-        default=["gemma3-1b", "gemma3-4b"],
-        metavar="MODEL,...",
-        help="models whose projections are timed (default: gemma3-1b,gemma3-4b)",
-    )
-    gemv.add_argument(
-        "--batch",
-        type=common.positive,
-        default=1,
-        metavar="N",
-        help="vectors per product, up to 8 (%(default)s)",
-    )
-    gemv.add_argument(
-        "--host", action="store_true", help="measure npu.gemv on this machine too, beside NumPy"
+    parser.add_argument(
+        "--arithmetic",
+        choices=("fast", "silicon"),
+        help="how the emulated cores add bf16 products (default: $NPU_ARITHMETIC, else fast)",
     )
     parser.add_argument(
         "--repeats",
         type=common.positive,
-        default=5,
         metavar="N",
-        help="measured runs, after one warm-up that is discarded (%(default)s)",
+        help="measured runs, after one warm-up that is discarded (5)",
     )
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument(
+        "--json",
+        nargs="?",
+        const="-",
+        metavar="FILE.json",
+        help="figures as JSON, into a file or instead of the table",
+    )
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--context",
+        type=common.positives,
+        metavar="N,N,...",
+        help="prompt lengths in tokens (16,64,256)",
+    )
+    model.add_argument(
+        "-n", "--tokens", type=common.positive, metavar="N", help="decode steps per prompt (16)"
+    )
+    _add_gemm_arguments(parser)
+    _add_gemv_arguments(parser)
+
+
+def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "gemm", "simulated TOPS over hundreds of sizes, per precision and layout of B; or one of"
+    )
+    mode = group.add_mutually_exclusive_group()
+    mode.add_argument("--k-mt-curve", action="store_true", help="simulated TOPS against k_mt")
+    mode.add_argument(
+        "--host", action="store_true", help="host time of npu.matmul beside NumPy and torch"
+    )
+    mode.add_argument(
+        "--ragged", action="store_true", help="host time of packing edges only beside all"
+    )
+    add = group.add_argument
+    add(
+        "--sizes",
+        type=common.gemm_sizes,
+        metavar="S|MxKxN,...",
+        help="problem sizes (simulated: chosen; curve: one, about 4K; host: 256,512,1024)",
+    )
+    add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
+    add("--out-dtype", type=_names, metavar="T,...", help="results: int8, int16, int32, bfloat16, float32")  # fmt: skip  # noqa: E501
+    add("--b-layout", choices=("row", "col", "both"), help="sweep: both, curve: col")
+    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
+    add("--k-mt", type=common.positive, metavar="K", help="depth of a memtile's tiles")
+    add("--stream-bytes", type=int, choices=(4, 8), help="per cycle of a stream port")
+    add("--count", type=common.positive, metavar="N", help="sizes per sweep, at least (400)")
+    add("--max-size", type=common.positive, metavar="S", help="largest M, K and N (8192)")
+    add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
+    add("--plot", metavar="FILE.png|.svg", help="roofline or k_mt plot; needs matplotlib")
+    add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
+
+
+def _add_gemv_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "gemv", "simulated time of the projections of a decode step; --host: of npu.gemv here too"
+    )
+    group.add_argument(
+        "--projections", type=_models, metavar="MODEL,...", help="gemma3-1b, gemma3-4b (both)"
+    )
+    group.add_argument(
+        "--batch", type=common.positive, metavar="N", help="vectors per product, up to 8 (1)"
+    )
+
+
+def _names(text: str) -> list[str]:
+    return text.split(",")
+
+
+def _mode(arguments: argparse.Namespace) -> str:
+    chosen = [mode for mode in ("k-mt-curve", *_HOST) if getattr(arguments, mode.replace("-", "_"))]
+    if arguments.what == "gemm":
+        return chosen[0] if chosen else "sweep"
+    if arguments.what == "gemv" and chosen in ([], ["host"]):
+        return "gemv"
+    return chosen[0] if chosen else "model"
+
+
+def _check_options(arguments: argparse.Namespace, mode: str) -> None:
+    from npu.errors import ArgumentError
+
+    if arguments.what == "gemv" and mode != "gemv":
+        raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
+    if arguments.what == "model" and mode != "model":
+        raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
+    for name, modes in _MODES.items():
+        if getattr(arguments, name) is not None and mode not in modes:
+            option = "--" + name.replace("_", "-")
+            where = {"model": "npu bench", "sweep": "npu bench gemm", "gemv": "npu bench gemv"}.get(
+                mode, f"npu bench gemm --{mode}"
+            )
+            raise ArgumentError(f"[bench] {option} has no meaning for `{where}`; leave it out")
 
 
 def _models(text: str) -> list[str]:
@@ -91,16 +169,33 @@ def _models(text: str) -> list[str]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.what == "gemv":
+    mode = _mode(arguments)
+    _check_options(arguments, mode)
+    if mode == "sweep":
+        from npu.cli import bench_gemm
+
+        return bench_gemm.run(arguments)
+    if mode == "k-mt-curve":
+        from npu.cli import bench_gemm_kmt
+
+        return bench_gemm_kmt.run(arguments)
+    arguments.repeats = arguments.repeats or 5
+    if mode == "gemv":
         from npu.cli import bench_gemv
 
+        arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
+        arguments.batch = arguments.batch or 1
         return bench_gemv.run(arguments)
-    if arguments.what == "gemm":
-        from npu.cli import bench_gemm, bench_ragged
+    if mode == "host":
+        from npu.cli import bench_gemm_host
 
-        if arguments.ragged:
-            return bench_ragged.run(arguments)
-        return bench_gemm.run(arguments)
+        return bench_gemm_host.run(arguments)
+    if mode == "ragged":
+        from npu.cli import bench_ragged
+
+        return bench_ragged.run(arguments)
     from npu.cli import bench_model
 
+    arguments.context = arguments.context or [16, 64, 256]
+    arguments.tokens = arguments.tokens or 16
     return bench_model.run(arguments)

@@ -1,105 +1,278 @@
-"""`npu bench gemm`: host time of npu.matmul beside float32 numpy.matmul, alternating in one run."""
+"""`npu bench gemm`: simulated TOPS over hundreds of problem sizes, per precision and layout of B.
+
+The emulated NPU executes the real streams with timing and without data (or the closed form is
+evaluated); nothing here is a time of this machine. Prints a summary; CSV, JSON and a roofline plot
+on request. docs/benchmarking.md says how the sizes are chosen and how to read the plot.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
+import statistics
 import sys
 import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common
+from npu.cli import bench_gemm_files as files
+from npu.cli import bench_gemm_sweep as sweeps
+from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from npu import Device
+    from npu.published import Published
+    from npu.simulate import GemmDesign, SimulatedGemm
+
+SOURCES = {
+    "emulator": "timing-only emulator executing the real streams",
+    "closed-form": "closed-form model",
+}
+
+
+def simulation_model(arguments: argparse.Namespace) -> str:
+    """What --model names for GEMM; the default is the emulator."""
+    chosen = arguments.model or "emulator"
+    if chosen not in SOURCES:
+        raise ArgumentError(
+            f"[bench] --model {chosen!r}: GEMM is simulated by emulator or closed-form"
+        )
+    return str(chosen)
+
+
+def layouts(arguments: argparse.Namespace, default: str) -> tuple[str, ...]:
+    chosen = arguments.b_layout or default
+    return ("col", "row") if chosen == "both" else (chosen,)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with common.use_device(arguments) as device:
-        rows = [
-            measure(size, arguments.dtype, arguments.repeats, device) for size in arguments.sizes
-        ]
-    if arguments.json:
-        print(json.dumps(_document(device, arguments, rows), indent=2))
-    else:
-        _print_table(device, arguments, rows)
+    found = _sweeps(arguments)
+    with files.opened(arguments.csv, arguments.json, arguments.plot) as outputs:
+        begin = time.perf_counter()
+        try:
+            _simulate(found)
+        except KeyboardInterrupt:
+            _keep(found, outputs)
+            raise
+        taken = time.perf_counter() - begin
+        if "csv" in outputs:
+            outputs["csv"].write(files.csv_bytes(_rows(found)))
+        if "json" in outputs:
+            outputs["json"].write(files.json_bytes(document(found, complete=True)))
+        if "plot" in outputs:
+            outputs["plot"].write(_plot(found, arguments))
+    if files.STDOUT not in (arguments.csv, arguments.json):
+        _print_summary(found, taken)
+        for output in outputs.values():
+            print(f"{output.name}: written")
     return 0
 
 
-def measure(size: tuple[int, int, int], dtype: str, repeats: int, device: Device) -> dict[str, Any]:
-    """One size: seconds of both in each repeat and their ratio (NumPy / NPU; above 1 is faster)."""
-    import ml_dtypes
-    import numpy as np
-
-    import npu
-
-    m, k, n = size
-    rng = np.random.default_rng(0)
-    if dtype == "int8":
-        a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (k, n)))
-    else:
-        a, b = (
-            rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
-            for shape in ((m, k), (k, n))
-        )
-    a32, b32 = a.astype(np.float32), b.astype(np.float32)
-    out_dtype = np.int32 if dtype == "int8" else np.float32
-    ours: list[float] = []
-    numpys: list[float] = []
-    for repeat in range(repeats + 1):
-        if sys.stderr.isatty():
-            print(f"\r{m}x{k}x{n}, run {repeat}/{repeats} ", end="", file=sys.stderr)
-        taken = _seconds(lambda: npu.matmul(a, b, out_dtype=out_dtype, device=device))
-        reference = _seconds(lambda: np.matmul(a32, b32))
-        if repeat:
-            ours.append(taken)
-            numpys.append(reference)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    return {
-        "size": [m, k, n],
-        "npu_ms": common.spread([1e3 * value for value in ours]),
-        "numpy_float32_ms": common.spread([1e3 * value for value in numpys]),
-        "gflops": common.spread([2e-9 * m * k * n / value for value in ours]),
-        "ratio": common.spread([b / a for a, b in zip(ours, numpys, strict=True)]),
-    }
+def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
+    device = sweeps.generation(arguments.device)
+    model = simulation_model(arguments)
+    if arguments.sizes and (arguments.count or arguments.max_size):
+        raise ArgumentError("[bench] --sizes names the sizes; leave out --count and --max-size")
+    found = []
+    for pair in sweeps.pairs(arguments.dtype, arguments.out_dtype):
+        for layout in layouts(arguments, "both"):
+            design = sweeps.design_of(device, pair, layout, arguments.tile, arguments.k_mt)
+            if arguments.sizes:
+                sizes = sweeps.check_sizes(arguments.sizes)
+            else:
+                limit = arguments.max_size or sweeps.DEFAULT_LIMIT
+                count = arguments.count or sweeps.DEFAULT_COUNT
+                sizes = sweeps.problem_sizes(design.native, count, limit)
+            case = sweeps.Case(design, model, arguments.stream_bytes)
+            found.append(sweeps.Sweep(case, sizes))
+    return found
 
 
-def _seconds(call: Callable[[], Any]) -> float:
-    begin = time.perf_counter()
-    call()
-    return time.perf_counter() - begin
+def _simulate(found: list[sweeps.Sweep]) -> None:
+    from tqdm import tqdm
 
-
-def _document(
-    device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
-) -> dict[str, Any]:
-    return {
-        "device": device.name,
-        "emulated": device.emulated,
-        "arithmetic": device.arithmetic,
-        "times": common.time_label(device),
-        "dtype": arguments.dtype,
-        "warm_up_runs": 1,
-        "repeats": arguments.repeats,
-        "results": rows,
-    }
-
-
-def _print_table(device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    print(common.device_line(device))
+    estimate = sweeps.prepare(found)
+    total = sum(len(sweep.sizes) for sweep in found)
     print(
-        f"{arguments.dtype} operands, numpy.matmul in float32 beside it; "
-        f"{common.time_label(device)}; median [min, max] of {arguments.repeats} alternating runs "
-        "after one warm-up"
+        f"simulating {total} GEMMs in {len(found)} sweeps with the {found[0].case.model} model on "
+        f"{sweeps.threads()} threads; about {estimate:.0f} s if the CPUs are free",
+        file=sys.stderr,
     )
-    print("{:>16}  {:>26}  {:>26}  {:>8}".format("M x K x N", "npu ms", "numpy ms", "ratio"))
-    for row in rows:
-        cells = [
-            "{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[name])
-            for name in ("npu_ms", "numpy_float32_ms")
+    done = sum(len(sweep.results) for sweep in found)
+    # disable=None: a bar on a terminal, nothing otherwise
+    with tqdm(total=total, initial=done, unit="GEMM", leave=False, disable=None) as bar:
+        sweeps.run(found, bar.update)
+
+
+def _keep(found: list[sweeps.Sweep], outputs: dict[str, files.Output]) -> None:
+    """After an interrupt: writes the rows there are, and says how many."""
+    done = sum(len(sweep.results) for sweep in found)
+    total = sum(len(sweep.sizes) for sweep in found)
+    kept = []
+    if done and "csv" in outputs:
+        outputs["csv"].write(files.csv_bytes(_rows(found)))
+        kept.append(outputs["csv"].name)
+    if done and "json" in outputs:
+        outputs["json"].write(files.json_bytes(document(found, complete=False)))
+        kept.append(outputs["json"].name)
+    where = f"they are in {' and '.join(kept)}" if kept else "nothing was written"
+    print(f"interrupted: {done} of {total} sizes are simulated, {where}", file=sys.stderr)
+
+
+def _rows(found: list[sweeps.Sweep]) -> list[dict[str, Any]]:
+    return [row(sweep.case, size, result) for sweep in found for size, result in sweep.done()]
+
+
+def row(case: sweeps.Case, size: sweeps.Size, result: SimulatedGemm) -> dict[str, Any]:
+    d = case.design
+    return {
+        "device": d.generation,
+        "dtype_in": d.dtype_in,
+        "dtype_out": d.dtype_out,
+        "b_layout": d.b_layout,
+        **dict(zip(("tile_m", "tile_k", "tile_n"), d.tile, strict=True)),
+        "k_mt": d.k_mt,
+        "model": case.model,
+        **_figures(case, size, result),
+    }
+
+
+def _figures(case: sweeps.Case, size: sweeps.Size, result: SimulatedGemm) -> dict[str, Any]:
+    """What is particular to one size."""
+    return {
+        **dict(zip("MKN", size, strict=True)),
+        "ops_per_byte": case.intensity(size),
+        "simulated_seconds": result.seconds,
+        "simulated_tops": result.tops,
+        "bound": result.bound,
+        **{f"share_{name}": result.shares[name] for name in sweeps.BOUNDS},
+        "bytes_L3_read": result.bytes["L3_read"],
+        "bytes_L3_write": result.bytes["L3_write"],
+    }
+
+
+def document(found: list[sweeps.Sweep], complete: bool) -> dict[str, Any]:
+    """The JSON document: a head, and per sweep its design, its summary and its rows."""
+    return {
+        "kind": "npu bench gemm",
+        "times": "simulated",
+        "model": found[0].case.model,
+        "stream_bytes": found[0].case.stream_bytes,
+        "device": found[0].case.design.generation,
+        "complete": complete,
+        "sweeps": [_sweep_document(sweep) for sweep in found],
+    }
+
+
+def _sweep_document(sweep: sweeps.Sweep) -> dict[str, Any]:
+    case = sweep.case
+    return {
+        "dtype_in": case.design.dtype_in,
+        "dtype_out": case.design.dtype_out,
+        "b_layout": case.design.b_layout,
+        "tile": list(case.design.tile),
+        "k_mt": case.design.k_mt,
+        "native_size": list(case.design.native),
+        "kernel_peak_tops": case.peak_tops,
+        "dram_read_ceiling_tops": case.read_ceiling_tops,
+        "dram_read_gb_per_s": case.dram_gb_per_s,
+        "summary": summary(sweep),
+        "rows": [_figures(case, *item) for item in sweep.done()],
+    }
+
+
+def summary(sweep: sweeps.Sweep) -> dict[str, Any] | None:
+    """Count, spread of TOPS, sizes by bound, and the share above 90 % of the kernel's peak."""
+    tops = [result.tops for _, result in sweep.done()]
+    if not tops:
+        return None
+    bounds = [result.bound for _, result in sweep.done()]
+    peak = sweep.case.peak_tops
+    return {
+        "count": len(tops),
+        "min_tops": min(tops),
+        "mean_tops": statistics.fmean(tops),
+        "max_tops": max(tops),
+        "by_bound": {bound: bounds.count(bound) for bound in sweeps.BOUNDS},
+        "share_above_90_percent_of_peak": sum(t > 0.9 * peak for t in tops) / len(tops),
+    }
+
+
+def column_gain(found: list[sweeps.Sweep]) -> dict[str, float]:
+    """Per pair, the mean over sizes of TOPS with column-major B / with row-major B, minus 1."""
+    by_layout = {(sweep.case.pair, sweep.case.design.b_layout): sweep for sweep in found}
+    gains = {}
+    for (pair, layout), sweep in by_layout.items():
+        row = by_layout.get((pair, "row"))
+        if layout == "col" and row:
+            ratios = [r.tops / row.results[size].tops for size, r in sweep.done()]
+            gains[pair] = statistics.fmean(ratios) - 1
+    return gains
+
+
+def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
+    case = found[0].case
+    print(
+        f"simulated TOPS of GEMM on {case.design.generation} ({SOURCES[case.model]}; no hardware "
+        f"involved), dispatch included; {taken:.1f} s of host time"
+    )
+    print(
+        f"{'precision':>20} B   {'tile':>11} {'k_mt':>4} {'sizes':>5} {'min':>6} {'mean':>6} "
+        f"{'max':>6} {'peak':>6} {'>90%':>5}  bound: " + "/".join(sweeps.BOUNDS)
+    )
+    for sweep in found:
+        s, d = summary(sweep), sweep.case.design
+        assert s
+        tile = "x".join(map(str, d.tile))
+        counts = "/".join(str(value) for value in s["by_bound"].values())
+        print(
+            f"{sweep.case.pair:>20} {d.b_layout} {tile:>11} {d.k_mt:>4} {s['count']:>5} "
+            f"{s['min_tops']:>6.2f} {s['mean_tops']:>6.2f} {s['max_tops']:>6.2f} "
+            f"{sweep.case.peak_tops:>6.2f} {100 * s['share_above_90_percent_of_peak']:>4.0f}%  "
+            f"{counts}"
+        )
+    print("peak: all cores in the kernel all the time; >90%: share of the sizes above 90 % of it")
+    for pair, gain in column_gain(found).items():
+        print(f"{pair}: column-major B {100 * gain:+.1f} % over row-major, mean over the sizes")
+
+
+def published_tops(design: GemmDesign) -> list[Published]:
+    """TOPS of this tile and layout of B that others measured on hardware, any k_mt."""
+    from npu import published
+
+    found = []
+    for p in published.figures():
+        if p.metric == "tops" and p.overlap and p.tile == design.tile:
+            same = dataclasses.replace(p.design, k_mt=design.k_mt) == design
+            found += [p] if same else []
+    return found
+
+
+def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
+    from npu.plots import gemm
+
+    panels: dict[str, gemm.RooflinePanel] = {}
+    for sweep in found:
+        case = sweep.case
+        panel = panels.setdefault(
+            case.pair,
+            gemm.RooflinePanel(
+                case.pair, case.design.tile, case.design.k_mt, case.peak_tops, case.dram_gb_per_s
+            ),
+        )
+        panel.published += [
+            (case.intensity(p.size), p.value)
+            for p in published_tops(case.design)
+            if p.size and p.k_mt == case.design.k_mt
         ]
-        size = "x".join(str(value) for value in row["size"])
-        print(f"{size:>16}  {cells[0]:>26}  {cells[1]:>26}  {row['ratio']['median']:>8.2f}")
-    print("ratio: numpy time / npu time, median of the pairs; above 1 the emulated NPU is faster")
+        panel.read_ceilings[case.design.b_layout] = case.read_ceiling_tops
+        panel.points += [
+            gemm.Point(case.intensity(size), result.tops, result.bound, case.design.b_layout)
+            for size, result in sweep.done()
+        ]
+    source = SOURCES[found[0].case.model]
+    suffix = arguments.plot.rpartition(".")[2].lower()
+    return gemm.roofline(
+        list(panels.values()),
+        f"GEMM on {found[0].case.design.generation}, simulated ({source})",
+        suffix,
+        arguments.scale or "linear",
+    )

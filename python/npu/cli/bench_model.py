@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import bench_gemm_files as files
 from npu.cli import common
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ _SEED = 0
 def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
-    with common.use_device(arguments) as device:
+    with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         path, model, tokenizer = common.load_model(arguments.model)
         longest = max(arguments.context) + arguments.tokens
         model.new_cache(longest)  # refuses a context the model does not have
@@ -30,9 +30,10 @@ def run(arguments: argparse.Namespace) -> int:
             measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats)
             for length in arguments.context
         ]
-    if arguments.json:
-        print(json.dumps(_document(path, device, arguments, rows), indent=2))
-    else:
+        if outputs:
+            document = _document(path, device, arguments, rows)
+            outputs["json"].write(files.json_bytes(document))
+    if arguments.json != files.STDOUT:
         _print_table(path, device, arguments, rows)
     return 0
 

@@ -5,26 +5,29 @@ beside packing and padding them whole; alternating in one run.
 from __future__ import annotations
 
 import argparse
-import json
 import time
 from typing import Any
 
 from npu import Device
-from npu.cli import common
+from npu.cli import bench_gemm_files as files
+from npu.cli import bench_gemm_host, common
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with common.use_device(arguments) as device:
+    dtype = bench_gemm_host.dtype_of(arguments)
+    with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         rows = [
-            measure(size, arguments.dtype, layout, arguments.repeats, device)
-            for size in arguments.sizes
+            measure(size, dtype, layout, arguments.repeats, device)
+            for size in bench_gemm_host.sizes_of(arguments)
             for layout in ("row", "col")
         ]
-    if arguments.json:
-        print(json.dumps({"device": device.name, "results": rows}, indent=2))
+        if outputs:
+            head = {"device": device.name, "times": common.time_label(device)}
+            outputs["json"].write(files.json_bytes(head | {"results": rows}))
+    if arguments.json == files.STDOUT:
         return 0
     print(common.device_line(device))
-    print(f"{arguments.dtype}; {common.time_label(device)}; median [min, max] of alternating runs")
+    print(f"{dtype}; {common.time_label(device)}; median [min, max] of alternating runs")
     print(f"{'M x K x N':>16}  B    {'edges ms':>22}  {'whole ms':>22}  MB copied  {'ratio':>6}")
     for row in rows:
         cells = ["{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[w]) for w in ("edges", "whole")]

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from npu.gemma3 import Model, Tokenizer
 
 
+_MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
@@ -79,6 +80,8 @@ def positives(text: str) -> list[int]:
 def gemm_size(text: str) -> tuple[int, int, int]:
     """An argparse type: "512" or "512x1024x256" (M x K x N)."""
     parts = [positive(part) for part in text.lower().split("x")]
+    if max(parts) > _MAX_SIDE:
+        raise argparse.ArgumentTypeError(f"{text!r}: sizes go up to {_MAX_SIDE}")
     if len(parts) == 1:
         parts *= 3
     if len(parts) != 3:

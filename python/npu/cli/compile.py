@@ -26,6 +26,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--c-buffers", type=int, choices=(1, 2), default=1, help=default)
     parser.add_argument("--accumulate", choices=("wide", "narrow"), default="wide", help=default)
     parser.add_argument("--bf16", choices=("native", "bfp16"), default="native", help=default)
+    kernels = ("published", "pipelined")
+    parser.add_argument("--kernel", choices=kernels, default="published", help=default)
+    parser.add_argument(
+        "--a-parts", type=common.positive, default=1, metavar="P", help="row parts of A tiles"
+    )
     parser.add_argument("--emit", choices=("config", "mlir"), default="config", help=default)
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
 
@@ -45,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
         c_buffers=arguments.c_buffers,
         accumulate=arguments.accumulate,
         bf16=arguments.bf16,
+        kernel=arguments.kernel,
+        a_parts=arguments.a_parts,
     )
     data = result.encode() if isinstance(result, str) else result
     if arguments.output is None:

@@ -24,9 +24,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--constants", action="store_true", help="print the constants of the models and stop"
     )
 
+    parser.add_argument(
+        "--cross-validate",
+        action="store_true",
+        help="fit the constants again without each figure, predict it, and stop (20 s)",
+    )
+
 
 def run(arguments: argparse.Namespace) -> int:
     from npu import _npu, published
+
+    if arguments.cross_validate:
+        return _cross_validate(arguments.json)
 
     constants = _npu.model.constants()
     if arguments.constants:
@@ -42,6 +51,38 @@ def run(arguments: argparse.Namespace) -> int:
     for model, found in results.items():
         _print(model, found, errors[model])
     return 0
+
+
+def _cross_validate(as_json: bool) -> int:
+    from npu.cross_validation import METRICS, cross_validate
+
+    found = cross_validate()
+    means = {
+        metric: {
+            "leave_one_out": _mean([abs(x.leave_one_out) for x in part]),
+            "half": _mean([x.half for x in part]),
+        }
+        for metric in METRICS
+        if (part := [x for x in found if x.published.metric == metric])
+    }
+    if as_json:
+        rows = [
+            {"id": x.published.id, "leave_one_out": x.leave_one_out, "half": x.half} for x in found
+        ]
+        print(json.dumps({"figures": rows, "mean_absolute_error": means}, indent=2))
+        return 0
+    print("closed form, error of figures that its constants were not fitted on")
+    print(f"  {'figure':22} {'leave one out':>14} {'half left out':>14}")
+    for x in found:
+        print(f"  {x.published.id:22} {100 * x.leave_one_out:+12.1f} % {100 * x.half:12.1f} %")
+    for metric, mean in means.items():
+        label = f"mean, {metric}"
+        print(f"  {label:22} {100 * mean['leave_one_out']:12.1f} % {100 * mean['half']:12.1f} %")
+    return 0
+
+
+def _mean(values: list[float]) -> float:
+    return sum(values) / len(values)
 
 
 def constants_table(constants: list[dict[str, Any]]) -> str:

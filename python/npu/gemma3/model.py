@@ -1,8 +1,9 @@
 """The Gemma 3 text decoder: weights from GGUF and the forward pass over a KV cache.
 
 All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
-accumulation); the rest are the operations of ``npu.ops.host``. Structure: Gemma 3 technical report
-(arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
+accumulation, native products unless the user chose otherwise); the rest are the operations of
+``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
+GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npu.devices import current_device
 from npu.errors import ArgumentError
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
@@ -46,18 +48,20 @@ class Model:
     def __init__(self, file: GgufFile, progress: Callable[[int, int], None] | None = None) -> None:
         self.config = config = read_config(file)
         self._file = file
+        # Native unless the user asked: published and reference logits are those of bfloat16.
+        self.bf16 = current_device().bf16_chosen or "native"
         self._embedding = file.tensor("token_embd.weight")
         check_tensors(file, config)
         self._layers: list[Layer] = []
         total = config.layers + 1
         for index in range(config.layers):
-            self._layers.append(_load_layer(file, config, index))
+            self._layers.append(_load_layer(file, config, index, self.bf16))
             if progress:
                 progress(index + 1, total)
         self._output_norm = file.float32(file.tensor("output_norm.weight"))
         # A tied model has no head of its own: the embedding is used a second time.
         head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-        self._head = Weight(file.bfloat16(file.tensor(head)))
+        self._head = Weight(file.bfloat16(file.tensor(head)), bf16=self.bf16)
         if progress:
             progress(total, total)
 
@@ -201,13 +205,13 @@ def check_tensors(file: GgufFile, config: Config) -> None:
         file.tensor(name, shape)
 
 
-def _load_layer(file: GgufFile, config: Config, index: int) -> Layer:
+def _load_layer(file: GgufFile, config: Config, index: int, bf16: str) -> Layer:
     def norm(name: str) -> np.ndarray:
         return file.float32(file.tensor(f"blk.{index}.{name}.weight"))
 
     def weight(*names: str) -> Weight:
         infos = [file.tensor(f"blk.{index}.{name}.weight") for name in names]
-        return Weight(np.concatenate([file.bfloat16(info) for info in infos]))
+        return Weight(np.concatenate([file.bfloat16(info) for info in infos]), bf16=bf16)
 
     return Layer(
         window=config.windows[index],

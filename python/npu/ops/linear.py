@@ -12,11 +12,14 @@ class Weight:
     """A projection's weight, (N, K) as checkpoints store it, rounded to bfloat16 and packed.
 
     ``array`` is float32, bfloat16 or float16; the transposition happens while packing, without a
-    copy in between. Tied to the device it was made for (default: the current one).
+    copy in between. Tied to the device it was made for (default: the current one). ``bf16`` is how
+    products with it are computed, as in ``npu.matmul``.
     """
 
-    def __init__(self, array: np.ndarray, device: str | Device | None = None) -> None:
-        self.packed: PackedMatrix = pack(np.asarray(array).T, device=device)
+    def __init__(
+        self, array: np.ndarray, device: str | Device | None = None, bf16: str | None = None
+    ) -> None:
+        self.packed: PackedMatrix = pack(np.asarray(array).T, bf16=bf16, device=device)
 
     @property
     def shape(self) -> tuple[int, int]:

@@ -1,0 +1,179 @@
+// C += A @ B as matmul.cc computes it, scheduled so that C's traffic hides behind multiplications.
+//
+// matmul.cc pipelines its loop over k: between two 2x2 blocks of C nothing is multiplied while one
+// is stored and the next is loaded. Here k is unrolled and the loop over blocks is the pipelined
+// one: the loads of a block and the stores of the one before it issue in slots that the
+// multiplications leave free (docs/timing.md). AIE2P only: UPS and SRS are part of its C loads and
+// stores, and a C tile of 8x8 fills one of its five accumulator registers, of which four multiply.
+//
+// bf16 operands come as BFP16 blocks that convert_bfp16.cc left in the core's memory: converting in
+// the loop, as matmul.cc does, takes the accumulator registers that hiding C needs.
+//
+// k is 16 to 64, so that a loop body fits program memory. C rows `row` on are computed: with A in
+// row parts each part is a call. Layouts, types, rounding: as in matmul.cc.
+#include "mmul_block.h"
+
+#if __AIE_ARCH__ >= 21
+
+namespace {
+
+using PipelinedI8Tile = NativeTile<int8_t, 8, 8, 8, 8>;
+
+constexpr int32_t kMinSteps = 2, kMaxSteps = 8;  // of k, a tile's s each
+
+// One loop over all 2x2 blocks of C, rows of blocks one after the other.
+template <typename Tile, BLayout kLayout, int32_t kSteps, typename TOut>
+inline void multiply_blocks(const typename Tile::element* __restrict a,
+                            const typename Tile::element* __restrict b, TOut* __restrict c,
+                            int32_t m, int32_t n, int32_t shift) {
+  constexpr int32_t kA = Tile::r * Tile::s, kB = Tile::s * Tile::t, kC = Tile::r * Tile::t;
+  const int32_t columns = n / int32_t(Tile::t), across = columns / 2;
+  const int32_t blocks = m / int32_t(2 * Tile::r) * across;
+  // Elements from a B tile to the one on its right and to the one below it.
+  const int32_t right = kLayout == BLayout::kColumnMajor ? kSteps * kB : kB;
+  const int32_t below = kLayout == BLayout::kColumnMajor ? kB : columns * kB;
+  const auto* b0 = b;
+  int32_t column = 0;
+  AIE_PREPARE_FOR_PIPELINING
+  for (int32_t i = 0; i < blocks; ++i) {
+    TOut* const c1 = c + columns * kC;
+    MmulBlock<Tile, kLayout, TOut> block;
+    block.load(c, c1, shift);
+#pragma unroll
+    for (int32_t step = 0; step < kSteps; ++step) {
+      const auto* const a0 = a + step * kA;
+      const auto* const b_step = b0 + step * below;
+      block.mac(a0, a0 + kSteps * kA, b_step, b_step + right);
+    }
+    block.store(c, c1, shift);
+    const bool last = ++column == across;  // selects, no branches: one loop body
+    column = last ? 0 : column;
+    a += last ? 2 * kSteps * kA : 0;
+    b0 = last ? b : b0 + 2 * right;
+    c += last ? 2 * kC + columns * kC : 2 * kC;
+  }
+}
+
+// The multiplication unrolled for k / s = kSteps or more.
+template <typename Tile, BLayout kLayout, int32_t kSteps = kMinSteps, typename TOut>
+inline void multiply_steps(const typename Tile::element* a, const typename Tile::element* b,
+                           TOut* c, int32_t m, int32_t k, int32_t n, int32_t shift) {
+  if (k == kSteps * int32_t(Tile::s)) {
+    multiply_blocks<Tile, kLayout, kSteps>(a, b, c, m, n, shift);
+  } else if constexpr (kSteps < kMaxSteps) {
+    multiply_steps<Tile, kLayout, kSteps + 1>(a, b, c, m, k, n, shift);
+  }
+}
+
+template <BLayout kLayout, typename TOut>
+inline void pipelined(const int8_t* a, const int8_t* b, TOut* c, int32_t m, int32_t k, int32_t n,
+                      int32_t shift, int32_t row) {
+  c += row * n;
+#ifdef AIE_HOST_MATMUL  // x86 `fast` builds
+  AIE_HOST_MATMUL<PipelinedI8Tile, kLayout == BLayout::kColumnMajor>(a, b, c, m, k, n, shift);
+#else
+  multiply_steps<PipelinedI8Tile, kLayout>(a, b, c, m, k, n, shift);
+#endif
+}
+
+// Where BFP16 operands are read from: blocks of 8x8 in the order of their addresses.
+using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
+
+// As above for A [m/8][k/8] and B [n/8][k/8] in BFP16.
+template <int32_t kSteps, typename TOut>
+inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __restrict b,
+                           TOut* __restrict c, int32_t m, int32_t n) {
+  constexpr int32_t kC = 64;
+  const int32_t columns = n / 8, across = columns / 2, blocks = m / 16 * across;
+  Blocks a0(a), a1(a), b0(b), b1(b);
+  a1.seek(kSteps);
+  b1.seek(kSteps);
+  int32_t column = 0;
+  AIE_PREPARE_FOR_PIPELINING
+  for (int32_t i = 0; i < blocks; ++i) {
+    TOut* const c1 = c + columns * kC;
+    MmulBlock<BlockFloatTile, BLayout::kColumnMajor, TOut> block;
+    block.load(c, c1, 0);
+#pragma unroll
+    for (int32_t step = 0; step < kSteps; ++step) {
+      block.multiply(a0.pop(), a1.pop(), b0.pop(), b1.pop());
+    }
+    block.store(c, c1, 0);
+    const bool last = ++column == across;
+    column = last ? 0 : column;
+    a0.seek(last ? kSteps : -kSteps);
+    a1.seek(last ? kSteps : -kSteps);
+    b0.seek(last ? kSteps - columns * kSteps : kSteps);
+    b1.seek(last ? kSteps - columns * kSteps : kSteps);
+    c += last ? 2 * kC + columns * kC : 2 * kC;
+  }
+}
+
+template <int32_t kSteps = kMinSteps, typename TOut>
+inline void multiply_bfp16_steps(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m,
+                                 int32_t k, int32_t n) {
+  if (k == kSteps * 8) {
+    multiply_bfp16<kSteps>(a, b, c, m, n);
+  } else if constexpr (kSteps < kMaxSteps) {
+    multiply_bfp16_steps<kSteps + 1>(a, b, c, m, k, n);
+  }
+}
+
+template <typename TOut>
+inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
+                            int32_t n, int32_t row) {
+  c += row * n;
+#ifdef AIE_HOST_MATMUL_BFP16  // x86 `fast` builds; refuse what only the code below treats right
+  if (AIE_HOST_MATMUL_BFP16<BlockFloatTile>(a, b, c, m, k, n)) return;
+#endif
+  multiply_bfp16_steps(a, b, c, m, k, n);
+}
+
+}  // namespace
+
+extern "C" {
+
+void matmul_bfp16_f32_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, float* c, int32_t m,
+                                int32_t k, int32_t n, int32_t row) {
+  pipelined_bfp16(a, b, c, m, k, n, row);
+}
+void matmul_bfp16_bf16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfloat16* c, int32_t m,
+                                 int32_t k, int32_t n, int32_t row) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  pipelined_bfp16(a, b, c, m, k, n, row);
+}
+
+void matmul_i8_i32_pipelined(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
+                             int32_t n, int32_t row) {
+  aie::set_saturation(aie::saturation_mode::none);
+  pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, 0, row);
+}
+void matmul_i8_i32_pipelined_bcol(const int8_t* a, const int8_t* b, int32_t* c, int32_t m,
+                                  int32_t k, int32_t n, int32_t row) {
+  aie::set_saturation(aie::saturation_mode::none);
+  pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, 0, row);
+}
+void matmul_i8_i16_pipelined(const int8_t* a, const int8_t* b, int16_t* c, int32_t m, int32_t k,
+                             int32_t n, int32_t shift, int32_t row) {
+  narrow_to_nearest();
+  pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, shift, row);
+}
+void matmul_i8_i16_pipelined_bcol(const int8_t* a, const int8_t* b, int16_t* c, int32_t m,
+                                  int32_t k, int32_t n, int32_t shift, int32_t row) {
+  narrow_to_nearest();
+  pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, shift, row);
+}
+void matmul_i8_i8_pipelined(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
+                            int32_t n, int32_t shift, int32_t row) {
+  narrow_to_nearest();
+  pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, shift, row);
+}
+void matmul_i8_i8_pipelined_bcol(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
+                                 int32_t n, int32_t shift, int32_t row) {
+  narrow_to_nearest();
+  pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, shift, row);
+}
+
+}  // extern "C"
+
+#endif  // AIE2P

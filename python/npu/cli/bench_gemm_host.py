@@ -1,0 +1,211 @@
+"""`npu bench gemm --host`: host time of npu.matmul beside numpy.matmul in float32 and, where torch
+is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from npu.cli import bench_gemm_files as files
+from npu.cli import bench_gemm_sweep as sweeps
+from npu.cli import common
+from npu.errors import ArgumentError
+
+if TYPE_CHECKING:
+    from npu import Device, Stats
+
+_SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
+_DTYPES = ("bfloat16", "int8")
+
+
+def dtype_of(arguments: argparse.Namespace) -> str:
+    """The one operand type of a host-time run; bfloat16 unless another is named."""
+    chosen = ",".join(arguments.dtype or ["bfloat16"])
+    if chosen not in _DTYPES:
+        raise ArgumentError(f"[bench] --dtype {chosen}: host time is measured for bfloat16 or int8")
+    return chosen
+
+
+def sizes_of(arguments: argparse.Namespace) -> list[sweeps.Size]:
+    return list(arguments.sizes or _SIZES)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    dtype = dtype_of(arguments)
+    with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
+        with _torch() as torch:
+            rows = [_Measurement(size, dtype, device, torch).run(arguments.repeats)
+                    for size in _progress(sizes_of(arguments))]  # fmt: skip
+            threads = _threads(torch)
+        if outputs:
+            head = _head(device, dtype, arguments.repeats, threads)
+            outputs["json"].write(files.json_bytes(head | {"results": rows}))
+    if arguments.json != files.STDOUT:
+        _print_table(device, dtype, arguments.repeats, threads, rows)
+    return 0
+
+
+def _progress(sizes: list[sweeps.Size]) -> Iterator[sweeps.Size]:
+    from tqdm import tqdm
+
+    yield from tqdm(sizes, unit="size", leave=False, disable=None)
+
+
+@contextlib.contextmanager
+def _torch() -> Iterator[Any]:
+    """The module torch with as many threads as the emulator, or None when it is not installed."""
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        yield None
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(sweeps.threads())
+    try:
+        yield torch
+    finally:
+        torch.set_num_threads(before)
+
+
+def _threads(torch: Any) -> dict[str, Any]:
+    """Threads of each; NumPy's BLAS has no interface for it, so threadpoolctl or its variables."""
+    found: dict[str, Any] = {"npu": sweeps.threads(), "numpy": None}
+    try:
+        pools = importlib.import_module("threadpoolctl").threadpool_info()
+        found["numpy"] = max(p["num_threads"] for p in pools if p["user_api"] == "blas")
+    except (ImportError, ValueError):
+        for name in ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS"):
+            if os.environ.get(name, "").isdigit():
+                found["numpy"] = int(os.environ[name])
+                break
+    if torch is not None:
+        found["torch"] = torch.get_num_threads()
+    return found
+
+
+class _Measurement:
+    """One size: its operands in every library's own form, made before anything is timed."""
+
+    def __init__(self, size: sweeps.Size, dtype: str, device: Device, torch: Any) -> None:
+        import ml_dtypes
+        import numpy as np
+
+        import npu
+
+        self.size = m, k, n = size
+        rng = np.random.default_rng(0)
+        a: Any
+        b: Any
+        if dtype == "int8":
+            a, b = (rng.integers(-128, 128, s, dtype=np.int8) for s in ((m, k), (k, n)))
+        else:
+            a, b = (
+                rng.standard_normal(s, np.float32).astype(ml_dtypes.bfloat16)
+                for s in ((m, k), (k, n))
+            )
+        out_dtype = np.int32 if dtype == "int8" else np.float32
+        a32, b32 = a.astype(np.float32), b.astype(np.float32)
+        self.calls: dict[str, Callable[[], Any]] = {
+            "npu": lambda: npu.matmul(a, b, out_dtype=out_dtype, device=device),
+            "numpy_float32": lambda: np.matmul(a32, b32),
+        }
+        if torch is not None:
+            ta, tb = (torch.from_numpy(x).to(torch.bfloat16) for x in (a32, b32))
+            self.calls["torch_bfloat16"] = lambda: torch.matmul(ta, tb)
+
+    def run(self, repeats: int) -> dict[str, Any]:
+        """Seconds of every call in each round; the first round is not counted."""
+        import npu
+
+        taken: dict[str, list[float]] = {name: [] for name in self.calls}
+        snapshots = [npu.stats()]
+        for repeat in range(repeats + 1):
+            for name, call in self.calls.items():
+                begin = time.perf_counter()
+                call()
+                if repeat:
+                    taken[name].append(time.perf_counter() - begin)
+            if repeat == 0:
+                snapshots.append(npu.stats())
+        snapshots.append(npu.stats())
+        m, k, n = self.size
+        row: dict[str, Any] = {"size": list(self.size)}
+        for name, values in taken.items():
+            row[f"{name}_ms"] = common.spread([1e3 * value for value in values])
+        row["gflops"] = common.spread([2e-9 * m * k * n / value for value in taken["npu"]])
+        row["ratio"] = _ratio(taken, "numpy_float32")
+        if "torch_bfloat16" in taken:
+            row["ratio_torch"] = _ratio(taken, "torch_bfloat16")
+        row["stats_first"] = _counted(snapshots[1], snapshots[0])
+        row["stats_repeats"] = _counted(snapshots[2], snapshots[1])
+        return row
+
+
+def _ratio(taken: dict[str, list[float]], other: str) -> dict[str, Any]:
+    """Time of the other / time of npu.matmul in the same round; above 1 the latter is faster."""
+    pairs = zip(taken["npu"], taken[other], strict=True)
+    return common.spread([theirs / ours for ours, theirs in pairs])
+
+
+def _counted(after: Stats, before: Stats) -> dict[str, float]:
+    return dataclasses.asdict(after - before)
+
+
+def _head(device: Device, dtype: str, repeats: int, threads: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "device": device.name,
+        "emulated": device.emulated,
+        "arithmetic": device.arithmetic,
+        "times": common.time_label(device),
+        "dtype": dtype,
+        "threads": threads,
+        "warm_up_runs": 1,
+        "repeats": repeats,
+    }
+
+
+def _print_table(
+    device: Device, dtype: str, repeats: int, threads: dict[str, Any], rows: list[dict[str, Any]]
+) -> None:
+    print(common.device_line(device))
+    print(
+        f"{dtype} operands; {common.time_label(device)}; median [min, max] of {repeats} "
+        "alternating runs after one warm-up"
+    )
+    said = (f"{name} {count or 'as its BLAS chooses'}" for name, count in threads.items())
+    print("threads: " + ", ".join(said))
+    names = [name for name in ("npu", "numpy_float32", "torch_bfloat16") if f"{name}_ms" in rows[0]]
+    heads = "  ".join(f"{name.replace('_', ' ') + ' ms':>24}" for name in names)
+    print(f"{'M x K x N':>16}  {heads}  {'ratio':>6}" + ("  of torch" if len(names) > 2 else ""))
+    for row in rows:
+        cells = [
+            "{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[f"{name}_ms"]) for name in names
+        ]
+        size = "x".join(str(value) for value in row["size"])
+        line = f"{size:>16}  " + "  ".join(f"{cell:>24}" for cell in cells)
+        line += f"  {row['ratio']['median']:>6.2f}"
+        if "ratio_torch" in row:
+            line += f"  {row['ratio_torch']['median']:>8.2f}"
+        print(line)
+    print("ratio: their time / npu time, median of the pairs; above 1 the emulated NPU is faster")
+    _print_stats(rows)
+
+
+def _print_stats(rows: list[dict[str, Any]]) -> None:
+    """What npu.stats() counted in the first call of a size and in each repeat, zeros left out."""
+    for row in rows:
+        size = "x".join(str(value) for value in row["size"])
+        for key, when in (("stats_first", "first call"), ("stats_repeats", "repeats")):
+            found = [f"{name} {_number(value)}" for name, value in row[key].items() if value]
+            print(f"npu.stats() of {size}, {when}: {', '.join(found) or 'nothing'}")
+
+
+def _number(value: float) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

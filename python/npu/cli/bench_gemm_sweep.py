@@ -1,0 +1,251 @@
+"""What `npu bench gemm` sweeps: design points, problem sizes, and their simulation on all CPUs.
+
+Everything here is simulated time of the modelled NPU (docs/timing.md), not time of this machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from npu import _npu
+from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.simulate import (
+    ROWS,
+    GemmDesign,
+    SimulatedGemm,
+    Tile,
+    check_design,
+    simulate_gemm,
+)
+
+Size = tuple[int, int, int]
+DEFAULT_COUNT = 400
+DEFAULT_LIMIT = 8192
+LARGEST = 65536  # of M, K and N: minutes per simulation
+MOST = 100_000  # sizes per sweep
+_PROBE = (
+    5120**3
+)  # about the largest problem whose time the estimate is made from: a fraction of 1 s
+BOUNDS = ("compute", "DRAM", "stream", "command")
+# Tile and k_mt of a core for each generation and pair. int8 and bfloat16 -> bfloat16: the balanced
+# kernels of Taka et al., arXiv 2512.13282, tables 2, 3 and section 5.2.2. The other two: the best
+# ~4K GEMM of the closed form over tiles in steps of 16 x 8 x 16.
+BALANCED: dict[tuple[str, str, str], tuple[Tile, int]] = {
+    ("npu1", "int8", "int8"): ((112, 112, 112), 448),
+    ("npu1", "int8", "int16"): ((96, 112, 96), 448),
+    ("npu1", "int8", "int32"): ((80, 88, 96), 352),
+    ("npu1", "bfloat16", "bfloat16"): ((96, 56, 96), 224),
+    ("npu1", "bfloat16", "float32"): ((80, 56, 80), 224),
+    ("npu1", "int16", "int32"): ((64, 112, 48), 224),
+    ("npu2", "int8", "int8"): ((144, 72, 144), 432),
+    ("npu2", "int8", "int16"): ((128, 72, 112), 432),
+    ("npu2", "int8", "int32"): ((96, 64, 96), 384),
+    ("npu2", "bfloat16", "bfloat16"): ((112, 48, 96), 384),
+    ("npu2", "bfloat16", "float32"): ((128, 40, 64), 200),
+    ("npu2", "int16", "int32"): ((80, 56, 80), 224),
+}
+# Output types swept for an input type that is named alone; the first three pairs and bfloat16 ->
+# bfloat16 are what is swept when nothing is named.
+OUTPUTS = {"int8": ("int8", "int16", "int32"), "bfloat16": ("bfloat16",), "int16": ("int32",)}
+_BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One sweep: a design point and how it is simulated."""
+
+    design: GemmDesign
+    model: str
+    stream_bytes: int | None = None
+
+    def run(self, size: Size) -> SimulatedGemm:
+        d = self.design
+        return simulate_gemm(
+            d.generation, *size, dtype_in=d.dtype_in, dtype_out=d.dtype_out, tile=d.tile,
+            k_mt=d.k_mt, b_layout=d.b_layout, c_buffers=d.c_buffers, bf16=d.bf16, model=self.model,
+            stream_bytes=self.stream_bytes,
+        )  # fmt: skip
+
+    @property
+    def pair(self) -> str:
+        return f"{self.design.dtype_in} -> {self.design.dtype_out}"
+
+    def _closed_form(self) -> SimulatedGemm:
+        return dataclasses.replace(self, model="closed-form").run(self.design.native)
+
+    @property
+    def peak_tops(self) -> float:
+        """All cores in the kernel all the time ("peak comp. TOPS" of the published tables)."""
+        hertz = float(_npu.arch.device_model(self.design.generation)["clock_hz"])
+        cores = ROWS * self.design.columns
+        return 2 * cores * self._closed_form().macs_per_cycle * hertz / 1e12
+
+    @property
+    def read_ceiling_tops(self) -> float:
+        """DRAM reads all the time: what the tile's reuse and the length of its runs allow."""
+        return 2 * math.prod(self.design.native) / self._closed_form().details["read"] / 1e12
+
+    @property
+    def dram_gb_per_s(self) -> float:
+        """The read ceiling of the memory."""
+        name = f"dram_read_{self.design.generation}"
+        return float({c["name"]: c["value"] for c in _npu.model.constants()}[name])
+
+    def intensity(self, size: Size) -> float:
+        """Arithmetic intensity: operations per byte of A, B and C, each counted once."""
+        m, k, n = size
+        a, c = _BYTES[self.design.dtype_in], _BYTES[self.design.dtype_out]
+        return 2 * m * k * n / (a * (m * k + k * n) + c * m * n)
+
+
+def generation(name: str | None) -> str:
+    """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default."""
+    chosen = name or os.environ.get("NPU_DEVICE") or "npu2"
+    short = chosen.removeprefix("emu:")
+    if short not in ("npu1", "npu2"):
+        raise DeviceError(f"[bench] device is {chosen!r}; times are simulated for npu1 and npu2")
+    return short
+
+
+def pairs(dtypes: Sequence[str] | None, outputs: Sequence[str] | None) -> list[tuple[str, str]]:
+    """Input and output types of a command line; unknown ones are left to check_design."""
+    if dtypes is None:
+        published = [(a, c) for a in ("int8", "bfloat16") for c in OUTPUTS[a]]
+        if outputs is None:
+            return published
+        known = [(a, c) for (g, a, c) in BALANCED if g == "npu2" and c in outputs]
+        found = known or [("int8", c) for c in outputs]
+    else:
+        found = [(a, c) for a in dtypes for c in outputs or OUTPUTS.get(a, ("int32",))]
+    return list(dict.fromkeys(found))
+
+
+def design_of(
+    device: str, pair: tuple[str, str], layout: str, tile: Tile | None, k_mt: int | None
+) -> GemmDesign:
+    """The checked design: the balanced kernel unless another tile or k_mt is asked for."""
+    default = BALANCED.get((device, *pair), (None, None))
+    chosen = tile or default[0]
+    depth = k_mt if k_mt is not None or tile else default[1]
+    return check_design(device, *pair, chosen, depth, layout, 1)
+
+
+def problem_sizes(native: Size, count: int, limit: int) -> list[Size]:
+    """At least `count` distinct multiples of `native` up to `limit`, from the smallest to the
+    largest, equally many steps in each dimension as far as there are so many multiples.
+    """
+    if limit > LARGEST:
+        raise ShapeError(f"[bench] --max-size {limit}: it may be {LARGEST} at most")
+    if count > MOST:
+        raise ArgumentError(f"[bench] --count {count}: it may be {MOST} at most")
+    most = [limit // unit for unit in native]
+    if min(most) < 1:
+        raise ArgumentError(
+            f"[bench] sizes up to {limit}: the native size is {_text(native)}, none fits; use a "
+            "larger --max-size or a smaller --tile"
+        )
+    if math.prod(most) < count:
+        raise ArgumentError(
+            f"[bench] {count} sizes up to {limit}: there are {math.prod(most)} multiples of the "
+            f"native size {_text(native)}; use a smaller --count or a larger --max-size"
+        )
+    steps = [1, 1, 1]
+    while math.prod(steps) < count:
+        free = [i for i in range(3) if steps[i] < most[i]]
+        steps[min(free, key=lambda i: (steps[i], native[i]))] += 1
+    axes = [_spaced(*of) for of in zip(native, most, steps, strict=True)]
+    return [(m, k, n) for m in axes[0] for k in axes[1] for n in axes[2]]
+
+
+def check_sizes(sizes: Sequence[Size]) -> list[Size]:
+    """The distinct ones, or an error if one is too large to simulate."""
+    for size in sizes:
+        if max(size) > LARGEST:
+            raise ShapeError(f"[bench] size {_text(size)}: M, K and N may be {LARGEST} at most")
+    return list(dict.fromkeys(sizes))
+
+
+def _spaced(unit: int, most: int, steps: int) -> list[int]:
+    if steps == 1:
+        return [unit * most]
+    return [unit * (1 + (most - 1) * i // (steps - 1)) for i in range(steps)]
+
+
+def _text(size: Size) -> str:
+    return "x".join(map(str, size))
+
+
+@dataclasses.dataclass
+class Sweep:
+    """A case with its sizes and the results so far, in the order of the sizes."""
+
+    case: Case
+    sizes: list[Size]
+    results: dict[Size, SimulatedGemm] = dataclasses.field(default_factory=dict)
+
+    def done(self) -> list[tuple[Size, SimulatedGemm]]:
+        return [(size, self.results[size]) for size in self.sizes if size in self.results]
+
+
+def threads() -> int:
+    """Threads of the emulator: $NPU_THREADS, else the usable CPUs."""
+    text = os.environ.get("NPU_THREADS", "")
+    if text.isdigit() and int(text):
+        return int(text)
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def prepare(sweeps: Sequence[Sweep]) -> float:
+    """Simulates a small and a larger size of each sweep, so that a design that does not lower fails
+    at once; returns the estimated seconds of the rest on free CPUs.
+    """
+    total = 0.0
+    for sweep in sweeps:
+        ordered = sorted(sweep.sizes, key=math.prod)
+        below = [size for size in ordered if math.prod(size) <= _PROBE]
+        ends = [ordered[0], below[-1] if below else ordered[0]]
+        sweep.case.run(ends[0])  # lowers the design
+        cost = []
+        for size in ends:
+            begin = time.thread_time()  # others may use the CPUs too
+            sweep.results[size] = sweep.case.run(size)
+            cost.append(time.thread_time() - begin)
+        spread = max(1, math.prod(ends[1]) - math.prod(ends[0]))
+        slope = max(0.0, cost[1] - cost[0]) / spread
+        rest = [size for size in ordered if size not in sweep.results]
+        total += sum(cost[0] + slope * (math.prod(size) - math.prod(ends[0])) for size in rest)
+    return total / threads()
+
+
+def run(sweeps: Sequence[Sweep], advance: Callable[[int], Any]) -> None:
+    """Simulates what is missing. An interrupt leaves the results so far in the sweeps."""
+    todo = [(s, size) for s in sweeps for size in s.sizes if size not in s.results]
+    random.Random(0).shuffle(todo)  # so that the remaining time can be told from the progress
+
+    def one(sweep: Sweep, size: Size) -> None:
+        sweep.results[size] = sweep.case.run(size)
+        advance(1)
+
+    with _pool() as pool:
+        futures: list[Future[None]] = [pool.submit(one, *item) for item in todo]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        for future in done:
+            future.result()
+
+
+@contextlib.contextmanager
+def _pool() -> Iterator[ThreadPoolExecutor]:
+    """Threads (a simulation releases the interpreter lock); leaving drops what has not begun."""
+    pool = ThreadPoolExecutor(threads(), thread_name_prefix="npu-bench")
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)

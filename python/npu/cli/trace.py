@@ -1,0 +1,115 @@
+"""`npu trace`: the timeline of one simulated GEMM for Perfetto, and a summary picture."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from npu.cli import common
+
+if TYPE_CHECKING:
+    from npu import GemmTrace
+
+HELP = "record the timeline of a simulated GEMM (Perfetto JSON) and draw its summary"
+_OUTPUTS = {"bfloat16": "float32", "int8": "int32", "int16": "int32"}  # defaults
+
+
+def _tile(text: str) -> tuple[int, int, int]:
+    parts = [common.positive(part) for part in text.lower().replace("x", ",").split(",")]
+    if len(parts) != 3:
+        raise argparse.ArgumentTypeError(f"{text!r} is not m,k,n")
+    return parts[0], parts[1], parts[2]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    default = "(%(default)s)"
+    for name in "MKN":
+        parser.add_argument(name, type=common.positive, help=f"{name} of C[M,N] = A[M,K] B[K,N]")
+    parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
+    parser.add_argument("--dtype", choices=sorted(_OUTPUTS), default="int8", help=default)
+    parser.add_argument("--out-dtype", help="default: float32 for bfloat16, int32 for integers")
+    parser.add_argument("--tile", type=_tile, metavar="m,k,n", help="tile of one core")
+    parser.add_argument("--k-mt", type=common.positive, metavar="K", help="K per memtile object")
+    parser.add_argument("--b-layout", choices=("row", "col"), default="col", help=default)
+    parser.add_argument("--c-buffers", type=int, choices=(1, 2), default=1, help=default)
+    parser.add_argument("--bf16", choices=("native", "bfp16"), default="bfp16", help=default)
+    parser.add_argument(
+        "--kernel", choices=("published", "pipelined"), default="published", help=default
+    )
+    parser.add_argument("--a-parts", type=int, default=1, metavar="N", help=default)
+    parser.add_argument(
+        "--stream-bytes", type=int, choices=(4, 8), help="bytes per cycle of a stream port"
+    )
+    parser.add_argument(
+        "--no-overlap", action="store_true", help="wait for each round before writing more BDs"
+    )
+    parser.add_argument("--from", dest="from_us", type=float, default=0, metavar="US",
+                        help="keep what overlaps a window: its begin in microseconds")  # fmt: skip
+    parser.add_argument("--to", dest="to_us", type=float, metavar="US", help="its end")
+    parser.add_argument("--limit", type=int, default=1_000_000, metavar="EVENTS",
+                        help=f"the most events kept {default}")  # fmt: skip
+    parser.add_argument("--no-locks", action="store_true", help="leave lock values out")
+    parser.add_argument("-o", "--output", metavar="FILE", help="trace, .json or .json.gz")
+    parser.add_argument("--png", metavar="FILE", help="summary picture, .png, .svg or .pdf")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import npu
+    from npu import plots, trace_file
+    from npu.errors import ArgumentError
+
+    if arguments.output is None and arguments.png is None:
+        raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")
+    if arguments.output is not None:
+        trace_file.check_writable(arguments.output)
+    if arguments.png is not None:
+        plots.pyplot()
+        trace_file.check_writable(plots.check_format(arguments.png))
+    trace = npu.trace_gemm(
+        arguments.device,
+        arguments.M,
+        arguments.K,
+        arguments.N,
+        dtype_in=arguments.dtype,
+        dtype_out=arguments.out_dtype or _OUTPUTS[arguments.dtype],
+        tile=arguments.tile,
+        k_mt=arguments.k_mt,
+        b_layout=arguments.b_layout,
+        c_buffers=arguments.c_buffers,
+        overlap_bds=not arguments.no_overlap,
+        bf16=arguments.bf16,
+        kernel=arguments.kernel,
+        a_parts=arguments.a_parts,
+        stream_bytes=arguments.stream_bytes,
+        from_us=arguments.from_us,
+        to_us=arguments.to_us,
+        limit=arguments.limit,
+        locks=not arguments.no_locks,
+    )
+    _describe(trace)
+    if arguments.output is not None:
+        size = trace.save(arguments.output)
+        print(
+            f"{arguments.output}: {len(trace.events)} events, {size} bytes; open it in "
+            "https://ui.perfetto.dev",
+            file=sys.stderr,
+        )
+    if arguments.png is not None:
+        trace.plot(arguments.png)
+        print(f"{arguments.png}: summary", file=sys.stderr)
+    return 0
+
+
+def _describe(trace: GemmTrace) -> None:
+    s = trace.simulation
+    print(
+        f"simulated: {trace.title}: {s.seconds * 1e6:.1f} us, {s.tops:.2f} TOPS, bound: {s.bound}",
+        file=sys.stderr,
+    )
+    if trace.left_out:
+        print(
+            f"{trace.left_out} events that end after {trace.left_out_from:.1f} us are left out: "
+            "raise --limit, narrow --from/--to, or use --no-locks",
+            file=sys.stderr,
+        )

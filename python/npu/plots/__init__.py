@@ -1,0 +1,55 @@
+"""Plots of simulated figures. matplotlib is an optional extra, imported when a plot is drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from npu.errors import ArgumentError, DeviceError
+
+FORMATS = (".png", ".svg", ".pdf")
+
+# One look for all plots: a sans-serif face, thin grey axes, text kept as text in SVG files.
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.titlesize": 10,
+    "axes.labelsize": 9,
+    "axes.edgecolor": "#888888",
+    "axes.linewidth": 0.8,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "legend.frameon": False,
+    "legend.fontsize": 8,
+    "figure.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "npu",  # the same figure gives the same file
+}
+
+
+def pyplot() -> Any:
+    """matplotlib.pyplot with the Agg backend and the package's style; DeviceError if missing."""
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise DeviceError(
+            "[plot] plots need matplotlib, which is not installed: pip install 'npu-xdna[plot]'"
+        ) from error
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    parameters: Any = plt.rcParams  # its stubs list every key
+    parameters.update(_STYLE)
+    return plt
+
+
+def check_format(path: str | Path) -> Path:
+    """The path of a plot, or an error when its ending names no format that can be written."""
+    try:
+        path = Path(path)
+    except TypeError as error:
+        raise ArgumentError(f"[plot] {path!r} is no path: {error}") from error
+    if path.suffix.lower() not in FORMATS:
+        raise ArgumentError(f"[plot] {path}: the name must end in one of {', '.join(FORMATS)}")
+    return path
