@@ -24,6 +24,7 @@ void add(RunReport& total, const RunReport& part) {
   // Counted from the configuration on, so every report has the sum so far.
   total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
   total.kernel_calls += part.kernel_calls;
+  total.array_ns += part.array_ns;
   total.shim_read_bytes += part.shim_read_bytes;
   total.shim_write_bytes += part.shim_write_bytes;
   total.memtile_read_bytes += part.memtile_read_bytes;
@@ -160,14 +161,15 @@ RunReport Gemv::pass(const GemvWeights& w, const MatrixView& x, const GemvProble
     found = plans_.emplace(problem, plan_gemv(array_, problem)).first;
   }
   *plan = &found->second;
-  const auto words =
-      streams_.get(problem, [&] { return build_gemv_stream(configuration_, problem, **plan); });
+  shared_->device->load(configuration_);
+  const auto stream = streams_.get(problem, [&] {
+    return shared_->device->prepare(build_gemv_stream(configuration_, problem, **plan));
+  });
   pack_x(x, problem, **plan);
   const BufferView results = scratch(y_, static_cast<size_t>((*plan)->y_bytes));
   const BufferView views[] = {
       w.view, {x_->data(), static_cast<size_t>((*plan)->x_bytes), false}, results};
-  shared_->device->load(configuration_);
-  const RunReport report = shared_->device->submit(*words, views);
+  const RunReport report = shared_->device->submit_prepared(*stream, views);
   y_->sync_from_device();
   return report;
 }
