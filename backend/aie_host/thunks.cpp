@@ -274,6 +274,15 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
     read_only = i == 0;
     bytes = i == 0 ? in(integer(2)) : out(integer(2));
   }
+  if (function.gemv != nullptr && i < 6) {
+    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats, kYBytes,
+                                   4 * kGemvWords, 4 * kGemvWords};
+    return {kBytes[i], i < 2 || i == 4};
+  }
+  if (function.setup != nullptr && i < 4) {
+    constexpr uint64_t kBytes[] = {2 * kXElements, 4 * kGemvWords, 4 * kGemvWords, 4 * kSumFloats};
+    return {kBytes[i], i == 0};
+  }
   if (bytes == 0) return {};
   return {bytes, read_only};
 }

@@ -37,7 +37,7 @@ struct HostFunction {
   int64_t out_size(int64_t count) const { return out_blocks ? count / 8 * 9 : count * out_bytes; }
 };
 
-inline constexpr int kMaxFunctions = 40;
+inline constexpr int kMaxFunctions = 44;
 
 struct KernelTable {
   const char* name;

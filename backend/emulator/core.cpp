@@ -171,7 +171,7 @@ void Core::borrow_operands(OperandUses uses) {
     const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
     const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
     if (lent == nullptr) continue;
-    arguments_[i].data = lent->block->data.data();
+    arguments_[i].data = lent->block->bytes();
     arguments_[i].bytes = static_cast<uint32_t>(lent->bytes);
     arguments_[i].packed = &lent->block->packed;
   }

@@ -266,6 +266,7 @@ std::byte* Channel::resolve_host(uint64_t* words) {
                bd_id_));
   }
   *words = left / 4;
+  read_only_ = !writable;
   return data;
 }
 

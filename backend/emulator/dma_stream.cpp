@@ -144,10 +144,9 @@ void Channel::move_header() {
   }
 }
 
-// Whether the words are whole tiles of cores that leave them as they come, so that one copy of
-// them serves all.
-bool Channel::can_share(uint64_t words) const {
-  if (route_.sinks.size() < 2 || header_pending_ || !array_.moves_data()) return false;
+// Whether the words are whole tiles of cores that leave them as they come, in the same places.
+bool Channel::whole_tiles(uint64_t words) const {
+  if (header_pending_ || !array_.moves_data()) return false;
   const Channel& first = *route_.sinks[0].channel;
   for (const Route::Sink& sink : route_.sinks) {
     const Channel& to = *sink.channel;
@@ -156,13 +155,33 @@ bool Channel::can_share(uint64_t words) const {
       return false;
     }
   }
+  return true;
+}
+
+// Whether one copy of the words serves all receivers.
+bool Channel::can_share(uint64_t words) const {
+  if (route_.sinks.size() < 2 || !whole_tiles(words)) return false;
+  const Channel& first = *route_.sinks[0].channel;
   return first.tile_.bds[static_cast<size_t>(first.bd_id_)].fills;
+}
+
+// Contiguous words of a read-only argument need no copy: the cores read them where they lie.
+bool Channel::lend_argument(uint64_t words) {
+  if (tile_.model.kind != TileKind::kShim || !read_only_ || !whole_tiles(words)) return false;
+  if (route_.sinks[0].channel->walk_.run() < words) return false;
+  std::byte* const from = walk_.take_contiguous(words);
+  if (!from) return false;
+  shared_ = BlockRef(array_.blocks().take(0));
+  shared_->argument = from;
+  return true;
 }
 
 void Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  if (can_share(words)) shared_ = BlockRef(array_.blocks().take(words * 4));
+  if (!lend_argument(words) && can_share(words)) {
+    shared_ = BlockRef(array_.blocks().take(words * 4));
+  }
   for (const Route::Sink& sink : route_.sinks) {
     if (header_pending_ && !sink.keeps_header) continue;
     Channel& to = *sink.channel;
@@ -180,6 +199,7 @@ void Channel::execute() {
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
   if (shared_) {
+    if (shared_->argument) return;
     Walk block = first.rebased(shared_->data.data(), 0);
     copy_words(block);
     return;

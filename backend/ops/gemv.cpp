@@ -24,6 +24,7 @@ void add(RunReport& total, const RunReport& part) {
   // Counted from the configuration on, so every report has the sum so far.
   total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
   total.kernel_calls += part.kernel_calls;
+  total.array_ns += part.array_ns;
   total.shim_read_bytes += part.shim_read_bytes;
   total.shim_write_bytes += part.shim_write_bytes;
   total.memtile_read_bytes += part.memtile_read_bytes;

@@ -53,8 +53,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)
-    if name in ("trace_gemm", "GemmTrace"):
-        return getattr(importlib.import_module("npu.trace"), name)
     if name in ("simulate_gemv", "SimulatedGemv"):
         return getattr(importlib.import_module("npu.gemv_simulation"), name)
+    if name in ("trace_gemm", "GemmTrace"):
+        return getattr(importlib.import_module("npu.trace"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -60,6 +60,9 @@ AIE_HOST_INLINE float sum_of(float_lanes v) {
   return total;
 }
 
+// The block that usually comes next lies behind this one, in memory: it is fetched ahead.
+inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
+
 #if defined(__AVX512BF16__)
 
 // Rows 0-15 of one half's columns c and c + 1 as bf16 pairs 128 + code.
@@ -111,6 +114,10 @@ template <int32_t kVectors>
           sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
         });
       });
+      // A sixteenth of the next block.
+      for (int32_t line = 0; line < kQ4BlockBytes / 16; line += kQ4Line) {
+        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line);
+      }
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
       unroll<kVectors>([&](auto v) {

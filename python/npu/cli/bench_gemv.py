@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import bench_gemm_files as files
 from npu.cli import common
 
 if TYPE_CHECKING:
@@ -20,15 +20,15 @@ NOTE = (
 
 
 def run(arguments: argparse.Namespace) -> int:
-    with common.use_device(arguments) as device:
+    with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         rows = [
             row
             for name in arguments.projections
             for row in measure(name, arguments.batch, arguments.host, arguments.repeats, device)
         ]
-    if arguments.json:
-        print(json.dumps(_document(device, arguments, rows), indent=2))
-    else:
+        if outputs:
+            outputs["json"].write(files.json_bytes(_document(device, arguments, rows)))
+    if arguments.json != files.STDOUT:
         _print_table(device, arguments, rows)
     return 0
 
