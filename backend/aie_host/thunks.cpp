@@ -248,6 +248,11 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
 }
 
 OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i) {
+  if (function.gemv != nullptr && i < 6) {
+    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats, kYBytes,
+                                   4 * kGemvWords, 4 * kGemvWords};
+    return {kBytes[i], i < 2 || i == 4};
+  }
   // The product of two integer operands of a possible size, 0 for any others.
   const auto integer = [&](size_t index) -> uint64_t {
     if (index >= arguments.size() || arguments[index].data != nullptr) return 0;
@@ -273,11 +278,6 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
   } else if (function.convert != nullptr && i < 2) {
     read_only = i == 0;
     bytes = i == 0 ? in(integer(2)) : out(integer(2));
-  }
-  if (function.gemv != nullptr && i < 6) {
-    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats, kYBytes,
-                                   4 * kGemvWords, 4 * kGemvWords};
-    return {kBytes[i], i < 2 || i == 4};
   }
   if (function.setup != nullptr && i < 4) {
     constexpr uint64_t kBytes[] = {2 * kXElements, 4 * kGemvWords, 4 * kGemvWords, 4 * kSumFloats};

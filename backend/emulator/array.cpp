@@ -49,13 +49,14 @@ const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
   return nullptr;
 }
 
-void Tile::settle_lent(uint64_t address, uint64_t bytes) {
+bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
   const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
-  std::erase_if(lent_, [&](const Lent& entry) {
+  const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
     if (entry.address >= end || entry.address + entry.bytes <= address) return false;
     std::memcpy(memory->data() + entry.address, entry.block->bytes(), entry.bytes);
     return true;
   });
+  return ended > 0;
 }
 
 void Tile::settle_arguments() {

@@ -50,6 +50,7 @@ class Array {
   void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
   // Of the last timed submission.
   const TimingReport& timing_report() const { return timing_report_; }
+  bool timed() const { return timeline_ != nullptr; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
 
   // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD

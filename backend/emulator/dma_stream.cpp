@@ -176,7 +176,8 @@ bool Channel::lend_argument(uint64_t words) {
   return true;
 }
 
-void Channel::begin_move(uint64_t words) {
+// False when there is a job to do, which is posted.
+bool Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
   if (!lend_argument(words) && can_share(words)) {
@@ -190,7 +191,9 @@ void Channel::begin_move(uint64_t words) {
       to.tile_.settle(to.bd_.base * 4, to.spanned_);
     }
   }
+  if (shared_ && shared_->argument && !array_.timed()) return true;
   array_.scheduler().post(this);
+  return false;
 }
 
 void Channel::execute() {
@@ -255,6 +258,11 @@ void Channel::start(Timeline& timeline) {
 }
 
 void Channel::complete() {
+  finish_move();
+  array_.scheduler().wake(this);
+}
+
+void Channel::finish_move() {
   const bool header = header_pending_;
   header_pending_ = false;
   const uint64_t n = move_words_;
@@ -276,7 +284,6 @@ void Channel::complete() {
     count_bytes(report, *this, n * 4);
     if (left_ == 0) finish_bd();
   }
-  array_.scheduler().wake(this);
 }
 
 }  // namespace npu::emulator
