@@ -181,20 +181,25 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
     const int64_t value = arguments[index].value;
     return value > 0 && value <= kMaxSize ? static_cast<uint64_t>(value) : 0;
   };
-  const auto in = static_cast<uint64_t>(function.in_bytes);
-  const auto out = static_cast<uint64_t>(function.out_bytes);
+  const auto in = [&](uint64_t count) {
+    return static_cast<uint64_t>(function.in_size(static_cast<int64_t>(count)));
+  };
+  const auto out = [&](uint64_t count) {
+    return static_cast<uint64_t>(function.out_size(static_cast<int64_t>(count)));
+  };
   uint64_t bytes = 0;
   bool read_only = false;
   if (function.matmul != nullptr && i < 3) {
     read_only = i < 2;
-    bytes = i == 0   ? integer(3) * integer(4) * in
-            : i == 1 ? integer(4) * integer(5) * in
-                     : integer(3) * integer(5) * out;
+    const uint64_t row = function.row ? integer(6u + function.shift) : 0;  // C from row 0 on
+    bytes = i == 0   ? in(integer(3) * integer(4))
+            : i == 1 ? in(integer(4) * integer(5))
+                     : out((row + integer(3)) * integer(5));
   } else if (function.zero != nullptr && i == 0) {
-    bytes = integer(1) * out;
+    bytes = out(integer(1));
   } else if (function.convert != nullptr && i < 2) {
     read_only = i == 0;
-    bytes = integer(2) * (i == 0 ? in : out);
+    bytes = i == 0 ? in(integer(2)) : out(integer(2));
   }
   if (bytes == 0) return {};
   return {bytes, read_only};

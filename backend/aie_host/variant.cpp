@@ -73,7 +73,7 @@ constexpr HostFunction matmul_entry(const char* name,
   f.in_bytes = sizeof(TIn);
   f.out_bytes = sizeof(TOut);
   f.in_blocks = kBlocks<TIn>;
-  constexpr bool kShift = sizeof...(Extra) > kRow;
+  constexpr bool kShift = sizeof...(Extra) > (kRow ? 1 : 0);
   f.shift = kShift;
   f.row = kRow;
   f.tile = {Tile::r, Tile::s, Tile::t};

@@ -38,32 +38,46 @@ struct exact_tile {
   static constexpr bool kBlockFloat = false;
 };
 
+// A; behind it in `out` there is room for `count` bf16.
+template <typename TPacked>
+inline bool pack_bfp16_a(const bfp16ebs8* a, int64_t count, TPacked* out) {
+  if constexpr (sizeof(TPacked) == 2) {
+    return decode_bfp16(a, count, reinterpret_cast<bfloat16*>(out));
+  } else {
+    auto* const exact = reinterpret_cast<bfloat16*>(out + count);
+    return decode_bfp16(a, count, exact) && pack_a<bfloat16, false>(exact, count, out);
+  }
+}
+
+// B as panels of `lanes` lanes; behind them there is room for it as bf16.
+template <typename Tile, typename TPacked>
+inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int64_t lanes,
+                         int32_t* out) {
+  auto* const exact = reinterpret_cast<bfloat16*>(out + lanes);
+  return decode_bfp16(b, int64_t{depth} * columns * 64, exact) &&
+         pack_b<exact_tile<Tile>, true, kColumns, TPacked>(exact, depth, columns, out);
+}
+
 // C += A @ B; A [m/8][k/8], B [n/8][k/8] blocks of 8x8. False, with C untouched, as matmul().
 template <typename Tile, typename TOut>
 inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
                          int32_t n) {
   using packed = typename format_for<Tile>::packed;
   constexpr int64_t kPanelColumns = kColumns;
-  const int64_t a_count = int64_t{m} * k, b_count = int64_t{k} * n;
+  const int64_t a_count = int64_t{m} * k;
   const int64_t panels = (n + kPanelColumns - 1) / kPanelColumns;
   const int64_t b_lanes = panels * kPanelColumns * k / format_for<Tile>::kPerLane;
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
-  constexpr auto kPackA = &pack_a<bfloat16, false, packed>;
-  constexpr auto kPackB = &pack_b<exact_tile<Tile>, true, kColumns, packed>;
-  // bf16 values behind the packed ones they become.
+  constexpr auto kPackA = &pack_bfp16_a<packed>;
+  constexpr auto kPackB = &pack_bfp16_b<Tile, packed>;
   const packed* const a_in = packed_operand<packed>(
-      0, reinterpret_cast<const void*>(&decode_bfp16), a_count,
-      a_count * int64_t{sizeof(packed) + sizeof(bfloat16)}, [&](packed* out) {
-        auto* const values = reinterpret_cast<bfloat16*>(out + a_count);
-        return decode_bfp16(a, a_count, values) && kPackA(values, a_count, out);
-      });
+      0, reinterpret_cast<const void*>(kPackA), a_count, a_count * int64_t{sizeof(packed) + 2},
+      [&](packed* out) { return kPackA(a, a_count, out); });
   const int32_t* const b_in = packed_operand<int32_t>(
-      1, reinterpret_cast<const void*>(&decode_bfp16), int64_t{depth} << 32 | columns,
-      b_lanes * 4 + b_count * int64_t{sizeof(bfloat16)}, [&](int32_t* out) {
-        auto* const values = reinterpret_cast<bfloat16*>(out + b_lanes);
-        return decode_bfp16(b, b_count, values) && kPackB(values, depth, columns, out);
-      });
+      1, reinterpret_cast<const void*>(kPackB), int64_t{depth} << 32 | columns,
+      b_lanes * 4 + int64_t{k} * n * 2,
+      [&](int32_t* out) { return kPackB(b, depth, columns, b_lanes, out); });
   if (a_in == nullptr || b_in == nullptr) return false;
   multiply<Tile>(a_in, b_in, c, m, k, columns, 0);
   return true;
