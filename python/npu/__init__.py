@@ -31,6 +31,7 @@ __all__ = [
     "errors",
     "matmul",
     "pack",
+    "q4nx",
     "simulate_gemm",
     "stats",
     "stream",
@@ -39,7 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("emulator", "stream"):
+    if name in ("emulator", "q4nx", "stream"):
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)

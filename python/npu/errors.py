@@ -37,6 +37,12 @@ class FormatError(NpuError, ValueError):
     kind = "format"
 
 
+class FileError(NpuError, OSError):
+    """A file that cannot be written: no space, no permission."""
+
+    kind = "file"
+
+
 class DeviceError(NpuError, RuntimeError):
     """A device that is unknown, absent, or cannot do what was asked."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import struct
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +18,8 @@ import ml_dtypes
 import numpy as np
 
 from npu.errors import FormatError
+from npu.mapped_file import map_file, release
+from npu.metadata import Metadata, show
 
 # Metadata value types (gguf.md, "gguf_metadata_value_type").
 _SCALARS: dict[int, str] = {
@@ -36,8 +37,13 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     1: ("F16", 1, 2),
     2: ("Q4_0", 32, 18),
     3: ("Q4_1", 32, 20),
+    6: ("Q5_0", 32, 22),
+    7: ("Q5_1", 32, 24),
     8: ("Q8_0", 32, 34),
+    10: ("Q2_K", 256, 84),
+    11: ("Q3_K", 256, 110),
     12: ("Q4_K", 256, 144),
+    13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
     30: ("BF16", 1, 2),
 }
@@ -151,14 +157,16 @@ class _Cursor:
         return values
 
 
-class GgufFile:
+class GgufFile(Metadata):
     """An open GGUF file. ``metadata`` maps keys to Python values (arrays: NumPy, or list of str),
     ``tensors`` maps names to :class:`TensorInfo`. Raises FormatError for anything malformed."""
+
+    reader = "gguf"
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = os.fspath(path)
         self.label = os.path.basename(self.path) or self.path
-        self._map = _map_file(self.path, self.label)
+        self._map = map_file(self.path, "gguf", ".gguf file")
         cursor = _Cursor(self._map, self.label)
         tensor_count, key_count = _read_header(cursor)
         self.metadata: dict[str, Any] = _read_metadata(cursor, key_count)
@@ -166,48 +174,10 @@ class GgufFile:
             cursor, tensor_count, self._alignment()
         )
 
-    def fail(self, what: str) -> FormatError:
-        return FormatError(f"[gguf] {self.label}: {what}")
-
     def _alignment(self) -> int:
         value = self.metadata.get("general.alignment", _DEFAULT_ALIGNMENT)
         if not isinstance(value, int) or value <= 0 or value & (value - 1):
             raise self.fail(f"general.alignment is {value!r}, it must be a power of two")
-        return value
-
-    # --- metadata with its expected kind -----------------------------------------------------
-
-    def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 2**31) -> int:
-        """An integer within [low, high]; ``default`` when the key is absent."""
-        value = self._get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.fail(f"{key} is {_show(value)}, expected an integer in [{low}, {high}]")
-        return value
-
-    def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number; ``default`` when the key is absent."""
-        value = self._get(key, default)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not np.isfinite(value) or value <= 0:
-            raise self.fail(f"{key} is {_show(value)}, expected a positive number")
-        return float(value)
-
-    def text(self, key: str, default: str | None = None) -> str:
-        value = self._get(key, default)
-        if not isinstance(value, str):
-            raise self.fail(f"{key} is {_show(value)}, expected a string")
-        return value
-
-    def flag(self, key: str, default: bool) -> bool:
-        value = self._get(key, default)
-        if not isinstance(value, bool):
-            raise self.fail(f"{key} is {_show(value)}, expected true or false")
-        return value
-
-    def _get(self, key: str, default: Any) -> Any:
-        value = self.metadata.get(key, default)
-        if value is None:
-            raise self.fail(f"the metadata key {key} is missing")
         return value
 
     # --- tensors -----------------------------------------------------------------------------
@@ -227,6 +197,11 @@ class GgufFile:
             )
         return info
 
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor."""
+        return {name: info.shape for name, info in self.tensors.items()}
+
     def rows(self, info: TensorInfo) -> np.ndarray:
         """The stored bytes of a tensor as (rows, bytes per row) uint8, without a copy."""
         columns = info.shape[-1] if info.shape else 1
@@ -240,6 +215,10 @@ class GgufFile:
         if rows is None:
             return dequantize(raw, info.type).reshape(info.shape)
         return dequantize(raw[rows], info.type)
+
+    def release(self, info: TensorInfo) -> None:
+        """Lets the system drop a tensor's pages from memory; they are read again when needed."""
+        release(self._map, info.offset, info.size)
 
     def bfloat16(self, info: TensorInfo) -> np.ndarray:
         """A matrix (N, K) dequantised, a few rows at a time, and rounded to nearest even."""
@@ -266,22 +245,6 @@ def dequantize(raw: np.ndarray, kind: int) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):
         values = blocks_to_float32(raw, GGMLQuantizationType(kind))
     return values.astype(np.float32, copy=kind == 0)
-
-
-def _map_file(path: str, label: str) -> mmap.mmap:
-    try:
-        # Before opening: the open of a named pipe would wait for a writer.
-        if not stat.S_ISREG(os.stat(path).st_mode):
-            raise FormatError(f"[gguf] {path} is not a regular file; give the path of a .gguf file")
-        with open(path, "rb") as file:
-            if os.fstat(file.fileno()).st_size == 0:
-                raise FormatError(f"[gguf] {label}: the file is empty")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except (OSError, ValueError) as error:
-        if isinstance(error, FormatError):
-            raise
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise FormatError(f"[gguf] cannot open {path}: {reason}") from None
 
 
 def _read_header(cursor: _Cursor) -> tuple[int, int]:
@@ -311,10 +274,10 @@ def _read_metadata(cursor: _Cursor, count: int) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for index in range(count):
         key = cursor.string(f"metadata key {index}")
-        kind = cursor.scalar("I", f"the type of {_show(key)}")
+        kind = cursor.scalar("I", f"the type of {show(key)}")
         if key in metadata:
-            raise cursor.fail(f"the metadata key {_show(key)} occurs twice")
-        metadata[key] = cursor.value(kind, f"the metadata key {_show(key)}")
+            raise cursor.fail(f"the metadata key {show(key)} occurs twice")
+        metadata[key] = cursor.value(kind, f"the metadata key {show(key)}")
     return metadata
 
 
@@ -322,29 +285,29 @@ def _read_tensor_table(cursor: _Cursor, count: int, alignment: int) -> dict[str,
     entries: list[tuple[str, tuple[int, ...], int, int]] = []
     for index in range(count):
         name = cursor.string(f"the name of tensor {index}")
-        rank = cursor.scalar("I", f"the rank of {_show(name)}")
+        rank = cursor.scalar("I", f"the rank of {show(name)}")
         if rank > _MAX_DIMENSIONS:
             raise cursor.fail(
-                f"the tensor {_show(name)} has {rank} dimensions, at most {_MAX_DIMENSIONS} exist"
+                f"the tensor {show(name)} has {rank} dimensions, at most {_MAX_DIMENSIONS} exist"
             )
-        dims = [cursor.scalar("Q", f"a dimension of {_show(name)}") for _ in range(rank)]
-        kind = cursor.scalar("I", f"the type of {_show(name)}")
-        offset = cursor.scalar("Q", f"the offset of {_show(name)}")
+        dims = [cursor.scalar("Q", f"a dimension of {show(name)}") for _ in range(rank)]
+        kind = cursor.scalar("I", f"the type of {show(name)}")
+        offset = cursor.scalar("Q", f"the offset of {show(name)}")
         entries.append((name, tuple(reversed(dims)), kind, offset))
     base = -(-cursor.position // alignment) * alignment
     tensors: dict[str, TensorInfo] = {}
     for name, shape, kind, offset in entries:
         if name in tensors:
-            raise cursor.fail(f"the tensor {_show(name)} occurs twice")
+            raise cursor.fail(f"the tensor {show(name)} occurs twice")
         if offset % alignment:
             raise cursor.fail(
-                f"the tensor {_show(name)} is at offset {offset}, "
+                f"the tensor {show(name)} is at offset {offset}, "
                 f"not a multiple of the alignment {alignment}"
             )
         size = _tensor_bytes(cursor, name, shape, kind)
         if base + offset + size > cursor.end:
             raise cursor.fail(
-                f"the tensor {_show(name)} needs bytes {base + offset} to {base + offset + size}, "
+                f"the tensor {show(name)} needs bytes {base + offset} to {base + offset + size}, "
                 f"the file has {cursor.end}; it is truncated or corrupted"
             )
         tensors[name] = TensorInfo(name, shape, kind, base + offset, size)
@@ -358,18 +321,12 @@ def _tensor_bytes(cursor: _Cursor, name: str, shape: tuple[int, ...], kind: int)
     columns = shape[-1] if shape else 1
     if columns % block:
         raise cursor.fail(
-            f"the tensor {_show(name)} has rows of {columns} elements, "
+            f"the tensor {show(name)} has rows of {columns} elements, "
             f"not a multiple of the {type_name} block of {block}"
         )
     total = 1
     for dim in shape:
         total *= dim
     if total == 0:
-        raise cursor.fail(f"the tensor {_show(name)} has shape {shape}, without elements")
+        raise cursor.fail(f"the tensor {show(name)} has shape {shape}, without elements")
     return total // block * size
-
-
-def _show(value: Any) -> str:
-    """A value of an untrusted file for an error message: short and on one line."""
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "..."

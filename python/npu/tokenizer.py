@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import FormatError
-from npu.gguf_file import GgufFile
+from npu.metadata import Metadata
 
 # Piece types, the same numbers in GGUF and in sentencepiece_model.proto.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
@@ -41,7 +41,7 @@ DEFAULT_TEMPLATE = (
 class Tokenizer:
     """Built from ``tokenizer.*`` metadata; raises FormatError when that is missing or malformed."""
 
-    def __init__(self, file: GgufFile) -> None:
+    def __init__(self, file: Metadata) -> None:
         kind = file.text("tokenizer.ggml.model")
         if kind != "llama":
             raise file.fail(
@@ -191,7 +191,7 @@ class StreamDecoder:
         return self._decoder.decode(b"", final=True)
 
 
-def _read_vocabulary(file: GgufFile) -> tuple[list[str], np.ndarray, list[int]]:
+def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
     pieces = file.metadata.get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces or not isinstance(pieces[0], str):
         raise file.fail("tokenizer.ggml.tokens is missing or not a list of strings")
@@ -215,7 +215,7 @@ def _read_vocabulary(file: GgufFile) -> tuple[list[str], np.ndarray, list[int]]:
 
 
 def _processor(
-    file: GgufFile,
+    file: Metadata,
     pieces: list[str],
     scores: np.ndarray,
     types: list[int],
@@ -237,7 +237,7 @@ def _processor(
 
 
 def _library_vocabulary(
-    file: GgufFile,
+    file: Metadata,
     pieces: list[str],
     scores: np.ndarray,
     types: list[int],

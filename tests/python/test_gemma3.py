@@ -89,7 +89,7 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def reloaded(case: Case) -> Case:
     """The case with its weights loaded again, under the patches of the moment."""
-    return dataclasses.replace(case, model=Model(case.model._file))
+    return dataclasses.replace(case, model=Model(case.model.source))
 
 
 @pytest.mark.usefixtures("exact")

@@ -258,11 +258,11 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
 
 
 def test_an_unsupported_tensor_type_is_named(tmp_path: Path) -> None:
-    path = tmp_path / "q2.gguf"
-    table = tensor("t", [256], kind=10) + tensor("u", [1], kind=999)
+    path = tmp_path / "iq2.gguf"
+    table = tensor("t", [256], kind=16) + tensor("u", [1], kind=999)
     path.write_bytes(header(tensors=2) + table + bytes(128))
     file = GgufFile(path)
-    with pytest.raises(FormatError, match=r"t has type Q2_K, which is not supported .*Q6_K"):
+    with pytest.raises(FormatError, match=r"t has type IQ2_XXS, which is not supported .*Q6_K"):
         file.tensor("t")
     with pytest.raises(FormatError, match="type number 999"):
         file.tensor("u")

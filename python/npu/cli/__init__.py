@@ -1,4 +1,4 @@
-"""The command `npu`: generate, bench, devices, inspect, compile, validate-model, tune.
+"""The command `npu`: one module per subcommand.
 
 Each subcommand is a module of this package with ``HELP``, ``add_arguments(parser)`` and
 ``run(arguments) -> exit code``; the modules import the heavy parts only when they run. Every error
@@ -14,7 +14,18 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-COMMANDS = ("generate", "bench", "devices", "inspect", "compile", "validate-model", "tune", "trace")
+COMMANDS = (
+    "generate",
+    "bench",
+    "convert",
+    "q4nx",
+    "devices",
+    "inspect",
+    "compile",
+    "validate-model",
+    "tune",
+    "trace",
+)
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 

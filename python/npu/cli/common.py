@@ -24,8 +24,9 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-m",
         "--model",
-        metavar="FILE",
-        help="GGUF model (default: $NPU_MODEL, else the demo model)",
+        metavar="PATH",
+        help="GGUF or Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint "
+        "(default: $NPU_MODEL, else the demo model)",
     )
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
@@ -123,7 +124,7 @@ def load_model(path: str | None) -> tuple[str, Model, Tokenizer]:
 
     path = default_model() if path is None else path
     if not path:
-        raise ArgumentError("no model given and no demo model found; name one with -m FILE.gguf")
+        raise ArgumentError("no model given and no demo model found; name one with -m FILE")
     with _progress_bar() as progress:
         return (path, *gemma3.load(path, progress))
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from npu import Device
     from npu.gemma3 import Generation
 
-HELP = "generate text with a Gemma 3 GGUF model"
+HELP = "generate text with a Gemma 3 model (GGUF or Q4NX)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""Gemma 3 text models from GGUF files: load, then generate.
+"""Gemma 3 text models from GGUF or Q4NX files or safetensors folders: load, then generate.
 
 >>> model, tokenizer = gemma3.load("model.gguf")
 >>> prompt = tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": "Hello"}]))
@@ -15,7 +15,7 @@ from npu.gemma3.config import read_config
 from npu.gemma3.generation import Generation, Timings
 from npu.gemma3.model import Model
 from npu.gemma3.sampling import Sampler
-from npu.gguf_file import GgufFile
+from npu.gemma3.source import open_source
 from npu.tokenizer import Tokenizer
 
 __all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
@@ -24,12 +24,13 @@ __all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
 def load(
     path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
 ) -> tuple[Model, Tokenizer]:
-    """Opens a GGUF file and prepares its weights for the current device.
+    """Opens a GGUF or Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint, and
+    prepares its weights for the current device.
 
-    The weights are rounded to bfloat16, whatever their type in the file. Raises FormatError with
-    one sentence for anything that is not a complete Gemma 3 text model.
+    Weights that are not Q4NX are rounded to bfloat16, whatever their type in the file. Raises
+    FormatError with one sentence for anything that is not a complete Gemma 3 text model.
     """
-    file = GgufFile(path)
-    read_config(file)  # the architecture first: its message is the useful one
-    tokenizer = Tokenizer(file)
-    return Model(file, progress), tokenizer
+    source = open_source(path)
+    read_config(source)  # the architecture first: its message is the useful one
+    tokenizer = Tokenizer(source)
+    return Model(source, progress), tokenizer

@@ -1,4 +1,4 @@
-"""The shape of a Gemma 3 text model, read from GGUF metadata.
+"""The shape of a Gemma 3 text model, read from metadata under GGUF's keys.
 
 Key names: gguf.md, "LLM" section, under the architecture prefix ``gemma3.``. Constants that GGUF
 does not carry (layer period 6, the rope base of sliding layers) are Gemma 3's own.
@@ -7,11 +7,12 @@ does not carry (layer period 6, the rope base of sliding layers) are Gemma 3's o
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
-from npu.gguf_file import GgufFile
+from npu.metadata import Metadata
 
 _GLOBAL_EVERY = 6  # every sixth layer attends globally
 _ROPE_BASE_GLOBAL = 1e6
@@ -46,7 +47,13 @@ class Config:
         return math.sqrt(self.width)
 
 
-def read_config(file: GgufFile) -> Config:
+class ModelFile(Metadata):
+    """Metadata and the shapes of the tensors, as GGUF files and all sources have them."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+
+
+def read_config(file: ModelFile) -> Config:
     """The configuration in a file; FormatError when it is not a Gemma 3 text model."""
     architecture = file.text("general.architecture", "")
     if architecture != "gemma3":
@@ -58,8 +65,8 @@ def read_config(file: GgufFile) -> Config:
 
     layers = size("block_count")
     # Counted against the table so that a corrupted count fails here and not in a long loop.
-    if layers > len(file.tensors):
-        raise file.fail(f"gemma3.block_count is {layers}, the file has {len(file.tensors)} tensors")
+    if layers > len(file.shapes):
+        raise file.fail(f"gemma3.block_count is {layers}, the file has {len(file.shapes)} tensors")
     width, heads = size("embedding_length"), size("attention.head_count")
     kv_heads = size("attention.head_count_kv", heads)
     head_dim = size("attention.key_length", max(1, width // heads))
@@ -71,11 +78,11 @@ def read_config(file: GgufFile) -> Config:
         raise file.fail("gemma3.attention.value_length differs from key_length")
     if file.metadata.get("gemma3.attn_logit_softcapping"):
         raise file.fail("attention logit soft-capping is Gemma 2's, a Gemma 3 model has none")
-    embedding = file.tensor("token_embd.weight")
-    if len(embedding.shape) != 2 or embedding.shape[1] != width:
-        raise file.fail(
-            f"token_embd.weight has shape {embedding.shape}, expected (tokens, {width})"
-        )
+    embedding = file.shapes.get("token_embd.weight")
+    if embedding is None:
+        raise file.fail("the tensor token_embd.weight is missing")
+    if len(embedding) != 2 or embedding[1] != width:
+        raise file.fail(f"token_embd.weight has shape {embedding}, expected (tokens, {width})")
     cap = "gemma3.final_logit_softcapping"
     return Config(
         layers=layers,
@@ -84,19 +91,22 @@ def read_config(file: GgufFile) -> Config:
         kv_heads=kv_heads,
         head_dim=head_dim,
         ffn_width=size("feed_forward_length"),
-        vocabulary=embedding.shape[0],
+        vocabulary=embedding[0],
         context=size("context_length", _CONTEXT_DEFAULT),
         eps=file.number("gemma3.attention.layer_norm_rms_epsilon"),
         rope_base=file.number("gemma3.rope.freq_base", _ROPE_BASE_GLOBAL),
         rope_base_sliding=file.number("gemma3.rope.freq_base_swa", _ROPE_BASE_SLIDING),
         rope_factor=_rope_factor(file),
-        attention_scale=(head_dim if layers != _LAYERS_27B else width / heads) ** -0.5,
+        attention_scale=file.number(
+            "gemma3.attention.scale",
+            (head_dim if layers != _LAYERS_27B else width / heads) ** -0.5,
+        ),
         logit_softcap=file.number(cap) if file.metadata.get(cap) else None,
         windows=_windows(file, layers),
     )
 
 
-def _rope_factor(file: GgufFile) -> float:
+def _rope_factor(file: Metadata) -> float:
     kind = file.text("gemma3.rope.scaling.type", "none")
     if kind == "none":
         return 1.0
@@ -105,7 +115,7 @@ def _rope_factor(file: GgufFile) -> float:
     return file.number("gemma3.rope.scaling.factor")
 
 
-def _windows(file: GgufFile, layers: int) -> tuple[int | None, ...]:
+def _windows(file: Metadata, layers: int) -> tuple[int | None, ...]:
     """Window of each layer: every sixth is global, unless the file has its own pattern."""
     window = file.integer("gemma3.attention.sliding_window", 0, low=0)
     if window == 0:

@@ -1,4 +1,4 @@
-"""The Gemma 3 text decoder: weights from GGUF and the forward pass over a KV cache.
+"""The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
 All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
 accumulation, native products unless the user chose otherwise); the rest are the operations of
@@ -15,11 +15,13 @@ import numpy as np
 
 from npu.devices import current_device
 from npu.errors import ArgumentError
+from npu.gemma3 import names
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
+from npu.gemma3.source import GgufSource, Source, check_tensors
 from npu.gguf_file import GgufFile
 from npu.ops import host
-from npu.ops.linear import Weight, linear
+from npu.ops.linear import Weight, joined, linear
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
 PREFILL_CHUNK = 512
@@ -45,23 +47,27 @@ class Layer:
 class Model:
     """A loaded model. ``progress(done, total)`` is called while layers are read."""
 
-    def __init__(self, file: GgufFile, progress: Callable[[int, int], None] | None = None) -> None:
-        self.config = config = read_config(file)
-        self._file = file
+    def __init__(
+        self, source: Source | GgufFile, progress: Callable[[int, int], None] | None = None
+    ) -> None:
+        if isinstance(source, GgufFile):
+            source = GgufSource(source)
+        self.config = config = read_config(source)
+        self.source = source
         # Native unless the user asked: published and reference logits are those of bfloat16.
         self.bf16 = current_device().bf16_chosen or "native"
-        self._embedding = file.tensor("token_embd.weight")
-        check_tensors(file, config)
+        check_tensors(source, config)
+        self._embedding_scale = 1.0 if source.embedding_scaled else config.embedding_scale
         self._layers: list[Layer] = []
         total = config.layers + 1
         for index in range(config.layers):
-            self._layers.append(_load_layer(file, config, index, self.bf16))
+            self._layers.append(_load_layer(source, config, index, self.bf16))
             if progress:
                 progress(index + 1, total)
-        self._output_norm = file.float32(file.tensor("output_norm.weight"))
+        self._output_norm = source.float32(names.OUTPUT_NORM)
         # A tied model has no head of its own: the embedding is used a second time.
-        head = "output.weight" if "output.weight" in file.tensors else "token_embd.weight"
-        self._head = Weight(file.bfloat16(file.tensor(head)), bf16=self.bf16)
+        head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
+        self._head = Weight(source.projection(head), bf16=self.bf16)
         if progress:
             progress(total, total)
 
@@ -88,7 +94,7 @@ class Model:
         tables = self._rope_tables(cache.length, len(ids))
         # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
         with np.errstate(over="ignore", invalid="ignore"):
-            x = host.embed(self._file.float32(self._embedding, ids), self.config.embedding_scale)
+            x = host.embed(self.source.float32(names.EMBEDDING, ids), self._embedding_scale)
             for index, layer in enumerate(self._layers):
                 x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
                 x = x + self._feed_forward(layer, x)
@@ -168,50 +174,13 @@ class Model:
         return logits
 
 
-def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
-    """Name and shape of every tensor a model of this configuration has (the head apart)."""
-    d, ff, hd = config.width, config.ffn_width, config.head_dim
-    q, kv = config.heads * hd, config.kv_heads * hd
-    layer = {
-        "attn_norm": (d,),
-        "attn_q": (q, d),
-        "attn_k": (kv, d),
-        "attn_v": (kv, d),
-        "attn_q_norm": (hd,),
-        "attn_k_norm": (hd,),
-        "attn_output": (d, q),
-        "post_attention_norm": (d,),
-        "ffn_norm": (d,),
-        "ffn_gate": (ff, d),
-        "ffn_up": (ff, d),
-        "ffn_down": (d, ff),
-        "post_ffw_norm": (d,),
-    }
-    shapes: dict[str, tuple[int, ...]] = {
-        "token_embd.weight": (config.vocabulary, d),
-        "output_norm.weight": (d,),
-    }
-    for index in range(config.layers):
-        shapes |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
-    return shapes
-
-
-def check_tensors(file: GgufFile, config: Config) -> None:
-    """Raises FormatError unless every tensor is there, readable and of the right shape."""
-    shapes = tensor_shapes(config)
-    if "output.weight" in file.tensors:
-        shapes["output.weight"] = (config.vocabulary, config.width)
-    for name, shape in shapes.items():
-        file.tensor(name, shape)
-
-
-def _load_layer(file: GgufFile, config: Config, index: int, bf16: str) -> Layer:
+def _load_layer(source: Source, config: Config, index: int, bf16: str) -> Layer:
     def norm(name: str) -> np.ndarray:
-        return file.float32(file.tensor(f"blk.{index}.{name}.weight"))
+        return source.float32(f"blk.{index}.{name}.weight")
 
-    def weight(*names: str) -> Weight:
-        infos = [file.tensor(f"blk.{index}.{name}.weight") for name in names]
-        return Weight(np.concatenate([file.bfloat16(info) for info in infos]), bf16=bf16)
+    def weight(*parts: str) -> Weight:
+        found = [source.projection(f"blk.{index}.{part}.weight") for part in parts]
+        return Weight(joined(found), bf16=bf16)
 
     return Layer(
         window=config.windows[index],

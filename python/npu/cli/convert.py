@@ -1,0 +1,52 @@
+"""`npu convert`: a Gemma 3 model to a Q4NX file."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+HELP = "convert a Gemma 3 model (GGUF file or safetensors folder) to 4-bit Q4NX weights"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "input", help="GGUF file, folder with a safetensors checkpoint, or Q4NX file"
+    )
+    parser.add_argument("output", help="the file to write, or a folder that gets model.q4nx")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("-q", "--quiet", action="store_true", help="print nothing")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.q4nx.convert import convert
+
+    begin = time.perf_counter()
+    with _bar(arguments.quiet) as progress:
+        path = convert(arguments.input, arguments.output, force=arguments.force, progress=progress)
+    if not arguments.quiet:
+        size = path.stat().st_size
+        seconds = time.perf_counter() - begin
+        print(f"{path}: {size / 1e6:.1f} MB in {seconds:.1f} s", file=sys.stderr)
+    return 0
+
+
+@contextlib.contextmanager
+def _bar(quiet: bool) -> Iterator[Any]:
+    """A progress callback: a bar on a terminal, nothing otherwise."""
+    if quiet or not sys.stderr.isatty():
+        yield None
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc="converting", unit="B", unit_scale=True, leave=False) as bar:
+
+        def progress(done: int, total: int, name: str) -> None:
+            bar.total = total
+            bar.set_postfix_str(name.removesuffix(".weight"), refresh=False)
+            bar.update(done - bar.n)
+
+        yield progress

@@ -1,0 +1,96 @@
+"""`npu q4nx info|verify|diff`: what a Q4NX file holds, if it is good, how far from its source."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+HELP = "inspect, check or compare Q4NX files"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    info = actions.add_parser("info", help="header, dialect, shapes, sizes, bits per weight")
+    verify = actions.add_parser("verify", help="check layout, completeness, NaN and padding")
+    compare = actions.add_parser("diff", help="errors of every tensor against the source")
+    compare.add_argument("source", help="the model it was made from: GGUF file or folder")
+    for action in (info, verify, compare):
+        action.add_argument("file", help="Q4NX file")
+        action.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.q4nx.container import Q4nxFile
+
+    file = Q4nxFile(arguments.file)
+    actions = {"info": _info, "verify": _verify, "diff": _diff}
+    return actions[arguments.action](file, arguments)
+
+
+def _info(file: Any, arguments: argparse.Namespace) -> int:
+    from npu.q4nx.report import describe
+
+    document = describe(file)
+    if arguments.json:
+        print(json.dumps(document, indent=2))
+        return 0
+    print(f"{document['file']}: {document['bytes'] / 1e6:.1f} MB of tensors", end="")
+    print(f", header of {document['header_bytes']} bytes, written by {document['written_by']}")
+    rule = "m + d * code" if document["dialect"] == "additive" else "d * (code - z)"
+    print(f"dialect: {document['header_dialect']} ({document['dialect']}, w = {rule})")
+    for key in ("architecture", "name", "source"):
+        if document[key]:
+            print(f"{key}: {_printable(document[key])}")
+    if document["quantised_weights"]:
+        print(
+            f"{document['quantised_weights']} weights in blocks, "
+            f"{document['bits_per_weight']:.3f} bits each"
+        )
+    for row in document["tensors"]:
+        shape = row["shape"] or f"{row['stored_shape']} stored, logical shape not in the file"
+        bits = row["bits_per_weight"]
+        end = f"  {bits:.3f} bits" if bits else ""
+        name = _printable(row["name"])
+        print(f"  {name:<52} {row['type']:<5} {shape!s:<16} {row['bytes']:>12} bytes{end}")
+    return 0
+
+
+def _printable(value: Any) -> str:
+    """A string of an untrusted file as it is, unless a terminal would act on it."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
+
+
+def _verify(file: Any, arguments: argparse.Namespace) -> int:
+    from npu.q4nx.report import verify
+
+    problems = verify(file)
+    if arguments.json:
+        print(json.dumps({"file": file.path, "good": not problems, "problems": problems}, indent=2))
+    elif problems:
+        print("\n".join(problems))
+    else:
+        print(f"{file.path}: good ({len(file.entries)} tensors, dialect {file.header_dialect})")
+    return 1 if problems else 0
+
+
+def _diff(file: Any, arguments: argparse.Namespace) -> int:
+    from npu.gemma3.source import Q4nxSource, open_source
+    from npu.q4nx.report import diff
+
+    rows = diff(open_source(arguments.source), Q4nxSource(file))
+    if arguments.json:
+        document = {"source": arguments.source, "file": file.path, "tensors": rows}
+        print(json.dumps(document, indent=2))
+        return 0
+    print(f"{'tensor':<52} {'types':<13} {'max':>10} {'rms':>10} {'relative':>9} {'cosine':>9}")
+    for row in rows:
+        types = f"{row['source_type']}->{row['type']}"
+        print(
+            f"{row['name']:<52} {types:<13} {row['max']:>10.3g} {row['rms']:>10.3g} "
+            f"{row['relative_rms']:>9.2%} {row['cosine']:>9.6f}"
+        )
+    sys.stdout.flush()
+    return 0

@@ -1,0 +1,37 @@
+"""Read-only memory maps of model files, with one clear error for what cannot be mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import stat
+
+from npu.errors import FormatError
+
+
+def map_file(path: str, reader: str, wanted: str) -> mmap.mmap:
+    """Maps a regular, non-empty file. ``reader`` and ``wanted`` (".gguf file") word the errors."""
+    label = os.path.basename(path) or path
+    try:
+        # Before opening: the open of a named pipe would wait for a writer.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise FormatError(
+                f"[{reader}] {path} is not a regular file; give the path of a {wanted}"
+            )
+        with open(path, "rb") as file:
+            if os.fstat(file.fileno()).st_size == 0:
+                raise FormatError(f"[{reader}] {label}: the file is empty")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except (OSError, ValueError) as error:
+        if isinstance(error, FormatError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise FormatError(f"[{reader}] cannot open {path}: {reason}") from None
+
+
+def release(mapped: mmap.mmap, offset: int, size: int) -> None:
+    """Drops the whole pages of a range from this process; they are read again when needed."""
+    begin = -(-offset // mmap.PAGESIZE) * mmap.PAGESIZE
+    end = (offset + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if end > begin:
+        mapped.madvise(mmap.MADV_DONTNEED, begin, end - begin)
