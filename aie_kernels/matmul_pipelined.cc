@@ -13,6 +13,12 @@
 // row parts each part is a call. Layouts, types, rounding: as in matmul.cc.
 #include "mmul_block.h"
 
+#if defined(__clang__)  // other compilers are hosts', which need no hint
+#define UNROLL_STEPS _Pragma("unroll")
+#else
+#define UNROLL_STEPS
+#endif
+
 #if __AIE_ARCH__ >= 21
 
 namespace {
@@ -39,7 +45,7 @@ inline void multiply_blocks(const typename Tile::element* __restrict a,
     TOut* const c1 = c + columns * kC;
     MmulBlock<Tile, kLayout, TOut> block;
     block.load(c, c1, shift);
-#pragma unroll
+    UNROLL_STEPS
     for (int32_t step = 0; step < kSteps; ++step) {
       const auto* const a0 = a + step * kA;
       const auto* const b_step = b0 + step * below;
@@ -94,7 +100,7 @@ inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __res
     TOut* const c1 = c + columns * kC;
     MmulBlock<BlockFloatTile, BLayout::kColumnMajor, TOut> block;
     block.load(c, c1, 0);
-#pragma unroll
+    UNROLL_STEPS
     for (int32_t step = 0; step < kSteps; ++step) {
       block.multiply(a0.pop(), a1.pop(), b0.pop(), b1.pop());
     }

@@ -197,7 +197,7 @@ def test_wide_result_is_computed_in_chunks():
     n = (1 << 20) + 300
     rng = np.random.default_rng(4)
     b = random(rng, (2, n), np.float32)
-    c = npu.matmul(np.ones((1, 2), np.float32), b)
+    c = npu.matmul(np.ones((1, 2), np.float32), b, bf16="native")
     np.testing.assert_allclose(c[0], round_bf16(b).sum(0), rtol=0, atol=2**-22 * 16)
 
 

@@ -49,11 +49,11 @@ inline bool pack_bfp16_a(const bfp16ebs8* a, int64_t count, TPacked* out) {
   }
 }
 
-// B as panels of `lanes` lanes; behind them there is room for it as bf16.
+// B as panels of `room` lanes; behind them there is room for it as bf16.
 template <typename Tile, typename TPacked>
-inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int64_t lanes,
+inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int64_t room,
                          int32_t* out) {
-  auto* const exact = reinterpret_cast<bfloat16*>(out + lanes);
+  auto* const exact = reinterpret_cast<bfloat16*>(out + room);
   return decode_bfp16(b, int64_t{depth} * columns * 64, exact) &&
          pack_b<exact_tile<Tile>, true, kColumns, TPacked>(exact, depth, columns, out);
 }
