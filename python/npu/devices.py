@@ -57,7 +57,7 @@ class Device:
                 f'[device] {name} with kernel="{kernel}": use "published", or on npu2 "pipelined"'
             )
         self.kernel = kernel
-        self._gemms: dict[tuple[str, str, str, str], Any] = {}
+        self._gemms: dict[tuple[Any, ...], Any] = {}
         self._gemv: Any = None
         self._dequant: Any = None
         self._lock = threading.Lock()
@@ -76,15 +76,20 @@ class Device:
         return bf16
 
     def gemm(
-        self, input_dtype: str, output_dtype: str, b_layout: str = "row", bf16: str | None = None
+        self,
+        input_dtype: str,
+        output_dtype: str,
+        b_layout: str = "row",
+        bf16: str | None = None,
+        tile: tuple[int, int, int] | None = None,
     ) -> Any:
         """The GEMM of a pair of element types, a layout of B ("row", "col") and, for bfloat16, a
-        way to multiply (default: the device's).
+        way to multiply (default: the device's). ``tile``: of a core, default: the design's.
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
         way = (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
-        key = (input_dtype, output_dtype, b_layout, way)
+        key = (input_dtype, output_dtype, b_layout, way, tile)
         with self._lock:
             if key not in self._gemms:
                 from npu.designs import gemm
@@ -92,7 +97,7 @@ class Device:
                 there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
                 config = gemm.configuration(
                     self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
-                    kernel=self.kernel if there else KERNELS[0],
+                    kernel=self.kernel if there else KERNELS[0], tile=tile,
                 )  # fmt: skip
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]

@@ -19,11 +19,12 @@ import pytest
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from q4nx_models import bf16, dequantised, save_checkpoint, save_tokenizer_json
 
-from npu import gemma3
+from npu import gemma3, q4nx
 from npu.errors import FormatError
 from npu.gemma3 import model as model_module
 from npu.gemma3.model import Model
 from npu.gemma3.source import Q4nxSource, open_source
+from npu.ops import linear as linear_module
 from npu.ops.linear import Weight, joined
 from npu.q4nx import Tensor, layout
 from npu.q4nx.container import Q4nxFile
@@ -107,6 +108,7 @@ def test_projections_stay_in_the_file(tmp_path: Path) -> None:
     for weight in (layer.qkv, layer.gate_up, layer.output, layer.down, model._head):
         assert weight.q4nx is not None and not weight.q4nx.blocks.flags.owndata
         assert not weight.q4nx.blocks.flags.writeable
+        assert weight.bound is not None and weight.bound.in_place and weight.packed is None
         assert weight.nbytes == 0
     assert layer.qkv.shape == (256 + 128 + 128, 256)
     source = open_source(path)
@@ -132,7 +134,31 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
         assert len(both) == sum(len(part) for part in parts)
     weight = Weight(tensor)
     assert weight.shape == (32, 256) and weight.nbytes == 0
-    assert weight.packed is weight.packed and weight.nbytes > 0
+    older = Weight(Tensor.from_blocks(blocks, (32, 256), dialect="zero_point"))
+    assert older.bound is None and older.nbytes > 0
+    assert Weight(plain).bound is None
+
+
+# Around the change from GEMV to expanded blocks, and weights expanded in parts.
+@pytest.mark.parametrize("rows", [1, 8, 9, 130, 300])
+@pytest.mark.parametrize("limit", [1 << 30, 100_000])
+@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+def test_products_of_any_length(
+    rows: int, limit: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_module, "EXPANDED_BYTES", limit)
+    random = np.random.default_rng(rows)
+    tensor = q4nx.quantize(random.standard_normal((330, 500)).astype(np.float32))
+    weight = Weight(tensor, device=device, bf16="native")
+    x = random.standard_normal((rows, 500)).astype(np.float32)
+    y = weight.multiply(x)
+    rounded = bf16(x).astype(np.float64)
+    # More than eight rows meet weights that were rounded to bfloat16.
+    exact = tensor.to_numpy(np.float32 if rows <= 8 else layout.BFLOAT16).astype(np.float64)
+    bound = np.abs(rounded) @ np.abs(exact).T * 2.0**-14
+    assert y.shape == (rows, 330) and y.dtype == np.float32
+    assert (np.abs(y - rounded @ exact.T) <= bound).all()
+    assert weight.packed is None
 
 
 def test_a_file_without_a_head(tmp_path: Path) -> None:
