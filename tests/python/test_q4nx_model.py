@@ -20,7 +20,7 @@ from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from q4nx_models import bf16, dequantised, save_checkpoint, save_tokenizer_json
 
 from npu import gemma3, q4nx
-from npu.errors import FormatError
+from npu.errors import ArgumentError, FormatError
 from npu.gemma3 import model as model_module
 from npu.gemma3.model import Model
 from npu.gemma3.source import Q4nxSource, open_source
@@ -274,3 +274,40 @@ def test_the_random_model_runs(tmp_path: Path) -> None:
     from npu.q4nx.report import verify
 
     assert verify(Q4nxFile(path)) == []
+
+
+KINDS = gguf.GGMLQuantizationType
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F32"])
+@pytest.mark.parametrize("weights", ["auto", "q4nx", "bf16"])
+def test_which_weights_of_a_gguf_file_stay_4_bit(kind: str, weights: str, tmp_path: Path) -> None:
+    shape = Shape(width=256, ffn_width=256, head_dim=64, layers=1)
+    types = {name: KINDS[kind] for name in random_weights(shape, 300) if "norm" not in name}
+    path = write_model(tmp_path / "m.gguf", shape, types=types)
+    source = open_source(path)
+    model = Model(source, weights=weights)
+    down, name = model._layers[0].down, "blk.0.ffn_down.weight"
+    in_file = source.float32(name)
+    four_bit = weights == "q4nx" or (weights == "auto" and kind in ("Q4_0", "Q4_1"))
+    assert (down.q4nx is not None) == four_bit == (model._head.q4nx is not None)
+    if down.q4nx is None:
+        assert down.packed is not None
+        return
+    values = down.q4nx.to_numpy(np.float32)
+    if kind in ("Q4_0", "Q4_1"):
+        # The file's codes, with d and m rounded to bfloat16: up to half of 2^-8 of 15 d and of m.
+        groups = in_file.reshape(256, -1, 32)
+        span = np.repeat(2 * np.abs(groups).max(axis=2) + np.ptp(groups, axis=2), 32, axis=1)
+        assert (np.abs(values - in_file) <= 2.0**-8 * span.reshape(values.shape)).all()
+        codes = down.q4nx.to_numpy(np.float32).reshape(256, -1, 32)
+        order = np.argsort(groups, axis=2, kind="stable")
+        assert (np.diff(np.take_along_axis(codes, order, axis=2), axis=2) >= 0).all()
+    else:
+        expected = q4nx.quantize(in_file).to_numpy(np.float32)
+        assert np.array_equal(values, expected)
+
+
+def test_unknown_weights_choice(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"weights is 'int4'; use 'auto', 'q4nx', 'bf16'"):
+        gemma3.load(write_model(tmp_path / "m.gguf"), weights="int4")

@@ -13,6 +13,7 @@ _HOST = ("host", "ragged")
 # Which modes an option belongs to; options of other modes are refused.
 _MODES: dict[str, tuple[str, ...]] = {
     "context": ("model",),
+    "weights": ("model",),
     "tokens": ("model",),
     "arithmetic": ("model", *_HOST, "gemv"),
     "repeats": ("model", *_HOST, "gemv"),
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="prompt lengths in tokens (16,64,256)",
     )
+    common.add_weights_argument(model)
     model.add_argument(
         "-n", "--tokens", type=common.positive, metavar="N", help="decode steps per prompt (16)"
     )

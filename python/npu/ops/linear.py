@@ -88,7 +88,11 @@ class Weight:
         """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
         way = self._bf16 or self._device.bf16
         tile = None
-        if self._device.generation == "npu2" and way == "native" and self._device.kernel == "published":
+        if (
+            self._device.generation == "npu2"
+            and way == "native"
+            and self._device.kernel == "published"
+        ):
             whole, half = (-(-rows // native) * native for native in (256, 128))
             tile = LONG_TILE if whole <= half * HALF_COST else SHORT_TILE
         return self._device.gemm("bfloat16", "float32", "col", way, tile)
