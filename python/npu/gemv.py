@@ -58,9 +58,9 @@ class BoundWeights:
 Weights = BoundWeights | Blocks | tuple[ArrayLike, tuple[int, int]]
 
 
-def bind(w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None) -> (
-    BoundWeights
-):
+def bind(
+    w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None
+) -> BoundWeights:
     """Makes Q4NX weights readable by a device, without a copy where the device allows.
 
     ``w``: a Q4NX tensor, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks of 5120
@@ -163,8 +163,9 @@ def gemv(
 
     ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. ``x``: (K,) or
     (B, K), float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
-    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``, bfloat16 (default) or
-    float32, or in ``out``, a writable C-contiguous array of that shape, which is returned.
+    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``,
+    bfloat16 (default) or float32, or in ``out``, a writable C-contiguous array of that shape, which
+    is returned.
 
     Sums are float32: per row and group of 32 columns ``d * sum(code x) + m * sum(x)`` (docs/gemv.md
     has the order and the error bound). A NaN or infinity in a vector makes every element of its

@@ -1,8 +1,8 @@
-"""npu.gemv and npu.gemv_top against float64 products of weights dequantised by the published formula.
+"""npu.gemv and npu.gemv_top against float64 products of weights read by the published formula.
 
 With small whole x and dyadic d and m no float32 sum rounds, so results are compared for equality in
-every configuration and arithmetic; random values within the bound derived in compare.py. Also: what
-is read in place, ragged sizes, batches beyond a pass, ties and NaNs of top-k, and every typed error.
+every device and arithmetic; random values within the bound derived in compare.py. Also: what is
+read in place, ragged sizes, batches beyond a pass, ties and NaNs of top-k, every typed error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def _exact(n: int, k: int, batch: int, seed: int = 0):
 @settings(max_examples=40, deadline=None)
 def test_any_size_and_batch_is_exact_on_dyadic_values(n, k, batch, seed, device):
     blocks, x, expected = _exact(n, k, batch, seed)
-    assert np.array_equal(npu.gemv((blocks, (n, k)), x, out_dtype=np.float32, device=device), expected)
+    assert np.array_equal(
+        npu.gemv((blocks, (n, k)), x, out_dtype=np.float32, device=device), expected
+    )
     rounded = npu.gemv((blocks, (n, k)), x, device=device)
     assert rounded.dtype == BF16
     assert np.array_equal(rounded, expected.astype(np.float32).astype(BF16))
@@ -113,6 +115,17 @@ def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
     assert after["submissions"] == before["submissions"] + 1
     copied = after["host_copy_bytes"] - before["host_copy_bytes"]
     assert copied < other.size / 2  # x, its setup and y only
+
+
+def test_device_memory_holds_the_weights_after_a_run_and_the_caller_may_free_them():
+    """Cores read weights in the caller's array; once the run is over nothing refers to it."""
+    blocks, x, expected = _exact(4096, 512, 1)
+    device = npu.current_device("emu:npu2")
+    bound = npu.bind((blocks.copy(), (4096, 512)), device=device)
+    assert np.array_equal(npu.gemv(bound, x, out_dtype=np.float32), expected)
+    del bound  # and with it the copy, which the next run must not touch
+    other, y, wanted = _exact(64, 256, 1)
+    assert np.array_equal(npu.gemv((other, (64, 256)), y, out_dtype=np.float32), wanted)
 
 
 def test_unaligned_and_few_row_blocks_are_copied():
