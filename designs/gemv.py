@@ -177,9 +177,7 @@ def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
                 consumer_channel=0,
             )
         ]  # fmt: skip
-    parts = [
-        out.fifo(f"y1_{col}_{core.row}", core, memtile, words, depth=(2, 1)) for core in cores
-    ]
+    parts = [out.fifo(f"y1_{col}_{core.row}", core, memtile, words, depth=(2, 1)) for core in cores]
     joined = out.fifo(
         f"y2_{col}", memtile, shim, len(cores) * words, depth=1, port=f"Y{col}", consumer_channel=0
     )

@@ -168,10 +168,10 @@ constexpr int64_t kGemvWords = 16, kMostCores = 32, kLine = 256, kBlockRows = 32
 
 void call_gemv_setup(const HostFunction& f, Arguments arguments, CoreState& core) {
   const Operands operands(f.name, arguments, 5);
-  const std::byte* table = operands.buffer(0, "table", kXElements, 2);
-  std::byte* words = operands.buffer(1, "words", kGemvWords, 4);
-  std::byte* state = operands.buffer(2, "state", kGemvWords, 4);
-  std::byte* sums = operands.buffer(3, "sums", kSumFloats, 4);
+  const std::byte* table = operands.buffer(0, "table", 2 * kXElements, 2);
+  std::byte* words = operands.buffer(1, "words", 4 * kGemvWords, 4);
+  std::byte* state = operands.buffer(2, "state", 4 * kGemvWords, 4);
+  std::byte* sums = operands.buffer(3, "sums", 4 * kSumFloats, 4);
   const int64_t index = arguments[4].value;
   if (arguments[4].data != nullptr || index < 0 || index >= kMostCores) {
     fail(ErrorKind::kKernel, "[%s] operand 4 (index) must be an integer from 0 to %lld", f.name,
@@ -202,11 +202,12 @@ void call_gemv(const HostFunction& f, Arguments arguments, CoreState& core) {
   const Operands operands(f.name, arguments, 7);
   const int32_t batch = operands.size(6, "batch", 1);
   const std::byte* block = operands.buffer(0, "block", kBlockBytes, 1);
-  const std::byte* x = operands.buffer(1, "x", kXElements, 2);
-  std::byte* sums = operands.buffer(2, "sums", kSumFloats, 4);
-  std::byte* y = operands.buffer(3, "y", kYBytes / 4, 4);
-  const auto* words = reinterpret_cast<const int32_t*>(operands.buffer(4, "words", kGemvWords, 4));
-  auto* state = reinterpret_cast<int32_t*>(operands.buffer(5, "state", kGemvWords, 4));
+  const std::byte* x = operands.buffer(1, "x", 2 * kXElements, 2);
+  std::byte* sums = operands.buffer(2, "sums", 4 * kSumFloats, 4);
+  std::byte* y = operands.buffer(3, "y", kYBytes, 4);
+  const auto* words =
+      reinterpret_cast<const int32_t*>(operands.buffer(4, "words", 4 * kGemvWords, 4));
+  auto* state = reinterpret_cast<int32_t*>(operands.buffer(5, "state", 4 * kGemvWords, 4));
   if (!setup_fits(words, state, batch)) {
     fail(ErrorKind::kKernel,
          "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top %d) "
@@ -249,8 +250,8 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
 
 OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i) {
   if (function.gemv != nullptr && i < 6) {
-    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats, kYBytes,
-                                   4 * kGemvWords, 4 * kGemvWords};
+    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats,
+                                   kYBytes,     4 * kGemvWords, 4 * kGemvWords};
     return {kBytes[i], i < 2 || i == 4};
   }
   // The product of two integer operands of a possible size, 0 for any others.

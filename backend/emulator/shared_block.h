@@ -1,5 +1,5 @@
-// A tile of data that cores only read: one that a broadcast delivered to several of them and that is
-// held once, or one that still lies in a read-only argument of the run. Each receiver's memory
+// A tile of data that cores only read: one that a broadcast delivered to several of them and that
+// is held once, or one that still lies in a read-only argument of the run. Each receiver's memory
 // refers to it (Tile::lend) until something else is written there; arguments only until the run
 // ends.
 #pragma once

@@ -58,12 +58,12 @@ class BoundWeights:
 Weights = BoundWeights | Blocks | tuple[ArrayLike, tuple[int, int]]
 
 
-def bind(w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None) -> (
-    BoundWeights
-):
+def bind(
+    w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None
+) -> BoundWeights:
     """Makes Q4NX weights readable by a device, without a copy where the device allows.
 
-    ``w``: a Q4NX tensor, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks of 5120
+    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks of 5120
     bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say). The
     array is kept alive and must not change while the result is used. Raises ArgumentError,
     DtypeError, ShapeError, DeviceError.
@@ -84,6 +84,11 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
                 "use w.to_additive(), whose minima -d * z are rounded to bfloat16, or w.to_numpy()"
             )
         data, shape = w.blocks, w.shape
+        if getattr(w, "dialect", "additive") != "additive":
+            raise ArgumentError(
+                f"[{function}] w is in the {w.dialect} dialect of Q4NX, kernels compute d code + m; "
+                "pass w.to_additive()"
+            )
     else:
         raise ArgumentError(
             f"[{function}] w is {type(w).__name__}; pass a Q4NX tensor, bound weights, or "
@@ -167,10 +172,11 @@ def gemv(
 ) -> np.ndarray:
     """``W @ x`` with Q4NX weights on the current device (always an emulated NPU in this version).
 
-    ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. ``x``: (K,) or
-    (B, K), float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
-    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``, bfloat16 (default) or
-    float32, or in ``out``, a writable C-contiguous array of that shape, which is returned.
+    ``w``: an ``npu.q4nx.Tensor``, (blocks, (N, K)), or ``npu.bind`` of one. ``x``: (K,) or (B, K),
+    float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
+    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``,
+    bfloat16 (default) or float32, or in ``out``, a writable C-contiguous array of that shape, which
+    is returned.
 
     Sums are float32: per row and group of 32 columns ``d * sum(code x) + m * sum(x)`` (docs/gemv.md
     has the order and the error bound). A NaN or infinity in a vector makes every element of its

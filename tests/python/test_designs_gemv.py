@@ -1,5 +1,5 @@
-"""The GEMV design: every configuration lowers within the hardware's limits, emits MLIR that names its
-kernels, computes exactly, and refuses what the array does not have."""
+"""The GEMV design: every configuration lowers within the hardware's limits, computes exactly and emits
+MLIR with its kernels; what the array does not have is refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,13 @@ def test_every_configuration_computes_exactly(generation, cores, channels):
     op = _npu.ops.Gemv(npu.current_device(f"emu:{generation}").handle, config)
     rng = np.random.default_rng(cores + channels)
     # Row-blocks below, at and above one round; column blocks beyond a task's repeats.
-    for n, k, batch in ((20, 100, 1), (600, 700, 1), (1216, 1152, 4), (1100, 256, 8), (300, 16900, 1)):
+    for n, k, batch in (
+        (20, 100, 1),
+        (600, 700, 1),
+        (1216, 1152, 4),
+        (1100, 256, 8),
+        (300, 16900, 1),
+    ):
         blocks, w, _, _ = random_weights(n, k, rng, exact=True)
         x = random_integers(batch, k, rng)
         bound = op.bind(blocks.reshape(-1), n, k)

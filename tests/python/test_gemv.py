@@ -1,8 +1,8 @@
-"""npu.gemv and npu.gemv_top against float64 products of weights dequantised by the published formula.
+"""npu.gemv and npu.gemv_top against float64 products of weights read by the published formula.
 
 With small whole x and dyadic d and m no float32 sum rounds, so results are compared for equality in
-every configuration and arithmetic; random values within the bound derived in compare.py. Also: what
-is read in place, ragged sizes, batches beyond a pass, ties and NaNs of top-k, and every typed error.
+every device and arithmetic; random values within the bound derived in compare.py. Also: what is
+read in place, ragged sizes, batches beyond a pass, ties and NaNs of top-k, every typed error.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ def _exact(n: int, k: int, batch: int, seed: int = 0):
 @settings(max_examples=40, deadline=None)
 def test_any_size_and_batch_is_exact_on_dyadic_values(n, k, batch, seed, device):
     blocks, x, expected = _exact(n, k, batch, seed)
-    assert np.array_equal(npu.gemv((blocks, (n, k)), x, out_dtype=np.float32, device=device), expected)
+    assert np.array_equal(
+        npu.gemv((blocks, (n, k)), x, out_dtype=np.float32, device=device), expected
+    )
     rounded = npu.gemv((blocks, (n, k)), x, device=device)
     assert rounded.dtype == BF16
     assert np.array_equal(rounded, expected.astype(np.float32).astype(BF16))
@@ -88,11 +90,22 @@ def test_strided_vectors_and_out():
     assert np.array_equal(npu.gemv((blocks, (64, 300)), fortran, out_dtype="float32"), expected)
 
 
-class Tensor:
-    """The protocol of a Q4NX tensor."""
+def test_quantised_tensors_slices_and_the_other_dialect():
+    from npu import q4nx
 
-    def __init__(self, blocks: np.ndarray, shape: tuple[int, int]) -> None:
-        self.blocks, self.shape = blocks, shape
+    rng = np.random.default_rng(8)
+    tensor = q4nx.quantize(rng.standard_normal((160, 300)).astype(np.float32))
+    x = random_integers(2, 300, rng)
+    w = tensor.to_numpy(np.float32).astype(np.float64)
+    expected = x.astype(np.float64) @ w.T
+    y = npu.gemv(tensor, x, out_dtype=np.float32)
+    # float32 rounding of w, and the kernel's bound with d |x| <= 4 * 300 * 6 / 15, generously.
+    np.testing.assert_allclose(y, expected, atol=1e-2)
+    assert np.array_equal(npu.gemv(tensor[64:128], x), y[:, 64:128].astype(BF16))
+    old = q4nx.Tensor.from_blocks(tensor.blocks, (160, 300), dialect="zero_point")
+    with pytest.raises(ArgumentError, match="to_additive"):
+        npu.gemv(old, x)
+    assert npu.gemv(old.to_additive(), x).shape == (2, 160)
 
 
 def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
@@ -101,7 +114,7 @@ def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
     path.write_bytes(b"\0" * 64 + blocks.tobytes())
     mapped = np.memmap(path, np.uint8, "r", 64)
     device = npu.current_device("emu:npu2")
-    bound = npu.bind(Tensor(mapped, (96, 256)), device=device)
+    bound = npu.bind(npu.q4nx.Tensor.from_blocks(mapped, (96, 256)), device=device)
     assert bound.in_place and bound.nbytes == 3 * 5120 and bound.shape == (96, 256)
     del mapped
     assert np.array_equal(npu.gemv(bound, x, out_dtype=np.float32), expected)
@@ -113,6 +126,17 @@ def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
     assert after["submissions"] == before["submissions"] + 1
     copied = after["host_copy_bytes"] - before["host_copy_bytes"]
     assert copied < other.size / 2  # x, its setup and y only
+
+
+def test_device_memory_holds_the_weights_after_a_run_and_the_caller_may_free_them():
+    """Cores read weights in the caller's array; once the run is over nothing refers to it."""
+    blocks, x, expected = _exact(4096, 512, 1)
+    device = npu.current_device("emu:npu2")
+    bound = npu.bind((blocks.copy(), (4096, 512)), device=device)
+    assert np.array_equal(npu.gemv(bound, x, out_dtype=np.float32), expected)
+    del bound  # and with it the copy, which the next run must not touch
+    other, y, wanted = _exact(64, 256, 1)
+    assert np.array_equal(npu.gemv((other, (64, 256)), y, out_dtype=np.float32), wanted)
 
 
 def test_unaligned_and_few_row_blocks_are_copied():

@@ -55,12 +55,12 @@ AIE_HOST_INLINE accum<accfloat, N> add(const accum<accfloat, N>& a, const accum<
 // Halves added to each other until one element is left.
 template <unsigned N>
 AIE_HOST_INLINE float reduce_add(const vector<float, N>& v) {
-  float lanes[N];
-  v.store(lanes);
+  float parts[N];
+  v.store(parts);
   for (unsigned width = N / 2; width > 0; width /= 2) {
-    for (unsigned i = 0; i < width; ++i) lanes[i] += lanes[i + width];
+    for (unsigned i = 0; i < width; ++i) parts[i] += parts[i + width];
   }
-  return lanes[0];
+  return parts[0];
 }
 
 AIE_HOST_END

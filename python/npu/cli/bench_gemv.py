@@ -1,4 +1,4 @@
-"""`npu bench gemv`: simulated time of every projection of Gemma 3, and the host's time with --host."""
+"""`npu bench gemv`: simulated time of every projection of Gemma 3; with --host this machine's."""
 
 from __future__ import annotations
 
@@ -118,7 +118,9 @@ def _print_table(device: Device, arguments: argparse.Namespace, rows: list[dict[
     print(common.device_line(device))
     print(f"y = W x, W in Q4NX, batch {arguments.batch};")
     print(NOTE.format(token=rows[0]["token_us"], dispatch=rows[0]["dispatch_us"]))
-    head = f"{'model':<10} {'projection':<10} {'N x K':>14} {'us':>9} {'GB/s':>7} {'of ceiling':>10}"
+    head = (
+        f"{'model':<10} {'projection':<10} {'N x K':>14} {'us':>9} {'GB/s':>7} {'of ceiling':>10}"
+    )
     print(f"{head}  bound" + ("      host ms  numpy ms   GB/s  ns/block" if arguments.host else ""))
     for row in rows:
         size = f"{row['n']} x {row['k']}"
@@ -132,7 +134,7 @@ def _print_table(device: Device, arguments: argparse.Namespace, rows: list[dict[
                 f" {host['npu_ms']['median']:>9.3f} {host['numpy_float32_ms']['median']:>9.3f} "
                 f"{host['gb_per_s']['median']:>6.2f} {host['ns_per_block']['median']:>9.0f}"
             )
-        print(line)
+        print(line.rstrip())
     for model in arguments.projections:
         mine = [row for row in rows if row["model"] == model]
         line = f"{model}, one token: simulated {_total(mine, 'simulated_us') / 1e3:.2f} ms"
