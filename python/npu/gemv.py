@@ -78,11 +78,6 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
     if isinstance(w, tuple) and len(w) == 2:
         data, shape = w
     elif isinstance(w, Blocks):
-        if getattr(w, "dialect", "additive") != "additive":
-            raise ArgumentError(
-                f"[{function}] w has zero points, d * (code - z), which the array does not read; "
-                "use w.to_additive(), whose minima -d * z are rounded to bfloat16, or w.to_numpy()"
-            )
         data, shape = w.blocks, w.shape
         if getattr(w, "dialect", "additive") != "additive":
             raise ArgumentError(
