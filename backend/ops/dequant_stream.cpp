@@ -78,46 +78,52 @@ class DequantStream {
     }
   }
 
-  // Pairs of row-blocks in equal shares. Where W ends inside a pair, that pair begins earlier and
-  // its first row-block is written twice, with the same values.
+  // Equal shares of pairs of row-blocks, or, if there are few, of their column blocks. Where W ends
+  // inside a pair, that pair begins earlier and its first row-block is written twice, with the same
+  // values.
   void share_out() {
     const int64_t cores = array_.cores, pairs = (rows_ + cores - 1) / cores;
     const int64_t lanes = int64_t{array_.columns} * array_.lanes;
+    const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
+    const int64_t units = pairs * columns_ / unit;
     int64_t next = 0, index = 0;
     // Neighbouring lanes of different columns start first.
     for (int lane = 0; lane < array_.lanes; ++lane) {
       for (int c = 0; c < array_.columns; ++c, ++index) {
-        const int64_t end = pairs * (index + 1) / lanes;
+        const int64_t end = units * (index + 1) / lanes;
         if (end > next) {
           lanes_.push_back({&configuration_.port(strf("W%d_%d", c, lane)),
                             &configuration_.port(strf("Y%d_%d", c, lane)), lane,
-                            tasks(next, end)});
+                            tasks(next * unit, end * unit)});
         }
         next = end;
       }
     }
   }
 
+  // Column blocks [first, end), counted along the pairs of row-blocks.
   std::vector<Task> tasks(int64_t first, int64_t end) const {
     const int64_t most = arch::tile_model(arch::TileKind::kShim).max_iteration;
     const int64_t cores = array_.cores, last = rows_ - cores;
     std::vector<Task> out;
-    // Pairs that begin where they should; the one that begins earlier has tasks of its own.
-    const int64_t whole = end * cores > rows_ ? end - 1 : end;
+    // Pairs that are whole and begin where they should.
+    const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
     const int64_t step = cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
-    const bool narrow = columns_ < whole - first &&
-                        step <= arch::tile_model(arch::TileKind::kShim).max_step;
-    if (narrow) {
-      for (int64_t pair = first; pair < whole; pair += most) {
+    if (first % columns_ == 0 && columns_ < whole &&
+        step <= arch::tile_model(arch::TileKind::kShim).max_step) {
+      const int64_t begin = first / columns_;
+      for (int64_t pair = begin; pair < begin + whole; pair += most) {
         for (int64_t q = 0; q < columns_; ++q) {
-          out.push_back({pair * cores, q, cores, 0, std::min(most, whole - pair)});
+          out.push_back({pair * cores, q, cores, 0, std::min(most, begin + whole - pair)});
         }
       }
+      first += whole * columns_;
     }
-    for (int64_t pair = narrow ? whole : first; pair < end; ++pair) {
-      for (int64_t q = 0; q < columns_; q += most) {
-        out.push_back({std::min(pair * cores, last), q, 0, 1, std::min(most, columns_ - q)});
-      }
+    while (first < end) {
+      const int64_t pair = first / columns_, q = first % columns_;
+      const int64_t count = std::min({most, columns_ - q, end - first});
+      out.push_back({std::min(pair * cores, last), q, 0, 1, count});
+      first += count;
     }
     return out;
   }
