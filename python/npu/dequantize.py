@@ -1,4 +1,4 @@
-"""Q4NX weights as a bfloat16 matrix, expanded on the device: checks, then one call into the runtime.
+"""Q4NX weights as a bfloat16 matrix, expanded on the device: checks, then one runtime call.
 
 The design is npu/designs/dequant.py (arXiv 2602.06063, section 3.1.1). Its output, W (N, K)
 row-major, is the column-major right operand W^T of the GEMM design, which reads it in place.

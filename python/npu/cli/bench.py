@@ -121,7 +121,7 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_gemv_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "gemv, dequant",
-        "simulated time of the projections of a decode step on 4-bit weights, and of expanding them "
+        "simulated time of a decode step's projections on 4-bit weights, and of expanding them "
         "for a prefill; gemv --host: host time of npu.gemv too",
     )
     group.add_argument(

@@ -24,7 +24,7 @@ from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 DECODE_ROWS = 8
 # Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
-# Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and for 128 rows of x per output round.
+# Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
 # n = 48 times 8 columns divides the widths of Gemma 3 1B.
 LONG_TILE, SHORT_TILE = (64, 96, 48), (32, 128, 48)
 HALF_COST = 1.2  # time of 128 rows in the short tile, times 2, to 256 in the long one
