@@ -65,6 +65,8 @@ def test_simulated_blocks_are_those_of_one_submission_or_several() -> None:
     for name in ("seconds", "cycles", "dispatch_seconds"):
         total = count * getattr(first, name) + getattr(rest, name)
         assert getattr(whole, name) == pytest.approx(total)
+    agents = {name: count * value + rest.agents[name] for name, value in first.agents.items()}
+    assert whole.agents == pytest.approx(agents)
     assert whole.bytes["L3_write"] == -(-LARGE // rows) * rows * -(-LARGE // columns) * columns
     assert all(0 < share <= 1 for share in whole.shares.values())
     closed = npu.simulate_gemm("npu2", LARGE, 72, LARGE, model="closed-form", **options)
@@ -121,8 +123,8 @@ def test_commands_refuse_sizes(
     assert words in printed and "Traceback" not in printed
 
 
-WRONG = [True, 0, -1, 1.0, 10**400, 1 << 31, 1 << 63, 1 << 64, 1.5, 64.0, np.float32(64), "64", b"6", None, [64],
-         float("nan"), float("inf"), np.array([64]), object()]  # fmt: skip
+WRONG = [True, 0, -1, 1.0, 10**400, 1 << 31, 1 << 63, 1 << 64, 1.5, 64.0, np.float32(64), "64",
+         b"6", None, [64], float("nan"), float("inf"), np.array([64]), object()]  # fmt: skip
 
 
 @pytest.mark.parametrize("wrong", WRONG, ids=lambda value: repr(value)[:20])
