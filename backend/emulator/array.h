@@ -50,6 +50,7 @@ class Array {
   void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
   // Of the last timed submission.
   const TimingReport& timing_report() const { return timing_report_; }
+  bool timed() const { return timeline_ != nullptr; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
 
   // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD
@@ -92,6 +93,7 @@ class Array {
   void sync(const stream::Operation& operation);
   void poll(const stream::Operation& operation);
   void patch(const stream::Operation& operation);
+  void drop_buffers();
   bool step();  // one round; false when nobody can progress
   enum class Awaited : uint8_t { kToken, kRegister };
   [[noreturn]] void deadlock(Awaited awaited, const std::string& what);

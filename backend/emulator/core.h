@@ -68,7 +68,11 @@ class Core final : public Agent {
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
-  std::vector<BlockRef> borrowed_;  // by the posted call
+  struct Borrowed {
+    BlockRef block;
+    uint64_t bytes = 0;
+  };
+  std::vector<Borrowed> borrowed_;  // per operand of the call: the block that stands for it
   bool borrows_ = true;
   const Instruction* blocked_ = nullptr;
 };

@@ -267,6 +267,7 @@ std::byte* Channel::resolve_host(uint64_t* words) {
                bd_id_));
   }
   *words = left / 4;
+  read_only_ = !writable;
   return data;
 }
 
@@ -402,8 +403,9 @@ void Channel::advance() {
         if (left_ == 0 && !header_pending_) break;  // the BD held nothing but its packet's header
         uint64_t words = 0;
         if (!sinks_ready(&words)) return;
-        begin_move(words);
-        return;
+        if (!begin_move(words)) return;
+        finish_move();
+        break;
       }
     }
   }

@@ -91,10 +91,10 @@ def test_a_stream_too_long_to_read_is_refused_before_it_is_built() -> None:
     with pytest.raises(ShapeError, match=r"32768 output rounds.*split M or N"):
         _npu.ops.gemm_stream(config, LARGE, LARGE, LARGE)
     with pytest.raises(ShapeError, match=r"output rounds.*split M or N"):
-        _npu.ops.gemm_stream(config, 1 << 30, 128, 512)
+        _npu.ops.gemm_stream(config, 1 << 30, 256, 512)
     for shift in (-1, 32):
         with pytest.raises(ArgumentError, match="shift"):
-            _npu.ops.gemm_stream(config, 256, 128, 512, shift=shift)
+            _npu.ops.gemm_stream(config, 256, 256, 512, shift=shift)
 
 
 @pytest.mark.parametrize(
