@@ -181,6 +181,12 @@ def options(
             f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
             "npu1 and npu2"
         )
+    c_buffers, c_l2_buffers, a_parts = (
+        _whole(label, value)
+        for label, value in (
+            ("c_buffers", c_buffers), ("c_l2_buffers", c_l2_buffers), ("a_parts", a_parts)
+        )
+    )  # fmt: skip
     for label, value, allowed in (
         ("b_layout", b_layout, B_LAYOUTS),
         ("c_buffers", c_buffers, (1, 2)),
@@ -188,7 +194,7 @@ def options(
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
         ("kernel", kernel, KERNELS),
-        ("a_parts", a_parts, range(1, MAX_A_PARTS + 1)),
+        ("a_parts", a_parts, tuple(range(1, MAX_A_PARTS + 1))),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
