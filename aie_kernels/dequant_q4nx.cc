@@ -42,13 +42,12 @@ inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
       const auto d = aie::concat(d16, d16);
       const Sums m(aie::concat(m16, m16));
       for (int32_t sub = 0; sub < kGroup; sub += kSubColumns) {
-        const auto pair =
-            aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(codes)));
+        const auto pair = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(codes)));
         codes += kSubBytes;
-        const auto left = aie::concat(values(pair.extract<32>(0), d, m),
-                                      values(pair.extract<32>(1), d, m));
-        const auto right = aie::concat(values(pair.extract<32>(2), d, m),
-                                       values(pair.extract<32>(3), d, m));
+        const auto left =
+            aie::concat(values(pair.extract<32>(0), d, m), values(pair.extract<32>(1), d, m));
+        const auto right =
+            aie::concat(values(pair.extract<32>(2), d, m), values(pair.extract<32>(3), d, m));
         // (4 columns, 16 rows) twice -> 16 rows of 8 columns.
         const auto rows = aie::interleave_zip(aie::transpose(left, 4, kHalfRows),
                                               aie::transpose(right, 4, kHalfRows), 4);

@@ -167,6 +167,7 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   const Entry entry(*this, "configure");
   const stream::Stream parsed = stream::Stream::parse(txn);
   scheduler_.reset();
+  if (timeline_) timeline_->begin();  // its events name agents that go
   for (auto& t : tiles_) t->reset();
   tokens_.clear();
   buffers_.clear();

@@ -87,6 +87,7 @@ class Array {
   uint32_t read_switch(const Tile& tile, uint32_t relative) const;
   uint32_t read_stored(const Tile& tile, uint32_t offset) const;
   void check_bd_free(const Tile& tile, int bd) const;
+  void check_at_rest(bool busy, const std::string& name) const;
   void execute(const stream::Stream& stream);
   void run_operation(const stream::Operation& operation);
   void sync(const stream::Operation& operation);

@@ -33,6 +33,7 @@ void Core::restart() {
   pc_ = 0;
   done_ = program_.code.empty();
   calling_ = false;
+  borrowed_.clear();
   blocked_ = nullptr;
   frames_.clear();
   counters_.assign(static_cast<size_t>(program_.counters), 0);

@@ -27,6 +27,7 @@ class Core final : public Agent {
   void restart();  // program counter, counters and modes to their reset state
   void halt(bool halted) { halted_ = halted; }
   uint32_t status() const;  // the Core_Status register
+  bool calling() const { return calling_; }
   void advance() override;
   void execute() override;
   void complete() override;

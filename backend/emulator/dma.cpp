@@ -56,6 +56,7 @@ void Channel::reset() {
   active_ = false;
   state_ = State::kIdle;
   left_ = total_ = 0;
+  shared_ = {};
   route_open_ = header_pending_ = false;
   blocked_sink_ = nullptr;
   blocked_tile_ = nullptr;

@@ -78,6 +78,7 @@ class Channel final : public Agent {
   uint32_t status() const;         // the status register
   void reset();                    // drops queue, running task and packet
   bool idle() const { return !active_ && queued_ == 0; }
+  bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
   // "moved 12 of 512 words of BD 3" - empty when idle.

@@ -37,7 +37,8 @@ double gemv_setup_cycles() { return kSetup; }
 
 // Per 16 rows x 8 columns: 16 stores of a row's 16 bytes; in the move slot an unpack (npu1: two), 4
 // times an interleave, two conversions to bf16 and two transposing shuffles (npu1: of halves); in
-// the multiply slot 4 times an addition, a multiplication and an addition of 32 lanes (npu1: twice).
+// the multiply slot 4 times an addition, a multiplication and an addition of 32 lanes (npu1:
+// twice).
 double dequant_cycles(arch::Generation generation) {
   constexpr double kSubBlocks = 64, kStores = 16;
   const double halves = generation == arch::Generation::kNpu1 ? 2 : 1;

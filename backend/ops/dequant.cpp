@@ -76,8 +76,8 @@ RunReport Dequant::expand(const GemvWeights& w, const RowBlocks& part, std::byte
     blocks = {all.data, all.bytes, false};
   }
   const bool fills = count == part.count && rows == count * kQ4Rows && columns == q * kQ4Columns;
-  const bool direct = fills && shared_->device->accepts_host_memory() &&
-                      reinterpret_cast<uintptr_t>(out) % 4 == 0;
+  const bool direct =
+      fills && shared_->device->accepts_host_memory() && reinterpret_cast<uintptr_t>(out) % 4 == 0;
   const size_t bytes = tile_bytes(count, q);
   const BufferView target = direct ? BufferView{out, bytes, true} : scratch(out_, bytes);
   const DequantProblem problem{count, q};

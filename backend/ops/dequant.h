@@ -20,8 +20,8 @@ class Dequant {
   Dequant(std::shared_ptr<SharedDevice> device, Configuration configuration);
 
   // The logical rows of `part` as (rows, k) row-major. The device writes to `out` itself if whole
-  // blocks fill it (k a multiple of 256, rows of 32, at least 64 rows) and it is aligned to 4 bytes;
-  // otherwise a padded copy is cut on the host. Thread-safe, as is run_padded().
+  // blocks fill it (k a multiple of 256, rows of 32, at least 64 rows) and it is aligned to 4
+  // bytes; otherwise a padded copy is cut on the host. Thread-safe, as is run_padded().
   RunReport run(const GemvWeights& w, const RowBlocks& part, std::byte* out);
   // (32 count, 256 column blocks), padding included.
   RunReport run_padded(const GemvWeights& w, const RowBlocks& part, std::byte* out);

@@ -53,7 +53,7 @@ class DequantStream {
 
  private:
   struct Task {
-    int64_t row, column;  // first block
+    int64_t row, column;            // first block
     int64_t row_step, column_step;  // blocks between executions
     int64_t repeats;
   };
@@ -136,15 +136,15 @@ class DequantStream {
     in.wrap[0] = in.step[1] = kHalfBlockWords;
     in.wrap[1] = 2;
     in.step[2] = static_cast<uint32_t>(columns_ * kBlockWords);
-    in.iteration_step = iteration(task.row_step * columns_ * kBlockWords +
-                                  task.column_step * kBlockWords);
+    in.iteration_step =
+        iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
     const int64_t block = task.row * columns_ + task.column;
     // Out: rows of 256 elements.
     arch::Bd out = shim_bd(array_.cores * kQ4Rows * kRunWords, task);
     out.wrap[0] = kRunWords;
     out.step[1] = static_cast<uint32_t>(columns_ * kRunWords);
-    out.iteration_step = iteration(task.row_step * kQ4Rows * columns_ * kRunWords +
-                                   task.column_step * kRunWords);
+    out.iteration_step =
+        iteration(task.row_step * kQ4Rows * columns_ * kRunWords + task.column_step * kRunWords);
     const int64_t word = task.row * kQ4Rows * columns_ * kRunWords + task.column * kRunWords;
     // The output waits before blocks arrive.
     write_bd(*lane.out, kRing * array_.lanes + slot, out, kDequantOut, word * 4);
@@ -153,7 +153,9 @@ class DequantStream {
     queue(*lane.in, slot, task.repeats, false);
   }
 
-  static uint32_t iteration(int64_t step) { return static_cast<uint32_t>(std::max<int64_t>(1, step)); }
+  static uint32_t iteration(int64_t step) {
+    return static_cast<uint32_t>(std::max<int64_t>(1, step));
+  }
 
   arch::Bd shim_bd(int64_t words, const Task& task) const {
     arch::Bd bd;

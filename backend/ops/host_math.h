@@ -1,5 +1,5 @@
-// The operations of a decoder layer that run on the host, in float32: what NumPy would do in several
-// passes, in one. Rows are contiguous; one thread.
+// The operations of a decoder layer that run on the host, in float32: what NumPy would do in
+// several passes, in one. Rows are contiguous; one thread.
 #pragma once
 
 #include <cstdint>

@@ -9,8 +9,8 @@ import importlib
 from typing import Any
 
 from npu import errors
-from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.dequantize import dequantize
+from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
 from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack

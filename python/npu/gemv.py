@@ -63,9 +63,9 @@ def bind(
 ) -> BoundWeights:
     """Makes Q4NX weights readable by a device, without a copy where the device allows.
 
-    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks of 5120
-    bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say). The
-    array is kept alive and must not change while the result is used. Raises ArgumentError,
+    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks
+    of 5120 bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say).
+    The array is kept alive and must not change while the result is used. Raises ArgumentError,
     DtypeError, ShapeError, DeviceError.
     """
     blocks, shape = _blocks_of(w, "bind")
@@ -79,9 +79,10 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
         data, shape = w
     elif isinstance(w, Blocks):
         data, shape = w.blocks, w.shape
-        if getattr(w, "dialect", "additive") != "additive":
+        dialect = getattr(w, "dialect", "additive")
+        if dialect != "additive":
             raise ArgumentError(
-                f"[{function}] w is in the {w.dialect} dialect of Q4NX, kernels compute d code + m; "
+                f"[{function}] w is in the {dialect} dialect of Q4NX, kernels compute d code + m; "
                 "pass w.to_additive()"
             )
     else:

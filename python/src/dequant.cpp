@@ -1,5 +1,7 @@
 // npu._npu.ops: dequantisation of Q4NX weights; python/npu/dequantize.py does the checking that
 // users see.
+#include "ops/dequant.h"
+
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 
@@ -10,7 +12,6 @@
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
-#include "ops/dequant.h"
 #include "report.h"
 
 namespace nb = nanobind;

@@ -25,8 +25,7 @@ void check(bool good, const char* function) {
 void init_host(nb::module_& m) {
   nb::module_ sub = m.def_submodule("host", "Float32 operations on the host.");
   sub.def("rms_norm", [](const Array& x, const Vector& weight, float eps, const Output& out) {
-    check(x.shape(1) == weight.shape(0) && out.shape(0) == x.shape(0) &&
-              out.shape(1) == x.shape(1),
+    check(x.shape(1) == weight.shape(0) && out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1),
           "rms_norm");
     const nb::gil_scoped_release release;
     ops::rms_norm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
@@ -44,15 +43,14 @@ void init_host(nb::module_& m) {
     ops::geglu(gate.data(), up.data(), gate.stride(0), static_cast<int64_t>(out.shape(0)),
                static_cast<int64_t>(out.shape(1)), out.data());
   });
-  sub.def("causal_softmax",
-          [](const Output& scores, int64_t queries, int64_t shift, int64_t window) {
-            // Every query sees a key at least.
-            check(queries > 0 && shift >= 0 && window >= 0 && scores.shape(1) > 0,
-                  "causal_softmax");
-            const nb::gil_scoped_release release;
-            ops::causal_softmax(scores.data(), static_cast<int64_t>(scores.shape(0)),
-                                static_cast<int64_t>(scores.shape(1)), queries, shift, window);
-          });
+  sub.def(
+      "causal_softmax", [](const Output& scores, int64_t queries, int64_t shift, int64_t window) {
+        // Every query sees a key at least.
+        check(queries > 0 && shift >= 0 && window >= 0 && scores.shape(1) > 0, "causal_softmax");
+        const nb::gil_scoped_release release;
+        ops::causal_softmax(scores.data(), static_cast<int64_t>(scores.shape(0)),
+                            static_cast<int64_t>(scores.shape(1)), queries, shift, window);
+      });
 }
 
 }  // namespace npu::python

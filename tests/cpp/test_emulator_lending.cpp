@@ -1,8 +1,8 @@
 // Tiles that a broadcast delivers to several cores are lent to them instead of copied: kernels that
 // only read see the bytes that were sent, in one place; every other access - DMA, registers,
 // runtime parameters, kernels that may write, kernels that say nothing - finds the core's memory as
-// if they had been copied; packed forms are made once per
-// delivery, and products of several threads that share them are those of one thread alone.
+// if they had been copied; packed forms are made once per delivery, and products of several threads
+// that share them are those of one thread alone.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -195,6 +195,23 @@ TEST_CASE("what is written over a lent tile stays, and so does the rest of the t
     CHECK(b.m.words(kFirst, kAt, 8) == counting(8));
     CHECK(b.m.words(kFirst, kAt + 8, 16) == counting(16));
   }
+}
+
+TEST_CASE("a delivery that an error interrupts is not lent after the next configuration") {
+  Broadcast b;
+  b.attach(kProgram, &reads_first);
+  const auto fails = [](Arguments, CoreState&) { fail(ErrorKind::kKernel, "[f] fails"); };
+  b.m.array.attach(kFirst.col, kFirst.row, parse_program("call f @0 #4\n", "test"),
+                   {{fails, false, &reads_first}});
+  check_error(ErrorKind::kKernel, {"fails"}, [&] { b.send(); });  // while the data moves
+  Bd gaps = linear(16, kAt);
+  gaps.wrap[0] = 4;
+  gaps.step[1] = 5;
+  for (const At at : {kFirst, kSecond}) b.m.config.bd(at, 0, releasing(gaps, 0, 1));
+  b.attach(kProgram, &reads_first);
+  b.send();
+  CHECK_FALSE(b.lent(kFirst, b.first.at(0)));
+  CHECK(b.m.words(kFirst, kAt, 6) == Words{1, 2, 3, 4, 912, 5});
 }
 
 TEST_CASE("runtime parameters may be broadcast") {

@@ -22,7 +22,8 @@ AIE_HOST_INLINE float widen_one(uint16_t bits) {
   return __builtin_bit_cast(float, static_cast<uint32_t>(bits) << 16);
 }
 
-// The product on its own: contracted into the addition it would not overflow where the formula does.
+// The product on its own: contracted into the addition it would not overflow where the formula
+// does.
 template <typename V>
 AIE_HOST_INLINE V rounded(V product) {
   asm("" : "+v"(product));
@@ -33,8 +34,7 @@ AIE_HOST_INLINE V rounded(V product) {
 
 // The 16 values of a row and group as 16 bf16.
 AIE_HOST_INLINE __m256i values_of(uint16_t d, uint16_t m) {
-  const __m512 code =
-      _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  const __m512 code = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   const __m512 product = rounded(_mm512_mul_ps(_mm512_set1_ps(widen_one(d)), code));
   const __m512 sum = _mm512_add_ps(product, _mm512_set1_ps(widen_one(m)));
   const __m512i bits = _mm512_castps_si512(sum);
@@ -49,11 +49,10 @@ AIE_HOST_INLINE __m256i values_of(uint16_t d, uint16_t m) {
 // 8 columns of 8 bytes to 8 rows of 8 columns.
 AIE_HOST_INLINE __m512i transpose_bytes(__m512i v) {
   // Within 128-bit lanes: (2 columns, 8 bytes) to 8 pairs; then words to their rows.
-  const __m512i pairs = _mm512_broadcast_i32x4(
-      _mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
-  const __m512i order =
-      _mm512_set_epi16(31, 23, 15, 7, 30, 22, 14, 6, 29, 21, 13, 5, 28, 20, 12, 4, 27, 19, 11, 3,
-                       26, 18, 10, 2, 25, 17, 9, 1, 24, 16, 8, 0);
+  const __m512i pairs =
+      _mm512_broadcast_i32x4(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+  const __m512i order = _mm512_set_epi16(31, 23, 15, 7, 30, 22, 14, 6, 29, 21, 13, 5, 28, 20, 12, 4,
+                                         27, 19, 11, 3, 26, 18, 10, 2, 25, 17, 9, 1, 24, 16, 8, 0);
   return _mm512_permutexvar_epi16(order, _mm512_shuffle_epi8(v, pairs));
 }
 
@@ -136,8 +135,7 @@ AIE_HOST_INLINE void values_of(uint16_t d, uint16_t m, __m128i& low, __m128i& hi
           const __m128i code = _mm_and_si128(r % 2 ? _mm_srli_epi16(both, 4) : both, mask);
           const __m128i below = _mm_shuffle_epi8(low, code), above = _mm_shuffle_epi8(high, code);
           _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c), _mm_unpacklo_epi8(below, above));
-          _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c + 8),
-                           _mm_unpackhi_epi8(below, above));
+          _mm_storeu_si128(reinterpret_cast<__m128i*>(to + c + 8), _mm_unpackhi_epi8(below, above));
         }
       }
     }

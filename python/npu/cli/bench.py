@@ -103,7 +103,7 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=common.gemm_sizes,
         metavar="S|MxKxN,...",
-        help="problem sizes (simulated: chosen; curve: one, about 4K; host: 256,512,1024)",
+        help="problem sizes (simulated: chosen; curve: one, about 4K; host, ragged: three)",
     )
     add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
     add("--out-dtype", type=_names, metavar="T,...", help="results: int8, int16, int32, bfloat16, float32")  # fmt: skip  # noqa: E501
