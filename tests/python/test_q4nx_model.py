@@ -155,6 +155,7 @@ def test_products_of_any_length(
     rounded = bf16(x).astype(np.float64)
     # More than eight rows meet weights that were rounded to bfloat16.
     exact = tensor.to_numpy(np.float32 if rows <= 8 else layout.BFLOAT16).astype(np.float64)
+    # float32 sums of 500 products; GEMV's terms (128 + code) d x are up to 16 times the weights'.
     bound = np.abs(rounded) @ np.abs(exact).T * 2.0**-14
     assert y.shape == (rows, 330) and y.dtype == np.float32
     assert (np.abs(y - rounded @ exact.T) <= bound).all()
