@@ -63,9 +63,9 @@ def bind(
 ) -> BoundWeights:
     """Makes Q4NX weights readable by a device, without a copy where the device allows.
 
-    ``w``: a Q4NX tensor, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks of 5120
-    bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say). The
-    array is kept alive and must not change while the result is used. Raises ArgumentError,
+    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks
+    of 5120 bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say).
+    The array is kept alive and must not change while the result is used. Raises ArgumentError,
     DtypeError, ShapeError, DeviceError.
     """
     blocks, shape = _blocks_of(w, "bind")
@@ -79,6 +79,12 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
         data, shape = w
     elif isinstance(w, Blocks):
         data, shape = w.blocks, w.shape
+        dialect = getattr(w, "dialect", "additive")
+        if dialect != "additive":
+            raise ArgumentError(
+                f"[{function}] w is in the {dialect} dialect of Q4NX, kernels compute d code + m; "
+                "pass w.to_additive()"
+            )
     else:
         raise ArgumentError(
             f"[{function}] w is {type(w).__name__}; pass a Q4NX tensor, bound weights, or "
@@ -161,8 +167,8 @@ def gemv(
 ) -> np.ndarray:
     """``W @ x`` with Q4NX weights on the current device (always an emulated NPU in this version).
 
-    ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. ``x``: (K,) or
-    (B, K), float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
+    ``w``: an ``npu.q4nx.Tensor``, (blocks, (N, K)), or ``npu.bind`` of one. ``x``: (K,) or (B, K),
+    float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
     (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``,
     bfloat16 (default) or float32, or in ``out``, a writable C-contiguous array of that shape, which
     is returned.

@@ -162,6 +162,17 @@ TEST_CASE("plans cover W and streams read all of it, for every array") {
   }
 }
 
+TEST_CASE("streams with more rounds than tasks in flight wait for weights and x") {
+  for (const Case& a : {Case{8, 1, 1}, Case{4, 2, 1}}) {
+    const Configuration config = configuration(a.columns, a.rows, a.channels);
+    GemvProblem p{8 * 1300, 1, 8 * 1300 * 32, 1};
+    const GemvPlan plan = ops::plan_gemv(GemvArray::of(config), p);
+    CHECK(plan.rounds > 4 * 256);
+    check_plan(GemvArray::of(config), p, plan);
+    check_stream(config, p, plan);
+  }
+}
+
 TEST_CASE("a plan of every batch and output, and the setup it sends") {
   const Configuration config = configuration(8, 2, 2);
   const GemvArray array = GemvArray::of(config);

@@ -1,5 +1,5 @@
-"""The GEMV design: every configuration lowers within the hardware's limits, computes exactly and emits
-MLIR with its kernels; what the array does not have is refused."""
+"""The GEMV design: every configuration lowers within the hardware's limits, computes exactly and
+emits MLIR with its kernels; what the array does not have is refused."""
 
 from __future__ import annotations
 

@@ -90,11 +90,22 @@ def test_strided_vectors_and_out():
     assert np.array_equal(npu.gemv((blocks, (64, 300)), fortran, out_dtype="float32"), expected)
 
 
-class Tensor:
-    """The protocol of a Q4NX tensor."""
+def test_quantised_tensors_slices_and_the_other_dialect():
+    from npu import q4nx
 
-    def __init__(self, blocks: np.ndarray, shape: tuple[int, int]) -> None:
-        self.blocks, self.shape = blocks, shape
+    rng = np.random.default_rng(8)
+    tensor = q4nx.quantize(rng.standard_normal((160, 300)).astype(np.float32))
+    x = random_integers(2, 300, rng)
+    w = tensor.to_numpy(np.float32).astype(np.float64)
+    expected = x.astype(np.float64) @ w.T
+    y = npu.gemv(tensor, x, out_dtype=np.float32)
+    # float32 rounding of w, and the kernel's bound with d |x| <= 4 * 300 * 6 / 15, generously.
+    np.testing.assert_allclose(y, expected, atol=1e-2)
+    assert np.array_equal(npu.gemv(tensor[64:128], x), y[:, 64:128].astype(BF16))
+    old = q4nx.Tensor.from_blocks(tensor.blocks, (160, 300), dialect="zero_point")
+    with pytest.raises(ArgumentError, match="to_additive"):
+        npu.gemv(old, x)
+    assert npu.gemv(old.to_additive(), x).shape == (2, 160)
 
 
 def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
@@ -103,7 +114,7 @@ def test_bound_weights_are_read_in_place_and_new_sizes_load_nothing(tmp_path):
     path.write_bytes(b"\0" * 64 + blocks.tobytes())
     mapped = np.memmap(path, np.uint8, "r", 64)
     device = npu.current_device("emu:npu2")
-    bound = npu.bind(Tensor(mapped, (96, 256)), device=device)
+    bound = npu.bind(npu.q4nx.Tensor.from_blocks(mapped, (96, 256)), device=device)
     assert bound.in_place and bound.nbytes == 3 * 5120 and bound.shape == (96, 256)
     del mapped
     assert np.array_equal(npu.gemv(bound, x, out_dtype=np.float32), expected)
