@@ -44,6 +44,7 @@ struct Seen {
   std::vector<uint32_t> words;
   const std::byte* address = nullptr;
   PackedOperand* packed = nullptr;
+  int state = PackedOperand::kRefused;  // its state before this call, which leaves it ready
 };
 
 // MM2S 0 of the source reaches S2MM 0 of both receivers; their programs wait for lock 0.
@@ -70,6 +71,7 @@ class Broadcast {
         std::memcpy(s.words.data(), a[0].data, 4 * s.words.size());
         s.address = a[0].data;
         s.packed = a[0].packed;
+        if (s.packed) s.state = s.packed->state.exchange(PackedOperand::kReady);
         if (write) std::memcpy(a[0].data, &write, 4);
         seen.push_back(s);
       };
@@ -222,6 +224,19 @@ TEST_CASE("runtime parameters may be broadcast") {
   b.send();
   CHECK(b.first.size() == 3);  // word 2 of the tile
   CHECK(b.second.size() == 3);
+}
+
+TEST_CASE("a delivery in memory that is used again is not packed yet") {
+  Broadcast b;
+  b.attach("loop 4\n" + kProgram + "end\n", &reads_first);
+  for (int i = 0; i < 4; ++i) b.send();
+  REQUIRE(b.first.size() == 4);
+  CHECK(b.first[0].packed == b.first[2].packed);
+  for (size_t i = 0; i < 4; ++i) {
+    const int states[] = {b.first[i].state, b.second[i].state};  // either core may be first
+    CHECK(std::min(states[0], states[1]) == PackedOperand::kEmpty);
+    CHECK(std::max(states[0], states[1]) == PackedOperand::kReady);
+  }
 }
 
 TEST_CASE("every delivery is packed once, under its form and shape") {
