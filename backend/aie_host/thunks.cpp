@@ -220,8 +220,8 @@ void call_gemv(const HostFunction& f, Arguments arguments, CoreState& core) {
 }
 
 // One Q4NX block: aie_kernels/dequant_q4nx.cc.
+constexpr int64_t kTileBytes = kBlockRows * kLine * 2;
 void call_dequant(const HostFunction& f, Arguments arguments, CoreState& core) {
-  constexpr int64_t kTileBytes = kBlockRows * kLine * 2;
   const Operands operands(f.name, arguments, 2);
   const std::byte* block = operands.buffer(0, "block", kBlockBytes, 2);
   std::byte* out = operands.buffer(1, "out", kTileBytes, 2);
@@ -279,6 +279,10 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
   } else if (function.convert != nullptr && i < 2) {
     read_only = i == 0;
     bytes = i == 0 ? in(integer(2)) : out(integer(2));
+  }
+  if (function.dequant != nullptr && i < 2) {
+    constexpr uint64_t kBytes[] = {kBlockBytes, kTileBytes};
+    return {kBytes[i], i == 0};
   }
   if (function.setup != nullptr && i < 4) {
     constexpr uint64_t kBytes[] = {2 * kXElements, 4 * kGemvWords, 4 * kGemvWords, 4 * kSumFloats};
