@@ -1,4 +1,4 @@
-"""Perplexity of the demo model through its BF16, F16, Q4_0 and Q4NX forms: 16-bit forms agree, 4-bit
+"""Perplexity of the demo model through BF16, F16, Q4_0 and Q4NX: 16-bit forms agree, 4-bit
 ones are near, and a device that used the wrong weights would be far away."""
 
 from __future__ import annotations
