@@ -1,6 +1,6 @@
 """Linear projections on the device: y = x W^T with W bound or packed once.
 
-A Q4NX weight stays 4-bit in memory. Up to eight rows of x are multiplied by ``npu.gemv``, which
+A Q4NX weight stays 4-bit in memory. Up to 32 rows of x are multiplied by ``npu.gemv``, which
 dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that the device writes
 into a buffer all weights share, and that the GEMM reads where it lies. Other weights are bfloat16.
 """
@@ -20,8 +20,9 @@ from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 
-# Most rows of x that go through the GEMV: one pass over the weights.
-DECODE_ROWS = 8
+# Most rows of x that go through the GEMV: four passes over the weights, which take less time than
+# expanding them once and multiplying a padded matrix.
+DECODE_ROWS = 32
 # Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
 # Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
@@ -37,7 +38,7 @@ class Weight:
     transposition happens while packing, without a copy in between), or a Q4NX Tensor, then its
     blocks are bound: read where they lie if the device can, for example in a memory-mapped file. A
     Tensor with zero points has a formula that the array does not compute: it becomes bfloat16 on
-    the host. ``device``: default the current one. ``bf16`` is how products of more than eight rows
+    the host. ``device``: default the current one. ``bf16`` is how products of more than 32 rows
     are computed, as in ``npu.matmul``.
     """
 
