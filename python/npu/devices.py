@@ -96,9 +96,10 @@ class Device:
             return self._gemms[key]
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams built, stream-cache hits, host copies and submit overhead."""
+        """Loads, submissions, streams built, stream-cache hits, host copies, host time of streams."""
         totals: dict[str, int] = dict(self.handle.counters())
-        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0, submit_overhead_ns=0)
+        own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
+        totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
             gemms = list(self._gemms.values())
         for gemm in gemms:
