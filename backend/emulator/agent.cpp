@@ -163,6 +163,7 @@ bool Scheduler::round() {
   board_.open();
   advance_ready();
   if (jobs_.empty()) return true;
+  board_.all_posted();
   order_jobs();
   if (serial_) {
     run_deferred();

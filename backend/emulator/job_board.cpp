@@ -18,6 +18,7 @@ bool JobBoard::open() {
   ThreadPool& pool = ThreadPool::shared();
   if (pool.threads() < 2) return false;
   closed_.store(false, std::memory_order_relaxed);
+  posted_.store(false, std::memory_order_relaxed);
   threads_ = static_cast<size_t>(pool.threads());
   open_ = pool.begin_help(helper_);
   return open_;
@@ -69,7 +70,10 @@ bool JobBoard::run_one(size_t thread) {
   // of the same row, whose operand the first of them packs.
   const bool first = thread == 0;
   const size_t start = first ? 0 : used_ - 1 - (thread - 1) * used_ / threads_ % used_;
-  for (size_t i = 0; i < used_; ++i) {
+  // While jobs are still being posted, a column is left to the thread whose cache has it.
+  const size_t own =
+      posted_.load(std::memory_order_acquire) ? used_ : std::max<size_t>(1, used_ / threads_);
+  for (size_t i = 0; i < own; ++i) {
     const size_t column = (first ? i : start + used_ - i) % used_;
     std::atomic<uint64_t>& waiting = waiting_[column];
     uint64_t seen = waiting.load(std::memory_order_acquire);

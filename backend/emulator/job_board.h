@@ -32,6 +32,8 @@ class JobBoard {
   bool done(int place) const;
   // What the job threw, or null.
   std::exception_ptr error(int place);
+  // All jobs have been posted: threads may take those of columns that are not theirs.
+  void all_posted() { posted_.store(true, std::memory_order_release); }
   // All jobs have been posted and begun.
   void no_more() { closed_.store(true, std::memory_order_release); }
   // Withdraws the jobs that nobody has begun and waits for the others.
@@ -61,6 +63,7 @@ class JobBoard {
   // A bit per job that nobody has begun; idle threads poll them all.
   alignas(64) std::array<std::atomic<uint64_t>, kColumns> waiting_{};
   alignas(64) std::atomic<bool> closed_{true};
+  std::atomic<bool> posted_{true};
   std::unique_ptr<Column[]> columns_;
   size_t used_ = kColumns, threads_ = 1;
   bool open_ = false;
