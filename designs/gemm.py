@@ -44,6 +44,9 @@ DEFAULT_TILE: dict[str, Tile3] = {
     "int16": (64, 64, 64),
 }
 PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
+# k_mt of the default tiles, in k, per layout of B: deeper wastes more on small K than reads gain
+# (docs/tuning.md).
+DEFAULT_DEPTH = {"row": 2, "col": 4}
 # r, s, t of aie::mmul: A tiles r x s, B tiles s x t.
 MMUL: dict[tuple[str, str], Tile3] = {
     ("npu1", "bfloat16"): (4, 8, 4),
@@ -70,7 +73,8 @@ class Choices(TypedDict, total=False):
     tile: Tile3 | None
     """(m, k, n) per core; default `default_tile`."""
     k_mt: int | None
-    """Columns of A that a memtile holds at a time, a multiple of k; default k."""
+    """Columns of A that a memtile holds at a time, a multiple of k; default 2 k, of a
+    column-major B 4 k, with the default tile, else k."""
     b_layout: str
     """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major."""
     c_buffers: int
@@ -177,6 +181,12 @@ def options(
             f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
             "npu1 and npu2"
         )
+    c_buffers, c_l2_buffers, a_parts = (
+        _whole(label, value)
+        for label, value in (
+            ("c_buffers", c_buffers), ("c_l2_buffers", c_l2_buffers), ("a_parts", a_parts)
+        )
+    )  # fmt: skip
     for label, value, allowed in (
         ("b_layout", b_layout, B_LAYOUTS),
         ("c_buffers", c_buffers, (1, 2)),
@@ -184,7 +194,7 @@ def options(
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
         ("kernel", kernel, KERNELS),
-        ("a_parts", a_parts, range(1, MAX_A_PARTS + 1)),
+        ("a_parts", a_parts, tuple(range(1, MAX_A_PARTS + 1))),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
@@ -216,7 +226,8 @@ def options(
             f'[gemm] tile k = {k}: kernel="pipelined" is unrolled for {PIPELINED_K[0]} to '
             f"{PIPELINED_K[1]}"
         )
-    depth = k if k_mt is None else _whole("k_mt", k_mt)
+    default = k if tile else k * DEFAULT_DEPTH[b_layout]
+    depth = default if k_mt is None else _whole("k_mt", k_mt)
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
     out = Options(

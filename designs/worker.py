@@ -59,6 +59,14 @@ class Buffer:
 
 
 @dataclass(frozen=True)
+class Word:
+    """An int32 of a local buffer, which kernels of this core write: a loop bound or an operand."""
+
+    buffer: Buffer
+    index: int
+
+
+@dataclass(frozen=True)
 class Object:
     """An acquired object of a FIFO; `sequence` counts the objects acquired so far."""
 
@@ -72,7 +80,7 @@ class Step:
 
     kind: str
     fifo: ObjectFifo | None = None
-    count: int | Rtp = 1
+    count: int | Rtp | Word = 1
     kernel: Kernel | None = None
     # call: operands; (fifo, slot after the oldest held one) stands for an acquired object.
     operands: tuple[Any, ...] = ()
@@ -117,12 +125,14 @@ class Worker:
             yield
 
     @contextmanager
-    def loop(self, count: int | Rtp) -> Iterator[None]:
-        """A loop of a constant number of rounds, or of as many as an RTP says on entry."""
+    def loop(self, count: int | Rtp | Word) -> Iterator[None]:
+        """A loop of a constant number of rounds, or of as many as an RTP or word says on entry."""
         if isinstance(count, int) and count < 1:
             raise self._error(f"a loop of {count} rounds; at least 1")
         if isinstance(count, Rtp) and count not in self.rtps:
             raise self._error(f'the loop bound "{count.name}" is not an RTP of this worker')
+        if isinstance(count, Word):
+            self._check_word("the loop bound", count)
         with self._block(Step("loop", count=count)):
             yield
 
@@ -158,8 +168,8 @@ class Worker:
         self._released[fifo] = self._released.get(fifo, 0) + 1
         self.steps.append(Step("release", fifo=fifo))
 
-    def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | int) -> None:
-        """Calls a kernel with objects, local buffers, integers, or RTPs read at the call."""
+    def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | Word | int) -> None:
+        """Calls a kernel with objects, buffers, integers, or RTPs and words read at the call."""
         if len(operands) != len(kernel.arguments):
             raise self._error(
                 f"call of {kernel.name}: {len(operands)} operands, it takes {len(kernel.arguments)}"
@@ -199,7 +209,18 @@ class Worker:
             raise self._error(f"{what} is a number, the kernel takes a buffer")
         if isinstance(operand, Rtp) and operand not in self.rtps:
             raise self._error(f'{what} "{operand.name}" is not an RTP of this worker')
+        if isinstance(operand, Word):
+            self._check_word(what, operand)
         return operand
+
+    def _check_word(self, what: str, word: Word) -> None:
+        if word.buffer not in self.buffers or word.buffer.dtype != "int32":
+            raise self._error(f'{what} "{word.buffer.name}" is not an int32 buffer of this worker')
+        if not 0 <= word.index < math.prod(word.buffer.shape):
+            raise self._error(
+                f'{what} is word {word.index} of "{word.buffer.name}", which has '
+                f"{math.prod(word.buffer.shape)}"
+            )
 
     @contextmanager
     def _block(self, step: Step) -> Iterator[None]:

@@ -162,6 +162,63 @@ void call_convert(const HostFunction& f, Arguments arguments, CoreState& core) {
   f.convert(src, dst, count, last);
 }
 
+// Sizes of the GEMV kernels: aie_kernels/gemv_q4nx.cc.
+constexpr int64_t kBlockBytes = 5120, kXElements = 2048, kYBytes = 512, kSumFloats = 8 * 32;
+constexpr int64_t kGemvWords = 16, kMostCores = 32, kLine = 256, kBlockRows = 32;
+
+void call_gemv_setup(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, 5);
+  const std::byte* table = operands.buffer(0, "table", 2 * kXElements, 2);
+  std::byte* words = operands.buffer(1, "words", 4 * kGemvWords, 4);
+  std::byte* state = operands.buffer(2, "state", 4 * kGemvWords, 4);
+  std::byte* sums = operands.buffer(3, "sums", 4 * kSumFloats, 4);
+  const int64_t index = arguments[4].value;
+  if (arguments[4].data != nullptr || index < 0 || index >= kMostCores) {
+    fail(ErrorKind::kKernel, "[%s] operand 4 (index) must be an integer from 0 to %lld", f.name,
+         static_cast<long long>(kMostCores - 1));
+  }
+  const CoreScope scope(core);
+  f.setup(table, reinterpret_cast<int32_t*>(words), reinterpret_cast<int32_t*>(state),
+          reinterpret_cast<float*>(sums), static_cast<int32_t>(index));
+}
+
+// Whether a setup record keeps the kernel inside its buffers (order of words: designs/gemv.py).
+bool setup_fits(const int32_t* words, const int32_t* state, int64_t batch) {
+  const int64_t row_blocks = words[1], x_objects = words[2], x_blocks = words[3], output = words[6];
+  if (batch != words[5] || (batch != 1 && batch != 2 && batch != 4 && batch != 8)) return false;
+  if (x_objects < 1 || x_blocks < 1 || x_blocks * batch * kLine > kXElements) return false;
+  if (state[0] < 0 || state[0] >= x_objects * x_blocks) return false;
+  if (state[1] < 0 || state[1] >= row_blocks) return false;
+  const int64_t top = words[7];
+  if (output == 2) {
+    return top >= 1 && top <= kYBytes && batch * top * 8 <= kYBytes && state[2] >= 0 &&
+           state[2] <= top;
+  }
+  if (output != 0 && output != 1) return false;
+  return row_blocks <= kYBytes && row_blocks * batch * kBlockRows * (output + 1) * 2 <= kYBytes;
+}
+
+void call_gemv(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, 7);
+  const int32_t batch = operands.size(6, "batch", 1);
+  const std::byte* block = operands.buffer(0, "block", kBlockBytes, 1);
+  const std::byte* x = operands.buffer(1, "x", 2 * kXElements, 2);
+  std::byte* sums = operands.buffer(2, "sums", 4 * kSumFloats, 4);
+  std::byte* y = operands.buffer(3, "y", kYBytes, 4);
+  const auto* words =
+      reinterpret_cast<const int32_t*>(operands.buffer(4, "words", 4 * kGemvWords, 4));
+  auto* state = reinterpret_cast<int32_t*>(operands.buffer(5, "state", 4 * kGemvWords, 4));
+  if (!setup_fits(words, state, batch)) {
+    fail(ErrorKind::kKernel,
+         "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top %d) "
+         "or the state of the core does not fit its buffers; send the setup object first",
+         f.name, words[1], words[2], words[3], words[5], words[6], words[7]);
+  }
+  const CoreScope scope(core);
+  f.gemv(reinterpret_cast<const uint8_t*>(block), x, reinterpret_cast<float*>(sums),
+         reinterpret_cast<int32_t*>(y), words, state, batch);
+}
+
 }  // namespace
 
 void call(const HostFunction& function, Arguments arguments, CoreState& core) {
@@ -169,12 +226,21 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
     call_matmul(function, arguments, core);
   } else if (function.zero != nullptr) {
     call_zero(function, arguments, core);
+  } else if (function.gemv != nullptr) {
+    call_gemv(function, arguments, core);
+  } else if (function.setup != nullptr) {
+    call_gemv_setup(function, arguments, core);
   } else {
     call_convert(function, arguments, core);
   }
 }
 
 OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t i) {
+  if (function.gemv != nullptr && i < 6) {
+    constexpr uint64_t kBytes[] = {kBlockBytes, 2 * kXElements, 4 * kSumFloats,
+                                   kYBytes,     4 * kGemvWords, 4 * kGemvWords};
+    return {kBytes[i], i < 2 || i == 4};
+  }
   // The product of two integer operands of a possible size, 0 for any others.
   const auto integer = [&](size_t index) -> uint64_t {
     if (index >= arguments.size() || arguments[index].data != nullptr) return 0;
@@ -200,6 +266,10 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
   } else if (function.convert != nullptr && i < 2) {
     read_only = i == 0;
     bytes = i == 0 ? in(integer(2)) : out(integer(2));
+  }
+  if (function.setup != nullptr && i < 4) {
+    constexpr uint64_t kBytes[] = {2 * kXElements, 4 * kGemvWords, 4 * kGemvWords, 4 * kSumFloats};
+    return {kBytes[i], i == 0};
   }
   if (bytes == 0) return {};
   return {bytes, read_only};

@@ -42,9 +42,12 @@
 #define convert_f32_bf16 NPU_VARIANT(convert_f32_bf16)
 #define narrow_i32_i8 NPU_VARIANT(narrow_i32_i8)
 #define narrow_i32_i16 NPU_VARIANT(narrow_i32_i16)
+#define gemv_setup NPU_VARIANT(gemv_setup)
+#define gemv_q4nx NPU_VARIANT(gemv_q4nx)
 
 #include "convert.cc"
 #include "convert_bfp16.cc"
+#include "gemv_q4nx.cc"
 #include "matmul.cc"
 #include "matmul_pipelined.cc"
 #include "zero.cc"
@@ -122,6 +125,25 @@ constexpr HostFunction convert_entry(const char* name,
   return f;
 }
 
+constexpr HostFunction gemv_setup_entry(const char* name) {
+  HostFunction f{};
+  f.name = name;
+  f.setup = [](const void* table, int32_t* words, int32_t* state, float* sums, int32_t index) {
+    gemv_setup(static_cast<const bfloat16*>(table), words, state, sums, index);
+  };
+  return f;
+}
+
+constexpr HostFunction gemv_entry(const char* name) {
+  HostFunction f{};
+  f.name = name;
+  f.gemv = [](const uint8_t* block, const void* x, float* sums, int32_t* y, const int32_t* words,
+              int32_t* state, int32_t batch) {
+    gemv_q4nx(block, static_cast<const bfloat16*>(x), sums, y, words, state, batch);
+  };
+  return f;
+}
+
 }  // namespace
 
 // `#kernel` is the name as written here, `kernel` the function of this variant.
@@ -156,6 +178,8 @@ extern constinit const KernelTable AIE_HOST_VARIANT = {
             NPU_CONVERT(convert_f32_bf16),
             NPU_CONVERT(narrow_i32_i8),
             NPU_CONVERT(narrow_i32_i16),
+            gemv_setup_entry("gemv_setup"),
+            gemv_entry("gemv_q4nx"),
 #if __AIE_ARCH__ >= 21
             NPU_MATMUL(matmul_bf16bfp16_f32, BlockFloatTile),
             NPU_MATMUL(matmul_bf16bfp16_f32_bcol, BlockFloatTile),

@@ -14,7 +14,7 @@ struct MmulShape {
 };
 
 // A kernel of a build, behind untyped pointers: bfloat16 is a different type in every build.
-// Exactly one of the three functions is set; a shift is ignored unless `shift` says otherwise.
+// Exactly one of the functions is set; a shift is ignored unless `shift` says otherwise.
 struct HostFunction {
   const char* name;
   int32_t in_bytes, out_bytes;  // per element
@@ -27,13 +27,16 @@ struct HostFunction {
                  int32_t shift, int32_t row);
   void (*zero)(void* c, int32_t count);
   void (*convert)(const void* src, void* dst, int32_t count, int32_t shift_or_depth);
+  void (*setup)(const void* table, int32_t* words, int32_t* state, float* sums, int32_t index);
+  void (*gemv)(const uint8_t* block, const void* x, float* sums, int32_t* y, const int32_t* words,
+               int32_t* state, int32_t batch);
 
   // Bytes of so many elements.
   int64_t in_size(int64_t count) const { return in_blocks ? count / 8 * 9 : count * in_bytes; }
   int64_t out_size(int64_t count) const { return out_blocks ? count / 8 * 9 : count * out_bytes; }
 };
 
-inline constexpr int kMaxFunctions = 40;
+inline constexpr int kMaxFunctions = 44;
 
 struct KernelTable {
   const char* name;

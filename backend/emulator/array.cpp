@@ -49,11 +49,20 @@ const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
   return nullptr;
 }
 
-void Tile::settle_lent(uint64_t address, uint64_t bytes) {
+bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
   const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
-  std::erase_if(lent_, [&](const Lent& entry) {
+  const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
     if (entry.address >= end || entry.address + entry.bytes <= address) return false;
-    std::memcpy(memory->data() + entry.address, entry.block->data.data(), entry.bytes);
+    std::memcpy(memory->data() + entry.address, entry.block->bytes(), entry.bytes);
+    return true;
+  });
+  return ended > 0;
+}
+
+void Tile::settle_arguments() {
+  std::erase_if(lent_, [&](const Lent& entry) {
+    if (!entry.block->argument) return false;
+    std::memcpy(memory->data() + entry.address, entry.block->bytes(), entry.bytes);
     return true;
   });
 }
@@ -159,6 +168,7 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   const Entry entry(*this, "configure");
   const stream::Stream parsed = stream::Stream::parse(txn);
   scheduler_.reset();
+  if (timeline_) timeline_->begin();  // its events name agents that go
   for (auto& t : tiles_) t->reset();
   tokens_.clear();
   buffers_.clear();
@@ -224,6 +234,12 @@ RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferVi
   return submit(stream::Stream::parse(txn), buffers);
 }
 
+// The arguments of a run are the caller's again.
+void Array::drop_buffers() {
+  for (auto& t : tiles_) t->settle_arguments();
+  buffers_.clear();
+}
+
 RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView> buffers) {
   const Entry entry(*this, "submit");
   if (faulted_) {
@@ -263,10 +279,10 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
     end_timing();
   } catch (...) {
     faulted_ = true;
-    buffers_.clear();
+    drop_buffers();
     throw;
   }
-  buffers_.clear();
+  drop_buffers();
   report_.undecoded_writes = undecoded_since_configure_;
   const auto taken = std::chrono::steady_clock::now() - begin;
   report_.array_ns =

@@ -50,6 +50,7 @@ class Array {
   void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
   // Of the last timed submission.
   const TimingReport& timing_report() const { return timing_report_; }
+  bool timed() const { return timeline_ != nullptr; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
 
   // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD
@@ -86,11 +87,13 @@ class Array {
   uint32_t read_switch(const Tile& tile, uint32_t relative) const;
   uint32_t read_stored(const Tile& tile, uint32_t offset) const;
   void check_bd_free(const Tile& tile, int bd) const;
+  void check_at_rest(bool busy, const std::string& name) const;
   void execute(const stream::Stream& stream);
   void run_operation(const stream::Operation& operation);
   void sync(const stream::Operation& operation);
   void poll(const stream::Operation& operation);
   void patch(const stream::Operation& operation);
+  void drop_buffers();
   bool step();  // one round; false when nobody can progress
   enum class Awaited : uint8_t { kToken, kRegister };
   [[noreturn]] void deadlock(Awaited awaited, const std::string& what);

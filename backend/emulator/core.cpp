@@ -33,6 +33,7 @@ void Core::restart() {
   pc_ = 0;
   done_ = program_.code.empty();
   calling_ = false;
+  borrowed_.clear();
   blocked_ = nullptr;
   frames_.clear();
   counters_.assign(static_cast<size_t>(program_.counters), 0);
@@ -152,28 +153,32 @@ void Core::prepare_call(const Instruction& instruction) {
 // accesses is brought up to date first.
 void Core::borrow_operands(OperandUses uses) {
   if (!tile_.has_lent()) return;
-  if (uses == nullptr) return tile_.settle(0, UINT64_MAX);
-  for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].data == nullptr) continue;
-    const OperandUse use = uses(arguments_, i);
-    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
-    const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
-    if (lent == nullptr) {
-      tile_.settle(address, use.bytes);
-    } else {
-      borrowed_.push_back(lent->block);
+  if (uses == nullptr) {
+    tile_.settle(0, UINT64_MAX);
+    return;
+  }
+  // Settling for one operand may end the loan of another one's block: then all are looked at again.
+  for (bool settled = true; settled;) {
+    settled = false;
+    borrowed_.clear();
+    for (const KernelArgument& argument : arguments_) {
+      borrowed_.emplace_back();
+      if (argument.data == nullptr) continue;
+      const OperandUse use = uses(arguments_, borrowed_.size() - 1);
+      const auto address = static_cast<uint64_t>(argument.data - tile_.memory->data());
+      const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
+      if (lent == nullptr) {
+        settled |= tile_.settle(address, use.bytes);
+      } else {
+        borrowed_.back() = {lent->block, lent->bytes};
+      }
     }
   }
-  // Only now, as settling for one operand may end the loan of another one's block.
-  for (size_t i = 0; i < arguments_.size() && !borrowed_.empty(); ++i) {
-    if (arguments_[i].data == nullptr) continue;
-    const OperandUse use = uses(arguments_, i);
-    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
-    const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
-    if (lent == nullptr) continue;
-    arguments_[i].data = lent->block->data.data();
-    arguments_[i].bytes = static_cast<uint32_t>(lent->bytes);
-    arguments_[i].packed = &lent->block->packed;
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (!borrowed_[i].block) continue;
+    arguments_[i].data = borrowed_[i].block->bytes();
+    arguments_[i].bytes = static_cast<uint32_t>(borrowed_[i].bytes);
+    arguments_[i].packed = &borrowed_[i].block->packed;
   }
 }
 

@@ -27,6 +27,7 @@ class Core final : public Agent {
   void restart();  // program counter, counters and modes to their reset state
   void halt(bool halted) { halted_ = halted; }
   uint32_t status() const;  // the Core_Status register
+  bool calling() const { return calling_; }
   void advance() override;
   void execute() override;
   void complete() override;
@@ -67,7 +68,11 @@ class Core final : public Agent {
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
-  std::vector<BlockRef> borrowed_;  // by the posted call
+  struct Borrowed {
+    BlockRef block;
+    uint64_t bytes = 0;
+  };
+  std::vector<Borrowed> borrowed_;  // per operand of the call: the block that stands for it
   bool borrows_ = true;
   const Instruction* blocked_ = nullptr;
 };

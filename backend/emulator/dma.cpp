@@ -56,6 +56,7 @@ void Channel::reset() {
   active_ = false;
   state_ = State::kIdle;
   left_ = total_ = 0;
+  shared_ = {};
   route_open_ = header_pending_ = false;
   blocked_sink_ = nullptr;
   blocked_tile_ = nullptr;
@@ -266,6 +267,7 @@ std::byte* Channel::resolve_host(uint64_t* words) {
                bd_id_));
   }
   *words = left / 4;
+  read_only_ = !writable;
   return data;
 }
 
@@ -401,8 +403,9 @@ void Channel::advance() {
         if (left_ == 0 && !header_pending_) break;  // the BD held nothing but its packet's header
         uint64_t words = 0;
         if (!sinks_ready(&words)) return;
-        begin_move(words);
-        return;
+        if (!begin_move(words)) return;
+        finish_move();
+        break;
       }
     }
   }

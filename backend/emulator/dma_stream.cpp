@@ -144,10 +144,9 @@ void Channel::move_header() {
   }
 }
 
-// Whether the words are whole tiles of cores that leave them as they come, so that one copy of
-// them serves all.
-bool Channel::can_share(uint64_t words) const {
-  if (route_.sinks.size() < 2 || header_pending_ || !array_.moves_data()) return false;
+// Whether the words are whole tiles of cores that leave them as they come, in the same places.
+bool Channel::whole_tiles(uint64_t words) const {
+  if (header_pending_ || !array_.moves_data()) return false;
   const Channel& first = *route_.sinks[0].channel;
   for (const Route::Sink& sink : route_.sinks) {
     const Channel& to = *sink.channel;
@@ -156,13 +155,34 @@ bool Channel::can_share(uint64_t words) const {
       return false;
     }
   }
+  return true;
+}
+
+// Whether one copy of the words serves all receivers.
+bool Channel::can_share(uint64_t words) const {
+  if (route_.sinks.size() < 2 || !whole_tiles(words)) return false;
+  const Channel& first = *route_.sinks[0].channel;
   return first.tile_.bds[static_cast<size_t>(first.bd_id_)].fills;
 }
 
-void Channel::begin_move(uint64_t words) {
+// Contiguous words of a read-only argument need no copy: the cores read them where they lie.
+bool Channel::lend_argument(uint64_t words) {
+  if (tile_.model.kind != TileKind::kShim || !read_only_ || !whole_tiles(words)) return false;
+  if (route_.sinks[0].channel->walk_.run() < words) return false;
+  std::byte* const from = walk_.take_contiguous(words);
+  if (!from) return false;
+  shared_ = BlockRef(array_.blocks().take(0));
+  shared_->argument = from;
+  return true;
+}
+
+// False when there is a job to do, which is posted.
+bool Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  if (can_share(words)) shared_ = BlockRef(array_.blocks().take(words * 4));
+  if (!lend_argument(words) && can_share(words)) {
+    shared_ = BlockRef(array_.blocks().take(words * 4));
+  }
   for (const Route::Sink& sink : route_.sinks) {
     if (header_pending_ && !sink.keeps_header) continue;
     Channel& to = *sink.channel;
@@ -171,7 +191,9 @@ void Channel::begin_move(uint64_t words) {
       to.tile_.settle(to.bd_.base * 4, to.spanned_);
     }
   }
+  if (shared_ && shared_->argument && !array_.timed()) return true;
   array_.scheduler().post(this);
+  return false;
 }
 
 void Channel::execute() {
@@ -180,6 +202,7 @@ void Channel::execute() {
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
   if (shared_) {
+    if (shared_->argument) return;
     Walk block = first.rebased(shared_->data.data(), 0);
     copy_words(block);
     return;
@@ -235,6 +258,11 @@ void Channel::start(Timeline& timeline) {
 }
 
 void Channel::complete() {
+  finish_move();
+  array_.scheduler().wake(this);
+}
+
+void Channel::finish_move() {
   const bool header = header_pending_;
   header_pending_ = false;
   const uint64_t n = move_words_;
@@ -256,7 +284,6 @@ void Channel::complete() {
     count_bytes(report, *this, n * 4);
     if (left_ == 0) finish_bd();
   }
-  array_.scheduler().wake(this);
 }
 
 }  // namespace npu::emulator

@@ -173,6 +173,16 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
   slot.stale = true;
 }
 
+// In a timed run a transfer or a call may be on its way when a register is written; what a reset
+// leaves of it is not modelled.
+void Array::check_at_rest(bool busy, const std::string& name) const {
+  if (!busy) return;
+  fail(ErrorKind::kUnsupported,
+       "[%s] resets %s in the middle of a transfer or kernel call, which the emulator does not "
+       "model; wait for its end first",
+       who().c_str(), name.c_str());
+}
+
 void Array::write_channel(Tile& target, uint32_t offset, uint32_t value) {
   const bool mm2s = offset >= target.model.mm2s_base;
   const uint32_t relative = offset - (mm2s ? target.model.mm2s_base : target.model.s2mm_base);
@@ -180,6 +190,7 @@ void Array::write_channel(Tile& target, uint32_t offset, uint32_t value) {
       target.channel(mm2s ? Direction::kMM2S : Direction::kS2MM, static_cast<int>(relative / 8));
   if (relative % 8 == 4) return channel.push(value);
   const bool reset_bit = target.model.kind != TileKind::kShim && (value >> 1 & 1);
+  if (reset_bit) check_at_rest(channel.moving(), channel.name());
   channel.control = value;
   if (reset_bit) channel.reset();
 }
@@ -222,9 +233,11 @@ void Array::write_switch(Tile& target, uint32_t offset, uint32_t value) {
 // Bit 0 enables, bit 1 holds in reset. A core that no stream ever wrote to runs from the moment its
 // program is attached: configurations without program memory do not enable it either.
 void Array::write_core_control(Tile& target, uint32_t value) {
+  const bool reset_bit = value >> 1 & 1;
+  if (target.core && reset_bit) check_at_rest(target.core->calling(), target.name());
   target.other_registers[kCoreControlOffset] = value;
   if (!target.core) return;
-  if (value >> 1 & 1) target.core->restart();
+  if (reset_bit) target.core->restart();
   target.core->halt((value & 3) != 1);
   scheduler_.wake(target.core.get());
 }

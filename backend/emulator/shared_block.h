@@ -1,5 +1,7 @@
-// A tile of data that a broadcast delivered to several cores which only read it. It is held once:
-// each receiver's memory refers to it (Tile::lend) until something else is written there.
+// A tile of data that cores only read: one that a broadcast delivered to several of them and that
+// is held once, or one that still lies in a read-only argument of the run. Each receiver's memory
+// refers to it (Tile::lend) until something else is written there; arguments only until the run
+// ends.
 #pragma once
 
 #include <memory>
@@ -15,8 +17,10 @@ class BlockPool;
 
 struct SharedBlock {
   AlignedBytes data;
+  std::byte* argument = nullptr;  // where the data lies instead
   PackedOperand packed;
   BlockPool* pool = nullptr;
+  std::byte* bytes() { return argument ? argument : data.data(); }
   int users = 0;  // counted serially: by agents that advance or complete
 };
 
@@ -33,6 +37,7 @@ class BlockPool {
     free_.pop_back();
     if (block->data.size() < bytes) block->data.resize(bytes);
     block->packed.clear();
+    block->argument = nullptr;
     return block;
   }
   void give_back(SharedBlock* block) { free_.push_back(block); }

@@ -78,6 +78,7 @@ class Channel final : public Agent {
   uint32_t status() const;         // the status register
   void reset();                    // drops queue, running task and packet
   bool idle() const { return !active_ && queued_ == 0; }
+  bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
   // "moved 12 of 512 words of BD 3" - empty when idle.
@@ -130,8 +131,11 @@ class Channel final : public Agent {
   bool take_arbiters(const Route& route);
   void close_packet();
   bool sinks_ready(uint64_t* words);
-  void begin_move(uint64_t words);
+  bool begin_move(uint64_t words);
+  void finish_move();
+  bool whole_tiles(uint64_t words) const;
   bool can_share(uint64_t words) const;
+  bool lend_argument(uint64_t words);
   uint32_t packet_header() const;
   void move_header();
   const std::byte* copy_words(Walk& to);
@@ -152,6 +156,7 @@ class Channel final : public Agent {
   arch::Bd bd_;  // latched when the BD starts
   Walk walk_;
   uint64_t left_ = 0, total_ = 0;  // words of this BD execution
+  bool read_only_ = false;         // the argument a shim BD reads
   uint64_t spanned_ = 0;           // bytes from its base to the end of what it touches
   std::vector<std::byte> staged_;  // MM2S: padded or gathered data
   // MM2S
@@ -191,9 +196,12 @@ struct Tile {
   const Lent* lent(uint64_t address, uint64_t bytes) const;
   bool has_lent() const { return !lent_.empty(); }
   // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
-  void settle(uint64_t address, uint64_t bytes) {
-    if (!lent_.empty()) settle_lent(address, bytes);
+  // True if that ended a loan.
+  bool settle(uint64_t address, uint64_t bytes) {
+    return !lent_.empty() && settle_lent(address, bytes);
   }
+  // The same for what still lies in the arguments of the run that ends.
+  void settle_arguments();
 
   const int col, row;
   const arch::TileModel& model;
@@ -208,7 +216,7 @@ struct Tile {
   std::unique_ptr<Core> core;
 
  private:
-  void settle_lent(uint64_t address, uint64_t bytes);
+  bool settle_lent(uint64_t address, uint64_t bytes);
   std::vector<Lent> lent_;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 
+#include "model/gemv_cost.h"
+
 namespace npu::model {
 
 namespace {
@@ -81,6 +83,11 @@ double bfp16_cycles(const arch::Timing& timing, double elements) {
 
 KernelCost KernelCost::of(std::string_view name) {
   KernelCost cost;
+  if (name == "gemv_q4nx" || name == "gemv_setup") {
+    cost.family = name == "gemv_q4nx" ? KernelFamily::kGemv : KernelFamily::kGemvSetup;
+    cost.known = true;
+    return cost;
+  }
   std::array<const TypeName*, 2> types{};
   size_t found = 0;
   std::string_view verb;
@@ -123,6 +130,10 @@ double KernelCost::cycles(const arch::Timing& timing, const int64_t* operands, i
     return pipelined ? pipelined_cycles(timing, input, output_bytes, m, k, n)
                      : matmul_cycles(timing, input, output_bytes, integer_output, m, k, n);
   }
+  if (family == KernelFamily::kGemv) {
+    return gemv_cycles(timing.generation, count > 0 ? operands[0] : 1);
+  }
+  if (family == KernelFamily::kGemvSetup) return gemv_setup_cycles();
   const double elements = count > 0 ? static_cast<double>(operands[0]) : 0;
   if (family == KernelFamily::kZero) {  // the first call of an output tile
     return elements * output_bytes / timing.l1_port + timing.round;

@@ -6,7 +6,7 @@ from npu.errors import DesignError
 
 from ..api import Design, ObjectFifo
 from ..hardware import Tile
-from ..worker import Buffer, Rtp, Step, Worker
+from ..worker import Buffer, Rtp, Step, Word, Worker
 from .dataflow import Dataflow
 from .model import Core, Instruction, Lock, Memory, Operand, Pool, RtpWord
 
@@ -63,8 +63,7 @@ def _lower(
     if step.kind == "forever":
         return [Instruction("loop")]
     if step.kind == "loop":
-        count = core.rtps[step.count.name] if isinstance(step.count, Rtp) else step.count
-        return [Instruction("loop", count=count)]
+        return [Instruction("loop", count=_count(step.count, core, buffers))]
     if step.kind == "end":
         return [Instruction("end")]
     if step.kind == "wait_rtps":
@@ -85,6 +84,16 @@ def _lower(
     return lines
 
 
+def _count(count: int | Rtp | Word, core: Core, buffers: dict[str, Memory]) -> int | RtpWord:
+    if isinstance(count, Rtp):
+        return core.rtps[count.name]
+    return _word(count, buffers) if isinstance(count, Word) else count
+
+
+def _word(word: Word, buffers: dict[str, Memory]) -> RtpWord:
+    return RtpWord(word.buffer.name, buffers[word.buffer.name], word.index)
+
+
 def _locks(fifo: ObjectFifo, tile: Tile, pool: Pool) -> tuple[Lock, Lock]:
     part = pool.parts[0]
     return (part.free, part.full) if fifo.producer == tile else (part.full, part.free)
@@ -101,6 +110,8 @@ def _operand(
         return Operand("buffer", (buffers[operand.name],))
     if isinstance(operand, Rtp):
         return Operand("rtp", rtp=core.rtps[operand.name])
+    if isinstance(operand, Word):
+        return Operand("rtp", rtp=_word(operand, buffers))
     if isinstance(operand, tuple):
         fifo, slot = operand
         slots = flow.pool_of[fifo, core.tile].slots

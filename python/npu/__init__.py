@@ -11,28 +11,35 @@ from typing import Any
 from npu import errors
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
+from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.stats import Stats, stats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "BoundWeights",
     "Device",
     "DeviceDescription",
     "GemmTrace",
     "NpuError",
     "PackedMatrix",
     "SimulatedGemm",
+    "SimulatedGemv",
     "Stats",
+    "bind",
     "current_device",
     "device",
     "devices",
     "emulator",
     "errors",
+    "gemv",
+    "gemv_top",
     "matmul",
     "pack",
     "q4nx",
     "simulate_gemm",
+    "simulate_gemv",
     "stats",
     "stream",
     "trace_gemm",
@@ -44,6 +51,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)
+    if name in ("simulate_gemv", "SimulatedGemv"):
+        return getattr(importlib.import_module("npu.gemv_simulation"), name)
     if name in ("trace_gemm", "GemmTrace"):
         return getattr(importlib.import_module("npu.trace"), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -58,6 +58,7 @@ class Device:
             )
         self.kernel = kernel
         self._gemms: dict[tuple[str, str, str, str], Any] = {}
+        self._gemv: Any = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -95,15 +96,25 @@ class Device:
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
 
+    def gemv(self) -> Any:
+        """The GEMV on Q4NX weights, lowered on first use."""
+        with self._lock:
+            if self._gemv is None:
+                from npu.designs import gemv
+
+                self._gemv = _npu.ops.Gemv(self.handle, gemv.configuration(self.generation))
+            return self._gemv
+
     def counters(self) -> dict[str, int]:
         """Loads, submissions, streams built, stream-cache hits, host copies, host time of streams."""
         totals: dict[str, int] = dict(self.handle.counters())
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
-            gemms = list(self._gemms.values())
-        for gemm in gemms:
-            for name, value in gemm.counters().items():
+            operations = list(self._gemms.values())
+            operations += [] if self._gemv is None else [self._gemv]
+        for operation in operations:
+            for name, value in operation.counters().items():
                 totals[name] += value
         return totals
 

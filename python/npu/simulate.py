@@ -167,7 +167,8 @@ def check_design(
     design = GemmDesign(
         generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16, kernel, a_parts
     )
-    gemm.options(generation, a, c, **design.options)
+    checked = gemm.options(generation, a, c, **design.options)
+    design = dataclasses.replace(design, c_buffers=checked.c_buffers, a_parts=checked.a_parts)
     _check_memory(design)
     return design
 
@@ -216,7 +217,10 @@ def _overrides(
     for name, value in (constants or {}).items():
         if not isinstance(name, str) or not isinstance(value, (int, float, np.number)):
             raise ArgumentError(f"[simulate_gemm] constant {name!r} = {value!r}; it needs a number")
-        values[name] = float(value)
+        try:
+            values[name] = float(value)
+        except OverflowError:
+            raise ArgumentError(f"[simulate_gemm] constant {name!r} is larger than any") from None
     if stream_bytes is not None:
         if stream_bytes not in (4, 8):
             raise ArgumentError(

@@ -177,6 +177,8 @@ def trace_gemm(
         device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
     )
     size = sim._whole(M, "M"), sim._whole(K, "K"), sim._whole(N, "N")
+    if k_mt is None:
+        design = sim._with_depth_for(design, size[1])
     values = sim._overrides(device, stream_bytes, constants)
     blocks = sim.submissions(design, size)
     block = next(iter(blocks))

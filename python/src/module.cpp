@@ -30,6 +30,7 @@ NB_MODULE(_npu, m) {
   npu::python::init_emulator(m);
   npu::python::init_device(m);
   npu::python::init_ops(m);
+  npu::python::init_gemv(m);
   npu::python::init_model(m);
   npu::python::init_tune(m);
 }

@@ -1,8 +1,8 @@
 // Tiles that a broadcast delivers to several cores are lent to them instead of copied: kernels that
 // only read see the bytes that were sent, in one place; every other access - DMA, registers,
 // runtime parameters, kernels that may write, kernels that say nothing - finds the core's memory as
-// if they had been copied; packed forms are made once per
-// delivery, and products of several threads that share them are those of one thread alone.
+// if they had been copied; packed forms are made once per delivery, and products of several threads
+// that share them are those of one thread alone.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -44,6 +44,7 @@ struct Seen {
   std::vector<uint32_t> words;
   const std::byte* address = nullptr;
   PackedOperand* packed = nullptr;
+  int state = PackedOperand::kRefused;  // its state before this call, which leaves it ready
 };
 
 // MM2S 0 of the source reaches S2MM 0 of both receivers; their programs wait for lock 0.
@@ -70,6 +71,7 @@ class Broadcast {
         std::memcpy(s.words.data(), a[0].data, 4 * s.words.size());
         s.address = a[0].data;
         s.packed = a[0].packed;
+        if (s.packed) s.state = s.packed->state.exchange(PackedOperand::kReady);
         if (write) std::memcpy(a[0].data, &write, 4);
         seen.push_back(s);
       };
@@ -197,6 +199,23 @@ TEST_CASE("what is written over a lent tile stays, and so does the rest of the t
   }
 }
 
+TEST_CASE("a delivery that an error interrupts is not lent after the next configuration") {
+  Broadcast b;
+  b.attach(kProgram, &reads_first);
+  const auto fails = [](Arguments, CoreState&) { fail(ErrorKind::kKernel, "[f] fails"); };
+  b.m.array.attach(kFirst.col, kFirst.row, parse_program("call f @0 #4\n", "test"),
+                   {{fails, false, &reads_first}});
+  check_error(ErrorKind::kKernel, {"fails"}, [&] { b.send(); });  // while the data moves
+  Bd gaps = linear(16, kAt);
+  gaps.wrap[0] = 4;
+  gaps.step[1] = 5;
+  for (const At at : {kFirst, kSecond}) b.m.config.bd(at, 0, releasing(gaps, 0, 1));
+  b.attach(kProgram, &reads_first);
+  b.send();
+  CHECK_FALSE(b.lent(kFirst, b.first.at(0)));
+  CHECK(b.m.words(kFirst, kAt, 6) == Words{1, 2, 3, 4, 912, 5});
+}
+
 TEST_CASE("runtime parameters may be broadcast") {
   Broadcast b;
   b.attach(strf("acquire_ge 0 1\nloop rtp:%d\n call f @%d $%d #64\nend\n", kAtByte + 8, kAtByte,
@@ -205,6 +224,19 @@ TEST_CASE("runtime parameters may be broadcast") {
   b.send();
   CHECK(b.first.size() == 3);  // word 2 of the tile
   CHECK(b.second.size() == 3);
+}
+
+TEST_CASE("a delivery in memory that is used again is not packed yet") {
+  Broadcast b;
+  b.attach("loop 4\n" + kProgram + "end\n", &reads_first);
+  for (int i = 0; i < 4; ++i) b.send();
+  REQUIRE(b.first.size() == 4);
+  CHECK(b.first[0].packed == b.first[2].packed);
+  for (size_t i = 0; i < 4; ++i) {
+    const int states[] = {b.first[i].state, b.second[i].state};  // either core may be first
+    CHECK(std::min(states[0], states[1]) == PackedOperand::kEmpty);
+    CHECK(std::max(states[0], states[1]) == PackedOperand::kReady);
+  }
 }
 
 TEST_CASE("every delivery is packed once, under its form and shape") {

@@ -181,6 +181,33 @@ TEST_CASE("timed run: errors are those of an untimed run") {
   test::check_error(ErrorKind::kDeadlock, {"token"}, [&] { copy.machine.run(waits); });
 }
 
+TEST_CASE("timed run: a core or a channel is not reset in the middle of its work") {
+  const arch::Timing timing = timing_with({});
+  const arch::TileModel& model = arch::tile_model(arch::TileKind::kCore);
+  test::Machine machine(arch::Generation::kNpu1);
+  machine.loopback(kCore);
+  machine.config.bd(kCore, 0, test::linear(4000)).bd(kCore, 1, test::linear(4000, 8000));
+  machine.array.set_timing(&timing, true);
+  const auto refused = [&](const test::Script& stream) {
+    machine.configure();
+    machine.attach(kCore, "acquire_ge 0 1\ncall slow #100000",
+                   [](std::span<const KernelArgument>) {});
+    test::check_error(ErrorKind::kUnsupported, {"resets", "core (0,2)"},
+                      [&] { machine.run(stream); });
+  };
+  test::Script call = machine.script();
+  refused(call.lock(kCore, 0, 1).write(kCore, 0x32000, 3));
+  for (const uint32_t channel : {model.mm2s_base, model.s2mm_base}) {
+    test::Script copy = machine.script();
+    copy.push(kCore, test::kMM2S, 0, 0).push(kCore, test::kS2MM, 0, 1);
+    refused(copy.write(kCore, channel, 2));
+  }
+  test::Script early = machine.script();  // at rest it is a reset
+  early.write(kCore, 0x32000, 3).write(kCore, model.mm2s_base, 2);
+  machine.configure();
+  machine.run(early);
+}
+
 TEST_CASE("timed run: a core's kernels and lock operations add up; unknown kernels are counted") {
   test::Machine machine(arch::Generation::kNpu1);
   machine.configure();

@@ -166,3 +166,26 @@ def _assert_within(c: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
             f"{int(wrong.sum())} of {wrong.size} elements differ; first at {first}: "
             f"{c[first]} against {exact[first]}, bound {bound[first]:.3g}"
         )
+
+
+def assert_gemv_close(
+    y: np.ndarray, w: np.ndarray, d: np.ndarray, m: np.ndarray, x: np.ndarray, silicon: bool = False
+) -> None:
+    """y is x @ w.T of Q4NX weights w = d code + m, within the error of the GEMV kernel.
+
+    w, d, m: (N, K); x: (B, K) of bfloat16 values; u = 2^-24. Per group of 32 columns: X = sum x has
+    31 additions; s = -128 X + sum (128 + code) x has 34 roundings of sums up to 271 sum |x|, and
+    128 times the error of X: (34 * 271 + 128 * 31) u sum |x|, with code <= 15. Then two roundings
+    per group on the way to y, of partial sums up to sum 15 d |x| + |m| |x|. `silicon` on npu1
+    rounds both terms of a multiply-add before their sum: three times as much.
+    """
+    x = np.asarray(x).astype(np.float64)
+    exact = x @ w.T
+    scaled, minimum = np.abs(x) @ np.abs(d).T, np.abs(x) @ np.abs(m).T
+    groups = -(-x.shape[-1] // 32)
+    bound = (34 * 271 + 128 * 31) * scaled + 31 * minimum
+    bound += (2 * groups + 2) * (15 * scaled + minimum)
+    bound *= (3 if silicon else 1) * FLOAT32_UNIT
+    bound += OUTPUT_UNIT[str(y.dtype)] * (np.abs(exact) + bound)
+    error = np.abs(y.astype(np.float64).reshape(exact.shape) - exact)
+    assert (error <= bound).all(), f"largest error {error.max():.3g}, bound there {bound.max():.3g}"

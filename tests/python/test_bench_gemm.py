@@ -350,6 +350,8 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--k-mt-curve", "--count", "5"], "--count has no meaning"),
         (["--host", "--csv", "a.csv"], "--csv has no meaning"),
         (["--host", "--dtype", "int16"], "int16"),
+        (["--host", "--sizes", "64,2147483648"], "2147483648x2147483648x2147483648 needs about"),
+        (["--ragged", "--sizes", "1x2147483648x2147483648"], "this machine has"),
         (["--host", "--json", "/nowhere/a.json"], "/nowhere"),
         (["--ragged", "--plot", "a.png"], "--plot has no meaning"),
     ],
@@ -511,12 +513,22 @@ def test_host_beside_torch(capsys) -> None:
 
 def test_ragged(capsys, tmp_path) -> None:
     path = tmp_path / "r.json"
-    words = ["bench", "gemm", "--ragged", "--sizes", "70", "--repeats", "1", "--json", str(path)]
+    words = [
+        "bench",
+        "gemm",
+        "--ragged",
+        "--sizes",
+        "300x140x700",
+        "--repeats",
+        "1",
+        "--json",
+        str(path),
+    ]
     code, out, _ = run(capsys, *words)
-    assert code == 0 and "host time" in out and "70x70x70" in out
+    assert code == 0 and "host time" in out and "300x140x700" in out
     found = json.loads(path.read_text())["results"]
     assert [row["b_layout"] for row in found] == ["row", "col"]
-    assert all(row["edges_bytes"] <= row["whole_bytes"] for row in found)
+    assert all(0 < row["edges_bytes"] < row["whole_bytes"] for row in found)
 
 
 def test_column_gain_is_the_mean_of_ratios() -> None:

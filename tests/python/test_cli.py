@@ -34,6 +34,14 @@ def command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "npu.cli", *arguments]
 
 
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_closed_output_is_like_none(closed: str) -> None:
+    line = f'"$@" {closed}'
+    words = command("validate-model", "--constants")
+    done = subprocess.run(["sh", "-c", line, "sh", *words], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_generate_writes_text_to_stdout_and_figures_to_stderr(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,7 +71,7 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     assert config.params == {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
-        "a_columns_stride": columns // 4, "r": r, "s": s, "t": t, "k_mt": k, "b_layout": 0,
+        "a_columns_stride": columns // 4, "r": r, "s": s, "t": t, "k_mt": 2 * k, "b_layout": 0,
         "c_buffers": 1, "c_l2_buffers": 1, "accumulate": 0, "bf16": 0, "kernel": 0,
         "a_parts": 1,
         "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
@@ -151,7 +151,7 @@ def test_layouts(generation: str, a_dtype: str, c_dtype: str) -> None:
     r, s, t = MMUL[generation, a_dtype]
     a_size, c_size = BYTES[a_dtype], BYTES[c_dtype]
     found = chains(
-        run_txn(read_configuration(gemm.configuration(generation, a_dtype, c_dtype)).txn)
+        run_txn(read_configuration(gemm.configuration(generation, a_dtype, c_dtype, k_mt=k)).txn)
     )
     rng = np.random.default_rng(1)
     seen = set()

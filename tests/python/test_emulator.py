@@ -411,18 +411,30 @@ THREADS_PROGRAM = """
 import hashlib, numpy as np, npu
 rng = np.random.default_rng(0)
 digest = hashlib.sha256()
-for m, k, n in ((256, 256, 256), (70, 300, 500)):
+for m, k, n, additions in ((512, 256, 1024, ["fast"]), (70, 300, 500, ["fast", "silicon"])):
     a = rng.standard_normal((m, k)).astype(np.float32)
     b = rng.standard_normal((k, n)).astype(np.float32)
-    for device in ("emu:npu1", "emu:npu2"):
-        digest.update(np.ascontiguousarray(npu.matmul(a, b, device=device)).tobytes())
+    x, y = (rng.integers(-128, 128, s, dtype=np.int8) for s in ((m, k), (k, n)))
+    for device, ways in (("npu1", ["native"]), ("npu2", ["native", "bfp16"])):
+        for kernel in ("published", "pipelined"):
+            for arithmetic in additions:
+                if (device, kernel) == ("npu1", "pipelined"):
+                    continue
+                with npu.device("emu:" + device, arithmetic=arithmetic, kernel=kernel):
+                    for right in (b, np.asfortranarray(b)):
+                        results = [npu.matmul(a, right, bf16=way) for way in ways]
+                        digest.update(b"".join(c.tobytes() for c in results))
+                    for right in (y, np.asfortranarray(y)):
+                        digest.update(npu.matmul(x, right).tobytes())
+                        digest.update(npu.matmul(x, right, out_dtype="int8", shift=7).tobytes())
 print(digest.hexdigest())
 """
 
 
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
+    """Whole GEMMs of every kind of kernel, whose cores share tiles and their packed forms."""
     digests = set()
-    for threads in ("1", "4"):
+    for threads in ("1", "2"):
         env = os.environ | {"NPU_THREADS": threads}
         command = [sys.executable, "-c", THREADS_PROGRAM]
         run = subprocess.run(command, env=env, capture_output=True, text=True, check=True)

@@ -13,15 +13,17 @@ import pytest
 from compare import assert_matmul_close
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import DTypeLike
 
 import npu
+from npu.designs import gemm
 from npu.devices import Device
 from npu.epilogue import shift_right
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DEVICES = ["emu:npu1", "emu:npu2"]
-NATIVE = {"emu:npu1": (256, 64, 256), "emu:npu2": (256, 64, 512)}  # bf16 and int16; int8 K is 128
+NATIVE = {"emu:npu1": (256, 256), "emu:npu2": (256, 512)}  # M and N
 
 
 WAYS = [(name, None) for name in DEVICES] + [("emu:npu2", "native")]  # device, bf16
@@ -98,11 +100,16 @@ def test_column_major_floats(device, dtype):
         assert_matmul_close(npu.matmul(a, b.T, out_dtype=out_dtype), a, b.T, bf16=device.bf16)
 
 
+def native_depth(dtype: DTypeLike, layout: str) -> int:
+    """What K is read in multiples of."""
+    return gemm.DEFAULT_TILE[np.dtype(dtype).name][1] * gemm.DEFAULT_DEPTH[layout]
+
+
 @pytest.mark.parametrize("layout", ["row", "col"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, BF16], ids=str)
 def test_native_sizes_are_read_and_written_in_place(device, dtype, layout):
-    m, k, n = NATIVE[device.name]
-    k *= 2
+    m, n = NATIVE[device.name]
+    k = 2 * native_depth(dtype, layout)
     rng = np.random.default_rng(4)
     a = random(rng, (m, k), dtype)
     b = random(rng, (k, n), dtype) if layout == "row" else random(rng, (n, k), dtype).T
@@ -125,7 +132,8 @@ RAGGED = [(1, 0, 0), (0, 12, 0), (0, 0, 20), (7, 0, 36), (3, 20, 0), (0, 4, 100)
 def test_ragged_sizes_copy_edges_only(device, extra, layout):
     """Two native blocks per dimension and a part of a third: what is copied is at most the padded
     edges, tails and edges of C, and the result is that of full padding."""
-    native = np.array([256, 128, {"emu:npu1": 256, "emu:npu2": 512}[device.name]])
+    depth = native_depth(np.int8, layout)
+    native = np.array([NATIVE[device.name][0], depth, NATIVE[device.name][1]])
     m, k, n = (int(x) for x in 2 * native + extra)
     rng = np.random.default_rng(9)
     a = random(rng, (m, k), np.int8)
@@ -140,14 +148,14 @@ def test_ragged_sizes_copy_edges_only(device, extra, layout):
     bound += edge_n * (full_k + edge_k) + full_n * edge_k
     bound += 4 * (extra[0] * n + full_m * extra[2])
     assert copied == bound
-    gemm = device.gemm("int8", "int32", layout)
-    gemm.set_whole_padding(True)
+    op = device.gemm("int8", "int32", layout)
+    op.set_whole_padding(True)
     try:
         before = npu.stats()
         np.testing.assert_array_equal(npu.matmul(a, b), exact)
         assert (npu.stats() - before).host_copy_bytes > copied
     finally:
-        gemm.set_whole_padding(False)
+        op.set_whole_padding(False)
 
 
 @settings(max_examples=25, deadline=None)

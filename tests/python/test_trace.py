@@ -185,6 +185,12 @@ def test_window_inside_the_dispatch_has_no_array_events():
     trace_plot.draw(trace)
 
 
+def test_the_default_k_mt_is_that_of_simulate_gemm():
+    """1024 is no multiple of the deepest k_mt of this tile."""
+    traced = npu.trace_gemm("npu2", 64, 1024, 64).simulation
+    assert traced == npu.simulate_gemm("npu2", 64, 1024, 64)
+
+
 @pytest.mark.parametrize(
     ("change", "error", "telling"),
     [
@@ -394,6 +400,8 @@ def test_command(capsys, tmp_path):
     ("words", "telling"),
     [
         (("64", "64", "64"), "-o"),
+        (("64", "64", "64", "-o", "-"), "no file name"),
+        (("64", "64", "64", "-o", "/dev/null", "--png", "-"), "no file name"),
         (("64", "64", "64", "-o", "/no/such/folder/t.json"), "no folder to be"),
         (("64", "64", "64", "-o", "."), "folder"),
         (("64", "64", "64", "--png", "t.bmp"), ".png"),

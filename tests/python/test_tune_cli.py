@@ -49,8 +49,9 @@ def test_sizes_and_presets(capsys: pytest.CaptureFixture[str]) -> None:
     ("arguments", "code", "words"),
     [
         (["--dtype", "int8", "--out-dtype", "f32"], 1, "int8 -> float32 is not supported"),
-        (["--json", "/nonexistent/file"], 1, "cannot write '/nonexistent/file'"),
-        (["--csv", "/"], 1, "cannot write '/'"),
+        (["--json", "/nonexistent/file"], 1, "[tune] /nonexistent/file has no folder"),
+        (["--json", "-", "--csv", "-"], 1, "standard output"),
+        (["--csv", "/"], 1, "[tune] / is a folder"),
         (["--size", "1,2"], 2, "neither S nor MxKxN"),
         (["--size", "0"], 2, "not a positive whole number"),
         (["--size", "1,2,99999999"], 1, "16777216"),

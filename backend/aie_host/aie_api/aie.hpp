@@ -6,6 +6,8 @@
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
 #include "config.hpp"
+#include "elementwise.hpp"
+#include "int4.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
@@ -13,4 +15,5 @@
 #if !AIE_HOST_SILICON
 #include "../fast/bfp16.hpp"
 #include "../fast/matmul.hpp"
+#include "../fast/q4nx.hpp"
 #endif

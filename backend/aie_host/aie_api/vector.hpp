@@ -14,6 +14,8 @@ inline constexpr bool is_element = false;
 template <>
 inline constexpr bool is_element<int8_t> = true;
 template <>
+inline constexpr bool is_element<uint8_t> = true;
+template <>
 inline constexpr bool is_element<int16_t> = true;
 template <>
 inline constexpr bool is_element<int32_t> = true;
@@ -56,6 +58,14 @@ class vector {
     static_assert(N % M == 0);
     for (unsigned i = 0; i < M; ++i) data_[part * M + i] = v.get(i);
     return *this;
+  }
+
+  // The same bits as elements of another type.
+  template <typename U>
+  AIE_HOST_INLINE vector<U, N * sizeof(T) / sizeof(U)> cast_to() const {
+    vector<U, N * sizeof(T) / sizeof(U)> out;
+    out.load(reinterpret_cast<const U*>(data_));
+    return out;
   }
 
   AIE_HOST_INLINE void load(const T* p) { __builtin_memcpy(data_, p, sizeof data_); }

@@ -20,7 +20,7 @@ namespace host {
     const unsigned exponent = in[0];
     const auto mantissas = load<simd<int8_t, 8>>(in + 1);
     const bool zero = __builtin_bit_cast(uint64_t, mantissas) == 0;
-    good &= zero || (exponent >= kLowest && exponent <= kHighest);
+    good &= (zero || exponent >= kLowest) && exponent <= kHighest;  // 255: all NaN
     // 2^(exponent - 133) as fp32 bits
     const auto unit =
         __builtin_bit_cast(float, static_cast<uint32_t>(exponent > 6 ? exponent - 6 : 0) << 23);

@@ -12,6 +12,7 @@ import importlib
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 COMMANDS = (
@@ -58,6 +59,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code."""
     from npu.errors import NpuError
 
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by who started us
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         arguments = build_parser().parse_args(argv)
         code: int = arguments.run(arguments)

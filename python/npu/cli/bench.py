@@ -1,4 +1,4 @@
-"""`npu bench`: measures a model (`npu bench -m MODEL`) or GEMM (`npu bench gemm`)."""
+"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM (`npu bench gemm`) or 4-bit GEMV."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 
 from npu.cli import common
 
-HELP = "measure a model's TTFT and tokens/s, or GEMM: simulated TOPS over sizes, or host time"
+HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
 
 _SIMULATED = ("sweep", "k-mt-curve")
 _HOST = ("host", "ragged")
@@ -14,8 +14,8 @@ _HOST = ("host", "ragged")
 _MODES: dict[str, tuple[str, ...]] = {
     "context": ("model",),
     "tokens": ("model",),
-    "arithmetic": ("model", *_HOST),
-    "repeats": ("model", *_HOST),
+    "arithmetic": ("model", *_HOST, "gemv"),
+    "repeats": ("model", *_HOST, "gemv"),
     "model": ("model", *_SIMULATED),
     "sizes": (*_SIMULATED, *_HOST),
     "dtype": (*_SIMULATED, *_HOST),
@@ -29,6 +29,8 @@ _MODES: dict[str, tuple[str, ...]] = {
     "csv": _SIMULATED,
     "plot": _SIMULATED,
     "scale": ("sweep",),
+    "projections": ("gemv",),
+    "batch": ("gemv",),
 }
 
 
@@ -36,9 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("model", "gemm"),
+        choices=("model", "gemm", "gemv"),
         default="model",
-        help="model (default): TTFT and TPS per context length; gemm: see below",
+        help="model (default): TTFT and TPS per context length; gemm, gemv: see below",
     )
     parser.add_argument(
         "-m",
@@ -79,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-n", "--tokens", type=common.positive, metavar="N", help="decode steps per prompt (16)"
     )
     _add_gemm_arguments(parser)
+    _add_gemv_arguments(parser)
 
 
 def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +101,7 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
         "--sizes",
         type=common.gemm_sizes,
         metavar="S|MxKxN,...",
-        help="problem sizes (simulated: chosen; curve: one, about 4K; host: 256,512,1024)",
+        help="problem sizes (simulated: chosen; curve: one, about 4K; host, ragged: three)",
     )
     add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
     add("--out-dtype", type=_names, metavar="T,...", help="results: int8, int16, int32, bfloat16, float32")  # fmt: skip  # noqa: E501
@@ -113,6 +116,18 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
     add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
 
 
+def _add_gemv_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "gemv", "simulated time of the projections of a decode step; --host: of npu.gemv here too"
+    )
+    group.add_argument(
+        "--projections", type=_models, metavar="MODEL,...", help="gemma3-1b, gemma3-4b (both)"
+    )
+    group.add_argument(
+        "--batch", type=common.positive, metavar="N", help="vectors per product, up to 8 (1)"
+    )
+
+
 def _names(text: str) -> list[str]:
     return text.split(",")
 
@@ -121,21 +136,36 @@ def _mode(arguments: argparse.Namespace) -> str:
     chosen = [mode for mode in ("k-mt-curve", *_HOST) if getattr(arguments, mode.replace("-", "_"))]
     if arguments.what == "gemm":
         return chosen[0] if chosen else "sweep"
+    if arguments.what == "gemv" and chosen in ([], ["host"]):
+        return "gemv"
     return chosen[0] if chosen else "model"
 
 
 def _check_options(arguments: argparse.Namespace, mode: str) -> None:
     from npu.errors import ArgumentError
 
+    if arguments.what == "gemv" and mode != "gemv":
+        raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
     if arguments.what == "model" and mode != "model":
         raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
     for name, modes in _MODES.items():
         if getattr(arguments, name) is not None and mode not in modes:
             option = "--" + name.replace("_", "-")
-            where = {"model": "npu bench", "sweep": "npu bench gemm"}.get(
+            where = {"model": "npu bench", "sweep": "npu bench gemm", "gemv": "npu bench gemv"}.get(
                 mode, f"npu bench gemm --{mode}"
             )
             raise ArgumentError(f"[bench] {option} has no meaning for `{where}`; leave it out")
+
+
+def _models(text: str) -> list[str]:
+    """An argparse type: names of npu.gemv_simulation.PROJECTIONS, separated by commas."""
+    from npu.gemv_simulation import PROJECTIONS
+
+    names = text.split(",")
+    for name in names:
+        if name not in PROJECTIONS:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PROJECTIONS)}")
+    return names
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -150,6 +180,12 @@ def run(arguments: argparse.Namespace) -> int:
 
         return bench_gemm_kmt.run(arguments)
     arguments.repeats = arguments.repeats or 5
+    if mode == "gemv":
+        from npu.cli import bench_gemv
+
+        arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
+        arguments.batch = arguments.batch or 1
+        return bench_gemv.run(arguments)
     if mode == "host":
         from npu.cli import bench_gemm_host
 

@@ -11,13 +11,13 @@ import dataclasses
 import importlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
 from npu.cli import common
-from npu.errors import ArgumentError
+from npu.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
     from npu import Device
@@ -27,6 +27,9 @@ _DTYPES = ("bfloat16", "int8")
 # Worker threads of OpenBLAS and torch poll for milliseconds after a call and take a CPU from
 # whoever runs next, so everybody is timed after a pause in which they go to sleep.
 _PAUSE_MS = 50
+# Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
+# copy of the device; and of C: a float32 or int32 result of each library.
+_INPUT_BYTES, _RESULT_BYTES = 2 + 4 + 2 + 4 + 2, 12
 
 
 def dtype_of(arguments: argparse.Namespace) -> str:
@@ -37,16 +40,27 @@ def dtype_of(arguments: argparse.Namespace) -> str:
     return chosen
 
 
-def sizes_of(arguments: argparse.Namespace) -> list[sweeps.Size]:
-    return list(arguments.sizes or _SIZES)
+def sizes_of(
+    arguments: argparse.Namespace, default: Sequence[sweeps.Size] = _SIZES
+) -> list[sweeps.Size]:
+    """The chosen sizes, or an error when one needs more memory than this machine has."""
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for m, k, n in arguments.sizes or default:
+        needed = _INPUT_BYTES * (m * k + k * n) + _RESULT_BYTES * m * n
+        if needed > there:
+            raise ShapeError(
+                f"[bench] size {m}x{k}x{n} needs about {needed / 1e9:.3g} GB, this machine has "
+                f"{there / 1e9:.3g}; choose a smaller one"
+            )
+    return list(arguments.sizes or default)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    dtype = dtype_of(arguments)
+    dtype, sizes = dtype_of(arguments), sizes_of(arguments)
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         with _torch() as torch:
             rows = [_Measurement(size, dtype, device, torch).run(arguments.repeats)
-                    for size in _progress(sizes_of(arguments))]  # fmt: skip
+                    for size in _progress(sizes)]  # fmt: skip
             threads = _threads(torch)
         if outputs:
             head = _head(device, dtype, arguments.repeats, threads)

@@ -31,9 +31,8 @@ DEFAULT_COUNT = 400
 DEFAULT_LIMIT = 8192
 LARGEST = 65536  # of M, K and N: minutes per simulation
 MOST = 100_000  # sizes per sweep
-_PROBE = (
-    5120**3
-)  # about the largest problem whose time the estimate is made from: a fraction of 1 s
+# About the largest problem whose time the estimate is made from: a fraction of 1 s.
+_PROBE = 5120**3
 BOUNDS = ("compute", "DRAM", "stream", "command")
 # Tile and k_mt of a core for each generation and pair. int8 and bfloat16 -> bfloat16: the balanced
 # kernels of Taka et al., arXiv 2512.13282, tables 2, 3 and section 5.2.2. The other two: the best

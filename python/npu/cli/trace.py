@@ -61,6 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.output is None and arguments.png is None:
         raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")
+    if "-" in (arguments.output, arguments.png):
+        raise ArgumentError("[trace] - is no file name here; name a file with -o and --png")
     if arguments.output is not None:
         trace_file.check_writable(arguments.output)
     if arguments.png is not None:

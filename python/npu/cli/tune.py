@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
 import dataclasses
 import json
-import os
 import sys
 import time
 from collections.abc import Iterable
@@ -98,8 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
     model = tune.Model(space, tune.Workload(tuple(sizes)), arguments.stream_bytes)
-    for path in (arguments.json, arguments.csv):
-        _check_writable(path)
+    _check_writable(arguments)
     started = time.perf_counter()
     result = tune.gemm(
         model, arguments.objective, arguments.top, arguments.emulate,
@@ -125,36 +122,26 @@ def _progress(points: Iterable[Point], what: str) -> Iterable[Point]:
 # Files
 
 
-def _check_writable(path: str | None) -> None:
+def _check_writable(arguments: argparse.Namespace) -> None:
     """Raises before the search, not after it."""
+    from npu import trace_file
     from npu.errors import ArgumentError
 
-    if path is None or path == "-":
-        return
-    target = Path(path)
-    existed = target.exists()
-    try:
-        with target.open("a"):
-            pass
-    except OSError as error:
-        raise ArgumentError(
-            f"[tune] cannot write {path!r}: {error.strerror or error}; name another file"
-        ) from error
-    if not existed:
-        with contextlib.suppress(OSError):
-            os.remove(target)
+    if arguments.json == arguments.csv == "-":
+        raise ArgumentError("[tune] --json - and --csv - both want standard output; name a file")
+    for path in (arguments.json, arguments.csv):
+        if path not in (None, "-"):
+            trace_file.check_writable(path, "tune")
 
 
 def _write(path: str | None, text: str) -> None:
-    from npu.errors import ArgumentError
+    from npu import trace_file
 
     if path == "-":
         sys.stdout.write(text)
     elif path is not None:
-        try:
-            Path(path).write_text(text)
-        except OSError as error:
-            raise ArgumentError(f"[tune] cannot write {path!r}: {error.strerror}") from error
+        with trace_file.replacing(Path(path), "tune") as file:
+            file.write(text.encode())
 
 
 def _document(result: Result) -> dict[str, Any]:

@@ -1,0 +1,193 @@
+// y += W x for one Q4NX block of W (32 rows x 256 columns of 4-bit codes with a bf16 scale d and
+// minimum m per row and group of 32 columns) and up to eight vectors x; the end of a row-block
+// writes y, or keeps its largest elements.
+//
+// Block: 256 d, 256 m (index group * 32 + row), then codes: byte half * 2048 + column * 8 + j holds
+// rows half * 16 + 2 j (low nibble) and 2 j + 1. Arithmetic, per row and group:
+//   X = sum x      s = -128 X + sum (128 + code) x      y += d s + m X
+// in fp32: 128 + code is bf16 with the code as low byte, so that widening a code is one interleave,
+// and every product is exact in fp32. A sub-block of 16 x 8 codes is one 64-byte load.
+#include <stdint.h>
+
+#include <aie_api/aie.hpp>
+
+namespace {
+
+constexpr int32_t kBlockRows = 32, kBlockColumns = 256, kGroup = 32, kHalfRows = 16;
+constexpr int32_t kGroups = kBlockColumns / kGroup;
+constexpr int32_t kPlane = kGroups * kBlockRows * 2;      // bytes of d, of m
+constexpr int32_t kHalf = kBlockColumns * kHalfRows / 2;  // bytes of codes per half
+constexpr int32_t kSubColumns = 8, kSubBytes = kSubColumns * kHalfRows / 2;
+
+// Words of a core's setup record: SETUP in designs/gemv.py.
+enum Setup : int32_t {
+  kRowBlocks = 1,
+  kXObjects,
+  kXBlocks,
+  kIdle,
+  kBatch,
+  kOutput,
+  kTop,
+  kFirst,
+  kStep,
+  kRows
+};
+enum Output : int32_t { kBf16, kF32, kLargest };
+constexpr int32_t kSetupWords = 16;
+// Words of a core's state.
+enum State : int32_t { kBlock, kRowBlock, kKept };  // done: blocks, row-blocks; entries kept
+
+// One column of 32 codes, as 128 + code.
+inline aie::vector<bfloat16, 32> widen(const aie::vector<uint8_t, 16>& upper,
+                                       const aie::vector<uint8_t, 16>& lower) {
+  const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
+  const auto zipped = aie::interleave_zip(aie::concat(upper, lower), magic, 1);
+  return aie::concat(zipped.first, zipped.second).cast_to<bfloat16>();
+}
+
+template <int32_t kVectors>
+inline void multiply(const uint8_t* __restrict block, const bfloat16* __restrict x,
+                     float* __restrict y) {
+  const bfloat16* d = reinterpret_cast<const bfloat16*>(block);
+  const bfloat16* m = reinterpret_cast<const bfloat16*>(block + kPlane);
+  const uint8_t* upper = block + 2 * kPlane;
+  const uint8_t* lower = upper + kHalf;
+  // Few vectors have two sums each, of even and odd columns: a sum takes a product every 4 cycles.
+  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
+  for (int32_t group = 0; group < kGroups; ++group) {
+    aie::accum<accfloat, 32> sums[kVectors][kParts];
+    float totals[kVectors];
+    for (int32_t v = 0; v < kVectors; ++v) {
+      const aie::accum<accfloat, 32> part(aie::load_v<32>(x + v * kBlockColumns));
+      totals[v] = aie::reduce_add(part.template to_vector<float>());
+      sums[v][0].from_vector(aie::broadcast<float, 32>(-128 * totals[v]));
+      if constexpr (kParts == 2) sums[v][1].from_vector(aie::zeros<float, 32>());
+    }
+    for (int32_t sub = 0; sub < kGroup; sub += kSubColumns) {
+      const auto above = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(upper)));
+      const auto below = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(lower)));
+      for (int32_t c = 0; c < kSubColumns; ++c) {
+        const auto codes = widen(above.extract<kHalfRows>(static_cast<unsigned>(c)),
+                                 below.extract<kHalfRows>(static_cast<unsigned>(c)));
+        for (int32_t v = 0; v < kVectors; ++v) {
+          const auto factor = aie::broadcast<bfloat16, 32>(x[v * kBlockColumns + sub + c]);
+          auto& sum = sums[v][c % kParts];
+          sum = aie::mac(sum, codes, factor);
+        }
+      }
+      upper += kSubBytes;
+      lower += kSubBytes;
+    }
+    const auto scale = aie::accum<accfloat, 32>(aie::load_v<32>(d)).to_vector<float>();
+    const auto minimum = aie::accum<accfloat, 32>(aie::load_v<32>(m)).to_vector<float>();
+    for (int32_t v = 0; v < kVectors; ++v) {
+      if constexpr (kParts == 2) sums[v][0] = aie::add(sums[v][0], sums[v][1]);
+      aie::accum<accfloat, 32> row(aie::load_v<32>(y + v * kBlockRows));
+      row = aie::mac(row, scale, sums[v][0].template to_vector<float>());
+      row = aie::mac(row, minimum, aie::broadcast<float, 32>(totals[v]));
+      aie::store_v(y + v * kBlockRows, row.template to_vector<float>());
+    }
+    d += kBlockRows;
+    m += kBlockRows;
+    x += kGroup;
+  }
+}
+
+template <int32_t kVectors>
+inline void accumulate(const uint8_t* block, const bfloat16* x, float* y) {
+#ifdef AIE_HOST_GEMV  // x86 `fast` builds
+  AIE_HOST_GEMV<kVectors>(block, x, y);
+#else
+  multiply<kVectors>(block, x, y);
+#endif
+}
+
+// Whether a comes before b in a list of largest values; NaNs come last, ties keep their order.
+inline bool larger(float a, float b) { return a > b || (b != b && a == a); }
+
+// Merges 32 values of consecutive rows into a vector's list: `top` values, then their rows.
+inline void keep_largest(const float* values, int32_t first, int32_t count, int32_t top,
+                         int32_t* kept, int32_t* list) {
+  int32_t filled = *kept;
+  float least = 0;
+  if (filled == top) __builtin_memcpy(&least, list + top - 1, 4);
+  for (int32_t i = 0; i < count; ++i) {
+    if (filled == top && !larger(values[i], least)) continue;
+    int32_t place = filled < top ? filled++ : top - 1;
+    for (; place > 0; --place) {
+      float before;
+      __builtin_memcpy(&before, list + place - 1, 4);
+      if (!larger(values[i], before)) break;
+      list[place] = list[place - 1];
+      list[top + place] = list[top + place - 1];
+    }
+    __builtin_memcpy(list + place, &values[i], 4);
+    list[top + place] = first + i;
+    __builtin_memcpy(&least, list + top - 1, 4);
+  }
+  *kept = filled;
+}
+
+// A row-block is complete: its sums go where `words` says and become zero.
+inline void finish(float* sums, int32_t* y, const int32_t* words, int32_t* state) {
+  const int32_t batch = words[kBatch], count = batch * kBlockRows, at = state[kRowBlock];
+  if (words[kOutput] == kLargest) {
+    const int32_t first = words[kFirst] + at * words[kStep], top = words[kTop];
+    const int32_t left = words[kRows] - first, rows = left < kBlockRows ? left : kBlockRows;
+    int32_t kept = 0;
+    for (int32_t v = 0; v < batch; ++v) {
+      kept = at == 0 ? 0 : state[kKept];
+      if (at == 0) {
+        for (int32_t i = 0; i < top; ++i) y[v * 2 * top + top + i] = -1;
+      }
+      keep_largest(sums + v * kBlockRows, first, rows, top, &kept, y + v * 2 * top);
+    }
+    state[kKept] = kept;  // the same for every vector
+  } else if (words[kOutput] == kF32) {
+    float* out = reinterpret_cast<float*>(y) + at * count;
+    for (int32_t i = 0; i < count; i += 16) aie::store_v(out + i, aie::load_v<16>(sums + i));
+  } else {
+    // A core resets to floor, which would bias every result; the mode stays set afterwards.
+    aie::set_rounding(aie::rounding_mode::conv_even);
+    bfloat16* out = reinterpret_cast<bfloat16*>(y) + at * count;
+    for (int32_t i = 0; i < count; i += 16) {
+      const aie::accum<accfloat, 16> wide(aie::load_v<16>(sums + i));
+      aie::store_v(out + i, wide.to_vector<bfloat16>());
+    }
+  }
+  for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
+  state[kRowBlock] = at + 1 == words[kRowBlocks] ? 0 : at + 1;
+}
+
+}  // namespace
+
+extern "C" {
+
+// Takes core `index`'s record out of the setup object and starts afresh.
+void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums, int32_t index) {
+  const int32_t* record = reinterpret_cast<const int32_t*>(table) + index * kSetupWords;
+  aie::store_v(words, aie::load_v<kSetupWords>(record));
+  aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
+  for (int32_t i = 0; i < 8 * kBlockRows; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
+}
+
+// The next block of the core's row-blocks. x: lines of 256 for the blocks of an object, `batch`
+// each. sums: (8, 32). y: the object of results. `batch` is words[kBatch].
+void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+               const int32_t* words, int32_t* state, int32_t batch) {
+  const bfloat16* line = x + state[kBlock] % words[kXBlocks] * batch * kBlockColumns;
+  if (batch == 1) {
+    accumulate<1>(block, line, sums);
+  } else if (batch == 2) {
+    accumulate<2>(block, line, sums);
+  } else if (batch == 4) {
+    accumulate<4>(block, line, sums);
+  } else {
+    accumulate<8>(block, line, sums);
+  }
+  if (++state[kBlock] < words[kXBlocks] * words[kXObjects]) return;
+  state[kBlock] = 0;
+  finish(sums, y, words, state);
+}
+
+}  // extern "C"

@@ -1,0 +1,66 @@
+// Lane by lane multiply-accumulate into fp32 accumulators, and reductions.
+//
+// bf16 products. AIE2: the multiplier of fused_dot8.hpp with one product and the accumulator as
+// terms. AIE2P: one fp32 fused multiply-add (modelled). fp32 products, which both generations build
+// from bf16 parts, count as one fused multiply-add (modelled). `fast` builds may round product and
+// sum separately.
+#pragma once
+
+#include "accum.hpp"
+#include "fused_dot8.hpp"
+
+AIE_HOST_BEGIN
+
+namespace detail {
+
+AIE_HOST_INLINE float multiply_add(float a, float b, float c) {
+#if AIE_HOST_SILICON
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
+
+AIE_HOST_INLINE float multiply_add(bfloat16 a, bfloat16 b, float c) {
+#if AIE_HOST_SILICON && __AIE_ARCH__ == 20
+  const bfloat16 row[8] = {a}, column[8] = {b};
+  fused_dot8_tile<1, 1>(row, column, &c);
+  return c;
+#else
+  return multiply_add(static_cast<float>(a), static_cast<float>(b), c);
+#endif
+}
+
+}  // namespace detail
+
+// T: bfloat16 or float.
+template <typename T, unsigned N>
+AIE_HOST_INLINE accum<accfloat, N> mac(const accum<accfloat, N>& acc, const vector<T, N>& a,
+                                       const vector<T, N>& b) {
+  accum<accfloat, N> out;
+  for (unsigned i = 0; i < N; ++i) {
+    out.set(detail::multiply_add(a.get(i), b.get(i), acc.get(i)), i);
+  }
+  return out;
+}
+
+// fp32 sums of accumulators.
+template <unsigned N>
+AIE_HOST_INLINE accum<accfloat, N> add(const accum<accfloat, N>& a, const accum<accfloat, N>& b) {
+  accum<accfloat, N> out;
+  for (unsigned i = 0; i < N; ++i) out.set(a.get(i) + b.get(i), i);
+  return out;
+}
+
+// Halves added to each other until one element is left.
+template <unsigned N>
+AIE_HOST_INLINE float reduce_add(const vector<float, N>& v) {
+  float parts[N];
+  v.store(parts);
+  for (unsigned width = N / 2; width > 0; width /= 2) {
+    for (unsigned i = 0; i < width; ++i) parts[i] += parts[i + width];
+  }
+  return parts[0];
+}
+
+AIE_HOST_END

@@ -1,0 +1,184 @@
+// Q4NX blocks in the `fast` builds: 4-bit codes to vectors, and blocks times vectors.
+//
+// The block's layout and the arithmetic are those of aie_kernels/gemv_q4nx.cc. With AVX512BF16 the
+// codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results count as zero);
+// without it they are exact fp32 and s = sum code x.
+#pragma once
+
+#include "simd.hpp"
+
+#define AIE_HOST_GEMV aie::host::q4nx_block
+
+AIE_HOST_BEGIN
+namespace host {
+
+inline constexpr int32_t kQ4Rows = 32, kQ4Columns = 256, kQ4Group = 32, kQ4HalfRows = 16;
+inline constexpr int32_t kQ4Groups = kQ4Columns / kQ4Group;
+inline constexpr int32_t kQ4Plane = kQ4Groups * kQ4Rows * 2, kQ4Codes = 2 * kQ4Plane;
+inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
+inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
+
+using float_lanes = simd<float, kLanes>;
+
+// kLanes bf16 as fp32.
+AIE_HOST_INLINE float_lanes widen_bf16(const uint16_t* p) {
+  const auto bits = __builtin_convertvector(load<simd<uint16_t, kLanes>>(p), lanes);
+  return (float_lanes)(bits << 16);
+}
+
+// Rows First .. First + kLanes - 1 of one half's column of 16 codes, as fp32.
+template <unsigned First>
+AIE_HOST_INLINE float_lanes codes_of(const uint8_t* column) {
+#if defined(__AVX512F__)
+  // Even lanes have rows 0-7, odd lanes rows 8-15, four bits apart: put in order by the permute.
+  const __m512i order = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+  const __m512i shift = _mm512_setr_epi32(0, 0, 4, 4, 8, 8, 12, 12, 16, 16, 20, 20, 24, 24, 28, 28);
+  long long bytes;
+  __builtin_memcpy(&bytes, column, 8);
+  const __m512i codes =
+      _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift), _mm512_set1_epi32(15));
+  return (float_lanes)_mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, codes));
+#else
+  int32_t bytes;
+  __builtin_memcpy(&bytes, column + First / 2, 4);
+#if defined(__AVX2__)
+  const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
+  const __m256i codes =
+      _mm256_and_si256(_mm256_srlv_epi32(_mm256_set1_epi32(bytes), shift), _mm256_set1_epi32(15));
+  return (float_lanes)_mm256_cvtepi32_ps(codes);
+#else
+  lanes out{};
+  for (unsigned i = 0; i < kLanes; ++i) out[i] = bytes >> 4 * i & 15;
+  return __builtin_convertvector(out, float_lanes);
+#endif
+#endif
+}
+
+AIE_HOST_INLINE float sum_of(float_lanes v) {
+  float total = 0;
+  for (unsigned i = 0; i < kLanes; ++i) total += v[i];
+  return total;
+}
+
+// The block that usually comes next lies behind this one, in memory: it is fetched ahead.
+inline constexpr int32_t kQ4BlockBytes = kQ4Codes + 2 * kQ4HalfBytes, kQ4Line = 64;
+
+#if defined(__AVX512BF16__)
+
+// Rows 0-15 of one half's columns c and c + 1 as bf16 pairs 128 + code.
+AIE_HOST_INLINE __m512i code_pairs(const uint8_t* columns, __m512i bytes, __m512i shift) {
+  const __m512i both = _mm512_broadcast_i32x4(_mm_loadu_si128((const __m128i*)columns));
+  const __m512i nibbles = _mm512_srlv_epi32(_mm512_shuffle_epi8(both, bytes), shift);
+  // (nibbles & 0x000F000F) | 0x43004300
+  return _mm512_ternarylogic_epi32(nibbles, _mm512_set1_epi32(0x000F000F),
+                                   _mm512_set1_epi32(0x43004300), 0xEA);
+}
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+  const auto* d = reinterpret_cast<const uint16_t*>(block);
+  const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
+  const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  // Dword r of four: byte r / 2 of each column, in 128-bit lane r / 4.
+  const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+  const __m512i bytes = _mm512_or_si512(
+      _mm512_or_si512(first, _mm512_slli_epi32(_mm512_add_epi32(first, _mm512_set1_epi32(8)), 16)),
+      _mm512_set1_epi32(static_cast<int>(0x80008000)));
+  const __m512i shift = _mm512_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4, 0, 4);
+  const __m512bh ones = (__m512bh)_mm512_set1_epi16(0x3F80);
+  const __m512 zero = _mm512_setzero_ps();
+  // Sums of groups, times 1: the start of every row's sum.
+  float totals[kQ4Groups][kVectors];
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    unroll<kVectors>([&](auto v) {
+      const __m512i part = _mm512_loadu_si512(lines + v.value * kQ4Columns + g * kQ4Group);
+      totals[g][v.value] = _mm512_reduce_add_ps(_mm512_dpbf16_ps(zero, (__m512bh)part, ones));
+    });
+  }
+  for (int32_t half = 0; half < 2; ++half) {
+    __m512 rows[kVectors];
+    unroll<kVectors>([&](auto v) {
+      rows[v.value] = _mm512_loadu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows);
+    });
+    const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes;
+    for (int32_t g = 0; g < kQ4Groups; ++g) {
+      __m512 sums[kVectors];
+      unroll<kVectors>([&](auto v) { sums[v.value] = _mm512_set1_ps(-128 * totals[g][v.value]); });
+      unroll<kQ4Group / 2>([&](auto pair) {
+        const int32_t c = g * kQ4Group + static_cast<int32_t>(2 * pair.value);
+        const __m512bh w = (__m512bh)code_pairs(codes + c * kQ4ColumnBytes, bytes, shift);
+        unroll<kVectors>([&](auto v) {
+          int32_t factor;
+          __builtin_memcpy(&factor, lines + v.value * kQ4Columns + c, 4);
+          sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
+        });
+      });
+      // A sixteenth of the next block.
+      for (int32_t line = 0; line < kQ4BlockBytes / 16; line += kQ4Line) {
+        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line);
+      }
+      const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
+      const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
+      unroll<kVectors>([&](auto v) {
+        rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]);
+        rows[v.value] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
+      });
+    }
+    unroll<kVectors>([&](auto v) {
+      _mm512_storeu_ps(y + v.value * kQ4Rows + half * kQ4HalfRows, rows[v.value]);
+    });
+  }
+}
+
+#else
+
+// y += block x for kVectors lines of 256.
+template <int32_t kVectors>
+[[gnu::noinline]] inline void q4nx_block(const uint8_t* block, const bfloat16* x, float* y) {
+  const auto* d = reinterpret_cast<const uint16_t*>(block);
+  const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
+  const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  alignas(64) float wide[kVectors * kQ4Columns];
+  for (int32_t i = 0; i < kVectors * kQ4Columns; i += static_cast<int32_t>(kLanes)) {
+    store(widen_bf16(lines + i), wide + i);
+  }
+  constexpr unsigned kParts = kQ4HalfRows / kLanes;  // vectors per column of a half
+  for (int32_t g = 0; g < kQ4Groups; ++g) {
+    float totals[kVectors];
+    unroll<kVectors>([&](auto v) {
+      float_lanes part{};
+      for (int32_t i = 0; i < kQ4Group; i += static_cast<int32_t>(kLanes)) {
+        part += load<float_lanes>(wide + v.value * kQ4Columns + g * kQ4Group + i);
+      }
+      totals[v.value] = sum_of(part);
+    });
+    for (int32_t half = 0; half < 2; ++half) {
+      float_lanes sums[kVectors][kParts] = {};
+      const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes + g * kQ4Group * kQ4ColumnBytes;
+      for (int32_t c = 0; c < kQ4Group; ++c) {
+        unroll<kParts>([&](auto p) {
+          const float_lanes w = codes_of<p.value * kLanes>(codes + c * kQ4ColumnBytes);
+          unroll<kVectors>([&](auto v) {
+            sums[v.value][p.value] += w * wide[v.value * kQ4Columns + g * kQ4Group + c];
+          });
+        });
+      }
+      unroll<kParts>([&](auto p) {
+        const int32_t row = half * kQ4HalfRows + static_cast<int32_t>(p.value * kLanes);
+        const float_lanes scale = widen_bf16(d + g * kQ4Rows + row);
+        const float_lanes minimum = widen_bf16(m + g * kQ4Rows + row);
+        unroll<kVectors>([&](auto v) {
+          float* out = y + v.value * kQ4Rows + row;
+          store(load<float_lanes>(out) + scale * sums[v.value][p.value] + minimum * totals[v.value],
+                out);
+        });
+      });
+    }
+  }
+}
+
+#endif
+
+}  // namespace host
+AIE_HOST_END

@@ -1,0 +1,486 @@
+// Plans and builds GEMV runtime streams (gemv_stream.h).
+#include "ops/gemv_stream.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "arch/bd.h"
+#include "arch/device_model.h"
+#include "arch/timing.h"
+#include "error.h"
+#include "stream/txn.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr uint32_t kAxCache = 2;            // NoC upsizing, as mlir-aie's runtime sequences set it
+constexpr uint32_t kShimControllerId = 15;  // packet id of a shim tile's tokens, as in mlir-aie
+constexpr int64_t kMostRowBlocks = int64_t{1} << 26;  // 2^31 rows: an int32 holds any row
+constexpr int64_t kMostColumnBlocks = 1 << 20;
+constexpr int kMostRepeats = 256;  // executions of one task
+constexpr int kRing = 4;           // tasks in flight per weight channel, a BD each
+// BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
+constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
+constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
+
+// The largest divisor of n up to `most`.
+int64_t divisor_up_to(int64_t n, int64_t most) {
+  for (int64_t d = std::min(n, most); d > 1; --d) {
+    if (n % d == 0) return d;
+  }
+  return 1;
+}
+
+void check(const GemvArray& array, const GemvProblem& p) {
+  if (p.row_blocks < array.least_row_blocks() || p.column_blocks < 1) {
+    fail(ErrorKind::kShape,
+         "[gemv] W has %lld x %lld blocks; this configuration needs at least %lld x 1",
+         static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
+         static_cast<long long>(array.least_row_blocks()));
+  }
+  if (p.row_blocks > kMostRowBlocks || p.column_blocks > kMostColumnBlocks) {
+    fail(ErrorKind::kOutOfRange,
+         "[gemv] W has %lld x %lld blocks, at most %lld x %lld can be addressed; split it",
+         static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
+         static_cast<long long>(kMostRowBlocks), static_cast<long long>(kMostColumnBlocks));
+  }
+  const int64_t step = p.column_blocks * kQ4BlockBytes / 4;
+  if (step > arch::tile_model(arch::TileKind::kShim).max_step) {
+    fail(ErrorKind::kOutOfRange,
+         "[gemv] row-blocks of %lld blocks are further apart than a shim BD can step; split K",
+         static_cast<long long>(p.column_blocks));
+  }
+  if (p.batch != 1 && p.batch != 2 && p.batch != 4 && p.batch != kGemvBatch) {
+    fail(ErrorKind::kArgument, "[gemv] batch is %d; use 1, 2, 4 or 8", p.batch);
+  }
+  if (p.output == GemvOutput::kF32 && p.batch * kQ4Rows * 4 > array.y_bytes) {
+    fail(ErrorKind::kArgument, "[gemv] batch is %d; float32 results allow up to %lld", p.batch,
+         static_cast<long long>(array.y_bytes / (kQ4Rows * 4)));
+  }
+  if (p.output == GemvOutput::kTop &&
+      (p.top < 1 || p.top * p.batch * kGemvTopBytes > array.y_bytes)) {
+    fail(ErrorKind::kArgument, "[gemv] top is %d; with %d vectors use 1 to %lld", p.top, p.batch,
+         static_cast<long long>(array.y_bytes / kGemvTopBytes / p.batch));
+  }
+}
+
+// The first `columns` columns deal row-blocks among their cores; what is left over goes to the
+// first of them. Returns the cycles that reading them takes.
+double deal_to(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
+               int columns, GemvPlan& plan) {
+  int ports = 0;
+  for (int c = 0; c < columns; ++c) ports += array.ports(c);
+  const int64_t cores = int64_t{ports} * array.cores_per_port(), rounds = p.row_blocks / cores;
+  const double bytes = static_cast<double>(p.column_blocks * kQ4BlockBytes);
+  const auto seconds = [&](int64_t row_blocks, int used) {
+    return static_cast<double>(row_blocks) * bytes /
+           std::min(timing.dram_read, timing.stream * used);
+  };
+  plan.shares.assign(static_cast<size_t>(array.columns), {});
+  for (int c = 0; c < columns; ++c) plan.shares[static_cast<size_t>(c)].rounds = rounds;
+  int64_t left = p.row_blocks - rounds * cores;
+  const int64_t rest = left;
+  int busy = 0;
+  for (int c = 0; left > 0; ++c) {
+    ++plan.shares[static_cast<size_t>(c)].rounds;
+    left -= array.cores(c);
+    busy += array.ports(c);
+  }
+  return seconds(rounds * cores, ports) + (busy > 0 ? seconds(rest - left, busy) : 0);
+}
+
+// Deals rounds to as many columns as take the least time: a last round of few columns cannot use
+// the whole bandwidth of the memory.
+void deal(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
+          GemvPlan& plan) {
+  GemvPlan candidate;
+  double least = std::numeric_limits<double>::infinity();
+  for (int columns = array.columns; columns > 0; --columns) {
+    const double cycles = deal_to(array, p, timing, columns, candidate);
+    if (cycles >= least) continue;
+    least = cycles;
+    plan.shares = candidate.shares;
+  }
+}
+
+// Which row-blocks each core takes. Where W ends inside a round, its last cores begin earlier and
+// compute rows that others compute too.
+void place(const GemvArray& array, const GemvProblem& p, GemvPlan& plan) {
+  int64_t next = 0;
+  for (int c = 0; c < array.columns; ++c) {
+    GemvShare& share = plan.shares[static_cast<size_t>(c)];
+    const int cores = array.cores_per_port();
+    share.step = cores;
+    plan.rounds = std::max(plan.rounds, share.rounds);
+    for (int port = 0; port < array.ports(c); ++port) {
+      const int64_t first = std::min(p.row_blocks - share.rounds * cores, next);
+      for (int j = 0; j < cores; ++j) share.first.push_back(first + j);
+      next = std::min(p.row_blocks, next + share.rounds * cores);
+    }
+    const bool top = p.output == GemvOutput::kTop;
+    const int64_t element = p.output == GemvOutput::kF32 ? 4 : 2;
+    const int64_t room = array.y_bytes / (p.batch * kQ4Rows * element);
+    share.y_row_blocks = top ? share.rounds : divisor_up_to(share.rounds, room);
+    if (share.rounds == 0) continue;
+    share.y_objects = share.rounds / share.y_row_blocks;
+    share.y_offset = plan.y_bytes;
+    plan.y_bytes += share.y_objects * array.cores(c) * array.y_bytes;
+  }
+}
+
+}  // namespace
+
+GemvArray GemvArray::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t least, int64_t most) {
+    const int64_t value = configuration.param(name);
+    if (value < least || value > most) {
+      fail(ErrorKind::kFormat,
+           "[GemvArray::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+           "design again",
+           configuration.name.c_str(), name, static_cast<long long>(value),
+           static_cast<long long>(least), static_cast<long long>(most));
+    }
+    return value;
+  };
+  GemvArray array;
+  array.generation = configuration.generation;
+  const int columns = arch::device_model(configuration.generation).columns;
+  array.columns = static_cast<int>(param("columns", 1, columns));
+  array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
+  array.channels = static_cast<int>(param("channels", 1, 2));
+  param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
+  array.x_bytes = param("x_bytes", kGemvBatch * kQ4Columns * 2, 1 << 16);
+  array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 2, 1 << 16);
+  array.setup_words = param("setup_words", 11, array.x_bytes / 4 / array.columns / array.rows);
+  if (array.rows % array.channels != 0) {
+    fail(ErrorKind::kFormat,
+         "[GemvArray::of] configuration \"%s\" has %d cores per column on %d channels; lower the "
+         "design again",
+         configuration.name.c_str(), array.rows, array.channels);
+  }
+  return array;
+}
+
+GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
+  check(array, problem);
+  GemvPlan plan;
+  plan.x_blocks =
+      divisor_up_to(problem.column_blocks, array.x_bytes / (2 * kQ4Columns * problem.batch));
+  plan.x_objects = problem.column_blocks / plan.x_blocks;
+  plan.x_bytes = (1 + plan.x_objects) * array.x_bytes;
+  deal(array, problem, arch::Timing(array.generation, arch::TimingTable()), plan);
+  place(array, problem, plan);
+  plan.setup.assign(static_cast<size_t>(array.x_bytes / 4), 0);
+  for (int c = 0; c < array.columns; ++c) {
+    const GemvShare& share = plan.shares[static_cast<size_t>(c)];
+    for (int r = 0; r < array.cores(c); ++r) {
+      const int64_t record[] = {share.y_objects,
+                                share.y_row_blocks,
+                                plan.x_objects,
+                                plan.x_blocks,
+                                (plan.rounds - share.rounds) * plan.x_objects,
+                                problem.batch,
+                                static_cast<int64_t>(problem.output),
+                                problem.top,
+                                share.first[static_cast<size_t>(r)] * kQ4Rows,
+                                share.step * kQ4Rows,
+                                problem.rows};
+      const size_t at = static_cast<size_t>((c * array.rows + r) * array.setup_words);
+      for (size_t i = 0; i < std::size(record); ++i) {
+        if (record[i] > std::numeric_limits<int32_t>::max()) {
+          fail(ErrorKind::kOutOfRange, "[gemv] %lld x %lld blocks are too many; split W",
+               static_cast<long long>(problem.row_blocks),
+               static_cast<long long>(problem.column_blocks));
+        }
+        plan.setup[at + i] = static_cast<int32_t>(record[i]);
+      }
+    }
+  }
+  return plan;
+}
+
+namespace {
+
+using Port = Configuration::Port;
+
+class GemvStream {
+ public:
+  GemvStream(const Configuration& configuration, const GemvProblem& problem, const GemvPlan& plan)
+      : configuration_(configuration),
+        model_(arch::device_model(configuration.generation)),
+        array_(GemvArray::of(configuration)),
+        problem_(problem),
+        plan_(plan),
+        builder_(configuration.generation, model_.columns) {}
+
+  std::vector<uint32_t> build() {
+    collect_weights();
+    size_t most = 0;
+    for (const Channel& channel : weights_) most = std::max(most, channel.tasks.size());
+    push_first();
+    for (size_t i = 1; i < std::min<size_t>(most, kRing); ++i) {
+      for (Channel& channel : weights_) {
+        if (i < channel.tasks.size()) push_weights(channel, i);
+      }
+    }
+    push_results();
+    // Rounds that the first i tasks of a channel cover.
+    const auto rounds = [&](size_t i) {
+      const auto tasks = static_cast<int64_t>(i);
+      if (array_.cores_per_port() == 1) return tasks * max_iteration();
+      return tasks / ((problem_.column_blocks + max_iteration() - 1) / max_iteration());
+    };
+    for (size_t i = kRing; i < most; ++i) {
+      refill_x(rounds(i - kRing));
+      for (Channel& channel : weights_) {
+        if (i >= channel.tasks.size()) continue;
+        wait(*channel.port);
+        push_weights(channel, i);
+      }
+    }
+    while (x_left_ > 0) push_more_x();
+    finish_waits();
+    return builder_.finish();
+  }
+
+ private:
+  struct Task {
+    int64_t offset;  // bytes into W
+    arch::Bd bd;
+    int64_t repeats;
+  };
+  struct Channel {
+    const Port* port;
+    std::vector<Task> tasks;
+    bool tokens = false;  // needs waits to refill its BDs
+  };
+
+  static int64_t max_iteration() { return arch::tile_model(arch::TileKind::kShim).max_iteration; }
+
+  const Port* port(const std::string& name) const { return &configuration_.port(name); }
+
+  arch::Bd shim_bd(int64_t words) const {
+    if (words > std::numeric_limits<uint32_t>::max()) {
+      fail(ErrorKind::kOutOfRange, "[gemv] one transfer has %lld words; split W",
+           static_cast<long long>(words));
+    }
+    arch::Bd bd;
+    bd.length = static_cast<uint32_t>(words);
+    bd.burst = model_.shim_burst;
+    bd.axcache = kAxCache;
+    return bd;
+  }
+
+  void collect_weights() {
+    for (int c = 0; c < array_.columns; ++c) {
+      for (int index = 0; index < array_.ports(c); ++index) {
+        const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
+        if (share.rounds == 0) continue;
+        const int cores = array_.cores_per_port();
+        const int64_t first = share.first[static_cast<size_t>(index * cores)];
+        Channel channel{port(strf("W%d_%d", c, index)), {}, false};
+        channel.tasks =
+            cores == 1 ? straight(first, share.rounds) : dealt(first, share.rounds, cores);
+        channel.tokens = channel.tasks.size() > kRing;
+        weights_.push_back(std::move(channel));
+      }
+    }
+  }
+
+  // Row-block by row-block, each in one run.
+  std::vector<Task> straight(int64_t first, int64_t rounds) const {
+    const int64_t row_block = problem_.column_blocks * kQ4BlockBytes;
+    std::vector<Task> tasks;
+    for (int64_t round = 0; round < rounds; round += max_iteration()) {
+      const int64_t count = std::min(max_iteration(), rounds - round);
+      arch::Bd bd = shim_bd(row_block / 4);
+      bd.iteration_step = static_cast<uint32_t>(row_block / 4);
+      bd.iteration_wrap = static_cast<uint32_t>(count);
+      tasks.push_back({(first + round) * row_block, bd, count});
+    }
+    return tasks;
+  }
+
+  // Round by round: for each column block, the blocks of `cores` neighbouring row-blocks.
+  std::vector<Task> dealt(int64_t first, int64_t rounds, int cores) const {
+    const int64_t row_block = problem_.column_blocks * kQ4BlockBytes;
+    const int64_t most = max_iteration();
+    std::vector<Task> tasks;
+    for (int64_t round = 0; round < rounds; ++round) {
+      for (int64_t q = 0; q < problem_.column_blocks; q += most) {
+        const int64_t count = std::min(most, problem_.column_blocks - q);
+        arch::Bd bd = shim_bd(cores * kQ4BlockBytes / 4);
+        bd.wrap[0] = bd.step[1] = kHalfBlockWords;
+        bd.wrap[1] = 2;
+        bd.step[2] = static_cast<uint32_t>(row_block / 4);
+        bd.iteration_step = kQ4BlockBytes / 4;
+        bd.iteration_wrap = static_cast<uint32_t>(count);
+        tasks.push_back({(first + round * cores) * row_block + q * kQ4BlockBytes, bd, count});
+      }
+    }
+    return tasks;
+  }
+
+  void write_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset) {
+    const uint32_t base =
+        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
+    const uint32_t address = arch::tile_address(at.col, 0, base);
+    builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
+    builder_.address_patch(address + 4, argument, static_cast<uint64_t>(offset));
+  }
+
+  void queue(const Port& at, int id, int64_t repeats, bool token) {
+    const uint32_t offset = arch::channel_queue(arch::TileKind::kShim, at.direction, at.channel);
+    builder_.write(arch::tile_address(at.col, 0, offset),
+                   static_cast<uint32_t>(id) | static_cast<uint32_t>(repeats - 1) << 16 |
+                       (token ? 1u << 31 : 0u));
+  }
+
+  // Tokens travel as packets under the shim tile's controller id.
+  void route_tokens(const Port& at) {
+    const uint32_t control = arch::channel_control(arch::TileKind::kShim, at.direction, at.channel);
+    builder_.mask_write(arch::tile_address(at.col, 0, control), kShimControllerId << 8, 0x1F00);
+  }
+
+  void wait(const Port& at) { builder_.sync(at.col, 0, at.direction, at.channel, 1); }
+
+  static int weight_bd(const Port& at, size_t index) {
+    return static_cast<int>(index % kRing) * 2 + at.channel;
+  }
+
+  // The first task of every channel; the two BDs of a column in one write. x follows when the
+  // channels that run take half of the memory's bandwidth: later, cores would wait for it, sooner,
+  // it would delay weights.
+  void push_first() {
+    const arch::Timing timing(configuration_.generation, arch::TimingTable());
+    const auto enough = static_cast<size_t>(timing.dram_read / timing.stream / 2);
+    bool x_pushed = false;
+    for (size_t c = 0; c < weights_.size();) {
+      const Port& at = *weights_[c].port;
+      size_t end = c + 1;
+      if (end < weights_.size() && weights_[end].port->col == at.col) ++end;
+      std::vector<uint32_t> words;
+      for (size_t i = c; i < end; ++i) {
+        if (weights_[i].tokens) route_tokens(*weights_[i].port);
+        const std::vector<uint32_t> bd =
+            arch::encode_bd(arch::TileKind::kShim, weights_[i].tasks[0].bd);
+        words.insert(words.end(), bd.begin(), bd.end());
+      }
+      const uint32_t base = arch::tile_address(at.col, 0,
+                                               arch::tile_model(arch::TileKind::kShim).bd_base +
+                                                   0x20u * static_cast<uint32_t>(weight_bd(at, 0)));
+      builder_.block_write(base, words);
+      for (size_t i = c; i < end; ++i) {
+        const Task& task = weights_[i].tasks[0];
+        builder_.address_patch(base + 0x20u * static_cast<uint32_t>(i - c) + 4, kGemvW,
+                               static_cast<uint64_t>(task.offset));
+        queue(*weights_[i].port, weight_bd(*weights_[i].port, 0), task.repeats, weights_[i].tokens);
+      }
+      c = end;
+      if (!x_pushed && (c >= enough || c == weights_.size())) {
+        x_pushed = true;
+        push_x();
+      }
+    }
+  }
+
+  void push_weights(Channel& channel, size_t index) {
+    const Task& task = channel.tasks[index];
+    const int id = weight_bd(*channel.port, index);
+    write_bd(*channel.port, id, task.bd, kGemvW, task.offset);
+    queue(*channel.port, id, task.repeats, channel.tokens);
+  }
+
+  // The setup and x once, then x again for every further round: a task repeats a BD up to 256
+  // times.
+  void push_x() {
+    const Port& at = *port("X");
+    const int64_t words = plan_.x_objects * array_.x_bytes / 4;
+    x_left_ = plan_.rounds - 1;
+    x_tokens_ = x_left_ > kMostRepeats * (kRing - 1);
+    if (x_tokens_) route_tokens(at);
+    write_bd(at, kXBd, shim_bd(words + array_.x_bytes / 4), kGemvX, 0);
+    queue(at, kXBd, 1, x_tokens_);
+    if (x_left_ == 0) return;
+    write_bd(at, kXBd + 1, shim_bd(words), kGemvX, array_.x_bytes);
+    for (int queued = 1; x_left_ > 0 && queued < kRing; ++queued) repeat_x(at);
+  }
+
+  void push_more_x() {
+    const Port& at = *port("X");
+    wait(at);
+    ++x_waited_;
+    repeat_x(at);
+  }
+
+  // While the stream feeds weights, it may wait for x only once the weights that let x pass have
+  // gone: those of `rounds` rounds, behind which cores lag by less than kLag.
+  void refill_x(int64_t rounds) {
+    constexpr int64_t kLag = 64;
+    if (x_left_ > 0 && rounds >= x_waited_ * kMostRepeats + kLag) push_more_x();
+  }
+
+  void repeat_x(const Port& at) {
+    const int64_t repeats = std::min<int64_t>(x_left_, kMostRepeats);
+    queue(at, kXBd + 1, repeats, x_tokens_);
+    x_left_ -= repeats;
+  }
+
+  void push_results() {
+    for (int c = 0; c < array_.columns; ++c) {
+      const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
+      if (share.rounds == 0) continue;
+      const Port& at = *port(strf("Y%d", c));
+      route_tokens(at);
+      write_bd(at, kYBd, shim_bd(share.y_objects * array_.cores(c) * array_.y_bytes / 4), kGemvY,
+               share.y_offset);
+      queue(at, kYBd, 1, true);
+      results_.push_back(&at);
+    }
+  }
+
+  // Every token that was asked for is taken, so that none is left for the next stream.
+  void finish_waits() {
+    for (const Channel& channel : weights_) {
+      if (!channel.tokens) continue;
+      for (int i = 0; i < kRing; ++i) wait(*channel.port);
+    }
+    if (x_tokens_) {
+      for (int i = 0; i < kRing; ++i) wait(*port("X"));
+    }
+    // Columns that work are neighbours and their results use the same channel.
+    const Port& first = *results_.front();
+    bool together = true;
+    for (size_t i = 0; i < results_.size(); ++i) {
+      together &= results_[i]->col == first.col + static_cast<int>(i) &&
+                  results_[i]->channel == first.channel;
+    }
+    if (together) {
+      builder_.sync(first.col, 0, first.direction, first.channel,
+                    static_cast<int>(results_.size()));
+      return;
+    }
+    for (const Port* at : results_) wait(*at);
+  }
+
+  const Configuration& configuration_;
+  const arch::DeviceModel& model_;
+  GemvArray array_;
+  const GemvProblem& problem_;
+  const GemvPlan& plan_;
+  stream::Builder builder_;
+  std::vector<Channel> weights_;
+  std::vector<const Port*> results_;
+  bool x_tokens_ = false;
+  int64_t x_left_ = 0, x_waited_ = 0;  // rounds still to push, tokens taken
+};
+
+}  // namespace
+
+std::vector<uint32_t> build_gemv_stream(const Configuration& configuration,
+                                        const GemvProblem& problem, const GemvPlan& plan) {
+  return GemvStream(configuration, problem, plan).build();
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,230 @@
+"""FusedDQP: y = W x on Q4NX weights, dequantised and multiplied in registers (arXiv 2602.06063).
+
+Weights stay 4-bit in DRAM. Every shim channel streams the blocks of its cores: one core per channel
+reads its row-blocks in one linear run, several cores per channel get one block each in turn from
+the memtile. x (up to eight vectors) is broadcast to all cores by channel 1 of the last column, once
+per row-block; its first object is a table of loop counts, so a stream writes no runtime parameters.
+The results of a column are joined in its memtile. One configuration serves every size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from npu.errors import DesignError
+
+from .api import Design, ObjectFifo
+from .hardware import FIRST_CORE_ROW, Tile, device_columns
+from .lowering import configuration as lower_to_bytes
+from .lowering import mlir as lower_to_mlir
+from .worker import Word
+
+BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120  # a Q4NX block
+MAX_BATCH = 8
+X_BYTES = 4096  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
+Y_BYTES = 512  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or top-k lists
+SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
+# Words of a core's setup record, in order; backend/ops/gemv_stream.h has the same list.
+SETUP = (
+    "y_objects",  # objects of y that the core sends
+    "row_blocks",  # row-blocks per object of y
+    "x_objects",  # objects of x per row-block
+    "x_blocks",  # blocks of weights per object of x
+    "idle",  # objects of x to let pass at the end
+    "batch",  # vectors: 1, 2, 4 or 8
+    "output",  # 0: bfloat16, 1: float32, 2: the `top` largest and their rows
+    "top",
+    "first",  # row of the core's first row-block
+    "step",  # rows from one of its row-blocks to the next
+    "rows",  # of W: later rows are padding
+)
+_DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 4, 4, {2: 4, 4: 2}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that distinguishes one GEMV configuration from another, checked."""
+
+    generation: str
+    cores: int
+    channels: int  # shim MM2S channels per column
+
+    @property
+    def columns(self) -> int:
+        return device_columns(self.generation)
+
+    @property
+    def rows(self) -> int:
+        """Cores per column; with two channels the last column has half."""
+        return self.cores // self.columns
+
+    def groups(self, col: int) -> list[list[Tile]]:
+        """The cores that each weight channel of a column feeds, equally many everywhere."""
+        cores = [Tile(col, FIRST_CORE_ROW + row) for row in range(self.rows)]
+        if self.channels == 1:
+            return [cores]
+        half = self.rows // 2
+        return [cores[:half], cores[half:]][: 1 if col == self.columns - 1 else 2]  # x takes one
+
+
+def options(generation: str, cores: int | None = None, channels: int = 2) -> Options:
+    """The checked options; see `design`."""
+    if generation not in ("npu1", "npu2"):
+        raise DesignError(f'[gemv] generation is {generation!r}; use "npu1" or "npu2"')
+    columns = device_columns(generation)
+    if channels not in (1, 2):
+        raise DesignError(f"[gemv] channels is {channels!r}; a shim tile has 1 or 2 to read with")
+    chosen = 16 if cores is None else cores
+    allowed = [columns * n for n in ((2, 4) if channels == 2 else (1, 2, 4))]
+    if chosen not in allowed:
+        raise DesignError(
+            f"[gemv] cores is {chosen!r}; with {channels} channel(s) per column {generation} can "
+            f"use {', '.join(map(str, allowed))}"
+        )
+    return Options(generation, chosen, channels)
+
+
+def design(generation: str, cores: int | None = None, channels: int = 2) -> Design:
+    """The GEMV design of a generation ("npu1", "npu2").
+
+    cores: 16 (default), on npu2 also 8 or 32, on npu1 also 4 or 8; channels: shim channels per
+    column that carry weights, 2 (default) or 1. The last column's second channel carries x, so with
+    two channels the cores of that channel stay idle. Raises DesignError.
+    """
+    return _build(options(generation, cores, channels))
+
+
+def configuration(generation: str, cores: int | None = None, channels: int = 2) -> bytes:
+    """The serialised configuration (backend/configuration.h) of a GEMV design, see `design`."""
+    return _configuration(options(generation, cores, channels))
+
+
+@cache
+def _configuration(o: Options) -> bytes:
+    return lower_to_bytes(_build(o))
+
+
+def mlir(generation: str, cores: int | None = None, channels: int = 2) -> str:
+    """The AIE-dialect MLIR of a GEMV design, see `design`."""
+    return lower_to_mlir(design(generation, cores, channels))
+
+
+def _build(o: Options) -> Design:
+    out = Design(f"gemv_q4nx_{o.cores}c{o.channels}", o.generation, object_file="gemv_q4nx.o")
+    out.params = {
+        "columns": o.columns,
+        "rows": o.rows,
+        "channels": o.channels,
+        "block_bytes": BLOCK_BYTES,
+        "x_bytes": X_BYTES,
+        "y_bytes": Y_BYTES,
+        "setup_words": SETUP_WORDS,
+    }
+    cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
+    x = out.fifo(
+        "x", out.tile(o.columns - 1, 0), cores, X_BYTES // 2, "bfloat16",
+        port="X", producer_channel=1, consumer_channel=1,
+    )  # fmt: skip
+    for col in range(o.columns):
+        groups = o.groups(col)
+        weights: list[ObjectFifo] = []
+        for channel, group in enumerate(groups):
+            weights += _feed(out, col, channel, group)
+        results = _drain(out, o, col)
+        members = [core for group in groups for core in group]
+        for core, w, y in zip(members, weights, results, strict=True):
+            index = col * o.rows + core.row - FIRST_CORE_ROW
+            _worker(out, core, index, w, x, y)
+    return out
+
+
+def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
+    """The blocks of one shim channel: straight to its core, or dealt to its cores in L2."""
+    shim, port = out.tile(col, 0), f"W{col}_{channel}"
+    if len(group) == 1:
+        return [
+            out.fifo(
+                f"w1_{col}_{group[0].row}", shim, group[0], BLOCK_BYTES, "uint8",
+                depth=_DEPTH_DIRECT, port=port, producer_channel=channel, consumer_channel=0,
+            )
+        ]  # fmt: skip
+    memtile, count = out.tile(col, 1), len(group)
+    outer = out.fifo(
+        f"w2_{col}_{channel}", shim, memtile, count * BLOCK_BYTES, "uint8",
+        depth=_DEPTH_MEMTILE[count], port=port, producer_channel=channel,
+        consumer_channel=channel,
+    )  # fmt: skip
+    inner = [
+        out.fifo(
+            f"w1_{col}_{core.row}", memtile, core, BLOCK_BYTES, "uint8",
+            depth=_DEPTH_SPLIT, consumer_channel=0,
+        )
+        for core in group
+    ]  # fmt: skip
+    out.split(outer, inner)
+    return inner
+
+
+def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
+    """The results of a column's cores; several are joined in L2."""
+    shim, memtile = out.tile(col, 0), out.tile(col, 1)
+    words, cores = Y_BYTES // 4, [core for group in o.groups(col) for core in group]
+    if len(cores) == 1:
+        return [
+            out.fifo(
+                f"y1_{col}_{cores[0].row}", cores[0], shim, words, "int32", port=f"Y{col}",
+                consumer_channel=0,
+            )
+        ]  # fmt: skip
+    parts = [out.fifo(f"y1_{col}_{core.row}", core, memtile, words, depth=(2, 1)) for core in cores]
+    joined = out.fifo(
+        f"y2_{col}", memtile, shim, len(cores) * words, depth=1, port=f"Y{col}", consumer_channel=0
+    )
+    out.join(parts, joined)
+    return parts
+
+
+def _worker(
+    out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
+) -> None:
+    """One core: take the setup, then multiply row-block after row-block."""
+    setup = out.kernel(
+        "gemv_setup",
+        [
+            ("bfloat16", x.shape), ("int32", (SETUP_WORDS,)), ("int32", (SETUP_WORDS,)),
+            ("float32", (MAX_BATCH, BLOCK_ROWS)), "int32",
+        ],
+    )  # fmt: skip
+    gemv = out.kernel(
+        "gemv_q4nx",
+        [
+            ("uint8", w.shape), ("bfloat16", x.shape), ("float32", (MAX_BATCH, BLOCK_ROWS)),
+            ("int32", y.shape), ("int32", (SETUP_WORDS,)), ("int32", (SETUP_WORDS,)), "int32",
+        ],
+    )  # fmt: skip
+    worker = out.worker(core)
+    name = f"{core.col}_{core.row}"
+    words = worker.buffer(f"setup_{name}", "int32", (SETUP_WORDS,))
+    state = worker.buffer(f"state_{name}", "int32", (SETUP_WORDS,))
+    sums = worker.buffer(f"sums_{name}", "float32", (MAX_BATCH, BLOCK_ROWS))
+
+    def word(label: str) -> Word:
+        return Word(words, SETUP.index(label))
+
+    with worker.forever():
+        worker.call(setup, worker.acquire(x), words, state, sums, index)
+        worker.release(x)
+        with worker.loop(word("y_objects")):
+            results = worker.acquire(y)
+            with worker.loop(word("row_blocks")), worker.loop(word("x_objects")):
+                vectors = worker.acquire(x)
+                with worker.loop(word("x_blocks")):
+                    block = worker.acquire(w)
+                    worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
+                    worker.release(w)
+                worker.release(x)
+            worker.release(y)
+        with worker.loop(word("idle")):
+            worker.acquire(x)
+            worker.release(x)

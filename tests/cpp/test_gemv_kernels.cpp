@@ -1,0 +1,273 @@
+// The GEMV kernels: every host build of gemv_q4nx against a double-precision product of the block
+// read by the published formula, the three ways a row-block ends, and operands that must be
+// refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <random>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "aie_host/variants.h"
+#include "error.h"
+#include "kernel.h"
+
+namespace {
+
+using namespace npu;
+using arch::Generation;
+
+float widen(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
+uint16_t narrow(float value) {  // values with eight significant bits only
+  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+}
+
+// A core's memory with the kernels' operands; words and state as in designs/gemv.py.
+struct Memory {
+  alignas(64) std::byte block[5120];
+  alignas(64) uint16_t x[2048];
+  alignas(64) float sums[256];
+  alignas(64) int32_t y[128];
+  alignas(64) int32_t words[16];
+  alignas(64) int32_t state[16];
+
+  explicit Memory(unsigned seed, bool whole = true) : Memory() {
+    std::mt19937 random(seed);
+    for (std::byte& b : block) b = static_cast<std::byte>(random());
+    auto* planes = reinterpret_cast<uint16_t*>(block);
+    for (int i = 0; i < 256; ++i) {
+      const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000; };
+      planes[i] = narrow(whole ? 0.25f * static_cast<float>(1 + random() % 2) : 0.1f * uniform());
+      planes[256 + i] =
+          narrow(whole ? static_cast<float>(random() % 33) / 8 - 2 : uniform() - 0.5f);
+    }
+    for (uint16_t& v : x) {
+      v = narrow(whole ? static_cast<float>(random() % 9) - 4
+                       : static_cast<float>(random() % 2001) / 1000 - 1);
+    }
+  }
+  Memory() {
+    std::memset(block, 0, sizeof block);
+    std::memset(x, 0, sizeof x);
+    std::memset(sums, 0, sizeof sums);
+    std::memset(y, 0x7F, sizeof y);
+    std::memset(words, 0, sizeof words);
+    std::memset(state, 0, sizeof state);
+  }
+  void setup(int row_blocks, int x_objects, int x_blocks, int batch, int output, int top = 0) {
+    const int32_t record[] = {1,      row_blocks, x_objects, x_blocks, 0,  batch,
+                              output, top,        64,        32,       100};
+    std::copy(std::begin(record), std::end(record), words);
+  }
+  std::vector<KernelArgument> arguments(int batch) {
+    const auto buffer = [](auto& array) {
+      return KernelArgument{reinterpret_cast<std::byte*>(array), sizeof array, 0};
+    };
+    return {buffer(block),
+            buffer(x),
+            buffer(sums),
+            buffer(y),
+            buffer(words),
+            buffer(state),
+            KernelArgument{nullptr, 0, batch}};
+  }
+  double weight(int row, int column) const {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(block);
+    const uint8_t byte = bytes[1024 + row / 16 * 2048 + column * 8 + row % 16 / 2];
+    const int code = row % 2 != 0 ? byte >> 4 : byte & 15;
+    const auto* planes = reinterpret_cast<const uint16_t*>(block);
+    const int at = column / 32 * 32 + row;
+    return double{widen(planes[at])} * code + double{widen(planes[256 + at])};
+  }
+  double product(int line, int row, bool magnitude = false) const {
+    double sum = 0;
+    for (int c = 0; c < 256; ++c) {
+      const double term = weight(row, c) * double{widen(x[line * 256 + c])};
+      sum += magnitude ? std::abs(term) : term;
+    }
+    return sum;
+  }
+};
+
+struct Build {
+  std::string name;
+  HostKernel kernel;
+};
+
+std::vector<Build> builds(const char* kernel) {
+  std::vector<Build> out;
+  for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
+    const std::string npu = generation == Generation::kNpu1 ? "npu1 " : "npu2 ";
+    out.push_back({npu + "silicon", find_host_kernel(kernel, generation, Arithmetic::kSilicon)});
+    using aie_host::CpuLevel;
+    for (const CpuLevel level : {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
+      if (level > aie_host::best_cpu_level()) break;
+      setenv("NPU_CPU", aie_host::cpu_level_name(level), 1);
+      out.push_back({npu + aie_host::cpu_level_name(level),
+                     find_host_kernel(kernel, generation, Arithmetic::kFast)});
+    }
+    unsetenv("NPU_CPU");
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("gemv_q4nx: whole numbers are exact in every build, batch and line of x") {
+  for (const Build& build : builds("gemv_q4nx")) {
+    CAPTURE(build.name);
+    REQUIRE((build.kernel != nullptr));
+    for (const int batch : {1, 2, 4, 8}) {
+      CAPTURE(batch);
+      Memory memory(static_cast<unsigned>(batch));
+      const int lines = 8 / batch;
+      memory.setup(1, 2, lines, batch, 0);
+      std::fill_n(memory.sums, 256, 3.0f);
+      std::vector<double> expected(256, 3.0);
+      CoreState core;
+      for (int step = 0; step < lines; ++step) {  // the second object of x stays out
+        build.kernel(memory.arguments(batch), core);
+        for (int v = 0; v < batch; ++v) {
+          for (int r = 0; r < 32; ++r) {
+            expected[static_cast<size_t>(v * 32 + r)] += memory.product(step * batch + v, r);
+          }
+        }
+      }
+      bool same = true;
+      for (size_t i = 0; i < 256; ++i) same &= double{memory.sums[i]} == expected[i];
+      CHECK(same);
+      CHECK(memory.state[0] == lines);
+      CHECK(memory.y[0] == 0x7F7F7F7F);
+    }
+  }
+}
+
+TEST_CASE("gemv_q4nx: random values within the bound of tests/python/compare.py") {
+  for (const Build& build : builds("gemv_q4nx")) {
+    CAPTURE(build.name);
+    Memory memory(11, false);
+    memory.setup(1, 1, 2, 4, 1);
+    CoreState core;
+    build.kernel(memory.arguments(4), core);
+    double worst = 0;
+    for (int v = 0; v < 4; ++v) {
+      for (int r = 0; r < 32; ++r) {
+        double scale = 0;  // sum (13182 + 18 * 15) d |x| + (31 + 18) |m| |x|
+        const auto* planes = reinterpret_cast<const uint16_t*>(memory.block);
+        for (int c = 0; c < 256; ++c) {
+          const int at = c / 32 * 32 + r;
+          scale +=
+              std::abs(double{widen(memory.x[v * 256 + c])}) *
+              (13452 * double{widen(planes[at])} + 49 * std::abs(double{widen(planes[256 + at])}));
+        }
+        const double bound = 3 * std::ldexp(scale, -24);
+        worst = std::max(worst,
+                         std::abs(double{memory.sums[v * 32 + r]} - memory.product(v, r)) / bound);
+      }
+    }
+    CHECK(worst <= 1);
+    CHECK(worst > 0);
+  }
+}
+
+TEST_CASE("gemv_q4nx: a complete row-block leaves as bf16, fp32 or a list, and the sums restart") {
+  for (const Build& build : builds("gemv_q4nx")) {
+    CAPTURE(build.name);
+    for (const int output : {0, 1, 2}) {
+      CAPTURE(output);
+      Memory memory(5);
+      memory.setup(2, 1, 1, 2, output, 5);  // row-blocks at rows 64 and 96, of 100 rows
+      CoreState core;
+      for (int i = 0; i < 2; ++i) build.kernel(memory.arguments(2), core);
+      CHECK(std::all_of(memory.sums, memory.sums + 64, [](float s) { return s == 0; }));
+      CHECK(memory.state[0] == 0);
+      CHECK(memory.state[1] == 0);
+      for (int v = 0; v < 2; ++v) {
+        std::vector<std::pair<double, int>> values;
+        for (int slot = 0; slot < 2; ++slot) {
+          for (int r = 0; r < 32; ++r) {
+            const auto exact = static_cast<float>(memory.product(v, r));
+            const int at = (slot * 2 + v) * 32 + r;
+            if (64 + slot * 32 + r < 100) values.emplace_back(-exact, 64 + slot * 32 + r);
+            if (output == 1) CHECK(reinterpret_cast<float*>(memory.y)[at] == exact);
+            if (output == 0) {
+              const float got = widen(reinterpret_cast<uint16_t*>(memory.y)[at]);
+              CHECK(std::abs(got - exact) <= std::ldexp(std::abs(exact), -8));
+            }
+          }
+        }
+        if (output != 2) continue;
+        std::stable_sort(values.begin(), values.end());
+        for (int i = 0; i < 5; ++i) {
+          CHECK(double{std::bit_cast<float>(memory.y[v * 10 + i])} ==
+                -values[static_cast<size_t>(i)].first);
+          CHECK(memory.y[v * 10 + 5 + i] == values[static_cast<size_t>(i)].second);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("gemv_setup takes a core's record and starts afresh") {
+  for (const Build& build : builds("gemv_setup")) {
+    CAPTURE(build.name);
+    REQUIRE((build.kernel != nullptr));
+    Memory memory(1);
+    auto* table = reinterpret_cast<int32_t*>(memory.x);
+    for (int i = 0; i < 512; ++i) table[i] = i;
+    std::fill_n(memory.state, 16, 7);
+    std::fill_n(memory.sums, 256, 7.0f);
+    const auto all = memory.arguments(0);
+    const auto call = [&](KernelArgument index) {
+      const std::vector<KernelArgument> arguments{all[1], all[4], all[5], all[2], index};
+      CoreState core;
+      build.kernel(arguments, core);
+    };
+    call({nullptr, 0, 31});
+    CHECK(memory.words[0] == 31 * 16);
+    CHECK(memory.words[15] == 31 * 16 + 15);
+    CHECK(std::all_of(memory.state, memory.state + 16, [](int32_t s) { return s == 0; }));
+    CHECK(std::all_of(memory.sums, memory.sums + 256, [](float s) { return s == 0; }));
+    CHECK_THROWS_AS(call({nullptr, 0, 32}), Error);
+    CHECK_THROWS_AS(call({nullptr, 0, -1}), Error);
+    CHECK_THROWS_AS(call(all[0]), Error);
+  }
+}
+
+TEST_CASE("gemv_q4nx refuses setups and operands that leave its buffers") {
+  const HostKernel kernel = find_host_kernel("gemv_q4nx", Generation::kNpu2, Arithmetic::kFast);
+  CoreState core;
+  const auto refused = [&](auto change, int batch = 1) {
+    Memory memory(2);
+    memory.setup(2, 1, 4, 1, 0, 3);
+    std::vector<KernelArgument> arguments = memory.arguments(batch);
+    change(memory, arguments);
+    CHECK_THROWS_AS(kernel(arguments, core), Error);
+  };
+  using Arguments = std::vector<KernelArgument>;
+  Memory good(2);
+  good.setup(2, 1, 4, 1, 0, 3);
+  CHECK_NOTHROW(kernel(good.arguments(1), core));
+  refused([](Memory&, Arguments&) {}, 2);                     // batch disagrees
+  refused([](Memory& m, Arguments&) { m.words[5] = 3; }, 3);  // no such batch
+  refused([](Memory& m, Arguments&) { m.words[3] = 9; });     // x object too long
+  refused([](Memory& m, Arguments&) { m.words[3] = 0; });
+  refused([](Memory& m, Arguments&) { m.words[2] = 0; });
+  refused([](Memory& m, Arguments&) { m.words[1] = 9; });  // y object too long
+  refused([](Memory& m, Arguments&) { m.words[6] = 3; });  // no such output
+  refused([](Memory& m, Arguments&) { m.words[6] = 2, m.words[7] = 65; });
+  refused([](Memory& m, Arguments&) { m.words[6] = 2, m.words[7] = 0; });
+  refused([](Memory& m, Arguments&) { m.state[0] = 4; });
+  refused([](Memory& m, Arguments&) { m.state[1] = -1; });
+  refused([](Memory& m, Arguments&) { m.words[6] = 2, m.state[2] = 4; });
+  refused([](Memory&, Arguments& a) { a[0].bytes = 5119; });
+  refused([](Memory&, Arguments& a) { a[1].bytes = 4095; });
+  refused([](Memory&, Arguments& a) { a[3].bytes = 511; });
+  refused([](Memory&, Arguments& a) { a.pop_back(); });
+  refused([](Memory&, Arguments& a) { a[6] = a[0]; });
+}

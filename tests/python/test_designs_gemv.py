@@ -1,0 +1,111 @@
+"""The GEMV design: every configuration lowers within the hardware's limits, computes exactly and
+emits MLIR with its kernels; what the array does not have is refused."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from q4nx_blocks import random_integers, random_weights
+
+import npu
+from npu import _npu
+from npu.designs import gemv
+from npu.errors import DesignError, NpuError
+
+CONFIGURATIONS = [
+    ("npu1", 16, 2), ("npu1", 16, 1), ("npu1", 8, 2), ("npu1", 8, 1), ("npu1", 4, 1),
+    ("npu2", 16, 2), ("npu2", 32, 2), ("npu2", 32, 1), ("npu2", 16, 1), ("npu2", 8, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("generation", "cores", "channels"), CONFIGURATIONS)
+def test_every_configuration_computes_exactly(generation, cores, channels):
+    config = gemv.configuration(generation, cores, channels)
+    op = _npu.ops.Gemv(npu.current_device(f"emu:{generation}").handle, config)
+    rng = np.random.default_rng(cores + channels)
+    # Row-blocks below, at and above one round; column blocks beyond a task's repeats.
+    for n, k, batch in (
+        (20, 100, 1),
+        (600, 700, 1),
+        (1216, 1152, 4),
+        (1100, 256, 8),
+        (300, 16900, 1),
+    ):
+        blocks, w, _, _ = random_weights(n, k, rng, exact=True)
+        x = random_integers(batch, k, rng)
+        bound = op.bind(blocks.reshape(-1), n, k)
+        y = np.full((batch, n), np.nan, np.float32)
+        op.run(bound, x.view(np.uint16), "bfloat16", y.reshape(-1).view(np.uint8), "float32")
+        expected = x.astype(np.float64) @ w.T
+        assert np.array_equal(y, expected), (n, k, batch)
+        values, rows = np.empty((batch, 3), np.float32), np.empty((batch, 3), np.int64)
+        buffers = (a.reshape(-1).view(np.uint8) for a in (values, rows))
+        op.top(bound, x.view(np.uint16), "bfloat16", 3, *buffers)
+        assert np.array_equal(rows, np.argsort(-expected, axis=1, kind="stable")[:, :3])
+
+
+@pytest.mark.parametrize(("generation", "channels"), [("npu1", 2), ("npu2", 1)])
+def test_more_rounds_than_x_tasks_in_flight(generation, channels):
+    """x is repeated 256 times a task: here more tasks than queue places, hence waits for x."""
+    config = gemv.configuration(generation, 8, channels)
+    op = _npu.ops.Gemv(npu.current_device(f"emu:{generation}").handle, config)
+    n, k = 32 * 8 * 1200 + 5, 32
+    rng = np.random.default_rng(0)
+    one, w, _, _ = random_weights(32, k, rng, exact=True)
+    blocks = np.tile(one.reshape(-1), -(-n // 32))
+    x = random_integers(1, k, rng)
+    y = np.empty(n, np.float32)
+    bound = op.bind(blocks, n, k)
+    op.run(bound, x.view(np.uint16), "bfloat16", y.view(np.uint8), "float32")
+    expected = np.resize((x.astype(np.float64) @ w.T)[0], n)
+    assert np.array_equal(y, expected)
+
+
+@pytest.mark.parametrize(("generation", "cores", "channels"), CONFIGURATIONS)
+def test_resources_and_ports(generation, cores, channels):
+    parsed = _npu.device.parse_configuration(gemv.configuration(generation, cores, channels))
+    for col, row, kind, used, limit in parsed["resources"]:
+        assert used <= limit, (col, row, kind)
+    columns = 4 if generation == "npu1" else 8
+    ports = {name: (col, direction, channel) for name, col, direction, channel in parsed["ports"]}
+    weights = columns * channels - (channels == 2)
+    assert sum(name.startswith("W") for name in ports) == weights
+    assert ports["X"] == (columns - 1, "mm2s", 1)
+    assert sum(name.startswith("Y") for name in ports) == columns
+    assert len(parsed["cores"]) == cores // columns // channels * weights
+    assert parsed["rtps"] == []  # loop counts travel with x
+
+
+def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
+    text = gemv.mlir("npu2")
+    assert text.count("aie.core(") == 15
+    assert text.count("func.call @gemv_q4nx(") == 15
+    assert text.count("func.call @gemv_setup(") == 15
+    assert 'link_with = "gemv_q4nx.o"' in text
+    core = text[text.index("%core_0_2 = ") :]
+    core = core[: core.index("aie.end")]
+    loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]
+    assert len(loads) == 6  # y_objects, row_blocks, x_objects, x_blocks, batch, idle
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("npu3",), "generation is 'npu3'"),
+        (("npu2", 12), "can use 16, 32"),
+        (("npu2", 8, 2), "can use 16, 32"),
+        (("npu1", 32), "can use 8, 16"),
+        (("npu2", 16, 3), "channels is 3"),
+    ],
+)
+def test_what_the_array_does_not_have(arguments, message):
+    with pytest.raises(DesignError, match=message):
+        gemv.design(*arguments)
+
+
+def test_a_configuration_of_another_design_is_refused():
+    from npu.designs import gemm
+
+    device = npu.current_device("emu:npu2").handle
+    with pytest.raises(NpuError):
+        _npu.ops.Gemv(device, gemm.configuration("npu2", "int8", "int32"))
