@@ -106,7 +106,7 @@ class Device:
             return self._gemv
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams built, stream-cache hits, host copies, host time of streams."""
+        """Loads, submissions, streams, host copies and host time, totals."""
         totals: dict[str, int] = dict(self.handle.counters())
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))

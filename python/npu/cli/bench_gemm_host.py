@@ -208,7 +208,10 @@ def _print_table(
     print("threads: " + ", ".join(said))
     names = [name for name in ("npu", "numpy_float32", "torch_bfloat16") if f"{name}_ms" in rows[0]]
     heads = "  ".join(f"{name.replace('_', ' ') + ' ms':>24}" for name in names)
-    print(f"{'M x K x N':>16}  {heads}  {'ratio':>6}  of best" + ("  of torch" if len(names) > 2 else ""))
+    print(
+        f"{'M x K x N':>16}  {heads}  {'ratio':>6}  of best"
+        + ("  of torch" if len(names) > 2 else "")
+    )
     for row in rows:
         cells = [
             "{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[f"{name}_ms"]) for name in names
