@@ -219,6 +219,17 @@ void call_gemv(const HostFunction& f, Arguments arguments, CoreState& core) {
          reinterpret_cast<int32_t*>(y), words, state, batch);
 }
 
+// One Q4NX block: aie_kernels/dequant_q4nx.cc.
+constexpr int64_t kTileBytes = kBlockRows * kLine * 2;
+void call_dequant(const HostFunction& f, Arguments arguments, CoreState& core) {
+  const Operands operands(f.name, arguments, 2);
+  const std::byte* block = operands.buffer(0, "block", kBlockBytes, 2);
+  std::byte* out = operands.buffer(1, "out", kTileBytes, 2);
+  operands.check_apart("block", block, kBlockBytes, "out", out, kTileBytes);
+  const CoreScope scope(core);
+  f.dequant(reinterpret_cast<const uint8_t*>(block), out);
+}
+
 }  // namespace
 
 void call(const HostFunction& function, Arguments arguments, CoreState& core) {
@@ -228,6 +239,8 @@ void call(const HostFunction& function, Arguments arguments, CoreState& core) {
     call_zero(function, arguments, core);
   } else if (function.gemv != nullptr) {
     call_gemv(function, arguments, core);
+  } else if (function.dequant != nullptr) {
+    call_dequant(function, arguments, core);
   } else if (function.setup != nullptr) {
     call_gemv_setup(function, arguments, core);
   } else {
@@ -266,6 +279,10 @@ OperandUse operand_use(const HostFunction& function, Arguments arguments, size_t
   } else if (function.convert != nullptr && i < 2) {
     read_only = i == 0;
     bytes = i == 0 ? in(integer(2)) : out(integer(2));
+  }
+  if (function.dequant != nullptr && i < 2) {
+    constexpr uint64_t kBytes[] = {kBlockBytes, kTileBytes};
+    return {kBytes[i], i == 0};
   }
   if (function.setup != nullptr && i < 4) {
     constexpr uint64_t kBytes[] = {2 * kXElements, 4 * kGemvWords, 4 * kGemvWords, 4 * kSumFloats};

@@ -42,11 +42,13 @@
 #define convert_f32_bf16 NPU_VARIANT(convert_f32_bf16)
 #define narrow_i32_i8 NPU_VARIANT(narrow_i32_i8)
 #define narrow_i32_i16 NPU_VARIANT(narrow_i32_i16)
+#define dequant_q4nx NPU_VARIANT(dequant_q4nx)
 #define gemv_setup NPU_VARIANT(gemv_setup)
 #define gemv_q4nx NPU_VARIANT(gemv_q4nx)
 
 #include "convert.cc"
 #include "convert_bfp16.cc"
+#include "dequant_q4nx.cc"
 #include "gemv_q4nx.cc"
 #include "matmul.cc"
 #include "matmul_pipelined.cc"
@@ -125,6 +127,15 @@ constexpr HostFunction convert_entry(const char* name,
   return f;
 }
 
+constexpr HostFunction dequant_entry(const char* name) {
+  HostFunction f{};
+  f.name = name;
+  f.dequant = [](const uint8_t* block, void* out) {
+    dequant_q4nx(block, static_cast<bfloat16*>(out));
+  };
+  return f;
+}
+
 constexpr HostFunction gemv_setup_entry(const char* name) {
   HostFunction f{};
   f.name = name;
@@ -178,6 +189,7 @@ extern constinit const KernelTable AIE_HOST_VARIANT = {
             NPU_CONVERT(convert_f32_bf16),
             NPU_CONVERT(narrow_i32_i8),
             NPU_CONVERT(narrow_i32_i16),
+            dequant_entry("dequant_q4nx"),
             gemv_setup_entry("gemv_setup"),
             gemv_entry("gemv_q4nx"),
 #if __AIE_ARCH__ >= 21

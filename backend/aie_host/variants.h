@@ -27,6 +27,7 @@ struct HostFunction {
                  int32_t shift, int32_t row);
   void (*zero)(void* c, int32_t count);
   void (*convert)(const void* src, void* dst, int32_t count, int32_t shift_or_depth);
+  void (*dequant)(const uint8_t* block, void* out);
   void (*setup)(const void* table, int32_t* words, int32_t* state, float* sums, int32_t index);
   void (*gemv)(const uint8_t* block, const void* x, float* sums, int32_t* y, const int32_t* words,
                int32_t* state, int32_t batch);

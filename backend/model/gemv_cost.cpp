@@ -1,4 +1,4 @@
-// GEMV kernel cost (gemv_cost.h). Not measured on hardware.
+// GEMV and dequantisation kernel cost (gemv_cost.h). Not measured on hardware.
 //
 // Per 8 columns of 32 rows: two loads (npu1: four of 32 bytes) beside everything else; in the move
 // slot 4 unpacks of 4-bit codes, 8 interleaves that make bf16 of them, and a broadcast per column
@@ -34,5 +34,17 @@ double gemv_cycles(arch::Generation generation, int64_t batch) {
 }
 
 double gemv_setup_cycles() { return kSetup; }
+
+// Per 16 rows x 8 columns: 16 stores of a row's 16 bytes; in the move slot an unpack (npu1: two), 4
+// times an interleave, two conversions to bf16 and two transposing shuffles (npu1: of halves); in
+// the multiply slot 4 times an addition, a multiplication and an addition of 32 lanes (npu1:
+// twice).
+double dequant_cycles(arch::Generation generation) {
+  constexpr double kSubBlocks = 64, kStores = 16;
+  const double halves = generation == arch::Generation::kNpu1 ? 2 : 1;
+  const double moves = halves * (1 + 4 * (1 + 2 + 2));
+  const double macs = halves * 4 * 3;
+  return kSubBlocks * std::max({kStores, moves, macs}) + kCall;
+}
 
 }  // namespace npu::model

@@ -10,5 +10,7 @@ namespace npu::model {
 
 double gemv_cycles(arch::Generation generation, int64_t batch);
 double gemv_setup_cycles();
+// Of aie_kernels/dequant_q4nx.cc, per block.
+double dequant_cycles(arch::Generation generation);
 
 }  // namespace npu::model

@@ -83,6 +83,11 @@ double bfp16_cycles(const arch::Timing& timing, double elements) {
 
 KernelCost KernelCost::of(std::string_view name) {
   KernelCost cost;
+  if (name == "dequant_q4nx") {
+    cost.family = KernelFamily::kDequant;
+    cost.known = true;
+    return cost;
+  }
   if (name == "gemv_q4nx" || name == "gemv_setup") {
     cost.family = name == "gemv_q4nx" ? KernelFamily::kGemv : KernelFamily::kGemvSetup;
     cost.known = true;
@@ -130,6 +135,7 @@ double KernelCost::cycles(const arch::Timing& timing, const int64_t* operands, i
     return pipelined ? pipelined_cycles(timing, input, output_bytes, m, k, n)
                      : matmul_cycles(timing, input, output_bytes, integer_output, m, k, n);
   }
+  if (family == KernelFamily::kDequant) return dequant_cycles(timing.generation);
   if (family == KernelFamily::kGemv) {
     return gemv_cycles(timing.generation, count > 0 ? operands[0] : 1);
   }

@@ -9,7 +9,15 @@
 
 namespace npu::model {
 
-enum class KernelFamily : uint8_t { kMatmul, kZero, kBlockFloat, kElementwise, kGemv, kGemvSetup };
+enum class KernelFamily : uint8_t {
+  kMatmul,
+  kZero,
+  kBlockFloat,
+  kElementwise,
+  kGemv,
+  kGemvSetup,
+  kDequant
+};
 // kBf16 on npu2: computed through BFP16; kBf16Native: by the bf16 multiply-adds; kBfp16: the
 // operands are BFP16 in memory already.
 enum class InputKind : uint8_t { kInt8, kInt16, kBf16, kBf16Native, kBfp16 };

@@ -9,6 +9,7 @@ import importlib
 from typing import Any
 
 from npu import errors
+from npu.dequantize import dequantize
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
 from npu.gemv import BoundWeights, bind, gemv, gemv_top
@@ -24,11 +25,13 @@ __all__ = [
     "GemmTrace",
     "NpuError",
     "PackedMatrix",
+    "SimulatedDequantize",
     "SimulatedGemm",
     "SimulatedGemv",
     "Stats",
     "bind",
     "current_device",
+    "dequantize",
     "device",
     "devices",
     "emulator",
@@ -38,6 +41,7 @@ __all__ = [
     "matmul",
     "pack",
     "q4nx",
+    "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",
     "stats",
@@ -51,6 +55,8 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)
+    if name in ("simulate_dequantize", "SimulatedDequantize"):
+        return getattr(importlib.import_module("npu.dequant_simulation"), name)
     if name in ("simulate_gemv", "SimulatedGemv"):
         return getattr(importlib.import_module("npu.gemv_simulation"), name)
     if name in ("trace_gemm", "GemmTrace"):

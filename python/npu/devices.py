@@ -57,8 +57,9 @@ class Device:
                 f'[device] {name} with kernel="{kernel}": use "published", or on npu2 "pipelined"'
             )
         self.kernel = kernel
-        self._gemms: dict[tuple[str, str, str, str], Any] = {}
+        self._gemms: dict[tuple[Any, ...], Any] = {}
         self._gemv: Any = None
+        self._dequant: Any = None
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -75,15 +76,20 @@ class Device:
         return bf16
 
     def gemm(
-        self, input_dtype: str, output_dtype: str, b_layout: str = "row", bf16: str | None = None
+        self,
+        input_dtype: str,
+        output_dtype: str,
+        b_layout: str = "row",
+        bf16: str | None = None,
+        tile: tuple[int, int, int] | None = None,
     ) -> Any:
         """The GEMM of a pair of element types, a layout of B ("row", "col") and, for bfloat16, a
-        way to multiply (default: the device's).
+        way to multiply (default: the device's). ``tile``: of a core, default: the design's.
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
         way = (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
-        key = (input_dtype, output_dtype, b_layout, way)
+        key = (input_dtype, output_dtype, b_layout, way, tile)
         with self._lock:
             if key not in self._gemms:
                 from npu.designs import gemm
@@ -91,7 +97,7 @@ class Device:
                 there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
                 config = gemm.configuration(
                     self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
-                    kernel=self.kernel if there else KERNELS[0],
+                    kernel=self.kernel if there else KERNELS[0], tile=tile,
                 )  # fmt: skip
                 self._gemms[key] = _npu.ops.Gemm(self.handle, config)
             return self._gemms[key]
@@ -105,6 +111,16 @@ class Device:
                 self._gemv = _npu.ops.Gemv(self.handle, gemv.configuration(self.generation))
             return self._gemv
 
+    def dequant(self) -> Any:
+        """The dequantisation of Q4NX weights, lowered on first use."""
+        with self._lock:
+            if self._dequant is None:
+                from npu.designs import dequant
+
+                config = dequant.configuration(self.generation)
+                self._dequant = _npu.ops.Dequant(self.handle, config)
+            return self._dequant
+
     def counters(self) -> dict[str, int]:
         """Loads, submissions, streams, host copies and host time, totals."""
         totals: dict[str, int] = dict(self.handle.counters())
@@ -112,7 +128,7 @@ class Device:
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
             operations = list(self._gemms.values())
-            operations += [] if self._gemv is None else [self._gemv]
+            operations += [one for one in (self._gemv, self._dequant) if one is not None]
         for operation in operations:
             for name, value in operation.counters().items():
                 totals[name] += value

@@ -111,7 +111,8 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
     return data.reshape(-1), (n, k)
 
 
-def _bound(w: object, device: str | Device | None, function: str) -> BoundWeights:
+def bound_weights(w: object, device: str | Device | None, function: str) -> BoundWeights:
+    """Weights bound to the device that an operation runs on."""
     if isinstance(w, BoundWeights):
         chosen = current_device(device or w.device)
         if chosen is not w.device:
@@ -177,7 +178,7 @@ def gemv(
     has the order and the error bound). A NaN or infinity in a vector makes every element of its
     result NaN or infinite. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
-    bound = _bound(w, device, "gemv")
+    bound = bound_weights(w, device, "gemv")
     n, k = bound.shape
     array = _vectors(x, k, "gemv")
     shape = (n,) if np.ndim(x) == 1 else (array.shape[0], n)
@@ -225,7 +226,7 @@ def gemv_top(
     logits. ``k``: 1 to 64, at most N. Returns (values float32, indices int64) of shape (k,) or
     (B, k), largest first; equal values by index, NaNs last. Operands and errors as for ``gemv``.
     """
-    bound = _bound(w, device, "gemv_top")
+    bound = bound_weights(w, device, "gemv_top")
     n, depth = bound.shape
     if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= min(MAX_TOP, n):
         raise ArgumentError(f"[gemv_top] k is {k!r}; use 1 to {min(MAX_TOP, n)}")

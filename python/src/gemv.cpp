@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "bindings.h"
+#include "bound_weights.h"
 #include "error.h"
 #include "report.h"
 
@@ -25,14 +26,7 @@ namespace npu::python {
 namespace {
 
 using Matrix = nb::ndarray<nb::ndim<2>, nb::ro, nb::device::cpu>;
-using Blocks = nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-// Weights and the array they may be read from.
-struct BoundWeights {
-  Blocks owner;
-  std::shared_ptr<const ops::GemvWeights> weights;
-};
 
 std::span<const std::byte> bytes_of(const nb::bytes& data) {
   return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};

@@ -19,11 +19,12 @@ import pytest
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from q4nx_models import bf16, dequantised, save_checkpoint, save_tokenizer_json
 
-from npu import gemma3
-from npu.errors import FormatError
+from npu import gemma3, q4nx
+from npu.errors import ArgumentError, FormatError
 from npu.gemma3 import model as model_module
 from npu.gemma3.model import Model
 from npu.gemma3.source import Q4nxSource, open_source
+from npu.ops import linear as linear_module
 from npu.ops.linear import Weight, joined
 from npu.q4nx import Tensor, layout
 from npu.q4nx.container import Q4nxFile
@@ -107,6 +108,7 @@ def test_projections_stay_in_the_file(tmp_path: Path) -> None:
     for weight in (layer.qkv, layer.gate_up, layer.output, layer.down, model._head):
         assert weight.q4nx is not None and not weight.q4nx.blocks.flags.owndata
         assert not weight.q4nx.blocks.flags.writeable
+        assert weight.bound is not None and weight.bound.in_place and weight.packed is None
         assert weight.nbytes == 0
     assert layer.qkv.shape == (256 + 128 + 128, 256)
     source = open_source(path)
@@ -132,7 +134,32 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
         assert len(both) == sum(len(part) for part in parts)
     weight = Weight(tensor)
     assert weight.shape == (32, 256) and weight.nbytes == 0
-    assert weight.packed is weight.packed and weight.nbytes > 0
+    older = Weight(Tensor.from_blocks(blocks, (32, 256), dialect="zero_point"))
+    assert older.bound is None and older.nbytes > 0
+    assert Weight(plain).bound is None
+
+
+# Around the change from GEMV to expanded blocks, and weights expanded in parts.
+@pytest.mark.parametrize("rows", [1, 8, 9, 130, 300])
+@pytest.mark.parametrize("limit", [1 << 30, 100_000])
+@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+def test_products_of_any_length(
+    rows: int, limit: int, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(linear_module, "EXPANDED_BYTES", limit)
+    random = np.random.default_rng(rows)
+    tensor = q4nx.quantize(random.standard_normal((330, 500)).astype(np.float32))
+    weight = Weight(tensor, device=device, bf16="native")
+    x = random.standard_normal((rows, 500)).astype(np.float32)
+    y = weight.multiply(x)
+    rounded = bf16(x).astype(np.float64)
+    # More than eight rows meet weights that were rounded to bfloat16.
+    exact = tensor.to_numpy(np.float32 if rows <= 8 else layout.BFLOAT16).astype(np.float64)
+    # float32 sums of 500 products; GEMV's terms (128 + code) d x are up to 16 times the weights'.
+    bound = np.abs(rounded) @ np.abs(exact).T * 2.0**-14
+    assert y.shape == (rows, 330) and y.dtype == np.float32
+    assert (np.abs(y - rounded @ exact.T) <= bound).all()
+    assert weight.packed is None
 
 
 def test_a_file_without_a_head(tmp_path: Path) -> None:
@@ -248,3 +275,40 @@ def test_the_random_model_runs(tmp_path: Path) -> None:
     from npu.q4nx.report import verify
 
     assert verify(Q4nxFile(path)) == []
+
+
+KINDS = gguf.GGMLQuantizationType
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F32"])
+@pytest.mark.parametrize("weights", ["auto", "q4nx", "bf16"])
+def test_which_weights_of_a_gguf_file_stay_4_bit(kind: str, weights: str, tmp_path: Path) -> None:
+    shape = Shape(width=256, ffn_width=256, head_dim=64, layers=1)
+    types = {name: KINDS[kind] for name in random_weights(shape, 300) if "norm" not in name}
+    path = write_model(tmp_path / "m.gguf", shape, types=types)
+    source = open_source(path)
+    model = Model(source, weights=weights)
+    down, name = model._layers[0].down, "blk.0.ffn_down.weight"
+    in_file = source.float32(name)
+    four_bit = weights == "q4nx" or (weights == "auto" and kind in ("Q4_0", "Q4_1"))
+    assert (down.q4nx is not None) == four_bit == (model._head.q4nx is not None)
+    if down.q4nx is None:
+        assert down.packed is not None
+        return
+    values = down.q4nx.to_numpy(np.float32)
+    if kind in ("Q4_0", "Q4_1"):
+        # The file's codes, with d and m rounded to bfloat16: up to half of 2^-8 of 15 d and of m.
+        groups = in_file.reshape(256, -1, 32)
+        span = np.repeat(2 * np.abs(groups).max(axis=2) + np.ptp(groups, axis=2), 32, axis=1)
+        assert (np.abs(values - in_file) <= 2.0**-8 * span.reshape(values.shape)).all()
+        codes = down.q4nx.to_numpy(np.float32).reshape(256, -1, 32)
+        order = np.argsort(groups, axis=2, kind="stable")
+        assert (np.diff(np.take_along_axis(codes, order, axis=2), axis=2) >= 0).all()
+    else:
+        expected = q4nx.quantize(in_file).to_numpy(np.float32)
+        assert np.array_equal(values, expected)
+
+
+def test_unknown_weights_choice(tmp_path: Path) -> None:
+    with pytest.raises(ArgumentError, match=r"weights is 'int4'; use 'auto', 'q4nx', 'bf16'"):
+        gemma3.load(write_model(tmp_path / "m.gguf"), weights="int4")

@@ -14,6 +14,7 @@
 
 #if !AIE_HOST_SILICON
 #include "../fast/bfp16.hpp"
+#include "../fast/dequant.hpp"
 #include "../fast/matmul.hpp"
 #include "../fast/q4nx.hpp"
 #endif

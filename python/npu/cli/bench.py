@@ -13,6 +13,7 @@ _HOST = ("host", "ragged")
 # Which modes an option belongs to; options of other modes are refused.
 _MODES: dict[str, tuple[str, ...]] = {
     "context": ("model",),
+    "weights": ("model",),
     "tokens": ("model",),
     "arithmetic": ("model", *_HOST, "gemv"),
     "repeats": ("model", *_HOST, "gemv"),
@@ -29,7 +30,7 @@ _MODES: dict[str, tuple[str, ...]] = {
     "csv": _SIMULATED,
     "plot": _SIMULATED,
     "scale": ("sweep",),
-    "projections": ("gemv",),
+    "projections": ("gemv", "dequant"),
     "batch": ("gemv",),
 }
 
@@ -38,9 +39,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "what",
         nargs="?",
-        choices=("model", "gemm", "gemv"),
+        choices=("model", "gemm", "gemv", "dequant"),
         default="model",
-        help="model (default): TTFT and TPS per context length; gemm, gemv: see below",
+        help="model (default): TTFT and TPS per context length; gemm, gemv, dequant: see below",
     )
     parser.add_argument(
         "-m",
@@ -77,6 +78,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N,N,...",
         help="prompt lengths in tokens (16,64,256)",
     )
+    common.add_weights_argument(model)
     model.add_argument(
         "-n", "--tokens", type=common.positive, metavar="N", help="decode steps per prompt (16)"
     )
@@ -118,7 +120,9 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _add_gemv_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
-        "gemv", "simulated time of the projections of a decode step; --host: of npu.gemv here too"
+        "gemv, dequant",
+        "simulated time of a decode step's projections on 4-bit weights, and of expanding them "
+        "for a prefill; gemv --host: host time of npu.gemv too",
     )
     group.add_argument(
         "--projections", type=_models, metavar="MODEL,...", help="gemma3-1b, gemma3-4b (both)"
@@ -138,22 +142,24 @@ def _mode(arguments: argparse.Namespace) -> str:
         return chosen[0] if chosen else "sweep"
     if arguments.what == "gemv" and chosen in ([], ["host"]):
         return "gemv"
+    if arguments.what == "dequant" and not chosen:
+        return "dequant"
     return chosen[0] if chosen else "model"
 
 
 def _check_options(arguments: argparse.Namespace, mode: str) -> None:
     from npu.errors import ArgumentError
 
-    if arguments.what == "gemv" and mode != "gemv":
+    if arguments.what in ("gemv", "dequant") and mode != arguments.what:
         raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
     if arguments.what == "model" and mode != "model":
         raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
     for name, modes in _MODES.items():
         if getattr(arguments, name) is not None and mode not in modes:
             option = "--" + name.replace("_", "-")
-            where = {"model": "npu bench", "sweep": "npu bench gemm", "gemv": "npu bench gemv"}.get(
-                mode, f"npu bench gemm --{mode}"
-            )
+            places = {"model": "npu bench", "sweep": "npu bench gemm"}
+            places |= {what: f"npu bench {what}" for what in ("gemv", "dequant")}
+            where = places.get(mode, f"npu bench gemm --{mode}")
             raise ArgumentError(f"[bench] {option} has no meaning for `{where}`; leave it out")
 
 
@@ -186,6 +192,11 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
         arguments.batch = arguments.batch or 1
         return bench_gemv.run(arguments)
+    if mode == "dequant":
+        from npu.cli import bench_dequant
+
+        arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
+        return bench_dequant.run(arguments)
     if mode == "host":
         from npu.cli import bench_gemm_host
 

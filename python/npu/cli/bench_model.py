@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        path, model, tokenizer = common.load_model(arguments.model)
+        path, model, tokenizer = common.load_model(arguments.model, arguments.weights)
         longest = max(arguments.context) + arguments.tokens
         model.new_cache(longest)  # refuses a context the model does not have
         size = min(len(tokenizer), model.config.vocabulary)

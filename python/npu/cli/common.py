@@ -28,6 +28,7 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         help="GGUF or Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint "
         "(default: $NPU_MODEL, else the demo model)",
     )
+    add_weights_argument(parser)
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
     )
@@ -35,6 +36,15 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "--arithmetic",
         choices=("fast", "silicon"),
         help="how the emulated cores add bf16 products (default: $NPU_ARITHMETIC, else fast)",
+    )
+
+
+def add_weights_argument(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--weights",
+        choices=("auto", "q4nx", "bf16"),
+        help="projections on the device: auto (default) keeps 4-bit ones in 4 bits, q4nx quantises "
+        "all, bf16 none",
     )
 
 
@@ -117,7 +127,7 @@ def default_model() -> str | None:
     return None
 
 
-def load_model(path: str | None) -> tuple[str, Model, Tokenizer]:
+def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model, Tokenizer]:
     """Loads the named or the default model; returns its path too."""
     from npu import gemma3
     from npu.errors import ArgumentError
@@ -126,7 +136,7 @@ def load_model(path: str | None) -> tuple[str, Model, Tokenizer]:
     if not path:
         raise ArgumentError("no model given and no demo model found; name one with -m FILE")
     with _progress_bar() as progress:
-        return (path, *gemma3.load(path, progress))
+        return (path, *gemma3.load(path, progress, weights or "auto"))
 
 
 @contextlib.contextmanager

@@ -22,15 +22,18 @@ __all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
 
 
 def load(
-    path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None
+    path: str | os.PathLike[str],
+    progress: Callable[[int, int], None] | None = None,
+    weights: str = "auto",
 ) -> tuple[Model, Tokenizer]:
     """Opens a GGUF or Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint, and
     prepares its weights for the current device.
 
-    Weights that are not Q4NX are rounded to bfloat16, whatever their type in the file. Raises
-    FormatError with one sentence for anything that is not a complete Gemma 3 text model.
+    ``weights``: "auto" keeps Q4NX, Q4_0 and Q4_1 matrices in 4 bits and rounds the others to
+    bfloat16; "q4nx" quantises all of them, "bf16" none. Raises FormatError with one sentence for
+    anything that is not a complete Gemma 3 text model.
     """
     source = open_source(path)
     read_config(source)  # the architecture first: its message is the useful one
     tokenizer = Tokenizer(source)
-    return Model(source, progress), tokenizer
+    return Model(source, progress, weights), tokenizer

@@ -19,6 +19,7 @@ from npu.gemma3 import names
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
 from npu.gemma3.source import GgufSource, Source, check_tensors
+from npu.gemma3.weights import check_choice, projection
 from npu.gguf_file import GgufFile
 from npu.ops import host
 from npu.ops.linear import Weight, joined, linear
@@ -45,13 +46,18 @@ class Layer:
 
 
 class Model:
-    """A loaded model. ``progress(done, total)`` is called while layers are read."""
+    """A loaded model. ``progress(done, total)`` is called while layers are read; ``weights`` says
+    which projections stay 4-bit, see ``npu.gemma3.weights``."""
 
     def __init__(
-        self, source: Source | GgufFile, progress: Callable[[int, int], None] | None = None
+        self,
+        source: Source | GgufFile,
+        progress: Callable[[int, int], None] | None = None,
+        weights: str = "auto",
     ) -> None:
         if isinstance(source, GgufFile):
             source = GgufSource(source)
+        check_choice(weights)
         self.config = config = read_config(source)
         self.source = source
         # Native unless the user asked: published and reference logits are those of bfloat16.
@@ -61,13 +67,13 @@ class Model:
         self._layers: list[Layer] = []
         total = config.layers + 1
         for index in range(config.layers):
-            self._layers.append(_load_layer(source, config, index, self.bf16))
+            self._layers.append(_load_layer(source, config, index, self.bf16, weights))
             if progress:
                 progress(index + 1, total)
         self._output_norm = source.float32(names.OUTPUT_NORM)
         # A tied model has no head of its own: the embedding is used a second time.
         head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
-        self._head = Weight(source.projection(head), bf16=self.bf16)
+        self._head = Weight(projection(source, head, weights), bf16=self.bf16)
         if progress:
             progress(total, total)
 
@@ -174,12 +180,12 @@ class Model:
         return logits
 
 
-def _load_layer(source: Source, config: Config, index: int, bf16: str) -> Layer:
+def _load_layer(source: Source, config: Config, index: int, bf16: str, weights: str) -> Layer:
     def norm(name: str) -> np.ndarray:
         return source.float32(f"blk.{index}.{name}.weight")
 
     def weight(*parts: str) -> Weight:
-        found = [source.projection(f"blk.{index}.{part}.weight") for part in parts]
+        found = [projection(source, f"blk.{index}.{part}.weight", weights) for part in parts]
         return Weight(joined(found), bf16=bf16)
 
     return Layer(

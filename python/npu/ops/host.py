@@ -1,4 +1,4 @@
-"""The operations of a decoder layer that still run on the host, in NumPy float32.
+"""The operations of a decoder layer that still run on the host, in float32.
 
 Each is named after the device operation that will replace it, so a model calls these names and
 does not change when one moves. Reference: Gemma 3 technical report (arXiv 2503.19786), section 2.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from npu._npu import host as native
+
 # Queries per block: bounds the score matrix of a long prefill.
 _QUERY_BLOCK = 256
-_GELU_SCALE = np.float32(np.sqrt(2 / np.pi))
 
 
 def embed(rows: np.ndarray, scale: float) -> np.ndarray:
@@ -20,8 +21,12 @@ def embed(rows: np.ndarray, scale: float) -> np.ndarray:
 
 def rms_norm(x: np.ndarray, weight: np.ndarray, eps: float) -> np.ndarray:
     """x / sqrt(mean(x^2) + eps) * weight over the last axis; ``weight`` is the stored 1 + w."""
-    mean = np.mean(np.square(x), axis=-1, keepdims=True)
-    return x / np.sqrt(mean + np.float32(eps)) * weight
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty_like(x)
+    width = x.shape[-1]
+    factors = np.ascontiguousarray(weight, np.float32)
+    native.rms_norm(x.reshape(-1, width), factors, eps, out.reshape(-1, width))
+    return out
 
 
 def rope_table(
@@ -79,22 +84,16 @@ def _attend(
     # (T, kv, group, hd) -> (kv, group * T, hd): one matrix product per KV head.
     by_head = (q * np.float32(scale)).reshape(count, kv_heads, group, head_dim)
     grouped = by_head.transpose(1, 2, 0, 3).reshape(kv_heads, group * count, head_dim)
-    scores = (grouped @ k.transpose(0, 2, 1)).reshape(kv_heads, group, count, keys)
-    distance = shift + np.arange(count)[:, None] - np.arange(keys)
-    visible = distance >= 0
-    if window is not None:
-        visible &= distance < window
-    scores = np.where(visible, scores, np.float32(-np.inf))
-    scores -= scores.max(axis=-1, keepdims=True)
-    np.exp(scores, out=scores)
-    scores /= scores.sum(axis=-1, keepdims=True)
-    mixed = (scores.reshape(kv_heads, group * count, keys) @ v).reshape(
-        kv_heads, group, count, head_dim
-    )
+    scores = grouped @ k.transpose(0, 2, 1)
+    native.causal_softmax(scores.reshape(-1, keys), count, shift, window or 0)
+    mixed = (scores @ v).reshape(kv_heads, group, count, head_dim)
     return mixed.transpose(2, 0, 1, 3).reshape(count, heads * head_dim)
 
 
 def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
-    """gelu(gate) * up with the tanh form of GELU."""
-    inner = _GELU_SCALE * (gate + np.float32(0.044715) * gate * gate * gate)
-    return np.float32(0.5) * gate * (np.float32(1) + np.tanh(inner)) * up
+    """gelu(gate) * up (T, F) with the tanh form of GELU; both may be halves of one array."""
+    if gate.strides != up.strides or gate.strides[1] != gate.itemsize:
+        gate, up = np.ascontiguousarray(gate), np.ascontiguousarray(up)
+    out = np.empty(gate.shape, np.float32)
+    native.geglu(gate, up, out)
+    return out

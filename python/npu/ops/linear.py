@@ -1,23 +1,44 @@
-"""Linear projections on the device: y = x W^T with the weight packed once into device memory."""
+"""Linear projections on the device: y = x W^T with W bound or packed once.
+
+A Q4NX weight stays 4-bit in memory. Up to eight rows of x are multiplied by ``npu.gemv``, which
+dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that the device writes
+into a buffer all weights share, and that the GEMM reads where it lies. Other weights are bfloat16.
+"""
 
 from __future__ import annotations
 
+import threading
+import weakref
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
+from npu.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.matmul import PackedMatrix, matmul, pack
-from npu.q4nx import Tensor, concatenate, dequantize_host, layout
+from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+
+# Most rows of x that go through the GEMV: one pass over the weights.
+DECODE_ROWS = 8
+# Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
+EXPANDED_BYTES = 64 << 20
+# Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
+# n = 48 times 8 columns divides the widths of Gemma 3 1B.
+LONG_TILE, SHORT_TILE = (64, 96, 48), (32, 128, 48)
+HALF_COST = 1.2  # time of 128 rows in the short tile, times 2, to 256 in the long one
 
 
 class Weight:
-    """A projection's weight, (N, K) as checkpoints store it, rounded to bfloat16 and packed.
+    """A projection's weight, (N, K) as checkpoints store it, on one device.
 
-    ``array`` is float32, bfloat16 or float16, or a Q4NX Tensor, kept as ``q4nx``. The transposition
-    happens while packing, without a copy in between. Tied to the device it was made for (default:
-    the current one). A Q4NX weight stays in its file until it is used the first time. ``bf16`` is
-    how products with it are computed, as in ``npu.matmul``.
+    ``array`` is float32, bfloat16 or float16, then rounded to bfloat16 and packed (the
+    transposition happens while packing, without a copy in between), or a Q4NX Tensor, then its
+    blocks are bound: read where they lie if the device can, for example in a memory-mapped file. A
+    Tensor with zero points has a formula that the array does not compute: it becomes bfloat16 on
+    the host. ``device``: default the current one. ``bf16`` is how products of more than eight rows
+    are computed, as in ``npu.matmul``.
     """
 
     def __init__(
@@ -26,32 +47,107 @@ class Weight:
         device: str | Device | None = None,
         bf16: str | None = None,
     ) -> None:
-        self.q4nx = array if isinstance(array, Tensor) else None
-        self._device = current_device() if device is None else device
+        self._device = current_device(device)
         self._bf16 = bf16
-        self._packed: PackedMatrix | None = None
         self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
-        if not isinstance(array, Tensor):
-            self._packed = self._pack(array)
-
-    @property
-    def packed(self) -> PackedMatrix:
-        """The weight in device memory.
-
-        Reference path of Q4NX: expanded on the host by the formula, and the bfloat16 copy is kept.
-        """
-        if self._packed is None:
-            assert self.q4nx is not None
-            self._packed = self._pack(dequantize_host(self.q4nx))
-        return self._packed
-
-    def _pack(self, array: np.ndarray) -> PackedMatrix:
-        return pack(np.asarray(array).T, bf16=self._bf16, device=self._device)
+        self.q4nx = array if isinstance(array, Tensor) else None
+        self.packed: PackedMatrix | None = None
+        self.bound: BoundWeights | None = None
+        if isinstance(array, Tensor) and array.dialect == ADDITIVE:
+            self.bound = bind(array, device=self._device)
+        else:
+            values = dequantize_host(array) if isinstance(array, Tensor) else np.asarray(array)
+            self.packed = pack(values.T, bf16=bf16, device=self._device)
 
     @property
     def nbytes(self) -> int:
-        """Device memory used, padding included."""
-        return self._packed.nbytes if self._packed else 0
+        """Memory taken beyond the array given, padding included: 0 for blocks read in place."""
+        if self.packed is not None:
+            return self.packed.nbytes
+        assert self.bound is not None
+        return 0 if self.bound.in_place else self.bound.nbytes
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        """x (T, K) float32 -> (T, N) float32."""
+        if self.packed is not None:
+            return matmul(x, self.packed, out_dtype=np.float32)
+        assert self.bound is not None
+        if len(x) <= DECODE_ROWS:
+            return gemv(self.bound, x, out_dtype=np.float32)
+        return self._multiply_expanded(self.bound, x)
+
+    def largest(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
+        """The largest element of every row of the product and its index, found on the device;
+        None for weights that only have all of them."""
+        if self.bound is None or len(x) > DECODE_ROWS:
+            return None
+        values, indices = gemv_top(self.bound, x, 1)
+        return values[:, 0], indices[:, 0]
+
+    def _gemm(self, rows: int) -> Any:
+        """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
+        way = self._bf16 or self._device.bf16
+        tile = None
+        if (
+            self._device.generation == "npu2"
+            and way == "native"
+            and self._device.kernel == "published"
+        ):
+            whole, half = (-(-rows // native) * native for native in (256, 128))
+            tile = LONG_TILE if whole <= half * HALF_COST else SHORT_TILE
+        return self._device.gemm("bfloat16", "float32", "col", way, tile)
+
+    def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
+        n, k = self.shape
+        width = -(-k // layout.COLUMNS) * layout.COLUMNS
+        blocks = -(-n // layout.ROWS)
+        step = min(blocks, max(1, EXPANDED_BYTES // (layout.ROWS * width * 2)))
+        out = np.empty((len(x), n), np.float32)
+        shared = _expanded_of(self._device)
+        gemm = self._gemm(len(x))
+
+        def multiply(left: np.ndarray, w: np.ndarray, target: np.ndarray) -> None:
+            views = left.view(np.uint32), "float32", w.view(np.uint16), "bfloat16"
+            gemm.run(*views, target.reshape(-1).view(np.uint8), 0)
+
+        x = np.ascontiguousarray(x, np.float32)
+        with shared.lock:
+            buffer = shared.array(step * layout.ROWS, width)
+            for first in range(0, blocks, step):
+                count = min(step, blocks - first)
+                rows = buffer[: count * layout.ROWS]
+                dequantize_blocks(bound, first, count, rows, padded=True)
+                begin, end = first * layout.ROWS, min((first + count) * layout.ROWS, n)
+                w = rows[: end - begin, :k].T
+                if count == blocks:
+                    multiply(x, w, out)
+                else:
+                    part = np.empty((len(x), end - begin), np.float32)
+                    multiply(x, w, part)
+                    out[:, begin:end] = part
+        return out
+
+
+class _Expanded:
+    """The bfloat16 buffer of a device, as large as the largest use of it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self._memory = np.empty(0, layout.BFLOAT16)
+
+    def array(self, rows: int, columns: int) -> np.ndarray:
+        if self._memory.size < rows * columns:
+            self._memory = np.empty(rows * columns, layout.BFLOAT16)
+        return self._memory[: rows * columns].reshape(rows, columns)
+
+
+_expanded: weakref.WeakKeyDictionary[Device, _Expanded] = weakref.WeakKeyDictionary()
+_expanded_lock = threading.Lock()
+
+
+def _expanded_of(device: Device) -> _Expanded:
+    with _expanded_lock:
+        return _expanded.setdefault(device, _Expanded())
 
 
 def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
@@ -70,4 +166,4 @@ def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
 
 def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
     """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
-    return matmul(x, weight.packed, out_dtype=np.float32)
+    return weight.multiply(x)

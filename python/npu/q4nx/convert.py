@@ -26,6 +26,7 @@ from npu.gemma3.source import Source, check_tensors, open_source
 from npu.q4nx import layout
 from npu.q4nx.container import MODEL_PREFIX, SHAPES_KEY, SOURCE_KEY, VERSION, VERSION_KEY
 from npu.q4nx.quantizer import padded_blocks, quantize_rows
+from npu.q4nx.tensor import Tensor
 from npu.q4nx.writer import Announced, Writer
 
 DEFAULT_NAME = "model.q4nx"
@@ -86,6 +87,18 @@ def convert(
                 if progress:
                     progress(done, total, step.announced.name)
     return path
+
+
+def tensor_of(source: Source, name: str) -> Tensor:
+    """A matrix of a model as a Q4NX Tensor in memory, converted as ``npu convert`` does."""
+    shape = source.shapes[name]
+    step = _blocks_step(name, name, shape)
+    blocks = np.empty((step.announced.size // layout.BLOCK_BYTES, layout.BLOCK_BYTES), np.uint8)
+    done, raw = 0, blocks.reshape(-1)
+    for part in _parts(source, step):
+        raw[done : done + part.size] = part.reshape(-1)
+        done += part.size
+    return Tensor.from_blocks(blocks, shape)
 
 
 def plan(source: Source, config: Config) -> list[Step]:

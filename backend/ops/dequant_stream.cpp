@@ -1,0 +1,227 @@
+// Builds dequantisation runtime streams (dequant_stream.h).
+#include "ops/dequant_stream.h"
+
+#include <algorithm>
+#include <string>
+
+#include "arch/bd.h"
+#include "arch/device_model.h"
+#include "error.h"
+#include "stream/txn.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr uint32_t kAxCache = 2;            // NoC upsizing, as mlir-aie's runtime sequences set it
+constexpr uint32_t kShimControllerId = 15;  // packet id of a shim tile's tokens, as in mlir-aie
+constexpr int kRing = 4;                    // tasks in flight per lane: 4 BDs each of two channels
+constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
+constexpr int64_t kBlockWords = kQ4BlockBytes / 4, kRunWords = kQ4Columns * 2 / 4;
+
+using Port = Configuration::Port;
+
+class DequantStream {
+ public:
+  DequantStream(const Configuration& configuration, const DequantProblem& problem)
+      : configuration_(configuration),
+        model_(arch::device_model(configuration.generation)),
+        array_(DequantArray::of(configuration)),
+        rows_(problem.row_blocks),
+        columns_(problem.column_blocks),
+        builder_(configuration.generation, model_.columns) {
+    check();
+  }
+
+  std::vector<uint32_t> build() {
+    share_out();
+    size_t most = 0;
+    for (const Lane& lane : lanes_) most = std::max(most, lane.tasks.size());
+    for (size_t i = 0; i < most; ++i) {
+      for (Lane& lane : lanes_) {
+        if (i >= lane.tasks.size()) continue;
+        if (i == 0) route_tokens(*lane.out);
+        if (i >= kRing) wait(*lane.out);
+        push(lane, i);
+      }
+    }
+    for (const Lane& lane : lanes_) {
+      for (size_t i = 0; i < std::min<size_t>(kRing, lane.tasks.size()); ++i) wait(*lane.out);
+    }
+    return builder_.finish();
+  }
+
+ private:
+  struct Task {
+    int64_t row, column;            // first block
+    int64_t row_step, column_step;  // blocks between executions
+    int64_t repeats;
+  };
+  struct Lane {
+    const Port *in, *out;
+    int index;
+    std::vector<Task> tasks;
+  };
+
+  void check() const {
+    if (rows_ < array_.cores || columns_ < 1) {
+      fail(ErrorKind::kShape, "[dequantize] W has %lld x %lld blocks; at least %d x 1 are needed",
+           static_cast<long long>(rows_), static_cast<long long>(columns_), array_.cores);
+    }
+    // Between row-blocks that a lane takes one after the other.
+    const int64_t step = array_.cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
+    if (columns_ * kBlockWords > arch::tile_model(arch::TileKind::kShim).max_step ||
+        rows_ > (int64_t{1} << 40) / step) {
+      fail(ErrorKind::kOutOfRange,
+           "[dequantize] W has %lld x %lld blocks, more than the shim's BDs can address; split it",
+           static_cast<long long>(rows_), static_cast<long long>(columns_));
+    }
+  }
+
+  // Equal shares of pairs of row-blocks, or, if there are few, of their column blocks. Where W ends
+  // inside a pair, that pair begins earlier and its first row-block is written twice, with the same
+  // values.
+  void share_out() {
+    const int64_t cores = array_.cores, pairs = (rows_ + cores - 1) / cores;
+    const int64_t lanes = int64_t{array_.columns} * array_.lanes;
+    const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
+    const int64_t units = pairs * columns_ / unit;
+    int64_t next = 0, index = 0;
+    // Neighbouring lanes of different columns start first.
+    for (int lane = 0; lane < array_.lanes; ++lane) {
+      for (int c = 0; c < array_.columns; ++c, ++index) {
+        const int64_t end = units * (index + 1) / lanes;
+        if (end > next) {
+          lanes_.push_back({&configuration_.port(strf("W%d_%d", c, lane)),
+                            &configuration_.port(strf("Y%d_%d", c, lane)), lane,
+                            tasks(next * unit, end * unit)});
+        }
+        next = end;
+      }
+    }
+  }
+
+  // Column blocks [first, end), counted along the pairs of row-blocks.
+  std::vector<Task> tasks(int64_t first, int64_t end) const {
+    const int64_t most = arch::tile_model(arch::TileKind::kShim).max_iteration;
+    const int64_t cores = array_.cores, last = rows_ - cores;
+    std::vector<Task> out;
+    // Pairs that are whole and begin where they should.
+    const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
+    const int64_t step = cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
+    if (first % columns_ == 0 && columns_ < whole &&
+        step <= arch::tile_model(arch::TileKind::kShim).max_step) {
+      const int64_t begin = first / columns_;
+      for (int64_t pair = begin; pair < begin + whole; pair += most) {
+        for (int64_t q = 0; q < columns_; ++q) {
+          out.push_back({pair * cores, q, cores, 0, std::min(most, begin + whole - pair)});
+        }
+      }
+      first += whole * columns_;
+    }
+    while (first < end) {
+      const int64_t pair = first / columns_, q = first % columns_;
+      const int64_t count = std::min({most, columns_ - q, end - first});
+      out.push_back({std::min(pair * cores, last), q, 0, 1, count});
+      first += count;
+    }
+    return out;
+  }
+
+  void push(const Lane& lane, size_t index) {
+    const Task& task = lane.tasks[index];
+    const int slot = static_cast<int>(index % kRing) * array_.lanes + lane.index;
+    // In: a block of every row-block, as two halves.
+    arch::Bd in = shim_bd(array_.cores * kBlockWords, task);
+    in.wrap[0] = in.step[1] = kHalfBlockWords;
+    in.wrap[1] = 2;
+    in.step[2] = static_cast<uint32_t>(columns_ * kBlockWords);
+    in.iteration_step =
+        iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
+    const int64_t block = task.row * columns_ + task.column;
+    // Out: rows of 256 elements.
+    arch::Bd out = shim_bd(array_.cores * kQ4Rows * kRunWords, task);
+    out.wrap[0] = kRunWords;
+    out.step[1] = static_cast<uint32_t>(columns_ * kRunWords);
+    out.iteration_step =
+        iteration(task.row_step * kQ4Rows * columns_ * kRunWords + task.column_step * kRunWords);
+    const int64_t word = task.row * kQ4Rows * columns_ * kRunWords + task.column * kRunWords;
+    // The output waits before blocks arrive.
+    write_bd(*lane.out, kRing * array_.lanes + slot, out, kDequantOut, word * 4);
+    queue(*lane.out, kRing * array_.lanes + slot, task.repeats, true);
+    write_bd(*lane.in, slot, in, kDequantBlocks, block * kQ4BlockBytes);
+    queue(*lane.in, slot, task.repeats, false);
+  }
+
+  static uint32_t iteration(int64_t step) {
+    return static_cast<uint32_t>(std::max<int64_t>(1, step));
+  }
+
+  arch::Bd shim_bd(int64_t words, const Task& task) const {
+    arch::Bd bd;
+    bd.length = static_cast<uint32_t>(words);
+    bd.burst = model_.shim_burst;
+    bd.axcache = kAxCache;
+    bd.iteration_wrap = static_cast<uint32_t>(task.repeats);
+    return bd;
+  }
+
+  void write_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset) {
+    const uint32_t base =
+        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
+    const uint32_t address = arch::tile_address(at.col, 0, base);
+    builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
+    builder_.address_patch(address + 4, argument, static_cast<uint64_t>(offset));
+  }
+
+  void queue(const Port& at, int id, int64_t repeats, bool token) {
+    const uint32_t offset = arch::channel_queue(arch::TileKind::kShim, at.direction, at.channel);
+    builder_.write(arch::tile_address(at.col, 0, offset),
+                   static_cast<uint32_t>(id) | static_cast<uint32_t>(repeats - 1) << 16 |
+                       (token ? 1u << 31 : 0u));
+  }
+
+  // Tokens travel as packets under the shim tile's controller id.
+  void route_tokens(const Port& at) {
+    const uint32_t control = arch::channel_control(arch::TileKind::kShim, at.direction, at.channel);
+    builder_.mask_write(arch::tile_address(at.col, 0, control), kShimControllerId << 8, 0x1F00);
+  }
+
+  void wait(const Port& at) { builder_.sync(at.col, 0, at.direction, at.channel, 1); }
+
+  const Configuration& configuration_;
+  const arch::DeviceModel& model_;
+  DequantArray array_;
+  int64_t rows_, columns_;  // blocks
+  stream::Builder builder_;
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace
+
+DequantArray DequantArray::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t least, int64_t most) {
+    const int64_t value = configuration.param(name);
+    if (value < least || value > most) {
+      fail(ErrorKind::kFormat,
+           "[DequantArray::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+           "design again",
+           configuration.name.c_str(), name, static_cast<long long>(value),
+           static_cast<long long>(least), static_cast<long long>(most));
+    }
+    return static_cast<int>(value);
+  };
+  DequantArray array;
+  array.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
+  array.lanes = param("lanes", 1, 2);
+  array.cores = param("lane_cores", 1, arch::kCoreRows / array.lanes);
+  param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
+  return array;
+}
+
+std::vector<uint32_t> build_dequant_stream(const Configuration& configuration,
+                                           const DequantProblem& problem) {
+  return DequantStream(configuration, problem).build();
+}
+
+}  // namespace npu::ops

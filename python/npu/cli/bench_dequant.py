@@ -1,0 +1,66 @@
+"""`npu bench dequant`: simulated time of expanding the 4-bit projections of Gemma 3 to bfloat16."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from npu.cli import bench_gemm_files as files
+from npu.cli import common
+
+NOTE = "simulated array time; each submission adds the dispatch ({dispatch:.0f} us)"
+
+
+def run(arguments: argparse.Namespace) -> int:
+    with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
+        rows = [row for name in arguments.projections for row in measure(name, device.generation)]
+        if outputs:
+            document = {"device": device.name, "times": "simulated", "results": rows}
+            outputs["json"].write(files.json_bytes(document))
+    if arguments.json != files.STDOUT:
+        _print_table(device.name, rows)
+    return 0
+
+
+def measure(model: str, generation: str) -> list[dict[str, Any]]:
+    """One model: a row per projection of a layer."""
+    from npu.dequant_simulation import simulate_dequantize
+    from npu.gemv_simulation import PROJECTIONS
+
+    rows = []
+    for name, (n, k, count) in PROJECTIONS[model].items():
+        if name == "head":  # prefill multiplies the head by one token: a GEMV
+            continue
+        result = simulate_dequantize(generation, n, k)
+        rows.append(
+            {
+                "model": model,
+                "projection": name,
+                "n": n,
+                "k": k,
+                "per_prefill": count,
+                "simulated_us": 1e6 * result.seconds,
+                "dispatch_us": 1e6 * result.dispatch_seconds,
+                "read_gb_per_s": 1e-9 * result.read_bandwidth,
+                "write_gb_per_s": 1e-9 * result.write_bandwidth,
+                "share_of_ceiling": result.share,
+                "bound": result.bound,
+            }
+        )
+    return rows
+
+
+def _print_table(device: str, rows: list[dict[str, Any]]) -> None:
+    print(f"{device}: Q4NX weights to bfloat16 in memory;")
+    print(NOTE.format(dispatch=rows[0]["dispatch_us"]))
+    print("share: of all shim channels writing at the rate of a stream port")
+    print(
+        f"{'model':<10} {'projection':<10} {'N':>6} {'K':>6} {'us':>8} {'read GB/s':>10} "
+        f"{'write GB/s':>11} {'share':>6}  bound"
+    )
+    for row in rows:
+        print(
+            f"{row['model']:<10} {row['projection']:<10} {row['n']:>6} {row['k']:>6} "
+            f"{row['simulated_us']:>8.1f} {row['read_gb_per_s']:>10.1f} "
+            f"{row['write_gb_per_s']:>11.1f} {row['share_of_ceiling']:>6.0%}  {row['bound']}"
+        )

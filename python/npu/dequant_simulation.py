@@ -1,0 +1,91 @@
+"""How long the dequantisation of Q4NX weights takes on the NPU, simulated: no hardware is involved.
+
+``npu.simulate_dequantize`` lowers the real configuration, builds the real command stream and
+executes it on the timed emulated array (docs/timing.md).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from npu import _npu
+from npu.designs import dequant
+from npu.errors import ArgumentError, DeviceError, ShapeError
+
+_MAX_SIDE = 1 << 24
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedDequantize:
+    """A simulated dequantisation: times are of the modelled NPU, not of this machine.
+
+    ``seconds`` is array time, from the first command-processor operation until the last result is
+    in memory and its token taken; ``dispatch_seconds`` (host to array and back) comes on top.
+    ``read_bandwidth`` and ``write_bandwidth`` are bytes of blocks and of bfloat16 per second of
+    ``seconds``. ``ceiling`` is what bounds the writes: all shim channels at the rate of a stream
+    port, since the model has no memory limit for writes; ``share`` is of that. ``bound`` is the
+    busiest resource, ``shares`` how much of the time each works.
+    """
+
+    seconds: float
+    dispatch_seconds: float
+    read_bandwidth: float
+    write_bandwidth: float
+    ceiling: float
+    share: float
+    bound: str
+    shares: dict[str, float]
+    details: dict[str, float] = dataclasses.field(repr=False)
+
+
+def simulate_dequantize(
+    device: str, N: int, K: int, *, constants: Mapping[str, float] | None = None
+) -> SimulatedDequantize:
+    """The simulated time of expanding W (N, K) on "npu1" or "npu2", padding included.
+
+    constants: other values for constants of ``npu validate-model --constants``. Raises DeviceError,
+    ShapeError, ArgumentError.
+    """
+    if device not in ("npu1", "npu2"):
+        raise DeviceError(f'[simulate_dequantize] device is {device!r}; use "npu1" or "npu2"')
+    for name, size in (("N", N), ("K", K)):
+        if isinstance(size, bool) or not isinstance(size, int):
+            raise ArgumentError(
+                f"[simulate_dequantize] {name} is {size!r}; it must be a whole number"
+            )
+        if not 1 <= size <= _MAX_SIDE:
+            raise ShapeError(f"[simulate_dequantize] {name} is {size}; use 1 to {_MAX_SIDE}")
+    rows = max(dequant.CORES, -(-N // dequant.BLOCK_ROWS))
+    columns = -(-K // dequant.BLOCK_COLUMNS)
+    config = dequant.configuration(device)
+    stream = _npu.ops.dequant_stream(config, rows, columns)
+    blocks = rows * columns
+    read = blocks * dequant.BLOCK_BYTES
+    written = blocks * dequant.BLOCK_ROWS * dequant.BLOCK_COLUMNS * 2
+    overrides = {key: float(value) for key, value in (constants or {}).items()}
+    report: Any = _npu.model.simulate(config, stream, [read, written], [], True, overrides)
+    timing = report["timing"]
+    timing.pop("agents")
+    shares = {
+        "compute": timing["compute_share"],
+        "stream": timing["stream_share"],
+        "DRAM": timing["dram_share"],
+        "command": timing["command_share"],
+    }
+    seconds = timing["seconds"] - timing["dispatch"]
+    known = {c["name"]: float(c["value"]) for c in _npu.model.constants()} | overrides
+    channels = dequant.LANES * _npu.arch.device_model(device)["columns"]
+    ceiling = channels * known[f"stream_{device}"] * _npu.arch.device_model(device)["clock_hz"]
+    return SimulatedDequantize(
+        seconds=seconds,
+        dispatch_seconds=timing["dispatch"],
+        read_bandwidth=read / seconds,
+        write_bandwidth=written / seconds,
+        ceiling=ceiling,
+        share=written / seconds / ceiling,
+        bound=max(shares, key=lambda name: shares[name]),
+        shares=shares,
+        details={key: float(value) for key, value in timing.items()},
+    )

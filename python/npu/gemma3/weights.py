@@ -1,0 +1,40 @@
+"""Which projections of a model stay 4-bit: the ``weights`` choice of ``npu.gemma3.load``.
+
+"auto": matrices that the file has in 4 bits with a scale per 32 columns, that is Q4NX, Q4_0 and
+Q4_1, the latter two converted to Q4NX blocks while loading (codes kept; scales and minima become
+bfloat16, -8 d of Q4_0 exactly). Everything else becomes bfloat16. "q4nx": all matrices, by least
+squared error per group. "bf16": none.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npu.errors import ArgumentError
+from npu.gemma3.source import Source
+from npu.q4nx import Tensor, dequantize_host
+
+CHOICES = ("auto", "q4nx", "bf16")
+
+
+def check_choice(weights: str) -> None:
+    if weights not in CHOICES:
+        raise ArgumentError(f"[gemma3] weights is {weights!r}; use {', '.join(map(repr, CHOICES))}")
+
+
+def projection(source: Source, name: str, weights: str) -> np.ndarray | Tensor:
+    """A matrix (N, K) to multiply with."""
+    if weights != "bf16" and source.stored_type(name) in ("Q4_0", "Q4_1"):
+        return _converted(source, name)
+    found = source.projection(name)
+    if weights == "bf16" and isinstance(found, Tensor):
+        return dequantize_host(found)
+    if weights == "q4nx":
+        return found.to_additive() if isinstance(found, Tensor) else _converted(source, name)
+    return found
+
+
+def _converted(source: Source, name: str) -> Tensor:
+    from npu.q4nx.convert import tensor_of
+
+    return tensor_of(source, name)

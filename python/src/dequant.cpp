@@ -1,0 +1,86 @@
+// npu._npu.ops: dequantisation of Q4NX weights; python/npu/dequantize.py does the checking that
+// users see.
+#include "ops/dequant.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "bindings.h"
+#include "bound_weights.h"
+#include "error.h"
+#include "report.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+std::span<const std::byte> bytes_of(const nb::bytes& data) {
+  return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};
+}
+
+void check_size(const Output& out, int64_t rows, int64_t columns) {
+  const auto wanted = static_cast<size_t>(rows * columns * 2);
+  if (out.size() == wanted) return;
+  fail(ErrorKind::kShape, "[dequantize] the output has %zu bytes, the result %zu", out.size(),
+       wanted);
+}
+
+}  // namespace
+
+void init_dequant(nb::module_& m) {
+  nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
+  sub.def(
+      "dequant_stream",
+      [](const nb::bytes& config, int64_t row_blocks, int64_t column_blocks) {
+        const Configuration configuration = Configuration::parse(bytes_of(config));
+        const std::vector<uint32_t> words =
+            ops::build_dequant_stream(configuration, {row_blocks, column_blocks});
+        return nb::bytes(words.data(), words.size() * 4);
+      },
+      nb::arg("config"), nb::arg("row_blocks"), nb::arg("column_blocks"));
+  nb::class_<ops::Dequant>(sub, "Dequant")
+      .def("__init__",
+           [](ops::Dequant* self, std::shared_ptr<ops::SharedDevice> device,
+              const nb::bytes& config) {
+             new (self) ops::Dequant(std::move(device), Configuration::parse(bytes_of(config)));
+           })
+      .def("run",
+           [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
+              const Output& out, bool padded) {
+             const ops::GemvWeights& weights = *w.weights;
+             const ops::RowBlocks part{first, count};
+             const int64_t all = count * ops::kQ4Rows;
+             const int64_t rows = padded ? all : std::min(all, weights.n - first * ops::kQ4Rows);
+             check_size(out, rows, padded ? weights.column_blocks * ops::kQ4Columns : weights.k);
+             auto* target = reinterpret_cast<std::byte*>(out.data());
+             RunReport report;
+             {
+               nb::gil_scoped_release release;
+               report = padded ? self.run_padded(weights, part, target)
+                               : self.run(weights, part, target);
+             }
+             return report_dict(report);
+           })
+      .def("counters", [](const ops::Dequant& self) {
+        ops::OpCounters counters;
+        {
+          nb::gil_scoped_release release;  // counters() waits for a run of another thread
+          counters = self.counters();
+        }
+        nb::dict d;
+        d["streams_built"] = counters.streams_built;
+        d["stream_hits"] = counters.stream_hits;
+        d["host_copy_bytes"] = counters.host_copy_bytes;
+        return d;
+      });
+}
+
+}  // namespace npu::python

@@ -1,0 +1,56 @@
+// npu._npu.host: host operations on float32 arrays; python/npu/ops/host.py checks and documents.
+#include <nanobind/ndarray.h>
+
+#include "bindings.h"
+#include "error.h"
+#include "ops/host_math.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+using Array = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Rows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
+using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void check(bool good, const char* function) {
+  if (!good) fail(ErrorKind::kShape, "[%s] the arrays' shapes do not go together", function);
+}
+
+}  // namespace
+
+void init_host(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("host", "Float32 operations on the host.");
+  sub.def("rms_norm", [](const Array& x, const Vector& weight, float eps, const Output& out) {
+    check(x.shape(1) == weight.shape(0) && out.shape(0) == x.shape(0) && out.shape(1) == x.shape(1),
+          "rms_norm");
+    const nb::gil_scoped_release release;
+    ops::rms_norm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
+                  static_cast<int64_t>(x.shape(1)), out.data());
+  });
+  // Rows of gate and up may be apart: halves of one array.
+  sub.def("geglu", [](const Rows& gate, const Rows& up, const Output& out) {
+    const auto fits = [&](const Rows& rows) {
+      return rows.shape(0) == out.shape(0) && rows.shape(1) == out.shape(1) &&
+             (rows.stride(1) == 1 || rows.shape(1) <= 1);
+    };
+    const bool alike = out.shape(0) <= 1 || gate.stride(0) == up.stride(0);
+    check(fits(gate) && fits(up) && alike, "geglu");
+    const nb::gil_scoped_release release;
+    ops::geglu(gate.data(), up.data(), gate.stride(0), static_cast<int64_t>(out.shape(0)),
+               static_cast<int64_t>(out.shape(1)), out.data());
+  });
+  sub.def(
+      "causal_softmax", [](const Output& scores, int64_t queries, int64_t shift, int64_t window) {
+        // Every query sees a key at least.
+        check(queries > 0 && shift >= 0 && window >= 0 && scores.shape(1) > 0, "causal_softmax");
+        const nb::gil_scoped_release release;
+        ops::causal_softmax(scores.data(), static_cast<int64_t>(scores.shape(0)),
+                            static_cast<int64_t>(scores.shape(1)), queries, shift, window);
+      });
+}
+
+}  // namespace npu::python
