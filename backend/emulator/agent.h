@@ -1,7 +1,9 @@
 // What the scheduler runs: an agent advances serially until it blocks or posts a job; jobs (data
-// moves, kernel calls) of one round run in parallel; then each agent completes serially. Because
-// all state changes are serial and jobs of one round touch disjoint data in a lock-correct program,
-// a run is deterministic whatever the number of threads. A program whose locks do not separate a
+// moves, kernel calls) of one round run in parallel; then each agent completes serially. Other
+// threads run the first jobs while agents still advance, and the last while agents complete.
+// Because all state changes are serial, in an order that does not depend on who was faster, and
+// jobs of one round touch disjoint data in a lock-correct program, a run is deterministic whatever
+// the number of threads. A program whose locks do not separate a
 // buffer's writer from its reader races on those bytes, here as on the hardware: its data (never
 // the emulator's own state, nor memory outside its buffers) then depends on the threads.
 #pragma once
@@ -10,6 +12,8 @@
 #include <exception>
 #include <string>
 #include <vector>
+
+#include "emulator/job_board.h"
 
 namespace npu::emulator {
 
@@ -22,7 +26,8 @@ class Agent {
   // Serial: progress until blocked (registered with what it waits for) or until a job is posted.
   // Agents may be woken for nothing; they look again and block again.
   virtual void advance() = 0;
-  // Parallel: the posted job.
+  // Parallel, also to advances and completions of others: the posted job. What it reads of its
+  // agent, and of the receivers of a move, nobody else changes before it is done.
   virtual void execute() {}
   // Serial: consequences of the job (releases, tokens).
   virtual void complete() {}
@@ -61,7 +66,8 @@ class Scheduler {
  public:
   void wake(Agent* agent);
   void wake_all(WaitList& list);
-  void post(Agent* agent) { jobs_.push_back(agent); }
+  void post(Agent* agent);
+  void set_columns(int columns);  // of the array
   // Runs one round, timed: one event; false when nobody can progress.
   bool round();
   // Makes the runs timed (null: untimed again).
@@ -79,12 +85,23 @@ class Scheduler {
  private:
   size_t advance_ready();
   bool timed_round();
-  void order_by_column();
+  struct Job {
+    Agent* agent;
+    int place;  // on the board; -1: on none, the scheduler's thread runs it
+    int column;
+    size_t posted;  // index in jobs_
+  };
+  void order_jobs();
+  std::exception_ptr finish(const Job& job);
+  void run_in_order();
+  void run_deferred();
   Timeline* timeline_ = nullptr;
-  std::vector<Agent*> ready_, jobs_;
-  std::vector<Agent*> running_;             // the jobs of this round; kept for its capacity
-  std::vector<std::exception_ptr> errors_;  // of the jobs of this round
-  std::vector<uint32_t> order_;             // in which they are shared out to threads
+  std::vector<Agent*> ready_;
+  std::vector<Job> jobs_;     // of this round, as they were posted
+  std::vector<Job> ordered_;  // in the order in which they complete; kept for its capacity
+  size_t columns_ = JobBoard::kColumns;
+  bool serial_ = false;  // some must not run beside others
+  JobBoard board_;
   uint64_t work_ = 0;
 };
 

@@ -91,6 +91,7 @@ void Tile::reset() {
 std::string Tile::name() const { return strf("%s (%d,%d)", model.name, col, row); }
 
 Array::Array(const arch::DeviceModel& device) : device_(device) {
+  scheduler_.set_columns(device.columns);
   for (int col = 0; col < device.columns; ++col) {
     for (int row = 0; row < arch::kRows; ++row) {
       tiles_.push_back(std::make_unique<Tile>(*this, col, row));

@@ -56,7 +56,8 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
 
 OpCounters Gemm::counters() const {
   const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_};
+  return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_,
+          stream_build_ns_};
 }
 
 void Gemm::check_type(ElementType type) const {
@@ -308,6 +309,7 @@ RunReport Gemm::multiply_block(const Block& block, const Call& call) {
   const RunReport report = shared_->device->submit_prepared(*stream, arguments);
   const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin - building;
   submit_overhead_ns_ += static_cast<uint64_t>(taken.count()) - report.array_ns;
+  stream_build_ns_ += static_cast<uint64_t>(building.count());
   if (edges > 0) copy_edges(problem, rows, cols, call.n, c_edges.data, target);
   return report;
 }

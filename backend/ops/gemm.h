@@ -36,6 +36,7 @@ struct OpCounters {
   uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
   // Host time in submissions besides the array's own and the building of new streams.
   uint64_t submit_overhead_ns = 0;
+  uint64_t stream_build_ns = 0;  // building, parsing and checking new streams
 };
 
 // What one submission may cover; larger problems are computed in blocks of C. 0 columns: as many as
@@ -97,7 +98,7 @@ class Gemm {
   int64_t max_rounds_, max_columns_;
   ElementType input_, output_;
   stream::StreamCache<GemmProblem> streams_;
-  uint64_t host_copy_bytes_ = 0, submit_overhead_ns_ = 0;
+  uint64_t host_copy_bytes_ = 0, submit_overhead_ns_ = 0, stream_build_ns_ = 0;
   std::atomic<bool> whole_padding_ = false;
   std::unique_ptr<Buffer> a_scratch_, b_scratch_, c_scratch_;  // grown, reused between calls
 };

@@ -122,9 +122,10 @@ class Device:
             return self._dequant
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams built, stream-cache hits, host copies and submit overhead."""
+        """Loads, submissions, streams, host copies and host time, totals."""
         totals: dict[str, int] = dict(self.handle.counters())
-        totals.update(streams_built=0, stream_hits=0, host_copy_bytes=0, submit_overhead_ns=0)
+        own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
+        totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
             operations = list(self._gemms.values())
             operations += [one for one in (self._gemv, self._dequant) if one is not None]

@@ -15,7 +15,8 @@ class Stats:
     for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run;
     ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included;
     ``submit_overhead_ns`` host nanoseconds in submissions besides the array's own time and the
-    building of new streams.
+    building of new streams; ``stream_build_ns`` those spent on building, parsing and checking new
+    streams.
     Subtract two snapshots to count a stretch of work.
     """
 
@@ -25,6 +26,7 @@ class Stats:
     submissions: int = 0
     host_copy_bytes: int = 0
     submit_overhead_ns: int = 0
+    stream_build_ns: int = 0
 
     def __sub__(self, other: Stats) -> Stats:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

@@ -132,6 +132,7 @@ void init_ops(nb::module_& m) {
         d["stream_hits"] = counters.stream_hits;
         d["host_copy_bytes"] = counters.host_copy_bytes;
         d["submit_overhead_ns"] = counters.submit_overhead_ns;
+        d["stream_build_ns"] = counters.stream_build_ns;
         return d;
       });
 }

@@ -1,5 +1,6 @@
 """`npu bench gemm --host`: host time of npu.matmul beside numpy.matmul in float32 and, where torch
-is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads.
+is installed, torch.matmul in bfloat16; alternating in one run, on the same number of threads, with
+a pause before every call.
 """
 
 from __future__ import annotations
@@ -19,10 +20,13 @@ from npu.cli import common
 from npu.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
-    from npu import Device, Stats
+    from npu import Device
 
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 _DTYPES = ("bfloat16", "int8")
+# Worker threads of OpenBLAS and torch poll for milliseconds after a call and take a CPU from
+# whoever runs next, so everybody is timed after a pause in which they go to sleep.
+_PAUSE_MS = 50
 # Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
 # copy of the device; and of C: a float32 or int32 result of each library.
 _INPUT_BYTES, _RESULT_BYTES = 2 + 4 + 2 + 4 + 2, 12
@@ -142,6 +146,7 @@ class _Measurement:
         snapshots = [npu.stats()]
         for repeat in range(repeats + 1):
             for name, call in self.calls.items():
+                time.sleep(_PAUSE_MS / 1e3)
                 begin = time.perf_counter()
                 call()
                 if repeat:
@@ -155,10 +160,14 @@ class _Measurement:
             row[f"{name}_ms"] = common.spread([1e3 * value for value in values])
         row["gflops"] = common.spread([2e-9 * m * k * n / value for value in taken["npu"]])
         row["ratio"] = _ratio(taken, "numpy_float32")
+        row["ratio_of_best"] = min(taken["numpy_float32"]) / min(taken["npu"])
         if "torch_bfloat16" in taken:
             row["ratio_torch"] = _ratio(taken, "torch_bfloat16")
-        row["stats_first"] = _counted(snapshots[1], snapshots[0])
-        row["stats_repeats"] = _counted(snapshots[2], snapshots[1])
+        first, repeated = snapshots[1] - snapshots[0], snapshots[2] - snapshots[1]
+        row["stats_first"] = dataclasses.asdict(first)
+        row["stats_repeats"] = dataclasses.asdict(repeated)
+        row["stream_build_us"] = _each(first.stream_build_ns, first.streams_built)
+        row["submission_us"] = _each(repeated.submit_overhead_ns, repeated.submissions)
         return row
 
 
@@ -168,8 +177,9 @@ def _ratio(taken: dict[str, list[float]], other: str) -> dict[str, Any]:
     return common.spread([theirs / ours for ours, theirs in pairs])
 
 
-def _counted(after: Stats, before: Stats) -> dict[str, float]:
-    return dataclasses.asdict(after - before)
+def _each(nanoseconds: int, count: int) -> float | None:
+    """Microseconds of each, None where there were none."""
+    return nanoseconds / 1e3 / count if count else None
 
 
 def _head(device: Device, dtype: str, repeats: int, threads: dict[str, Any]) -> dict[str, Any]:
@@ -182,6 +192,7 @@ def _head(device: Device, dtype: str, repeats: int, threads: dict[str, Any]) -> 
         "threads": threads,
         "warm_up_runs": 1,
         "repeats": repeats,
+        "pause_ms": _PAUSE_MS,
     }
 
 
@@ -191,25 +202,46 @@ def _print_table(
     print(common.device_line(device))
     print(
         f"{dtype} operands; {common.time_label(device)}; median [min, max] of {repeats} "
-        "alternating runs after one warm-up"
+        f"alternating runs after one warm-up, {_PAUSE_MS} ms of pause before each"
     )
     said = (f"{name} {count or 'as its BLAS chooses'}" for name, count in threads.items())
     print("threads: " + ", ".join(said))
     names = [name for name in ("npu", "numpy_float32", "torch_bfloat16") if f"{name}_ms" in rows[0]]
     heads = "  ".join(f"{name.replace('_', ' ') + ' ms':>24}" for name in names)
-    print(f"{'M x K x N':>16}  {heads}  {'ratio':>6}" + ("  of torch" if len(names) > 2 else ""))
+    print(
+        f"{'M x K x N':>16}  {heads}  {'ratio':>6}  of best"
+        + ("  of torch" if len(names) > 2 else "")
+    )
     for row in rows:
         cells = [
             "{median:.2f} [{min:.2f}, {max:.2f}]".format(**row[f"{name}_ms"]) for name in names
         ]
         size = "x".join(str(value) for value in row["size"])
         line = f"{size:>16}  " + "  ".join(f"{cell:>24}" for cell in cells)
-        line += f"  {row['ratio']['median']:>6.2f}"
+        line += f"  {row['ratio']['median']:>6.2f}  {row['ratio_of_best']:>7.2f}"
         if "ratio_torch" in row:
             line += f"  {row['ratio_torch']['median']:>8.2f}"
         print(line)
-    print("ratio: their time / npu time, median of the pairs; above 1 the emulated NPU is faster")
+    print(
+        "ratio: their time / npu time, median of the pairs; of best: numpy's shortest / npu's; "
+        "above 1 the emulated NPU is faster"
+    )
+    _print_streams(rows)
     _print_stats(rows)
+
+
+def _print_streams(rows: list[dict[str, Any]]) -> None:
+    """Host time of streams and submissions: what the array does not do itself."""
+    for row in rows:
+        build, submission = (
+            "not measured (none)" if row[name] is None else f"{row[name]:.1f} us"
+            for name in ("stream_build_us", "submission_us")
+        )
+        size = "x".join(str(value) for value in row["size"])
+        print(
+            f"{size}: construction of a stream for the unseen size {build}; "
+            f"submission of a cached one, without the array's own time, {submission}"
+        )
 
 
 def _print_stats(rows: list[dict[str, Any]]) -> None:
