@@ -29,11 +29,6 @@ OpCounters Dequant::counters() const {
   return {streams_.built(), streams_.hits(), host_copy_bytes_};
 }
 
-BufferView Dequant::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
-  if (!buffer || buffer->bytes() < bytes) buffer = shared_->device->allocate(bytes);
-  return {buffer->data(), bytes, true};
-}
-
 void Dequant::check(const GemvWeights& w, const RowBlocks& part) const {
   if (w.device != shared_) {
     fail(ErrorKind::kArgument,
@@ -68,7 +63,7 @@ RunReport Dequant::expand(const GemvWeights& w, const RowBlocks& part, std::byte
                        static_cast<size_t>(part.count) * row_bytes, false};
   if (count > part.count) {
     // A lane's cores work side by side: row-blocks that only fill them up are zero.
-    const BufferView all = scratch(in_, static_cast<size_t>(count) * row_bytes);
+    const BufferView all = shared_->scratch(in_, static_cast<size_t>(count) * row_bytes);
     std::memcpy(all.data, blocks.data, blocks.bytes);
     std::memset(all.data + blocks.bytes, 0, all.bytes - blocks.bytes);
     host_copy_bytes_ += all.bytes;
@@ -79,7 +74,7 @@ RunReport Dequant::expand(const GemvWeights& w, const RowBlocks& part, std::byte
   const bool direct =
       fills && shared_->device->accepts_host_memory() && reinterpret_cast<uintptr_t>(out) % 4 == 0;
   const size_t bytes = tile_bytes(count, q);
-  const BufferView target = direct ? BufferView{out, bytes, true} : scratch(out_, bytes);
+  const BufferView target = direct ? BufferView{out, bytes, true} : shared_->scratch(out_, bytes);
   const DequantProblem problem{count, q};
   shared_->device->load(configuration_);
   const auto stream = streams_.get(problem, [&] {

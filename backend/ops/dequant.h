@@ -31,7 +31,6 @@ class Dequant {
   void check(const GemvWeights& w, const RowBlocks& part) const;
   RunReport expand(const GemvWeights& w, const RowBlocks& part, std::byte* out, int64_t rows,
                    int64_t columns);
-  BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
   std::shared_ptr<SharedDevice> shared_;
   Configuration configuration_;

@@ -7,29 +7,23 @@
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "error.h"
-#include "stream/txn.h"
+#include "ops/shim_stream.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr uint32_t kAxCache = 2;            // NoC upsizing, as mlir-aie's runtime sequences set it
-constexpr uint32_t kShimControllerId = 15;  // packet id of a shim tile's tokens, as in mlir-aie
-constexpr int kRing = 4;                    // tasks in flight per lane: 4 BDs each of two channels
+constexpr int kRing = 4;  // tasks in flight per lane: 4 BDs each of two channels
 constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
 constexpr int64_t kBlockWords = kQ4BlockBytes / 4, kRunWords = kQ4Columns * 2 / 4;
 
-using Port = Configuration::Port;
-
-class DequantStream {
+class DequantStream : private ShimStream {
  public:
   DequantStream(const Configuration& configuration, const DequantProblem& problem)
-      : configuration_(configuration),
-        model_(arch::device_model(configuration.generation)),
+      : ShimStream(configuration),
         array_(DequantArray::of(configuration)),
         rows_(problem.row_blocks),
-        columns_(problem.column_blocks),
-        builder_(configuration.generation, model_.columns) {
+        columns_(problem.column_blocks) {
     check();
   }
 
@@ -166,34 +160,8 @@ class DequantStream {
     return bd;
   }
 
-  void write_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset) {
-    const uint32_t base =
-        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
-    const uint32_t address = arch::tile_address(at.col, 0, base);
-    builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
-    builder_.address_patch(address + 4, argument, static_cast<uint64_t>(offset));
-  }
-
-  void queue(const Port& at, int id, int64_t repeats, bool token) {
-    const uint32_t offset = arch::channel_queue(arch::TileKind::kShim, at.direction, at.channel);
-    builder_.write(arch::tile_address(at.col, 0, offset),
-                   static_cast<uint32_t>(id) | static_cast<uint32_t>(repeats - 1) << 16 |
-                       (token ? 1u << 31 : 0u));
-  }
-
-  // Tokens travel as packets under the shim tile's controller id.
-  void route_tokens(const Port& at) {
-    const uint32_t control = arch::channel_control(arch::TileKind::kShim, at.direction, at.channel);
-    builder_.mask_write(arch::tile_address(at.col, 0, control), kShimControllerId << 8, 0x1F00);
-  }
-
-  void wait(const Port& at) { builder_.sync(at.col, 0, at.direction, at.channel, 1); }
-
-  const Configuration& configuration_;
-  const arch::DeviceModel& model_;
   DequantArray array_;
   int64_t rows_, columns_;  // blocks
-  stream::Builder builder_;
   std::vector<Lane> lanes_;
 };
 

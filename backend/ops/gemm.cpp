@@ -85,11 +85,6 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementTyp
   check_type(b_type);
 }
 
-BufferView Gemm::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
-  if (!buffer || buffer->bytes() < bytes) buffer = shared_->device->allocate(bytes);
-  return {buffer->data(), bytes, true};
-}
-
 // Rows of A, columns of B, that the device can read where they lie: whole native blocks, if what
 // is left of the row stride and the address suits 32-bit words and the BD fields.
 int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
@@ -150,7 +145,7 @@ Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, std::unique_ptr<B
   const size_t packed_size = static_cast<size_t>(rest * k * tile_.a_bytes);
   const size_t tail_size = static_cast<size_t>(tail * tile_.a_bytes);
   if (packed_size + tail_size == 0) return out;
-  const BufferView all = scratch(buffer, packed_size + tail_size);
+  const BufferView all = shared_->scratch(buffer, packed_size + tail_size);
   out.packed = {all.data, packed_size, false};
   out.tail = {all.data + packed_size, tail_size, false};
   if (rest > 0) {
@@ -213,7 +208,10 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
                    b.padded_k, b.padded_n, c, shift});
 }
 
-namespace {
+BufferView SharedDevice::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) const {
+  if (!buffer || buffer->bytes() < bytes) buffer = device->allocate(bytes);
+  return {buffer->data(), bytes, true};
+}
 
 void add(RunReport& total, const RunReport& part) {
   total.operations += part.operations;
@@ -228,8 +226,6 @@ void add(RunReport& total, const RunReport& part) {
   total.core_read_bytes += part.core_read_bytes;
   total.core_write_bytes += part.core_write_bytes;
 }
-
-}  // namespace
 
 RunReport Gemm::multiply(const Call& call) {
   shared_->device->load(configuration_);
@@ -295,7 +291,7 @@ RunReport Gemm::multiply_block(const Block& block, const Call& call) {
     const int64_t last = (problem.c_rows - 1) * call.n + problem.c_cols;
     c = {target, static_cast<size_t>(last * tile_.c_bytes), true};
   }
-  if (edges > 0) c_edges = scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
+  if (edges > 0) c_edges = shared_->scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
 
   std::chrono::nanoseconds building{0};
   const auto stream = streams_.get(problem, [&] {

@@ -18,9 +18,15 @@ namespace npu::ops {
 // A device with the lock that makes it usable from several threads.
 struct SharedDevice {
   explicit SharedDevice(std::unique_ptr<Device> d) : device(std::move(d)) {}
+  // `bytes` of a buffer that is made larger when it is too small; its contents are then lost.
+  BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) const;
+
   std::unique_ptr<Device> device;
   std::mutex mutex;
 };
+
+// The report of one operation that took several submissions.
+void add(RunReport& total, const RunReport& part);
 
 // B in panels in device memory, ready for any number of multiplications.
 struct PackedB {
@@ -90,7 +96,6 @@ class Gemm {
                   const std::byte* edges, std::byte* target);
   void check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const;
   void check_type(ElementType type) const;
-  BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
   std::shared_ptr<SharedDevice> shared_;
   Configuration configuration_;

@@ -10,7 +10,7 @@
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "error.h"
-#include "stream/txn.h"
+#include "ops/shim_stream.h"
 
 namespace npu::ops {
 
@@ -20,19 +20,14 @@ namespace {
 constexpr int kInFlight = 5, kInFlightWithTails = 3;
 constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
 constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
-constexpr uint32_t kAxCache = 2;  // NoC upsizing, as mlir-aie's runtime sequences set it
-// Packet id of a shim tile's task-complete tokens, as mlir-aie numbers row 0.
-constexpr uint32_t kShimControllerId = 15;
 
-class GemmStream {
+class GemmStream : private ShimStream {
  public:
   GemmStream(const Configuration& configuration, const GemmProblem& problem)
-      : configuration_(configuration),
-        model_(arch::device_model(configuration.generation)),
+      : ShimStream(configuration),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight),
-        builder_(configuration.generation, model_.columns) {
+        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight) {
     for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(port("A", r));
     for (int64_t c = 0; c < tile_.columns; ++c) {
       b_ports_.push_back(port("B", c));
@@ -43,7 +38,7 @@ class GemmStream {
   std::vector<uint32_t> build() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
     write_parameters(rounds);
-    route_tokens();
+    for (const Port* p : c_ports_) route_tokens(*p);
     const int64_t in_flight = problem_.overlap ? ring_ : 1;
     for (int64_t round = 0; round < rounds; ++round) {
       if (round >= in_flight) wait_for_c();
@@ -56,8 +51,6 @@ class GemmStream {
   }
 
  private:
-  using Port = Configuration::Port;
-
   // One transfer of a shim channel: where from or to, and how.
   struct Piece {
     uint32_t argument;
@@ -120,19 +113,7 @@ class GemmStream {
     }
   }
 
-  // Tokens travel as packets under the shim tile's controller id.
-  void route_tokens() {
-    for (const Port* p : c_ports_) {
-      const uint32_t control =
-          arch::channel_control(arch::TileKind::kShim, p->direction, p->channel);
-      builder_.mask_write(arch::tile_address(p->col, 0, control), kShimControllerId << 8, 0x1F00);
-    }
-  }
-
-  void wait_for_c() {
-    const Port& port = *c_ports_[0];
-    builder_.sync(port.col, 0, port.direction, port.channel, static_cast<int>(tile_.columns));
-  }
+  void wait_for_c() { wait(*c_ports_[0], static_cast<int>(tile_.columns)); }
 
   void push_round(int64_t round) {
     const int64_t across = problem_.n / tile_.native_n();
@@ -243,24 +224,14 @@ class GemmStream {
       arch::Bd bd = pieces[i].bd;
       bd.use_next = i + 1 < pieces.size();
       bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
-      const uint32_t base =
-          arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
-      const uint32_t address = arch::tile_address(port.col, 0, base);
-      builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
-      builder_.address_patch(address + 4, pieces[i].argument,
-                             static_cast<uint64_t>(pieces[i].offset));
+      write_bd(port, id, bd, pieces[i].argument, pieces[i].offset);
     }
-    const uint32_t queue = arch::channel_queue(arch::TileKind::kShim, port.direction, port.channel);
-    builder_.write(arch::tile_address(port.col, 0, queue),
-                   static_cast<uint32_t>(bd_id) | (token ? 1u << 31 : 0u));
+    queue(port, bd_id, 1, token);
   }
 
-  const Configuration& configuration_;
-  const arch::DeviceModel& model_;
   GemmTile tile_;
   GemmProblem problem_;
   int ring_;  // rounds in flight
-  stream::Builder builder_;
   std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 

@@ -19,20 +19,6 @@ constexpr int64_t kMostTop = 64;
 
 int64_t blocks_of(int64_t size, int64_t unit) { return (size + unit - 1) / unit; }
 
-void add(RunReport& total, const RunReport& part) {
-  total.operations += part.operations;
-  // Counted from the configuration on, so every report has the sum so far.
-  total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
-  total.kernel_calls += part.kernel_calls;
-  total.array_ns += part.array_ns;
-  total.shim_read_bytes += part.shim_read_bytes;
-  total.shim_write_bytes += part.shim_write_bytes;
-  total.memtile_read_bytes += part.memtile_read_bytes;
-  total.memtile_write_bytes += part.memtile_write_bytes;
-  total.core_read_bytes += part.core_read_bytes;
-  total.core_write_bytes += part.core_write_bytes;
-}
-
 MatrixView rows_of(const MatrixView& x, int64_t first, int64_t count) {
   MatrixView out = x;
   out.data += first * x.row_stride * static_cast<int64_t>(element_bytes(x.type));
@@ -68,11 +54,6 @@ OpCounters Gemv::counters() const {
 }
 
 int64_t Gemv::most_top() const { return kMostTop; }
-
-BufferView Gemv::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) {
-  if (!buffer || buffer->bytes() < bytes) buffer = shared_->device->allocate(bytes);
-  return {buffer->data(), bytes, true};
-}
 
 std::shared_ptr<const GemvWeights> Gemv::bind(std::span<const std::byte> blocks, int64_t n,
                                               int64_t k) {
@@ -133,7 +114,7 @@ void Gemv::check(const GemvWeights& w, const MatrixView& x) const {
 }
 
 void Gemv::pack_x(const MatrixView& x, const GemvProblem& problem, const GemvPlan& plan) {
-  const BufferView out = scratch(x_, static_cast<size_t>(plan.x_bytes));
+  const BufferView out = shared_->scratch(x_, static_cast<size_t>(plan.x_bytes));
   std::memcpy(out.data, plan.setup.data(), plan.setup.size() * 4);
   const int64_t width = plan.x_blocks * kQ4Columns;
   const auto used = static_cast<size_t>(width * problem.batch * 2);
@@ -166,7 +147,7 @@ RunReport Gemv::pass(const GemvWeights& w, const MatrixView& x, const GemvProble
     return shared_->device->prepare(build_gemv_stream(configuration_, problem, **plan));
   });
   pack_x(x, problem, **plan);
-  const BufferView results = scratch(y_, static_cast<size_t>((*plan)->y_bytes));
+  const BufferView results = shared_->scratch(y_, static_cast<size_t>((*plan)->y_bytes));
   const BufferView views[] = {
       w.view, {x_->data(), static_cast<size_t>((*plan)->x_bytes), false}, results};
   const RunReport report = shared_->device->submit_prepared(*stream, views);

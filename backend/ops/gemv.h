@@ -52,7 +52,6 @@ class Gemv {
   RunReport pass(const GemvWeights& w, const MatrixView& x, const GemvProblem& problem,
                  const GemvPlan** plan);
   void pack_x(const MatrixView& x, const GemvProblem& problem, const GemvPlan& plan);
-  BufferView scratch(std::unique_ptr<Buffer>& buffer, size_t bytes);
 
   std::shared_ptr<SharedDevice> shared_;
   Configuration configuration_;

@@ -8,14 +8,12 @@
 #include "arch/device_model.h"
 #include "arch/timing.h"
 #include "error.h"
-#include "stream/txn.h"
+#include "ops/shim_stream.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr uint32_t kAxCache = 2;            // NoC upsizing, as mlir-aie's runtime sequences set it
-constexpr uint32_t kShimControllerId = 15;  // packet id of a shim tile's tokens, as in mlir-aie
 constexpr int64_t kMostRowBlocks = int64_t{1} << 26;  // 2^31 rows: an int32 holds any row
 constexpr int64_t kMostColumnBlocks = 1 << 20;
 constexpr int kMostRepeats = 256;  // executions of one task
@@ -202,17 +200,13 @@ GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
 
 namespace {
 
-using Port = Configuration::Port;
-
-class GemvStream {
+class GemvStream : private ShimStream {
  public:
   GemvStream(const Configuration& configuration, const GemvProblem& problem, const GemvPlan& plan)
-      : configuration_(configuration),
-        model_(arch::device_model(configuration.generation)),
+      : ShimStream(configuration),
         array_(GemvArray::of(configuration)),
         problem_(problem),
-        plan_(plan),
-        builder_(configuration.generation, model_.columns) {}
+        plan_(plan) {}
 
   std::vector<uint32_t> build() {
     collect_weights();
@@ -321,29 +315,6 @@ class GemvStream {
     }
     return tasks;
   }
-
-  void write_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset) {
-    const uint32_t base =
-        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id);
-    const uint32_t address = arch::tile_address(at.col, 0, base);
-    builder_.block_write(address, arch::encode_bd(arch::TileKind::kShim, bd));
-    builder_.address_patch(address + 4, argument, static_cast<uint64_t>(offset));
-  }
-
-  void queue(const Port& at, int id, int64_t repeats, bool token) {
-    const uint32_t offset = arch::channel_queue(arch::TileKind::kShim, at.direction, at.channel);
-    builder_.write(arch::tile_address(at.col, 0, offset),
-                   static_cast<uint32_t>(id) | static_cast<uint32_t>(repeats - 1) << 16 |
-                       (token ? 1u << 31 : 0u));
-  }
-
-  // Tokens travel as packets under the shim tile's controller id.
-  void route_tokens(const Port& at) {
-    const uint32_t control = arch::channel_control(arch::TileKind::kShim, at.direction, at.channel);
-    builder_.mask_write(arch::tile_address(at.col, 0, control), kShimControllerId << 8, 0x1F00);
-  }
-
-  void wait(const Port& at) { builder_.sync(at.col, 0, at.direction, at.channel, 1); }
 
   static int weight_bd(const Port& at, size_t index) {
     return static_cast<int>(index % kRing) * 2 + at.channel;
@@ -457,19 +428,15 @@ class GemvStream {
                   results_[i]->channel == first.channel;
     }
     if (together) {
-      builder_.sync(first.col, 0, first.direction, first.channel,
-                    static_cast<int>(results_.size()));
+      wait(first, static_cast<int>(results_.size()));
       return;
     }
     for (const Port* at : results_) wait(*at);
   }
 
-  const Configuration& configuration_;
-  const arch::DeviceModel& model_;
   GemvArray array_;
   const GemvProblem& problem_;
   const GemvPlan& plan_;
-  stream::Builder builder_;
   std::vector<Channel> weights_;
   std::vector<const Port*> results_;
   bool x_tokens_ = false;

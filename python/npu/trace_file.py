@@ -12,11 +12,11 @@ import gzip
 import json
 import math
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from npu.atomic_file import replacing
 from npu.errors import ArgumentError
 from npu.trace import KINDS, LOCKS_PER_TILE, NOBODY, ROWS
 
@@ -58,33 +58,11 @@ def check_writable(path: str | Path, function: str = "trace") -> Path:
     return target
 
 
-@contextlib.contextmanager
-def replacing(path: Path, function: str = "trace") -> Iterator[IO[bytes]]:
-    """A file that replaces ``path`` when complete, or not at all; devices are written to."""
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
-            return
-        target = path.resolve()  # through a symbolic link: its target is replaced, not the link
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                yield file
-            os.chmod(name, 0o644)
-            os.replace(name, target)
-        except BaseException:
-            os.unlink(name)
-            raise
-    except OSError as error:
-        raise ArgumentError(f"[{function}] {path}: {error.strerror or error}") from error
-
-
 def save(trace: GemmTrace, path: str | Path) -> int:
     """Writes the file and returns its size in bytes."""
     path = check_writable(path)
     written = 0
-    with replacing(path) as file:
+    with replacing(path, "trace") as file:
         with _packed(file) if path.suffix == ".gz" else contextlib.nullcontext(file) as out:
             for piece in _pieces(trace):
                 out.write(piece.encode())

@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
@@ -17,23 +18,6 @@
 namespace nb = nanobind;
 
 namespace npu::python {
-
-namespace {
-
-using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::span<const std::byte> bytes_of(const nb::bytes& data) {
-  return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};
-}
-
-void check_size(const Output& out, int64_t rows, int64_t columns) {
-  const auto wanted = static_cast<size_t>(rows * columns * 2);
-  if (out.size() == wanted) return;
-  fail(ErrorKind::kShape, "[dequantize] the output has %zu bytes, the result %zu", out.size(),
-       wanted);
-}
-
-}  // namespace
 
 void init_dequant(nb::module_& m) {
   nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
@@ -59,7 +43,8 @@ void init_dequant(nb::module_& m) {
              const ops::RowBlocks part{first, count};
              const int64_t all = count * ops::kQ4Rows;
              const int64_t rows = padded ? all : std::min(all, weights.n - first * ops::kQ4Rows);
-             check_size(out, rows, padded ? weights.column_blocks * ops::kQ4Columns : weights.k);
+             const int64_t columns = padded ? weights.column_blocks * ops::kQ4Columns : weights.k;
+             check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
              auto* target = reinterpret_cast<std::byte*>(out.data());
              RunReport report;
              {
@@ -69,18 +54,7 @@ void init_dequant(nb::module_& m) {
              }
              return report_dict(report);
            })
-      .def("counters", [](const ops::Dequant& self) {
-        ops::OpCounters counters;
-        {
-          nb::gil_scoped_release release;  // counters() waits for a run of another thread
-          counters = self.counters();
-        }
-        nb::dict d;
-        d["streams_built"] = counters.streams_built;
-        d["stream_hits"] = counters.stream_hits;
-        d["host_copy_bytes"] = counters.host_copy_bytes;
-        return d;
-      });
+      .def("counters", [](const ops::Dequant& self) { return counters_dict(counters_of(self)); });
 }
 
 }  // namespace npu::python

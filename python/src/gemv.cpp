@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
@@ -25,13 +26,6 @@ namespace npu::python {
 
 namespace {
 
-using Matrix = nb::ndarray<nb::ndim<2>, nb::ro, nb::device::cpu>;
-using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
-std::span<const std::byte> bytes_of(const nb::bytes& data) {
-  return {reinterpret_cast<const std::byte*>(data.c_str()), data.size()};
-}
-
 ops::ElementType float_type(const std::string& name) {
   if (name == "float32") return ops::ElementType::kF32;
   if (name == "bfloat16") return ops::ElementType::kBf16;
@@ -39,23 +33,7 @@ ops::ElementType float_type(const std::string& name) {
 }
 
 ops::MatrixView view_of(const Matrix& array, const std::string& type) {
-  ops::MatrixView view;
-  view.type = float_type(type);
-  if (array.itemsize() != ops::element_bytes(view.type)) {
-    fail(ErrorKind::kDtype, "[gemv] an array with %zu-byte elements was passed as %s",
-         array.itemsize(), type.c_str());
-  }
-  view.data = static_cast<const std::byte*>(array.data());
-  view.rows = static_cast<int64_t>(array.shape(0));
-  view.cols = static_cast<int64_t>(array.shape(1));
-  view.row_stride = array.stride(0);
-  view.col_stride = array.stride(1);
-  return view;
-}
-
-void check_size(const Output& out, size_t wanted) {
-  if (out.size() == wanted) return;
-  fail(ErrorKind::kShape, "[gemv] the output has %zu bytes, the result %zu", out.size(), wanted);
+  return matrix_view(array, float_type(type), type, "gemv");
 }
 
 ops::GemvProblem problem_of(int64_t n, int64_t k, int batch, const std::string& output, int top) {
@@ -116,8 +94,8 @@ void init_gemv(nb::module_& m) {
               const Output& y, const std::string& y_type) {
              const ops::MatrixView view = view_of(x, x_type);
              const ops::ElementType type = float_type(y_type);
-             check_size(y,
-                        static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type));
+             check_size(y, static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type),
+                        "gemv");
              RunReport report;
              {
                nb::gil_scoped_release release;
@@ -130,8 +108,8 @@ void init_gemv(nb::module_& m) {
               int64_t k, const Output& values, const Output& rows) {
              const ops::MatrixView view = view_of(x, x_type);
              const auto count = static_cast<size_t>(view.rows * std::max<int64_t>(k, 0));
-             check_size(values, count * sizeof(float));
-             check_size(rows, count * sizeof(int64_t));
+             check_size(values, count * sizeof(float), "gemv");
+             check_size(rows, count * sizeof(int64_t), "gemv");
              std::vector<ops::GemvTop> found(count);
              {
                nb::gil_scoped_release release;
@@ -143,18 +121,7 @@ void init_gemv(nb::module_& m) {
              }
            })
       .def_prop_ro("most_top", &ops::Gemv::most_top)
-      .def("counters", [](const ops::Gemv& self) {
-        ops::OpCounters counters;
-        {
-          nb::gil_scoped_release release;  // counters() waits for a run of another thread
-          counters = self.counters();
-        }
-        nb::dict d;
-        d["streams_built"] = counters.streams_built;
-        d["stream_hits"] = counters.stream_hits;
-        d["host_copy_bytes"] = counters.host_copy_bytes;
-        return d;
-      });
+      .def("counters", [](const ops::Gemv& self) { return counters_dict(counters_of(self)); });
 }
 
 }  // namespace npu::python

@@ -6,10 +6,10 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
-#include <span>
 #include <string>
 #include <vector>
 
+#include "arrays.h"
 #include "bindings.h"
 #include "error.h"
 #include "ops/gemm.h"
@@ -29,31 +29,13 @@ ops::ElementType element_type(const std::string& name) {
   fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
 }
 
-// An integer view of a 2-D array with the element size of `type`; any strides.
-using Matrix = nb::ndarray<nb::ndim<2>, nb::ro, nb::device::cpu>;
-
 ops::MatrixView view_of(const Matrix& array, const std::string& type) {
-  ops::MatrixView view;
-  view.type = element_type(type);
-  if (array.itemsize() != ops::element_bytes(view.type)) {
-    fail(ErrorKind::kDtype, "[gemm] an array with %zu-byte elements was passed as %s",
-         array.itemsize(), type.c_str());
-  }
-  view.data = static_cast<const std::byte*>(array.data());
-  view.rows = static_cast<int64_t>(array.shape(0));
-  view.cols = static_cast<int64_t>(array.shape(1));
-  view.row_stride = array.stride(0);
-  view.col_stride = array.stride(1);
-  return view;
+  return matrix_view(array, element_type(type), type, "gemm");
 }
 
-using Output = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-
 std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int64_t cols) {
-  const size_t wanted = static_cast<size_t>(rows * cols) * ops::element_bytes(gemm.output_type());
-  if (out.size() != wanted) {
-    fail(ErrorKind::kShape, "[gemm] the output has %zu bytes, the result %zu", out.size(), wanted);
-  }
+  check_size(out, static_cast<size_t>(rows * cols) * ops::element_bytes(gemm.output_type()),
+             "gemm");
   return reinterpret_cast<std::byte*>(out.data());
 }
 
@@ -65,9 +47,7 @@ void init_ops(nb::module_& m) {
       "gemm_stream",
       [](const nb::bytes& config, int64_t m_size, int64_t k_size, int64_t n_size, bool packed_a,
          bool packed_b, int shift, bool overlap) {
-        const std::span<const std::byte> view{reinterpret_cast<const std::byte*>(config.c_str()),
-                                              config.size()};
-        const Configuration configuration = Configuration::parse(view);
+        const Configuration configuration = Configuration::parse(bytes_of(config));
         ops::GemmProblem problem =
             ops::GemmProblem::dense(ops::GemmTile::of(configuration), m_size, k_size, n_size);
         if (packed_a) problem.a = {};
@@ -86,9 +66,7 @@ void init_ops(nb::module_& m) {
   nb::class_<ops::Gemm>(sub, "Gemm")
       .def("__init__",
            [](ops::Gemm* self, std::shared_ptr<ops::SharedDevice> device, const nb::bytes& config) {
-             const std::span<const std::byte> bytes{
-                 reinterpret_cast<const std::byte*>(config.c_str()), config.size()};
-             new (self) ops::Gemm(std::move(device), Configuration::parse(bytes));
+             new (self) ops::Gemm(std::move(device), Configuration::parse(bytes_of(config)));
            })
       .def("pack",
            [](ops::Gemm& self, const Matrix& b, const std::string& type) {
@@ -122,15 +100,8 @@ void init_ops(nb::module_& m) {
            })
       .def("set_whole_padding", &ops::Gemm::set_whole_padding)
       .def("counters", [](const ops::Gemm& self) {
-        ops::OpCounters counters;
-        {
-          nb::gil_scoped_release release;  // counters() waits for a run of another thread
-          counters = self.counters();
-        }
-        nb::dict d;
-        d["streams_built"] = counters.streams_built;
-        d["stream_hits"] = counters.stream_hits;
-        d["host_copy_bytes"] = counters.host_copy_bytes;
+        const ops::OpCounters counters = counters_of(self);
+        nb::dict d = counters_dict(counters);
         d["submit_overhead_ns"] = counters.submit_overhead_ns;
         d["stream_build_ns"] = counters.stream_build_ns;
         return d;

@@ -29,6 +29,10 @@ def gguf_model(
     return write_model(path, shape, weights=weights, types=types, **options), weights
 
 
+def opened(path: Path) -> Q4nxSource:
+    return Q4nxSource(Q4nxFile(path))
+
+
 def dequantised(path: Path) -> dict[str, np.ndarray]:
     """The float32 weights a Q4NX file stands for, by GGUF name, the embedding unscaled."""
     source = Q4nxSource(Q4nxFile(path))

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
-import tempfile
 from pathlib import Path
 
 from npu.cli import common
@@ -36,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from npu.atomic_file import replacing
     from npu.designs import gemm
 
     out_dtype = arguments.out_dtype or _OUTPUTS[arguments.dtype]
@@ -57,25 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None:
         sys.stdout.buffer.write(data)
     else:
-        _write(Path(arguments.output), data)
+        with replacing(Path(arguments.output), "compile") as file:
+            file.write(data)
         print(f"{arguments.output}: {len(data)} bytes", file=sys.stderr)
     return 0
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Replaces a file whole or not at all; devices and pipes are written to."""
-    from npu.errors import ArgumentError
-
-    try:
-        if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                file.write(data)
-            return
-        path = path.resolve()  # through a symbolic link: its target is replaced, not the link
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.name)
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except OSError as error:
-        raise ArgumentError(f"[compile] {path}: {error.strerror}") from error

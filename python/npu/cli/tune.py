@@ -135,12 +135,12 @@ def _check_writable(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: str | None, text: str) -> None:
-    from npu import trace_file
+    from npu import atomic_file
 
     if path == "-":
         sys.stdout.write(text)
     elif path is not None:
-        with trace_file.replacing(Path(path), "tune") as file:
+        with atomic_file.replacing(Path(path), "tune") as file:
             file.write(text.encode())
 
 

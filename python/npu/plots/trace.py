@@ -31,7 +31,8 @@ _IDLE = "#f2f2f2"
 
 def save(trace: GemmTrace, path: str | Path) -> None:
     """Draws the summary; the name's ending chooses the format."""
-    from npu.trace_file import check_writable, replacing
+    from npu.atomic_file import replacing
+    from npu.trace_file import check_writable
 
     path = check_writable(plots.check_format(path), "plot")
     figure = draw(trace)
