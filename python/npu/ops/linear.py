@@ -16,7 +16,7 @@ import numpy as np
 
 from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
-from npu.gemv import BoundWeights, bind, gemv, gemv_top
+from npu.gemv import BoundWeights, bind, gemv
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 
@@ -76,14 +76,6 @@ class Weight:
         if len(x) <= DECODE_ROWS:
             return gemv(self.bound, x, out_dtype=np.float32)
         return self._multiply_expanded(self.bound, x)
-
-    def largest(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-        """The largest element of every row of the product and its index, found on the device;
-        None for weights that only have all of them."""
-        if self.bound is None or len(x) > DECODE_ROWS:
-            return None
-        values, indices = gemv_top(self.bound, x, 1)
-        return values[:, 0], indices[:, 0]
 
     def _gemm(self, rows: int) -> Any:
         """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
