@@ -13,6 +13,7 @@ from typing import Any
 from npu import _npu
 from npu.designs import dequant
 from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.simulate import constant, resource_shares
 
 _MAX_SIDE = 1 << 24
 
@@ -68,16 +69,11 @@ def simulate_dequantize(
     report: Any = _npu.model.simulate(config, stream, [read, written], [], True, overrides)
     timing = report["timing"]
     timing.pop("agents")
-    shares = {
-        "compute": timing["compute_share"],
-        "stream": timing["stream_share"],
-        "DRAM": timing["dram_share"],
-        "command": timing["command_share"],
-    }
+    shares = resource_shares(timing)
     seconds = timing["seconds"] - timing["dispatch"]
-    known = {c["name"]: float(c["value"]) for c in _npu.model.constants()} | overrides
-    channels = dequant.LANES * _npu.arch.device_model(device)["columns"]
-    ceiling = channels * known[f"stream_{device}"] * _npu.arch.device_model(device)["clock_hz"]
+    model = _npu.arch.device_model(device)
+    channels = dequant.LANES * model["columns"]
+    ceiling = channels * constant(f"stream_{device}", overrides) * model["clock_hz"]
     return SimulatedDequantize(
         seconds=seconds,
         dispatch_seconds=timing["dispatch"],

@@ -17,6 +17,7 @@ import numpy as np
 from npu import _npu
 from npu.designs import gemv
 from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.simulate import constant, resource_shares
 
 BATCHES = (1, 2, 4, 8)
 _MAX_SIDE = 1 << 24
@@ -72,13 +73,6 @@ def _whole(value: object, name: str, most: int) -> int:
     return int(value)
 
 
-def _constant(generation: str, name: str, overrides: Mapping[str, float]) -> float:
-    if name in overrides:
-        return float(overrides[name])
-    constants: Any = _npu.model.constants()
-    return next(float(c["value"]) for c in constants if c["name"] == name)
-
-
 @functools.cache
 def _lowered(generation: str, cores: int | None, channels: int) -> bytes:
     return gemv.configuration(generation, cores, channels)
@@ -118,15 +112,10 @@ def simulate_gemv(
     report: Any = _npu.model.simulate(config, stream, [], data, True, overrides)
     timing = report["timing"]
     timing.pop("agents")
-    shares = {
-        "compute": timing["compute_share"],
-        "stream": timing["stream_share"],
-        "DRAM": timing["dram_share"],
-        "command": timing["command_share"],
-    }
-    token = _constant(device, "token", overrides) * 1e-6
+    shares = resource_shares(timing)
+    token = constant("token", overrides) * 1e-6
     seconds = timing["seconds"] - timing["dispatch"] - token
-    ceiling = _constant(device, f"dram_read_{device}", overrides) * 1e9
+    ceiling = constant(f"dram_read_{device}", overrides) * 1e9
     weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.BLOCK_COLUMNS) * gemv.BLOCK_BYTES
     return SimulatedGemv(
         seconds=seconds,

@@ -173,6 +173,14 @@ def check_design(
     return design
 
 
+def check_problem(size: tuple[Any, Any, Any], choices: tuple[Any, ...]) -> tuple[GemmDesign, Tile]:
+    """The design of ``choices`` (arguments of ``check_design``) and the checked M, K, N; a k_mt
+    left out is chosen for K."""
+    design = check_design(*choices)
+    m, k, n = (_whole(value, name) for value, name in zip(size, "MKN", strict=True))
+    return (_with_depth_for(design, k) if choices[4] is None else design), (m, k, n)
+
+
 def _with_depth_for(design: GemmDesign, k_size: int) -> GemmDesign:
     """The deepest k_mt of up to _DEPTH elements that fits L2 and pads K by at most 1 % more than
     the shallowest does."""
@@ -208,7 +216,7 @@ def _check_memory(design: GemmDesign) -> None:
         )
 
 
-def _overrides(
+def overrides(
     generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
 ) -> dict[str, float]:
     if constants is not None and not isinstance(constants, Mapping):
@@ -265,13 +273,11 @@ def simulate_gemm(
     """
     if model not in MODELS:
         raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
-    design = check_design(
-        device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
+    design, size = check_problem(
+        (M, K, N),
+        (device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts),
     )
-    size = _whole(M, "M"), _whole(K, "K"), _whole(N, "N")
-    if k_mt is None:
-        design = _with_depth_for(design, size[1])
-    values = _overrides(device, stream_bytes, constants)
+    values = overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
     return run(design, size, bool(overlap_bds), values)
 
@@ -391,18 +397,26 @@ def _emulate(
     return summary(design, size, parts)
 
 
+def resource_shares(timing: Mapping[str, float]) -> dict[str, float]:
+    """The share of the time that each resource of a timed run works; the busiest is its bound."""
+    names = {"compute": "compute", "stream": "stream", "DRAM": "dram", "command": "command"}
+    return {name: timing[f"{key}_share"] for name, key in names.items()}
+
+
+def constant(name: str, overridden: Mapping[str, float]) -> float:
+    """A constant of the timing model, unless ``overridden`` names another value."""
+    if name in overridden:
+        return overridden[name]
+    return next(float(c["value"]) for c in _npu.model.constants() if c["name"] == name)
+
+
 def summary(
     design: GemmDesign, size: Tile, parts: list[tuple[int, dict[str, Any]]]
 ) -> SimulatedGemm:
     """The public result of reports of ``execute``, each with how often its submission occurs."""
     padded = design.padded(size)
     timing, agents, moved = _total(parts)
-    shares = {
-        "compute": timing["compute_share"],
-        "stream": timing["stream_share"],
-        "DRAM": timing["dram_share"],
-        "command": timing["command_share"],
-    }
+    shares = resource_shares(timing)
     return SimulatedGemm(
         model="emulator",
         seconds=timing["seconds"],

@@ -173,18 +173,16 @@ def trace_gemm(
             f'[trace_gemm] model is {model!r}; only "emulator" executes anything to trace'
         )
     begin, end, limit = check_request(from_us, to_us, limit)
-    design = sim.check_design(
-        device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts
+    design, size = sim.check_problem(
+        (M, K, N),
+        (device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts),
     )
-    size = sim._whole(M, "M"), sim._whole(K, "K"), sim._whole(N, "N")
-    if k_mt is None:
-        design = sim._with_depth_for(design, size[1])
-    values = sim._overrides(device, stream_bytes, constants)
+    values = sim.overrides(device, stream_bytes, constants)
     blocks = sim.submissions(design, size)
     block = next(iter(blocks))
     config, stream = sim.lowered(design, block, bool(overlap_bds))
     clock = float(_npu.arch.device_model(device)["clock_hz"])
-    dispatch = values.get("dispatch", _constant("dispatch"))
+    dispatch = sim.constant("dispatch", values)
     cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
     request = (max(0.0, cycles[0]), cycles[1], limit, bool(locks))
     report = sim.execute(design, block, config, stream, values, request)
@@ -218,10 +216,6 @@ def trace_gemm(
         left_out=recorded["left_out"],
         left_out_from=(simulation.dispatch_seconds + first / clock) * 1e6,
     )
-
-
-def _constant(name: str) -> float:
-    return next(float(c["value"]) for c in _npu.model.constants() if c["name"] == name)
 
 
 def _tracks(found: list[dict[str, Any]], config: bytes) -> list[Track]:
