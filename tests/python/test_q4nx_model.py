@@ -32,6 +32,10 @@ from npu.q4nx.convert import convert
 
 ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "examples/demo_model/demo-gemma3.gguf"
+sys.path.insert(0, str(DEMO.parent))
+
+from perplexity import requantise  # noqa: E402
+
 SCRIPT = ROOT / "examples/demo_model/random_model.py"
 SHAPES = {
     "whole blocks": Shape(width=256, ffn_width=256, head_dim=64),
@@ -205,33 +209,12 @@ def test_a_checkpoint_folder_runs_directly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["BF16", "Q4_0", "Q4_1"])
 def test_the_demo_model_answers(tmp_path: Path, kind: str) -> None:
-    source = DEMO if kind == "BF16" else requantised(tmp_path / "m.gguf", kind)
+    source = DEMO if kind == "BF16" else requantise(DEMO, tmp_path / "m.gguf", kind)
     model, tokenizer = gemma3.load(convert(source, tmp_path / "demo.q4nx"))
     count = len(QUESTIONS) if kind == "BF16" else 2
     for question, answer in list(QUESTIONS.items())[:count]:
         prompt = tokenizer.encode(tokenizer.render_chat([{"role": "user", "content": question}]))
         assert "".join(gemma3.Generation(model, tokenizer, prompt)) == answer
-
-
-def requantised(path: Path, kind: str) -> Path:
-    """The demo model with its projections in another type, by the gguf package."""
-    reader = gguf.GGUFReader(str(DEMO))
-    writer = gguf.GGUFWriter(str(path), "gemma3")
-    for name, field in reader.fields.items():
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
-        sub_type = field.types[1] if len(field.types) > 1 else None
-        writer.add_key_value(name, field.contents(), field.types[0], sub_type)
-    for tensor in reader.tensors:
-        shape = tuple(int(size) for size in reversed(tensor.shape))
-        values = np.asarray(gguf.quants.dequantize(tensor.data, tensor.tensor_type)).reshape(shape)
-        target = gguf.GGMLQuantizationType[kind if len(shape) == 2 else "F32"]
-        writer.add_tensor(tensor.name, gguf.quants.quantize(values, target), raw_dtype=target)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return path
 
 
 LOAD = r"""
