@@ -2,8 +2,9 @@
 #include "emulator/agent.h"
 
 #include <algorithm>
-#include <array>
+#include <cassert>
 #include <exception>
+#include <utility>
 
 #include "emulator/timed_run.h"
 #include "emulator/timed_trace.h"
@@ -13,9 +14,12 @@ namespace npu::emulator {
 
 namespace {
 
-// Agents that only wake each other (zero-length BDs passing a lock around) must not hold a round up
-// for ever; whoever is left advances in the next round, where Array::step sees the work done.
-constexpr size_t kMaxAdvances = 1 << 14;
+// Agents that only wake each other (zero-length BDs passing a lock around) must not hold a part of
+// a round up for ever; whoever is left advances in the next round, where Array::step sees the work
+// done.
+constexpr size_t kMaxAdvances = 1 << 10;
+// Serial parts in a row at most.
+constexpr unsigned kSerialParts = 16;
 
 }  // namespace
 
@@ -23,42 +27,70 @@ void add_waiter(WaitList& list, Agent* agent) {
   if (std::find(list.begin(), list.end(), agent) == list.end()) list.push_back(agent);
 }
 
-void Scheduler::wake(Agent* agent) {
+void Scheduler::wake(Agent* agent, const Agent* from) {
+  if (in_columns_ && agent->column_ != from->column_) {  // its state is another thread's
+    columns_[from->column_].outside.push_back(agent);
+    return;
+  }
   if (agent->queued_) return;
   agent->queued_ = true;
-  ready_.push_back(agent);
+  const bool serial = timeline_ || (agent->crosses_ && !in_columns_);
+  (serial ? ready_ : columns_[agent->column_].ready).push_back(agent);
 }
 
-void Scheduler::wake_all(WaitList& list) {
-  for (Agent* agent : list) wake(agent);
+void Scheduler::wake_all(WaitList& list, const Agent* from) {
+  for (Agent* agent : list) wake(agent, from);
   list.clear();
 }
 
-void Scheduler::reset() {
-  for (Agent* agent : ready_) agent->queued_ = false;
-  ready_.clear();
-  jobs_.clear();
-  ordered_.clear();
-  serial_ = false;
-  work_ = 0;
-}
-
-void Scheduler::set_columns(int columns) {
-  columns_ = std::clamp<size_t>(static_cast<size_t>(columns), 1, JobBoard::kColumns);
-  board_.set_columns(columns);
-}
-
 void Scheduler::post(Agent* agent) {
-  Job job{agent, -1, agent->column(), jobs_.size()};
-  if (agent->serial_jobs()) {
-    serial_ = true;
-  } else if (board_.is_open()) {
-    job.place = board_.post(agent, job.column);
-  }
-  jobs_.push_back(job);
+  assert(!in_columns_);
+  jobs_.push_back(agent);
 }
 
 void Agent::start(Timeline& timeline) { timeline.after(this, 0); }
+
+void Scheduler::reset() {
+  const auto drop = [](std::vector<Agent*>& list) {
+    for (Agent* agent : list) agent->queued_ = false;
+    list.clear();
+  };
+  drop(ready_);
+  jobs_.clear();
+  for (Column& column : columns_) {
+    drop(column.ready);
+    const size_t kept = column.ready.capacity();
+    column = {};
+    column.ready.reserve(kept);
+  }
+  in_columns_ = false;
+  work_ = 0;
+}
+
+void Scheduler::forget(const Agent* agent) {
+  std::erase(ready_, agent);
+  for (Column& column : columns_) std::erase(column.ready, agent);
+}
+
+void Scheduler::set_columns(int columns) { columns_.resize(static_cast<size_t>(columns)); }
+
+void Scheduler::set_timeline(Timeline* timeline) {
+  timeline_ = timeline;
+  for (Column& column : columns_) {  // an untimed round sends them back
+    ready_.insert(ready_.end(), column.ready.begin(), column.ready.end());
+    column.ready.clear();
+  }
+}
+
+// What columns counted becomes the array's.
+void Scheduler::account() {
+  bool progress = false;
+  for (Column& column : columns_) {
+    work_ += std::exchange(column.work, 0);
+    progress |= std::exchange(column.progressed, false);
+  }
+  if (progress) work_ = 0;
+}
 
 size_t Scheduler::advance_ready() {
   // The list grows while it is walked: advancing an agent may wake others.
@@ -67,6 +99,10 @@ size_t Scheduler::advance_ready() {
   for (; done < ready_.size() && done < kMaxAdvances; ++done) {
     Agent* agent = ready_[done];
     agent->queued_ = false;
+    if (!timeline_ && !agent->crosses_) {
+      wake(agent, nullptr);
+      continue;
+    }
     agent->advance();
     if (recorder) recorder->advanced(agent, timeline_->now());
   }
@@ -77,9 +113,9 @@ size_t Scheduler::advance_ready() {
 
 bool Scheduler::timed_round() {
   const size_t advanced = advance_ready();
-  for (const Job& job : jobs_) job.agent->start(*timeline_);
+  for (Agent* agent : jobs_) agent->start(*timeline_);
   jobs_.clear();
-  serial_ = false;
+  account();
   if (advanced > 0) return true;
   if (timeline_->empty()) return false;
   if (Agent* agent = timeline_->pop()) {
@@ -89,90 +125,77 @@ bool Scheduler::timed_round() {
   return true;
 }
 
-void Scheduler::order_jobs() {
-  // A counting sort, which keeps the jobs of a column in the order in which they were posted.
-  // Columns alternate between both ends, from which two threads come.
-  std::array<uint32_t, JobBoard::kColumns + 1> begin{};
-  const auto rank = [&](const Job& job) {
-    const size_t column = static_cast<size_t>(job.column) % columns_;
-    const size_t back = columns_ - 1 - column;
-    return column <= back ? 2 * column : 2 * back + 1;
-  };
-  for (const Job& job : jobs_) ++begin[rank(job) + 1];
-  for (size_t c = 0; c < JobBoard::kColumns; ++c) begin[c + 1] += begin[c];
-  ordered_.resize(jobs_.size());
-  for (const Job& job : jobs_) ordered_[begin[rank(job)]++] = job;
-}
-
-// Runs a job or waits until another thread has, running others meanwhile; returns what it threw.
-std::exception_ptr Scheduler::finish(const Job& job) {
-  if (job.place < 0) {
-    try {
-      job.agent->execute();
-    } catch (...) {
-      return std::current_exception();
-    }
-    return nullptr;
-  }
-  for (int waits = 0; !board_.done(job.place);) {
-    if (board_.run_one()) continue;
-    board_.no_more();
-    ThreadPool::relax(waits++);
-  }
-  return board_.error(job.place);
-}
-
-// Jobs complete in their order as soon as they and those before them are done. If some throw, the
-// error is that of the one posted first.
-void Scheduler::run_in_order() {
-  std::exception_ptr first;
-  size_t posted = SIZE_MAX;
-  for (const Job& job : ordered_) {
-    const std::exception_ptr error = finish(job);
-    if (error && job.posted < posted) {
-      first = error;
-      posted = job.posted;
-    }
-    if (!first) job.agent->complete();
-  }
-  if (first) std::rethrow_exception(first);
-}
-
-// A round with jobs that must not run beside others: they run after all others, and completions
-// last.
-void Scheduler::run_deferred() {
+// Jobs of the serial part; if some throw, the error is that of the one posted first.
+void Scheduler::run_jobs() {
+  if (jobs_.empty()) return;
   std::vector<std::exception_ptr> errors(jobs_.size());
-  for (const Job& job : ordered_) {
-    if (!job.agent->serial_jobs()) errors[job.posted] = finish(job);
+  const auto run = [&](size_t i) {
+    try {
+      jobs_[i]->execute();
+    } catch (...) {
+      errors[i] = std::current_exception();
+    }
+  };
+  ThreadPool::shared().parallel_for(jobs_.size(), [&](size_t i) {
+    if (!jobs_[i]->serial_jobs()) run(i);
+  });
+  for (size_t i = 0; i < jobs_.size(); ++i) {  // callbacks may use the pool themselves
+    if (jobs_[i]->serial_jobs()) run(i);
+    if (errors[i]) std::rethrow_exception(errors[i]);
   }
-  board_.close();  // a callback may use the pool itself
-  for (const Job& job : jobs_) {
-    if (job.agent->serial_jobs()) job.agent->execute();
-    if (errors[job.posted]) std::rethrow_exception(errors[job.posted]);
+  for (Agent* agent : jobs_) agent->complete();
+  jobs_.clear();
+}
+
+// Until all agents of the column are blocked.
+void Scheduler::run_column(Column& column) {
+  size_t done = 0;
+  try {
+    while (done < column.ready.size() && done < kMaxAdvances) {
+      Agent* agent = column.ready[done++];
+      agent->queued_ = false;
+      if (agent->crosses_) {
+        column.outside.push_back(agent);
+      } else {
+        agent->advance();
+      }
+    }
+  } catch (...) {
+    column.error = std::current_exception();
   }
-  for (const Job& job : ordered_) job.agent->complete();
+  column.work += done;
+  column.ready.erase(column.ready.begin(), column.ready.begin() + static_cast<std::ptrdiff_t>(done));
+}
+
+bool Scheduler::run_columns() {
+  active_.clear();
+  for (size_t c = 0; c < columns_.size(); ++c) {
+    if (columns_[c].ready.empty()) continue;
+    active_.push_back(&columns_[c]);
+    // Cores of a row share an operand, which the first of them packs: threads, which begin with
+    // columns of different halves, hardly ever begin with the same row.
+    if (c >= columns_.size() / 2) std::reverse(columns_[c].ready.begin(), columns_[c].ready.end());
+  }
+  if (active_.empty()) return false;
+  in_columns_ = true;
+  ThreadPool::shared().parallel_for(active_.size(), [&](size_t i) { run_column(*active_[i]); });
+  in_columns_ = false;
+  for (Column* column : active_) {
+    if (column->error) std::rethrow_exception(std::exchange(column->error, nullptr));
+    for (Agent* agent : column->outside) wake(agent, nullptr);
+    column->outside.clear();
+  }
+  return true;
 }
 
 bool Scheduler::round() {
   if (timeline_) return timed_round();
-  if (ready_.empty()) return false;
-  struct Closing {
-    JobBoard& board;
-    ~Closing() { board.close(); }
-  } const closing{board_};
-  board_.open();
-  advance_ready();
-  if (jobs_.empty()) return true;
-  board_.all_posted();
-  order_jobs();
-  if (serial_) {
-    run_deferred();
-  } else {
-    run_in_order();
-  }
-  jobs_.clear();
-  serial_ = false;
-  return true;
+  const bool advanced = advance_ready() > 0;
+  run_jobs();
+  // Another serial part at once if there is one to do: columns have more to do after it.
+  const bool ran = (ready_.empty() || ++rounds_ % kSerialParts == 0) && run_columns();
+  account();
+  return advanced || ran;
 }
 
 }  // namespace npu::emulator

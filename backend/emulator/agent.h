@@ -1,19 +1,18 @@
-// What the scheduler runs: an agent advances serially until it blocks or posts a job; jobs (data
-// moves, kernel calls) of one round run in parallel; then each agent completes serially. Other
-// threads run the first jobs while agents still advance, and the last while agents complete.
-// Because all state changes are serial, in an order that does not depend on who was faster, and
-// jobs of one round touch disjoint data in a lock-correct program, a run is deterministic whatever
-// the number of threads. A program whose locks do not separate a
-// buffer's writer from its reader races on those bytes, here as on the hardware: its data (never
-// the emulator's own state, nor memory outside its buffers) then depends on the threads.
+// What the scheduler runs: DMA channels and cores, as agents of array columns. An agent whose next
+// step touches its own column only advances together with that column's others, and columns run in
+// parallel; what crosses columns (a broadcast, a neighbour's lock) advances serially in between. A
+// round is a serial part and a parallel one, in which every column goes on until all its agents
+// are blocked. The order of steps therefore does not depend on the number of threads or on who was
+// faster, and a run is deterministic, if the program is lock-correct. In one whose locks do not
+// separate a buffer's writer from its reader, both race on those bytes, here as on the hardware: its
+// data (never the emulator's own state, nor memory outside its buffers) may depend on the threads.
+// Timed runs have one list of agents and one event after the other.
 #pragma once
 
 #include <cstdint>
 #include <exception>
 #include <string>
 #include <vector>
-
-#include "emulator/job_board.h"
 
 namespace npu::emulator {
 
@@ -22,20 +21,19 @@ class Timeline;
 
 class Agent {
  public:
+  explicit Agent(int column) : column_(static_cast<size_t>(column)) {}
   virtual ~Agent() = default;
-  // Serial: progress until blocked (registered with what it waits for) or until a job is posted.
-  // Agents may be woken for nothing; they look again and block again.
+  // Progress until blocked (registered with what it waits for), until a job is posted, or until
+  // the rest belongs to the round's other part (Scheduler::in_columns). Agents may be woken for
+  // nothing; they look again and block again.
   virtual void advance() = 0;
-  // Parallel, also to advances and completions of others: the posted job. What it reads of its
-  // agent, and of the receivers of a move, nobody else changes before it is done.
+  // The posted job. Jobs of a serial part run in parallel: what one reads of its agent, and of the
+  // receivers of a move, nobody else changes before it is done.
   virtual void execute() {}
   // Serial: consequences of the job (releases, tokens).
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
   bool serial_jobs() const { return serial_jobs_; }
-  // Jobs of one column work on the same memories: those of a round are grouped by it, so that a
-  // column's data stays in one CPU's cache.
-  virtual int column() const { return 0; }
   // Timed runs: puts the end of the posted job on the timeline; by default it takes no time.
   virtual void start(Timeline& timeline);
   // "core (0,2)", "memtile (1,1) MM2S 0", ...
@@ -49,11 +47,14 @@ class Agent {
   void clear_busy() { busy_ = 0; }
 
  protected:
-  void run_serially() { serial_jobs_ = true; }
+  void run_serially() { serial_jobs_ = crosses_ = true; }
+  // Whether its next step touches more than its column.
+  void set_crosses(bool crosses) { crosses_ = crosses; }
 
  private:
   friend class Scheduler;
-  bool queued_ = false, serial_jobs_ = false;
+  const size_t column_;
+  bool queued_ = false, serial_jobs_ = false, crosses_ = false;
   double busy_ = 0;
 };
 
@@ -64,44 +65,54 @@ void add_waiter(WaitList& list, Agent* agent);
 
 class Scheduler {
  public:
-  void wake(Agent* agent);
-  void wake_all(WaitList& list);
+  // `from`: the agent that does it; null outside of rounds.
+  void wake(Agent* agent, const Agent* from);
+  void wake_all(WaitList& list, const Agent* from);
+  // Serial part, timed runs: has the agent's job run. In columns an agent runs its jobs itself.
   void post(Agent* agent);
+  bool in_columns() const { return in_columns_; }
   void set_columns(int columns);  // of the array
   // Runs one round, timed: one event; false when nobody can progress.
   bool round();
   // Makes the runs timed (null: untimed again).
-  void set_timeline(Timeline* timeline) { timeline_ = timeline; }
+  void set_timeline(Timeline* timeline);
   bool has_ready() const { return !ready_.empty(); }
   void reset();
-  void forget(const Agent* agent) { std::erase(ready_, agent); }  // it is about to be destroyed
+  void forget(const Agent* agent);  // it is about to be destroyed
   // Work done since the last visible progress (Array::step bounds it): one unit is an advance of an
   // agent or kWordsPerUnit words moved, a job costs kJobUnits.
   static constexpr uint64_t kJobUnits = 64, kWordsPerUnit = 64;
   uint64_t work() const { return work_; }
-  void add_words(uint64_t words) { work_ += words / kWordsPerUnit; }
+  void add_job(const Agent* from) { columns_[from->column_].work += kJobUnits; }
+  void add_words(uint64_t words, const Agent* from) {
+    columns_[from->column_].work += words / kWordsPerUnit;
+  }
   void progressed() { work_ = 0; }
+  void progressed(const Agent* from) { columns_[from->column_].progressed = true; }
 
  private:
+  // What one thread changes while columns run.
+  struct alignas(64) Column {
+    std::vector<Agent*> ready;
+    std::vector<Agent*> outside;  // woken, but to advance in the serial part or another column
+    uint64_t work = 0;
+    bool progressed = false;
+    std::exception_ptr error;
+  };
   size_t advance_ready();
   bool timed_round();
-  struct Job {
-    Agent* agent;
-    int place;  // on the board; -1: on none, the scheduler's thread runs it
-    int column;
-    size_t posted;  // index in jobs_
-  };
-  void order_jobs();
-  std::exception_ptr finish(const Job& job);
-  void run_in_order();
-  void run_deferred();
+  void run_jobs();
+  void run_column(Column& column);
+  bool run_columns();
+  void account();
+
   Timeline* timeline_ = nullptr;
-  std::vector<Agent*> ready_;
-  std::vector<Job> jobs_;     // of this round, as they were posted
-  std::vector<Job> ordered_;  // in the order in which they complete; kept for its capacity
-  size_t columns_ = JobBoard::kColumns;
-  bool serial_ = false;  // some must not run beside others
-  JobBoard board_;
+  std::vector<Agent*> ready_;    // of the serial part
+  std::vector<Agent*> jobs_;     // as they were posted
+  std::vector<Column> columns_;
+  std::vector<Column*> active_;  // kept for its capacity
+  bool in_columns_ = false;
+  unsigned rounds_ = 0;
   uint64_t work_ = 0;
 };
 

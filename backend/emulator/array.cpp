@@ -14,6 +14,18 @@ using arch::Direction;
 namespace {
 
 constexpr size_t kMaxArguments = 512;
+constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
+
+// What columns count.
+void add(const RunReport& column, RunReport& sum) {
+  sum.shim_read_bytes += column.shim_read_bytes;
+  sum.shim_write_bytes += column.shim_write_bytes;
+  sum.memtile_read_bytes += column.memtile_read_bytes;
+  sum.memtile_write_bytes += column.memtile_write_bytes;
+  sum.core_read_bytes += column.core_read_bytes;
+  sum.core_write_bytes += column.core_write_bytes;
+  sum.kernel_calls += column.kernel_calls;
+}
 
 }  // namespace
 
@@ -34,12 +46,19 @@ Tile::Tile(Array& array, int c, int r)
 
 Tile::~Tile() = default;
 
-void Tile::lend(uint64_t address, uint64_t bytes, const BlockRef& block) {
+void Tile::lend(const Lent& loan) {
+  const auto same = [&](const Lent& old) {
+    return old.address == loan.address && old.bytes == loan.bytes;
+  };
+  if (const auto at = std::find_if(lent_.begin(), lent_.end(), same); at != lent_.end()) {
+    *at = loan;  // loans do not overlap
+    return;
+  }
   std::erase_if(lent_, [&](const Lent& old) {
-    return old.address >= address && old.address + old.bytes <= address + bytes;
+    return old.address >= loan.address && old.address + old.bytes <= loan.address + loan.bytes;
   });
-  settle(address, bytes);
-  lent_.push_back({address, bytes, block});
+  settle(loan.address, loan.bytes);
+  lent_.push_back(loan);
 }
 
 const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
@@ -53,7 +72,7 @@ bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
   const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
   const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
     if (entry.address >= end || entry.address + entry.bytes <= address) return false;
-    std::memcpy(memory->data() + entry.address, entry.block->bytes(), entry.bytes);
+    std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
     return true;
   });
   return ended > 0;
@@ -61,8 +80,8 @@ bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
 
 void Tile::settle_arguments() {
   std::erase_if(lent_, [&](const Lent& entry) {
-    if (!entry.block->argument) return false;
-    std::memcpy(memory->data() + entry.address, entry.block->bytes(), entry.bytes);
+    if (!entry.argument && !entry.block->argument) return false;
+    std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
     return true;
   });
 }
@@ -90,8 +109,10 @@ void Tile::reset() {
 
 std::string Tile::name() const { return strf("%s (%d,%d)", model.name, col, row); }
 
-Array::Array(const arch::DeviceModel& device) : device_(device) {
+Array::Array(const arch::DeviceModel& device)
+    : device_(device), blocks_(static_cast<size_t>(device.columns)) {
   scheduler_.set_columns(device.columns);
+  column_counts_.resize(static_cast<size_t>(device.columns));
   for (int col = 0; col < device.columns; ++col) {
     for (int row = 0; row < arch::kRows; ++row) {
       tiles_.push_back(std::make_unique<Tile>(*this, col, row));
@@ -173,6 +194,7 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   tokens_.clear();
   buffers_.clear();
   report_ = RunReport{};
+  for (ColumnCounts& column : column_counts_) column = {};
   undecoded_since_configure_ = 0;
   ++switch_epoch_;
   configured_ = faulted_ = false;
@@ -214,20 +236,30 @@ void Array::attach(int col, int row, Program program, std::vector<KernelFunction
 
 void Array::start_cores() {
   for (auto& t : tiles_) {
-    if (t->core) scheduler_.wake(t->core.get());
+    if (t->core) scheduler_.wake(t->core.get(), nullptr);
     for (auto& side : t->channels) {
       for (auto& channel : side) {
-        if (!channel->idle()) scheduler_.wake(channel.get());
+        if (!channel->idle()) scheduler_.wake(channel.get(), nullptr);
       }
     }
   }
 }
 
 bool Array::step() {
-  constexpr uint32_t kRoundsPerCheck = 1024;
-  if (interrupt_ && ++rounds_ % kRoundsPerCheck == 0) interrupt_();
+  if (interrupt_) {
+    const auto now = std::chrono::steady_clock::now();
+    if (now > next_check_) {
+      next_check_ = now + kBetweenChecks;
+      interrupt_();
+    }
+  }
   if (scheduler_.work() > patience_) endless();
-  return scheduler_.round();
+  const bool progressed = scheduler_.round();
+  for (ColumnCounts& column : column_counts_) {
+    for (const uint32_t key : column.tokens) ++tokens_[key];
+    column.tokens.clear();
+  }
+  return progressed;
 }
 
 RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferView> buffers) {
@@ -266,6 +298,7 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   }
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
+  for (ColumnCounts& column : column_counts_) column.report = {};
   const auto begin = std::chrono::steady_clock::now();
   try {
     begin_timing();
@@ -283,6 +316,7 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
     throw;
   }
   drop_buffers();
+  for (const ColumnCounts& column : column_counts_) add(column.report, report_);
   report_.undecoded_writes = undecoded_since_configure_;
   const auto taken = std::chrono::steady_clock::now() - begin;
   report_.array_ns =

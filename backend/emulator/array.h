@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <map>
 #include <memory>
@@ -63,9 +64,9 @@ class Array {
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
-  RunReport& report() { return report_; }
+  RunReport& report(int col) { return column_counts_[static_cast<size_t>(col)].report; }
   uint64_t switch_epoch() const { return switch_epoch_; }
-  BlockPool& blocks() { return blocks_; }
+  BlockPool& blocks(int col) { return blocks_[static_cast<size_t>(col)]; }
   void add_token(int col, int row, arch::Direction direction, int channel);
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
@@ -109,17 +110,24 @@ class Array {
   void start_cores();
 
   const arch::DeviceModel& device_;
-  BlockPool blocks_;  // outlives the tiles, which refer to its blocks
+  // For each column's senders; they outlive the tiles, which refer to their blocks.
+  std::vector<BlockPool> blocks_;
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
   RunReport report_;
+  // Of one column, whose agents run beside others; the array's after a round or a submission.
+  struct alignas(64) ColumnCounts {
+    RunReport report;
+    std::vector<uint32_t> tokens;
+  };
+  std::vector<ColumnCounts> column_counts_;
   uint64_t undecoded_since_configure_ = 0;
   uint64_t switch_epoch_ = 1;
   bool configuring_ = false, configured_ = false, faulted_ = false;
   std::atomic<bool> busy_{false};
   const stream::Operation* operation_ = nullptr;  // the one being executed, for errors
   uint64_t patience_ = uint64_t{1} << 29;
-  uint32_t rounds_ = 0;
+  std::chrono::steady_clock::time_point next_check_{};
   std::function<void()> interrupt_;
   std::vector<BufferView> buffers_;
   // Tokens not yet consumed, by (col, row, direction, channel).

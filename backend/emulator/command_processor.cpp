@@ -29,7 +29,7 @@ std::string Array::who() const {
 void Array::add_token(int col, int row, arch::Direction direction, int channel) {
   const uint32_t key = token_key(col, row, direction, channel);
   if (timeline_) return timeline_->token(key, timeline_->timing().token);
-  ++tokens_[key];
+  column_counts_[static_cast<size_t>(col)].tokens.push_back(key);
 }
 
 void Array::execute(const stream::Stream& parsed) {

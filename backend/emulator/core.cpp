@@ -16,11 +16,13 @@ namespace {
 // Instructions in a row without a call or a wait: far more than any worker between two of them, a
 // fraction of a second of the interpreter.
 constexpr int kMaxStraight = 1 << 24;
+// Calls in a row while others of the column wait.
+constexpr int kMostCalls = 256;
 
 }  // namespace
 
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
-    : array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
+    : Agent(tile.col), array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
   for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   for (const KernelFunction& function : functions_) {
     borrows_ &= function.uses != nullptr;
@@ -100,7 +102,7 @@ bool Core::acquire(const Instruction& instruction) {
   blocked_ = nullptr;
   ++lock_operations_;
   lock.value -= wanted;
-  if (wanted != 0) array_.scheduler().wake_all(lock.waiters);
+  if (wanted != 0) array_.scheduler().wake_all(lock.waiters, this);
   return true;
 }
 
@@ -117,12 +119,12 @@ void Core::release(const Instruction& instruction) {
   }
   lock.value = value;
   ++lock_operations_;
-  array_.scheduler().wake_all(lock.waiters);
+  array_.scheduler().wake_all(lock.waiters, this);
 }
 
 void Core::prepare_call(const Instruction& instruction) {
   arguments_.clear();
-  borrowed_.clear();
+  loans_.clear();
   const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
   for (const Operand& operand : instruction.operands) {
     KernelArgument argument;
@@ -160,30 +162,38 @@ void Core::borrow_operands(OperandUses uses) {
   // Settling for one operand may end the loan of another one's block: then all are looked at again.
   for (bool settled = true; settled;) {
     settled = false;
-    borrowed_.clear();
-    for (const KernelArgument& argument : arguments_) {
-      borrowed_.emplace_back();
-      if (argument.data == nullptr) continue;
-      const OperandUse use = uses(arguments_, borrowed_.size() - 1);
-      const auto address = static_cast<uint64_t>(argument.data - tile_.memory->data());
+    loans_.clear();
+    for (size_t i = 0; i < arguments_.size(); ++i) {
+      if (arguments_[i].data == nullptr) continue;
+      const OperandUse use = uses(arguments_, i);
+      const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
       const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
       if (lent == nullptr) {
         settled |= tile_.settle(address, use.bytes);
       } else {
-        borrowed_.back() = {lent->block, lent->bytes};
+        loans_.push_back({lent, i});
       }
     }
   }
-  for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (!borrowed_[i].block) continue;
-    arguments_[i].data = borrowed_[i].block->bytes();
-    arguments_[i].bytes = static_cast<uint32_t>(borrowed_[i].bytes);
-    arguments_[i].packed = &borrowed_[i].block->packed;
+  for (const Loan& loan : loans_) {
+    KernelArgument& argument = arguments_[loan.operand];
+    argument.data = loan.lent->data();
+    argument.bytes = static_cast<uint32_t>(loan.lent->bytes);
+    if (loan.lent->block) argument.packed = &loan.lent->block->packed;
   }
+}
+
+// The call becomes a job. Until it runs, locks may be wrong and its blocks replaced: it keeps them.
+void Core::post_call() {
+  borrowed_.clear();
+  for (const Loan& loan : loans_) borrowed_.push_back(loan.lent->block);
+  calling_ = true;
+  array_.scheduler().post(this);
 }
 
 void Core::advance() {
   if (done_ || calling_ || halted_) return;
+  int calls = 0;
   for (int straight = 0; pc_ < program_.code.size(); ++straight) {
     if (straight == kMaxStraight) {
       error(
@@ -224,9 +234,19 @@ void Core::advance() {
       }
       case Instruction::Code::kCall:
         prepare_call(instruction);
-        calling_ = true;
-        array_.scheduler().post(this);
-        return;
+        if (!array_.scheduler().in_columns()) {
+          post_call();
+          return;
+        }
+        execute();
+        ++array_.report(tile_.col).kernel_calls;
+        array_.scheduler().add_job(this);
+        straight = 0;
+        if (++calls == kMostCalls) {  // others are next, and whoever bounds the run's work
+          ++pc_;
+          return array_.scheduler().wake(this, this);
+        }
+        break;
     }
     ++pc_;
   }
@@ -252,11 +272,11 @@ void Core::start(Timeline& timeline) {
 }
 
 void Core::complete() {
-  ++array_.report().kernel_calls;
+  ++array_.report(tile_.col).kernel_calls;
   borrowed_.clear();
   calling_ = false;
   ++pc_;
-  array_.scheduler().wake(this);
+  array_.scheduler().wake(this, this);
 }
 
 std::string Core::waiting() const {

@@ -32,7 +32,6 @@ class Core final : public Agent {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
-  int column() const override { return tile_.col; }
   std::string name() const override;
   std::string waiting() const override;
   // Whether data that others read too may be lent to it: all its kernels say what they access.
@@ -54,6 +53,7 @@ class Core final : public Agent {
   void enter_loop(const Instruction& instruction);
   void prepare_call(const Instruction& instruction);
   void borrow_operands(OperandUses uses);
+  void post_call();
   int32_t load_word(uint32_t address) const;
 
   Array& array_;
@@ -68,11 +68,12 @@ class Core final : public Agent {
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
-  struct Borrowed {
-    BlockRef block;
-    uint64_t bytes = 0;
+  struct Loan {
+    const Tile::Lent* lent;
+    size_t operand;
   };
-  std::vector<Borrowed> borrowed_;  // per operand of the call: the block that stands for it
+  std::vector<Loan> loans_;
+  std::vector<BlockRef> borrowed_;  // blocks that stand for operands of a posted call
   bool borrows_ = true;
   const Instruction* blocked_ = nullptr;
 };

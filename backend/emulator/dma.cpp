@@ -18,6 +18,15 @@ namespace {
 // 256 repeats x 48 BDs of them.
 constexpr int kMaxEmptyBds = 1 << 16;
 
+// Whether a memtile's BD names locks or memory of the tiles beside it (ids 64-127 and addresses
+// from 0x80000 on are its own).
+bool reaches_neighbours(const arch::TileModel& model, const arch::Bd& bd) {
+  if (model.kind != TileKind::kMem) return false;
+  return (bd.acquire_enable && bd.acquire_id / 64 != 1) ||
+         (bd.release_value != 0 && bd.release_id / 64 != 1) ||
+         bd.base * 4 / model.memory_bytes != 1;
+}
+
 // Bit position of the 6-bit iteration counter in a BD's register words.
 struct CounterField {
   int word, low;
@@ -37,14 +46,12 @@ CounterField iteration_field(TileKind kind) {
 }  // namespace
 
 Channel::Channel(Array& array, Tile& tile, Direction direction, int index)
-    : array_(array), tile_(tile), direction_(direction), index_(index) {}
+    : Agent(tile.col), array_(array), tile_(tile), direction_(direction), index_(index) {}
 
 std::string Channel::name() const {
   return strf("%s %s %d", tile_.name().c_str(), direction_ == Direction::kS2MM ? "S2MM" : "MM2S",
               index_);
 }
-
-int Channel::column() const { return tile_.col; }
 
 void Channel::error(ErrorKind kind, const std::string& text) const {
   fail(kind, "[%s] %s %s", array_.function(), name().c_str(), text.c_str());
@@ -57,6 +64,7 @@ void Channel::reset() {
   state_ = State::kIdle;
   left_ = total_ = 0;
   shared_ = {};
+  lent_ = nullptr;
   route_open_ = header_pending_ = false;
   blocked_sink_ = nullptr;
   blocked_tile_ = nullptr;
@@ -86,7 +94,7 @@ void Channel::push(uint32_t word) {
   }
   queue_[static_cast<size_t>(queued_++)] = task;
   if (!active_) start_task();
-  array_.scheduler().wake(this);
+  array_.scheduler().wake(this, this);
 }
 
 uint32_t Channel::status() const {
@@ -157,6 +165,7 @@ BdSlot& Channel::decoded(int bd) const {
   slot.pattern = Walk(nullptr, first, dims);
   slot.last = last_offset(first, dims, data_words(first));
   slot.fills = slot.pattern.fills(first.length);
+  slot.neighbours = reaches_neighbours(tile_.model, slot.bd);
   slot.stale = false;
   return slot;
 }
@@ -230,7 +239,7 @@ bool Channel::acquire() {
   }
   if (bd_.acquire_value != 0) {
     lock.value -= std::abs(bd_.acquire_value);
-    array_.scheduler().wake_all(lock.waiters);
+    array_.scheduler().wake_all(lock.waiters, this);
   }
   return true;
 }
@@ -248,7 +257,7 @@ void Channel::release_lock() {
              arch::kMaxLockValue));
   }
   lock.value = value;
-  array_.scheduler().wake_all(lock.waiters);
+  array_.scheduler().wake_all(lock.waiters, this);
 }
 
 std::byte* Channel::resolve_host(uint64_t* words) {
@@ -354,7 +363,7 @@ void Channel::finish_bd() {
   if (in_packet_ && !bd_.tlast_suppress) close_packet();
   // A shim task that is no endless chain is what a submission waits for.
   if (tile_.model.kind == TileKind::kShim && ++bds_in_pass_ <= tile_.model.bds) {
-    array_.scheduler().progressed();
+    array_.scheduler().progressed(this);
   }
   if (bd_.use_next) {
     start_bd(static_cast<int>(bd_.next_bd));
@@ -369,9 +378,31 @@ void Channel::finish_bd() {
   }
 }
 
+// Whether the next step of the running BD may touch other columns: to find the receivers, to reach
+// them or to take arbiters, or a lock or memory of a neighbour.
+bool Channel::crosses() const {
+  if (!active_) return false;
+  if (tile_.bds[static_cast<size_t>(bd_id_)].neighbours) return true;
+  if (direction_ == Direction::kS2MM) return false;
+  if (in_packet_ || !route_stands() || route_crosses_) return true;
+  return std::any_of(route_.sinks.begin(), route_.sinks.end(),
+                     [](const Route::Sink& sink) { return sink.channel->crosses(); });
+}
+
+// Untimed, a channel advances in the part of a round where its next step belongs.
+bool Channel::belongs_elsewhere() {
+  if (array_.timed()) return false;
+  const bool here = array_.scheduler().in_columns();
+  set_crosses(crosses());
+  if (crosses() != here) return false;
+  array_.scheduler().wake(this, here ? this : nullptr);
+  return true;
+}
+
 void Channel::advance() {
   int empty = 0;
   while (true) {
+    if (belongs_elsewhere()) return;
     switch (state_) {
       case State::kBusy:
         return;
@@ -396,7 +427,7 @@ void Channel::advance() {
           break;
         }
         if (direction_ == Direction::kS2MM) {
-          array_.scheduler().wake_all(senders_);
+          array_.scheduler().wake_all(senders_, this);
           return;
         }
         if (!open_route()) return;
@@ -415,7 +446,14 @@ void Channel::accepted(uint64_t words) {
   left_ -= words;
   state_ = State::kMove;
   if (left_ == 0) finish_bd();
-  array_.scheduler().wake(this);
+  // Untimed, a BD that can begin does so at once: its sender, which looks next, need not be woken.
+  if (state_ == State::kAcquire && total_ > 0 && !array_.timed() && !crosses()) {
+    if (!acquire()) return;
+    begin_transfer();
+    array_.scheduler().wake_all(senders_, this);
+    return;
+  }
+  array_.scheduler().wake(this, this);
 }
 
 std::string Channel::progress() const {

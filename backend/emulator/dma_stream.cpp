@@ -75,11 +75,14 @@ bool Channel::take_arbiters(const Route& route) {
   return true;
 }
 
+bool Channel::route_stands() const {
+  return route_open_ && !bd_.packet_enable && route_epoch_ == array_.switch_epoch();
+}
+
 // A packet keeps its route until its TLAST, across BDs that suppress it. All arbiters on the way
 // are taken together; the hardware takes them one by one as the header travels.
 bool Channel::open_route() {
-  if (in_packet_) return true;
-  if (route_open_ && !bd_.packet_enable && route_epoch_ == array_.switch_epoch()) return true;
+  if (in_packet_ || route_stands()) return true;
   uint32_t header = packet_header();
   if (!bd_.packet_enable) {  // on a packet-switched route the first word of the data is the header
     if (array_.moves_data()) {
@@ -97,6 +100,10 @@ bool Channel::open_route() {
   if (!take_arbiters(route)) return false;
   route_ = std::move(route);
   route_open_ = true;
+  route_crosses_ = !route_.arbiters.empty();
+  for (const Route::Sink& sink : route_.sinks) {
+    route_crosses_ |= sink.channel->tile_.col != tile_.col;
+  }
   route_epoch_ = array_.switch_epoch();
   in_packet_ = bd_.packet_enable || header_in_data;
   header_pending_ = false;
@@ -106,7 +113,7 @@ bool Channel::open_route() {
       std::byte skipped[4];
       walk_.gather(skipped, 1);
       --left_;
-      count_bytes(array_.report(), *this, 4);
+      count_bytes(array_.report(tile_.col), *this, 4);
     }
     for (const Route::Sink& sink : route_.sinks) header_pending_ |= sink.keeps_header;
   }
@@ -116,7 +123,8 @@ bool Channel::open_route() {
 void Channel::close_packet() {
   for (auto& [tile, arbiter] : route_.arbiters) {
     tile->stream_switch.holder[static_cast<size_t>(arbiter)] = nullptr;
-    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)]);
+    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)],
+                                 this);
   }
   in_packet_ = route_open_ = false;
 }
@@ -171,8 +179,12 @@ bool Channel::lend_argument(uint64_t words) {
   if (route_.sinks[0].channel->walk_.run() < words) return false;
   std::byte* const from = walk_.take_contiguous(words);
   if (!from) return false;
-  shared_ = BlockRef(array_.blocks().take(0));
-  shared_->argument = from;
+  if (route_.sinks.size() == 1) {
+    lent_ = from;
+  } else {
+    shared_ = BlockRef(array_.blocks(tile_.col).take(0));
+    shared_->argument = from;
+  }
   return true;
 }
 
@@ -180,24 +192,30 @@ bool Channel::lend_argument(uint64_t words) {
 bool Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  if (!lend_argument(words) && can_share(words)) {
-    shared_ = BlockRef(array_.blocks().take(words * 4));
+  const bool lends = lend_argument(words);
+  if (!lends && can_share(words)) {
+    shared_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
   }
   for (const Route::Sink& sink : route_.sinks) {
     if (header_pending_ && !sink.keeps_header) continue;
     Channel& to = *sink.channel;
     to.state_ = State::kBusy;
-    if (!shared_ && to.tile_.model.kind == TileKind::kCore) {
+    if (!shared_ && !lent_ && to.tile_.model.kind == TileKind::kCore) {
       to.tile_.settle(to.bd_.base * 4, to.spanned_);
     }
   }
-  if (shared_ && shared_->argument && !array_.timed()) return true;
+  if (lends && !array_.timed()) return true;
+  if (array_.scheduler().in_columns()) {
+    execute();
+    return true;
+  }
   array_.scheduler().post(this);
   return false;
 }
 
 void Channel::execute() {
   if (header_pending_) return move_header();
+  if (lent_) return;
   // Source and destination may overlap (one host buffer for both): copies are memmoves.
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
@@ -259,25 +277,26 @@ void Channel::start(Timeline& timeline) {
 
 void Channel::complete() {
   finish_move();
-  array_.scheduler().wake(this);
+  array_.scheduler().wake(this, this);
 }
 
 void Channel::finish_move() {
   const bool header = header_pending_;
   header_pending_ = false;
   const uint64_t n = move_words_;
-  RunReport& report = array_.report();
-  array_.scheduler().add_words(n);
+  RunReport& report = array_.report(tile_.col);
+  array_.scheduler().add_words(n, this);
   for (const Route::Sink& sink : route_.sinks) {
     if (header && !sink.keeps_header) continue;
     count_bytes(report, *sink.channel, n * 4);
-    if (shared_) {
+    if (shared_ || lent_) {
       const Channel& to = *sink.channel;
-      to.tile_.lend((to.bd_.base + to.walk_.start()) * 4, n * 4, shared_);
+      to.tile_.lend({(to.bd_.base + to.walk_.start()) * 4, n * 4, shared_, lent_});
     }
     sink.channel->accepted(n);
   }
   shared_ = {};
+  lent_ = nullptr;
   state_ = State::kMove;
   if (!header) {
     left_ -= n;

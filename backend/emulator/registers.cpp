@@ -205,7 +205,7 @@ void Array::write_lock(Tile& target, uint32_t offset, uint32_t value) {
   // The register is six bits wide; aie-rt writes negative initial values sign-extended.
   Lock& lock = target.locks[id];
   lock.value = static_cast<int>(value & 0x3F);
-  scheduler_.wake_all(lock.waiters);
+  scheduler_.wake_all(lock.waiters, nullptr);
 }
 
 void Array::write_switch(Tile& target, uint32_t offset, uint32_t value) {
@@ -239,7 +239,7 @@ void Array::write_core_control(Tile& target, uint32_t value) {
   if (!target.core) return;
   if (reset_bit) target.core->restart();
   target.core->halt((value & 3) != 1);
-  scheduler_.wake(target.core.get());
+  scheduler_.wake(target.core.get(), nullptr);
 }
 
 uint32_t Array::read_switch(const Tile& target, uint32_t relative) const {

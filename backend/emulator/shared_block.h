@@ -4,7 +4,9 @@
 // ends.
 #pragma once
 
+#include <atomic>
 #include <memory>
+#include <mutex>
 #include <utility>
 #include <vector>
 
@@ -21,13 +23,15 @@ struct SharedBlock {
   PackedOperand packed;
   BlockPool* pool = nullptr;
   std::byte* bytes() { return argument ? argument : data.data(); }
-  int users = 0;  // counted serially: by agents that advance or complete
+  std::atomic<int> users = 0;
 };
 
 // Blocks that are no longer referred to are used again, the last one first: it is still cached.
+// References to a broadcast block end on whichever thread runs their column.
 class BlockPool {
  public:
   SharedBlock* take(size_t bytes) {
+    const std::lock_guard<std::mutex> guard(mutex_);
     if (free_.empty()) {
       all_.push_back(std::make_unique<SharedBlock>());
       all_.back()->pool = this;
@@ -40,9 +44,13 @@ class BlockPool {
     block->argument = nullptr;
     return block;
   }
-  void give_back(SharedBlock* block) { free_.push_back(block); }
+  void give_back(SharedBlock* block) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    free_.push_back(block);
+  }
 
  private:
+  std::mutex mutex_;
   std::vector<std::unique_ptr<SharedBlock>> all_;
   std::vector<SharedBlock*> free_;
 };

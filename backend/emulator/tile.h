@@ -53,6 +53,7 @@ struct BdSlot {
   Walk pattern;        // at base 0 and iteration 0
   uint64_t last = 0;   // largest word offset of that walk
   bool fills = false;  // Walk::fills of the BD's length
+  bool neighbours = false;  // names locks or memory of tiles beside
 };
 
 class Channel;
@@ -89,7 +90,6 @@ class Channel final : public Agent {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
-  int column() const override;
   std::string name() const override;
   std::string waiting() const override;
 
@@ -109,6 +109,8 @@ class Channel final : public Agent {
   };
 
   // dma.cpp
+  bool crosses() const;
+  bool belongs_elsewhere();
   bool start_task();
   void start_bd(int bd);
   BdSlot& decoded(int bd) const;
@@ -127,6 +129,7 @@ class Channel final : public Agent {
   void check_modes() const;
   // dma_stream.cpp
   int slave_port() const;
+  bool route_stands() const;
   bool open_route();  // MM2S: false while an arbiter is taken
   bool take_arbiters(const Route& route);
   void close_packet();
@@ -162,11 +165,13 @@ class Channel final : public Agent {
   // MM2S
   Route route_;
   bool route_open_ = false, in_packet_ = false;
+  bool route_crosses_ = false;  // to other columns, or through arbiters
   uint64_t route_epoch_ = 0;
   bool header_pending_ = false;
   uint32_t header_ = 0;
   uint64_t move_words_ = 0;  // words of the posted job
   BlockRef shared_;          // what the posted job fills in place of its receivers' memories
+  std::byte* lent_ = nullptr;  // the words of the argument that are lent to the one receiver
   // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
   const Channel* blocked_sink_ = nullptr;
   Tile* blocked_tile_ = nullptr;
@@ -190,8 +195,10 @@ struct Tile {
   struct Lent {
     uint64_t address, bytes;
     BlockRef block;
+    std::byte* argument;  // where the data lies instead, in an argument of the run; no block then
+    std::byte* data() const { return argument ? argument : block->bytes(); }
   };
-  void lend(uint64_t address, uint64_t bytes, const BlockRef& block);
+  void lend(const Lent& loan);
   // The block that stands for all of [address, address + bytes) and begins there, or null.
   const Lent* lent(uint64_t address, uint64_t bytes) const;
   bool has_lent() const { return !lent_.empty(); }
