@@ -39,7 +39,7 @@ SETUP = (
     "step",  # rows from one of its row-blocks to the next
     "rows",  # of W: later rows are padding
 )
-_DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 4, 4, {2: 4, 4: 2}
+_DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 
 
 @dataclass(frozen=True)
