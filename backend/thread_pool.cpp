@@ -21,6 +21,15 @@ constexpr int kMaxThreads = 256;
 // item, and hold up the round. A worker that has yielded some 100 us long goes to sleep.
 constexpr int kPolls = 2000, kYields = 200;
 
+// One step of waiting for another thread, the `waits`-th in a row.
+void relax(int waits) {
+  if (waits < kPolls) {
+    __builtin_ia32_pause();
+  } else {
+    std::this_thread::yield();
+  }
+}
+
 int default_threads() {
   const char* text = std::getenv("NPU_THREADS");
   if (text && *text) {
@@ -38,14 +47,6 @@ int default_threads() {
 }
 
 }  // namespace
-
-void ThreadPool::relax(int waits) {
-  if (waits < kPolls) {
-    __builtin_ia32_pause();
-  } else {
-    std::this_thread::yield();
-  }
-}
 
 ThreadPool& ThreadPool::shared() {
   // Threads do not survive fork(): a child gets a pool of its own and leaks its parent's object.
@@ -80,11 +81,6 @@ ThreadPool::~ThreadPool() {
 
 void ThreadPool::run(size_t count, Call call, const void* body) {
   const std::lock_guard<std::mutex> one(serial_);
-  start(count, call, body);
-  finish();
-}
-
-void ThreadPool::start(size_t count, Call call, const void* body) {
   assert(count < UINT32_MAX);  // items are numbered in 32 bits
   const uint32_t round = round_.load() + 1;
   Round& description = rounds_[round & 1];
@@ -100,11 +96,6 @@ void ThreadPool::start(size_t count, Call call, const void* body) {
     const std::lock_guard<std::mutex> guard(mutex_);
     started_.notify_all();
   }
-}
-
-void ThreadPool::finish() {
-  const uint32_t round = round_.load(std::memory_order_relaxed);
-  const size_t count = rounds_[round & 1].count;
   work(round, 0);
   for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
     relax(waits);

@@ -36,26 +36,6 @@ class ThreadPool {
     run(count, [](const void* b, size_t i) { (*static_cast<const Body*>(b))(i); }, &body);
   }
 
-  // Has the workers call help(1), help(2), ... while the caller goes on, until `end_help`. False
-  // where there are no workers or somebody else has them. A worker may come late, when the others
-  // have gone, and may call for one that has not come; `help` must return once the caller has told
-  // it to, must not throw, and lives until `end_help` returns, which waits for those inside.
-  template <typename Help>
-  bool begin_help(const Help& help) {
-    if (workers_.empty() || !serial_.try_lock()) return false;
-    start(
-        workers_.size(), [](const void* b, size_t i) { (*static_cast<const Help*>(b))(i + 1); },
-        &help);
-    return true;
-  }
-  void end_help() {
-    finish();
-    serial_.unlock();
-  }
-
-  // One step of waiting for another thread, the `waits`-th in a row.
-  static void relax(int waits);
-
  private:
   using Call = void (*)(const void*, size_t);
   // What a round does. Rounds alternate between two of these, so a worker that wakes late reads the
@@ -71,8 +51,6 @@ class ThreadPool {
     std::atomic<uint64_t> ticket{0};
   };
   void run(size_t count, Call call, const void* body);
-  void start(size_t count, Call call, const void* body);
-  void finish();  // helps with what is left of the items, then waits for the others
   void work(uint32_t round, size_t self);
   void worker(size_t self);
 

@@ -17,6 +17,8 @@ namespace {
 // BDs without data in a row before a chain counts as endless; a finite task has at most
 // 256 repeats x 48 BDs of them.
 constexpr int kMaxEmptyBds = 1 << 16;
+// Moves in a row while others of the column wait.
+constexpr int kMostMoves = 256;
 
 // Whether a memtile's BD names locks or memory of the tiles beside it (ids 64-127 and addresses
 // from 0x80000 on are its own).
@@ -400,7 +402,7 @@ bool Channel::belongs_elsewhere() {
 }
 
 void Channel::advance() {
-  int empty = 0;
+  int empty = 0, moves = 0;
   while (true) {
     if (belongs_elsewhere()) return;
     switch (state_) {
@@ -436,6 +438,7 @@ void Channel::advance() {
         if (!sinks_ready(&words)) return;
         if (!begin_move(words)) return;
         finish_move();
+        if (++moves == kMostMoves) return array_.scheduler().wake(this, this);
         break;
       }
     }

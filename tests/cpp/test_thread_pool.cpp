@@ -80,34 +80,3 @@ TEST_CASE("pools come and go") {
     CHECK(calls == (i % 2 ? 5 : 0));
   }
 }
-
-TEST_CASE("helpers run beside the caller and have all left when it ends") {
-  ThreadPool pool(3);
-  for (int round = 0; round < 200; ++round) {
-    std::atomic<int> left{40}, inside{0}, bad_thread{0};
-    std::atomic<bool> stop{false};
-    const auto help = [&](size_t thread) {
-      ++inside;
-      if (thread < 1 || thread > 2) ++bad_thread;
-      while (!stop) --left;
-      --inside;
-    };
-    REQUIRE(pool.begin_help(help));
-    std::atomic<bool> refused{false};
-    std::thread other([&] { refused = !pool.begin_help(help); });  // one caller at a time
-    other.join();
-    if (round % 2) {
-      while (left > 0) std::this_thread::yield();
-    }
-    stop = true;
-    pool.end_help();
-    CHECK(refused);
-    CHECK(inside == 0);
-    CHECK(bad_thread == 0);
-  }
-  std::atomic<size_t> sum{0};
-  pool.parallel_for(50, [&](size_t i) { sum += i; });
-  CHECK(sum == 49 * 50 / 2);
-  ThreadPool alone(1);
-  CHECK_FALSE(alone.begin_help([](size_t) {}));
-}

@@ -14,6 +14,7 @@ using emulator::Timeline;
 
 class Probe final : public Agent {
  public:
+  Probe() : Agent(0) {}
   void advance() override {}
   std::string name() const override { return "probe"; }
   std::string waiting() const override { return ""; }
