@@ -38,6 +38,9 @@ SETUP = (
     "first",  # row of the core's first row-block
     "step",  # rows from one of its row-blocks to the next
     "rows",  # of W: later rows are padding
+    "resident",  # 1: one object has all of x, which stays for all row-blocks; else 0
+    "resident_objects",  # objects of y that the core sends then; y_objects is 0
+    "resident_blocks",  # blocks of weights per object of y then
 )
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 
@@ -215,6 +218,16 @@ def _worker(
     with worker.forever():
         worker.call(setup, worker.acquire(x), words, state, sums, index)
         worker.release(x)
+        with worker.loop(word("resident")):
+            vectors = worker.acquire(x)
+            with worker.loop(word("resident_objects")):
+                results = worker.acquire(y)
+                with worker.loop(word("resident_blocks")):
+                    block = worker.acquire(w)
+                    worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
+                    worker.release(w)
+                worker.release(y)
+            worker.release(x)
         with worker.loop(word("y_objects")):
             results = worker.acquire(y)
             with worker.loop(word("row_blocks")), worker.loop(word("x_objects")):

@@ -81,31 +81,48 @@ void Timeline::settle() {
   }
 }
 
-void Timeline::reschedule() {
-  ++version_;
-  double weights = 0, channels = 0;
-  for (const Reader& reader : readers_) {
-    if (!reader.active) continue;
-    weights += reader.weight;
-    ++channels;
-  }
-  if (channels == 0) return;
-  // Cycles per byte, averaged over the bytes that move together.
-  double cost = 0, visits = 0, bandwidth = 0;
-  for (const Reader& reader : readers_) {
+// Shares of the memory's time go by weight; what a channel's port cannot take is left to the others.
+void Timeline::set_rates() {
+  int open = 0;
+  for (const Reader& reader : readers_) open += reader.active;
+  double visits = 0, bandwidth = 0, cost = 0, time = 1;
+  const double channels = open;
+  for (Reader& reader : readers_) {
     if (!reader.active) continue;
     if (reader.visits != visits) {
       visits = reader.visits;
       bandwidth = arch::dram_bandwidth(timing_.dram_read, channels * visits);
     }
+    reader.bandwidth = bandwidth;
+    reader.rate = 0;
     cost += reader.weight / bandwidth;
   }
-  double first = std::numeric_limits<double>::infinity();
-  for (Reader& reader : readers_) {
-    if (!reader.active) continue;
-    reader.rate = std::min(reader.limit, reader.weight / cost);
-    first = std::min(first, std::max(0.0, reader.left) / reader.rate);
+  for (bool again = true; again && open > 0;) {
+    again = false;
+    const double level = time / cost;  // bytes per cycle of a weight of 1
+    for (Reader& reader : readers_) {
+      if (!reader.active || reader.rate > 0 || reader.weight * level <= reader.limit) continue;
+      reader.rate = reader.limit;
+      time -= reader.limit / reader.bandwidth;
+      cost -= reader.weight / reader.bandwidth;
+      --open;
+      again = true;
+    }
+    if (again) continue;
+    for (Reader& reader : readers_) {
+      if (reader.active && reader.rate == 0) reader.rate = reader.weight * level;
+    }
   }
+}
+
+void Timeline::reschedule() {
+  ++version_;
+  set_rates();
+  double first = std::numeric_limits<double>::infinity();
+  for (const Reader& reader : readers_) {
+    if (reader.active) first = std::min(first, std::max(0.0, reader.left) / reader.rate);
+  }
+  if (first == std::numeric_limits<double>::infinity()) return;
   push(now_ + first, nullptr, version_, Kind::kMemory);
 }
 

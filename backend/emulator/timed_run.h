@@ -97,11 +97,13 @@ class Timeline {
     uint64_t base = 0;
     bool active = false;
     double left = 0, rate = 0, weight = 0;  // memory bytes
+    double bandwidth = 0;                   // of the memory, were all reads like this one
     double total = 0;                       // served so far
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
   void settle();      // accounts for the time since the last change of rates
+  void set_rates();
   void reschedule();  // new rates, new next completion
   Agent* finish_read();
 

@@ -1,4 +1,4 @@
-// Plans and builds GEMV runtime streams (gemv_stream.h).
+// Builds GEMV runtime streams (gemv_stream.h).
 #include "ops/gemv_stream.h"
 
 #include <algorithm>
@@ -14,191 +14,11 @@ namespace npu::ops {
 
 namespace {
 
-constexpr int64_t kMostRowBlocks = int64_t{1} << 26;  // 2^31 rows: an int32 holds any row
-constexpr int64_t kMostColumnBlocks = 1 << 20;
 constexpr int kMostRepeats = 256;  // executions of one task
 constexpr int kRing = 4;           // tasks in flight per weight channel, a BD each
 // BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
 constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
 constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
-
-// The largest divisor of n up to `most`.
-int64_t divisor_up_to(int64_t n, int64_t most) {
-  for (int64_t d = std::min(n, most); d > 1; --d) {
-    if (n % d == 0) return d;
-  }
-  return 1;
-}
-
-void check(const GemvArray& array, const GemvProblem& p) {
-  if (p.row_blocks < array.least_row_blocks() || p.column_blocks < 1) {
-    fail(ErrorKind::kShape,
-         "[gemv] W has %lld x %lld blocks; this configuration needs at least %lld x 1",
-         static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
-         static_cast<long long>(array.least_row_blocks()));
-  }
-  if (p.row_blocks > kMostRowBlocks || p.column_blocks > kMostColumnBlocks) {
-    fail(ErrorKind::kOutOfRange,
-         "[gemv] W has %lld x %lld blocks, at most %lld x %lld can be addressed; split it",
-         static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
-         static_cast<long long>(kMostRowBlocks), static_cast<long long>(kMostColumnBlocks));
-  }
-  const int64_t step = p.column_blocks * kQ4BlockBytes / 4;
-  if (step > arch::tile_model(arch::TileKind::kShim).max_step) {
-    fail(ErrorKind::kOutOfRange,
-         "[gemv] row-blocks of %lld blocks are further apart than a shim BD can step; split K",
-         static_cast<long long>(p.column_blocks));
-  }
-  if (p.batch != 1 && p.batch != 2 && p.batch != 4 && p.batch != kGemvBatch) {
-    fail(ErrorKind::kArgument, "[gemv] batch is %d; use 1, 2, 4 or 8", p.batch);
-  }
-  if (p.output == GemvOutput::kF32 && p.batch * kQ4Rows * 4 > array.y_bytes) {
-    fail(ErrorKind::kArgument, "[gemv] batch is %d; float32 results allow up to %lld", p.batch,
-         static_cast<long long>(array.y_bytes / (kQ4Rows * 4)));
-  }
-  if (p.output == GemvOutput::kTop &&
-      (p.top < 1 || p.top * p.batch * kGemvTopBytes > array.y_bytes)) {
-    fail(ErrorKind::kArgument, "[gemv] top is %d; with %d vectors use 1 to %lld", p.top, p.batch,
-         static_cast<long long>(array.y_bytes / kGemvTopBytes / p.batch));
-  }
-}
-
-// The first `columns` columns deal row-blocks among their cores; what is left over goes to the
-// first of them. Returns the cycles that reading them takes.
-double deal_to(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
-               int columns, GemvPlan& plan) {
-  int ports = 0;
-  for (int c = 0; c < columns; ++c) ports += array.ports(c);
-  const int64_t cores = int64_t{ports} * array.cores_per_port(), rounds = p.row_blocks / cores;
-  const double bytes = static_cast<double>(p.column_blocks * kQ4BlockBytes);
-  const auto seconds = [&](int64_t row_blocks, int used) {
-    return static_cast<double>(row_blocks) * bytes /
-           std::min(timing.dram_read, timing.stream * used);
-  };
-  plan.shares.assign(static_cast<size_t>(array.columns), {});
-  for (int c = 0; c < columns; ++c) plan.shares[static_cast<size_t>(c)].rounds = rounds;
-  int64_t left = p.row_blocks - rounds * cores;
-  const int64_t rest = left;
-  int busy = 0;
-  for (int c = 0; left > 0; ++c) {
-    ++plan.shares[static_cast<size_t>(c)].rounds;
-    left -= array.cores(c);
-    busy += array.ports(c);
-  }
-  return seconds(rounds * cores, ports) + (busy > 0 ? seconds(rest - left, busy) : 0);
-}
-
-// Deals rounds to as many columns as take the least time: a last round of few columns cannot use
-// the whole bandwidth of the memory.
-void deal(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
-          GemvPlan& plan) {
-  GemvPlan candidate;
-  double least = std::numeric_limits<double>::infinity();
-  for (int columns = array.columns; columns > 0; --columns) {
-    const double cycles = deal_to(array, p, timing, columns, candidate);
-    if (cycles >= least) continue;
-    least = cycles;
-    plan.shares = candidate.shares;
-  }
-}
-
-// Which row-blocks each core takes. Where W ends inside a round, its last cores begin earlier and
-// compute rows that others compute too.
-void place(const GemvArray& array, const GemvProblem& p, GemvPlan& plan) {
-  int64_t next = 0;
-  for (int c = 0; c < array.columns; ++c) {
-    GemvShare& share = plan.shares[static_cast<size_t>(c)];
-    const int cores = array.cores_per_port();
-    share.step = cores;
-    plan.rounds = std::max(plan.rounds, share.rounds);
-    for (int port = 0; port < array.ports(c); ++port) {
-      const int64_t first = std::min(p.row_blocks - share.rounds * cores, next);
-      for (int j = 0; j < cores; ++j) share.first.push_back(first + j);
-      next = std::min(p.row_blocks, next + share.rounds * cores);
-    }
-    const bool top = p.output == GemvOutput::kTop;
-    const int64_t element = p.output == GemvOutput::kF32 ? 4 : 2;
-    const int64_t room = array.y_bytes / (p.batch * kQ4Rows * element);
-    share.y_row_blocks = top ? share.rounds : divisor_up_to(share.rounds, room);
-    if (share.rounds == 0) continue;
-    share.y_objects = share.rounds / share.y_row_blocks;
-    share.y_offset = plan.y_bytes;
-    plan.y_bytes += share.y_objects * array.cores(c) * array.y_bytes;
-  }
-}
-
-}  // namespace
-
-GemvArray GemvArray::of(const Configuration& configuration) {
-  const auto param = [&](const char* name, int64_t least, int64_t most) {
-    const int64_t value = configuration.param(name);
-    if (value < least || value > most) {
-      fail(ErrorKind::kFormat,
-           "[GemvArray::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
-           "design again",
-           configuration.name.c_str(), name, static_cast<long long>(value),
-           static_cast<long long>(least), static_cast<long long>(most));
-    }
-    return value;
-  };
-  GemvArray array;
-  array.generation = configuration.generation;
-  const int columns = arch::device_model(configuration.generation).columns;
-  array.columns = static_cast<int>(param("columns", 1, columns));
-  array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
-  array.channels = static_cast<int>(param("channels", 1, 2));
-  param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
-  array.x_bytes = param("x_bytes", kGemvBatch * kQ4Columns * 2, 1 << 16);
-  array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 2, 1 << 16);
-  array.setup_words = param("setup_words", 11, array.x_bytes / 4 / array.columns / array.rows);
-  if (array.rows % array.channels != 0) {
-    fail(ErrorKind::kFormat,
-         "[GemvArray::of] configuration \"%s\" has %d cores per column on %d channels; lower the "
-         "design again",
-         configuration.name.c_str(), array.rows, array.channels);
-  }
-  return array;
-}
-
-GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
-  check(array, problem);
-  GemvPlan plan;
-  plan.x_blocks =
-      divisor_up_to(problem.column_blocks, array.x_bytes / (2 * kQ4Columns * problem.batch));
-  plan.x_objects = problem.column_blocks / plan.x_blocks;
-  plan.x_bytes = (1 + plan.x_objects) * array.x_bytes;
-  deal(array, problem, arch::Timing(array.generation, arch::TimingTable()), plan);
-  place(array, problem, plan);
-  plan.setup.assign(static_cast<size_t>(array.x_bytes / 4), 0);
-  for (int c = 0; c < array.columns; ++c) {
-    const GemvShare& share = plan.shares[static_cast<size_t>(c)];
-    for (int r = 0; r < array.cores(c); ++r) {
-      const int64_t record[] = {share.y_objects,
-                                share.y_row_blocks,
-                                plan.x_objects,
-                                plan.x_blocks,
-                                (plan.rounds - share.rounds) * plan.x_objects,
-                                problem.batch,
-                                static_cast<int64_t>(problem.output),
-                                problem.top,
-                                share.first[static_cast<size_t>(r)] * kQ4Rows,
-                                share.step * kQ4Rows,
-                                problem.rows};
-      const size_t at = static_cast<size_t>((c * array.rows + r) * array.setup_words);
-      for (size_t i = 0; i < std::size(record); ++i) {
-        if (record[i] > std::numeric_limits<int32_t>::max()) {
-          fail(ErrorKind::kOutOfRange, "[gemv] %lld x %lld blocks are too many; split W",
-               static_cast<long long>(problem.row_blocks),
-               static_cast<long long>(problem.column_blocks));
-        }
-        plan.setup[at + i] = static_cast<int32_t>(record[i]);
-      }
-    }
-  }
-  return plan;
-}
-
-namespace {
 
 class GemvStream : private ShimStream {
  public:
@@ -368,7 +188,7 @@ class GemvStream : private ShimStream {
   void push_x() {
     const Port& at = *port("X");
     const int64_t words = plan_.x_objects * array_.x_bytes / 4;
-    x_left_ = plan_.rounds - 1;
+    x_left_ = plan_.x_sends - 1;
     x_tokens_ = x_left_ > kMostRepeats * (kRing - 1);
     if (x_tokens_) route_tokens(at);
     write_bd(at, kXBd, shim_bd(words + array_.x_bytes / 4), kGemvX, 0);

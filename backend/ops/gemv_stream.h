@@ -64,7 +64,10 @@ struct GemvShare {
 // How a problem is laid out: what the stream assumes of its buffers.
 struct GemvPlan {
   int64_t x_objects = 0, x_blocks = 0;  // objects per row-block; column blocks per object
-  int64_t rounds = 0;                   // of the column with most; x is sent as often
+  int64_t rounds = 0;                   // of the column with most
+  // x fits one object, which cores keep for all their row-blocks; else x is sent once per round.
+  bool resident = false;
+  int64_t x_sends = 0;
   std::vector<GemvShare> shares;        // per column
   int64_t x_bytes = 0, y_bytes = 0;     // of the buffers: setup object and x; results
   std::vector<int32_t> setup;           // the setup object

@@ -135,7 +135,8 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvP
   CHECK(aligned);
   CHECK(inside);
   CHECK(blocks.size() == w_words / 1280);
-  CHECK(x_words == static_cast<uint64_t>(1024 + plan.rounds * plan.x_objects * 1024));
+  const int64_t sends = p.column_blocks * p.batch <= 8 ? 1 : plan.rounds;  // x stays, or comes again
+  CHECK(x_words == static_cast<uint64_t>(1024 + sends * plan.x_objects * 1024));
   CHECK(y_words * 4 == static_cast<uint64_t>(plan.y_bytes));
   CHECK(std::all_of(tokens.begin(), tokens.end(), [](const auto& t) { return t.second == 0; }));
 }
@@ -188,6 +189,7 @@ TEST_CASE("a plan of every batch and output, and the setup it sends") {
       CHECK(record[1] == second.y_row_blocks);
       CHECK(record[2] * record[3] == 10);
       CHECK(record[4] == (plan.rounds - second.rounds) * plan.x_objects);
+      CHECK(record[11] == 0);
       CHECK(record[5] == batch);
       CHECK(record[6] == static_cast<int32_t>(output));
       CHECK(record[8] == second.first[1] * 32);
@@ -195,6 +197,40 @@ TEST_CASE("a plan of every batch and output, and the setup it sends") {
       CHECK(record[10] == 262208);
     }
   }
+}
+
+TEST_CASE("x that fits one object is taken once, also by cores without work") {
+  const GemvArray array = GemvArray::of(configuration(8, 2, 2));
+  for (const int64_t row_blocks : {2, 36, 1100}) {
+    const GemvProblem p{row_blocks, 4, row_blocks * 32, 2};
+    const GemvPlan plan = ops::plan_gemv(array, p);
+    CHECK(plan.resident);
+    for (int c = 0; c < 8; ++c) {
+      const ops::GemvShare& share = plan.shares[static_cast<size_t>(c)];
+      for (int r = 0; r < array.cores(c); ++r) {
+        const int32_t* record = plan.setup.data() + (c * 2 + r) * 16;
+        CHECK(record[0] == 0);
+        CHECK(record[4] + record[11] == 1);
+        CHECK(record[11] == (share.rounds > 0 ? 1 : 0));
+        CHECK(record[12] == share.y_objects);
+        CHECK(record[12] * record[13] == share.rounds * 4);
+      }
+    }
+  }
+}
+
+// The command processor starts columns one after the other.
+TEST_CASE("columns that start early read more") {
+  const GemvArray array = GemvArray::of(configuration(8, 2, 2));
+  for (const int64_t row_blocks : {36, 48, 80, 432, 8192}) {
+    const GemvPlan plan = ops::plan_gemv(array, {row_blocks, 5, row_blocks * 32, 1});
+    CHECK(plan.shares[0].rounds > 0);
+    for (const ops::GemvShare& share : plan.shares) CHECK(share.rounds <= plan.shares[0].rounds);
+    CHECK(plan.shares[6].rounds < plan.shares[0].rounds);
+  }
+  // Starting seven columns takes longer than reading a row-block of one block.
+  const GemvPlan plan = ops::plan_gemv(array, {300, 1, 9600, 1});
+  CHECK(plan.shares[6].rounds + 2 <= plan.shares[0].rounds);
 }
 
 TEST_CASE("problems and configurations that do not fit are refused") {

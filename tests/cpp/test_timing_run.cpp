@@ -85,6 +85,23 @@ TEST_CASE("timeline: one reader is limited by its stream port, many by the memor
   timeline.read(agents[0], long_read(8000));
   for (int i = 1; i < 4; ++i) timeline.read(agents[static_cast<size_t>(i)], long_read(8000.0 / 3));
   for (const double end : ends(timeline, agents)) CHECK(end == Approx(2000));
+
+  // What a port cannot take of its share is the others': 4 and 4 B/cycle, then 4.
+  timeline.begin();
+  timeline.read(agents[0], long_read(8000));
+  timeline.read(agents[1], long_read(800));
+  const std::vector<double> two = ends(timeline, agents);
+  CHECK(two[0] == Approx(2000));
+  CHECK(two[1] == Approx(200));
+  // Three: 4 B/cycle of one port, the rest by weight, 3 to 1.
+  timeline.begin();
+  timeline.read(agents[0], long_read(80000));
+  timeline.read(agents[1], long_read(3000));
+  timeline.read(agents[2], long_read(1000));
+  const std::vector<double> three = ends(timeline, agents);
+  CHECK(three[1] == Approx(1000));
+  CHECK(three[2] == Approx(1000));
+  CHECK(three[0] == Approx(20000));
 }
 
 TEST_CASE("timeline: short runs cost a row visit each, less when neighbours share the row") {
