@@ -10,13 +10,15 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
-from npu.gemv import BoundWeights, bind, gemv
+from npu.gemv import MAX_TOP, BoundWeights, bind, gemv_top
+from npu.gemv import run as multiply_blocks
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 
@@ -28,6 +30,7 @@ EXPANDED_BYTES = 64 << 20
 # Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
 # n = 48 times 8 columns divides the widths of Gemma 3 1B.
 LONG_TILE, SHORT_TILE = (64, 96, 48), (32, 128, 48)
+_SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
 HALF_COST = 1.2  # time of 128 rows in the short tile, times 2, to 256 in the long one
 
 
@@ -52,6 +55,7 @@ class Weight:
         self._bf16 = bf16
         self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
         self.q4nx = array if isinstance(array, Tensor) else None
+        self._parts: dict[int, BoundWeights | None] = {}
         self.packed: PackedMatrix | None = None
         self.bound: BoundWeights | None = None
         if isinstance(array, Tensor) and array.dialect == ADDITIVE:
@@ -74,8 +78,51 @@ class Weight:
             return matmul(x, self.packed, out_dtype=np.float32)
         assert self.bound is not None
         if len(x) <= DECODE_ROWS:
-            return gemv(self.bound, x, out_dtype=np.float32)
+            out = np.empty((len(x), self.shape[0]), np.float32)
+            multiply_blocks(self.bound, np.ascontiguousarray(x, np.float32), out)
+            return out
         return self._multiply_expanded(self.bound, x)
+
+    def top(self, x: np.ndarray, k: int, rows: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The k largest of the first ``rows`` elements of W x, x (K,) float32, and their indices.
+
+        Largest first, equal ones by index. They are found on the device, which shows no other
+        element; so only where all are certainly finite. None: multiply and look at all.
+        """
+        if self.bound is None or not 1 <= k <= min(MAX_TOP, rows):
+            return None
+        if not float(np.abs(x, dtype=np.float64).sum()) < self._safe_sum:
+            return None
+        bound = self._first_rows(rows)
+        return None if bound is None else gemv_top(bound, x, k)
+
+    def _first_rows(self, rows: int) -> BoundWeights | None:
+        """The first rows alone: the same blocks, or None where that would take a copy."""
+        if rows == self.shape[0]:
+            return self.bound
+        if rows not in self._parts:
+            assert self.bound is not None and self.q4nx is not None
+            blocks = self.q4nx.blocks[: -(-rows // layout.ROWS)]
+            part = Tensor(blocks, (rows, self.shape[1]))
+            self._parts[rows] = bind(part, device=self._device) if self.bound.in_place else None
+        return self._parts[rows]
+
+    @cached_property
+    def _safe_sum(self) -> float:
+        """Below this sum of |x| no element can be infinite or NaN; 0 if a d or m is not finite."""
+        assert self.q4nx is not None
+        blocks = self.q4nx.blocks.reshape(-1, layout.BLOCK_BYTES)
+        most = 0
+        for first in range(0, len(blocks), _SCANNED_BLOCKS):
+            planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
+            # bfloat16 without their signs are ordered like whole numbers; infinity and NaN are last.
+            numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
+            most = max(most, int(numbers.max()))
+        largest = float(np.array(most, np.uint16).view(layout.BFLOAT16))
+        if not np.isfinite(largest):
+            return 0.0
+        # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
+        return 2.0**127 / (512 * largest) if largest else np.inf
 
     def _gemm(self, rows: int) -> Any:
         """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
@@ -160,3 +207,10 @@ def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
 def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
     """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
     return weight.multiply(x)
+
+
+def linear_top(
+    x: np.ndarray, weight: Weight, k: int, rows: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """``Weight.top``: the k largest of the first rows of ``linear`` of one vector x (K,)."""
+    return weight.top(x, k, rows)
