@@ -115,7 +115,7 @@ class Weight:
         most = 0
         for first in range(0, len(blocks), _SCANNED_BLOCKS):
             planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
-            # bfloat16 without their signs are ordered like whole numbers; infinity and NaN are last.
+            # bfloat16 without signs are ordered like whole numbers; infinity and NaN are last.
             numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
             most = max(most, int(numbers.max()))
         largest = float(np.array(most, np.uint16).view(layout.BFLOAT16))
