@@ -1,6 +1,6 @@
 """Linear projections on the device: y = x W^T with W bound or packed once.
 
-A Q4NX weight stays 4-bit in memory. Up to 32 rows of x are multiplied by ``npu.gemv``, which
+A Q4NX weight stays 4-bit in memory. Up to 48 rows of x are multiplied by ``npu.gemv``, which
 dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that the device writes
 into a buffer all weights share, and that the GEMM reads where it lies. Other weights are bfloat16.
 """
@@ -22,16 +22,19 @@ from npu.gemv import run as multiply_blocks
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 
-# Most rows of x that go through the GEMV: four passes over the weights, which take less time than
-# expanding them once and multiplying a padded matrix.
-DECODE_ROWS = 32
+# Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
+# the emulator than expanding them once and multiplying a matrix padded to 64 rows.
+DECODE_ROWS = 48
 # Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
-# Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
-# n = 48 times 8 columns divides the widths of Gemma 3 1B.
-LONG_TILE, SHORT_TILE = (64, 96, 48), (32, 128, 48)
+# Tiles (m, k, n) of native bfloat16 products on npu2, with the rows of x per output round and that
+# round's relative time on the emulator. n = 48 times 8 columns divides the widths of Gemma 3 1B.
+TILES = (
+    ((64, 96, 48), 256, 2.8),
+    ((32, 128, 48), 128, 1.65),
+    ((16, 192, 48), 64, 1.05),
+)
 _SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
-HALF_COST = 1.2  # time of 128 rows in the short tile, times 2, to 256 in the long one
 
 
 class Weight:
@@ -41,7 +44,7 @@ class Weight:
     transposition happens while packing, without a copy in between), or a Q4NX Tensor, then its
     blocks are bound: read where they lie if the device can, for example in a memory-mapped file. A
     Tensor with zero points has a formula that the array does not compute: it becomes bfloat16 on
-    the host. ``device``: default the current one. ``bf16`` is how products of more than 32 rows
+    the host. ``device``: default the current one. ``bf16`` is how products of more than 48 rows
     are computed, as in ``npu.matmul``.
     """
 
@@ -133,8 +136,7 @@ class Weight:
             and way == "native"
             and self._device.kernel == "published"
         ):
-            whole, half = (-(-rows // native) * native for native in (256, 128))
-            tile = LONG_TILE if whole <= half * HALF_COST else SHORT_TILE
+            tile = min(TILES, key=lambda each: -(-rows // each[1]) * each[2])[0]
         return self._device.gemm("bfloat16", "float32", "col", way, tile)
 
     def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
