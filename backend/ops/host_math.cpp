@@ -1,5 +1,4 @@
-// Host operations of a decoder layer (host_math.h). Loops are plain so that they vectorise; the
-// compiler builds each once per instruction set and the loader takes the best.
+// Host operations of a decoder layer (host_math.h). Loops are plain so that they vectorise.
 #include "ops/host_math.h"
 
 #include <algorithm>
@@ -7,13 +6,7 @@
 #include <cmath>
 #include <limits>
 
-// Sanitizers do not work in the loader's choice, which runs before they start.
-#if defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define NPU_CLONES [[gnu::target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")]]
-#else
-#define NPU_CLONES
-#endif
-#define NPU_INLINE [[gnu::always_inline]] inline
+#include "ops/clones.h"
 
 namespace npu::ops {
 
@@ -59,6 +52,21 @@ void rms_norm(const float* x, const float* weight, float eps, int64_t rows, int6
     for (const float sum : sums) total += sum;
     const float scale = 1.0f / std::sqrt(total / static_cast<float>(width) + eps);
     for (i = 0; i < width; ++i) out[i] = x[i] * scale * weight[i];
+  }
+}
+
+NPU_CLONES
+void rope(const float* x, const float* cosines, const float* sines, int64_t rows, int64_t heads,
+          int64_t width, float* out) {
+  const int64_t half = width / 2;
+  for (int64_t row = 0; row < rows; ++row, cosines += half, sines += half) {
+    for (int64_t head = 0; head < heads; ++head, x += width, out += width) {
+      for (int64_t i = 0; i < half; ++i) {
+        const float low = x[i], high = x[half + i];
+        out[i] = low * cosines[i] - high * sines[i];
+        out[half + i] = high * cosines[i] + low * sines[i];
+      }
+    }
   }
 }
 

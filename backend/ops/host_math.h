@@ -10,6 +10,11 @@ namespace npu::ops {
 void rms_norm(const float* x, const float* weight, float eps, int64_t rows, int64_t width,
               float* out);
 
+// Rotates pairs (i, i + width / 2) of rows x heads x width; a row has width / 2 cosines and sines.
+// out may not overlap x.
+void rope(const float* x, const float* cosines, const float* sines, int64_t rows, int64_t heads,
+          int64_t width, float* out);
+
 // out = gelu(gate) * up with the tanh form of GELU; row r of gate and up begins at r * stride.
 void geglu(const float* gate, const float* up, int64_t stride, int64_t rows, int64_t width,
            float* out);

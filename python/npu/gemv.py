@@ -188,6 +188,13 @@ def gemv(
     return result
 
 
+def run(weights: BoundWeights, x: np.ndarray, out: np.ndarray) -> None:
+    """x (B, K) into out (B, N), both C-contiguous float32, without the checks of ``gemv``."""
+    weights.device.gemv().run(
+        weights.handle, x.view(np.uint32), "float32", out.reshape(-1).view(np.uint8), "float32"
+    )
+
+
 def _result(
     out: np.ndarray | None, out_dtype: DTypeLike | None, shape: tuple[int, ...], inputs: list[Any]
 ) -> np.ndarray:

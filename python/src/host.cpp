@@ -3,6 +3,7 @@
 
 #include "bindings.h"
 #include "error.h"
+#include "ops/attention.h"
 #include "ops/host_math.h"
 
 namespace nb = nanobind;
@@ -14,6 +15,9 @@ namespace {
 using Array = nb::ndarray<const float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Rows = nb::ndarray<const float, nb::ndim<2>, nb::device::cpu>;
 using Vector = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Heads = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
+using Cached = nb::ndarray<const float, nb::ndim<3>, nb::device::cpu>;
+using HeadsOutput = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void check(bool good, const char* function) {
@@ -30,6 +34,44 @@ void init_host(nb::module_& m) {
     const nb::gil_scoped_release release;
     ops::rms_norm(x.data(), weight.data(), eps, static_cast<int64_t>(x.shape(0)),
                   static_cast<int64_t>(x.shape(1)), out.data());
+  });
+  sub.def(
+      "rope", [](const Heads& x, const Array& cosines, const Array& sines, const HeadsOutput& out) {
+        bool good = x.shape(2) % 2 == 0;
+        for (size_t i = 0; i < 3; ++i) good = good && out.shape(i) == x.shape(i);
+        for (const Array* table : {&cosines, &sines}) {
+          good = good && table->shape(0) == x.shape(0) && table->shape(1) * 2 == x.shape(2);
+        }
+        check(good, "rope");
+        const nb::gil_scoped_release release;
+        ops::rope(x.data(), cosines.data(), sines.data(), static_cast<int64_t>(x.shape(0)),
+                  static_cast<int64_t>(x.shape(1)), static_cast<int64_t>(x.shape(2)), out.data());
+      });
+  // k and v may be the first rows of longer buffers.
+  sub.def("attention", [](const Heads& q, const Cached& k, const Cached& v, int64_t shift,
+                          int64_t window, float scale, const HeadsOutput& out) {
+    ops::AttentionShape s;
+    s.queries = static_cast<int64_t>(q.shape(0));
+    s.heads = static_cast<int64_t>(q.shape(1));
+    s.head_dim = static_cast<int64_t>(q.shape(2));
+    s.kv_heads = static_cast<int64_t>(k.shape(0));
+    s.keys = static_cast<int64_t>(k.shape(1));
+    s.kv_stride = k.stride(0);
+    s.shift = shift;
+    s.window = window;
+    s.scale = scale;
+    bool good = s.queries > 0 && s.kv_heads > 0 && s.heads > 0 && s.head_dim > 0 && window >= 0 &&
+                s.heads % s.kv_heads == 0 && shift >= 0 && shift <= s.keys - s.queries;
+    for (size_t i = 0; i < 3; ++i) good = good && out.shape(i) == q.shape(i);
+    for (size_t i = 0; i < 3; ++i) good = good && v.shape(i) == k.shape(i);
+    for (const Cached* cached : {&k, &v}) {
+      good = good && cached->shape(2) == q.shape(2) && (cached->stride(2) == 1 || s.head_dim == 1);
+      good = good && (cached->stride(1) == s.head_dim || s.keys <= 1);
+      good = good && (cached->stride(0) == s.kv_stride || s.kv_heads <= 1);
+    }
+    check(good, "attention");
+    const nb::gil_scoped_release release;
+    ops::attention(q.data(), k.data(), v.data(), s, out.data());
   });
   // Rows of gate and up may be apart: halves of one array.
   sub.def("geglu", [](const Rows& gate, const Rows& up, const Output& out) {

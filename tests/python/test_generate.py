@@ -127,8 +127,10 @@ class Script:
     def new_cache(self, context: int | None = None) -> Any:
         return SimpleNamespace(length=0, context=context or self.config.context)
 
-    def prefill(self, tokens: list[int], cache: Any, chunk: int) -> np.ndarray:
-        return self.forward(tokens, cache)
+    def top(self, tokens: list[int], cache: Any, k: int, size: int, chunk: int) -> Any:
+        logits = self.forward(tokens, cache)[0, :size]
+        ids = np.argsort(-logits, kind="stable")[:k]
+        return logits[ids], ids
 
     def forward(self, tokens: list[int], cache: Any) -> np.ndarray:
         logits = np.zeros((1, self.config.vocabulary), np.float32)
@@ -203,6 +205,7 @@ def test_greedy_text_is_that_of_hugging_face(
     reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
     monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
     monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
+    monkeypatch.setattr(model_module, "linear_top", lambda x, weight, k, rows: None)
     shape = Shape(layers=6)
     weights = random_weights(shape, len(small_vocabulary().pieces), seed=5)
     hf = reference.hf_model(shape, weights)

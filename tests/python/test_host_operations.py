@@ -87,8 +87,78 @@ def test_softmax_of_extremes():
     assert np.isnan(scores[2]).all()
 
 
+@given(
+    queries=st.integers(1, 40), shift=st.integers(0, 150), kv_heads=st.integers(1, 3),
+    group=st.integers(1, 5), head_dim=st.sampled_from([2, 16, 24, 64, 80, 256]),
+    window=st.sampled_from([None, 1, 9, 100]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_attention(queries, shift, kv_heads, group, head_dim, window, seed):
+    """Views of a larger cache, any group of heads, against float64 products and exponentials."""
+    rng = np.random.default_rng(seed)
+    keys, scale = shift + queries, head_dim**-0.5
+    q = rng.standard_normal((queries, kv_heads * group, head_dim)).astype(np.float32)
+    cache = rng.standard_normal((2, kv_heads, keys + 5, head_dim)).astype(np.float32)
+    k, v = cache[:, :, :keys]
+    actual = host.attention(q, k, v, query_start=shift + 7, key_start=7, scale=scale, window=window)
+    distance = shift + np.arange(queries)[:, None] - np.arange(keys)
+    visible = (distance >= 0) & (distance < (window or keys))
+    wide_k, wide_v = (np.repeat(a, group, axis=0).astype(np.float64) for a in (k, v))
+    scores = np.where(visible, np.einsum("thd,hsd->hts", q.astype(np.float64), wide_k), -np.inf)
+    p = np.exp(scale * (scores - scores.max(axis=2, keepdims=True)))
+    p /= p.sum(axis=2, keepdims=True)
+    expected = np.einsum("hts,hsd->thd", p, wide_v).reshape(queries, -1)
+    # An error e of every score changes weights by 2 e; |q| |k| scale is below 6 sqrt(head_dim).
+    error = 2 * head_dim * 6 * head_dim**0.5 * EPS / 2 + (keys + 8) * EPS
+    assert actual.shape == expected.shape
+    assert np.abs(actual - expected).max() <= error * np.abs(wide_v).max()
+
+
+def test_attention_ignores_what_later_positions_hold():
+    rng = np.random.default_rng(1)
+    q = rng.standard_normal((2, 2, 16)).astype(np.float32)
+    k, v = rng.standard_normal((2, 1, 30, 16)).astype(np.float32)
+    shown = host.attention(q, k, v, query_start=9, key_start=0, scale=1, window=None)
+    k[:, 11:], v[:, 11:] = np.nan, np.nan
+    assert np.array_equal(
+        shown, host.attention(q, k, v, query_start=9, key_start=0, scale=1, window=None)
+    )
+
+
+def test_rope():
+    rng = np.random.default_rng(2)
+    x = rng.standard_normal((5, 3, 24)).astype(np.float32)
+    angles = (11 + np.arange(5))[:, None] / 8 * 1e4 ** (-np.arange(12) / 12)
+    pairs = (x[..., :12].astype(complex) + 1j * x[..., 12:]) * np.exp(1j * angles)[:, None]
+    expected = np.concatenate([pairs.real, pairs.imag], axis=-1)
+    table = host.rope_table(11, 5, 24, 1e4, 8)
+    assert np.abs(host.rope(x, table) - expected).max() <= 4 * EPS * np.abs(x).max()
+    # A strided part of a wider matrix, as q of a fused projection is.
+    wide = rng.standard_normal((5, 100)).astype(np.float32)
+    part = wide[:, 10:82].reshape(5, 3, 24)
+    assert np.array_equal(host.rope(part, table), host.rope(part.copy(), table))
+
+
 def test_shapes_are_checked():
-    x = np.ones((2, 3), np.float32)
+    def ones(*shape: int) -> np.ndarray:
+        return np.ones(shape, np.float32)
+
+    q = ones(2, 4, 8)
+    for k, v, shift, window in (
+        (ones(2, 5, 8), ones(2, 5, 8), 4, 0),  # the last query has no key
+        (ones(2, 5, 8), ones(2, 5, 8), -1, 0),
+        (ones(2, 5, 8), ones(2, 5, 8), 1, -1),
+        (ones(3, 5, 8), ones(3, 5, 8), 1, 0),
+        (ones(2, 5, 6), ones(2, 5, 6), 1, 0),
+        (ones(2, 5, 8), ones(2, 6, 8), 1, 0),
+        (ones(2, 5, 16)[:, :, ::2], ones(2, 5, 16)[:, :, ::2], 1, 0),
+        (ones(2, 10, 8)[:, ::2], ones(2, 10, 8)[:, ::2], 1, 0),
+    ):
+        with pytest.raises(Exception, match="shapes"):
+            native.attention(q, k, v, shift, window, 1.0, q.copy())
+    with pytest.raises(Exception, match="shapes"):
+        native.rope(q, ones(2, 3), ones(2, 4), q.copy())
+    x = ones(2, 3)
     with pytest.raises(Exception, match="shapes"):
         native.rms_norm(x, np.ones(4, np.float32), 1e-6, x.copy())
     with pytest.raises(Exception, match="shapes"):

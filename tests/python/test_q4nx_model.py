@@ -143,8 +143,8 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
     assert Weight(plain).bound is None
 
 
-# Around the change from GEMV to expanded blocks, and weights expanded in parts.
-@pytest.mark.parametrize("rows", [1, 9, 32, 33, 300])
+# Around the change from GEMV to expanded blocks, each tile of the GEMM, weights expanded in parts.
+@pytest.mark.parametrize("rows", [1, 9, 48, 49, 100, 200])
 @pytest.mark.parametrize("limit", [1 << 30, 100_000])
 @pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
 def test_products_of_any_length(
@@ -158,7 +158,9 @@ def test_products_of_any_length(
     y = weight.multiply(x)
     rounded = bf16(x).astype(np.float64)
     # Longer ones meet weights that were rounded to bfloat16.
-    exact = tensor.to_numpy(np.float32 if rows <= 32 else layout.BFLOAT16).astype(np.float64)
+    exact = tensor.to_numpy(
+        np.float32 if rows <= linear_module.DECODE_ROWS else layout.BFLOAT16
+    ).astype(np.float64)
     # float32 sums of 500 products; GEMV's terms (128 + code) d x are up to 16 times the weights'.
     bound = np.abs(rounded) @ np.abs(exact).T * 2.0**-14
     assert y.shape == (rows, 330) and y.dtype == np.float32

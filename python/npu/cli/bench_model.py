@@ -27,7 +27,7 @@ def run(arguments: argparse.Namespace) -> int:
         size = min(len(tokenizer), model.config.vocabulary)
         prompt = np.random.default_rng(_SEED).integers(0, size, max(arguments.context))
         rows = [
-            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats)
+            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats, size)
             for length in arguments.context
         ]
         if outputs:
@@ -38,8 +38,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure(model: Model, prompt: list[int], steps: int, repeats: int) -> dict[str, Any]:
-    """Runs one prompt length; figures of each repeat, the warm-up not among them."""
+def measure(model: Model, prompt: list[int], steps: int, repeats: int, size: int) -> dict[str, Any]:
+    """Runs one prompt length, greedily among the first ``size`` tokens of the vocabulary.
+
+    Returns figures of each repeat, the warm-up not among them.
+    """
     first: list[float] = []
     decode: list[float] = []
     for repeat in range(repeats + 1):
@@ -47,10 +50,10 @@ def measure(model: Model, prompt: list[int], steps: int, repeats: int) -> dict[s
             print(f"\r{len(prompt)} tokens, run {repeat}/{repeats} ", end="", file=sys.stderr)
         cache = model.new_cache()
         begin = time.perf_counter()
-        token = int(model.prefill(prompt, cache)[0].argmax())
+        _, token = model.top(prompt, cache, 1, size)
         middle = time.perf_counter()
         for _ in range(steps):
-            token = int(model.forward([token], cache)[0].argmax())
+            _, token = model.top(token.tolist(), cache, 1, size)
         end = time.perf_counter()
         if repeat:
             first.append(middle - begin)

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-n",
         "--max-tokens",
-        type=int,
+        type=common.positive,
         default=256,
         metavar="N",
         help="at most N tokens (%(default)s)",
@@ -39,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable"
     )
     parser.add_argument(
-        "--context", type=int, metavar="N", help="context length (default: the model's)"
+        "--context", type=common.positive, metavar="N", help="context length (default: the model's)"
     )
     parser.add_argument("-q", "--quiet", action="store_true", help="no figures on stderr")
 

@@ -11,8 +11,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from npu.errors import ArgumentError
+from npu.gemma3.cache import Cache
 from npu.gemma3.model import PREFILL_CHUNK, Model
 from npu.gemma3.sampling import Sampler
+from npu.gemv import MAX_TOP
 from npu.tokenizer import Tokenizer
 
 
@@ -116,12 +118,10 @@ class Generation:
 
     def _draw(self) -> Iterator[int]:
         """Tokens until one of the ends; sets ``finish_reason``."""
-        # Rows beyond the tokenizer are padding of the embedding and never chosen.
-        size, timings = len(self.tokenizer), self.timings
+        timings = self.timings
         start = time.perf_counter()
         cache = self.model.new_cache(self.context)
-        logits = self.model.prefill(self.prompt, cache, self.chunk)
-        token = self.sampler.choose(logits[0, :size])
+        token = self._next(self.prompt, cache)
         timings.prompt_tokens = len(self.prompt)
         timings.first_token = time.perf_counter() - start
         while True:
@@ -137,7 +137,17 @@ class Generation:
             if last or full:
                 return
             start = time.perf_counter()
-            logits = self.model.forward([token], cache)
-            token = self.sampler.choose(logits[0, :size])
+            token = self._next([token], cache)
             timings.decode += time.perf_counter() - start
             timings.decode_steps += 1
+
+    def _next(self, tokens: Sequence[int], cache: Cache) -> int:
+        """The token that the sampler chooses after these."""
+        # Rows beyond the tokenizer are padding of the embedding and never chosen.
+        size, count = len(self.tokenizer), self.sampler.candidates
+        if 0 < count <= MAX_TOP:
+            return self.sampler.choose_among(
+                *self.model.top(tokens, cache, count, size, self.chunk)
+            )
+        logits = self.model.prefill(tokens, cache, self.chunk)
+        return self.sampler.choose(logits[0, :size])

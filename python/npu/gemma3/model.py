@@ -18,11 +18,12 @@ from npu.errors import ArgumentError
 from npu.gemma3 import names
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
+from npu.gemma3.sampling import check_finite, largest
 from npu.gemma3.source import GgufSource, Source, check_tensors
 from npu.gemma3.weights import check_choice, projection
 from npu.gguf_file import GgufFile
 from npu.ops import host
-from npu.ops.linear import Weight, joined, linear
+from npu.ops.linear import Weight, joined, linear, linear_top
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
 PREFILL_CHUNK = 512
@@ -95,6 +96,54 @@ class Model:
 
         Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
         """
+        x = self._hidden(tokens, cache)
+        logits = self._logits(x if all_logits else x[-1:])
+        cache.length += len(tokens)
+        return logits
+
+    def prefill(
+        self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
+    ) -> np.ndarray:
+        """Runs a prompt in chunks; returns the logits (1, vocabulary) of its last token."""
+        return self.forward(self._without_last(tokens, cache, chunk), cache)
+
+    def top(
+        self,
+        tokens: Sequence[int],
+        cache: Cache,
+        k: int,
+        size: int,
+        chunk: int = PREFILL_CHUNK,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Like ``prefill``, for the k largest of the first ``size`` logits and their ids.
+
+        Largest first, equal ones by id. A 4-bit head finds up to 64 on the device, so that its
+        other logits do not leave the array. Raises FormatError if a logit is not finite.
+        """
+        last = self._without_last(tokens, cache, chunk)
+        x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
+        found = None
+        if self.config.logit_softcap is None:  # which makes equal what is not
+            found = linear_top(x, self._head, k, size)
+        if found is None:
+            logits = self._projected(x[None])[0, :size]
+            check_finite(logits)
+            ids = largest(logits, min(k, size))
+            found = logits[ids], ids
+        cache.length += len(last)
+        return found
+
+    def _without_last(self, tokens: Sequence[int], cache: Cache, chunk: int) -> Sequence[int]:
+        """Runs all chunks of a prompt but the last, which is returned."""
+        cache.check_room(len(tokens))
+        last = (max(1, len(tokens)) - 1) // chunk * chunk
+        for start in range(0, last, chunk):
+            self._hidden(tokens[start : start + chunk], cache)
+            cache.length += chunk
+        return tokens[last:]
+
+    def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
+        """The last layer's output for tokens at the cache's next positions."""
         ids = self._checked(tokens)
         cache.check_room(len(ids))
         tables = self._rope_tables(cache.length, len(ids))
@@ -104,19 +153,7 @@ class Model:
             for index, layer in enumerate(self._layers):
                 x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
                 x = x + self._feed_forward(layer, x)
-            logits = self._logits(x if all_logits else x[-1:])
-        cache.length += len(ids)
-        return logits
-
-    def prefill(
-        self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
-    ) -> np.ndarray:
-        """Runs a prompt in chunks; returns the logits (1, vocabulary) of its last token."""
-        cache.check_room(len(tokens))
-        logits = np.empty((0, self.config.vocabulary), np.float32)
-        for start in range(0, max(1, len(tokens)), chunk):
-            logits = self.forward(tokens[start : start + chunk], cache)
-        return logits
+        return x
 
     def _checked(self, tokens: Sequence[int]) -> np.ndarray:
         ids = np.asarray(tokens)
@@ -173,10 +210,15 @@ class Model:
         return host.rms_norm(linear(hidden, layer.down), layer.post_ffn_norm, c.eps)
 
     def _logits(self, x: np.ndarray) -> np.ndarray:
-        c = self.config
-        logits = linear(host.rms_norm(x, self._output_norm, c.eps), self._head)
-        if c.logit_softcap is not None:
-            logits = c.logit_softcap * np.tanh(logits / np.float32(c.logit_softcap))
+        return self._projected(host.rms_norm(x, self._output_norm, self.config.eps))
+
+    def _projected(self, x: np.ndarray) -> np.ndarray:
+        cap = self.config.logit_softcap
+        logits = linear(x, self._head)
+        if cap is not None:
+            # Bad weights show in the result, which the sampler checks.
+            with np.errstate(over="ignore", invalid="ignore"):
+                logits = cap * np.tanh(logits / np.float32(cap))
         return logits
 
 

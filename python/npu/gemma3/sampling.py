@@ -7,6 +7,22 @@ import numpy as np
 from npu.errors import ArgumentError, FormatError
 
 
+def largest(logits: np.ndarray, count: int) -> np.ndarray:
+    """Indices of the ``count`` largest of logits (vocabulary,), largest first, equal by index."""
+    least = np.partition(logits, logits.size - count)[logits.size - count]
+    ids = np.flatnonzero(logits >= least)
+    return ids[np.argsort(-logits[ids], kind="stable")][:count]
+
+
+def check_finite(logits: np.ndarray) -> None:
+    """Raises FormatError if a logit is NaN or infinite."""
+    if not np.isfinite(logits).all():
+        raise FormatError(
+            "[generate] the model computed logits that are not finite; its weights are corrupted "
+            "or exceed what bfloat16 can hold"
+        )
+
+
 class Sampler:
     """Draws tokens. ``temperature`` 0 is greedy; 0 top-k, 1 top-p and 0 min-p switch a filter off.
 
@@ -35,28 +51,40 @@ class Sampler:
 
     def choose(self, logits: np.ndarray) -> int:
         """A token id for logits (vocabulary,)."""
-        if not np.isfinite(logits).all():
-            raise FormatError(
-                "[generate] the model computed logits that are not finite; its weights are "
-                "corrupted or exceed what bfloat16 can hold"
-            )
+        check_finite(logits)
         if self._temperature == 0:
             return int(np.argmax(logits))
         ids, p = self.distribution(logits)
         return int(ids[self._random.choice(len(ids), p=p)])
 
+    @property
+    def candidates(self) -> int:
+        """How many of the largest logits decide: 1 if greedy, top-k, or 0 for all."""
+        return 1 if self._temperature == 0 else self._top_k
+
+    def choose_among(self, values: np.ndarray, ids: np.ndarray) -> int:
+        """Like ``choose``, from the ``candidates`` largest logits in order, and their ids."""
+        if self._temperature == 0:
+            return int(ids[0])
+        kept, p = self._filtered(values)
+        return int(ids[kept[self._random.choice(len(kept), p=p)]])
+
     def distribution(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """The candidates, most likely first, and their probabilities (float64, sum 1)."""
         count = logits.size if self._top_k == 0 else min(self._top_k, logits.size)
-        ids = np.argpartition(-logits, count - 1)[:count]
-        ids = ids[np.argsort(-logits[ids], kind="stable")]
-        scaled = logits[ids].astype(np.float64)
+        ids = largest(logits, count)
+        kept, p = self._filtered(logits[ids])
+        return ids[kept], p
+
+    def _filtered(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which of the logits left by top-k, largest first, stay, and their probabilities."""
+        scaled = values.astype(np.float64)
         # The maximum is subtracted first: a tiny temperature must not overflow.
         p = np.exp((scaled - scaled[0]) / self._temperature)
         p /= p.sum()
         keep = (np.cumsum(p) - p < self._top_p) & (p >= self._min_p * p[0])
         keep[0] = True
-        return ids[keep], p[keep] / p[keep].sum()
+        return np.flatnonzero(keep), p[keep] / p[keep].sum()
 
 
 def _require(name: str, value: object, good: bool, rule: str) -> None:

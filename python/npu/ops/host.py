@@ -10,9 +10,6 @@ import numpy as np
 
 from npu._npu import host as native
 
-# Queries per block: bounds the score matrix of a long prefill.
-_QUERY_BLOCK = 256
-
 
 def embed(rows: np.ndarray, scale: float) -> np.ndarray:
     """Embedding rows (T, d) times the model's embedding scale."""
@@ -40,9 +37,10 @@ def rope_table(
 
 def rope(x: np.ndarray, table: tuple[np.ndarray, np.ndarray]) -> np.ndarray:
     """Rotates x (T, heads, head_dim), pairing element i with i + head_dim / 2 (NEOX order)."""
-    cos, sin = (part[:, None, :] for part in table)
-    low, high = np.split(x, 2, axis=-1)
-    return np.concatenate([low * cos - high * sin, high * cos + low * sin], axis=-1)
+    x = np.ascontiguousarray(x, np.float32)
+    out = np.empty_like(x)
+    native.rope(x, *table, out)
+    return out
 
 
 def attention(
@@ -57,37 +55,15 @@ def attention(
 ) -> np.ndarray:
     """Causal grouped-query attention of T new positions over the cache.
 
-    q is (T, heads, head_dim), k and v are (kv_heads, S, head_dim); query t is at position
-    ``query_start + t``, key s at ``key_start + s``. A query sees keys at most ``window`` - 1
-    positions back (itself included in the window); None: all. Returns (T, heads * head_dim).
+    q is (T, heads, head_dim), k and v are (kv_heads, S, head_dim) with contiguous rows; query t is
+    at position ``query_start + t``, key s at ``key_start + s``. A query sees keys at most
+    ``window`` - 1 positions back (itself included in the window); None: all. Returns
+    (T, heads * head_dim).
     """
-    count, heads, head_dim = q.shape
-    out = np.empty((count, heads * head_dim), np.float32)
-    for begin in range(0, count, _QUERY_BLOCK):
-        block = q[begin : begin + _QUERY_BLOCK]
-        first = query_start + begin
-        oldest = key_start if window is None else max(key_start, first - window + 1)
-        seen = slice(oldest - key_start, first + len(block) - key_start)
-        out[begin : begin + len(block)] = _attend(
-            block, k[:, seen], v[:, seen], first - oldest, scale, window
-        )
-    return out
-
-
-def _attend(
-    q: np.ndarray, k: np.ndarray, v: np.ndarray, shift: int, scale: float, window: int | None
-) -> np.ndarray:
-    """One block; query t is ``shift + t`` keys after the first key given."""
-    count, heads, head_dim = q.shape
-    kv_heads, keys, _ = k.shape
-    group = heads // kv_heads
-    # (T, kv, group, hd) -> (kv, group * T, hd): one matrix product per KV head.
-    by_head = (q * np.float32(scale)).reshape(count, kv_heads, group, head_dim)
-    grouped = by_head.transpose(1, 2, 0, 3).reshape(kv_heads, group * count, head_dim)
-    scores = grouped @ k.transpose(0, 2, 1)
-    native.causal_softmax(scores.reshape(-1, keys), count, shift, window or 0)
-    mixed = (scores @ v).reshape(kv_heads, group, count, head_dim)
-    return mixed.transpose(2, 0, 1, 3).reshape(count, heads * head_dim)
+    q = np.ascontiguousarray(q, np.float32)
+    out = np.empty_like(q)
+    native.attention(q, k, v, query_start - key_start, window or 0, scale, out)
+    return out.reshape(len(q), -1)
 
 
 def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:

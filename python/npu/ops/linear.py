@@ -1,6 +1,6 @@
 """Linear projections on the device: y = x W^T with W bound or packed once.
 
-A Q4NX weight stays 4-bit in memory. Up to 32 rows of x are multiplied by ``npu.gemv``, which
+A Q4NX weight stays 4-bit in memory. Up to 48 rows of x are multiplied by ``npu.gemv``, which
 dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that the device writes
 into a buffer all weights share, and that the GEMM reads where it lies. Other weights are bfloat16.
 """
@@ -10,25 +10,31 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
-from npu.gemv import BoundWeights, bind, gemv
+from npu.gemv import MAX_TOP, BoundWeights, bind, gemv_top
+from npu.gemv import run as multiply_blocks
 from npu.matmul import PackedMatrix, matmul, pack
 from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 
-# Most rows of x that go through the GEMV: four passes over the weights, which take less time than
-# expanding them once and multiplying a padded matrix.
-DECODE_ROWS = 32
+# Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
+# the emulator than expanding them once and multiplying a matrix padded to 64 rows.
+DECODE_ROWS = 48
 # Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
-# Tiles (m, k, n) of native bfloat16 products on npu2, for 256 and 128 rows of x per output round.
-# n = 48 times 8 columns divides the widths of Gemma 3 1B.
-LONG_TILE, SHORT_TILE = (64, 96, 48), (32, 128, 48)
-HALF_COST = 1.2  # time of 128 rows in the short tile, times 2, to 256 in the long one
+# Tiles (m, k, n) of native bfloat16 products on npu2, with the rows of x per output round and that
+# round's relative time on the emulator. n = 48 times 8 columns divides the widths of Gemma 3 1B.
+TILES = (
+    ((64, 96, 48), 256, 2.8),
+    ((32, 128, 48), 128, 1.65),
+    ((16, 192, 48), 64, 1.05),
+)
+_SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
 
 
 class Weight:
@@ -38,7 +44,7 @@ class Weight:
     transposition happens while packing, without a copy in between), or a Q4NX Tensor, then its
     blocks are bound: read where they lie if the device can, for example in a memory-mapped file. A
     Tensor with zero points has a formula that the array does not compute: it becomes bfloat16 on
-    the host. ``device``: default the current one. ``bf16`` is how products of more than 32 rows
+    the host. ``device``: default the current one. ``bf16`` is how products of more than 48 rows
     are computed, as in ``npu.matmul``.
     """
 
@@ -52,6 +58,7 @@ class Weight:
         self._bf16 = bf16
         self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
         self.q4nx = array if isinstance(array, Tensor) else None
+        self._parts: dict[int, BoundWeights | None] = {}
         self.packed: PackedMatrix | None = None
         self.bound: BoundWeights | None = None
         if isinstance(array, Tensor) and array.dialect == ADDITIVE:
@@ -74,8 +81,51 @@ class Weight:
             return matmul(x, self.packed, out_dtype=np.float32)
         assert self.bound is not None
         if len(x) <= DECODE_ROWS:
-            return gemv(self.bound, x, out_dtype=np.float32)
+            out = np.empty((len(x), self.shape[0]), np.float32)
+            multiply_blocks(self.bound, np.ascontiguousarray(x, np.float32), out)
+            return out
         return self._multiply_expanded(self.bound, x)
+
+    def top(self, x: np.ndarray, k: int, rows: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The k largest of the first ``rows`` elements of W x, x (K,) float32, and their indices.
+
+        Largest first, equal ones by index. They are found on the device, which shows no other
+        element; so only where all are certainly finite. None: multiply and look at all.
+        """
+        if self.bound is None or not 1 <= k <= min(MAX_TOP, rows):
+            return None
+        if not float(np.abs(x, dtype=np.float64).sum()) < self._safe_sum:
+            return None
+        bound = self._first_rows(rows)
+        return None if bound is None else gemv_top(bound, x, k)
+
+    def _first_rows(self, rows: int) -> BoundWeights | None:
+        """The first rows alone: the same blocks, or None where that would take a copy."""
+        if rows == self.shape[0]:
+            return self.bound
+        if rows not in self._parts:
+            assert self.bound is not None and self.q4nx is not None
+            blocks = self.q4nx.blocks[: -(-rows // layout.ROWS)]
+            part = Tensor(blocks, (rows, self.shape[1]))
+            self._parts[rows] = bind(part, device=self._device) if self.bound.in_place else None
+        return self._parts[rows]
+
+    @cached_property
+    def _safe_sum(self) -> float:
+        """Below this sum of |x| no element can be infinite or NaN; 0 if a d or m is not finite."""
+        assert self.q4nx is not None
+        blocks = self.q4nx.blocks.reshape(-1, layout.BLOCK_BYTES)
+        most = 0
+        for first in range(0, len(blocks), _SCANNED_BLOCKS):
+            planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
+            # bfloat16 without signs are ordered like whole numbers; infinity and NaN are last.
+            numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
+            most = max(most, int(numbers.max()))
+        largest = float(np.array(most, np.uint16).view(layout.BFLOAT16))
+        if not np.isfinite(largest):
+            return 0.0
+        # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
+        return 2.0**127 / (512 * largest) if largest else np.inf
 
     def _gemm(self, rows: int) -> Any:
         """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
@@ -86,8 +136,7 @@ class Weight:
             and way == "native"
             and self._device.kernel == "published"
         ):
-            whole, half = (-(-rows // native) * native for native in (256, 128))
-            tile = LONG_TILE if whole <= half * HALF_COST else SHORT_TILE
+            tile = min(TILES, key=lambda each: -(-rows // each[1]) * each[2])[0]
         return self._device.gemm("bfloat16", "float32", "col", way, tile)
 
     def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
@@ -160,3 +209,10 @@ def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
 def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
     """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
     return weight.multiply(x)
+
+
+def linear_top(
+    x: np.ndarray, weight: Weight, k: int, rows: int
+) -> tuple[np.ndarray, np.ndarray] | None:
+    """``Weight.top``: the k largest of the first rows of ``linear`` of one vector x (K,)."""
+    return weight.top(x, k, rows)
