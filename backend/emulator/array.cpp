@@ -69,9 +69,8 @@ const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
 }
 
 bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
-  const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
   const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
-    if (entry.address >= end || entry.address + entry.bytes <= address) return false;
+    if (!entry.overlaps(address, bytes)) return false;
     std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
     return true;
   });

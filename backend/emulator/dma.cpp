@@ -387,16 +387,19 @@ bool Channel::crosses() const {
   if (tile_.bds[static_cast<size_t>(bd_id_)].neighbours) return true;
   if (direction_ == Direction::kS2MM) return false;
   if (in_packet_ || !route_stands() || route_crosses_) return true;
-  return std::any_of(route_.sinks.begin(), route_.sinks.end(),
-                     [](const Route::Sink& sink) { return sink.channel->crosses(); });
+  // Only memtiles reach their neighbours.
+  return std::any_of(route_.sinks.begin(), route_.sinks.end(), [](const Route::Sink& sink) {
+    return sink.channel->tile_.model.kind == TileKind::kMem && sink.channel->crosses();
+  });
 }
 
 // Untimed, a channel advances in the part of a round where its next step belongs.
 bool Channel::belongs_elsewhere() {
   if (array_.timed()) return false;
   const bool here = array_.scheduler().in_columns();
-  set_crosses(crosses());
-  if (crosses() != here) return false;
+  const bool there = crosses();
+  set_crosses(there);
+  if (there != here) return false;
   array_.scheduler().wake(this, here ? this : nullptr);
   return true;
 }

@@ -197,6 +197,9 @@ struct Tile {
     BlockRef block;
     std::byte* argument;  // where the data lies instead, in an argument of the run; no block then
     std::byte* data() const { return argument ? argument : block->bytes(); }
+    bool overlaps(uint64_t from, uint64_t count) const {
+      return from < address + bytes && (address < from || address - from < count);
+    }
   };
   void lend(const Lent& loan);
   // The block that stands for all of [address, address + bytes) and begins there, or null.
@@ -205,7 +208,10 @@ struct Tile {
   // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
   // True if that ended a loan.
   bool settle(uint64_t address, uint64_t bytes) {
-    return !lent_.empty() && settle_lent(address, bytes);
+    for (const Lent& entry : lent_) {
+      if (entry.overlaps(address, bytes)) return settle_lent(address, bytes);
+    }
+    return false;
   }
   // The same for what still lies in the arguments of the run that ends.
   void settle_arguments();
