@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "thread_pool.h"
 
 namespace npu::emulator {
 
@@ -59,6 +60,7 @@ void Tile::lend(const Lent& loan) {
   });
   settle(loan.address, loan.bytes);
   lent_.push_back(loan);
+  lent_end_ = std::max(lent_end_, loan.address + loan.bytes);
 }
 
 const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
@@ -267,7 +269,8 @@ RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferVi
 
 // The arguments of a run are the caller's again.
 void Array::drop_buffers() {
-  for (auto& t : tiles_) t->settle_arguments();
+  // Tiles of a column are neighbours in the list: those of one thread.
+  ThreadPool::shared().parallel_for(tiles_.size(), [&](size_t i) { tiles_[i]->settle_arguments(); });
   buffers_.clear();
 }
 

@@ -208,6 +208,7 @@ struct Tile {
   // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
   // True if that ended a loan.
   bool settle(uint64_t address, uint64_t bytes) {
+    if (address >= lent_end_) return false;
     for (const Lent& entry : lent_) {
       if (entry.overlaps(address, bytes)) return settle_lent(address, bytes);
     }
@@ -231,6 +232,7 @@ struct Tile {
  private:
   bool settle_lent(uint64_t address, uint64_t bytes);
   std::vector<Lent> lent_;
+  uint64_t lent_end_ = 0;  // no loan reaches beyond it
 };
 
 }  // namespace npu::emulator
