@@ -63,6 +63,15 @@ class Link:
     offsets: tuple[int, ...]
 
 
+@dataclass(frozen=True)
+class ShimBd:
+    """A linear BD of a shim tile; streams patch its address and push it, without writing it."""
+
+    tile: Tile
+    id: int
+    bytes: int
+
+
 @dataclass(eq=False)
 class Design:
     """A description of what the array does.
@@ -77,6 +86,10 @@ class Design:
     fifos: list[ObjectFifo] = field(default_factory=list)
     links: list[Link] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
+    shim_bds: list[ShimBd] = field(default_factory=list)
+    token_ports: bool = (
+        False  # the configuration gives the ports' completion tokens their packet id
+    )
 
     def __post_init__(self) -> None:
         self._names: set[str] = set()
@@ -183,6 +196,17 @@ class Design:
         """The parts of each object of `source` become objects of `sinks`; offsets in bytes."""
         parts = self._parts("split", sinks, source, offsets)
         self._link("split", sinks[0].producer, (source,), tuple(sinks), parts)
+
+    def shim_bd(self, tile: Tile, id: int, size: int) -> None:
+        """Has the configuration write a linear BD of `size` bytes that streams only address."""
+        what = f"shim BD {id} of {tile}"
+        if tile.kind != "shim" or not 0 <= id < tile.limits.bds:
+            raise self._error(f"{what}: shim tiles have BDs 0..{Tile(0, 0).limits.bds - 1}")
+        if any((bd.tile, bd.id) == (tile, id) for bd in self.shim_bds):
+            raise self._error(f"{what} is written twice")
+        if size < 4 or size % 4:
+            raise self._error(f"{what} has {size} B; DMAs move multiples of 4 B")
+        self.shim_bds.append(ShimBd(tile, id, size))
 
     def worker(self, tile: Tile, *, stack_bytes: int | None = None) -> Worker:
         """The control program of a core, empty; write it with the methods of Worker."""

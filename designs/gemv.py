@@ -42,6 +42,10 @@ SETUP = (
     "resident_objects",  # objects of y that the core sends then; y_objects is 0
     "resident_blocks",  # blocks of weights per object of y then
 )
+# Linear BDs that the configuration writes, so that a stream only addresses and pushes them; numbers
+# as in backend/ops/gemv_stream.h.
+OPENING_BLOCKS = 6  # of weights, on channels with one core
+_OPENING_BD, _X_OPENING_BD, _Y_BD = 12, 14, 15  # + channel; setup and an object of x; of y
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 
 
@@ -123,12 +127,15 @@ def _build(o: Options) -> Design:
         "x_bytes": X_BYTES,
         "y_bytes": Y_BYTES,
         "setup_words": SETUP_WORDS,
+        "opening_blocks": OPENING_BLOCKS if o.rows == o.channels else 0,
     }
     cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
     x = out.fifo(
         "x", out.tile(o.columns - 1, 0), cores, X_BYTES // 2, "bfloat16",
         port="X", producer_channel=1, consumer_channel=1,
     )  # fmt: skip
+    out.token_ports = True
+    out.shim_bd(out.tile(o.columns - 1, 0), _X_OPENING_BD, 2 * X_BYTES)
     for col in range(o.columns):
         groups = o.groups(col)
         weights: list[ObjectFifo] = []
@@ -146,6 +153,7 @@ def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[Object
     """The blocks of one shim channel: straight to its core, or dealt to its cores in L2."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
     if len(group) == 1:
+        out.shim_bd(shim, _OPENING_BD + channel, OPENING_BLOCKS * BLOCK_BYTES)
         return [
             out.fifo(
                 f"w1_{col}_{group[0].row}", shim, group[0], BLOCK_BYTES, "uint8",
@@ -173,6 +181,7 @@ def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
     """The results of a column's cores; several are joined in L2."""
     shim, memtile = out.tile(col, 0), out.tile(col, 1)
     words, cores = Y_BYTES // 4, [core for group in o.groups(col) for core in group]
+    out.shim_bd(shim, _Y_BD, len(cores) * Y_BYTES)
     if len(cores) == 1:
         return [
             out.fifo(

@@ -81,7 +81,7 @@ void Timeline::settle() {
   }
 }
 
-// Shares of the memory's time go by weight; what a channel's port cannot take is left to the others.
+// Shares of the memory's time go by weight; what a channel's port cannot take, others get.
 void Timeline::set_rates() {
   int open = 0;
   for (const Reader& reader : readers_) open += reader.active;

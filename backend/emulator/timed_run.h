@@ -102,7 +102,7 @@ class Timeline {
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
-  void settle();      // accounts for the time since the last change of rates
+  void settle();  // accounts for the time since the last change of rates
   void set_rates();
   void reschedule();  // new rates, new next completion
   Agent* finish_read();

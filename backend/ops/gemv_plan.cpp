@@ -79,7 +79,10 @@ class Reading {
     double now = 0;
     for (int c = 0; c < array.columns; ++c) {
       const double task = timing.cp_block + 2 * timing.cp_block_word + timing.cp_write;
-      now += timing.cp_block + array.ports(c) * (8 * timing.cp_block_word + task);
+      now += array.ports(c) * task;
+      if (array.opening_blocks == 0) {
+        now += timing.cp_block + 8 * array.ports(c) * timing.cp_block_word;
+      }
       starts_.push_back(now);
     }
   }
@@ -147,7 +150,9 @@ class Reading {
   std::vector<double> starts_;               // per column
 };
 
-// Moves single rounds between columns, or away, as long as that takes time off.
+constexpr double kClear = 0.99;  // differences below 1 % are beyond flows
+
+// Covers W, then moves single rounds between columns, or away, if that takes time off clearly.
 double improve(const GemvArray& array, const GemvProblem& p, const Reading& reading,
                Rounds* rounds) {
   constexpr int kMostMoves = 16;
@@ -163,14 +168,16 @@ double improve(const GemvArray& array, const GemvProblem& p, const Reading& read
     ++(*rounds)[static_cast<size_t>(c)];
     spare += array.cores(c);
   }
-  double least = reading.cycles(*rounds);
+  const double before = reading.cycles(*rounds);
+  Rounds current = *rounds;
+  double least = before;
   for (int move = 0; move < kMostMoves; ++move) {
     Rounds best;
     int64_t best_spare = 0;
     for (int from = 0; from < array.columns; ++from) {
-      if ((*rounds)[static_cast<size_t>(from)] == 0) continue;
+      if (current[static_cast<size_t>(from)] == 0) continue;
       for (int to = 0; to < array.columns; ++to) {
-        Rounds moved = *rounds;
+        Rounds moved = current;
         --moved[static_cast<size_t>(from)];
         if (to != from) ++moved[static_cast<size_t>(to)];
         const int64_t after = spare - array.cores(from) + (to != from ? array.cores(to) : 0);
@@ -183,23 +190,24 @@ double improve(const GemvArray& array, const GemvProblem& p, const Reading& read
       }
     }
     if (best.empty()) break;
-    *rounds = std::move(best);
+    current = std::move(best);
     spare = best_spare;
   }
+  if (least >= kClear * before) return before;
+  *rounds = std::move(current);
   return least;
 }
 
 // Deals rounds to the columns so that the last weight is read as early as possible.
 void deal(const GemvArray& array, const GemvProblem& p, const arch::Timing& timing,
           GemvPlan& plan) {
-  constexpr double kFewer = 0.99;  // fewer columns have less room for what flows leave out
   plan.shares.assign(static_cast<size_t>(array.columns), {});
   const Reading reading(array, p, timing, plan.resident ? 0 : plan.x_objects * array.x_bytes);
   double least = std::numeric_limits<double>::infinity();
   for (int columns = array.columns; columns > 0; --columns) {
     Rounds rounds = reading.deal(p.row_blocks, columns);
     const double cycles = improve(array, p, reading, &rounds);
-    if (cycles >= kFewer * least) continue;
+    if (cycles >= kClear * least) continue;
     least = cycles;
     for (size_t c = 0; c < rounds.size(); ++c) plan.shares[c].rounds = rounds[c];
   }
@@ -253,6 +261,7 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
   array.x_bytes = param("x_bytes", kGemvBatch * kQ4Columns * 2, 1 << 16);
   array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 2, 1 << 16);
+  array.opening_blocks = param("opening_blocks", 0, 1 << 10);
   array.setup_words = param("setup_words", 14, array.x_bytes / 4 / array.columns / array.rows);
   if (array.rows % array.channels != 0) {
     fail(ErrorKind::kFormat,

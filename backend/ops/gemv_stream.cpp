@@ -33,25 +33,20 @@ class GemvStream : private ShimStream {
     size_t most = 0;
     for (const Channel& channel : weights_) most = std::max(most, channel.tasks.size());
     push_first();
-    for (size_t i = 1; i < std::min<size_t>(most, kRing); ++i) {
-      for (Channel& channel : weights_) {
-        if (i < channel.tasks.size()) push_weights(channel, i);
-      }
-    }
+    for (size_t i = 1; i < std::min<size_t>(most, kRing); ++i) push_next(i);
     push_results();
     // Rounds that the first i tasks of a channel cover.
     const auto rounds = [&](size_t i) {
       const auto tasks = static_cast<int64_t>(i);
-      if (array_.cores_per_port() == 1) return tasks * max_iteration();
+      if (array_.cores_per_port() == 1) return (tasks - 1) * max_iteration();
       return tasks / ((problem_.column_blocks + max_iteration() - 1) / max_iteration());
     };
     for (size_t i = kRing; i < most; ++i) {
       refill_x(rounds(i - kRing));
-      for (Channel& channel : weights_) {
-        if (i >= channel.tasks.size()) continue;
-        wait(*channel.port);
-        push_weights(channel, i);
+      for (const Channel& channel : weights_) {
+        if (i < channel.tasks.size()) wait(*channel.port);
       }
+      push_next(i);
     }
     while (x_left_ > 0) push_more_x();
     finish_waits();
@@ -63,6 +58,7 @@ class GemvStream : private ShimStream {
     int64_t offset;  // bytes into W
     arch::Bd bd;
     int64_t repeats;
+    bool opening = false;  // its BD is there
   };
   struct Channel {
     const Port* port;
@@ -102,16 +98,30 @@ class GemvStream : private ShimStream {
     }
   }
 
-  // Row-block by row-block, each in one run.
+  // Whether a channel has blocks for its configured BD.
+  bool opens(int64_t rounds) const {
+    return array_.opening_blocks > 0 && rounds * problem_.column_blocks >= array_.opening_blocks;
+  }
+
+  // The opening, then transfers of a row-block's length.
   std::vector<Task> straight(int64_t first, int64_t rounds) const {
-    const int64_t row_block = problem_.column_blocks * kQ4BlockBytes;
+    const int64_t most = problem_.column_blocks;
+    int64_t at = first * most, left = rounds * most;  // blocks
     std::vector<Task> tasks;
-    for (int64_t round = 0; round < rounds; round += max_iteration()) {
-      const int64_t count = std::min(max_iteration(), rounds - round);
-      arch::Bd bd = shim_bd(row_block / 4);
-      bd.iteration_step = static_cast<uint32_t>(row_block / 4);
+    if (opens(rounds)) {
+      tasks.push_back({at * kQ4BlockBytes, {}, 1, true});
+      at += array_.opening_blocks;
+      left -= array_.opening_blocks;
+    }
+    while (left > 0) {
+      const int64_t length = std::min(left, most);
+      const int64_t count = std::min(max_iteration(), left / length);
+      arch::Bd bd = shim_bd(length * kQ4BlockBytes / 4);
+      bd.iteration_step = bd.length;
       bd.iteration_wrap = static_cast<uint32_t>(count);
-      tasks.push_back({(first + round) * row_block, bd, count});
+      tasks.push_back({at * kQ4BlockBytes, bd, count});
+      at += count * length;
+      left -= count * length;
     }
     return tasks;
   }
@@ -140,34 +150,17 @@ class GemvStream : private ShimStream {
     return static_cast<int>(index % kRing) * 2 + at.channel;
   }
 
-  // The first task of every channel; the two BDs of a column in one write. x follows when the
-  // channels that run take half of the memory's bandwidth: later, cores would wait for it, sooner,
-  // it would delay weights.
+  // The first task of every channel, and x among them: after the first column if its BD is there,
+  // else when the running channels take half of the memory's bandwidth. Later, cores would wait for
+  // it, sooner, it would delay weights.
   void push_first() {
     const arch::Timing timing(configuration_.generation, arch::TimingTable());
-    const auto enough = static_cast<size_t>(timing.dram_read / timing.stream / 2);
+    const double half = timing.dram_read / timing.stream / 2;
+    const size_t enough = plan_.x_objects == 1 ? 1 : static_cast<size_t>(half);
     bool x_pushed = false;
     for (size_t c = 0; c < weights_.size();) {
-      const Port& at = *weights_[c].port;
-      size_t end = c + 1;
-      if (end < weights_.size() && weights_[end].port->col == at.col) ++end;
-      std::vector<uint32_t> words;
-      for (size_t i = c; i < end; ++i) {
-        if (weights_[i].tokens) route_tokens(*weights_[i].port);
-        const std::vector<uint32_t> bd =
-            arch::encode_bd(arch::TileKind::kShim, weights_[i].tasks[0].bd);
-        words.insert(words.end(), bd.begin(), bd.end());
-      }
-      const uint32_t base = arch::tile_address(at.col, 0,
-                                               arch::tile_model(arch::TileKind::kShim).bd_base +
-                                                   0x20u * static_cast<uint32_t>(weight_bd(at, 0)));
-      builder_.block_write(base, words);
-      for (size_t i = c; i < end; ++i) {
-        const Task& task = weights_[i].tasks[0];
-        builder_.address_patch(base + 0x20u * static_cast<uint32_t>(i - c) + 4, kGemvW,
-                               static_cast<uint64_t>(task.offset));
-        queue(*weights_[i].port, weight_bd(*weights_[i].port, 0), task.repeats, weights_[i].tokens);
-      }
+      const size_t end = column_end(c);
+      push_tasks(c, end, 0);
       c = end;
       if (!x_pushed && (c >= enough || c == weights_.size())) {
         x_pushed = true;
@@ -176,11 +169,50 @@ class GemvStream : private ShimStream {
     }
   }
 
-  void push_weights(Channel& channel, size_t index) {
-    const Task& task = channel.tasks[index];
-    const int id = weight_bd(*channel.port, index);
-    write_bd(*channel.port, id, task.bd, kGemvW, task.offset);
-    queue(*channel.port, id, task.repeats, channel.tokens);
+  // Task `index` of every channel that has so many.
+  void push_next(size_t index) {
+    for (size_t c = 0; c < weights_.size(); c = column_end(c)) {
+      if (index < weights_[c].tasks.size()) push_tasks(c, column_end(c), index);
+    }
+  }
+
+  // The channels of a column are neighbours, with equally many tasks.
+  size_t column_end(size_t begin) const {
+    size_t end = begin + 1;
+    while (end < weights_.size() && weights_[end].port->col == weights_[begin].port->col) ++end;
+    return end;
+  }
+
+  // A task of each of a column's channels; the BDs that are not there yet in one write.
+  void push_tasks(size_t begin, size_t end, size_t index) {
+    std::vector<uint32_t> words;
+    for (size_t i = begin; i < end; ++i) {
+      const Task& task = weights_[i].tasks[index];
+      if (task.opening) continue;
+      const std::vector<uint32_t> bd = arch::encode_bd(arch::TileKind::kShim, task.bd);
+      words.insert(words.end(), bd.begin(), bd.end());
+    }
+    const Port& first = *weights_[begin].port;
+    if (!words.empty()) builder_.block_write(bd_address(first, weight_bd(first, index)), words);
+    for (size_t i = begin; i < end; ++i) {
+      const Port& at = *weights_[i].port;
+      const Task& task = weights_[i].tasks[index];
+      const int id = task.opening ? kGemvOpeningBd + at.channel : weight_bd(at, index);
+      builder_.address_patch(bd_address(at, id) + 4, kGemvW, static_cast<uint64_t>(task.offset));
+      queue(at, id, task.repeats, weights_[i].tokens);
+    }
+  }
+
+  // Once, a BD that the configuration has written.
+  void push_configured(const Port& at, int id, uint32_t argument, int64_t offset, bool token) {
+    builder_.address_patch(bd_address(at, id) + 4, argument, static_cast<uint64_t>(offset));
+    queue(at, id, 1, token);
+  }
+
+  static uint32_t bd_address(const Port& at, int id) {
+    return arch::tile_address(
+        at.col, 0,
+        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id));
   }
 
   // The setup and x once, then x again for every further round: a task repeats a BD up to 256
@@ -190,9 +222,12 @@ class GemvStream : private ShimStream {
     const int64_t words = plan_.x_objects * array_.x_bytes / 4;
     x_left_ = plan_.x_sends - 1;
     x_tokens_ = x_left_ > kMostRepeats * (kRing - 1);
-    if (x_tokens_) route_tokens(at);
-    write_bd(at, kXBd, shim_bd(words + array_.x_bytes / 4), kGemvX, 0);
-    queue(at, kXBd, 1, x_tokens_);
+    if (plan_.x_objects == 1) {
+      push_configured(at, kGemvXOpeningBd, kGemvX, 0, x_tokens_);
+    } else {
+      write_bd(at, kXBd, shim_bd(words + array_.x_bytes / 4), kGemvX, 0);
+      queue(at, kXBd, 1, x_tokens_);
+    }
     if (x_left_ == 0) return;
     write_bd(at, kXBd + 1, shim_bd(words), kGemvX, array_.x_bytes);
     for (int queued = 1; x_left_ > 0 && queued < kRing; ++queued) repeat_x(at);
@@ -223,10 +258,13 @@ class GemvStream : private ShimStream {
       const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
       if (share.rounds == 0) continue;
       const Port& at = *port(strf("Y%d", c));
-      route_tokens(at);
-      write_bd(at, kYBd, shim_bd(share.y_objects * array_.cores(c) * array_.y_bytes / 4), kGemvY,
-               share.y_offset);
-      queue(at, kYBd, 1, true);
+      if (share.y_objects == 1) {
+        push_configured(at, kGemvYBd, kGemvY, share.y_offset, true);
+      } else {
+        write_bd(at, kYBd, shim_bd(share.y_objects * array_.cores(c) * array_.y_bytes / 4), kGemvY,
+                 share.y_offset);
+        queue(at, kYBd, 1, true);
+      }
       results_.push_back(&at);
     }
   }

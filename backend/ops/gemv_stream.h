@@ -15,6 +15,9 @@
 
 namespace npu::ops {
 
+// BDs of shim tiles that the configuration writes and streams only address: the first blocks of a
+// weight channel (+ channel), the setup with one object of x, an object of y of a column's cores.
+inline constexpr int kGemvOpeningBd = 12, kGemvXOpeningBd = 14, kGemvYBd = 15;
 // A Q4NX block: backend-wide facts of the format.
 inline constexpr int64_t kQ4Rows = 32, kQ4Columns = 256, kQ4BlockBytes = 5120;
 inline constexpr int kGemvBatch = 8;         // most vectors of one pass over the weights
@@ -25,6 +28,7 @@ struct GemvArray {
   int columns, rows;  // cores; with two channels the last column has half its rows
   int channels;       // weight channels per column; the last column has one less if 2
   int64_t x_bytes, y_bytes, setup_words;
+  int64_t opening_blocks;  // of a weight channel's configured BD; 0 if there is none
   arch::Generation generation;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
@@ -68,9 +72,9 @@ struct GemvPlan {
   // x fits one object, which cores keep for all their row-blocks; else x is sent once per round.
   bool resident = false;
   int64_t x_sends = 0;
-  std::vector<GemvShare> shares;        // per column
-  int64_t x_bytes = 0, y_bytes = 0;     // of the buffers: setup object and x; results
-  std::vector<int32_t> setup;           // the setup object
+  std::vector<GemvShare> shares;     // per column
+  int64_t x_bytes = 0, y_bytes = 0;  // of the buffers: setup object and x; results
+  std::vector<int32_t> setup;        // the setup object
 };
 
 // Throws Error(kShape, kOutOfRange, kArgument).

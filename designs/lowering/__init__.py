@@ -30,6 +30,7 @@ def lower(design: Design) -> Lowered:
     flow.assign_channels()
     flow.place({core.tile: core.stack for _, core, _ in reserved})
     flow.build_ports_and_flows()
+    out.shim_bds, out.token_ports = list(design.shim_bds), design.token_ports
     flow.build_chains()
     out.connections = Router(design.columns, f"[lower {design.name}]").route(out.flows)
     for worker, core, buffers in reserved:

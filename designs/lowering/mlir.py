@@ -9,6 +9,7 @@ from __future__ import annotations
 from ..hardware import DTYPE_MLIR, Tile
 from .mlir_core import print_core
 from .model import Channel, Descriptor, Lock, Lowered, Memory
+from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_offset
 
 # mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.
 _CONTROLLER_IDS = (15, 26, 27, 29, 30, 31)
@@ -48,6 +49,7 @@ def print_mlir(lowered: Lowered) -> str:
             lines += _dma(tile, channels)
     for tile in sorted({p.tile for p in lowered.ports}):
         lines += _token_flow(tile)
+    lines += _shim_setup(lowered)
     body = "\n".join("    " + line if line else "" for line in lines)
     return f"module {{\n  aie.device({lowered.generation}) {{\n{body}\n  }}\n}}\n"
 
@@ -111,6 +113,24 @@ def _descriptor(d: Descriptor) -> list[str]:
         f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}",
         f"  aie.use_lock(%{d.release.name}, Release, 1)",
     ]
+
+
+def _shim_setup(lowered: Lowered) -> list[str]:
+    """Registers of shim tiles: a sequence for the host to run once, after loading the array."""
+    lines = []
+    for bd in lowered.shim_bds:
+        for index, word in enumerate(shim_bd_words(bd, lowered.generation)):
+            lines.append(
+                f"  aiex.npu.write32 {{address = {shim_bd_offset(bd) + 4 * index} : ui32, "
+                f"column = {bd.tile.col} : i32, row = {bd.tile.row} : i32, value = {word} : ui32}}"
+            )
+    for port in lowered.ports if lowered.token_ports else []:
+        lines.append(
+            f"  aiex.npu.maskwrite32 {{address = {token_offset(port)} : ui32, "
+            f"column = {port.tile.col} : i32, row = {port.tile.row} : i32, "
+            f"value = {TOKEN_ID} : ui32, mask = {TOKEN_MASK} : ui32}}"
+        )
+    return ["aie.runtime_sequence @shim_setup() {", *lines, "}"] if lines else []
 
 
 def _token_flow(tile: Tile) -> list[str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from ..api import ShimBd
 from ..hardware import DTYPE_BYTES, Tile
 from .dims import Access
 
@@ -189,6 +190,8 @@ class Lowered:
     pools: list[Pool] = field(default_factory=list)
     channels: list[Channel] = field(default_factory=list)
     ports: list[Port] = field(default_factory=list)
+    shim_bds: list[ShimBd] = field(default_factory=list)
+    token_ports: bool = False
     flows: list[Flow] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     cores: list[Core] = field(default_factory=list)

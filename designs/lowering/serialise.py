@@ -12,6 +12,7 @@ from typing import Any
 from npu._npu import arch
 from npu._npu import stream as txn
 
+from ..api import ShimBd
 from ..hardware import (
     MASTER_PORTS,
     SHIM_DEMUX,
@@ -21,16 +22,18 @@ from ..hardware import (
     SLAVE_PORTS,
     Tile,
 )
-from .model import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand
+from .model import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand, Port
 
 _CORE_CONTROL = 0x32000
 _CORE_RESET = 2
+_AXCACHE = 2  # NoC upsizing, as in runtime streams (backend/ops/shim_stream.h)
 _ENABLE = 1 << 31
 _PACKET = 1 << 30
 # Completion tokens leave a shim as packets of id 15 from its control port to its South port 0,
 # through arbiter 5 and msel 3; the values are the ones mlir-aie writes.
 _TOKEN_MASTER, _TOKEN_SLAVE = 2, 0  # register indices of South 0 and tile control
 _TOKEN_ROUTE = _ENABLE | _PACKET | 1 << (3 + 3) | 5
+TOKEN_ID, TOKEN_MASK = 15 << 8, 0x1F00  # in the control register of a shim channel
 _TOKEN_SLOT = 15 << 24 | 0x1F << 16 | 1 << 8 | 3 << 4 | 5
 
 
@@ -128,6 +131,12 @@ def static_stream(lowered: Lowered) -> bytes:
             _write_locks(out, tile, lowered.locks.get(tile, []))
     for channel in lowered.channels:
         _write_channel(out, channel)
+    for bd in lowered.shim_bds:
+        address = arch.tile_address(bd.tile.col, bd.tile.row, shim_bd_offset(bd))
+        out.block_write(address, shim_bd_words(bd, lowered.generation))
+    for port in lowered.ports if lowered.token_ports else []:
+        address = arch.tile_address(port.tile.col, port.tile.row, token_offset(port))
+        out.mask_write(address, TOKEN_ID, TOKEN_MASK)
     _write_switches(out, lowered)
     _write_muxes(out, lowered)
     return bytes(out.finish())
@@ -166,6 +175,22 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
         wraps = list(descriptor.access.wrap)
         fields["wrap"] = wraps + [0] * (3 - len(wraps))
     return list(arch.encode_bd(tile.kind, fields))
+
+
+def token_offset(port: Port) -> int:
+    """Of the control register that has the packet id of a port's completion tokens."""
+    return int(arch.channel_control("shim", port.direction, port.channel))
+
+
+def shim_bd_offset(bd: ShimBd) -> int:
+    return bd.tile.limits.bd_base + 0x20 * bd.id
+
+
+def shim_bd_words(bd: ShimBd, generation: str) -> list[int]:
+    """Register words of a linear shim BD whose address streams patch."""
+    burst = int(arch.device_model(generation)["shim_burst"])
+    fields = {"length": bd.bytes // 4, "burst": burst, "axcache": _AXCACHE}
+    return list(arch.encode_bd("shim", fields))
 
 
 def _write_channel(out: txn.Builder, channel: Channel) -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 from npu import _npu
 from npu.designs import dequant
-from npu.errors import ArgumentError, DeviceError, ShapeError
-from npu.simulate import constant, resource_shares
+from npu.errors import DeviceError
+from npu.simulate import checked_constants, constant, resource_shares, whole
 
 _MAX_SIDE = 1 << 24
 
@@ -51,21 +51,16 @@ def simulate_dequantize(
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_dequantize] device is {device!r}; use "npu1" or "npu2"')
-    for name, size in (("N", N), ("K", K)):
-        if isinstance(size, bool) or not isinstance(size, int):
-            raise ArgumentError(
-                f"[simulate_dequantize] {name} is {size!r}; it must be a whole number"
-            )
-        if not 1 <= size <= _MAX_SIDE:
-            raise ShapeError(f"[simulate_dequantize] {name} is {size}; use 1 to {_MAX_SIDE}")
-    rows = max(dequant.CORES, -(-N // dequant.BLOCK_ROWS))
-    columns = -(-K // dequant.BLOCK_COLUMNS)
+    n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
+    k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
+    overrides = checked_constants("simulate_dequantize", constants)
+    rows = max(dequant.CORES, -(-n // dequant.BLOCK_ROWS))
+    columns = -(-k // dequant.BLOCK_COLUMNS)
     config = dequant.configuration(device)
     stream = _npu.ops.dequant_stream(config, rows, columns)
     blocks = rows * columns
     read = blocks * dequant.BLOCK_BYTES
     written = blocks * dequant.BLOCK_ROWS * dequant.BLOCK_COLUMNS * 2
-    overrides = {key: float(value) for key, value in (constants or {}).items()}
     report: Any = _npu.model.simulate(config, stream, [read, written], [], True, overrides)
     timing = report["timing"]
     timing.pop("agents")

@@ -16,8 +16,8 @@ import numpy as np
 
 from npu import _npu
 from npu.designs import gemv
-from npu.errors import ArgumentError, DeviceError, ShapeError
-from npu.simulate import constant, resource_shares
+from npu.errors import DeviceError
+from npu.simulate import checked_constants, constant, resource_shares, whole
 
 BATCHES = (1, 2, 4, 8)
 _MAX_SIDE = 1 << 24
@@ -65,14 +65,6 @@ class SimulatedGemv:
     details: dict[str, float] = dataclasses.field(repr=False)
 
 
-def _whole(value: object, name: str, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ArgumentError(f"[simulate_gemv] {name} is {value!r}; it must be a whole number")
-    if not 1 <= value <= most:
-        raise ShapeError(f"[simulate_gemv] {name} is {value}; use 1 to {most}")
-    return int(value)
-
-
 @functools.cache
 def _lowered(generation: str, cores: int | None, channels: int) -> bytes:
     return gemv.configuration(generation, cores, channels)
@@ -98,9 +90,10 @@ def simulate_gemv(
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_gemv] device is {device!r}; use "npu1" or "npu2"')
-    n, k = _whole(N, "N", _MAX_SIDE), _whole(K, "K", _MAX_SIDE)
-    vectors = next(b for b in BATCHES if b >= _whole(batch, "batch", BATCHES[-1]))
-    overrides = {key: float(value) for key, value in (constants or {}).items()}
+    n, k = whole("simulate_gemv", N, "N", _MAX_SIDE), whole("simulate_gemv", K, "K", _MAX_SIDE)
+    least = whole("simulate_gemv", batch, "batch", BATCHES[-1])
+    vectors = next(b for b in BATCHES if b >= least)
+    overrides = checked_constants("simulate_gemv", constants)
     config = _lowered(device, cores, channels)
     output = "top" if top else "bfloat16"
     stream, setup, w_bytes, x_bytes, y_bytes = _npu.ops.gemv_stream(

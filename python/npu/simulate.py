@@ -123,12 +123,17 @@ def _dtype(value: DTypeLike, argument: str) -> str:
     return name
 
 
-def _whole(value: Any, name: str, least: int = 1, most: int = MAX_SIZE) -> int:
+def whole(function: str, value: Any, name: str, most: int, least: int = 1) -> int:
+    """A size that was passed to ``function``, or the error that says what it must be."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ArgumentError(f"[simulate_gemm] {name} is {value!r}; it must be a whole number")
+        raise ArgumentError(f"[{function}] {name} is {value!r}; it must be a whole number")
     if not least <= value <= most:
-        raise ShapeError(f"[simulate_gemm] {name} is {value}; it must be {least} to {most}")
+        raise ShapeError(f"[{function}] {name} is {value}; it must be {least} to {most}")
     return int(value)
+
+
+def _whole(value: Any, name: str) -> int:
+    return whole("simulate_gemm", value, name, MAX_SIZE)
 
 
 def _default_depth(k: int, element_bytes: int) -> int:
@@ -216,19 +221,26 @@ def _check_memory(design: GemmDesign) -> None:
         )
 
 
-def overrides(
-    generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
-) -> dict[str, float]:
+def checked_constants(function: str, constants: Any) -> dict[str, float]:
+    """The ``constants`` passed to ``function`` as floats; the model checks names and signs."""
     if constants is not None and not isinstance(constants, Mapping):
-        raise ArgumentError(f"[simulate_gemm] constants is {constants!r}; it must be a mapping")
+        raise ArgumentError(f"[{function}] constants is {constants!r}; it must be a mapping")
     values: dict[str, float] = {}
     for name, value in (constants or {}).items():
-        if not isinstance(name, str) or not isinstance(value, (int, float, np.number)):
-            raise ArgumentError(f"[simulate_gemm] constant {name!r} = {value!r}; it needs a number")
+        number = isinstance(value, (int, float, np.integer, np.floating))
+        if not isinstance(name, str) or not number or isinstance(value, bool):
+            raise ArgumentError(f"[{function}] constant {name!r} = {value!r}; it needs a number")
         try:
             values[name] = float(value)
         except OverflowError:
-            raise ArgumentError(f"[simulate_gemm] constant {name!r} is larger than any") from None
+            raise ArgumentError(f"[{function}] constant {name!r} is larger than any") from None
+    return values
+
+
+def overrides(
+    generation: str, stream_bytes: float | None, constants: Mapping[str, float] | None
+) -> dict[str, float]:
+    values = checked_constants("simulate_gemm", constants)
     if stream_bytes is not None:
         if stream_bytes not in (4, 8):
             raise ArgumentError(

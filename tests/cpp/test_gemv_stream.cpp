@@ -24,12 +24,15 @@ using ops::GemvOutput;
 using ops::GemvPlan;
 using ops::GemvProblem;
 
+constexpr uint32_t kOpening = 6;  // blocks of a weight channel's configured BD
+
 Configuration configuration(int columns, int rows, int channels) {
   std::string text =
       strf("npu-config 1\nname gemv\ngeneration %s\n", columns == 4 ? "npu1" : "npu2");
   text += "source 0000000000000000000000000000000000000000000000000000000000000000\n";
   text += strf("param columns %d\nparam rows %d\nparam channels %d\n", columns, rows, channels);
   text += "param block_bytes 5120\nparam x_bytes 4096\nparam y_bytes 512\nparam setup_words 16\n";
+  text += strf("param opening_blocks %d\n", rows == channels ? kOpening : 0);
   for (int c = 0; c < columns; ++c) {
     const int ports = channels == 2 && c + 1 < columns ? 2 : 1;
     for (int i = 0; i < ports; ++i) text += strf("port W%d_%d %d mm2s %d\n", c, i, c, i);
@@ -114,7 +117,16 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvP
       const bool mm2s = offset >= 0x1D210;
       if (op.value >> 31 != 0) ++tokens[key(col, mm2s, channel)];
       const uint32_t bd_address = arch::tile_address(col, 0, 0x1D000 + 0x20 * (op.value & 15));
-      const arch::Bd bd = arch::decode_bd(arch::TileKind::kShim, bds.at(bd_address));
+      arch::Bd bd;
+      const uint32_t id = op.value & 15;
+      if (id >= 12) {  // the configuration's: W on channels 0 and 1, the setup and x, y
+        CHECK(bds.find(bd_address) == bds.end());
+        bd.length = id == 14 ? 2048 : kOpening * 1280;
+        const int cores = GemvArray::of(config).cores(col);
+        if (id == 15) bd.length = static_cast<uint32_t>(cores) * 128;
+      } else {
+        bd = arch::decode_bd(arch::TileKind::kShim, bds.at(bd_address));
+      }
       const auto [argument, base] = sources.at(bd_address);
       const uint64_t runs = (op.value >> 16 & 0xFF) + 1;
       if (argument == ops::kGemvX) x_words += runs * bd.length;
@@ -135,7 +147,8 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvP
   CHECK(aligned);
   CHECK(inside);
   CHECK(blocks.size() == w_words / 1280);
-  const int64_t sends = p.column_blocks * p.batch <= 8 ? 1 : plan.rounds;  // x stays, or comes again
+  const int64_t sends =
+      p.column_blocks * p.batch <= 8 ? 1 : plan.rounds;  // x stays, or comes again
   CHECK(x_words == static_cast<uint64_t>(1024 + sends * plan.x_objects * 1024));
   CHECK(y_words * 4 == static_cast<uint64_t>(plan.y_bytes));
   CHECK(std::all_of(tokens.begin(), tokens.end(), [](const auto& t) { return t.second == 0; }));

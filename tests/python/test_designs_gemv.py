@@ -3,6 +3,8 @@ emits MLIR with its kernels; what the array does not have is refused."""
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from q4nx_blocks import random_integers, random_weights
@@ -10,6 +12,7 @@ from q4nx_blocks import random_integers, random_weights
 import npu
 from npu import _npu
 from npu.designs import gemv
+from npu.designs.api import Design
 from npu.errors import DesignError, NpuError
 
 CONFIGURATIONS = [
@@ -87,6 +90,47 @@ def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
     loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]
     # The counts of both loop nests, the batch of both calls, idle.
     assert len(loads) == 3 + 4 + 2 + 1
+
+
+def test_the_configuration_and_the_mlir_write_the_same_shim_registers():
+    """BDs that streams only address, and token ids; as writes of one word each."""
+    data = gemv.configuration("npu2")
+    text = data[data.index(b"\ntxn ") :]
+    writes: dict[int, int] = {}
+    for op in _npu.stream.operations(text[text.index(b"\n", 1) + 1 :]):
+        if op["opcode"] == "BLOCKWRITE" and op["address"] >> 20 & 31 == 0:
+            writes |= {op["address"] + 4 * i: word for i, word in enumerate(op["data"])}
+    # Two weight channels per column but the last, setup and x, results.
+    assert len(writes) == 8 * (15 + 1 + 8)
+    for col in range(8):
+        cores = 1 if col == 7 else 2
+        bds = {12 + c: 6 * 5120 for c in range(cores)} | {15: cores * 512}
+        for id, size in (bds | ({14: 8192} if col == 7 else {})).items():
+            at = (col << 25) + 0x1D000 + 0x20 * id
+            bd = _npu.arch.decode_bd("shim", [writes[at + 4 * i] for i in range(8)])
+            assert bd["length"] == size // 4 and bd["valid"]
+            assert not any(bd["wrap"]) and bd["iteration_wrap"] <= 1
+    mlir = gemv.mlir("npu2")
+    sequence = mlir[mlir.index("aie.runtime_sequence @shim_setup() {") :].splitlines()
+    printed = {}
+    for line in sequence:
+        numbers = {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", line)}
+        if "npu.write32" in line:
+            printed[numbers["column"] << 25 | numbers["address"]] = numbers["value"]
+    assert printed == writes
+    # Every port's tokens: 15 for weights, x, 8 for results.
+    assert sum("npu.maskwrite32" in line for line in sequence) == 15 + 1 + 8
+
+
+@pytest.mark.parametrize(
+    "bd", [((0, 1), 12, 64), ((0, 0), 16, 64), ((0, 0), 12, 6), ((0, 0), 3, 4)]
+)
+def test_shim_bds_that_do_not_fit_are_refused(bd):
+    (col, row), number, size = bd
+    design = Design("bds", "npu2")
+    design.shim_bd(design.tile(0, 0), 3, 4)
+    with pytest.raises(DesignError, match=f"shim BD {number}"):
+        design.shim_bd(design.tile(col, row), number, size)
 
 
 @pytest.mark.parametrize(

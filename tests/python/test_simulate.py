@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from typing import Any
 
@@ -189,3 +190,32 @@ def test_timing_only_8192() -> None:
     start = time.perf_counter()
     npu.simulate_gemm("npu2", 8192, 8192, 8192, dtype_out="int8", tile=(64, 64, 64))
     assert time.perf_counter() - start < 10
+
+
+@pytest.mark.parametrize(
+    ("constants", "message"),
+    [
+        (5, "constants is 5"),
+        ([("token", 1.0)], "constants is"),
+        ({"token": "much"}, "constant 'token' = 'much'"),
+        ({"token": None}, "constant 'token' = None"),
+        ({"token": True}, "constant 'token' = True"),
+        ({"token": 10**400}, "constant 'token' is larger"),
+        ({7: 1.0}, "constant 7 = 1.0"),
+        ({"no_such": 1.0}, "no_such"),
+        ({"token": -1}, "positive"),
+        ({"token": float("nan")}, "positive"),
+    ],
+)
+def test_every_simulation_checks_its_constants(constants: Any, message: str) -> None:
+    calls = {
+        "simulate_gemm": lambda: npu.simulate_gemm("npu1", 64, 64, 64, constants=constants),
+        "simulate_gemv": lambda: npu.simulate_gemv("npu2", 64, 256, constants=constants),
+        "simulate_dequantize": lambda: npu.simulate_dequantize("npu2", 64, 64, constants=constants),
+    }
+    for name, call in calls.items():
+        with pytest.raises(ArgumentError, match=re.escape(message)) as found:
+            call()
+        assert name in str(found.value) or "[timing]" in str(found.value)
+    good = {"token": np.float32(24), "dispatch": np.int64(7)}
+    assert npu.simulate_gemv("npu2", 64, 256, constants=good).token_seconds == pytest.approx(24e-6)
