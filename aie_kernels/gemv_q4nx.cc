@@ -30,7 +30,8 @@ enum Setup : int32_t {
   kTop,
   kFirst,
   kStep,
-  kRows
+  kRows,
+  kXLast = 14
 };
 enum Output : int32_t { kBf16, kF32, kLargest };
 constexpr int32_t kSetupWords = 16;
@@ -185,7 +186,7 @@ void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
   } else {
     accumulate<8>(block, line, sums);
   }
-  if (++state[kBlock] < words[kXBlocks] * words[kXObjects]) return;
+  if (++state[kBlock] < words[kXBlocks] * words[kXObjects] + words[kXLast]) return;
   state[kBlock] = 0;
   finish(sums, y, words, state);
 }

@@ -18,7 +18,7 @@ from .api import Design, ObjectFifo
 from .hardware import FIRST_CORE_ROW, Tile, device_columns
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
-from .worker import Word
+from .worker import Object, Word
 
 BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120  # a Q4NX block
 MAX_BATCH = 8
@@ -29,8 +29,8 @@ SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
 SETUP = (
     "y_objects",  # objects of y that the core sends
     "row_blocks",  # row-blocks per object of y
-    "x_objects",  # objects of x per row-block
-    "x_blocks",  # blocks of weights per object of x
+    "x_objects",  # objects of x per row-block before the last one
+    "x_blocks",  # blocks of weights for each of these
     "idle",  # objects of x to let pass at the end
     "batch",  # vectors: 1, 2, 4 or 8
     "output",  # 0: bfloat16, 1: float32, 2: the `top` largest and their rows
@@ -41,6 +41,7 @@ SETUP = (
     "resident",  # 1: one object has all of x, which stays for all row-blocks; else 0
     "resident_objects",  # objects of y that the core sends then; y_objects is 0
     "resident_blocks",  # blocks of weights per object of y then
+    "x_last",  # blocks of weights for the last object of x of a row-block
 )
 # Linear BDs that the configuration writes, so that a stream only addresses and pushes them; numbers
 # as in backend/ops/gemv_stream.h.
@@ -224,6 +225,16 @@ def _worker(
     def word(label: str) -> Word:
         return Word(words, SETUP.index(label))
 
+    def take(blocks: Word, vectors: Object, results: Object) -> None:
+        with worker.loop(blocks):
+            block = worker.acquire(w)
+            worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
+            worker.release(w)
+
+    def multiply(results: Object, blocks: Word) -> None:
+        take(blocks, worker.acquire(x), results)
+        worker.release(x)
+
     with worker.forever():
         worker.call(setup, worker.acquire(x), words, state, sums, index)
         worker.release(x)
@@ -231,21 +242,15 @@ def _worker(
             vectors = worker.acquire(x)
             with worker.loop(word("resident_objects")):
                 results = worker.acquire(y)
-                with worker.loop(word("resident_blocks")):
-                    block = worker.acquire(w)
-                    worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
-                    worker.release(w)
+                take(word("resident_blocks"), vectors, results)
                 worker.release(y)
             worker.release(x)
         with worker.loop(word("y_objects")):
             results = worker.acquire(y)
-            with worker.loop(word("row_blocks")), worker.loop(word("x_objects")):
-                vectors = worker.acquire(x)
-                with worker.loop(word("x_blocks")):
-                    block = worker.acquire(w)
-                    worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
-                    worker.release(w)
-                worker.release(x)
+            with worker.loop(word("row_blocks")):
+                with worker.loop(word("x_objects")):
+                    multiply(results, word("x_blocks"))
+                multiply(results, word("x_last"))
             worker.release(y)
         with worker.loop(word("idle")):
             worker.acquire(x)

@@ -185,9 +185,11 @@ void call_gemv_setup(const HostFunction& f, Arguments arguments, CoreState& core
 // Whether a setup record keeps the kernel inside its buffers (order of words: designs/gemv.py).
 bool setup_fits(const int32_t* words, const int32_t* state, int64_t batch) {
   const int64_t row_blocks = words[1], x_objects = words[2], x_blocks = words[3], output = words[6];
+  const int64_t x_last = words[14];
   if (batch != words[5] || (batch != 1 && batch != 2 && batch != 4 && batch != 8)) return false;
-  if (x_objects < 1 || x_blocks < 1 || x_blocks * batch * kLine > kXElements) return false;
-  if (state[0] < 0 || state[0] >= x_objects * x_blocks) return false;
+  if (x_objects < 0 || x_blocks < 1 || x_blocks * batch * kLine > kXElements) return false;
+  if (x_last < 1 || x_last > x_blocks) return false;
+  if (state[0] < 0 || state[0] >= x_objects * x_blocks + x_last) return false;
   if (state[1] < 0 || state[1] >= row_blocks) return false;
   const int64_t top = words[7];
   if (output == 2) {

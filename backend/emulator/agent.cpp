@@ -164,7 +164,8 @@ void Scheduler::run_column(Column& column) {
     column.error = std::current_exception();
   }
   column.work += done;
-  column.ready.erase(column.ready.begin(), column.ready.begin() + static_cast<std::ptrdiff_t>(done));
+  column.ready.erase(column.ready.begin(),
+                     column.ready.begin() + static_cast<std::ptrdiff_t>(done));
 }
 
 bool Scheduler::run_columns() {

@@ -4,9 +4,9 @@
 // round is a serial part and a parallel one, in which every column goes on until all its agents
 // are blocked. The order of steps therefore does not depend on the number of threads or on who was
 // faster, and a run is deterministic, if the program is lock-correct. In one whose locks do not
-// separate a buffer's writer from its reader, both race on those bytes, here as on the hardware: its
-// data (never the emulator's own state, nor memory outside its buffers) may depend on the threads.
-// Timed runs have one list of agents and one event after the other.
+// separate a buffer's writer from its reader, both race on those bytes, here as on the hardware:
+// its data (never the emulator's own state, nor memory outside its buffers) may depend on the
+// threads. Timed runs have one list of agents and one event after the other.
 #pragma once
 
 #include <cstdint>
@@ -107,8 +107,8 @@ class Scheduler {
   void account();
 
   Timeline* timeline_ = nullptr;
-  std::vector<Agent*> ready_;    // of the serial part
-  std::vector<Agent*> jobs_;     // as they were posted
+  std::vector<Agent*> ready_;  // of the serial part
+  std::vector<Agent*> jobs_;   // as they were posted
   std::vector<Column> columns_;
   std::vector<Column*> active_;  // kept for its capacity
   bool in_columns_ = false;

@@ -270,7 +270,8 @@ RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferVi
 // The arguments of a run are the caller's again.
 void Array::drop_buffers() {
   // Tiles of a column are neighbours in the list: those of one thread.
-  ThreadPool::shared().parallel_for(tiles_.size(), [&](size_t i) { tiles_[i]->settle_arguments(); });
+  ThreadPool::shared().parallel_for(tiles_.size(),
+                                    [&](size_t i) { tiles_[i]->settle_arguments(); });
   buffers_.clear();
 }
 

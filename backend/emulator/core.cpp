@@ -22,7 +22,11 @@ constexpr int kMostCalls = 256;
 }  // namespace
 
 Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
-    : Agent(tile.col), array_(array), tile_(tile), program_(std::move(program)), functions_(std::move(functions)) {
+    : Agent(tile.col),
+      array_(array),
+      tile_(tile),
+      program_(std::move(program)),
+      functions_(std::move(functions)) {
   for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   for (const KernelFunction& function : functions_) {
     borrows_ &= function.uses != nullptr;

@@ -123,8 +123,7 @@ bool Channel::open_route() {
 void Channel::close_packet() {
   for (auto& [tile, arbiter] : route_.arbiters) {
     tile->stream_switch.holder[static_cast<size_t>(arbiter)] = nullptr;
-    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)],
-                                 this);
+    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)], this);
   }
   in_packet_ = route_open_ = false;
 }

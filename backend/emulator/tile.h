@@ -50,9 +50,9 @@ struct BdSlot {
   std::array<uint32_t, 8> words{};
   bool stale = true;  // the rest is older than `words`
   arch::Bd bd;
-  Walk pattern;        // at base 0 and iteration 0
-  uint64_t last = 0;   // largest word offset of that walk
-  bool fills = false;  // Walk::fills of the BD's length
+  Walk pattern;             // at base 0 and iteration 0
+  uint64_t last = 0;        // largest word offset of that walk
+  bool fills = false;       // Walk::fills of the BD's length
   bool neighbours = false;  // names locks or memory of tiles beside
 };
 
@@ -169,8 +169,8 @@ class Channel final : public Agent {
   uint64_t route_epoch_ = 0;
   bool header_pending_ = false;
   uint32_t header_ = 0;
-  uint64_t move_words_ = 0;  // words of the posted job
-  BlockRef shared_;          // what the posted job fills in place of its receivers' memories
+  uint64_t move_words_ = 0;    // words of the posted job
+  BlockRef shared_;            // what the posted job fills in place of its receivers' memories
   std::byte* lent_ = nullptr;  // the words of the argument that are lent to the one receiver
   // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
   const Channel* blocked_sink_ = nullptr;

@@ -262,7 +262,7 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   array.x_bytes = param("x_bytes", kGemvBatch * kQ4Columns * 2, 1 << 16);
   array.y_bytes = param("y_bytes", kGemvBatch * kQ4Rows * 2, 1 << 16);
   array.opening_blocks = param("opening_blocks", 0, 1 << 10);
-  array.setup_words = param("setup_words", 14, array.x_bytes / 4 / array.columns / array.rows);
+  array.setup_words = param("setup_words", 15, array.x_bytes / 4 / array.columns / array.rows);
   if (array.rows % array.channels != 0) {
     fail(ErrorKind::kFormat,
          "[GemvArray::of] configuration \"%s\" has %d cores per column on %d channels; lower the "
@@ -275,9 +275,13 @@ GemvArray GemvArray::of(const Configuration& configuration) {
 GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
   check(array, problem);
   GemvPlan plan;
-  plan.x_blocks =
-      divisor_up_to(problem.column_blocks, array.x_bytes / (2 * kQ4Columns * problem.batch));
-  plan.x_objects = problem.column_blocks / plan.x_blocks;
+  // As few objects as hold x, of about equally many blocks.
+  const auto objects = [&](int64_t blocks) {
+    return (problem.column_blocks + blocks - 1) / blocks;
+  };
+  plan.x_objects = objects(array.x_bytes / (2 * kQ4Columns * problem.batch));
+  plan.x_blocks = (problem.column_blocks + plan.x_objects - 1) / plan.x_objects;
+  plan.x_objects = objects(plan.x_blocks);
   plan.x_bytes = (1 + plan.x_objects) * array.x_bytes;
   plan.resident = plan.x_objects == 1;
   deal(array, problem, arch::Timing(array.generation, arch::TimingTable()), plan);
@@ -291,7 +295,7 @@ GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
       const int64_t idle = plan.resident ? !works : plan.rounds - share.rounds;
       const int64_t record[] = {plan.resident ? 0 : share.y_objects,
                                 share.y_row_blocks,
-                                plan.x_objects,
+                                plan.x_objects - 1,
                                 plan.x_blocks,
                                 idle * plan.x_objects,
                                 problem.batch,
@@ -302,7 +306,8 @@ GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem) {
                                 problem.rows,
                                 plan.resident && works,
                                 share.y_objects,
-                                share.y_row_blocks * plan.x_blocks};
+                                share.y_row_blocks * plan.x_blocks,
+                                problem.column_blocks - (plan.x_objects - 1) * plan.x_blocks};
       const size_t at = static_cast<size_t>((c * array.rows + r) * array.setup_words);
       for (size_t i = 0; i < std::size(record); ++i) {
         if (record[i] > std::numeric_limits<int32_t>::max()) {

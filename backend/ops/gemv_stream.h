@@ -67,7 +67,7 @@ struct GemvShare {
 
 // How a problem is laid out: what the stream assumes of its buffers.
 struct GemvPlan {
-  int64_t x_objects = 0, x_blocks = 0;  // objects per row-block; column blocks per object
+  int64_t x_objects = 0, x_blocks = 0;  // objects per row-block; column blocks in all but the last
   int64_t rounds = 0;                   // of the column with most
   // x fits one object, which cores keep for all their row-blocks; else x is sent once per round.
   bool resident = false;

@@ -60,8 +60,8 @@ struct Memory {
     std::memset(state, 0, sizeof state);
   }
   void setup(int row_blocks, int x_objects, int x_blocks, int batch, int output, int top = 0) {
-    const int32_t record[] = {1,      row_blocks, x_objects, x_blocks, 0,  batch,
-                              output, top,        64,        32,       100};
+    const int32_t record[] = {1,  row_blocks, x_objects - 1, x_blocks, 0, batch, output,  top,
+                              64, 32,         100,           0,        0, 0,     x_blocks};
     std::copy(std::begin(record), std::end(record), words);
   }
   std::vector<KernelArgument> arguments(int batch) {
@@ -145,6 +145,23 @@ TEST_CASE("gemv_q4nx: whole numbers are exact in every build, batch and line of 
       CHECK(memory.y[0] == 0x7F7F7F7F);
     }
   }
+}
+
+TEST_CASE("gemv_q4nx: a row-block ends with the last block of its last object of x") {
+  const HostKernel kernel = find_host_kernel("gemv_q4nx", Generation::kNpu2, Arithmetic::kFast);
+  Memory memory(5);
+  memory.setup(2, 3, 3, 1, 1);
+  memory.words[14] = 2;  // objects of 3, 3 and 2 blocks
+  CoreState core;
+  double expected = 0;
+  for (int block = 0; block < 8; ++block) {
+    CHECK(memory.state[1] == 0);
+    expected += memory.product(block % 3, 7);
+    kernel(memory.arguments(1), core);
+  }
+  CHECK(memory.state[0] == 0);
+  CHECK(memory.state[1] == 1);
+  CHECK(double{reinterpret_cast<const float*>(memory.y)[7]} == expected);
 }
 
 TEST_CASE("gemv_q4nx: random values within the bound of tests/python/compare.py") {
@@ -257,7 +274,9 @@ TEST_CASE("gemv_q4nx refuses setups and operands that leave its buffers") {
   refused([](Memory& m, Arguments&) { m.words[5] = 3; }, 3);  // no such batch
   refused([](Memory& m, Arguments&) { m.words[3] = 9; });     // x object too long
   refused([](Memory& m, Arguments&) { m.words[3] = 0; });
-  refused([](Memory& m, Arguments&) { m.words[2] = 0; });
+  refused([](Memory& m, Arguments&) { m.words[2] = -1; });
+  refused([](Memory& m, Arguments&) { m.words[14] = 0; });  // the last x object
+  refused([](Memory& m, Arguments&) { m.words[14] = 5; });
   refused([](Memory& m, Arguments&) { m.words[1] = 9; });  // y object too long
   refused([](Memory& m, Arguments&) { m.words[6] = 3; });  // no such output
   refused([](Memory& m, Arguments&) { m.words[6] = 2, m.words[7] = 65; });
