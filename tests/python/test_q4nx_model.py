@@ -144,7 +144,7 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
 
 
 # Around the change from GEMV to expanded blocks, each tile of the GEMM, weights expanded in parts.
-@pytest.mark.parametrize("rows", [1, 9, 48, 49, 100, 200])
+@pytest.mark.parametrize("rows", [1, 9, 48, 49, 100, 200, 300])
 @pytest.mark.parametrize("limit", [1 << 30, 100_000])
 @pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
 def test_products_of_any_length(

@@ -27,13 +27,11 @@ from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
 DECODE_ROWS = 48
 # Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
-# Tiles (m, k, n) of native bfloat16 products on npu2, with the rows of x per output round and that
-# round's relative time on the emulator. n = 48 times 8 columns divides the widths of Gemma 3 1B.
-TILES = (
-    ((64, 96, 48), 256, 2.8),
-    ((32, 128, 48), 128, 1.65),
-    ((16, 192, 48), 64, 1.05),
-)
+# Tiles (m, k, n) of native bfloat16 products on npu2 by the rows of x per output round. A round of
+# 64, 128, 256 rows takes times like 1.05, 1.65, 2.8 on the emulator, a change of tile 0.02. n = 48
+# times 8 columns divides the widths of Gemma 3 1B.
+TILES = {64: (16, 192, 48), 128: (32, 128, 48), 256: (64, 96, 48)}
+_LARGEST = max(TILES)
 _SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
 
 
@@ -127,17 +125,21 @@ class Weight:
         # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
         return 2.0**127 / (512 * largest) if largest else np.inf
 
-    def _gemm(self, rows: int) -> Any:
-        """The GEMM for so many rows of x: of the tiles measured on the emulator, the fastest."""
+    def _gemms(self, rows: int) -> list[tuple[slice, Any]]:
+        """The GEMMs for rows of x: whole rounds of the largest tile, the least for the rest."""
         way = self._bf16 or self._device.bf16
-        tile = None
-        if (
-            self._device.generation == "npu2"
-            and way == "native"
-            and self._device.kernel == "published"
-        ):
-            tile = min(TILES, key=lambda each: -(-rows // each[1]) * each[2])[0]
-        return self._device.gemm("bfloat16", "float32", "col", way, tile)
+        device, options = self._device, ("bfloat16", "float32", "col", way)
+        if device.generation != "npu2" or way != "native" or device.kernel != "published":
+            return [(slice(0, rows), device.gemm(*options))]
+        rest = rows % _LARGEST
+        least = min(size for size in TILES if size >= rest)
+        cut = rows if least == _LARGEST else rows - rest
+        parts = [(slice(0, cut), _LARGEST), (slice(cut, rows), least)]
+        return [
+            (part, device.gemm(*options, TILES[size]))
+            for part, size in parts
+            if part.start < part.stop
+        ]
 
     def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
         n, k = self.shape
@@ -146,21 +148,22 @@ class Weight:
         step = min(blocks, max(1, EXPANDED_BYTES // (layout.ROWS * width * 2)))
         out = np.empty((len(x), n), np.float32)
         shared = _expanded_of(self._device)
-        gemm = self._gemm(len(x))
+        gemms = self._gemms(len(x))
 
         def multiply(left: np.ndarray, w: np.ndarray, target: np.ndarray) -> None:
-            views = left.view(np.uint32), "float32", w.view(np.uint16), "bfloat16"
-            gemm.run(*views, target.reshape(-1).view(np.uint8), 0)
+            for rows, gemm in gemms:
+                views = left[rows].view(np.uint32), "float32", w.view(np.uint16), "bfloat16"
+                gemm.run(*views, target[rows].reshape(-1).view(np.uint8), 0)
 
         x = np.ascontiguousarray(x, np.float32)
         with shared.lock:
             buffer = shared.array(step * layout.ROWS, width)
             for first in range(0, blocks, step):
                 count = min(step, blocks - first)
-                rows = buffer[: count * layout.ROWS]
-                dequantize_blocks(bound, first, count, rows, padded=True)
+                expanded = buffer[: count * layout.ROWS]
+                dequantize_blocks(bound, first, count, expanded, padded=True)
                 begin, end = first * layout.ROWS, min((first + count) * layout.ROWS, n)
-                w = rows[: end - begin, :k].T
+                w = expanded[: end - begin, :k].T
                 if count == blocks:
                     multiply(x, w, out)
                 else:
