@@ -58,6 +58,10 @@ constexpr TimingConstant kTable[] = {
      "t2.npu1.bf16.a.tops t2.npu1.bf16.b.tops kmt.npu1.bf16.56"},
     {"dram_read_npu2", 52.7, "GB/s", kFitted, "read ceiling; the paper's micro-benchmark: ~50",
      "t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops t3.npu2.bf16.a.tops"},
+    {"dram_total_npu1", 21.6, "GB/s", kAssumed,
+     "reads and writes together; to the read ceiling as on npu2, no measurement was found", ""},
+    {"dram_total_npu2", 66.6, "GB/s", kMeasured,
+     "reads and writes together of a 64 MiB copy by the NPU: mlir-aie pull request 2559", ""},
     {"row_visit", 134, "cycle", kFitted, "time a shim channel needs per separate run of addresses",
      "kmt.npu1.bf16.56 txt.npu1.i8i16.t1"},
     {"row_sharing", 0.33, "1", kFitted,
@@ -135,6 +139,7 @@ Timing::Timing(Generation g, const TimingTable& t)
   shim_task_start = t[TimingId::kShimTaskStart];
   shim_cold_start = t[TimingId::kShimColdStart];
   dram_read = t[npu1 ? TimingId::kDramReadNpu1 : TimingId::kDramReadNpu2] * 1e9 / clock_hz;
+  dram_total = t[npu1 ? TimingId::kDramTotalNpu1 : TimingId::kDramTotalNpu2] * 1e9 / clock_hz;
   row_visit = t[TimingId::kRowVisit];
   row_sharing = t[TimingId::kRowSharing];
   memory_line = t[TimingId::kMemoryLine];

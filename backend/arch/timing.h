@@ -45,6 +45,8 @@ enum class TimingId : uint8_t {
   kShimColdStart,
   kDramReadNpu1,
   kDramReadNpu2,
+  kDramTotalNpu1,
+  kDramTotalNpu2,
   kRowVisit,
   kRowSharing,
   kMemoryLine,
@@ -98,6 +100,7 @@ struct Timing {
   double bd_overhead, lock_operation;       // cycles
   double shim_task_start, shim_cold_start;  // cycles
   double dram_read;                         // bytes per cycle, all channels together
+  double dram_total;                        // the same, of reads and writes together
   double row_visit;                         // cycles per row visit and channel
   double row_sharing;                       // share of a row visit, see timing.cpp
   double memory_line;                       // bytes, see line_overfetch

@@ -262,6 +262,10 @@ void Channel::start(Timeline& timeline) {
   const double overhead = fresh ? timing.bd_overhead : 0;
   if (tile_.model.kind != TileKind::kShim || header_pending_) {
     const double words = header_pending_ ? 1 : static_cast<double>(move_words_);
+    const bool writes = std::any_of(route_.sinks.begin(), route_.sinks.end(), [](const auto& sink) {
+      return sink.channel->tile_.model.kind == TileKind::kShim;
+    });
+    if (writes && !header_pending_) return timeline.write(this, overhead, words * 4);
     return timeline.after(this, overhead + words * 4 / timing.stream);
   }
   Timeline::Read read;

@@ -45,20 +45,41 @@ void Timeline::token(uint32_t key, double cycles) {
   push(now_ + cycles, nullptr, key, Kind::kToken);
 }
 
-void Timeline::read(Agent* agent, const Read& read) {
+size_t Timeline::index_of(Agent* agent, bool* found) {
   size_t index = 0;
   while (index < readers_.size() && readers_[index].agent != agent) ++index;
-  const bool cold = index == readers_.size();
-  if (cold) readers_.push_back({});
+  *found = index < readers_.size();
+  if (!*found) {
+    readers_.push_back({});
+    readers_.back().agent = agent;
+  }
+  return index;
+}
+
+void Timeline::write(Agent* agent, double delay, double bytes) {
+  bool found = false;
+  const size_t index = index_of(agent, &found);
+  Reader& writer = readers_[index];
+  writer.writes = true;
+  writer.limit = timing_.stream;
+  writer.left = writer.memory_bytes = bytes;
+  writer.began = now_;
+  writer.overhead = delay;
+  push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
+}
+
+void Timeline::read(Agent* agent, const Read& read) {
+  bool found = false;
+  const size_t index = index_of(agent, &found);
   // Neighbours that read other parts of the same memory rows open them once between them.
   bool shared = false;
   for (const Reader& other : readers_) {
-    if (other.agent == agent || read.pitch == 0) continue;
+    if (other.agent == agent || other.writes || read.pitch == 0) continue;
     const uint64_t apart = other.base > read.base ? other.base - read.base : read.base - other.base;
     shared |= other.pitch == read.pitch && apart < static_cast<uint64_t>(std::abs(read.pitch));
   }
   Reader& reader = readers_[index];
-  reader.agent = agent;
+  reader.writes = false;
   reader.run = read.run;
   reader.pitch = read.pitch;
   reader.base = read.base;
@@ -67,7 +88,7 @@ void Timeline::read(Agent* agent, const Read& read) {
   reader.limit = fetched * timing_.stream;
   reader.left = reader.memory_bytes = fetched * read.bytes;
   reader.weight = fetched * read.task_bytes;
-  const double delay = read.delay + (cold ? timing_.shim_cold_start : 0);
+  const double delay = read.delay + (found ? 0 : timing_.shim_cold_start);
   if (recorder_) recorder_->read(agent, now_, delay);
   push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
 }
@@ -84,11 +105,11 @@ void Timeline::settle() {
 // Shares of the memory's time go by weight; what a channel's port cannot take, others get.
 void Timeline::set_rates() {
   int open = 0;
-  for (const Reader& reader : readers_) open += reader.active;
+  for (const Reader& reader : readers_) open += reader.active && !reader.writes;
   double visits = 0, bandwidth = 0, cost = 0, time = 1;
   const double channels = open;
   for (Reader& reader : readers_) {
-    if (!reader.active) continue;
+    if (!reader.active || reader.writes) continue;
     if (reader.visits != visits) {
       visits = reader.visits;
       bandwidth = arch::dram_bandwidth(timing_.dram_read, channels * visits);
@@ -101,7 +122,9 @@ void Timeline::set_rates() {
     again = false;
     const double level = time / cost;  // bytes per cycle of a weight of 1
     for (Reader& reader : readers_) {
-      if (!reader.active || reader.rate > 0 || reader.weight * level <= reader.limit) continue;
+      if (!reader.active || reader.writes || reader.rate > 0 ||
+          reader.weight * level <= reader.limit)
+        continue;
       reader.rate = reader.limit;
       time -= reader.limit / reader.bandwidth;
       cost -= reader.weight / reader.bandwidth;
@@ -110,8 +133,22 @@ void Timeline::set_rates() {
     }
     if (again) continue;
     for (Reader& reader : readers_) {
-      if (reader.active && reader.rate == 0) reader.rate = reader.weight * level;
+      if (!reader.active || reader.writes || reader.rate > 0) continue;
+      reader.rate = reader.weight * level;
     }
+  }
+  double reads = 0;
+  for (const Reader& reader : readers_) reads += reader.active && !reader.writes ? reader.rate : 0;
+  // Reads go first: the memory controller keeps writes until there is room.
+  set_write_rates(std::max(timing_.dram_total - reads, 1e-3 * timing_.dram_total));
+}
+
+// Equal shares: the channels' ports are equally fast.
+void Timeline::set_write_rates(double bandwidth) {
+  int writers = 0;
+  for (const Reader& reader : readers_) writers += reader.active && reader.writes;
+  for (Reader& reader : readers_) {
+    if (reader.active && reader.writes) reader.rate = std::min(reader.limit, bandwidth / writers);
   }
 }
 
@@ -134,10 +171,11 @@ Agent* Timeline::finish_read() {
     if (!reader.active || reader.left > kDone) continue;
     reader.active = false;
     reader.total += reader.memory_bytes;
-    const double needed = reader.memory_bytes / reader.limit;
+    const double needed = reader.overhead + reader.memory_bytes / reader.limit;
     reader.agent->add_busy(needed);
     done = reader.agent;
-    if (recorder_) recorder_->read_done(done, now_, needed);
+    if (recorder_ && reader.writes) recorder_->write_done(done, reader.began, now_, needed);
+    if (recorder_ && !reader.writes) recorder_->read_done(done, now_, needed);
     break;
   }
   reschedule();
@@ -180,11 +218,17 @@ void Timeline::report(TimingReport* report) const {
   report->matmul_calls = matmul_calls_;
   report->uncosted_calls = uncosted_;
   report->events = events_;
+  double channels = 0, bytes = 0;
+  for (const Reader& reader : readers_) {
+    channels += !reader.writes;
+    bytes += reader.total;
+  }
   double busy = 0;  // cycles the reads would take alone, at the rate all channels reach together
   for (const Reader& reader : readers_) {
-    const double all = reader.visits * static_cast<double>(readers_.size());
-    busy += reader.total / arch::dram_bandwidth(timing_.dram_read, all);
+    if (reader.writes) continue;
+    busy += reader.total / arch::dram_bandwidth(timing_.dram_read, channels * reader.visits);
   }
+  busy = std::max(busy, bytes / timing_.dram_total);
   report->dram_share = now_ > 0 ? busy / now_ : 0;
 }
 

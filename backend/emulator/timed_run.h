@@ -60,6 +60,9 @@ class Timeline {
     uint64_t base = 0;      // address of the BD
   };
   void read(Agent* agent, const Read& read);
+  // The transfer of `bytes` to a shim S2MM channel, which takes a share of what reads leave of the
+  // memory's bandwidth.
+  void write(Agent* agent, double delay, double bytes);
   // A task-complete token reaches the command processor `cycles` from now.
   void token(uint32_t key, double cycles);
   std::function<void(uint32_t)> on_token;
@@ -88,9 +91,10 @@ class Timeline {
       return time != other.time ? time > other.time : sequence > other.sequence;
     }
   };
-  // One shim channel.
+  // One shim channel that reads, or a channel that sends to one that writes.
   struct Reader {
     Agent* agent = nullptr;
+    bool writes = false;
     double run = 0, visits = 0, memory_bytes = 0;  // visits: bytes per cycle that run and row allow
     double limit = 0;                              // of the stream, memory bytes per cycle
     int64_t pitch = 0;
@@ -99,11 +103,14 @@ class Timeline {
     double left = 0, rate = 0, weight = 0;  // memory bytes
     double bandwidth = 0;                   // of the memory, were all reads like this one
     double total = 0;                       // served so far
+    double began = 0, overhead = 0;         // of a write
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
   void settle();  // accounts for the time since the last change of rates
+  size_t index_of(Agent* agent, bool* found);
   void set_rates();
+  void set_write_rates(double bandwidth);
   void reschedule();  // new rates, new next completion
   Agent* finish_read();
 

@@ -214,6 +214,12 @@ void Recorder::read_done(const Agent* agent, double now, double needed) {
   move(index, start, now, std::max(0.0, now - start - needed));
 }
 
+void Recorder::write_done(const Agent* agent, double began, double now, double needed) {
+  const uint32_t index = track_of(agent);
+  if (index == TraceEvent::kNobody) return;
+  move(index, began, now, std::max(0.0, now - began - needed));
+}
+
 void Recorder::close_operation(double now) {
   if (operation_ == TraceEvent::kNobody) return;
   TraceEvent event;

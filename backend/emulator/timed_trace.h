@@ -77,6 +77,7 @@ class Recorder {
   void job(const Agent* agent, double now, double end);
   void read(const Agent* agent, double now, double delay);
   void read_done(const Agent* agent, double now, double needed);
+  void write_done(const Agent* agent, double began, double now, double needed);
   void finish(double now);
 
   const std::vector<TraceEvent>& events() const { return events_; }

@@ -83,6 +83,8 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
                                          : reader.shared_seconds(b_bytes, n * p.a_bytes);
   e.read = a_read + b_read;
   e.write = rows * m * n * p.c_bytes / timing.stream / f;
+  const double c_bytes = rows * columns * m * n * p.c_bytes;
+  e.memory = (a_bytes + b_bytes + c_bytes) / timing.dram_total / f;
 
   // The command processor: a BD, its address and its push for every transfer of a round, one wait.
   const double transfers = rows + 2 * columns;
@@ -98,7 +100,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const double startup = rows * columns * 3 * timing.cp_write / f + e.command;
   e.dispatch = timing.dispatch;
   const double busy = std::max(e.compute, e.stream) + handover;
-  const double round = std::max({busy, e.read, e.write, e.command});
+  const double round = std::max({busy, e.read, e.write, e.memory, e.command});
   if (p.overlap_bds) {
     e.seconds = e.rounds * round + e.fill + e.tail + startup + timing.token / f + e.dispatch;
   } else {
@@ -107,14 +109,14 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
     e.seconds = e.rounds * alone + startup + e.dispatch;
   }
   e.dram_read_bytes = e.rounds * (a_bytes + b_bytes);
-  e.dram_write_bytes = e.rounds * rows * columns * m * n * p.c_bytes;
+  e.dram_write_bytes = e.rounds * c_bytes;
   e.l2_read_bytes = e.dram_read_bytes + e.dram_write_bytes;
-  const double slowest = std::max({busy, e.read, e.write, e.command});
+  const double slowest = round;
   if (slowest == e.command && !(slowest == busy)) {
     e.bound = Bound::kCommand;
   } else if (e.write >= slowest) {
     e.bound = Bound::kStream;
-  } else if (e.read >= slowest) {
+  } else if (e.read >= slowest || e.memory >= slowest) {
     e.bound = Bound::kDram;
   } else {
     e.bound = e.stream > e.compute ? Bound::kStream : Bound::kCompute;

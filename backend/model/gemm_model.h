@@ -39,6 +39,7 @@ struct GemmEstimate {
   double rounds = 0;
   // Seconds per output round of each resource; a round lasts as long as the longest.
   double compute = 0, stream = 0, read = 0, write = 0, command = 0;
+  double memory = 0;          // reads and writes together
   double fill = 0, tail = 0;  // seconds
   double dram_read_bytes = 0, dram_write_bytes = 0, l2_read_bytes = 0;
   Bound bound = Bound::kCompute;

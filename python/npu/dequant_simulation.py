@@ -25,9 +25,10 @@ class SimulatedDequantize:
     ``seconds`` is array time, from the first command-processor operation until the last result is
     in memory and its token taken; ``dispatch_seconds`` (host to array and back) comes on top.
     ``read_bandwidth`` and ``write_bandwidth`` are bytes of blocks and of bfloat16 per second of
-    ``seconds``. ``ceiling`` is what bounds the writes: all shim channels at the rate of a stream
-    port, since the model has no memory limit for writes; ``share`` is of that. ``bound`` is the
-    busiest resource, ``shares`` how much of the time each works.
+    ``seconds``. ``ceiling`` is what bounds the writes: the memory's bandwidth for reads and writes
+    together, of which writes need 16 bytes in 21, or all shim channels at the rate of a stream
+    port if that is less; ``share`` is of that. ``bound`` is the busiest resource, ``shares`` how
+    much of the time each works.
     """
 
     seconds: float
@@ -68,7 +69,9 @@ def simulate_dequantize(
     seconds = timing["seconds"] - timing["dispatch"]
     model = _npu.arch.device_model(device)
     channels = dequant.LANES * model["columns"]
-    ceiling = channels * constant(f"stream_{device}", overrides) * model["clock_hz"]
+    ports = channels * constant(f"stream_{device}", overrides) * model["clock_hz"]
+    memory = constant(f"dram_total_{device}", overrides) * 1e9
+    ceiling = min(ports, memory * written / (read + written))
     return SimulatedDequantize(
         seconds=seconds,
         dispatch_seconds=timing["dispatch"],

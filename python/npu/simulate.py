@@ -307,7 +307,12 @@ def _estimate(
         design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native",
         design.kernel == "pipelined", design.a_parts, constants,
     )  # fmt: skip
-    resources = {"compute": "compute", "stream": "stream", "DRAM": "read", "command": "command"}
+    resources = {
+        "compute": e["compute"],
+        "stream": e["stream"],
+        "DRAM": max(e["read"], e["memory"]),
+        "command": e["command"],
+    }
     array = e["seconds"] - e["dispatch"]
     clock = float(_npu.arch.device_model(design.generation)["clock_hz"])
     return SimulatedGemm(
@@ -324,7 +329,7 @@ def _estimate(
         dispatch_seconds=e["dispatch"],
         cycles=array * clock,
         padded=design.padded(size),
-        shares={name: e["rounds"] * e[key] / array for name, key in resources.items()},
+        shares={name: e["rounds"] * needed / array for name, needed in resources.items()},
         details={key: value for key, value in e.items() if isinstance(value, float)},
     )
 

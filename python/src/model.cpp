@@ -107,6 +107,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   d["stream"] = e.stream;
   d["read"] = e.read;
   d["write"] = e.write;
+  d["memory"] = e.memory;
   d["command"] = e.command;
   d["fill"] = e.fill;
   d["tail"] = e.tail;

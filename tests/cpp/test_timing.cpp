@@ -147,6 +147,16 @@ TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a strea
   }
 }
 
+TEST_CASE("closed form: reads and writes together take no less than the memory needs") {
+  model::GemmPoint p = int8_point(144 * 8 * 8);
+  p.K = p.k_mt = 72;  // little to read for much to write
+  const model::GemmEstimate e = model::estimate_gemm(npu2(), p);
+  const double bytes = e.dram_read_bytes + e.dram_write_bytes;
+  CHECK(e.bound == model::Bound::kDram);
+  CHECK(e.seconds > bytes / 66.6e9);
+  CHECK(e.seconds < 1.5 * bytes / 66.6e9);
+}
+
 TEST_CASE("closed form: grows with every size; faster with any better resource") {
   const model::GemmPoint base = int8_point(4096);
   const double seconds = estimate_gemm(npu2(), base).seconds;

@@ -104,6 +104,36 @@ TEST_CASE("timeline: one reader is limited by its stream port, many by the memor
   CHECK(three[0] == Approx(20000));
 }
 
+TEST_CASE("timeline: writes take what reads leave of the memory") {
+  const arch::Timing timing = timing_with({{"dram_read_npu1", 8},
+                                           {"dram_total_npu1", 10},
+                                           {"row_visit", 1e-6},
+                                           {"shim_cold_start", 1e-9}});
+  Probe probes[5];
+  std::vector<Agent*> agents;
+  for (Probe& probe : probes) agents.push_back(&probe);
+  Timeline timeline(timing, false);
+  timeline.begin();
+  timeline.write(agents[0], 13, 4000);
+  CHECK(ends(timeline, agents)[0] == Approx(13 + 1000));  // its port: 4 B/cycle
+  CHECK(probes[0].busy() == Approx(13 + 1000));
+  timeline.begin();
+  for (Agent* agent : agents) timeline.write(agent, 0, 4000);
+  for (const double end : ends(timeline, agents)) CHECK(end == Approx(2000));  // 20000 B / 10
+  // Two reads at 4 B/cycle for 1000 cycles, then the write has its port to itself.
+  timeline.begin();
+  timeline.read(agents[0], long_read(4000));
+  timeline.read(agents[1], long_read(4000));
+  timeline.write(agents[2], 0, 4000);
+  const std::vector<double> mixed = ends(timeline, agents);
+  CHECK(mixed[0] == Approx(1000));
+  CHECK(mixed[1] == Approx(1000));
+  CHECK(mixed[2] == Approx(1000 + 2000 / 4));
+  emulator::TimingReport report;
+  timeline.report(&report);
+  CHECK(report.dram_share == Approx(12000.0 / 10 / 1500));
+}
+
 TEST_CASE("timeline: short runs cost a row visit each, less when neighbours share the row") {
   const arch::Timing timing = timing_with({{"dram_read_npu1", 1000},
                                            {"row_visit", 128},

@@ -63,15 +63,23 @@ def test_impossible_streams(rows, columns):
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_simulated_time(generation):
-    """No faster than all shim channels write, and near to that for a large matrix; bytes read and
-    written are 5 to 16."""
+    """No faster than the memory reads and writes together, and near to that for a large matrix;
+    bytes read and written are 5 to 16."""
+    total = {"npu1": 21.6e9, "npu2": 66.6e9}[generation]
     for n, k in ((1536, 1152), (13824, 1152), (20480, 2560)):
         result = npu.simulate_dequantize(generation, n, k)
         assert 0 < result.share <= 1 and result.seconds > 0
         assert result.write_bandwidth / result.read_bandwidth == pytest.approx(16 / 5)
-    assert result.share > 0.9
-    slower = npu.simulate_dequantize(generation, n, k, constants={f"stream_{generation}": 2})
+        assert result.read_bandwidth + result.write_bandwidth <= total
+        assert result.ceiling == pytest.approx(total * 16 / 21)
+    assert result.share > 0.95 and result.bound == "DRAM"
+    half = {f"dram_total_{generation}": total / 2e9}
+    slower = npu.simulate_dequantize(generation, n, k, constants=half)
     assert slower.seconds > 1.8 * result.seconds
+    # Ports of a word every 8 cycles are slower than the memory.
+    ports = npu.simulate_dequantize(generation, n, k, constants={f"stream_{generation}": 0.5})
+    assert ports.bound == "stream" and ports.ceiling < result.ceiling
+    assert 0.8 < ports.share <= 1
 
 
 def test_simulation_errors():

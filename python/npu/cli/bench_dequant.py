@@ -53,7 +53,7 @@ def measure(model: str, generation: str) -> list[dict[str, Any]]:
 def _print_table(device: str, rows: list[dict[str, Any]]) -> None:
     print(f"{device}: Q4NX weights to bfloat16 in memory;")
     print(NOTE.format(dispatch=rows[0]["dispatch_us"]))
-    print("share: of all shim channels writing at the rate of a stream port")
+    print("share: of what the memory's bandwidth for reads and writes together leaves for writes")
     print(
         f"{'model':<10} {'projection':<10} {'N':>6} {'K':>6} {'us':>8} {'read GB/s':>10} "
         f"{'write GB/s':>11} {'share':>6}  bound"
