@@ -82,14 +82,14 @@ def test_resources_and_ports(generation, cores, channels):
 def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
     text = gemv.mlir("npu2")
     assert text.count("aie.core(") == 15
-    assert text.count("func.call @gemv_q4nx(") == 45  # x stays, or streams: all but the last object, that
+    assert text.count("func.call @gemv_q4nx(") == 45  # x stays; is streamed: all but the last object, that
     assert text.count("func.call @gemv_setup(") == 15
     assert 'link_with = "gemv_q4nx.o"' in text
     core = text[text.index("%core_0_2 = ") :]
     core = core[: core.index("aie.end")]
     loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]
-    # The counts of both loop nests, the batch of both calls, idle.
-    assert len(loads) == 3 + 4 + 2 + 1
+    # The counts of both loop nests, the batch of their calls, idle.
+    assert len(loads) == 3 + 5 + 3 + 1
 
 
 def test_the_configuration_and_the_mlir_write_the_same_shim_registers():
