@@ -92,13 +92,20 @@ class SafetensorsFile:
         """Lets the system drop a tensor's pages from memory."""
         release(self._map, entry.offset, entry.size)
 
+    def unused_bytes(self) -> int:
+        """Data bytes that belong to no tensor; the format forbids them (README, "Format")."""
+        used = sum(entry.size for entry in self.entries.values())
+        return len(self._map) - self.header_size - used
+
     def _header_size(self) -> int:
         size = len(self._map)
         if size < 8:
             raise self.fail(f"has {size} bytes, too few for a safetensors header")
         (length,) = struct.unpack_from("<Q", self._map, 0)
         if self._map[:4] == b"GGUF":
-            raise self.fail("is a GGUF file, not a safetensors file")
+            raise self.fail(
+                "is a GGUF file, not a safetensors file; `npu convert` makes a Q4NX file of it"
+            )
         if length > MAX_HEADER_BYTES:
             raise self.fail(
                 f"claims a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed; "

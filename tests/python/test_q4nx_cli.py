@@ -114,6 +114,34 @@ def test_diff(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
         assert row["cosine"] > 0.995 and row["source_type"] == "F32"
 
 
+def test_diff_with_nan_is_json(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """The figures of a spoilt norm are null: JSON has no NaN."""
+    raw = bytearray(Path(files[1]).read_bytes())
+    raw[-2:] = b"\x81\x7f"  # a signalling NaN, at which NumPy warns
+    Path(files[1]).write_bytes(raw)
+    capsys.readouterr()
+    assert cli.main(["q4nx", "diff", *files, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["tensors"]
+    spoilt = [row for row in rows if row["max"] is None]
+    assert len(spoilt) == 1 and spoilt[0]["rms"] is None and spoilt[0]["cosine"] is None
+    assert not recwarn.list
+
+
+def test_swapped_and_empty_names(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["q4nx", "diff", files[1], files[0]]) == 1
+    assert "`npu convert` makes a Q4NX file of it" in capsys.readouterr().err
+    for arguments, words in (((files[0], ""), "output is empty"), (("", "x"), "input is empty")):
+        assert cli.main(["convert", *arguments]) == 1
+        assert f"[convert] the name of the {words}" in capsys.readouterr().err
+    assert not (tmp_path / "model.q4nx").exists()
+
+
 def test_diff_of_another_model(
     files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -64,6 +64,9 @@ def convert(
     complete; an existing one is replaced only with ``force``. ``progress(done, total, name)``
     counts bytes written.
     """
+    for what, given in (("input", source), ("output", target)):
+        if not os.fspath(given):  # Path("") would be the current folder
+            raise ArgumentError(f"[convert] the name of the {what} is empty; give a path")
     path = Path(target)
     path = path / DEFAULT_NAME if path.is_dir() else path
     if path.exists() and os.path.exists(source) and os.path.samefile(source, path):

@@ -7,8 +7,8 @@ and do not use all levels. A round solves the least-squares line for the codes a
 bfloat16, solves d again for that very m, rounds it, and gives every weight its nearest code under
 the two rounded numbers. Every start gets one round, the best of them four more, then its minimum
 one or two codes lower and higher, which m rounds differently; the best pair of all rounds is kept.
-Groups far from zero, where m is coarse, also start from m rounded down and keep it. Errors are those
-of the formula before its own rounding to bfloat16; d is never negative.
+Groups far from zero, where m is coarse, also start from m rounded down and keep it. Errors are
+those of the formula before its own rounding to bfloat16; d is never negative.
 """
 
 from __future__ import annotations

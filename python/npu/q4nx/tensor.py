@@ -50,8 +50,8 @@ class Tensor:
         needed = rows * columns * layout.BLOCK_BYTES
         if raw.size != needed:
             raise ShapeError(
-                f"[q4nx.from_blocks] a matrix of shape {n_k} has {rows} x {columns} blocks, {needed} bytes; "
-                f"the data has {raw.size}"
+                f"[q4nx.from_blocks] a matrix of shape {n_k} has {rows} x {columns} blocks, "
+                f"{needed} bytes; the data has {raw.size}"
             )
         return Tensor(raw.reshape(rows, columns, layout.BLOCK_BYTES), n_k, dialect)
 
@@ -123,7 +123,8 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     for tensor in tensors:
         if tensor.shape[1] != first.shape[1] or tensor.dialect != first.dialect:
             raise ShapeError(
-                f"[q4nx.concatenate] {tensor!r} does not go with {first!r}: K and dialect must be equal"
+                f"[q4nx.concatenate] {tensor!r} does not go with {first!r}: K and dialect "
+                "must be equal"
             )
     for tensor in tensors[:-1]:
         if tensor.shape[0] % layout.ROWS:
