@@ -83,10 +83,13 @@ class SafetensorsFile:
             raise self.fail(f"the tensor {show(entry.name)} has dtype {show(entry.dtype)}")
         raw = self.raw(entry)
         dtype = DTYPES[entry.dtype]
-        if entry.offset % dtype.itemsize:
-            raw = raw.copy()
-        values = raw.view(dtype).reshape(entry.shape)
-        return values if rows is None else values[rows]
+        if entry.offset % dtype.itemsize == 0:
+            values = raw.view(dtype).reshape(entry.shape)
+            return values if rows is None else values[rows]
+        # The format does not align: the rows in question are copied, not the tensor.
+        lines = raw.reshape(*(entry.shape or (1,)), dtype.itemsize)
+        part = np.array(lines if rows is None else lines[rows], order="C")
+        return part.view(dtype).reshape(part.shape[:-1] if entry.shape else ())
 
     def release(self, entry: Entry) -> None:
         """Lets the system drop a tensor's pages from memory."""
