@@ -162,18 +162,27 @@ def test_progress(tmp_path: Path) -> None:
     assert {call[1] for call in calls} == {done[-1]} == {len(raw) - header}
 
 
-def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["KeyboardInterrupt", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, how: str) -> None:
+    """Neither a target nor a partial file; the file that was there stays."""
+    (tmp_path / "m.q4nx").write_bytes(b"old")
     source = write_model(tmp_path / "m.gguf", SHAPE)
     code = """
-import sys
+import os, signal, sys, time
 from npu import cli
 from npu.q4nx import convert
 def stop(*arguments):
-    raise KeyboardInterrupt
+    if sys.argv[3] == "KeyboardInterrupt":
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+    time.sleep(0.5)  # the main thread takes it meanwhile
+    raise AssertionError
 convert._embedding = stop
-sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2]]))
+sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2], "--force"]))
 """
-    arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx")]
+    arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx"), how]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 130 and done.stderr == "npu: error: interrupted\n"
-    assert os.listdir(tmp_path) == ["m.gguf"]
+    assert done.returncode == {"KeyboardInterrupt": 130, "SIGTERM": 143, "SIGHUP": 129}[how]
+    assert done.stderr == ("npu: error: interrupted\n" if how == "KeyboardInterrupt" else "")
+    assert sorted(os.listdir(tmp_path)) == ["m.gguf", "m.q4nx"]
+    assert (tmp_path / "m.q4nx").read_bytes() == b"old"
