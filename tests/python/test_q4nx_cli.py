@@ -12,6 +12,7 @@ import pytest
 from gemma3_files import Shape, write_model
 
 from npu import cli
+from npu.q4nx.container import Q4nxFile
 from npu.q4nx.convert import convert
 
 SHAPE = Shape(layers=1, width=64, heads=2, kv_heads=1, head_dim=32, ffn_width=96)
@@ -89,7 +90,8 @@ def test_verify(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> N
 def test_dirty_padding_is_reported(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K is 64: groups 2 to 7 of a block are padding."""
+    """K is 64: groups 2 to 7 of a block are padding. The last row-block of the head, before the
+    embedding, is padded too."""
     raw = bytearray(Path(files[1]).read_bytes())
     header = 8 + int.from_bytes(raw[:8], "little")
     raw[header + 2 * 2 * 32 + 1] = 1
@@ -97,6 +99,15 @@ def test_dirty_padding_is_reported(
     Path(files[1]).write_bytes(raw)
     assert cli.main(["q4nx", "verify", files[1]]) == 1
     assert "has 2 values other than zero in its padding" in capsys.readouterr().out
+    head = Q4nxFile(files[1]).entries["lm_head.weight"]
+    rows = Q4nxFile(files[1]).shapes["lm_head.weight"][0]
+    assert rows % 32
+    raw = bytearray(Path(files[1]).read_bytes())
+    raw[head.offset + head.size - 5120 + 31 * 2] = 1  # the scale of row 31, group 0
+    Path(files[1]).write_bytes(raw)
+    assert cli.main(["q4nx", "verify", files[1]]) == 1
+    out = capsys.readouterr().out
+    assert "'lm_head.weight' has 1 values other than zero in its padding" in out
 
 
 def test_diff(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -170,6 +181,7 @@ def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, how: str) -> N
     code = """
 import os, signal, sys, time
 from npu import cli
+from npu.q4nx.container import Q4nxFile
 from npu.q4nx import convert
 def stop(*arguments):
     if sys.argv[3] == "KeyboardInterrupt":

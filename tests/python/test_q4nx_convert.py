@@ -259,6 +259,20 @@ def test_overwriting_and_folders(tmp_path: Path) -> None:
     assert convert(source, folder) == folder / "model.q4nx"
 
 
+def test_a_folder_with_two_models(tmp_path: Path) -> None:
+    """Q4NX beside the checkpoint it was made of: converting again must not take the old one."""
+    source, _ = converted(tmp_path, TYPES.Q4_0)
+    folder = tmp_path / "out"
+    folder.mkdir()
+    made = convert(source, folder)
+    assert convert(folder, tmp_path / "n.q4nx").read_bytes()[-1000:] == made.read_bytes()[-1000:]
+    for name in ("model.safetensors", "model.safetensors.index.json"):
+        (folder / name).write_bytes(b"")
+        with pytest.raises(ArgumentError, match=r"has a safetensors checkpoint and model.q4nx"):
+            convert(folder, folder, force=True)
+        (folder / name).unlink()
+
+
 @pytest.mark.parametrize("kind", [TYPES.F32, TYPES.Q8_0, TYPES.Q4_0])
 def test_nan_in_the_source(tmp_path: Path, kind: TYPES) -> None:
     source, _ = gguf_model(tmp_path / "m.gguf", kind)
@@ -270,6 +284,17 @@ def test_nan_in_the_source(tmp_path: Path, kind: TYPES) -> None:
     with pytest.raises(FormatError, match=rf"{UP} cannot be converted: .*NaN") as caught:
         convert(source, tmp_path / "m.q4nx")
     assert str(caught.value).startswith("[gguf] m.gguf: ")
+    assert os.listdir(tmp_path) == ["m.gguf"]
+
+
+@pytest.mark.parametrize("name", ["token_embd.weight", "blk.1.attn_k_norm.weight"])
+def test_nan_in_what_stays_plain(tmp_path: Path, name: str) -> None:
+    weights = random_weights(K_SHAPE, len(small_vocabulary().pieces))
+    weights["output.weight"] = weights["token_embd.weight"].copy()  # else the head refuses first
+    weights[name].flat[-1] = np.inf
+    source = write_model(tmp_path / "m.gguf", K_SHAPE, weights=weights)
+    with pytest.raises(FormatError, match=rf"{name} cannot be converted: NaN or infinity"):
+        convert(source, tmp_path / "m.q4nx")
     assert os.listdir(tmp_path) == ["m.gguf"]
 
 
