@@ -73,8 +73,10 @@ def convert(
     if path.exists() and os.path.exists(source) and os.path.samefile(source, path):
         raise ArgumentError(f"[convert] {path} is the input; name another file to write")
     opened = open_source(source)
-    if isinstance(opened, Q4nxSource) and os.path.isdir(source) and any(
-        os.path.isfile(os.path.join(source, name)) for name in CHECKPOINT_FILES
+    if (
+        isinstance(opened, Q4nxSource)
+        and os.path.isdir(source)
+        and any(os.path.isfile(os.path.join(source, name)) for name in CHECKPOINT_FILES)
     ):
         raise ArgumentError(
             f"[convert] {os.fspath(source)} has a safetensors checkpoint and {opened.label}; name "
