@@ -229,7 +229,7 @@ def test_errors():
     with pytest.raises(ShapeError, match="has 2 blocks"):
         npu.dequantize((blocks[:1], (64, 256)))
     wide = np.zeros(820 * 5120, np.uint8)  # a step of 2^20 words is the shim's largest
-    with pytest.raises(ShapeError, match="x 820 blocks, more than .* can address; split it"):
+    with pytest.raises(ShapeError, match="x 820 blocks, more than the shim"):
         npu.dequantize((wide, (32, 820 * 256)))
     assert not npu.dequantize((wide[5120:], (32, 819 * 256))).any()
     with pytest.raises(ArgumentError, match=r"\[dequantize\] w is int"):

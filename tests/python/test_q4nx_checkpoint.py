@@ -327,6 +327,31 @@ def test_a_file_without_metadata(tmp_path: Path, foreign: Path) -> None:
         open_source(foreign)
 
 
+def test_plain_tensors_of_another_type(tmp_path: Path, foreign: Path) -> None:
+    import q4nx_files
+
+    file = Q4nxFile(foreign / "model.q4nx")
+    raw = {
+        name: (entry.dtype, entry.shape, file._file.raw(entry).tobytes())
+        for name, entry in file.entries.items()
+    }
+    _, shape, data = raw["model.norm.weight"]
+    raw["model.norm.weight"] = ("I32", shape, data * 2)
+    q4nx_files.write_file(foreign / "model.q4nx", raw)
+    with pytest.raises(FormatError, match=r"model.norm.weight has dtype 'I32'; plain tensors are"):
+        convert(foreign, tmp_path / "out.q4nx")
+
+
+def test_which_file_is_meant(tmp_path: Path, foreign: Path) -> None:
+    """A Q4NX file by another name is one; a folder with two is refused."""
+    other = (foreign / "model.q4nx").rename(foreign / "weights.safetensors")
+    assert isinstance(open_source(other), Q4nxSource)
+    for name in ("a.q4nx", "b.q4nx"):
+        shutil.copy(other, foreign / name)
+    with pytest.raises(FormatError, match=r"has several Q4NX files \(a.q4nx, b.q4nx\); name one"):
+        open_source(foreign)
+
+
 def test_zero_point_files_become_additive(tmp_path: Path, foreign: Path) -> None:
     import q4nx_files
 

@@ -65,7 +65,11 @@ def test_q4_0_keeps_codes(tmp_path: Path) -> None:
 
 
 def test_q4_1_keeps_codes(tmp_path: Path) -> None:
-    source, target = converted(tmp_path, TYPES.Q4_1)
+    """Kept, not found again: with minima that are no bfloat16 numbers a search does better."""
+    weights = random_weights(K_SHAPE, len(small_vocabulary().pieces))
+    weights[UP] = weights[UP] * np.float32(1.01)
+    source = write_model(tmp_path / "m.gguf", K_SHAPE, weights=weights, types={UP: TYPES.Q4_1})
+    target = convert(source, tmp_path / "m.q4nx")
     raw = {t.name: t for t in gguf.GGUFReader(str(source)).tensors}[UP].data.reshape(-1, 20)
     halves = raw[:, :4].copy().view(np.float16).astype(np.float32)
     codes = np.hstack([raw[:, 4:] & 15, raw[:, 4:] >> 4]).astype(np.float32)
