@@ -224,6 +224,7 @@ def config_json(**changes: object) -> dict[str, object]:
         ({"layer_types": ["full_attention", "sliding_attention"]}, {"windows": (None, 16)}),
         ({"query_pre_attn_scalar": 100}, {"attention_scale": 0.1}),
         ({"final_logit_softcapping": 30.0}, {"logit_softcap": 30.0}),
+        ({"rope_theta": 2**70}, {"rope_base": 2.0**70}),
         ({"num_attention_heads": None, "num_key_value_heads": None}, {"heads": 8, "kv_heads": 4}),
     ],
 )  # fmt: skip
@@ -247,6 +248,8 @@ def test_configurations(tmp_path: Path, changes: dict, expected: dict) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope scaling 'yarn'"),
         ({"num_hidden_layers": "2"}, "gemma3.block_count is '2'"),
         ({"query_pre_attn_scalar": "x"}, "query_pre_attn_scalar is 'x'"),
+        ({"query_pre_attn_scalar": 10**400}, "query_pre_attn_scalar is 1000"),
+        ({"rope_theta": 10**400}, "freq_base is 1000.* expected a positive number"),
         ({"rope_parameters": {"full_attention": 1}}, "rope_parameters"),
         ({"num_hidden_layers": 3}, "blk.2|model.layers.2"),
         ({"hidden_size": 128}, r"expected \(tokens, 128\)"),

@@ -15,7 +15,7 @@ import numpy as np
 from npu.errors import FormatError
 from npu.gemma3 import hf_tokenizer, names
 from npu.gemma3.source import Source
-from npu.metadata import show
+from npu.metadata import positive, show
 from npu.q4nx import layout
 from npu.q4nx.tensor import Tensor
 from npu.safetensors_file import SafetensorsFile
@@ -190,6 +190,6 @@ def _rope(label: str, text: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(label: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if not positive(value):
         raise FormatError(f"[gemma3] {label}: query_pre_attn_scalar is {show(value)}")
     return float(value)
