@@ -66,7 +66,7 @@ class DequantStream : private ShimStream {
     const int64_t step = array_.cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
     if (columns_ * kBlockWords > arch::tile_model(arch::TileKind::kShim).max_step ||
         rows_ > (int64_t{1} << 40) / step) {
-      fail(ErrorKind::kOutOfRange,
+      fail(ErrorKind::kShape,
            "[dequantize] W has %lld x %lld blocks, more than the shim's BDs can address; split it",
            static_cast<long long>(rows_), static_cast<long long>(columns_));
     }

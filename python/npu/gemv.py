@@ -90,6 +90,11 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
             f"[{function}] w is {type(w).__name__}; pass a Q4NX tensor, bound weights, or "
             "(blocks, (N, K))"
         )
+    if isinstance(data, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] the blocks of w are a masked array, whose mask would be ignored; pass "
+            "its data"
+        )
     if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
         found = data.dtype if isinstance(data, np.ndarray) else type(data).__name__
         raise DtypeError(f"[{function}] the blocks of w are {found}; pass a uint8 array")

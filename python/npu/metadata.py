@@ -6,9 +6,8 @@ tokenizer read these and nothing else, so every reader of a model format provide
 
 from __future__ import annotations
 
+import sys
 from typing import Any
-
-import numpy as np
 
 from npu.errors import FormatError
 
@@ -34,8 +33,7 @@ class Metadata:
     def number(self, key: str, default: float | None = None) -> float:
         """A finite positive number; ``default`` when the key is absent."""
         value = self._get(key, default)
-        good = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not good or not np.isfinite(value) or value <= 0:
+        if not positive(value):
             raise self.fail(f"{key} is {show(value)}, expected a positive number")
         return float(value)
 
@@ -56,6 +54,13 @@ class Metadata:
         if value is None:
             raise self.fail(f"the metadata key {key} is missing")
         return value
+
+
+def positive(value: Any) -> bool:
+    """Whether an untrusted value is a positive number that a float can hold: JSON's integers may
+    have any length."""
+    good = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return good and 0 < value <= sys.float_info.max
 
 
 def show(value: Any) -> str:

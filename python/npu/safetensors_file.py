@@ -83,14 +83,22 @@ class SafetensorsFile:
             raise self.fail(f"the tensor {show(entry.name)} has dtype {show(entry.dtype)}")
         raw = self.raw(entry)
         dtype = DTYPES[entry.dtype]
-        if entry.offset % dtype.itemsize:
-            raw = raw.copy()
-        values = raw.view(dtype).reshape(entry.shape)
-        return values if rows is None else values[rows]
+        if entry.offset % dtype.itemsize == 0:
+            values = raw.view(dtype).reshape(entry.shape)
+            return values if rows is None else values[rows]
+        # The format does not align: the rows in question are copied, not the tensor.
+        lines = raw.reshape(*(entry.shape or (1,)), dtype.itemsize)
+        part = np.array(lines if rows is None else lines[rows], order="C")
+        return part.view(dtype).reshape(part.shape[:-1] if entry.shape else ())
 
     def release(self, entry: Entry) -> None:
         """Lets the system drop a tensor's pages from memory."""
         release(self._map, entry.offset, entry.size)
+
+    def unused_bytes(self) -> int:
+        """Data bytes that belong to no tensor; the format forbids them (README, "Format")."""
+        used = sum(entry.size for entry in self.entries.values())
+        return len(self._map) - self.header_size - used
 
     def _header_size(self) -> int:
         size = len(self._map)
@@ -98,7 +106,9 @@ class SafetensorsFile:
             raise self.fail(f"has {size} bytes, too few for a safetensors header")
         (length,) = struct.unpack_from("<Q", self._map, 0)
         if self._map[:4] == b"GGUF":
-            raise self.fail("is a GGUF file, not a safetensors file")
+            raise self.fail(
+                "is a GGUF file, not a safetensors file; `npu convert` makes a Q4NX file of it"
+            )
         if length > MAX_HEADER_BYTES:
             raise self.fail(
                 f"claims a header of {length} bytes, at most {MAX_HEADER_BYTES} are allowed; "

@@ -228,6 +228,10 @@ def test_errors():
         npu.dequantize(w, out=[1])
     with pytest.raises(ShapeError, match="has 2 blocks"):
         npu.dequantize((blocks[:1], (64, 256)))
+    wide = np.zeros(820 * 5120, np.uint8)  # a step of 2^20 words is the shim's largest
+    with pytest.raises(ShapeError, match="x 820 blocks, more than the shim"):
+        npu.dequantize((wide, (32, 820 * 256)))
+    assert not npu.dequantize((wide[5120:], (32, 819 * 256))).any()
     with pytest.raises(ArgumentError, match=r"\[dequantize\] w is int"):
         npu.dequantize(3)
     memory = np.zeros(2 * 5120 + 64 * 256 * 2, np.uint8)

@@ -246,6 +246,12 @@ def test_bad_arguments_are_typed_errors(w, x, options, error, message):
         npu.gemv(w, x, **options)
 
 
+def test_masked_blocks_are_refused():
+    blocks = np.ma.masked_array(np.zeros(5120, np.uint8), True)
+    with pytest.raises(ArgumentError, match=r"\[bind\] the blocks of w are a masked array"):
+        npu.bind((blocks, (32, 256)))
+
+
 def test_more_typed_errors():
     x = np.zeros(64, BF16)
     with pytest.raises(ArgumentError, match="out overlaps"):

@@ -224,6 +224,7 @@ def config_json(**changes: object) -> dict[str, object]:
         ({"layer_types": ["full_attention", "sliding_attention"]}, {"windows": (None, 16)}),
         ({"query_pre_attn_scalar": 100}, {"attention_scale": 0.1}),
         ({"final_logit_softcapping": 30.0}, {"logit_softcap": 30.0}),
+        ({"rope_theta": 2**70}, {"rope_base": 2.0**70}),
         ({"num_attention_heads": None, "num_key_value_heads": None}, {"heads": 8, "kv_heads": 4}),
     ],
 )  # fmt: skip
@@ -247,6 +248,8 @@ def test_configurations(tmp_path: Path, changes: dict, expected: dict) -> None:
         ({"rope_scaling": {"rope_type": "yarn", "factor": 8.0}}, "rope scaling 'yarn'"),
         ({"num_hidden_layers": "2"}, "gemma3.block_count is '2'"),
         ({"query_pre_attn_scalar": "x"}, "query_pre_attn_scalar is 'x'"),
+        ({"query_pre_attn_scalar": 10**400}, "query_pre_attn_scalar is 1000"),
+        ({"rope_theta": 10**400}, "freq_base is 1000.* expected a positive number"),
         ({"rope_parameters": {"full_attention": 1}}, "rope_parameters"),
         ({"num_hidden_layers": 3}, "blk.2|model.layers.2"),
         ({"hidden_size": 128}, r"expected \(tokens, 128\)"),
@@ -324,6 +327,31 @@ def test_a_file_without_metadata(tmp_path: Path, foreign: Path) -> None:
         assert np.array_equal(ours.float32(name), again.float32(name))
     (foreign / "config.json").unlink()
     with pytest.raises(FormatError, match=r"no metadata of its own .* no config.json in"):
+        open_source(foreign)
+
+
+def test_plain_tensors_of_another_type(tmp_path: Path, foreign: Path) -> None:
+    import q4nx_files
+
+    file = Q4nxFile(foreign / "model.q4nx")
+    raw = {
+        name: (entry.dtype, entry.shape, file._file.raw(entry).tobytes())
+        for name, entry in file.entries.items()
+    }
+    _, shape, data = raw["model.norm.weight"]
+    raw["model.norm.weight"] = ("I32", shape, data * 2)
+    q4nx_files.write_file(foreign / "model.q4nx", raw)
+    with pytest.raises(FormatError, match=r"model.norm.weight has dtype 'I32'; plain tensors are"):
+        convert(foreign, tmp_path / "out.q4nx")
+
+
+def test_which_file_is_meant(tmp_path: Path, foreign: Path) -> None:
+    """A Q4NX file by another name is one; a folder with two is refused."""
+    other = (foreign / "model.q4nx").rename(foreign / "weights.safetensors")
+    assert isinstance(open_source(other), Q4nxSource)
+    for name in ("a.q4nx", "b.q4nx"):
+        shutil.copy(other, foreign / name)
+    with pytest.raises(FormatError, match=r"has several Q4NX files \(a.q4nx, b.q4nx\); name one"):
         open_source(foreign)
 
 

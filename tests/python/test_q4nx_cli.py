@@ -12,6 +12,7 @@ import pytest
 from gemma3_files import Shape, write_model
 
 from npu import cli
+from npu.q4nx.container import Q4nxFile
 from npu.q4nx.convert import convert
 
 SHAPE = Shape(layers=1, width=64, heads=2, kv_heads=1, head_dim=32, ffn_width=96)
@@ -89,7 +90,8 @@ def test_verify(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> N
 def test_dirty_padding_is_reported(
     files: tuple[str, str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """K is 64: groups 2 to 7 of a block are padding."""
+    """K is 64: groups 2 to 7 of a block are padding. The last row-block of the head, before the
+    embedding, is padded too."""
     raw = bytearray(Path(files[1]).read_bytes())
     header = 8 + int.from_bytes(raw[:8], "little")
     raw[header + 2 * 2 * 32 + 1] = 1
@@ -97,6 +99,15 @@ def test_dirty_padding_is_reported(
     Path(files[1]).write_bytes(raw)
     assert cli.main(["q4nx", "verify", files[1]]) == 1
     assert "has 2 values other than zero in its padding" in capsys.readouterr().out
+    head = Q4nxFile(files[1]).entries["lm_head.weight"]
+    rows = Q4nxFile(files[1]).shapes["lm_head.weight"][0]
+    assert rows % 32
+    raw = bytearray(Path(files[1]).read_bytes())
+    raw[head.offset + head.size - 5120 + 31 * 2] = 1  # the scale of row 31, group 0
+    Path(files[1]).write_bytes(raw)
+    assert cli.main(["q4nx", "verify", files[1]]) == 1
+    out = capsys.readouterr().out
+    assert "'lm_head.weight' has 1 values other than zero in its padding" in out
 
 
 def test_diff(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -112,6 +123,34 @@ def test_diff(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
         assert (row["rms"] > 0) == (row["type"] == "Q4NX")
         assert row["rms"] <= row["max"] and row["relative_rms"] < 0.1
         assert row["cosine"] > 0.995 and row["source_type"] == "F32"
+
+
+def test_diff_with_nan_is_json(
+    files: tuple[str, str], capsys: pytest.CaptureFixture[str], recwarn: pytest.WarningsRecorder
+) -> None:
+    """The figures of a spoilt norm are null: JSON has no NaN."""
+    raw = bytearray(Path(files[1]).read_bytes())
+    raw[-2:] = b"\x81\x7f"  # a signalling NaN, at which NumPy warns
+    Path(files[1]).write_bytes(raw)
+    capsys.readouterr()
+    assert cli.main(["q4nx", "diff", *files, "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["tensors"]
+    spoilt = [row for row in rows if row["max"] is None]
+    assert len(spoilt) == 1 and spoilt[0]["rms"] is None and spoilt[0]["cosine"] is None
+    assert not recwarn.list
+
+
+def test_swapped_and_empty_names(
+    files: tuple[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(["q4nx", "diff", files[1], files[0]]) == 1
+    assert "`npu convert` makes a Q4NX file of it" in capsys.readouterr().err
+    for arguments, words in (((files[0], ""), "output is empty"), (("", "x"), "input is empty")):
+        assert cli.main(["convert", *arguments]) == 1
+        assert f"[convert] the name of the {words}" in capsys.readouterr().err
+    assert not (tmp_path / "model.q4nx").exists()
 
 
 def test_diff_of_another_model(
@@ -134,18 +173,28 @@ def test_progress(tmp_path: Path) -> None:
     assert {call[1] for call in calls} == {done[-1]} == {len(raw) - header}
 
 
-def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["KeyboardInterrupt", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_conversion_leaves_nothing(tmp_path: Path, how: str) -> None:
+    """Neither a target nor a partial file; the file that was there stays."""
+    (tmp_path / "m.q4nx").write_bytes(b"old")
     source = write_model(tmp_path / "m.gguf", SHAPE)
     code = """
-import sys
+import os, signal, sys, time
 from npu import cli
+from npu.q4nx.container import Q4nxFile
 from npu.q4nx import convert
 def stop(*arguments):
-    raise KeyboardInterrupt
+    if sys.argv[3] == "KeyboardInterrupt":
+        raise KeyboardInterrupt
+    os.kill(os.getpid(), getattr(signal, sys.argv[3]))
+    time.sleep(0.5)  # the main thread takes it meanwhile
+    raise AssertionError
 convert._embedding = stop
-sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2]]))
+sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2], "--force"]))
 """
-    arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx")]
+    arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx"), how]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 130 and done.stderr == "npu: error: interrupted\n"
-    assert os.listdir(tmp_path) == ["m.gguf"]
+    assert done.returncode == {"KeyboardInterrupt": 130, "SIGTERM": 143, "SIGHUP": 129}[how]
+    assert done.stderr == ("npu: error: interrupted\n" if how == "KeyboardInterrupt" else "")
+    assert sorted(os.listdir(tmp_path)) == ["m.gguf", "m.q4nx"]
+    assert (tmp_path / "m.q4nx").read_bytes() == b"old"

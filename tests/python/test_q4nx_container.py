@@ -127,6 +127,32 @@ def test_verify_reads_all_blocks(tmp_path: Path) -> None:
     assert any("no config.json" in problem for problem in problems)
 
 
+def test_verify_of_tensors_beyond_the_model(tmp_path: Path) -> None:
+    """Scalars, empty tensors, float64 beyond float32 and element types that nobody here reads."""
+    blocks = ("I8", (1, 5120), q4nx_files.pack(q4nx_files.random_matrix(32, 256)))
+    tensors = {
+        NAME: blocks,
+        "scalar": ("F32", (), np.float32(np.nan).tobytes()),
+        "one": ("F32", (), np.float32(1).tobytes()),
+        "empty": ("F32", (0, 3), b""),
+        "large": ("F64", (2,), np.array([1e300, np.inf]).tobytes()),
+        "foreign": ("F8_E4M3", (2,), b"ab"),
+    }
+    problems = verify(Q4nxFile(q4nx_files.write_file(tmp_path / "a.q4nx", tensors)))
+    words = "\n".join(problem for problem in problems if "config.json" not in problem)
+    assert "'scalar' has NaN or infinity in 1 values" in words
+    assert "'large' has NaN or infinity in 1 values" in words
+    assert "'foreign' has dtype 'F8_E4M3'" in words
+    assert words.count("\n") == 2
+
+
+def test_verify_finds_bytes_of_no_tensor(tmp_path: Path) -> None:
+    path = one(tmp_path / "a.q4nx", *entry(q4nx_files.random_matrix(*SHAPE)))
+    assert not any("no tensor" in problem for problem in verify(Q4nxFile(path)))
+    path.write_bytes(path.read_bytes() + b"rest")
+    assert any("4 data bytes belong to no tensor" in line for line in verify(Q4nxFile(path)))
+
+
 def own_metadata(**more: str) -> dict[str, str]:
     return {"npu.q4nx.version": "1", "npu.q4nx.shapes": json.dumps({NAME: SHAPE}), **more}
 

@@ -27,6 +27,10 @@ def rms(values: np.ndarray) -> float:
     return float(np.sqrt(np.mean(np.square(values, dtype=np.float64))))
 
 
+def bf16(values: np.ndarray) -> np.ndarray:
+    return values.astype(ml_dtypes.bfloat16).astype(np.float64)
+
+
 def through_q4_1(x: np.ndarray) -> np.ndarray:
     return gguf.quants.dequantize(gguf.quants.quantize(x, Q4_1), Q4_1)
 
@@ -44,10 +48,10 @@ DISTRIBUTIONS = {
 @pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_better_than_q4_1_of_gguf(name: str) -> None:
     """Q4_1 keeps float16 scales and takes the extremes; least squares gains more than bfloat16
-    costs. The gain on every distribution is 6 % or more."""
+    costs. The gain on every distribution is 7 % or more."""
     x = DISTRIBUTIONS[name](np.random.default_rng(1)).astype(np.float32)
     ours = rms(q4nx.quantize(x).to_numpy(np.float32) - x)
-    assert ours < 0.94 * rms(through_q4_1(x) - x)
+    assert ours < 0.93 * rms(through_q4_1(x) - x)
 
 
 def nearest_error(group: np.ndarray, d: np.ndarray, m: np.ndarray) -> np.ndarray:
@@ -56,31 +60,48 @@ def nearest_error(group: np.ndarray, d: np.ndarray, m: np.ndarray) -> np.ndarray
 
 
 def test_near_the_best_of_an_exhaustive_search() -> None:
-    """All bfloat16 pairs d, m around the extremes: the alternation ends within 4 % of the least RMS
-    error on average, and no group is more than 25 % above it."""
-    x = np.random.default_rng(2).normal(size=(32, 32)).astype(np.float32)
+    """All bfloat16 pairs d, m around the extremes: the alternation ends within 1 % of the least
+    RMS error on average, and no group is more than 10 % above it."""
+    x = np.random.default_rng(2).normal(size=(64, 32)).astype(np.float32)
     ours = np.sqrt(
         np.square(q4nx.quantize(x).to_numpy(np.float32) - x, dtype=np.float64).sum(axis=1)
     )
     best = []
     for group in x.astype(np.float64):
         span = group.max() - group.min()
-        ds = np.unique(np.linspace(span / 20, span / 14, 400).astype(ml_dtypes.bfloat16))
-        ms = np.linspace(group.min() - 0.1 * span, group.min() + 0.2 * span, 600)
+        ds = np.unique(np.linspace(span / 30, span / 14, 800).astype(ml_dtypes.bfloat16))
+        ms = np.linspace(group.min() - 0.1 * span, group.min() + 0.5 * span, 1200)
         ms = np.unique(ms.astype(ml_dtypes.bfloat16)).astype(np.float64)
         pairs = np.array(list(itertools.product(ds.astype(np.float64), ms)))
         best.append(np.sqrt(nearest_error(group, pairs[:, 0], pairs[:, 1]).min()))
     ratio = ours / np.array(best)
-    assert ratio.mean() < 1.04 and ratio.max() < 1.25
+    assert ratio.mean() < 1.01 and ratio.max() < 1.1
 
 
-def test_what_the_format_holds_is_kept() -> None:
-    """Weights on a 16-level lattice with bfloat16 d and m, both ends used, come back exactly."""
+@pytest.mark.parametrize(("low", "high"), [(0, 15), (1, 15), (0, 13), (2, 14), (3, 14), (4, 14)])
+def test_what_the_format_holds_is_kept(low: int, high: int) -> None:
+    """Weights on a lattice with bfloat16 d and m come back exactly, whether the group's codes use
+    all 16 levels or, as those of K-quants often do, fewer."""
     matrix = q4nx_files.random_matrix(48, 320, seed=3)
-    matrix.codes[:, ::32], matrix.codes[:, 1::32] = 0, 15
+    matrix.codes = np.clip(matrix.codes, low, high)
+    matrix.codes[:, ::32], matrix.codes[:, 1::32] = low, high
     x = matrix.exact().astype(np.float32)
     error = np.abs(q4nx.quantize(x).to_numpy(np.float32) - x)
     assert error.max() <= 2.0**-23  # x itself was rounded to float32
+
+
+def test_k_quants_lose_only_the_rounding_of_their_scales() -> None:
+    """Q4_K's groups are Q4NX's with a 6-bit scale and minimum of a float16 each: keeping the codes
+    and rounding d and m to bfloat16 is possible, so the search must not be worse."""
+    random = np.random.default_rng(8)
+    d = random.integers(20, 64, (512, 1)) * np.float16(1.3e-4).astype(np.float64)
+    m = -random.integers(20, 64, (512, 1)) * np.float16(9e-4).astype(np.float64)
+    top = random.integers(11, 16, (512, 1))  # levels in use
+    codes = np.minimum(random.integers(0, 16, (512, 32)), top)
+    x = (m + d * codes).astype(np.float32)
+    kept = bf16(m) + bf16(d) * codes
+    ours = q4nx.quantize(x).to_numpy(np.float32)
+    assert rms(ours - x) < rms(kept - x)
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -1.0, 100.3, -100.3, 1e-3, -7e-30, 3e37, 1e-38])
@@ -123,8 +144,8 @@ def test_chunks_do_not_show() -> None:
     assert (whole[2048:2112].blocks == part.blocks).all()
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16, np.float32])
-def test_dtypes_and_strides(dtype: type) -> None:
+@pytest.mark.parametrize("dtype", [np.float64, np.float16, ml_dtypes.bfloat16, np.float32, ">f4"])
+def test_dtypes_and_strides(dtype: type | str) -> None:
     x = np.random.default_rng(6).normal(size=(300, 80)).astype(dtype)
     expected = q4nx.quantize(np.ascontiguousarray(x.T).astype(np.float32))
     assert (q4nx.quantize(x.T).blocks == expected.blocks).all()
@@ -143,6 +164,10 @@ def test_values_it_cannot_hold(bad: float) -> None:
 def test_wrong_arguments() -> None:
     with pytest.raises(DtypeError, match="int64"):
         q4nx.quantize(np.ones((2, 2), np.int64))
+    with pytest.raises(ArgumentError, match="mask"):
+        q4nx.quantize(np.ma.masked_array(np.ones((2, 2), np.float32), [[1, 0], [0, 0]]))
+    with pytest.raises(ArgumentError, match="no matrix"):
+        q4nx.quantize([[1.0, 2.0], [3.0]])
     for shape in ((2,), (0, 4), (2, 2, 2)):
         with pytest.raises(ShapeError, match="matrix"):
             q4nx.quantize(np.ones(shape, np.float32))

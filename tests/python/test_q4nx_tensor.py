@@ -3,6 +3,8 @@ are the float32 formula rounded once, views copy nothing, and wrong arguments ar
 
 from __future__ import annotations
 
+import array
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npu import q4nx
-from npu.errors import ArgumentError, ShapeError
+from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.q4nx import layout
 
 SHAPES = [(32, 256), (64, 512), (1, 1), (33, 257), (70, 300), (96, 40)]
@@ -135,6 +137,12 @@ def test_the_last_part_may_end_inside_a_row_block() -> None:
         ((32,), 5120, r"logical \(N, K\)"),
         ((32, 256, 1), 5120, r"logical \(N, K\)"),
         (("a", 2), 5120, r"logical \(N, K\)"),
+        (("32", "256"), 5120, r"logical \(N, K\)"),
+        ((32.9, 256.0), 5120, r"logical \(N, K\)"),
+        ((float("inf"), 256), 5120, r"logical \(N, K\)"),
+        ((True, 256), 5120, r"logical \(N, K\)"),
+        ({32, 256}, 5120, r"logical \(N, K\)"),
+        (None, 5120, r"logical \(N, K\)"),
     ],
 )
 def test_shapes_that_do_not_fit(shape: tuple, size: int, words: str) -> None:
@@ -146,17 +154,29 @@ def test_other_wrong_arguments() -> None:
     tensor = q4nx.Tensor.from_blocks(bytes(2 * 5120), (64, 256))
     with pytest.raises(ArgumentError, match="dialect is 'I8'"):
         q4nx.Tensor.from_blocks(bytes(5120), (32, 256), dialect="I8")
-    with pytest.raises(ArgumentError, match="not a byte buffer"):
-        q4nx.Tensor.from_blocks("text", (32, 256))
-    with pytest.raises(ArgumentError, match="dtype float32"):
-        q4nx.Tensor.from_blocks(np.zeros(1280, np.float32), (32, 256))
-    for rows in (slice(1, 64), slice(0, 33), slice(0, 64, 2), slice(32, 32)):
-        with pytest.raises(ArgumentError, match=r"\[q4nx\]"):
+    for data, error, words in (
+        ("text", ArgumentError, "blocks are str"),
+        (np.zeros(1280, np.float32), DtypeError, "dtype float32"),
+        (array.array("f", bytes(5120)), DtypeError, "format 'f'"),
+        (memoryview(bytes(10240))[::2], ArgumentError, "gaps"),
+        (np.ma.masked_array(np.zeros(5120, np.uint8), True), ArgumentError, "mask"),
+    ):
+        with pytest.raises(error, match=words):
+            q4nx.Tensor.from_blocks(data, (32, 256))
+    for rows in (slice(1, 64), slice(0, 33), slice(0, 64, 2), slice(32, 32), slice("a", "b"), 3):
+        with pytest.raises(ArgumentError, match=r"\[q4nx.Tensor\]"):
             tensor[rows]
-    with pytest.raises(ArgumentError, match="not to int8"):
+    with pytest.raises(DtypeError, match="cannot be int8"):
         tensor.to_numpy(np.int8)
+    with pytest.raises(DtypeError, match="no dtype"):
+        tensor.to_numpy("half a float")
+    with pytest.raises(ArgumentError, match="pass a Tensor"):
+        q4nx.dequantize_host(tensor.blocks)
     with pytest.raises(ArgumentError, match="at least one"):
         q4nx.concatenate([])
+    for wrong in (None, tensor, [tensor, tensor.blocks]):
+        with pytest.raises(ArgumentError, match="no sequence of Tensors"):
+            q4nx.concatenate(wrong)
     other = q4nx.Tensor.from_blocks(bytes(5120), (32, 256), dialect="zero_point")
     with pytest.raises(ShapeError, match="K and dialect"):
         q4nx.concatenate([tensor, other])

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -25,13 +27,35 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.q4nx.convert import convert
 
     begin = time.perf_counter()
-    with _bar(arguments.quiet) as progress:
+    with _clean_stop(), _bar(arguments.quiet) as progress:
         path = convert(arguments.input, arguments.output, force=arguments.force, progress=progress)
     if not arguments.quiet:
         size = path.stat().st_size
         seconds = time.perf_counter() - begin
         print(f"{path}: {size / 1e6:.1f} MB in {seconds:.1f} s", file=sys.stderr)
     return 0
+
+
+@contextlib.contextmanager
+def _clean_stop() -> Iterator[None]:
+    """SIGTERM and SIGHUP unwind like Ctrl-C, so that no partial file of gigabytes stays behind."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may set handlers
+        return
+
+    def stop(number: int, _: Any) -> None:
+        raise SystemExit(128 + number)
+
+    # SIGHUP that is ignored already stays so: nohup.
+    numbers = [signal.SIGTERM, signal.SIGHUP]
+    wanted = [n for n in numbers if signal.getsignal(n) is signal.SIG_DFL]
+    try:
+        for number in wanted:
+            signal.signal(number, stop)
+        yield
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_DFL)
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from typing import Any
 
@@ -63,6 +64,11 @@ def _printable(value: Any) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null stands for them."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
 def _verify(file: Any, arguments: argparse.Namespace) -> int:
     from npu.q4nx.report import verify
 
@@ -82,8 +88,9 @@ def _diff(file: Any, arguments: argparse.Namespace) -> int:
 
     rows = diff(open_source(arguments.source), Q4nxSource(file))
     if arguments.json:
-        document = {"source": arguments.source, "file": file.path, "tensors": rows}
-        print(json.dumps(document, indent=2))
+        tensors = [{key: _finite(value) for key, value in row.items()} for row in rows]
+        document = {"source": arguments.source, "file": file.path, "tensors": tensors}
+        print(json.dumps(document, indent=2, allow_nan=False))
         return 0
     print(f"{'tensor':<52} {'types':<13} {'max':>10} {'rms':>10} {'relative':>9} {'cosine':>9}")
     for row in rows:

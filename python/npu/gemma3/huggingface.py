@@ -15,12 +15,13 @@ import numpy as np
 from npu.errors import FormatError
 from npu.gemma3 import hf_tokenizer, names
 from npu.gemma3.source import Source
-from npu.metadata import show
+from npu.metadata import positive, show
 from npu.q4nx import layout
 from npu.q4nx.tensor import Tensor
 from npu.safetensors_file import SafetensorsFile
 
-_INDEX = "model.safetensors.index.json"
+_INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
+CHECKPOINT_FILES = (_INDEX, _WHOLE)  # either makes a folder a checkpoint
 _MAX_JSON_BYTES = 512 << 20
 # What transformers' Gemma3TextConfig takes for keys that a config.json leaves out.
 _DEFAULTS: dict[str, Any] = {
@@ -122,7 +123,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 def _weight_files(folder: Path) -> list[Path]:
     if not (folder / _INDEX).is_file():
-        return [folder / "model.safetensors"]
+        return [folder / _WHOLE]
     index = read_json(folder / _INDEX).get("weight_map")
     if not isinstance(index, dict) or not all(isinstance(v, str) for v in index.values()):
         raise FormatError(f"[gemma3] {folder / _INDEX} has no weight_map of file names")
@@ -189,6 +190,6 @@ def _rope(label: str, text: dict[str, Any]) -> dict[str, Any]:
 
 
 def _number(label: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+    if not positive(value):
         raise FormatError(f"[gemma3] {label}: query_pre_attn_scalar is {show(value)}")
     return float(value)

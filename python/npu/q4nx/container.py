@@ -104,6 +104,11 @@ class Q4nxFile:
     def release(self, name: str) -> None:
         self._file.release(self._file.entry(name))
 
+    def gaps(self) -> list[str]:
+        """One problem in words when bytes belong to no tensor, which other readers refuse."""
+        unused = self._file.unused_bytes()
+        return [f"{unused} data bytes belong to no tensor, which safetensors forbids"][: unused > 0]
+
     def suspicion(self, blocks: np.ndarray) -> str | None:
         """What is wrong with the first of some blocks (B, 5120), in words; None if nothing."""
         scales, second = layout.planes(blocks[None, :_SAMPLED_BLOCKS])

@@ -22,7 +22,8 @@ import numpy as np
 from npu.errors import ArgumentError, FormatError
 from npu.gemma3 import names
 from npu.gemma3.config import Config, read_config
-from npu.gemma3.source import Source, check_tensors, open_source
+from npu.gemma3.huggingface import CHECKPOINT_FILES
+from npu.gemma3.source import Q4nxSource, Source, check_tensors, open_source
 from npu.q4nx import layout
 from npu.q4nx.container import MODEL_PREFIX, SHAPES_KEY, SOURCE_KEY, VERSION, VERSION_KEY
 from npu.q4nx.quantizer import padded_blocks, quantize_rows
@@ -64,11 +65,23 @@ def convert(
     complete; an existing one is replaced only with ``force``. ``progress(done, total, name)``
     counts bytes written.
     """
+    for what, given in (("input", source), ("output", target)):
+        if not os.fspath(given):  # Path("") would be the current folder
+            raise ArgumentError(f"[convert] the name of the {what} is empty; give a path")
     path = Path(target)
     path = path / DEFAULT_NAME if path.is_dir() else path
     if path.exists() and os.path.exists(source) and os.path.samefile(source, path):
         raise ArgumentError(f"[convert] {path} is the input; name another file to write")
     opened = open_source(source)
+    if (
+        isinstance(opened, Q4nxSource)
+        and os.path.isdir(source)
+        and any(os.path.isfile(os.path.join(source, name)) for name in CHECKPOINT_FILES)
+    ):
+        raise ArgumentError(
+            f"[convert] {os.fspath(source)} has a safetensors checkpoint and {opened.label}; name "
+            "the file to convert that, or move it away to convert the checkpoint"
+        )
     config = read_config(opened)
     check_tensors(opened, config)
     if "tokenizer.ggml.tokens" not in opened.metadata:
@@ -109,6 +122,7 @@ def plan(source: Source, config: Config) -> list[Step]:
         for part in _PROJECTIONS:
             name = f"blk.{index}.{part}.weight"
             steps.append(_blocks_step(name, name, shapes[name]))
+    # A source whose embedding is stored scaled has a head (check_tensors).
     head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
     steps.append(_blocks_step(names.HEAD, head, shapes[names.EMBEDDING]))
     for name, shape in sorted(shapes.items(), key=lambda item: -len(item[1])):
@@ -168,7 +182,7 @@ def _blocks(source: Source, step: Step, rows: slice) -> np.ndarray:
     native = source.native(step.name, rows)
     if native is None:
         try:
-            return quantize_rows(source.float32(step.name, rows) / _scale(source, step))
+            return quantize_rows(source.float32(step.name, rows))
         except ArgumentError as error:
             reason = str(error).removeprefix("[q4nx.quantize] ")
             raise _refusal(source, step, f"from row {rows.start} on: {reason}") from None
@@ -193,12 +207,6 @@ def _plain(source: Source, step: Step, values: np.ndarray) -> np.ndarray:
     if not np.isfinite(rounded.astype(np.float32)).all():
         raise _refusal(source, step, "NaN or infinity")
     return rounded
-
-
-def _scale(source: Source, step: Step) -> np.float32:
-    """What to divide by when a scaled embedding serves as head."""
-    scaled = source.embedding_scaled and step.name == names.EMBEDDING
-    return np.float32(math.sqrt(step.shape[1]) if scaled else 1)
 
 
 def _refusal(source: Source, step: Step, what: str) -> FormatError:

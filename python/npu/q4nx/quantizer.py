@@ -1,14 +1,19 @@
 """Arrays to Q4NX: the scale, minimum and 4-bit codes of least squared error per group of 32.
 
 For every group the minimum of sum (x - (m + d * code))^2 is approached by alternation from several
-starts: the line through the extremes, its spacing stretched by a few factors. A round solves the
-least-squares line for the codes at hand, rounds m to bfloat16, solves d again for that very m,
-rounds it, and gives every weight its nearest code under the two rounded numbers. The best pair of
-all rounds is kept. Groups far from zero, where m is coarse, also start from m rounded down and keep
-it. Errors are those of the formula before its own rounding to bfloat16; d is never negative.
+starts: the line through the extremes and lines that clip them, each shifted by thirds of a step;
+and the extremes 10 to 14 steps apart, which finds the scale of values that were quantised before
+and do not use all levels. A round solves the least-squares line for the codes at hand, rounds m to
+bfloat16, solves d again for that very m, rounds it, and gives every weight its nearest code under
+the two rounded numbers. Every start gets one round, the best of them four more, then its minimum
+one or two codes lower and higher, which m rounds differently; the best pair of all rounds is kept.
+Groups far from zero, where m is coarse, also start from m rounded down and keep it. Errors are
+those of the formula before its own rounding to bfloat16; d is never negative.
 """
 
 from __future__ import annotations
+
+import itertools
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,9 +23,10 @@ from npu.q4nx import layout
 from npu.q4nx.tensor import Tensor
 
 _FLOATS = (np.dtype(np.float32), np.dtype(np.float64), np.dtype(np.float16), layout.BFLOAT16)
-# Range of the group over 15 steps, times these: the spacing of a start. Below 1 clips the extremes.
-_STARTS = (1.0, 0.93, 0.86, 1.07)
-_ROUNDS = 4  # lines and codes, per start
+# A start's 15 steps, in ranges of the group, and the shift of its middle, in steps.
+_CLIPPED = tuple(itertools.product((1.0, 0.95, 0.9, 0.85, 0.8), (0.0, -1 / 3, 1 / 3)))
+_FEWER_STEPS = range(10, 15)  # between the extremes
+_ROUNDS = 4  # lines and codes, from the best start and from a fixed minimum
 _CHUNK_WEIGHTS = 1 << 18  # float32 temporaries of a chunk stay in a core's cache
 # Where m + 15 d of a group could overflow float32 on the way.
 _LARGEST = 2.0**126
@@ -83,15 +89,22 @@ def fit(groups: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         x = np.ldexp(x, -exponents)
     state = _Fit(x)
     low, high = x.min(axis=0), x.max(axis=0)
-    for stretch in _STARTS:
+    for stretch, shift in _CLIPPED:
         d = (high - low) * np.float32(stretch / 15)
-        state.improve(d, (low + high) * np.float32(0.5) - np.float32(7.5) * d)
+        state.improve(d, (low + high) * np.float32(0.5) - np.float32(7.5 + shift) * d)
+    for steps in _FEWER_STEPS:
+        d = (high - low) * np.float32(1 / steps)
+        state.improve(d, low - np.float32((15 - steps) // 2) * d)
+    state.improve(state.d.copy(), state.m.copy(), _ROUNDS)
+    d, m = state.d.copy(), state.m.copy()
+    for shift in (-2.0, -1.0, 1.0, 2.0):
+        state.improve(d, m + np.float32(shift) * d)
     # Far from zero m is coarse: from below, the codes can make up for it.
     below = _rounded_down(low)
     far = below != low.astype(layout.BFLOAT16).astype(np.float32)
     far |= (high - low) * np.float32(8) < np.abs(low)
     if far.any():
-        state.improve((high - below) * np.float32(1 / 15), below, fixed=True)
+        state.improve((high - below) * np.float32(1 / 15), below, _ROUNDS, fixed=True)
     codes, d, m = state.result()
     if exponents is not None:
         d, m = np.ldexp(d, exponents), np.ldexp(m, exponents)
@@ -120,10 +133,12 @@ class _Fit:
         self.d = np.zeros_like(self.mean)
         self.m = np.zeros_like(self.mean)
 
-    def improve(self, d: np.ndarray, m: np.ndarray, fixed: bool = False) -> None:
+    def improve(
+        self, d: np.ndarray, m: np.ndarray, rounds: int = 1, *, fixed: bool = False
+    ) -> None:
         """Alternates from one start; ``fixed`` keeps m, which is bfloat16 then."""
         self._nearest(d, m)
-        for _ in range(_ROUNDS):
+        for _ in range(rounds):
             d, m = self._line(m if fixed else None)
             self._nearest(d, m)
             error = self._squared_error(d, m)
@@ -186,7 +201,18 @@ def _rounded_down(values: np.ndarray) -> np.ndarray:
 
 
 def _checked(array: ArrayLike) -> np.ndarray:
-    values = np.asarray(array)
+    if isinstance(array, np.ma.MaskedArray):
+        raise ArgumentError(
+            "[q4nx.quantize] the array is masked, and its mask would be ignored; fill it first"
+        )
+    try:
+        values = np.asarray(array)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(
+            f"[q4nx.quantize] the operand is no matrix ({error}); give an array (N, K)"
+        ) from None
+    if not values.dtype.isnative:
+        values = values.astype(values.dtype.newbyteorder("="))
     if values.dtype not in _FLOATS:
         raise DtypeError(
             f"[q4nx.quantize] the array has dtype {values.dtype}; give float32, float64, float16 "

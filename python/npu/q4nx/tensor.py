@@ -13,8 +13,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import DTypeLike
 
-from npu.errors import ArgumentError, ShapeError
+from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.q4nx import layout
 
 ADDITIVE, ZERO_POINT = "additive", "zero_point"
@@ -40,17 +41,17 @@ class Tensor:
         blocks cover N rounded up to 32 and K rounded up to 256.
         """
         n_k = _checked_shape(shape)
-        if dialect not in (ADDITIVE, ZERO_POINT):
+        if not isinstance(dialect, str) or dialect not in (ADDITIVE, ZERO_POINT):
             raise ArgumentError(
-                f"[q4nx] the dialect is {dialect!r}; use {ADDITIVE!r} or {ZERO_POINT!r}"
+                f"[q4nx.from_blocks] the dialect is {dialect!r}; use {ADDITIVE!r} or {ZERO_POINT!r}"
             )
         raw = _as_bytes(data)
         rows, columns = layout.grid(n_k)
         needed = rows * columns * layout.BLOCK_BYTES
         if raw.size != needed:
             raise ShapeError(
-                f"[q4nx] a matrix of shape {n_k} has {rows} x {columns} blocks, {needed} bytes; "
-                f"the data has {raw.size}"
+                f"[q4nx.from_blocks] a matrix of shape {n_k} has {rows} x {columns} blocks, "
+                f"{needed} bytes; the data has {raw.size}"
             )
         return Tensor(raw.reshape(rows, columns, layout.BLOCK_BYTES), n_k, dialect)
 
@@ -73,18 +74,23 @@ class Tensor:
 
     def __getitem__(self, rows: slice) -> Tensor:
         """Rows [start:stop] as a view; multiples of 32, except the end of the matrix."""
-        if not isinstance(rows, slice) or rows.step not in (None, 1):
-            raise ArgumentError("[q4nx] a Tensor is sliced by rows: t[start:stop]")
-        start, stop, _ = rows.indices(self.shape[0])
+        try:
+            if not isinstance(rows, slice) or rows.step not in (None, 1):
+                raise TypeError
+            start, stop, _ = rows.indices(self.shape[0])
+        except TypeError:
+            raise ArgumentError(
+                f"[q4nx.Tensor] the index is {rows!r}; a Tensor is sliced by rows: t[start:stop]"
+            ) from None
         if start % layout.ROWS or (stop % layout.ROWS and stop != self.shape[0]) or start >= stop:
             raise ShapeError(
-                f"[q4nx] rows {start} to {stop} of {self.shape[0]} are not whole row-blocks; use "
-                f"multiples of {layout.ROWS}"
+                f"[q4nx.Tensor] rows {start} to {stop} of {self.shape[0]} are not whole "
+                f"row-blocks; use multiples of {layout.ROWS}"
             )
         blocks = self.blocks[start // layout.ROWS : -(-stop // layout.ROWS)]
         return Tensor(blocks, (stop - start, self.shape[1]), self.dialect)
 
-    def to_numpy(self, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:
+    def to_numpy(self, dtype: DTypeLike = ml_dtypes.bfloat16) -> np.ndarray:
         """The (N, K) values by the formula, in bfloat16 or float32; see :func:`dequantize_host`."""
         return dequantize_host(self, dtype)
 
@@ -106,37 +112,54 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     A view when the blocks already follow one another in one buffer (as in a file written by
     ``npu convert``), else a copy. All but the last must have whole row-blocks.
     """
+    listed = isinstance(tensors, (list, tuple))
+    if not listed or not all(isinstance(part, Tensor) for part in tensors):
+        raise ArgumentError(
+            "[q4nx.concatenate] the operand is no sequence of Tensors; pass [a, b, ...]"
+        )
     if not tensors:
-        raise ArgumentError("[q4nx] concatenate needs at least one Tensor")
+        raise ArgumentError("[q4nx.concatenate] there is no Tensor; pass at least one")
     first = tensors[0]
     for tensor in tensors:
         if tensor.shape[1] != first.shape[1] or tensor.dialect != first.dialect:
             raise ShapeError(
-                f"[q4nx] {tensor!r} does not go with {first!r}: K and dialect must be equal"
+                f"[q4nx.concatenate] {tensor!r} does not go with {first!r}: K and dialect "
+                "must be equal"
             )
     for tensor in tensors[:-1]:
         if tensor.shape[0] % layout.ROWS:
             raise ShapeError(
-                f"[q4nx] {tensor!r} ends inside a row-block; only the last may have rows that are "
-                f"not a multiple of {layout.ROWS}"
+                f"[q4nx.concatenate] {tensor!r} ends inside a row-block; only the last may have "
+                f"rows that are not a multiple of {layout.ROWS}"
             )
     shape = (sum(tensor.shape[0] for tensor in tensors), first.shape[1])
     blocks = _joined([tensor.blocks for tensor in tensors])
     return Tensor(blocks, shape, first.dialect)
 
 
-def dequantize_host(tensor: Tensor, dtype: Any = ml_dtypes.bfloat16) -> np.ndarray:
+def dequantize_host(tensor: Tensor, dtype: DTypeLike = ml_dtypes.bfloat16) -> np.ndarray:
     """The (N, K) values: the reference for every device operation that reads Q4NX.
 
     additive: float32(m) + float32(d) * code. The product is exact (8 bits by 4), the sum is rounded
     once to float32. zero_point: float32(d) * (code - float32(z)), each operation rounded to
     float32. bfloat16 results are these float32 values rounded once, to nearest even.
     """
-    dtype = np.dtype(dtype)
-    if dtype not in (layout.BFLOAT16, np.dtype(np.float32)):
-        raise ArgumentError(f"[q4nx] dequantise to bfloat16 or float32, not to {dtype}")
+    if not isinstance(tensor, Tensor):
+        raise ArgumentError(
+            f"[q4nx.dequantize_host] the operand is {type(tensor).__name__}; pass a Tensor"
+        )
+    try:
+        wanted = np.dtype(dtype)
+    except TypeError:
+        raise DtypeError(
+            f"[q4nx.dequantize_host] {dtype!r} is no dtype; use bfloat16 or float32"
+        ) from None
+    if wanted not in (layout.BFLOAT16, np.dtype(np.float32)):
+        raise DtypeError(
+            f"[q4nx.dequantize_host] the result cannot be {wanted}; use bfloat16 or float32"
+        )
     n, k = tensor.shape
-    out = np.empty((n, k), dtype)
+    out = np.empty((n, k), wanted)
     step = max(1, _CHUNK_WEIGHTS // (tensor.padded_shape[1] * layout.ROWS))
     for start in range(0, tensor.blocks.shape[0], step):
         values = _values(tensor.blocks[start : start + step], tensor.dialect)
@@ -164,24 +187,44 @@ def _values(blocks: np.ndarray, dialect: str) -> np.ndarray:
 
 
 def _checked_shape(shape: Sequence[int]) -> tuple[int, int]:
-    try:
-        n, k = (int(size) for size in shape)
-    except (TypeError, ValueError):
-        raise ShapeError(f"[q4nx] the shape is {shape!r}; give the logical (N, K)") from None
+    sizes = tuple(shape) if isinstance(shape, (tuple, list, np.ndarray)) else ()
+    if len(sizes) != 2 or not all(
+        isinstance(size, (int, np.integer)) and not isinstance(size, bool) for size in sizes
+    ):
+        raise ShapeError(f"[q4nx.from_blocks] the shape is {shape!r}; give the logical (N, K)")
+    n, k = int(sizes[0]), int(sizes[1])
     if n < 1 or k < 1:
-        raise ShapeError(f"[q4nx] the shape is {(n, k)}; both sizes must be at least 1")
+        raise ShapeError(f"[q4nx.from_blocks] the shape is {(n, k)}; both must be at least 1")
     return n, k
 
 
 def _as_bytes(data: Any) -> np.ndarray:
+    if isinstance(data, np.ma.MaskedArray):
+        raise ArgumentError(
+            "[q4nx.from_blocks] the blocks are a masked array, whose mask would be ignored; pass "
+            "its data"
+        )
     if isinstance(data, np.ndarray):
         if data.dtype not in (np.dtype(np.uint8), np.dtype(np.int8)):
-            raise ArgumentError(f"[q4nx] blocks are uint8, the array has dtype {data.dtype}")
+            raise DtypeError(
+                f"[q4nx.from_blocks] the blocks have dtype {data.dtype}; pass uint8, or "
+                "array.view(np.uint8) for raw blocks in another array"
+            )
         return np.ascontiguousarray(data).view(np.uint8).reshape(-1)
     try:
-        return np.frombuffer(data, np.uint8)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"[q4nx] the blocks are not a byte buffer: {error}") from None
+        view = memoryview(data)
+    except TypeError:
+        raise ArgumentError(
+            f"[q4nx.from_blocks] the blocks are {type(data).__name__}; pass bytes, a buffer or a "
+            "uint8 array"
+        ) from None
+    if view.format not in ("B", "b", "c"):
+        raise DtypeError(
+            f"[q4nx.from_blocks] the blocks are a buffer of format {view.format!r}; pass bytes"
+        )
+    if not view.c_contiguous:
+        raise ArgumentError("[q4nx.from_blocks] the buffer of the blocks has gaps; copy it first")
+    return np.frombuffer(view, np.uint8)
 
 
 def _joined(parts: list[np.ndarray]) -> np.ndarray:
