@@ -122,7 +122,8 @@ template <int32_t kVectors>
       });
       // A sixteenth of the next block.
       for (int32_t line = 0; line < kQ4BlockBytes / 16; line += kQ4Line) {
-        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line, 0, 2);
+        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line, 0,
+                           2);
       }
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
