@@ -18,6 +18,9 @@ namespace {
 // a round up for ever; whoever is left advances in the next round, where Array::step sees the work
 // done.
 constexpr size_t kMaxAdvances = 1 << 10;
+// A column's work in one part of a round at most, in units: calls that take long must not keep
+// Ctrl-C waiting.
+constexpr uint64_t kMaxWork = 1 << 17;
 // Serial parts in a row at most.
 constexpr unsigned kSerialParts = 16;
 
@@ -64,6 +67,7 @@ void Scheduler::reset() {
     column.ready.reserve(kept);
   }
   in_columns_ = false;
+  rounds_ = 0;
   work_ = 0;
 }
 
@@ -150,8 +154,9 @@ void Scheduler::run_jobs() {
 // Until all agents of the column are blocked.
 void Scheduler::run_column(Column& column) {
   size_t done = 0;
+  const uint64_t most = column.work + kMaxWork;
   try {
-    while (done < column.ready.size() && done < kMaxAdvances) {
+    while (done < column.ready.size() && done < kMaxAdvances && column.work < most) {
       Agent* agent = column.ready[done++];
       agent->queued_ = false;
       if (agent->crosses_) {
@@ -178,8 +183,9 @@ bool Scheduler::run_columns() {
     if (c >= columns_.size() / 2) std::reverse(columns_[c].ready.begin(), columns_[c].ready.end());
   }
   if (active_.empty()) return false;
+  ThreadPool& pool = ThreadPool::shared();  // may throw
   in_columns_ = true;
-  ThreadPool::shared().parallel_for(active_.size(), [&](size_t i) { run_column(*active_[i]); });
+  pool.parallel_for(active_.size(), [&](size_t i) { run_column(*active_[i]); });
   in_columns_ = false;
   for (Column* column : active_) {
     if (column->error) std::rethrow_exception(std::exchange(column->error, nullptr));

@@ -80,12 +80,12 @@ class Scheduler {
   void reset();
   void forget(const Agent* agent);  // it is about to be destroyed
   // Work done since the last visible progress (Array::step bounds it): one unit is an advance of an
-  // agent or kWordsPerUnit words moved, a job costs kJobUnits.
+  // agent, a move or kWordsPerUnit of its words; a job costs kJobUnits.
   static constexpr uint64_t kJobUnits = 64, kWordsPerUnit = 64;
   uint64_t work() const { return work_; }
   void add_job(const Agent* from) { columns_[from->column_].work += kJobUnits; }
-  void add_words(uint64_t words, const Agent* from) {
-    columns_[from->column_].work += words / kWordsPerUnit;
+  void add_move(uint64_t words, const Agent* from) {
+    columns_[from->column_].work += 1 + words / kWordsPerUnit;
   }
   void progressed() { work_ = 0; }
   void progressed(const Agent* from) { columns_[from->column_].progressed = true; }

@@ -210,6 +210,12 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   }
   configuring_ = false;
   configured_ = true;
+  return whole_report();
+}
+
+// Of what was configured or submitted.
+RunReport Array::whole_report() {
+  for (const ColumnCounts& column : column_counts_) add(column.report, report_);
   report_.undecoded_writes = undecoded_since_configure_;
   return report_;
 }
@@ -320,12 +326,10 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
     throw;
   }
   drop_buffers();
-  for (const ColumnCounts& column : column_counts_) add(column.report, report_);
-  report_.undecoded_writes = undecoded_since_configure_;
   const auto taken = std::chrono::steady_clock::now() - begin;
   report_.array_ns =
       static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
-  return report_;
+  return whole_report();
 }
 
 }  // namespace npu::emulator

@@ -95,6 +95,7 @@ class Array {
   void poll(const stream::Operation& operation);
   void patch(const stream::Operation& operation);
   void drop_buffers();
+  RunReport whole_report();
   bool step();  // one round; false when nobody can progress
   enum class Awaited : uint8_t { kToken, kRegister };
   [[noreturn]] void deadlock(Awaited awaited, const std::string& what);

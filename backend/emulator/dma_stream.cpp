@@ -288,7 +288,7 @@ void Channel::finish_move() {
   header_pending_ = false;
   const uint64_t n = move_words_;
   RunReport& report = array_.report(tile_.col);
-  array_.scheduler().add_words(n, this);
+  array_.scheduler().add_move(n, this);
   for (const Route::Sink& sink : route_.sinks) {
     if (header && !sink.keeps_header) continue;
     count_bytes(report, *sink.channel, n * 4);
