@@ -65,7 +65,7 @@ void add_waiter(WaitList& list, Agent* agent);
 
 class Scheduler {
  public:
-  // `from`: the agent that does it; null outside of rounds.
+  // `from`: the agent that does it; null, at will, while no columns run.
   void wake(Agent* agent, const Agent* from);
   void wake_all(WaitList& list, const Agent* from);
   // Serial part, timed runs: has the agent's job run. In columns an agent runs its jobs itself.

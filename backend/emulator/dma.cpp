@@ -1,6 +1,7 @@
 // DMA channels: task queue, BD execution, locks, tokens and memories (tile.h: Channel). Semantics:
 // hardware.md 2.6.
 #include <algorithm>
+#include <cassert>
 #include <cstdlib>
 
 #include "emulator/array.h"
@@ -215,7 +216,10 @@ Tile* Channel::lock_owner(uint32_t id, uint32_t* local) const {
 
 Lock& Channel::lock_of(uint32_t id, const char* what) const {
   uint32_t local = 0;
-  if (Tile* owner = lock_owner(id, &local)) return owner->locks[local];
+  if (Tile* owner = lock_owner(id, &local)) {
+    assert(within_part(*owner));
+    return owner->locks[local];
+  }
   error(
       ErrorKind::kLock,
       strf("cannot %s lock %u, as BD %d asks%s; use a lock this channel reaches", what, id, bd_id_,
@@ -303,6 +307,7 @@ std::byte* Channel::resolve(uint64_t* words) {
              memtile ? " (0x0 west, 0x80000 own, 0x100000 east memtile; channels 4 and 5 only own)"
                      : ""));
   }
+  assert(within_part(*owner));
   *words = (owner->memory->size() - offset) / 4;
   return owner->memory->data() + offset;
 }
@@ -391,6 +396,11 @@ bool Channel::crosses() const {
   return std::any_of(route_.sinks.begin(), route_.sinks.end(), [](const Route::Sink& sink) {
     return sink.channel->tile_.model.kind == TileKind::kMem && sink.channel->crosses();
   });
+}
+
+// Whether this part of the round may touch a tile.
+bool Channel::within_part(const Tile& other) const {
+  return other.col == tile_.col || !array_.scheduler().in_columns();
 }
 
 // Untimed, a channel advances in the part of a round where its next step belongs.

@@ -83,6 +83,7 @@ bool Channel::route_stands() const {
 // are taken together; the hardware takes them one by one as the header travels.
 bool Channel::open_route() {
   if (in_packet_ || route_stands()) return true;
+  assert(!array_.scheduler().in_columns());
   uint32_t header = packet_header();
   if (!bd_.packet_enable) {  // on a packet-switched route the first word of the data is the header
     if (array_.moves_data()) {
@@ -198,6 +199,7 @@ bool Channel::begin_move(uint64_t words) {
   for (const Route::Sink& sink : route_.sinks) {
     if (header_pending_ && !sink.keeps_header) continue;
     Channel& to = *sink.channel;
+    assert(within_part(to.tile_) && (!array_.scheduler().in_columns() || !to.crosses()));
     to.state_ = State::kBusy;
     if (!shared_ && !lent_ && to.tile_.model.kind == TileKind::kCore) {
       to.tile_.settle(to.bd_.base * 4, to.spanned_);

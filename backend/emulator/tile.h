@@ -112,6 +112,7 @@ class Channel final : public Agent {
   // dma.cpp
   bool crosses() const;
   bool belongs_elsewhere();
+  bool within_part(const Tile& other) const;
   bool start_task();
   void start_bd(int bd);
   BdSlot& decoded(int bd) const;

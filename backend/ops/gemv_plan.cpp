@@ -32,6 +32,15 @@ void check(const GemvArray& array, const GemvProblem& p) {
          static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
          static_cast<long long>(array.least_row_blocks()));
   }
+  // A core's row-blocks are a channel's cores apart; a second channel takes what a first leaves.
+  const int64_t cores = array.cores_per_port();
+  if (array.columns == 1 && p.row_blocks % cores != 0) {
+    fail(ErrorKind::kShape,
+         "[gemv] W has %lld row-blocks; this configuration, one channel of %lld cores, needs a "
+         "multiple of %lld; pad W or use more columns",
+         static_cast<long long>(p.row_blocks), static_cast<long long>(cores),
+         static_cast<long long>(cores));
+  }
   if (p.row_blocks > kMostRowBlocks || p.column_blocks > kMostColumnBlocks) {
     fail(ErrorKind::kOutOfRange,
          "[gemv] W has %lld x %lld blocks, at most %lld x %lld can be addressed; split it",

@@ -251,7 +251,7 @@ TEST_CASE("columns that start early read more") {
 }
 
 TEST_CASE("problems and configurations that do not fit are refused") {
-  const GemvArray array = GemvArray::of(configuration(8, 4, 2));
+  GemvArray array = GemvArray::of(configuration(8, 4, 2));
   const auto refused = [&](GemvProblem p, ErrorKind kind) {
     try {
       ops::plan_gemv(array, p);
@@ -268,5 +268,8 @@ TEST_CASE("problems and configurations that do not fit are refused") {
   refused({4, 1, 128, 8, GemvOutput::kF32}, ErrorKind::kArgument);
   refused({4, 1, 128, 1, GemvOutput::kTop, 0}, ErrorKind::kArgument);
   refused({4, 1, 128, 2, GemvOutput::kTop, 33}, ErrorKind::kArgument);
+  array = GemvArray::of(configuration(1, 4, 2));
+  refused({3, 1, 96, 1}, ErrorKind::kShape);  // one channel, whose two cores take turns
+  CHECK(ops::plan_gemv(array, {4, 1, 128, 1}).rounds == 2);
   CHECK_THROWS_AS(GemvArray::of(configuration(8, 1, 2)), Error);  // one core on two channels
 }

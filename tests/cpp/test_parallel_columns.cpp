@@ -261,10 +261,13 @@ void check_packets(const Words& got) {
 }
 
 // Runs that never end; the array is configured afresh and used again after each.
-void check_endless(Machine& m, const Script& stream, ErrorKind kind = ErrorKind::kUnfinished) {
+void check_endless(Machine& m, const Script& stream) {
   m.array.set_patience(1 << 20);
-  const std::string message = error_of(m, stream, kind);
-  if (kind == ErrorKind::kUnfinished) CHECK(message.find("without an end") != std::string::npos);
+  const std::string message = error_of(m, stream, ErrorKind::kUnfinished);
+  CHECK(message.find("without an end") != std::string::npos);
+  uint64_t words = 0;  // at most 64 for each unit of work
+  for (int col = 0; col < kColumns; ++col) words += m.array.report(col).memtile_read_bytes / 4;
+  CHECK(words < uint64_t{64} << 21);
   m.config = m.script();
   const At at{3, 1};
   m.loopback(at, 2, 2).config.memory(at, 0, counting(9));
@@ -359,6 +362,9 @@ TEST_CASE("of errors in several columns that of the first is reported") {
     const std::string message = error_of(m, Script(), ErrorKind::kLock);
     CHECK(message.find("[submit] core (2,2) releases its lock 3") == 0);
   }
+  m.configure();
+  for (const int col : {7, 5, 2}) m.attach({col, 2}, "call f\n", [](Arguments) {});
+  CHECK(m.run(Script()).kernel_calls == 3);  // nothing of the other columns' errors is left
 }
 
 TEST_CASE("nothing of a run that failed is left after configure") {
@@ -423,7 +429,11 @@ TEST_CASE("endless runs in columns and across them are ended") {
     const At at{4, 1};
     m.loopback(at).config.bd(at, 0, followed_by(linear(64), 0));
     m.config.bd(at, 1, followed_by(linear(48, 2 * kOwnMem), 1));
+    const At other{0, 1};  // whose column gets its turns
+    m.loopback(other, 2, 2).config.bd(other, 0, linear(9, kOwnMem));
+    m.config.bd(other, 1, linear(9, kOwnMem + 100));
     s.push(at, kMM2S, 0, 0).push(at, kS2MM, 0, 1);
+    s.push(other, kMM2S, 2, 0).push(other, kS2MM, 2, 1, 1, true).sync(other, kS2MM, 2);
     m.configure();
     check_endless(m, s);
   }
