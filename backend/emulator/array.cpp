@@ -60,7 +60,7 @@ void Tile::lend(const Lent& loan) {
   });
   settle(loan.address, loan.bytes);
   lent_.push_back(loan);
-  lent_end_ = std::max(lent_end_, loan.address + loan.bytes);
+  lent_pages_ |= pages(loan.address, loan.bytes);
 }
 
 const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
@@ -89,6 +89,7 @@ void Tile::settle_arguments() {
 
 void Tile::reset() {
   lent_.clear();
+  lent_pages_ = 0;
   std::fill(memory->begin(), memory->end(), std::byte{0});
   for (Lock& lock : locks) {
     lock.value = 0;

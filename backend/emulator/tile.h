@@ -2,6 +2,7 @@
 // (registers.cpp) is the only way it is configured.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -209,7 +210,7 @@ struct Tile {
   // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
   // True if that ended a loan.
   bool settle(uint64_t address, uint64_t bytes) {
-    if (address >= lent_end_) return false;
+    if ((pages(address, bytes) & lent_pages_) == 0) return false;
     for (const Lent& entry : lent_) {
       if (entry.overlaps(address, bytes)) return settle_lent(address, bytes);
     }
@@ -233,7 +234,15 @@ struct Tile {
  private:
   bool settle_lent(uint64_t address, uint64_t bytes);
   std::vector<Lent> lent_;
-  uint64_t lent_end_ = 0;  // no loan reaches beyond it
+  // A bit per page that a loan may touch; those beyond share the last.
+  static uint64_t pages(uint64_t address, uint64_t bytes) {
+    constexpr uint64_t kPageBytes = 1024, kLast = 63;
+    const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
+    const uint64_t from = std::min(address / kPageBytes, kLast);
+    const uint64_t to = std::min(end / kPageBytes, kLast);
+    return (UINT64_MAX << from) & (UINT64_MAX >> (kLast - to));
+  }
+  uint64_t lent_pages_ = 0;
 };
 
 }  // namespace npu::emulator

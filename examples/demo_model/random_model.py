@@ -17,7 +17,7 @@ import numpy as np
 
 from npu.gemma3 import names
 from npu.gemma3.config import ModelFile, read_config
-from npu.gemma3.source import Source
+from npu.gemma3.reader import Source
 from npu.q4nx import layout
 from npu.q4nx.convert import Step, describe, plan
 from npu.q4nx.quantizer import padded_blocks

@@ -36,6 +36,7 @@ __all__ = [
     "devices",
     "emulator",
     "errors",
+    "gemma3",
     "gemv",
     "gemv_top",
     "matmul",
@@ -51,7 +52,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("emulator", "q4nx", "stream"):
+    if name in ("emulator", "gemma3", "q4nx", "stream"):
         return importlib.import_module(f"npu.{name}")
     if name in ("simulate_gemm", "SimulatedGemm"):
         return getattr(importlib.import_module("npu.simulate"), name)

@@ -80,6 +80,8 @@ template <int32_t kVectors>
   const auto* d = reinterpret_cast<const uint16_t*>(block);
   const auto* m = reinterpret_cast<const uint16_t*>(block + kQ4Plane);
   const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  // Few vectors have two sums each: a product has to wait for the one before it.
+  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
   // Dword r of four: byte r / 2 of each column, in 128-bit lane r / 4.
   const __m512i first = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
   const __m512i bytes = _mm512_or_si512(
@@ -103,25 +105,32 @@ template <int32_t kVectors>
     });
     const uint8_t* codes = block + kQ4Codes + half * kQ4HalfBytes;
     for (int32_t g = 0; g < kQ4Groups; ++g) {
-      __m512 sums[kVectors];
-      unroll<kVectors>([&](auto v) { sums[v.value] = _mm512_set1_ps(-128 * totals[g][v.value]); });
+      __m512 sums[kVectors][kParts];
+      unroll<kVectors>([&](auto v) {
+        sums[v.value][0] = _mm512_set1_ps(-128 * totals[g][v.value]);
+        for (int32_t part = 1; part < kParts; ++part) sums[v.value][part] = zero;
+      });
       unroll<kQ4Group / 2>([&](auto pair) {
         const int32_t c = g * kQ4Group + static_cast<int32_t>(2 * pair.value);
         const __m512bh w = (__m512bh)code_pairs(codes + c * kQ4ColumnBytes, bytes, shift);
         unroll<kVectors>([&](auto v) {
           int32_t factor;
           __builtin_memcpy(&factor, lines + v.value * kQ4Columns + c, 4);
-          sums[v.value] = _mm512_dpbf16_ps(sums[v.value], w, (__m512bh)_mm512_set1_epi32(factor));
+          __m512& sum = sums[v.value][pair.value % kParts];
+          sum = _mm512_dpbf16_ps(sum, w, (__m512bh)_mm512_set1_epi32(factor));
         });
       });
       // A sixteenth of the next block.
       for (int32_t line = 0; line < kQ4BlockBytes / 16; line += kQ4Line) {
-        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line);
+        __builtin_prefetch(block + kQ4BlockBytes + (2 * g + half) * kQ4BlockBytes / 16 + line, 0,
+                           2);
       }
       const int32_t at = g * kQ4Rows + half * kQ4HalfRows;
       const __m512 scale = (__m512)widen_bf16(d + at), minimum = (__m512)widen_bf16(m + at);
       unroll<kVectors>([&](auto v) {
-        rows[v.value] = _mm512_fmadd_ps(scale, sums[v.value], rows[v.value]);
+        __m512 sum = sums[v.value][0];
+        for (int32_t part = 1; part < kParts; ++part) sum += sums[v.value][part];
+        rows[v.value] = _mm512_fmadd_ps(scale, sum, rows[v.value]);
         rows[v.value] = _mm512_fmadd_ps(minimum, _mm512_set1_ps(totals[g][v.value]), rows[v.value]);
       });
     }

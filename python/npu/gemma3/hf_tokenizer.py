@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import FormatError
+from npu.gemma3.json_file import read_json
 from npu.metadata import show
 from npu.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
@@ -143,8 +144,6 @@ def _fields(pieces: _Pieces, raw: Any) -> list[tuple[int, Any]]:
 
 
 def _from_json(path: Path) -> tuple[_Pieces, dict[str, Any]]:
-    from npu.gemma3.huggingface import read_json
-
     pieces = _Pieces(path.name)
     document = read_json(path)
     model = document.get("model")
@@ -259,6 +258,4 @@ def _template(folder: Path, config: dict[str, Any]) -> str | None:
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    from npu.gemma3.huggingface import read_json
-
     return read_json(path) if path.is_file() else {}

@@ -6,7 +6,6 @@ Norms are stored as w and applied as 1 + w, so 1 is added here, in float32.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,8 @@ import numpy as np
 
 from npu.errors import FormatError
 from npu.gemma3 import hf_tokenizer, names
-from npu.gemma3.source import Source
+from npu.gemma3.json_file import read_json
+from npu.gemma3.reader import Source
 from npu.metadata import positive, show
 from npu.q4nx import layout
 from npu.q4nx.tensor import Tensor
@@ -22,7 +22,6 @@ from npu.safetensors_file import SafetensorsFile
 
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 CHECKPOINT_FILES = (_INDEX, _WHOLE)  # either makes a folder a checkpoint
-_MAX_JSON_BYTES = 512 << 20
 # What transformers' Gemma3TextConfig takes for keys that a config.json leaves out.
 _DEFAULTS: dict[str, Any] = {
     "num_attention_heads": 8,
@@ -102,23 +101,6 @@ def folder_metadata(folder: Path) -> dict[str, Any]:
     """The metadata of a folder's config.json and tokenizer files, under GGUF's keys."""
     config = read_json(folder / "config.json")
     return {**_architecture(folder.name, config), **hf_tokenizer.metadata(folder)}
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object of a model folder; FormatError when it is anything else."""
-    try:
-        if not path.is_file():
-            raise FormatError(f"[gemma3] {path} is missing or not a regular file")
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise FormatError(f"[gemma3] {path} is larger than any configuration")
-        value = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, FormatError):
-            raise
-        raise FormatError(f"[gemma3] {path} cannot be read as JSON: {show(str(error))}") from None
-    if not isinstance(value, dict):
-        raise FormatError(f"[gemma3] {path} is not a JSON object")
-    return value
 
 
 def _weight_files(folder: Path) -> list[Path]:

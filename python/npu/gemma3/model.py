@@ -18,8 +18,9 @@ from npu.errors import ArgumentError
 from npu.gemma3 import names
 from npu.gemma3.cache import Cache
 from npu.gemma3.config import Config, read_config
+from npu.gemma3.reader import Source
 from npu.gemma3.sampling import check_finite, largest
-from npu.gemma3.source import GgufSource, Source, check_tensors
+from npu.gemma3.source import GgufSource, check_tensors
 from npu.gemma3.weights import check_choice, projection
 from npu.gguf_file import GgufFile
 from npu.ops import host

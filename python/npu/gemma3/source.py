@@ -1,6 +1,7 @@
 """Where a Gemma 3 model's configuration, tokenizer and weights come from.
 
-The model reads a :class:`Source`; GGUF files, Q4NX files and Hugging Face folders each have one.
+The model reads a :class:`~npu.gemma3.reader.Source`; GGUF files, Q4NX files and Hugging Face
+folders each have one.
 Tensors go by GGUF's names, norms are GGUF's 1 + w, metadata has GGUF's keys.
 """
 
@@ -13,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from npu.errors import FormatError
-from npu.gemma3 import names
-from npu.gemma3.config import Config, ModelFile, read_config
+from npu.gemma3 import huggingface, names
+from npu.gemma3.config import Config, read_config
+from npu.gemma3.reader import Native, Source
 from npu.gguf_file import GgufFile
 from npu.metadata import show
 from npu.q4nx import layout
@@ -22,48 +24,6 @@ from npu.q4nx.container import Q4nxFile
 from npu.q4nx.tensor import Tensor
 
 _FLOATS = ("BF16", "F16", "F32")
-# Codes (N, K), scales and minima (N, K / 32), for types whose codes Q4NX can keep.
-Native = tuple[np.ndarray, np.ndarray, np.ndarray]
-
-
-class Source(ModelFile):
-    """Base of the readers. ``shapes`` has the logical shape of every tensor of the text model."""
-
-    shapes: dict[str, tuple[int, ...]]
-    embedding_scaled = False  # whether embedding rows are stored times sqrt(width)
-
-    def check(self, name: str, shape: tuple[int, ...]) -> None:
-        """Raises FormatError unless the tensor is there, readable and of this shape."""
-        if name not in self.shapes:
-            raise self.fail(f"the tensor {self.stored_name(name)} is missing")
-        if self.shapes[name] != shape:
-            raise self.fail(
-                f"the tensor {self.stored_name(name)} has shape {self.shapes[name]}, the model "
-                f"needs {shape}"
-            )
-
-    def stored_name(self, name: str) -> str:
-        """The file's own name of a tensor."""
-        return name
-
-    def stored_type(self, name: str) -> str:
-        """The file's own name of a tensor's element type."""
-        raise NotImplementedError
-
-    def float32(self, name: str, rows: np.ndarray | slice | None = None) -> np.ndarray:
-        """A tensor, or rows of a matrix, as float32 in the file's own scale."""
-        raise NotImplementedError
-
-    def projection(self, name: str) -> np.ndarray | Tensor:
-        """A matrix (N, K) to multiply with: bfloat16, or Q4NX over the file."""
-        raise NotImplementedError
-
-    def native(self, name: str, rows: slice) -> Native | None:
-        """Rows as 4-bit codes with float32 scales and minima, if they are stored that way."""
-        return None
-
-    def release(self, name: str) -> None:
-        """The tensor's pages of the file may leave memory."""
 
 
 class GgufSource(Source):
@@ -176,8 +136,6 @@ class Q4nxSource(Source):
         return self.file.tensor(self._stored[name], (shape[0], shape[1]))
 
     def _beside(self) -> dict[str, Any]:
-        from npu.gemma3 import huggingface
-
         folder = Path(self.file.path).parent
         if not (folder / "config.json").is_file():
             raise self.file.fail(
@@ -227,8 +185,6 @@ def open_source(path: str | os.PathLike[str]) -> Source:
             listed = ", ".join(file.name for file in found[:5])
             raise FormatError(f"[gemma3] {place} has several Q4NX files ({listed}); name one")
         if (place / "config.json").is_file():
-            from npu.gemma3 import huggingface
-
             return huggingface.CheckpointSource(place)
         raise FormatError(
             f"[gemma3] {place} is a folder without a .q4nx file and without config.json; give a "

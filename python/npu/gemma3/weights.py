@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from npu.errors import ArgumentError
-from npu.gemma3.source import Source
+from npu.gemma3.reader import Source
 from npu.q4nx import Tensor, dequantize_host
 
 CHOICES = ("auto", "q4nx", "bf16")

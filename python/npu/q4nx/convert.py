@@ -23,7 +23,8 @@ from npu.errors import ArgumentError, FormatError
 from npu.gemma3 import names
 from npu.gemma3.config import Config, read_config
 from npu.gemma3.huggingface import CHECKPOINT_FILES
-from npu.gemma3.source import Q4nxSource, Source, check_tensors, open_source
+from npu.gemma3.reader import Source
+from npu.gemma3.source import Q4nxSource, check_tensors, open_source
 from npu.q4nx import layout
 from npu.q4nx.container import MODEL_PREFIX, SHAPES_KEY, SOURCE_KEY, VERSION, VERSION_KEY
 from npu.q4nx.quantizer import padded_blocks, quantize_rows

@@ -13,7 +13,8 @@ import numpy as np
 from npu.errors import FormatError
 from npu.gemma3 import names
 from npu.gemma3.config import read_config
-from npu.gemma3.source import Q4nxSource, Source, check_tensors
+from npu.gemma3.reader import Source
+from npu.gemma3.source import Q4nxSource, check_tensors
 from npu.metadata import show
 from npu.q4nx import layout
 from npu.q4nx.container import SOURCE_KEY, Q4nxFile, describe_nan
