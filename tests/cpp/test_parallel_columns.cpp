@@ -314,6 +314,39 @@ TEST_CASE("memtiles use their neighbours' locks and buffers while these run") {
   }
 }
 
+TEST_CASE("a memtile's receiver fills its own memory and its neighbour's by turns") {
+  constexpr uint32_t kBlock = 16, kBlocks = 60, kB = 5000, kResult = 8000;
+  Machine m;
+  Script& c = m.config;
+  Script s;
+  Words odd;  // blocks
+  for (uint32_t i = 0; i < kBlocks * kBlock; ++i) {
+    if (i / kBlock % 2 == 1) odd.push_back(i);
+  }
+  for (const int col : {1, 4}) {
+    const At at{col, 1}, east{col + 1, 1};
+    m.loopback(at).loopback(east, 4, 4).config.memory(at, 0, counting(kBlocks * kBlock, 0));
+    c.lock(east, 2, 2).bd(at, 0, linear(kBlocks * kBlock, kOwnMem));
+    for (uint32_t i = 0; i < 2; ++i) {
+      const int id = static_cast<int>(2 * i);
+      const Bd there = acquiring(linear(kBlock, 2 * kOwnMem + kB + kBlock * i), kEastLock + 2, -1);
+      c.bd(at, id + 1, followed_by(linear(kBlock, kOwnMem + 9000), 2 * i + 2));
+      c.bd(at, id + 2, followed_by(releasing(there, kEastLock + 3, 1), i == 0 ? 3 : 1));
+      const Bd from = acquiring(linear(kBlock, kOwnMem + kB + kBlock * i), kOwnLock + 3, -1);
+      c.bd(east, static_cast<int>(i), followed_by(releasing(from, kOwnLock + 2, 1), 1 - i));
+    }
+    c.bd(east, 2, linear(kBlocks / 2 * kBlock, kOwnMem + kResult));
+    s.push(at, kS2MM, 0, 1).push(at, kMM2S, 0, 0);
+    s.push(east, kMM2S, 4, 0).push(east, kS2MM, 4, 2, 1, true);
+  }
+  s.sync({2, 1}, kS2MM, 4).sync({5, 1}, kS2MM, 4);
+  for (int i = 0; i < 3; ++i) {
+    m.configure();
+    record(m.run(s));
+    for (const int col : {2, 5}) CHECK(m.words({col, 1}, kResult, kBlocks / 2 * kBlock) == odd);
+  }
+}
+
 TEST_CASE("packets of several columns to one receiver") {
   const Words first = packets_of_three_columns();
   check_packets(first);
@@ -433,7 +466,9 @@ TEST_CASE("endless runs in columns and across them are ended") {
     m.loopback(other, 2, 2).config.bd(other, 0, linear(9, kOwnMem));
     m.config.bd(other, 1, linear(9, kOwnMem + 100));
     s.push(at, kMM2S, 0, 0).push(at, kS2MM, 0, 1);
-    s.push(other, kMM2S, 2, 0).push(other, kS2MM, 2, 1, 1, true).sync(other, kS2MM, 2);
+    for (int i = 0; i < 2; ++i) {
+      s.push(other, kMM2S, 2, 0).push(other, kS2MM, 2, 1, 1, true).sync(other, kS2MM, 2);
+    }
     m.configure();
     check_endless(m, s);
   }
