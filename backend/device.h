@@ -3,6 +3,7 @@
 // xrt/.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -44,6 +45,21 @@ struct RunReport {
   uint64_t kernel_calls = 0;
   uint64_t array_ns = 0;  // host time in which the stream was executed; 0: not measured
 };
+
+// A part of one operation's report: one of several submissions, or of the array's columns.
+inline void add(RunReport& total, const RunReport& part) {
+  total.operations += part.operations;
+  // Counted from the configuration on, so every report has the sum so far.
+  total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
+  total.shim_read_bytes += part.shim_read_bytes;
+  total.shim_write_bytes += part.shim_write_bytes;
+  total.memtile_read_bytes += part.memtile_read_bytes;
+  total.memtile_write_bytes += part.memtile_write_bytes;
+  total.core_read_bytes += part.core_read_bytes;
+  total.core_write_bytes += part.core_write_bytes;
+  total.kernel_calls += part.kernel_calls;
+  total.array_ns += part.array_ns;
+}
 
 // A stream in the form in which a device runs it (Device::prepare).
 class PreparedStream {

@@ -17,17 +17,6 @@ namespace {
 constexpr size_t kMaxArguments = 512;
 constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 
-// What columns count.
-void add(const RunReport& column, RunReport& sum) {
-  sum.shim_read_bytes += column.shim_read_bytes;
-  sum.shim_write_bytes += column.shim_write_bytes;
-  sum.memtile_read_bytes += column.memtile_read_bytes;
-  sum.memtile_write_bytes += column.memtile_write_bytes;
-  sum.core_read_bytes += column.core_read_bytes;
-  sum.core_write_bytes += column.core_write_bytes;
-  sum.kernel_calls += column.kernel_calls;
-}
-
 }  // namespace
 
 Tile::Tile(Array& array, int c, int r)
@@ -215,7 +204,7 @@ RunReport Array::configure(std::span<const std::byte> txn) {
 
 // Of what was configured or submitted.
 RunReport Array::whole_report() {
-  for (const ColumnCounts& column : column_counts_) add(column.report, report_);
+  for (const ColumnCounts& column : column_counts_) add(report_, column.report);
   report_.undecoded_writes = undecoded_since_configure_;
   return report_;
 }

@@ -213,20 +213,6 @@ BufferView SharedDevice::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) 
   return {buffer->data(), bytes, true};
 }
 
-void add(RunReport& total, const RunReport& part) {
-  total.operations += part.operations;
-  // Counted from the configuration on, so every report has the sum so far.
-  total.undecoded_writes = std::max(total.undecoded_writes, part.undecoded_writes);
-  total.kernel_calls += part.kernel_calls;
-  total.array_ns += part.array_ns;
-  total.shim_read_bytes += part.shim_read_bytes;
-  total.shim_write_bytes += part.shim_write_bytes;
-  total.memtile_read_bytes += part.memtile_read_bytes;
-  total.memtile_write_bytes += part.memtile_write_bytes;
-  total.core_read_bytes += part.core_read_bytes;
-  total.core_write_bytes += part.core_write_bytes;
-}
-
 RunReport Gemm::multiply(const Call& call) {
   shared_->device->load(configuration_);
   RunReport total;

@@ -25,9 +25,6 @@ struct SharedDevice {
   std::mutex mutex;
 };
 
-// The report of one operation that took several submissions.
-void add(RunReport& total, const RunReport& part);
-
 // B in panels in device memory, ready for any number of multiplications.
 struct PackedB {
   std::shared_ptr<SharedDevice> device;  // outlives the buffer
