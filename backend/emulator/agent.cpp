@@ -62,9 +62,7 @@ void Scheduler::reset() {
   jobs_.clear();
   for (Column& column : columns_) {
     drop(column.ready);
-    const size_t kept = column.ready.capacity();
     column = {};
-    column.ready.reserve(kept);
   }
   in_columns_ = false;
   rounds_ = 0;

@@ -59,21 +59,23 @@ const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
   return nullptr;
 }
 
-bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
+// Brings the memory behind the loans that `ends` picks up to date and forgets them.
+template <typename Ends>
+bool Tile::end_loans(const Ends& ends) {
   const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
-    if (!entry.overlaps(address, bytes)) return false;
+    if (!ends(entry)) return false;
     std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
     return true;
   });
   return ended > 0;
 }
 
+bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
+  return end_loans([&](const Lent& entry) { return entry.overlaps(address, bytes); });
+}
+
 void Tile::settle_arguments() {
-  std::erase_if(lent_, [&](const Lent& entry) {
-    if (!entry.argument && !entry.block->argument) return false;
-    std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
-    return true;
-  });
+  end_loans([](const Lent& entry) { return entry.argument != nullptr; });
 }
 
 void Tile::reset() {

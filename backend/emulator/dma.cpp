@@ -410,7 +410,7 @@ bool Channel::belongs_elsewhere() {
   const bool there = crosses();
   set_crosses(there);
   if (there != here) return false;
-  array_.scheduler().wake(this, here ? this : nullptr);
+  array_.scheduler().wake(this, this);
   return true;
 }
 

@@ -179,12 +179,8 @@ bool Channel::lend_argument(uint64_t words) {
   if (route_.sinks[0].channel->walk_.run() < words) return false;
   std::byte* const from = walk_.take_contiguous(words);
   if (!from) return false;
-  if (route_.sinks.size() == 1) {
-    lent_ = from;
-  } else {
-    shared_ = BlockRef(array_.blocks(tile_.col).take(0));
-    shared_->argument = from;
-  }
+  lent_ = from;
+  if (route_.sinks.size() > 1) shared_ = BlockRef(array_.blocks(tile_.col).take(0));
   return true;
 }
 
@@ -192,8 +188,7 @@ bool Channel::lend_argument(uint64_t words) {
 bool Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  const bool lends = lend_argument(words);
-  if (!lends && can_share(words)) {
+  if (!lend_argument(words) && can_share(words)) {
     shared_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
   }
   for (const Route::Sink& sink : route_.sinks) {
@@ -205,7 +200,7 @@ bool Channel::begin_move(uint64_t words) {
       to.tile_.settle(to.bd_.base * 4, to.spanned_);
     }
   }
-  if (lends && !array_.timed()) return true;
+  if (lent_ && !array_.timed()) return true;
   if (array_.scheduler().in_columns()) {
     execute();
     return true;
@@ -221,7 +216,6 @@ void Channel::execute() {
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
   if (shared_) {
-    if (shared_->argument) return;
     Walk block = first.rebased(shared_->data.data(), 0);
     copy_words(block);
     return;

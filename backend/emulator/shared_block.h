@@ -1,7 +1,6 @@
-// A tile of data that cores only read: one that a broadcast delivered to several of them and that
-// is held once, or one that still lies in a read-only argument of the run. Each receiver's memory
-// refers to it (Tile::lend) until something else is written there; arguments only until the run
-// ends.
+// A tile of data that a broadcast delivered to several cores, which only read it: held once. Each
+// receiver's memory refers to it (Tile::lend) until something else is written there. Where the data
+// still lie in a read-only argument of the run, the block only has their packed form.
 #pragma once
 
 #include <atomic>
@@ -19,10 +18,8 @@ class BlockPool;
 
 struct SharedBlock {
   AlignedBytes data;
-  std::byte* argument = nullptr;  // where the data lies instead
   PackedOperand packed;
   BlockPool* pool = nullptr;
-  std::byte* bytes() { return argument ? argument : data.data(); }
   std::atomic<int> users = 0;
 };
 
@@ -41,7 +38,6 @@ class BlockPool {
     free_.pop_back();
     if (block->data.size() < bytes) block->data.resize(bytes);
     block->packed.clear();
-    block->argument = nullptr;
     return block;
   }
   void give_back(SharedBlock* block) {

@@ -173,7 +173,7 @@ class Channel final : public Agent {
   uint32_t header_ = 0;
   uint64_t move_words_ = 0;    // words of the posted job
   BlockRef shared_;            // what the posted job fills in place of its receivers' memories
-  std::byte* lent_ = nullptr;  // the words of the argument that are lent to the one receiver
+  std::byte* lent_ = nullptr;  // the words of the argument that its receivers are lent instead
   // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
   const Channel* blocked_sink_ = nullptr;
   Tile* blocked_tile_ = nullptr;
@@ -193,12 +193,12 @@ struct Tile {
   Channel& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
   }
-  // A block that stands for the `bytes` bytes of memory at `address`, which are not up to date.
+  // What stands for the `bytes` bytes of memory at `address`, which are not up to date.
   struct Lent {
     uint64_t address, bytes;
     BlockRef block;
-    std::byte* argument;  // where the data lies instead, in an argument of the run; no block then
-    std::byte* data() const { return argument ? argument : block->bytes(); }
+    std::byte* argument;  // where the data still lies, in an argument of the run, or null
+    std::byte* data() const { return argument ? argument : block->data.data(); }
     bool overlaps(uint64_t from, uint64_t count) const {
       return from < address + bytes && (address < from || address - from < count);
     }
@@ -232,6 +232,8 @@ struct Tile {
   std::unique_ptr<Core> core;
 
  private:
+  template <typename Ends>
+  bool end_loans(const Ends& ends);
   bool settle_lent(uint64_t address, uint64_t bytes);
   std::vector<Lent> lent_;
   // A bit per page that a loan may touch; those beyond share the last.
