@@ -48,6 +48,9 @@ inline constexpr int kMm2s0 = kSouthSlave + 3, kMm2s1 = kSouthSlave + 7;
 inline constexpr int kS2mm0 = kSouthMaster + 2, kS2mm1 = kSouthMaster + 3;
 }  // namespace shim
 }  // namespace port
+namespace cp = port::core;
+namespace mp = port::mem;
+namespace sp = port::shim;
 
 struct At {
   int col, row;
@@ -180,14 +183,13 @@ class Machine {
     switch (at.kind()) {
       case TileKind::kShim:
         config.shim_dma(at.col);
-        config.connect(at, mm2s ? port::shim::kMm2s1 : port::shim::kMm2s0,
-                       s2mm ? port::shim::kS2mm1 : port::shim::kS2mm0);
+        config.connect(at, mm2s ? sp::kMm2s1 : sp::kMm2s0, s2mm ? sp::kS2mm1 : sp::kS2mm0);
         break;
       case TileKind::kMem:
-        config.connect(at, port::mem::kDma + mm2s, port::mem::kDma + s2mm);
+        config.connect(at, mp::kDma + mm2s, mp::kDma + s2mm);
         break;
       case TileKind::kCore:
-        config.connect(at, port::core::kDma + mm2s, port::core::kDma + s2mm);
+        config.connect(at, cp::kDma + mm2s, cp::kDma + s2mm);
         break;
     }
     return *this;

@@ -5,9 +5,6 @@
 
 using namespace npu;
 using namespace npu::test;
-namespace cp = npu::test::port::core;
-namespace mp = npu::test::port::mem;
-namespace sp = npu::test::port::shim;
 
 namespace {
 
