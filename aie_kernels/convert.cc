@@ -1,5 +1,6 @@
 // Narrows a result: fp32 to bf16, int32 to int8 or int16 by a right shift. Rounds to nearest even,
-// integers with saturation. `count` elements, a multiple of 16.
+// integers with saturation. `count` elements, a multiple of 16. dst may be src: elements are loaded
+// in order, and those that a store overwrites before it (so the pointers are not __restrict).
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -7,7 +8,7 @@
 namespace {
 
 template <typename T>
-inline void narrow(const int32_t* __restrict src, T* __restrict dst, int32_t count, int32_t shift) {
+inline void narrow(const int32_t* src, T* dst, int32_t count, int32_t shift) {
   constexpr int32_t kLanes = 16;
   // A core resets to floor and no saturation; the modes stay set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -22,7 +23,7 @@ inline void narrow(const int32_t* __restrict src, T* __restrict dst, int32_t cou
 
 extern "C" {
 
-void convert_f32_bf16(const float* __restrict src, bfloat16* __restrict dst, int32_t count) {
+void convert_f32_bf16(const float* src, bfloat16* dst, int32_t count) {
   constexpr int32_t kLanes = 16;
   // A core resets to floor, which would bias every result; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
