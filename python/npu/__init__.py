@@ -13,7 +13,7 @@ from npu.dequantize import dequantize
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
 from npu.gemv import BoundWeights, bind, gemv, gemv_top
-from npu.matmul import PackedMatrix, matmul, pack
+from npu.matmul import PackedMatrix, last_gemm, matmul, pack
 from npu.stats import Stats, stats
 
 __version__ = "0.1.0"
@@ -39,6 +39,7 @@ __all__ = [
     "gemma3",
     "gemv",
     "gemv_top",
+    "last_gemm",
     "matmul",
     "pack",
     "q4nx",
