@@ -8,9 +8,10 @@ A configuration that is not loaded costs a load (milliseconds, `load_npu*` of do
   nobody's savings fall below zero.
 
 HYSTERESIS is 2 because a load brings the other configuration and another may bring this one back.
-So sizes that alternate never make configurations alternate at a loss: every change is paid twice by
-time that is already lost or, where a single call saves that much, by that call. At worst the time
-lost by waiting is that of the two loads that were not made (a ski-rental argument).
+So sizes that alternate never make configurations alternate at a loss: a change is paid twice, by
+time that is lost already or by what the call that causes it saves. With two candidates the policy
+loses at most three times what keeping the better one from the start would (and a few loads), the
+bound of such decisions without foresight; tests/python/test_gemm_choice.py has the argument.
 """
 
 from __future__ import annotations
