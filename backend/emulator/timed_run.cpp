@@ -210,7 +210,7 @@ Agent* Timeline::pop() {
   return nullptr;
 }
 
-void Timeline::report(TimingReport* report) const {
+void Timeline::report(RunTiming* report) const {
   report->cycles = now_;
   report->dispatch = timing_.dispatch;
   report->seconds = now_ / timing_.clock_hz + timing_.dispatch;

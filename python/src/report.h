@@ -5,8 +5,8 @@
 
 #include <memory>
 
-#include "device.h"
 #include "emulator/timed_trace.h"
+#include "runtime/run_report.h"
 
 namespace npu::python {
 

@@ -12,15 +12,15 @@
 #include <vector>
 
 #include "configuration.h"
+#include "stream/txn.h"
 
 namespace npu::ops {
 
 // BDs of shim tiles that the configuration writes and streams only address: the first blocks of a
 // weight channel (+ channel), the setup with one object of x, an object of y of a column's cores.
-inline constexpr int kGemvOpeningBd = 12, kGemvXOpeningBd = 14, kGemvYBd = 15;
-// A Q4NX block: backend-wide facts of the format.
-inline constexpr int64_t kQ4Rows = 32, kQ4Columns = 256, kQ4BlockBytes = 5120;
-inline constexpr int kGemvBatch = 8;         // most vectors of one pass over the weights
+// designs/gemv.py reads these numbers.
+inline constexpr int kGemvWeightBd = 12, kGemvXBd = 14, kGemvYBd = 15;
+inline constexpr int kGemvBatch = 8;         // max. vectors of one pass over the weights
 inline constexpr int64_t kGemvTopBytes = 8;  // of a top-k entry: float value, int32 row
 
 // What a GEMV configuration fixes (its `param` lines).
@@ -28,7 +28,7 @@ struct GemvArray {
   int columns, rows;  // cores; with two channels the last column has half its rows
   int channels;       // weight channels per column; the last column has one less if 2
   int64_t x_bytes, y_bytes, setup_words;
-  int64_t opening_blocks;  // of a weight channel's configured BD; 0 if there is none
+  int64_t preconfigured_blocks;  // of a weight channel's preconfigured BD; 0: none
   arch::Generation generation;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
@@ -37,8 +37,8 @@ struct GemvArray {
   int ports(int col) const { return channels == 2 && col + 1 < columns ? 2 : 1; }
   int cores_per_port() const { return rows / channels; }
   int cores(int col) const { return ports(col) * cores_per_port(); }
-  // Least row-blocks of W: what the cores of one channel read side by side.
-  int64_t least_row_blocks() const { return cores_per_port(); }
+  // The fewest row-blocks of W: what the cores of one channel read side by side.
+  int64_t min_row_blocks() const { return cores_per_port(); }
 };
 
 // Arguments of a stream.
@@ -65,8 +65,8 @@ struct GemvShare {
   int64_t y_offset = 0;        // bytes: its objects in the results, (y_objects, cores, y_bytes)
 };
 
-// How a problem is laid out: what the stream assumes of its buffers.
-struct GemvPlan {
+// How a problem is laid out over the array, and what its stream assumes of its buffers.
+struct GemvSchedule {
   int64_t x_objects = 0, x_blocks = 0;  // objects per row-block; column blocks in all but the last
   int64_t rounds = 0;                   // of the column with most
   // x fits one object, which cores keep for all their row-blocks; else x is sent once per round.
@@ -78,8 +78,9 @@ struct GemvPlan {
 };
 
 // Throws Error(kShape, kOutOfRange, kArgument).
-GemvPlan plan_gemv(const GemvArray& array, const GemvProblem& problem);
-std::vector<uint32_t> build_gemv_stream(const Configuration& configuration,
-                                        const GemvProblem& problem, const GemvPlan& plan);
+GemvSchedule schedule_gemv(const GemvArray& array, const GemvProblem& problem);
+// Appends the commands that carry `schedule` out.
+void append_gemv(stream::Builder& builder, const Configuration& configuration,
+                 const GemvProblem& problem, const GemvSchedule& schedule);
 
 }  // namespace npu::ops

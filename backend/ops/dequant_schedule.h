@@ -7,10 +7,9 @@
 #pragma once
 
 #include <cstdint>
-#include <vector>
 
 #include "configuration.h"
-#include "ops/gemv_stream.h"
+#include "stream/txn.h"
 
 namespace npu::ops {
 
@@ -33,8 +32,8 @@ struct DequantProblem {
   auto operator<=>(const DequantProblem&) const = default;
 };
 
-// Throws Error(kShape, kOutOfRange).
-std::vector<uint32_t> build_dequant_stream(const Configuration& configuration,
-                                           const DequantProblem& problem);
+// Appends the commands of `problem`. Throws Error(kShape).
+void append_dequant(stream::Builder& builder, const Configuration& configuration,
+                    const DequantProblem& problem);
 
 }  // namespace npu::ops

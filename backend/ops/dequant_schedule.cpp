@@ -1,48 +1,47 @@
-// Builds dequantisation runtime streams (dequant_stream.h).
-#include "ops/dequant_stream.h"
+// Lays a dequantisation out over the lanes (dequant_schedule.h).
+#include "ops/dequant_schedule.h"
 
 #include <algorithm>
 #include <string>
+#include <vector>
 
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "error.h"
-#include "ops/shim_stream.h"
+#include "formats/q4nx.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
 namespace {
 
 constexpr int kRing = 4;  // tasks in flight per lane: 4 BDs each of two channels
-constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
-constexpr int64_t kBlockWords = kQ4BlockBytes / 4, kRunWords = kQ4Columns * 2 / 4;
+constexpr uint32_t kHalfBlockWords = q4nx::kBlockBytes / 8;  // a block is longer than a wrap field
+constexpr int64_t kBlockWords = q4nx::kBlockBytes / 4, kRunWords = q4nx::kColumns * 2 / 4;
 
-class DequantStream : private ShimStream {
+class DequantCommands : private ShimCommands {
  public:
-  DequantStream(const Configuration& configuration, const DequantProblem& problem)
-      : ShimStream(configuration),
+  DequantCommands(stream::Builder& builder, const Configuration& configuration,
+                  const DequantProblem& problem)
+      : ShimCommands(builder, configuration),
         array_(DequantArray::of(configuration)),
         rows_(problem.row_blocks),
         columns_(problem.column_blocks) {
     check();
   }
 
-  std::vector<uint32_t> build() {
-    share_out();
-    size_t most = 0;
-    for (const Lane& lane : lanes_) most = std::max(most, lane.tasks.size());
-    for (size_t i = 0; i < most; ++i) {
+  void append() {
+    partition();
+    size_t max_tasks = 0;
+    for (const Lane& lane : lanes_) max_tasks = std::max(max_tasks, lane.tasks.size());
+    for (size_t i = 0; i < max_tasks; ++i) {
       for (Lane& lane : lanes_) {
         if (i >= lane.tasks.size()) continue;
         if (i == 0) route_tokens(*lane.out);
-        if (i >= kRing) wait(*lane.out);
-        push(lane, i);
+        push(lane, lane.tasks[i], lane.ring.next([&] { wait(*lane.out); }));
       }
     }
-    for (const Lane& lane : lanes_) {
-      for (size_t i = 0; i < std::min<size_t>(kRing, lane.tasks.size()); ++i) wait(*lane.out);
-    }
-    return builder_.finish();
+    for (Lane& lane : lanes_) lane.ring.drain([&] { wait(*lane.out); });
   }
 
  private:
@@ -55,6 +54,7 @@ class DequantStream : private ShimStream {
     const Port *in, *out;
     int index;
     std::vector<Task> tasks;
+    TaskRing ring{kRing};
   };
 
   void check() const {
@@ -63,7 +63,7 @@ class DequantStream : private ShimStream {
            static_cast<long long>(rows_), static_cast<long long>(columns_), array_.cores);
     }
     // Between row-blocks that a lane takes one after the other.
-    const int64_t step = array_.cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
+    const int64_t step = array_.cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
     if (columns_ * kBlockWords > arch::tile_model(arch::TileKind::kShim).max_step ||
         rows_ > (int64_t{1} << 40) / step) {
       fail(ErrorKind::kShape,
@@ -75,7 +75,7 @@ class DequantStream : private ShimStream {
   // Equal shares of pairs of row-blocks, or, if there are few, of their column blocks. Where W ends
   // inside a pair, that pair begins earlier and its first row-block is written twice, with the same
   // values.
-  void share_out() {
+  void partition() {
     const int64_t cores = array_.cores, pairs = (rows_ + cores - 1) / cores;
     const int64_t lanes = int64_t{array_.columns} * array_.lanes;
     const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
@@ -97,36 +97,35 @@ class DequantStream : private ShimStream {
 
   // Column blocks [first, end), counted along the pairs of row-blocks.
   std::vector<Task> tasks(int64_t first, int64_t end) const {
-    const int64_t most = arch::tile_model(arch::TileKind::kShim).max_iteration;
+    const int64_t limit = arch::tile_model(arch::TileKind::kShim).max_iteration;
     const int64_t cores = array_.cores, last = rows_ - cores;
     std::vector<Task> out;
     // Pairs that are whole and begin where they should.
     const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
-    const int64_t step = cores * columns_ * std::max(kBlockWords, kQ4Rows * kRunWords);
+    const int64_t step = cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
     if (first % columns_ == 0 && columns_ < whole &&
         step <= arch::tile_model(arch::TileKind::kShim).max_step) {
       const int64_t begin = first / columns_;
-      for (int64_t pair = begin; pair < begin + whole; pair += most) {
+      for (int64_t pair = begin; pair < begin + whole; pair += limit) {
         for (int64_t q = 0; q < columns_; ++q) {
-          out.push_back({pair * cores, q, cores, 0, std::min(most, begin + whole - pair)});
+          out.push_back({pair * cores, q, cores, 0, std::min(limit, begin + whole - pair)});
         }
       }
       first += whole * columns_;
     }
     while (first < end) {
       const int64_t pair = first / columns_, q = first % columns_;
-      const int64_t count = std::min({most, columns_ - q, end - first});
+      const int64_t count = std::min({limit, columns_ - q, end - first});
       out.push_back({std::min(pair * cores, last), q, 0, 1, count});
       first += count;
     }
     return out;
   }
 
-  void push(const Lane& lane, size_t index) {
-    const Task& task = lane.tasks[index];
-    const int slot = static_cast<int>(index % kRing) * array_.lanes + lane.index;
+  void push(const Lane& lane, const Task& task, int slot_of_ring) {
+    const int slot = slot_of_ring * array_.lanes + lane.index;
     // In: a block of every row-block, as two halves.
-    arch::Bd in = shim_bd(array_.cores * kBlockWords, task);
+    arch::Bd in = task_bd(array_.cores * kBlockWords, task);
     in.wrap[0] = in.step[1] = kHalfBlockWords;
     in.wrap[1] = 2;
     in.step[2] = static_cast<uint32_t>(columns_ * kBlockWords);
@@ -134,16 +133,16 @@ class DequantStream : private ShimStream {
         iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
     const int64_t block = task.row * columns_ + task.column;
     // Out: rows of 256 elements.
-    arch::Bd out = shim_bd(array_.cores * kQ4Rows * kRunWords, task);
+    arch::Bd out = task_bd(array_.cores * q4nx::kRows * kRunWords, task);
     out.wrap[0] = kRunWords;
     out.step[1] = static_cast<uint32_t>(columns_ * kRunWords);
-    out.iteration_step =
-        iteration(task.row_step * kQ4Rows * columns_ * kRunWords + task.column_step * kRunWords);
-    const int64_t word = task.row * kQ4Rows * columns_ * kRunWords + task.column * kRunWords;
+    out.iteration_step = iteration(task.row_step * q4nx::kRows * columns_ * kRunWords +
+                                   task.column_step * kRunWords);
+    const int64_t word = task.row * q4nx::kRows * columns_ * kRunWords + task.column * kRunWords;
     // The output waits before blocks arrive.
     write_bd(*lane.out, kRing * array_.lanes + slot, out, kDequantOut, word * 4);
     queue(*lane.out, kRing * array_.lanes + slot, task.repeats, true);
-    write_bd(*lane.in, slot, in, kDequantBlocks, block * kQ4BlockBytes);
+    write_bd(*lane.in, slot, in, kDequantBlocks, block * q4nx::kBlockBytes);
     queue(*lane.in, slot, task.repeats, false);
   }
 
@@ -151,11 +150,8 @@ class DequantStream : private ShimStream {
     return static_cast<uint32_t>(std::max<int64_t>(1, step));
   }
 
-  arch::Bd shim_bd(int64_t words, const Task& task) const {
-    arch::Bd bd;
-    bd.length = static_cast<uint32_t>(words);
-    bd.burst = model_.shim_burst;
-    bd.axcache = kAxCache;
+  arch::Bd task_bd(int64_t words, const Task& task) const {
+    arch::Bd bd = linear_bd(static_cast<uint32_t>(words));
     bd.iteration_wrap = static_cast<uint32_t>(task.repeats);
     return bd;
   }
@@ -168,28 +164,20 @@ class DequantStream : private ShimStream {
 }  // namespace
 
 DequantArray DequantArray::of(const Configuration& configuration) {
-  const auto param = [&](const char* name, int64_t least, int64_t most) {
-    const int64_t value = configuration.param(name);
-    if (value < least || value > most) {
-      fail(ErrorKind::kFormat,
-           "[DequantArray::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
-           "design again",
-           configuration.name.c_str(), name, static_cast<long long>(value),
-           static_cast<long long>(least), static_cast<long long>(most));
-    }
-    return static_cast<int>(value);
+  const auto param = [&](const char* name, int64_t min, int64_t max) {
+    return static_cast<int>(configuration.param(name, min, max));
   };
   DequantArray array;
   array.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
   array.lanes = param("lanes", 1, 2);
   array.cores = param("lane_cores", 1, arch::kCoreRows / array.lanes);
-  param("block_bytes", kQ4BlockBytes, kQ4BlockBytes);
+  param("block_bytes", q4nx::kBlockBytes, q4nx::kBlockBytes);
   return array;
 }
 
-std::vector<uint32_t> build_dequant_stream(const Configuration& configuration,
-                                           const DequantProblem& problem) {
-  return DequantStream(configuration, problem).build();
+void append_dequant(stream::Builder& builder, const Configuration& configuration,
+                    const DequantProblem& problem) {
+  DequantCommands(builder, configuration, problem).append();
 }
 
 }  // namespace npu::ops

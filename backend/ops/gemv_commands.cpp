@@ -1,39 +1,43 @@
-// Builds GEMV runtime streams (gemv_stream.h).
-#include "ops/gemv_stream.h"
-
+// Appends the commands of a GEMV (gemv_schedule.h).
 #include <algorithm>
 #include <limits>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "arch/timing.h"
 #include "error.h"
-#include "ops/shim_stream.h"
+#include "formats/q4nx.h"
+#include "ops/gemv_schedule.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr int kMostRepeats = 256;  // executions of one task
-constexpr int kRing = 4;           // tasks in flight per weight channel, a BD each
+constexpr int kMaxRepeats = 256;  // executions of one task
+constexpr int kRing = 4;          // tasks in flight per weight channel, a BD each
 // BD numbers of a shim tile: weights (those of the two channels in turn), x, results.
 constexpr int kXBd = 2 * kRing, kYBd = kXBd + 2;
-constexpr uint32_t kHalfBlockWords = kQ4BlockBytes / 8;  // a block is longer than a wrap field
+constexpr uint32_t kHalfBlockWords = q4nx::kBlockBytes / 8;  // a block is longer than a wrap field
 
-class GemvStream : private ShimStream {
+class GemvCommands : private ShimCommands {
  public:
-  GemvStream(const Configuration& configuration, const GemvProblem& problem, const GemvPlan& plan)
-      : ShimStream(configuration),
+  GemvCommands(stream::Builder& builder, const Configuration& configuration,
+               const GemvProblem& problem, const GemvSchedule& schedule)
+      : ShimCommands(builder, configuration),
         array_(GemvArray::of(configuration)),
         problem_(problem),
-        plan_(plan) {}
+        schedule_(schedule) {}
 
-  std::vector<uint32_t> build() {
+  void append() {
     collect_weights();
-    size_t most = 0;
-    for (const Channel& channel : weights_) most = std::max(most, channel.tasks.size());
+    size_t max_tasks = 0;
+    for (const Channel& channel : weights_) max_tasks = std::max(max_tasks, channel.tasks.size());
     push_first();
-    for (size_t i = 1; i < std::min<size_t>(most, kRing); ++i) push_next(i);
+    for (size_t i = 1; i < std::min<size_t>(max_tasks, kRing); ++i) push_next(i);
     push_results();
     // Rounds that the first i tasks of a channel cover.
     const auto rounds = [&](size_t i) {
@@ -41,7 +45,7 @@ class GemvStream : private ShimStream {
       if (array_.cores_per_port() == 1) return (tasks - 1) * max_iteration();
       return tasks / ((problem_.column_blocks + max_iteration() - 1) / max_iteration());
     };
-    for (size_t i = kRing; i < most; ++i) {
+    for (size_t i = kRing; i < max_tasks; ++i) {
       refill_x(rounds(i - kRing));
       for (const Channel& channel : weights_) {
         if (i < channel.tasks.size()) wait(*channel.port);
@@ -50,7 +54,6 @@ class GemvStream : private ShimStream {
     }
     while (x_left_ > 0) push_more_x();
     finish_waits();
-    return builder_.finish();
   }
 
  private:
@@ -58,7 +61,7 @@ class GemvStream : private ShimStream {
     int64_t offset;  // bytes into W
     arch::Bd bd;
     int64_t repeats;
-    bool opening = false;  // its BD is there
+    bool preconfigured = false;  // the configuration has written its BD
   };
   struct Channel {
     const Port* port;
@@ -68,58 +71,53 @@ class GemvStream : private ShimStream {
 
   static int64_t max_iteration() { return arch::tile_model(arch::TileKind::kShim).max_iteration; }
 
-  const Port* port(const std::string& name) const { return &configuration_.port(name); }
-
   arch::Bd shim_bd(int64_t words) const {
     if (words > std::numeric_limits<uint32_t>::max()) {
       fail(ErrorKind::kOutOfRange, "[gemv] one transfer has %lld words; split W",
            static_cast<long long>(words));
     }
-    arch::Bd bd;
-    bd.length = static_cast<uint32_t>(words);
-    bd.burst = model_.shim_burst;
-    bd.axcache = kAxCache;
-    return bd;
+    return linear_bd(static_cast<uint32_t>(words));
   }
 
   void collect_weights() {
     for (int c = 0; c < array_.columns; ++c) {
       for (int index = 0; index < array_.ports(c); ++index) {
-        const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
+        const GemvShare& share = schedule_.shares[static_cast<size_t>(c)];
         if (share.rounds == 0) continue;
         const int cores = array_.cores_per_port();
         const int64_t first = share.first[static_cast<size_t>(index * cores)];
         Channel channel{port(strf("W%d_%d", c, index)), {}, false};
-        channel.tasks =
-            cores == 1 ? straight(first, share.rounds) : dealt(first, share.rounds, cores);
+        channel.tasks = cores == 1 ? linear_tasks(first, share.rounds)
+                                   : interleaved_tasks(first, share.rounds, cores);
         channel.tokens = channel.tasks.size() > kRing;
         weights_.push_back(std::move(channel));
       }
     }
   }
 
-  // Whether a channel has blocks for its configured BD.
-  bool opens(int64_t rounds) const {
-    return array_.opening_blocks > 0 && rounds * problem_.column_blocks >= array_.opening_blocks;
+  // Whether a channel has blocks for its preconfigured BD.
+  bool uses_preconfigured(int64_t rounds) const {
+    return array_.preconfigured_blocks > 0 &&
+           rounds * problem_.column_blocks >= array_.preconfigured_blocks;
   }
 
-  // The opening, then transfers of a row-block's length.
-  std::vector<Task> straight(int64_t first, int64_t rounds) const {
-    const int64_t most = problem_.column_blocks;
-    int64_t at = first * most, left = rounds * most;  // blocks
+  // The preconfigured BD, then transfers of a row-block's length.
+  std::vector<Task> linear_tasks(int64_t first, int64_t rounds) const {
+    const int64_t row_block = problem_.column_blocks;
+    int64_t at = first * row_block, left = rounds * row_block;  // blocks
     std::vector<Task> tasks;
-    if (opens(rounds)) {
-      tasks.push_back({at * kQ4BlockBytes, {}, 1, true});
-      at += array_.opening_blocks;
-      left -= array_.opening_blocks;
+    if (uses_preconfigured(rounds)) {
+      tasks.push_back({at * q4nx::kBlockBytes, {}, 1, true});
+      at += array_.preconfigured_blocks;
+      left -= array_.preconfigured_blocks;
     }
     while (left > 0) {
-      const int64_t length = std::min(left, most);
+      const int64_t length = std::min(left, row_block);
       const int64_t count = std::min(max_iteration(), left / length);
-      arch::Bd bd = shim_bd(length * kQ4BlockBytes / 4);
+      arch::Bd bd = shim_bd(length * q4nx::kBlockBytes / 4);
       bd.iteration_step = bd.length;
       bd.iteration_wrap = static_cast<uint32_t>(count);
-      tasks.push_back({at * kQ4BlockBytes, bd, count});
+      tasks.push_back({at * q4nx::kBlockBytes, bd, count});
       at += count * length;
       left -= count * length;
     }
@@ -127,20 +125,20 @@ class GemvStream : private ShimStream {
   }
 
   // Round by round: for each column block, the blocks of `cores` neighbouring row-blocks.
-  std::vector<Task> dealt(int64_t first, int64_t rounds, int cores) const {
-    const int64_t row_block = problem_.column_blocks * kQ4BlockBytes;
-    const int64_t most = max_iteration();
+  std::vector<Task> interleaved_tasks(int64_t first, int64_t rounds, int cores) const {
+    const int64_t row_block = problem_.column_blocks * q4nx::kBlockBytes;
+    const int64_t limit = max_iteration();
     std::vector<Task> tasks;
     for (int64_t round = 0; round < rounds; ++round) {
-      for (int64_t q = 0; q < problem_.column_blocks; q += most) {
-        const int64_t count = std::min(most, problem_.column_blocks - q);
-        arch::Bd bd = shim_bd(cores * kQ4BlockBytes / 4);
+      for (int64_t q = 0; q < problem_.column_blocks; q += limit) {
+        const int64_t count = std::min(limit, problem_.column_blocks - q);
+        arch::Bd bd = shim_bd(cores * q4nx::kBlockBytes / 4);
         bd.wrap[0] = bd.step[1] = kHalfBlockWords;
         bd.wrap[1] = 2;
         bd.step[2] = static_cast<uint32_t>(row_block / 4);
-        bd.iteration_step = kQ4BlockBytes / 4;
+        bd.iteration_step = q4nx::kBlockBytes / 4;
         bd.iteration_wrap = static_cast<uint32_t>(count);
-        tasks.push_back({(first + round * cores) * row_block + q * kQ4BlockBytes, bd, count});
+        tasks.push_back({(first + round * cores) * row_block + q * q4nx::kBlockBytes, bd, count});
       }
     }
     return tasks;
@@ -156,7 +154,7 @@ class GemvStream : private ShimStream {
   void push_first() {
     const arch::Timing timing(configuration_.generation, arch::TimingTable());
     const double half = timing.dram_read / timing.stream / 2;
-    const size_t enough = plan_.x_objects == 1 ? 1 : static_cast<size_t>(half);
+    const size_t enough = schedule_.x_objects == 1 ? 1 : static_cast<size_t>(half);
     bool x_pushed = false;
     for (size_t c = 0; c < weights_.size();) {
       const size_t end = column_end(c);
@@ -188,7 +186,7 @@ class GemvStream : private ShimStream {
     std::vector<uint32_t> words;
     for (size_t i = begin; i < end; ++i) {
       const Task& task = weights_[i].tasks[index];
-      if (task.opening) continue;
+      if (task.preconfigured) continue;
       const std::vector<uint32_t> bd = arch::encode_bd(arch::TileKind::kShim, task.bd);
       words.insert(words.end(), bd.begin(), bd.end());
     }
@@ -197,33 +195,27 @@ class GemvStream : private ShimStream {
     for (size_t i = begin; i < end; ++i) {
       const Port& at = *weights_[i].port;
       const Task& task = weights_[i].tasks[index];
-      const int id = task.opening ? kGemvOpeningBd + at.channel : weight_bd(at, index);
-      builder_.address_patch(bd_address(at, id) + 4, kGemvW, static_cast<uint64_t>(task.offset));
+      const int id = task.preconfigured ? kGemvWeightBd + at.channel : weight_bd(at, index);
+      patch_bd(at, id, kGemvW, task.offset);
       queue(at, id, task.repeats, weights_[i].tokens);
     }
   }
 
   // Once, a BD that the configuration has written.
-  void push_configured(const Port& at, int id, uint32_t argument, int64_t offset, bool token) {
-    builder_.address_patch(bd_address(at, id) + 4, argument, static_cast<uint64_t>(offset));
+  void push_preconfigured(const Port& at, int id, uint32_t argument, int64_t offset, bool token) {
+    patch_bd(at, id, argument, offset);
     queue(at, id, 1, token);
-  }
-
-  static uint32_t bd_address(const Port& at, int id) {
-    return arch::tile_address(
-        at.col, 0,
-        arch::tile_model(arch::TileKind::kShim).bd_base + 0x20u * static_cast<uint32_t>(id));
   }
 
   // The setup and x once, then x again for every further round: a task repeats a BD up to 256
   // times.
   void push_x() {
     const Port& at = *port("X");
-    const int64_t words = plan_.x_objects * array_.x_bytes / 4;
-    x_left_ = plan_.x_sends - 1;
-    x_tokens_ = x_left_ > kMostRepeats * (kRing - 1);
-    if (plan_.x_objects == 1) {
-      push_configured(at, kGemvXOpeningBd, kGemvX, 0, x_tokens_);
+    const int64_t words = schedule_.x_objects * array_.x_bytes / 4;
+    x_left_ = schedule_.x_sends - 1;
+    x_tokens_ = x_left_ > kMaxRepeats * (kRing - 1);
+    if (schedule_.x_objects == 1) {
+      push_preconfigured(at, kGemvXBd, kGemvX, 0, x_tokens_);
     } else {
       write_bd(at, kXBd, shim_bd(words + array_.x_bytes / 4), kGemvX, 0);
       queue(at, kXBd, 1, x_tokens_);
@@ -244,22 +236,22 @@ class GemvStream : private ShimStream {
   // gone: those of `rounds` rounds, behind which cores lag by less than kLag.
   void refill_x(int64_t rounds) {
     constexpr int64_t kLag = 64;
-    if (x_left_ > 0 && rounds >= x_waited_ * kMostRepeats + kLag) push_more_x();
+    if (x_left_ > 0 && rounds >= x_waited_ * kMaxRepeats + kLag) push_more_x();
   }
 
   void repeat_x(const Port& at) {
-    const int64_t repeats = std::min<int64_t>(x_left_, kMostRepeats);
+    const int64_t repeats = std::min<int64_t>(x_left_, kMaxRepeats);
     queue(at, kXBd + 1, repeats, x_tokens_);
     x_left_ -= repeats;
   }
 
   void push_results() {
     for (int c = 0; c < array_.columns; ++c) {
-      const GemvShare& share = plan_.shares[static_cast<size_t>(c)];
+      const GemvShare& share = schedule_.shares[static_cast<size_t>(c)];
       if (share.rounds == 0) continue;
       const Port& at = *port(strf("Y%d", c));
       if (share.y_objects == 1) {
-        push_configured(at, kGemvYBd, kGemvY, share.y_offset, true);
+        push_preconfigured(at, kGemvYBd, kGemvY, share.y_offset, true);
       } else {
         write_bd(at, kYBd, shim_bd(share.y_objects * array_.cores(c) * array_.y_bytes / 4), kGemvY,
                  share.y_offset);
@@ -294,7 +286,7 @@ class GemvStream : private ShimStream {
 
   GemvArray array_;
   const GemvProblem& problem_;
-  const GemvPlan& plan_;
+  const GemvSchedule& schedule_;
   std::vector<Channel> weights_;
   std::vector<const Port*> results_;
   bool x_tokens_ = false;
@@ -303,9 +295,9 @@ class GemvStream : private ShimStream {
 
 }  // namespace
 
-std::vector<uint32_t> build_gemv_stream(const Configuration& configuration,
-                                        const GemvProblem& problem, const GemvPlan& plan) {
-  return GemvStream(configuration, problem, plan).build();
+void append_gemv(stream::Builder& builder, const Configuration& configuration,
+                 const GemvProblem& problem, const GemvSchedule& schedule) {
+  GemvCommands(builder, configuration, problem, schedule).append();
 }
 
 }  // namespace npu::ops

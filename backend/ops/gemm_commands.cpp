@@ -1,16 +1,17 @@
-// Builds GEMM runtime streams (gemm_stream.h).
-#include "ops/gemm_stream.h"
+// Appends the commands of a GEMM (gemm_schedule.h).
 
 #include <algorithm>
 #include <array>
 #include <cassert>
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "error.h"
-#include "ops/shim_stream.h"
+#include "ops/gemm_schedule.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
@@ -21,33 +22,37 @@ constexpr int kInFlight = 5, kInFlightWithTails = 3;
 constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
 constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
 
-class GemmStream : private ShimStream {
+class GemmCommands : private ShimCommands {
  public:
-  GemmStream(const Configuration& configuration, const GemmProblem& problem)
-      : ShimStream(configuration),
+  GemmCommands(stream::Builder& builder, const Configuration& configuration,
+               const GemmProblem& problem)
+      : ShimCommands(builder, configuration),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
         ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight) {
-    for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(port("A", r));
+    const auto named = [&](const char* kind, int64_t i) {
+      return port(strf("%s%d", kind, static_cast<int>(i)));
+    };
+    for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(named("A", r));
     for (int64_t c = 0; c < tile_.columns; ++c) {
-      b_ports_.push_back(port("B", c));
-      c_ports_.push_back(port("C", c));
+      b_ports_.push_back(named("B", c));
+      c_ports_.push_back(named("C", c));
     }
   }
 
-  std::vector<uint32_t> build() {
+  void append() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
     write_parameters(rounds);
     for (const Port* p : c_ports_) route_tokens(*p);
-    const int64_t in_flight = problem_.overlap ? ring_ : 1;
+    TaskRing ring(ring_, problem_.overlap ? ring_ : 1);
+    const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
     for (int64_t round = 0; round < rounds; ++round) {
-      if (round >= in_flight) wait_for_c();
+      const int slot = ring.next(wait_for_c);
       const size_t before = builder_.bytes();
-      push_round(round);
+      push_round(round, slot);
       if (round == 0) check_length(rounds, before, builder_.bytes() - before);
     }
-    for (int64_t i = 0; i < std::min(rounds, in_flight); ++i) wait_for_c();
-    return builder_.finish();
+    ring.drain(wait_for_c);
   }
 
  private:
@@ -60,23 +65,19 @@ class GemmStream : private ShimStream {
 
   bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
 
-  const Port* port(const char* kind, int64_t index) const {
-    return &configuration_.port(strf("%s%d", kind, static_cast<int>(index)));
-  }
-
   // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
   void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
     constexpr size_t kSyncBytes = 16;
-    const auto most =
+    const auto max_rounds =
         static_cast<int64_t>((stream::Stream::kMaxBytes - start) / (round_bytes + kSyncBytes));
-    if (rounds <= most) return;
+    if (rounds <= max_rounds) return;
     fail(ErrorKind::kShape,
-         "[build_gemm_stream] M, K, N = %lld, %lld, %lld take %lld output rounds of %lld x %lld; a "
+         "[gemm] M, K, N = %lld, %lld, %lld take %lld output rounds of %lld x %lld; a "
          "stream of at most %zu bytes holds %lld: split M or N, as npu.matmul does",
          static_cast<long long>(problem_.m), static_cast<long long>(problem_.k),
          static_cast<long long>(problem_.n), static_cast<long long>(rounds),
          static_cast<long long>(tile_.native_m()), static_cast<long long>(tile_.native_n()),
-         stream::Stream::kMaxBytes, static_cast<long long>(most));
+         stream::Stream::kMaxBytes, static_cast<long long>(max_rounds));
   }
 
   // The value of an RTP; workers read an int32.
@@ -88,14 +89,13 @@ class GemmStream : private ShimStream {
       value = problem_.shift;
     } else if (name != "tiles") {
       fail(ErrorKind::kFormat,
-           "[build_gemm_stream] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
+           "[gemm] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
            "and shift: lower the design again",
            configuration_.name.c_str(), name.c_str());
     }
     if (value > std::numeric_limits<int32_t>::max()) {
-      fail(ErrorKind::kShape,
-           "[build_gemm_stream] %s = %lld does not fit an int32; split the problem", name.c_str(),
-           static_cast<long long>(value));
+      fail(ErrorKind::kShape, "[gemm] %s = %lld does not fit an int32; split the problem",
+           name.c_str(), static_cast<long long>(value));
     }
     return static_cast<uint32_t>(value);
   }
@@ -113,14 +113,12 @@ class GemmStream : private ShimStream {
     }
   }
 
-  void wait_for_c() { wait(*c_ports_[0], static_cast<int>(tile_.columns)); }
-
-  void push_round(int64_t round) {
+  void push_round(int64_t round, int slot) {
     const int64_t across = problem_.n / tile_.native_n();
     const int64_t row = round / across * tile_.native_m();
     const int64_t block = round % across * tile_.native_n();
     // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
-    const int slot = static_cast<int>(round % ring_), kinds = ring_ == kInFlight ? 1 : 2;
+    const int kinds = ring_ == kInFlight ? 1 : 2;
     for (size_t c = 0; c < c_ports_.size(); ++c) {
       const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
       push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
@@ -179,20 +177,14 @@ class GemmStream : private ShimStream {
     assert(bytes % 4 == 0);
     if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
       fail(ErrorKind::kShape,
-           "[build_gemm_stream] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
+           "[gemm] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
            "smaller K",
            static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
     }
     return static_cast<uint32_t>(bytes / 4);
   }
 
-  arch::Bd shim_bd(int64_t bytes) const {
-    arch::Bd bd;
-    bd.length = words(bytes);
-    bd.burst = model_.shim_burst;
-    bd.axcache = kAxCache;
-    return bd;
-  }
+  arch::Bd shim_bd(int64_t bytes) const { return linear_bd(words(bytes)); }
 
   // Rows of `row_bytes` bytes, `stride_bytes` apart, as many as the transfer's length asks for.
   static void set_rows(arch::Bd& bd, int64_t row_bytes, int64_t stride_bytes) {
@@ -237,92 +229,36 @@ class GemmStream : private ShimStream {
 
 }  // namespace
 
-GemmTile GemmTile::of(const Configuration& configuration) {
-  const auto param = [&](const char* name, int64_t least, int64_t most) {
-    const int64_t value = configuration.param(name);
-    if (value < least || value > most) {
-      fail(ErrorKind::kFormat,
-           "[GemmTile::of] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
-           "design again",
-           configuration.name.c_str(), name, static_cast<long long>(value),
-           static_cast<long long>(least), static_cast<long long>(most));
-    }
-    return value;
-  };
-  constexpr int64_t kMostTile = 1 << 16;  // more elements than a core's memory has bytes
-  GemmTile tile;
-  tile.m = param("tile_m", 1, kMostTile);
-  tile.k = param("tile_k", 1, kMostTile);
-  tile.n = param("tile_n", 1, kMostTile);
-  tile.k_mt = param("k_mt", tile.k, kMostTile);
-  tile.b_columns = param("b_layout", 0, 1) == 1;
-  tile.rows = param("rows", 1, arch::kCoreRows);
-  tile.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
-  tile.a_bytes = param("a_bytes", 1, 4);
-  tile.c_bytes = param("c_bytes", 1, 4);
-  for (const int64_t row_bytes :
-       {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
-    if (row_bytes % 4 == 0) continue;
-    fail(ErrorKind::kFormat,
-         "[GemmTile::of] configuration \"%s\" has tile rows of %lld bytes; DMAs move multiples of "
-         "4: use another tile",
-         configuration.name.c_str(), static_cast<long long>(row_bytes));
-  }
-  if (tile.k_mt % tile.k != 0) {
-    fail(ErrorKind::kFormat,
-         "[GemmTile::of] configuration \"%s\" has k_mt = %lld and tile_k = %lld; it must be a "
-         "multiple: lower the design again",
-         configuration.name.c_str(), static_cast<long long>(tile.k_mt),
-         static_cast<long long>(tile.k));
-  }
-  return tile;
-}
-
-GemmProblem GemmProblem::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n) {
-  GemmProblem problem{m, k, n};
-  problem.a = {m, k, k};
-  problem.b = {n, k, tile.b_columns ? k : n};
-  problem.c_rows = m;
-  problem.c_cols = problem.c_stride = n;
-  return problem;
-}
-
-bool row_step_fits(int64_t row_bytes) {
-  return row_bytes / 4 <= static_cast<int64_t>(arch::tile_model(arch::TileKind::kShim).max_step);
-}
-
-std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
-                                        const GemmProblem& problem) {
+void append_gemm(stream::Builder& builder, const Configuration& configuration,
+                 const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
-  const int64_t most = std::max({problem.m, problem.k, problem.n});
+  const int64_t largest = std::max({problem.m, problem.k, problem.n});
   const int64_t product =
-      most > kMaxSize
+      largest > kMaxSize
           ? 0
           : std::max({problem.m * problem.k, problem.k * problem.n, problem.m * problem.n});
-  if (most > kMaxSize || product > kMaxElements) {
+  if (largest > kMaxSize || product > kMaxElements) {
     fail(ErrorKind::kShape,
-         "[build_gemm_stream] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
+         "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
          "problem",
          static_cast<long long>(problem.m), static_cast<long long>(problem.k),
          static_cast<long long>(problem.n));
   }
   if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.native_k()) ||
       !fits(problem.n, tile.native_n())) {
-    fail(
-        ErrorKind::kShape,
-        "[build_gemm_stream] M, K, N = %lld, %lld, %lld must be multiples of the native size %lld, "
-        "%lld, %lld of configuration \"%s\"",
-        static_cast<long long>(problem.m), static_cast<long long>(problem.k),
-        static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
-        static_cast<long long>(tile.native_k()), static_cast<long long>(tile.native_n()),
-        configuration.name.c_str());
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld must be multiples of the native size %lld, "
+         "%lld, %lld of configuration \"%s\"",
+         static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+         static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
+         static_cast<long long>(tile.native_k()), static_cast<long long>(tile.native_n()),
+         configuration.name.c_str());
   }
   if (problem.shift < 0 || problem.shift > kMaxShift) {
-    fail(ErrorKind::kArgument, "[build_gemm_stream] shift is %d; use 0 to %d", problem.shift,
-         kMaxShift);
+    fail(ErrorKind::kArgument, "[gemm] shift is %d; use 0 to %d", problem.shift, kMaxShift);
   }
-  return GemmStream(configuration, problem).build();
+  GemmCommands(builder, configuration, problem).append();
 }
 
 }  // namespace npu::ops

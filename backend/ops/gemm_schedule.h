@@ -1,13 +1,16 @@
-// Per-size runtime streams of the GEMM design: shim BDs, queue pushes, waits and runtime parameters
-// for one padded problem. Schedule: five BDs each for A, B and C per shim tile; the stream waits
-// for the oldest C token and refills the three retired BDs while the rest stay in flight (arXiv
-// 2512.13282, section 4.4). With K tails a round takes up to five BDs, so three are in flight.
+// How a GEMM is laid out: which parts of A, B and C the array reads and writes in place, the blocks
+// of C that one submission covers, and the commands of a submission: shim BDs, queue pushes, waits
+// and runtime parameters. Five BDs each for A, B and C per shim tile; the stream waits for the
+// oldest C token and refills the three retired BDs while the rest stay in flight (arXiv 2512.13282,
+// section 4.4). With K tails a round takes up to five BDs, so three are in flight.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 #include "configuration.h"
+#include "stream/txn.h"
 
 namespace npu::ops {
 
@@ -70,9 +73,53 @@ inline constexpr int kMaxShift = 31;
 // Whether shim BDs can address a matrix with rows `row_bytes` apart.
 bool row_step_fits(int64_t row_bytes);
 
-// The stream. Throws Error(kShape) for sizes that are no multiples of the native ones, beyond the
-// BD fields or a stream's length, and Error(kArgument) for shifts outside 0..kMaxShift.
-std::vector<uint32_t> build_gemm_stream(const Configuration& configuration,
-                                        const GemmProblem& problem);
+// Appends the commands of `problem`. Throws Error(kShape) for sizes that are no multiples of the
+// native ones, beyond the BD fields or a stream's length, and Error(kArgument) for shifts outside
+// 0..kMaxShift.
+void append_gemm(stream::Builder& builder, const Configuration& configuration,
+                 const GemmProblem& problem);
+
+// What one submission may cover; larger problems are computed in blocks of C. 0 columns: as many as
+// a shim BD can address.
+struct GemmLimits {
+  int64_t rounds = 2048;  // output rounds, which bound a stream's length: about 6 MB on npu2
+  int64_t columns = 0;    // of C, rounded down to the native size
+};
+
+// A whole product: (m, k) by (k, n) in padded sizes, of which (rows, cols) of C are wanted.
+struct GemmExtent {
+  int64_t m = 0, k = 0, n = 0;  // multiples of the native sizes
+  int64_t rows = 0, cols = 0;
+  GemmFeed a = {}, b = {};
+  bool c_direct = false;  // C is written in place as far as whole native sizes fill it
+  int64_t c_stride = 0;   // elements
+  int shift = 0;
+
+  // Row-major A and C and a B as the configuration has it, dense and reachable by the device.
+  static GemmExtent dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift = 0);
+};
+
+constexpr size_t kGemmArguments = 8;
+
+// One submission: a block of C.
+struct GemmBlock {
+  int64_t row = 0, col = 0;    // of C, where it begins
+  int64_t rows = 0, cols = 0;  // wanted
+  GemmProblem problem;
+  // Per GemmArgument: the first byte of what the block uses of the product's matrix, packed copy or
+  // tails, and how many bytes; 0: none. kCPacked is scratch memory of the block alone.
+  std::array<size_t, kGemmArguments> offset = {}, bytes = {};
+};
+
+std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
+                                  const GemmExtent& extent);
+
+// Bytes of the packed copy and of the tails of an operand with `rows` rows (columns of B) and
+// padded depth k.
+struct GemmPackedBytes {
+  size_t packed = 0, tail = 0;
+};
+GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,
+                                int64_t k);
 
 }  // namespace npu::ops
