@@ -106,7 +106,7 @@ def test_tokenizer_json_segments_as_its_library(tmp_path: Path) -> None:
 
 def tokenizer_of(folder: Path) -> Tokenizer:
     from npu.formats.metadata import Metadata
-    from npu.models.gemma3 import hf_tokenizer
+    from npu.models import hf_tokenizer
 
     keys = Metadata()
     keys.metadata = hf_tokenizer.metadata(folder)

@@ -15,6 +15,7 @@ from npu.models.gemma3.config import read_config
 from npu.models.gemma3.model import Model
 from npu.models.generation import Generation, Timings
 from npu.models.sampling import Sampler
+from npu.models.sources import open_source
 from npu.models.tokenizer import Tokenizer
 
 __all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
@@ -32,8 +33,6 @@ def load(
     bfloat16; "q4nx" quantises all of them, "bf16" none. Raises FormatError with one sentence for
     anything that is not a complete Gemma 3 text model.
     """
-    from npu.models.sources import open_source
-
     source = open_source(path)
     read_config(source)  # the architecture first: its message is the useful one
     tokenizer = Tokenizer(source)

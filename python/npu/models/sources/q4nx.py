@@ -11,9 +11,8 @@ from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import Q4nxFile
 from npu.formats.q4nx.tensor import Tensor
-from npu.models.gemma3 import names
-from npu.models.gemma3.config import read_config
 from npu.models.sources import huggingface
+from npu.models.sources.family import family_of
 from npu.models.sources.interface import Native, Source
 
 _FLOATS = ("BF16", "F16", "F32")
@@ -28,13 +27,14 @@ class Q4nxSource(Source):
     def __init__(self, file: Q4nxFile) -> None:
         self.file = file
         self.label = file.label
+        self.metadata = file.model if file.own else self._beside()
+        self.family = family_of(self)
         self._stored: dict[str, str] = {}
         for stored in file.entries:
-            if name := names.from_checkpoint(stored):
+            if name := self.family.from_checkpoint(stored):
                 if name in self._stored:
                     raise file.fail(f"{show(stored)} and {show(self._stored[name])} are one tensor")
                 self._stored[name] = stored
-        self.metadata = file.model if file.own else self._beside()
         self.shapes = self._logical_shapes()
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
@@ -46,7 +46,7 @@ class Q4nxSource(Source):
             )
 
     def stored_name(self, name: str) -> str:
-        return self._stored.get(name) or names.to_checkpoint(name)
+        return self._stored.get(name) or self.family.to_checkpoint(name)
 
     def stored_type(self, name: str) -> str:
         stored = self._stored[name]
@@ -107,9 +107,7 @@ class Q4nxSource(Source):
         if len(self.shapes) == len(self._stored):
             return self.shapes
         # Packed shapes do not tell N and K: the configuration does.
-        config = read_config(self)
-        expected = names.tensor_shapes(config)
-        expected[names.HEAD] = (config.vocabulary, config.width)
+        expected = self.family.expected_shapes(self)
         return {
             name: self.shapes.get(name) or expected[name]
             for name in self._stored
