@@ -66,7 +66,7 @@ struct TimingConstant {
   const char* unit;
   Grade grade;
   const char* source;
-  const char* fitted_on;  // ids of npu/published.csv, separated by blanks; empty unless fitted
+  const char* fitted_on;  // ids of npu/perf/published.csv, separated by blanks; empty unless fitted
 };
 
 std::span<const TimingConstant> timing_constants();

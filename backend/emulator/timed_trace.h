@@ -18,7 +18,7 @@ namespace npu::emulator {
 
 class Array;
 
-// One slice of a track, or one value of a lock. Read by npu/trace.py as a NumPy record.
+// One slice of a track, or one value of a lock. Read by npu/perf/trace.py as a NumPy record.
 struct TraceEvent {
   enum class Kind : uint8_t {
     kKernel,          // other: index into kernels(); the core's lock operations are in it

@@ -1,4 +1,4 @@
-// npu._npu.ops: dequantisation of Q4NX weights; python/npu/dequantize.py does the checking that
+// npu._npu.ops: dequantisation of Q4NX weights; python/npu/ops/dequantize.py does the checking that
 // users see.
 #include "ops/dequant.h"
 

@@ -1,5 +1,5 @@
 // npu._npu.ops: GEMV on Q4NX weights. Arrays come as byte pointers with shape and strides, as in
-// ops.cpp; python/npu/gemv.py does the checking that users see.
+// ops.cpp; python/npu/ops/gemv.py does the checking that users see.
 #include "ops/gemv.h"
 
 #include <nanobind/ndarray.h>

@@ -1,5 +1,5 @@
 // npu._npu.model: the timing models. simulate() executes a stream on a timed emulated array;
-// estimate() evaluates the closed form. python/npu/simulate.py is what users call.
+// estimate() evaluates the closed form. python/npu/perf/simulate.py is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>

@@ -1,6 +1,6 @@
 // npu._npu.ops: operations on a device. Arrays come as byte pointers with shape and strides,
-// because bfloat16 has no buffer-protocol code; python/npu/matmul.py does the checking that users
-// see.
+// because bfloat16 has no buffer-protocol code; python/npu/ops/matmul.py does the checking that
+// users see.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>

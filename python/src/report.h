@@ -1,4 +1,5 @@
-// RunReport and recorded timelines as Python dicts; npu/emulator.py and npu/trace.py wrap them.
+// RunReport and recorded timelines as Python dicts; npu/emulator.py and npu/perf/trace.py wrap
+// them.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -1,6 +1,7 @@
 // GEMV plans: every row-block is computed, cores of a channel read side by side, objects of x and y
 // fit, and nothing overlaps in the results; streams: reads stay inside W, cover it, and every token
-// that is asked for is waited for. The cores' side runs in tests/python/test_designs_gemv.py.
+// that is asked for is waited for. The cores' side runs in
+// tests/python/designs/test_designs_gemv.py.
 #include <doctest/doctest.h>
 
 #include <algorithm>

@@ -37,7 +37,7 @@ def measure(
     model: str, batch: int, host: bool, repeats: int, device: Device
 ) -> list[dict[str, Any]]:
     """One model: a row per projection, then their sum over a decode step."""
-    from npu.gemv_simulation import PROJECTIONS, simulate_gemv
+    from npu.perf.gemv_simulation import PROJECTIONS, simulate_gemv
 
     rows: list[dict[str, Any]] = []
     for name, (n, k, count) in PROJECTIONS[model].items():

@@ -12,7 +12,7 @@ from npu.cli import common
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model
+    from npu.models.gemma3 import Model
 
 _SEED = 0
 
