@@ -19,7 +19,7 @@ namespace {
 // 256 repeats x 48 BDs of them.
 constexpr int kMaxEmptyBds = 1 << 16;
 // Moves in a row while others of the column wait.
-constexpr int kMostMoves = 256;
+constexpr int kMaxMoves = 256;
 
 // Whether a memtile's BD names locks or memory of the tiles beside it (ids 64-127 and addresses
 // from 0x80000 on are its own).
@@ -66,8 +66,7 @@ void Channel::reset() {
   active_ = false;
   state_ = State::kIdle;
   left_ = total_ = 0;
-  shared_ = {};
-  lent_ = nullptr;
+  alias_ = {};
   route_open_ = header_pending_ = false;
   blocked_sink_ = nullptr;
   blocked_tile_ = nullptr;
@@ -346,7 +345,7 @@ void Channel::begin_transfer() {
   }
   spanned_ = (last + 1) * 4;
   if (direction_ == Direction::kMM2S && tile_.model.kind == TileKind::kCore) {
-    tile_.settle(bd_.base * 4, spanned_);
+    tile_.aliases.flush(bd_.base * 4, spanned_);
   }
   if (!array_.moves_data()) {
     walk_ = slot.pattern.rebased(nullptr, begin);
@@ -451,7 +450,7 @@ void Channel::advance() {
         if (!sinks_ready(&words)) return;
         if (!begin_move(words)) return;
         finish_move();
-        if (++moves == kMostMoves) return array_.scheduler().wake(this, this);
+        if (++moves == kMaxMoves) return array_.scheduler().wake(this, this);
         break;
       }
     }

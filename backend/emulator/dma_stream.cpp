@@ -158,8 +158,8 @@ bool Channel::whole_tiles(uint64_t words) const {
   const Channel& first = *route_.sinks[0].channel;
   for (const Route::Sink& sink : route_.sinks) {
     const Channel& to = *sink.channel;
-    if (!to.tile_.core || !to.tile_.core->borrows() || to.total_ != words || to.left_ != words ||
-        !to.walk_.same_pattern(first.walk_)) {
+    if (!to.tile_.core || !to.tile_.core->accepts_aliases() || to.total_ != words ||
+        to.left_ != words || !to.walk_.same_pattern(first.walk_)) {
       return false;
     }
   }
@@ -174,13 +174,13 @@ bool Channel::can_share(uint64_t words) const {
 }
 
 // Contiguous words of a read-only argument need no copy: the cores read them where they lie.
-bool Channel::lend_argument(uint64_t words) {
+bool Channel::alias_argument(uint64_t words) {
   if (tile_.model.kind != TileKind::kShim || !read_only_ || !whole_tiles(words)) return false;
   if (route_.sinks[0].channel->walk_.run() < words) return false;
   std::byte* const from = walk_.take_contiguous(words);
   if (!from) return false;
-  lent_ = from;
-  if (route_.sinks.size() > 1) shared_ = BlockRef(array_.blocks(tile_.col).take(0));
+  alias_.argument = from;
+  if (route_.sinks.size() > 1) alias_.block = BlockRef(array_.blocks(tile_.col).take(0));
   return true;
 }
 
@@ -188,19 +188,19 @@ bool Channel::lend_argument(uint64_t words) {
 bool Channel::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  if (!lend_argument(words) && can_share(words)) {
-    shared_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
+  if (!alias_argument(words) && can_share(words)) {
+    alias_.block = BlockRef(array_.blocks(tile_.col).take(words * 4));
   }
   for (const Route::Sink& sink : route_.sinks) {
     if (header_pending_ && !sink.keeps_header) continue;
     Channel& to = *sink.channel;
     assert(within_part(to.tile_) && (!array_.scheduler().in_columns() || !to.crosses()));
     to.state_ = State::kBusy;
-    if (!shared_ && !lent_ && to.tile_.model.kind == TileKind::kCore) {
-      to.tile_.settle(to.bd_.base * 4, to.spanned_);
+    if (!alias_ && to.tile_.model.kind == TileKind::kCore) {
+      to.tile_.aliases.flush(to.bd_.base * 4, to.spanned_);
     }
   }
-  if (lent_ && !array_.timed()) return true;
+  if (alias_.argument && !array_.timed()) return true;
   if (array_.scheduler().in_columns()) {
     execute();
     return true;
@@ -211,12 +211,12 @@ bool Channel::begin_move(uint64_t words) {
 
 void Channel::execute() {
   if (header_pending_) return move_header();
-  if (lent_) return;
+  if (alias_.argument) return;
   // Source and destination may overlap (one host buffer for both): copies are memmoves.
   const uint64_t n = move_words_;
   Walk& first = route_.sinks[0].channel->walk_;
-  if (shared_) {
-    Walk block = first.rebased(shared_->data.data(), 0);
+  if (alias_) {
+    Walk block = first.rebased(alias_.data(), 0);
     copy_words(block);
     return;
   }
@@ -288,14 +288,13 @@ void Channel::finish_move() {
   for (const Route::Sink& sink : route_.sinks) {
     if (header && !sink.keeps_header) continue;
     count_bytes(report, *sink.channel, n * 4);
-    if (shared_ || lent_) {
+    if (alias_) {
       const Channel& to = *sink.channel;
-      to.tile_.lend({(to.bd_.base + to.walk_.start()) * 4, n * 4, shared_, lent_});
+      to.tile_.aliases.add((to.bd_.base + to.walk_.start()) * 4, n * 4, alias_);
     }
     sink.channel->accepted(n);
   }
-  shared_ = {};
-  lent_ = nullptr;
+  alias_ = {};
   state_ = State::kMove;
   if (!header) {
     left_ -= n;

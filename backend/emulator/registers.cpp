@@ -110,7 +110,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
   }
   switch (range->block) {
     case Block::kMemory:
-      target->settle(offset, 4);
+      target->aliases.flush(offset, 4);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:
@@ -288,7 +288,7 @@ uint32_t Array::read_register(uint32_t address) {
   switch (range->block) {
     case Block::kMemory: {
       uint32_t value;
-      target.settle(offset, 4);
+      target.aliases.flush(offset, 4);
       std::memcpy(&value, target.memory->data() + offset, 4);
       return value;
     }

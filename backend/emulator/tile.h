@@ -15,7 +15,7 @@
 #include "arch/bd.h"
 #include "arch/device_model.h"
 #include "emulator/agent.h"
-#include "emulator/shared_block.h"
+#include "emulator/aliasing.h"
 #include "emulator/walk.h"
 #include "error.h"
 
@@ -140,7 +140,7 @@ class Channel final : public Agent {
   void finish_move();
   bool whole_tiles(uint64_t words) const;
   bool can_share(uint64_t words) const;
-  bool lend_argument(uint64_t words);
+  bool alias_argument(uint64_t words);
   uint32_t packet_header() const;
   void move_header();
   const std::byte* copy_words(Walk& to);
@@ -171,9 +171,8 @@ class Channel final : public Agent {
   uint64_t route_epoch_ = 0;
   bool header_pending_ = false;
   uint32_t header_ = 0;
-  uint64_t move_words_ = 0;    // words of the posted job
-  BlockRef shared_;            // what the posted job fills in place of its receivers' memories
-  std::byte* lent_ = nullptr;  // the words of the argument that its receivers are lent instead
+  uint64_t move_words_ = 0;  // words of the posted job
+  AliasSource alias_;        // what its receivers' memories alias instead of being written
   // What an MM2S channel in kMove waits for: a receiver, or an arbiter of a tile.
   const Channel* blocked_sink_ = nullptr;
   Tile* blocked_tile_ = nullptr;
@@ -193,35 +192,11 @@ struct Tile {
   Channel& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
   }
-  // What stands for the `bytes` bytes of memory at `address`, which are not up to date.
-  struct Lent {
-    uint64_t address, bytes;
-    BlockRef block;
-    std::byte* argument;  // where the data still lies, in an argument of the run, or null
-    std::byte* data() const { return argument ? argument : block->data.data(); }
-    bool overlaps(uint64_t from, uint64_t count) const {
-      return from < address + bytes && (address < from || address - from < count);
-    }
-  };
-  void lend(const Lent& loan);
-  // The block that stands for all of [address, address + bytes) and begins there, or null.
-  const Lent* lent(uint64_t address, uint64_t bytes) const;
-  bool has_lent() const { return !lent_.empty(); }
-  // Brings the memory in [address, address + bytes) up to date; who accesses it calls this first.
-  // True if that ended a loan.
-  bool settle(uint64_t address, uint64_t bytes) {
-    if ((pages(address, bytes) & lent_pages_) == 0) return false;
-    for (const Lent& entry : lent_) {
-      if (entry.overlaps(address, bytes)) return settle_lent(address, bytes);
-    }
-    return false;
-  }
-  // The same for what still lies in the arguments of the run that ends.
-  void settle_arguments();
 
   const int col, row;
   const arch::TileModel& model;
   std::shared_ptr<AlignedBytes> memory;  // shared with views given to callbacks
+  AliasTable aliases;                    // of `memory`
   std::vector<Lock> locks;
   std::vector<BdSlot> bds;
   std::array<std::vector<std::unique_ptr<Channel>>, 2> channels;  // [direction][index]
@@ -230,21 +205,6 @@ struct Tile {
   std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
   std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
   std::unique_ptr<Core> core;
-
- private:
-  template <typename Ends>
-  bool end_loans(const Ends& ends);
-  bool settle_lent(uint64_t address, uint64_t bytes);
-  std::vector<Lent> lent_;
-  // A bit per page that a loan may touch; those beyond share the last.
-  static uint64_t pages(uint64_t address, uint64_t bytes) {
-    constexpr uint64_t kPageBytes = 1024, kLast = 63;
-    const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
-    const uint64_t from = std::min(address / kPageBytes, kLast);
-    const uint64_t to = std::min(end / kPageBytes, kLast);
-    return (UINT64_MAX << from) & (UINT64_MAX >> (kLast - to));
-  }
-  uint64_t lent_pages_ = 0;
 };
 
 }  // namespace npu::emulator
