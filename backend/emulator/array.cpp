@@ -1,4 +1,4 @@
-// Tiles, configuration, attached programs and host buffers of the emulated array (array.h).
+// Configuration, attached programs and host buffers of the emulated array (array.h).
 #include "emulator/array.h"
 
 #include <algorithm>
@@ -10,55 +10,12 @@
 
 namespace npu::emulator {
 
-using arch::Direction;
-
 namespace {
 
 constexpr size_t kMaxArguments = 512;
 constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 
 }  // namespace
-
-Tile::Tile(Array& array, int c, int r)
-    : col(c),
-      row(r),
-      model(arch::tile_model(arch::tile_kind(r))),
-      memory(std::make_shared<AlignedBytes>(model.memory_bytes)),
-      aliases(*memory),
-      locks(static_cast<size_t>(model.locks)),
-      bds(static_cast<size_t>(model.bds)) {
-  for (int d = 0; d < 2; ++d) {
-    for (int i = 0; i < model.channels; ++i) {
-      channels[static_cast<size_t>(d)].push_back(
-          std::make_unique<Channel>(array, *this, static_cast<Direction>(d), i));
-    }
-  }
-}
-
-Tile::~Tile() = default;
-
-void Tile::reset() {
-  aliases.clear();
-  std::fill(memory->begin(), memory->end(), std::byte{0});
-  for (Lock& lock : locks) {
-    lock.value = 0;
-    lock.waiters.clear();
-  }
-  std::fill(bds.begin(), bds.end(), BdSlot{});
-  for (auto& side : channels) {
-    for (auto& channel : side) {
-      channel->reset();
-      channel->control = 0;
-    }
-  }
-  stream_switch = StreamSwitch{};
-  shim_mux = shim_demux = 0;
-  pad_value = {};
-  other_registers.clear();
-  core.reset();
-}
-
-std::string Tile::name() const { return strf("%s (%d,%d)", model.name, col, row); }
 
 Array::Array(const arch::DeviceModel& device)
     : device_(device), blocks_(static_cast<size_t>(device.columns)) {
@@ -196,7 +153,7 @@ void Array::start_cores() {
     if (t->core) scheduler_.wake(t->core.get(), nullptr);
     for (auto& side : t->channels) {
       for (auto& channel : side) {
-        if (!channel->idle()) scheduler_.wake(channel.get(), nullptr);
+        if (!channel->idle()) scheduler_.wake(channel, nullptr);
       }
     }
   }
