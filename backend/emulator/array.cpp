@@ -1,4 +1,4 @@
-// Tiles, configuration, attached programs and host buffers of the emulated array (array.h).
+// Configuration, attached programs and host buffers of the emulated array (array.h).
 #include "emulator/array.h"
 
 #include <algorithm>
@@ -10,97 +10,12 @@
 
 namespace npu::emulator {
 
-using arch::Direction;
-
 namespace {
 
 constexpr size_t kMaxArguments = 512;
 constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 
 }  // namespace
-
-Tile::Tile(Array& array, int c, int r)
-    : col(c),
-      row(r),
-      model(arch::tile_model(arch::tile_kind(r))),
-      memory(std::make_shared<AlignedBytes>(model.memory_bytes)),
-      locks(static_cast<size_t>(model.locks)),
-      bds(static_cast<size_t>(model.bds)) {
-  for (int d = 0; d < 2; ++d) {
-    for (int i = 0; i < model.channels; ++i) {
-      channels[static_cast<size_t>(d)].push_back(
-          std::make_unique<Channel>(array, *this, static_cast<Direction>(d), i));
-    }
-  }
-}
-
-Tile::~Tile() = default;
-
-void Tile::lend(const Lent& loan) {
-  const auto same = [&](const Lent& old) {
-    return old.address == loan.address && old.bytes == loan.bytes;
-  };
-  if (const auto at = std::find_if(lent_.begin(), lent_.end(), same); at != lent_.end()) {
-    *at = loan;  // loans do not overlap
-    return;
-  }
-  std::erase_if(lent_, [&](const Lent& old) {
-    return old.address >= loan.address && old.address + old.bytes <= loan.address + loan.bytes;
-  });
-  settle(loan.address, loan.bytes);
-  lent_.push_back(loan);
-  lent_pages_ |= pages(loan.address, loan.bytes);
-}
-
-const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
-  for (const Lent& entry : lent_) {
-    if (entry.address == address && entry.bytes >= bytes) return &entry;
-  }
-  return nullptr;
-}
-
-// Brings the memory behind the loans that `ends` picks up to date and forgets them.
-template <typename Ends>
-bool Tile::end_loans(const Ends& ends) {
-  const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
-    if (!ends(entry)) return false;
-    std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
-    return true;
-  });
-  return ended > 0;
-}
-
-bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
-  return end_loans([&](const Lent& entry) { return entry.overlaps(address, bytes); });
-}
-
-void Tile::settle_arguments() {
-  end_loans([](const Lent& entry) { return entry.argument != nullptr; });
-}
-
-void Tile::reset() {
-  lent_.clear();
-  lent_pages_ = 0;
-  std::fill(memory->begin(), memory->end(), std::byte{0});
-  for (Lock& lock : locks) {
-    lock.value = 0;
-    lock.waiters.clear();
-  }
-  std::fill(bds.begin(), bds.end(), BdSlot{});
-  for (auto& side : channels) {
-    for (auto& channel : side) {
-      channel->reset();
-      channel->control = 0;
-    }
-  }
-  stream_switch = StreamSwitch{};
-  shim_mux = shim_demux = 0;
-  pad_value = {};
-  other_registers.clear();
-  core.reset();
-}
-
-std::string Tile::name() const { return strf("%s (%d,%d)", model.name, col, row); }
 
 Array::Array(const arch::DeviceModel& device)
     : device_(device), blocks_(static_cast<size_t>(device.columns)) {
@@ -127,7 +42,7 @@ Tile& Array::tile(int col, int row) {
          "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
-  found->settle(0, UINT64_MAX);
+  found->aliases.flush_all();
   return *found;
 }
 
@@ -243,7 +158,7 @@ void Array::start_cores() {
     if (t->core) scheduler_.wake(t->core.get(), nullptr);
     for (auto& side : t->channels) {
       for (auto& channel : side) {
-        if (!channel->idle()) scheduler_.wake(channel.get(), nullptr);
+        if (!channel->idle()) scheduler_.wake(channel, nullptr);
       }
     }
   }
@@ -278,7 +193,7 @@ RunReport Array::submit(std::span<const std::byte> txn, std::span<const Argument
 void Array::drop_buffers() {
   // Tiles of a column are neighbours in the list: those of one thread.
   ThreadPool::shared().parallel_for(tiles_.size(),
-                                    [&](size_t i) { tiles_[i]->settle_arguments(); });
+                                    [&](size_t i) { tiles_[i]->aliases.flush_arguments(); });
   buffers_.clear();
 }
 

@@ -87,7 +87,7 @@ class Array {
   void add_token(int col, int row, arch::Direction direction, int channel);
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
-  Route trace(const Channel& sender, int slave_port, uint32_t header);
+  Route trace(const Sender& sender, int slave_port, uint32_t header);
   // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
   std::byte* host_memory(uint64_t address, uint64_t* left, bool* writable) const;
   std::string describe_buffers() const;

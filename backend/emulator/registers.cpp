@@ -110,7 +110,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
   }
   switch (range->block) {
     case Block::kMemory:
-      target->settle(offset, 4);
+      target->aliases.flush(offset, 4);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:
@@ -168,9 +168,7 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
          who().c_str(), word, bd, target.name().c_str(), target.model.bd_words);
   }
   check_bd_free(target, bd);
-  BdSlot& slot = target.bds[static_cast<size_t>(bd)];
-  slot.words[static_cast<size_t>(word)] = value;
-  slot.stale = true;
+  target.bds[static_cast<size_t>(bd)].write(static_cast<size_t>(word), value);
 }
 
 // In a timed run a transfer or a call may be on its way when a register is written; what a reset
@@ -186,7 +184,7 @@ void Array::check_at_rest(bool busy, const std::string& name) const {
 void Array::write_channel(Tile& target, uint32_t offset, uint32_t value) {
   const bool mm2s = offset >= target.model.mm2s_base;
   const uint32_t relative = offset - (mm2s ? target.model.mm2s_base : target.model.s2mm_base);
-  Channel& channel =
+  BdEngine& channel =
       target.channel(mm2s ? Direction::kMM2S : Direction::kS2MM, static_cast<int>(relative / 8));
   if (relative % 8 == 4) return channel.push(value);
   const bool reset_bit = target.model.kind != TileKind::kShim && (value >> 1 & 1);
@@ -288,7 +286,7 @@ uint32_t Array::read_register(uint32_t address) {
   switch (range->block) {
     case Block::kMemory: {
       uint32_t value;
-      target.settle(offset, 4);
+      target.aliases.flush(offset, 4);
       std::memcpy(&value, target.memory->data() + offset, 4);
       return value;
     }

@@ -55,7 +55,8 @@ class Recorder final : public RunTrace {
     double memory_wait = 0;
     // The agent and what it waits for.
     const Core* core = nullptr;
-    const Channel* channel = nullptr;
+    const BdEngine* channel = nullptr;
+    const Sender* sender = nullptr;                     // the channel, if it is one
     TraceEvent::Kind wait = TraceEvent::Kind::kKernel;  // kKernel: for nothing
     uint32_t wait_other = TraceEvent::kNobody;
     double since = 0;
@@ -94,7 +95,8 @@ class Recorder final : public RunTrace {
   };
 
   uint32_t track_of(const Agent* agent) const;
-  void add_agent(const Agent* agent, const Tile& tile, const Core* core, const Channel* channel);
+  Track& add_agent(const Agent* agent, const Tile& tile);
+  void add_core(const Core& core, const Tile& tile);
   bool record(const TraceEvent& event);
   void await(uint32_t track, TraceEvent::Kind kind, uint32_t other, double now);
   void stop_waiting(uint32_t track, double now) { await(track, kNone, TraceEvent::kNobody, now); }

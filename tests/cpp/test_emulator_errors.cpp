@@ -103,7 +103,7 @@ TEST_CASE("undecoded writes are counted, not refused") {
   CHECK(m.configure().undecoded_writes == 3);
 }
 
-TEST_CASE("invalid_bd: not written, out of reach, in a chain, endless, packets or padding wrong") {
+TEST_CASE("invalid_bd: not written, out of reach, in a chain, livelock, packets or padding wrong") {
   {
     Case c;
     c.s.push(kCore, kMM2S, 0, 5);
@@ -124,7 +124,7 @@ TEST_CASE("invalid_bd: not written, out of reach, in a chain, endless, packets o
   {
     Case c;
     c.s.bd(kCore, 3, followed_by(linear(0), 3)).push(kCore, kMM2S, 0, 3).sync(kCore, kMM2S, 0);
-    c.expect(ErrorKind::kInvalidBd, {"endless chain of BDs of length 0", "BD 3"});
+    c.expect(ErrorKind::kInvalidBd, {"livelock", "chain of BDs of length 0", "BD 3"});
   }
   {
     Case c;
