@@ -84,7 +84,8 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
         "3 = packed A, 4 = packed B",
         file=sys.stderr,
     )
-    return _npu.ops.gemm_stream(config, *padded, not exact, not exact)
+    m, k, n = padded
+    return _npu.ops.gemm_stream(config, m, k, n, not exact, not exact)
 
 
 def _print_stream(data: bytes, as_json: bool) -> None:
