@@ -24,6 +24,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_npu, m) {
+  m.attr("version") = NPU_VERSION;
   nb::register_exception_translator(translate);
   npu::python::init_arch(m);
   npu::python::init_stream(m);

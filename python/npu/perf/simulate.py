@@ -360,10 +360,8 @@ def lowered(design: GemmDesign, block: Tile, overlap: bool) -> tuple[bytes, byte
     """The configuration of a design and the stream of one submission (of ``submissions``)."""
     config = _lowered(design)
     m, k, n = block
-    packed_a = k * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
-    b_row = k if design.b_layout == "col" else n
-    packed_b = b_row * _BYTES[design.dtype_in] > _MAX_ROW_BYTES
-    return config, _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
+    request = {"m": m, "k": k, "n": n, "overlap": overlap}
+    return config, _npu.operations.submissions("gemm", config, request)[0]["stream"]
 
 
 def execute(
@@ -380,6 +378,13 @@ def execute(
     sizes = [m * k * a, k * n * a, m * n * c, m * k * a, k * n * a]
     report: dict[str, Any] = _npu.model.simulate(config, stream, sizes, [], True, constants, trace)
     return report
+
+
+def zeros_but(contents: bytes, size: int) -> np.ndarray:
+    """An argument of ``size`` bytes that begins with the control data its stream relies on."""
+    data = np.zeros(size, np.uint8)
+    data[: len(contents)] = np.frombuffer(contents, np.uint8)
+    return data
 
 
 def _total(
