@@ -27,7 +27,7 @@ std::unique_ptr<Device> open_device(const std::string& name, const std::string& 
     if (name == "null:" + npu) return open_null_device(generation);
     const std::string emulated = "emu:" + npu;
     if (name == emulated) return emulator::open_emulated_device(generation, mode);
-    if (name.starts_with(emulated + "+")) {
+    if (name.starts_with(emulated + "+") && name.size() > emulated.size() + 1) {
       return emulator::open_emulated_device(generation, mode, name.substr(emulated.size() + 1));
     }
   }

@@ -356,7 +356,7 @@ TEST_CASE("tokens of all columns are counted, also those for a later stream") {
   for (int col = 0; col < kColumns; ++col) m.loopback({col, 0});
   m.configure();
   std::vector<Words> in, out(kColumns, Words(64));
-  std::vector<Argument> buffers;
+  std::vector<emulator::Argument> buffers;
   Script s, rest, more;
   for (int col = 0; col < kColumns; ++col)
     in.push_back(counting(64, 100 * static_cast<uint32_t>(col)));
