@@ -167,7 +167,7 @@ bool Array::step() {
       interrupt_();
     }
   }
-  if (scheduler_.work() > patience_) endless();
+  if (scheduler_.work() > watchdog_budget_) livelock();
   const bool progressed = scheduler_.round();
   for (ColumnCounts& column : column_counts_) {
     for (const uint32_t key : column.tokens) ++tokens_[key];

@@ -186,7 +186,7 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
   {
     nb::gil_scoped_release release;
     emulator::Array array(arch::device_model(configuration.generation));
-    array.set_patience(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
+    array.set_watchdog_budget(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
     array.set_interrupt([] {
       nb::gil_scoped_acquire acquire;
       if (PyErr_CheckSignals() != 0) throw nb::python_error();
