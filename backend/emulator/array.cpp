@@ -173,7 +173,7 @@ bool Array::step() {
     }
     paused_ = now >= deadline_;
   }
-  if (scheduler_.work() > patience_) endless();
+  if (scheduler_.work() > watchdog_budget_) livelock();
   const bool progressed = scheduler_.round();
   for (ColumnCounts& column : column_counts_) {
     for (const uint32_t key : column.tokens) ++tokens_[key];

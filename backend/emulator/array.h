@@ -23,8 +23,8 @@
 
 namespace npu::emulator {
 
-// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: far enough
-// apart that a transfer that leaves its argument hits nothing.
+// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: so far apart
+// that a transfer that overruns its argument reaches no other.
 inline constexpr int kArgumentWindowBits = 38;
 
 // An argument of a stream: host memory that the array's shim tiles reach.
@@ -70,10 +70,10 @@ class Array {
   bool timed() const { return timeline_ != nullptr; }
   bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
 
-  // Work units (Scheduler::work) that may pass without an executed operation or a finished shim BD
-  // before a run counts as endless. The default is tens of seconds of a run that goes in circles.
-  static constexpr uint64_t kPatience = uint64_t{1} << 29;
-  void set_patience(uint64_t units) { patience_ = units; }
+  // The watchdog's budget: work units (Scheduler::work) that may pass without an executed operation
+  // or a finished shim BD before a run counts as a livelock. The default is tens of seconds of one.
+  static constexpr uint64_t kWatchdogBudget = uint64_t{1} << 29;
+  void set_watchdog_budget(uint64_t units) { watchdog_budget_ = units; }
   // Called now and then during a run; an exception it throws ends the run (Ctrl-C).
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
@@ -116,10 +116,10 @@ class Array {
   void patch(const stream::Operation& operation);
   void drop_buffers();
   RunReport whole_report();
-  bool step();  // one round; false when nobody can progress
+  bool step();  // one round; false when no agent can make progress
   enum class Awaited : uint8_t { kToken, kRegister };
   [[noreturn]] void deadlock(Awaited awaited, const std::string& what);
-  [[noreturn]] void endless();
+  [[noreturn]] void livelock();
   std::string blocked_agents() const;
   std::string likely_cause(Awaited awaited) const;
   void check_finished();
@@ -131,7 +131,7 @@ class Array {
   void start_cores();
 
   const arch::DeviceModel& device_;
-  // For each column's senders; they outlive the tiles, which refer to their blocks.
+  // One per column, for its senders; they outlive the tiles, which refer to their blocks.
   std::vector<BlockPool> blocks_;
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
@@ -155,7 +155,7 @@ class Array {
   std::chrono::nanoseconds array_time_{};  // of the run, so far
   Deadline deadline_ = Deadline::max();
   bool paused_ = false;  // the deadline has passed
-  uint64_t patience_ = kPatience;
+  uint64_t watchdog_budget_ = kWatchdogBudget;
   std::chrono::steady_clock::time_point next_check_{};
   std::function<void()> interrupt_;
   std::vector<Argument> buffers_;

@@ -16,7 +16,7 @@ namespace npu::emulator {
 namespace {
 
 // A timed run without data makes 2^24 steps of K in seconds.
-constexpr uint64_t kTimedPatience = uint64_t{1} << 36;
+constexpr uint64_t kTimedWatchdogBudget = uint64_t{1} << 36;
 
 class HostBuffer final : public Buffer {
  public:
@@ -247,12 +247,12 @@ void EmulatedDevice::start(const TimingOptions& options) {
   constants_.emplace(model_.generation, options.constants);
   recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
   array_.set_timing(&*constants_, options.data, recorder_.get());
-  array_.set_patience(kTimedPatience);
+  array_.set_watchdog_budget(kTimedWatchdogBudget);
 }
 
 void EmulatedDevice::stop() {
   array_.set_timing(nullptr, true);
-  array_.set_patience(Array::kPatience);
+  array_.set_watchdog_budget(Array::kWatchdogBudget);
   constants_.reset();
   recorder_ = nullptr;
 }

@@ -141,9 +141,9 @@ void Array::write_register(uint32_t address, uint32_t value) {
   ++undecoded_since_configure_;
 }
 
-// A BD that a queued or running task can still execute must not change under it: the hardware would
-// read old or new words depending on timing. The stream has to wait for something that implies that
-// the task is done; the array is not run ahead here to make it so.
+// A BD that a queued or running task can still execute must not change: the hardware would read old
+// or new words depending on timing. The stream has to wait for something that implies that the task
+// is done; the array is not run here to make it so.
 void Array::check_bd_free(const Tile& target, int bd) const {
   for (const auto& side : target.channels) {
     for (const auto& channel : side) {
@@ -171,8 +171,8 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
   target.bds[static_cast<size_t>(bd)].write(static_cast<size_t>(word), value);
 }
 
-// In a timed run a transfer or a call may be on its way when a register is written; what a reset
-// leaves of it is not modelled.
+// In a timed run a register may be written during a transfer or a call; what a reset leaves of it
+// is not modelled.
 void Array::check_at_rest(bool busy, const std::string& name) const {
   if (!busy) return;
   fail(ErrorKind::kUnsupported,

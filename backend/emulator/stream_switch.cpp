@@ -166,9 +166,9 @@ class Tracer {
                         where.lane, header_ & 0x1F));
   }
 
-  // A packet that meets an arbiter it already holds would wait for itself. This also ends every
-  // loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a walk
-  // can come to a port twice only by way of an arbiter.
+  // A packet that meets an arbiter it already holds would wait for itself. This check also ends
+  // every loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a
+  // walk can reach a port twice only through an arbiter.
   void hold(Tile& tile, int arbiter) {
     for (const auto& [other, number] : route.arbiters) {
       if (other != &tile || number != arbiter) continue;

@@ -92,7 +92,7 @@ class Timeline {
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
-  void settle();  // accounts for the time since the last change of rates
+  void update_transfers();  // accounts for the time since the last change of rates
   size_t index_of(Agent* agent, bool* found);
   void set_rates();
   void set_write_rates(double bandwidth);
@@ -102,7 +102,7 @@ class Timeline {
   arch::Timing timing_;
   bool data_;
   Recorder* recorder_;
-  double now_ = 0, settled_ = 0;
+  double now_ = 0, updated_ = 0;
   uint64_t sequence_ = 0;
   std::vector<Event> heap_;
   std::vector<Reader> readers_;

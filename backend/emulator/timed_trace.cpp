@@ -234,7 +234,7 @@ void Recorder::close_operation(double now) {
   event.kind = Kind::kOperationWaits;
   record(event);
   operation_ = TraceEvent::kNobody;
-  // Locks that the operation wrote and nobody waited for.
+  // Locks that the operation wrote and no agent waits for.
   if (options_.locks) {
     watch_locks(arch::address_col(operation_address_), arch::address_row(operation_address_), now);
   }

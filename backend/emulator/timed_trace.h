@@ -26,7 +26,7 @@ struct TraceEvent {
     kReceive,         // S2MM takes; other: the sender's track
     kTaskStart,       // shim MM2S until its first word
     kWaitLock,        // other: tile * kLocks + lock
-    kWaitSender,      // S2MM ready, nobody sends
+    kWaitSender,      // S2MM ready, no data arrives
     kWaitReceiver,    // MM2S ready; other: the track that has no room
     kWaitArbiter,     // MM2S: another packet holds the route
     kOperation,       // other: index of the stream's operation

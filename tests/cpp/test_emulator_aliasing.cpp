@@ -1,8 +1,8 @@
-// Tiles that a broadcast delivers to several cores are lent to them instead of copied: kernels that
-// only read see the bytes that were sent, in one place; every other access - DMA, registers,
-// runtime parameters, kernels that may write, kernels that say nothing - finds the core's memory as
-// if they had been copied; packed forms are made once per delivery, and products of several threads
-// that share them are those of one thread alone.
+// Tiles that a broadcast delivers to several cores are aliased instead of copied. Asserts that
+// kernels that only read see the bytes that were sent, in one place; that every other access - DMA,
+// registers, runtime parameters, kernels that may write or declare nothing - finds the core's
+// memory as if they had been copied; that packed forms are made once per delivery, and products of
+// several threads that share them are those of one thread alone.
 #include <algorithm>
 #include <cstring>
 #include <random>
@@ -86,7 +86,8 @@ class Broadcast {
     s.push(kSource, kMM2S, 0, 0).push(kFirst, kS2MM, 0, 0).push(kSecond, kS2MM, 0, 0);
     m.run(s);
   }
-  bool lent(At at, const Seen& seen) {
+  // Whether the kernel read outside the core's memory.
+  bool aliased(At at, const Seen& seen) {
     const auto& memory = *m.array.tile(at.col, at.row).memory;
     return seen.address < memory.data() || seen.address >= memory.data() + memory.size();
   }
@@ -99,11 +100,11 @@ const std::string kProgram = strf("acquire_ge 0 1\ncall f @%d #64\n", kAtByte);
 
 }  // namespace
 
-TEST_CASE("kernels that only read share one copy; the memory is up to date for everybody else") {
+TEST_CASE("kernels that only read share one copy; every other access finds the memory up to date") {
   Broadcast b;
   b.attach(kProgram, &reads_first);
   b.send();
-  CHECK(b.m.word(kFirst, kAt + 3) == 4);  // a register read, before Array::tile() settles
+  CHECK(b.m.word(kFirst, kAt + 3) == 4);  // a register read, before Array::tile() flushes
   REQUIRE(b.first.size() == 1);
   REQUIRE(b.second.size() == 1);
   CHECK(b.first[0].words == counting(16));
@@ -111,7 +112,7 @@ TEST_CASE("kernels that only read share one copy; the memory is up to date for e
   CHECK(b.first[0].address == b.second[0].address);
   CHECK(b.first[0].packed != nullptr);
   CHECK(b.first[0].packed == b.second[0].packed);
-  CHECK(b.lent(kFirst, b.first[0]));
+  CHECK(b.aliased(kFirst, b.first[0]));
   CHECK(b.m.words(kSecond, kAt, 16) == counting(16));  // and the tile itself
   CHECK(b.m.words(kSecond, kAt - 8, 8) == counting(8, 900));
   CHECK(b.m.words(kSecond, kAt + 16, 8) == counting(8, 924));
@@ -127,7 +128,7 @@ TEST_CASE("a delivery in another order than its own arrives in that order") {
   Broadcast b(linear(16), placed);
   b.attach(kProgram, &reads_first);
   b.send();
-  CHECK(b.lent(kFirst, b.first.at(0)));
+  CHECK(b.aliased(kFirst, b.first.at(0)));
   CHECK(b.first[0].words == expected);
   CHECK(b.m.words(kSecond, kAt, 16) == expected);
 }
@@ -139,17 +140,17 @@ TEST_CASE("deliveries with gaps are copied") {
   Broadcast b(linear(16), gaps);
   b.attach(kProgram, &reads_first);
   b.send();
-  CHECK_FALSE(b.lent(kFirst, b.first.at(0)));
+  CHECK_FALSE(b.aliased(kFirst, b.first.at(0)));
   CHECK(b.m.words(kFirst, kAt, 6) == Words{1, 2, 3, 4, 912, 5});
 }
 
-TEST_CASE("kernels that may write, read more, or say nothing get the core's own memory") {
+TEST_CASE("kernels that may write, read more, or declare nothing get the core's own memory") {
   const auto check = [](OperandUses uses, int bytes, uint32_t write) {
     Broadcast b;
     b.attach(strf("acquire_ge 0 1\ncall f @%d #%d\n", kAtByte, bytes), uses, write);
     b.send();
     REQUIRE(b.first.size() == 1);
-    CHECK_FALSE(b.lent(kFirst, b.first[0]));
+    CHECK_FALSE(b.aliased(kFirst, b.first[0]));
     Words expected = counting(16);
     CHECK(Words(b.second[0].words.begin(), b.second[0].words.begin() + 16) == expected);
     if (write) expected[0] = write;
@@ -161,7 +162,7 @@ TEST_CASE("kernels that may write, read more, or say nothing get the core's own 
   check(nullptr, 64, 78);
 }
 
-TEST_CASE("what is written over a lent tile stays, and so does the rest of the tile") {
+TEST_CASE("a write to an aliased tile lasts, and so does the rest of the tile") {
   SUBCASE("by a register write, before the kernel runs") {
     Broadcast b;
     b.attach("acquire_ge 0 1\nacquire_ge 1 1\n" + strf("call f @%d #64\n", kAtByte), &reads_first);
@@ -199,7 +200,7 @@ TEST_CASE("what is written over a lent tile stays, and so does the rest of the t
   }
 }
 
-TEST_CASE("a delivery that an error interrupts is not lent after the next configuration") {
+TEST_CASE("a delivery that an error interrupts is not aliased after the next configuration") {
   Broadcast b;
   b.attach(kProgram, &reads_first);
   const auto fails = [](Arguments, CoreState&) { fail(ErrorKind::kKernel, "[f] fails"); };
@@ -212,7 +213,7 @@ TEST_CASE("a delivery that an error interrupts is not lent after the next config
   for (const At at : {kFirst, kSecond}) b.m.config.bd(at, 0, releasing(gaps, 0, 1));
   b.attach(kProgram, &reads_first);
   b.send();
-  CHECK_FALSE(b.lent(kFirst, b.first.at(0)));
+  CHECK_FALSE(b.aliased(kFirst, b.first.at(0)));
   CHECK(b.m.words(kFirst, kAt, 6) == Words{1, 2, 3, 4, 912, 5});
 }
 
