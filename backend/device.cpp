@@ -3,7 +3,7 @@
 
 #include "emulator/emulated_device.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/kernel.h"
 #include "xrt/xrt_device.h"
 
 namespace npu {

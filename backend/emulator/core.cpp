@@ -1,13 +1,13 @@
 // The worker-program interpreter (core.h).
 #include "emulator/core.h"
 
-#include <array>
 #include <cassert>
 #include <cstring>
 
 #include "emulator/array.h"
 #include "emulator/timed_run.h"
 #include "error.h"
+#include "kernels/call.h"
 
 namespace npu::emulator {
 
@@ -27,9 +27,8 @@ Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction
       tile_(tile),
       program_(std::move(program)),
       functions_(std::move(functions)) {
-  for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   for (const KernelFunction& function : functions_) {
-    borrows_ &= function.uses != nullptr;
+    borrows_ &= function.declaration != nullptr;
     if (function.serial) run_serially();
   }
   restart();
@@ -152,14 +151,14 @@ void Core::prepare_call(const Instruction& instruction) {
     }
     arguments_.push_back(argument);
   }
-  borrow_operands(functions_[static_cast<size_t>(instruction.function)].uses);
+  borrow_operands(functions_[static_cast<size_t>(instruction.function)].declaration);
 }
 
 // Operands that the call only reads come from the blocks that stand for them; whatever else it
 // accesses is brought up to date first.
-void Core::borrow_operands(OperandUses uses) {
+void Core::borrow_operands(const kernels::Declaration* kernel) {
   if (!tile_.has_lent()) return;
-  if (uses == nullptr) {
+  if (kernel == nullptr) {
     tile_.settle(0, UINT64_MAX);
     return;
   }
@@ -169,7 +168,7 @@ void Core::borrow_operands(OperandUses uses) {
     loans_.clear();
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (arguments_[i].data == nullptr) continue;
-      const OperandUse use = uses(arguments_, i);
+      const kernels::OperandUse use = kernels::operand_use(*kernel, arguments_, i);
       const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
       const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
       if (lent == nullptr) {
@@ -262,15 +261,16 @@ void Core::execute() {
 }
 
 void Core::start(Timeline& timeline) {
-  const model::KernelCost& cost = costs_[static_cast<size_t>(program_.code[pc_].function)];
-  std::array<int64_t, 4> integers{};
-  int count = 0;
-  for (const KernelArgument& argument : arguments_) {
-    if (!argument.data && count < 4) integers[static_cast<size_t>(count++)] = argument.value;
+  const auto function = static_cast<size_t>(program_.code[pc_].function);
+  const kernels::Declaration* kernel = functions_[function].declaration;
+  if (kernel == nullptr) {
+    error(ErrorKind::kKernel,
+          strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
+               "theirs (NPU_DECLARE, aie_kernels/README.md)",
+               program_.functions[function].c_str()));
   }
-  const double cycles = cost.cycles(timeline.timing(), integers.data(), count);
-  if (cost.family == model::KernelFamily::kMatmul) timeline.count_matmul(cycles);
-  if (!cost.known) timeline.count_uncosted();
+  const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
+  if (kernel->product) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }

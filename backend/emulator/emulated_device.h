@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "device.h"
-#include "kernel.h"
+#include "kernels/kernel.h"
 
 namespace npu::emulator {
 

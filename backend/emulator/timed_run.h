@@ -22,9 +22,9 @@ struct TimingReport {
   // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
   // stream, the memory at the rate its access pattern allows, the command processor.
   double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
-  double core_busy = 0, core_blocked = 0;         // cycles, mean over the cores with a program
-  double matmul_cycles = 0;                       // of all cores
-  uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
+  double core_busy = 0, core_blocked = 0;  // cycles, mean over the cores with a program
+  double matmul_cycles = 0;                // of all cores
+  uint64_t matmul_calls = 0;
   uint64_t events = 0;
   // Cycles in which each core, channel and the command processor worked; idle ones are left out.
   std::vector<std::pair<std::string, double>> agents;
@@ -75,7 +75,6 @@ class Timeline {
     matmul_cycles_ += cycles;
     ++matmul_calls_;
   }
-  void count_uncosted() { ++uncosted_; }
   // Fills in what is known here.
   void report(TimingReport* report) const;
 
@@ -123,7 +122,7 @@ class Timeline {
   std::vector<Reader> readers_;
   uint32_t version_ = 0;
   double matmul_cycles_ = 0;
-  uint64_t matmul_calls_ = 0, uncosted_ = 0, events_ = 0;
+  uint64_t matmul_calls_ = 0, events_ = 0;
 };
 
 }  // namespace npu::emulator

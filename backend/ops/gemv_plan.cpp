@@ -7,7 +7,8 @@
 
 #include "arch/timing.h"
 #include "error.h"
-#include "model/gemv_cost.h"
+#include "kernels/call.h"
+#include "kernels/registry.h"
 #include "ops/gemv_stream.h"
 
 namespace npu::ops {
@@ -82,7 +83,9 @@ class Reading {
     const int cores = array.cores_per_port();
     round_ = row_block * cores;
     // A channel pauses between row-blocks and is no faster than its cores.
-    const double compute = kQ4BlockBytes * cores / model::gemv_cycles(array.generation, p.batch);
+    const kernels::Declaration& gemv = *kernels::find_declaration("gemv_q4nx", array.generation);
+    const double compute =
+        kQ4BlockBytes * cores / kernels::call_cycles(gemv, timing, kernels::Integers{p.batch});
     const double pause = timing.shim_task_start + timing.bd_overhead;
     limit_ = std::min(compute, row_block / (row_block / timing.stream + pause));
     double now = 0;

@@ -15,5 +15,6 @@ void init_dequant(nanobind::module_& m);   // dequantisation, added to ops
 void init_host(nanobind::module_& m);      // host: float32 operations
 void init_model(nanobind::module_& m);     // timing models
 void init_tune(nanobind::module_& m);      // closed form, many points at a time
+void init_kernels(nanobind::module_& m);   // declarations of kernels
 
 }  // namespace npu::python

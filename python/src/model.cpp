@@ -18,7 +18,7 @@
 #include "configuration.h"
 #include "emulator/array.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/kernel.h"
 #include "model/gemm_model.h"
 #include "report.h"
 
@@ -134,7 +134,6 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   d["core_blocked"] = t.core_blocked;
   d["matmul_cycles"] = t.matmul_cycles;
   d["matmul_calls"] = t.matmul_calls;
-  d["uncosted_calls"] = t.uncosted_calls;
   d["events"] = t.events;
   nb::dict agents;
   for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
@@ -146,12 +145,14 @@ std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::G
                                                  bool data) {
   std::vector<emulator::KernelFunction> functions;
   for (const std::string& name : program.functions) {
-    const HostKernel kernel =
-        data ? find_host_kernel(name, device, Arithmetic::kFast) : HostKernel{};
+    const HostKernel kernel = find_host_kernel(name, device, Arithmetic::kFast);
     if (data && !kernel) {
       fail(ErrorKind::kKernel, "[simulate] kernel \"%s\" has no host build", name.c_str());
     }
-    functions.push_back({kernel, false});
+    emulator::KernelFunction function;
+    if (data) function.call = kernel;
+    function.declaration = kernel.declaration;
+    functions.push_back(std::move(function));
   }
   return functions;
 }
