@@ -138,7 +138,6 @@ nb::dict timing_dict(const RunTiming& t) {
   d["core_blocked"] = t.core_blocked;
   d["matmul_cycles"] = t.matmul_cycles;
   d["matmul_calls"] = t.matmul_calls;
-  d["uncosted_calls"] = t.uncosted_calls;
   d["events"] = t.events;
   nb::dict agents;
   for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
