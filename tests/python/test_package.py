@@ -34,6 +34,7 @@ def test_the_version_is_that_of_cmakelists():
     )
     assert npu.__version__ == written
     assert "version = " not in (ROOT / "pyproject.toml").read_text().split("[tool.", 1)[0]
+    assert f"## [{written}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_an_installed_package_carries_its_version_and_types():
