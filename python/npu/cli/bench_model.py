@@ -13,8 +13,7 @@ from npu.cli import common, memory
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model
-    from npu.tokenizer import Tokenizer
+    from npu.gemma3 import Model, Tokenizer
 
 _SEED = 0
 
