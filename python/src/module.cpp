@@ -33,6 +33,8 @@ NB_MODULE(_npu, m) {
   npu::python::init_ops(m);
   npu::python::init_gemv(m);
   npu::python::init_dequant(m);
+  npu::python::init_operations(m);
+  npu::python::init_facts(m);
   npu::python::init_host(m);
   npu::python::init_model(m);
   npu::python::init_tune(m);

@@ -1,7 +1,7 @@
 """README.md and docs/: the Python of the README and of the command-stream page runs and prints what
 the page shows, links lead somewhere, every NPU_ variable the code reads is documented, every
-section of docs/reference/hardware.md that the sources cite exists, docs/reference/api.md is what the
-docstrings say.
+section of docs/reference/hardware.md that the sources cite exists, docs/reference/api.md is what
+the docstrings say.
 
 docs/adding_a_design.md has a test of its own (test_designs_docs.py).
 """

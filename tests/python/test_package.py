@@ -15,7 +15,7 @@ import npu
 SCRIPT = """
 import sys
 import npu
-lazy = ["npu.gemma3", "npu.q4nx", "npu.emulator", "npu.simulate", "npu.trace"]
+lazy = ["npu.models", "npu.formats", "npu.emulator", "npu.perf", "npu.stream"]
 assert not [name for name in lazy if name in sys.modules], sys.modules.keys()
 for name in npu.__all__:
     getattr(npu, name)

@@ -13,7 +13,7 @@ from npu.cli import common, memory
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model, Tokenizer
+    from npu.models.gemma3 import Model, Tokenizer
 
 _SEED = 0
 
