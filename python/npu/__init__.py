@@ -28,6 +28,7 @@ __all__ = [
     "SimulatedGemm",
     "SimulatedGemv",
     "Stats",
+    "__version__",
     "bind",
     "current_device",
     "dequantize",
