@@ -69,7 +69,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
                   const std::string& c_type, const std::vector<int64_t>& tile,
                   const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
                   int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
-                  const Overrides& overrides, bool a_resident) {
+                  const Overrides& overrides, bool a_resident, bool wide) {
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
@@ -91,6 +91,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.k_mt = k_mt;
   p.b_column_major = b_column_major;
   p.c_buffers = c_buffers;
+  p.sum_bytes = wide ? 4 : 0;
   p.overlap_bds = overlap;
   p.pipelined = pipelined;
   p.a_parts = a_parts;
@@ -198,11 +199,12 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
 void init_model(nb::module_& m) {
   nb::module_ sub = m.def_submodule("model", "Timing models.");
   sub.def("constants", &constants);
+  // wide: sums of 32 bits whatever C's type is; else sums of C's type.
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
           nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
           nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
-          nb::arg("a_resident") = false);
+          nb::arg("a_resident") = false, nb::arg("wide") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

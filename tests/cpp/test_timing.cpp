@@ -144,6 +144,26 @@ TEST_CASE("closed form: A in parts costs calls, a resident A panel saves reads")
   CHECK(once == estimate_gemm(npu2(), p).dram_read_bytes);
 }
 
+TEST_CASE("closed form: wide sums cost their own traffic and a narrowing, and may hide the drain") {
+  model::GemmPoint p = int8_point(4096);
+  p.c_bytes = 4;
+  const model::GemmEstimate sums = estimate_gemm(npu2(), p);
+  p.c_bytes = 1;
+  p.sum_bytes = 4;
+  const auto handover = [&](int buffers) {
+    p.c_buffers = buffers;
+    const model::GemmEstimate e = estimate_gemm(npu2(), p);
+    CHECK(e.cycles_per_call == sums.cycles_per_call);
+    CHECK(e.dram_write_bytes == sums.dram_write_bytes / 4);
+    return e.seconds;
+  };
+  const double in_place = handover(0), apart = handover(1);
+  CHECK(handover(2) == apart);
+  const double waiting = static_cast<double>(p.m * p.n) / npu2().stream / npu2().clock_hz;
+  const model::GemmEstimate e = estimate_gemm(npu2(), p);
+  CHECK(in_place - apart == Approx(e.rounds * waiting));
+}
+
 TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a stream port") {
   for (const int64_t size : {512, 2048, 8192}) {
     const Timing t = npu2();

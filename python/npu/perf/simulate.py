@@ -73,6 +73,7 @@ class GemmDesign:
     bf16: str = "bfp16"  # how npu2 multiplies bfloat16: "bfp16" or "native"
     kernel: str = "published"  # or "pipelined", see npu.designs.gemm.Choices
     a_parts: int = 1
+    accumulate: str = "narrow"  # or "wide"
 
     @property
     def columns(self) -> int:
@@ -86,7 +87,7 @@ class GemmDesign:
             "k_mt": self.k_mt,
             "b_layout": self.b_layout,
             "c_buffers": self.c_buffers,
-            "accumulate": "narrow",
+            "accumulate": self.accumulate,
             "bf16": self.bf16,
             "kernel": self.kernel,
             "a_parts": self.a_parts,
@@ -98,8 +99,9 @@ class GemmDesign:
         (m, k, n), a, c = self.tile, _BYTES[self.dtype_in], _BYTES[self.dtype_out]
         inputs = m // self.a_parts * k + k * n
         copies = self.kernel == "pipelined" and self.dtype_in == "bfloat16"
+        sums = m * n * 4 if self.accumulate == "wide" and c < 4 else 0
         return (inputs * a + inputs * 9 // 8 if copies else 2 * inputs * a) + (
-            self.c_buffers * m * n * c
+            self.c_buffers * m * n * c + sums
         )
 
     @property
@@ -152,6 +154,7 @@ def check_design(
     bf16: str = "bfp16",
     kernel: str = "published",
     a_parts: int = 1,
+    accumulate: str = "narrow",
 ) -> GemmDesign:
     """The design point, or the error that names the limit it violates."""
     if generation not in ("npu1", "npu2"):
@@ -170,7 +173,7 @@ def check_design(
     if a != "bfloat16" or generation == "npu1":
         bf16 = "native"
     design = GemmDesign(
-        generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16, kernel, a_parts
+        generation, a, c, (m, k, n), depth, b_layout, c_buffers, bf16, kernel, a_parts, accumulate
     )
     checked = gemm.options(generation, a, c, **design.options)
     design = dataclasses.replace(design, c_buffers=checked.c_buffers, a_parts=checked.a_parts)
@@ -266,6 +269,7 @@ def simulate_gemm(
     bf16: str = "bfp16",
     kernel: str = "published",
     a_parts: int = 1,
+    accumulate: str = "narrow",
     model: str = "emulator",
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
@@ -276,8 +280,9 @@ def simulate_gemm(
     448, as fits L2 and pads K little); b_layout: "col" or "row" (major); c_buffers: C tiles per
     core, 1 or 2; overlap_bds: False waits for each round of outputs before it writes the next BDs;
     bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
-    a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs). C stays in its
-    output type in L1, as in the published designs. stream_bytes: bytes per cycle of a stream port,
+    a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs); accumulate:
+    "narrow" keeps sums in C's type in L1, as the published designs do, "wide" in 32 bits; with the
+    latter c_buffers may be 0, which narrows them where they lie. stream_bytes: bytes per cycle of a stream port,
     4 or 8 (default: the constant of that generation). constants: other values for constants of
     ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
@@ -287,8 +292,11 @@ def simulate_gemm(
         raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {MODELS}")
     design, size = check_problem(
         (M, K, N),
-        (device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts),
-    )
+        (
+            device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts,
+            accumulate,
+        ),
+    )  # fmt: skip
     values = overrides(device, stream_bytes, constants)
     run = _emulate if model == "emulator" else _estimate
     return run(design, size, bool(overlap_bds), values)
@@ -305,7 +313,7 @@ def _estimate(
     e: dict[str, Any] = _npu.model.estimate(
         design.generation, design.dtype_in, design.dtype_out, [m, k, n], list(size), design.k_mt,
         design.b_layout == "col", design.c_buffers, overlap, design.bf16 == "native",
-        design.kernel == "pipelined", design.a_parts, constants,
+        design.kernel == "pipelined", design.a_parts, constants, wide=design.accumulate == "wide",
     )  # fmt: skip
     resources = {
         "compute": e["compute"],

@@ -7,10 +7,10 @@ is simulated.
 
 from npu.perf.tune.model import Model, Point
 from npu.perf.tune.search import Entry, Result, gemm
-from npu.perf.tune.space import DESIGNS, FAMILIES, Family, Space
+from npu.perf.tune.space import C_BUFFERS, DESIGNS, FAMILIES, Family, Space
 from npu.perf.tune.workload import PRESETS, Workload
 
 __all__ = [
-    "DESIGNS", "FAMILIES", "PRESETS", "Entry", "Family", "Model", "Point", "Result", "Space",
-    "Workload", "gemm",
+    "C_BUFFERS", "DESIGNS", "FAMILIES", "PRESETS", "Entry", "Family", "Model", "Point", "Result",
+    "Space", "Workload", "gemm",
 ]  # fmt: skip

@@ -79,8 +79,8 @@ class Model:
             out = np.empty((len(tiles), 3))
             _npu.tune.estimate(
                 space.generation, space.dtype_in, space.dtype_out, space.b_layout == "col",
-                space.bf16 == "native", family.kernel == "pipelined", family.a_parts, self.values,
-                points, out,
+                space.bf16 == "native", family.kernel == "pipelined", family.a_parts,
+                space.accumulate == "wide", self.values, points, out,
             )  # fmt: skip
             work = 2.0 * points[:, 5] * points[:, 6] * points[:, 7]
             tops.append(work / out[:, 0] / 1e12)
@@ -111,7 +111,8 @@ class Model:
             run = simulate_gemm(
                 space.generation, *size, dtype_in=space.dtype_in, dtype_out=space.dtype_out,
                 tile=point.tile, k_mt=point.k_mt, b_layout=space.b_layout,
-                c_buffers=point.c_buffers, bf16=space.bf16, constants=self.values,
+                c_buffers=point.c_buffers, bf16=space.bf16, accumulate=space.accumulate,
+                constants=self.values,
                 **FAMILIES[point.family].keywords,
             )  # fmt: skip
             tops.append(run.tops)

@@ -19,7 +19,7 @@ from npu.errors import ArgumentError, DeviceError, DtypeError
 ROWS = gemm.ROWS
 _ALIGNMENT = 64  # of buffers, designs/lowering/memory.py
 _CHUNK = 1 << 18  # design points at a time: a few 10 MB
-C_BUFFERS = (1, 2)
+C_BUFFERS = (0, 1, 2)  # 0: wide sums, narrowed where they lie
 
 
 @dataclasses.dataclass(frozen=True)
@@ -225,6 +225,8 @@ class Space:
         found: list[Tiles] = []
         steps = self.steps(family)
         for buffers in c_buffers:
+            if buffers == 0 and self.sum_dtype == self.dtype_out:
+                continue
             # The largest of one dimension is with the other two smallest.
             ranges: list[np.ndarray] = []
             for axis, step in enumerate(steps):
@@ -236,6 +238,11 @@ class Space:
             i, j, h = np.nonzero(self.fits(family, m, k, n, k, buffers))
             count = np.full(len(i), buffers)
             found.append(Tiles(ranges[0][i], ranges[1][j], ranges[2][h], count))
+        if not found:
+            raise ArgumentError(
+                f"[tune] 0 C buffers with sums in {self.sum_dtype}: only wide sums of a narrower C "
+                "are narrowed where they lie; use 1 or 2"
+            )
         return Tiles(*(np.concatenate([getattr(t, f) for t in found]) for f in _FIELDS))
 
     def depths(self, family: Family, tiles: Tiles) -> Iterator[Depths]:
