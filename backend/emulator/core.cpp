@@ -1,13 +1,13 @@
 // The worker-program interpreter (core.h).
 #include "emulator/core.h"
 
-#include <array>
 #include <cassert>
 #include <cstring>
 
 #include "emulator/array.h"
 #include "emulator/timed_run.h"
 #include "error.h"
+#include "kernels/call.h"
 
 namespace npu::emulator {
 
@@ -17,7 +17,7 @@ namespace {
 // fraction of a second of the interpreter.
 constexpr int kMaxStraight = 1 << 24;
 // Calls in a row while others of the column wait.
-constexpr int kMostCalls = 256;
+constexpr int kMaxCalls = 256;
 
 }  // namespace
 
@@ -27,9 +27,8 @@ Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction
       tile_(tile),
       program_(std::move(program)),
       functions_(std::move(functions)) {
-  for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   for (const KernelFunction& function : functions_) {
-    borrows_ &= function.uses != nullptr;
+    accepts_aliases_ &= function.declaration != nullptr;
     if (function.serial) run_serially();
   }
   restart();
@@ -39,7 +38,7 @@ void Core::restart() {
   pc_ = 0;
   done_ = program_.code.empty();
   calling_ = false;
-  borrowed_.clear();
+  tile_.aliases.unpin();
   blocked_ = nullptr;
   frames_.clear();
   counters_.assign(static_cast<size_t>(program_.counters), 0);
@@ -58,7 +57,7 @@ uint32_t Core::status() const {
 
 int32_t Core::load_word(uint32_t address) const {
   int32_t value;
-  tile_.settle(address, sizeof value);
+  tile_.aliases.flush(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
 }
@@ -128,7 +127,6 @@ void Core::release(const Instruction& instruction) {
 
 void Core::prepare_call(const Instruction& instruction) {
   arguments_.clear();
-  loans_.clear();
   const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
   for (const Operand& operand : instruction.operands) {
     KernelArgument argument;
@@ -152,45 +150,14 @@ void Core::prepare_call(const Instruction& instruction) {
     }
     arguments_.push_back(argument);
   }
-  borrow_operands(functions_[static_cast<size_t>(instruction.function)].uses);
+  tile_.aliases.redirect(arguments_,
+                         functions_[static_cast<size_t>(instruction.function)].declaration);
 }
 
-// Operands that the call only reads come from the blocks that stand for them; whatever else it
-// accesses is brought up to date first.
-void Core::borrow_operands(OperandUses uses) {
-  if (!tile_.has_lent()) return;
-  if (uses == nullptr) {
-    tile_.settle(0, UINT64_MAX);
-    return;
-  }
-  // Settling for one operand may end the loan of another one's block: then all are looked at again.
-  for (bool settled = true; settled;) {
-    settled = false;
-    loans_.clear();
-    for (size_t i = 0; i < arguments_.size(); ++i) {
-      if (arguments_[i].data == nullptr) continue;
-      const OperandUse use = uses(arguments_, i);
-      const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
-      const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
-      if (lent == nullptr) {
-        settled |= tile_.settle(address, use.bytes);
-      } else {
-        loans_.push_back({lent, i});
-      }
-    }
-  }
-  for (const Loan& loan : loans_) {
-    KernelArgument& argument = arguments_[loan.operand];
-    argument.data = loan.lent->data();
-    argument.bytes = static_cast<uint32_t>(loan.lent->bytes);
-    if (loan.lent->block) argument.packed = &loan.lent->block->packed;
-  }
-}
-
-// The call becomes a job. Until it runs, locks may be wrong and its blocks replaced: it keeps them.
+// The call becomes a job. In a program with wrong locks its operands' aliases may be replaced
+// before it runs.
 void Core::post_call() {
-  borrowed_.clear();
-  for (const Loan& loan : loans_) borrowed_.push_back(loan.lent->block);
+  tile_.aliases.pin();
   calling_ = true;
   array_.scheduler().post(this);
 }
@@ -246,7 +213,7 @@ void Core::advance() {
         ++array_.report(tile_.col).kernel_calls;
         array_.scheduler().add_job(this);
         straight = 0;
-        if (++calls == kMostCalls) {  // others are next, and whoever bounds the run's work
+        if (++calls == kMaxCalls) {  // others are next, and whoever bounds the run's work
           ++pc_;
           return array_.scheduler().wake(this, this);
         }
@@ -262,22 +229,23 @@ void Core::execute() {
 }
 
 void Core::start(Timeline& timeline) {
-  const model::KernelCost& cost = costs_[static_cast<size_t>(program_.code[pc_].function)];
-  std::array<int64_t, 4> integers{};
-  int count = 0;
-  for (const KernelArgument& argument : arguments_) {
-    if (!argument.data && count < 4) integers[static_cast<size_t>(count++)] = argument.value;
+  const auto function = static_cast<size_t>(program_.code[pc_].function);
+  const kernels::Declaration* kernel = functions_[function].declaration;
+  if (kernel == nullptr) {
+    error(ErrorKind::kKernel,
+          strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
+               "theirs (NPU_DECLARE, aie_kernels/README.md)",
+               program_.functions[function].c_str()));
   }
-  const double cycles = cost.cycles(timeline.timing(), integers.data(), count);
-  if (cost.family == model::KernelFamily::kMatmul) timeline.count_matmul(cycles);
-  if (!cost.known) timeline.count_uncosted();
+  const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
+  if (kernel->product) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }
 
 void Core::complete() {
   ++array_.report(tile_.col).kernel_calls;
-  borrowed_.clear();
+  tile_.aliases.unpin();
   calling_ = false;
   ++pc_;
   array_.scheduler().wake(this, this);

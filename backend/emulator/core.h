@@ -8,16 +8,17 @@
 #include "emulator/agent.h"
 #include "emulator/tile.h"
 #include "error.h"
-#include "kernel.h"
-#include "model/kernel_cost.h"
+#include "kernels/declaration.h"
+#include "kernels/kernel.h"
 #include "program.h"
 
 namespace npu::emulator {
 
 struct KernelFunction {
   std::function<void(std::span<const KernelArgument>, CoreState&)> call;
-  bool serial = false;         // must not run beside other jobs (Python callbacks)
-  OperandUses uses = nullptr;  // null: may access all of the core's memory
+  bool serial = false;  // must not run beside other jobs (Python callbacks)
+  // Null: may access all of the core's memory, and cannot run in simulated time.
+  const kernels::Declaration* declaration = nullptr;
 };
 
 class Core final : public Agent {
@@ -34,8 +35,8 @@ class Core final : public Agent {
   void start(Timeline& timeline) override;
   std::string name() const override;
   std::string waiting() const override;
-  // Whether data that others read too may be lent to it: all its kernels say what they access.
-  bool borrows() const { return borrows_; }
+  // Whether its memory may be aliased: all its kernels declare what they access.
+  bool accepts_aliases() const { return accepts_aliases_; }
   // Whether the program contains a release of this lock.
   bool releases(int lock) const;
 
@@ -52,7 +53,6 @@ class Core final : public Agent {
   int64_t loop_count(const Instruction& instruction) const;
   void enter_loop(const Instruction& instruction);
   void prepare_call(const Instruction& instruction);
-  void borrow_operands(OperandUses uses);
   void post_call();
   int32_t load_word(uint32_t address) const;
 
@@ -60,21 +60,14 @@ class Core final : public Agent {
   Tile& tile_;
   Program program_;
   std::vector<KernelFunction> functions_;
-  std::vector<model::KernelCost> costs_;  // one per function
-  int lock_operations_ = 0;               // since the last call
+  int lock_operations_ = 0;  // since the last call
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
-  struct Loan {
-    const Tile::Lent* lent;
-    size_t operand;
-  };
-  std::vector<Loan> loans_;
-  std::vector<BlockRef> borrowed_;  // blocks that stand for operands of a posted call
-  bool borrows_ = true;
+  bool accepts_aliases_ = true;
   const Instruction* blocked_ = nullptr;
 };
 

@@ -1,5 +1,5 @@
 // npu._npu.tune: the closed-form GEMM model for many design points in one call, which is what makes
-// an exhaustive tile search take seconds. python/npu/tune is what users call.
+// an exhaustive tile search take seconds. python/npu/perf/tune is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from npu.cli import common
 
 if TYPE_CHECKING:
-    from npu.tune import Entry, Point, Result
+    from npu.perf.tune import Entry, Point, Result
 
 HELP = "search for the GEMM tiles that are fastest in simulation"
 _DTYPES = {
@@ -91,7 +91,7 @@ def _sizes(text: str) -> list[tuple[int, int, int]] | str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import tune
+    from npu.perf import tune
 
     a = _DTYPES[arguments.dtype]
     space = tune.Space(
@@ -130,8 +130,8 @@ def _progress(points: Iterable[Point], what: str) -> Iterable[Point]:
 
 def _check_writable(arguments: argparse.Namespace) -> None:
     """Raises before the search, not after it."""
-    from npu import trace_file
     from npu.errors import ArgumentError
+    from npu.perf import trace_file
 
     if arguments.json == arguments.csv == "-":
         raise ArgumentError("[tune] --json - and --csv - both want standard output; name a file")
@@ -141,7 +141,7 @@ def _check_writable(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: str | None, text: str) -> None:
-    from npu import atomic_file
+    from npu.formats import atomic_file
 
     if path == "-":
         sys.stdout.write(text)

@@ -7,7 +7,7 @@ import functools
 from npu import _npu
 from npu.designs.gemm import Options
 from npu.ops.gemm_product import Size
-from npu.simulate import GemmDesign, constant, submissions
+from npu.perf.simulate import GemmDesign, constant, submissions
 
 
 def design_of(o: Options) -> GemmDesign:
