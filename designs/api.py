@@ -184,7 +184,10 @@ class Design:
         if (kind, shape) == (fifo.dtype, fifo.shape):
             return
         if fifo.producer.kind != "core" or kind not in DTYPE_BYTES:
-            raise self._error(f"{what}: producer_type {fifo.producer_type} needs a core and a dtype")
+            raise self._error(
+                f"{what}: producer_type is {fifo.producer_type}; give the dtype and shape of a "
+                "producing core's buffers"
+            )
         if math.prod(shape) * DTYPE_BYTES[kind] < fifo.bytes:
             raise self._error(
                 f"{what}: buffers of {kind}{list(shape)} are smaller than the objects of "

@@ -307,11 +307,12 @@ def design(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choice
 
 def configuration(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> bytes:
     """The serialised configuration (backend/configuration.h) of a GEMM design, see `design`."""
-    return _configuration(options(generation, a_dtype, c_dtype, **choices))
+    return configuration_of(options(generation, a_dtype, c_dtype, **choices))
 
 
 @cache
-def _configuration(o: Options) -> bytes:
+def configuration_of(o: Options) -> bytes:
+    """The serialised configuration of checked options; kept."""
     return lower_to_bytes(_build(o))
 
 

@@ -282,9 +282,9 @@ def simulate_gemm(
     bf16: how npu2 multiplies bfloat16, "bfp16" or "native"; kernel: "published" or "pipelined" and
     a_parts: see ``npu.designs.gemm.Choices`` (defaults: the published designs); accumulate:
     "narrow" keeps sums in C's type in L1, as the published designs do, "wide" in 32 bits; with the
-    latter c_buffers may be 0, which narrows them where they lie. stream_bytes: bytes per cycle of a stream port,
-    4 or 8 (default: the constant of that generation). constants: other values for constants of
-    ``npu validate-model --constants``.
+    latter c_buffers may be 0, which narrows them where they lie. stream_bytes: bytes per cycle of a
+    stream port, 4 or 8 (default: the constant of that generation). constants: other values for
+    constants of ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
