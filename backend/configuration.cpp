@@ -292,6 +292,18 @@ int64_t Configuration::param(const std::string& key) const {
   return found->second;
 }
 
+int64_t Configuration::param(const std::string& key, int64_t min, int64_t max) const {
+  const int64_t value = param(key);
+  if (value < min || value > max) {
+    fail(ErrorKind::kFormat,
+         "[Configuration::param] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+         "design again",
+         name.c_str(), key.c_str(), static_cast<long long>(value), static_cast<long long>(min),
+         static_cast<long long>(max));
+  }
+  return value;
+}
+
 const Configuration::Port& Configuration::port(const std::string& key) const {
   const auto found =
       std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == key; });

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 
 from npu import _npu
 from npu.errors import NpuError
-from npu.simulate import check_design, simulate_gemm
+from npu.perf.simulate import check_design, simulate_gemm
 
 PAIRS = (
     ("int8", "int8"),

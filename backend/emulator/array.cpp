@@ -49,7 +49,7 @@ Tile& Array::tile(int col, int row) {
 std::byte* Array::host_memory(uint64_t address, uint64_t* left, bool* writable) const {
   const uint64_t window = address >> kArgumentWindowBits;
   if (window == 0 || window > buffers_.size()) return nullptr;
-  const BufferView& buffer = buffers_[window - 1];
+  const Argument& buffer = buffers_[window - 1];
   const uint64_t offset = address & ((uint64_t{1} << kArgumentWindowBits) - 1);
   if (offset >= buffer.bytes) return nullptr;
   *left = buffer.bytes - offset;
@@ -108,13 +108,18 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   configured_ = faulted_ = false;
   configuring_ = true;
   try {
-    execute(parsed);
+    start_stream(parsed);
+    paused_ = false;
+    deadline_ = Deadline::max();
+    execute();
   } catch (...) {
     configuring_ = false;
     faulted_ = true;
+    stream_ = nullptr;
     throw;
   }
   configuring_ = false;
+  stream_ = nullptr;
   configured_ = true;
   return whole_report();
 }
@@ -160,12 +165,13 @@ void Array::start_cores() {
 }
 
 bool Array::step() {
-  if (interrupt_) {
+  if (interrupt_ || deadline_ != Deadline::max()) {
     const auto now = std::chrono::steady_clock::now();
-    if (now > next_check_) {
+    if (interrupt_ && now > next_check_) {
       next_check_ = now + kBetweenChecks;
       interrupt_();
     }
+    paused_ = now >= deadline_;
   }
   if (scheduler_.work() > watchdog_budget_) livelock();
   const bool progressed = scheduler_.round();
@@ -176,8 +182,11 @@ bool Array::step() {
   return progressed;
 }
 
-RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferView> buffers) {
-  return submit(stream::Stream::parse(txn), buffers);
+RunReport Array::submit(std::span<const std::byte> txn, std::span<const Argument> buffers) {
+  const stream::Stream parsed = stream::Stream::parse(txn);
+  begin(parsed, buffers);
+  resume(Deadline::max());
+  return report_;
 }
 
 // The arguments of a run are the caller's again.
@@ -188,8 +197,12 @@ void Array::drop_buffers() {
   buffers_.clear();
 }
 
-RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView> buffers) {
+void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers) {
   const Entry entry(*this, "submit");
+  if (stream_ != nullptr) {
+    fail(ErrorKind::kArgument,
+         "[submit] the array is executing another stream; wait until that run has ended");
+  }
   if (faulted_) {
     fail(ErrorKind::kArgument,
          "[submit] the array stopped on an error in an earlier run; configure it again first");
@@ -215,27 +228,61 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column.report = {};
-  const auto begin = std::chrono::steady_clock::now();
+  array_time_ = {};
+  drained_ = false;
   try {
     begin_timing();
     start_cores();
-    execute(stream);
-    stream_done();
-    scheduler_.progressed();
-    while (step()) {
+    start_stream(stream);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+bool Array::resume(Deadline deadline) {
+  const Entry entry(*this, "submit");
+  if (stream_ == nullptr) return true;
+  const auto begin = std::chrono::steady_clock::now();
+  deadline_ = deadline;
+  paused_ = false;
+  try {
+    if (!advance()) {
+      array_time_ += std::chrono::steady_clock::now() - begin;
+      return false;
     }
     check_finished();
     end_timing();
   } catch (...) {
-    faulted_ = true;
-    drop_buffers();
+    abort();
     throw;
   }
+  stream_ = nullptr;
   drop_buffers();
-  const auto taken = std::chrono::steady_clock::now() - begin;
-  report_.array_ns =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
-  return whole_report();
+  array_time_ += std::chrono::steady_clock::now() - begin;
+  report_.array_ns = static_cast<uint64_t>(array_time_.count());
+  whole_report();
+  return true;
+}
+
+// The stream's operations, then whatever the array still does.
+bool Array::advance() {
+  if (!drained_) {
+    if (!execute()) return false;
+    stream_done();
+    scheduler_.progressed();
+    drained_ = true;
+  }
+  while (step()) {
+    if (paused_) return false;
+  }
+  return true;
+}
+
+void Array::abort() {
+  faulted_ = true;
+  stream_ = nullptr;
+  drop_buffers();
 }
 
 }  // namespace npu::emulator

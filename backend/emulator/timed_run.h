@@ -11,24 +11,9 @@
 
 #include "arch/timing.h"
 #include "emulator/agent.h"
+#include "runtime/timing.h"
 
 namespace npu::emulator {
-
-// What a timed run took. Cycles are array clock cycles of the emulated NPU.
-struct TimingReport {
-  double seconds = 0;   // as the host would see it: dispatch + array
-  double dispatch = 0;  // seconds
-  double cycles = 0;    // of the array
-  // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
-  // stream, the memory at the rate its access pattern allows, the command processor.
-  double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
-  double core_busy = 0, core_blocked = 0;         // cycles, mean over the cores with a program
-  double matmul_cycles = 0;                       // of all cores
-  uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
-  uint64_t events = 0;
-  // Cycles in which each core, channel and the command processor worked; idle ones are left out.
-  std::vector<std::pair<std::string, double>> agents;
-};
 
 class Recorder;
 
@@ -75,9 +60,8 @@ class Timeline {
     matmul_cycles_ += cycles;
     ++matmul_calls_;
   }
-  void count_uncosted() { ++uncosted_; }
   // Fills in what is known here.
-  void report(TimingReport* report) const;
+  void report(RunTiming* report) const;
 
  private:
   enum class Kind : uint8_t { kJob, kReadBegins, kMemory, kToken };
@@ -123,7 +107,7 @@ class Timeline {
   std::vector<Reader> readers_;
   uint32_t version_ = 0;
   double matmul_cycles_ = 0;
-  uint64_t matmul_calls_ = 0, uncosted_ = 0, events_ = 0;
+  uint64_t matmul_calls_ = 0, events_ = 0;
 };
 
 }  // namespace npu::emulator

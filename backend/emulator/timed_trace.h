@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "emulator/tile.h"
+#include "runtime/timing.h"
 #include "stream/txn.h"
 
 namespace npu::emulator {
 
 class Array;
 
-// One slice of a track, or one value of a lock. Read by npu/trace.py as a NumPy record.
+// One slice of a track, or one value of a lock. Read by npu/perf/trace.py as a NumPy record.
 struct TraceEvent {
   enum class Kind : uint8_t {
     kKernel,          // other: index into kernels(); the core's lock operations are in it
@@ -42,13 +43,9 @@ struct TraceEvent {
   Kind kind = Kind::kKernel;
 };
 
-class Recorder {
+class Recorder final : public RunTrace {
  public:
-  struct Options {
-    double from = 0, to = std::numeric_limits<double>::infinity();  // cycles
-    uint64_t limit = 1'000'000;
-    bool locks = true;
-  };
+  using Options = TraceOptions;
   struct Track {
     std::string name;  // as Agent::name()
     int col = -1, row = -1;

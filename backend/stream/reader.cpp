@@ -1,6 +1,6 @@
 // The reading half of the TXN format: bytes -> header and typed operations, for header versions 0.1
 // and 1.0. Every length is checked before it is used; a stream that does not add up is refused with
-// the operation, its byte offset and the cause. Formats: docs/command_stream.md.
+// the operation, its byte offset and the cause. Formats: docs/reference/command_stream.md.
 #include <cstring>
 
 #include "error.h"

@@ -1,7 +1,8 @@
 """The emulated NPU as a tool of its own: replay anyone's configuration and runtime streams.
 
 Kernels are given as Python callables, so a program built by any compiler for npu1 or npu2 can be
-executed without its core binaries. The streams are the TXN bytes of docs/command_stream.md.
+executed without its core binaries. The streams are the TXN bytes of
+docs/reference/command_stream.md.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // npu._npu.model: the timing models. simulate() executes a stream on a timed emulated array;
-// estimate() evaluates the closed form. python/npu/simulate.py is what users call.
+// estimate() evaluates the closed form. python/npu/perf/simulate.py is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -7,20 +7,24 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "arch/timing.h"
 #include "bindings.h"
 #include "configuration.h"
-#include "emulator/array.h"
+#include "emulator/timed_trace.h"
 #include "error.h"
-#include "kernel.h"
 #include "model/gemm_model.h"
 #include "report.h"
+#include "runtime/interrupt.h"
+#include "runtime/timing.h"
 
 namespace nb = nanobind;
 
@@ -65,7 +69,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
                   const std::string& c_type, const std::vector<int64_t>& tile,
                   const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
                   int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
-                  const Overrides& overrides, bool a_resident) {
+                  const Overrides& overrides, bool a_resident, bool wide) {
   if (tile.size() != 3 || size.size() != 3) {
     fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
   }
@@ -87,6 +91,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
   p.k_mt = k_mt;
   p.b_column_major = b_column_major;
   p.c_buffers = c_buffers;
+  p.sum_bytes = wide ? 4 : 0;
   p.overlap_bds = overlap;
   p.pipelined = pipelined;
   p.a_parts = a_parts;
@@ -121,7 +126,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // One core per line of the report would be long: totals only.
-nb::dict timing_dict(const emulator::TimingReport& t) {
+nb::dict timing_dict(const RunTiming& t) {
   nb::dict d;
   d["seconds"] = t.seconds;
   d["dispatch"] = t.dispatch;
@@ -134,7 +139,6 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   d["core_blocked"] = t.core_blocked;
   d["matmul_cycles"] = t.matmul_cycles;
   d["matmul_calls"] = t.matmul_calls;
-  d["uncosted_calls"] = t.uncosted_calls;
   d["events"] = t.events;
   nb::dict agents;
   for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
@@ -142,67 +146,51 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   return d;
 }
 
-std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::Generation device,
-                                                 bool data) {
-  std::vector<emulator::KernelFunction> functions;
-  for (const std::string& name : program.functions) {
-    const HostKernel kernel =
-        data ? find_host_kernel(name, device, Arithmetic::kFast) : HostKernel{};
-    if (data && !kernel) {
-      fail(ErrorKind::kKernel, "[simulate] kernel \"%s\" has no host build", name.c_str());
-    }
-    functions.push_back({kernel, false});
-  }
-  return functions;
-}
-
 // What to record: from and to in cycles, the most events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
-// A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
-// is executed on those arrays, without it nothing is computed. With `trace` a timed run is
+// A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
+// not) it is executed on those arrays, without it nothing is computed. With `trace` a timed run is
 // recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
                   const Overrides& overrides, const std::optional<TraceRequest>& trace) {
-  const Configuration configuration =
-      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
-  const arch::Timing timing = timing_of(configuration.generation, overrides);
-  const std::span<const std::byte> words{reinterpret_cast<const std::byte*>(stream.c_str()),
-                                         stream.size()};
-  std::vector<BufferView> buffers;
-  for (const size_t size : sizes) buffers.push_back({nullptr, size, true});
-  for (const HostArray& array : data) {
-    buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
-  }
-  std::shared_ptr<emulator::Recorder> recorder;
+  const auto configuration = std::make_shared<const Configuration>(
+      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()}));
+  std::vector<uint32_t> words(stream.size() / 4);
+  std::memcpy(words.data(), stream.c_str(), words.size() * 4);
+  TimingOptions options;
+  for (const auto& [name, value] : overrides) options.constants.set(name, value);
+  options.data = !data.empty();
   if (trace) {
     const auto& [from, to, limit, locks] = *trace;
-    recorder =
-        std::make_shared<emulator::Recorder>(emulator::Recorder::Options{from, to, limit, locks});
+    options.trace = TraceOptions{from, to, limit, locks};
   }
+  const auto device =
+      open_device(std::string("emu:") + arch::device_model(configuration->generation).name, "fast");
+  DeviceTiming& timing = *device->timing();
   RunReport report;
-  emulator::TimingReport times;
   {
     nb::gil_scoped_release release;
-    emulator::Array array(arch::device_model(configuration.generation));
-    array.set_watchdog_budget(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
-    array.set_interrupt([] {
-      nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    });
-    array.configure(configuration.txn);
-    for (const Configuration::Core& core : configuration.cores) {
-      array.attach(core.col, core.row, core.program,
-                   kernels_of(core.program, configuration.generation, !data.empty()));
+    if (timed) timing.start(options);
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<BufferRef> refs;
+    for (const size_t size : sizes) buffers.push_back(timing.placeholder(size));
+    for (const HostArray& array : data) {
+      buffers.push_back(device->wrap(reinterpret_cast<std::byte*>(array.data()), array.size(),
+                                     Access::kReadWrite));
     }
-    if (timed) array.set_timing(&timing, !data.empty(), recorder.get());
-    report = array.submit(words, buffers);
-    times = array.timing_report();
+    for (const auto& buffer : buffers) {
+      refs.push_back({buffer.get(), 0, buffer->bytes(), Access::kReadWrite});
+    }
+    device->load(configuration);
+    report = finish(*device->submit(device->prepare(std::move(words)), refs));
   }
   nb::dict d = report_dict(report);
-  d["timing"] = timing_dict(times);
-  if (recorder) d["trace"] = trace_dict(std::move(recorder));
+  d["timing"] = timing_dict(timed ? timing.last() : RunTiming{});
+  if (trace) {
+    d["trace"] = trace_dict(std::static_pointer_cast<emulator::Recorder>(timing.trace()));
+  }
   return d;
 }
 
@@ -211,11 +199,12 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
 void init_model(nb::module_& m) {
   nb::module_ sub = m.def_submodule("model", "Timing models.");
   sub.def("constants", &constants);
+  // wide: sums of 32 bits whatever C's type is; else sums of C's type.
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
           nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
-          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
-          nb::arg("a_resident") = false);
+          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{}, nb::arg("a_resident") = false,
+          nb::arg("wide") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

@@ -17,6 +17,7 @@
 #include "arch/bd.h"
 #include "emulator/array.h"
 #include "error.h"
+#include "kernels/registry.h"
 #include "stream/txn.h"
 
 namespace npu::test {
@@ -198,7 +199,7 @@ class Machine {
     const Words txn = config.words();
     return array.configure(std::as_bytes(std::span(txn)));
   }
-  RunReport run(const Script& stream, const std::vector<BufferView>& buffers = {}) {
+  RunReport run(const Script& stream, const std::vector<emulator::Argument>& buffers = {}) {
     const Words txn = stream.words();
     return array.submit(std::as_bytes(std::span(txn)), buffers);
   }
@@ -211,15 +212,16 @@ class Machine {
   int lock(At at, int id) {
     return array.tile(at.col, at.row).locks[static_cast<size_t>(id)].value;
   }
-  // A program in text form whose functions all are `kernel`.
+  // A program in text form whose functions all are `kernel`; those that have the name of a kernel
+  // of aie_kernels/ are declared as that.
   void attach(At at, const std::string& text,
               const std::function<void(std::span<const KernelArgument>)>& kernel = {},
               bool serial = false) {
     Program program = parse_program(text, "test");
     std::vector<emulator::KernelFunction> functions;
-    for (size_t i = 0; i < program.functions.size(); ++i) {
-      functions.push_back(
-          {[kernel](std::span<const KernelArgument> a, CoreState&) { kernel(a); }, serial});
+    for (const std::string& name : program.functions) {
+      functions.push_back({[kernel](std::span<const KernelArgument> a, CoreState&) { kernel(a); },
+                           serial, kernels::find_declaration(name, generation_)});
     }
     array.attach(at.col, at.row, std::move(program), std::move(functions));
   }
@@ -231,7 +233,7 @@ class Machine {
   Generation generation_;
 };
 
-inline BufferView view(Words& words, bool writable = true) {
+inline emulator::Argument view(Words& words, bool writable = true) {
   return {reinterpret_cast<std::byte*>(words.data()), 4 * words.size(), writable};
 }
 

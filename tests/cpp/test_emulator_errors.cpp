@@ -1,4 +1,4 @@
-// The emulator fails loudly (design.md section 4): every kind of error it can raise, with the words
+// The emulator fails loudly: every kind of error it can raise, with the words
 // a user needs to find the fault; deadlock reports that name who waits for what; recovery by
 // configuring again; and runs that would never end.
 #include "emulator_fixture.h"

@@ -105,7 +105,7 @@ void run_pipeline(Array& array, const Words& configuration, const Words& stream)
   Words in = counting(kTile * kTiles), out((2 * kTile + 2) * kTiles);
   array.configure(std::as_bytes(std::span(configuration)));
   attach_cores(array);
-  const BufferView views[] = {view(in), view(out)};
+  const emulator::Argument views[] = {view(in), view(out)};
   array.submit(std::as_bytes(std::span(stream)), views);
 }
 
@@ -122,7 +122,7 @@ void check_pipeline(Array& array) {
   const Words configuration = pipeline_configuration().words(), stream = pipeline_stream().words();
   array.configure(std::as_bytes(std::span(configuration)));
   attach_cores(array);
-  const BufferView views[] = {view(in), view(out)};
+  const emulator::Argument views[] = {view(in), view(out)};
   for (int round = 0; round < 2; ++round) {
     std::fill(out.begin(), out.end(), 0);
     array.submit(std::as_bytes(std::span(stream)), views);

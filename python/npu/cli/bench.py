@@ -165,7 +165,7 @@ def _check_options(arguments: argparse.Namespace, mode: str) -> None:
 
 def _models(text: str) -> list[str]:
     """An argparse type: names of npu.gemv_simulation.PROJECTIONS, separated by commas."""
-    from npu.gemv_simulation import PROJECTIONS
+    from npu.perf.gemv_simulation import PROJECTIONS
 
     names = text.split(",")
     for name in names:

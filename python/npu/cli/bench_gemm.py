@@ -19,8 +19,8 @@ from npu.cli import bench_gemm_sweep as sweeps
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from npu.published import Published
-    from npu.simulate import GemmDesign, SimulatedGemm
+    from npu.perf.published import Published
+    from npu.perf.simulate import GemmDesign, SimulatedGemm
 
 SOURCES = {
     "emulator": "timing-only emulator executing the real streams",
@@ -236,7 +236,7 @@ def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
 
 def published_tops(design: GemmDesign) -> list[Published]:
     """TOPS of this tile and layout of B that others measured on hardware, any k_mt."""
-    from npu import published
+    from npu.perf import published
 
     found = []
     for p in published.figures():
@@ -247,7 +247,7 @@ def published_tops(design: GemmDesign) -> list[Published]:
 
 
 def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
-    from npu.plots import gemm
+    from npu.perf.plots import gemm
 
     panels: dict[str, gemm.RooflinePanel] = {}
     for sweep in found:

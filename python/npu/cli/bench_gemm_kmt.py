@@ -14,7 +14,7 @@ from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
 from npu.errors import ArgumentError, DesignError
-from npu.simulate import GemmDesign, SimulatedGemm
+from npu.perf.simulate import GemmDesign, SimulatedGemm
 
 _ABOUT = 4096
 # Swept when no type is named: the pairs of figure 6 of Taka et al., arXiv 2512.13282.
@@ -150,7 +150,7 @@ def _print(curves: list[Curve]) -> None:
 
 
 def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
-    from npu.plots import gemm
+    from npu.perf.plots import gemm
 
     panels: dict[str, gemm.CurvePanel] = {}
     for curve in curves:

@@ -17,7 +17,7 @@ from typing import Any
 
 from npu import _npu
 from npu.errors import ArgumentError, DeviceError, ShapeError
-from npu.simulate import (
+from npu.perf.simulate import (
     ROWS,
     GemmDesign,
     SimulatedGemm,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model, Tokenizer
+    from npu.models.gemma3 import Model, Tokenizer
 
 
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
@@ -129,8 +129,8 @@ def default_model() -> str | None:
 
 def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model, Tokenizer]:
     """Loads the named or the default model; returns its path too."""
-    from npu import gemma3
     from npu.errors import ArgumentError
+    from npu.models import gemma3
 
     path = default_model() if path is None else path
     if not path:

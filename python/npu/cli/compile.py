@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu.atomic_file import replacing
     from npu.designs import gemm
+    from npu.formats.atomic_file import replacing
 
     out_dtype = arguments.out_dtype or _OUTPUTS[arguments.dtype]
     lower = gemm.configuration if arguments.emit == "config" else gemm.mlir

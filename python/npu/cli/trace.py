@@ -56,8 +56,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import npu
-    from npu import plots, trace_file
     from npu.errors import ArgumentError
+    from npu.perf import plots, trace_file
 
     if arguments.output is None and arguments.png is None:
         raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from npu.cli import common
 
 if TYPE_CHECKING:
-    from npu.tune import Entry, Point, Result
+    from npu.perf.tune import Entry, Point, Result
 
 HELP = "search for the GEMM tiles that are fastest in simulation"
 _DTYPES = {
@@ -62,8 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="several, S or MxKxN separated by commas, or squares, gemma3, mixed: geometric mean",
     )  # fmt: skip
     parser.add_argument(
-        "--c-buffers", type=int, choices=(1, 2), help="C tiles per core (default: both are tried)"
-    )
+        "--c-buffers", type=int, choices=(0, 1, 2),
+        help="C tiles per core, 0: wide sums narrowed where they lie (default: all are tried)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accumulate", choices=("wide", "narrow"), default="narrow",
+        help="sums in 32 bits, or in C's type (default) as the published designs keep them",
+    )  # fmt: skip
     parser.add_argument("--top", type=common.positive, default=20, help="rows (default: 20)")
     parser.add_argument(
         "--emulate", type=common.positive, default=32, metavar="N",
@@ -86,12 +91,13 @@ def _sizes(text: str) -> list[tuple[int, int, int]] | str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import tune
+    from npu.perf import tune
 
     a = _DTYPES[arguments.dtype]
     space = tune.Space(
         arguments.device, a, _DTYPES[arguments.out_dtype or _DEFAULT_OUT.get(a, a)],
         b_layout=arguments.b_layout, bf16=arguments.bf16, designs=arguments.designs,
+        accumulate=arguments.accumulate,
     )  # fmt: skip
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
@@ -100,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     result = tune.gemm(
         model, arguments.objective, arguments.top, arguments.emulate,
-        (arguments.c_buffers,) if arguments.c_buffers else (1, 2), _progress,
+        tune.C_BUFFERS if arguments.c_buffers is None else (arguments.c_buffers,), _progress,
     )  # fmt: skip
     taken = time.perf_counter() - started
     if "-" not in (arguments.json, arguments.csv):
@@ -124,8 +130,8 @@ def _progress(points: Iterable[Point], what: str) -> Iterable[Point]:
 
 def _check_writable(arguments: argparse.Namespace) -> None:
     """Raises before the search, not after it."""
-    from npu import trace_file
     from npu.errors import ArgumentError
+    from npu.perf import trace_file
 
     if arguments.json == arguments.csv == "-":
         raise ArgumentError("[tune] --json - and --csv - both want standard output; name a file")
@@ -135,7 +141,7 @@ def _check_writable(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: str | None, text: str) -> None:
-    from npu import atomic_file
+    from npu.formats import atomic_file
 
     if path == "-":
         sys.stdout.write(text)
@@ -153,6 +159,7 @@ def _document(result: Result) -> dict[str, Any]:
         "dtype_out": space.dtype_out,
         "b_layout": space.b_layout,
         "bf16": space.bf16,
+        "accumulate": space.accumulate,
         "designs": space.designs,
         "stream_bytes": result.model.constant(f"stream_{space.generation}"),
         "objective": result.objective,
@@ -193,7 +200,7 @@ def _print(result: Result, taken: float) -> None:
     stream = model.constant(f"stream_{space.generation}")
     print(
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
-        f"B {space.b_layout}-major, {stream:g} B/cycle streams"
+        f"B {space.b_layout}-major, {space.accumulate} sums, {stream:g} B/cycle streams"
     )
     print(f"sizes: {model.workload.describe()}")
     print(

@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npu.published import Comparison
+    from npu.perf.published import Comparison
 
 HELP = "compare the simulated times with published measurements"
 
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import _npu, published
+    from npu import _npu
+    from npu.perf import published
 
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _cross_validate(as_json: bool) -> int:
-    from npu.cross_validation import METRICS, cross_validate
+    from npu.perf.cross_validation import METRICS, cross_validate
 
     found = cross_validate()
     means = {

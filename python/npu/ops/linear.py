@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
-from npu.gemv import MAX_TOP, BoundWeights, bind, gemv_top
-from npu.gemv import run as multiply_blocks
-from npu.matmul import PackedMatrix, matmul, pack
-from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.formats.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.ops.dequantize import run as dequantize_blocks
+from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
+from npu.ops.gemv import run as multiply_blocks
+from npu.ops.matmul import PackedMatrix, matmul, pack
 
 # Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
 # the emulator than expanding them once and multiplying a matrix padded to 64 rows.
