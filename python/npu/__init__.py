@@ -10,11 +10,19 @@ from typing import Any
 
 from npu import errors
 from npu._npu import version as __version__
-from npu.devices import Device, DeviceDescription, current_device, device, devices
+from npu.devices import (
+    Device,
+    DeviceDescription,
+    current_device,
+    device,
+    devices,
+    register_device,
+)
 from npu.errors import NpuError
 from npu.ops.dequantize import dequantize
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
+from npu.ops.rms_norm import rms_norm
 from npu.stats import Stats, stats
 
 __all__ = [
@@ -43,6 +51,8 @@ __all__ = [
     "matmul",
     "pack",
     "q4nx",
+    "register_device",
+    "rms_norm",
     "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",

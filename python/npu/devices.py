@@ -13,7 +13,7 @@ import dataclasses
 import importlib
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from npu import _npu
@@ -21,6 +21,7 @@ from npu.errors import DeviceError
 
 if TYPE_CHECKING:
     from npu.designs.gemm import Options
+    from npu.device_contract import DeviceBackend
     from npu.ops.gemm_product import GemmRun, Product
 
 DEFAULT_DEVICE = "emu:npu2"
@@ -54,7 +55,10 @@ class Device:
         kernel: str | None = None,
         designs: str | None = None,
     ) -> None:
-        self.handle = _npu.device.open(name, arithmetic)
+        backend = _registered.get(name)
+        self.handle = (
+            _npu.device.open_python(backend()) if backend else _npu.device.open(name, arithmetic)
+        )
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
         self.generation: str = info["generation"]
@@ -77,9 +81,7 @@ class Device:
         # Who calls an emulated device waits for this machine, not for the NPU.
         self.prefers = designs or ("host" if self.emulated else "array")
         self._designs: Any = None
-        self._gemms: dict[Options, Any] = {}
-        self._gemv: Any = None
-        self._dequant: Any = None
+        self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
         self._lock = threading.Lock()
         self._choosing = threading.Lock()
 
@@ -126,13 +128,27 @@ class Device:
 
     def gemm_of(self, options: Options) -> Any:
         """The GEMM of one configuration, lowered on first use."""
-        with self._lock:
-            if options not in self._gemms:
-                from npu.designs import gemm
+        from npu.designs import gemm
 
-                config = gemm.configuration_of(options)
-                self._gemms[options] = _npu.ops.Gemm(self.handle, config)
-            return self._gemms[options]
+        return self._opened("gemm", options, lambda: gemm.configuration_of(options))
+
+    def operation(self, name: str, **choices: Any) -> Any:
+        """A registered operation (npu/ops/registry.py) with its design's default configuration, or
+        the one of ``choices``, on this device; lowered on first use."""
+        from npu.ops.registry import operation
+
+        key = tuple(sorted(choices.items()))
+        return self._opened(
+            name, key, lambda: operation(name).configuration(self.generation, **choices)
+        )
+
+    def _opened(self, name: str, key: Any, configuration: Callable[[], bytes]) -> Any:
+        from npu.ops.registry import operation
+
+        with self._lock:
+            if (name, key) not in self._operations:
+                self._operations[name, key] = operation(name).open(self.handle, configuration())
+            return self._operations[name, key]
 
     @property
     def designs(self) -> Any:
@@ -159,37 +175,37 @@ class Device:
         """What the last product ran as."""
         return None if self._designs is None else self._designs.last
 
-    def gemv(self) -> Any:
-        """The GEMV on Q4NX weights, lowered on first use."""
-        with self._lock:
-            if self._gemv is None:
-                from npu.designs import gemv
-
-                self._gemv = _npu.ops.Gemv(self.handle, gemv.configuration(self.generation))
-            return self._gemv
-
-    def dequant(self) -> Any:
-        """The dequantisation of Q4NX weights, lowered on first use."""
-        with self._lock:
-            if self._dequant is None:
-                from npu.designs import dequant
-
-                config = dequant.configuration(self.generation)
-                self._dequant = _npu.ops.Dequant(self.handle, config)
-            return self._dequant
-
     def counters(self) -> dict[str, int]:
         """Loads, submissions, streams, host copies and host time, totals."""
         totals: dict[str, int] = dict(self.handle.counters())
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
-            operations = list(self._gemms.values())
-            operations += [one for one in (self._gemv, self._dequant) if one is not None]
+            operations = list(self._operations.values())
         for operation in operations:
             for name, value in operation.counters().items():
                 totals[name] += value
         return totals
+
+
+# Devices written in Python: name -> what makes the backend.
+_registered: dict[str, Callable[[], DeviceBackend]] = {}
+
+
+def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
+    """Makes a device that is written in Python available as ``npu.device(name)``.
+
+    ``backend``: called once, when the device is opened; returns an
+    ``npu.device_contract.DeviceBackend``. Raises DeviceError for a name that is taken.
+    """
+    if not isinstance(name, str) or not name or not callable(backend):
+        raise DeviceError(
+            f"[register_device] name {name!r}, backend {backend!r}; pass a name and a function"
+        )
+    with _open_lock:
+        if name in _registered or name.startswith(("emu:", "null:", "xrt")):
+            raise DeviceError(f"[register_device] there is a device {name!r} already")
+        _registered[name] = backend
 
 
 _open_devices: dict[tuple[str, str, str | None, str | None, str | None], Device] = {}

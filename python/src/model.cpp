@@ -203,8 +203,8 @@ void init_model(nb::module_& m) {
   sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
           nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
           nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
-          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
-          nb::arg("a_resident") = false, nb::arg("wide") = false);
+          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{}, nb::arg("a_resident") = false,
+          nb::arg("wide") = false);
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }
