@@ -16,7 +16,7 @@ template <int kNumber>
 consteval HostFunction host_function() {
   using Kernel = Declared<kNumber>;
   if constexpr (Kernel::kExists) {
-    return {Kernel::kDeclaration.name, &Kernel::run,
+    return {Kernel::kDeclaration.name, &Checked<Kernel>::run,
             AIE_HOST_SILICON ? &Kernel::kDeclaration : nullptr};
   } else {
     return {};

@@ -158,17 +158,18 @@ void Core::prepare_call(const Instruction& instruction) {
 // accesses is brought up to date first.
 void Core::borrow_operands(const kernels::Declaration* kernel) {
   if (!tile_.has_lent()) return;
-  if (kernel == nullptr) {
+  if (kernel == nullptr || arguments_.size() != static_cast<size_t>(kernel->count)) {
     tile_.settle(0, UINT64_MAX);
     return;
   }
+  const kernels::OperandUses uses = kernels::operand_uses(*kernel, arguments_);
   // Settling for one operand may end the loan of another one's block: then all are looked at again.
   for (bool settled = true; settled;) {
     settled = false;
     loans_.clear();
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (arguments_[i].data == nullptr) continue;
-      const kernels::OperandUse use = kernels::operand_use(*kernel, arguments_, i);
+      const kernels::OperandUse use = uses[i];
       const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
       const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
       if (lent == nullptr) {

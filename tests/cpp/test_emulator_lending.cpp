@@ -161,6 +161,7 @@ TEST_CASE("kernels that may write, read more, or say nothing get the core's own 
   };
   check(&writes_first, 64, 77);
   check(&reads_first, 68, 0);
+  check(&reads_first_of_three, 64, 0);  // called with another number of operands
   check(nullptr, 64, 78);
 }
 
