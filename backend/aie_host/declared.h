@@ -108,7 +108,7 @@ class Checked {
   // Whether the operands were as declared; only then the kernel ran.
   static bool run(const KernelArgument* operands) {
     if (!fits(operands, std::make_integer_sequence<int, kKernel.count>())) return false;
-    if constexpr (kKernel.check != nullptr) kKernel.check(kKernel.name, operands);
+    if (kKernel.check != nullptr) kKernel.check(kKernel.name, operands);
     Kernel::run(operands);
     return true;
   }
