@@ -163,6 +163,11 @@ class Options:
         return self.narrows and self.wide_dtype == "int32"
 
     @property
+    def text(self) -> str:
+        """Name and tile, for people."""
+        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
+
+    @property
     def native(self) -> Tile3:
         """What the whole array computes in one output round; sizes are padded to multiples."""
         m, _, n = self.tile
@@ -318,7 +323,12 @@ def configuration_of(o: Options) -> bytes:
 
 def mlir(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> str:
     """A GEMM design as AIE-dialect MLIR, see `design`."""
-    return lower_to_mlir(design(generation, a_dtype, c_dtype, **choices))
+    return mlir_of(options(generation, a_dtype, c_dtype, **choices))
+
+
+def mlir_of(o: Options) -> str:
+    """The MLIR of checked options."""
+    return lower_to_mlir(_build(o))
 
 
 def _build(o: Options) -> Design:

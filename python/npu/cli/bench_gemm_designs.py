@@ -1,9 +1,9 @@
 """`npu bench gemm --designs default`: simulated TOPS of what npu.matmul runs by itself.
 
 Every size is computed with the configuration that npu.matmul chooses for it on a device that
-prefers the array's time (npu/ops/gemm_designs.py), padded and split as npu.matmul does it. TOPS
-are those of a call whose configuration is loaded; the loads of calling all sizes in turn are
-printed apart.
+prefers the array's time (npu/ops/gemm_designs.py). The emulator executes the streams that it
+submits, ragged edges and splits included. TOPS are those of a call whose configuration is loaded;
+the loads of calling all sizes in turn are printed apart.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from npu.errors import ArgumentError
 from npu.ops import gemm_choice, gemm_estimate
 from npu.ops.gemm_designs import candidates
 from npu.ops.gemm_product import Product
-from npu.perf.simulate import SimulatedGemm, simulate_gemm
+from npu.perf.simulate import SimulatedGemm, overrides, simulate_gemm
 from npu.perf.tune.workload import PRESETS, geometric_mean
 
 _ROUNDS = 10  # in which the sizes are called in turn, to count loads
@@ -40,11 +40,13 @@ class Case(sweeps.Case):
 
     def options(self, size: sweeps.Size) -> Options:
         """What the first call of a size loads, and further calls of it find loaded."""
-        seconds = {o: gemm_estimate.seconds(o, size) for o in self.found}
-        return gemm_choice.decide(seconds, gemm_choice.Ledger[Options](), 0).candidate
+        return min(self.found, key=lambda o: gemm_estimate.seconds(o, size))
 
     def run(self, size: sweeps.Size) -> SimulatedGemm:
         o = self.options(size)
+        if self.model == "emulator":
+            values = overrides(o.generation, self.stream_bytes, None)
+            return gemm_estimate.emulate(o, size, values)
         return simulate_gemm(
             o.generation, *size, dtype_in=o.a_dtype, dtype_out=o.c_dtype, tile=o.tile,
             k_mt=o.k_mt, b_layout=o.b_layout, c_buffers=o.c_buffers, bf16=o.bf16,

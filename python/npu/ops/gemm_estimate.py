@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Mapping
 
 from npu import _npu
-from npu.designs.gemm import Options
+from npu.designs.gemm import Options, configuration_of
 from npu.ops.gemm_product import Size
-from npu.perf.simulate import GemmDesign, constant, submissions
+from npu.perf.simulate import GemmDesign, SimulatedGemm, constant, submissions, summary
 
 
 def design_of(o: Options) -> GemmDesign:
@@ -34,6 +35,21 @@ def seconds(o: Options, size: Size, packed: bool = False) -> float:
         )  # fmt: skip
         total += count * float(found["seconds"])
     return total
+
+
+def emulate(o: Options, size: Size, constants: Mapping[str, float] | None = None) -> SimulatedGemm:
+    """The timed emulator on the streams that npu.matmul submits for row-major A and C and a B as
+    the configuration has it: ragged edges, K tails and splits as they are."""
+    m, k, n = size
+    config = configuration_of(o)
+    parts = []
+    for one in _npu.operations.submissions("gemm", config, {"m": m, "k": k, "n": n}):
+        sizes = [argument["bytes"] for argument in one["arguments"]]
+        report = _npu.model.simulate(
+            config, one["stream"], sizes, [], True, dict(constants or {}), None
+        )
+        parts.append((one["count"], report))
+    return summary(design_of(o), size, parts)
 
 
 @functools.cache

@@ -16,8 +16,8 @@ from compare import assert_matmul_close, assert_narrow_sums_close
 import npu
 from npu.designs import gemm
 from npu.devices import open_device
-from npu.ops.epilogue import shift_right
 from npu.errors import ArgumentError, DeviceError
+from npu.ops.epilogue import shift_right
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DEVICES = ["emu:npu1", "emu:npu2"]
