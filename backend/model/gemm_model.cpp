@@ -68,16 +68,14 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
     e.convert_cycles = convert_a + convert_b;
   }
   const double zero = m * n * p.c_bytes / timing.l1_port;
-  const double drain = p.c_buffers == 1 ? m * n * p.c_bytes / timing.stream : 0;
+  const double drain = p.c_buffers < 2 ? m * n * p.c_bytes / timing.stream : 0;
   e.stream = depth / k * std::max(move_a, move_b) / f;
   e.compute = depth / k * (e.cycles_per_call + e.convert_cycles) / f;
   const double handover = (drain + zero + timing.round) / f;
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};
-  const double reuse = p.a_resident ? ceil_div(p.N, p.columns * p.n) : 1;
-  const double a_bytes = rows * m * depth * p.a_bytes / reuse,
-               b_bytes = columns * n * depth * p.a_bytes;
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
   const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
   const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
                                          : reader.shared_seconds(b_bytes, n * p.a_bytes);

@@ -10,14 +10,14 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
 from npu import _npu
 from npu.designs import gemv
 from npu.errors import DeviceError
-from npu.perf.simulate import checked_constants, constant, resource_shares, whole
+from npu.perf.execution import constant, execute, resource_shares
+from npu.perf.problem import checked_constants, whole
 
 BATCHES = (1, 2, 4, 8)
 _MAX_SIDE = 1 << 24
@@ -91,8 +91,8 @@ def simulate_gemv(
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_gemv] device is {device!r}; use "npu1" or "npu2"')
     n, k = whole("simulate_gemv", N, "N", _MAX_SIDE), whole("simulate_gemv", K, "K", _MAX_SIDE)
-    least = whole("simulate_gemv", batch, "batch", BATCHES[-1])
-    vectors = next(b for b in BATCHES if b >= least)
+    asked = whole("simulate_gemv", batch, "batch", BATCHES[-1])
+    vectors = next(b for b in BATCHES if b >= asked)
     overrides = checked_constants("simulate_gemv", constants)
     config = _lowered(device, cores, channels)
     output = "top" if top else "bfloat16"
@@ -102,7 +102,7 @@ def simulate_gemv(
     x = np.zeros(x_bytes, np.uint8)
     x[: len(setup)] = np.frombuffer(setup, np.uint8)
     data = [np.zeros(w_bytes, np.uint8), x, np.zeros(y_bytes, np.uint8)]
-    report: Any = _npu.model.simulate(config, stream, [], data, True, overrides)
+    report = execute(config, stream, data=data, constants=overrides)
     timing = report["timing"]
     timing.pop("agents")
     shares = resource_shares(timing)
