@@ -86,9 +86,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
 
   // The command processor: a BD, its address and its push for every transfer of a round, one wait.
   const double transfers = rows + 2 * columns;
-  const double push = timing.cp_block + 8 * timing.cp_block_word + timing.cp_block +
-                      2 * timing.cp_block_word + timing.cp_write;
-  e.command = transfers * push / f;
+  e.command = transfers * timing.bd_push() / f;
 
   // (c) the whole
   e.fill =

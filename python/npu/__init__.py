@@ -9,14 +9,13 @@ import importlib
 from typing import Any
 
 from npu import errors
+from npu._npu import version as __version__
 from npu.devices import Device, DeviceDescription, current_device, device, devices
 from npu.errors import NpuError
 from npu.ops.dequantize import dequantize
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, matmul, pack
 from npu.stats import Stats, stats
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BoundWeights",

@@ -9,21 +9,25 @@
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "arch/timing.h"
 #include "bindings.h"
 #include "configuration.h"
-#include "emulator/array.h"
+#include "emulator/timed_trace.h"
 #include "error.h"
 #include "gemm_point.h"
-#include "kernel.h"
 #include "model/gemm_model.h"
 #include "report.h"
+#include "runtime/interrupt.h"
+#include "runtime/timing.h"
 
 namespace nb = nanobind;
 
@@ -85,7 +89,7 @@ nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, 
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // One core per line of the report would be long: totals only.
-nb::dict timing_dict(const emulator::TimingReport& t) {
+nb::dict timing_dict(const RunTiming& t) {
   nb::dict d;
   d["seconds"] = t.seconds;
   d["dispatch"] = t.dispatch;
@@ -106,67 +110,51 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   return d;
 }
 
-std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::Generation device,
-                                                 bool data) {
-  std::vector<emulator::KernelFunction> functions;
-  for (const std::string& name : program.functions) {
-    const HostKernel kernel =
-        data ? find_host_kernel(name, device, Arithmetic::kFast) : HostKernel{};
-    if (data && !kernel) {
-      fail(ErrorKind::kKernel, "[simulate] kernel \"%s\" has no host build", name.c_str());
-    }
-    functions.push_back({kernel, false});
-  }
-  return functions;
-}
-
 // What to record: from and to in cycles, the most events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
-// A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
-// is executed on those arrays, without it nothing is computed. With `trace` a timed run is
+// A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
+// not) it is executed on those arrays, without it nothing is computed. With `trace` a timed run is
 // recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
                   const Overrides& overrides, const std::optional<TraceRequest>& trace) {
-  const Configuration configuration =
-      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
-  const arch::Timing timing = timing_of(configuration.generation, overrides);
-  const std::span<const std::byte> words{reinterpret_cast<const std::byte*>(stream.c_str()),
-                                         stream.size()};
-  std::vector<BufferView> buffers;
-  for (const size_t size : sizes) buffers.push_back({nullptr, size, true});
-  for (const HostArray& array : data) {
-    buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
-  }
-  std::shared_ptr<emulator::Recorder> recorder;
+  const auto configuration = std::make_shared<const Configuration>(
+      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()}));
+  std::vector<uint32_t> words(stream.size() / 4);
+  std::memcpy(words.data(), stream.c_str(), words.size() * 4);
+  TimingOptions options;
+  for (const auto& [name, value] : overrides) options.constants.set(name, value);
+  options.data = !data.empty();
   if (trace) {
     const auto& [from, to, limit, locks] = *trace;
-    recorder =
-        std::make_shared<emulator::Recorder>(emulator::Recorder::Options{from, to, limit, locks});
+    options.trace = TraceOptions{from, to, limit, locks};
   }
+  const auto device =
+      open_device(std::string("emu:") + arch::device_model(configuration->generation).name, "fast");
+  DeviceTiming& timing = *device->timing();
   RunReport report;
-  emulator::TimingReport times;
   {
     nb::gil_scoped_release release;
-    emulator::Array array(arch::device_model(configuration.generation));
-    array.set_patience(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
-    array.set_interrupt([] {
-      nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    });
-    array.configure(configuration.txn);
-    for (const Configuration::Core& core : configuration.cores) {
-      array.attach(core.col, core.row, core.program,
-                   kernels_of(core.program, configuration.generation, !data.empty()));
+    if (timed) timing.start(options);
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<BufferRef> refs;
+    for (const size_t size : sizes) buffers.push_back(timing.placeholder(size));
+    for (const HostArray& array : data) {
+      buffers.push_back(device->wrap(reinterpret_cast<std::byte*>(array.data()), array.size(),
+                                     Access::kReadWrite));
     }
-    if (timed) array.set_timing(&timing, !data.empty(), recorder.get());
-    report = array.submit(words, buffers);
-    times = array.timing_report();
+    for (const auto& buffer : buffers) {
+      refs.push_back({buffer.get(), 0, buffer->bytes(), Access::kReadWrite});
+    }
+    device->load(configuration);
+    report = finish(*device->submit(device->prepare(std::move(words)), refs));
   }
   nb::dict d = report_dict(report);
-  d["timing"] = timing_dict(times);
-  if (recorder) d["trace"] = trace_dict(std::move(recorder));
+  d["timing"] = timing_dict(timed ? timing.last() : RunTiming{});
+  if (trace) {
+    d["trace"] = trace_dict(std::static_pointer_cast<emulator::Recorder>(timing.trace()));
+  }
   return d;
 }
 

@@ -6,8 +6,8 @@
 
 #include <memory>
 
-#include "device.h"
 #include "emulator/timed_trace.h"
+#include "runtime/run_report.h"
 
 namespace npu::python {
 

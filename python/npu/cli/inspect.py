@@ -70,21 +70,19 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     _npu.arch.device_model(generation)  # refuses unknown names
     out = arguments.out_dtype or ("float32" if arguments.dtype == "bfloat16" else "int32")
     config = gemm.configuration(generation, arguments.dtype, out, b_layout=arguments.b_layout)
-    params = _npu.device.parse_configuration(config)["params"]
-    units = (
-        params["tile_m"] * params["rows"],
-        params["k_mt"],
-        params["tile_n"] * params["columns"],
-    )
-    padded = [-(-size // unit) * unit for size, unit in zip(arguments.gemm, units, strict=True)]
-    exact = list(arguments.gemm) == padded
+    m, k, n = arguments.gemm
+    found = _npu.operations.submissions("gemm", config, {"m": m, "k": k, "n": n})
+    names = [
+        f"{i} = {one['name']} ({one['bytes']} bytes)"
+        for i, one in enumerate(found[0]["arguments"])
+        if one["bytes"]
+    ]
+    total = sum(one["count"] for one in found)
     print(
-        f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
-        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, "
-        "3 = packed A, 4 = packed B",
+        f"GEMM {m}x{k}x{n} on {generation}: submission 1 of {total}; arguments {', '.join(names)}",
         file=sys.stderr,
     )
-    return _npu.ops.gemm_stream(config, *padded, not exact, not exact)
+    return found[0]["stream"]
 
 
 def _print_stream(data: bytes, as_json: bool) -> None:

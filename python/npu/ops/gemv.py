@@ -12,14 +12,16 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
+from npu._npu import facts
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
-BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120
+BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
+BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
 _OUTPUTS = (BFLOAT16, np.dtype(np.float32))
-MAX_TOP = 64
+MAX_TOP = facts.GEMV_TOP
 
 
 @runtime_checkable

@@ -55,14 +55,10 @@ def simulate_dequantize(
     n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
     k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
     overrides = checked_constants("simulate_dequantize", constants)
-    rows = max(dequant.CORES, -(-n // dequant.BLOCK_ROWS))
-    columns = -(-k // dequant.BLOCK_COLUMNS)
     config = dequant.configuration(device)
-    stream = _npu.ops.dequant_stream(config, rows, columns)
-    blocks = rows * columns
-    read = blocks * dequant.BLOCK_BYTES
-    written = blocks * dequant.BLOCK_ROWS * dequant.BLOCK_COLUMNS * 2
-    report = execute(config, stream, sizes=[read, written], constants=overrides)
+    [submission] = _npu.operations.submissions("dequant", config, {"n": n, "k": k})
+    read, written = (one["bytes"] for one in submission["arguments"])
+    report = execute(config, submission["stream"], sizes=[read, written], constants=overrides)
     timing = report["timing"]
     timing.pop("agents")
     shares = resource_shares(timing)

@@ -33,6 +33,13 @@ def execute(
     return report
 
 
+def zeros_but(contents: bytes, size: int) -> np.ndarray:
+    """An argument of ``size`` bytes that begins with the control data its stream relies on."""
+    data = np.zeros(size, np.uint8)
+    data[: len(contents)] = np.frombuffer(contents, np.uint8)
+    return data
+
+
 def resource_shares(timing: Mapping[str, float]) -> dict[str, float]:
     """The share of the time that each resource of a timed run works; the busiest is its bound."""
     names = {"compute": "compute", "stream": "stream", "DRAM": "dram", "command": "command"}

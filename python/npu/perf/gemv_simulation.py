@@ -11,12 +11,10 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-import numpy as np
-
 from npu import _npu
 from npu.designs import gemv
 from npu.errors import DeviceError
-from npu.perf.execution import constant, execute, resource_shares
+from npu.perf.execution import constant, execute, resource_shares, zeros_but
 from npu.perf.problem import checked_constants, whole
 
 BATCHES = (1, 2, 4, 8)
@@ -95,14 +93,10 @@ def simulate_gemv(
     vectors = next(b for b in BATCHES if b >= asked)
     overrides = checked_constants("simulate_gemv", constants)
     config = _lowered(device, cores, channels)
-    output = "top" if top else "bfloat16"
-    stream, setup, w_bytes, x_bytes, y_bytes = _npu.ops.gemv_stream(
-        config, n, k, vectors, output, top
-    )
-    x = np.zeros(x_bytes, np.uint8)
-    x[: len(setup)] = np.frombuffer(setup, np.uint8)
-    data = [np.zeros(w_bytes, np.uint8), x, np.zeros(y_bytes, np.uint8)]
-    report = execute(config, stream, data=data, constants=overrides)
+    request = {"n": n, "k": k, "batch": vectors, "output": 2 if top else 0, "top": top}
+    [submission] = _npu.operations.submissions("gemv", config, request)
+    data = [zeros_but(one["contents"], one["bytes"]) for one in submission["arguments"]]
+    report = execute(config, submission["stream"], data=data, constants=overrides)
     timing = report["timing"]
     timing.pop("agents")
     shares = resource_shares(timing)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 METHODS = ("emulator", "closed-form")
-_MAX_ROUNDS = 2048  # of output tiles in a submission, as in npu.matmul
-_MAX_ROW_BYTES = 4 << 20  # between rows that a shim BD steps over: 2^20 words
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,47 +115,38 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
 
 @dataclasses.dataclass(frozen=True)
 class Submission:
-    """One command stream of a problem: its configuration, its padded size and its argument sizes
-    in bytes."""
+    """One command stream of a problem, how often it is submitted, its padded size, and the bytes
+    of its arguments."""
 
-    config: bytes
     stream: bytes
+    count: int
     size: Size
     sizes: list[int]
 
 
-def submission_sizes(design: DesignPoint, size: Size) -> dict[Size, int]:
-    """The padded sizes of the submissions of a problem, as npu.matmul splits it (GemmLimits of
-    backend/ops/gemm.h), and how often each occurs."""
-    m, k, n = design.padded(size)
-    unit_m, _, unit_n = design.native
-    width = min(n, _MAX_ROW_BYTES // design.c_bytes // unit_n * unit_n)
-    height = max(1, _MAX_ROUNDS * unit_n // width) * unit_m
-    blocks: dict[Size, int] = {}
-    for rows, row_count in ((height, m // height), (m % height, 1)):
-        for columns, column_count in ((width, n // width), (n % width, 1)):
-            if rows and columns and row_count and column_count:
-                blocks[rows, k, columns] = row_count * column_count
-    return blocks
-
-
-def submission(design: DesignPoint, block: Size, overlap: bool) -> Submission:
-    """The configuration and the stream of one of ``submission_sizes``."""
-    m, k, n = block
+def submissions(problem: GemmProblem) -> list[Submission]:
+    """The streams that npu.matmul submits for the padded problem."""
+    design = problem.design
+    m, k, n = design.padded(problem.size)
+    request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
     config = gemm.configuration_of(design)
-    packed_a = k * design.a_bytes > _MAX_ROW_BYTES
-    packed_b = (k if design.b_layout == "col" else n) * design.a_bytes > _MAX_ROW_BYTES
-    stream = _npu.ops.gemm_stream(config, m, k, n, packed_a, packed_b, overlap=overlap)
-    a, b, c = m * k * design.a_bytes, k * n * design.a_bytes, m * n * design.c_bytes
-    return Submission(config, stream, block, [a, b, c, a, b])  # A and B again: packed copies
+    found = []
+    for one in _npu.operations.submissions("gemm", config, request):
+        sizes = {argument["name"]: argument["bytes"] for argument in one["arguments"]}
+        rows, columns = (  # A and B are read where they lie or from a packed copy
+            (sizes[name] + sizes[f"packed {name}"]) // (k * design.a_bytes) for name in "AB"
+        )
+        size = rows, k, columns
+        found.append(Submission(one["stream"], one["count"], size, list(sizes.values())))
+    return found
 
 
 def _emulate(problem: GemmProblem) -> SimulatedGemm:
-    parts = []
-    for block, count in submission_sizes(problem.design, problem.size).items():
-        s = submission(problem.design, block, problem.overlap)
-        report = execute(s.config, s.stream, sizes=s.sizes, constants=problem.constants)
-        parts.append((count, report))
+    config = gemm.configuration_of(problem.design)
+    parts = [
+        (s.count, execute(config, s.stream, sizes=s.sizes, constants=problem.constants))
+        for s in submissions(problem)
+    ]
     return summary(problem.design, problem.size, parts)
 
 

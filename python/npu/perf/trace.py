@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from npu import _npu
+from npu.designs import gemm
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
 from npu.perf.execution import constant, execute
 from npu.perf.problem import Choices, gemm_problem
-from npu.perf.simulate import submission, submission_sizes, summary
+from npu.perf.simulate import submissions, summary
 from npu.perf.timeline import EVENT, KINDS, Timeline, Track
 
 if TYPE_CHECKING:
@@ -90,20 +91,20 @@ def trace_gemm(
     """
     begin, end, limit = check_request(from_us, to_us, limit)
     problem = gemm_problem("trace_gemm", device, (M, K, N), **choices)
-    blocks = submission_sizes(problem.design, problem.size)
-    block = next(iter(blocks))
-    traced = submission(problem.design, block, problem.overlap)
+    config = gemm.configuration_of(problem.design)
+    traced, *others = submissions(problem)
     clock = float(_npu.arch.device_model(device)["clock_hz"])
     dispatch = constant("dispatch", problem.constants)
     cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
     report = execute(
-        traced.config, traced.stream, sizes=traced.sizes, constants=problem.constants,
+        config, traced.stream, sizes=traced.sizes, constants=problem.constants,
         trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
     )  # fmt: skip
     recorded = report.pop("trace")
-    count = sum(blocks.values())
-    simulation = summary(problem.design, problem.size if count == 1 else block, [(1, report)])
-    note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, block))})"
+    count = traced.count + sum(other.count for other in others)
+    size = problem.size if count == 1 else traced.size
+    simulation = summary(problem.design, size, [(1, report)])
+    note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, size))})"
     total = simulation.seconds * 1e6
     if begin >= total:
         raise ArgumentError(
@@ -121,7 +122,7 @@ def trace_gemm(
         clock_hz=clock,
         window=(begin, min(end, total)),
         events=events[np.argsort(events["start"], kind="stable")],
-        tracks=_tracks(recorded["tracks"], traced.config),
+        tracks=_tracks(recorded["tracks"], config),
         kernels=recorded["kernels"],
         routes=recorded["routes"],
         operations=_operations(traced.stream),

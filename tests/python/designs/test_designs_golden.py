@@ -1,4 +1,4 @@
-"""Our lowering against programs that mlir-aie lowered (the golden shelf): the same design written
+"""Our lowering against programs that mlir-aie lowered (tests/golden): the same design written
 with our API gives the same BDs, locks, channel starts and streams.
 
 Buffer addresses and ids follow the same rules as mlir-aie's, so BD words are compared exactly.
@@ -12,12 +12,12 @@ import pytest
 from designs_reference import (
     Registers,
     chains,
-    golden,
     lock_values,
     read_configuration,
     run_txn,
     streams,
 )
+from golden_files import golden
 
 from npu.designs import gemm
 from npu.designs.api import Design
@@ -94,7 +94,7 @@ def test_relay_registers(generation: str) -> None:
 
 
 def test_relay_known_words() -> None:
-    """Facts quoted from the golden stream, so that this holds without the shelf."""
+    """A few words of the golden stream, quoted: relays of both generations share them."""
     ours = run_txn(read_configuration(configuration(relay("npu2"))).txn)
     bds = chains(ours)
     assert [bd.words for bd in bds[(0, 1), "mm2s", 0]] == [

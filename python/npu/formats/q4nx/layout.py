@@ -11,13 +11,15 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 
+from npu._npu import facts
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-ROWS, COLUMNS, GROUP = 32, 256, 32  # of a block; columns of a group
+ROWS, COLUMNS, GROUP = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS, facts.Q4NX_GROUP
 GROUPS = COLUMNS // GROUP
 PLANE_BYTES = ROWS * GROUPS * 2
 CODES_AT = 2 * PLANE_BYTES
 BLOCK_BYTES = CODES_AT + ROWS * COLUMNS // 2
-assert BLOCK_BYTES == 5120
+assert BLOCK_BYTES == facts.Q4NX_BLOCK_BYTES
 
 
 def grid(shape: tuple[int, int]) -> tuple[int, int]:
