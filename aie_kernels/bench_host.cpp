@@ -2,7 +2,7 @@
 // kernel, generation, arithmetic and instruction set.
 //
 //   npu_bench_kernels [m k n] [repeats] [name]
-// default 64 64 64, 7 repeats, every kernel whose name contains `name`; prints median and spread
+// default 64 64 64, 7 repeats, every product whose name contains `name`; prints median and spread
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -10,9 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "aie_host/variants.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/call.h"
+#include "kernels/cpu_level.h"
+#include "kernels/registry.h"
 
 namespace {
 
@@ -53,45 +54,48 @@ struct Problem {
   int64_t m, k, n;
 };
 
-void run(const npu::aie_host::HostFunction& f, npu::arch::Generation generation,
+void run(const npu::kernels::Declaration& kernel, npu::arch::Generation generation,
          npu::Arithmetic arithmetic, const char* level, const Problem& p, int repeats) {
-  std::vector<std::byte> a(static_cast<size_t>(p.m * p.k * f.in_bytes), std::byte{0x3C});
-  std::vector<std::byte> b(static_cast<size_t>(p.k * p.n * f.in_bytes), std::byte{0x3B});
-  std::vector<std::byte> c(static_cast<size_t>(p.m * p.n * f.out_bytes));
-  const auto buffer = [](std::vector<std::byte>& v) {
-    return npu::KernelArgument{v.data(), static_cast<uint32_t>(v.size()), 0};
-  };
-  std::vector<npu::KernelArgument> arguments = {buffer(a), buffer(b), buffer(c)};
-  for (const int64_t size : {p.m, p.k, p.n}) arguments.push_back({nullptr, 0, size});
-  if (f.shift) arguments.push_back({nullptr, 0, 8});
-  const npu::HostKernel kernel = npu::find_host_kernel(f.name, generation, arithmetic);
+  const npu::kernels::Integers sizes{p.m, p.k, p.n};  // other integers are 0
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<npu::KernelArgument> arguments;
+  size_t integer = 0;
+  for (int i = 0; i < kernel.count; ++i) {
+    const npu::kernels::Operand& operand = kernel.operands[i];
+    if (!operand.buffer) {
+      arguments.push_back({nullptr, 0, sizes[integer++]});
+      continue;
+    }
+    const int64_t bytes = npu::kernels::bytes_of(operand.element, operand.size.value(sizes.data()));
+    memory.emplace_back(static_cast<size_t>(bytes), std::byte{0x3C});
+    arguments.push_back({memory.back().data(), static_cast<uint32_t>(bytes), 0});
+  }
+  const npu::HostKernel host = npu::find_host_kernel(kernel.name, generation, arithmetic);
   const double work = 2.0 * static_cast<double>(p.m * p.k * p.n);
-  const Sample s = measure(kernel, arguments, work, repeats);
-  std::printf("%-27s npu%d %-8s %-7s %8.2f  [%.2f, %.2f]\n", f.name,
+  const Sample s = measure(host, arguments, work, repeats);
+  std::printf("%-27s npu%d %-8s %-7s %8.2f  [%.2f, %.2f]\n", kernel.name,
               generation == npu::arch::Generation::kNpu1 ? 1 : 2, npu::arithmetic_name(arithmetic),
               level, s.median, s.low, s.high);
 }
 
 void run_all(const Problem& problem, int repeats, std::string_view wanted) {
-  using npu::aie_host::CpuLevel;
+  using npu::kernels::CpuLevel;
   std::printf("m=%lld k=%lld n=%lld, one thread, G operations/s: median [min, max] of %d\n",
               static_cast<long long>(problem.m), static_cast<long long>(problem.k),
               static_cast<long long>(problem.n), repeats);
   for (const auto generation : {npu::arch::Generation::kNpu1, npu::arch::Generation::kNpu2}) {
-    const bool npu1 = generation == npu::arch::Generation::kNpu1;
-    const auto& table = npu1 ? npu::aie_host::npu1_silicon : npu::aie_host::npu2_silicon;
-    for (const auto& f : table.functions) {
-      if (f.matmul == nullptr || std::string_view(f.name).find(wanted) == std::string_view::npos) {
+    for (const npu::kernels::Declaration* kernel : npu::kernels::declarations(generation)) {
+      if (!kernel->product ||
+          std::string_view(kernel->name).find(wanted) == std::string_view::npos) {
         continue;
       }
-      for (const CpuLevel level :
-           {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
-        if (level > npu::aie_host::best_cpu_level()) break;
-        setenv("NPU_CPU", npu::aie_host::cpu_level_name(level), 1);
-        run(f, generation, npu::Arithmetic::kFast, npu::aie_host::cpu_level_name(level), problem,
-            repeats);
+      for (const CpuLevel level : npu::kernels::kCpuLevels) {
+        if (level > npu::kernels::best_cpu_level()) break;
+        setenv("NPU_CPU", npu::kernels::cpu_level_name(level), 1);
+        run(*kernel, generation, npu::Arithmetic::kFast, npu::kernels::cpu_level_name(level),
+            problem, repeats);
       }
-      run(f, generation, npu::Arithmetic::kSilicon, "-", problem, repeats);
+      run(*kernel, generation, npu::Arithmetic::kSilicon, "-", problem, repeats);
     }
   }
 }

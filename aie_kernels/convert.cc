@@ -1,42 +1,58 @@
 // Narrows a result: fp32 to bf16, int32 to int8 or int16 by a right shift. Rounds to nearest even,
-// integers with saturation. `count` elements, a multiple of 16.
+// integers with saturation. `count` elements, a multiple of 16. dst may be src: elements are loaded
+// in order, and those that a store overwrites before it (so the pointers are not __restrict).
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
 
+#include "kernel.h"
+
 namespace {
 
+constexpr int32_t kConvertLanes = 16;
+
 template <typename T>
-inline void narrow(const int32_t* __restrict src, T* __restrict dst, int32_t count, int32_t shift) {
-  constexpr int32_t kLanes = 16;
+inline void narrow(const int32_t* src, T* dst, int32_t count, int32_t shift) {
   // A core resets to floor and no saturation; the modes stay set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   aie::set_saturation(aie::saturation_mode::saturate);
-  for (int32_t i = 0; i < count; i += kLanes) {
-    const aie::accum<acc32, kLanes> wide(aie::load_v<kLanes>(src + i));
+  for (int32_t i = 0; i < count; i += kConvertLanes) {
+    const aie::accum<acc32, kConvertLanes> wide(aie::load_v<kConvertLanes>(src + i));
     aie::store_v(dst + i, wide.to_vector<T>(shift));
   }
 }
 
+#if NPU_DECLARATIONS
+template <typename TIn, typename TOut>
+consteval Declaration conversion() {
+  return {.operands = {buffer("src", "count"), buffer("dst", "count"),
+                       multiple("count", kConvertLanes)},
+          .cycles = [](const Timing& timing, const int64_t* count) {
+            return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
+                                                  sizeof(TOut));
+          },
+          .in_place = true};
+}
+#endif
+
 }  // namespace
 
-extern "C" {
-
-void convert_f32_bf16(const float* __restrict src, bfloat16* __restrict dst, int32_t count) {
-  constexpr int32_t kLanes = 16;
+NPU_KERNEL void convert_f32_bf16(const float* src, bfloat16* dst, int32_t count) {
   // A core resets to floor, which would bias every result; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
-  for (int32_t i = 0; i < count; i += kLanes) {
-    const aie::accum<accfloat, kLanes> wide(aie::load_v<kLanes>(src + i));
+  for (int32_t i = 0; i < count; i += kConvertLanes) {
+    const aie::accum<accfloat, kConvertLanes> wide(aie::load_v<kConvertLanes>(src + i));
     aie::store_v(dst + i, wide.to_vector<bfloat16>());
   }
 }
 
-void narrow_i32_i8(const int32_t* src, int8_t* dst, int32_t count, int32_t shift) {
+NPU_KERNEL void narrow_i32_i8(const int32_t* src, int8_t* dst, int32_t count, int32_t shift) {
   narrow(src, dst, count, shift);
 }
-void narrow_i32_i16(const int32_t* src, int16_t* dst, int32_t count, int32_t shift) {
+NPU_KERNEL void narrow_i32_i16(const int32_t* src, int16_t* dst, int32_t count, int32_t shift) {
   narrow(src, dst, count, shift);
 }
 
-}  // extern "C"
+NPU_DECLARE(convert_f32_bf16, conversion<float, bfloat16>());
+NPU_DECLARE(narrow_i32_i8, conversion<int32_t, int8_t>().with(integer("shift", 0, 31)));
+NPU_DECLARE(narrow_i32_i16, conversion<int32_t, int16_t>().with(integer("shift", 0, 31)));

@@ -9,6 +9,8 @@
 
 #include <aie_api/aie.hpp>
 
+#include "kernel.h"
+
 namespace {
 namespace dequant {
 
@@ -61,13 +63,27 @@ inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
   }
 }
 
+#if NPU_DECLARATIONS
+// Not measured on hardware. Per 16 rows x 8 columns: 16 stores of a row's 16 bytes; in the move
+// slot an unpack (npu1: two), 4 times an interleave, two conversions to bf16 and two transposing
+// shuffles (npu1: of halves); in the multiply slot 4 times an addition, a multiplication and an
+// addition of 32 lanes (npu1: twice).
+double cycles(const Timing&, const int64_t*) {
+  constexpr double kSubBlocks = kRows * kColumns / (kHalfRows * kSubColumns), kStores = 16;
+  constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1;
+  constexpr double kMoves = kHalves * (1 + 4 * (1 + 2 + 2)), kMacs = kHalves * 4 * 3;
+  constexpr double kCall = 24;  // call, counters, loop set-up
+  return kSubBlocks * longest(longest(kStores, kMoves), kMacs) + kCall;
+}
+
+constexpr int32_t kBlockBytes = 2 * kPlane + kRows * kColumns / 2;
+#endif
+
 }  // namespace dequant
 }  // namespace
 
-extern "C" {
-
 // block: 5120 bytes; out: (32, 256), row-major.
-void dequant_q4nx(const uint8_t* block, bfloat16* out) {
+NPU_KERNEL void dequant_q4nx(const uint8_t* block, bfloat16* out) {
 #ifdef AIE_HOST_DEQUANT  // x86 `fast` builds
   AIE_HOST_DEQUANT(block, out);
 #else
@@ -75,4 +91,6 @@ void dequant_q4nx(const uint8_t* block, bfloat16* out) {
 #endif
 }
 
-}  // extern "C"
+NPU_DECLARE(dequant_q4nx, {.operands = {buffer("block", dequant::kBlockBytes, alignof(bfloat16)),
+                                        buffer("out", dequant::kRows* dequant::kColumns)},
+                           .cycles = dequant::cycles});

@@ -11,6 +11,8 @@
 
 #include <aie_api/aie.hpp>
 
+#include "kernel.h"
+
 namespace {
 
 constexpr int32_t kBlockRows = 32, kBlockColumns = 256, kGroup = 32, kHalfRows = 16;
@@ -160,12 +162,71 @@ inline void finish(float* sums, int32_t* y, const int32_t* words, int32_t* state
   state[kRowBlock] = at + 1 == words[kRowBlocks] ? 0 : at + 1;
 }
 
+#if NPU_DECLARATIONS
+constexpr int32_t kBlockBytes = 2 * kPlane + 2 * kHalf;
+constexpr int32_t kXElements = 2048, kYWords = 128;  // an object of x, of y
+constexpr int32_t kMaxVectors = 8, kMaxCores = 32;
+
+// Whether a setup record and a state keep the kernel inside its buffers.
+bool setup_fits(const int32_t* words, const int32_t* state, int64_t batch) {
+  const int64_t row_blocks = words[kRowBlocks], x_objects = words[kXObjects];
+  const int64_t x_blocks = words[kXBlocks], x_last = words[kXLast], output = words[kOutput];
+  const int64_t y_bytes = 4 * kYWords;
+  if (batch != words[kBatch] || (batch != 1 && batch != 2 && batch != 4 && batch != kMaxVectors)) {
+    return false;
+  }
+  if (x_objects < 0 || x_blocks < 1 || x_blocks * batch * kBlockColumns > kXElements) return false;
+  if (x_last < 1 || x_last > x_blocks) return false;
+  if (state[kBlock] < 0 || state[kBlock] >= x_objects * x_blocks + x_last) return false;
+  if (state[kRowBlock] < 0 || state[kRowBlock] >= row_blocks) return false;
+  const int64_t top = words[kTop];
+  if (output == kLargest) {
+    return top >= 1 && top <= y_bytes && batch * top * 8 <= y_bytes && state[kKept] >= 0 &&
+           state[kKept] <= top;
+  }
+  if (output != kBf16 && output != kF32) return false;
+  const int64_t bytes = output == kF32 ? 4 : 2;
+  return row_blocks <= y_bytes && row_blocks * batch * kBlockRows * bytes <= y_bytes;
+}
+
+void check_setup(const char* kernel, const KernelArgument* operands) {
+  const auto* words = reinterpret_cast<const int32_t*>(operands[4].data);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[5].data);
+  if (setup_fits(words, state, operands[6].value)) return;
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top "
+            "%d) or the state of the core does not fit its buffers; send the setup object first",
+            kernel, words[kRowBlocks], words[kXObjects], words[kXBlocks], words[kBatch],
+            words[kOutput], words[kTop]);
+}
+
+// Not measured on hardware. Per 8 columns of 32 rows: two loads (npu1: four of 32 bytes) beside
+// everything else; in the move slot 4 unpacks of 4-bit codes, 8 interleaves that make bf16 of them,
+// and a broadcast per column and vector; in the multiply slot one 32-lane bf16 multiply-add per
+// column and vector (npu1: two of 16 lanes). A multiply-add follows 4 cycles after the one it
+// depends on: one or two vectors keep two sums each, of every other column. Per group of 32 columns
+// and vector: the sum of x (load, widen, 5 halvings), its start value, and two fp32 multiply-adds
+// of 32 lanes, each built from bf16 parts.
+double gemv_cycles(const Timing&, const int64_t* batch) {
+  constexpr double kUnpacks = 4, kInterleaves = 8, kChain = 4;
+  constexpr double kGroupSum = 14, kGroupScale = 28;  // cycles per vector
+  constexpr double kCall = 24;                        // call, counters, batch dispatch, loop set-up
+  constexpr double kSteps = kBlockColumns / kSubColumns, kColumns = kSubColumns;
+  constexpr double kLanes = __AIE_ARCH__ == 20 ? 16 : 32;
+  const auto vectors = double(batch[0]);
+  const double moves = kUnpacks + kInterleaves + kColumns * vectors;
+  const double macs = kColumns * vectors * kBlockRows / kLanes;
+  const double chain = kColumns * kChain / (batch[0] <= 2 ? 2 : 1);
+  const double step = longest(longest(moves, macs), chain);
+  return kSteps * step + kGroups * vectors * (kGroupSum + kGroupScale) + kCall;
+}
+#endif
+
 }  // namespace
 
-extern "C" {
-
 // Takes core `index`'s record out of the setup object and starts afresh.
-void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums, int32_t index) {
+NPU_KERNEL void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums,
+                           int32_t index) {
   const int32_t* record = reinterpret_cast<const int32_t*>(table) + index * kSetupWords;
   aie::store_v(words, aie::load_v<kSetupWords>(record));
   aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
@@ -174,8 +235,8 @@ void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* su
 
 // The next block of the core's row-blocks. x: lines of 256 for the blocks of an object, `batch`
 // each. sums: (8, 32). y: the object of results. `batch` is words[kBatch].
-void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
-               const int32_t* words, int32_t* state, int32_t batch) {
+NPU_KERNEL void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                          const int32_t* words, int32_t* state, int32_t batch) {
   const bfloat16* line = x + state[kBlock] % words[kXBlocks] * batch * kBlockColumns;
   if (batch == 1) {
     accumulate<1>(block, line, sums);
@@ -191,4 +252,14 @@ void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
   finish(sums, y, words, state);
 }
 
-}  // extern "C"
+NPU_DECLARE(gemv_setup,
+            {.operands = {buffer("table", kXElements), buffer("words", kSetupWords),
+                          buffer("state", kSetupWords), buffer("sums", kMaxVectors* kBlockRows),
+                          integer("index", 0, kMaxCores - 1)},
+             .cycles = [](const Timing&, const int64_t*) { return 64.0; }});
+NPU_DECLARE(gemv_q4nx, {.operands = {buffer("block", kBlockBytes), buffer("x", kXElements),
+                                     buffer("sums", kMaxVectors* kBlockRows), buffer("y", kYWords),
+                                     buffer("words", kSetupWords), buffer("state", kSetupWords),
+                                     multiple("batch", 1)},
+                        .cycles = gemv_cycles,
+                        .check = check_setup});

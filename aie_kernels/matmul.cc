@@ -4,6 +4,7 @@
 // m, k, n are multiples of 2r, s, 2t. C keeps its type between calls: a narrow C (int8, int16,
 // bf16) is widened, accumulated and narrowed again by each call, i.e. rounded once per k step of
 // the caller, to nearest even, integers with saturation.
+#include "kernel.h"
 #include "mmul_block.h"
 
 namespace {
@@ -58,97 +59,128 @@ inline void matmul(const typename Tile::element* __restrict a,
   }
 }
 
+#if NPU_DECLARATIONS
+template <typename Tile, typename TOut>
+consteval Declaration product() {
+  return {
+      .operands = {buffer("a", "m * k"), buffer("b", "k * n"), buffer("c", "m * n"),
+                   multiple("m", 2 * Tile::r), multiple("k", Tile::s), multiple("n", 2 * Tile::t)},
+      .cycles =
+          [](const Timing& timing, const int64_t* sizes) {
+            return npu::model::matmul_cycles(timing, kInput<Tile>, sizeof(TOut),
+                                             std::is_integral_v<TOut>, double(sizes[0]),
+                                             double(sizes[1]), double(sizes[2]));
+          },
+      .product = true};
+}
+#endif
+
 }  // namespace
 
-extern "C" {
-
-void matmul_bf16_f32(const bfloat16* a, const bfloat16* b, float* c, int32_t m, int32_t k,
-                     int32_t n) {
+NPU_KERNEL void matmul_bf16_f32(const bfloat16* a, const bfloat16* b, float* c, int32_t m,
+                                int32_t k, int32_t n) {
   matmul<Bf16Tile, kRow>(a, b, c, m, k, n);
 }
-void matmul_bf16_f32_bcol(const bfloat16* a, const bfloat16* b, float* c, int32_t m, int32_t k,
-                          int32_t n) {
+NPU_KERNEL void matmul_bf16_f32_bcol(const bfloat16* a, const bfloat16* b, float* c, int32_t m,
+                                     int32_t k, int32_t n) {
   matmul<Bf16Tile, kColumn>(a, b, c, m, k, n);
 }
 
-void matmul_bf16_bf16(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m, int32_t k,
-                      int32_t n) {
+NPU_KERNEL void matmul_bf16_bf16(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m,
+                                 int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<Bf16Tile, kRow>(a, b, c, m, k, n);
 }
-void matmul_bf16_bf16_bcol(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m, int32_t k,
-                           int32_t n) {
+NPU_KERNEL void matmul_bf16_bf16_bcol(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m,
+                                      int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<Bf16Tile, kColumn>(a, b, c, m, k, n);
 }
 
 // Exact modulo 2^32.
-void matmul_i8_i32(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k, int32_t n) {
+NPU_KERNEL void matmul_i8_i32(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
+                              int32_t n) {
   aie::set_saturation(aie::saturation_mode::none);
   matmul<I8Tile, kRow>(a, b, c, m, k, n);
 }
-void matmul_i8_i32_bcol(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
-                        int32_t n) {
+NPU_KERNEL void matmul_i8_i32_bcol(const int8_t* a, const int8_t* b, int32_t* c, int32_t m,
+                                   int32_t k, int32_t n) {
   aie::set_saturation(aie::saturation_mode::none);
   matmul<I8Tile, kColumn>(a, b, c, m, k, n);
 }
 
-void matmul_i8_i16(const int8_t* a, const int8_t* b, int16_t* c, int32_t m, int32_t k, int32_t n,
-                   int32_t shift) {
+NPU_KERNEL void matmul_i8_i16(const int8_t* a, const int8_t* b, int16_t* c, int32_t m, int32_t k,
+                              int32_t n, int32_t shift) {
   narrow_to_nearest();
   matmul<I8Tile, kRow>(a, b, c, m, k, n, shift);
 }
-void matmul_i8_i16_bcol(const int8_t* a, const int8_t* b, int16_t* c, int32_t m, int32_t k,
-                        int32_t n, int32_t shift) {
+NPU_KERNEL void matmul_i8_i16_bcol(const int8_t* a, const int8_t* b, int16_t* c, int32_t m,
+                                   int32_t k, int32_t n, int32_t shift) {
   narrow_to_nearest();
   matmul<I8Tile, kColumn>(a, b, c, m, k, n, shift);
 }
 
-void matmul_i8_i8(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k, int32_t n,
-                  int32_t shift) {
+NPU_KERNEL void matmul_i8_i8(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
+                             int32_t n, int32_t shift) {
   narrow_to_nearest();
   matmul<I8Tile, kRow>(a, b, c, m, k, n, shift);
 }
-void matmul_i8_i8_bcol(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k, int32_t n,
-                       int32_t shift) {
+NPU_KERNEL void matmul_i8_i8_bcol(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
+                                  int32_t n, int32_t shift) {
   narrow_to_nearest();
   matmul<I8Tile, kColumn>(a, b, c, m, k, n, shift);
 }
 
 // 64-bit accumulators, of which C keeps the low half: exact modulo 2^32, however k is split.
-void matmul_i16_i32(const int16_t* a, const int16_t* b, int32_t* c, int32_t m, int32_t k,
-                    int32_t n) {
+NPU_KERNEL void matmul_i16_i32(const int16_t* a, const int16_t* b, int32_t* c, int32_t m, int32_t k,
+                               int32_t n) {
   aie::set_saturation(aie::saturation_mode::none);
   matmul<I16Tile, kRow>(a, b, c, m, k, n);
 }
-void matmul_i16_i32_bcol(const int16_t* a, const int16_t* b, int32_t* c, int32_t m, int32_t k,
-                         int32_t n) {
+NPU_KERNEL void matmul_i16_i32_bcol(const int16_t* a, const int16_t* b, int32_t* c, int32_t m,
+                                    int32_t k, int32_t n) {
   aie::set_saturation(aie::saturation_mode::none);
   matmul<I16Tile, kColumn>(a, b, c, m, k, n);
 }
 
+NPU_DECLARE(matmul_bf16_f32, product<Bf16Tile, float>());
+NPU_DECLARE(matmul_bf16_f32_bcol, product<Bf16Tile, float>());
+NPU_DECLARE(matmul_bf16_bf16, product<Bf16Tile, bfloat16>());
+NPU_DECLARE(matmul_bf16_bf16_bcol, product<Bf16Tile, bfloat16>());
+NPU_DECLARE(matmul_i8_i32, product<I8Tile, int32_t>());
+NPU_DECLARE(matmul_i8_i32_bcol, product<I8Tile, int32_t>());
+NPU_DECLARE(matmul_i8_i16, product<I8Tile, int16_t>().with(kShift));
+NPU_DECLARE(matmul_i8_i16_bcol, product<I8Tile, int16_t>().with(kShift));
+NPU_DECLARE(matmul_i8_i8, product<I8Tile, int8_t>().with(kShift));
+NPU_DECLARE(matmul_i8_i8_bcol, product<I8Tile, int8_t>().with(kShift));
+NPU_DECLARE(matmul_i16_i32, product<I16Tile, int32_t>());
+NPU_DECLARE(matmul_i16_i32_bcol, product<I16Tile, int32_t>());
+
 #if __AIE_ARCH__ >= 21
 // bf16 operands rounded to bfp16 on their way into the multiplication.
-void matmul_bf16bfp16_f32(const bfloat16* a, const bfloat16* b, float* c, int32_t m, int32_t k,
-                          int32_t n) {
+NPU_KERNEL void matmul_bf16bfp16_f32(const bfloat16* a, const bfloat16* b, float* c, int32_t m,
+                                     int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<BlockFloatTile, kRow>(a, b, c, m, k, n);
 }
-void matmul_bf16bfp16_f32_bcol(const bfloat16* a, const bfloat16* b, float* c, int32_t m, int32_t k,
-                               int32_t n) {
+NPU_KERNEL void matmul_bf16bfp16_f32_bcol(const bfloat16* a, const bfloat16* b, float* c, int32_t m,
+                                          int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<BlockFloatTile, kColumn>(a, b, c, m, k, n);
 }
-void matmul_bf16bfp16_bf16(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m, int32_t k,
-                           int32_t n) {
+NPU_KERNEL void matmul_bf16bfp16_bf16(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m,
+                                      int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<BlockFloatTile, kRow>(a, b, c, m, k, n);
 }
-void matmul_bf16bfp16_bf16_bcol(const bfloat16* a, const bfloat16* b, bfloat16* c, int32_t m,
-                                int32_t k, int32_t n) {
+NPU_KERNEL void matmul_bf16bfp16_bf16_bcol(const bfloat16* a, const bfloat16* b, bfloat16* c,
+                                           int32_t m, int32_t k, int32_t n) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   matmul<BlockFloatTile, kColumn>(a, b, c, m, k, n);
 }
-#endif
 
-}  // extern "C"
+NPU_DECLARE(matmul_bf16bfp16_f32, product<BlockFloatTile, float>());
+NPU_DECLARE(matmul_bf16bfp16_f32_bcol, product<BlockFloatTile, float>());
+NPU_DECLARE(matmul_bf16bfp16_bf16, product<BlockFloatTile, bfloat16>());
+NPU_DECLARE(matmul_bf16bfp16_bf16_bcol, product<BlockFloatTile, bfloat16>());
+#endif

@@ -11,6 +11,7 @@
 //
 // k is 16 to 64, so that a loop body fits program memory. C rows `row` on are computed: with A in
 // row parts each part is a call. Layouts, types, rounding: as in matmul.cc.
+#include "kernel.h"
 #include "mmul_block.h"
 
 #if defined(__clang__)  // other compilers are hosts', which need no hint
@@ -135,51 +136,86 @@ inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int
   multiply_bfp16_steps(a, b, c, m, k, n);
 }
 
+#if NPU_DECLARATIONS
+// The first row of C that a call computes.
+constexpr Operand kFirstRow = integer("row", 0, npu::kernels::kMaxSize, 16);
+
+template <typename Tile, npu::model::InputKind kOperands, typename TOut>
+consteval Declaration pipelined_product() {
+  return {.operands = {buffer("a", "m * k"), buffer("b", "k * n"), buffer("c", "row * n + m * n"),
+                       multiple("m", 2 * Tile::r),
+                       integer("k", kMinSteps * Tile::s, kMaxSteps * Tile::s, Tile::s),
+                       multiple("n", 2 * Tile::t)},
+          .cycles =
+              [](const Timing& timing, const int64_t* sizes) {
+                return npu::model::pipelined_cycles(timing, kOperands, sizeof(TOut),
+                                                    double(sizes[0]), double(sizes[1]),
+                                                    double(sizes[2]));
+              },
+          .product = true};
+}
+
+template <typename TOut>
+consteval Declaration pipelined_i8() {
+  return pipelined_product<PipelinedI8Tile, npu::model::InputKind::kInt8, TOut>();
+}
+template <typename TOut>
+consteval Declaration pipelined_bfp16() {
+  return pipelined_product<BlockFloatTile, npu::model::InputKind::kBfp16, TOut>().with(kFirstRow);
+}
+#endif
+
 }  // namespace
 
-extern "C" {
-
-void matmul_bfp16_f32_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, float* c, int32_t m,
-                                int32_t k, int32_t n, int32_t row) {
+NPU_KERNEL void matmul_bfp16_f32_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, float* c,
+                                           int32_t m, int32_t k, int32_t n, int32_t row) {
   pipelined_bfp16(a, b, c, m, k, n, row);
 }
-void matmul_bfp16_bf16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfloat16* c, int32_t m,
-                                 int32_t k, int32_t n, int32_t row) {
+NPU_KERNEL void matmul_bfp16_bf16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfloat16* c,
+                                            int32_t m, int32_t k, int32_t n, int32_t row) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   pipelined_bfp16(a, b, c, m, k, n, row);
 }
 
-void matmul_i8_i32_pipelined(const int8_t* a, const int8_t* b, int32_t* c, int32_t m, int32_t k,
-                             int32_t n, int32_t row) {
+NPU_KERNEL void matmul_i8_i32_pipelined(const int8_t* a, const int8_t* b, int32_t* c, int32_t m,
+                                        int32_t k, int32_t n, int32_t row) {
   aie::set_saturation(aie::saturation_mode::none);
   pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, 0, row);
 }
-void matmul_i8_i32_pipelined_bcol(const int8_t* a, const int8_t* b, int32_t* c, int32_t m,
-                                  int32_t k, int32_t n, int32_t row) {
+NPU_KERNEL void matmul_i8_i32_pipelined_bcol(const int8_t* a, const int8_t* b, int32_t* c,
+                                             int32_t m, int32_t k, int32_t n, int32_t row) {
   aie::set_saturation(aie::saturation_mode::none);
   pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, 0, row);
 }
-void matmul_i8_i16_pipelined(const int8_t* a, const int8_t* b, int16_t* c, int32_t m, int32_t k,
-                             int32_t n, int32_t shift, int32_t row) {
+NPU_KERNEL void matmul_i8_i16_pipelined(const int8_t* a, const int8_t* b, int16_t* c, int32_t m,
+                                        int32_t k, int32_t n, int32_t shift, int32_t row) {
   narrow_to_nearest();
   pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, shift, row);
 }
-void matmul_i8_i16_pipelined_bcol(const int8_t* a, const int8_t* b, int16_t* c, int32_t m,
-                                  int32_t k, int32_t n, int32_t shift, int32_t row) {
+NPU_KERNEL void matmul_i8_i16_pipelined_bcol(const int8_t* a, const int8_t* b, int16_t* c,
+                                             int32_t m, int32_t k, int32_t n, int32_t shift,
+                                             int32_t row) {
   narrow_to_nearest();
   pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, shift, row);
 }
-void matmul_i8_i8_pipelined(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
-                            int32_t n, int32_t shift, int32_t row) {
+NPU_KERNEL void matmul_i8_i8_pipelined(const int8_t* a, const int8_t* b, int8_t* c, int32_t m,
+                                       int32_t k, int32_t n, int32_t shift, int32_t row) {
   narrow_to_nearest();
   pipelined<BLayout::kRowMajor>(a, b, c, m, k, n, shift, row);
 }
-void matmul_i8_i8_pipelined_bcol(const int8_t* a, const int8_t* b, int8_t* c, int32_t m, int32_t k,
-                                 int32_t n, int32_t shift, int32_t row) {
+NPU_KERNEL void matmul_i8_i8_pipelined_bcol(const int8_t* a, const int8_t* b, int8_t* c, int32_t m,
+                                            int32_t k, int32_t n, int32_t shift, int32_t row) {
   narrow_to_nearest();
   pipelined<BLayout::kColumnMajor>(a, b, c, m, k, n, shift, row);
 }
 
-}  // extern "C"
+NPU_DECLARE(matmul_bfp16_f32_pipelined, pipelined_bfp16<float>());
+NPU_DECLARE(matmul_bfp16_bf16_pipelined, pipelined_bfp16<bfloat16>());
+NPU_DECLARE(matmul_i8_i32_pipelined, pipelined_i8<int32_t>().with(kFirstRow));
+NPU_DECLARE(matmul_i8_i32_pipelined_bcol, pipelined_i8<int32_t>().with(kFirstRow));
+NPU_DECLARE(matmul_i8_i16_pipelined, pipelined_i8<int16_t>().with(kShift).with(kFirstRow));
+NPU_DECLARE(matmul_i8_i16_pipelined_bcol, pipelined_i8<int16_t>().with(kShift).with(kFirstRow));
+NPU_DECLARE(matmul_i8_i8_pipelined, pipelined_i8<int8_t>().with(kShift).with(kFirstRow));
+NPU_DECLARE(matmul_i8_i8_pipelined_bcol, pipelined_i8<int8_t>().with(kShift).with(kFirstRow));
 
 #endif  // AIE2P

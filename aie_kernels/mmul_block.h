@@ -9,6 +9,8 @@
 
 #include <aie_api/aie.hpp>
 
+#include "kernel.h"
+
 #ifndef AIE_PREPARE_FOR_PIPELINING  // a hint of some compilers; Peano pipelines without it
 #define AIE_PREPARE_FOR_PIPELINING
 #endif
@@ -120,6 +122,19 @@ class MmulBlock {
  private:
   Mmul c00_[kParts], c01_[kParts], c10_[kParts], c11_[kParts];
 };
+
+#if NPU_DECLARATIONS
+// What the operands of Tile are multiplied as.
+template <typename Tile>
+constexpr auto kInput =
+    Tile::kBlockFloat                                 ? npu::model::InputKind::kBf16
+    : std::is_same_v<typename Tile::element, int8_t>  ? npu::model::InputKind::kInt8
+    : std::is_same_v<typename Tile::element, int16_t> ? npu::model::InputKind::kInt16
+                                                      : npu::model::InputKind::kBf16Native;
+
+// Bits that an integer accumulator is shifted by on its way from and to a narrow C.
+constexpr Operand kShift = integer("shift", 0, 31);
+#endif
 
 // A core resets to floor and no saturation, which would bias and wrap; modes stay set afterwards.
 inline void narrow_to_nearest() {

@@ -3,23 +3,38 @@
 
 #include <aie_api/aie.hpp>
 
+#include "kernel.h"
+
 namespace {
+
+constexpr int32_t kZeroLanes = 16;
 
 template <typename T>
 inline void zero(T* __restrict c, int32_t count) {
-  constexpr int32_t kLanes = 16;
-  const auto nothing = aie::zeros<T, kLanes>();
-  for (int32_t i = 0; i < count; i += kLanes) aie::store_v(c + i, nothing);
+  const auto nothing = aie::zeros<T, kZeroLanes>();
+  for (int32_t i = 0; i < count; i += kZeroLanes) aie::store_v(c + i, nothing);
 }
+
+#if NPU_DECLARATIONS
+template <typename T>
+consteval Declaration zeroing() {
+  return {.operands = {buffer("c", "count"), multiple("count", kZeroLanes)},
+          .cycles = [](const Timing& timing, const int64_t* count) {
+            return npu::model::zero_cycles(timing, double(count[0]), sizeof(T));
+          }};
+}
+#endif
 
 }  // namespace
 
-extern "C" {
+NPU_KERNEL void zero_f32(float* c, int32_t count) { zero(c, count); }
+NPU_KERNEL void zero_i32(int32_t* c, int32_t count) { zero(c, count); }
+NPU_KERNEL void zero_i16(int16_t* c, int32_t count) { zero(c, count); }
+NPU_KERNEL void zero_i8(int8_t* c, int32_t count) { zero(c, count); }
+NPU_KERNEL void zero_bf16(bfloat16* c, int32_t count) { zero(c, count); }
 
-void zero_f32(float* c, int32_t count) { zero(c, count); }
-void zero_i32(int32_t* c, int32_t count) { zero(c, count); }
-void zero_i16(int16_t* c, int32_t count) { zero(c, count); }
-void zero_i8(int8_t* c, int32_t count) { zero(c, count); }
-void zero_bf16(bfloat16* c, int32_t count) { zero(c, count); }
-
-}  // extern "C"
+NPU_DECLARE(zero_f32, zeroing<float>());
+NPU_DECLARE(zero_i32, zeroing<int32_t>());
+NPU_DECLARE(zero_i16, zeroing<int16_t>());
+NPU_DECLARE(zero_i8, zeroing<int8_t>());
+NPU_DECLARE(zero_bf16, zeroing<bfloat16>());

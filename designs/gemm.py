@@ -85,7 +85,9 @@ class Choices(TypedDict, total=False):
     b_layout: str
     """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major."""
     c_buffers: int
-    """C tiles per core, 1 (default) or 2."""
+    """C tiles per core, 1 (default) or 2. 0, for wide sums of a narrower C: the tile of the sums is
+    narrowed where it lies and leaves from there, which makes room for a larger tile, but the core
+    waits until it has left."""
     c_l2_buffers: int
     """Joined C tiles per memtile, 1 (default) or 2."""
     accumulate: str
@@ -233,7 +235,7 @@ def design_point(
     )  # fmt: skip
     for label, value, allowed in (
         ("b_layout", b_layout, B_LAYOUTS),
-        ("c_buffers", c_buffers, (1, 2)),
+        ("c_buffers", c_buffers, (0, 1, 2)),
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
@@ -248,6 +250,11 @@ def design_point(
         _whole(f"tile {label}", size)
         for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
     )
+    if c_buffers == 0 and (accumulate != "wide" or DTYPE_BYTES[c_dtype] == 4):
+        raise DesignError(
+            f"[gemm] c_buffers = 0 for {accumulate} sums of {a_dtype} -> {c_dtype}: only wide sums "
+            "of a narrower C are narrowed where they lie; use 1 or 2"
+        )
     if not kernel_exists(generation, a_dtype, kernel, bf16):
         raise DesignError(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
@@ -444,7 +451,8 @@ def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     parts = [
         out.fifo(
             f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, (m, n), o.c_dtype,
-            depth=o.c_buffers,
+            depth=max(1, o.c_buffers),
+            producer_type=(o.sum_dtype if o.c_buffers == 0 else o.c_dtype, (m, n)),
         )
         for row in range(ROWS)
     ]  # fmt: skip
@@ -462,7 +470,8 @@ def _worker(
 ) -> None:
     """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
     m, k, n = o.tile
-    local = o.sum_dtype != o.c_dtype
+    narrowed = o.sum_dtype != o.c_dtype
+    local = narrowed and o.c_buffers > 0
     rows = m // o.a_parts
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
@@ -470,14 +479,14 @@ def _worker(
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
     take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
-    matmul = _matmul_kernel(out, o, take_a, take_b, len(shift) if not local else 0)
+    matmul = _matmul_kernel(out, o, take_a, take_b, len(shift) if not narrowed else 0)
     with w.forever():
         w.wait_rtps()
         with w.loop(tiles):
             total = acc or w.acquire(c)
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
-                extra = [] if local else shift
+                extra = [] if narrowed else shift
                 b_tile: Object | Buffer | None = None
                 for part in range(o.a_parts):
                     a_tile = take_a.begin()
@@ -486,9 +495,9 @@ def _worker(
                     w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at)
                     take_a.end()
                 take_b.end()
-            if acc:
-                kernel = _narrowing_kernel(out, o)
-                w.call(kernel, acc, w.acquire(c), m * n, *shift)
+            if narrowed:
+                target = w.acquire(c) if local else total
+                w.call(_narrowing_kernel(out, o), total, target, m * n, *shift)
             w.release(c)
 
 
@@ -548,7 +557,8 @@ def _narrowing_kernel(out: Design, o: DesignPoint) -> Kernel:
     m, _, n = o.tile
     verb = "narrow" if o.has_shift else "convert"
     integers = ["int32"] * (2 if o.has_shift else 1)
+    target = o.c_dtype if o.c_buffers else o.sum_dtype  # where the sums lie, C is their beginning
     return out.kernel(
         f"{verb}_{_SHORT[o.sum_dtype]}_{_SHORT[o.c_dtype]}",
-        [(o.sum_dtype, (m, n)), (o.c_dtype, (m, n)), *integers],
+        [(o.sum_dtype, (m, n)), (target, (m, n)), *integers],
     )

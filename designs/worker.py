@@ -192,9 +192,12 @@ class Worker:
             if isinstance(argument, str):
                 raise self._error(f"{what} is a buffer, the kernel takes a number")
             source = operand.fifo if isinstance(operand, Object) else operand
-            if source.dtype != argument[0] or source.shape != tuple(argument[1]):
+            dtype, shape = source.dtype, source.shape
+            if isinstance(operand, Object):
+                dtype, shape = operand.fifo.type_at(self.tile)
+            if dtype != argument[0] or shape != tuple(argument[1]):
                 raise self._error(
-                    f'{what} "{source.name}" is {source.dtype}{list(source.shape)}, the kernel '
+                    f'{what} "{source.name}" is {dtype}{list(shape)}, the kernel '
                     f"takes {argument[0]}{list(argument[1])}"
                 )
             if isinstance(operand, Buffer):

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "aie_host/packed_operand.h"
-#include "kernel.h"
+#include "kernels/kernel.h"
 
 namespace npu::aie_host {
 

@@ -52,6 +52,8 @@ enum class TimingId : uint8_t {
   kMemoryLine,
   kRound,
   kDispatch,
+  kLoadNpu1,
+  kLoadNpu2,
   kToken,
   kCpWrite,
   kCpMaskWrite,

@@ -2,7 +2,7 @@
 #include "devices/null/null_device.h"
 #include "emulator/emulated_device.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/kernel.h"
 #include "runtime/device.h"
 #include "xrt/xrt_device.h"
 

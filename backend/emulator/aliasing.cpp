@@ -71,12 +71,13 @@ void AliasTable::clear() {
 }
 
 // Whether a flush for one operand may have removed the alias of another.
-bool AliasTable::find_redirections(std::span<const KernelArgument> arguments, OperandUses uses) {
+bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
+                                  const kernels::Declaration& kernel) {
   bool flushed = false;
   redirections_.clear();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].data == nullptr) continue;
-    const OperandUse use = uses(arguments, i);
+    const kernels::OperandUse use = kernels::operand_use(kernel, arguments, i);
     const auto address = static_cast<uint64_t>(arguments[i].data - memory_.data());
     const Alias* alias = use.read_only ? find(address, use.bytes) : nullptr;
     if (alias == nullptr) {
@@ -88,11 +89,12 @@ bool AliasTable::find_redirections(std::span<const KernelArgument> arguments, Op
   return flushed;
 }
 
-void AliasTable::redirect(std::span<KernelArgument> arguments, OperandUses uses) {
+void AliasTable::redirect(std::span<KernelArgument> arguments,
+                          const kernels::Declaration* kernel) {
   redirections_.clear();
   if (aliases_.empty()) return;
-  if (uses == nullptr) return flush_all();
-  while (find_redirections(arguments, uses)) {
+  if (kernel == nullptr) return flush_all();
+  while (find_redirections(arguments, *kernel)) {
   }
   for (const Redirection& redirection : redirections_) {
     const Alias& alias = *redirection.alias;

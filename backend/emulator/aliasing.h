@@ -17,7 +17,7 @@
 
 #include "aie_host/packed_operand.h"
 #include "aligned.h"
-#include "kernel.h"
+#include "kernels/call.h"
 
 namespace npu::emulator {
 
@@ -99,8 +99,8 @@ class AliasTable {
   void clear();
 
   // Before a kernel call: operands that the call only reads and that are aliased are redirected to
-  // their source, everything else it accesses is flushed. Null `uses`: it may access all memory.
-  void redirect(std::span<KernelArgument> arguments, OperandUses uses);
+  // their source, everything else it accesses is flushed. Null `kernel`: it may access all memory.
+  void redirect(std::span<KernelArgument> arguments, const kernels::Declaration* kernel);
   // Keeps the blocks of the redirected operands until unpin(), whatever happens to the aliases: for
   // a call that does not run at once.
   void pin();
@@ -120,7 +120,8 @@ class AliasTable {
   };
   // The alias that begins at `address` and covers `bytes`, or null.
   const Alias* find(uint64_t address, uint64_t bytes) const;
-  bool find_redirections(std::span<const KernelArgument> arguments, OperandUses uses);
+  bool find_redirections(std::span<const KernelArgument> arguments,
+                         const kernels::Declaration& kernel);
   template <typename Predicate>
   bool flush_if(const Predicate& predicate);
   bool flush_overlapping(uint64_t address, uint64_t bytes);

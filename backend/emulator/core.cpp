@@ -1,13 +1,13 @@
 // The worker-program interpreter (core.h).
 #include "emulator/core.h"
 
-#include <array>
 #include <cassert>
 #include <cstring>
 
 #include "emulator/array.h"
 #include "emulator/timed_run.h"
 #include "error.h"
+#include "kernels/call.h"
 
 namespace npu::emulator {
 
@@ -27,9 +27,8 @@ Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction
       tile_(tile),
       program_(std::move(program)),
       functions_(std::move(functions)) {
-  for (const std::string& name : program_.functions) costs_.push_back(model::KernelCost::of(name));
   for (const KernelFunction& function : functions_) {
-    accepts_aliases_ &= function.uses != nullptr;
+    accepts_aliases_ &= function.declaration != nullptr;
     if (function.serial) run_serially();
   }
   restart();
@@ -151,7 +150,8 @@ void Core::prepare_call(const Instruction& instruction) {
     }
     arguments_.push_back(argument);
   }
-  tile_.aliases.redirect(arguments_, functions_[static_cast<size_t>(instruction.function)].uses);
+  tile_.aliases.redirect(arguments_,
+                         functions_[static_cast<size_t>(instruction.function)].declaration);
 }
 
 // The call becomes a job. In a program with wrong locks its operands' aliases may be replaced
@@ -229,15 +229,16 @@ void Core::execute() {
 }
 
 void Core::start(Timeline& timeline) {
-  const model::KernelCost& cost = costs_[static_cast<size_t>(program_.code[pc_].function)];
-  std::array<int64_t, 4> integers{};
-  int count = 0;
-  for (const KernelArgument& argument : arguments_) {
-    if (!argument.data && count < 4) integers[static_cast<size_t>(count++)] = argument.value;
+  const auto function = static_cast<size_t>(program_.code[pc_].function);
+  const kernels::Declaration* kernel = functions_[function].declaration;
+  if (kernel == nullptr) {
+    error(ErrorKind::kKernel,
+          strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
+               "theirs (NPU_DECLARE, aie_kernels/README.md)",
+               program_.functions[function].c_str()));
   }
-  const double cycles = cost.cycles(timeline.timing(), integers.data(), count);
-  if (cost.family == model::KernelFamily::kMatmul) timeline.count_matmul(cycles);
-  if (!cost.known) timeline.count_uncosted();
+  const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
+  if (kernel->product) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }

@@ -8,16 +8,17 @@
 #include "emulator/agent.h"
 #include "emulator/tile.h"
 #include "error.h"
-#include "kernel.h"
-#include "model/kernel_cost.h"
+#include "kernels/declaration.h"
+#include "kernels/kernel.h"
 #include "program.h"
 
 namespace npu::emulator {
 
 struct KernelFunction {
   std::function<void(std::span<const KernelArgument>, CoreState&)> call;
-  bool serial = false;         // must not run beside other jobs (Python callbacks)
-  OperandUses uses = nullptr;  // null: may access all of the core's memory
+  bool serial = false;  // must not run beside other jobs (Python callbacks)
+  // Null: may access all of the core's memory, and cannot run in simulated time.
+  const kernels::Declaration* declaration = nullptr;
 };
 
 class Core final : public Agent {
@@ -59,8 +60,7 @@ class Core final : public Agent {
   Tile& tile_;
   Program program_;
   std::vector<KernelFunction> functions_;
-  std::vector<model::KernelCost> costs_;  // one per function
-  int lock_operations_ = 0;               // since the last call
+  int lock_operations_ = 0;  // since the last call
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;

@@ -202,7 +202,7 @@ void EmulatedDevice::configure(const Configuration& configuration) {
              "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
              configuration.name.c_str(), name.c_str(), model_.name);
       }
-      functions.push_back({kernel, false, find_operand_uses(name, model_.generation, arithmetic_)});
+      functions.push_back({kernel, false, kernel.declaration});
     }
     array_.attach(core.col, core.row, core.program, std::move(functions));
   }

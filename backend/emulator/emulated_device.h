@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "kernel.h"
+#include "kernels/kernel.h"
 #include "runtime/device.h"
 #include "runtime/timing.h"
 

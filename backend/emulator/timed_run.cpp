@@ -27,7 +27,7 @@ void Timeline::begin() {
   heap_.clear();
   readers_.clear();
   matmul_cycles_ = 0;
-  matmul_calls_ = uncosted_ = events_ = 0;
+  matmul_calls_ = events_ = 0;
 }
 
 void Timeline::push(double time, Agent* agent, uint32_t key, Kind kind) {
@@ -216,7 +216,6 @@ void Timeline::report(RunTiming* report) const {
   report->seconds = now_ / timing_.clock_hz + timing_.dispatch;
   report->matmul_cycles = matmul_cycles_;
   report->matmul_calls = matmul_calls_;
-  report->uncosted_calls = uncosted_;
   report->events = events_;
   double channels = 0, bytes = 0;
   for (const Reader& reader : readers_) {

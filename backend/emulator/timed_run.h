@@ -60,7 +60,6 @@ class Timeline {
     matmul_cycles_ += cycles;
     ++matmul_calls_;
   }
-  void count_uncosted() { ++uncosted_; }
   // Fills in what is known here.
   void report(RunTiming* report) const;
 
@@ -108,7 +107,7 @@ class Timeline {
   std::vector<Reader> readers_;
   uint32_t version_ = 0;
   double matmul_cycles_ = 0;
-  uint64_t matmul_calls_ = 0, uncosted_ = 0, events_ = 0;
+  uint64_t matmul_calls_ = 0, events_ = 0;
 };
 
 }  // namespace npu::emulator

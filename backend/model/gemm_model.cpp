@@ -50,12 +50,13 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const double depth = ceil_div(p.K, p.k_mt) * k_mt;
   const double parts = static_cast<double>(p.a_parts);
   const bool converts = p.pipelined && p.input == InputKind::kBf16;
+  const double sum_bytes = p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes;
   if (p.pipelined) {
     const InputKind input = converts ? InputKind::kBfp16 : p.input;
-    e.cycles_per_call = parts * pipelined_cycles(timing, input, p.c_bytes, m / parts, k, n);
+    e.cycles_per_call = parts * pipelined_cycles(timing, input, sum_bytes, m / parts, k, n);
   } else {
     e.cycles_per_call =
-        parts * matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m / parts, k, n);
+        parts * matmul_cycles(timing, p.input, sum_bytes, p.integer_output, m / parts, k, n);
   }
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
@@ -67,11 +68,15 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
     move_b += convert_b;
     e.convert_cycles = convert_a + convert_b;
   }
-  const double zero = m * n * p.c_bytes / timing.l1_port;
-  const double drain = p.c_buffers < 2 ? m * n * p.c_bytes / timing.stream : 0;
+  const double zero = m * n * sum_bytes / timing.l1_port;
+  const bool narrows = sum_bytes > p.c_bytes;
+  const double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
+  // A core waits for its C to leave unless the next sums have a tile of their own.
+  const bool waits = p.c_buffers == 0 || (p.c_buffers == 1 && !narrows);
+  const double drain = waits ? m * n * p.c_bytes / timing.stream : 0;
   e.stream = depth / k * std::max(move_a, move_b) / f;
   e.compute = depth / k * (e.cycles_per_call + e.convert_cycles) / f;
-  const double handover = (drain + zero + timing.round) / f;
+  const double handover = (drain + zero + narrow + timing.round) / f;
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};

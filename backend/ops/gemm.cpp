@@ -47,6 +47,16 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
          static_cast<long long>(request[0]), static_cast<long long>(request[1]),
          static_cast<long long>(request[2]));
   }
+  constexpr int64_t kMaxSide = int64_t{1} << 31, kMaxBlocks = 1 << 16;
+  const double rounds = static_cast<double>(request[0]) / static_cast<double>(tile.native_m()) *
+                        static_cast<double>(request[2]) / static_cast<double>(tile.native_n());
+  if (std::max({request[0], request[1], request[2]}) > kMaxSide ||
+      rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
+         static_cast<long long>(request[2]));
+  }
   GemmExtent extent =
       GemmExtent::dense(tile, request[0], request[1], request[2], static_cast<int>(request[3]));
   if (request[4] != 0) extent.b = {};

@@ -9,9 +9,13 @@
 
 namespace npu {
 
+namespace ops {
+extern const OperationType kRmsNormType;
+}
+
 std::span<const OperationType* const> operation_types() {
   static const OperationType* const kTypes[] = {&ops::kGemmType, &ops::kGemvType,
-                                                &ops::kDequantType};
+                                                &ops::kDequantType, &ops::kRmsNormType};
   return kTypes;
 }
 

@@ -7,7 +7,8 @@
 #include <utility>
 
 #include "formats/q4nx.h"
-#include "model/gemv_cost.h"
+#include "kernels/call.h"
+#include "kernels/registry.h"
 
 namespace npu::perf {
 
@@ -25,8 +26,9 @@ GemvReads::GemvReads(GemvReadShape shape, const arch::Timing& timing)
   const int cores = shape_.cores_per_port;
   round_ = row_block * cores;
   // A channel pauses between row-blocks and is no faster than its cores.
-  const double compute =
-      q4nx::kBlockBytes * cores / model::gemv_cycles(shape_.generation, shape_.batch);
+  const kernels::Declaration& gemv = *kernels::find_declaration("gemv_q4nx", shape_.generation);
+  const double compute = q4nx::kBlockBytes * cores /
+                         kernels::call_cycles(gemv, timing, kernels::Integers{shape_.batch});
   const double pause = timing.shim_task_start + timing.bd_overhead;
   limit_ = std::min(compute, row_block / (row_block / timing.stream + pause));
   double now = 0;

@@ -75,16 +75,25 @@ class Operation {
   // commands and returns the schedule.
   template <typename Build>
   std::shared_ptr<const Entry> prepare(const Problem& problem, const Build& build) {
+    return prepare_words(problem, [&] {
+      stream::Builder builder(configuration_->generation, device_->device->info().columns);
+      Schedule schedule = build(builder);
+      return std::pair(builder.finish(), std::move(schedule));
+    });
+  }
+
+  // The same from make(), which returns the words of the stream and the schedule.
+  template <typename Make>
+  std::shared_ptr<const Entry> prepare_words(const Problem& problem, const Make& make) {
     const auto start = Clock::now();
     Device& device = *device_->device;
     device.load(configuration_);
     uint64_t building = 0;
     auto entry = streams_.get(problem, [&] {
       const auto begin = Clock::now();
-      stream::Builder builder(configuration_->generation, device.info().columns);
-      Schedule schedule = build(builder);
+      auto [words, schedule] = make();
       auto made = std::make_shared<const Entry>(
-          Entry{device.prepare(builder.finish()), std::move(schedule)});
+          Entry{device.prepare(std::move(words)), std::move(schedule)});
       building = since(begin);
       return made;
     });

@@ -24,9 +24,9 @@ struct RunTiming {
   // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
   // stream, the memory at the rate its access pattern allows, the command processor.
   double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
-  double core_busy = 0, core_blocked = 0;         // cycles, mean over the cores with a program
-  double matmul_cycles = 0;                       // of all cores
-  uint64_t matmul_calls = 0, uncosted_calls = 0;  // kernels whose name says no cost
+  double core_busy = 0, core_blocked = 0;  // cycles, mean over the cores with a program
+  double matmul_cycles = 0;                // of all cores
+  uint64_t matmul_calls = 0;
   uint64_t events = 0;
   // Cycles in which each core, channel and the command processor worked; idle ones are left out.
   std::vector<std::pair<std::string, double>> agents;

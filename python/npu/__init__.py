@@ -10,11 +10,19 @@ from typing import Any
 
 from npu import errors
 from npu._npu import version as __version__
-from npu.devices import Device, DeviceDescription, current_device, device, devices
+from npu.devices import (
+    Device,
+    DeviceDescription,
+    current_device,
+    device,
+    devices,
+    register_device,
+)
 from npu.errors import NpuError
 from npu.ops.dequantize import dequantize
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
-from npu.ops.matmul import PackedMatrix, matmul, pack
+from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
+from npu.ops.rms_norm import rms_norm
 from npu.stats import Stats, stats
 
 __all__ = [
@@ -28,6 +36,7 @@ __all__ = [
     "SimulatedGemm",
     "SimulatedGemv",
     "Stats",
+    "__version__",
     "bind",
     "current_device",
     "dequantize",
@@ -38,9 +47,12 @@ __all__ = [
     "gemma3",
     "gemv",
     "gemv_top",
+    "last_gemm",
     "matmul",
     "pack",
     "q4nx",
+    "register_device",
+    "rms_norm",
     "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",

@@ -17,5 +17,6 @@ void init_facts(nanobind::module_& m);       // numbers that C++ and Python shar
 void init_host(nanobind::module_& m);        // host: float32 operations
 void init_model(nanobind::module_& m);       // timing models
 void init_tune(nanobind::module_& m);        // closed form, many points at a time
+void init_kernels(nanobind::module_& m);     // declarations of kernels
 
 }  // namespace npu::python

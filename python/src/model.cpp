@@ -4,6 +4,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -102,7 +103,6 @@ nb::dict timing_dict(const RunTiming& t) {
   d["core_blocked"] = t.core_blocked;
   d["matmul_cycles"] = t.matmul_cycles;
   d["matmul_calls"] = t.matmul_calls;
-  d["uncosted_calls"] = t.uncosted_calls;
   d["events"] = t.events;
   nb::dict agents;
   for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
@@ -110,7 +110,7 @@ nb::dict timing_dict(const RunTiming& t) {
   return d;
 }
 
-// What to record: from and to in cycles, the most events, locks too.
+// What to record: from and to in cycles, the largest number of events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
 // A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
@@ -165,6 +165,9 @@ void init_model(nb::module_& m) {
   sub.def("constants", &constants);
   sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
           nb::arg("overrides") = Overrides{});
+  sub.def(
+      "gemm_blocks", &gemm_blocks, nb::arg("design"), nb::arg("size"),
+      "Padded sizes of what single submissions compute of a product, and how often each occurs.");
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

@@ -38,4 +38,5 @@ NB_MODULE(_npu, m) {
   npu::python::init_host(m);
   npu::python::init_model(m);
   npu::python::init_tune(m);
+  npu::python::init_kernels(m);
 }

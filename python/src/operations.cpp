@@ -1,23 +1,32 @@
 // npu._npu.operations: the registry of array operations (runtime/operation_type.h).
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "arrays.h"
 #include "bindings.h"
 #include "error.h"
+#include "report.h"
 #include "runtime/operation_type.h"
+#include "runtime/plain_operation.h"
 
 namespace nb = nanobind;
 
 namespace npu::python {
 
 namespace {
+
+// Read-only, so that inputs may be; Python hands over writable results.
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu>;
 
 nb::dict type_dict(const OperationType& type) {
   nb::dict d;
@@ -77,6 +86,34 @@ nb::dict submission_dict(const Submission& submission) {
 
 void init_operations(nb::module_& m) {
   nb::module_ sub = m.def_submodule("operations", "The registry of array operations.");
+  nb::class_<PlainOperation>(sub, "PlainOperation", "An operation whose arguments are arrays.")
+      .def("__init__",
+           [](PlainOperation* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config,
+              const std::string& name) {
+             new (self) PlainOperation(std::move(device), Configuration::parse(bytes_of(config)),
+                                       operation_type(name));
+           })
+      .def(
+          "run",
+          [](PlainOperation& self, const std::map<std::string, int64_t>& values,
+             const std::vector<Bytes>& arrays) {
+            const Request request = request_of(self.type(), values);
+            std::vector<HostArray> memory;
+            for (const Bytes& array : arrays) {
+              auto* data = const_cast<uint8_t*>(array.data());
+              memory.push_back({reinterpret_cast<std::byte*>(data), array.size()});
+            }
+            RunReport report;
+            {
+              nb::gil_scoped_release release;
+              report = self.run(request, memory);
+            }
+            return report_dict(report);
+          },
+          nb::arg("request"), nb::arg("arrays"),
+          "arrays: uint8 views in the order of the operation's arguments; results must be "
+          "writable.")
+      .def("counters", [](const PlainOperation& self) { return counters_dict(self); });
   sub.def("types", [] {
     nb::list list;
     for (const OperationType* type : operation_types()) list.append(type_dict(*type));

@@ -17,6 +17,7 @@
 #include "arch/bd.h"
 #include "emulator/array.h"
 #include "error.h"
+#include "kernels/registry.h"
 #include "stream/txn.h"
 
 namespace npu::test {
@@ -211,15 +212,16 @@ class Machine {
   int lock(At at, int id) {
     return array.tile(at.col, at.row).locks[static_cast<size_t>(id)].value;
   }
-  // A program in text form whose functions all are `kernel`.
+  // A program in text form whose functions all are `kernel`; those that have the name of a kernel
+  // of aie_kernels/ are declared as that.
   void attach(At at, const std::string& text,
               const std::function<void(std::span<const KernelArgument>)>& kernel = {},
               bool serial = false) {
     Program program = parse_program(text, "test");
     std::vector<emulator::KernelFunction> functions;
-    for (size_t i = 0; i < program.functions.size(); ++i) {
-      functions.push_back(
-          {[kernel](std::span<const KernelArgument> a, CoreState&) { kernel(a); }, serial});
+    for (const std::string& name : program.functions) {
+      functions.push_back({[kernel](std::span<const KernelArgument> a, CoreState&) { kernel(a); },
+                           serial, kernels::find_declaration(name, generation_)});
     }
     array.attach(at.col, at.row, std::move(program), std::move(functions));
   }

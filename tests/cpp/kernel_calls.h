@@ -12,9 +12,9 @@
 #include <string>
 #include <vector>
 
-#include "aie_host/variants.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/cpu_level.h"
+#include "kernels/kernel.h"
 
 namespace kernel_test {
 
@@ -47,11 +47,11 @@ class ForcedCpu {
 };
 
 inline std::vector<std::string> cpu_levels() {
-  using npu::aie_host::CpuLevel;
+  using npu::kernels::CpuLevel;
   std::vector<std::string> levels;
-  for (const auto level : {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
-    if (level <= npu::aie_host::best_cpu_level()) {
-      levels.emplace_back(npu::aie_host::cpu_level_name(level));
+  for (const CpuLevel level : npu::kernels::kCpuLevels) {
+    if (level <= npu::kernels::best_cpu_level()) {
+      levels.emplace_back(npu::kernels::cpu_level_name(level));
     }
   }
   return levels;

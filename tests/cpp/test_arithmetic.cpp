@@ -4,6 +4,8 @@
 // Silicon vectors: tests/golden/silicon.
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 #define __AIE_ARCH__ 20
 #define AIE_HOST_VARIANT test_arithmetic
 #define AIE_HOST_SILICON 1

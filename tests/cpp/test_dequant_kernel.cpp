@@ -11,14 +11,14 @@
 #include <string>
 #include <vector>
 
-#include "aie_host/variants.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/cpu_level.h"
+#include "kernels/kernel.h"
 
 namespace {
 
 using namespace npu;
-using aie_host::CpuLevel;
+using kernels::CpuLevel;
 
 float widen(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -72,10 +72,10 @@ struct Build {
 std::vector<Build> builds() {
   std::vector<Build> out;
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    for (const CpuLevel level : {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
-      if (level > aie_host::best_cpu_level()) break;
-      setenv("NPU_CPU", aie_host::cpu_level_name(level), 1);
-      out.push_back({aie_host::cpu_level_name(level),
+    for (const CpuLevel level : kernels::kCpuLevels) {
+      if (level > kernels::best_cpu_level()) break;
+      setenv("NPU_CPU", kernels::cpu_level_name(level), 1);
+      out.push_back({kernels::cpu_level_name(level),
                      find_host_kernel("dequant_q4nx", generation, Arithmetic::kFast)});
     }
     unsetenv("NPU_CPU");
@@ -89,7 +89,7 @@ std::vector<Build> builds() {
 TEST_CASE("dequant_q4nx: every build gives the bits of the formula") {
   for (const Build& build : builds()) {
     CAPTURE(build.name);
-    REQUIRE((build.kernel != nullptr));
+    REQUIRE(bool(build.kernel));
     for (unsigned seed = 0; seed < 6; ++seed) {
       CAPTURE(seed);
       if (build.name == "silicon" && seed % 2 == 0) continue;  // AIE2's rule has no denormals

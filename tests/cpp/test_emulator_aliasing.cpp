@@ -30,14 +30,17 @@ const At kSource{0, 2}, kFirst{0, 3}, kSecond{1, 2};  // above and beside the so
 constexpr uint32_t kAt = 1000;                        // word address of the delivery
 constexpr int kAtByte = 4000;
 
-// Reads operand 0, all `bytes` operands of it; may write the others.
-OperandUse reads_first(Arguments arguments, size_t i) {
-  if (i != 0) return {};
-  return {static_cast<uint64_t>(arguments.back().value), true};
+// Kernels of a buffer and the number of bytes that they access of it.
+consteval kernels::Declaration of_bytes(bool read_only) {
+  kernels::Operand first = kernels::buffer("first", "bytes", 1);
+  first.read_only = read_only;
+  return kernels::resolved("f", {.operands = {first, kernels::multiple("bytes", 4)}});
 }
-OperandUse writes_first(Arguments arguments, size_t) {
-  return {static_cast<uint64_t>(arguments.back().value), false};
-}
+constexpr kernels::Declaration reads_first = of_bytes(true), writes_first = of_bytes(false);
+// The same with a runtime parameter between them.
+constexpr kernels::Declaration reads_first_of_three =
+    kernels::resolved("f", {.operands = {reads_first.operands[0], kernels::integer("any", 0, 99),
+                                         reads_first.operands[1]}});
 
 // What a kernel found in its first operand.
 struct Seen {
@@ -60,7 +63,7 @@ class Broadcast {
       c.bd(at, 0, releasing(received, 0, 1));
     }
   }
-  void attach(const std::string& text, OperandUses uses, uint32_t write = 0) {
+  void attach(const std::string& text, const kernels::Declaration* uses, uint32_t write = 0) {
     m.configure();
     for (const At at : {kFirst, kSecond}) {
       Program program = parse_program(text, "test");
@@ -145,7 +148,7 @@ TEST_CASE("deliveries with gaps are copied") {
 }
 
 TEST_CASE("kernels that may write, read more, or declare nothing get the core's own memory") {
-  const auto check = [](OperandUses uses, int bytes, uint32_t write) {
+  const auto check = [](const kernels::Declaration* uses, int bytes, uint32_t write) {
     Broadcast b;
     b.attach(strf("acquire_ge 0 1\ncall f @%d #%d\n", kAtByte, bytes), uses, write);
     b.send();
@@ -221,7 +224,7 @@ TEST_CASE("runtime parameters may be broadcast") {
   Broadcast b;
   b.attach(strf("acquire_ge 0 1\nloop rtp:%d\n call f @%d $%d #64\nend\n", kAtByte + 8, kAtByte,
                 kAtByte + 4),
-           &reads_first);
+           &reads_first_of_three);
   b.send();
   CHECK(b.first.size() == 3);  // word 2 of the tile
   CHECK(b.second.size() == 3);

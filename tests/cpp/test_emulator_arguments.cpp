@@ -17,7 +17,9 @@ using Arguments = std::span<const KernelArgument>;
 const At kShim{0, 0}, kMem{0, 1}, kCore{0, 2};
 constexpr uint32_t kAt = 1000;  // word address of the delivery
 
-OperandUse reads_first(Arguments, size_t i) { return i == 0 ? OperandUse{64, true} : OperandUse{}; }
+constexpr kernels::Declaration reads_first = kernels::resolved(
+    "f", {.operands = {{.name = "first", .buffer = true, .read_only = true, .size = 64},
+                       kernels::integer("any", 0, 99)}});
 
 // Words of argument 0 go by way of the memtile's switch to the core, whose program calls a kernel.
 struct Delivery {

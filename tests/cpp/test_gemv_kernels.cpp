@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "aie_host/variants.h"
 #include "error.h"
-#include "kernel.h"
+#include "kernels/cpu_level.h"
+#include "kernels/kernel.h"
 
 namespace {
 
@@ -104,11 +104,11 @@ std::vector<Build> builds(const char* kernel) {
   for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
     const std::string npu = generation == Generation::kNpu1 ? "npu1 " : "npu2 ";
     out.push_back({npu + "silicon", find_host_kernel(kernel, generation, Arithmetic::kSilicon)});
-    using aie_host::CpuLevel;
-    for (const CpuLevel level : {CpuLevel::kV2, CpuLevel::kV3, CpuLevel::kV4, CpuLevel::kV4Bf16}) {
-      if (level > aie_host::best_cpu_level()) break;
-      setenv("NPU_CPU", aie_host::cpu_level_name(level), 1);
-      out.push_back({npu + aie_host::cpu_level_name(level),
+    using kernels::CpuLevel;
+    for (const CpuLevel level : kernels::kCpuLevels) {
+      if (level > kernels::best_cpu_level()) break;
+      setenv("NPU_CPU", kernels::cpu_level_name(level), 1);
+      out.push_back({npu + kernels::cpu_level_name(level),
                      find_host_kernel(kernel, generation, Arithmetic::kFast)});
     }
     unsetenv("NPU_CPU");
@@ -121,7 +121,7 @@ std::vector<Build> builds(const char* kernel) {
 TEST_CASE("gemv_q4nx: whole numbers are exact in every build, batch and line of x") {
   for (const Build& build : builds("gemv_q4nx")) {
     CAPTURE(build.name);
-    REQUIRE((build.kernel != nullptr));
+    REQUIRE(bool(build.kernel));
     for (const int batch : {1, 2, 4, 8}) {
       CAPTURE(batch);
       Memory memory(static_cast<unsigned>(batch));
@@ -233,7 +233,7 @@ TEST_CASE("gemv_q4nx: a complete row-block leaves as bf16, fp32 or a list, and t
 TEST_CASE("gemv_setup takes a core's record and starts afresh") {
   for (const Build& build : builds("gemv_setup")) {
     CAPTURE(build.name);
-    REQUIRE((build.kernel != nullptr));
+    REQUIRE(bool(build.kernel));
     Memory memory(1);
     auto* table = reinterpret_cast<int32_t*>(memory.x);
     for (int i = 0; i < 512; ++i) table[i] = i;

@@ -541,7 +541,7 @@ TEST_CASE("a forked child runs columns with threads of its own") {
   b.run();
   const pid_t child = fork();
   if (child == 0) {
-    alarm(60);
+    alarm(600);
     try {
       Script s;
       s.host_bd(0, 0, linear(Broadcast::kBlock * Broadcast::kBlocks), 0);
@@ -574,7 +574,7 @@ TEST_CASE("columns do the same with any number of threads") {
     REQUIRE(file >= 0);
     close(file);
     const std::string command =
-        strf("NPU_THREADS=%d %s=%s timeout 300 '%s' -ts=columns -m >%s.log 2>&1", threads,
+        strf("NPU_THREADS=%d %s=%s timeout 1800 '%s' -ts=columns -m >%s.log 2>&1", threads,
              kTranscript, path, self.c_str(), path);
     CHECK(std::system(command.c_str()) == 0);
     std::ifstream log(strf("%s.log", path));

@@ -111,9 +111,11 @@ TEST_CASE("recorder: a copy's transfers, operations and waits, at the times of t
 TEST_CASE("recorder: calls by name, locks that a core waits for and their values") {
   test::Machine machine(arch::Generation::kNpu1);
   machine.configure();
-  machine.attach(kCore,
-                 "loop 3\nacquire_ge 5 2\ncall zero_i32 @0 #64\ncall mystery #64\nrelease 6 1\nend",
-                 [](std::span<const KernelArgument>) {});
+  machine.attach(
+      kCore,
+      "loop 3\nacquire_ge 5 2\ncall zero_i32 @0 #64\ncall narrow_i32_i8 @0 @1024 #64 #0\n"
+      "release 6 1\nend",
+      [](std::span<const KernelArgument>) {});
   const arch::Timing time = timing();
   Recorder recorder({});
   machine.array.set_timing(&time, true, &recorder);
@@ -123,7 +125,7 @@ TEST_CASE("recorder: calls by name, locks that a core waits for and their values
   const auto calls = of(recorder, {Kind::kKernel}, "core (0,2)");
   REQUIRE(calls.size() == 6);
   for (size_t i = 0; i < calls.size(); ++i) {
-    CHECK(recorder.kernels()[calls[i].other] == (i % 2 ? "mystery" : "zero_i32"));
+    CHECK(recorder.kernels()[calls[i].other] == (i % 2 ? "narrow_i32_i8" : "zero_i32"));
   }
   const uint32_t first_lock = 2 * TraceEvent::kLocks;  // of the third tile of column 0
   const auto waits = of(recorder, {Kind::kWaitLock});

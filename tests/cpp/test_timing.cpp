@@ -9,6 +9,8 @@
 
 #include "arch/timing.h"
 #include "error.h"
+#include "kernels/call.h"
+#include "kernels/registry.h"
 #include "model/gemm_model.h"
 
 namespace {
@@ -30,6 +32,14 @@ model::GemmPoint int8_point(int64_t size) {
   p.columns = 8;
   p.M = p.K = p.N = size;
   return p;
+}
+
+// Of a declared kernel whose integer operands are `integers`.
+double cycles(const char* name, const kernels::Integers& integers,
+              Generation generation = Generation::kNpu2) {
+  const kernels::Declaration* kernel = kernels::find_declaration(name, generation);
+  REQUIRE(kernel != nullptr);
+  return kernels::call_cycles(*kernel, Timing(generation, TimingTable()), integers);
 }
 
 }  // namespace
@@ -77,42 +87,42 @@ TEST_CASE("DRAM bandwidth: below both limits, equal to the lower one far from th
   CHECK(arch::line_overfetch(0, 64) == 1);
 }
 
-TEST_CASE("kernel costs by name and operands") {
+TEST_CASE("kernel costs by operands") {
   const Timing t = npu2();
-  const int64_t mkn[] = {128, 72, 112, 0};
-  const auto cycles = [&](const char* name, const int64_t* operands, int count) {
-    return model::KernelCost::of(name).cycles(t, operands, count);
-  };
+  const kernels::Integers mkn{128, 72, 112};
   // 128 * 112 outputs, each 72 / 512 cycles of MACs, a move, and 2 bytes in and out at 64 B/cycle.
-  CHECK(cycles("matmul_i8_i16", mkn, 3) == Approx(14336 * (0.140625 + t.integer_move + 0.0625)));
-  CHECK(cycles("matmul_i8_i16_bcol", mkn, 4) == cycles("matmul_i8_i16", mkn, 3));
-  CHECK(cycles("matmul_bf16bfp16_bf16", mkn, 3) < cycles("matmul_bf16_bf16", mkn, 3) / 3);
-  CHECK(cycles("matmul_i16_i32", mkn, 3) == Approx(14336 * (72 / 128.0 + t.integer_move + 0.125)));
-  const int64_t count[] = {14336};
-  CHECK(cycles("zero_i16", count, 1) == Approx(14336 * 2 / 64.0 + t.round));
-  CHECK(cycles("convert_f32_bf16", count, 1) == Approx(14336 * 6 / 64.0));
-  CHECK_FALSE(model::KernelCost::of("mystery").known);
-  CHECK(model::KernelCost::of("").family == model::KernelFamily::kElementwise);
-  CHECK(cycles("zero_i8", nullptr, 0) == Approx(t.round));
+  CHECK(cycles("matmul_i8_i16", mkn) == Approx(14336 * (0.140625 + t.integer_move + 0.0625)));
+  CHECK(cycles("matmul_i8_i16_bcol", mkn) == cycles("matmul_i8_i16", mkn));
+  CHECK(cycles("matmul_bf16bfp16_bf16", mkn) < cycles("matmul_bf16_bf16", mkn) / 3);
+  CHECK(cycles("matmul_i16_i32", mkn) == Approx(14336 * (72 / 128.0 + t.integer_move + 0.125)));
+  CHECK(cycles("zero_i16", {14336}) == Approx(14336 * 2 / 64.0 + t.round));
+  CHECK(cycles("zero_bf16", {14336}) == cycles("zero_i16", {14336}));
+  CHECK(cycles("convert_f32_bf16", {14336}) == Approx(14336 * 6 / 64.0));
+  CHECK(cycles("narrow_i32_i8", {14336, 9}) == Approx(14336 * 5 / 64.0));
+  CHECK(cycles("zero_i8", {0}) == Approx(t.round));
+}
+
+TEST_CASE("Q4NX kernels: cycles per block as counted from their sources") {
+  // docs/gemv.md: 1000 cycles for one vector, 5144 (npu1: 6808) for eight.
+  CHECK(cycles("gemv_q4nx", {1}) == 1000);
+  CHECK(cycles("gemv_q4nx", {8}) == 5144);
+  CHECK(cycles("gemv_q4nx", {8}, Generation::kNpu1) == 6808);
+  CHECK(cycles("gemv_setup", {0}) == 64);
+  CHECK(cycles("dequant_q4nx", {}) == 64 * 21 + 24);
+  CHECK(cycles("dequant_q4nx", {}, Generation::kNpu1) == 64 * 42 + 24);
 }
 
 TEST_CASE("pipelined kernels cost multiplications, waits for accumulators and a call") {
   const Timing t = npu2();
-  const int64_t mkn[] = {192, 32, 128, 0};
-  const auto cycles = [&](const char* name, int count = 3) {
-    return model::KernelCost::of(name).cycles(t, mkn, count);
-  };
+  const kernels::Integers mkn{192, 32, 128};
   // 96 clusters of 16 multiplications; two cycles more each with two vectors per C block.
-  CHECK(cycles("matmul_i8_i8_pipelined") == Approx(96 * 16 + 218));
-  CHECK(cycles("matmul_i8_i8_pipelined_bcol", 4) == cycles("matmul_i8_i8_pipelined"));
-  CHECK(cycles("matmul_i8_i16_pipelined") == Approx(96 * 18 + 218));
-  CHECK(cycles("matmul_i8_i32_pipelined") == Approx(96 * 24 + 218));
-  CHECK(cycles("matmul_bfp16_bf16_pipelined") == Approx(96 * 18 * 1.16 + 218));
-  const int64_t count[] = {4096, 32};
-  CHECK(model::KernelCost::of("convert_bf16_bfp16_a").cycles(t, count, 1) ==
-        Approx(4096 * 3.125 / 64 + 218));
-  CHECK(model::KernelCost::of("convert_bf16_bfp16_b").cycles(t, count, 2) ==
-        Approx(4096 * 3.125 / 64 + 218));
+  CHECK(cycles("matmul_i8_i8_pipelined", mkn) == Approx(96 * 16 + 218));
+  CHECK(cycles("matmul_i8_i8_pipelined_bcol", mkn) == cycles("matmul_i8_i8_pipelined", mkn));
+  CHECK(cycles("matmul_i8_i16_pipelined", mkn) == Approx(96 * 18 + 218));
+  CHECK(cycles("matmul_i8_i32_pipelined", mkn) == Approx(96 * 24 + 218));
+  CHECK(cycles("matmul_bfp16_bf16_pipelined", mkn) == Approx(96 * 18 * 1.16 + 218));
+  CHECK(cycles("convert_bf16_bfp16_a", {4096}) == Approx(4096 * 3.125 / 64 + 218));
+  CHECK(cycles("convert_bf16_bfp16_b", {4096, 32}) == Approx(4096 * 3.125 / 64 + 218));
 }
 
 TEST_CASE("closed form: A in parts costs calls") {
@@ -123,6 +133,26 @@ TEST_CASE("closed form: A in parts costs calls") {
   p.a_parts = 2;
   CHECK(estimate_gemm(npu2(), p).cycles_per_call ==
         Approx(whole.cycles_per_call + npu2().kernel_call));
+}
+
+TEST_CASE("closed form: wide sums cost their own traffic and a narrowing, and may hide the drain") {
+  model::GemmPoint p = int8_point(4096);
+  p.c_bytes = 4;
+  const model::GemmEstimate sums = estimate_gemm(npu2(), p);
+  p.c_bytes = 1;
+  p.sum_bytes = 4;
+  const auto handover = [&](int buffers) {
+    p.c_buffers = buffers;
+    const model::GemmEstimate e = estimate_gemm(npu2(), p);
+    CHECK(e.cycles_per_call == sums.cycles_per_call);
+    CHECK(e.dram_write_bytes == sums.dram_write_bytes / 4);
+    return e.seconds;
+  };
+  const double in_place = handover(0), apart = handover(1);
+  CHECK(handover(2) == apart);
+  const double waiting = static_cast<double>(p.m * p.n) / npu2().stream / npu2().clock_hz;
+  const model::GemmEstimate e = estimate_gemm(npu2(), p);
+  CHECK(in_place - apart == Approx(e.rounds * waiting));
 }
 
 TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a stream port") {

@@ -238,7 +238,7 @@ TEST_CASE("timed run: a core or a channel is not reset in the middle of its work
   machine.array.set_timing(&timing, true);
   const auto refused = [&](const test::Script& stream) {
     machine.configure();
-    machine.attach(kCore, "acquire_ge 0 1\ncall slow #100000",
+    machine.attach(kCore, "acquire_ge 0 1\ncall zero_i32 @0 #100000",
                    [](std::span<const KernelArgument>) {});
     test::check_error(ErrorKind::kUnsupported, {"resets", "core (0,2)"},
                       [&] { machine.run(stream); });
@@ -256,12 +256,12 @@ TEST_CASE("timed run: a core or a channel is not reset in the middle of its work
   machine.run(early);
 }
 
-TEST_CASE("timed run: a core's kernels and lock operations add up; unknown kernels are counted") {
+TEST_CASE("timed run: a core's kernels and lock operations add up") {
   test::Machine machine(arch::Generation::kNpu1);
   machine.configure();
   const char* program =
       "loop 10\nacquire_ge 0 1\ncall matmul_i8_i32 @0 @1024 @2048 #8 #16 #8\nrelease 1 1\nend\n"
-      "call mystery #1000";
+      "call narrow_i32_i8 @0 @4096 #1000 #0";
   machine.attach(kCore, program, [](std::span<const KernelArgument>) {});
   const arch::Timing timing = timing_with({});
   machine.array.set_timing(&timing, true);
@@ -272,6 +272,35 @@ TEST_CASE("timed run: a core's kernels and lock operations add up; unknown kerne
   const double call = 64 * (16 / timing.mac_int8 + timing.integer_move + 8 / timing.l1_port);
   CHECK(report.matmul_calls == 10);
   CHECK(report.matmul_cycles == Approx(10 * call));
-  CHECK(report.uncosted_calls == 1);
-  CHECK(report.core_busy == Approx(10 * call + 20 * timing.lock_operation + 8000 / timing.l1_port));
+  CHECK(report.core_busy == Approx(10 * call + 20 * timing.lock_operation + 5000 / timing.l1_port));
+}
+
+TEST_CASE("timed run: a kernel whose cost is not known is an error that names it") {
+  const arch::Timing timing = timing_with({});
+  test::Machine machine(arch::Generation::kNpu1);
+  constexpr kernels::Declaration kUncosted = kernels::resolved("uncosted", kernels::Declaration{});
+  const auto run = [&](const char* name, const kernels::Declaration* declaration) {
+    machine.configure();
+    const auto nothing = [](std::span<const KernelArgument>, CoreState&) {};
+    machine.array.attach(kCore.col, kCore.row, parse_program(strf("call %s", name), "test"),
+                         {{nothing, false, declaration}});
+    machine.run(machine.script());
+  };
+  run("mystery", nullptr);  // nobody asks for the time
+  machine.array.set_timing(&timing, true);
+  test::check_error(ErrorKind::kKernel, {"core (0,2)", "\"mystery\"", "NPU_DECLARE"},
+                    [&] { run("mystery", nullptr); });
+  test::check_error(ErrorKind::kKernel, {"[uncosted]", "NPU_DECLARE"},
+                    [&] { run("uncosted", &kUncosted); });
+}
+
+TEST_CASE("timed run: a call with too few operands has no cost") {
+  const arch::Timing timing = timing_with({});
+  test::Machine machine(arch::Generation::kNpu1);
+  machine.array.set_timing(&timing, true);
+  for (const char* call : {"call zero_i32 @0", "call zero_i32 @0 @64"}) {
+    machine.configure();
+    machine.attach(kCore, call, [](std::span<const KernelArgument>) {});
+    test::check_error(ErrorKind::kKernel, {"[zero_i32]"}, [&] { machine.run(machine.script()); });
+  }
 }

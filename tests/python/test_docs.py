@@ -1,6 +1,7 @@
 """README.md and docs/: the Python of the README and of the command-stream page runs and prints what
 the page shows, links lead somewhere, every NPU_ variable the code reads is documented, every
-section of docs/reference/hardware.md that the sources cite exists.
+section of docs/reference/hardware.md that the sources cite exists, docs/reference/api.md is what
+the docstrings say.
 
 docs/adding_a_design.md has a test of its own (test_designs_docs.py).
 """
@@ -8,6 +9,7 @@ docs/adding_a_design.md has a test of its own (test_designs_docs.py).
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
     ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "CHANGELOG.md",
     *sorted(ROOT.glob("docs/**/*.md")),
     *sorted(ROOT.glob("*/*/README.md")),
 ]
@@ -67,6 +71,18 @@ def test_cited_hardware_sections_exist() -> None:
                 cited.update(dict.fromkeys(re.split(r", | and ", lists), path))
     assert len(cited) >= 8
     assert {number: path for number, path in cited.items() if number not in numbers} == {}
+
+
+def test_the_api_page_is_current() -> None:
+    """After a change of public docstrings: python docs/generate_api.py"""
+    page = runpy.run_path(str(ROOT / "docs/generate_api.py"))["page"]()
+    assert (ROOT / "docs/reference/api.md").read_text() == page
+
+
+def test_the_index_names_every_page() -> None:
+    index = (ROOT / "docs/README.md").read_text()
+    pages = [p.relative_to(ROOT / "docs").as_posix() for p in ROOT.glob("docs/**/*.md")]
+    assert [page for page in pages if page != "README.md" and f"({page})" not in index] == []
 
 
 def test_environment_variables_are_documented() -> None:

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from limits import HANG
+
 import npu
 
 SCRIPT = """
@@ -23,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_every_public_name_is_there_after_a_plain_import():
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=HANG
     )
     assert done.returncode == 0, done.stderr
 
@@ -34,6 +36,7 @@ def test_the_version_is_that_of_cmakelists():
     )
     assert npu.__version__ == written
     assert "version = " not in (ROOT / "pyproject.toml").read_text().split("[tool.", 1)[0]
+    assert f"## [{written}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_an_installed_package_carries_its_version_and_types():

@@ -62,8 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="several, S or MxKxN separated by commas, or squares, gemma3, mixed: geometric mean",
     )  # fmt: skip
     parser.add_argument(
-        "--c-buffers", type=int, choices=(1, 2), help="C tiles per core (default: both are tried)"
-    )
+        "--c-buffers", type=int, choices=(0, 1, 2),
+        help="C tiles per core, 0: wide sums narrowed where they lie (default: all are tried)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accumulate", choices=("wide", "narrow"), default="narrow",
+        help="sums in 32 bits, or in C's type (default) as the published designs keep them",
+    )  # fmt: skip
     parser.add_argument("--top", type=common.positive, default=20, help="rows (default: 20)")
     parser.add_argument(
         "--emulate", type=common.positive, default=32, metavar="N",
@@ -92,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     space = tune.Space(
         arguments.device, a, _DTYPES[arguments.out_dtype or _DEFAULT_OUT.get(a, a)],
         b_layout=arguments.b_layout, bf16=arguments.bf16, designs=arguments.designs,
+        accumulate=arguments.accumulate,
     )  # fmt: skip
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
@@ -100,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     started = time.perf_counter()
     result = tune.gemm(
         evaluator, arguments.objective, arguments.top, arguments.emulate,
-        (arguments.c_buffers,) if arguments.c_buffers else (1, 2), _progress,
+        tune.C_BUFFERS if arguments.c_buffers is None else (arguments.c_buffers,), _progress,
     )  # fmt: skip
     taken = time.perf_counter() - started
     if "-" not in (arguments.json, arguments.csv):
@@ -153,6 +159,7 @@ def _document(result: Result) -> dict[str, Any]:
         "dtype_out": space.dtype_out,
         "b_layout": space.b_layout,
         "bf16": space.bf16,
+        "accumulate": space.accumulate,
         "designs": space.designs,
         "stream_bytes": result.evaluator.constant(f"stream_{space.generation}"),
         "objective": result.objective,
@@ -193,7 +200,7 @@ def _print(result: Result, taken: float) -> None:
     stream = evaluator.constant(f"stream_{space.generation}")
     print(
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
-        f"B {space.b_layout}-major, {stream:g} B/cycle streams"
+        f"B {space.b_layout}-major, {space.accumulate} sums, {stream:g} B/cycle streams"
     )
     print(f"sizes: {evaluator.workload.describe()}")
     print(

@@ -47,7 +47,7 @@ def run(weights: BoundWeights, first: int, count: int, out: np.ndarray, *, padde
     padded: with the rows and columns that fill up blocks; nothing is then copied on the host.
     """
     target = out.reshape(-1).view(np.uint8)
-    weights.device.dequant().run(weights.handle, first, count, target, padded)
+    weights.device.operation("dequant").run(weights.handle, first, count, target, padded)
 
 
 def _result(out: np.ndarray | None, shape: tuple[int, int], w: Any) -> np.ndarray:

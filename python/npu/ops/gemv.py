@@ -72,7 +72,7 @@ def bind(
     """
     blocks, shape = _blocks_of(w, "bind")
     chosen = current_device(device)
-    return BoundWeights(chosen.gemv().bind(blocks, *shape), chosen)
+    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
 
 
 def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
@@ -130,7 +130,7 @@ def bound_weights(w: object, device: str | Device | None, function: str) -> Boun
         return w
     blocks, shape = _blocks_of(w, function)
     chosen = current_device(device)
-    return BoundWeights(chosen.gemv().bind(blocks, *shape), chosen)
+    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
 
 
 def _vectors(x: ArrayLike, k: int, function: str) -> np.ndarray:
@@ -191,13 +191,13 @@ def gemv(
     shape = (n,) if np.ndim(x) == 1 else (array.shape[0], n)
     result = _result(out, out_dtype, shape, [array, w])
     target = result.reshape(-1).view(np.uint8)
-    bound.device.gemv().run(bound.handle, *_device_view(array), target, str(result.dtype))
+    bound.device.operation("gemv").run(bound.handle, *_device_view(array), target, str(result.dtype))
     return result
 
 
 def run(weights: BoundWeights, x: np.ndarray, out: np.ndarray) -> None:
     """x (B, K) into out (B, N), both C-contiguous float32, without the checks of ``gemv``."""
-    weights.device.gemv().run(
+    weights.device.operation("gemv").run(
         weights.handle, x.view(np.uint32), "float32", out.reshape(-1).view(np.uint8), "float32"
     )
 
@@ -247,7 +247,7 @@ def gemv_top(
     array = _vectors(x, depth, "gemv_top")
     shape = (int(k),) if np.ndim(x) == 1 else (array.shape[0], int(k))
     values, indices = np.empty(shape, np.float32), np.empty(shape, np.int64)
-    bound.device.gemv().top(
+    bound.device.operation("gemv").top(
         bound.handle, *_device_view(array), int(k),
         values.reshape(-1).view(np.uint8), indices.reshape(-1).view(np.uint8),
     )  # fmt: skip

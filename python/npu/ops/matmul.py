@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
@@ -19,6 +19,10 @@ from numpy.typing import ArrayLike, DTypeLike
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.ops.epilogue import Epilogue
+
+if TYPE_CHECKING:
+    from npu.designs.gemm import DesignPoint
+    from npu.ops.gemm_product import GemmRun
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 _FLOAT_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
@@ -34,8 +38,11 @@ _MAX_BYTES = 1 << 62
 class PackedMatrix:
     """A right-hand operand in device memory in the layout the array reads; see ``npu.pack``."""
 
-    def __init__(self, handle: Any, dtype: np.dtype, device: Device, bf16: str) -> None:
+    def __init__(
+        self, handle: Any, dtype: np.dtype, device: Device, bf16: str, options: DesignPoint
+    ) -> None:
         self.handle = handle
+        self.options = options  # the configuration whose layout it has
         self.dtype = dtype
         self.device = device
         self.bf16 = bf16  # how products with it are computed, unless matmul's bf16= says otherwise
@@ -174,10 +181,10 @@ def pack(
     chosen = current_device(device)
     kind = _device_input(array.dtype)
     way = _bf16_way(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
-    gemm = chosen.gemm(kind, "float32" if kind == "bfloat16" else "int32", bf16=way)
+    options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, way))
     view, name = _device_view(array)
     dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
-    return PackedMatrix(gemm.pack(view, name), dtype, chosen, way)
+    return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, way, options)
 
 
 def matmul(
@@ -190,6 +197,7 @@ def matmul(
     alpha: float = 1,
     bias: ArrayLike | None = None,
     bf16: str | None = None,
+    accumulate: str = "wide",
     device: str | Device | None = None,
 ) -> np.ndarray:
     """``alpha * (a @ b) + bias`` on the current device (in this version always an emulated NPU).
@@ -216,6 +224,11 @@ def matmul(
     ``npu.device(..., bf16=)`` or ``NPU_BF16`` say otherwise. bfp16 first rounds the operands to
     blocks of 8 along K with one exponent and 8-bit mantissas: about 1 % error of a product of
     normal numbers, large for values much smaller than others of their block (docs/fidelity.md).
+    ``accumulate``: "wide" (default) keeps the array's sums in 32 bits and narrows them once;
+    "narrow" keeps those of bfloat16, int16 and int8 results in that type, rounded and saturated
+    after every step of the configuration's k along K, as published designs do for larger tiles and
+    more speed (docs/fidelity.md). Products that the array writes in 32 bits (float32, float16 and
+    int32 results, alpha, bias) have nothing to narrow: it then means the same as "wide".
     NaN and infinities propagate as in IEEE arithmetic (through bfp16, both make NaN of results
     that use their block); float32 values beyond bfloat16's largest become infinite; ``fast``
     arithmetic may count denormals as 0 (docs/fidelity.md).
@@ -231,6 +244,8 @@ def matmul(
     else:
         right, chosen = _as_array(b, "b"), current_device(device)
         dtype = _result_dtype(left.dtype, right.dtype, out_dtype, out)
+    if not isinstance(accumulate, str) or accumulate not in ("wide", "narrow"):
+        raise ArgumentError(f'[matmul] accumulate is {accumulate!r}; use "wide" or "narrow"')
     shape = _result_shape(left.shape, right.shape)
     m, n = shape[-2:]
     k = left.shape[-1]
@@ -249,7 +264,9 @@ def matmul(
         result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
         return returned
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
-    multiply = functools.partial(_multiply, shift=epilogue.device_shift, device=chosen, bf16=way)
+    multiply = functools.partial(
+        _multiply, shift=epilogue.device_shift, device=chosen, bf16=way, accumulate=accumulate
+    )
     if isinstance(right, PackedMatrix):
         multiply(left.reshape(-1, k), right, product)
     elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
@@ -263,6 +280,12 @@ def matmul(
     if not epilogue.trivial:
         result[...] = epilogue.apply(product)
     return returned
+
+
+def last_gemm(device: str | Device | None = None) -> GemmRun | None:
+    """Which configuration the last product of a device (default: the current one) ran with, and
+    why; None before the first."""
+    return current_device(device).last_gemm
 
 
 def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
@@ -321,13 +344,24 @@ def _multiply(
     shift: int,
     device: Device,
     bf16: str | None,
+    accumulate: str,
 ) -> None:
     """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
-    kinds = _device_input(a.dtype), str(out.dtype)
+    from npu.ops.gemm_product import Product  # the designs are not part of `import npu`
+
+    kind = _device_input(a.dtype)
+    packed = b if isinstance(b, PackedMatrix) else None
+    layout = "packed" if isinstance(b, PackedMatrix) else "col" if _by_columns(b) else "row"
+    sums = accumulate if out.dtype.itemsize < 4 else "wide"
+    size = (a.shape[0], a.shape[1], b.shape[1])
+    gemm = device.choose_gemm(
+        Product(
+            kind, str(out.dtype), size, layout, sums, device.bf16_of(kind, bf16),
+            packed.options if packed else None,
+        )
+    )  # fmt: skip
     target = out.reshape(-1).view(np.uint8)
     if isinstance(b, PackedMatrix):
-        device.gemm(*kinds, bf16=bf16).run_packed(*_device_view(a), b.handle, target, shift)
+        gemm.run_packed(*_device_view(a), b.handle, target, shift)
     else:
-        layout = "col" if _by_columns(b) else "row"
-        gemm = device.gemm(*kinds, layout, bf16)
         gemm.run(*_device_view(a), *_device_view(b), target, shift)

@@ -44,7 +44,8 @@ class DesignChoices(TypedDict, total=False):
     b_layout: str
     """"col" (default) or "row" (major)."""
     c_buffers: int
-    """C tiles per core, 1 (default) or 2."""
+    """C tiles per core, 1 (default) or 2; with wide sums also 0, which narrows them where they
+    lie."""
     accumulate: str
     """"narrow" (default): C stays in its type in L1; "wide": sums have 32 bits."""
     bf16: str

@@ -125,19 +125,14 @@ class Submission:
 
 
 def submissions(problem: GemmProblem) -> list[Submission]:
-    """The streams that npu.matmul submits for the padded problem."""
-    design = problem.design
-    m, k, n = design.padded(problem.size)
-    request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
-    config = gemm.configuration_of(design)
+    """The streams of the padded problem, split as npu.matmul splits it."""
+    config = gemm.configuration_of(problem.design)
     found = []
-    for one in _npu.operations.submissions("gemm", config, request):
-        sizes = {argument["name"]: argument["bytes"] for argument in one["arguments"]}
-        rows, columns = (  # A and B are read where they lie or from a packed copy
-            (sizes[name] + sizes[f"packed {name}"]) // (k * design.a_bytes) for name in "AB"
-        )
-        size = rows, k, columns
-        found.append(Submission(one["stream"], one["count"], size, list(sizes.values())))
+    for (m, k, n), count in _npu.model.gemm_blocks(problem.design, problem.size):
+        request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
+        (one,) = _npu.operations.submissions("gemm", config, request)
+        sizes = [argument["bytes"] for argument in one["arguments"]]
+        found.append(Submission(one["stream"], count, (m, k, n), sizes))
     return found
 
 

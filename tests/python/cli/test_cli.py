@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 from gemma3_files import Shape, write_model
+from limits import HANG
 
 import npu
 from npu import cli
@@ -94,6 +95,9 @@ def test_bench_reports_every_length(model: str, capsys: pytest.CaptureFixture[st
     document = json.loads(capsys.readouterr().out)
     assert document["repeats"] == 2 and document["warm_up_runs"] == 1
     assert [row["prompt_tokens"] for row in document["results"]] == [4, 9]
+    loading = document["loading"]
+    assert loading["seconds"] > 0 and loading["private_bytes_before"] > 1 << 20
+    assert loading["peak_resident_bytes"] >= loading["private_bytes"] > 1 << 20
     for row in document["results"]:
         for name in ("ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s"):
             figures = row[name]
@@ -106,7 +110,11 @@ def test_bench_reports_every_length(model: str, capsys: pytest.CaptureFixture[st
     )
     assert cli.main(arguments) == 0
     table = capsys.readouterr().out
-    assert "device: " in table and "median [min, max] of 2 runs after one warm-up" in table
+    assert (
+        "device: " in table
+        and "\nloading: " in table
+        and "median [min, max] of 2 runs after one warm-up" in table
+    )
 
 
 def test_devices_lists_what_the_package_offers(
@@ -229,7 +237,7 @@ def test_interrupt_ends_with_130_and_no_traceback(model: str) -> None:
         assert process.stdout is not None
         process.stdout.read(1)
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=HANG)
     assert process.returncode == 130
     assert err.decode().splitlines()[-1] == "npu: error: interrupted"
     assert b"Traceback" not in err
@@ -258,7 +266,7 @@ def test_a_reader_that_leaves_is_no_error(model: str) -> None:
         process.stdout.read(1)
         process.stdout.close()
         err = process.stderr.read()
-        process.wait(timeout=30)
+        process.wait(timeout=HANG)
     assert (process.returncode, err) == (141, b"")
 
 

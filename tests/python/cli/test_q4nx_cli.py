@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from gemma3_files import Shape, write_model
+from limits import HANG
 
 from npu import cli
 from npu.formats.q4nx.container import Q4nxFile
@@ -193,7 +194,7 @@ convert._embedding = stop
 sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2], "--force"]))
 """
     arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx"), how]
-    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=HANG)
     assert done.returncode == {"KeyboardInterrupt": 130, "SIGTERM": 143, "SIGHUP": 129}[how]
     assert done.stderr == ("npu: error: interrupted\n" if how == "KeyboardInterrupt" else "")
     assert sorted(os.listdir(tmp_path)) == ["m.gguf", "m.q4nx"]

@@ -15,6 +15,7 @@ from test_designs_golden import unroll
 
 from npu import _npu
 from npu.designs import gemm
+from npu.designs.lowering import lower
 from npu.emulator import Array
 from npu.errors import DesignError
 
@@ -139,6 +140,26 @@ def test_product(
         info = np.iinfo(c_dtype)
         assert (c == info.max).any() and (c == info.min).any()
         assert ((c > info.min) & (c < info.max)).any(), "saturated everywhere"
+
+
+@pytest.mark.parametrize(("a_dtype", "c_dtype"), [
+    ("int8", "int8"), ("int8", "int16"), ("bfloat16", "bfloat16"),
+])  # fmt: skip
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_wide_sums_narrowed_where_they_lie(generation: str, a_dtype: str, c_dtype: str) -> None:
+    """c_buffers = 0: the core has one tile of 32-bit sums, and sends the narrow C at its start."""
+    r, s, t = gemm.MMUL[generation, a_dtype]
+    tile = m, k, n = 4 * r, 2 * s, 4 * t
+    config = gemm.configuration(generation, a_dtype, c_dtype, tile=tile, k_mt=2 * k, c_buffers=0)
+    parts = lower(gemm.design(generation, a_dtype, c_dtype, tile=tile, k_mt=2 * k, c_buffers=0))
+    core = next(memories for at, memories in parts.memories.items() if at.kind == "core")
+    assert sum(x.bytes for x in core if x.name[0] in "Ca") == 4 * m * n
+    rng = np.random.default_rng(4)
+    columns = {"npu1": 4, "npu2": 8}[generation]
+    a, b = operands(rng, dtype_of(a_dtype), 3 * 4 * m, 4 * k, 2 * columns * n)
+    shift = {"int8": 9, "int16": 1}.get(c_dtype, 0)
+    c = execute(config, generation, a, b, dtype_of(c_dtype), shift)
+    np.testing.assert_array_equal(c, expected_product(a, b, dtype_of(c_dtype), shift, 0))
 
 
 def test_rounds_in_flight_do_not_change_the_result() -> None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from limits import HANG
 
 gguf = pytest.importorskip("gguf", reason="reads the file with the gguf package")
 pytest.importorskip("jinja2", reason="renders the chat template")
@@ -399,7 +400,7 @@ def test_missing_dependency_is_one_sentence(tmp_path: Path) -> None:
         f"sys.path.insert(1, {str(DEMO)!r}); sys.argv = ['train.py', '--out', 'x']; "
         f"runpy.run_path({str(DEMO / 'train.py')!r}, run_name='__main__')"
     )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=HANG)
     assert run.returncode != 0
     assert run.stderr.startswith("[train] the Python module 'torch' is missing")
     assert "Traceback" not in run.stderr

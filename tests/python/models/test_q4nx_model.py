@@ -1,5 +1,5 @@
 """Models on Q4NX files: logits against Hugging Face transformers running the dequantised weights in
-float32, the demo model's answers, and what loading a large file costs.
+float32, the demo model's answers, and where the weights of a large file are.
 
 The reference's weights come from the blocks through the package's float32 formula, which
 test_q4nx_tensor.py checks against plain loops.
@@ -219,33 +219,20 @@ def test_the_demo_model_answers(tmp_path: Path, kind: str) -> None:
         assert "".join(gemma3.Generation(model, tokenizer, prompt)) == answer
 
 
-LOAD = r"""
-import re, sys, time
-from npu import gemma3
-begin = time.perf_counter()
-model, tokenizer = gemma3.load(sys.argv[1])
-seconds = time.perf_counter() - begin
-rollup = open("/proc/self/smaps_rollup").read()
-private = sum(map(int, re.findall(r"Private_(?:Clean|Dirty):\s+(\d+)", rollup)))
-print(seconds, private, len(tokenizer), model.config.layers)
-"""
-
-
 @pytest.mark.slow
-def test_loading_a_large_file(tmp_path: Path) -> None:
-    """The 26 layers of Gemma 3 1B with a quarter of its vocabulary: 0.65 GB of tensors. The limits
-    are those for the whole vocabulary, 2 s and 200 MB; time has room for a busy machine."""
+def test_loading_a_large_file_copies_no_weight(tmp_path: Path) -> None:
+    """The 26 layers of Gemma 3 1B with a quarter of its vocabulary: 0.65 GB of tensors that stay in
+    the mapped file. `npu bench` prints what loading takes in time and memory."""
     path = tmp_path / "big.q4nx"
     arguments = [sys.executable, str(SCRIPT), str(path), "--vocabulary", "65536"]
-    subprocess.run(arguments, check=True, capture_output=True, timeout=300)
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(path)], capture_output=True, text=True, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    seconds, private, tokens, layers = map(float, done.stdout.split())
-    assert path.stat().st_size > 6e8 and (tokens, layers) == (65536, 26)
-    assert private * 1024 < 150e6
-    assert seconds < 3
+    subprocess.run(arguments, check=True, capture_output=True)
+    model, tokenizer = gemma3.load(path)
+    assert path.stat().st_size > 6e8 and (len(tokenizer), len(model._layers)) == (65536, 26)
+    weights = [model._head]
+    for layer in model._layers:
+        weights += [layer.qkv, layer.output, layer.gate_up, layer.down]
+    assert sum(weight.q4nx.blocks.nbytes for weight in weights) > 5e8
+    assert [weight.nbytes for weight in weights] == [0] * len(weights)
 
 
 def test_the_random_model_runs(tmp_path: Path) -> None:
@@ -253,7 +240,7 @@ def test_the_random_model_runs(tmp_path: Path) -> None:
     path = tmp_path / "r.q4nx"
     sizes = {"layers": 3, "width": 96, "heads": 2, "head-dim": 32, "ffn": 160, "vocabulary": 900}
     options = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
-    subprocess.run([sys.executable, str(SCRIPT), str(path), *options], check=True, timeout=60)
+    subprocess.run([sys.executable, str(SCRIPT), str(path), *options], check=True)
     model, tokenizer = gemma3.load(path)
     logits = model.prefill(tokenizer.encode("abc def"), model.new_cache(64))
     assert np.isfinite(logits).all() and 0.3 < logits.std() < 3

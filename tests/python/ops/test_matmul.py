@@ -14,6 +14,7 @@ import pytest
 from compare import assert_matmul_close, round_bf16
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from limits import HANG
 
 import npu
 from npu.devices import Device
@@ -338,7 +339,7 @@ def test_threads_multiply_while_others_read_the_counters():
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(timeout=60)
+        thread.join(timeout=HANG)
     assert not any(thread.is_alive() for thread in threads)
     assert not wrong
 

@@ -7,10 +7,10 @@ is simulated.
 
 from npu.perf.tune.evaluator import Evaluator
 from npu.perf.tune.search import Entry, Result, gemm
-from npu.perf.tune.space import DESIGNS, Points, Space, variant_name, what_stops
+from npu.perf.tune.space import C_BUFFERS, DESIGNS, Points, Space, variant_name, what_stops
 from npu.perf.tune.workload import PRESETS, Workload
 
 __all__ = [
-    "DESIGNS", "PRESETS", "Entry", "Evaluator", "Points", "Result", "Space", "Workload", "gemm",
-    "variant_name", "what_stops",
+    "C_BUFFERS", "DESIGNS", "PRESETS", "Entry", "Evaluator", "Points", "Result", "Space",
+    "Workload", "gemm", "variant_name", "what_stops",
 ]  # fmt: skip

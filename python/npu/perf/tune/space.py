@@ -18,7 +18,7 @@ from npu.designs.hardware import tile_limits
 from npu.errors import ArgumentError, DeviceError, DtypeError
 
 _CHUNK = 1 << 18  # design points at a time: a few 10 MB
-C_BUFFERS = (1, 2)
+C_BUFFERS = (0, 1, 2)  # 0: wide sums, narrowed where they lie
 # What `designs` may name: kernels and parts of A. The paper's design, kernels that hide C, all.
 _PIPELINED = tuple(("pipelined", parts) for parts in range(1, gemm.MAX_A_PARTS + 1))
 DESIGNS: dict[str, tuple[tuple[str, int], ...]] = {
@@ -139,6 +139,8 @@ class Space:
         found: list[Points] = []
         units = variant.granularity
         for buffers in c_buffers:
+            if buffers == 0 and variant.sum_dtype == variant.c_dtype:
+                continue
             # A dimension is largest where the other two are smallest.
             ranges: list[np.ndarray] = []
             for axis, unit in enumerate(units):
@@ -153,6 +155,11 @@ class Space:
             k = ranges[1][j]
             count = np.full(len(i), buffers)
             found.append(Points(variant, ranges[0][i], k, ranges[2][h], k, count))
+        if not found:
+            raise ArgumentError(
+                f"[tune] 0 C buffers with sums in {variant.sum_dtype}: only wide sums of a "
+                "narrower C are narrowed where they lie; use 1 or 2"
+            )
         sizes = (np.concatenate([getattr(t, f) for t in found]) for f in _SIZES)
         return Points(variant, *sizes)
 

@@ -4,7 +4,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string_view>
 
@@ -13,6 +12,9 @@
 namespace npu {
 
 struct PackedOperand;  // aie_host/packed_operand.h
+namespace kernels {
+struct Declaration;
+}
 
 struct KernelArgument {
   std::byte* data = nullptr;  // null for an integer
@@ -27,26 +29,24 @@ struct CoreState {
   uint8_t saturation = 0;  // 0 = none
 };
 
-using HostKernel = void (*)(std::span<const KernelArgument> arguments, CoreState& core);
-
 // `silicon` follows the known bit-level rules of the hardware, `fast` accumulates in fp32.
 enum class Arithmetic : uint8_t { kFast, kSilicon };
 const char* arithmetic_name(Arithmetic arithmetic);
 
-// The bytes from its address on that a call accesses through one buffer operand.
-struct OperandUse {
-  uint64_t bytes = UINT64_MAX;  // UINT64_MAX: unknown
-  bool read_only = false;
-};
-// What a call with these operands does to operand i, a buffer. Operands are not checked yet.
-using OperandUses = OperandUse (*)(std::span<const KernelArgument> arguments, size_t i);
+// The host build of a kernel of aie_kernels/. A call checks the operands first: Error(kKernel) with
+// the kernel's name.
+struct HostKernel {
+  const kernels::Declaration* declaration = nullptr;
+  void (*run)(const KernelArgument* operands) = nullptr;
 
-// The host build of an aie_kernels/ function for this machine's best instruction set; null if there
-// is no kernel of that name.
+  explicit operator bool() const { return run != nullptr; }
+  bool operator==(const HostKernel&) const = default;
+  void operator()(std::span<const KernelArgument> arguments, CoreState& core) const;
+};
+
+// The build for this machine's best instruction set; an empty one if there is no kernel of that
+// name.
 HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
                             Arithmetic arithmetic);
-// The operand uses of the same kernel; null if there is none of that name.
-OperandUses find_operand_uses(std::string_view name, arch::Generation generation,
-                              Arithmetic arithmetic);
 
 }  // namespace npu

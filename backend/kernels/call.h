@@ -1,0 +1,41 @@
+// What a declaration says about one call: whether its operands fit, which bytes it accesses, how
+// long it takes.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+
+#include "kernels/declaration.h"
+#include "kernels/kernel.h"
+
+namespace npu::kernels {
+
+using Arguments = std::span<const KernelArgument>;
+using Integers = std::array<int64_t, kMaxOperands>;
+
+// Bytes of so many elements; BFP16 comes in whole blocks.
+int64_t bytes_of(Element element, int64_t count);
+
+// Throws Error(kKernel) unless the call's operands are what the kernel takes.
+void check_call(const Declaration& kernel, Arguments arguments);
+
+// The bytes from its address on that a call accesses through one buffer operand.
+struct OperandUse {
+  uint64_t bytes = UINT64_MAX;  // UINT64_MAX: unknown
+  bool read_only = false;
+};
+// Of operand i, a buffer. The operands are not checked yet.
+OperandUse operand_use(const Declaration& kernel, Arguments arguments, size_t i);
+
+// Cycles of a call. Throws Error(kKernel) if the kernel declares no cost, or for operands of
+// another number or kind.
+double call_cycles(const Declaration& kernel, const arch::Timing& timing, Arguments arguments);
+double call_cycles(const Declaration& kernel, const arch::Timing& timing, const Integers& integers);
+
+// Throw Error(kKernel) unless an integer operand may have a value, and unless the integers are
+// multiples of what depends on others of them.
+void check_integer(const Declaration& kernel, const Operand& operand, int64_t value);
+void check_multiples(const Declaration& kernel, const Integers& integers);
+
+}  // namespace npu::kernels

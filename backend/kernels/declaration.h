@@ -1,0 +1,177 @@
+// What a kernel takes, may be given and costs: constant data that NPU_DECLARE makes beside the
+// kernel's function (aie_kernels/kernel.h). The host call and its checks, tile aliasing, simulated
+// time and the designs' types all follow from it.
+//
+// Included by host builds for several instruction sets, which are linked together: what is defined
+// here runs at compile time only.
+#pragma once
+
+#include <cstdint>
+
+namespace npu {
+
+struct KernelArgument;
+namespace arch {
+struct Timing;
+}
+
+namespace kernels {
+
+inline constexpr int kMaxOperands = 10;
+
+// Element types of buffers in a core's memory. kBfp16: 8 values share an exponent and take 9 bytes.
+enum class Element : uint8_t { kInt8, kUint8, kInt16, kInt32, kFloat32, kBfloat16, kBfp16 };
+
+// A number that depends on a call's integers: a sum of products, "row * n + m * n", or a constant.
+struct Size {
+  static constexpr int kTerms = 2, kFactors = 2;
+  struct Term {
+    int32_t constant = 0;
+    int8_t factors[kFactors] = {-1, -1};  // integer operands, numbered among themselves; -1: none
+  };
+
+  consteval Size() = default;
+  consteval Size(const char* formula) : text(formula) {}  // parsed by resolved()
+  consteval Size(int32_t constant) : used(1) { terms[0].constant = constant; }
+
+  // `integers`: the values of a call's integer operands, in order.
+  int64_t value(const int64_t* integers) const;
+
+  const char* text = nullptr;  // null for a constant
+  Term terms[kTerms] = {};
+  int8_t used = 0;  // terms; none: the size says nothing
+};
+
+struct Operand {
+  const char* name = nullptr;
+  bool buffer = false;
+  // Of a buffer; element and read_only come from the function's parameter, T* or const T*.
+  Element element = Element::kUint8;
+  bool read_only = false;
+  uint8_t alignment = 0;  // bytes
+  // Of a buffer: its elements. Of an integer: what it is a multiple of besides `step`, or nothing.
+  Size size = {};
+  // Of an integer: its limits.
+  int32_t min = 0, max = 0, step = 1;
+};
+
+struct Declaration {
+  const char* name = nullptr;
+  Operand operands[kMaxOperands] = {};
+  int count = 0;     // operands
+  int integers = 0;  // of them
+  // Cycles of a call whose integer operands, in order, are `integers`. Null: not known, and the
+  // kernel cannot run in simulated time.
+  double (*cycles)(const arch::Timing& timing, const int64_t* integers) = nullptr;
+  // Throws Error(kKernel) if what the operands contain takes the kernel out of its buffers.
+  void (*check)(const char* name, const KernelArgument* operands) = nullptr;
+  // C += A B of operands 0 to 2: simulations count its cycles apart, and host builds share the
+  // packed forms of A and B.
+  bool product = false;
+  // A result may begin where an input does: elements are loaded before a store overwrites them.
+  bool in_place = false;
+
+  consteval Declaration with(Operand operand) const {
+    Declaration more = *this;
+    int i = 0;
+    while (more.operands[i].name != nullptr) ++i;
+    more.operands[i] = operand;
+    return more;
+  }
+};
+
+// Larger than any tile dimension or element count in 64 KB of data memory.
+inline constexpr int32_t kMaxSize = 1 << 16;
+
+// Operands as declarations list them, in the order of the function's parameters.
+consteval Operand buffer(const char* name, Size elements, uint8_t alignment = 0) {
+  return {.name = name, .buffer = true, .alignment = alignment, .size = elements};
+}
+consteval Operand integer(const char* name, int32_t min, int32_t max, int32_t step = 1) {
+  return {.name = name, .min = min, .max = max, .step = step};
+}
+// A positive multiple of `step`, and of `also` if that is given.
+consteval Operand multiple(const char* name, int32_t step, Size also = {}) {
+  return {.name = name, .size = also, .min = step, .max = kMaxSize, .step = step};
+}
+
+namespace detail {
+
+// Reads the formula of a Size.
+struct Parser {
+  const char* at;
+  const Declaration& declaration;
+
+  static constexpr bool is_digit(char c) { return c >= '0' && c <= '9'; }
+  static constexpr bool is_letter(char c) { return (c >= 'a' && c <= 'z') || c == '_'; }
+  constexpr void skip() {
+    while (*at == ' ') ++at;
+  }
+  constexpr bool take(char c) {
+    skip();
+    if (*at != c) return false;
+    ++at;
+    return true;
+  }
+  // The number, among the integers, of the operand that is named next.
+  constexpr int8_t integer() {
+    const char* const start = at;
+    while (is_letter(*at) || is_digit(*at)) ++at;
+    int8_t number = 0;
+    for (const Operand& operand : declaration.operands) {
+      if (operand.name == nullptr || operand.buffer) continue;
+      const char *a = start, *b = operand.name;
+      while (a != at && *a == *b) ++a, ++b;
+      if (a == at && *b == '\0') return number;
+      ++number;
+    }
+    throw "a size names something that is not an integer operand of the kernel";
+  }
+  constexpr void factor(Size::Term& term) {
+    skip();
+    if (is_digit(*at)) {
+      int32_t constant = 0;
+      while (is_digit(*at)) constant = constant * 10 + (*at++ - '0');
+      term.constant *= constant;
+    } else if (is_letter(*at)) {
+      int i = 0;
+      while (i < Size::kFactors && term.factors[i] >= 0) ++i;
+      if (i == Size::kFactors) throw "a size multiplies more than two operands";
+      term.factors[i] = integer();
+    } else {
+      throw "a size is a sum of products of operands and numbers";
+    }
+  }
+  constexpr Size parse(Size size) {
+    do {
+      if (size.used == Size::kTerms) throw "a size has more than two terms";
+      Size::Term& term = size.terms[size.used++];
+      term.constant = 1;
+      do {
+        factor(term);
+      } while (take('*'));
+    } while (take('+'));
+    skip();
+    if (*at != '\0') throw "a size is a sum of products of operands and numbers";
+    return size;
+  }
+};
+
+}  // namespace detail
+
+// The declaration with its formulas parsed and its operands counted.
+consteval Declaration resolved(const char* name, Declaration declaration) {
+  declaration.name = name;
+  for (Operand& operand : declaration.operands) {
+    if (operand.name == nullptr) continue;
+    if (operand.size.text != nullptr) {
+      operand.size = detail::Parser{operand.size.text, declaration}.parse(operand.size);
+    }
+    ++declaration.count;
+    declaration.integers += !operand.buffer;
+  }
+  return declaration;
+}
+
+}  // namespace kernels
+}  // namespace npu

@@ -1,0 +1,28 @@
+// The host builds of aie_kernels/: one per generation, arithmetic mode and instruction set, each
+// made from the declarations in one translation unit (aie_host/variant.cpp).
+#pragma once
+
+#include <span>
+
+#include "kernels/declaration.h"
+#include "kernels/kernel.h"
+
+namespace npu::kernels {
+
+// A kernel of one build. `run` trusts its operands, as the NPU does. The declaration is there in
+// the silicon builds, which every processor executes; null in the others.
+struct HostFunction {
+  const char* name = nullptr;
+  void (*run)(const KernelArgument* operands) = nullptr;
+  const Declaration* declaration = nullptr;
+};
+
+struct HostBuild {
+  std::span<const HostFunction> functions;
+};
+
+extern const HostBuild npu1_fast_v2, npu1_fast_v3, npu1_fast_v4, npu1_fast_v4bf16;
+extern const HostBuild npu2_fast_v2, npu2_fast_v3, npu2_fast_v4, npu2_fast_v4bf16;
+extern const HostBuild npu1_silicon, npu2_silicon;
+
+}  // namespace npu::kernels

@@ -1,0 +1,87 @@
+// Finds kernels by name, NPU generation, arithmetic and this machine's CPU (registry.h, kernel.h).
+#include "kernels/registry.h"
+
+#include "aie_host/core_state.h"
+#include "kernels/call.h"
+#include "kernels/cpu_level.h"
+#include "kernels/host_build.h"
+#include "kernels/kernel.h"
+
+namespace npu {
+
+namespace kernels {
+
+namespace {
+
+const HostBuild& silicon_build(arch::Generation generation) {
+  return generation == arch::Generation::kNpu1 ? npu1_silicon : npu2_silicon;
+}
+
+const HostBuild& fast_build(arch::Generation generation) {
+  const bool npu1 = generation == arch::Generation::kNpu1;
+  switch (cpu_level()) {
+    case CpuLevel::kV2:
+      break;
+    case CpuLevel::kV3:
+      return npu1 ? npu1_fast_v3 : npu2_fast_v3;
+    case CpuLevel::kV4:
+      return npu1 ? npu1_fast_v4 : npu2_fast_v4;
+    case CpuLevel::kV4Bf16:
+      return npu1 ? npu1_fast_v4bf16 : npu2_fast_v4bf16;
+  }
+  return npu1 ? npu1_fast_v2 : npu2_fast_v2;
+}
+
+const HostFunction* find_in(const HostBuild& build, std::string_view name) {
+  for (const HostFunction& function : build.functions) {
+    if (name == function.name) return &function;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const Declaration* find_declaration(std::string_view name, arch::Generation generation) {
+  const HostFunction* function = find_in(silicon_build(generation), name);
+  return function != nullptr ? function->declaration : nullptr;
+}
+
+std::vector<const Declaration*> declarations(arch::Generation generation) {
+  std::vector<const Declaration*> all;
+  for (const HostFunction& function : silicon_build(generation).functions) {
+    all.push_back(function.declaration);
+  }
+  return all;
+}
+
+}  // namespace kernels
+
+const char* arithmetic_name(Arithmetic arithmetic) {
+  switch (arithmetic) {
+    case Arithmetic::kFast:
+      return "fast";
+    case Arithmetic::kSilicon:
+      return "silicon";
+  }
+  return "unknown";
+}
+
+HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
+                            Arithmetic arithmetic) {
+  using namespace kernels;
+  const HostFunction* function = find_in(
+      arithmetic == Arithmetic::kFast ? fast_build(generation) : silicon_build(generation), name);
+  if (function == nullptr) return {};
+  return {find_declaration(name, generation), function->run};
+}
+
+void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState& core) const {
+  kernels::check_call(*declaration, arguments);
+  const aie_host::CoreScope scope(core);
+  if (declaration->product) {
+    aie_host::set_packed_operands(arguments[0].packed, arguments[1].packed);
+  }
+  run(arguments.data());
+}
+
+}  // namespace npu
