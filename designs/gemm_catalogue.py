@@ -287,17 +287,17 @@ LAYOUTS = ("row", "col", "packed")
 def candidates(
     generation: str, a_dtype: str, c_dtype: str, layout: str, *,
     accumulate: str = "wide", bf16: str = "native",
-) -> tuple[gemm.Options, ...]:  # fmt: skip
+) -> tuple[gemm.DesignPoint, ...]:  # fmt: skip
     """The configurations for a product, "large" first. `layout`: of B, see LAYOUTS.
 
     Raises DesignError for what no design computes.
     """
-    checked = gemm.options(
+    checked = gemm.design_point(
         generation, a_dtype, c_dtype, b_layout=_stored(layout), accumulate=accumulate, bf16=bf16
     )
     sums = c_dtype if checked.narrows and accumulate == "narrow" else "wide"
     name = "bfp16" if bf16 == "bfp16" else a_dtype
-    return tuple(_options(entry, checked) for entry in ENTRIES[generation, name, sums, layout])
+    return tuple(_point(entry, checked) for entry in ENTRIES[generation, name, sums, layout])
 
 
 def _stored(layout: str) -> str:
@@ -307,9 +307,9 @@ def _stored(layout: str) -> str:
     return "row" if layout == "packed" else layout
 
 
-def _options(entry: Entry, like: gemm.Options) -> gemm.Options:
+def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
     narrowed = like.sum_dtype != like.c_dtype
-    return gemm.options(
+    return gemm.design_point(
         like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
         b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
         accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel,

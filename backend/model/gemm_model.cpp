@@ -80,9 +80,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};
-  const double reuse = p.a_resident ? ceil_div(p.N, p.columns * p.n) : 1;
-  const double a_bytes = rows * m * depth * p.a_bytes / reuse,
-               b_bytes = columns * n * depth * p.a_bytes;
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
   const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
   const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
                                          : reader.shared_seconds(b_bytes, n * p.a_bytes);

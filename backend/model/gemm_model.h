@@ -22,9 +22,6 @@ struct GemmPoint {
   bool overlap_bds = true;
   bool pipelined = false;  // kernels that hide C's loads and stores, see pipelined_cycles
   int64_t a_parts = 1;     // row parts in which A tiles reach a core, one kernel call each
-  // A (rows m, K) panel stays in the memtiles while all columns of C pass: a study, no design does
-  // it (docs/gemm_designs.md).
-  bool a_resident = false;
   int rows = 4, columns = 4;
   int64_t M = 0, K = 0, N = 0;
 };

@@ -142,11 +142,15 @@ GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t
 
 // C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
 // stream's length.
+GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t n) {
+  const int64_t width = std::min(n, max_columns(tile, limits.columns));
+  const int64_t rounds = std::max<int64_t>(1, limits.rounds);
+  return {std::max<int64_t>(1, rounds * tile.native_n() / width) * tile.native_m(), width};
+}
+
 std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
                                   const GemmExtent& extent) {
-  const int64_t width = std::min(extent.n, max_columns(tile, limits.columns));
-  const int64_t rounds = std::max<int64_t>(1, limits.rounds);
-  const int64_t height = std::max<int64_t>(1, rounds * tile.native_n() / width) * tile.native_m();
+  const auto [height, width] = block_size(tile, limits, extent.n);
   std::vector<GemmBlock> blocks;
   for (int64_t col = 0; col < extent.n; col += width) {
     for (int64_t row = 0; row < extent.m; row += height) {

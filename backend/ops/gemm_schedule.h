@@ -111,6 +111,12 @@ struct GemmBlock {
   std::array<size_t, kGemmArguments> offset = {}, bytes = {};
 };
 
+// Rows and columns of C in all blocks but those at its lower and right edges.
+struct GemmBlockSize {
+  int64_t rows, cols;
+};
+GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t n);
+
 std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
                                   const GemmExtent& extent);
 

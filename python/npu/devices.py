@@ -20,7 +20,7 @@ from npu import _npu
 from npu.errors import DeviceError
 
 if TYPE_CHECKING:
-    from npu.designs.gemm import Options
+    from npu.designs.gemm import DesignPoint
     from npu.device_contract import DeviceBackend
     from npu.ops.gemm_product import GemmRun, Product
 
@@ -116,7 +116,7 @@ class Device:
         way = self.bf16_of(input_dtype, bf16)
         there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
         return self.gemm_of(
-            gemm.options(
+            gemm.design_point(
                 self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
                 kernel=self.kernel if there else KERNELS[0], tile=tile,
             )
@@ -126,7 +126,7 @@ class Device:
         """How products of an element type are computed, if the caller asks for ``bf16``."""
         return (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
 
-    def gemm_of(self, options: Options) -> Any:
+    def gemm_of(self, options: DesignPoint) -> Any:
         """The GEMM of one configuration, lowered on first use."""
         from npu.designs import gemm
 

@@ -1,12 +1,15 @@
 // npu._npu.model: the timing models. simulate() executes a stream on a timed emulated array;
 // estimate() evaluates the closed form. python/npu/perf/simulate.py is what users call.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -21,6 +24,7 @@
 #include "configuration.h"
 #include "emulator/timed_trace.h"
 #include "error.h"
+#include "gemm_point.h"
 #include "model/gemm_model.h"
 #include "report.h"
 #include "runtime/interrupt.h"
@@ -55,53 +59,13 @@ nb::list constants() {
   return list;
 }
 
-model::InputKind input_kind(const std::string& type, bool native) {
-  if (type == "int8") return model::InputKind::kInt8;
-  if (type == "int16") return model::InputKind::kInt16;
-  return native ? model::InputKind::kBf16Native : model::InputKind::kBf16;
-}
-
-double bytes_of(const std::string& type) {
-  return type == "int8" ? 1 : type == "int16" || type == "bfloat16" ? 2 : 4;
-}
-
-nb::dict estimate(const std::string& generation, const std::string& a_type,
-                  const std::string& c_type, const std::vector<int64_t>& tile,
-                  const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
-                  int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
-                  const Overrides& overrides, bool a_resident, bool wide) {
-  if (tile.size() != 3 || size.size() != 3) {
-    fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
-  }
-  for (const int64_t value :
-       {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
-    if (value < 1 || value > int64_t{1} << 30) {
-      fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
-    }
-  }
-  const arch::DeviceModel& device = arch::device_model(generation);
-  model::GemmPoint p;
-  p.input = input_kind(a_type, native);
-  p.a_bytes = bytes_of(a_type);
-  p.c_bytes = bytes_of(c_type);
-  p.integer_output = c_type.starts_with("int");
-  p.m = tile[0];
-  p.k = tile[1];
-  p.n = tile[2];
-  p.k_mt = k_mt;
-  p.b_column_major = b_column_major;
-  p.c_buffers = c_buffers;
-  p.sum_bytes = wide ? 4 : 0;
+nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, bool overlap,
+                  const Overrides& overrides) {
+  model::GemmPoint p = gemm_point(design);
   p.overlap_bds = overlap;
-  p.pipelined = pipelined;
-  p.a_parts = a_parts;
-  p.a_resident = a_resident;
-  p.rows = arch::kCoreRows;
-  p.columns = device.columns;
-  p.M = size[0];
-  p.K = size[1];
-  p.N = size[2];
-  const model::GemmEstimate e = model::estimate_gemm(timing_of(device.generation, overrides), p);
+  set_size(p, size[0], size[1], size[2]);
+  const model::GemmEstimate e =
+      model::estimate_gemm(timing_of(generation_of(design), overrides), p);
   nb::dict d;
   d["seconds"] = e.seconds;
   d["dispatch"] = e.dispatch;
@@ -146,7 +110,7 @@ nb::dict timing_dict(const RunTiming& t) {
   return d;
 }
 
-// What to record: from and to in cycles, the most events, locks too.
+// What to record: from and to in cycles, the largest number of events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
 // A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
@@ -199,12 +163,11 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
 void init_model(nb::module_& m) {
   nb::module_ sub = m.def_submodule("model", "Timing models.");
   sub.def("constants", &constants);
-  // wide: sums of 32 bits whatever C's type is; else sums of C's type.
-  sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
-          nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
-          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
-          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{}, nb::arg("a_resident") = false,
-          nb::arg("wide") = false);
+  sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
+          nb::arg("overrides") = Overrides{});
+  sub.def(
+      "gemm_blocks", &gemm_blocks, nb::arg("design"), nb::arg("size"),
+      "Padded sizes of what single submissions compute of a product, and how often each occurs.");
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

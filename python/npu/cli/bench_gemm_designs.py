@@ -18,13 +18,13 @@ from typing import Any
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.designs.gemm import Options
+from npu.designs.gemm import DesignPoint
 from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
 from npu.ops import gemm_choice, gemm_estimate
 from npu.ops.gemm_designs import candidates
 from npu.ops.gemm_product import Product
-from npu.perf.simulate import SimulatedGemm, overrides, simulate_gemm
+from npu.perf.simulate import SimulatedGemm, simulate_call, simulate_gemm
 from npu.perf.tune.workload import PRESETS, geometric_mean
 
 _ROUNDS = 10  # in which the sizes are called in turn, to count loads
@@ -36,28 +36,25 @@ class Case(sweeps.Case):
     the largest size."""
 
     accumulate: str = "wide"
-    found: tuple[Options, ...] = ()
+    found: tuple[DesignPoint, ...] = ()
 
-    def options(self, size: sweeps.Size) -> Options:
+    def options(self, size: sweeps.Size) -> DesignPoint:
         """What the first call of a size loads, and further calls of it find loaded."""
-        return min(self.found, key=lambda o: gemm_estimate.seconds(o, size))
+        return min(self.found, key=lambda design: gemm_estimate.seconds(design, size))
 
     def run(self, size: sweeps.Size) -> SimulatedGemm:
-        o = self.options(size)
-        if self.model == "emulator":
-            values = overrides(o.generation, self.stream_bytes, None)
-            return gemm_estimate.emulate(o, size, values)
+        design = self.options(size)
+        if self.method == "emulator":
+            return simulate_call(design, size, self.stream_bytes)
         return simulate_gemm(
-            o.generation, *size, dtype_in=o.a_dtype, dtype_out=o.c_dtype, tile=o.tile,
-            k_mt=o.k_mt, b_layout=o.b_layout, c_buffers=o.c_buffers, bf16=o.bf16,
-            kernel=o.kernel, a_parts=o.a_parts, accumulate=o.accumulate, model=self.model,
+            design.generation, *size, design=design, method=self.method,
             stream_bytes=self.stream_bytes,
         )  # fmt: skip
 
     def in_turn(self, sizes: list[sweeps.Size]) -> dict[str, float]:
         """Loads, and their share of the predicted time, when all sizes are called in turn."""
         load = gemm_estimate.load_seconds(self.design.generation)
-        ledger: gemm_choice.Ledger[Options] = gemm_choice.Ledger()
+        ledger: gemm_choice.Ledger[DesignPoint] = gemm_choice.Ledger()
         loads, total = 0, 0.0
         for size in sizes * _ROUNDS:
             seconds = {o: gemm_estimate.seconds(o, size) for o in self.found}
@@ -90,7 +87,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
     device = sweeps.generation(arguments.device)
-    model = command.simulation_model(arguments)
     bf16 = arguments.bf16 or DEFAULT_BF16[device]
     if bf16 == "bfp16" and device == "npu1":
         raise ArgumentError("[bench] --bf16 bfp16: npu1 multiplies bfloat16 natively only")
@@ -102,12 +98,11 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
         for sums in ("wide", "narrow") if chosen == "both" else (chosen,):
             if sums == "narrow" and c in ("int32", "float32") and chosen == "both":
                 continue
-            for layout in command.layouts(arguments, "both"):
+            for layout in command.layouts(arguments):
                 product = Product(a, c, (1, 1, 1), layout, sums, way)
                 options = candidates(device, "array", product)
-                design = gemm_estimate.design_of(options[0])
-                case = Case(design, model, arguments.stream_bytes, sums, options)
-                largest = gemm_estimate.design_of(case.options(max(sizes)))
+                case = Case(options[0], arguments.method, arguments.stream_bytes, sums, options)
+                largest = case.options(max(sizes))
                 found.append(sweeps.Sweep(dataclasses.replace(case, design=largest), sizes))
     return found
 
@@ -126,7 +121,7 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
     sweeps.prepare(found)
     total = sum(len(sweep.sizes) for sweep in found)
     done = sum(len(sweep.results) for sweep in found)
-    print(f"simulating {total} GEMMs with the {found[0].case.model} model", file=sys.stderr)
+    print(f"simulating {total} GEMMs by the {found[0].case.method}", file=sys.stderr)
     with tqdm(total=total, initial=done, unit="GEMM", leave=False, disable=None) as bar:
         sweeps.run(found, bar.update)
 
@@ -140,12 +135,12 @@ def _head(case: sweeps.Case) -> dict[str, Any]:
     assert isinstance(case, Case)
     d = case.design
     return {
-        "device": d.generation, "dtype_in": d.dtype_in, "dtype_out": d.dtype_out,
+        "device": d.generation, "dtype_in": d.a_dtype, "dtype_out": d.c_dtype,
         "accumulate": case.accumulate, "bf16": d.bf16, "b_layout": d.b_layout,
     }  # fmt: skip
 
 
-def _configuration(o: Options) -> dict[str, Any]:
+def _configuration(o: DesignPoint) -> dict[str, Any]:
     m, k, n = o.tile
     return {
         "tile_m": m, "tile_k": k, "tile_n": n, "k_mt": o.k_mt, "kernel": o.kernel,
@@ -175,7 +170,7 @@ def document(found: list[sweeps.Sweep]) -> dict[str, Any]:
     return {
         "kind": "npu bench gemm --designs default",
         "times": "simulated",
-        "model": case.model,
+        "method": case.method,
         "stream_bytes": case.stream_bytes,
         "device": case.design.generation,
         "sweeps": [
@@ -197,7 +192,7 @@ def _mean(sweep: sweeps.Sweep) -> float:
     return float(geometric_mean([result.tops for _, result in sweep.done()]))
 
 
-def _counts(sweep: sweeps.Sweep) -> list[tuple[Options, int]]:
+def _counts(sweep: sweeps.Sweep) -> list[tuple[DesignPoint, int]]:
     case = _case(sweep)
     return collections.Counter(case.options(size) for size in sweep.sizes).most_common()
 
@@ -206,7 +201,7 @@ def _print(found: list[sweeps.Sweep], taken: float) -> None:
     case = found[0].case
     print(
         f"simulated TOPS of npu.matmul on {case.design.generation} where the array's time is "
-        f"preferred ({command.SOURCES[case.model]}; no hardware involved)\n"
+        f"preferred ({command.SOURCES[case.method]}; no hardware involved)\n"
         f"dispatch included, configuration loaded; {taken:.1f} s of host time"
     )
     print(

@@ -29,6 +29,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: $NPU_MODEL, else the demo model)",
     )
     add_weights_argument(parser)
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
     )

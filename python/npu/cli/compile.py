@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from npu.cli import common
 
 if TYPE_CHECKING:
-    from npu.designs.gemm import Options
+    from npu.designs.gemm import DesignPoint
 
 HELP = "lower a design to a configuration file or to MLIR for mlir-aie"
 _OUTPUTS = {"bfloat16": "float32", "int8": "int32", "int16": "int32"}  # defaults
@@ -46,8 +46,8 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.designs import gemm
     from npu.formats.atomic_file import replacing
 
-    options = _chosen(arguments) if arguments.size else _named(arguments)
-    result = gemm.configuration_of(options) if arguments.emit == "config" else gemm.mlir_of(options)
+    design = _chosen(arguments) if arguments.size else _named(arguments)
+    result = gemm.configuration_of(design) if arguments.emit == "config" else gemm.mlir_of(design)
     data = result.encode() if isinstance(result, str) else result
     if arguments.output is None:
         sys.stdout.buffer.write(data)
@@ -58,11 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _named(arguments: argparse.Namespace) -> Options:
+def _named(arguments: argparse.Namespace) -> DesignPoint:
     """The design that the options describe."""
     from npu.designs import gemm
 
-    return gemm.options(
+    return gemm.design_point(
         arguments.device,
         arguments.dtype,
         arguments.out_dtype or _OUTPUTS[arguments.dtype],
@@ -77,7 +77,7 @@ def _named(arguments: argparse.Namespace) -> Options:
     )
 
 
-def _chosen(arguments: argparse.Namespace) -> Options:
+def _chosen(arguments: argparse.Namespace) -> DesignPoint:
     """What npu.matmul chooses for --size."""
     from npu.errors import ArgumentError
     from npu.ops.gemm_designs import first_choice

@@ -14,6 +14,26 @@ from typing import IO
 from npu.errors import ArgumentError
 
 
+def check_writable(path: str | Path, function: str) -> Path:
+    """The path, or an error when no file can be written there."""
+    problem, target = None, Path()
+    try:
+        target = Path(path)
+        folder = target.resolve().parent
+        if target.is_dir():
+            problem = "is a folder; name a file in it"
+        elif not folder.is_dir():
+            problem = f"has no folder to be in ({folder}); create it first"
+        elif not os.access(target if target.exists() else folder, os.W_OK):
+            problem = "is not writable; name another file"
+    except (OSError, TypeError, ValueError) as error:  # too long, no path, a null byte
+        problem = f"is no usable path ({getattr(error, 'strerror', None) or error})"
+    if problem:
+        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:200]}..."
+        raise ArgumentError(f"[{function}] {shown} {problem}")
+    return target
+
+
 @contextlib.contextmanager
 def replacing(path: Path, function: str) -> Iterator[IO[bytes]]:
     """A file that replaces ``path`` when complete, or not at all; devices are written to.

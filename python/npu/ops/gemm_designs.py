@@ -22,7 +22,7 @@ _SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of 
 
 def candidates(
     generation: str, prefers: str, product: Product, kernel: str | None = None
-) -> tuple[gemm.Options, ...]:
+) -> tuple[gemm.DesignPoint, ...]:
     """The configurations that may run a product. kernel: only those with it, where there are any.
 
     Raises DesignError for a product that no design computes.
@@ -41,22 +41,22 @@ def candidates(
 
 def first_choice(
     generation: str, prefers: str, product: Product, kernel: str | None = None
-) -> gemm.Options:
+) -> gemm.DesignPoint:
     """What runs a product when nothing is loaded, and stays as long as only it is called."""
     found = candidates(generation, prefers, product, kernel)
     packed = product.layout == "packed"
     return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed))
 
 
-def packs_alike(a: gemm.Options, b: gemm.Options) -> bool:
+def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
     """Whether a packed B of one is one of the other (GemmTile::packs_b_like)."""
     return (a.tile[2], a.k_mt, a.b_layout, a.a_dtype) == (b.tile[2], b.k_mt, b.b_layout, b.a_dtype)
 
 
-def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.Options:
+def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.DesignPoint:
     """The default tile of the element type."""
     there = gemm.kernel_exists(generation, product.a_dtype, kernel or "published", product.bf16)
-    design = gemm.options(
+    design = gemm.design_point(
         generation, product.a_dtype, product.c_dtype,
         b_layout="col" if product.layout == "col" else "row", accumulate=product.accumulate,
         bf16=product.bf16, kernel=(kernel or "published") if there else "published",
@@ -65,14 +65,14 @@ def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.
     return design if like is None or packs_alike(design, like) else _sharing(like, product)
 
 
-def _sharing(like: gemm.Options, product: Product) -> gemm.Options:
+def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
     """A configuration for a packed B whose layout no candidate has: n and k_mt are given."""
     _, s, _ = gemm.MMUL[like.generation, product.a_dtype]
     depths = [k for k in range(s, min(like.k_mt, 128) + 1, s) if like.k_mt % k == 0]
     for m in _SHARED_ROWS:
         for k in reversed(depths):
             try:
-                design = gemm.options(
+                design = gemm.design_point(
                     like.generation, product.a_dtype, product.c_dtype, tile=(m, k, like.tile[2]),
                     k_mt=like.k_mt, accumulate=product.accumulate, bf16=product.bf16,
                 )  # fmt: skip
@@ -92,9 +92,9 @@ class GemmDesigns:
     def __init__(self, generation: str, prefers: str, kernel: str | None) -> None:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
         self.last: GemmRun | None = None
-        self._ledger: gemm_choice.Ledger[gemm.Options] = gemm_choice.Ledger()
+        self._ledger: gemm_choice.Ledger[gemm.DesignPoint] = gemm_choice.Ledger()
         self._loads = -1  # the device's count of loads once the last choice is loaded
-        self._known: dict[Product, tuple[gemm.Options, ...]] = {}
+        self._known: dict[Product, tuple[gemm.DesignPoint, ...]] = {}
 
     def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
         """The configuration for one call, which counts it. loads: the device's count of loads."""
@@ -110,11 +110,11 @@ class GemmDesigns:
         self.last = run
         return run
 
-    def _decide(self, product: Product, found: tuple[gemm.Options, ...], loads: int) -> GemmRun:
+    def _decide(self, product: Product, found: tuple[gemm.DesignPoint, ...], loads: int) -> GemmRun:
         packed = product.layout == "packed"
         seconds = {o: gemm_estimate.seconds(o, product.size, packed) for o in found}
         # Another operation may have loaded its own configuration since.
-        ledger = self._ledger if loads == self._loads else gemm_choice.Ledger[gemm.Options]()
+        ledger = self._ledger if loads == self._loads else gemm_choice.Ledger[gemm.DesignPoint]()
         load = gemm_estimate.load_seconds(self.generation)
         chosen = gemm_choice.decide(seconds, ledger, load)
         self._ledger, self._loads = chosen.ledger, loads + chosen.loads
@@ -124,7 +124,7 @@ class GemmDesigns:
             seconds[chosen.candidate] + extra, extra,
         )  # fmt: skip
 
-    def for_packing(self, a_dtype: str, size: tuple[int, int], bf16: str) -> gemm.Options:
+    def for_packing(self, a_dtype: str, size: tuple[int, int], bf16: str) -> gemm.DesignPoint:
         """The configuration whose layout a packed B (K, N) gets: the fastest for PACKED_ROWS rows
         of A and 32-bit results; the choice for a call then is among those that share it."""
         c_dtype = "float32" if a_dtype == "bfloat16" else "int32"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from npu.designs.gemm import Options
+from npu.designs.gemm import DesignPoint
 
 Size = tuple[int, int, int]  # M, K, N
 
@@ -19,7 +19,7 @@ class Product:
     layout: str = "row"  # of B: "row", "col", "packed"
     accumulate: str = "wide"
     bf16: str = "native"
-    packed_for: Options | None = None  # the configuration whose layout a packed B has
+    packed_for: DesignPoint | None = None  # the configuration whose layout a packed B has
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class GemmRun:
     """
 
     product: Product
-    options: Options
+    options: DesignPoint
     prefers: str
     reason: str
     predicted_seconds: float

@@ -21,7 +21,7 @@ from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.ops.epilogue import Epilogue
 
 if TYPE_CHECKING:
-    from npu.designs.gemm import Options
+    from npu.designs.gemm import DesignPoint
     from npu.ops.gemm_product import GemmRun
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -39,7 +39,7 @@ class PackedMatrix:
     """A right-hand operand in device memory in the layout the array reads; see ``npu.pack``."""
 
     def __init__(
-        self, handle: Any, dtype: np.dtype, device: Device, bf16: str, options: Options
+        self, handle: Any, dtype: np.dtype, device: Device, bf16: str, options: DesignPoint
     ) -> None:
         self.handle = handle
         self.options = options  # the configuration whose layout it has

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 from npu import _npu
 from npu.designs import dequant
 from npu.errors import DeviceError
-from npu.perf.simulate import checked_constants, constant, resource_shares, whole
+from npu.perf.execution import constant, execute, resource_shares
+from npu.perf.problem import checked_constants, whole
 
 _MAX_SIDE = 1 << 24
 
@@ -58,9 +58,7 @@ def simulate_dequantize(
     config = dequant.configuration(device)
     [submission] = _npu.operations.submissions("dequant", config, {"n": n, "k": k})
     read, written = (one["bytes"] for one in submission["arguments"])
-    report: Any = _npu.model.simulate(
-        config, submission["stream"], [read, written], [], True, overrides
-    )
+    report = execute(config, submission["stream"], sizes=[read, written], constants=overrides)
     timing = report["timing"]
     timing.pop("agents")
     shares = resource_shares(timing)

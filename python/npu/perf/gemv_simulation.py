@@ -10,12 +10,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Mapping
-from typing import Any
 
 from npu import _npu
 from npu.designs import gemv
 from npu.errors import DeviceError
-from npu.perf.simulate import checked_constants, constant, resource_shares, whole, zeros_but
+from npu.perf.execution import constant, execute, resource_shares, zeros_but
+from npu.perf.problem import checked_constants, whole
 
 BATCHES = (1, 2, 4, 8)
 _MAX_SIDE = 1 << 24
@@ -89,14 +89,14 @@ def simulate_gemv(
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_gemv] device is {device!r}; use "npu1" or "npu2"')
     n, k = whole("simulate_gemv", N, "N", _MAX_SIDE), whole("simulate_gemv", K, "K", _MAX_SIDE)
-    least = whole("simulate_gemv", batch, "batch", BATCHES[-1])
-    vectors = next(b for b in BATCHES if b >= least)
+    asked = whole("simulate_gemv", batch, "batch", BATCHES[-1])
+    vectors = next(b for b in BATCHES if b >= asked)
     overrides = checked_constants("simulate_gemv", constants)
     config = _lowered(device, cores, channels)
     request = {"n": n, "k": k, "batch": vectors, "output": 2 if top else 0, "top": top}
     [submission] = _npu.operations.submissions("gemv", config, request)
     data = [zeros_but(one["contents"], one["bytes"]) for one in submission["arguments"]]
-    report: Any = _npu.model.simulate(config, submission["stream"], [], data, True, overrides)
+    report = execute(config, submission["stream"], data=data, constants=overrides)
     timing = report["timing"]
     timing.pop("agents")
     shares = resource_shares(timing)

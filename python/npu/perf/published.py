@@ -1,4 +1,4 @@
-"""Published GEMM figures (published.csv) and what the timing models say about each of them.
+"""Published GEMM figures (published.csv) and what the simulations say about each of them.
 
 The closed form answers everything, the emulator all but what is about memory or a kernel alone.
 The largest value of a sweep is searched with the closed form; the emulator repeats the size found.
@@ -15,9 +15,12 @@ import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from npu import _npu
+from npu.designs import gemm_limits
+from npu.designs.gemm import DesignPoint
 from npu.errors import DesignError
-from npu.perf.simulate import MODELS, ROWS, GemmDesign, SimulatedGemm, check_design, simulate_gemm
+from npu.perf.execution import constant
+from npu.perf.problem import Size, design_point
+from npu.perf.simulate import METHODS, SimulatedGemm, simulate_gemm
 
 FILE = Path(__file__).with_name("published.csv")
 _DTYPES = {
@@ -26,13 +29,11 @@ _DTYPES = {
     "i8i32": ("int8", "int32"),
     "bf16": ("bfloat16", "bfloat16"),
 }
-_BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2}
 SWEEP_LIMIT = 8192
 _SWEEP_STEPS = 8  # sizes per dimension: 8 x 8 x 8 >= 400 points
 _EMULATED_STEPS = 4  # means over 64 sizes are within 1 percentage point of those over 512
 _BOUNDS = ("zero_share_below", "kmt_gain_below", "single_buffer_loss_below")
 _KERNEL_ONLY = ("macs_per_cycle", "l1_kib", "l2_kib", "zero_share_below")
-Size = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,10 +60,12 @@ class Published:
         return self.metric in _BOUNDS
 
     @property
-    def design(self) -> GemmDesign:
+    def design(self) -> DesignPoint:
         a, c = _DTYPES[self.pair]
-        depth = self.k_mt or self.tile[1]
-        return check_design(self.device, a, c, self.tile, depth, self.b_layout, self.c_buffers)
+        return design_point(
+            self.device, dtype_in=a, dtype_out=c, tile=self.tile, k_mt=self.k_mt or self.tile[1],
+            b_layout=self.b_layout, c_buffers=self.c_buffers,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +73,7 @@ class Comparison:
     """A prediction beside the published value; ``error`` is relative, None for a bound."""
 
     published: Published
-    model: str
+    method: str
     predicted: float
     error: float | None
 
@@ -101,29 +104,29 @@ def figures() -> tuple[Published, ...]:
     )  # fmt: skip
 
 
-def sweep(design: GemmDesign, most: int = _SWEEP_STEPS) -> Iterator[Size]:
-    """Multiples of the native size up to 8K in every dimension, evenly thinned out to ``most``."""
+def sweep(design: DesignPoint, max_steps: int = _SWEEP_STEPS) -> Iterator[Size]:
+    """Multiples of the native size up to 8K in every dimension, evenly thinned out to
+    ``max_steps`` each."""
     per_dimension = []
     for unit in design.native:
         count = SWEEP_LIMIT // unit
-        steps = min(count, most)
+        steps = min(count, max_steps)
         per_dimension.append([unit * math.ceil(count * (i + 1) / steps) for i in range(steps)])
     for m, k, n in itertools.product(*per_dimension):  # noqa: UP028 (typed as three numbers)
         yield m, k, n
 
 
 class Predictor:
-    """What a model says about one published figure."""
+    """What a method of simulation says about one published figure."""
 
-    def __init__(self, row: Published, model: str, constants: Mapping[str, float] | None) -> None:
-        self.row, self.model, self.constants = row, model, constants
+    def __init__(self, row: Published, method: str, constants: Mapping[str, float] | None) -> None:
+        self.row, self.method, self.constants = row, method, constants
 
-    def run(self, size: Size, *, model: str | None = None, **changes: object) -> SimulatedGemm:
-        d = dataclasses.replace(self.row.design, **changes)  # type: ignore[arg-type]
+    def run(self, size: Size, *, method: str | None = None, **changes: object) -> SimulatedGemm:
+        design = dataclasses.replace(self.row.design, **changes)  # type: ignore[arg-type]
         return simulate_gemm(
-            d.generation, *size, dtype_in=d.dtype_in, dtype_out=d.dtype_out, tile=d.tile,
-            k_mt=d.k_mt, b_layout=d.b_layout, c_buffers=d.c_buffers, overlap_bds=self.row.overlap,
-            model=model or self.model, constants=self.constants,
+            design.generation, *size, design=design, overlap_bds=self.row.overlap,
+            method=method or self.method, constants=self.constants,
         )  # fmt: skip
 
     @property
@@ -132,21 +135,18 @@ class Predictor:
         return self.row.size
 
     def _memory_kib(self) -> float:
-        d = self.row.design
-        (m, k, n), a, c = d.tile, _BYTES[d.dtype_in], _BYTES[d.dtype_out]
-        if self.row.metric == "l1_kib":
-            return (2 * m * k * a + 2 * k * n * a + m * n * c) / 1024
-        inputs = 2 * (ROWS * m + d.columns * n) * d.k_mt * a
-        return (inputs + ROWS * d.columns * m * n * c) / 1024
+        in_l1 = self.row.metric == "l1_kib"
+        used = gemm_limits.core_bytes if in_l1 else gemm_limits.memtile_bytes
+        return float(used(self.row.design)) / 1024
 
     def _best(self) -> Size:
         sizes = sweep(self.row.design)
-        return max(sizes, key=lambda size: self.run(size, model="closed-form").tops)
+        return max(sizes, key=lambda size: self.run(size, method="closed-form").tops)
 
     def _gain_of_columns(self) -> float:
         gains = []
         for size in sweep(
-            self.row.design, _EMULATED_STEPS if self.model == "emulator" else _SWEEP_STEPS
+            self.row.design, _EMULATED_STEPS if self.method == "emulator" else _SWEEP_STEPS
         ):
             col = self.run(size).tops
             row = self.run(size, b_layout="row").tops
@@ -158,9 +158,8 @@ class Predictor:
         match row.metric:
             case "macs_per_cycle":
                 size = row.size or row.design.native
-                return self.run(
-                    size, model=self.model if row.size else "closed-form"
-                ).macs_per_cycle
+                method = self.method if row.size else "closed-form"
+                return self.run(size, method=method).macs_per_cycle
             case "l1_kib" | "l2_kib":
                 return self._memory_kib()
             case "tops":
@@ -184,31 +183,30 @@ class Predictor:
 
     def _zero_share(self) -> float:
         m, k, n = self.row.tile
-        c = _BYTES[self.row.design.dtype_out]
-        port = {e["name"]: e["value"] for e in _npu.model.constants()}[f"l1_port_{self.row.device}"]
-        call = m * k * n / self.run(self.row.design.native, model="closed-form").macs_per_cycle
-        return m * n * c / port / call
+        native = self.run(self.row.design.native, method="closed-form")
+        stores = m * n * self.row.design.c_bytes / constant(f"l1_port_{self.row.device}")
+        return stores / (m * k * n / native.macs_per_cycle)
 
 
 def compare(
-    model: str, constants: Mapping[str, float] | None = None, sweeps: bool = True
+    method: str, constants: Mapping[str, float] | None = None, sweeps: bool = True
 ) -> list[Comparison]:
-    """Every published figure the model can answer, with its prediction.
+    """Every published figure the method can answer, with its prediction.
 
     ``sweeps=False`` leaves out the figures that need hundreds of sizes. Figures whose design does
     not lower (DesignError) are left out of the emulator's answers.
     """
-    assert model in MODELS
+    assert method in METHODS
     found = []
     for row in figures():
         if not sweeps and row.metric in ("col_gain", "max_tops"):
             continue
-        if model == "emulator" and row.metric in _KERNEL_ONLY[1:]:
+        if method == "emulator" and row.metric in _KERNEL_ONLY[1:]:
             continue
         try:
-            predicted = Predictor(row, model, constants).predict()
+            predicted = Predictor(row, method, constants).predict()
         except DesignError:
-            if model == "closed-form":
+            if method == "closed-form":
                 raise
             continue
         if row.is_bound:
@@ -217,7 +215,7 @@ def compare(
             error = (100 + predicted) / (100 + row.value) - 1
         else:
             error = predicted / row.value - 1
-        found.append(Comparison(row, model, predicted, error))
+        found.append(Comparison(row, method, predicted, error))
     return found
 
 

@@ -8,98 +8,30 @@ simulated. Time 0 is the host's call: the dispatch comes first, then the array's
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from npu import _npu
+from npu.designs import gemm
+from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
-from npu.perf import simulate as sim
-from npu.perf.simulate import SimulatedGemm, Tile
+from npu.perf.execution import constant, execute
+from npu.perf.problem import Choices, gemm_problem
+from npu.perf.simulate import submissions, summary
+from npu.perf.timeline import EVENT, KINDS, Timeline, Track
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 DEFAULT_LIMIT = 1_000_000
 MAX_LIMIT = 10_000_000  # 48 bytes each
-LOCKS_PER_TILE = 64
-NOBODY = 0xFFFFFFFF
-ROWS = 6
-
-# emulator::TraceEvent. Times are cycles of the array clock since the first operation.
-EVENT = np.dtype(
-    {
-        "names": ["start", "end", "memory_wait", "bytes", "track", "other", "bd", "kind"],
-        "formats": ["f8", "f8", "f8", "u8", "u4", "u4", "i2", "u1"],
-        "offsets": [0, 8, 16, 24, 32, 36, 40, 42],
-        "itemsize": 48,
-    }
-)
-# TraceEvent::Kind by number.
-KINDS = (
-    "kernel", "send", "receive", "task start", "wait lock", "wait data", "wait receiver",
-    "wait arbiter", "operation", "wait token", "lock",
-)  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
-class Track:
-    """One core, DMA channel or the command processor.
-
-    ``kind`` is "command", "core", "in" (S2MM) or "out" (MM2S); ``port`` names a shim channel's
-    matrix ("A0"). ``cycles`` has the cycles per kind of event inside the window, never cut by the
-    limit; "wait memory" is what reads from DRAM took beyond the time their stream port needs, at
-    the shim and at its receiver; it is not in "send" and "receive".
-    """
-
-    name: str
-    kind: str
-    col: int
-    row: int
-    port: str
-    cycles: dict[str, float]
-
-    @property
-    def used(self) -> bool:
-        return any(self.cycles.values())
-
-
-@dataclasses.dataclass(frozen=True)
-class GemmTrace:
-    """The timeline of a simulated GEMM.
-
-    ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
-    into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
-    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
-    (microseconds) are there. ``window`` is in microseconds.
-    """
-
-    simulation: SimulatedGemm
-    title: str
-    design: str
-    device: str
-    clock_hz: float
-    window: tuple[float, float]
-    events: NDArray[np.void] = dataclasses.field(repr=False)
-    tracks: list[Track] = dataclasses.field(repr=False)
-    kernels: list[str] = dataclasses.field(repr=False)
-    routes: list[list[int]] = dataclasses.field(repr=False)
-    operations: list[str] = dataclasses.field(repr=False)
-    left_out: int = 0
-    left_out_from: float = math.inf
-
-    def microseconds(self, cycles: Any) -> Any:
-        """Time on the trace's axis of an array cycle (or an array of them)."""
-        return (self.simulation.dispatch_seconds + cycles / self.clock_hz) * 1e6
-
-    @property
-    def window_cycles(self) -> float:
-        """Length of the window, the dispatch left out."""
-        array_begins = self.simulation.dispatch_seconds * 1e6
-        length = self.window[1] - max(self.window[0], array_begins)
-        return max(0.0, length) * self.clock_hz / 1e6
+class GemmTrace(Timeline):
+    """The timeline of a simulated GEMM."""
 
     def save(self, path: str | Path) -> int:
         """Writes the trace-event file, compressed if the name ends in .gz; returns its bytes."""
@@ -143,53 +75,36 @@ def trace_gemm(
     K: int,
     N: int,
     *,
-    dtype_in: DTypeLike = "int8",
-    dtype_out: DTypeLike = "int32",
-    tile: Tile | None = None,
-    k_mt: int | None = None,
-    b_layout: str = "col",
-    c_buffers: int = 1,
-    overlap_bds: bool = True,
-    bf16: str = "bfp16",
-    kernel: str = "published",
-    a_parts: int = 1,
-    model: str = "emulator",
-    stream_bytes: int | None = None,
-    constants: Mapping[str, float] | None = None,
     from_us: float = 0,
     to_us: float | None = None,
     limit: int = DEFAULT_LIMIT,
     locks: bool = True,
+    **choices: Unpack[Choices],
 ) -> GemmTrace:
-    """The timeline of C[M, N] = A[M, K] B[K, N], simulated; arguments as of ``simulate_gemm``.
+    """The timeline of C[M, N] = A[M, K] B[K, N], simulated by the emulator; choices as of
+    ``simulate_gemm``.
 
     from_us, to_us: keep what overlaps this window (microseconds; the dispatch is inside); limit:
-    the most events kept, from the beginning (48 bytes each); locks: keep lock values too. Of a
-    problem that takes several submissions the first is traced, and the title says so. Raises what
-    ``simulate_gemm`` raises.
+    the largest number of events kept, from the beginning (48 bytes each); locks: keep lock values
+    too. Of a problem that takes several submissions the first is traced, and the title says so.
+    Raises what ``simulate_gemm`` raises.
     """
-    if model != "emulator":
-        raise ArgumentError(
-            f'[trace_gemm] model is {model!r}; only "emulator" executes anything to trace'
-        )
     begin, end, limit = check_request(from_us, to_us, limit)
-    design, size = sim.check_problem(
-        (M, K, N),
-        (device, dtype_in, dtype_out, tile, k_mt, b_layout, c_buffers, bf16, kernel, a_parts),
-    )
-    values = sim.overrides(device, stream_bytes, constants)
-    blocks = sim.submissions(design, size)
-    block = next(iter(blocks))
-    config, stream = sim.lowered(design, block, bool(overlap_bds))
+    problem = gemm_problem("trace_gemm", device, (M, K, N), **choices)
+    config = gemm.configuration_of(problem.design)
+    traced, *others = submissions(problem)
     clock = float(_npu.arch.device_model(device)["clock_hz"])
-    dispatch = sim.constant("dispatch", values)
+    dispatch = constant("dispatch", problem.constants)
     cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
-    request = (max(0.0, cycles[0]), cycles[1], limit, bool(locks))
-    report = sim.execute(design, block, config, stream, values, request)
+    report = execute(
+        config, traced.stream, sizes=traced.sizes, constants=problem.constants,
+        trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
+    )  # fmt: skip
     recorded = report.pop("trace")
-    count = sum(blocks.values())
-    simulation = sim.summary(design, size if count == 1 else block, [(1, report)])
-    note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, block))})"
+    count = traced.count + sum(other.count for other in others)
+    size = problem.size if count == 1 else traced.size
+    simulation = summary(problem.design, size, [(1, report)])
+    note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, size))})"
     total = simulation.seconds * 1e6
     if begin >= total:
         raise ArgumentError(
@@ -198,13 +113,11 @@ def trace_gemm(
         )
     events = recorded["events"].view(EVENT)
     first = recorded["first_left_out"]
-    m, k, n = design.tile
+    types = f"{problem.design.a_dtype} to {problem.design.c_dtype}"
     return GemmTrace(
         simulation=simulation,
-        title=f"{device}, {design.dtype_in} to {design.dtype_out}, {M} x {K} x {N}{note}",
-        design=f"tile {m} x {k} x {n}, k_mt {design.k_mt}, B {design.b_layout}-major, "
-        f"{design.c_buffers} C buffer{'s' if design.c_buffers > 1 else ''} per core, "
-        f"{kernel} kernels",
+        title=f"{device}, {types}, {M} x {K} x {N}{note}",
+        design=_describe(problem.design),
         device=device,
         clock_hz=clock,
         window=(begin, min(end, total)),
@@ -212,9 +125,18 @@ def trace_gemm(
         tracks=_tracks(recorded["tracks"], config),
         kernels=recorded["kernels"],
         routes=recorded["routes"],
-        operations=_operations(stream),
+        operations=_operations(traced.stream),
         left_out=recorded["left_out"],
         left_out_from=(simulation.dispatch_seconds + first / clock) * 1e6,
+    )
+
+
+def _describe(design: DesignPoint) -> str:
+    tile = " x ".join(map(str, design.tile))
+    buffers = f"{design.c_buffers} C buffer{'s' if design.c_buffers > 1 else ''} per core"
+    return (
+        f"tile {tile}, k_mt {design.k_mt}, B {design.b_layout}-major, {buffers}, "
+        f"{design.kernel} kernels"
     )
 
 

@@ -11,17 +11,12 @@ import contextlib
 import gzip
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
 
-from npu.errors import ArgumentError
-from npu.formats.atomic_file import replacing
-from npu.perf.trace import KINDS, LOCKS_PER_TILE, NOBODY, ROWS
-
-if TYPE_CHECKING:
-    from npu.perf.trace import GemmTrace, Track
+from npu.formats.atomic_file import check_writable, replacing
+from npu.perf.timeline import KINDS, LOCKS_PER_TILE, NOBODY, ROWS, Timeline, Track
 
 _PIECE = 1 << 15  # events
 _COMMAND_PID, _HOST_TID, _FIRST_TID = 1, 1, 10
@@ -38,29 +33,9 @@ def tile_name(col: int, row: int) -> str:
     return f"{_TILE_NAMES.get(row, 'core')} ({col},{row})"
 
 
-def check_writable(path: str | Path, function: str = "trace") -> Path:
-    """The path, or an error when no file can be written there."""
-    problem, target = None, Path()
-    try:
-        target = Path(path)
-        folder = target.resolve().parent
-        if target.is_dir():
-            problem = "is a folder; name a file in it"
-        elif not folder.is_dir():
-            problem = f"has no folder to be in ({folder}); create it first"
-        elif not os.access(target if target.exists() else folder, os.W_OK):
-            problem = "is not writable; name another file"
-    except (OSError, TypeError, ValueError) as error:  # too long, no path, a null byte
-        problem = f"is no usable path ({getattr(error, 'strerror', None) or error})"
-    if problem:
-        shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:200]}..."
-        raise ArgumentError(f"[{function}] {shown} {problem}")
-    return target
-
-
-def save(trace: GemmTrace, path: str | Path) -> int:
+def save(trace: Timeline, path: str | Path) -> int:
     """Writes the file and returns its size in bytes."""
-    path = check_writable(path)
+    path = check_writable(path, "trace")
     written = 0
     with replacing(path, "trace") as file:
         with _packed(file) if path.suffix == ".gz" else contextlib.nullcontext(file) as out:
@@ -76,7 +51,7 @@ def _packed(file: IO[bytes]) -> gzip.GzipFile:
     return gzip.GzipFile(filename="", mode="wb", compresslevel=4, fileobj=file, mtime=0)
 
 
-def metadata(trace: GemmTrace) -> dict[str, Any]:
+def metadata(trace: Timeline) -> dict[str, Any]:
     s = trace.simulation
     found: dict[str, Any] = {
         "simulated": "all times are of a modelled NPU, none was measured on hardware",
@@ -97,7 +72,7 @@ def metadata(trace: GemmTrace) -> dict[str, Any]:
     return found
 
 
-def _pieces(trace: GemmTrace) -> Iterator[str]:
+def _pieces(trace: Timeline) -> Iterator[str]:
     head = json.dumps({"displayTimeUnit": "ns", "otherData": metadata(trace)})
     names = [*_names(trace), *_marks(trace)]
     yield head[:-1] + ', "traceEvents": [\n' + ",\n".join(map(json.dumps, names))
@@ -120,7 +95,7 @@ def _thread_label(track: Track) -> str:
     return f"{label} ({track.port})" if track.port else label
 
 
-def _names(trace: GemmTrace) -> list[dict[str, Any]]:
+def _names(trace: Timeline) -> list[dict[str, Any]]:
     """Processes and threads, in the order in which they are to be shown."""
     found: list[dict[str, Any]] = []
 
@@ -145,7 +120,7 @@ def _names(trace: GemmTrace) -> list[dict[str, Any]]:
     return found
 
 
-def _marks(trace: GemmTrace) -> list[dict[str, Any]]:
+def _marks(trace: Timeline) -> list[dict[str, Any]]:
     marks: list[dict[str, Any]] = []
     dispatch = trace.simulation.dispatch_seconds * 1e6
     place = {"pid": _COMMAND_PID, "tid": _HOST_TID}
@@ -163,7 +138,7 @@ def _marks(trace: GemmTrace) -> list[dict[str, Any]]:
 class _Writer:
     """Events as JSON lines. Everything but the times repeats and is kept."""
 
-    def __init__(self, trace: GemmTrace) -> None:
+    def __init__(self, trace: Timeline) -> None:
         self.trace = trace
         self.kept: dict[tuple[int, ...], str] = {}
         self.ids = [(_pid(t.col, t.row), _FIRST_TID + i) for i, t in enumerate(trace.tracks)]

@@ -85,7 +85,7 @@ def test_a_checked_output_leaves_no_empty_file(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tune.Model, "emulate", interrupted)
+    monkeypatch.setattr(tune.Evaluator, "emulate", interrupted)
     target = tmp_path / "out.json"
     assert main([*FAST, "--json", str(target)]) == 130
     assert not target.exists()

@@ -12,6 +12,7 @@ import npu
 from npu import _npu, cli
 from npu.designs import dequant
 from npu.errors import ArgumentError, DesignError, DeviceError, NpuError, ShapeError
+from npu.perf.execution import execute
 
 GENERATIONS = {"npu1": 4, "npu2": 8}
 
@@ -49,7 +50,7 @@ def test_streams_move_every_block(generation, rows, columns):
     config = dequant.configuration(generation)
     stream = _npu.ops.dequant_stream(config, rows, columns)
     blocks = rows * columns
-    report = _npu.model.simulate(config, stream, [blocks * 5120, blocks * 16384], [], True, {})
+    report = execute(config, stream, sizes=[blocks * 5120, blocks * 16384])
     moved = (rows + rows % 2) * columns
     assert report["bytes_moved"]["shim_read"] == moved * 5120
     assert report["bytes_moved"]["shim_write"] == moved * 16384
@@ -100,5 +101,8 @@ def test_bench_dequant(capsys):
         assert row["simulated_us"] == pytest.approx(1e6 * expected.seconds)
     assert cli.main(["bench", "dequant", "--projections", "gemma3-1b"]) == 0
     assert "gate+up" in capsys.readouterr().out
-    assert cli.main(["bench", "dequant", "--batch", "2"]) == 1
-    assert "--batch has no meaning for `npu bench dequant`" in capsys.readouterr().err
+    assert cli.main(["bench", "dequant", "--batch", "2"]) == 2
+    assert (
+        "unrecognized arguments: --batch 2 (see `npu bench dequant --help`)"
+        in capsys.readouterr().err
+    )

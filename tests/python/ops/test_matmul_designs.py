@@ -43,7 +43,7 @@ def operands_b(b: np.ndarray):
 
 
 def narrow_reference(
-    a: np.ndarray, b: np.ndarray, dtype: np.dtype, shift: int, o: gemm.Options
+    a: np.ndarray, b: np.ndarray, dtype: np.dtype, shift: int, o: gemm.DesignPoint
 ) -> np.ndarray:
     """Sums in C's type: every k steps the sum, times 2**shift in 32 bits that saturate, and the
     products are rounded to nearest (ties to even) by 2**shift and saturated."""

@@ -1,7 +1,7 @@
 """The cost of pipelined kernels (docs/timing.md) rests on a schedule: one multiplication per cycle,
 with everything else in free slots, and a wait per 2x2 cluster of C blocks where five accumulator
 registers are too few. This builds that schedule for every k the kernels are unrolled for, from the
-instruction latencies of AIE2P, checks it cycle by cycle, and asserts that the model charges its
+instruction latencies of AIE2P, checks it cycle by cycle, and asserts that the method charges its
 length and one call.
 
 Latencies: vector load 7, load with UPS 9, multiply-accumulate 6 with its accumulator read in the
@@ -130,8 +130,8 @@ def test_fewer_registers_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("out", "vectors"), [("int8", 1), ("int16", 2), ("int32", 4)])
 @pytest.mark.parametrize("k", [16, 24, 64])
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
-def test_the_model_charges_the_schedule(out: str, vectors: int, k: int, model: str) -> None:
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
+def test_the_model_charges_the_schedule(out: str, vectors: int, k: int, method: str) -> None:
     """Its length for every cluster, and a call; both load units and the store unit keep up."""
     m, n = 64, 64
     values = {c["name"]: c["value"] for c in _npu.model.constants()}
@@ -139,7 +139,7 @@ def test_the_model_charges_the_schedule(out: str, vectors: int, k: int, model: s
     period = max(Schedule(k // 8, vectors).period, loads / 2, stores)
     cycles = m * n // 256 * period + values["kernel_call"]
     r = simulate_gemm("npu2", 256, k, 512, dtype_out=out, tile=(m, k, n), k_mt=k,
-                      kernel="pipelined", model=model)  # fmt: skip
+                      kernel="pipelined", method=method)  # fmt: skip
     assert r.macs_per_cycle == pytest.approx(m * k * n / cycles)
 
 
@@ -151,7 +151,7 @@ def test_bfp16_costs() -> None:
     product = m * n // 256 * Schedule(k // 8, 2).period * 1.16 + 218
     assert r.macs_per_cycle == pytest.approx(m * k * n / product)
     conversions = [m * k * (2 + 9 / 8) / 64 + 218, n * k * (2 + 9 / 8) / 64 + 218]
-    closed = simulate_gemm("npu2", 256, k, 512, kernel="pipelined", model="closed-form", **kwargs)
+    closed = simulate_gemm("npu2", 256, k, 512, kernel="pipelined", method="closed-form", **kwargs)
     assert closed.details["convert_cycles"] == pytest.approx(math.fsum(conversions))
     # The busiest core works that long, and on zeroing its tile with the round's cost.
     values = {c["name"]: c["value"] for c in _npu.model.constants()}

@@ -14,6 +14,7 @@ import npu
 from npu import _npu
 from npu.designs import gemm
 from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError, ShapeError
+from npu.perf.execution import execute
 
 DESIGNS = [
     ("npu1", "int8", "int16", (32, 32, 32), 64, "col", 1),
@@ -31,7 +32,9 @@ def test_timing_changes_no_result(design: tuple[Any, ...]) -> None:
         accumulate="narrow",
     )  # fmt: skip
     size = m, k, n = 256, 128, 512
-    stream = _npu.ops.gemm_stream(config, *size)
+    request = dict(zip("mkn", size, strict=True))
+    (submission,) = _npu.operations.submissions("gemm", config, request)
+    stream = submission["stream"]
     rng = np.random.default_rng(5)
     dtype = np.dtype(ml_dtypes.bfloat16 if a_type == "bfloat16" else a_type)
     a = rng.integers(-4, 5, (m, k)).astype(dtype)
@@ -43,14 +46,14 @@ def test_timing_changes_no_result(design: tuple[Any, ...]) -> None:
     for timed in (False, True):
         out = np.zeros(c_bytes, np.uint8)
         buffers = [x.reshape(-1).view(np.uint8).copy() for x in stored]
-        reports.append(_npu.model.simulate(config, stream, [], [*buffers, out], timed, {}))
+        reports.append(execute(config, stream, data=[*buffers, out], timed=timed))
         results.append(out.view(ml_dtypes.bfloat16 if c_type == "bfloat16" else c_type))
     exact = a.astype(np.float64) @ b.astype(np.float64)  # |sum| <= 16 K = 2048: exact in int16
     if c_type != "bfloat16":
         assert np.array_equal(results[0].reshape(m, n), exact)
     assert np.array_equal(results[0].view(np.uint8), results[1].view(np.uint8))
     assert reports[0]["bytes_moved"] == reports[1]["bytes_moved"]
-    without = _npu.model.simulate(config, stream, sizes, [], True, {})
+    without = execute(config, stream, sizes=sizes)
     assert without == reports[1]
 
 
@@ -59,12 +62,12 @@ def test_deterministic() -> None:
     assert runs[0] == runs[1] == runs[2]
 
 
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
-def test_padding_and_monotonicity(model: str) -> None:
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
+def test_padding_and_monotonicity(method: str) -> None:
     """Sizes are padded to the native size; the operations counted are the unpadded ones."""
 
     def run(*size: int, **options: Any) -> Any:
-        options = {"tile": (64, 64, 64), "k_mt": 64, "model": model} | options
+        options = {"tile": (64, 64, 64), "k_mt": 64, "method": method} | options
         return npu.simulate_gemm("npu1", *size, **options)
 
     full, ragged = run(1024, 1024, 1024), run(1000, 1000, 1000)
@@ -82,11 +85,11 @@ def test_padding_and_monotonicity(model: str) -> None:
     assert slow.seconds > 2 * full.seconds
 
 
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
-def test_every_bound_is_found(model: str) -> None:
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
+def test_every_bound_is_found(method: str) -> None:
     def bound(**constants: float) -> str:
         return npu.simulate_gemm(
-            "npu2", 1024, 2048, 1024, dtype_out="int8", tile=(64, 64, 64), k_mt=512, model=model,
+            "npu2", 1024, 2048, 1024, dtype_out="int8", tile=(64, 64, 64), k_mt=512, method=method,
             constants=constants,
         ).bound  # fmt: skip
 
@@ -107,6 +110,28 @@ def test_streams_twice_as_wide() -> None:
     assert wide.seconds < narrow.seconds
 
 
+def test_a_design_point_says_what_choices_say() -> None:
+    """Both methods give the same figures for a design point and for the choices it was made of,
+    also under the former name of ``method``; a design is never combined with choices."""
+    choices = {"tile": (64, 32, 64), "k_mt": 64, "kernel": "pipelined", "b_layout": "row"}
+    point = gemm.design_point(
+        "npu2",
+        "int8",
+        "int16",
+        accumulate="narrow",
+        **choices,  # type: ignore[arg-type]
+    )
+    for method in ("emulator", "closed-form"):
+        one = npu.simulate_gemm("npu2", 600, 500, 700, design=point, method=method)
+        two = npu.simulate_gemm("npu2", 600, 500, 700, dtype_out="int16", model=method, **choices)  # type: ignore[arg-type]
+        assert one == two
+    for device, more in (("npu1", {}), ("npu2", {"b_layout": "col"})):
+        with pytest.raises(ArgumentError, match=r"design|b_layout"):
+            npu.simulate_gemm(device, 64, 64, 64, design=point, **more)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentError, match="DesignPoint"):
+        npu.simulate_gemm("npu2", 64, 64, 64, design="published")  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("change", "error", "telling"),
     [
@@ -120,15 +145,15 @@ def test_streams_twice_as_wide() -> None:
         ({"c_buffers": 3}, DesignError, "c_buffers"),
         ({"dtype_in": "float64"}, DtypeError, "float64"),
         ({"dtype_in": "int8", "dtype_out": "bfloat16"}, DtypeError, "not supported"),
-        ({"model": "guess"}, ArgumentError, "model"),
+        ({"model": "guess"}, ArgumentError, "method"),
         ({"stream_bytes": 5}, ArgumentError, "stream_bytes"),
         ({"constants": {"no_such": 1.0}}, ArgumentError, "no_such"),
         ({"constants": {"row_visit": -1.0}}, ArgumentError, "positive"),
     ],
 )
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
-def test_errors(change: dict[str, Any], error: type, telling: str, model: str) -> None:
-    options: dict[str, Any] = {"tile": (64, 64, 64), "dtype_out": "int8", "model": model}
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
+def test_errors(change: dict[str, Any], error: type, telling: str, method: str) -> None:
+    options: dict[str, Any] = {"tile": (64, 64, 64), "dtype_out": "int8", "method": method}
     with pytest.raises(error, match=telling):
         npu.simulate_gemm("npu1", 512, 512, 512, **(options | change))
 
@@ -197,7 +222,7 @@ def test_a_run_takes_few_events(size: int, tile: tuple[int, int, int], k_mt: int
         ({"token": "much"}, "constant 'token' = 'much'"),
         ({"token": None}, "constant 'token' = None"),
         ({"token": True}, "constant 'token' = True"),
-        ({"token": 10**400}, "constant 'token' is larger"),
+        ({"token": 10**400}, "constant 'token' is too large"),
         ({7: 1.0}, "constant 7 = 1.0"),
         ({"no_such": 1.0}, "no_such"),
         ({"token": -1}, "positive"),

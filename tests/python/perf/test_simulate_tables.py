@@ -1,5 +1,5 @@
 """npu.simulate_gemm on every tile of tables 1-3 of arXiv 2512.13282, those whose figures are not
-published with the project too: both layouts, both models, sizes that are no multiples, k_mt left
+published with the project too: both layouts, both methods, sizes that are no multiples, k_mt left
 out; and how far published figures are off that the constants were not fitted on.
 """
 
@@ -52,15 +52,15 @@ def name(case: tuple) -> str:
 @pytest.mark.parametrize("layout", ["col", "row"])
 @pytest.mark.parametrize("case", TILES, ids=name)
 def test_published_tiles(case: tuple, layout: str) -> None:
-    """Both models answer, agree within 5 %, and neither beats the array's peak or the memory; k_mt
+    """Both methods answer, agree within 5 %, and neither beats the array's peak or the memory; k_mt
     left out never pads the table's K."""
     device, a, c, tile, size, buffers = case
     found = [
         npu.simulate_gemm(
             device, *size, dtype_in=a, dtype_out=c, tile=tile, b_layout=layout, c_buffers=buffers,
-            overlap_bds=True, model=model,
+            overlap_bds=True, method=method,
         )
-        for model in ("emulator", "closed-form")
+        for method in ("emulator", "closed-form")
     ]  # fmt: skip
     peak = {("npu1", I8): 256, ("npu1", BF16): 128, ("npu2", I8): 512, ("npu2", BF16): 512}
     cores, clock = (16, 1.0e9) if device == "npu1" else (32, 1.8e9)
@@ -92,7 +92,9 @@ def test_the_gain_of_columns_is_the_same_to_both_models(monkeypatch: pytest.Monk
     monkeypatch.setattr(published, "_SWEEP_STEPS", 2)
     for row in published.figures():
         if row.metric == "col_gain":
-            both = [published.Predictor(row, model, None).predict() for model in published.MODELS]
+            both = [
+                published.Predictor(row, method, None).predict() for method in published.METHODS
+            ]
             assert both[0] == pytest.approx(both[1], abs=2), row.id
 
 

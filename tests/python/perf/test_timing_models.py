@@ -1,6 +1,6 @@
-"""The timing models against published figures, against each other, and against limits no NPU beats.
+"""The simulations against published figures, against each other, and against limits no NPU beats.
 
-Published values: npu/perf/published.csv. Nothing here compares a model with its own output.
+Published values: npu/perf/published.csv. Nothing here compares a method with its own output.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from npu.perf.simulate import simulate_gemm
 
 # Targets of the calibration; means of absolute relative errors.
 TOPS_MAPE, MACS_MAPE, KMT_ERROR = 0.03, 0.04, 0.05
-# The two models, on the calibration figures (the reasons of what is left: docs/timing.md).
+# The two methods, on the calibration figures (the reasons of what is left: docs/timing.md).
 AGREEMENT = 0.05
 
 
 @functools.cache
-def _comparisons(model: str) -> tuple[published.Comparison, ...]:
-    return tuple(published.compare(model, sweeps=False))
+def _comparisons(method: str) -> tuple[published.Comparison, ...]:
+    return tuple(published.compare(method, sweeps=False))
 
 
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
-def test_published_figures(model: str) -> None:
-    errors = published.mean_errors(list(_comparisons(model)))
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
+def test_published_figures(method: str) -> None:
+    errors = published.mean_errors(list(_comparisons(method)))
     assert errors["tops"] <= TOPS_MAPE
     assert errors["macs_per_cycle"] <= MACS_MAPE
     for table in ("table 2", "table 3"):
         assert errors[f"tops, {table}"] <= TOPS_MAPE
     assert errors["kmt_ratio"] <= KMT_ERROR
-    assert len(_comparisons(model)) >= 25
+    assert len(_comparisons(method)) >= 25
 
 
 def test_memory_is_exact() -> None:
@@ -46,8 +46,8 @@ def test_memory_is_exact() -> None:
 
 def test_published_bounds() -> None:
     """All hold, with streams of 4 and of 8 B/cycle."""
-    for model in ("emulator", "closed-form"):
-        bounds = [c for c in _comparisons(model) if c.error is None]
+    for method in ("emulator", "closed-form"):
+        bounds = [c for c in _comparisons(method) if c.error is None]
         assert bounds and all(c.holds for c in bounds)
     wide = published.compare("closed-form", {"stream_npu2": 8.0}, sweeps=False)
     assert all(c.holds for c in wide if c.error is None)
@@ -109,19 +109,19 @@ def test_constants_name_published_figures() -> None:
             assert id_ in ids, (constant["name"], id_)
 
 
-@pytest.mark.parametrize("model", ["emulator", "closed-form"])
+@pytest.mark.parametrize("method", ["emulator", "closed-form"])
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize("size", [(512, 512, 512), (1024, 4096, 512), (2048, 1024, 4096)])
 @pytest.mark.parametrize("b_layout", ["col", "row"])
 def test_no_limit_is_beaten(
-    model: str, device: str, size: tuple[int, int, int], b_layout: str
+    method: str, device: str, size: tuple[int, int, int], b_layout: str
 ) -> None:
     """Peak MACs, the DRAM ceiling, and the stream port of the busiest shim channel."""
     values = {c["name"]: c["value"] for c in _npu.model.constants()}
     info = _npu.arch.device_model(device)
     tile, k_mt = (64, 64, 64), 256
     r = simulate_gemm(
-        device, *size, dtype_out="int8", tile=tile, k_mt=k_mt, b_layout=b_layout, model=model
+        device, *size, dtype_out="int8", tile=tile, k_mt=k_mt, b_layout=b_layout, method=method
     )
     array = r.seconds - r.dispatch_seconds
     cores = 4 * info["columns"]

@@ -203,7 +203,6 @@ def test_the_default_k_mt_is_that_of_simulate_gemm():
         ({"limit": 0}, ArgumentError, "limit"),
         ({"limit": 1 << 40}, ArgumentError, "limit"),
         ({"limit": 10.5}, ArgumentError, "limit"),
-        ({"model": "closed-form"}, ArgumentError, "emulator"),
         ({"tile": (144, 144, 144), "k_mt": None}, DesignError, "L1"),
         ({"dtype_in": "float64"}, DtypeError, "float64"),
         ({"constants": {"no_such": 1.0}}, ArgumentError, "no_such"),

@@ -1,4 +1,5 @@
-"""npu.tune.Space: what it calls legal is what can be lowered, and it misses nothing.
+"""npu.tune.Space and npu.designs.gemm_limits: what they call legal is what can be lowered, and they
+miss nothing.
 
 The references are the lowering itself, and equation 5 of arXiv 2512.13282 in nested loops.
 """
@@ -8,19 +9,21 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from npu.designs import gemm
+from npu.designs import gemm, gemm_limits
 from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError
-from npu.perf.tune import FAMILIES, Space
+from npu.perf.tune import Space, what_stops
+from npu.perf.tune.space import with_sizes
 
 POINTS = 60
 
 
-def _lowers(space: Space, family: str, tile: tuple[int, int, int], k_mt: int, buffers: int) -> bool:
+def _lowers(p: gemm.DesignPoint) -> bool:
+    """Through the checks that users meet, on which a design point made here depends in nothing."""
     try:
         gemm.configuration(
-            space.generation, space.dtype_in, space.dtype_out, tile=tile, k_mt=k_mt,
-            c_buffers=buffers, b_layout=space.b_layout, accumulate=space.accumulate,
-            bf16=space.bf16, **FAMILIES[family].keywords,
+            p.generation, p.a_dtype, p.c_dtype, tile=p.tile, k_mt=p.k_mt, c_buffers=p.c_buffers,
+            b_layout=p.b_layout, accumulate=p.accumulate, bf16=p.bf16, kernel=p.kernel,
+            a_parts=p.a_parts,
         )  # fmt: skip
     except DesignError:
         return False
@@ -41,21 +44,21 @@ def test_legal_means_lowerable() -> None:
     outcomes = set()
     for _ in range(POINTS):
         space = spaces[rng.integers(len(spaces))]
-        family = space.families[rng.integers(len(space.families))]
-        tiles = space.tiles(family)
-        chosen = tiles[rng.integers(len(tiles))]
-        tile = [int(chosen.m), int(chosen.k), int(chosen.n)]
-        if rng.random() < 0.5:  # one step up: often beyond L1
+        variant = space.variants[rng.integers(len(space.variants))]
+        tiles = space.tiles(variant)
+        chosen = tiles.point(int(rng.integers(len(tiles))))
+        tile = list(chosen.tile)
+        if rng.random() < 0.5:  # one unit up: often beyond L1
             axis = rng.integers(3)
-            tile[axis] += space.steps(family)[axis]
+            tile[axis] += variant.granularity[axis]
         m, k, n = tile
         depths = np.arange(1, 4092 // k + 1) * k
-        deepest = depths[space.fits_l2(family, m, k, n, depths) & space.fits_shim(n, depths)]
+        points = with_sizes(variant, m, k, n, depths, chosen.c_buffers)
+        deepest = depths[gemm_limits.fits_memtiles(points) & gemm_limits.fits_shim(points)]
         k_mt = int(deepest.max(initial=k)) + (k if rng.random() < 0.4 else 0)  # beyond L2, shim
-        buffers = int(chosen.c_buffers)
-        legal = bool(space.fits(family, m, k, n, k_mt, buffers))
-        found = _lowers(space, family.name, (m, k, n), k_mt, buffers)
-        assert legal == found, (space, family.name, (m, k, n), k_mt, buffers)
+        point = with_sizes(variant, m, k, n, k_mt, chosen.c_buffers)
+        legal = bool(gemm_limits.fits(point))
+        assert legal == _lowers(point), point
         outcomes.add(legal)
     assert outcomes == {True, False}
 
@@ -69,10 +72,11 @@ def test_every_tile_of_equation_5() -> None:
                 break
             deepest = (63 * 1024 - m * n) // (2 * (m + n))
             for k in range(8, deepest + 1, 8):
-                # Even memtiles have two A, two B, C; the odd ones beside them lend their room.
+                # Even memtiles have two A, two B, C; odd ones take whole buffers of them, too.
                 if 2 * (m * k + 2 * n * k) + 8 * m * n <= 2 * 512 * 1024:
                     expected.add((m, k, n))
-    tiles = Space("npu2", "int8", "int8").tiles(FAMILIES["published"], (1,))
+    space = Space("npu2", "int8", "int8")
+    tiles = space.tiles(space.variant(), (1,))
     found = set(zip(tiles.m.tolist(), tiles.k.tolist(), tiles.n.tolist(), strict=True))
     assert found == expected
     assert len(found) == len(tiles) > 1000
@@ -81,12 +85,11 @@ def test_every_tile_of_equation_5() -> None:
 def test_every_depth() -> None:
     """k_mt: all multiples of k up to the shim's 1023 words or the memtiles' room, in one order."""
     space = Space("npu1", "bfloat16", "bfloat16")
-    family = FAMILIES["published"]
-    tiles = space.tiles(family, (1,))
+    tiles = space.tiles(space.variant(), (1,))
     tiles = tiles[np.arange(0, len(tiles), 997)]
     found: dict[int, list[int]] = {}
-    for depths in space.depths(family, tiles):
-        for tile, k_mt in zip(depths.tile, depths.k_mt, strict=True):
+    for index, points in space.depths(tiles):
+        for tile, k_mt in zip(index, points.k_mt, strict=True):
             found.setdefault(int(tile), []).append(int(k_mt))
     for i in range(len(tiles)):
         m, k, n = int(tiles.m[i]), int(tiles.k[i]), int(tiles.n[i])
@@ -96,12 +99,14 @@ def test_every_depth() -> None:
 
 def test_limits_name_what_stops() -> None:
     space = Space("npu2", "int8", "int8")
-    published = FAMILIES["published"]
-    assert space.limits(published, (144, 72, 144), 432, 1)[0] == "L1"
-    assert space.limits(published, (16, 64, 16), 4032, 1) == ("-", "shim")
-    assert space.limits(published, (192, 72, 96), 1152, 1)[1] == "L2"
-    pipelined = FAMILIES["pipelined"]
-    assert space.limits(pipelined, (64, 64, 64), 64, 1)[0] == "-/kernel/-"
+
+    def stops(m: int, k: int, n: int, k_mt: int, kernel: str = "published") -> tuple[str, str]:
+        return what_stops(with_sizes(space.variant(kernel), m, k, n, k_mt, 1))
+
+    assert stops(144, 72, 144, 432)[0] == "L1"
+    assert stops(16, 64, 16, 4032) == ("-", "shim")
+    assert stops(192, 72, 96, 1152)[1] == "L2"
+    assert stops(64, 64, 64, 64, "pipelined")[0] == "-/kernel/-"
 
 
 def test_errors() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from npu.formats.atomic_file import check_writable, replacing
 from npu.perf import plots
-
-if TYPE_CHECKING:
-    from npu.perf.trace import GemmTrace, Track
+from npu.perf.timeline import Timeline, Track
 
 _COMPUTE, _IN, _OUT = "#2f6db3", "#2a9d8f", "#e08e2b"
 _PALE = "#eef1f5"
@@ -29,11 +28,8 @@ _PARTS: tuple[tuple[tuple[str, ...], str, str], ...] = (
 _IDLE = "#f2f2f2"
 
 
-def save(trace: GemmTrace, path: str | Path) -> None:
+def save(trace: Timeline, path: str | Path) -> None:
     """Draws the summary; the name's ending chooses the format."""
-    from npu.formats.atomic_file import replacing
-    from npu.perf.trace_file import check_writable
-
     path = check_writable(plots.check_format(path), "plot")
     figure = draw(trace)
     plain = {"Date": None} if path.suffix.lower() == ".svg" else None
@@ -41,7 +37,7 @@ def save(trace: GemmTrace, path: str | Path) -> None:
         figure.savefig(file, format=path.suffix[1:].lower(), metadata=plain)
 
 
-def draw(trace: GemmTrace) -> Any:
+def draw(trace: Timeline) -> Any:
     """The summary as a matplotlib figure."""
     plots.pyplot()
     from matplotlib.figure import Figure
@@ -58,7 +54,7 @@ def draw(trace: GemmTrace) -> Any:
     return figure
 
 
-def _draw_titles(trace: GemmTrace, figure: Any) -> None:
+def _draw_titles(trace: Timeline, figure: Any) -> None:
     s = trace.simulation
     title = f"Simulated GEMM on {trace.title.replace(' x ', ' × ')}"
     figure.text(0.02, 0.975, title, fontsize=13, weight="bold", va="top")
@@ -81,12 +77,12 @@ def _draw_titles(trace: GemmTrace, figure: Any) -> None:
     figure.text(0.02, 0.012, note, fontsize=8, color="#666666")
 
 
-def _share(trace: GemmTrace, track: Track, *kinds: str) -> float:
+def _share(trace: Timeline, track: Track, *kinds: str) -> float:
     length = trace.window_cycles
     return min(1.0, sum(track.cycles[kind] for kind in kinds) / length) if length else 0.0
 
 
-def _busiest(trace: GemmTrace, col: int, row: int, kind: str) -> float | None:
+def _busiest(trace: Timeline, col: int, row: int, kind: str) -> float | None:
     """The largest busy share of a tile's tracks of a kind; None if it uses none."""
     kinds = ("kernel",) if kind == "core" else ("send", "receive")
     shares = [
@@ -97,7 +93,7 @@ def _busiest(trace: GemmTrace, col: int, row: int, kind: str) -> float | None:
     return max(shares) if shares else None
 
 
-def _draw_array(trace: GemmTrace, axes: Any, columns: int) -> None:
+def _draw_array(trace: Timeline, axes: Any, columns: int) -> None:
     """A tile is a box: its kernels' share as a number and a filling, its DMA as two bars."""
     labels = {0: "shim", 1: "memtile"} | {row: f"core row {row}" for row in range(2, 6)}
     for col in range(columns):
@@ -122,7 +118,7 @@ def _draw_array(trace: GemmTrace, axes: Any, columns: int) -> None:
     )  # fmt: skip
 
 
-def _draw_tile(trace: GemmTrace, axes: Any, col: int, row: int) -> None:
+def _draw_tile(trace: Timeline, axes: Any, col: int, row: int) -> None:
     left, bottom, width, height = col + 0.04, row + 0.06, 0.92, 0.88
     axes.add_patch(_box(left, bottom, width, height, _PALE))
     compute = _busiest(trace, col, row, "core")
@@ -177,7 +173,7 @@ def _rows() -> list[tuple[str, Callable[[Track], bool]]]:
     ]
 
 
-def _draw_breakdown(trace: GemmTrace, axes: Any) -> None:
+def _draw_breakdown(trace: Timeline, axes: Any) -> None:
     labels, seen = [], []
     for position, (name, wanted) in enumerate(_rows()):
         tracks = [t for t in trace.tracks if t.used and wanted(t)]

@@ -1,38 +1,40 @@
 """The searches: single core, balanced walk and exhaustive, with k_mt and C buffers.
 
-The closed form ranks every legal design; the timed emulator, the more faithful model, ranks the
-best of those again. Published designs are put beside whatever is found.
+The closed form ranks every legal design; the timed emulator, the more faithful of the two, ranks
+the best of those again. Published designs are put beside whatever is found.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
 
+from npu.designs import gemm_limits
+from npu.designs.gemm import DesignPoint
+from npu.designs.hardware import tile_limits
 from npu.errors import ArgumentError, DesignError
 from npu.perf import published
-from npu.perf.tune.model import Estimate, Model, Point
-from npu.perf.tune.space import C_BUFFERS, FAMILIES, Family, Tiles
+from npu.perf.problem import Size
+from npu.perf.tune.evaluator import Estimate, Evaluator
+from npu.perf.tune.space import C_BUFFERS, Points, variant_name, what_stops
 
 OBJECTIVES = ("core", "array")
 EMULATED = 32  # designs that the emulator ranks again, at least
 SATURATED = 0.99  # of the TOPS of the best k_mt: a smaller one that reaches it needs less padding
 _CURVE_POINTS = 12
 _ATTEMPTS = 4  # of the closed form's best, this many times as many as wanted may fail to lower
-Progress = Callable[[Iterable[Point], str], Iterable[Point]]
+Progress = Callable[[Iterable[DesignPoint], str], Iterable[DesignPoint]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A design and what the models say about it. ``rank`` counts from 1."""
+    """A design and what the simulations say about it. ``rank`` counts from 1."""
 
     rank: int
-    family: str
-    tile: tuple[int, int, int]
-    k_mt: int
-    c_buffers: int
+    design: DesignPoint
     l1_bytes: int
     l1_share: float
     l2_bytes: int
@@ -46,13 +48,32 @@ class Entry:
     published: str = ""  # where the paper has this tile
 
     @property
-    def point(self) -> Point:
-        return Point(self.family, self.tile, self.k_mt, self.c_buffers)
+    def variant(self) -> str:
+        return variant_name(self.design)
+
+    @property
+    def tile(self) -> Size:
+        return self.design.tile
+
+    @property
+    def k_mt(self) -> int:
+        return self.design.k_mt
+
+    @property
+    def c_buffers(self) -> int:
+        return self.design.c_buffers
 
     @property
     def tops(self) -> float:
         """By the emulator if it ran, else by the closed form."""
         return self.closed_form_tops if self.emulator_tops is None else self.emulator_tops
+
+    def row(self) -> dict[str, Any]:
+        """What JSON and CSV files have of it."""
+        figures = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        del figures["rank"], figures["design"]
+        design = {"tile": self.tile, "k_mt": self.k_mt, "c_buffers": self.c_buffers}
+        return {"rank": self.rank, "family": self.variant, **design, **figures}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +82,7 @@ class Result:
     the closed form; ``not_lowered`` has the errors of designs that only the emulator refused.
     """
 
-    model: Model
+    evaluator: Evaluator
     objective: str
     designs: int  # (m, k, n, k_mt, C buffers) evaluated
     tiles: int  # (m, k, n, C buffers) among them
@@ -80,25 +101,18 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class _Scored:
-    """Tiles of a family, each with its best k_mt."""
+    """Tiles of a variant, each with its best k_mt."""
 
-    family: Family
-    tiles: Tiles
-    k_mt: np.ndarray
+    points: Points
     estimate: Estimate
 
-    def point(self, index: int) -> Point:
-        t = self.tiles[index]
-        tile = int(t.m), int(t.k), int(t.n)
-        return Point(self.family.name, tile, int(self.k_mt[index]), int(t.c_buffers))
 
-
-def _quietly(points: Iterable[Point], _: str) -> Iterable[Point]:
+def _quietly(points: Iterable[DesignPoint], _: str) -> Iterable[DesignPoint]:
     return points
 
 
 def gemm(
-    model: Model,
+    evaluator: Evaluator,
     objective: str = "array",
     top: int = 20,
     emulated: int = EMULATED,
@@ -106,7 +120,7 @@ def gemm(
     progress: Progress = _quietly,
     details: bool = True,
 ) -> Result:
-    """The best tiles of ``model.space`` for ``model.workload``, every legal one considered.
+    """The best tiles of the evaluator's space for its workload, every legal one considered.
 
     objective "core": MACs per cycle of a core whose streams keep up (section 4.5.1 of the paper);
     "array": TOPS of the whole NPU (4.5.2). ``emulated``: how many of the closed form's best the
@@ -120,15 +134,15 @@ def gemm(
     if not c_buffers or any(count not in C_BUFFERS for count in c_buffers):
         raise ArgumentError(f"[tune] c_buffers is {c_buffers}; use some of {C_BUFFERS}")
     if objective == "core":
-        return _core(model, top)
-    return _array(model, top, max(top, emulated), c_buffers, progress, details)
+        return _core(evaluator, top)
+    return _array(evaluator, top, max(top, emulated), c_buffers, progress, details)
 
 
 # The array
 
 
 def _array(
-    model: Model,
+    evaluator: Evaluator,
     top: int,
     emulated: int,
     c_buffers: tuple[int, ...],
@@ -136,72 +150,76 @@ def _array(
     details: bool,
 ) -> Result:
     scored, designs = [], 0
-    for family in model.space.families:
-        best_depths, count = _best_depths(model, family, c_buffers)
+    for variant in evaluator.space.variants:
+        best_depths, count = _best_depths(evaluator, evaluator.space.tiles(variant, c_buffers))
         scored.append(best_depths)
         designs += count
     tops = np.concatenate([s.estimate.tops for s in scored])
-    owner = [(s, i) for s in scored for i in range(len(s.tiles))]
+    owner = [(s.points, i) for s in scored for i in range(len(s.points))]
     order = np.argsort(-tops, kind="stable")
-    known = _published_points(model)
-    firsts = [s.point(int(np.argmax(s.estimate.tops))) for s in scored]
+    known = _published_points(evaluator)
+    firsts = [s.points.point(int(np.argmax(s.estimate.tops))) for s in scored]
     candidates = (owner[i][0].point(owner[i][1]) for i in order[: _ATTEMPTS * emulated])
-    results, failed = _emulate(model, [*known, *firsts], progress, "emulating")
-    more, failures = _emulate(model, candidates, progress, "emulating", emulated)
-    walk = _walk(model, progress) if details else {}
+    results, failed = _emulate(evaluator, [*known, *firsts], progress, "emulating")
+    more, failures = _emulate(evaluator, candidates, progress, "emulating", emulated)
+    walk = _walk(evaluator, progress) if details else {}
     results |= more | walk
     failed += failures
     # The paper's designs and its walk are reported even if they are not what is searched for.
-    names = {family.name for family in model.space.families}
-    wanted = [p for p in results if p.family in names and p.c_buffers in c_buffers]
+    names = {variant_name(variant) for variant in evaluator.space.variants}
+    wanted = [p for p in results if variant_name(p) in names and p.c_buffers in c_buffers]
     if not wanted:
         raise DesignError(
             f"[tune] none of the best {len(failed)} designs can be lowered: {failed[0]}"
         )
     ranked = sorted(wanted, key=lambda p: -results[p][0])
-    entries = {p: entry(model, p, i + 1, results[p]) for i, p in enumerate(ranked)}
-    better = {p: int(np.count_nonzero(tops > model.estimate_point(p)[0])) for p in known}
-    curve = _k_mt_curve(model, ranked[0], progress) if details else []
+    entries = {p: entry(evaluator, p, i + 1, results[p]) for i, p in enumerate(ranked)}
+    better = {p: int(np.count_nonzero(tops > evaluator.estimate_point(p)[0])) for p in known}
+    curve = _k_mt_curve(evaluator, ranked[0], progress) if details else []
     highest = max((t for _, t in curve), default=0.0)
     return Result(
-        model, "array", designs, len(tops), list(entries.values())[:top],
-        published=[entry(model, p, better[p] + 1, results[p]) for p in known if p in results],
+        evaluator, "array", designs, len(tops), list(entries.values())[:top],
+        published=[entry(evaluator, p, better[p] + 1, results[p]) for p in known if p in results],
         variants=[e for p, e in entries.items() if p in firsts],
-        walk=[entry(model, p, i + 1, results[p]) for i, p in enumerate(walk)],
+        walk=[entry(evaluator, p, i + 1, results[p]) for i, p in enumerate(walk)],
         k_mt_curve=curve,
         k_mt_saturated=next((k for k, t in curve if t >= SATURATED * highest), None),
         not_lowered=failed,
     )  # fmt: skip
 
 
-def _best_depths(model: Model, family: Family, c_buffers: tuple[int, ...]) -> tuple[_Scored, int]:
-    """Every tile of a family with its best k_mt by the closed form; the smallest of equals."""
-    tiles = model.space.tiles(family, c_buffers)
+def _best_depths(evaluator: Evaluator, tiles: Points) -> tuple[_Scored, int]:
+    """Every tile with its best k_mt by the closed form, the smallest of equals; how many were
+    compared."""
     k_mt = np.zeros(len(tiles), np.int64)
     best = Estimate(np.zeros(len(tiles)), np.zeros(len(tiles)), np.zeros(len(tiles), int))
     count = 0
-    for depths in model.space.depths(family, tiles):
-        e = model.estimate(family, tiles[depths.tile], depths.k_mt)
-        order = np.lexsort((depths.k_mt, -e.tops, depths.tile))
-        index, first = np.unique(depths.tile[order], return_index=True)
+    for tile, points in evaluator.space.depths(tiles):
+        e = evaluator.estimate(points)
+        order = np.lexsort((points.k_mt, -e.tops, tile))
+        index, first = np.unique(tile[order], return_index=True)
         chosen = order[first]
-        k_mt[index] = depths.k_mt[chosen]
+        k_mt[index] = points.k_mt[chosen]
         best.tops[index] = e.tops[chosen]
         best.macs_per_cycle[index] = e.macs_per_cycle[chosen]
         best.bound[index] = e.bound[chosen]
-        count += len(depths.tile)
-    return _Scored(family, tiles, k_mt, best), count
+        count += len(tile)
+    return _Scored(tiles.with_depth(k_mt), best), count
 
 
 def _emulate(
-    model: Model, points: Iterable[Point], progress: Progress, what: str, enough: int = 1 << 30
-) -> tuple[dict[Point, tuple[float, str]], list[str]]:
+    evaluator: Evaluator,
+    points: Iterable[DesignPoint],
+    progress: Progress,
+    what: str,
+    enough: int = 1 << 30,
+) -> tuple[dict[DesignPoint, tuple[float, str]], list[str]]:
     """Emulated TOPS and bound of points until `enough` ran; why the others cannot be lowered."""
-    results: dict[Point, tuple[float, str]] = {}
+    results: dict[DesignPoint, tuple[float, str]] = {}
     failed = []
     for point in progress(points, what):
         try:
-            tops, bound, _ = model.emulate(point)
+            tops, bound, _ = evaluator.emulate(point)
             results[point] = tops, bound
         except DesignError as error:
             failed.append(str(error))
@@ -211,56 +229,52 @@ def _emulate(
 
 
 def entry(
-    model: Model, point: Point, rank: int, emulated: tuple[float, str] | None = None
+    evaluator: Evaluator, point: DesignPoint, rank: int, emulated: tuple[float, str] | None = None
 ) -> Entry:
     """A design with its memory, limits and the closed form's answers."""
-    space, family = model.space, FAMILIES[point.family]
-    tops, macs, bound = model.estimate_point(point)
-    l1 = int(space.l1_bytes(family, *point.tile, point.c_buffers))
-    l2 = int(space.l2_bytes(family, *point.tile, point.k_mt))
-    tile_limit, k_mt_limit = space.limits(family, point.tile, point.k_mt, point.c_buffers)
-    where = {(p.tile, p.k_mt): w for p, w in _published_places(model).items()}
+    tops, macs, bound = evaluator.estimate_point(point)
+    l1, l2 = int(gemm_limits.core_bytes(point)), int(gemm_limits.memtile_bytes(point))
+    l1_size = tile_limits("core").memory_bytes  # the stack's 1 KiB included
+    l2_size = point.columns * gemm_limits.memtile_memory()
+    tile_limit, k_mt_limit = what_stops(point)
+    where = {(p.tile, p.k_mt): w for p, w in _published_places(evaluator).items()}
     return Entry(
-        rank, point.family, point.tile, point.k_mt, point.c_buffers, l1, l1 / space.l1_size,
-        l2, l2 / space.l2_size, macs, tops, emulated[0] if emulated else None,
-        emulated[1] if emulated else bound, tile_limit, k_mt_limit,
-        where.get((point.tile, point.k_mt), ""),
+        rank, point, l1, l1 / l1_size, l2, l2 / l2_size, macs, tops,
+        emulated[0] if emulated else None, emulated[1] if emulated else bound, tile_limit,
+        k_mt_limit, where.get((point.tile, point.k_mt), ""),
     )  # fmt: skip
 
 
 # The paper's walk: from the single-core optimum to ever smaller k
 
 
-def _walk(model: Model, progress: Progress) -> dict[Point, tuple[float, str]]:
+def _walk(evaluator: Evaluator, progress: Progress) -> dict[DesignPoint, tuple[float, str]]:
     """Section 4.5.2: k shrinks step by step, m n is made as large as fits, until TOPS drops.
 
     A k that allows no larger m n than the one before is passed over: it could only be slower. It
     ends with a design that is slower than the best before it and not bound by DRAM any more; the
     best is the balanced design.
     """
-    family = model.space.families[0]
-    tiles = _streaming(model, family)
+    variant = evaluator.space.variants[0]
+    tiles = _streaming(evaluator, variant)
     if not len(tiles):
         return {}
-    start = _core_order(model, family, tiles)[0]
+    start = _core_order(evaluator, tiles)[0]
     product = tiles.m * tiles.n
     steps: list[int] = [int(start)]
-    step = model.space.steps(family)[1]
-    for k in range(int(tiles.k[start]) - step, 0, -step):
+    unit = variant.granularity[1]
+    for k in range(int(tiles.k[start]) - unit, 0, -unit):
         at_k = np.nonzero(tiles.k == k)[0]
         if not len(at_k) or product[at_k].max() <= product[steps[-1]]:
             continue
         ties = at_k[product[at_k] == product[at_k].max()]
-        _, tops = _depths_of(model, family, tiles[ties])
-        steps.append(int(ties[int(np.argmax(tops))]))
-    depths, _ = _depths_of(model, family, tiles[np.array(steps)])
-    points = [
-        Point(family.name, (int(tiles.m[i]), int(tiles.k[i]), int(tiles.n[i])), int(d), 1)
-        for i, d in zip(steps, depths, strict=True)
-    ]
-    found: dict[Point, tuple[float, str]] = {}
+        best = _best_depths(evaluator, tiles[ties])[0]
+        steps.append(int(ties[int(np.argmax(best.estimate.tops))]))
+    walked = _best_depths(evaluator, tiles[np.array(steps)])[0].points
+    points = [walked.point(i) for i in range(len(walked))]
+    found: dict[DesignPoint, tuple[float, str]] = {}
     for point in progress(points, "walking"):
-        found |= _emulate(model, [point], _quietly, "")[0]
+        found |= _emulate(evaluator, [point], _quietly, "")[0]
         if point in found:
             latest, bound = found[point]
             if latest < max(t for t, _ in found.values()) and bound != "DRAM":
@@ -268,76 +282,64 @@ def _walk(model: Model, progress: Progress) -> dict[Point, tuple[float, str]]:
     return found
 
 
-def _depths_of(model: Model, family: Family, tiles: Tiles) -> tuple[np.ndarray, np.ndarray]:
-    """Best k_mt and its TOPS for a few tiles."""
-    k_mt, best = np.zeros(len(tiles), np.int64), np.zeros(len(tiles))
-    for depths in model.space.depths(family, tiles):
-        tops = model.estimate(family, tiles[depths.tile], depths.k_mt).tops
-        for i in np.unique(depths.tile):
-            mine = np.nonzero(depths.tile == i)[0]
-            chosen = mine[int(np.argmax(tops[mine]))]
-            k_mt[i], best[i] = depths.k_mt[chosen], tops[chosen]
-    return k_mt, best
-
-
-def _k_mt_curve(model: Model, point: Point, progress: Progress) -> list[tuple[int, float]]:
+def _k_mt_curve(
+    evaluator: Evaluator, point: DesignPoint, progress: Progress
+) -> list[tuple[int, float]]:
     """Emulated TOPS over k_mt for one tile (figure 6), thinned out to a dozen depths."""
-    family = FAMILIES[point.family]
-    columns = [np.array([v]) for v in (*point.tile, point.c_buffers)]
-    legal = np.concatenate([d.k_mt for d in model.space.depths(family, Tiles(*columns))])
+    depths_of_tile = evaluator.space.depths(Points.of(point))
+    legal = np.concatenate([points.k_mt for _, points in depths_of_tile])
     if len(legal) > _CURVE_POINTS:
         chosen = np.unique(np.geomspace(1, len(legal), _CURVE_POINTS).round().astype(int)) - 1
         legal = legal[chosen]
     depths = sorted({*(int(k) for k in legal), point.k_mt})
     points = [dataclasses.replace(point, k_mt=depth) for depth in depths]
-    results, _ = _emulate(model, points, progress, "k_mt")
+    results, _ = _emulate(evaluator, points, progress, "k_mt")
     return [(p.k_mt, results[p][0]) for p in points if p in results]
 
 
 # A single core
 
 
-def _streaming(model: Model, family: Family) -> Tiles:
+def _streaming(evaluator: Evaluator, variant: DesignPoint) -> Points:
     """Tiles with one C buffer whose streams keep up with the kernel (equation 4)."""
-    tiles = model.space.tiles(family, (1,))
-    cycles = tiles.m * tiles.k * tiles.n / _macs(model, family, tiles)
-    return tiles[np.nonzero(cycles >= model.stream_cycles(tiles))[0]]
+    tiles = evaluator.space.tiles(variant, (1,))
+    cycles = tiles.m * tiles.k * tiles.n / _macs(evaluator, tiles)
+    return tiles[np.nonzero(cycles >= evaluator.stream_cycles(tiles))[0]]
 
 
-def _macs(model: Model, family: Family, tiles: Tiles) -> np.ndarray:
-    return model.estimate(family, tiles, tiles.k).macs_per_cycle
+def _macs(evaluator: Evaluator, tiles: Points) -> np.ndarray:
+    return evaluator.estimate(tiles).macs_per_cycle
 
 
-def _core_order(model: Model, family: Family, tiles: Tiles) -> np.ndarray:
+def _core_order(evaluator: Evaluator, tiles: Points) -> np.ndarray:
     """Most MACs per cycle first, of equals the most MACs, of those the smallest C tile."""
-    macs = np.round(_macs(model, family, tiles), 6)
+    macs = np.round(_macs(evaluator, tiles), 6)
     return np.lexsort((tiles.m * tiles.n, -(tiles.m * tiles.k * tiles.n), -macs))
 
 
-def _core(model: Model, top: int) -> Result:
-    ranked: list[tuple[float, Point]] = []
+def _core(evaluator: Evaluator, top: int) -> Result:
+    ranked: list[tuple[float, DesignPoint]] = []
     count = 0
-    for family in model.space.families:
-        tiles = _streaming(model, family)
+    for variant in evaluator.space.variants:
+        tiles = _streaming(evaluator, variant)
         count += len(tiles)
-        order = _core_order(model, family, tiles)[:top]
-        macs = _macs(model, family, tiles[order])
-        for i, value in zip(order, macs, strict=True):
-            tile = int(tiles.m[i]), int(tiles.k[i]), int(tiles.n[i])
-            ranked.append((float(value), Point(family.name, tile, tile[1], 1)))
+        tiles = tiles[_core_order(evaluator, tiles)[:top]]
+        macs = _macs(evaluator, tiles)
+        ranked += [(float(macs[i]), tiles.point(i)) for i in range(len(tiles))]
     ranked.sort(key=lambda item: -item[0])
-    entries = [entry(model, p, i + 1) for i, (_, p) in enumerate(ranked[:top])]
-    known = [entry(model, p, 0) for p in _published_points(model, "table 1")]
-    known = [dataclasses.replace(e, rank=_rank_of(model, e)) for e in known]
-    return Result(model, "core", count, count, entries, known)
+    entries = [entry(evaluator, p, i + 1) for i, (_, p) in enumerate(ranked[:top])]
+    known = [entry(evaluator, p, 0) for p in _published_points(evaluator, "table 1")]
+    known = [dataclasses.replace(e, rank=_rank_of(evaluator, e)) for e in known]
+    return Result(evaluator, "core", count, count, entries, known)
 
 
-def _rank_of(model: Model, wanted: Entry) -> int:
+def _rank_of(evaluator: Evaluator, wanted: Entry) -> int:
     """Where a tile is among all that keep up with their streams; 0 if it does not itself."""
     rank, found = 1, False
-    for family in model.space.families:
-        tiles = _streaming(model, family)
-        rank += int(np.count_nonzero(_macs(model, family, tiles) > wanted.macs_per_cycle + 1e-6))
+    for variant in evaluator.space.variants:
+        tiles = _streaming(evaluator, variant)
+        macs = _macs(evaluator, tiles)
+        rank += int(np.count_nonzero(macs > wanted.macs_per_cycle + 1e-6))
         m, k, n = wanted.tile
         found |= bool(np.any((tiles.m == m) & (tiles.k == k) & (tiles.n == n)))
     return rank if found else 0
@@ -346,21 +348,19 @@ def _rank_of(model: Model, wanted: Entry) -> int:
 # What the paper publishes
 
 
-def _published_places(model: Model) -> dict[Point, str]:
+def _published_places(evaluator: Evaluator) -> dict[DesignPoint, str]:
     """Published single-buffer designs of this space -> where."""
-    space, places = model.space, {}
+    variant, places = evaluator.space.variant(), {}
     for row in published.figures():
-        if (row.device, row.b_layout, row.c_buffers) != (space.generation, space.b_layout, 1):
-            continue
         if not row.where.startswith("table") or row.metric != "macs_per_cycle":
             continue
-        d = row.design
-        if (d.dtype_in, d.dtype_out, d.bf16) == (space.dtype_in, space.dtype_out, space.bf16):
-            places[Point("published", row.tile, d.k_mt, 1)] = row.where
+        design = dataclasses.replace(row.design, accumulate=variant.accumulate)
+        if dataclasses.replace(design, tile=variant.tile, k_mt=variant.k_mt) == variant:
+            places[design] = row.where
     return places
 
 
-def _published_points(model: Model, where: str = "") -> list[Point]:
+def _published_points(evaluator: Evaluator, where: str = "") -> list[DesignPoint]:
     """Of one table, or of the array's tables."""
-    places = _published_places(model)
+    places = _published_places(evaluator)
     return [p for p, w in places.items() if w == where or (not where and w != "table 1")]
