@@ -23,6 +23,8 @@ class PlainOperation {
   PlainOperation(std::shared_ptr<SharedDevice> device, Configuration configuration,
                  const OperationType& type)
       : operation_(std::move(device), std::move(configuration)), type_(type) {}
+  PlainOperation(const PlainOperation&) = delete;
+  PlainOperation& operator=(const PlainOperation&) = delete;
 
   // arrays: one per argument, of its size; read or written where they lie if the device reaches
   // them, otherwise copied. Thread-safe. Throws what OperationType::submissions() throws and

@@ -9,6 +9,7 @@ from npu.cli import common
 HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
 
 _SIMULATED = ("sweep", "k-mt-curve")
+_DESIGNS = "designs"  # --designs default
 _HOST = ("host", "ragged")
 # Which modes an option belongs to; options of other modes are refused.
 _MODES: dict[str, tuple[str, ...]] = {
@@ -17,19 +18,22 @@ _MODES: dict[str, tuple[str, ...]] = {
     "tokens": ("model",),
     "arithmetic": ("model", *_HOST, "gemv"),
     "repeats": ("model", *_HOST, "gemv"),
-    "model": ("model", *_SIMULATED),
-    "sizes": (*_SIMULATED, *_HOST),
-    "dtype": (*_SIMULATED, *_HOST),
-    "out_dtype": _SIMULATED,
-    "b_layout": _SIMULATED,
+    "model": ("model", *_SIMULATED, _DESIGNS),
+    "sizes": (*_SIMULATED, _DESIGNS, *_HOST),
+    "dtype": (*_SIMULATED, _DESIGNS, *_HOST),
+    "out_dtype": (*_SIMULATED, _DESIGNS),
+    "b_layout": (*_SIMULATED, _DESIGNS),
+    "accumulate": (_DESIGNS,),
+    "bf16": (_DESIGNS,),
     "tile": _SIMULATED,
     "k_mt": ("sweep",),
-    "stream_bytes": _SIMULATED,
+    "stream_bytes": (*_SIMULATED, _DESIGNS),
     "count": ("sweep",),
     "max_size": ("sweep",),
-    "csv": _SIMULATED,
+    "csv": (*_SIMULATED, _DESIGNS),
     "plot": _SIMULATED,
     "scale": ("sweep",),
+    "designs": ("sweep", _DESIGNS),
     "projections": ("gemv", "dequant"),
     "batch": ("gemv",),
 }
@@ -101,10 +105,19 @@ def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
     add = group.add_argument
     add(
         "--sizes",
-        type=common.gemm_sizes,
+        type=common.sizes_or_preset,
         metavar="S|MxKxN,...",
-        help="problem sizes (simulated: chosen; curve: one, about 4K; host, ragged: three)",
+        help="problem sizes, or squares, gemma3, mixed (simulated: chosen; curve: one, about 4K; "
+        "designs: mixed; host, ragged: three)",
     )
+    add(
+        "--designs",
+        choices=("published", "default"),
+        help="published: one tile per precision (default); default: what npu.matmul chooses on a "
+        "device that prefers the array's time",
+    )
+    add("--accumulate", choices=("wide", "narrow", "both"), help="designs: sums (wide)")
+    add("--bf16", choices=("bfp16", "native"), help="designs: products of bfloat16 (bfp16 on npu2)")
     add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
     add("--out-dtype", type=_names, metavar="T,...", help="results: int8, int16, int32, bfloat16, float32")  # fmt: skip  # noqa: E501
     add("--b-layout", choices=("row", "col", "both"), help="sweep: both, curve: col")
@@ -139,7 +152,8 @@ def _names(text: str) -> list[str]:
 def _mode(arguments: argparse.Namespace) -> str:
     chosen = [mode for mode in ("k-mt-curve", *_HOST) if getattr(arguments, mode.replace("-", "_"))]
     if arguments.what == "gemm":
-        return chosen[0] if chosen else "sweep"
+        plain = _DESIGNS if arguments.designs == "default" else "sweep"
+        return chosen[0] if chosen else plain
     if arguments.what == "gemv" and chosen in ([], ["host"]):
         return "gemv"
     if arguments.what == "dequant" and not chosen:
@@ -159,6 +173,7 @@ def _check_options(arguments: argparse.Namespace, mode: str) -> None:
             option = "--" + name.replace("_", "-")
             places = {"model": "npu bench", "sweep": "npu bench gemm"}
             places |= {what: f"npu bench {what}" for what in ("gemv", "dequant")}
+            places[_DESIGNS] = "npu bench gemm --designs default"
             where = places.get(mode, f"npu bench gemm --{mode}")
             raise ArgumentError(f"[bench] {option} has no meaning for `{where}`; leave it out")
 
@@ -181,6 +196,10 @@ def run(arguments: argparse.Namespace) -> int:
         from npu.cli import bench_gemm
 
         return bench_gemm.run(arguments)
+    if mode == _DESIGNS:
+        from npu.cli import bench_gemm_designs
+
+        return bench_gemm_designs.run(arguments)
     if mode == "k-mt-curve":
         from npu.cli import bench_gemm_kmt
 
