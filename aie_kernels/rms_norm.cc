@@ -27,26 +27,30 @@ inline Floats product(const Floats& a, const Floats& b) {
 // Not measured on hardware. Per 32 elements, in the multiply slot: a multiply-add of the squares,
 // or two fp32 products, each built from three bf16 ones (npu1: of 16 lanes).
 constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1, kVectors = kChunk / kLanes, kCall = 24;
+double begin_cycles(const Timing&, const int64_t*) { return kCall; }
 double square_cycles(const Timing&, const int64_t*) { return kVectors * 2 * kHalves + kCall; }
 double scale_cycles(const Timing&, const int64_t*) { return kVectors * 6 * kHalves + kCall + 16; }
 
-// The state keeps both passes inside the row.
-void check(const char* name, const KernelArgument* operands, int state) {
+// The state keeps a pass inside the row.
+void check(const char* name, const KernelArgument* operands, int state, int32_t position) {
   const auto* words = reinterpret_cast<const int32_t*>(operands[state].data);
-  const auto inside = [](int32_t at) { return at >= 0 && at < kMaxWidth && at % kChunk == 0; };
-  if (inside(words[kDone]) && (inside(words[kSeen]) || words[kSeen] == kMaxWidth)) return;
+  const int32_t at = words[position];
+  if (at >= 0 && at < kMaxWidth && at % kChunk == 0) return;
   npu::fail(npu::ErrorKind::kKernel,
-            "[%s] the core's state (seen %d, done %d) is not a row of at most %d elements", name,
-            words[kSeen], words[kDone], kMaxWidth);
+            "[%s] the core is at element %d of a row; rows have at most %d, in chunks of %d", name,
+            at, kMaxWidth, kChunk);
 }
 #endif
 
 }  // namespace rms
 }  // namespace
 
+// Before a row: the core's memory holds anything until something is written there.
+NPU_KERNEL void rms_begin(int32_t* state) { state[rms::kSeen] = state[rms::kDone] = 0; }
+
 NPU_KERNEL void rms_square(const bfloat16* x, bfloat16* row, int32_t* state) {
   float* sums = reinterpret_cast<float*>(state + rms::kSums);
-  const int32_t at = state[rms::kSeen] % rms::kMaxWidth;
+  const int32_t at = state[rms::kSeen];
   rms::Sums sum(at == 0 ? aie::zeros<float, rms::kLanes>() : aie::load_v<rms::kLanes>(sums));
   for (int32_t i = 0; i < rms::kChunk; i += rms::kLanes) {
     const auto part = aie::load_v<rms::kLanes>(x + i);
@@ -79,14 +83,15 @@ NPU_KERNEL void rms_scale(const bfloat16* row, const float* weight, bfloat16* y,
     aie::store_v(y + i, result.template to_vector<bfloat16>());
   }
   state[rms::kDone] = at + rms::kChunk;
-  if (state[rms::kDone] == state[rms::kSeen]) state[rms::kSeen] = state[rms::kDone] = 0;
 }
 
+NPU_DECLARE(rms_begin,
+            {.operands = {buffer("state", rms::kStateWords)}, .cycles = rms::begin_cycles});
 NPU_DECLARE(rms_square, {.operands = {buffer("x", rms::kChunk), buffer("row", rms::kMaxWidth),
                                       buffer("state", rms::kStateWords)},
                          .cycles = rms::square_cycles,
                          .check = [](const char* name, const KernelArgument* operands) {
-                           rms::check(name, operands, 2);
+                           rms::check(name, operands, 2, rms::kSeen);
                          }});
 NPU_DECLARE(rms_scale,
             {.operands = {buffer("row", rms::kMaxWidth), buffer("weight", rms::kChunk),
@@ -94,5 +99,5 @@ NPU_DECLARE(rms_scale,
                           integer("width", 1, rms::kMaxWidth), integer("epsilon", 0, INT32_MAX)},
              .cycles = rms::scale_cycles,
              .check = [](const char* name, const KernelArgument* operands) {
-               rms::check(name, operands, 3);
+               rms::check(name, operands, 3, rms::kDone);
              }});

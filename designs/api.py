@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from npu.errors import DesignError
 
 from .hardware import DTYPE_BYTES, ROWS, Tile, device_columns
-from .worker import Kernel, Worker
+from .kernel import Kernel, kernel
+from .worker import Worker
 
 Dims = Sequence[tuple[int, int]]  # (size, stride) in elements, outermost first
 
@@ -242,10 +243,14 @@ class Design:
         self.workers.append(worker)
         return worker
 
-    @staticmethod
-    def kernel(name: str, arguments: Sequence[str | tuple[str, tuple[int, ...]]]) -> Kernel:
-        """A kernel by name. Arguments: "int32" for a number, (dtype, shape) for a buffer."""
-        return Kernel(name, tuple(arguments))
+    def kernel(
+        self, name: str, arguments: Sequence[str | tuple[str, tuple[int, ...]]] | None = None
+    ) -> Kernel:
+        """A kernel of aie_kernels/ by name, or one of your own with its argument types.
+
+        arguments: "int32" for a number, (dtype, shape) for a buffer.
+        """
+        return kernel(name, self.generation, arguments)
 
     def link_at(self, fifo: ObjectFifo, tile: Tile) -> Link | None:
         """The link that a FIFO's memtile end belongs to."""

@@ -78,9 +78,7 @@ def _lane(out: Design, col: int, lane: int) -> None:
         port=f"Y{name}", consumer_channel=lane,
     )  # fmt: skip
     out.join(tile, tiles)
-    kernel = out.kernel(
-        "dequant_q4nx", [("uint8", (BLOCK_BYTES,)), ("bfloat16", (BLOCK_ROWS, BLOCK_COLUMNS))]
-    )
+    kernel = out.kernel("dequant_q4nx")
     for core, source, sink in zip(cores, block, tile, strict=True):
         worker = out.worker(core)
         with worker.forever():

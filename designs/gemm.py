@@ -9,7 +9,6 @@ problem size. The mapping is the one of Taka et al., arXiv 2512.13282, section 4
 
 from __future__ import annotations
 
-import math
 import operator
 from dataclasses import dataclass
 from functools import cache
@@ -26,9 +25,10 @@ from .hardware import (
     device_columns,
     tile_limits,
 )
+from .kernel import Kernel, limits
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
-from .worker import Buffer, Kernel, Object, Worker
+from .worker import Buffer, Object, Worker
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,7 +68,7 @@ B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")
 BF16 = ("native", "bfp16")
 KERNELS = ("published", "pipelined")
-PIPELINED_K = (16, 64)  # what the pipelined kernels are unrolled for
+PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
@@ -473,13 +473,13 @@ def _worker(
     narrowed = o.sum_dtype != o.c_dtype
     local = narrowed and o.c_buffers > 0
     rows = m // o.a_parts
-    zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}", [(o.sum_dtype, (m, n)), "int32"])
+    zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}")
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
     take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
-    matmul = _matmul_kernel(out, o, take_a, take_b, len(shift) if not narrowed else 0)
+    matmul = _matmul_kernel(out, o)
     with w.forever():
         w.wait_rtps()
         with w.loop(tiles):
@@ -511,19 +511,18 @@ class _Input:
         """depth: k if it is B, of which row-major tiles are also put in column order."""
         self._worker, self._fifo = w, fifo
         self._copy: Buffer | None = None
-        self.type = (fifo.dtype, fifo.shape)
         if not o.converts:
             return
-        count = math.prod(fifo.shape)
-        self.type = ("uint8", (count // 8 * 9,))  # 8 values and their exponent are 9 bytes
         label = "b" if depth else "a"
-        self._copy = w.buffer(f"{label}_bfp16_{w.tile.col}_{w.tile.row}", *self.type)
         in_order = not depth or o.b_layout == "col"
-        self._integers = [count] if in_order else [count, depth]
+        self._integers = [fifo.elements] if in_order else [fifo.elements, depth]
         self._convert = out.kernel(
-            f"convert_bf16_bfp16_{label}" + ("_bcol" if depth and in_order else ""),
-            [(fifo.dtype, fifo.shape), self.type, *["int32"] * len(self._integers)],
+            f"convert_bf16_bfp16_{label}" + ("_bcol" if depth and in_order else "")
         )
+        _, blocks = self._convert.counts(*self._integers)
+        assert blocks is not None
+        name = f"{label}_bfp16_{w.tile.col}_{w.tile.row}"
+        self._copy = w.buffer(name, "uint8", (blocks,))
 
     def begin(self) -> Object | Buffer:
         """The next object."""
@@ -540,25 +539,18 @@ class _Input:
             self._worker.release(self._fifo)
 
 
-def _matmul_kernel(out: Design, o: DesignPoint, a: _Input, b: _Input, shifts: int) -> Kernel:
+def _matmul_kernel(out: Design, o: DesignPoint) -> Kernel:
     """C += A B on one object of A and one of B."""
-    m, _, n = o.tile
-    pipelined = o.kernel == "pipelined"
     name = f"{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
     if o.converts:  # copies of B have one layout
         name = f"bfp16_{_SHORT[o.sum_dtype]}_pipelined"
     else:
-        name += ("_pipelined" if pipelined else "") + ("_bcol" if o.b_layout == "col" else "")
-    integers = ["int32"] * (3 + shifts + pipelined)
-    return out.kernel(f"matmul_{name}", [a.type, b.type, (o.sum_dtype, (m, n)), *integers])
+        name += ("_pipelined" if o.kernel == "pipelined" else "") + (
+            "_bcol" if o.b_layout == "col" else ""
+        )
+    return out.kernel(f"matmul_{name}")
 
 
 def _narrowing_kernel(out: Design, o: DesignPoint) -> Kernel:
-    m, _, n = o.tile
     verb = "narrow" if o.has_shift else "convert"
-    integers = ["int32"] * (2 if o.has_shift else 1)
-    target = o.c_dtype if o.c_buffers else o.sum_dtype  # where the sums lie, C is their beginning
-    return out.kernel(
-        f"{verb}_{_SHORT[o.sum_dtype]}_{_SHORT[o.c_dtype]}",
-        [(o.sum_dtype, (m, n)), (target, (m, n)), *integers],
-    )
+    return out.kernel(f"{verb}_{_SHORT[o.sum_dtype]}_{_SHORT[o.c_dtype]}")

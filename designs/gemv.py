@@ -203,20 +203,7 @@ def _worker(
     out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
 ) -> None:
     """One core: take the setup, then multiply row-block after row-block."""
-    setup = out.kernel(
-        "gemv_setup",
-        [
-            ("bfloat16", x.shape), ("int32", (SETUP_WORDS,)), ("int32", (SETUP_WORDS,)),
-            ("float32", (MAX_BATCH, BLOCK_ROWS)), "int32",
-        ],
-    )  # fmt: skip
-    gemv = out.kernel(
-        "gemv_q4nx",
-        [
-            ("uint8", w.shape), ("bfloat16", x.shape), ("float32", (MAX_BATCH, BLOCK_ROWS)),
-            ("int32", y.shape), ("int32", (SETUP_WORDS,)), ("int32", (SETUP_WORDS,)), "int32",
-        ],
-    )  # fmt: skip
+    setup, gemv = out.kernel("gemv_setup"), out.kernel("gemv_q4nx")
     worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"setup_{name}", "int32", (SETUP_WORDS,))

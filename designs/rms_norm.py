@@ -55,7 +55,7 @@ def _column(out: Design, col: int) -> None:
     y = [out.fifo(f"y1_{col}_{i}", c, memtile, CHUNK, "bfloat16") for i, c in enumerate(cores)]
     results = out.fifo(f"y2_{col}", memtile, shim, (CORES, CHUNK), "bfloat16", port=f"Y{col}")
     out.join(y, results)
-    square, scale = out.kernel("rms_square"), out.kernel("rms_scale")
+    begin, square, scale = map(out.kernel, ("rms_begin", "rms_square", "rms_scale"))
     for core, source, sink in zip(cores, x, y, strict=True):
         worker = out.worker(core)
         count, chunks, width, epsilon = map(worker.rtp, ("rows", "chunks", "width", "epsilon"))
@@ -64,6 +64,7 @@ def _column(out: Design, col: int) -> None:
         with worker.forever():
             worker.wait_rtps()
             with worker.loop(count):
+                worker.call(begin, state)
                 with worker.loop(chunks):
                     worker.call(square, worker.acquire(source), row, state)
                     worker.release(source)

@@ -24,17 +24,10 @@ from typing import TYPE_CHECKING, Any
 from npu.errors import DesignError
 
 from .hardware import DTYPE_BYTES, STACK_BYTES, Tile
+from .kernel import Kernel, KernelOperand, Signature
 
 if TYPE_CHECKING:
     from .api import Design, ObjectFifo
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """A function of aie_kernels/: its name and argument types."""
-
-    name: str
-    arguments: tuple[str | tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass(frozen=True)
@@ -84,6 +77,7 @@ class Step:
     kernel: Kernel | None = None
     # call: operands; (fifo, slot after the oldest held one) stands for an acquired object.
     operands: tuple[Any, ...] = ()
+    signature: Signature = ()  # call: the operands' types
 
 
 class Worker:
@@ -170,13 +164,21 @@ class Worker:
 
     def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | Word | int) -> None:
         """Calls a kernel with objects, buffers, integers, or RTPs and words read at the call."""
-        if len(operands) != len(kernel.arguments):
+        if len(operands) != len(kernel.operands):
             raise self._error(
-                f"call of {kernel.name}: {len(operands)} operands, it takes {len(kernel.arguments)}"
+                f"call of {kernel.name}: {len(operands)} operands, it takes {len(kernel.operands)}"
             )
-        pairs = zip(operands, kernel.arguments, strict=True)
-        lowered = tuple(self._operand(kernel, i, o, a) for i, (o, a) in enumerate(pairs))
-        self.steps.append(Step("call", kernel=kernel, operands=lowered))
+        pairs = list(zip(operands, kernel.operands, strict=True))
+        lowered = tuple(
+            self._operand(kernel, i, o, d, in_place=operands.count(o) > 1)
+            for i, (o, d) in enumerate(pairs)
+        )
+        self._check_counts(kernel, operands)
+        signature = tuple(
+            self._type_of(o) if isinstance(o, (Object, Buffer)) else d.dtype
+            for o, d in pairs
+        )
+        self.steps.append(Step("call", kernel=kernel, operands=lowered, signature=signature))
 
     def finish(self) -> None:
         """Checks what can only be seen at the end; called by the lowering."""
@@ -186,19 +188,26 @@ class Worker:
         if self.rtps and not any(s.kind == "wait_rtps" for s in self.steps):
             raise self._error("the worker has RTPs but never calls wait_rtps")
 
-    def _operand(self, kernel: Kernel, index: int, operand: Any, argument: Any) -> Any:
+    def _type_of(self, operand: Object | Buffer) -> tuple[str, tuple[int, ...]]:
+        """(dtype, shape) of a buffer operand in this core's memory."""
+        if isinstance(operand, Object):
+            return operand.fifo.type_at(self.tile)
+        return operand.dtype, operand.shape
+
+    def _operand(
+        self, kernel: Kernel, index: int, operand: Any, declared: KernelOperand, *, in_place: bool
+    ) -> Any:
         what = f"call of {kernel.name}: operand {index}"
+        what += f" ({declared.name})" if declared.name else ""
         if isinstance(operand, (Object, Buffer)):
-            if isinstance(argument, str):
+            if not declared.buffer:
                 raise self._error(f"{what} is a buffer, the kernel takes a number")
-            source = operand.fifo if isinstance(operand, Object) else operand
-            dtype, shape = source.dtype, source.shape
-            if isinstance(operand, Object):
-                dtype, shape = operand.fifo.type_at(self.tile)
-            if dtype != argument[0] or shape != tuple(argument[1]):
+            dtype, shape = self._type_of(operand)
+            same = dtype == declared.dtype or (kernel.in_place and in_place)
+            if not same or declared.shape not in (None, shape):
                 raise self._error(
-                    f'{what} "{source.name}" is {dtype}{list(shape)}, the kernel '
-                    f"takes {argument[0]}{list(argument[1])}"
+                    f'{what} "{_source(operand).name}" is {dtype}{list(shape)}, the kernel '
+                    f"takes {declared.type}"
                 )
             if isinstance(operand, Buffer):
                 if operand not in self.buffers:
@@ -206,15 +215,31 @@ class Worker:
                 return operand
             slot = operand.sequence - self._released.get(operand.fifo, 0)
             if slot < 0:
-                raise self._error(f'{what} is an object of "{source.name}" released before')
+                raise self._error(f'{what} is an object of "{operand.fifo.name}" released before')
             return (operand.fifo, slot)
-        if not isinstance(argument, str):
+        if declared.buffer:
             raise self._error(f"{what} is a number, the kernel takes a buffer")
         if isinstance(operand, Rtp) and operand not in self.rtps:
             raise self._error(f'{what} "{operand.name}" is not an RTP of this worker')
         if isinstance(operand, Word):
             self._check_word(what, operand)
         return operand
+
+    def _check_counts(self, kernel: Kernel, operands: tuple[Any, ...]) -> None:
+        """Buffers must hold what the kernel accesses, as far as the integers are constants."""
+        buffers = [o for o in operands if isinstance(o, (Object, Buffer))]
+        integers = [o for o in operands if not isinstance(o, (Object, Buffer))]
+        try:
+            counts = kernel.counts(*(i if isinstance(i, int) else None for i in integers))
+        except DesignError as error:
+            raise self._error(f"call of {error}") from error
+        for operand, count in zip(buffers, counts, strict=True):
+            elements = math.prod(self._type_of(operand)[1])
+            if count is not None and count > elements:
+                raise self._error(
+                    f'call of {kernel.name}: "{_source(operand).name}" has {elements} elements, the kernel '
+                    f"accesses {count}"
+                )
 
     def _check_word(self, what: str, word: Word) -> None:
         if word.buffer not in self.buffers or word.buffer.dtype != "int32":
@@ -253,3 +278,8 @@ class Worker:
 
     def _error(self, text: str) -> DesignError:
         return DesignError(f"[worker {self.tile} of {self.design.name}] {text}")
+
+
+def _source(operand: Object | Buffer) -> ObjectFifo | Buffer:
+    """What a buffer operand is an object of, or is."""
+    return operand.fifo if isinstance(operand, Object) else operand

@@ -13,31 +13,24 @@ namespace {
 
 using npu::kernels::HostFunction;
 
-template <int kNumber>
-consteval HostFunction host_function() {
-  using Kernel = Declared<kNumber>;
-  if constexpr (Kernel::kExists) {
-    return {Kernel::kDeclaration.name, &Kernel::run,
-            AIE_HOST_SILICON ? &Kernel::kDeclaration : nullptr};
-  } else {
-    return {};
-  }
-}
-
 template <typename Numbers>
 struct Kernels;
 template <int... kNumber>
 struct Kernels<std::integer_sequence<int, kNumber...>> {
-  static constexpr int kCount = (int(Declared<kNumber>::kExists) + ... + 0);
   struct Table {
-    HostFunction functions[kCount];
+    HostFunction functions[(int(Declared<kNumber>::kExists) + ... + 0)];
   };
+  template <typename Kernel>
+  static consteval void add(Table& table, int& count) {
+    if constexpr (Kernel::kExists) {
+      table.functions[count++] = {Kernel::kDeclaration.name, &Checked<Kernel>::run,
+                                  AIE_HOST_SILICON ? &Kernel::kDeclaration : nullptr};
+    }
+  }
   static consteval Table collected() {
     Table table{};
     int count = 0;
-    for (const HostFunction& function : {host_function<kNumber>()...}) {
-      if (function.run != nullptr) table.functions[count++] = function;
-    }
+    (add<Declared<kNumber>>(table, count), ...);
     return table;
   }
   static constexpr Table kTable = collected();

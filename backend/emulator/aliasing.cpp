@@ -72,12 +72,12 @@ void AliasTable::clear() {
 
 // Whether a flush for one operand may have removed the alias of another.
 bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
-                                  const kernels::Declaration& kernel) {
+                                  const kernels::OperandUses& uses) {
   bool flushed = false;
   redirections_.clear();
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].data == nullptr) continue;
-    const kernels::OperandUse use = kernels::operand_use(kernel, arguments, i);
+    const kernels::OperandUse use = uses[i];
     const auto address = static_cast<uint64_t>(arguments[i].data - memory_.data());
     const Alias* alias = use.read_only ? find(address, use.bytes) : nullptr;
     if (alias == nullptr) {
@@ -93,8 +93,11 @@ void AliasTable::redirect(std::span<KernelArgument> arguments,
                           const kernels::Declaration* kernel) {
   redirections_.clear();
   if (aliases_.empty()) return;
-  if (kernel == nullptr) return flush_all();
-  while (find_redirections(arguments, *kernel)) {
+  if (kernel == nullptr || arguments.size() != static_cast<size_t>(kernel->count)) {
+    return flush_all();
+  }
+  const kernels::OperandUses uses = kernels::operand_uses(*kernel, arguments);
+  while (find_redirections(arguments, uses)) {
   }
   for (const Redirection& redirection : redirections_) {
     const Alias& alias = *redirection.alias;

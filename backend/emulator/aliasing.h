@@ -121,7 +121,7 @@ class AliasTable {
   // The alias that begins at `address` and covers `bytes`, or null.
   const Alias* find(uint64_t address, uint64_t bytes) const;
   bool find_redirections(std::span<const KernelArgument> arguments,
-                         const kernels::Declaration& kernel);
+                         const kernels::OperandUses& uses);
   template <typename Predicate>
   bool flush_if(const Predicate& predicate);
   bool flush_overlapping(uint64_t address, uint64_t bytes);

@@ -164,7 +164,7 @@ void BdEngine::finish_bd() {
     slot(current_.id).set_iteration(tile_.model, (bd.iteration_current + 1) % bd.iteration_wrap);
   }
   if (!bd.tlast_suppress) end_of_data();
-  // A submission waits for its shim tasks, of which none is a circular chain.
+  // Finished shim BDs are progress, but not those of a circular chain: no submission waits for it.
   if (tile_.model.kind == TileKind::kShim && ++task_->bds_in_pass <= tile_.model.bds) {
     array_.scheduler().progressed(this);
   }

@@ -70,12 +70,13 @@ class BdEngine : public Agent {
     bool writable;
   };
 
-  // The stream side. In kMove, with words or a packet header left:
-  virtual bool transfer() = 0;  // false: blocked, or posted as a job
-  virtual bool has_work_left() const { return current_.left > 0; }
-  virtual void prepare_transfer(const Memory&) {}  // the walk over the memory is set up
-  virtual void end_of_data() {}                    // of a BD: TLAST, unless it suppresses it
-  virtual bool stream_crosses() const { return false; }
+  // What the stream side adds. In kMove, transfer() moves data while there is work left; false when
+  // it is blocked or has posted a job.
+  virtual bool transfer() = 0;
+  virtual bool has_work_left() const { return current_.left > 0; }  // words or a packet header
+  virtual void prepare_transfer(const Memory&) {}        // after the walk has been set up
+  virtual void end_of_data() {}                          // TLAST of a BD that does not suppress it
+  virtual bool stream_crosses() const { return false; }  // to other columns
   virtual std::string waiting_for_stream() const = 0;
 
   // Whether this part of the round may touch a tile.

@@ -104,7 +104,7 @@ void check_locks(const Array& array, const std::vector<int>& expected) {
     if (value == wanted) return;
     fail(
         ErrorKind::kLock,
-        "[submit] the stream leaves lock %zu of %s at %d, the configuration set it to %d; a stream "
+        "[submit] the stream leaves lock %zu of %s at %d, at rest it is %d; a stream "
         "must leave locks as it found them",
         lock, tile.name().c_str(), value, wanted);
   });

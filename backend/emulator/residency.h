@@ -6,7 +6,7 @@
 // submission, "+reload-second" before every second one, "+reload-random-7" before any by chance
 // with seed 7; "+intruder" runs a stream seen earlier, of this or another configuration, on a copy
 // of its arguments in between. After a reload the tiles' memories hold what nobody wrote, and after
-// every run all locks must have the values that the configuration gave them.
+// every run all locks must have the values that they had at rest before it.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ class Intruders {
   size_t next_ = 0;
 };
 
-// Values of all locks of core and memory tiles.
+// Values of all locks of core and memory tiles, at rest.
 std::vector<int> lock_values(const Array& array);
 // Throws Error(kLock) for the first lock of `array` that differs from `expected`.
 void check_locks(const Array& array, const std::vector<int>& expected);

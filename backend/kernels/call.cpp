@@ -4,27 +4,13 @@
 // of a write past the core's memory.
 #include "kernels/call.h"
 
+#include <cassert>
+
 #include "error.h"
 
 namespace npu::kernels {
 
 namespace {
-
-int64_t element_bytes(Element element) {
-  switch (element) {
-    case Element::kInt8:
-    case Element::kUint8:
-    case Element::kBfp16:
-      return 1;
-    case Element::kInt16:
-    case Element::kBfloat16:
-      return 2;
-    case Element::kInt32:
-    case Element::kFloat32:
-      return 4;
-  }
-  return 0;
-}
 
 void check_count(const Declaration& kernel, Arguments arguments) {
   if (arguments.size() != static_cast<size_t>(kernel.count)) {
@@ -109,10 +95,6 @@ int64_t Size::value(const int64_t* integers) const {
   return sum;
 }
 
-int64_t bytes_of(Element element, int64_t count) {
-  return element == Element::kBfp16 ? count / 8 * 9 : count * element_bytes(element);
-}
-
 void check_integer(const Declaration& kernel, const Operand& operand, int64_t value) {
   if (value >= operand.min && value <= operand.max && value % operand.step == 0) return;
   const auto number = static_cast<long long>(value);
@@ -159,21 +141,24 @@ void check_call(const Declaration& kernel, Arguments arguments) {
   if (kernel.check != nullptr) kernel.check(kernel.name, arguments.data());
 }
 
-OperandUse operand_use(const Declaration& kernel, Arguments arguments, size_t i) {
-  if (arguments.size() != static_cast<size_t>(kernel.count)) return {};
+OperandUses operand_uses(const Declaration& kernel, Arguments arguments) {
+  assert(arguments.size() == static_cast<size_t>(kernel.count));
+  OperandUses uses;
   Integers integers;
   size_t count = 0;
-  for (size_t j = 0; j < arguments.size(); ++j) {
-    if (kernel.operands[j].buffer) continue;
-    const int64_t value = arguments[j].value;
-    if (arguments[j].data != nullptr || value < 0 || value > kMaxSize) return {};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (kernel.operands[i].buffer) continue;
+    const int64_t value = arguments[i].value;
+    if (arguments[i].data != nullptr || value < 0 || value > kMaxSize) return uses;
     integers[count++] = value;
   }
-  const Operand& operand = kernel.operands[i];
-  const int64_t bytes =
-      operand.buffer ? bytes_of(operand.element, operand.size.value(integers.data())) : 0;
-  if (bytes <= 0) return {};
-  return {static_cast<uint64_t>(bytes), operand.read_only};
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Operand& operand = kernel.operands[i];
+    if (!operand.buffer) continue;
+    const int64_t bytes = bytes_of(operand.element, operand.size.value(integers.data()));
+    if (bytes > 0) uses[i] = {static_cast<uint64_t>(bytes), operand.read_only};
+  }
+  return uses;
 }
 
 double call_cycles(const Declaration& kernel, const arch::Timing& timing, Arguments arguments) {

@@ -14,9 +14,6 @@ namespace npu::kernels {
 using Arguments = std::span<const KernelArgument>;
 using Integers = std::array<int64_t, kMaxOperands>;
 
-// Bytes of so many elements; BFP16 comes in whole blocks.
-int64_t bytes_of(Element element, int64_t count);
-
 // Throws Error(kKernel) unless the call's operands are what the kernel takes.
 void check_call(const Declaration& kernel, Arguments arguments);
 
@@ -25,8 +22,9 @@ struct OperandUse {
   uint64_t bytes = UINT64_MAX;  // UINT64_MAX: unknown
   bool read_only = false;
 };
-// Of operand i, a buffer. The operands are not checked yet.
-OperandUse operand_use(const Declaration& kernel, Arguments arguments, size_t i);
+using OperandUses = std::array<OperandUse, kMaxOperands>;
+// Of every operand; those of integers mean nothing. Only the number of operands is as declared.
+OperandUses operand_uses(const Declaration& kernel, Arguments arguments);
 
 // Cycles of a call. Throws Error(kKernel) if the kernel declares no cost, or for operands of
 // another number or kind.

@@ -3,7 +3,7 @@
 // time and the designs' types all follow from it.
 //
 // Included by host builds for several instruction sets, which are linked together: what is defined
-// here runs at compile time only.
+// here runs at compile time or is always inlined.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,24 @@ inline constexpr int kMaxOperands = 10;
 
 // Element types of buffers in a core's memory. kBfp16: 8 values share an exponent and take 9 bytes.
 enum class Element : uint8_t { kInt8, kUint8, kInt16, kInt32, kFloat32, kBfloat16, kBfp16 };
+
+// Bytes of so many elements; BFP16 comes in whole blocks.
+[[gnu::always_inline]] constexpr int64_t bytes_of(Element element, int64_t count) {
+  switch (element) {
+    case Element::kInt8:
+    case Element::kUint8:
+      return count;
+    case Element::kInt16:
+    case Element::kBfloat16:
+      return 2 * count;
+    case Element::kInt32:
+    case Element::kFloat32:
+      return 4 * count;
+    case Element::kBfp16:
+      break;
+  }
+  return count / 8 * 9;
+}
 
 // A number that depends on a call's integers: a sum of products, "row * n + m * n", or a constant.
 struct Size {

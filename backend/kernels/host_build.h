@@ -9,11 +9,12 @@
 
 namespace npu::kernels {
 
-// A kernel of one build. `run` trusts its operands, as the NPU does. The declaration is there in
-// the silicon builds, which every processor executes; null in the others.
+// A kernel of one build. `run` takes as many operands as are declared; it does nothing and returns
+// false unless they fit. The declaration is there in the silicon builds, which every processor
+// executes; null in the others.
 struct HostFunction {
   const char* name = nullptr;
-  void (*run)(const KernelArgument* operands) = nullptr;
+  bool (*run)(const KernelArgument* operands) = nullptr;
   const Declaration* declaration = nullptr;
 };
 

@@ -37,7 +37,7 @@ const char* arithmetic_name(Arithmetic arithmetic);
 // the kernel's name.
 struct HostKernel {
   const kernels::Declaration* declaration = nullptr;
-  void (*run)(const KernelArgument* operands) = nullptr;
+  bool (*run)(const KernelArgument* operands) = nullptr;  // host_build.h
 
   explicit operator bool() const { return run != nullptr; }
   bool operator==(const HostKernel&) const = default;

@@ -2,6 +2,7 @@
 #include "kernels/registry.h"
 
 #include "aie_host/core_state.h"
+#include "error.h"
 #include "kernels/call.h"
 #include "kernels/cpu_level.h"
 #include "kernels/host_build.h"
@@ -76,12 +77,15 @@ HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
 }
 
 void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState& core) const {
-  kernels::check_call(*declaration, arguments);
-  const aie_host::CoreScope scope(core);
-  if (declaration->product) {
-    aie_host::set_packed_operands(arguments[0].packed, arguments[1].packed);
+  if (arguments.size() == static_cast<size_t>(declaration->count)) {
+    const aie_host::CoreScope scope(core);
+    if (declaration->product) {
+      aie_host::set_packed_operands(arguments[0].packed, arguments[1].packed);
+    }
+    if (run(arguments.data())) return;
   }
-  run(arguments.data());
+  kernels::check_call(*declaration, arguments);  // says what is wrong
+  fail(ErrorKind::kKernel, "[%s] refuses operands that its declaration allows", declaration->name);
 }
 
 }  // namespace npu

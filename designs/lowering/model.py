@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 
 from ..api import ShimBd
 from ..hardware import DTYPE_BYTES, Tile
+from ..kernel import Signature
 from .dims import Access
-
-KernelTypes = tuple[str | tuple[str, tuple[int, ...]], ...]
 
 
 @dataclass
@@ -195,4 +194,4 @@ class Lowered:
     flows: list[Flow] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     cores: list[Core] = field(default_factory=list)
-    kernels: dict[str, KernelTypes] = field(default_factory=dict)
+    kernels: dict[str, Signature] = field(default_factory=dict)

@@ -34,8 +34,8 @@ def build(worker: Worker, core: Core, buffers: dict[str, Memory], flow: Dataflow
     for step in worker.steps:
         core.program += _lower(step, core, buffers, flow, counters)
         if step.kernel is not None:
-            known = flow.out.kernels.setdefault(step.kernel.name, step.kernel.arguments)
-            if known != step.kernel.arguments:
+            known = flow.out.kernels.setdefault(step.kernel.name, step.signature)
+            if known != step.signature:
                 raise flow.error(
                     f'{core.tile}: kernel "{step.kernel.name}" is used with two argument lists'
                 )

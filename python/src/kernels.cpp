@@ -90,6 +90,7 @@ nb::dict describe(const std::string& name, const std::string& generation) {
   d["name"] = kernel.name;
   d["operands"] = operands;
   d["product"] = kernel.product;
+  d["in_place"] = kernel.in_place;
   d["costed"] = kernel.cycles != nullptr;
   return d;
 }

@@ -162,6 +162,7 @@ TEST_CASE("kernels that may write, read more, or declare nothing get the core's 
   };
   check(&writes_first, 64, 77);
   check(&reads_first, 68, 0);
+  check(&reads_first_of_three, 64, 0);  // called with another number of operands
   check(nullptr, 64, 78);
 }
 

@@ -27,7 +27,7 @@ namespace {
 constexpr size_t kLine = 64, kGuard = 4 * kLine;
 constexpr std::byte kPattern{0x5A};
 
-const char* name_of(arch::Generation generation) { return arch::device_model(generation).name; }
+std::string name_of(arch::Generation generation) { return arch::device_model(generation).name; }
 
 // Operands of one call, every buffer as long as declared between guards.
 class Call {
@@ -99,8 +99,7 @@ template <typename Body>
 void for_every_kernel(Body&& body) {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     for (const Declaration* kernel : kernels::declarations(generation)) {
-      CAPTURE(kernel->name);
-      CAPTURE(name_of(generation));
+      INFO(std::string(kernel->name) << " on " << name_of(generation));
       body(*kernel, generation);
     }
   }
@@ -141,7 +140,7 @@ TEST_CASE("every kernel: every violation of its declaration is an error and writ
     for (int j = 0; j < kernel.count; ++j) {
       const auto i = static_cast<size_t>(j);
       const Operand& operand = kernel.operands[j];
-      CAPTURE(operand.name);
+      INFO(std::string(operand.name));
       if (!operand.buffer) {
         refused({operand.name, "is an integer"}, [&](All& all) { all[i] = all[0]; });
         std::vector<int64_t> values = {int64_t{operand.min} - operand.step,
@@ -161,7 +160,7 @@ TEST_CASE("every kernel: every violation of its declaration is an error and writ
       for (int other = 0; other < kernel.count; ++other) {
         const Operand& neighbour = kernel.operands[other];
         if (other == j || !neighbour.buffer || operand.read_only) continue;
-        CAPTURE(neighbour.name);
+        INFO(std::string(neighbour.name));
         refused({operand.name, neighbour.name, "overlap"}, [&](All& all) {
           // The first operand's last line, and the memory around it, are the second's first.
           KernelArgument& moved = all[static_cast<size_t>(other)];
@@ -194,18 +193,15 @@ TEST_CASE(
     for (size_t i = 0; i < call.arguments.size(); ++i) {
       const Operand& operand = kernel.operands[i];
       if (!operand.buffer) continue;
-      const kernels::OperandUse use = kernels::operand_use(kernel, call.arguments, i);
+      const kernels::OperandUse use = kernels::operand_uses(kernel, call.arguments)[i];
       CHECK(use.bytes == call.arguments[i].bytes);
       CHECK(use.read_only == operand.read_only);
       std::vector<KernelArgument> wrong = call.arguments;
-      wrong.pop_back();
-      if (i < wrong.size()) CHECK(kernels::operand_use(kernel, wrong, i).bytes == UINT64_MAX);
       if (kernel.integers == 0) continue;
-      wrong = call.arguments;  // the last operand is an integer
       wrong.back().value = -64;
-      CHECK(kernels::operand_use(kernel, wrong, i).bytes == UINT64_MAX);
+      CHECK(kernels::operand_uses(kernel, wrong)[i].bytes == UINT64_MAX);
       wrong.back() = wrong.front();
-      CHECK_FALSE(kernels::operand_use(kernel, wrong, i).read_only);
+      CHECK_FALSE(kernels::operand_uses(kernel, wrong)[i].read_only);
     }
   });
 }
@@ -215,7 +211,7 @@ TEST_CASE(
   std::mt19937 random(5);
   std::set<std::string> names;
   for_every_kernel([&](const Declaration& kernel, arch::Generation generation) {
-    CHECK(names.insert(std::string(kernel.name) + name_of(generation)).second);
+    CHECK(names.insert(kernel.name + name_of(generation)).second);
     const arch::Timing timing(generation, arch::TimingTable());
     CHECK(kernels::call_cycles(kernel, timing, Call(kernel, random).arguments) > 0);
     const Declaration* other = kernels::find_declaration(kernel.name, arch::Generation::kNpu2);
