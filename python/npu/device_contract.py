@@ -1,10 +1,10 @@
 """A device in Python: what to implement so that every operation runs on it.
 
-The contract is that of C++ devices (backend/runtime/device.h). The runtime has checked what it hands
-over: configurations are of the device's generation, streams touch only what they may, arguments lie
-inside their buffers. It calls a device from one thread at a time. Errors are raised as npu.errors
-classes and reach the user as they are; after a run that raised, the configuration is loaded again
-before the next one.
+The contract is that of C++ devices (backend/runtime/device.h). The runtime has checked what it
+hands over: configurations are of the device's generation, streams touch only what they may,
+arguments lie inside their buffers. It calls a device from one thread at a time. Errors are raised
+as npu.errors classes and reach the user as they are; after a run that raised, the configuration is
+loaded again before the next one.
 
 ``npu.register_device("name", factory)`` makes such a device available to ``npu.device("name")``;
 tests/conformance/ is its test suite.

@@ -80,6 +80,7 @@ def _model_options(parser: argparse.ArgumentParser) -> None:
 
 def _sweep_options(parser: argparse.ArgumentParser) -> None:
     _simulated_gemm(parser, layouts="both", sizes="problem sizes instead of a sweep")
+    _tile_and_plot(parser)
     add = parser.add_argument
     add("--k-mt", type=common.positive, metavar="K", help="depth of a memtile's tiles")
     add("--count", type=common.positive, metavar="N", help="sizes per sweep, at least (400)")
@@ -87,8 +88,24 @@ def _sweep_options(parser: argparse.ArgumentParser) -> None:
     add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
 
 
+def _designs_options(parser: argparse.ArgumentParser) -> None:
+    _simulated_gemm(parser, layouts="both", sizes=None)
+    add = parser.add_argument
+    add(
+        "designs", choices=("default",),
+        help="what npu.matmul chooses on a device that prefers the array's time",
+    )  # fmt: skip
+    add(
+        "--sizes", type=common.sizes_or_preset, metavar="S|MxKxN,...",
+        help="problem sizes, or squares, gemma3, mixed (mixed)",
+    )  # fmt: skip
+    add("--accumulate", choices=("wide", "narrow", "both"), default="wide", help="sums (wide)")
+    add("--bf16", choices=("bfp16", "native"), help="products of bfloat16 (bfp16 on npu2)")
+
+
 def _curve_options(parser: argparse.ArgumentParser) -> None:
     _simulated_gemm(parser, layouts="col", sizes="one problem size (about 4K)")
+    _tile_and_plot(parser)
 
 
 def _host_options(parser: argparse.ArgumentParser) -> None:
@@ -136,14 +153,15 @@ def _gemm_sizes(parser: argparse.ArgumentParser, what: str) -> None:
     parser.add_argument("--sizes", type=common.gemm_sizes, metavar="S|MxKxN,...", help=what)
 
 
-def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str) -> None:
+def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | None) -> None:
     add = parser.add_argument
     add("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
     add(
         "--method", choices=("emulator", "closed-form"), default="emulator",
         help="what simulates the time (emulator)",
     )  # fmt: skip
-    _gemm_sizes(parser, sizes)
+    if sizes is not None:
+        _gemm_sizes(parser, sizes)
     add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
     add(
         "--out-dtype", type=_names, metavar="T,...",
@@ -153,9 +171,13 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str) -
         "--b-layout", choices=("row", "col", "both"), default=layouts,
         help=f"of B, row- or column-major ({layouts})",
     )  # fmt: skip
-    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
     add("--stream-bytes", type=int, choices=(4, 8), help="per cycle of a stream port")
     add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
+
+
+def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
     add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
 
 
@@ -183,14 +205,15 @@ _SUBCOMMANDS = {
         "simulated TOPS over hundreds of sizes, per precision and layout of B",
         _sweep_options, "bench_gemm",
     ),
+    "gemm --designs": _Subcommand(
+        "simulated TOPS of what npu.matmul chooses, per size (`--designs default`)",
+        _designs_options, "bench_gemm_designs",
+    ),
     "gemm --k-mt-curve": _Subcommand(
         "simulated TOPS against k_mt", _curve_options, "bench_gemm_kmt"
     ),
     "gemm --host": _Subcommand(
         "host time of npu.matmul beside NumPy and torch", _host_options, "bench_gemm_host"
-    ),
-    "gemm --ragged": _Subcommand(
-        "host time of packing edges only beside packing all", _host_options, "bench_ragged"
     ),
     "gemv": _Subcommand(
         "simulated time of a decode step's projections on 4-bit weights",

@@ -109,6 +109,13 @@ def gemm_sizes(text: str) -> list[tuple[int, int, int]]:
     return [gemm_size(part) for part in text.split(",")]
 
 
+def sizes_or_preset(text: str) -> list[tuple[int, int, int]]:
+    """An argparse type: sizes of gemm_sizes, or the name of a workload of `npu tune gemm`."""
+    from npu.perf.tune.workload import PRESETS
+
+    return PRESETS[text] if text in PRESETS else gemm_sizes(text)
+
+
 def spread(values: list[float]) -> dict[str, Any]:
     """Median, extremes and all values of repeated measurements."""
     return {
