@@ -68,9 +68,7 @@ B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")
 BF16 = ("native", "bfp16")
 KERNELS = ("published", "pipelined")
-PIPELINED_K = limits(
-    "matmul_i8_i32_pipelined", "npu2", "k"
-)  # what the pipelined kernels are unrolled for
+PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
 _RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
