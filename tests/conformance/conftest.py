@@ -1,4 +1,4 @@
-"""The device that the conformance suite runs on: every one of NPU_TEST_DEVICES, separated by commas.
+"""The device that the conformance suite runs on: each of NPU_TEST_DEVICES, separated by commas.
 
 Default: both emulated NPUs, the residency test modes (backend/emulator/residency.h), and a device
 written in Python (python_relay.py). A new device is tested with

@@ -1,8 +1,8 @@
 """A device written in Python that hands everything on to an emulated NPU, with memory of its own.
 
 It reaches no host memory, so every operand is copied; buffers have a host side and a device side,
-which only sync_to_device() and sync_from_device() make equal: an operation that forgets one computes
-with stale data. Runs make progress in wait() and are reported as the emulated ones.
+which only sync_to_device() and sync_from_device() make equal: an operation that forgets one
+computes with stale data. Runs make progress in wait() and are reported as the emulated ones.
 """
 
 from __future__ import annotations

@@ -146,9 +146,9 @@ def test_submissions_are_timed_by_every_operation(device):
 
 
 def test_rms_norm_is_the_formula(device):
-    """Within half a unit in the last place of bfloat16, at most 2^-8 of a value, and the fp32 errors
-    before it: 32 additions per lane and 5 across lanes halved by the root, the mean, the root and two
-    products, 2^-24 of the value each."""
+    """Within half a unit in the last place of bfloat16, at most 2^-8 of a value, and the fp32
+    errors before it, 2^-24 of the value each: 32 additions per lane and 5 across lanes, halved by
+    the root, the mean, the root itself and two products."""
     rng = np.random.default_rng(1)
     x = (rng.standard_normal((50, 1000)) * np.exp(rng.uniform(-20, 20, (50, 1)))).astype(BF16)
     w = rng.standard_normal(1000).astype(np.float32)
