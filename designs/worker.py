@@ -175,8 +175,7 @@ class Worker:
         )
         self._check_counts(kernel, operands)
         signature = tuple(
-            self._type_of(o) if isinstance(o, (Object, Buffer)) else d.dtype
-            for o, d in pairs
+            self._type_of(o) if isinstance(o, (Object, Buffer)) else d.dtype for o, d in pairs
         )
         self.steps.append(Step("call", kernel=kernel, operands=lowered, signature=signature))
 
