@@ -103,13 +103,13 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 288),
     ),
     ("npu2", "bfloat16", "wide", "row"): (
-        Entry("large", (64, 96, 32), 96),
-        Entry("mixed", (32, 128, 48), 256),
+        Entry("large", (64, 128, 32), 128),
+        Entry("mixed", (32, 128, 48), 128, c_buffers=2),
         Entry("small", (16, 32, 160), 128),
     ),
     ("npu2", "bfloat16", "wide", "col"): (
-        Entry("large", (64, 128, 16), 256),
-        Entry("mixed", (32, 128, 48), 128),
+        Entry("large", (64, 128, 32), 128),
+        Entry("mixed", (32, 128, 48), 128, c_buffers=2),
         Entry("small", (16, 24, 80), 288),
     ),
     ("npu2", "bfloat16", "bfloat16", "row"): (
