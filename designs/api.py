@@ -62,7 +62,7 @@ class ObjectFifo:
 class Link:
     """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object."""
 
-    kind: str  # "forward", "join", "split"
+    kind: str  # "forward", "join", "split", "cross"
     tile: Tile
     inputs: tuple[ObjectFifo, ...]
     outputs: tuple[ObjectFifo, ...]
@@ -221,6 +221,30 @@ class Design:
         """The parts of each object of `source` become objects of `sinks`; offsets in bytes."""
         parts = self._parts("split", sinks, source, offsets)
         self._link("split", sinks[0].producer, (source,), tuple(sinks), parts)
+
+    def cross(self, sources: Sequence[ObjectFifo], sinks: Sequence[ObjectFifo]) -> None:
+        """Objects of `sources` become bands of rows of one object, whose bands of columns become
+        objects of `sinks`. `to_stream` of a sink orders what it takes of each band of rows, in the
+        whole object.
+
+        A DMA channel can wait for and report only one lock per BD, but a band of rows concerns all
+        sinks: its transfer is cut so that each sink's lock is taken in the first row and given in
+        the last one.
+        """
+        names = ", ".join(f'"{f.name}"' for f in (*sources, *sinks))
+        shapes = [f.shape for f in (*sources, *sinks)]
+        if not sources or not sinks or any(len(shape) != 2 for shape in shapes):
+            raise self._error(f"cross of {names}: sources and sinks have objects of two dimensions")
+        rows = sum(f.shape[0] for f in sources)
+        width = sum(f.shape[1] for f in sinks)
+        if any(f.shape[1] != width for f in sources) or any(f.shape[0] != rows for f in sinks):
+            raise self._error(
+                f"cross of {names}: sources must have {width} columns, all those of the sinks, and "
+                f"sinks {rows} rows, all those of the sources"
+            )
+        if any(f.shape[0] < 2 for f in sources) or any(f.from_stream[sinks[0].producer] for f in sources):
+            raise self._error(f"cross of {names}: sources need two rows and no pattern of their own")
+        self._link("cross", sinks[0].producer, tuple(sources), tuple(sinks), ())
 
     def shim_bd(self, tile: Tile, id: int, size: int) -> None:
         """Has the configuration write a linear BD of `size` bytes that streams only address."""

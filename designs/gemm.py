@@ -102,6 +102,9 @@ class Choices(TypedDict, total=False):
     "pipelined" (npu2; int8, or bfloat16 with bf16="bfp16"): loads and stores of C run beside the
     multiplications of other blocks; bfloat16 is converted to BFP16 in the core's memory once per
     tile. Same results."""
+    b_pairs: bool
+    """npu2, row-major B, k a multiple of 2 s: two shim channels read the columns of two neighbouring
+    core columns together, each half the rows, so that runs in DRAM are twice as long."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
@@ -124,6 +127,7 @@ class DesignPoint:
     bf16: str
     kernel: str
     a_parts: int
+    b_pairs: bool = False
 
     @property
     def narrows(self) -> bool:
@@ -147,6 +151,7 @@ class DesignPoint:
         base += "_bcol" if self.b_layout == "col" else ""
         base += "_pipelined" if self.kernel == "pipelined" else ""
         base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
+        base += "_pairs" if self.b_pairs else ""
         return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
 
     @property
@@ -197,7 +202,13 @@ class DesignPoint:
     def shim_runs(self) -> list[tuple[str, int, int]]:
         """(name, elements, bytes each) of the runs that runtime streams put in shim BDs."""
         runs = [("k_mt", self.k_mt, self.a_bytes), ("tile n", self.tile[2], self.c_bytes)]
-        return runs + ([("tile n", self.tile[2], self.a_bytes)] if self.b_layout == "row" else [])
+        panel = ("2 x tile n" if self.b_pairs else "tile n", self.b_panel, self.a_bytes)
+        return runs + ([panel] if self.b_layout == "row" else [])
+
+    @property
+    def b_panel(self) -> int:
+        """Columns of a row-major B that a shim channel reads."""
+        return self.tile[2] * (2 if self.b_pairs else 1)
 
     def padded(self, size: Tile3) -> Tile3:
         """M, K and N in whole output rounds."""
@@ -219,6 +230,7 @@ def design_point(
     bf16: str = "native",
     kernel: str = "published",
     a_parts: int = 1,
+    b_pairs: bool = False,
 ) -> DesignPoint:
     """The checked design point of a GEMM; see `Choices` and `design`."""
     names = (generation, a_dtype, c_dtype)
@@ -246,6 +258,7 @@ def design_point(
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
         ("kernel", kernel, KERNELS),
         ("a_parts", a_parts, tuple(range(1, MAX_A_PARTS + 1))),
+        ("b_pairs", b_pairs, (False, True)),
     ):
         if value not in allowed:
             raise DesignError(f"[gemm] {label} is {value!r}; use one of {allowed}")
@@ -277,6 +290,11 @@ def design_point(
                 f"[gemm] tile {label} = {size}: on {generation} with {a_dtype} it must be a "
                 f"multiple of {unit}" + (f" for a_parts={a_parts}" if label == "m" else "")
             )
+    if b_pairs and (generation != "npu2" or b_layout != "row" or k % (2 * s)):
+        raise DesignError(
+            f"[gemm] b_pairs with B {b_layout}-major and tile k = {k} on {generation}: it is for a "
+            f"row-major B on npu2 and k a multiple of {2 * s}"
+        )
     if kernel == "pipelined" and not PIPELINED_K[0] <= k <= PIPELINED_K[1]:
         raise DesignError(
             f'[gemm] tile k = {k}: kernel="pipelined" is unrolled for {PIPELINED_K[0]} to '
@@ -288,7 +306,7 @@ def design_point(
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
     out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
-        accumulate, bf16, kernel, a_parts,
+        accumulate, bf16, kernel, a_parts, bool(b_pairs),
     )  # fmt: skip
     check_shim(out)
     return out
@@ -367,11 +385,15 @@ def _build(o: DesignPoint) -> Design:
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
         "a_bytes": o.a_bytes, "c_bytes": o.c_bytes,
         "a_type": TYPES.index(o.a_dtype), "c_type": TYPES.index(o.c_dtype),
-        "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout),
+        "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout), "b_pairs": int(o.b_pairs),
     }  # fmt: skip
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
-    feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row
-    columns = [feed_b(out, o, col) for col in range(out.columns)]
+    columns: list[ObjectFifo] = []
+    for col in range(out.columns):
+        if o.b_pairs:
+            columns += _feed_b_pair(out, o, col) if col % 2 == 0 else []
+        else:
+            columns.append((_feed_b_col if o.b_layout == "col" else _feed_b_row)(out, o, col))
     for col in range(out.columns):
         drains = _drain_c(out, o, col)
         for row in range(ROWS):
@@ -452,6 +474,31 @@ def _feed_b_row(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     )  # fmt: skip
     out.forward(outer, inner)
     return inner
+
+
+def _feed_b_pair(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
+    """B tiles for core columns `col` and `col` + 1 through the odd memtile, which has no A: each of
+    two shim channels brings half the rows of both tiles."""
+    (_, k, n), (_, s, t) = o.tile, MMUL[o.generation, o.a_dtype]
+    shim, memtile = out.tile(col + 1, 0), out.tile(col + 1, 1)
+    halves = [
+        out.fifo(
+            f"B2_{col + half}", shim, memtile, (k // 2, 2 * n), o.a_dtype,
+            port=f"B{col + half}", producer_channel=half, consumer_channel=half,
+        )
+        for half in range(2)
+    ]  # fmt: skip
+    blocks = [(k // 2 // s, s * 2 * n), (n // t, t), (s, 2 * n), (t, 1)]
+    tiles = [
+        out.fifo(
+            f"B1_{column}", memtile, [out.tile(column, FIRST_CORE_ROW + row) for row in range(ROWS)],
+            (k, n), o.a_dtype, depth=o.input_buffers, to_stream=blocks, producer_channel=side,
+            consumer_channel=1,
+        )
+        for side, column in enumerate((col, col + 1))
+    ]  # fmt: skip
+    out.cross(halves, tiles)
+    return tiles
 
 
 def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:

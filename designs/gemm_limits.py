@@ -45,16 +45,18 @@ def core_bytes(p: DesignPoint) -> Any:
 
 
 def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
-    """Bytes of one A, one B and one joined C buffer of a memtile; A and B have two each."""
+    """Bytes of one A, one B and one joined C buffer of a memtile; A and B have two each. With
+    b_pairs B is in every second memtile."""
     m, k, n = p.tile
     b_depth = p.k_mt if p.b_layout == "col" else k
-    return m * p.k_mt * p.a_bytes, b_depth * n * p.a_bytes, ROWS * m * n * p.c_bytes
+    return m * p.k_mt * p.a_bytes, b_depth * p.b_panel * p.a_bytes, ROWS * m * n * p.c_bytes
 
 
 def memtile_bytes(p: DesignPoint) -> Any:
     """L2 in use, of all memtiles."""
     a, b, c = memtile_buffers(p)
-    return 2 * ROWS * a + p.columns * (2 * b + p.c_l2_buffers * c)
+    b_memtiles = p.columns // (2 if p.b_pairs else 1)
+    return 2 * ROWS * a + 2 * b_memtiles * b + p.columns * p.c_l2_buffers * c
 
 
 def fits_core(p: DesignPoint) -> Any:
@@ -65,11 +67,18 @@ def fits_memtiles(p: DesignPoint) -> Any:
     """Whether the memtiles hold their buffers.
 
     npu1: every memtile has A, B and C. npu2: only the even ones have A, and may place whole A or B
-    buffers in the odd memtile beside them (largest first, as the lowering does).
+    buffers in the odd memtile beside them (largest first, as the lowering does). With b_pairs the
+    odd ones have all of B.
     """
     size = memtile_memory()
     a, b, c = (_aligned(x) for x in memtile_buffers(p))
     fixed = 2 * b + p.c_l2_buffers * c
+    if p.b_pairs:
+        over, room = 2 * a + p.c_l2_buffers * c - size, size - fixed
+        for _ in range(2):
+            moves = (over > 0) & (room >= a)
+            over, room = over - moves * a, room - moves * a
+        return (over <= 0) & (room >= 0)
     over = 2 * a + fixed - size
     if p.columns == ROWS:
         return over <= 0

@@ -18,6 +18,7 @@ struct GemmPoint {
   int64_t m = 0, k = 0, n = 0;  // tile of one core
   int64_t k_mt = 0;             // contiguous depth of a memtile's tiles
   bool b_column_major = true;
+  bool b_pairs = false;  // runs of a row-major B are those of two core columns
   int c_buffers = 1;  // 0: wide sums are narrowed where they lie and leave from there
   bool overlap_bds = true;
   bool pipelined = false;  // kernels that hide C's loads and stores, see pipelined_cycles

@@ -127,7 +127,7 @@ int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
   const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
   const int64_t stride = x.row_stride * tile_.a_bytes;
   if (x.type != input_ || !x.dense_rows() || stride < x.cols * tile_.a_bytes || stride % 4 != 0 ||
-      !row_step_fits(stride)) {
+      !(is_b ? tile_.b_step_fits(stride) : row_step_fits(stride))) {
     return 0;
   }
   const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
@@ -140,8 +140,9 @@ void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t b
   size_t written = 0;
   if (bytes == 0) return;
   if (is_b && !tile_.b_columns) {
-    pack_tiles(part, input_, tile_.k_mt, tile_.n, TileOrder::kColumnsFirst, out);
-    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, tile_.n);
+    const int64_t panel = tile_.b_panel();
+    pack_tiles(part, input_, tile_.k_mt, panel, TileOrder::kColumnsFirst, out);
+    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, panel);
   } else {
     const MatrixView x = is_b ? part.transposed() : part;
     const int64_t tile_rows = is_b ? tile_.n : tile_.m;

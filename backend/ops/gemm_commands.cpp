@@ -122,7 +122,14 @@ class GemmCommands : private ShimCommands {
     for (size_t c = 0; c < c_ports_.size(); ++c) {
       const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
       push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
-      push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
+      if (!tile_.b_pairs) {
+        push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
+        continue;
+      }
+      // Both ports of a pair are of the shim tile without A, whose BDs are free there.
+      const auto half = static_cast<int64_t>(c % 2);
+      push(*b_ports_[c], b_halves(col - half * tile_.n, half),
+           static_cast<int>(half) * kinds * ring_ + slot, false);
     }
     for (size_t r = 0; r < a_ports_.size(); ++r) {
       push(*a_ports_[r], a_pieces(row + static_cast<int64_t>(r) * tile_.m), slot, false);
@@ -135,6 +142,28 @@ class GemmCommands : private ShimCommands {
 
   std::vector<Piece> b_pieces(int64_t col) const {
     return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+  }
+
+  // Half the rows of every tile of a pair's panel.
+  std::vector<Piece> b_halves(int64_t first, int64_t half) const {
+    const GemmFeed& feed = problem_.b;
+    const int64_t size = tile_.a_bytes, panel = tile_.b_panel(), skipped = half * tile_.k / 2;
+    const auto piece = [&](uint32_t argument, int64_t start, int64_t stride, int64_t depth) {
+      arch::Bd bd = shim_bd(panel * depth / 2 * size);
+      set_rows(bd, panel * size, stride * size);
+      bd.wrap[1] = static_cast<uint32_t>(tile_.k / 2);
+      bd.step[2] = words(tile_.k * stride * size);
+      return Piece{argument, (start + skipped * stride) * size, bd};
+    };
+    if (first >= feed.direct) {
+      return {piece(kBPacked, (first - feed.direct) * problem_.k, panel, problem_.k)};
+    }
+    std::vector<Piece> out{piece(kB, first, feed.stride, feed.depth)};
+    if (has_tail(feed)) {
+      const int64_t rest = problem_.k - feed.depth;
+      out.push_back(piece(kBTail, first * rest, panel, rest));
+    }
+    return out;
   }
 
   // A tile row of A or a panel of B, `count` rows or columns from `first`. `contiguous`: neighbours

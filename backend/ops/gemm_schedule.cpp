@@ -79,6 +79,13 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.columns = param("columns", 1, arch::device_model(configuration.generation).columns);
   tile.a_bytes = param("a_bytes", 1, 4);
   tile.c_bytes = param("c_bytes", 1, 4);
+  tile.b_pairs = param("b_pairs", 0, 1) == 1;
+  if (tile.b_pairs && (tile.b_columns || tile.k % 2 != 0 || tile.columns % 2 != 0)) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major B, "
+         "an even tile_k and an even number of columns: lower the design again",
+         configuration.name.c_str());
+  }
   for (const int64_t row_bytes :
        {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
     if (row_bytes % 4 == 0) continue;
@@ -110,6 +117,10 @@ bool row_step_fits(int64_t row_bytes) {
   return row_bytes / 4 <= static_cast<int64_t>(arch::tile_model(arch::TileKind::kShim).max_step);
 }
 
+bool GemmTile::b_step_fits(int64_t row_bytes) const {
+  return row_step_fits(b_pairs ? k * row_bytes : row_bytes);  // steps over a tile's rows
+}
+
 GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,
                                 int64_t k) {
   GemmPackedBytes out;
@@ -130,13 +141,14 @@ GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t
                     n * tile.c_bytes % 4 == 0 && row_step_fits(n * tile.c_bytes),
                     n,
                     shift};
-  const auto feed = [&](int64_t rows, int64_t native, int64_t stride) -> GemmFeed {
-    const int64_t bytes = stride * tile.a_bytes, direct = rows / native * native;
-    if (k < tile.k_mt || direct == 0 || bytes % 4 != 0 || !row_step_fits(bytes)) return {};
+  const auto feed = [&](int64_t rows, int64_t native, int64_t stride, bool fits) -> GemmFeed {
+    const int64_t direct = rows / native * native;
+    if (k < tile.k_mt || direct == 0 || stride * tile.a_bytes % 4 != 0 || !fits) return {};
     return {direct, k / tile.k_mt * tile.k_mt, stride};
   };
-  extent.a = feed(m, tile.native_m(), k);
-  extent.b = feed(n, tile.native_n(), tile.b_columns ? k : n);
+  const int64_t b_stride = tile.b_columns ? k : n;
+  extent.a = feed(m, tile.native_m(), k, row_step_fits(k * tile.a_bytes));
+  extent.b = feed(n, tile.native_n(), b_stride, tile.b_step_fits(b_stride * tile.a_bytes));
   return extent;
 }
 

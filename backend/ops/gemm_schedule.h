@@ -21,17 +21,23 @@ struct GemmTile {
   bool b_columns;         // B is column-major: (N, K) row-major in memory
   int64_t rows, columns;  // cores
   int64_t a_bytes, c_bytes;
+  // Row-major B: two ports read the columns of two neighbouring core columns together, the first
+  // one the upper, the second one the lower half of the rows of every tile.
+  bool b_pairs = false;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
   // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
   bool packs_b_like(const GemmTile& other) const {
-    return k_mt == other.k_mt && n == other.n && b_columns == other.b_columns &&
+    return k_mt == other.k_mt && b_panel() == other.b_panel() && b_columns == other.b_columns &&
            columns == other.columns && a_bytes == other.a_bytes;
   }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
   int64_t native_n() const { return n * columns; }
+  int64_t b_panel() const { return b_pairs ? 2 * n : n; }  // columns of B that a port reads
+  // Whether shim BDs can address a B whose rows (columns, if column-major) are row_bytes apart.
+  bool b_step_fits(int64_t row_bytes) const;
 };
 
 // Arguments of a stream. Packed parts hold what is not read or written in place.
@@ -44,8 +50,9 @@ enum GemmArgument : uint32_t { kA, kB, kC, kAPacked, kBPacked, kCPacked, kATail,
 //     elements apart, and the last k_mt, if K exceeds `depth`, from the tail (kATail, kBTail).
 //   - The others are read from a packed copy (kAPacked, kBPacked).
 // A in place is (M, K) row-major; B as the configuration's layout says, (K, N) or (N, K) row-major.
-// Packed A: (tile_m, k_mt) tiles, one tile row after the other. Packed B: panels of tile_n columns
-// one after the other, each (K, tile_n) row-major, or (tile_n, k_mt) tiles of the (N, K) matrix.
+// Packed A: (tile_m, k_mt) tiles, one tile row after the other. Packed B: panels of b_panel()
+// columns one after the other, each (K, b_panel()) row-major, or (tile_n, k_mt) tiles of the (N, K)
+// matrix.
 // Tails: the same with k_mt for K. Reads of packed copies and tails are linear.
 struct GemmFeed {
   int64_t direct = 0, depth = 0, stride = 0;

@@ -7,13 +7,14 @@ or one per joined/split FIFO) each have a lock counting free slots and one count
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from npu._npu import arch
 from npu.errors import DesignError
 
 from ..api import Design, Link, ObjectFifo
 from ..hardware import DTYPE_BYTES, MAX_LOCK_VALUE, Tile
-from .dims import lower_dims
+from .dims import Access, lower_dims
 from .memory import Request, allocate
 from .model import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory, Part, Pool, Port
 
@@ -122,7 +123,7 @@ class Dataflow:
                 if tile.kind == "core":
                     depth = fifo.producer_depth if produces else fifo.consumer_depth
                     name = _end_name(fifo, tile)
-                    pool = self._pool(fifo, tile, name, depth, [(0, fifo.bytes)])
+                    pool = self._pool(tile, name, fifo.type_at(tile), depth, [(0, fifo.bytes)])
                     self.pool_of[fifo, tile] = pool
                     continue
                 link = self.design.link_at(fifo, tile)
@@ -136,20 +137,29 @@ class Dataflow:
 
     def _link_pool(self, link: Link) -> None:
         owner = _owner(link)
+        kind = owner.type_at(link.tile)
         joined = link.kind == "join"
         depth = owner.producer_depth if joined else owner.consumer_depth
         parts = link.inputs if joined else link.outputs
-        spans = [(o, p.bytes) for o, p in zip(link.offsets, parts, strict=True)]
+        spans = [(o, p.bytes) for o, p in zip(link.offsets, parts, strict=link.kind != "cross")]
         if link.kind == "forward":
             spans = [(0, owner.bytes)]
-        pool = self._pool(owner, link.tile, _end_name(owner, link.tile), depth, spans)
+        if link.kind == "cross":
+            kind, spans = _crossed(link)
+        pool = self._pool(link.tile, _end_name(owner, link.tile), kind, depth, spans)
         for fifo in (*link.inputs, *link.outputs):
             self.pool_of[fifo, link.tile] = pool
 
     def _pool(
-        self, fifo: ObjectFifo, tile: Tile, name: str, depth: int, spans: list[tuple[int, int]]
+        self,
+        tile: Tile,
+        name: str,
+        kind: tuple[str, tuple[int, ...]],
+        depth: int,
+        spans: list[tuple[int, int]],
     ) -> Pool:
-        dtype, shape = fifo.type_at(tile)
+        """Buffers of a (dtype, shape), with locks for each span (offset, bytes) of them."""
+        dtype, shape = kind
         size = math.prod(shape) * DTYPE_BYTES[dtype]
         pool = Pool(name, tile, dtype, shape)
         for slot in range(depth):
@@ -241,37 +251,48 @@ class Dataflow:
         direction = "mm2s" if tile == fifo.producer else "s2mm"
         pool = self.pool_of[fifo, tile]
         channel = Channel(tile, direction, self._channel_of[fifo, tile, direction], fifo.name)
-        parts = self._parts_of(fifo, tile, pool)
-        dims = fifo.to_stream if direction == "mm2s" else fifo.from_stream[tile]
-        what = f'[lower {self.design.name}] {tile}: fifo "{fifo.name}" {direction.upper()}'
-        ids = self._take_bds(tile, channel, len(pool.slots) * len(parts), fifo)
-        size = pool.element_bytes
-        accesses = []
-        for part in parts:
-            reach = (pool.slots[0].bytes - part.offset) // size
-            accesses.append(lower_dims(dims, size, part.bytes // size, reach, tile.limits, what))
+        link = self.design.link_at(fifo, tile)
+        if link is not None and link.kind == "cross" and direction == "s2mm":
+            pieces = _band_of_rows(link, fifo, pool)
+        else:
+            pieces = self._pieces(fifo, tile, pool, direction)
+        ids = self._take_bds(tile, channel, len(pool.slots) * len(pieces), fifo)
         for memory in pool.slots:
-            for part, access in zip(parts, accesses, strict=True):
-                locks = (part.full, part.free) if direction == "mm2s" else (part.free, part.full)
+            for piece in pieces:
                 index = len(channel.descriptors)
                 channel.descriptors.append(
                     Descriptor(
                         id=ids[index],
                         memory=memory,
-                        offset=part.offset,
-                        bytes=part.bytes,
-                        element_bytes=size,
-                        access=access,
-                        acquire=locks[0],
-                        release=locks[1],
+                        offset=piece.offset,
+                        bytes=piece.bytes,
+                        element_bytes=pool.element_bytes,
+                        access=piece.access,
+                        acquire=piece.acquire,
+                        release=piece.release,
                         next=ids[(index + 1) % len(ids)],
                     )
                 )
         self.out.channels.append(channel)
 
+    def _pieces(self, fifo: ObjectFifo, tile: Tile, pool: Pool, direction: str) -> list[_Piece]:
+        """One transfer per part, in the order that the FIFO's end gives."""
+        dims = fifo.to_stream if direction == "mm2s" else fifo.from_stream[tile]
+        what = f'[lower {self.design.name}] {tile}: fifo "{fifo.name}" {direction.upper()}'
+        size = pool.element_bytes
+        pieces = []
+        for part in self._parts_of(fifo, tile, pool):
+            reach = (pool.slots[0].bytes - part.offset) // size
+            access = lower_dims(dims, size, part.bytes // size, reach, tile.limits, what)
+            locks = (part.full, part.free) if direction == "mm2s" else (part.free, part.full)
+            pieces.append(_Piece(part.offset, part.bytes, access, *locks))
+        return pieces
+
     def _parts_of(self, fifo: ObjectFifo, tile: Tile, pool: Pool) -> list[Part]:
         """The parts a FIFO's channel moves: all in memory order, or its own of a join or split."""
         link = self.design.link_at(fifo, tile)
+        if link is not None and link.kind == "cross":
+            return pool.parts[link.outputs.index(fifo) :: len(link.outputs)]
         if link is None or fifo is _owner(link):
             return sorted(pool.parts, key=lambda part: part.offset)
         parts = link.inputs if link.kind == "join" else link.outputs
@@ -293,6 +314,52 @@ class Dataflow:
             )
         used.update(free[:count])
         return free[:count]
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A transfer of a chain: a span of a buffer, how it is walked, and its locks."""
+
+    offset: int
+    bytes: int
+    access: Access
+    acquire: Lock | None
+    release: Lock | None
+
+
+def _crossed(link: Link) -> tuple[tuple[str, tuple[int, ...]], list[tuple[int, int]]]:
+    """The (dtype, shape) of the object of a cross, and (offset, bytes) of the columns of each sink
+    in each band of rows: where they begin, how many there are."""
+    dtype, width = link.inputs[0].dtype, link.inputs[0].shape[1]
+    spans, size, row = [], DTYPE_BYTES[dtype], 0
+    for source in link.inputs:
+        column = 0
+        for sink in link.outputs:
+            columns = sink.shape[1]
+            spans.append(((row * width + column) * size, source.shape[0] * columns * size))
+            column += columns
+        row += source.shape[0]
+    return (dtype, (row, width)), spans
+
+
+def _band_of_rows(link: Link, source: ObjectFifo, pool: Pool) -> list[_Piece]:
+    """The transfers that fill a source's rows of a cross: in the first row the free locks of all
+    sinks are taken, the last one's before everything between, in the last row the full locks are
+    given."""
+    count, index = len(link.outputs), link.inputs.index(source)
+    parts = pool.parts[count * index : count * (index + 1)]
+    widths = [sink.shape[1] * pool.element_bytes for sink in link.outputs]
+    begin, pieces = parts[0].offset, []
+    end = begin + source.bytes
+    for part, width in zip(parts[:-1], widths[:-1], strict=True):
+        pieces.append(_Piece(begin, width, Access(()), part.free, None))
+        begin += width
+    last = end - sum(widths[1:])
+    pieces.append(_Piece(begin, last - begin, Access(()), parts[-1].free, parts[0].full))
+    for part, width in zip(parts[1:], widths[1:], strict=True):
+        pieces.append(_Piece(last, width, Access(()), None, part.full))
+        last += width
+    return pieces
 
 
 def _owner(link: Link) -> ObjectFifo:

@@ -107,12 +107,13 @@ def _descriptor(d: Descriptor) -> list[str]:
     dims = ", ".join(f"<size = {size}, stride = {stride}>" for size, stride in d.access.dims)
     pattern = f", [{dims}]" if dims else ""
     kind = memref(d.memory.dtype, d.memory.shape)
-    return [
-        f"  aie.use_lock(%{d.acquire.name}, AcquireGreaterEqual, 1)",
+    take = [f"  aie.use_lock(%{d.acquire.name}, AcquireGreaterEqual, 1)"] if d.acquire else []
+    give = [f"  aie.use_lock(%{d.release.name}, Release, 1)"] if d.release else []
+    move = (
         f"  aie.dma_bd(%{d.memory.name} : {kind}, {offset}, {length}{pattern}) "
-        f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}",
-        f"  aie.use_lock(%{d.release.name}, Release, 1)",
-    ]
+        f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}"
+    )
+    return [*take, move, *give]
 
 
 def _shim_setup(lowered: Lowered) -> list[str]:

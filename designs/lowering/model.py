@@ -72,8 +72,8 @@ class Descriptor:
     bytes: int
     element_bytes: int
     access: Access
-    acquire: Lock
-    release: Lock
+    acquire: Lock | None
+    release: Lock | None
     next: int  # BD that follows
 
 

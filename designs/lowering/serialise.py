@@ -163,12 +163,14 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
         "length": descriptor.bytes // 4,
         "use_next": True,
         "next_bd": descriptor.next,
-        "acquire_enable": True,
-        "acquire_id": descriptor.acquire.id + limits.dma_lock_base,
-        "acquire_value": -1,  # wait for at least 1 and take it
-        "release_id": descriptor.release.id + limits.dma_lock_base,
-        "release_value": 1,
     }
+    if descriptor.acquire is not None:
+        fields["acquire_enable"] = True
+        fields["acquire_id"] = descriptor.acquire.id + limits.dma_lock_base
+        fields["acquire_value"] = -1  # wait for at least 1 and take it
+    if descriptor.release is not None:
+        fields["release_id"] = descriptor.release.id + limits.dma_lock_base
+        fields["release_value"] = 1
     if descriptor.access.dims:
         steps = list(descriptor.access.step)
         fields["step"] = steps + [1] * (4 - len(steps))

@@ -48,6 +48,7 @@ model::GemmPoint gemm_point(const nb::object& design) {
   if (field<std::string>(design, "accumulate") == "wide") p.sum_bytes = 4;
   p.integer_output = field<std::string>(design, "c_dtype").starts_with("int");
   p.b_column_major = field<std::string>(design, "b_layout") == "col";
+  p.b_pairs = field<bool>(design, "b_pairs");
   p.pipelined = field<std::string>(design, "kernel") == "pipelined";
   p.a_parts = in_range(field<int64_t>(design, "a_parts"));
   p.rows = arch::kCoreRows;
@@ -70,7 +71,8 @@ std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
                            p.rows,
                            p.columns,
                            static_cast<int64_t>(p.a_bytes),
-                           static_cast<int64_t>(p.c_bytes)};
+                           static_cast<int64_t>(p.c_bytes),
+                           p.b_pairs};
   const auto padded = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
   const int64_t m = padded(p.M, tile.native_m()), k = padded(p.K, tile.native_k()),
                 n = padded(p.N, tile.native_n());

@@ -23,7 +23,7 @@ inline Configuration small_configuration(int k_mt = 8, bool b_columns = false) {
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
       "param a_bytes 2\nparam c_bytes 4\nparam a_type 1\nparam c_type 0\n";
-  text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
+  text += strf("param k_mt %d\nparam b_layout %d\nparam b_pairs 0\n", k_mt, int{b_columns});
   for (int c = 0; c < 2; ++c) {
     text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
     for (int row = 2; row < 4; ++row) {
