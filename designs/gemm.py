@@ -194,9 +194,10 @@ class DesignPoint:
 
     @property
     def granularity(self) -> Tile3:
-        """Units of the tile: a 2 x 2 cluster of r x s x t products, in every part of A."""
+        """Units of the tile: a 2 x 2 cluster of r x s x t products, in every part of A and every
+        half of a pair's B."""
         r, s, t = MMUL[self.generation, self.a_dtype]
-        return 2 * r * self.a_parts, s, 2 * t
+        return 2 * r * self.a_parts, s * (2 if self.b_pairs else 1), 2 * t
 
     @property
     def shim_runs(self) -> list[tuple[str, int, int]]:

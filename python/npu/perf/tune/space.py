@@ -19,18 +19,24 @@ from npu.errors import ArgumentError, DeviceError, DtypeError
 
 _CHUNK = 1 << 18  # design points at a time: a few 10 MB
 C_BUFFERS = (0, 1, 2)  # 0: wide sums, narrowed where they lie
-# What `designs` may name: kernels and parts of A. The paper's design, kernels that hide C, all.
-_PIPELINED = tuple(("pipelined", parts) for parts in range(1, gemm.MAX_A_PARTS + 1))
-DESIGNS: dict[str, tuple[tuple[str, int], ...]] = {
-    "published": (("published", 1),),
+# What `designs` may name: kernels, parts of A and whether B is read in pairs of columns. The paper's
+# design, kernels that hide C, all.
+_PIPELINED = tuple(
+    ("pipelined", parts, pairs)
+    for pairs in (False, True)
+    for parts in range(1, gemm.MAX_A_PARTS + 1)
+)
+DESIGNS: dict[str, tuple[tuple[str, int, bool], ...]] = {
+    "published": (("published", 1, False),),
     "pipelined": _PIPELINED,
-    "all": (("published", 1), *_PIPELINED),
+    "all": (("published", 1, False), ("published", 1, True), *_PIPELINED),
 }
 
 
 def variant_name(point: DesignPoint) -> str:
-    """Kernel and parts of A: "published", "pipelined", "pipelined/2", ..."""
-    return point.kernel + (f"/{point.a_parts}" if point.a_parts > 1 else "")
+    """Kernel, parts of A, pairs of columns of B: "published", "pipelined/2", "pipelined+pairs"."""
+    parts = f"/{point.a_parts}" if point.a_parts > 1 else ""
+    return point.kernel + parts + ("+pairs" if point.b_pairs else "")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -120,17 +126,20 @@ class Space:
     def variants(self) -> list[DesignPoint]:
         """The variants of ``designs`` that exist for this device and element type."""
         return [
-            self.variant(kernel, parts)
-            for kernel, parts in DESIGNS[self.designs]
+            self.variant(kernel, parts, pairs)
+            for kernel, parts, pairs in DESIGNS[self.designs]
             if gemm.kernel_exists(self.generation, self.dtype_in, kernel, self.bf16)
+            and (not pairs or (self.generation == "npu2" and self.b_layout == "row"))
         ]
 
-    def variant(self, kernel: str = "published", a_parts: int = 1) -> DesignPoint:
-        """A kernel with A in some parts; its tile is the smallest unit of tiles."""
+    def variant(
+        self, kernel: str = "published", a_parts: int = 1, b_pairs: bool = False
+    ) -> DesignPoint:
+        """A kernel, A in some parts, B in pairs; its tile is the smallest unit of tiles."""
         point = DesignPoint(
             self.generation, self.dtype_in, self.dtype_out, (1, 1, 1), 1, self.b_layout,
             c_buffers=1, c_l2_buffers=1, accumulate=self.accumulate, bf16=self.bf16, kernel=kernel,
-            a_parts=a_parts,
+            a_parts=a_parts, b_pairs=b_pairs,
         )  # fmt: skip
         return dataclasses.replace(point, tile=point.granularity, k_mt=point.granularity[1])
 
