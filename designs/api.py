@@ -242,8 +242,12 @@ class Design:
                 f"cross of {names}: sources must have {width} columns, all those of the sinks, and "
                 f"sinks {rows} rows, all those of the sources"
             )
-        if any(f.shape[0] < 2 for f in sources) or any(f.from_stream[sinks[0].producer] for f in sources):
-            raise self._error(f"cross of {names}: sources need two rows and no pattern of their own")
+        if any(f.shape[0] < 2 for f in sources) or any(
+            f.from_stream[sinks[0].producer] for f in sources
+        ):
+            raise self._error(
+                f"cross of {names}: sources need two rows and no pattern of their own"
+            )
         self._link("cross", sinks[0].producer, tuple(sources), tuple(sinks), ())
 
     def shim_bd(self, tile: Tile, id: int, size: int) -> None:

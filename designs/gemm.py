@@ -103,8 +103,8 @@ class Choices(TypedDict, total=False):
     multiplications of other blocks; bfloat16 is converted to BFP16 in the core's memory once per
     tile. Same results."""
     b_pairs: bool
-    """npu2, row-major B, k a multiple of 2 s: two shim channels read the columns of two neighbouring
-    core columns together, each half the rows, so that runs in DRAM are twice as long."""
+    """npu2, row-major B, k a multiple of 2 s: two shim channels read the columns of two
+    neighbouring core columns together, each half the rows; runs in DRAM are twice as long."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
@@ -492,9 +492,9 @@ def _feed_b_pair(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     blocks = [(k // 2 // s, s * 2 * n), (n // t, t), (s, 2 * n), (t, 1)]
     tiles = [
         out.fifo(
-            f"B1_{column}", memtile, [out.tile(column, FIRST_CORE_ROW + row) for row in range(ROWS)],
-            (k, n), o.a_dtype, depth=o.input_buffers, to_stream=blocks, producer_channel=side,
-            consumer_channel=1,
+            f"B1_{column}", memtile,
+            [out.tile(column, FIRST_CORE_ROW + row) for row in range(ROWS)], (k, n), o.a_dtype,
+            depth=o.input_buffers, to_stream=blocks, producer_channel=side, consumer_channel=1,
         )
         for side, column in enumerate((col, col + 1))
     ]  # fmt: skip

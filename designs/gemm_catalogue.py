@@ -33,20 +33,27 @@ class Entry(NamedTuple):
     kernel: str = "published"
     c_buffers: int = 1  # 2: hides the way of C out of the core; see also `in_place`
     in_place: bool = False  # a C narrower than its wide sums has no tile of its own
+    pairs: bool = False  # two core columns' B is read together
 
 
-def _pipelined(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> Entry:
-    return Entry(role, tile, k_mt, "pipelined", in_place=in_place)
+def _pipelined(
+    role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False, pairs: bool = False
+) -> Entry:
+    return Entry(role, tile, k_mt, "pipelined", in_place=in_place, pairs=pairs)
+
+
+def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> Entry:
+    return _pipelined(role, tile, k_mt, in_place, pairs=True)
 
 
 # (generation, input, sums, layout of B); input: the element type, or "bfp16" for bfloat16 that
 # npu2 multiplies through block floating point; sums: "wide" (float32, int32), or C's type.
 ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ("npu2", "int8", "wide", "row"): (
-        _pipelined("large", (96, 32, 128), 512, in_place=True),
-        _pipelined("mixed", (128, 32, 96), 512, in_place=True),
-        _pipelined("mixed", (128, 24, 64), 288),
-        _pipelined("small", (32, 16, 192), 256),
+        _paired("large", (96, 32, 128), 1024, in_place=True),
+        _paired("mixed", (128, 32, 80), 512, in_place=True),
+        _paired("mixed", (128, 32, 64), 384, in_place=True),
+        _paired("small", (32, 16, 160), 256),
     ),
     ("npu2", "int8", "wide", "col"): (
         _pipelined("large", (96, 32, 128), 832, in_place=True),
@@ -55,10 +62,10 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         _pipelined("small", (32, 16, 80), 640),
     ),
     ("npu2", "int8", "int16", "row"): (
-        _pipelined("large", (176, 32, 128), 512),
-        _pipelined("mixed", (128, 16, 160), 288),
-        _pipelined("mixed", (128, 16, 128), 288),
-        Entry("small", (32, 16, 192), 256),
+        _paired("large", (176, 32, 128), 1024),
+        _paired("mixed", (128, 32, 160), 384),
+        _paired("mixed", (128, 16, 128), 192),
+        Entry("small", (32, 16, 160), 256, pairs=True),
     ),
     ("npu2", "int8", "int16", "col"): (
         _pipelined("large", (176, 32, 128), 512),
@@ -67,10 +74,10 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 576),
     ),
     ("npu2", "int8", "int8", "row"): (
-        _pipelined("large", (256, 32, 128), 512),
-        Entry("mixed", (128, 16, 192), 384, "pipelined", 2),
-        _pipelined("mixed", (256, 24, 160), 384),
-        Entry("small", (32, 16, 192), 256),
+        _paired("large", (256, 32, 128), 512),
+        _paired("mixed", (128, 16, 160), 384),
+        _paired("mixed", (256, 32, 144), 384),
+        Entry("small", (32, 16, 160), 256, pairs=True),
     ),
     ("npu2", "int8", "int8", "col"): (
         _pipelined("large", (256, 32, 128), 512),
@@ -79,10 +86,10 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 576),
     ),
     ("npu2", "bfp16", "wide", "row"): (
-        _pipelined("large", (80, 32, 128), 512, in_place=True),
-        _pipelined("mixed", (128, 32, 80), 256, in_place=True),
-        _pipelined("mixed", (128, 32, 64), 128, in_place=True),
-        Entry("small", (32, 16, 160), 128),
+        _paired("large", (128, 32, 80), 512, in_place=True),
+        _paired("mixed", (128, 32, 80), 128, in_place=True),
+        _paired("mixed", (128, 32, 64), 128, in_place=True),
+        Entry("small", (32, 16, 160), 128, pairs=True),
     ),
     ("npu2", "bfp16", "wide", "col"): (
         _pipelined("large", (128, 32, 80), 512, in_place=True),
@@ -91,10 +98,10 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 288),
     ),
     ("npu2", "bfp16", "bfloat16", "row"): (
-        _pipelined("large", (176, 16, 128), 256),
-        _pipelined("mixed", (128, 16, 160), 256),
-        _pipelined("mixed", (128, 16, 128), 192),
-        Entry("small", (32, 16, 160), 128),
+        _paired("large", (176, 16, 128), 256),
+        _paired("mixed", (128, 16, 160), 256),
+        _paired("mixed", (128, 16, 144), 192),
+        Entry("small", (32, 16, 160), 128, pairs=True),
     ),
     ("npu2", "bfp16", "bfloat16", "col"): (
         _pipelined("large", (176, 16, 128), 256),
@@ -123,10 +130,10 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (16, 16, 160), 288),
     ),
     ("npu2", "int16", "wide", "row"): (
-        Entry("large", (88, 64, 64), 512),
-        Entry("mixed", (128, 48, 48), 288),
-        Entry("mixed", (128, 40, 64), 120),
-        Entry("small", (32, 16, 160), 128),
+        Entry("large", (88, 64, 64), 256, pairs=True),
+        Entry("mixed", (128, 56, 48), 168, pairs=True),
+        Entry("mixed", (64, 48, 64), 288, pairs=True),
+        Entry("small", (32, 16, 160), 128, pairs=True),
     ),
     ("npu2", "int16", "wide", "col"): (
         Entry("large", (88, 64, 64), 512),
@@ -312,5 +319,5 @@ def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
     return gemm.design_point(
         like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
         b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
-        accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel,
+        accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel, b_pairs=entry.pairs,
     )  # fmt: skip

@@ -82,8 +82,9 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const Reader reader{timing, rows + columns};
   const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
   const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
-  const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
-                                         : reader.shared_seconds(b_bytes, (p.b_pairs ? 2 : 1) * n * p.a_bytes);
+  const double b_read = p.b_column_major
+                            ? reader.seconds(b_bytes, k_mt * p.a_bytes)
+                            : reader.shared_seconds(b_bytes, (p.b_pairs ? 2 : 1) * n * p.a_bytes);
   e.read = a_read + b_read;
   e.write = rows * m * n * p.c_bytes / timing.stream / f;
   const double c_bytes = rows * columns * m * n * p.c_bytes;

@@ -82,7 +82,8 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.b_pairs = param("b_pairs", 0, 1) == 1;
   if (tile.b_pairs && (tile.b_columns || tile.k % 2 != 0 || tile.columns % 2 != 0)) {
     fail(ErrorKind::kFormat,
-         "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major B, "
+         "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major "
+         "B, "
          "an even tile_k and an even number of columns: lower the design again",
          configuration.name.c_str());
   }

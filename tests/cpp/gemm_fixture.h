@@ -16,16 +16,20 @@
 namespace npu::test {
 
 // Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
-// does not matter here. k_mt and layout as in the design's parameters.
-inline Configuration small_configuration(int k_mt = 8, bool b_columns = false) {
+// does not matter here. k_mt and layout as in the design's parameters. With b_pairs both ports of B
+// are of column 1, and A has columns 0 and 2.
+inline Configuration small_configuration(int k_mt = 8, bool b_columns = false,
+                                         bool b_pairs = false) {
   std::string text =
       "npu-config 1\nname small\ngeneration npu1\n"
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\n"
       "param a_bytes 2\nparam c_bytes 4\nparam a_type 1\nparam c_type 0\n";
-  text += strf("param k_mt %d\nparam b_layout %d\nparam b_pairs 0\n", k_mt, int{b_columns});
+  text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
+  text += strf("param b_pairs %d\n", int{b_pairs});
   for (int c = 0; c < 2; ++c) {
-    text += strf("port A%d %d mm2s 0\nport B%d %d mm2s 1\nport C%d %d s2mm 0\n", c, c, c, c, c, c);
+    text += strf("port A%d %d mm2s 0\nport C%d %d s2mm 0\n", c, b_pairs ? 2 * c : c, c, c);
+    text += strf("port B%d %d mm2s %d\n", c, b_pairs ? 1 : c, b_pairs ? c : 1);
     for (int row = 2; row < 4; ++row) {
       text += strf("rtp k_tiles %d %d 1024\nrtp tiles %d %d 1028\n", c, row, c, row);
       text += strf("rtp shift %d %d 1032\nrtplock %d %d 8\n", c, row, c, row);

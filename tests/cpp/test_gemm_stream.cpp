@@ -88,10 +88,10 @@ Place along_k(const ops::GemmFeed& feed, int first, int64_t k, int64_t k_mt, int
   return {first, static_cast<uint64_t>((row * feed.stride + kk) * 2)};
 }
 
-// The same for row-major B.
-Place across_k(const ops::GemmFeed& feed, int64_t k, int64_t col, int64_t kk) {
+// The same for row-major B, whose packed panels have `width` columns.
+Place across_k(const ops::GemmFeed& feed, int64_t k, int64_t col, int64_t kk, int64_t width = 4) {
   const auto panel = [&](int64_t c, int64_t depth, int64_t x) {
-    return c / 4 * 4 * depth + x * 4 + c % 4;
+    return c / width * width * depth + x * width + c % width;
   };
   if (col >= feed.direct) return {4, static_cast<uint64_t>(panel(col - feed.direct, k, kk) * 2)};
   if (kk >= feed.depth) {
@@ -188,6 +188,51 @@ TEST_CASE("gemm stream: edges and K tails come from packed copies, the rest from
     CAPTURE(variant);
     check_transfers(p, k_mt, b_columns, tail_a || tail_b ? 3 : 5);
   }
+}
+
+TEST_CASE("gemm stream: the ports of a pair read the upper and the lower half of every tile") {
+  for (int variant = 0; variant < 16; ++variant) {
+    const int k_mt = variant & 1 ? 24 : 8;
+    const bool tail = variant & 2;
+    ops::GemmProblem p{16, 48, 32};
+    p.a = {16, 48, 48};
+    p.b = {variant & 4 ? 16 : 32, tail ? 48 - k_mt : 48, 34};
+    if (variant & 8) p.b = {};
+    CAPTURE(variant);
+    uint64_t peak = 0;
+    const Configuration configuration = small_configuration(k_mt, false, true);
+    std::vector<std::vector<Place>> got;
+    for (auto& t : play(test::gemm_words(configuration, p), &peak)) {
+      if (t.kind == 1) got.push_back(std::move(t.places));
+      if (t.kind == 1) CHECK(t.col == 1);
+    }
+    CHECK(peak == (tail && p.b.direct > 0 ? 3 : 5));
+    REQUIRE(got.size() == 2 * 2 * 4);  // two ports, 2 x 4 output rounds
+    for (size_t i = 0; i < got.size(); ++i) {
+      const int64_t col = static_cast<int64_t>(i / 2 % 4) * 8, half = i % 2 ? 4 : 0;
+      std::vector<Place> want;
+      for (int64_t kt = 0; kt < p.k; kt += 8) {
+        for (int64_t kk = kt + half; kk < kt + half + 4; ++kk) {
+          for (int64_t j = 0; j < 8; j += 2) want.push_back(across_k(p.b, p.k, col + j, kk, 8));
+        }
+      }
+      CHECK(got[i] == want);
+    }
+  }
+}
+
+TEST_CASE("gemm stream: a B whose tiles are too far apart for a pair's BDs is packed") {
+  const ops::GemmTile single = ops::GemmTile::of(small_configuration());
+  const ops::GemmTile pairs = ops::GemmTile::of(small_configuration(8, false, true));
+  const int64_t widest = int64_t{4} << 20;  // bytes between two rows that a BD steps over
+  CHECK(single.b_step_fits(widest));
+  CHECK_FALSE(single.b_step_fits(widest + 4));
+  CHECK(pairs.b_step_fits(widest / 8));  // tile_k = 8
+  CHECK_FALSE(pairs.b_step_fits(widest / 8 + 4));
+  const int64_t n = widest / 8 / 2 + 8;
+  CHECK(ops::GemmExtent::dense(single, 8, 8, n).b.direct == n);
+  CHECK(ops::GemmExtent::dense(pairs, 8, 8, n).b.direct == 0);
+  CHECK_FALSE(single.packs_b_like(pairs));
 }
 
 TEST_CASE("gemm stream: runtime parameters are K/k, the rounds and the shift") {

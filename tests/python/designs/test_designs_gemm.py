@@ -70,7 +70,7 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     assert config.params == {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
-        "k_mt": 2 * k, "b_layout": 0,
+        "k_mt": 2 * k, "b_layout": 0, "b_pairs": 0,
         "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation

@@ -313,3 +313,35 @@ def test_gemm_tiles() -> None:
         gemm.design("npu1", "bfloat16", "float32", tile=(64, 64, 0))
     with raises("data memory of 65536 B does not hold"):
         gemm.configuration("npu2", "bfloat16", "float32", tile=(96, 64, 96))
+
+
+def test_cross() -> None:
+    """Bands of rows that become bands of columns: shapes, and one wait and one report per BD."""
+    d = new()
+    mem, shim = d.tile(1, 1), d.tile(1, 0)
+    upper, lower_half = (d.fifo(f"r{i}", shim, mem, (2, 12), "int32") for i in range(2))
+    left, right = (
+        d.fifo(f"c{i}", mem, d.tile(1, 2), (4, width), "int32", to_stream=[(2, 12), (width, 1)])
+        for i, width in enumerate((8, 4))
+    )
+    w = d.worker(d.tile(1, 2))
+    use(w, left, right)
+    with raises("sources must have 8 columns"):
+        d.cross([upper, lower_half], [left])
+    with raises("sinks 2 rows"):
+        d.cross([upper], [left, right])
+    d.cross([upper, lower_half], [left, right])
+    chains = {c.fifo: c.descriptors for c in lower(d).channels if c.tile == mem}
+    for band, name in enumerate(("r0", "r1")):
+        pieces = chains[name][:3]  # of the first slot: 8 words, all between, the last 4 words
+        start = 96 * band
+        assert [(p.offset, p.bytes) for p in pieces] == [
+            (start, 32), (start + 32, 48), (start + 80, 16)
+        ]  # fmt: skip
+        assert [bool(p.acquire) for p in pieces] == [True, True, False]
+        assert [bool(p.release) for p in pieces] == [False, True, True]
+        # What the two sinks wait for is reported when their last row is there, in this order.
+        assert pieces[1].release is chains["c0"][band].acquire
+        assert pieces[2].release is chains["c1"][band].acquire
+        assert pieces[0].acquire is chains["c0"][band].release
+        assert pieces[1].acquire is chains["c1"][band].release

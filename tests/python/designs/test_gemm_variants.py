@@ -163,6 +163,31 @@ def test_wide_sums_narrowed_where_they_lie(generation: str, a_dtype: str, c_dtyp
     np.testing.assert_array_equal(c, expected_product(a, b, dtype_of(c_dtype), shift, 0))
 
 
+@pytest.mark.parametrize(("a_dtype", "c_dtype"), list(gemm.PAIRS))
+@pytest.mark.parametrize("tiles", [1, 3])
+def test_columns_of_b_in_pairs(a_dtype: str, c_dtype: str, tiles: int) -> None:
+    """b_pairs: both ports of a pair are of the odd shim tile; every core gets its own columns."""
+    r, s, t = gemm.MMUL["npu2", a_dtype]
+    tile = m, k, n = 2 * r, 4 * s, 4 * t
+    config = gemm.configuration("npu2", a_dtype, c_dtype, tile=tile, k_mt=tiles * k, b_pairs=True)
+    ports = read_configuration(config).ports
+    assert [ports[f"B{c}"] for c in range(8)] == [(c | 1, "mm2s", c % 2) for c in range(8)]
+    rng = np.random.default_rng(5)
+    a, b = operands(rng, dtype_of(a_dtype), 2 * 4 * m, 2 * tiles * k, 2 * 8 * n)
+    shift = {"int8": 9, "int16": 1}.get(c_dtype, 0)
+    c = execute(config, "npu2", a, b, dtype_of(c_dtype), shift)
+    np.testing.assert_array_equal(c, expected_product(a, b, dtype_of(c_dtype), shift, 0))
+
+
+@pytest.mark.parametrize("wrong", [
+    {"generation": "npu1"}, {"b_layout": "col"}, {"tile": (64, 24, 64)}, {"b_pairs": 2},
+])  # fmt: skip
+def test_pairs_that_do_not_exist(wrong: dict) -> None:
+    choices = {"generation": "npu2", "b_pairs": True, **wrong}
+    with pytest.raises(DesignError, match="b_pairs"):
+        gemm.configuration(choices.pop("generation"), "int8", "int32", **choices)
+
+
 def test_rounds_in_flight_do_not_change_the_result() -> None:
     """More rounds than the ring of five, with and without overlap."""
     config = gemm.configuration("npu1", "int8", "int32", tile=(8, 8, 16))

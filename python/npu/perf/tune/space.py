@@ -19,8 +19,8 @@ from npu.errors import ArgumentError, DeviceError, DtypeError
 
 _CHUNK = 1 << 18  # design points at a time: a few 10 MB
 C_BUFFERS = (0, 1, 2)  # 0: wide sums, narrowed where they lie
-# What `designs` may name: kernels, parts of A and whether B is read in pairs of columns. The paper's
-# design, kernels that hide C, all.
+# What `designs` may name: kernels, parts of A and whether B is read in pairs of columns. The
+# paper's design, kernels that hide C, all.
 _PIPELINED = tuple(
     ("pipelined", parts, pairs)
     for pairs in (False, True)
