@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "aie_host/packed_operand.h"
 #include "aligned.h"
+#include "kernels/host/packed_operand.h"
 
 namespace npu::emulator {
 
