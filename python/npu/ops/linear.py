@@ -22,10 +22,10 @@ from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
 from npu.ops.gemv import run as multiply_blocks
 from npu.ops.matmul import PackedMatrix, matmul, pack
 
-# Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
+# Largest number of rows of x that go through the GEMV: twelve passes over the weights, which take less time on
 # the emulator than expanding them once and multiplying a matrix padded to 64 rows.
 DECODE_ROWS = 48
-# Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
+# Largest number of bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
 # Tiles (m, k, n) of native bfloat16 products on npu2 by the rows of x per output round. A round of
 # 64, 128, 256 rows takes times like 1.05, 1.65, 2.8 on the emulator, a change of tile 0.02. n = 48
@@ -113,28 +113,28 @@ class Weight:
         """Below this sum of |x| no element can be infinite or NaN; 0 if a d or m is not finite."""
         assert self.q4nx is not None
         blocks = self.q4nx.blocks.reshape(-1, layout.BLOCK_BYTES)
-        most = 0
+        highest = 0
         for first in range(0, len(blocks), _SCANNED_BLOCKS):
             planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
             # bfloat16 without signs are ordered like whole numbers; infinity and NaN are last.
             numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
-            most = max(most, int(numbers.max()))
-        largest = float(np.array(most, np.uint16).view(layout.BFLOAT16))
+            highest = max(highest, int(numbers.max()))
+        largest = float(np.array(highest, np.uint16).view(layout.BFLOAT16))
         if not np.isfinite(largest):
             return 0.0
         # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
         return 2.0**127 / (512 * largest) if largest else np.inf
 
     def _gemms(self, rows: int) -> list[tuple[slice, Any]]:
-        """The GEMMs for rows of x: whole rounds of the largest tile, the least for the rest."""
-        way = self._bf16 or self._device.bf16
-        device, options = self._device, ("bfloat16", "float32", "col", way)
-        if device.generation != "npu2" or way != "native" or device.kernel != "published":
+        """The GEMMs for rows of x: whole rounds of the largest tile, the smallest that suffices for the rest."""
+        mode = self._bf16 or self._device.bf16
+        device, options = self._device, ("bfloat16", "float32", "col", mode)
+        if device.generation != "npu2" or mode != "native" or device.kernel != "published":
             return [(slice(0, rows), device.gemm(*options))]
         rest = rows % _LARGEST
-        least = min(size for size in TILES if size >= rest)
-        cut = rows if least == _LARGEST else rows - rest
-        parts = [(slice(0, cut), _LARGEST), (slice(cut, rows), least)]
+        smallest = min(size for size in TILES if size >= rest)
+        cut = rows if smallest == _LARGEST else rows - rest
+        parts = [(slice(0, cut), _LARGEST), (slice(cut, rows), smallest)]
         return [
             (part, device.gemm(*options, TILES[size]))
             for part, size in parts

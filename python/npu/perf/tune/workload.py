@@ -11,7 +11,7 @@ from npu.errors import ShapeError
 
 Size = tuple[int, int, int]
 MAX_SIZE = 1 << 24
-# The least dimension of "about 4K": all sizes of the paper's tables are the smallest whole number
+# The smallest dimension of "about 4K": all sizes of the paper's tables are the smallest whole number
 # of native sizes that is not below it.
 _ABOUT = 4000
 
