@@ -1,5 +1,5 @@
 # Host builds of the kernels: one source, compiled once per generation, arithmetic mode and
-# instruction set, each with its own symbol suffix; backend/kernels/registry.cpp picks at run time.
+# instruction set; backend/kernels/registry.cpp picks at run time.
 option(NPU_BUILD_BENCH "Build npu_bench_kernels, which measures the host kernels" OFF)
 
 target_sources(npu_core PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/core_state.cpp)

@@ -165,6 +165,11 @@ class DesignPoint:
         return self.narrows and self.wide_dtype == "int32"
 
     @property
+    def text(self) -> str:
+        """Name and tile, for people."""
+        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
+
+    @property
     def columns(self) -> int:
         return device_columns(self.generation)
 
@@ -347,7 +352,12 @@ def configuration_of(point: DesignPoint) -> bytes:
 
 def mlir(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> str:
     """A GEMM design as AIE-dialect MLIR, see `design`."""
-    return lower_to_mlir(design(generation, a_dtype, c_dtype, **choices))
+    return mlir_of(design_point(generation, a_dtype, c_dtype, **choices))
+
+
+def mlir_of(point: DesignPoint) -> str:
+    """The MLIR of a design point."""
+    return lower_to_mlir(_build(point))
 
 
 def _build(o: DesignPoint) -> Design:

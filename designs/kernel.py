@@ -87,9 +87,7 @@ def _names(generation: str) -> frozenset[str]:
 @cache
 def _declared(name: str, generation: str) -> Kernel:
     declaration = kernels.describe(name, generation)
-    operands = (
-        KernelOperand(o["name"], o["dtype"], o["buffer"]) for o in declaration["operands"]
-    )
+    operands = (KernelOperand(o["name"], o["dtype"], o["buffer"]) for o in declaration["operands"])
     return Kernel(name, tuple(operands), generation, declaration["in_place"])
 
 

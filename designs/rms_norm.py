@@ -2,8 +2,8 @@
 
 Four rows at a time go through a column: the memtile splits them among its cores in chunks of 128
 elements, each core keeps its row and sums the squares, then the weights pass, broadcast to the
-column, and the cores write the scaled chunks, which the memtile joins. Rows and chunks are RTPs: one
-configuration serves every size.
+column, and the cores write the scaled chunks, which the memtile joins. Rows and chunks are RTPs:
+one configuration serves every size.
 """
 
 from __future__ import annotations

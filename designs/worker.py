@@ -234,8 +234,8 @@ class Worker:
             elements = math.prod(self._type_of(operand)[1])
             if count is not None and count > elements:
                 raise self._error(
-                    f'call of {kernel.name}: "{_source(operand).name}" has {elements} elements, the kernel '
-                    f"accesses {count}"
+                    f'call of {kernel.name}: "{_source(operand).name}" has {elements} elements, '
+                    f"the kernel accesses {count}"
                 )
 
     def _check_word(self, what: str, word: Word) -> None:

@@ -72,7 +72,7 @@ void AliasTable::clear() {
 
 // Whether a flush for one operand may have removed the alias of another.
 bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
-                                  const kernels::OperandUses& uses) {
+                                   const kernels::OperandUses& uses) {
   bool flushed = false;
   redirections_.clear();
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -89,8 +89,7 @@ bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
   return flushed;
 }
 
-void AliasTable::redirect(std::span<KernelArgument> arguments,
-                          const kernels::Declaration* kernel) {
+void AliasTable::redirect(std::span<KernelArgument> arguments, const kernels::Declaration* kernel) {
   redirections_.clear();
   if (aliases_.empty()) return;
   if (kernel == nullptr || arguments.size() != static_cast<size_t>(kernel->count)) {

@@ -22,6 +22,10 @@ int64_t padded_row_blocks(const DequantArray& array, int64_t count) {
 }
 
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  if (request[0] < 1 || request[1] < 1) {
+    fail(ErrorKind::kShape, "[dequantize] W is (%lld, %lld); both sizes must be at least 1",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]));
+  }
   const DequantProblem problem{
       padded_row_blocks(DequantArray::of(configuration), q4nx::row_blocks(request[0])),
       q4nx::column_blocks(request[1])};

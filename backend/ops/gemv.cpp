@@ -15,6 +15,12 @@ namespace {
 
 constexpr int64_t kMaxSide = int64_t{1} << 31;
 
+void check_sizes(int64_t n, int64_t k) {
+  if (n >= 1 && k >= 1 && n <= kMaxSide && k <= kMaxSide) return;
+  fail(ErrorKind::kShape, "[gemv] W is (%lld, %lld); both sizes must be 1 to 2^31",
+       static_cast<long long>(n), static_cast<long long>(k));
+}
+
 MatrixView rows_of(const MatrixView& x, int64_t first, int64_t count) {
   MatrixView out = x;
   out.data += first * x.row_stride * static_cast<int64_t>(element_bytes(x.type));
@@ -37,6 +43,7 @@ bool before(const GemvTop& a, const GemvTop& b) {
 }
 
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  check_sizes(request[0], request[1]);
   const GemvArray array = GemvArray::of(configuration);
   GemvProblem problem{std::max(q4nx::row_blocks(request[0]), array.min_row_blocks()),
                       q4nx::column_blocks(request[1]), request[0], static_cast<int>(request[2])};
@@ -72,10 +79,7 @@ Gemv::Gemv(std::shared_ptr<SharedDevice> device, Configuration configuration)
 
 std::shared_ptr<const Q4nxWeights> Gemv::bind(std::span<const std::byte> blocks, int64_t n,
                                               int64_t k) {
-  if (n < 1 || k < 1 || n > kMaxSide || k > kMaxSide) {
-    fail(ErrorKind::kShape, "[gemv] W is (%lld, %lld); both sizes must be 1 to 2^31",
-         static_cast<long long>(n), static_cast<long long>(k));
-  }
+  check_sizes(n, k);
   auto w = std::make_shared<Q4nxWeights>();
   w->device = operation_.shared_device();
   w->n = n;

@@ -3,6 +3,7 @@
 #include "python_device.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 
 #include <chrono>
@@ -169,7 +170,7 @@ class PythonDevice final : public Device {
   }
   std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
     nb::gil_scoped_acquire gil;
-    const nb::object array = nb::cast(view_of(memory, bytes));
+    const nb::object array = nb::cast(view_of(memory, bytes), nb::rv_policy::reference);
     const nb::object buffer = backend_.get().attr("wrap")(array, writes(access));
     if (buffer.is_none()) return nullptr;
     return std::make_unique<PythonBuffer>(buffer, bytes, access);

@@ -180,16 +180,16 @@ TEST_CASE("a write to an aliased tile lasts, and so does the rest of the tile") 
     CHECK(b.first.at(0).words == expected);
     CHECK(b.m.words(kFirst, kAt, 16) == expected);
   }
-  SUBCASE("by a transfer of its own") {
+  SUBCASE("by a transfer from outside the tile into it") {
     Broadcast b;
-    b.m.config.bd(kFirst, 1, linear(4, kAt + 6)).bd(kFirst, 2, linear(4, kAt - 2));
+    b.m.config.bd(kFirst, 1, linear(4, kAt + 6)).bd(kFirst, 2, linear(4, kAt - 8));
     b.m.config.connect(kFirst, cp::kDma, cp::kDma + 1);
     b.attach(kProgram, &reads_first);
     b.send();
-    Script s;  // words -2 ... 1 of the tile to 6 ... 9
+    Script s;
     s.push(kFirst, kMM2S, 0, 2).push(kFirst, kS2MM, 1, 1);
     b.m.run(s);
-    CHECK(b.m.words(kFirst, kAt + 4, 8) == Words{5, 6, 906, 907, 1, 2, 11, 12});
+    CHECK(b.m.words(kFirst, kAt + 4, 8) == Words{5, 6, 900, 901, 902, 903, 11, 12});
   }
   SUBCASE("by the next delivery, half a tile further") {
     Broadcast b;
@@ -202,6 +202,18 @@ TEST_CASE("a write to an aliased tile lasts, and so does the rest of the tile") 
     CHECK(b.m.words(kFirst, kAt, 8) == counting(8));
     CHECK(b.m.words(kFirst, kAt + 8, 16) == counting(16));
   }
+}
+
+TEST_CASE("a transfer out of an aliased tile sends what was delivered") {
+  Broadcast b;
+  b.m.config.bd(kFirst, 1, linear(4, kAt + 20)).bd(kFirst, 2, linear(4, kAt - 2));
+  b.m.config.connect(kFirst, cp::kDma, cp::kDma + 1);
+  b.attach(kProgram, &reads_first);
+  b.send();
+  Script s;  // words -2 ... 1 of the tile to places behind it
+  s.push(kFirst, kMM2S, 0, 2).push(kFirst, kS2MM, 1, 1);
+  b.m.run(s);
+  CHECK(b.m.words(kFirst, kAt + 20, 4) == Words{906, 907, 1, 2});
 }
 
 TEST_CASE("a delivery that an error interrupts is not aliased after the next configuration") {

@@ -1,9 +1,9 @@
 """`npu bench gemm --designs default`: simulated TOPS of what npu.matmul runs by itself.
 
 Every size is computed with the configuration that npu.matmul chooses for it on a device that
-prefers the array's time (npu/ops/gemm_designs.py), padded and split as npu.matmul does it. TOPS
-are those of a call whose configuration is loaded; the loads of calling all sizes in turn are
-printed apart.
+prefers the array's time (npu/ops/gemm_designs.py). The emulator executes the streams that it
+submits, ragged edges and splits included. TOPS are those of a call whose configuration is loaded;
+the loads of calling all sizes in turn are printed apart.
 """
 
 from __future__ import annotations
@@ -40,11 +40,14 @@ class Case(sweeps.Case):
 
     def options(self, size: sweeps.Size) -> DesignPoint:
         """What the first call of a size loads, and further calls of it find loaded."""
-        seconds = {o: gemm_estimate.seconds(o, size) for o in self.found}
-        return gemm_choice.decide(seconds, gemm_choice.Ledger[DesignPoint](), 0).candidate
+        return min(self.found, key=lambda o: gemm_estimate.seconds(o, size))
 
     def run(self, size: sweeps.Size) -> SimulatedGemm:
         design = self.options(size)
+        if self.method == "emulator":
+            width = self.stream_bytes
+            changed = {} if width is None else {f"stream_{design.generation}": float(width)}
+            return gemm_estimate.emulate(design, size, changed)
         return simulate_gemm(
             design.generation, *size, design=design, method=self.method,
             stream_bytes=self.stream_bytes,

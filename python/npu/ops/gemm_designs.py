@@ -39,6 +39,15 @@ def candidates(
     return tuple(o for o in found if o.kernel == kernel) or found
 
 
+def first_choice(
+    generation: str, prefers: str, product: Product, kernel: str | None = None
+) -> gemm.DesignPoint:
+    """What runs a product when nothing is loaded, and stays as long as only it is called."""
+    found = candidates(generation, prefers, product, kernel)
+    packed = product.layout == "packed"
+    return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed))
+
+
 def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
     """Whether a packed B of one is one of the other (GemmTile::packs_b_like)."""
     return (a.tile[2], a.k_mt, a.b_layout, a.a_dtype) == (b.tile[2], b.k_mt, b.b_layout, b.a_dtype)
@@ -121,7 +130,4 @@ class GemmDesigns:
         c_dtype = "float32" if a_dtype == "bfloat16" else "int32"
         whole = (PACKED_ROWS, *size)
         product = Product(a_dtype, c_dtype, whole, "packed", "wide", bf16)
-        found = candidates(self.generation, self.prefers, product, self.kernel)
-        if len(found) == 1:
-            return found[0]
-        return min(found, key=lambda o: gemm_estimate.seconds(o, whole, True))
+        return first_choice(self.generation, self.prefers, product, self.kernel)

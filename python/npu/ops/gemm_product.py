@@ -40,8 +40,4 @@ class GemmRun:
 
     def __str__(self) -> str:
         o = self.options
-        tile = "x".join(map(str, o.tile))
-        return (
-            f"{o.name} tile {tile} k_mt {o.k_mt} ({o.kernel} kernels, {self.prefers} design: "
-            f"{self.reason})"
-        )
+        return f"{o.text} ({o.kernel} kernels, {self.prefers} design: {self.reason})"

@@ -191,7 +191,9 @@ def gemv(
     shape = (n,) if np.ndim(x) == 1 else (array.shape[0], n)
     result = _result(out, out_dtype, shape, [array, w])
     target = result.reshape(-1).view(np.uint8)
-    bound.device.operation("gemv").run(bound.handle, *_device_view(array), target, str(result.dtype))
+    bound.device.operation("gemv").run(
+        bound.handle, *_device_view(array), target, str(result.dtype)
+    )
     return result
 
 

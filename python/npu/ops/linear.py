@@ -22,10 +22,10 @@ from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
 from npu.ops.gemv import run as multiply_blocks
 from npu.ops.matmul import PackedMatrix, matmul, pack
 
-# Largest number of rows of x that go through the GEMV: twelve passes over the weights, which take less time on
+# Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
 # the emulator than expanding them once and multiplying a matrix padded to 64 rows.
 DECODE_ROWS = 48
-# Largest number of bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
+# Most bytes of weights expanded at a time: bounds the shared buffer for a large vocabulary.
 EXPANDED_BYTES = 64 << 20
 # Tiles (m, k, n) of native bfloat16 products on npu2 by the rows of x per output round. A round of
 # 64, 128, 256 rows takes times like 1.05, 1.65, 2.8 on the emulator, a change of tile 0.02. n = 48
@@ -125,10 +125,18 @@ class Weight:
         # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
         return 2.0**127 / (512 * largest) if largest else np.inf
 
-    def _gemms(self, rows: int) -> list[tuple[slice, Any]]:
-        """The GEMMs for rows of x: whole rounds of the largest tile, the smallest that suffices for the rest."""
+    def _gemms(self, rows: int, columns: int) -> list[tuple[slice, Any]]:
+        """The GEMMs for rows of x and columns of the result. Where the array's time is preferred,
+        what npu.matmul would choose; else whole rounds of the largest tile, a smaller one for the rest.
+        """
         mode = self._bf16 or self._device.bf16
         device, options = self._device, ("bfloat16", "float32", "col", mode)
+        if device.prefers == "array":
+            from npu.ops.gemm_product import Product
+
+            size = (rows, self.shape[1], columns)
+            product = Product("bfloat16", "float32", size, "col", "wide", mode)
+            return [(slice(0, rows), device.choose_gemm(product))]
         if device.generation != "npu2" or mode != "native" or device.kernel != "published":
             return [(slice(0, rows), device.gemm(*options))]
         rest = rows % _LARGEST
@@ -148,10 +156,9 @@ class Weight:
         step = min(blocks, max(1, EXPANDED_BYTES // (layout.ROWS * width * 2)))
         out = np.empty((len(x), n), np.float32)
         shared = _expanded_of(self._device)
-        gemms = self._gemms(len(x))
 
         def multiply(left: np.ndarray, w: np.ndarray, target: np.ndarray) -> None:
-            for rows, gemm in gemms:
+            for rows, gemm in self._gemms(len(left), w.shape[1]):
                 views = left[rows].view(np.uint32), "float32", w.view(np.uint16), "bfloat16"
                 gemm.run(*views, target[rows].reshape(-1).view(np.uint8), 0)
 

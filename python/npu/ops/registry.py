@@ -132,7 +132,5 @@ def operation(name: str) -> Operation:
     """The operation of that name. Raises ArgumentError with the names there are."""
     found = operations().get(name)
     if found is None:
-        raise ArgumentError(
-            f"[operation] {name!r} is unknown; there are {', '.join(operations())}"
-        )
+        raise ArgumentError(f"[operation] {name!r} is unknown; there are {', '.join(operations())}")
     return found

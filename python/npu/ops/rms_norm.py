@@ -40,8 +40,10 @@ def rms_norm(
     factors = np.ones(width) if weight is None else _floats(weight, "weight")
     if factors.shape != (width,):
         raise ShapeError(f"[rms_norm] weight has shape {factors.shape}; expected ({width},)")
-    if isinstance(epsilon, bool) or not isinstance(epsilon, (int, float, np.number)) or not (
-        0 <= epsilon < math.inf
+    if (
+        isinstance(epsilon, bool)
+        or not isinstance(epsilon, (int, float, np.number))
+        or not (0 <= epsilon < math.inf)
     ):
         raise ArgumentError(f"[rms_norm] epsilon is {epsilon!r}; it must be a number of at least 0")
     chosen = current_device(device)

@@ -347,7 +347,6 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--k-mt-curve", "--sizes", "1,2"], "one size"),
         (["--host", "--dtype", "int16"], "int16"),
         (["--host", "--sizes", "64,2147483648"], "2147483648x2147483648x2147483648 needs about"),
-        (["--ragged", "--sizes", "1x2147483648x2147483648"], "this machine has"),
         (["--host", "--json", "/nowhere/a.json"], "/nowhere"),
     ],
 )
@@ -360,7 +359,7 @@ def test_refused_in_one_line(capsys, tmp_path, monkeypatch, words, expected) -> 
 
 
 @pytest.mark.parametrize("words", [
-    "gemm --host --ragged",
+    "gemm --ragged",
     "gemm --sizes 1x2",
     "gemm --count 0",
     "gemm --method magic",
@@ -368,7 +367,7 @@ def test_refused_in_one_line(capsys, tmp_path, monkeypatch, words, expected) -> 
     "gemm --context 3",
     "gemm --k-mt-curve --count 5",
     "gemm --host --csv a.csv",
-    "gemm --ragged --plot a.png",
+    "gemm --host --plot a.png",
     "--host",
     "--csv a.csv",
     "-m a.gguf --k-mt 64",
@@ -523,26 +522,6 @@ def test_host_beside_torch(capsys) -> None:
     (row,) = document["results"]
     first = row["torch_bfloat16_ms"]["values"][0] / row["npu_ms"]["values"][0]
     assert row["ratio_torch"]["values"][0] == pytest.approx(first)
-
-
-def test_ragged(capsys, tmp_path) -> None:
-    path = tmp_path / "r.json"
-    words = [
-        "bench",
-        "gemm",
-        "--ragged",
-        "--sizes",
-        "300x140x700",
-        "--repeats",
-        "1",
-        "--json",
-        str(path),
-    ]
-    code, out, _ = run(capsys, *words)
-    assert code == 0 and "host time" in out and "300x140x700" in out
-    found = json.loads(path.read_text())["results"]
-    assert [row["b_layout"] for row in found] == ["row", "col"]
-    assert all(0 < row["edges_bytes"] < row["whole_bytes"] for row in found)
 
 
 def test_column_gain_is_the_mean_of_ratios() -> None:

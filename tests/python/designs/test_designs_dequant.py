@@ -48,7 +48,9 @@ def test_unknown_generation():
 def test_streams_move_every_block(generation, rows, columns):
     """Odd row-blocks begin their last pair one earlier: a row-block is moved twice."""
     config = dequant.configuration(generation)
-    stream = _npu.ops.dequant_stream(config, rows, columns)
+    request = {"n": 32 * rows, "k": 256 * columns}
+    (submission,) = _npu.operations.submissions("dequant", config, request)
+    stream = submission["stream"]
     blocks = rows * columns
     report = execute(config, stream, sizes=[blocks * 5120, blocks * 16384])
     moved = (rows + rows % 2) * columns
@@ -56,10 +58,11 @@ def test_streams_move_every_block(generation, rows, columns):
     assert report["bytes_moved"]["shim_write"] == moved * 16384
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(1, 4), (0, 1), (2, 0), (2, 1 << 40), (1 << 60, 1)])
+@pytest.mark.parametrize(("rows", "columns"), [(0, 1), (-1, 4), (2, 0), (2, 1 << 40), (1 << 56, 1)])
 def test_impossible_streams(rows, columns):
     with pytest.raises(NpuError, match=r"\[dequantize\]"):
-        _npu.ops.dequant_stream(dequant.configuration("npu2"), rows, columns)
+        request = {"n": 32 * rows, "k": 256 * columns}
+        _npu.operations.submissions("dequant", dequant.configuration("npu2"), request)
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)

@@ -44,7 +44,8 @@ def execute(
     p = config.params
     m, k = a.shape
     n = b.size // k
-    stream = _npu.ops.gemm_stream(config_bytes, m, k, n, shift=shift, overlap=overlap)
+    request = {"m": m, "k": k, "n": n, "shift": shift, "overlap": overlap}
+    (submission,) = _npu.operations.submissions("gemm", config_bytes, request)
     rounds = m // (p["tile_m"] * p["rows"]) * (n // (p["tile_n"] * p["columns"]))
     values = {"k_tiles": k // p["tile_k"], "tiles": rounds, "shift": shift}
     array = Array(generation)
@@ -55,7 +56,7 @@ def execute(
         fixed = [replace_rtps(line, words) for line in lines]
         array.attach(*core, [golden_form(o) for o in unroll(fixed)], functions)
     c = np.zeros((m, n), c_dtype)
-    array.submit(stream, [a, b, c])
+    array.submit(submission["stream"], [a, b, c])
     return c
 
 

@@ -81,23 +81,22 @@ def test_simulated_sizes_up_to_the_limit(size: tuple[int, int, int]) -> None:
     assert found[0] == pytest.approx(found[1], rel=0.05)
 
 
-def test_a_stream_too_long_to_read_is_refused_before_it_is_built() -> None:
+def test_a_product_too_large_for_one_stream_is_split() -> None:
     config = gemm.configuration("npu2", "int8", "int32")
-    words = len(_npu.ops.gemm_stream(config, LARGE, LARGE, 512))
-    assert words < 16 << 20
-    with pytest.raises(ShapeError, match=r"32768 output rounds.*split M or N"):
-        _npu.ops.gemm_stream(config, LARGE, LARGE, LARGE)
-    with pytest.raises(ShapeError, match=r"output rounds.*split M or N"):
-        _npu.ops.gemm_stream(config, 1 << 30, 256, 512)
+    found = _npu.operations.submissions("gemm", config, {"m": LARGE, "k": LARGE, "n": LARGE})
+    assert sum(one["count"] for one in found) == 16  # of 2048 output rounds each
+    assert all(len(one["stream"]) < 16 << 20 for one in found)
+    with pytest.raises(ShapeError, match="split the problem"):
+        _npu.operations.submissions("gemm", config, {"m": 1 << 31, "k": 256, "n": 1 << 31})
     for shift in (-1, 32):
         with pytest.raises(ArgumentError, match="shift"):
-            _npu.ops.gemm_stream(config, 256, 256, 512, shift=shift)
+            request = {"m": 256, "k": 256, "n": 512, "shift": shift}
+            _npu.operations.submissions("gemm", config, request)
 
 
 @pytest.mark.parametrize(
     "arguments, words",
     [
-        (["inspect", "--gemm", "65536"], "split M or N, as npu.matmul does"),
         (["inspect", "--gemm", str(1 << 31)], "split the problem"),
         (["inspect", "--gemm", str(1 << 63)], "2147483648"),
         (["inspect", "--gemm", "0"], "not a positive whole number"),

@@ -131,7 +131,7 @@ RAGGED = [(1, 0, 0), (0, 12, 0), (0, 0, 20), (7, 0, 36), (3, 20, 0), (0, 4, 100)
 @pytest.mark.parametrize("extra", RAGGED, ids=str)
 def test_ragged_sizes_copy_edges_only(device, extra, layout):
     """Two native blocks per dimension and a part of a third: what is copied is at most the padded
-    edges, tails and edges of C, and the result is that of full padding."""
+    edges, tails and edges of C."""
     depth = native_depth(np.int8, layout)
     native = np.array([NATIVE[device.name][0], depth, NATIVE[device.name][1]])
     m, k, n = (int(x) for x in 2 * native + extra)
@@ -148,14 +148,6 @@ def test_ragged_sizes_copy_edges_only(device, extra, layout):
     bound += edge_n * (full_k + edge_k) + full_n * edge_k
     bound += 4 * (extra[0] * n + full_m * extra[2])
     assert copied == bound
-    op = device.gemm("int8", "int32", layout)
-    op.set_whole_padding(True)
-    try:
-        before = npu.stats()
-        np.testing.assert_array_equal(npu.matmul(a, b), exact)
-        assert (npu.stats() - before).host_copy_bytes > copied
-    finally:
-        op.set_whole_padding(False)
 
 
 @settings(max_examples=25, deadline=None)
