@@ -170,7 +170,10 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
         config["operations"] = stream.operations(txn)
         print(json.dumps(config, indent=1))
         return
-    print(f"configuration {config['name']} for {config['generation']}, source {config['source']}")
+    print(
+        f"configuration {config['name']} for {config['generation']}, source {config['source']}, "
+        f"hardware artefact {config['artefact']}"
+    )
     for name, value in config["params"].items():
         print(f"  param {name} = {value}")
     for name, col, direction, channel in config["ports"]:
