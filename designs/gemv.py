@@ -153,7 +153,7 @@ def _build(o: Options) -> Design:
 
 
 def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
-    """The blocks of one shim channel: straight to its core, or round-robin to its cores through L2."""
+    """The blocks of one shim channel: straight to its core, or through L2 to its cores in turn."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
     if len(group) == 1:
         out.shim_bd(shim, facts.GEMV_WEIGHT_BD + channel, PRECONFIGURED_BLOCKS * BLOCK_BYTES)

@@ -127,7 +127,8 @@ class Weight:
 
     def _gemms(self, rows: int, columns: int) -> list[tuple[slice, Any]]:
         """The GEMMs for rows of x and columns of the result. Where the array's time is preferred,
-        what npu.matmul would choose; else whole rounds of the largest tile, a smaller one for the rest.
+        what npu.matmul would choose; else whole rounds of the largest tile, a smaller one for the
+        rest.
         """
         mode = self._bf16 or self._device.bf16
         device, options = self._device, ("bfloat16", "float32", "col", mode)

@@ -32,7 +32,7 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
 def test_inspect_gemm_names_every_transfer(capsys):
     code, out, err = run(capsys, "inspect", "--gemm", "512x64x512", "--device", "emu:npu2")
     assert code == 0
-    assert "native 256x128x512" in err and "padded" in err
+    assert "tile 64x64x64 k_mt 128" in err and "submission 1 of 1" in err
     # Two output rounds: 4 A, 8 B and 8 C transfers each, one wait per round.
     assert out.count("queue push") == 2 * 20
     assert out.count("ADDRESS_PATCH") == 2 * 20
