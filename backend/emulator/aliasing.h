@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "aie_host/packed_operand.h"
+#include "kernels/host/packed_operand.h"
 #include "aligned.h"
 #include "kernels/call.h"
 
