@@ -1,5 +1,6 @@
 // Narrows a result: fp32 to bf16, int32 to int8 or int16 by a right shift. Rounds to nearest even,
-// integers with saturation. `count` elements, a multiple of 16.
+// integers with saturation. `count` elements, a multiple of 16. dst may be src: elements are loaded
+// in order, and those that a store overwrites before it (so the pointers are not __restrict).
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -11,7 +12,7 @@ namespace {
 constexpr int32_t kConvertLanes = 16;
 
 template <typename T>
-inline void narrow(const int32_t* __restrict src, T* __restrict dst, int32_t count, int32_t shift) {
+inline void narrow(const int32_t* src, T* dst, int32_t count, int32_t shift) {
   // A core resets to floor and no saturation; the modes stay set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   aie::set_saturation(aie::saturation_mode::saturate);
@@ -26,17 +27,18 @@ template <typename TIn, typename TOut>
 consteval Declaration conversion() {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"),
                        multiple("count", kConvertLanes)},
-          .cycles = [](const Timing& timing, const int64_t* count) {
-            return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
-                                                  sizeof(TOut));
-          }};
+          .cycles =
+              [](const Timing& timing, const int64_t* count) {
+                return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
+                                                      sizeof(TOut));
+              },
+          .in_place = true};
 }
 #endif
 
 }  // namespace
 
-NPU_KERNEL void convert_f32_bf16(const float* __restrict src, bfloat16* __restrict dst,
-                                 int32_t count) {
+NPU_KERNEL void convert_f32_bf16(const float* src, bfloat16* dst, int32_t count) {
   // A core resets to floor, which would bias every result; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
   for (int32_t i = 0; i < count; i += kConvertLanes) {

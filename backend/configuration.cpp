@@ -102,7 +102,7 @@ class Reader {
     return static_cast<int>(integer(word, "row", first, arch::kRows - 1));
   }
 
-  // Fails if `key` was inserted before, or there is no end of entries.
+  // Fails if `key` was inserted before, or there are too many entries.
   template <typename Key>
   void once(std::set<Key>& seen, Key key, const char* what) const {
     if (!seen.insert(std::move(key)).second) bad(strf("%s is given twice", what));
@@ -207,12 +207,12 @@ class Reader {
 
   void resource(const Words& words) {
     expect(words, 6, "resource COL ROW KIND USED LIMIT");
-    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
     Configuration::Resource r;
     r.col = col(words[1]);
     r.row = row(words[2], 0);
     r.kind = name(words[3]);
-    r.limit = integer(words[5], "limit", 0, kMost);
+    r.limit = integer(words[5], "limit", 0, kMax);
     r.used = integer(words[4], "use", 0, r.limit);
     once(resources_, std::make_tuple(r.kind, r.col, r.row), "this resource of this tile");
     result_.resources.push_back(std::move(r));
@@ -290,6 +290,18 @@ int64_t Configuration::param(const std::string& key) const {
          quoted(name).c_str(), quoted(key).c_str());
   }
   return found->second;
+}
+
+int64_t Configuration::param(const std::string& key, int64_t min, int64_t max) const {
+  const int64_t value = param(key);
+  if (value < min || value > max) {
+    fail(ErrorKind::kFormat,
+         "[Configuration::param] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+         "design again",
+         name.c_str(), key.c_str(), static_cast<long long>(value), static_cast<long long>(min),
+         static_cast<long long>(max));
+  }
+  return value;
 }
 
 const Configuration::Port& Configuration::port(const std::string& key) const {

@@ -63,6 +63,8 @@ struct Configuration {
   static Configuration parse(std::span<const std::byte> bytes);
   // A parameter that must be there; throws Error(kFormat).
   int64_t param(const std::string& key) const;
+  // The same; throws for values outside [min, max], too.
+  int64_t param(const std::string& key, int64_t min, int64_t max) const;
   // A port that must be there; throws Error(kFormat).
   const Port& port(const std::string& key) const;
 };

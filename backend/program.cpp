@@ -362,7 +362,7 @@ class Linker {
     open_.pop_back();
     Instruction& start = program_.code[loop.at];
     if (start.code == Code::kLoopForever && !loop.blocks) {
-      bad(loop.at, "an endless loop without an acquire can never wait; the core would spin");
+      bad(loop.at, "an infinite loop without an acquire can never wait; the core would spin");
     }
     start.target = static_cast<int>(at);
     program_.code[at].target = static_cast<int>(loop.at);
@@ -371,25 +371,25 @@ class Linker {
     if (!open_.empty() && loop.blocks && !skipped) open_.back().blocks = true;
   }
 
-  void lock(size_t at, int64_t least) const {
+  void lock(size_t at, int64_t min_value) const {
     const Instruction& in = program_.code[at];
     const int locks = arch::tile_model(arch::TileKind::kCore).locks;
     if (in.lock < 0 || in.lock >= locks) {
       bad(at, strf("lock %d is out of range; a program names its own tile's locks 0..%d", in.lock,
                    locks - 1));
     }
-    range(at, "lock value", in.value, least, arch::kMaxLockValue);
+    range(at, "lock value", in.value, min_value, arch::kMaxLockValue);
   }
 
   void advance(size_t at) {
     const Instruction& in = program_.code[at];
     use_counter(at, in.lock);
     range(at, "modulus", in.value, 1, kMaxSlots);
-    const size_t fewest = slots_[static_cast<size_t>(in.lock)];
-    if (static_cast<size_t>(in.value) > fewest) {
+    const size_t min_slots = slots_[static_cast<size_t>(in.lock)];
+    if (static_cast<size_t>(in.value) > min_slots) {
       bad(at,
           strf("counter %d chooses between %zu slots in a call; the modulus may not exceed that",
-               in.lock, fewest));
+               in.lock, min_slots));
     }
   }
 

@@ -54,7 +54,7 @@ struct Program {
 // `first_line` is the number of the text's first line in the file it comes from.
 Program parse_program(std::string_view text, std::string_view where, int first_line = 1);
 std::string print_program(const Program& program);
-// Sets Instruction::target, checks nesting, lock ids, counters and that every endless loop can
+// Sets Instruction::target, checks nesting, lock ids, counters and that every infinite loop can
 // block; throws Error(kFormat).
 void link_program(Program& program, std::string_view where);
 

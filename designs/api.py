@@ -43,6 +43,7 @@ class ObjectFifo:
     port: str  # name of its shim end
     producer_channel: int | None
     consumer_channels: dict[Tile, int]
+    producer_type: tuple[str, tuple[int, ...]]  # of the buffers at the producer, see Design.fifo
 
     @property
     def elements(self) -> int:
@@ -51,6 +52,10 @@ class ObjectFifo:
     @property
     def bytes(self) -> int:
         return self.elements * DTYPE_BYTES[self.dtype]
+
+    def type_at(self, tile: Tile) -> tuple[str, tuple[int, ...]]:
+        """(dtype, shape) of the buffers at one end."""
+        return self.producer_type if tile == self.producer else (self.dtype, self.shape)
 
 
 @dataclass(eq=False)
@@ -122,6 +127,7 @@ class Design:
         port: str | None = None,
         producer_channel: int | None = None,
         consumer_channel: int | Mapping[Tile, int] | None = None,
+        producer_type: tuple[str, tuple[int, ...]] | None = None,
     ) -> ObjectFifo:
         """Adds an object FIFO.
 
@@ -129,7 +135,8 @@ class Design:
         which the producer's DMA reads an object; from_stream: where consumers' DMAs write what
         arrives, one pattern for all or one per tile. port: name of the shim end (default: the
         FIFO's name). producer_channel / consumer_channel: fixed DMA channels; the rest are numbered
-        in order.
+        in order. producer_type: (dtype, shape) of a producing core's buffers where they are larger
+        than an object, which is then made at their start.
         """
         ends = (consumers,) if isinstance(consumers, Tile) else tuple(consumers)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -164,12 +171,29 @@ class Design:
             port=port or name,
             producer_channel=producer_channel,
             consumer_channels=_channels(consumer_channel, ends),
+            producer_type=producer_type or (dtype, shape),
         )
         if fifo.bytes % 4:
             raise self._error(f"{what} has objects of {fifo.bytes} B; DMAs move multiples of 4 B")
+        self._check_producer_type(what, fifo)
         self._check_name(fifo.port)
         self.fifos.append(fifo)
         return fifo
+
+    def _check_producer_type(self, what: str, fifo: ObjectFifo) -> None:
+        kind, shape = fifo.producer_type
+        if (kind, shape) == (fifo.dtype, fifo.shape):
+            return
+        if fifo.producer.kind != "core" or kind not in DTYPE_BYTES:
+            raise self._error(
+                f"{what}: producer_type is {fifo.producer_type}; give the dtype and shape of a "
+                "producing core's buffers"
+            )
+        if math.prod(shape) * DTYPE_BYTES[kind] < fifo.bytes:
+            raise self._error(
+                f"{what}: buffers of {kind}{list(shape)} are smaller than the objects of "
+                f"{fifo.bytes} B"
+            )
 
     def forward(self, source: ObjectFifo, sink: ObjectFifo) -> None:
         """At the memtile where `source` ends and `sink` begins, pass each object on.

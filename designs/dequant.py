@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from functools import cache
 
+from npu._npu import facts
 from npu.errors import DesignError
 
 from .api import Design
@@ -18,7 +19,8 @@ from .hardware import FIRST_CORE_ROW, Tile, device_columns
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
 
-BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120  # a Q4NX block
+BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
+BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
 LANES = 2  # per column: what a shim tile's channels allow
 CORES = 2  # per lane
 

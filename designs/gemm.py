@@ -17,7 +17,14 @@ from typing import TYPE_CHECKING, TypedDict
 from npu.errors import DesignError
 
 from .api import Design, ObjectFifo
-from .hardware import DTYPE_BYTES, FIRST_CORE_ROW, STACK_BYTES, Tile, tile_limits
+from .hardware import (
+    DTYPE_BYTES,
+    FIRST_CORE_ROW,
+    STACK_BYTES,
+    Tile,
+    device_columns,
+    tile_limits,
+)
 from .kernel import Kernel, limits
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
@@ -58,9 +65,9 @@ MMUL: dict[tuple[str, str], Tile3] = {
 }
 TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type parameters number them
 B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
-ACCUMULATE = ("wide", "narrow")  # as the `accumulate` parameter numbers them
-BF16 = ("native", "bfp16")  # as the `bf16` parameter numbers them
-KERNELS = ("published", "pipelined")  # as the `kernel` parameter numbers them
+ACCUMULATE = ("wide", "narrow")
+BF16 = ("native", "bfp16")
+KERNELS = ("published", "pipelined")
 PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 _SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
@@ -78,7 +85,9 @@ class Choices(TypedDict, total=False):
     b_layout: str
     """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major."""
     c_buffers: int
-    """C tiles per core, 1 (default) or 2."""
+    """C tiles per core, 1 (default) or 2. 0, for wide sums of a narrower C: the tile of the sums is
+    narrowed where it lies and leaves from there, which makes room for a larger tile, but the core
+    waits until it has left."""
     c_l2_buffers: int
     """Joined C tiles per memtile, 1 (default) or 2."""
     accumulate: str
@@ -99,8 +108,9 @@ class Choices(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Options:
-    """Everything that distinguishes one GEMM configuration from another, checked."""
+class DesignPoint:
+    """Everything that distinguishes one GEMM configuration from another. `design_point` makes
+    checked ones; where only sizes count, they may be NumPy arrays of many points."""
 
     generation: str
     a_dtype: str
@@ -153,8 +163,49 @@ class Options:
     def has_shift(self) -> bool:
         return self.narrows and self.wide_dtype == "int32"
 
+    @property
+    def text(self) -> str:
+        """Name and tile, for people."""
+        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
 
-def options(
+    @property
+    def columns(self) -> int:
+        return device_columns(self.generation)
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of an element of A and of B."""
+        return DTYPE_BYTES[self.a_dtype]
+
+    @property
+    def c_bytes(self) -> int:
+        return DTYPE_BYTES[self.c_dtype]
+
+    @property
+    def native(self) -> Tile3:
+        """What the whole array computes in one output round; sizes are padded to multiples."""
+        m, _, n = self.tile
+        return ROWS * m, self.k_mt, self.columns * n
+
+    @property
+    def granularity(self) -> Tile3:
+        """Units of the tile: a 2 x 2 cluster of r x s x t products, in every part of A."""
+        r, s, t = MMUL[self.generation, self.a_dtype]
+        return 2 * r * self.a_parts, s, 2 * t
+
+    @property
+    def shim_runs(self) -> list[tuple[str, int, int]]:
+        """(name, elements, bytes each) of the runs that runtime streams put in shim BDs."""
+        runs = [("k_mt", self.k_mt, self.a_bytes), ("tile n", self.tile[2], self.c_bytes)]
+        return runs + ([("tile n", self.tile[2], self.a_bytes)] if self.b_layout == "row" else [])
+
+    def padded(self, size: Tile3) -> Tile3:
+        """M, K and N in whole output rounds."""
+        m, k, n = (-(-s // unit) * unit for s, unit in zip(size, self.native, strict=True))
+        return m, k, n
+
+
+def design_point(
     generation: str,
     a_dtype: str,
     c_dtype: str,
@@ -168,8 +219,8 @@ def options(
     bf16: str = "native",
     kernel: str = "published",
     a_parts: int = 1,
-) -> Options:
-    """The checked options of a GEMM; see `Choices` and `design`."""
+) -> DesignPoint:
+    """The checked design point of a GEMM; see `Choices` and `design`."""
     names = (generation, a_dtype, c_dtype)
     if (
         not all(isinstance(name, str) for name in names)
@@ -189,7 +240,7 @@ def options(
     )  # fmt: skip
     for label, value, allowed in (
         ("b_layout", b_layout, B_LAYOUTS),
-        ("c_buffers", c_buffers, (1, 2)),
+        ("c_buffers", c_buffers, (0, 1, 2)),
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
         ("accumulate", accumulate, ACCUMULATE),
         ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
@@ -204,6 +255,11 @@ def options(
         _whole(f"tile {label}", size)
         for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
     )
+    if c_buffers == 0 and (accumulate != "wide" or DTYPE_BYTES[c_dtype] == 4):
+        raise DesignError(
+            f"[gemm] c_buffers = 0 for {accumulate} sums of {a_dtype} -> {c_dtype}: only wide sums "
+            "of a narrower C are narrowed where they lie; use 1 or 2"
+        )
     if not kernel_exists(generation, a_dtype, kernel, bf16):
         raise DesignError(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
@@ -230,11 +286,11 @@ def options(
     depth = default if k_mt is None else _whole("k_mt", k_mt)
     if depth < k or depth % k:
         raise DesignError(f"[gemm] k_mt = {depth}: it must be a multiple of the tile's k = {k}")
-    out = Options(
+    out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
         accumulate, bf16, kernel, a_parts,
     )  # fmt: skip
-    _check_shim(out)
+    check_shim(out)
     return out
 
 
@@ -262,13 +318,10 @@ def _whole(label: str, value: object) -> int:
     raise DesignError(f"[gemm] {label} is {value!r}; it must be a whole number")
 
 
-def _check_shim(o: Options) -> None:
+def check_shim(o: DesignPoint) -> None:
     """The runs that runtime streams put in shim BDs must fit the wrap field."""
     limit = tile_limits("shim").max_wrap
-    a, c = DTYPE_BYTES[o.a_dtype], DTYPE_BYTES[o.c_dtype]
-    runs = [("k_mt", o.k_mt, a), ("tile n", o.tile[2], c)]
-    runs += [("tile n", o.tile[2], a)] if o.b_layout == "row" else []
-    for label, elements, size in runs:
+    for label, elements, size in o.shim_runs:
         if elements * size > 4 * limit:
             raise DesignError(
                 f"[gemm] {label} = {elements}: a shim BD addresses runs of at most {limit} words, "
@@ -282,37 +335,39 @@ def design(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choice
     Raises DesignError for an unknown pair, an unknown choice, or a tile that the array cannot hold
     or compute.
     """
-    return _build(options(generation, a_dtype, c_dtype, **choices))
+    return _build(design_point(generation, a_dtype, c_dtype, **choices))
 
 
 def configuration(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> bytes:
     """The serialised configuration (backend/configuration.h) of a GEMM design, see `design`."""
-    return _configuration(options(generation, a_dtype, c_dtype, **choices))
+    return configuration_of(design_point(generation, a_dtype, c_dtype, **choices))
 
 
 @cache
-def _configuration(o: Options) -> bytes:
-    return lower_to_bytes(_build(o))
+def configuration_of(point: DesignPoint) -> bytes:
+    """The serialised configuration of a design point."""
+    return lower_to_bytes(_build(point))
 
 
 def mlir(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> str:
     """A GEMM design as AIE-dialect MLIR, see `design`."""
-    return lower_to_mlir(design(generation, a_dtype, c_dtype, **choices))
+    return mlir_of(design_point(generation, a_dtype, c_dtype, **choices))
 
 
-def _build(o: Options) -> Design:
+def mlir_of(point: DesignPoint) -> str:
+    """The MLIR of a design point."""
+    return lower_to_mlir(_build(point))
+
+
+def _build(o: DesignPoint) -> Design:
     out = Design(o.name, o.generation, object_file="gemm.o")
     stride = out.columns // ROWS
-    (m, k, n), (r, s, t) = o.tile, MMUL[o.generation, o.a_dtype]
+    m, k, n = o.tile
     out.params = {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
-        "a_bytes": DTYPE_BYTES[o.a_dtype], "c_bytes": DTYPE_BYTES[o.c_dtype],
+        "a_bytes": o.a_bytes, "c_bytes": o.c_bytes,
         "a_type": TYPES.index(o.a_dtype), "c_type": TYPES.index(o.c_dtype),
-        "a_columns_stride": stride, "r": r, "s": s, "t": t, "k_mt": o.k_mt,
-        "b_layout": B_LAYOUTS.index(o.b_layout), "c_buffers": o.c_buffers,
-        "c_l2_buffers": o.c_l2_buffers,
-        "accumulate": ACCUMULATE.index(o.accumulate) if o.narrows else 0,
-        "bf16": BF16.index(o.bf16), "kernel": KERNELS.index(o.kernel), "a_parts": o.a_parts,
+        "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout),
     }  # fmt: skip
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
     feed_b = _feed_b_col if o.b_layout == "col" else _feed_b_row
@@ -324,14 +379,14 @@ def _build(o: Options) -> Design:
     return out
 
 
-def _feed_a(out: Design, o: Options, row: int, stride: int) -> ObjectFifo:
+def _feed_a(out: Design, o: DesignPoint, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, MMUL[o.generation, o.a_dtype]
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
     return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0, o.a_parts)
 
 
-def _feed_b_col(out: Design, o: Options, col: int) -> ObjectFifo:
+def _feed_b_col(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     """Column-major B tiles for core column `col`: [n/t][k/s][t][s] in L1, the mirror of A."""
     (_, _, n), (_, _, t) = o.tile, MMUL[o.generation, o.a_dtype]
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
@@ -340,7 +395,7 @@ def _feed_b_col(out: Design, o: Options, col: int) -> ObjectFifo:
 
 def _feed_along_k(
     out: Design,
-    o: Options,
+    o: DesignPoint,
     name: tuple[str, int],
     col: int,
     cores: list[Tile],
@@ -381,7 +436,7 @@ def _feed_along_k(
     return inner
 
 
-def _feed_b_row(out: Design, o: Options, col: int) -> ObjectFifo:
+def _feed_b_row(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     """B tiles for core column `col`: L3 -> L2 row-major, L2 -> L1 as [k/s][n/t][s][t]."""
     (_, k, n), (_, s, t) = o.tile, MMUL[o.generation, o.a_dtype]
     memtile = out.tile(col, 1)
@@ -399,14 +454,15 @@ def _feed_b_row(out: Design, o: Options, col: int) -> ObjectFifo:
     return inner
 
 
-def _drain_c(out: Design, o: Options, col: int) -> list[ObjectFifo]:
+def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     """C tiles of core column `col`, joined in L2 and sent to L3 as one row-major 4m x n tile."""
     (m, _, n), (r, _, t) = o.tile, MMUL[o.generation, o.a_dtype]
     memtile = out.tile(col, 1)
     parts = [
         out.fifo(
             f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, (m, n), o.c_dtype,
-            depth=o.c_buffers,
+            depth=max(1, o.c_buffers),
+            producer_type=(o.sum_dtype if o.c_buffers == 0 else o.c_dtype, (m, n)),
         )
         for row in range(ROWS)
     ]  # fmt: skip
@@ -420,11 +476,12 @@ def _drain_c(out: Design, o: Options, col: int) -> list[ObjectFifo]:
 
 
 def _worker(
-    out: Design, o: Options, col: int, row: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
+    out: Design, o: DesignPoint, col: int, row: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
 ) -> None:
     """One core: per output tile zero the sums, accumulate K/k products, narrow, hand C on."""
     m, k, n = o.tile
-    local = o.sum_dtype != o.c_dtype
+    narrowed = o.sum_dtype != o.c_dtype
+    local = narrowed and o.c_buffers > 0
     rows = m // o.a_parts
     zero = out.kernel(f"zero_{_SHORT[o.sum_dtype]}")
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
@@ -439,7 +496,7 @@ def _worker(
             total = acc or w.acquire(c)
             w.call(zero, total, m * n)
             with w.loop(k_tiles):
-                extra = [] if local else shift
+                extra = [] if narrowed else shift
                 b_tile: Object | Buffer | None = None
                 for part in range(o.a_parts):
                     a_tile = take_a.begin()
@@ -448,9 +505,9 @@ def _worker(
                     w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at)
                     take_a.end()
                 take_b.end()
-            if acc:
-                kernel = _narrowing_kernel(out, o)
-                w.call(kernel, acc, w.acquire(c), m * n, *shift)
+            if narrowed:
+                target = w.acquire(c) if local else total
+                w.call(_narrowing_kernel(out, o), total, target, m * n, *shift)
             w.release(c)
 
 
@@ -459,7 +516,7 @@ class _Input:
     convert, a BFP16 copy; then an object is given back before it is multiplied."""
 
     def __init__(
-        self, out: Design, o: Options, w: Worker, fifo: ObjectFifo, depth: int = 0
+        self, out: Design, o: DesignPoint, w: Worker, fifo: ObjectFifo, depth: int = 0
     ) -> None:
         """depth: k if it is B, of which row-major tiles are also put in column order."""
         self._worker, self._fifo = w, fifo
@@ -492,7 +549,7 @@ class _Input:
             self._worker.release(self._fifo)
 
 
-def _matmul_kernel(out: Design, o: Options) -> Kernel:
+def _matmul_kernel(out: Design, o: DesignPoint) -> Kernel:
     """C += A B on one object of A and one of B."""
     name = f"{_SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{_SHORT[o.sum_dtype]}"
     if o.converts:  # copies of B have one layout
@@ -504,6 +561,6 @@ def _matmul_kernel(out: Design, o: Options) -> Kernel:
     return out.kernel(f"matmul_{name}")
 
 
-def _narrowing_kernel(out: Design, o: Options) -> Kernel:
+def _narrowing_kernel(out: Design, o: DesignPoint) -> Kernel:
     verb = "narrow" if o.has_shift else "convert"
     return out.kernel(f"{verb}_{_SHORT[o.sum_dtype]}_{_SHORT[o.c_dtype]}")

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cache
 
+from npu._npu import facts
 from npu.errors import DesignError
 
 from .api import Design, ObjectFifo
@@ -20,8 +21,9 @@ from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
 from .worker import Object, Word
 
-BLOCK_ROWS, BLOCK_COLUMNS, BLOCK_BYTES = 32, 256, 5120  # a Q4NX block
-MAX_BATCH = 8
+BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
+BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
+MAX_BATCH = facts.GEMV_BATCH
 X_BYTES = 4096  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
 Y_BYTES = 512  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or top-k lists
 SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
@@ -45,8 +47,7 @@ SETUP = (
 )
 # Linear BDs that the configuration writes, so that a stream only addresses and pushes them; numbers
 # as in backend/ops/gemv_stream.h.
-OPENING_BLOCKS = 6  # of weights, on channels with one core
-_OPENING_BD, _X_OPENING_BD, _Y_BD = 12, 14, 15  # + channel; setup and an object of x; of y
+PRECONFIGURED_BLOCKS = 6  # of weights, on channels with one core
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 
 
@@ -128,7 +129,7 @@ def _build(o: Options) -> Design:
         "x_bytes": X_BYTES,
         "y_bytes": Y_BYTES,
         "setup_words": SETUP_WORDS,
-        "opening_blocks": OPENING_BLOCKS if o.rows == o.channels else 0,
+        "preconfigured_blocks": PRECONFIGURED_BLOCKS if o.rows == o.channels else 0,
     }
     cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
     x = out.fifo(
@@ -136,7 +137,7 @@ def _build(o: Options) -> Design:
         port="X", producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     out.token_ports = True
-    out.shim_bd(out.tile(o.columns - 1, 0), _X_OPENING_BD, 2 * X_BYTES)
+    out.shim_bd(out.tile(o.columns - 1, 0), facts.GEMV_X_BD, 2 * X_BYTES)
     for col in range(o.columns):
         groups = o.groups(col)
         weights: list[ObjectFifo] = []
@@ -154,7 +155,7 @@ def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[Object
     """The blocks of one shim channel: straight to its core, or dealt to its cores in L2."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
     if len(group) == 1:
-        out.shim_bd(shim, _OPENING_BD + channel, OPENING_BLOCKS * BLOCK_BYTES)
+        out.shim_bd(shim, facts.GEMV_WEIGHT_BD + channel, PRECONFIGURED_BLOCKS * BLOCK_BYTES)
         return [
             out.fifo(
                 f"w1_{col}_{group[0].row}", shim, group[0], BLOCK_BYTES, "uint8",
@@ -182,7 +183,7 @@ def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
     """The results of a column's cores; several are joined in L2."""
     shim, memtile = out.tile(col, 0), out.tile(col, 1)
     words, cores = Y_BYTES // 4, [core for group in o.groups(col) for core in group]
-    out.shim_bd(shim, _Y_BD, len(cores) * Y_BYTES)
+    out.shim_bd(shim, facts.GEMV_Y_BD, len(cores) * Y_BYTES)
     if len(cores) == 1:
         return [
             out.fifo(

@@ -39,6 +39,7 @@ class Kernel:
     name: str
     operands: tuple[KernelOperand, ...]
     generation: str = ""  # whose declaration it is; empty: the author's own types
+    in_place: bool = False  # a result may lie where an input begins
 
     def counts(self, *integers: int | None) -> list[int | None]:
         """Elements of each buffer that a call with these integers accesses, None where one of them
@@ -85,11 +86,9 @@ def _names(generation: str) -> frozenset[str]:
 
 @cache
 def _declared(name: str, generation: str) -> Kernel:
-    operands = (
-        KernelOperand(o["name"], o["dtype"], o["buffer"])
-        for o in kernels.describe(name, generation)["operands"]
-    )
-    return Kernel(name, tuple(operands), generation)
+    declaration = kernels.describe(name, generation)
+    operands = (KernelOperand(o["name"], o["dtype"], o["buffer"]) for o in declaration["operands"])
+    return Kernel(name, tuple(operands), generation, declaration["in_place"])
 
 
 def limits(name: str, generation: str, operand: str) -> tuple[int, int]:

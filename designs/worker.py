@@ -169,11 +169,13 @@ class Worker:
                 f"call of {kernel.name}: {len(operands)} operands, it takes {len(kernel.operands)}"
             )
         pairs = list(zip(operands, kernel.operands, strict=True))
-        lowered = tuple(self._operand(kernel, i, o, d) for i, (o, d) in enumerate(pairs))
+        lowered = tuple(
+            self._operand(kernel, i, o, d, in_place=operands.count(o) > 1)
+            for i, (o, d) in enumerate(pairs)
+        )
         self._check_counts(kernel, operands)
         signature = tuple(
-            (_source(o).dtype, _source(o).shape) if isinstance(o, (Object, Buffer)) else d.dtype
-            for o, d in pairs
+            self._type_of(o) if isinstance(o, (Object, Buffer)) else d.dtype for o, d in pairs
         )
         self.steps.append(Step("call", kernel=kernel, operands=lowered, signature=signature))
 
@@ -185,16 +187,25 @@ class Worker:
         if self.rtps and not any(s.kind == "wait_rtps" for s in self.steps):
             raise self._error("the worker has RTPs but never calls wait_rtps")
 
-    def _operand(self, kernel: Kernel, index: int, operand: Any, declared: KernelOperand) -> Any:
+    def _type_of(self, operand: Object | Buffer) -> tuple[str, tuple[int, ...]]:
+        """(dtype, shape) of a buffer operand in this core's memory."""
+        if isinstance(operand, Object):
+            return operand.fifo.type_at(self.tile)
+        return operand.dtype, operand.shape
+
+    def _operand(
+        self, kernel: Kernel, index: int, operand: Any, declared: KernelOperand, *, in_place: bool
+    ) -> Any:
         what = f"call of {kernel.name}: operand {index}"
         what += f" ({declared.name})" if declared.name else ""
         if isinstance(operand, (Object, Buffer)):
             if not declared.buffer:
                 raise self._error(f"{what} is a buffer, the kernel takes a number")
-            source = _source(operand)
-            if source.dtype != declared.dtype or declared.shape not in (None, source.shape):
+            dtype, shape = self._type_of(operand)
+            same = dtype == declared.dtype or (kernel.in_place and in_place)
+            if not same or declared.shape not in (None, shape):
                 raise self._error(
-                    f'{what} "{source.name}" is {source.dtype}{list(source.shape)}, the kernel '
+                    f'{what} "{_source(operand).name}" is {dtype}{list(shape)}, the kernel '
                     f"takes {declared.type}"
                 )
             if isinstance(operand, Buffer):
@@ -203,7 +214,7 @@ class Worker:
                 return operand
             slot = operand.sequence - self._released.get(operand.fifo, 0)
             if slot < 0:
-                raise self._error(f'{what} is an object of "{source.name}" released before')
+                raise self._error(f'{what} is an object of "{operand.fifo.name}" released before')
             return (operand.fifo, slot)
         if declared.buffer:
             raise self._error(f"{what} is a number, the kernel takes a buffer")
@@ -215,18 +226,18 @@ class Worker:
 
     def _check_counts(self, kernel: Kernel, operands: tuple[Any, ...]) -> None:
         """Buffers must hold what the kernel accesses, as far as the integers are constants."""
-        buffers = [_source(o) for o in operands if isinstance(o, (Object, Buffer))]
+        buffers = [o for o in operands if isinstance(o, (Object, Buffer))]
         integers = [o for o in operands if not isinstance(o, (Object, Buffer))]
         try:
             counts = kernel.counts(*(i if isinstance(i, int) else None for i in integers))
         except DesignError as error:
             raise self._error(f"call of {error}") from error
-        for source, count in zip(buffers, counts, strict=True):
-            elements = math.prod(source.shape)
+        for operand, count in zip(buffers, counts, strict=True):
+            elements = math.prod(self._type_of(operand)[1])
             if count is not None and count > elements:
                 raise self._error(
-                    f'call of {kernel.name}: "{source.name}" has {elements} elements, the kernel '
-                    f"accesses {count}"
+                    f'call of {kernel.name}: "{_source(operand).name}" has {elements} elements, '
+                    f"the kernel accesses {count}"
                 )
 
     def _check_word(self, what: str, word: Word) -> None:
@@ -269,5 +280,5 @@ class Worker:
 
 
 def _source(operand: Object | Buffer) -> ObjectFifo | Buffer:
-    """What says the type of a buffer operand."""
+    """What a buffer operand is an object of, or is."""
     return operand.fifo if isinstance(operand, Object) else operand

@@ -73,6 +73,9 @@ constexpr TimingConstant kTable[] = {
     {"dispatch", 70, "us", kFitted, "host call to first stream operation and back",
      "t2.npu1.i8i8.a.tops t2.npu1.i8i16.a.tops t3.npu2.i8i8.a.tops t3.npu2.i8i16.a.tops "
      "t3.npu2.bf16.a.tops"},
+    {"load_npu1", 3.4, "ms", kMeasured,
+     "2512.13282, section 5.3.1: changing the array's configuration to another GEMM design", ""},
+    {"load_npu2", 4.9, "ms", kMeasured, "as on npu1", ""},
     {"token", 12, "us", kFitted, "end of a transfer to the command processor acting on its token",
      "bd.npu2.i8i16"},
     {"cp_write", 0.1, "us", kMeasured, "xdna-emu: WRITE32 100.5 cycles at 1 GHz", ""},

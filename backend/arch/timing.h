@@ -52,6 +52,8 @@ enum class TimingId : uint8_t {
   kMemoryLine,
   kRound,
   kDispatch,
+  kLoadNpu1,
+  kLoadNpu2,
   kToken,
   kCpWrite,
   kCpMaskWrite,
@@ -66,7 +68,7 @@ struct TimingConstant {
   const char* unit;
   Grade grade;
   const char* source;
-  const char* fitted_on;  // ids of npu/published.csv, separated by blanks; empty unless fitted
+  const char* fitted_on;  // ids of npu/perf/published.csv, separated by blanks; empty unless fitted
 };
 
 std::span<const TimingConstant> timing_constants();
@@ -107,6 +109,12 @@ struct Timing {
   double round;                             // cycles per output round
   double dispatch;                          // seconds
   double token, cp_write, cp_mask_write, cp_block, cp_block_word;  // cycles
+
+  // What the command processor takes for an operation, cycles.
+  double block_write(double words) const { return cp_block + cp_block_word * words; }
+  double address_patch() const { return block_write(2); }
+  // A BD, its address and its push.
+  double bd_push() const { return block_write(8) + address_patch() + cp_write; }
 };
 
 // Sustained DRAM reads in bytes per cycle when `visits` = the sum over the channels in use of their

@@ -14,15 +14,14 @@ namespace npu::emulator {
 
 namespace {
 
-// Agents that only wake each other (zero-length BDs passing a lock around) must not hold a part of
-// a round up for ever; whoever is left advances in the next round, where Array::step sees the work
+// Agents that only wake each other (zero-length BDs that pass a lock around) must not keep a part
+// of a round from ending; those left advance in the next round, where Array::step checks the work
 // done.
 constexpr size_t kMaxAdvances = 1 << 10;
-// A column's work in one part of a round at most, in units: calls that take long must not keep
-// Ctrl-C waiting.
+// A column's work in one part of a round, in units: long calls must not delay Ctrl-C.
 constexpr uint64_t kMaxWork = 1 << 17;
-// Serial parts in a row at most.
-constexpr unsigned kSerialParts = 16;
+// Serial parts in a row.
+constexpr unsigned kMaxSerialParts = 16;
 
 }  // namespace
 
@@ -78,13 +77,13 @@ void Scheduler::set_columns(int columns) { columns_.resize(static_cast<size_t>(c
 
 void Scheduler::set_timeline(Timeline* timeline) {
   timeline_ = timeline;
-  for (Column& column : columns_) {  // an untimed round sends them back
+  for (Column& column : columns_) {  // an untimed round returns them to their columns
     ready_.insert(ready_.end(), column.ready.begin(), column.ready.end());
     column.ready.clear();
   }
 }
 
-// What columns counted becomes the array's.
+// Adds what the columns counted to the array's counts.
 void Scheduler::account() {
   bool progress = false;
   for (Column& column : columns_) {
@@ -127,7 +126,7 @@ bool Scheduler::timed_round() {
   return true;
 }
 
-// Jobs of the serial part; if some throw, the error is that of the one posted first.
+// Jobs of the serial part; if several throw, the first one posted wins.
 void Scheduler::run_jobs() {
   if (jobs_.empty()) return;
   std::vector<std::exception_ptr> errors(jobs_.size());
@@ -152,9 +151,9 @@ void Scheduler::run_jobs() {
 // Until all agents of the column are blocked.
 void Scheduler::run_column(Column& column) {
   size_t done = 0;
-  const uint64_t most = column.work + kMaxWork;
+  const uint64_t max_work = column.work + kMaxWork;
   try {
-    while (done < column.ready.size() && done < kMaxAdvances && column.work < most) {
+    while (done < column.ready.size() && done < kMaxAdvances && column.work < max_work) {
       Agent* agent = column.ready[done++];
       agent->queued_ = false;
       if (agent->crosses_) {
@@ -176,8 +175,8 @@ bool Scheduler::run_columns() {
   for (size_t c = 0; c < columns_.size(); ++c) {
     if (columns_[c].ready.empty()) continue;
     active_.push_back(&columns_[c]);
-    // Cores of a row share an operand, which the first of them packs: threads, which begin with
-    // columns of different halves, hardly ever begin with the same row.
+    // Cores of a row share an operand, which the first of them packs. Threads begin with columns of
+    // different halves, so in opposite orders they rarely begin with the same row.
     if (c >= columns_.size() / 2) std::reverse(columns_[c].ready.begin(), columns_[c].ready.end());
   }
   if (active_.empty()) return false;
@@ -198,7 +197,7 @@ bool Scheduler::round() {
   const bool advanced = advance_ready() > 0;
   run_jobs();
   // Another serial part at once if there is one to do: columns have more to do after it.
-  const bool ran = (ready_.empty() || ++rounds_ % kSerialParts == 0) && run_columns();
+  const bool ran = (ready_.empty() || ++rounds_ % kMaxSerialParts == 0) && run_columns();
   account();
   return advanced || ran;
 }

@@ -1,12 +1,11 @@
-// What the scheduler runs: DMA channels and cores, as agents of array columns. An agent whose next
-// step touches its own column only advances together with that column's others, and columns run in
-// parallel; what crosses columns (a broadcast, a neighbour's lock) advances serially in between. A
-// round is a serial part and a parallel one, in which every column goes on until all its agents
-// are blocked. The order of steps therefore does not depend on the number of threads or on who was
-// faster, and a run is deterministic, if the program is lock-correct. In one whose locks do not
-// separate a buffer's writer from its reader, both race on those bytes, here as on the hardware:
-// its data (never the emulator's own state, nor memory outside its buffers) may depend on the
-// threads. Timed runs have one list of agents and one event after the other.
+// What the scheduler runs: DMA channels and cores, as agents of array columns. A round has two
+// parts. Agents whose next step crosses columns (a broadcast, a neighbour's lock) advance in the
+// serial part; then all columns run in parallel, each until all its agents are blocked. The order
+// of steps therefore depends neither on the number of threads nor on their speed, and a run of a
+// lock-correct program is deterministic. Where locks do not separate a buffer's writer from its
+// reader, the two race on those bytes, here as on the hardware: the data in them (never the
+// emulator's own state, nor memory outside the program's buffers) may depend on the threads. Timed
+// runs have one list of agents and process one event at a time.
 #pragma once
 
 #include <cstdint>
@@ -23,14 +22,14 @@ class Agent {
  public:
   explicit Agent(int column) : column_(static_cast<size_t>(column)) {}
   virtual ~Agent() = default;
-  // Progress until blocked (registered with what it waits for), until a job is posted, or until
-  // the rest belongs to the round's other part (Scheduler::in_columns). Agents may be woken for
-  // nothing; they look again and block again.
+  // Makes progress until it is blocked (and registered with what it waits for), has posted a job,
+  // or the next step belongs to the round's other part (Scheduler::in_columns). Wake-ups may be
+  // spurious: the agent checks again and blocks again.
   virtual void advance() = 0;
-  // The posted job. Jobs of a serial part run in parallel: what one reads of its agent, and of the
-  // receivers of a move, nobody else changes before it is done.
+  // The posted job. Jobs of a serial part run in parallel: while one runs, nothing else changes
+  // what it reads of its agent and of the receivers of a move.
   virtual void execute() {}
-  // Serial: consequences of the job (releases, tokens).
+  // Consequences of the job (releases, tokens); run serially.
   virtual void complete() {}
   // Jobs that must not run beside others (Python callbacks) run on the calling thread.
   bool serial_jobs() const { return serial_jobs_; }
@@ -65,22 +64,23 @@ void add_waiter(WaitList& list, Agent* agent);
 
 class Scheduler {
  public:
-  // `from`: the agent that does it; null, at will, while no columns run.
+  // `from`: the agent that wakes; may be null while no columns run.
   void wake(Agent* agent, const Agent* from);
   void wake_all(WaitList& list, const Agent* from);
-  // Serial part, timed runs: has the agent's job run. In columns an agent runs its jobs itself.
+  // Queues the agent's job, in the serial part and in timed runs. In columns an agent runs its jobs
+  // itself.
   void post(Agent* agent);
   bool in_columns() const { return in_columns_; }
   void set_columns(int columns);  // of the array
-  // Runs one round, timed: one event; false when nobody can progress.
+  // Runs one round (timed: one event); false when no agent can make progress.
   bool round();
   // Makes the runs timed (null: untimed again).
   void set_timeline(Timeline* timeline);
   bool has_ready() const { return !ready_.empty(); }
   void reset();
   void forget(const Agent* agent);  // it is about to be destroyed
-  // Work done since the last visible progress (Array::step bounds it): one unit is an advance of an
-  // agent, a move or kWordsPerUnit of its words; a job costs kJobUnits.
+  // Work done since the last visible progress, which the watchdog bounds (Array::step): one unit is
+  // an advance of an agent, a move or kWordsPerUnit of its words; a job costs kJobUnits.
   static constexpr uint64_t kJobUnits = 64, kWordsPerUnit = 64;
   uint64_t work() const { return work_; }
   void add_job(const Agent* from) { columns_[from->column_].work += kJobUnits; }
@@ -94,7 +94,7 @@ class Scheduler {
   // What one thread changes while columns run.
   struct alignas(64) Column {
     std::vector<Agent*> ready;
-    std::vector<Agent*> outside;  // woken, but to advance in the serial part or another column
+    std::vector<Agent*> outside;  // woken, to advance in the serial part or in another column
     uint64_t work = 0;
     bool progressed = false;
     std::exception_ptr error;

@@ -1,4 +1,4 @@
-// Tiles, configuration, attached programs and host buffers of the emulated array (array.h).
+// Configuration, attached programs and host buffers of the emulated array (array.h).
 #include "emulator/array.h"
 
 #include <algorithm>
@@ -10,97 +10,12 @@
 
 namespace npu::emulator {
 
-using arch::Direction;
-
 namespace {
 
 constexpr size_t kMaxArguments = 512;
 constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
 
 }  // namespace
-
-Tile::Tile(Array& array, int c, int r)
-    : col(c),
-      row(r),
-      model(arch::tile_model(arch::tile_kind(r))),
-      memory(std::make_shared<AlignedBytes>(model.memory_bytes)),
-      locks(static_cast<size_t>(model.locks)),
-      bds(static_cast<size_t>(model.bds)) {
-  for (int d = 0; d < 2; ++d) {
-    for (int i = 0; i < model.channels; ++i) {
-      channels[static_cast<size_t>(d)].push_back(
-          std::make_unique<Channel>(array, *this, static_cast<Direction>(d), i));
-    }
-  }
-}
-
-Tile::~Tile() = default;
-
-void Tile::lend(const Lent& loan) {
-  const auto same = [&](const Lent& old) {
-    return old.address == loan.address && old.bytes == loan.bytes;
-  };
-  if (const auto at = std::find_if(lent_.begin(), lent_.end(), same); at != lent_.end()) {
-    *at = loan;  // loans do not overlap
-    return;
-  }
-  std::erase_if(lent_, [&](const Lent& old) {
-    return old.address >= loan.address && old.address + old.bytes <= loan.address + loan.bytes;
-  });
-  settle(loan.address, loan.bytes);
-  lent_.push_back(loan);
-  lent_pages_ |= pages(loan.address, loan.bytes);
-}
-
-const Tile::Lent* Tile::lent(uint64_t address, uint64_t bytes) const {
-  for (const Lent& entry : lent_) {
-    if (entry.address == address && entry.bytes >= bytes) return &entry;
-  }
-  return nullptr;
-}
-
-// Brings the memory behind the loans that `ends` picks up to date and forgets them.
-template <typename Ends>
-bool Tile::end_loans(const Ends& ends) {
-  const auto ended = std::erase_if(lent_, [&](const Lent& entry) {
-    if (!ends(entry)) return false;
-    std::memcpy(memory->data() + entry.address, entry.data(), entry.bytes);
-    return true;
-  });
-  return ended > 0;
-}
-
-bool Tile::settle_lent(uint64_t address, uint64_t bytes) {
-  return end_loans([&](const Lent& entry) { return entry.overlaps(address, bytes); });
-}
-
-void Tile::settle_arguments() {
-  end_loans([](const Lent& entry) { return entry.argument != nullptr; });
-}
-
-void Tile::reset() {
-  lent_.clear();
-  lent_pages_ = 0;
-  std::fill(memory->begin(), memory->end(), std::byte{0});
-  for (Lock& lock : locks) {
-    lock.value = 0;
-    lock.waiters.clear();
-  }
-  std::fill(bds.begin(), bds.end(), BdSlot{});
-  for (auto& side : channels) {
-    for (auto& channel : side) {
-      channel->reset();
-      channel->control = 0;
-    }
-  }
-  stream_switch = StreamSwitch{};
-  shim_mux = shim_demux = 0;
-  pad_value = {};
-  other_registers.clear();
-  core.reset();
-}
-
-std::string Tile::name() const { return strf("%s (%d,%d)", model.name, col, row); }
 
 Array::Array(const arch::DeviceModel& device)
     : device_(device), blocks_(static_cast<size_t>(device.columns)) {
@@ -127,14 +42,14 @@ Tile& Array::tile(int col, int row) {
          "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
-  found->settle(0, UINT64_MAX);
+  found->aliases.flush_all();
   return *found;
 }
 
 std::byte* Array::host_memory(uint64_t address, uint64_t* left, bool* writable) const {
   const uint64_t window = address >> kArgumentWindowBits;
   if (window == 0 || window > buffers_.size()) return nullptr;
-  const BufferView& buffer = buffers_[window - 1];
+  const Argument& buffer = buffers_[window - 1];
   const uint64_t offset = address & ((uint64_t{1} << kArgumentWindowBits) - 1);
   if (offset >= buffer.bytes) return nullptr;
   *left = buffer.bytes - offset;
@@ -193,13 +108,18 @@ RunReport Array::configure(std::span<const std::byte> txn) {
   configured_ = faulted_ = false;
   configuring_ = true;
   try {
-    execute(parsed);
+    start_stream(parsed);
+    paused_ = false;
+    deadline_ = Deadline::max();
+    execute();
   } catch (...) {
     configuring_ = false;
     faulted_ = true;
+    stream_ = nullptr;
     throw;
   }
   configuring_ = false;
+  stream_ = nullptr;
   configured_ = true;
   return whole_report();
 }
@@ -238,21 +158,22 @@ void Array::start_cores() {
     if (t->core) scheduler_.wake(t->core.get(), nullptr);
     for (auto& side : t->channels) {
       for (auto& channel : side) {
-        if (!channel->idle()) scheduler_.wake(channel.get(), nullptr);
+        if (!channel->idle()) scheduler_.wake(channel, nullptr);
       }
     }
   }
 }
 
 bool Array::step() {
-  if (interrupt_) {
+  if (interrupt_ || deadline_ != Deadline::max()) {
     const auto now = std::chrono::steady_clock::now();
-    if (now > next_check_) {
+    if (interrupt_ && now > next_check_) {
       next_check_ = now + kBetweenChecks;
       interrupt_();
     }
+    paused_ = now >= deadline_;
   }
-  if (scheduler_.work() > patience_) endless();
+  if (scheduler_.work() > watchdog_budget_) livelock();
   const bool progressed = scheduler_.round();
   for (ColumnCounts& column : column_counts_) {
     for (const uint32_t key : column.tokens) ++tokens_[key];
@@ -261,20 +182,27 @@ bool Array::step() {
   return progressed;
 }
 
-RunReport Array::submit(std::span<const std::byte> txn, std::span<const BufferView> buffers) {
-  return submit(stream::Stream::parse(txn), buffers);
+RunReport Array::submit(std::span<const std::byte> txn, std::span<const Argument> buffers) {
+  const stream::Stream parsed = stream::Stream::parse(txn);
+  begin(parsed, buffers);
+  resume(Deadline::max());
+  return report_;
 }
 
 // The arguments of a run are the caller's again.
 void Array::drop_buffers() {
   // Tiles of a column are neighbours in the list: those of one thread.
   ThreadPool::shared().parallel_for(tiles_.size(),
-                                    [&](size_t i) { tiles_[i]->settle_arguments(); });
+                                    [&](size_t i) { tiles_[i]->aliases.flush_arguments(); });
   buffers_.clear();
 }
 
-RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView> buffers) {
+void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers) {
   const Entry entry(*this, "submit");
+  if (stream_ != nullptr) {
+    fail(ErrorKind::kArgument,
+         "[submit] the array is executing another stream; wait until that run has ended");
+  }
   if (faulted_) {
     fail(ErrorKind::kArgument,
          "[submit] the array stopped on an error in an earlier run; configure it again first");
@@ -300,27 +228,61 @@ RunReport Array::submit(const stream::Stream& stream, std::span<const BufferView
   buffers_.assign(buffers.begin(), buffers.end());
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column.report = {};
-  const auto begin = std::chrono::steady_clock::now();
+  array_time_ = {};
+  drained_ = false;
   try {
     begin_timing();
     start_cores();
-    execute(stream);
-    stream_done();
-    scheduler_.progressed();
-    while (step()) {
+    start_stream(stream);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+bool Array::resume(Deadline deadline) {
+  const Entry entry(*this, "submit");
+  if (stream_ == nullptr) return true;
+  const auto begin = std::chrono::steady_clock::now();
+  deadline_ = deadline;
+  paused_ = false;
+  try {
+    if (!advance()) {
+      array_time_ += std::chrono::steady_clock::now() - begin;
+      return false;
     }
     check_finished();
     end_timing();
   } catch (...) {
-    faulted_ = true;
-    drop_buffers();
+    abort();
     throw;
   }
+  stream_ = nullptr;
   drop_buffers();
-  const auto taken = std::chrono::steady_clock::now() - begin;
-  report_.array_ns =
-      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(taken).count());
-  return whole_report();
+  array_time_ += std::chrono::steady_clock::now() - begin;
+  report_.array_ns = static_cast<uint64_t>(array_time_.count());
+  whole_report();
+  return true;
+}
+
+// The stream's operations, then whatever the array still does.
+bool Array::advance() {
+  if (!drained_) {
+    if (!execute()) return false;
+    stream_done();
+    scheduler_.progressed();
+    drained_ = true;
+  }
+  while (step()) {
+    if (paused_) return false;
+  }
+  return true;
+}
+
+void Array::abort() {
+  faulted_ = true;
+  stream_ = nullptr;
+  drop_buffers();
 }
 
 }  // namespace npu::emulator

@@ -32,7 +32,8 @@ void Array::add_token(int col, int row, arch::Direction direction, int channel) 
   column_counts_[static_cast<size_t>(col)].tokens.push_back(key);
 }
 
-void Array::execute(const stream::Stream& parsed) {
+// Begins a stream; execute() goes through its operations.
+void Array::start_stream(const stream::Stream& parsed) {
   const stream::Header& header = parsed.header();
   if (header.generation != static_cast<uint8_t>(device_.generation)) {
     fail(ErrorKind::kFormat,
@@ -41,21 +42,34 @@ void Array::execute(const stream::Stream& parsed) {
          function(), header.generation, device_.name, static_cast<int>(device_.generation),
          device_.name);
   }
+  stream_ = &parsed;
+  next_operation_ = 0;
+  operation_begun_ = false;
+}
+
+bool Array::execute() {
   // The pointer must not outlive the stream, whatever is thrown.
   struct Reset {
     const Operation*& pointer;
     ~Reset() { pointer = nullptr; }
   } reset{operation_};
-  for (const Operation& operation : parsed.operations()) {
-    operation_ = &operation;
-    if (timeline_ && !configuring_) spend(operation);
-    run_operation(operation);
+  const std::vector<Operation>& operations = stream_->operations();
+  for (; next_operation_ < operations.size(); ++next_operation_) {
+    operation_ = &operations[next_operation_];
+    if (!operation_begun_) {
+      if (timeline_ && !configuring_) spend(*operation_);
+      operation_begun_ = true;
+      synced_ = 0;
+    }
+    if (!run_operation(*operation_)) return false;
+    operation_begun_ = false;
     ++report_.operations;
     scheduler_.progressed();
   }
+  return true;
 }
 
-void Array::run_operation(const Operation& op) {
+bool Array::run_operation(const Operation& op) {
   const uint32_t address = static_cast<uint32_t>(op.address);
   if (op.address >> 32 && op.opcode != Opcode::kLoadPdi) {
     fail(ErrorKind::kUnknownRegister,
@@ -64,27 +78,30 @@ void Array::run_operation(const Operation& op) {
   }
   switch (op.opcode) {
     case Opcode::kWrite:
-      return write_register(address, op.value);
+      write_register(address, op.value);
+      return true;
     case Opcode::kBlockWrite:
       for (size_t i = 0; i < op.data.size(); ++i) {
         write_register(address + 4 * static_cast<uint32_t>(i), op.data[i]);
       }
-      return;
+      return true;
     case Opcode::kMaskWrite:
-      return write_register(address, (read_register(address) & ~op.mask) | (op.value & op.mask));
+      write_register(address, (read_register(address) & ~op.mask) | (op.value & op.mask));
+      return true;
     case Opcode::kMaskPoll:
     case Opcode::kMaskPollBusy:
       return poll(op);
     case Opcode::kSync:
       return sync(op);
     case Opcode::kAddressPatch:
-      return patch(op);
+      patch(op);
+      return true;
     case Opcode::kNoop:
     case Opcode::kPreempt:
     case Opcode::kRecordTimer:
     case Opcode::kReadRegs:
     case Opcode::kMergeSync:
-      return;  // no functional effect
+      return true;  // no functional effect
     default:
       break;
   }
@@ -94,35 +111,37 @@ void Array::run_operation(const Operation& op) {
        who().c_str(), static_cast<unsigned>(op.opcode), op.byte_offset);
 }
 
-void Array::poll(const Operation& op) {
+bool Array::poll(const Operation& op) {
   const uint32_t address = static_cast<uint32_t>(op.address);
   while ((read_register(address) & op.mask) != op.value) {
+    if (paused_) return false;
     if (step()) continue;
     deadlock(Awaited::kRegister, strf("register 0x%08x & 0x%08x to be 0x%08x (it is 0x%08x)",
                                       address, op.mask, op.value, read_register(address)));
   }
+  return true;
 }
 
-void Array::sync(const Operation& op) {
-  for (int col = op.column; col < op.column + op.columns; ++col) {
-    for (int row = op.row; row < op.row + op.rows; ++row) {
-      Tile* target = find_tile(col, row);
-      if (!target || op.channel >= target->model.channels) {
-        fail(ErrorKind::kArgument,
-             "[%s] waits on tile (%d,%d) channel %d, which %s does not have; check the rectangle "
-             "and "
-             "the channel",
-             who().c_str(), col, row, op.channel, device_.name);
-      }
-      int& count = tokens_[token_key(col, row, op.direction, op.channel)];
-      while (count == 0) {
-        if (step()) continue;
-        deadlock(Awaited::kToken, strf("a task-complete token of %s",
-                                       target->channel(op.direction, op.channel).name().c_str()));
-      }
-      --count;
+bool Array::sync(const Operation& op) {
+  for (; synced_ < op.columns * op.rows; ++synced_) {
+    const int col = op.column + synced_ / op.rows, row = op.row + synced_ % op.rows;
+    Tile* target = find_tile(col, row);
+    if (!target || op.channel >= target->model.channels) {
+      fail(ErrorKind::kArgument,
+           "[%s] waits on tile (%d,%d) channel %d, which %s does not have; check the rectangle and "
+           "the channel",
+           who().c_str(), col, row, op.channel, device_.name);
     }
+    int& count = tokens_[token_key(col, row, op.direction, op.channel)];
+    while (count == 0) {
+      if (paused_) return false;
+      if (step()) continue;
+      deadlock(Awaited::kToken, strf("a task-complete token of %s",
+                                     target->channel(op.direction, op.channel).name().c_str()));
+    }
+    --count;
   }
+  return true;
 }
 
 void Array::patch(const Operation& op) {

@@ -17,7 +17,7 @@ namespace {
 // fraction of a second of the interpreter.
 constexpr int kMaxStraight = 1 << 24;
 // Calls in a row while others of the column wait.
-constexpr int kMostCalls = 256;
+constexpr int kMaxCalls = 256;
 
 }  // namespace
 
@@ -28,7 +28,7 @@ Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction
       program_(std::move(program)),
       functions_(std::move(functions)) {
   for (const KernelFunction& function : functions_) {
-    borrows_ &= function.declaration != nullptr;
+    accepts_aliases_ &= function.declaration != nullptr;
     if (function.serial) run_serially();
   }
   restart();
@@ -38,7 +38,7 @@ void Core::restart() {
   pc_ = 0;
   done_ = program_.code.empty();
   calling_ = false;
-  borrowed_.clear();
+  tile_.aliases.unpin();
   blocked_ = nullptr;
   frames_.clear();
   counters_.assign(static_cast<size_t>(program_.counters), 0);
@@ -57,7 +57,7 @@ uint32_t Core::status() const {
 
 int32_t Core::load_word(uint32_t address) const {
   int32_t value;
-  tile_.settle(address, sizeof value);
+  tile_.aliases.flush(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
 }
@@ -127,7 +127,6 @@ void Core::release(const Instruction& instruction) {
 
 void Core::prepare_call(const Instruction& instruction) {
   arguments_.clear();
-  loans_.clear();
   const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
   for (const Operand& operand : instruction.operands) {
     KernelArgument argument;
@@ -151,46 +150,14 @@ void Core::prepare_call(const Instruction& instruction) {
     }
     arguments_.push_back(argument);
   }
-  borrow_operands(functions_[static_cast<size_t>(instruction.function)].declaration);
+  tile_.aliases.redirect(arguments_,
+                         functions_[static_cast<size_t>(instruction.function)].declaration);
 }
 
-// Operands that the call only reads come from the blocks that stand for them; whatever else it
-// accesses is brought up to date first.
-void Core::borrow_operands(const kernels::Declaration* kernel) {
-  if (!tile_.has_lent()) return;
-  if (kernel == nullptr || arguments_.size() != static_cast<size_t>(kernel->count)) {
-    tile_.settle(0, UINT64_MAX);
-    return;
-  }
-  const kernels::OperandUses uses = kernels::operand_uses(*kernel, arguments_);
-  // Settling for one operand may end the loan of another one's block: then all are looked at again.
-  for (bool settled = true; settled;) {
-    settled = false;
-    loans_.clear();
-    for (size_t i = 0; i < arguments_.size(); ++i) {
-      if (arguments_[i].data == nullptr) continue;
-      const kernels::OperandUse use = uses[i];
-      const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
-      const Tile::Lent* lent = use.read_only ? tile_.lent(address, use.bytes) : nullptr;
-      if (lent == nullptr) {
-        settled |= tile_.settle(address, use.bytes);
-      } else {
-        loans_.push_back({lent, i});
-      }
-    }
-  }
-  for (const Loan& loan : loans_) {
-    KernelArgument& argument = arguments_[loan.operand];
-    argument.data = loan.lent->data();
-    argument.bytes = static_cast<uint32_t>(loan.lent->bytes);
-    if (loan.lent->block) argument.packed = &loan.lent->block->packed;
-  }
-}
-
-// The call becomes a job. Until it runs, locks may be wrong and its blocks replaced: it keeps them.
+// The call becomes a job. In a program with wrong locks its operands' aliases may be replaced
+// before it runs.
 void Core::post_call() {
-  borrowed_.clear();
-  for (const Loan& loan : loans_) borrowed_.push_back(loan.lent->block);
+  tile_.aliases.pin();
   calling_ = true;
   array_.scheduler().post(this);
 }
@@ -246,7 +213,7 @@ void Core::advance() {
         ++array_.report(tile_.col).kernel_calls;
         array_.scheduler().add_job(this);
         straight = 0;
-        if (++calls == kMostCalls) {  // others are next, and whoever bounds the run's work
+        if (++calls == kMaxCalls) {  // others are next, and whoever bounds the run's work
           ++pc_;
           return array_.scheduler().wake(this, this);
         }
@@ -278,7 +245,7 @@ void Core::start(Timeline& timeline) {
 
 void Core::complete() {
   ++array_.report(tile_.col).kernel_calls;
-  borrowed_.clear();
+  tile_.aliases.unpin();
   calling_ = false;
   ++pc_;
   array_.scheduler().wake(this, this);

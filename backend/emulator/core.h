@@ -35,8 +35,8 @@ class Core final : public Agent {
   void start(Timeline& timeline) override;
   std::string name() const override;
   std::string waiting() const override;
-  // Whether data that others read too may be lent to it: all its kernels say what they access.
-  bool borrows() const { return borrows_; }
+  // Whether its memory may be aliased: all its kernels declare what they access.
+  bool accepts_aliases() const { return accepts_aliases_; }
   // Whether the program contains a release of this lock.
   bool releases(int lock) const;
 
@@ -53,7 +53,6 @@ class Core final : public Agent {
   int64_t loop_count(const Instruction& instruction) const;
   void enter_loop(const Instruction& instruction);
   void prepare_call(const Instruction& instruction);
-  void borrow_operands(const kernels::Declaration* kernel);
   void post_call();
   int32_t load_word(uint32_t address) const;
 
@@ -68,13 +67,7 @@ class Core final : public Agent {
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;
-  struct Loan {
-    const Tile::Lent* lent;
-    size_t operand;
-  };
-  std::vector<Loan> loans_;
-  std::vector<BlockRef> borrowed_;  // blocks that stand for operands of a posted call
-  bool borrows_ = true;
+  bool accepts_aliases_ = true;
   const Instruction* blocked_ = nullptr;
 };
 

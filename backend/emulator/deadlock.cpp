@@ -1,4 +1,5 @@
-// Reports for runs that stop: who waits for which lock, stream or token, and the likely cause.
+// Reports for runs that deadlock or livelock: who waits for which lock, stream or token, and the
+// likely cause.
 #include <algorithm>
 
 #include "emulator/array.h"
@@ -15,7 +16,7 @@ constexpr size_t kMaxLines = 24;
 
 }  // namespace
 
-// Blocked agents, the telling ones first: cores, shim channels, half-done transfers, then the rest.
+// Blocked agents, the most informative first: cores, shim channels, transfers under way.
 std::string Array::blocked_agents() const {
   std::vector<std::string> first, rest;
   for (const auto& t : tiles_) {
@@ -26,9 +27,9 @@ std::string Array::blocked_agents() const {
       for (const auto& channel : side) {
         const std::string why = channel->waiting();
         if (why.empty()) continue;
-        const bool telling = t->model.kind == TileKind::kShim ||
-                             channel->direction() == Direction::kMM2S || channel->has_moved();
-        (telling ? first : rest).push_back(channel->name() + " " + why);
+        const bool informative = t->model.kind == TileKind::kShim ||
+                                 channel->direction() == Direction::kMM2S || channel->has_moved();
+        (informative ? first : rest).push_back(channel->name() + " " + why);
       }
     }
   }
@@ -41,13 +42,13 @@ std::string Array::blocked_agents() const {
     }
     text += "\n  " + first[i];
   }
-  return text.empty() ? "\n  nobody else is waiting" : text;
+  return text.empty() ? "\n  no other agent is waiting" : text;
 }
 
 namespace {
 
 // Whether any BD of a tile (or a neighbouring memtile) or its core could release lock `id`.
-bool somebody_releases(const Array& array, const Tile& owner, int id) {
+bool can_be_released(const Array& array, const Tile& owner, int id) {
   if (owner.core && owner.core->releases(id)) return true;
   for (int side = -1; side <= 1; ++side) {
     if (side != 0 && owner.model.kind != TileKind::kMem) continue;
@@ -65,11 +66,11 @@ bool somebody_releases(const Array& array, const Tile& owner, int id) {
 
 }  // namespace
 
-// Locks that somebody waits for and nothing releases are the commonest cause.
+// The commonest cause is a lock that an agent waits for and nothing releases.
 std::string Array::likely_cause(Awaited awaited) const {
   for (const auto& t : tiles_) {
     for (size_t id = 0; id < t->locks.size(); ++id) {
-      if (t->locks[id].waiters.empty() || somebody_releases(*this, *t, static_cast<int>(id))) {
+      if (t->locks[id].waiters.empty() || can_be_released(*this, *t, static_cast<int>(id))) {
         continue;
       }
       const bool no_program = t->model.kind == TileKind::kCore && !t->core;
@@ -87,34 +88,32 @@ std::string Array::likely_cause(Awaited awaited) const {
         if (direction == Direction::kS2MM) {
           return strf(
               "\nlikely cause: %s has not received all its data: the stream pushed too little "
-              "input, "
-              "its length does not match what the array produces, or a core has no program",
+              "input, its length does not match what the array produces, or a core has no program",
               channel->name().c_str());
         }
         return strf(
-            "\nlikely cause: nobody takes the rest of what %s sends: the receiver's tasks are too "
-            "short or missing, or a core that should consume has no program (streams hold no words "
-            "between DMAs here)",
+            "\nlikely cause: no receiver takes the rest of what %s sends: the receiver's tasks are "
+            "too short or missing, or a core that should consume the data has no program (the "
+            "emulator's streams buffer no words between DMAs)",
             channel->name().c_str());
       }
     }
   }
   if (awaited == Awaited::kRegister) {
     return "\nlikely cause: nothing that is still running changes this register to that value; "
-           "check "
-           "the address, the mask, and that the value has no bits outside the mask";
+           "check the address, the mask, and that the value has no bits outside the mask";
   }
   return "\nlikely cause: no task that issues this token is pending; check the token bit of the "
          "queue push and the channel the stream waits on";
 }
 
 void Array::deadlock(Awaited awaited, const std::string& what) {
-  fail(ErrorKind::kDeadlock, "[%s] deadlock: it waits for %s, and nobody can progress:%s%s",
+  fail(ErrorKind::kDeadlock, "[%s] deadlock: it waits for %s, and no agent can make progress:%s%s",
        who().c_str(), what.c_str(), blocked_agents().c_str(), likely_cause(awaited).c_str());
 }
 
-// Agents that keep each other going without an end: the hardware would run for ever, too.
-void Array::endless() {
+// Agents that keep each other busy forever, as they would on the hardware.
+void Array::livelock() {
   std::string busy;
   int count = 0;
   for (const auto& t : tiles_) {
@@ -127,12 +126,12 @@ void Array::endless() {
       }
     }
   }
-  fail(
-      operation_ ? ErrorKind::kDeadlock : ErrorKind::kUnfinished,
-      "[%s] the array keeps working without an end in sight: nothing the stream waits for happened "
-      "in %llu units of work. Give its loops a lock that somebody has to release:%s%s",
-      who().c_str(), static_cast<unsigned long long>(patience_), busy.c_str(),
-      count > 8 ? strf("\n  ... and %d more", count - 8).c_str() : "");
+  fail(operation_ ? ErrorKind::kDeadlock : ErrorKind::kUnfinished,
+       "[%s] livelock: the array keeps working, but nothing the stream waits for happened within "
+       "the "
+       "watchdog budget of %llu work units. Give its loops a lock that another agent releases:%s%s",
+       who().c_str(), static_cast<unsigned long long>(watchdog_budget_), busy.c_str(),
+       count > 8 ? strf("\n  ... and %d more", count - 8).c_str() : "");
 }
 
 // A shim transfer that is not complete when the stream ends would outlive its host buffers.

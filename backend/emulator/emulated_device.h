@@ -2,12 +2,16 @@
 #pragma once
 
 #include <memory>
+#include <string>
 
-#include "device.h"
 #include "kernels/kernel.h"
+#include "runtime/device.h"
+#include "runtime/timing.h"
 
 namespace npu::emulator {
 
-std::unique_ptr<Device> open_emulated_device(arch::Generation generation, Arithmetic arithmetic);
+// `residency`: a test mode (residency.h), or empty.
+std::unique_ptr<Device> open_emulated_device(arch::Generation generation, Arithmetic arithmetic,
+                                             const std::string& residency = "");
 
 }  // namespace npu::emulator

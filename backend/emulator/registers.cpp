@@ -110,7 +110,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
   }
   switch (range->block) {
     case Block::kMemory:
-      target->settle(offset, 4);
+      target->aliases.flush(offset, 4);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:
@@ -141,9 +141,9 @@ void Array::write_register(uint32_t address, uint32_t value) {
   ++undecoded_since_configure_;
 }
 
-// A BD that a queued or running task can still execute must not change under it: the hardware would
-// read old or new words depending on timing. The stream has to wait for something that implies that
-// the task is done; the array is not run ahead here to make it so.
+// A BD that a queued or running task can still execute must not change: the hardware would read old
+// or new words depending on timing. The stream has to wait for something that implies that the task
+// is done; the array is not run here to make it so.
 void Array::check_bd_free(const Tile& target, int bd) const {
   for (const auto& side : target.channels) {
     for (const auto& channel : side) {
@@ -168,13 +168,11 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
          who().c_str(), word, bd, target.name().c_str(), target.model.bd_words);
   }
   check_bd_free(target, bd);
-  BdSlot& slot = target.bds[static_cast<size_t>(bd)];
-  slot.words[static_cast<size_t>(word)] = value;
-  slot.stale = true;
+  target.bds[static_cast<size_t>(bd)].write(static_cast<size_t>(word), value);
 }
 
-// In a timed run a transfer or a call may be on its way when a register is written; what a reset
-// leaves of it is not modelled.
+// In a timed run a register may be written during a transfer or a call; what a reset leaves of it
+// is not modelled.
 void Array::check_at_rest(bool busy, const std::string& name) const {
   if (!busy) return;
   fail(ErrorKind::kUnsupported,
@@ -186,7 +184,7 @@ void Array::check_at_rest(bool busy, const std::string& name) const {
 void Array::write_channel(Tile& target, uint32_t offset, uint32_t value) {
   const bool mm2s = offset >= target.model.mm2s_base;
   const uint32_t relative = offset - (mm2s ? target.model.mm2s_base : target.model.s2mm_base);
-  Channel& channel =
+  BdEngine& channel =
       target.channel(mm2s ? Direction::kMM2S : Direction::kS2MM, static_cast<int>(relative / 8));
   if (relative % 8 == 4) return channel.push(value);
   const bool reset_bit = target.model.kind != TileKind::kShim && (value >> 1 & 1);
@@ -288,7 +286,7 @@ uint32_t Array::read_register(uint32_t address) {
   switch (range->block) {
     case Block::kMemory: {
       uint32_t value;
-      target.settle(offset, 4);
+      target.aliases.flush(offset, 4);
       std::memcpy(&value, target.memory->data() + offset, 4);
       return value;
     }

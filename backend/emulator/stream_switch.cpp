@@ -4,12 +4,12 @@
 #include <cassert>
 
 #include "emulator/array.h"
+#include "emulator/sender.h"
 #include "emulator/tile.h"
 #include "error.h"
 
 namespace npu::emulator {
 
-using arch::Direction;
 using arch::TileKind;
 
 namespace {
@@ -110,7 +110,7 @@ namespace {
 // Depth-first walk from a slave port to every S2MM channel it feeds.
 class Tracer {
  public:
-  Tracer(Array& array, const Channel& sender, uint32_t header)
+  Tracer(Array& array, const Sender& sender, uint32_t header)
       : array_(array), sender_(sender), header_(header) {}
 
   void slave(Tile& tile, int port, bool keeps_header) {
@@ -166,9 +166,9 @@ class Tracer {
                         where.lane, header_ & 0x1F));
   }
 
-  // A packet that meets an arbiter it already holds would wait for itself. This also ends every
-  // loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a walk
-  // can come to a port twice only by way of an arbiter.
+  // A packet that meets an arbiter it already holds would wait for itself. This check also ends
+  // every loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a
+  // walk can reach a port twice only through an arbiter.
   void hold(Tile& tile, int arbiter) {
     for (const auto& [other, number] : route.arbiters) {
       if (other != &tile || number != arbiter) continue;
@@ -225,7 +225,7 @@ class Tracer {
   }
 
   void sink(Tile& tile, int channel, bool keeps_header) {
-    route.sinks.push_back({&tile.channel(Direction::kS2MM, channel), keeps_header});
+    route.sinks.push_back({tile.receivers[static_cast<size_t>(channel)].get(), keeps_header});
   }
 
   // South masters of a shim tile leave through the demux: South2 -> S2MM0, South3 -> S2MM1.
@@ -239,17 +239,23 @@ class Tracer {
   }
 
   Array& array_;
-  const Channel& sender_;
+  const Sender& sender_;
   uint32_t header_;
 };
 
 }  // namespace
 
-Route Array::trace(const Channel& sender, int slave_port, uint32_t header) {
+Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
   Tracer tracer(*this, sender, header);
-  Tile& start = tile(sender.tile().col, sender.tile().row);
-  tracer.slave(start, slave_port, true);
-  return std::move(tracer.route);
+  const Tile& from = sender.tile();
+  tracer.slave(*find_tile(from.col, from.row), slave_port, true);
+  Route route = std::move(tracer.route);
+  route.epoch = switch_epoch_;
+  route.crosses = !route.arbiters.empty();
+  for (const Route::Sink& sink : route.sinks) {
+    route.crosses |= sink.receiver->tile().col != from.col;
+  }
+  return route;
 }
 
 }  // namespace npu::emulator

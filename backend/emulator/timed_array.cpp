@@ -14,9 +14,9 @@ namespace {
 double operation_cycles(const arch::Timing& t, const stream::Operation& op) {
   switch (op.opcode) {
     case Opcode::kBlockWrite:
-      return t.cp_block + t.cp_block_word * static_cast<double>(op.data.size());
-    case Opcode::kAddressPatch:  // two words
-      return t.cp_block + t.cp_block_word * 2;
+      return t.block_write(static_cast<double>(op.data.size()));
+    case Opcode::kAddressPatch:
+      return t.address_patch();
     case Opcode::kMaskWrite:
       return t.cp_mask_write;
     default:
@@ -66,7 +66,7 @@ void Array::stream_done() {
 void Array::end_timing() {
   if (!timeline_) return;
   if (Recorder* recorder = timeline_->recorder()) recorder->finish(timeline_->now());
-  TimingReport& r = timing_report_;
+  RunTiming& r = timing_report_;
   timeline_->report(&r);
   const double total = std::max(r.cycles, 1.0);
   double cores = 0, slowest_core = 0, slowest_stream = 0;

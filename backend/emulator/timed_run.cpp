@@ -12,7 +12,7 @@ namespace npu::emulator {
 
 namespace {
 
-// Less than this many bytes left is done: rounding of rates must not leave an endless rest.
+// A transfer with fewer bytes left is done: rounding of rates must not keep it open forever.
 constexpr double kDone = 1e-3;
 
 }  // namespace
@@ -22,7 +22,7 @@ double Timeline::next() const {
 }
 
 void Timeline::begin() {
-  now_ = settled_ = 0;
+  now_ = updated_ = 0;
   sequence_ = 0;
   heap_.clear();
   readers_.clear();
@@ -93,16 +93,16 @@ void Timeline::read(Agent* agent, const Read& read) {
   push(now_ + delay, agent, static_cast<uint32_t>(index), Kind::kReadBegins);
 }
 
-void Timeline::settle() {
-  const double elapsed = now_ - settled_;
-  settled_ = now_;
+void Timeline::update_transfers() {
+  const double elapsed = now_ - updated_;
+  updated_ = now_;
   if (elapsed <= 0) return;
   for (Reader& reader : readers_) {
     if (reader.active) reader.left -= reader.rate * elapsed;
   }
 }
 
-// Shares of the memory's time go by weight; what a channel's port cannot take, others get.
+// The memory's time is shared by weight; what a channel's port cannot take goes to the others.
 void Timeline::set_rates() {
   int open = 0;
   for (const Reader& reader : readers_) open += reader.active && !reader.writes;
@@ -139,7 +139,7 @@ void Timeline::set_rates() {
   }
   double reads = 0;
   for (const Reader& reader : readers_) reads += reader.active && !reader.writes ? reader.rate : 0;
-  // Reads go first: the memory controller keeps writes until there is room.
+  // Reads have priority: the memory controller queues writes.
   set_write_rates(std::max(timing_.dram_total - reads, 1e-3 * timing_.dram_total));
 }
 
@@ -163,9 +163,9 @@ void Timeline::reschedule() {
   push(now_ + first, nullptr, version_, Kind::kMemory);
 }
 
-// Ends the read that is done; others that are done follow in events of their own.
+// Ends one transfer that is done; others follow in events of their own.
 Agent* Timeline::finish_read() {
-  settle();
+  update_transfers();
   Agent* done = nullptr;
   for (Reader& reader : readers_) {
     if (!reader.active || reader.left > kDone) continue;
@@ -194,7 +194,7 @@ Agent* Timeline::pop() {
       return event.agent;
     case Kind::kReadBegins:
       set_now(event.time);
-      settle();
+      update_transfers();
       readers_[event.key].active = true;
       reschedule();
       return nullptr;
@@ -210,7 +210,7 @@ Agent* Timeline::pop() {
   return nullptr;
 }
 
-void Timeline::report(TimingReport* report) const {
+void Timeline::report(RunTiming* report) const {
   report->cycles = now_;
   report->dispatch = timing_.dispatch;
   report->seconds = now_ / timing_.clock_hz + timing_.dispatch;

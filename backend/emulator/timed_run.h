@@ -11,24 +11,9 @@
 
 #include "arch/timing.h"
 #include "emulator/agent.h"
+#include "runtime/timing.h"
 
 namespace npu::emulator {
-
-// What a timed run took. Cycles are array clock cycles of the emulated NPU.
-struct TimingReport {
-  double seconds = 0;   // as the host would see it: dispatch + array
-  double dispatch = 0;  // seconds
-  double cycles = 0;    // of the array
-  // Share of the array's time in which a resource works: the busiest core's kernels, the busiest
-  // stream, the memory at the rate its access pattern allows, the command processor.
-  double compute_share = 0, stream_share = 0, dram_share = 0, command_share = 0;
-  double core_busy = 0, core_blocked = 0;  // cycles, mean over the cores with a program
-  double matmul_cycles = 0;                // of all cores
-  uint64_t matmul_calls = 0;
-  uint64_t events = 0;
-  // Cycles in which each core, channel and the command processor worked; idle ones are left out.
-  std::vector<std::pair<std::string, double>> agents;
-};
 
 class Recorder;
 
@@ -76,7 +61,7 @@ class Timeline {
     ++matmul_calls_;
   }
   // Fills in what is known here.
-  void report(TimingReport* report) const;
+  void report(RunTiming* report) const;
 
  private:
   enum class Kind : uint8_t { kJob, kReadBegins, kMemory, kToken };
@@ -106,7 +91,7 @@ class Timeline {
   };
 
   void push(double time, Agent* agent, uint32_t key, Kind kind);
-  void settle();  // accounts for the time since the last change of rates
+  void update_transfers();  // accounts for the time since the last change of rates
   size_t index_of(Agent* agent, bool* found);
   void set_rates();
   void set_write_rates(double bandwidth);
@@ -116,7 +101,7 @@ class Timeline {
   arch::Timing timing_;
   bool data_;
   Recorder* recorder_;
-  double now_ = 0, settled_ = 0;
+  double now_ = 0, updated_ = 0;
   uint64_t sequence_ = 0;
   std::vector<Event> heap_;
   std::vector<Reader> readers_;

@@ -5,10 +5,11 @@
 #include <algorithm>
 
 #include "emulator/array.h"
+#include "emulator/receiver.h"
+#include "emulator/sender.h"
 
 namespace npu::emulator {
 
-using arch::Direction;
 using arch::TileKind;
 using Kind = TraceEvent::Kind;
 
@@ -31,31 +32,35 @@ void Recorder::begin(const Array& array) {
       const Tile& tile = *array.find_tile(col, row);
       const size_t first = static_cast<size_t>(col * arch::kRows + row) * TraceEvent::kLocks;
       for (size_t i = 0; i < tile.locks.size(); ++i) locks_[first + i].value = tile.locks[i].value;
-      if (tile.core) add_agent(tile.core.get(), tile, tile.core.get(), nullptr);
-      for (const auto& side : tile.channels) {
-        for (const auto& channel : side) add_agent(channel.get(), tile, nullptr, channel.get());
+      if (tile.core) add_core(*tile.core, tile);
+      for (const auto& receiver : tile.receivers) {
+        add_agent(receiver.get(), tile).channel = receiver.get();
+      }
+      for (const auto& sender : tile.senders) {
+        Track& track = add_agent(sender.get(), tile);
+        track.channel = track.sender = sender.get();
       }
     }
   }
 }
 
-void Recorder::add_agent(const Agent* agent, const Tile& tile, const Core* core,
-                         const Channel* channel) {
+Recorder::Track& Recorder::add_agent(const Agent* agent, const Tile& tile) {
   index_[agent] = static_cast<uint32_t>(tracks_.size());
-  Track track;
+  Track& track = tracks_.emplace_back();
   track.name = agent->name();
   track.col = tile.col;
   track.row = tile.row;
-  track.core = core;
-  track.channel = channel;
-  if (core) {
-    for (const std::string& name : core->program_.functions) {
-      const auto found = std::find(kernels_.begin(), kernels_.end(), name);
-      track.functions.push_back(static_cast<uint32_t>(found - kernels_.begin()));
-      if (found == kernels_.end()) kernels_.push_back(name);
-    }
+  return track;
+}
+
+void Recorder::add_core(const Core& core, const Tile& tile) {
+  Track& track = add_agent(&core, tile);
+  track.core = &core;
+  for (const std::string& name : core.program_.functions) {
+    const auto found = std::find(kernels_.begin(), kernels_.end(), name);
+    track.functions.push_back(static_cast<uint32_t>(found - kernels_.begin()));
+    if (found == kernels_.end()) kernels_.push_back(name);
   }
-  tracks_.push_back(std::move(track));
 }
 
 uint32_t Recorder::track_of(const Agent* agent) const {
@@ -92,7 +97,7 @@ void Recorder::await(uint32_t index, Kind kind, uint32_t other, double now) {
     event.track = index;
     event.other = track.wait_other;
     event.kind = track.wait;
-    if (track.channel) event.bd = static_cast<int16_t>(track.channel->bd_id_);
+    if (track.channel) event.bd = static_cast<int16_t>(track.channel->current_.id);
     record(event);
   }
   track.wait = kind;
@@ -114,64 +119,63 @@ void Recorder::advanced(const Agent* agent, double now) {
     const auto lock = static_cast<uint32_t>(core->blocked_->lock);
     return await(index, Kind::kWaitLock, lock_id(core->tile_, lock), now);
   }
-  const Channel& channel = *track.channel;
+  const BdEngine& channel = *track.channel;
   switch (channel.state_) {
-    case Channel::State::kBusy:
+    case BdEngine::State::kBusy:
       return;  // job() or read() end its wait
-    case Channel::State::kIdle:
+    case BdEngine::State::kIdle:
       return stop_waiting(index, now);
-    case Channel::State::kAcquire: {
+    case BdEngine::State::kAcquire: {
+      const arch::Bd& bd = channel.current_.bd;
       uint32_t local = 0;
-      const Tile* owner =
-          channel.bd_.acquire_enable ? channel.lock_owner(channel.bd_.acquire_id, &local) : nullptr;
+      const Tile* owner = bd.acquire_enable ? channel.lock_owner(bd.acquire_id, &local) : nullptr;
       if (!owner) return stop_waiting(index, now);
       return await(index, Kind::kWaitLock, lock_id(*owner, local), now);
     }
-    case Channel::State::kMove:
+    case BdEngine::State::kMove:
       break;
   }
-  if (channel.direction() == Direction::kS2MM) {
-    return await(index, Kind::kWaitSender, TraceEvent::kNobody, now);
-  }
-  if (channel.blocked_tile_) return await(index, Kind::kWaitArbiter, TraceEvent::kNobody, now);
-  await(index, Kind::kWaitReceiver, track_of(channel.blocked_sink_), now);
+  if (!track.sender) return await(index, Kind::kWaitSender, TraceEvent::kNobody, now);
+  const Sender::Blocked& blocked = track.sender->blocked_;
+  if (blocked.tile) return await(index, Kind::kWaitArbiter, TraceEvent::kNobody, now);
+  await(index, Kind::kWaitReceiver, track_of(blocked.receiver), now);
 }
 
 uint32_t Recorder::route_of(Track& track) {
-  const std::vector<Route::Sink>& sinks = track.channel->route_.sinks;
+  const std::vector<Route::Sink>& sinks = track.sender->route_->sinks;
   if (track.route != TraceEvent::kNobody) {
     const std::vector<uint32_t>& last = routes_[track.route];
     bool same = last.size() == sinks.size();
-    for (size_t i = 0; same && i < sinks.size(); ++i) same = last[i] == track_of(sinks[i].channel);
+    for (size_t i = 0; same && i < sinks.size(); ++i) same = last[i] == track_of(sinks[i].receiver);
     if (same) return track.route;
   }
   track.route = static_cast<uint32_t>(routes_.size());
   std::vector<uint32_t>& route = routes_.emplace_back();
-  for (const Route::Sink& sink : sinks) route.push_back(track_of(sink.channel));
+  for (const Route::Sink& sink : sinks) route.push_back(track_of(sink.receiver));
   return track.route;
 }
 
-// A channel's words on the way, seen by itself and by all receivers.
+// A sender's words on the way, seen by itself and by all receivers.
 void Recorder::move(uint32_t index, double start, double end, double memory_wait) {
   Track& track = tracks_[index];
-  const Channel& channel = *track.channel;
+  const Sender& sender = *track.sender;
   TraceEvent event;
   event.start = start;
   event.end = end;
   event.memory_wait = memory_wait;
-  event.bytes = channel.header_pending_ ? 4 : channel.move_words_ * 4;
+  event.bytes = sender.packet_.header_pending ? 4 : sender.move_words_ * 4;
   event.track = index;
   event.other = route_of(track);
-  event.bd = static_cast<int16_t>(channel.bd_id_);
+  event.bd = static_cast<int16_t>(sender.current_.id);
   event.kind = Kind::kSend;
   stop_waiting(index, start);
   record(event);
   event.other = index;
   event.kind = Kind::kReceive;
-  for (const Route::Sink& sink : channel.route_.sinks) {
-    if (channel.header_pending_ && !sink.keeps_header) continue;
-    event.track = track_of(sink.channel);
-    event.bd = static_cast<int16_t>(sink.channel->bd_id_);
+  for (const Route::Sink& sink : sender.route_->sinks) {
+    if (sender.packet_.header_pending && !sink.keeps_header) continue;
+    event.track = track_of(sink.receiver);
+    event.bd = static_cast<int16_t>(sink.receiver->current_.id);
     stop_waiting(event.track, start);
     record(event);
   }
@@ -202,7 +206,7 @@ void Recorder::read(const Agent* agent, double now, double delay) {
   event.start = now;
   event.end = now + delay;
   event.track = index;
-  event.bd = static_cast<int16_t>(track.channel->bd_id_);
+  event.bd = static_cast<int16_t>(track.channel->current_.id);
   event.kind = Kind::kTaskStart;
   record(event);
 }
@@ -230,7 +234,7 @@ void Recorder::close_operation(double now) {
   event.kind = Kind::kOperationWaits;
   record(event);
   operation_ = TraceEvent::kNobody;
-  // Locks that the operation wrote and nobody waited for.
+  // Locks that the operation wrote and no agent waits for.
   if (options_.locks) {
     watch_locks(arch::address_col(operation_address_), arch::address_row(operation_address_), now);
   }

@@ -11,13 +11,14 @@
 #include <vector>
 
 #include "emulator/tile.h"
+#include "runtime/timing.h"
 #include "stream/txn.h"
 
 namespace npu::emulator {
 
 class Array;
 
-// One slice of a track, or one value of a lock. Read by npu/trace.py as a NumPy record.
+// One slice of a track, or one value of a lock. Read by npu/perf/trace.py as a NumPy record.
 struct TraceEvent {
   enum class Kind : uint8_t {
     kKernel,          // other: index into kernels(); the core's lock operations are in it
@@ -25,7 +26,7 @@ struct TraceEvent {
     kReceive,         // S2MM takes; other: the sender's track
     kTaskStart,       // shim MM2S until its first word
     kWaitLock,        // other: tile * kLocks + lock
-    kWaitSender,      // S2MM ready, nobody sends
+    kWaitSender,      // S2MM ready, no data arrives
     kWaitReceiver,    // MM2S ready; other: the track that has no room
     kWaitArbiter,     // MM2S: another packet holds the route
     kOperation,       // other: index of the stream's operation
@@ -42,13 +43,9 @@ struct TraceEvent {
   Kind kind = Kind::kKernel;
 };
 
-class Recorder {
+class Recorder final : public RunTrace {
  public:
-  struct Options {
-    double from = 0, to = std::numeric_limits<double>::infinity();  // cycles
-    uint64_t limit = 1'000'000;
-    bool locks = true;
-  };
+  using Options = TraceOptions;
   struct Track {
     std::string name;  // as Agent::name()
     int col = -1, row = -1;
@@ -58,7 +55,8 @@ class Recorder {
     double memory_wait = 0;
     // The agent and what it waits for.
     const Core* core = nullptr;
-    const Channel* channel = nullptr;
+    const BdEngine* channel = nullptr;
+    const Sender* sender = nullptr;                     // the channel, if it is one
     TraceEvent::Kind wait = TraceEvent::Kind::kKernel;  // kKernel: for nothing
     uint32_t wait_other = TraceEvent::kNobody;
     double since = 0;
@@ -97,7 +95,8 @@ class Recorder {
   };
 
   uint32_t track_of(const Agent* agent) const;
-  void add_agent(const Agent* agent, const Tile& tile, const Core* core, const Channel* channel);
+  Track& add_agent(const Agent* agent, const Tile& tile);
+  void add_core(const Core& core, const Tile& tile);
   bool record(const TraceEvent& event);
   void await(uint32_t track, TraceEvent::Kind kind, uint32_t other, double now);
   void stop_waiting(uint32_t track, double now) { await(track, kNone, TraceEvent::kNobody, now); }

@@ -163,7 +163,7 @@ inline void move_fixed(std::byte* to, const std::byte* from) {
   }
 }
 
-// Rows of a matrix are pages apart, which the hardware does not prefetch.
+// Rows of a matrix are pages apart; CPUs do not prefetch across pages.
 constexpr uint64_t kRowsAhead = 12;
 
 // Inner loop over whole runs of a fixed size along dimension 0 (`rows` of them).

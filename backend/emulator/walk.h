@@ -1,5 +1,6 @@
-// The address generator of a DMA BD: which words of a memory, in stream order. Transfers are done
-// in bulk: a walk hands out contiguous runs, and copies are specialised for the common run lengths.
+// The address generator of a DMA BD: which words of a memory it transfers, in stream order.
+// Transfers are done in bulk: a walk yields contiguous runs, and copies are specialised for the
+// common run lengths.
 #pragma once
 
 #include <array>
@@ -36,10 +37,10 @@ class Walk {
   // Copies the next `words` words of this walk to / from a linear buffer.
   void gather(std::byte* to, uint64_t words);
   void scatter(const std::byte* from, uint64_t words);
-  // Whether the first `words` words of this walk, which has not begun, are those from its first one
-  // on, each once, in any order.
+  // Whether the first `words` words of this walk, not begun, are `words` consecutive ones from its
+  // start on, each once, in any order.
   bool fills(uint64_t words) const;
-  // Whether two walks that have not begun go through their memories alike.
+  // Whether two walks, not begun, visit the same offsets in the same order.
   bool same_pattern(const Walk& other) const;
   // This walk, not begun, with its first word `offset` words from `base`.
   Walk rebased(std::byte* base, uint64_t offset) const;
@@ -59,7 +60,7 @@ class Walk {
   std::array<int64_t, 4> stride_{};  // words
   std::array<uint64_t, 4> index_{};
   int64_t offset_ = 0;   // of the current run, words
-  uint64_t in_run_ = 0;  // words of the current run already handed out
+  uint64_t in_run_ = 0;  // words of the current run already taken
 };
 
 }  // namespace npu::emulator

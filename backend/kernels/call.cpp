@@ -75,6 +75,7 @@ Extent checked_buffer(const Declaration& kernel, size_t i, const KernelArgument&
 void check_apart(const Declaration& kernel, const Extent& a, const Extent& b) {
   if (a.operand->read_only && b.operand->read_only) return;
   if (a.begin >= b.end || b.begin >= a.end) return;
+  if (kernel.in_place && a.begin == b.begin) return;
   const bool b_is_result = !b.operand->read_only;
   fail(ErrorKind::kKernel, "[%s] %s and %s overlap in the core's memory", kernel.name,
        (b_is_result ? a : b).operand->name, (b_is_result ? b : a).operand->name);

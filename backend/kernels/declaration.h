@@ -86,6 +86,8 @@ struct Declaration {
   // C += A B of operands 0 to 2: simulations count its cycles apart, and host builds share the
   // packed forms of A and B.
   bool product = false;
+  // A result may begin where an input does: elements are loaded before a store overwrites them.
+  bool in_place = false;
 
   consteval Declaration with(Operand operand) const {
     Declaration more = *this;

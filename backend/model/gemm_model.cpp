@@ -50,12 +50,13 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const double depth = ceil_div(p.K, p.k_mt) * k_mt;
   const double parts = static_cast<double>(p.a_parts);
   const bool converts = p.pipelined && p.input == InputKind::kBf16;
+  const double sum_bytes = p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes;
   if (p.pipelined) {
     const InputKind input = converts ? InputKind::kBfp16 : p.input;
-    e.cycles_per_call = parts * pipelined_cycles(timing, input, p.c_bytes, m / parts, k, n);
+    e.cycles_per_call = parts * pipelined_cycles(timing, input, sum_bytes, m / parts, k, n);
   } else {
     e.cycles_per_call =
-        parts * matmul_cycles(timing, p.input, p.c_bytes, p.integer_output, m / parts, k, n);
+        parts * matmul_cycles(timing, p.input, sum_bytes, p.integer_output, m / parts, k, n);
   }
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
@@ -67,17 +68,19 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
     move_b += convert_b;
     e.convert_cycles = convert_a + convert_b;
   }
-  const double zero = m * n * p.c_bytes / timing.l1_port;
-  const double drain = p.c_buffers == 1 ? m * n * p.c_bytes / timing.stream : 0;
+  const double zero = m * n * sum_bytes / timing.l1_port;
+  const bool narrows = sum_bytes > p.c_bytes;
+  const double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
+  // A core waits for its C to leave unless the next sums have a tile of their own.
+  const bool waits = p.c_buffers == 0 || (p.c_buffers == 1 && !narrows);
+  const double drain = waits ? m * n * p.c_bytes / timing.stream : 0;
   e.stream = depth / k * std::max(move_a, move_b) / f;
   e.compute = depth / k * (e.cycles_per_call + e.convert_cycles) / f;
-  const double handover = (drain + zero + timing.round) / f;
+  const double handover = (drain + zero + narrow + timing.round) / f;
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};
-  const double reuse = p.a_resident ? ceil_div(p.N, p.columns * p.n) : 1;
-  const double a_bytes = rows * m * depth * p.a_bytes / reuse,
-               b_bytes = columns * n * depth * p.a_bytes;
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
   const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
   const double b_read = p.b_column_major ? reader.seconds(b_bytes, k_mt * p.a_bytes)
                                          : reader.shared_seconds(b_bytes, n * p.a_bytes);
@@ -88,9 +91,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
 
   // The command processor: a BD, its address and its push for every transfer of a round, one wait.
   const double transfers = rows + 2 * columns;
-  const double push = timing.cp_block + 8 * timing.cp_block_word + timing.cp_block +
-                      2 * timing.cp_block_word + timing.cp_write;
-  e.command = transfers * push / f;
+  e.command = transfers * timing.bd_push() / f;
 
   // (c) the whole
   e.fill =

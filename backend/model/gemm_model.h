@@ -13,17 +13,15 @@ namespace npu::model {
 struct GemmPoint {
   InputKind input = InputKind::kInt8;
   double a_bytes = 1, c_bytes = 4;
+  double sum_bytes = 0;  // of a sum in L1 where it is wider than C and narrowed at the end; else 0
   bool integer_output = true;
   int64_t m = 0, k = 0, n = 0;  // tile of one core
   int64_t k_mt = 0;             // contiguous depth of a memtile's tiles
   bool b_column_major = true;
-  int c_buffers = 1;
+  int c_buffers = 1;  // 0: wide sums are narrowed where they lie and leave from there
   bool overlap_bds = true;
   bool pipelined = false;  // kernels that hide C's loads and stores, see pipelined_cycles
   int64_t a_parts = 1;     // row parts in which A tiles reach a core, one kernel call each
-  // A (rows m, K) panel stays in the memtiles while all columns of C pass: a study, no design does
-  // it (docs/gemm_designs.md).
-  bool a_resident = false;
   int rows = 4, columns = 4;
   int64_t M = 0, K = 0, N = 0;
 };

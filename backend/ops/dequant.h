@@ -5,10 +5,14 @@
 #include <cstdint>
 #include <memory>
 
-#include "ops/dequant_stream.h"
-#include "ops/gemv.h"
+#include "ops/dequant_schedule.h"
+#include "ops/q4nx_weights.h"
+#include "runtime/operation.h"
+#include "runtime/operation_type.h"
 
 namespace npu::ops {
+
+extern const OperationType kDequantType;
 
 // Row-blocks [first, first + count) of bound weights.
 struct RowBlocks {
@@ -20,24 +24,21 @@ class Dequant {
   Dequant(std::shared_ptr<SharedDevice> device, Configuration configuration);
 
   // The logical rows of `part` as (rows, k) row-major. The device writes to `out` itself if whole
-  // blocks fill it (k a multiple of 256, rows of 32, at least 64 rows) and it is aligned to 4
-  // bytes; otherwise a padded copy is cut on the host. Thread-safe, as is run_padded().
-  RunReport run(const GemvWeights& w, const RowBlocks& part, std::byte* out);
+  // blocks fill it (k a multiple of 256, rows of 32, at least 64 rows) and the device reaches it;
+  // otherwise a padded copy is cut on the host. Thread-safe, as is run_padded().
+  RunReport run(const Q4nxWeights& w, const RowBlocks& part, std::byte* out);
   // (32 count, 256 column blocks), padding included.
-  RunReport run_padded(const GemvWeights& w, const RowBlocks& part, std::byte* out);
-  OpCounters counters() const;
+  RunReport run_padded(const Q4nxWeights& w, const RowBlocks& part, std::byte* out);
+  OperationCounters counters() const { return operation_.counters(); }
 
  private:
-  void check(const GemvWeights& w, const RowBlocks& part) const;
-  RunReport expand(const GemvWeights& w, const RowBlocks& part, std::byte* out, int64_t rows,
+  void check(const Q4nxWeights& w, const RowBlocks& part) const;
+  RunReport expand(const Q4nxWeights& w, const RowBlocks& part, std::byte* out, int64_t rows,
                    int64_t columns);
 
-  std::shared_ptr<SharedDevice> shared_;
-  Configuration configuration_;
+  Operation<DequantProblem> operation_;
   DequantArray array_;
-  stream::StreamCache<DequantProblem> streams_;
-  uint64_t host_copy_bytes_ = 0;
-  std::unique_ptr<Buffer> in_, out_;
+  Scratch in_, out_;
 };
 
 }  // namespace npu::ops

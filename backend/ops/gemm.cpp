@@ -3,10 +3,10 @@
 #include "ops/gemm.h"
 
 #include <algorithm>
-#include <chrono>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "arch/device_model.h"
 #include "error.h"
 
 namespace npu::ops {
@@ -19,52 +19,88 @@ int64_t round_up(int64_t value, int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
 }
 
-// The widest C of one stream: a shim BD's step field must hold its row stride.
-int64_t widest_c(const GemmTile& tile, int64_t limit) {
-  const int64_t words = arch::tile_model(arch::TileKind::kShim).max_step;
-  const int64_t addressable = words * 4 / tile.c_bytes;
-  const int64_t columns = limit > 0 ? std::min(limit, addressable) : addressable;
-  return std::max<int64_t>(1, columns / tile.native_n()) * tile.native_n();
-}
-
 ElementType element_param(const Configuration& configuration, const char* name) {
-  const int64_t value = configuration.param(name);
-  if (value < 0 || value >= kElementTypes) {
-    fail(ErrorKind::kFormat, "[gemm] configuration \"%s\": %s = %lld is no element type",
-         configuration.name.c_str(), name, static_cast<long long>(value));
-  }
-  return static_cast<ElementType>(value);
+  return static_cast<ElementType>(configuration.param(name, 0, kElementTypes - 1));
 }
 
-BufferView part(const BufferView& view, size_t offset) {
-  if (view.bytes == 0) return {};
-  return {view.data + offset, view.bytes - offset, view.writable};
+constexpr const char* kArgumentNames[kGemmArguments] = {
+    "A", "B", "C", "packed A", "packed B", "packed C", "tail A", "tail B"};
+
+Submission submission(const Configuration& configuration, const GemmBlock& block) {
+  stream::Builder builder(configuration.generation,
+                          arch::device_model(configuration.generation).columns);
+  append_gemm(builder, configuration, block.problem);
+  Submission out{builder.finish(), {}};
+  for (size_t i = 0; i < kGemmArguments; ++i) {
+    const bool written = i == kC || i == kCPacked;
+    out.arguments.push_back(
+        {kArgumentNames[i], block.bytes[i], written ? Access::kWrite : Access::kRead});
+  }
+  return out;
+}
+
+std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  const GemmTile tile = GemmTile::of(configuration);
+  for (int i = 0; i < 3; ++i) {
+    if (request[static_cast<size_t>(i)] >= 1) continue;
+    fail(ErrorKind::kShape, "[gemm] M, K, N = %lld, %lld, %lld; all sizes must be at least 1",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
+         static_cast<long long>(request[2]));
+  }
+  constexpr int64_t kMaxSide = int64_t{1} << 31, kMaxBlocks = 1 << 16;
+  const double rounds = static_cast<double>(request[0]) / static_cast<double>(tile.native_m()) *
+                        static_cast<double>(request[2]) / static_cast<double>(tile.native_n());
+  if (std::max({request[0], request[1], request[2]}) > kMaxSide ||
+      rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
+         static_cast<long long>(request[2]));
+  }
+  GemmExtent extent =
+      GemmExtent::dense(tile, request[0], request[1], request[2], static_cast<int>(request[3]));
+  if (request[4] != 0) extent.b = {};
+  std::vector<Submission> out;
+  std::vector<GemmProblem> problems;
+  for (GemmBlock& block : split_gemm(tile, GemmLimits{}, extent)) {
+    block.problem.overlap = request[5] != 0;
+    const auto same = std::find(problems.begin(), problems.end(), block.problem);
+    if (same != problems.end()) {
+      ++out[static_cast<size_t>(same - problems.begin())].count;
+      continue;
+    }
+    problems.push_back(block.problem);
+    out.push_back(submission(configuration, block));
+  }
+  return out;
 }
 
 }  // namespace
 
+const OperationType kGemmType = {
+    "gemm",
+    "C = A B",
+    {{"m", "rows of A and C"},
+     {"k", "columns of A, rows of B"},
+     {"n", "columns of B and C"},
+     {"shift", "right shift of integer results that the configuration narrows", 0},
+     {"packed_b", "1: B was packed before", 0},
+     {"overlap", "0: a round's BDs are written only after the round before it ended", 1}},
+    &submissions};
+
 Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
            const GemmLimits& limits)
-    : shared_(std::move(device)),
-      configuration_(std::move(configuration)),
-      tile_(GemmTile::of(configuration_)),
-      max_rounds_(std::max<int64_t>(1, limits.rounds)),
-      max_columns_(widest_c(tile_, limits.columns)),
-      input_(element_param(configuration_, "a_type")),
-      output_(element_param(configuration_, "c_type")),
-      streams_(kStreamBudget) {}
-
-OpCounters Gemm::counters() const {
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
-  return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_,
-          stream_build_ns_};
-}
+    : operation_(std::move(device), std::move(configuration), kStreamBudget),
+      tile_(GemmTile::of(operation_.configuration())),
+      limits_(limits),
+      input_(element_param(operation_.configuration(), "a_type")),
+      output_(element_param(operation_.configuration(), "c_type")) {}
 
 void Gemm::check_type(ElementType type) const {
   const bool floats = input_ == ElementType::kBf16;
   if (type != input_ && !(floats && type == ElementType::kF32)) {
     fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands; pass %s",
-         configuration_.name.c_str(), element_name(type),
+         configuration().name.c_str(), element_name(type),
          floats ? "float32 or bfloat16" : element_name(input_));
   }
 }
@@ -85,19 +121,17 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementTyp
   check_type(b_type);
 }
 
-// Rows of A, columns of B, that the device can read where they lie: whole native blocks, if what
-// is left of the row stride and the address suits 32-bit words and the BD fields.
+// Rows of A, columns of B, that the device could read where they lie: whole native blocks, if what
+// is left of the row stride suits 32-bit words and the BD fields.
 int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
   const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
   const int64_t stride = x.row_stride * tile_.a_bytes;
-  if (!shared_->device->accepts_host_memory() || x.type != input_ || !x.dense_rows() ||
-      stride < x.cols * tile_.a_bytes || stride % 4 != 0 || !row_step_fits(stride) ||
-      reinterpret_cast<uintptr_t>(x.data) % 4 != 0) {
+  if (x.type != input_ || !x.dense_rows() || stride < x.cols * tile_.a_bytes || stride % 4 != 0 ||
+      !row_step_fits(stride)) {
     return 0;
   }
   const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
   const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
-  if (whole_padding_ && (rows % native != 0 || depth % tile_.k_mt != 0)) return 0;
   return depth < tile_.k_mt ? 0 : rows / native * native;
 }
 
@@ -115,10 +149,10 @@ void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t b
     written = packed_bytes(x.rows, x.cols, input_, tile_rows, tile_.k_mt);
   }
   std::fill(out + written, out + bytes, std::byte{0});
-  host_copy_bytes_ += bytes;
+  operation_.count_copy(bytes);
 }
 
-Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, std::unique_ptr<Buffer>& buffer) {
+Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch) {
   // As (rows, K), whichever of A and B it is.
   const MatrixView x = is_b ? matrix.transposed() : matrix;
   const auto part_of = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
@@ -132,31 +166,30 @@ Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, std::unique_ptr<B
   const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
   const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, tile_.k_mt);
   Operand out;
-  out.feed.direct = direct_rows(matrix, is_b);
-  const int64_t rest = rows - out.feed.direct;
-  int64_t tail = 0;
-  if (out.feed.direct > 0) {
-    out.feed.depth = x.cols / tile_.k_mt * tile_.k_mt;
-    out.feed.stride = x.col_stride == 1 ? x.row_stride : x.col_stride;
-    tail = out.feed.direct * (k - out.feed.depth);
-    const int64_t last = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
-    out.matrix = {const_cast<std::byte*>(x.data), static_cast<size_t>(last * tile_.a_bytes), false};
+  if (const int64_t direct = direct_rows(matrix, is_b); direct > 0) {
+    const int64_t elements = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
+    out.matrix =
+        wrap_input(operation_.device(), x.data, static_cast<size_t>(elements * tile_.a_bytes));
+    if (out.matrix) {
+      out.feed = {direct, x.cols / tile_.k_mt * tile_.k_mt,
+                  x.col_stride == 1 ? x.row_stride : x.col_stride};
+    }
   }
-  const size_t packed_size = static_cast<size_t>(rest * k * tile_.a_bytes);
-  const size_t tail_size = static_cast<size_t>(tail * tile_.a_bytes);
-  if (packed_size + tail_size == 0) return out;
-  const BufferView all = shared_->scratch(buffer, packed_size + tail_size);
-  out.packed = {all.data, packed_size, false};
-  out.tail = {all.data + packed_size, tail_size, false};
-  if (rest > 0) {
-    const int64_t real = std::max<int64_t>(x.rows - out.feed.direct, 0);
-    pack_part(part_of(out.feed.direct, real, 0, x.cols), is_b, out.packed.data, packed_size);
+  const GemmPackedBytes bytes = packed_bytes_of(tile_, out.feed, rows, k);
+  if (bytes.packed + bytes.tail == 0) return out;
+  const BufferRef all = scratch.get(operation_.device(), bytes.packed + bytes.tail, Access::kRead);
+  out.packed = {all.buffer, 0, bytes.packed, Access::kRead};
+  out.tail = all.after(bytes.packed);
+  const int64_t direct = out.feed.direct;
+  if (bytes.packed > 0) {
+    const int64_t real = std::max<int64_t>(x.rows - direct, 0);
+    pack_part(part_of(direct, real, 0, x.cols), is_b, all.host(), bytes.packed);
   }
-  if (tail > 0) {
-    const MatrixView end = part_of(0, out.feed.direct, out.feed.depth, x.cols - out.feed.depth);
-    pack_part(end, is_b, out.tail.data, tail_size);
+  if (bytes.tail > 0) {
+    const MatrixView end = part_of(0, direct, out.feed.depth, x.cols - out.feed.depth);
+    pack_part(end, is_b, out.tail.host(), bytes.tail);
   }
-  buffer->sync_to_device();
+  all.sync_to_device();
   return out;
 }
 
@@ -167,32 +200,33 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   }
   check_type(b.type);
   auto packed = std::make_shared<PackedB>();
-  packed->device = shared_;
+  packed->device = operation_.shared_device();
   packed->k = b.rows;
   packed->n = b.cols;
   packed->padded_k = round_up(b.rows, tile_.k_mt);
   packed->padded_n = round_up(b.cols, tile_.native_n());
   packed->tile = tile_;
   const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
-  packed->buffer = shared_->device->allocate(bytes);
-  pack_part(b, true, packed->buffer->data(), bytes);
-  packed->buffer->sync_to_device();
+  const auto guard = operation_.lock();
+  packed->buffer = operation_.device().allocate(bytes);
+  pack_part(b, true, packed->buffer->host(), bytes);
+  packed->ref().sync_to_device();
   return packed;
 }
 
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
   check(a, b.rows, b.cols, b.type);
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
-  const Operand operand_a = place(a, false, a_scratch_);
-  return multiply({operand_a, place(b, true, b_scratch_), a.rows, b.cols,
-                   round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
-                   round_up(b.cols, tile_.native_n()), c, shift});
+  const auto guard = operation_.lock();
+  const Operand operand_a = place(a, false, a_scratch_), operand_b = place(b, true, b_scratch_);
+  GemmExtent extent{round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
+                    round_up(b.cols, tile_.native_n()), a.rows, b.cols};
+  extent.shift = shift;
+  return multiply(operand_a, operand_b, extent, c);
 }
 
 RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
   check(a, b.k, b.n, input_);
-  if (b.device != shared_) {
+  if (b.device != operation_.shared_device()) {
     fail(ErrorKind::kArgument,
          "[gemm] B lies in the memory of another device; pack it for this device");
   }
@@ -200,133 +234,80 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
     fail(ErrorKind::kArgument,
          "[gemm] B was packed for tiles of another configuration; pack it again for this device");
   }
-  const std::lock_guard<std::mutex> guard(shared_->mutex);
+  const auto guard = operation_.lock();
   const Operand operand_a = place(a, false, a_scratch_);
   Operand operand_b;
-  operand_b.packed = {b.buffer->data(), b.buffer->bytes(), false};
-  return multiply({operand_a, operand_b, a.rows, b.n, round_up(a.rows, tile_.native_m()),
-                   b.padded_k, b.padded_n, c, shift});
+  operand_b.packed = b.ref();
+  GemmExtent extent{round_up(a.rows, tile_.native_m()), b.padded_k, b.padded_n, a.rows, b.n};
+  extent.shift = shift;
+  return multiply(operand_a, operand_b, extent, c);
 }
 
-BufferView SharedDevice::scratch(std::unique_ptr<Buffer>& buffer, size_t bytes) const {
-  if (!buffer || buffer->bytes() < bytes) buffer = device->allocate(bytes);
-  return {buffer->data(), bytes, true};
-}
-
-RunReport Gemm::multiply(const Call& call) {
-  shared_->device->load(configuration_);
+// c: dense, (extent.rows, extent.cols).
+RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c) {
+  extent.a = a.feed;
+  extent.b = b.feed;
+  extent.c_stride = extent.cols;
+  const int64_t step = extent.cols * tile_.c_bytes;
+  Wrapped direct;
+  if (step % 4 == 0 && row_step_fits(step) && extent.rows >= tile_.native_m() &&
+      extent.cols >= tile_.native_n()) {
+    direct = wrap_memory(operation_.device(), c, static_cast<size_t>(extent.rows * step),
+                         Access::kWrite);
+  }
+  extent.c_direct = static_cast<bool>(direct);
   RunReport total;
-  // C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
-  // stream's length.
-  const int64_t width = std::min(call.padded_n, max_columns_);
-  const int64_t height =
-      std::max<int64_t>(1, max_rounds_ * tile_.native_n() / width) * tile_.native_m();
-  for (int64_t col = 0; col < call.padded_n; col += width) {
-    for (int64_t row = 0; row < call.padded_m; row += height) {
-      const Block block{row, col, std::min(height, call.padded_m - row),
-                        std::min(width, call.padded_n - col)};
-      add(total, multiply_block(block, call));
-    }
+  for (const GemmBlock& block : split_gemm(tile_, limits_, extent)) {
+    add(total, run_block(block, a, b, direct.ref));
+    const size_t edges = block.bytes[kCPacked];
+    if (edges == 0) continue;
+    std::byte* target = c + (block.row * extent.cols + block.col) * tile_.c_bytes;
+    const BufferRef from = c_scratch_.get(operation_.device(), edges, Access::kWrite);
+    copy_edges(block, extent.cols, from.host(), target);
   }
   return total;
 }
 
-namespace {
-
-// The feed and the views of one operand for `rows` rows from `first`.
-struct Slice {
-  GemmFeed feed;
-  BufferView matrix, packed, tail;
-};
-
-}  // namespace
-
-// One submission: a block of C, whose rows and columns are multiples of the native size.
-RunReport Gemm::multiply_block(const Block& block, const Call& call) {
-  const auto begin = std::chrono::steady_clock::now();
-  const auto slice = [&](const Operand& x, int64_t first, int64_t rows, bool along_k) {
-    const auto bytes = [&](int64_t elements) {
-      return static_cast<size_t>(elements * tile_.a_bytes);
-    };
-    Slice out;
-    const int64_t direct = std::clamp<int64_t>(x.feed.direct - first, 0, rows);
-    if (direct < rows) {
-      const int64_t skipped = std::max<int64_t>(first - x.feed.direct, 0);
-      out.packed = part(x.packed, bytes(skipped * call.padded_k));
-    }
-    if (direct == 0) return out;
-    out.feed = {direct, x.feed.depth, x.feed.stride};
-    out.matrix = part(x.matrix, bytes(first * (along_k ? x.feed.stride : 1)));
-    out.tail = part(x.tail, bytes(first * (call.padded_k - x.feed.depth)));
+RunReport Gemm::run_block(const GemmBlock& block, const Operand& a, const Operand& b,
+                          const BufferRef& c) {
+  const GemmProblem& problem = block.problem;
+  const auto entry = operation_.prepare(problem, [&](stream::Builder& builder) {
+    append_gemm(builder, operation_.configuration(), problem);
+    return std::monostate{};
+  });
+  const auto part = [&](GemmArgument argument, const BufferRef& whole) -> BufferRef {
+    if (block.bytes[argument] == 0) return {};
+    BufferRef out = whole.after(block.offset[argument]);
+    out.bytes = block.bytes[argument];
     return out;
   };
-  const Slice a = slice(call.a, block.row, block.rows, true);
-  const Slice b = slice(call.b, block.col, block.cols, tile_.b_columns);
-  GemmProblem problem{block.rows, call.padded_k, block.cols};
-  problem.a = a.feed;
-  problem.b = b.feed;
-  problem.shift = call.shift;
-  const int64_t rows = std::min(block.rows, call.m - block.row);
-  const int64_t cols = std::min(block.cols, call.n - block.col);
-  std::byte* target = call.c + (block.row * call.n + block.col) * tile_.c_bytes;
-  place_c(problem, rows, cols, call.n, target);
-  const int64_t in_place = problem.c_rows * problem.c_cols;
-  const int64_t edges = block.rows * block.cols - in_place;
-  BufferView c, c_edges;
-  if (in_place > 0) {
-    const int64_t last = (problem.c_rows - 1) * call.n + problem.c_cols;
-    c = {target, static_cast<size_t>(last * tile_.c_bytes), true};
+  BufferRef edges;
+  if (const size_t bytes = block.bytes[kCPacked]; bytes > 0) {
+    edges = c_scratch_.get(operation_.device(), bytes, Access::kWrite);
   }
-  if (edges > 0) c_edges = shared_->scratch(c_scratch_, static_cast<size_t>(edges * tile_.c_bytes));
-
-  std::chrono::nanoseconds building{0};
-  const auto stream = streams_.get(problem, [&] {
-    const auto start = std::chrono::steady_clock::now();
-    auto built = shared_->device->prepare(build_gemm_stream(configuration_, problem));
-    building = std::chrono::steady_clock::now() - start;
-    return built;
-  });
-  const BufferView arguments[] = {a.matrix, b.matrix, c,      a.packed,
-                                  b.packed, c_edges,  a.tail, b.tail};
-  const RunReport report = shared_->device->submit_prepared(*stream, arguments);
-  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin - building;
-  submit_overhead_ns_ += static_cast<uint64_t>(taken.count()) - report.array_ns;
-  stream_build_ns_ += static_cast<uint64_t>(building.count());
-  if (edges > 0) copy_edges(problem, rows, cols, call.n, c_edges.data, target);
-  return report;
-}
-
-// Which part of a block of C, of which (rows, cols) are wanted, is written to `target` itself.
-void Gemm::place_c(GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
-                   const std::byte* target) const {
-  const int64_t step = stride * tile_.c_bytes;
-  const bool direct = shared_->device->accepts_host_memory() && step % 4 == 0 &&
-                      row_step_fits(step) && reinterpret_cast<uintptr_t>(target) % 4 == 0 &&
-                      !(whole_padding_ && (rows != problem.m || cols != problem.n));
-  const int64_t c_rows = rows / tile_.native_m() * tile_.native_m();
-  const int64_t c_cols = cols / tile_.native_n() * tile_.native_n();
-  if (!direct || c_rows == 0 || c_cols == 0) return;
-  problem.c_rows = c_rows;
-  problem.c_cols = c_cols;
-  problem.c_stride = stride;
+  const BufferRef arguments[kGemmArguments] = {
+      part(kA, a.matrix.ref),   part(kB, b.matrix.ref),   part(kC, c),
+      part(kAPacked, a.packed), part(kBPacked, b.packed), edges,
+      part(kATail, a.tail),     part(kBTail, b.tail)};
+  return operation_.submit(*entry, arguments);
 }
 
 // The wanted rows and columns of what was not written in place.
-void Gemm::copy_edges(const GemmProblem& problem, int64_t rows, int64_t cols, int64_t stride,
-                      const std::byte* edges, std::byte* target) {
-  c_scratch_->sync_from_device();
+void Gemm::copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
+                      std::byte* target) {
+  const GemmProblem& problem = block.problem;
   const size_t size = static_cast<size_t>(tile_.c_bytes);
-  const int64_t below = rows - problem.c_rows, right = cols - problem.c_cols;
+  const int64_t below = block.rows - problem.c_rows, right = block.cols - problem.c_cols;
   if (below > 0) {
     copy_block(edges, problem.n, target + problem.c_rows * stride * tile_.c_bytes, stride, below,
-               cols, size);
-    host_copy_bytes_ += static_cast<size_t>(below * cols) * size;
+               block.cols, size);
+    operation_.count_copy(static_cast<size_t>(below * block.cols) * size);
   }
   if (right > 0 && problem.c_rows > 0) {
     const int64_t skipped = (problem.m - problem.c_rows) * problem.n;
     copy_block(edges + skipped * tile_.c_bytes, problem.n - problem.c_cols,
                target + problem.c_cols * tile_.c_bytes, stride, problem.c_rows, right, size);
-    host_copy_bytes_ += static_cast<size_t>(problem.c_rows * right) * size;
+    operation_.count_copy(static_cast<size_t>(problem.c_rows * right) * size);
   }
 }
 

@@ -1,5 +1,5 @@
 // The writing half of the TXN format: one method per operation, each appending the words mlir-aie
-// emits for it (header version 0.1). Formats: docs/command_stream.md.
+// emits for it (header version 0.1). Formats: docs/reference/command_stream.md.
 #include <cassert>
 #include <limits>
 

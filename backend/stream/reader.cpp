@@ -1,6 +1,6 @@
 // The reading half of the TXN format: bytes -> header and typed operations, for header versions 0.1
 // and 1.0. Every length is checked before it is used; a stream that does not add up is refused with
-// the operation, its byte offset and the cause. Formats: docs/command_stream.md.
+// the operation, its byte offset and the cause. Formats: docs/reference/command_stream.md.
 #include <cstring>
 
 #include "error.h"
@@ -150,12 +150,12 @@ class OperationReader {
     op_.bytes = static_cast<uint32_t>(words * 4);
   }
 
-  // Takes the size in word `at`; `least` bytes must be covered by it.
-  void sized(size_t at, uint32_t least) {
+  // Takes the operation's size from word `at`; it must cover `min_bytes`.
+  void sized(size_t at, uint32_t min_bytes) {
     need(at + 1);
     const uint32_t size = w(at);
     if (size % 4 != 0) bad(strf("size field %u is not a multiple of 4", size));
-    if (size < least) bad(strf("size field %u, at least %u expected", size, least));
+    if (size < min_bytes) bad(strf("size field %u, at least %u expected", size, min_bytes));
     need(size / 4);
     op_.bytes = size;
   }

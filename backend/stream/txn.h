@@ -1,5 +1,5 @@
 // The TXN command stream: operations, reader and builder. Format: mlir-aie TxnEncoding.h, restated
-// in docs/command_stream.md. All words are little-endian 32 bit.
+// in docs/reference/command_stream.md. All words are little-endian 32 bit.
 #pragma once
 
 #include <cstddef>
@@ -127,7 +127,7 @@ class Builder {
 // One line per operation, addresses as tile/register names, BD words spelled out.
 std::string disassemble(const Stream& stream);
 
-// What a runtime stream may touch besides shim tiles (design.md section 4).
+// What a runtime stream may touch besides shim tiles (docs/architecture.md).
 struct Permissions {
   struct Range {
     int col, row;

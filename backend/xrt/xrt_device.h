@@ -3,7 +3,7 @@
 
 #include <memory>
 
-#include "device.h"
+#include "runtime/device.h"
 
 namespace npu::xrt {
 

@@ -149,17 +149,18 @@ class Dataflow:
     def _pool(
         self, fifo: ObjectFifo, tile: Tile, name: str, depth: int, spans: list[tuple[int, int]]
     ) -> Pool:
-        pool = Pool(name, tile, fifo.dtype, fifo.shape)
+        dtype, shape = fifo.type_at(tile)
+        size = math.prod(shape) * DTYPE_BYTES[dtype]
+        pool = Pool(name, tile, dtype, shape)
         for slot in range(depth):
-            memory = Memory(tile, f"{name}_buff_{slot}", fifo.dtype, fifo.shape, fifo.bytes, -1)
-            pool.slots.append(memory)
+            pool.slots.append(Memory(tile, f"{name}_buff_{slot}", dtype, shape, size, -1))
         self.out.memories.setdefault(tile, []).extend(pool.slots)
-        for index, (offset, size) in enumerate(spans):
+        for index, (offset, part_bytes) in enumerate(spans):
             free = self.add_lock(tile, f"{name}_prod_lock_{index}", depth)
             full = self.add_lock(tile, f"{name}_cons_lock_{index}", 0)
-            pool.parts.append(Part(offset, size, free, full))
+            pool.parts.append(Part(offset, part_bytes, free, full))
         self.out.pools.append(pool)
-        self._request(tile, Request(name, fifo.bytes, depth))
+        self._request(tile, Request(name, size, depth))
         return pool
 
     def _request(self, tile: Tile, request: Request) -> None:

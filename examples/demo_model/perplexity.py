@@ -19,7 +19,7 @@ import numpy as np
 import questions
 
 from npu import gemma3
-from npu.q4nx.convert import convert
+from npu.models.convert import convert
 
 
 def requantise(source: Path, target: Path, kind: str) -> Path:

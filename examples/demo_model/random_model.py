@@ -15,13 +15,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from npu.gemma3 import names
-from npu.gemma3.config import ModelFile, read_config
-from npu.gemma3.reader import Source
-from npu.q4nx import layout
-from npu.q4nx.convert import Step, describe, plan
-from npu.q4nx.quantizer import padded_blocks
-from npu.q4nx.writer import Writer
+from npu.formats.metadata import ModelFile
+from npu.formats.q4nx import layout
+from npu.formats.q4nx.quantizer import padded_blocks
+from npu.formats.q4nx.writer import Writer
+from npu.models.convert import Step, describe, plan
+from npu.models.gemma3 import names
+from npu.models.gemma3.config import read_config
+from npu.models.sources.interface import Source
 
 CONTROL, UNKNOWN, NORMAL, BYTE = 3, 2, 1, 6  # tokenizer.ggml.token_type
 CHUNK_WEIGHTS = 1 << 20

@@ -9,14 +9,21 @@ import importlib
 from typing import Any
 
 from npu import errors
-from npu.dequantize import dequantize
-from npu.devices import Device, DeviceDescription, current_device, device, devices
+from npu._npu import version as __version__
+from npu.devices import (
+    Device,
+    DeviceDescription,
+    current_device,
+    device,
+    devices,
+    register_device,
+)
 from npu.errors import NpuError
-from npu.gemv import BoundWeights, bind, gemv, gemv_top
-from npu.matmul import PackedMatrix, matmul, pack
+from npu.ops.dequantize import dequantize
+from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
+from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
+from npu.ops.rms_norm import rms_norm
 from npu.stats import Stats, stats
-
-__version__ = "0.1.0"
 
 __all__ = [
     "BoundWeights",
@@ -29,6 +36,7 @@ __all__ = [
     "SimulatedGemm",
     "SimulatedGemv",
     "Stats",
+    "__version__",
     "bind",
     "current_device",
     "dequantize",
@@ -39,27 +47,45 @@ __all__ = [
     "gemma3",
     "gemv",
     "gemv_top",
+    "last_gemm",
     "matmul",
     "pack",
     "q4nx",
+    "register_device",
+    "rms_norm",
     "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",
     "stats",
     "stream",
     "trace_gemm",
+    "tune",
 ]
 
 
+# Loaded on first use: `import npu` takes a tenth of a second.
+_MODULES = {
+    "emulator": "npu.emulator",
+    "gemma3": "npu.models.gemma3",
+    "q4nx": "npu.formats.q4nx",
+    "stream": "npu.stream",
+    "tune": "npu.perf.tune",
+}
+_FUNCTIONS = {
+    "GemmTrace": "npu.perf.trace",
+    "SimulatedDequantize": "npu.perf.dequant_simulation",
+    "SimulatedGemm": "npu.perf.simulate",
+    "SimulatedGemv": "npu.perf.gemv_simulation",
+    "simulate_dequantize": "npu.perf.dequant_simulation",
+    "simulate_gemm": "npu.perf.simulate",
+    "simulate_gemv": "npu.perf.gemv_simulation",
+    "trace_gemm": "npu.perf.trace",
+}
+
+
 def __getattr__(name: str) -> Any:
-    if name in ("emulator", "gemma3", "q4nx", "stream"):
-        return importlib.import_module(f"npu.{name}")
-    if name in ("simulate_gemm", "SimulatedGemm"):
-        return getattr(importlib.import_module("npu.simulate"), name)
-    if name in ("simulate_dequantize", "SimulatedDequantize"):
-        return getattr(importlib.import_module("npu.dequant_simulation"), name)
-    if name in ("simulate_gemv", "SimulatedGemv"):
-        return getattr(importlib.import_module("npu.gemv_simulation"), name)
-    if name in ("trace_gemm", "GemmTrace"):
-        return getattr(importlib.import_module("npu.trace"), name)
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
+    if name in _FUNCTIONS:
+        return getattr(importlib.import_module(_FUNCTIONS[name]), name)
     raise AttributeError(f"module 'npu' has no attribute {name!r}")

@@ -10,13 +10,19 @@ from __future__ import annotations
 import contextlib
 import contextvars
 import dataclasses
+import importlib
 import os
 import threading
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 
 from npu import _npu
 from npu.errors import DeviceError
+
+if TYPE_CHECKING:
+    from npu.designs.gemm import DesignPoint
+    from npu.device_contract import DeviceBackend
+    from npu.ops.gemm_product import GemmRun, Product
 
 DEFAULT_DEVICE = "emu:npu2"
 DEFAULT_ARITHMETIC = "fast"
@@ -25,6 +31,7 @@ ARITHMETIC_MODES = ("fast", "silicon")
 # How each generation multiplies bfloat16 by default: the fastest way it has.
 DEFAULT_BF16 = {"npu1": "native", "npu2": "bfp16"}
 KERNELS = ("published", "pipelined")
+DESIGNS = ("host", "array")  # that a device may prefer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +48,17 @@ class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
     def __init__(
-        self, name: str, arithmetic: str, bf16: str | None = None, kernel: str = KERNELS[0]
+        self,
+        name: str,
+        arithmetic: str,
+        bf16: str | None = None,
+        kernel: str | None = None,
+        designs: str | None = None,
     ) -> None:
-        self.handle = _npu.device.open(name, arithmetic)
+        backend = _registered.get(name)
+        self.handle = (
+            _npu.device.open_python(backend()) if backend else _npu.device.open(name, arithmetic)
+        )
         info: dict[str, Any] = self.handle.info()
         self.name: str = info["name"]
         self.generation: str = info["generation"]
@@ -52,15 +67,23 @@ class Device:
         self.arithmetic: str = info["arithmetic"]
         self.bf16_chosen = self.checked_bf16(bf16, "device") if bf16 else None  # by the user
         self.bf16: str = self.bf16_chosen or DEFAULT_BF16[self.generation]
-        if kernel not in KERNELS or (kernel == "pipelined" and self.generation != "npu2"):
+        self.kernel_chosen = kernel  # by the user
+        self.kernel = kernel or KERNELS[0]
+        if self.kernel not in KERNELS or (kernel == "pipelined" and self.generation != "npu2"):
             raise DeviceError(
                 f'[device] {name} with kernel="{kernel}": use "published", or on npu2 "pipelined"'
             )
-        self.kernel = kernel
-        self._gemms: dict[tuple[Any, ...], Any] = {}
-        self._gemv: Any = None
-        self._dequant: Any = None
+        if designs not in (None, *DESIGNS):
+            raise DeviceError(
+                f'[device] {name} with designs="{designs}": use "host", the fastest on this '
+                'machine, or "array", the fastest on the NPU'
+            )
+        # Who calls an emulated device waits for this machine, not for the NPU.
+        self.prefers = designs or ("host" if self.emulated else "array")
+        self._designs: Any = None
+        self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
         self._lock = threading.Lock()
+        self._choosing = threading.Lock()
 
     def __repr__(self) -> str:
         kind = "emulated" if self.emulated else "hardware"
@@ -88,38 +111,69 @@ class Device:
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
-        way = (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
-        key = (input_dtype, output_dtype, b_layout, way, tile)
+        from npu.designs import gemm
+
+        way = self.bf16_of(input_dtype, bf16)
+        there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
+        return self.gemm_of(
+            gemm.design_point(
+                self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
+                kernel=self.kernel if there else KERNELS[0], tile=tile,
+            )
+        )  # fmt: skip
+
+    def bf16_of(self, input_dtype: str, bf16: str | None = None) -> str:
+        """How products of an element type are computed, if the caller asks for ``bf16``."""
+        return (bf16 or self.bf16) if input_dtype == "bfloat16" else "native"
+
+    def gemm_of(self, options: DesignPoint) -> Any:
+        """The GEMM of one configuration, lowered on first use."""
+        from npu.designs import gemm
+
+        return self._opened("gemm", options, lambda: gemm.configuration_of(options))
+
+    def operation(self, name: str, **choices: Any) -> Any:
+        """A registered operation (npu/ops/registry.py) with its design's default configuration, or
+        the one of ``choices``, on this device; lowered on first use."""
+        from npu.ops.registry import operation
+
+        key = tuple(sorted(choices.items()))
+        return self._opened(
+            name, key, lambda: operation(name).configuration(self.generation, **choices)
+        )
+
+    def _opened(self, name: str, key: Any, configuration: Callable[[], bytes]) -> Any:
+        from npu.ops.registry import operation
+
         with self._lock:
-            if key not in self._gemms:
-                from npu.designs import gemm
+            if (name, key) not in self._operations:
+                self._operations[name, key] = operation(name).open(self.handle, configuration())
+            return self._operations[name, key]
 
-                there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
-                config = gemm.configuration(
-                    self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
-                    kernel=self.kernel if there else KERNELS[0], tile=tile,
-                )  # fmt: skip
-                self._gemms[key] = _npu.ops.Gemm(self.handle, config)
-            return self._gemms[key]
-
-    def gemv(self) -> Any:
-        """The GEMV on Q4NX weights, lowered on first use."""
+    @property
+    def designs(self) -> Any:
+        """The choice among GEMM configurations, a GemmDesigns (npu/ops/gemm_designs.py)."""
         with self._lock:
-            if self._gemv is None:
-                from npu.designs import gemv
+            if self._designs is None:
+                module = importlib.import_module("npu.ops.gemm_designs")  # which needs devices
+                self._designs = module.GemmDesigns(
+                    self.generation, self.prefers, self.kernel_chosen
+                )
+            return self._designs
 
-                self._gemv = _npu.ops.Gemv(self.handle, gemv.configuration(self.generation))
-            return self._gemv
+    def choose_gemm(self, product: Product) -> Any:
+        """The GEMM that computes a product; ``last_gemm`` says which."""
+        designs = self.designs
+        with self._choosing:
+            run: GemmRun = designs.choose(
+                product, lambda: self.handle.counters()["configuration_loads"]
+            )
+        return self.gemm_of(run.options)
 
-    def dequant(self) -> Any:
-        """The dequantisation of Q4NX weights, lowered on first use."""
-        with self._lock:
-            if self._dequant is None:
-                from npu.designs import dequant
-
-                config = dequant.configuration(self.generation)
-                self._dequant = _npu.ops.Dequant(self.handle, config)
-            return self._dequant
+    @property
+    def last_gemm(self) -> GemmRun | None:
+        """What the last product ran as."""
+        return None if self._designs is None else self._designs.last
 
     def counters(self) -> dict[str, int]:
         """Loads, submissions, streams, host copies and host time, totals."""
@@ -127,15 +181,34 @@ class Device:
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
-            operations = list(self._gemms.values())
-            operations += [one for one in (self._gemv, self._dequant) if one is not None]
+            operations = list(self._operations.values())
         for operation in operations:
             for name, value in operation.counters().items():
                 totals[name] += value
         return totals
 
 
-_open_devices: dict[tuple[str, str, str | None, str], Device] = {}
+# Devices written in Python: name -> what makes the backend.
+_registered: dict[str, Callable[[], DeviceBackend]] = {}
+
+
+def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
+    """Makes a device that is written in Python available as ``npu.device(name)``.
+
+    ``backend``: called once, when the device is opened; returns an
+    ``npu.device_contract.DeviceBackend``. Raises DeviceError for a name that is taken.
+    """
+    if not isinstance(name, str) or not name or not callable(backend):
+        raise DeviceError(
+            f"[register_device] name {name!r}, backend {backend!r}; pass a name and a function"
+        )
+    with _open_lock:
+        if name in _registered or name.startswith(("emu:", "null:", "xrt")):
+            raise DeviceError(f"[register_device] there is a device {name!r} already")
+        _registered[name] = backend
+
+
+_open_devices: dict[tuple[str, str, str | None, str | None, str | None], Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
@@ -147,16 +220,19 @@ def open_device(
     arithmetic: str | None = None,
     bf16: str | None = None,
     kernel: str | None = None,
+    designs: str | None = None,
 ) -> Device:
     """The device of that name, opened on first use and kept.
 
     ``arithmetic`` is "fast" (fp32 accumulation, the default) or "silicon" (the hardware's known
     bit-level rules, slow); default ``NPU_ARITHMETIC``. ``bf16`` is how npu2 multiplies bfloat16:
     "bfp16" (the default, the faster on hardware), which rounds both operands to blocks of 8 values
-    along K with one exponent, or "native"; default ``NPU_BF16``. ``kernel`` chooses the
-    GEMM designs: "published" (the default) or, on npu2, "pipelined", whose kernels hide the traffic
-    of C (docs/gemm_designs.md; same results; types without one keep the published design); default
-    ``NPU_KERNEL``. Raises DeviceError.
+    along K with one exponent, or "native"; default ``NPU_BF16``. ``designs`` is what
+    GEMM configurations are chosen for: "array", time on the NPU, or "host", time on this machine
+    (the default of emulated devices; results are the same except of narrow sums); default
+    ``NPU_DESIGNS``. ``kernel`` restricts them: "published" or, on npu2, "pipelined", whose kernels
+    hide the traffic of C (docs/gemm_designs.md; types without one keep the published design);
+    default ``NPU_KERNEL``. Raises DeviceError.
     """
     mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     product = bf16 or os.environ.get("NPU_BF16") or None
@@ -174,17 +250,24 @@ def open_device(
         raise DeviceError(
             f'[device] expected bf16 to be "native" or "bfp16", found {type(product).__name__}'
         )
-    kind = kernel or os.environ.get("NPU_KERNEL") or KERNELS[0]
-    if not isinstance(kind, str):
-        raise DeviceError(
-            f"[device] expected kernel to be one of {', '.join(KERNELS)}, found "
-            f"{type(kind).__name__}"
-        )
+    kind = _choice("kernel", kernel, "NPU_KERNEL", KERNELS)
+    preference = _choice("designs", designs, "NPU_DESIGNS", DESIGNS)
     with _open_lock:
-        key = (name, mode, product, kind)
+        key = (name, mode, product, kind, preference)
         if key not in _open_devices:
             _open_devices[key] = Device(*key)
         return _open_devices[key]
+
+
+def _choice(label: str, value: Any, variable: str, allowed: tuple[str, ...]) -> str | None:
+    """An argument, else its environment variable, else None; the device checks the word."""
+    chosen = value or os.environ.get(variable) or None
+    if chosen is None or isinstance(chosen, str):
+        return chosen
+    raise DeviceError(
+        f"[device] expected {label} to be one of {', '.join(allowed)}, found "
+        f"{type(chosen).__name__}"
+    )
 
 
 def current_device(choice: str | Device | None = None) -> Device:
@@ -206,12 +289,13 @@ def device(
     arithmetic: str | None = None,
     bf16: str | None = None,
     kernel: str | None = None,
+    designs: str | None = None,
 ) -> Iterator[Device]:
     """Makes a device current inside a ``with`` block: ``with npu.device("emu:npu1") as d: ...``.
 
     Raises DeviceError at once when the device is unknown or not available.
     """
-    opened = open_device(name, arithmetic, bf16, kernel)
+    opened = open_device(name, arithmetic, bf16, kernel, designs)
     token = _selected.set(opened)
     try:
         yield opened

@@ -1,7 +1,8 @@
 """The emulated NPU as a tool of its own: replay anyone's configuration and runtime streams.
 
 Kernels are given as Python callables, so a program built by any compiler for npu1 or npu2 can be
-executed without its core binaries. The streams are the TXN bytes of docs/command_stream.md.
+executed without its core binaries. The streams are the TXN bytes of
+docs/reference/command_stream.md.
 """
 
 from __future__ import annotations
@@ -94,7 +95,7 @@ def _small_int(function: str, name: str, value: Any) -> int:
     except TypeError as error:
         raise ArgumentError(f"[{function}] {name} must be an integer, found {value!r}") from error
     if not 0 <= number < 1 << 31:
-        raise ArgumentError(f"[{function}] {name} is {number}, no such tile, byte or register")
+        raise ArgumentError(f"[{function}] {name} = {number} is out of range; use 0..2^31 - 1")
     return number
 
 
@@ -130,8 +131,8 @@ class Array:
     def configure(self, config: bytes) -> Report:
         """Resets the array and executes a configuration stream (TXN bytes).
 
-        Programs attached earlier are detached. Raises FormatError for bytes that are no stream of
-        this device's generation, EmulatorError for registers that do not exist.
+        Programs attached earlier are detached. Raises FormatError for bytes that are not a valid
+        stream for this generation, EmulatorError for registers that do not exist.
         """
         report = Report(**self._array.configure(_stream_bytes("configure", config)))
         self._functions.clear()
@@ -208,7 +209,7 @@ class Array:
     def read_register(self, address: int) -> int:
         """The value of a register, as a MASKPOLL of the command processor would see it."""
         if not 0 <= operator.index(address) < 1 << 32:
-            raise ArgumentError(f"[read_register] {address} is no 32-bit address")
+            raise ArgumentError(f"[read_register] {address} is not a valid 32-bit address")
         return self._array.read_register(operator.index(address))
 
     def read_memory(self, col: int, row: int, offset: int, size: int) -> bytes:

@@ -1,4 +1,6 @@
-"""Command streams by hand: build, read, disassemble and check TXN bytes (docs/command_stream.md).
+"""Command streams by hand: build, read, disassemble and check TXN bytes.
+
+The format is in docs/reference/command_stream.md.
 
 ``Builder(generation, columns)`` appends operations (``write``, ``block_write``, ``mask_write``,
 ``mask_poll``, ``sync``, ``address_patch``, ``noop``, ``preempt``, ``load_pdi``) and ``finish()``

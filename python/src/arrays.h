@@ -2,6 +2,7 @@
 // checks of outputs, counters.
 #pragma once
 
+#include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
 #include <cstddef>
@@ -10,7 +11,8 @@
 #include <string>
 
 #include "error.h"
-#include "ops/gemm.h"
+#include "ops/pack.h"
+#include "runtime/operation.h"
 
 namespace npu::python {
 
@@ -47,16 +49,17 @@ inline void check_size(const Output& out, size_t wanted, const char* function) {
 }
 
 template <typename Operation>
-ops::OpCounters counters_of(const Operation& operation) {
-  nanobind::gil_scoped_release release;  // counters() waits for a run of another thread
-  return operation.counters();
-}
-
-inline nanobind::dict counters_dict(const ops::OpCounters& counters) {
+nanobind::dict counters_dict(const Operation& operation) {
+  const OperationCounters counters = [&] {
+    nanobind::gil_scoped_release release;  // counters() waits for a run of another thread
+    return operation.counters();
+  }();
   nanobind::dict d;
   d["streams_built"] = counters.streams_built;
   d["stream_hits"] = counters.stream_hits;
   d["host_copy_bytes"] = counters.host_copy_bytes;
+  d["submit_overhead_ns"] = counters.submit_overhead_ns;
+  d["stream_build_ns"] = counters.stream_build_ns;
   return d;
 }
 

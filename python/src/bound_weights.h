@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "ops/gemv.h"
+#include "ops/q4nx_weights.h"
 
 namespace npu::python {
 
@@ -15,7 +15,7 @@ using Blocks = nanobind::ndarray<uint8_t, nanobind::ndim<1>, nanobind::ro, nanob
 // Weights and the array they may be read from.
 struct BoundWeights {
   Blocks owner;
-  std::shared_ptr<const ops::GemvWeights> weights;
+  std::shared_ptr<const ops::Q4nxWeights> weights;
 };
 
 }  // namespace npu::python

@@ -1,4 +1,4 @@
-// npu._npu.ops: dequantisation of Q4NX weights; python/npu/dequantize.py does the checking that
+// npu._npu.ops: dequantisation of Q4NX weights; python/npu/ops/dequantize.py does the checking that
 // users see.
 #include "ops/dequant.h"
 
@@ -21,29 +21,19 @@ namespace npu::python {
 
 void init_dequant(nb::module_& m) {
   nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
-  sub.def(
-      "dequant_stream",
-      [](const nb::bytes& config, int64_t row_blocks, int64_t column_blocks) {
-        const Configuration configuration = Configuration::parse(bytes_of(config));
-        const std::vector<uint32_t> words =
-            ops::build_dequant_stream(configuration, {row_blocks, column_blocks});
-        return nb::bytes(words.data(), words.size() * 4);
-      },
-      nb::arg("config"), nb::arg("row_blocks"), nb::arg("column_blocks"));
   nb::class_<ops::Dequant>(sub, "Dequant")
       .def("__init__",
-           [](ops::Dequant* self, std::shared_ptr<ops::SharedDevice> device,
-              const nb::bytes& config) {
+           [](ops::Dequant* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config) {
              new (self) ops::Dequant(std::move(device), Configuration::parse(bytes_of(config)));
            })
       .def("run",
            [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
               const Output& out, bool padded) {
-             const ops::GemvWeights& weights = *w.weights;
+             const ops::Q4nxWeights& weights = *w.weights;
              const ops::RowBlocks part{first, count};
-             const int64_t all = count * ops::kQ4Rows;
-             const int64_t rows = padded ? all : std::min(all, weights.n - first * ops::kQ4Rows);
-             const int64_t columns = padded ? weights.column_blocks * ops::kQ4Columns : weights.k;
+             const int64_t all = count * q4nx::kRows;
+             const int64_t rows = padded ? all : std::min(all, weights.n - first * q4nx::kRows);
+             const int64_t columns = padded ? weights.column_blocks * q4nx::kColumns : weights.k;
              check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
              auto* target = reinterpret_cast<std::byte*>(out.data());
              RunReport report;
@@ -54,7 +44,7 @@ void init_dequant(nb::module_& m) {
              }
              return report_dict(report);
            })
-      .def("counters", [](const ops::Dequant& self) { return counters_dict(counters_of(self)); });
+      .def("counters", [](const ops::Dequant& self) { return counters_dict(self); });
 }
 
 }  // namespace npu::python

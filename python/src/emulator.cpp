@@ -73,7 +73,7 @@ using ConstHostArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb:
 
 RunReport submit(emulator::Array& array, const Bytes& insts,
                  const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable) {
-  std::vector<BufferView> views;
+  std::vector<emulator::Argument> views;
   for (size_t i = 0; i < buffers.size(); ++i) {
     auto* data = const_cast<uint8_t*>(buffers[i].data());
     views.push_back({reinterpret_cast<std::byte*>(data), buffers[i].size(), writable[i]});

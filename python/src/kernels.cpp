@@ -90,6 +90,7 @@ nb::dict describe(const std::string& name, const std::string& generation) {
   d["name"] = kernel.name;
   d["operands"] = operands;
   d["product"] = kernel.product;
+  d["in_place"] = kernel.in_place;
   d["costed"] = kernel.cycles != nullptr;
   return d;
 }
@@ -140,9 +141,13 @@ std::vector<std::optional<int64_t>> counts(const std::string& name, const std::s
 
 void init_kernels(nb::module_& m) {
   nb::module_ sub = m.def_submodule("kernels", "The kernels of aie_kernels/.");
-  sub.def("list", &list, nb::arg("generation"));
+  // Signatures are spelled out because `list` hides the type of that name in the stub.
+  sub.def("list", &list, nb::arg("generation"),
+          nb::sig("def list(generation: str) -> collections.abc.Sequence[str]"));
   sub.def("describe", &describe, nb::arg("name"), nb::arg("generation"));
-  sub.def("counts", &counts, nb::arg("name"), nb::arg("generation"), nb::arg("integers"));
+  sub.def("counts", &counts, nb::arg("name"), nb::arg("generation"), nb::arg("integers"),
+          nb::sig("def counts(name: str, generation: str, integers: "
+                  "collections.abc.Sequence[int | None]) -> collections.abc.Sequence[int | None]"));
 }
 
 }  // namespace npu::python

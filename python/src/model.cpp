@@ -1,26 +1,34 @@
 // npu._npu.model: the timing models. simulate() executes a stream on a timed emulated array;
-// estimate() evaluates the closed form. python/npu/simulate.py is what users call.
+// estimate() evaluates the closed form. python/npu/perf/simulate.py is what users call.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <array>
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
+#include <vector>
 
 #include "arch/timing.h"
 #include "bindings.h"
 #include "configuration.h"
-#include "emulator/array.h"
+#include "emulator/timed_trace.h"
 #include "error.h"
-#include "kernels/kernel.h"
+#include "gemm_point.h"
 #include "model/gemm_model.h"
 #include "report.h"
+#include "runtime/interrupt.h"
+#include "runtime/timing.h"
 
 namespace nb = nanobind;
 
@@ -51,52 +59,13 @@ nb::list constants() {
   return list;
 }
 
-model::InputKind input_kind(const std::string& type, bool native) {
-  if (type == "int8") return model::InputKind::kInt8;
-  if (type == "int16") return model::InputKind::kInt16;
-  return native ? model::InputKind::kBf16Native : model::InputKind::kBf16;
-}
-
-double bytes_of(const std::string& type) {
-  return type == "int8" ? 1 : type == "int16" || type == "bfloat16" ? 2 : 4;
-}
-
-nb::dict estimate(const std::string& generation, const std::string& a_type,
-                  const std::string& c_type, const std::vector<int64_t>& tile,
-                  const std::vector<int64_t>& size, int64_t k_mt, bool b_column_major,
-                  int c_buffers, bool overlap, bool native, bool pipelined, int64_t a_parts,
-                  const Overrides& overrides, bool a_resident) {
-  if (tile.size() != 3 || size.size() != 3) {
-    fail(ErrorKind::kShape, "[estimate] tile and size have three numbers each");
-  }
-  for (const int64_t value :
-       {tile[0], tile[1], tile[2], size[0], size[1], size[2], k_mt, a_parts}) {
-    if (value < 1 || value > int64_t{1} << 30) {
-      fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
-    }
-  }
-  const arch::DeviceModel& device = arch::device_model(generation);
-  model::GemmPoint p;
-  p.input = input_kind(a_type, native);
-  p.a_bytes = bytes_of(a_type);
-  p.c_bytes = bytes_of(c_type);
-  p.integer_output = c_type.starts_with("int");
-  p.m = tile[0];
-  p.k = tile[1];
-  p.n = tile[2];
-  p.k_mt = k_mt;
-  p.b_column_major = b_column_major;
-  p.c_buffers = c_buffers;
+nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, bool overlap,
+                  const Overrides& overrides) {
+  model::GemmPoint p = gemm_point(design);
   p.overlap_bds = overlap;
-  p.pipelined = pipelined;
-  p.a_parts = a_parts;
-  p.a_resident = a_resident;
-  p.rows = arch::kCoreRows;
-  p.columns = device.columns;
-  p.M = size[0];
-  p.K = size[1];
-  p.N = size[2];
-  const model::GemmEstimate e = model::estimate_gemm(timing_of(device.generation, overrides), p);
+  set_size(p, size[0], size[1], size[2]);
+  const model::GemmEstimate e =
+      model::estimate_gemm(timing_of(generation_of(design), overrides), p);
   nb::dict d;
   d["seconds"] = e.seconds;
   d["dispatch"] = e.dispatch;
@@ -121,7 +90,7 @@ nb::dict estimate(const std::string& generation, const std::string& a_type,
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
 // One core per line of the report would be long: totals only.
-nb::dict timing_dict(const emulator::TimingReport& t) {
+nb::dict timing_dict(const RunTiming& t) {
   nb::dict d;
   d["seconds"] = t.seconds;
   d["dispatch"] = t.dispatch;
@@ -141,69 +110,51 @@ nb::dict timing_dict(const emulator::TimingReport& t) {
   return d;
 }
 
-std::vector<emulator::KernelFunction> kernels_of(const Program& program, arch::Generation device,
-                                                 bool data) {
-  std::vector<emulator::KernelFunction> functions;
-  for (const std::string& name : program.functions) {
-    const HostKernel kernel = find_host_kernel(name, device, Arithmetic::kFast);
-    if (data && !kernel) {
-      fail(ErrorKind::kKernel, "[simulate] kernel \"%s\" has no host build", name.c_str());
-    }
-    emulator::KernelFunction function;
-    if (data) function.call = kernel;
-    function.declaration = kernel.declaration;
-    functions.push_back(std::move(function));
-  }
-  return functions;
-}
-
-// What to record: from and to in cycles, the most events, locks too.
+// What to record: from and to in cycles, the largest number of events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
-// A stream on a timed array. `sizes` are the bytes of its arguments; with `data` (timed or not) it
-// is executed on those arrays, without it nothing is computed. With `trace` a timed run is
+// A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
+// not) it is executed on those arrays, without it nothing is computed. With `trace` a timed run is
 // recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
                   const Overrides& overrides, const std::optional<TraceRequest>& trace) {
-  const Configuration configuration =
-      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()});
-  const arch::Timing timing = timing_of(configuration.generation, overrides);
-  const std::span<const std::byte> words{reinterpret_cast<const std::byte*>(stream.c_str()),
-                                         stream.size()};
-  std::vector<BufferView> buffers;
-  for (const size_t size : sizes) buffers.push_back({nullptr, size, true});
-  for (const HostArray& array : data) {
-    buffers.push_back({reinterpret_cast<std::byte*>(array.data()), array.size(), true});
-  }
-  std::shared_ptr<emulator::Recorder> recorder;
+  const auto configuration = std::make_shared<const Configuration>(
+      Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()}));
+  std::vector<uint32_t> words(stream.size() / 4);
+  std::memcpy(words.data(), stream.c_str(), words.size() * 4);
+  TimingOptions options;
+  for (const auto& [name, value] : overrides) options.constants.set(name, value);
+  options.data = !data.empty();
   if (trace) {
     const auto& [from, to, limit, locks] = *trace;
-    recorder =
-        std::make_shared<emulator::Recorder>(emulator::Recorder::Options{from, to, limit, locks});
+    options.trace = TraceOptions{from, to, limit, locks};
   }
+  const auto device =
+      open_device(std::string("emu:") + arch::device_model(configuration->generation).name, "fast");
+  DeviceTiming& timing = *device->timing();
   RunReport report;
-  emulator::TimingReport times;
   {
     nb::gil_scoped_release release;
-    emulator::Array array(arch::device_model(configuration.generation));
-    array.set_patience(uint64_t{1} << 36);  // a design of ours ends; K may be 2^24
-    array.set_interrupt([] {
-      nb::gil_scoped_acquire acquire;
-      if (PyErr_CheckSignals() != 0) throw nb::python_error();
-    });
-    array.configure(configuration.txn);
-    for (const Configuration::Core& core : configuration.cores) {
-      array.attach(core.col, core.row, core.program,
-                   kernels_of(core.program, configuration.generation, !data.empty()));
+    if (timed) timing.start(options);
+    std::vector<std::unique_ptr<Buffer>> buffers;
+    std::vector<BufferRef> refs;
+    for (const size_t size : sizes) buffers.push_back(timing.placeholder(size));
+    for (const HostArray& array : data) {
+      buffers.push_back(device->wrap(reinterpret_cast<std::byte*>(array.data()), array.size(),
+                                     Access::kReadWrite));
     }
-    if (timed) array.set_timing(&timing, !data.empty(), recorder.get());
-    report = array.submit(words, buffers);
-    times = array.timing_report();
+    for (const auto& buffer : buffers) {
+      refs.push_back({buffer.get(), 0, buffer->bytes(), Access::kReadWrite});
+    }
+    device->load(configuration);
+    report = finish(*device->submit(device->prepare(std::move(words)), refs));
   }
   nb::dict d = report_dict(report);
-  d["timing"] = timing_dict(times);
-  if (recorder) d["trace"] = trace_dict(std::move(recorder));
+  d["timing"] = timing_dict(timed ? timing.last() : RunTiming{});
+  if (trace) {
+    d["trace"] = trace_dict(std::static_pointer_cast<emulator::Recorder>(timing.trace()));
+  }
   return d;
 }
 
@@ -212,11 +163,11 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
 void init_model(nb::module_& m) {
   nb::module_ sub = m.def_submodule("model", "Timing models.");
   sub.def("constants", &constants);
-  sub.def("estimate", &estimate, nb::arg("generation"), nb::arg("a_type"), nb::arg("c_type"),
-          nb::arg("tile"), nb::arg("size"), nb::arg("k_mt"), nb::arg("b_column_major"),
-          nb::arg("c_buffers"), nb::arg("overlap"), nb::arg("native"), nb::arg("pipelined") = false,
-          nb::arg("a_parts") = 1, nb::arg("overrides") = Overrides{},
-          nb::arg("a_resident") = false);
+  sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
+          nb::arg("overrides") = Overrides{});
+  sub.def(
+      "gemm_blocks", &gemm_blocks, nb::arg("design"), nb::arg("size"),
+      "Padded sizes of what single submissions compute of a product, and how often each occurs.");
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

@@ -24,6 +24,7 @@ void translate(const std::exception_ptr& pointer, void*) {
 }  // namespace
 
 NB_MODULE(_npu, m) {
+  m.attr("version") = NPU_VERSION;
   nb::register_exception_translator(translate);
   npu::python::init_arch(m);
   npu::python::init_stream(m);
@@ -32,6 +33,8 @@ NB_MODULE(_npu, m) {
   npu::python::init_ops(m);
   npu::python::init_gemv(m);
   npu::python::init_dequant(m);
+  npu::python::init_operations(m);
+  npu::python::init_facts(m);
   npu::python::init_host(m);
   npu::python::init_model(m);
   npu::python::init_tune(m);

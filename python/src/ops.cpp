@@ -1,6 +1,6 @@
 // npu._npu.ops: operations on a device. Arrays come as byte pointers with shape and strides,
-// because bfloat16 has no buffer-protocol code; python/npu/matmul.py does the checking that users
-// see.
+// because bfloat16 has no buffer-protocol code; python/npu/ops/matmul.py does the checking that
+// users see.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -43,29 +43,13 @@ std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int
 
 void init_ops(nb::module_& m) {
   nb::module_ sub = m.def_submodule("ops", "Operations on a device.");
-  sub.def(
-      "gemm_stream",
-      [](const nb::bytes& config, int64_t m_size, int64_t k_size, int64_t n_size, bool packed_a,
-         bool packed_b, int shift, bool overlap) {
-        const Configuration configuration = Configuration::parse(bytes_of(config));
-        ops::GemmProblem problem =
-            ops::GemmProblem::dense(ops::GemmTile::of(configuration), m_size, k_size, n_size);
-        if (packed_a) problem.a = {};
-        if (packed_b) problem.b = {};
-        problem.shift = shift;
-        problem.overlap = overlap;
-        const std::vector<uint32_t> words = ops::build_gemm_stream(configuration, problem);
-        return nb::bytes(words.data(), words.size() * 4);
-      },
-      nb::arg("config"), nb::arg("m"), nb::arg("k"), nb::arg("n"), nb::arg("packed_a") = false,
-      nb::arg("packed_b") = false, nb::arg("shift") = 0, nb::arg("overlap") = true);
   nb::class_<ops::PackedB>(sub, "PackedB")
       .def_ro("k", &ops::PackedB::k)
       .def_ro("n", &ops::PackedB::n)
       .def_prop_ro("nbytes", [](const ops::PackedB& self) { return self.buffer->bytes(); });
   nb::class_<ops::Gemm>(sub, "Gemm")
       .def("__init__",
-           [](ops::Gemm* self, std::shared_ptr<ops::SharedDevice> device, const nb::bytes& config) {
+           [](ops::Gemm* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config) {
              new (self) ops::Gemm(std::move(device), Configuration::parse(bytes_of(config)));
            })
       .def("pack",
@@ -98,14 +82,7 @@ void init_ops(nb::module_& m) {
              }
              return report_dict(report);
            })
-      .def("set_whole_padding", &ops::Gemm::set_whole_padding)
-      .def("counters", [](const ops::Gemm& self) {
-        const ops::OpCounters counters = counters_of(self);
-        nb::dict d = counters_dict(counters);
-        d["submit_overhead_ns"] = counters.submit_overhead_ns;
-        d["stream_build_ns"] = counters.stream_build_ns;
-        return d;
-      });
+      .def("counters", [](const ops::Gemm& self) { return counters_dict(self); });
 }
 
 }  // namespace npu::python

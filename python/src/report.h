@@ -1,12 +1,13 @@
-// RunReport and recorded timelines as Python dicts; npu/emulator.py and npu/trace.py wrap them.
+// RunReport and recorded timelines as Python dicts; npu/emulator.py and npu/perf/trace.py wrap
+// them.
 #pragma once
 
 #include <nanobind/nanobind.h>
 
 #include <memory>
 
-#include "device.h"
 #include "emulator/timed_trace.h"
+#include "runtime/run_report.h"
 
 namespace npu::python {
 

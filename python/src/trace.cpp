@@ -1,4 +1,4 @@
-// A recorded timeline as Python objects: events as raw records that npu/trace.py views with a
+// A recorded timeline as Python objects: events as raw records that npu/perf/trace.py views with a
 // structured dtype, tracks, kernels and routes as lists.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -18,7 +18,7 @@ namespace {
 
 using emulator::TraceEvent;
 
-// npu/trace.py states the same layout.
+// npu/perf/trace.py states the same layout.
 static_assert(sizeof(TraceEvent) == 48 && offsetof(TraceEvent, memory_wait) == 16 &&
               offsetof(TraceEvent, bytes) == 24 && offsetof(TraceEvent, track) == 32 &&
               offsetof(TraceEvent, other) == 36 && offsetof(TraceEvent, bd) == 40 &&

@@ -199,7 +199,7 @@ class Machine {
     const Words txn = config.words();
     return array.configure(std::as_bytes(std::span(txn)));
   }
-  RunReport run(const Script& stream, const std::vector<BufferView>& buffers = {}) {
+  RunReport run(const Script& stream, const std::vector<emulator::Argument>& buffers = {}) {
     const Words txn = stream.words();
     return array.submit(std::as_bytes(std::span(txn)), buffers);
   }
@@ -233,7 +233,7 @@ class Machine {
   Generation generation_;
 };
 
-inline BufferView view(Words& words, bool writable = true) {
+inline emulator::Argument view(Words& words, bool writable = true) {
   return {reinterpret_cast<std::byte*>(words.data()), 4 * words.size(), writable};
 }
 

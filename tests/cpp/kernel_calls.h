@@ -1,5 +1,5 @@
-// Helpers of the kernel tests: bf16 words, calling a host kernel, tiled layouts, the CPU levels of
-// this machine and the reference vectors beside the repository.
+// Helpers of the kernel tests: bf16 words, calling a host kernel, tiled layouts and the CPU
+// levels of this machine.
 #pragma once
 
 #include <bit>
@@ -7,10 +7,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
 #include <limits>
 #include <random>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -225,29 +223,6 @@ inline std::string raised(const Build& build, const char* name,
     return std::string(npu::kind_name(e.kind())) + (named ? "" : " without [function]");
   }
   return "none";
-}
-
-// Reads "key":[integers...] of a flat JSON file of the reference shelf; empty if there is no file.
-inline std::vector<int64_t> golden(const char* file, const std::string& key) {
-  const char* shelf = std::getenv("NPU_SHARED");
-  const std::string here = __FILE__;
-  const std::string root = here.substr(0, here.rfind("/tests/cpp/"));
-  const std::string base = shelf != nullptr ? shelf : root + "/../shared";
-  std::ifstream in(base + "/golden/silicon/" + file);
-  if (!in) return {};
-  std::stringstream text;
-  text << in.rdbuf();
-  const std::string all = text.str();
-  size_t at = all.find("\"" + key + "\"");
-  if (at == std::string::npos) return {};
-  at = all.find('[', at);
-  std::vector<int64_t> out;
-  while (at != std::string::npos && at < all.size() && all[at] != ']') {
-    char* end = nullptr;
-    out.push_back(std::strtoll(all.c_str() + at + 1, &end, 10));
-    at = static_cast<size_t>(end - all.c_str());
-  }
-  return out;
 }
 
 }  // namespace kernel_test

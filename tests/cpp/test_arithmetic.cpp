@@ -1,7 +1,7 @@
 // Asserts the arithmetic of the host <aie_api/aie.hpp>: the AIE2 bf16 multiply-accumulate against
 // silicon observations and an independent formulation in double, the ten rounding modes against
 // silicon and against exact distances, shift-round-saturate, vector and mmul basics.
-// Silicon vectors are read from the reference shelf and skipped when it is absent.
+// Silicon vectors: tests/golden/silicon.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #define AIE_HOST_VARIANT test_arithmetic
 #define AIE_HOST_SILICON 1
 #include "error.h"
+#include "golden.h"
 #include "kernel_calls.h"
 #include "kernels/host/aie_api/aie.hpp"
 #include "kernels/host/core_state.h"
@@ -120,12 +121,9 @@ uint16_t narrow(uint32_t bits, rounding_mode mode) {
 }  // namespace
 
 TEST_CASE("silicon: 54 bf16 tile products") {
-  const auto a = golden("bf16_mac.json", "a_bf16"), b = golden("bf16_mac.json", "b_bf16");
-  const auto c = golden("bf16_mac.json", "c_f32");
-  if (a.empty()) {
-    MESSAGE("skipped: reference shelf absent (NPU_SHARED)");
-    return;
-  }
+  const auto a = golden::integers("silicon/bf16_mac.json", "a_bf16");
+  const auto b = golden::integers("silicon/bf16_mac.json", "b_bf16");
+  const auto c = golden::integers("silicon/bf16_mac.json", "c_f32");
   REQUIRE(a.size() == 54 * 32);
   REQUIRE(b.size() == 54 * 32);
   REQUIRE(c.size() == 54 * 16);
@@ -147,12 +145,9 @@ TEST_CASE("silicon: 54 bf16 tile products") {
 }
 
 TEST_CASE("silicon: the npu1 silicon kernel is that multiply-accumulate") {
-  const auto a = golden("bf16_mac.json", "a_bf16"), b = golden("bf16_mac.json", "b_bf16");
-  const auto c = golden("bf16_mac.json", "c_f32");
-  if (a.empty()) {
-    MESSAGE("skipped: reference shelf absent (NPU_SHARED)");
-    return;
-  }
+  const auto a = golden::integers("silicon/bf16_mac.json", "a_bf16");
+  const auto b = golden::integers("silicon/bf16_mac.json", "b_bf16");
+  const auto c = golden::integers("silicon/bf16_mac.json", "c_f32");
   // Two golden tiles on the diagonal of one 2x2 block with k = 8: C00 and C11 are golden results.
   const Build build{Generation::kNpu1, Arithmetic::kSilicon, "v2"};
   int wrong = 0;
@@ -242,13 +237,11 @@ TEST_CASE("AIE2 bf16 multiply-accumulate: known single cases") {
 
 TEST_CASE("silicon: fp32 to bf16 in modes 0 and 12") {
   for (const auto& [file, mode] :
-       {std::pair{"fp32_to_bf16_mode0.json", rounding_mode::floor},
-        std::pair{"fp32_to_bf16_mode12.json", rounding_mode::conv_even}}) {
-    const auto input = golden(file, "input"), silicon = golden(file, "silicon");
-    if (input.empty()) {
-      MESSAGE("skipped: reference shelf absent (NPU_SHARED)");
-      return;
-    }
+       {std::pair{"silicon/fp32_to_bf16_mode0.json", rounding_mode::floor},
+        std::pair{"silicon/fp32_to_bf16_mode12.json", rounding_mode::conv_even}}) {
+    const auto input = golden::integers(file, "input");
+    const auto silicon = golden::integers(file, "silicon");
+    REQUIRE(!input.empty());
     REQUIRE(input.size() == silicon.size());
     for (size_t i = 0; i < input.size(); ++i) {
       CHECK(narrow(static_cast<uint32_t>(input[i]), mode) == static_cast<uint16_t>(silicon[i]));

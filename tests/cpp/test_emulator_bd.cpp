@@ -185,7 +185,7 @@ TEST_CASE("repeats run the whole chain again; the token follows the last repeat"
               [&] { m.run(short_one); });
 }
 
-TEST_CASE("256 repeats are the most a task has") {
+TEST_CASE("a task has up to 256 repeats") {
   Machine m;
   m.loopback(kCore);
   m.config.memory(kCore, 0, {7});

@@ -182,7 +182,7 @@ TEST_CASE("a buffer operand reaches to the end of the core's memory") {
 }
 
 TEST_CASE("producer and consumer over one double buffer keep the order") {
-  // core (0,2) fills two buffers in turn, DMA sends them up, core (0,3) checks them in order.
+  // core (0,2) fills two buffers alternately, DMA sends them up, core (0,3) checks them in order.
   Machine m;
   Script& c = m.config;
   const At up{0, 3};

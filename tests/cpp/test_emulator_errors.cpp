@@ -1,4 +1,4 @@
-// The emulator fails loudly (design.md section 4): every kind of error it can raise, with the words
+// The emulator fails loudly: every kind of error it can raise, with the words
 // a user needs to find the fault; deadlock reports that name who waits for what; recovery by
 // configuring again; and runs that would never end.
 #include "emulator_fixture.h"
@@ -103,7 +103,7 @@ TEST_CASE("undecoded writes are counted, not refused") {
   CHECK(m.configure().undecoded_writes == 3);
 }
 
-TEST_CASE("invalid_bd: not written, out of reach, in a chain, endless, packets or padding wrong") {
+TEST_CASE("invalid_bd: not written, out of reach, in a chain, livelock, packets or padding wrong") {
   {
     Case c;
     c.s.push(kCore, kMM2S, 0, 5);
@@ -124,7 +124,7 @@ TEST_CASE("invalid_bd: not written, out of reach, in a chain, endless, packets o
   {
     Case c;
     c.s.bd(kCore, 3, followed_by(linear(0), 3)).push(kCore, kMM2S, 0, 3).sync(kCore, kMM2S, 0);
-    c.expect(ErrorKind::kInvalidBd, {"endless chain of BDs of length 0", "BD 3"});
+    c.expect(ErrorKind::kInvalidBd, {"livelock", "chain of BDs of length 0", "BD 3"});
   }
   {
     Case c;
@@ -313,7 +313,7 @@ TEST_CASE("lock: over- and underflow, ids out of reach") {
   five.expect(ErrorKind::kLock, {"memtile (0,1) S2MM 5 cannot release lock 128", "only own"});
 }
 
-TEST_CASE("deadlock: a lock nobody releases") {
+TEST_CASE("deadlock: a lock that nothing releases") {
   Case c;
   c.s.bd(kCore, 0, acquiring(linear(4), 6, -1)).bd(kCore, 1, linear(4, 100));
   c.s.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1, 1, true).sync(kCore, kS2MM, 0);
@@ -348,20 +348,20 @@ TEST_CASE("deadlock: too little input") {
                                   "pushed too little input"});
 }
 
-TEST_CASE("deadlock: nobody takes the data") {
+TEST_CASE("deadlock: no receiver takes the data") {
   Case c;
   c.s.host_bd(0, 0, linear(64), 0).host_bd(0, 1, linear(60), 1);
   c.s.push(kShim, kMM2S, 0, 0, 1, true).push(kShim, kS2MM, 0, 1).sync(kShim, kMM2S, 0);
   c.expect(ErrorKind::kDeadlock,
            {"shim (0,0) MM2S 0 waits for shim (0,0) S2MM 0 to take 4 more words (moved 60 of 64",
-            "nobody takes the rest", "streams hold no words between DMAs"});
+            "no receiver takes the rest", "streams buffer no words between DMAs"});
 }
 
-TEST_CASE("deadlock: a token that no task issues, a register that nobody changes") {
+TEST_CASE("deadlock: a token that no task issues, a register that nothing changes") {
   Case token, poll;
   token.s.host_bd(0, 0, linear(64), 0).host_bd(0, 1, linear(64), 1);
   token.s.push(kShim, kMM2S, 0, 0).push(kShim, kS2MM, 0, 1).sync(kShim, kS2MM, 0);
-  token.expect(ErrorKind::kDeadlock, {"token of shim (0,0) S2MM 0", "nobody else is waiting",
+  token.expect(ErrorKind::kDeadlock, {"token of shim (0,0) S2MM 0", "no other agent is waiting",
                                       "check the token bit of the queue push"});
   poll.s.lock(kCore, 1, 5);
   poll.s.raw.mask_poll(kCore.address(0x1F010), 7, 0xF);
@@ -432,35 +432,35 @@ TEST_CASE("arguments: read-only, too few; format: another generation") {
               [&] { wrong.configure(); });
 }
 
-TEST_CASE("runs that would never end are ended") {
+TEST_CASE("the watchdog ends livelocks") {
   const auto setup = [](Case& c) {
     c.m.configure();
-    c.m.array.set_patience(1 << 20);
+    c.m.array.set_watchdog_budget(1 << 20);
   };
-  SUBCASE("data in a circle, after the stream") {
+  SUBCASE("circular BD chains, after the stream") {
     Case c;
     c.m.config.bd(kCore, 0, followed_by(linear(64), 0))
         .bd(kCore, 1, followed_by(linear(64, 100), 1));
     c.m.config.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     setup(c);
-    check_error(ErrorKind::kUnfinished, {"[submit]", "without an end", "core (0,2) MM2S 0 moved"},
+    check_error(ErrorKind::kUnfinished, {"[submit]", "livelock", "core (0,2) MM2S 0 moved"},
                 [&] { c.run(); });
   }
-  SUBCASE("data in a circle, while the stream waits") {
+  SUBCASE("circular BD chains, while the stream waits") {
     Case c;
     c.m.config.bd(kCore, 0, followed_by(linear(64), 0))
         .bd(kCore, 1, followed_by(linear(64, 100), 1));
     c.m.config.push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     setup(c);
     c.s.sync(kCore, kS2MM, 0);
-    check_error(ErrorKind::kDeadlock, {"[submit: operation 0", "without an end"}, [&] { c.run(); });
+    check_error(ErrorKind::kDeadlock, {"[submit: operation 0", "livelock"}, [&] { c.run(); });
   }
-  SUBCASE("host data in a circle") {
+  SUBCASE("circular BD chains over host data") {
     Case c;
     setup(c);
     c.s.host_bd(0, 0, followed_by(linear(64), 0), 0).host_bd(0, 1, followed_by(linear(64), 1), 1);
     c.s.push(kShim, kMM2S, 0, 0).push(kShim, kS2MM, 0, 1);
-    check_error(ErrorKind::kUnfinished, {"without an end"}, [&] { c.run(); });
+    check_error(ErrorKind::kUnfinished, {"livelock"}, [&] { c.run(); });
   }
   SUBCASE("a lock passed around by BDs without data") {
     Case c;
@@ -468,15 +468,15 @@ TEST_CASE("runs that would never end are ended") {
     c.m.config.bd(kCore, 1, followed_by(releasing(acquiring(linear(0), 1, -1), 0, 1), 1));
     c.m.config.lock(kCore, 0, 1).push(kCore, kMM2S, 0, 0).push(kCore, kS2MM, 0, 1);
     setup(c);
-    check_error(ErrorKind::kUnfinished, {"without an end"}, [&] { c.run(); });
+    check_error(ErrorKind::kUnfinished, {"livelock"}, [&] { c.run(); });
   }
-  SUBCASE("a core that calls for ever") {
+  SUBCASE("a core that never stops calling") {
     Case c;
     c.m.config.lock(kCore, 0, 1);
     setup(c);
     c.m.attach(kCore, "loop forever\n acquire_ge 0 1\n call f\n release 0 1\nend\n",
                [](std::span<const KernelArgument>) {});
-    check_error(ErrorKind::kUnfinished, {"without an end", "core (0,2)"}, [&] { c.run(); });
+    check_error(ErrorKind::kUnfinished, {"livelock", "core (0,2)"}, [&] { c.run(); });
   }
   SUBCASE("a core that neither calls nor waits") {
     Case c;
@@ -486,7 +486,7 @@ TEST_CASE("runs that would never end are ended") {
     check_error(ErrorKind::kKernel, {"core (0,2) ran", "without a call or a wait"},
                 [&] { c.run(); });
   }
-  SUBCASE("a runtime parameter that was never sensible") {
+  SUBCASE("a loop bound that is out of all proportion") {
     Case c;
     setup(c);
     c.m.attach(kCore, "acquire_ge 0 1\nloop rtp:64\n loop rtp:64\n end\nend\n");
@@ -494,10 +494,10 @@ TEST_CASE("runs that would never end are ended") {
     check_error(ErrorKind::kKernel, {"without a call or a wait", "check its loop bounds"},
                 [&] { c.run(); });
   }
-  SUBCASE("long work with progress is no endless run") {
+  SUBCASE("long work that makes progress is not a livelock") {
     Case c;
     setup(c);
-    c.m.array.set_patience(1 << 17);  // a fifth of one task
+    c.m.array.set_watchdog_budget(1 << 17);  // a fifth of one task
     Words big(1 << 16), target(1 << 16);
     c.s.host_bd(0, 0, linear(1 << 16), 0).host_bd(0, 1, linear(1 << 16), 1);
     for (int i = 0; i < 4; ++i) c.s.push(kShim, kMM2S, 0, 0, 256).push(kShim, kS2MM, 0, 1, 256);

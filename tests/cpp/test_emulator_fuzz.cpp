@@ -105,7 +105,7 @@ void run_pipeline(Array& array, const Words& configuration, const Words& stream)
   Words in = counting(kTile * kTiles), out((2 * kTile + 2) * kTiles);
   array.configure(std::as_bytes(std::span(configuration)));
   attach_cores(array);
-  const BufferView views[] = {view(in), view(out)};
+  const emulator::Argument views[] = {view(in), view(out)};
   array.submit(std::as_bytes(std::span(stream)), views);
 }
 
@@ -122,7 +122,7 @@ void check_pipeline(Array& array) {
   const Words configuration = pipeline_configuration().words(), stream = pipeline_stream().words();
   array.configure(std::as_bytes(std::span(configuration)));
   attach_cores(array);
-  const BufferView views[] = {view(in), view(out)};
+  const emulator::Argument views[] = {view(in), view(out)};
   for (int round = 0; round < 2; ++round) {
     std::fill(out.begin(), out.end(), 0);
     array.submit(std::as_bytes(std::span(stream)), views);
@@ -161,7 +161,7 @@ TEST_CASE("the pipeline itself works") {
 TEST_CASE("damaged streams end with success or an error") {
   const Words configuration = pipeline_configuration().words(), stream = pipeline_stream().words();
   Array array(arch::device_model(Generation::kNpu2));
-  array.set_patience(1 << 17);
+  array.set_watchdog_budget(1 << 17);
   std::mt19937 random(20241120);
   int succeeded = 0;
   std::map<std::string, int> kinds;
@@ -190,7 +190,7 @@ TEST_CASE("damaged streams end with success or an error") {
 
 TEST_CASE("random register writes between the operations of the pipeline") {
   Array array(arch::device_model(Generation::kNpu2));
-  array.set_patience(1 << 17);
+  array.set_watchdog_budget(1 << 17);
   std::mt19937 random(99);
   const auto anywhere = [&]() -> uint32_t {
     const At at{static_cast<int>(random() % 2), static_cast<int>(random() % 4)};

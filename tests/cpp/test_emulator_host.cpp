@@ -28,7 +28,7 @@ class HugeBuffer {
   uint32_t& word(uint64_t byte) {
     return *reinterpret_cast<uint32_t*>(static_cast<std::byte*>(data_) + byte);
   }
-  BufferView view() { return {static_cast<std::byte*>(data_), bytes_, true}; }
+  emulator::Argument view() { return {static_cast<std::byte*>(data_), bytes_, true}; }
 
  private:
   size_t bytes_;
@@ -71,7 +71,7 @@ TEST_CASE("patches reach beyond 4 GiB") {
 TEST_CASE("arguments from 5 on carry the folded DDR aperture, earlier ones do not") {
   constexpr uint64_t kAperture = 0x80000000;
   std::vector<Words> arguments(8, Words(4));
-  std::vector<BufferView> views;
+  std::vector<emulator::Argument> views;
   for (size_t i = 0; i < arguments.size(); ++i) {
     arguments[i] = counting(4, static_cast<uint32_t>(10 * i));
     views.push_back(view(arguments[i]));
@@ -98,7 +98,7 @@ TEST_CASE("arguments from 5 on carry the folded DDR aperture, earlier ones do no
 TEST_CASE("addresses use all 48 bits and a patch keeps the rest of its words") {
   constexpr uint32_t kLast = 511;
   Words out(4), in = counting(4, 5);
-  std::vector<BufferView> views(kLast + 1, view(out));
+  std::vector<emulator::Argument> views(kLast + 1, view(out));
   views[kLast] = view(in);
   Machine m;
   m.loopback(kShim).configure();
@@ -156,7 +156,7 @@ TEST_CASE("arguments are checked before anything runs") {
               [&] { m.run(Script(), {view(data)}); });
   m.loopback(kShim).configure();
   check_error(ErrorKind::kArgument, {"513 arguments", "at most 512"},
-              [&] { m.run(Script(), std::vector<BufferView>(513, view(data))); });
+              [&] { m.run(Script(), std::vector<emulator::Argument>(513, view(data))); });
   check_error(ErrorKind::kArgument, {"argument 0", "at most 2^38"}, [&] {
     m.run(Script(), {{reinterpret_cast<std::byte*>(data.data()), size_t{1} << 39, true}});
   });

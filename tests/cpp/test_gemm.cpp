@@ -14,10 +14,10 @@
 #include <vector>
 
 #include "arch/bd.h"
-#include "device.h"
 #include "error.h"
 #include "gemm_fixture.h"
 #include "ops/gemm.h"
+#include "runtime/device.h"
 #include "stream/txn.h"
 
 namespace {
@@ -33,28 +33,59 @@ uint16_t bf16(float exact) { return static_cast<uint16_t>(std::bit_cast<uint32_t
 
 class StubBuffer final : public Buffer {
  public:
-  explicit StubBuffer(size_t bytes) : memory_(bytes, std::byte{0x7F}) {}  // not zero: NaNs
-  std::byte* data() override { return memory_.data(); }
-  size_t bytes() const override { return memory_.size(); }
+  explicit StubBuffer(size_t bytes)
+      : memory_(bytes, std::byte{0x7F}), data_(memory_.data()), bytes_(bytes) {}  // not zero: NaNs
+  StubBuffer(std::byte* data, size_t bytes, Access access)
+      : data_(data), bytes_(bytes), access_(access) {}
+  std::byte* host() override { return data_; }
+  size_t bytes() const override { return bytes_; }
+  Access access() const override { return access_; }
 
  private:
   std::vector<std::byte> memory_;
+  std::byte* data_;
+  size_t bytes_;
+  Access access_ = Access::kReadWrite;
+};
+
+class StubRun final : public Run {
+ public:
+  explicit StubRun(const RunReport& report) : report_(report) {}
+  State state() const override { return State::kDone; }
+  bool wait(std::chrono::nanoseconds) override { return true; }
+  void cancel() override {}
+  const RunReport& report() const override { return report_; }
+
+ private:
+  RunReport report_;
 };
 
 class StubDevice final : public Device {
  public:
   StubDevice(bool host_memory, int64_t k_mt, bool b_columns)
       : host_memory_(host_memory), k_mt_(k_mt), b_columns_(b_columns) {}
-  DeviceInfo info() const override { return {"stub", arch::Generation::kNpu1, 4, 1e9, true, ""}; }
-  DeviceCounters counters() const override { return {}; }
+  DeviceInfo info() const override {
+    DeviceInfo info;
+    info.name = "stub";
+    info.generation = arch::Generation::kNpu1;
+    info.columns = 4;
+    return info;
+  }
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
     return std::make_unique<StubBuffer>(bytes);
   }
-  bool accepts_host_memory() const override { return host_memory_; }
-  void load(const Configuration&) override {}
-  RunReport submit(std::span<const uint32_t> words, std::span<const BufferView> buffers) override {
+  std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
+    if (!host_memory_) return nullptr;
+    return std::make_unique<StubBuffer>(memory, bytes, access);
+  }
+  int submissions = 0;
+
+ protected:
+  void do_load(const Configuration&) override {}
+  std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
+                                 std::span<const BufferRef> buffers) override {
     ++submissions;
-    collect(words);
+    collect(stream->words());
     const size_t rounds = transfers_[2][0].size();
     check_parameters(rounds, transfers_[1][0][0].size() * 2 / kN / kK);
     for (size_t round = 0; round < rounds; ++round) {
@@ -63,9 +94,8 @@ class StubDevice final : public Device {
     RunReport report;
     report.operations = 1;
     report.undecoded_writes = 3;
-    return report;
+    return std::make_unique<StubRun>(report);
   }
-  int submissions = 0;
 
  private:
   using Places = std::vector<std::pair<uint32_t, uint64_t>>;  // argument, byte offset
@@ -120,15 +150,15 @@ class StubDevice final : public Device {
     }
   }
 
-  static std::byte* word(std::span<const BufferView> buffers,
+  static std::byte* word(std::span<const BufferRef> buffers,
                          const std::pair<uint32_t, uint64_t>& place) {
-    const BufferView& buffer = buffers[place.first];
+    const BufferRef& buffer = buffers[place.first];
     REQUIRE(place.second % 4 == 0);
     REQUIRE(place.second + 4 <= buffer.bytes);
-    return buffer.data + place.second;
+    return buffer.host() + place.second;
   }
 
-  static std::vector<float> gather(std::span<const BufferView> buffers, const Places& places) {
+  static std::vector<float> gather(std::span<const BufferRef> buffers, const Places& places) {
     std::vector<float> out;
     for (const auto& place : places) {
       uint16_t pair[2];
@@ -143,7 +173,7 @@ class StubDevice final : public Device {
     return static_cast<size_t>(k / k_mt_ * kM * k_mt_ + row * k_mt_ + k % k_mt_);
   }
 
-  void compute(size_t round, size_t column, std::span<const BufferView> buffers) {
+  void compute(size_t round, size_t column, std::span<const BufferRef> buffers) {
     const std::vector<float> b = gather(buffers, transfers_[1][column][round]);
     const Places& c = transfers_[2][column][round];
     for (int64_t row = 0; row < kRows; ++row) {
@@ -158,7 +188,7 @@ class StubDevice final : public Device {
           }
           const float narrow = static_cast<float>(sum);
           const size_t index = static_cast<size_t>((row * kM + i) * kN + j);
-          REQUIRE(buffers[c[index].first].writable);
+          REQUIRE(writes(buffers[c[index].first].access));
           std::memcpy(word(buffers, c[index]), &narrow, 4);
         }
       }
@@ -222,10 +252,8 @@ void check_product(const Matrix& a, const Matrix& b, std::span<const float> c) {
   }
 }
 
-std::shared_ptr<ops::SharedDevice> stub(bool host_memory, int64_t k_mt = kK,
-                                        bool b_columns = false) {
-  return std::make_shared<ops::SharedDevice>(
-      std::make_unique<StubDevice>(host_memory, k_mt, b_columns));
+std::shared_ptr<SharedDevice> stub(bool host_memory, int64_t k_mt = kK, bool b_columns = false) {
+  return std::make_shared<SharedDevice>(std::make_unique<StubDevice>(host_memory, k_mt, b_columns));
 }
 
 }  // namespace
@@ -319,7 +347,7 @@ TEST_CASE("gemm: wrong sizes, types and devices are refused") {
 
 TEST_CASE("gemm: packed B keeps its device alive") {
   auto device = stub(false);
-  const std::weak_ptr<ops::SharedDevice> watch = device;
+  const std::weak_ptr<SharedDevice> watch = device;
   const Matrix b = matrix(5, 5, ElementType::kF32, Layout::kDense, 0);
   std::shared_ptr<const ops::PackedB> packed =
       ops::Gemm(std::move(device), test::small_configuration()).pack(b.view);

@@ -11,8 +11,9 @@
 #include "arch/bd.h"
 #include "error.h"
 #include "gemm_fixture.h"
-#include "ops/gemm_stream.h"
+#include "ops/gemm_schedule.h"
 #include "stream/txn.h"
+#include "streams.h"
 
 namespace {
 
@@ -137,7 +138,7 @@ void check_transfers(const ops::GemmProblem& p, int k_mt, bool b_columns, uint64
   uint64_t peak = 0;
   std::map<std::pair<int, int>, std::vector<std::vector<Place>>> got;
   const Configuration configuration = small_configuration(k_mt, b_columns);
-  for (auto& t : play(ops::build_gemm_stream(configuration, p), &peak)) {
+  for (auto& t : play(test::gemm_words(configuration, p), &peak)) {
     got[{t.kind, t.col}].push_back(std::move(t.places));
   }
   CHECK(peak == in_flight);
@@ -193,7 +194,7 @@ TEST_CASE("gemm stream: runtime parameters are K/k, the rounds and the shift") {
   ops::GemmProblem p{16, 48, 16};
   p.shift = 7;
   std::map<uint32_t, int> values;
-  const std::vector<uint32_t> words = ops::build_gemm_stream(small_configuration(24), p);
+  const std::vector<uint32_t> words = test::gemm_words(small_configuration(24), p);
   const stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
   for (const stream::Operation& op : parsed.operations()) {
     const uint32_t address = static_cast<uint32_t>(op.address);
@@ -212,24 +213,24 @@ TEST_CASE("gemm stream: shifts and sizes out of range are refused") {
   for (const int shift : {-1, 32, 1 << 30}) {
     ops::GemmProblem p{8, 8, 8};
     p.shift = shift;
-    CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+    CHECK_THROWS_AS(test::gemm_words(configuration, p), Error);
   }
   const int64_t huge = int64_t{1} << 62;
   for (const ops::GemmProblem& p :
        {ops::GemmProblem{huge, 8, 8}, ops::GemmProblem{8, huge, 8}, ops::GemmProblem{8, 8, huge}}) {
-    CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+    CHECK_THROWS_AS(test::gemm_words(configuration, p), Error);
   }
 }
 
 TEST_CASE("gemm stream: row-major B with K times N beyond a BD's step field") {
   const Configuration configuration = small_configuration();
   const auto p = ops::GemmProblem::dense(ops::GemmTile::of(configuration), 8, 64, 1 << 17);
-  CHECK_NOTHROW(ops::build_gemm_stream(configuration, p));
+  CHECK_NOTHROW(test::gemm_words(configuration, p));
 }
 
 TEST_CASE("gemm stream: touches only what a runtime stream may") {
   const Configuration configuration = small_configuration();
-  const std::vector<uint32_t> words = ops::build_gemm_stream(configuration, {8, 8, 8});
+  const std::vector<uint32_t> words = test::gemm_words(configuration, {8, 8, 8});
   stream::Permissions permissions;
   for (const auto& rtp : configuration.rtps) {
     permissions.rtp_words.push_back({rtp.col, rtp.row, rtp.address, 4});
@@ -245,10 +246,10 @@ TEST_CASE("gemm stream: touches only what a runtime stream may") {
 TEST_CASE("gemm stream: K far beyond a BD's row stride works when A is packed") {
   const Configuration configuration = small_configuration();
   const int64_t k = int64_t{1} << 24;
-  CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k, 8}));
+  CHECK_NOTHROW(test::gemm_words(configuration, {8, k, 8}));
   ops::GemmProblem p{8, k, 8};
   p.a = {8, k, k};
-  CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+  CHECK_THROWS_AS(test::gemm_words(configuration, p), Error);
 }
 
 TEST_CASE("gemm stream: sizes that are not multiples of the native size are refused") {
@@ -256,7 +257,7 @@ TEST_CASE("gemm stream: sizes that are not multiples of the native size are refu
   for (const ops::GemmProblem& p :
        {ops::GemmProblem{7, 8, 8}, ops::GemmProblem{8, 9, 8}, ops::GemmProblem{8, 8, 12},
         ops::GemmProblem{0, 8, 8}, ops::GemmProblem{8, -8, 8}}) {
-    CHECK_THROWS_AS(ops::build_gemm_stream(configuration, p), Error);
+    CHECK_THROWS_AS(test::gemm_words(configuration, p), Error);
   }
 }
 
@@ -264,14 +265,14 @@ TEST_CASE("gemm stream: sizes beyond a register are refused, not cut") {
   const Configuration configuration = small_configuration();
   // 4 rows x K x 2 bytes = 2^32 words and one k tile less.
   const int64_t k = int64_t{1} << 31;
-  CHECK_THROWS_AS(ops::build_gemm_stream(configuration, {8, k, 8}), Error);
-  CHECK_NOTHROW(ops::build_gemm_stream(configuration, {8, k - 8, 8}));
+  CHECK_THROWS_AS(test::gemm_words(configuration, {8, k, 8}), Error);
+  CHECK_NOTHROW(test::gemm_words(configuration, {8, k - 8, 8}));
 }
 
 TEST_CASE("gemm stream: the longest stream is built and read, a longer one refused at once") {
   const Configuration configuration = small_configuration();
   const auto built = [&](int64_t rounds) {
-    return ops::build_gemm_stream(
+    return test::gemm_words(
         configuration, ops::GemmProblem::dense(ops::GemmTile::of(configuration), 8 * rounds, 8, 8));
   };
   const auto size = [&](int64_t rounds) { return static_cast<int64_t>(built(rounds).size()) * 4; };
@@ -297,13 +298,13 @@ TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
     for (const int64_t value : {int64_t{0}, int64_t{-4}, int64_t{1} << 40}) {
       Configuration bad = good;
       bad.params[name] = value;
-      CHECK_THROWS_AS(ops::build_gemm_stream(bad, {8, 8, 8}), Error);
+      CHECK_THROWS_AS(test::gemm_words(bad, {8, 8, 8}), Error);
     }
   }
   Configuration odd = good;
   odd.params["tile_n"] = 3;  // 6 bytes a row
-  CHECK_THROWS_AS(ops::build_gemm_stream(odd, {8, 8, 6}), Error);
+  CHECK_THROWS_AS(test::gemm_words(odd, {8, 8, 6}), Error);
   Configuration renamed = good;
   renamed.rtps[0].name = "k_count";
-  CHECK_THROWS_AS(ops::build_gemm_stream(renamed, {8, 8, 8}), Error);
+  CHECK_THROWS_AS(test::gemm_words(renamed, {8, 8, 8}), Error);
 }

@@ -1,6 +1,7 @@
 // GEMV plans: every row-block is computed, cores of a channel read side by side, objects of x and y
 // fit, and nothing overlaps in the results; streams: reads stay inside W, cover it, and every token
-// that is asked for is waited for. The cores' side runs in tests/python/test_designs_gemv.py.
+// that is asked for is waited for. The cores' side runs in
+// tests/python/designs/test_designs_gemv.py.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -13,16 +14,17 @@
 #include "configuration.h"
 #include "error.h"
 #include "gemm_fixture.h"
-#include "ops/gemv_stream.h"
+#include "ops/gemv_schedule.h"
 #include "stream/txn.h"
+#include "streams.h"
 
 namespace {
 
 using namespace npu;
 using ops::GemvArray;
 using ops::GemvOutput;
-using ops::GemvPlan;
 using ops::GemvProblem;
+using ops::GemvSchedule;
 
 constexpr uint32_t kOpening = 6;  // blocks of a weight channel's configured BD
 
@@ -32,7 +34,7 @@ Configuration configuration(int columns, int rows, int channels) {
   text += "source 0000000000000000000000000000000000000000000000000000000000000000\n";
   text += strf("param columns %d\nparam rows %d\nparam channels %d\n", columns, rows, channels);
   text += "param block_bytes 5120\nparam x_bytes 4096\nparam y_bytes 512\nparam setup_words 16\n";
-  text += strf("param opening_blocks %d\n", rows == channels ? kOpening : 0);
+  text += strf("param preconfigured_blocks %d\n", rows == channels ? kOpening : 0);
   for (int c = 0; c < columns; ++c) {
     const int ports = channels == 2 && c + 1 < columns ? 2 : 1;
     for (int i = 0; i < ports; ++i) text += strf("port W%d_%d %d mm2s %d\n", c, i, c, i);
@@ -55,17 +57,17 @@ struct Case {
 constexpr Case kArrays[] = {{4, 4, 2}, {4, 4, 1}, {4, 2, 2}, {8, 2, 2},
                             {8, 4, 2}, {8, 4, 1}, {8, 1, 1}};
 
-void check_plan(const GemvArray& array, const GemvProblem& p, const GemvPlan& plan) {
-  CHECK(plan.x_objects * plan.x_blocks >= p.column_blocks);
-  CHECK((plan.x_objects - 1) * plan.x_blocks < p.column_blocks);
-  CHECK(plan.x_blocks * p.batch * 512 <= array.x_bytes);
+void check_schedule(const GemvArray& array, const GemvProblem& p, const GemvSchedule& schedule) {
+  CHECK(schedule.x_objects * schedule.x_blocks >= p.column_blocks);
+  CHECK((schedule.x_objects - 1) * schedule.x_blocks < p.column_blocks);
+  CHECK(schedule.x_blocks * p.batch * 512 <= array.x_bytes);
   std::vector<bool> computed(static_cast<size_t>(p.row_blocks));
   int64_t end = 0;
   bool inside = true;
   for (int c = 0; c < array.columns; ++c) {
-    const ops::GemvShare& share = plan.shares[static_cast<size_t>(c)];
+    const ops::GemvShare& share = schedule.shares[static_cast<size_t>(c)];
     CHECK(share.first.size() == static_cast<size_t>(array.cores(c)));
-    CHECK(share.rounds <= plan.rounds);
+    CHECK(share.rounds <= schedule.rounds);
     CHECK(share.y_objects * share.y_row_blocks == share.rounds);
     if (share.rounds > 0) CHECK(share.y_offset == end);
     end += share.y_objects * array.cores(c) * array.y_bytes;
@@ -80,13 +82,13 @@ void check_plan(const GemvArray& array, const GemvProblem& p, const GemvPlan& pl
     }
   }
   CHECK(inside);
-  CHECK(end == plan.y_bytes);
+  CHECK(end == schedule.y_bytes);
   CHECK(std::find(computed.begin(), computed.end(), false) == computed.end());
 }
 
 // Replays the shim's side of a stream: queue pushes with their BD's current words.
-void check_stream(const Configuration& config, const GemvProblem& p, const GemvPlan& plan) {
-  const std::vector<uint32_t> words = ops::build_gemv_stream(config, p, plan);
+void check_stream(const Configuration& config, const GemvProblem& p, const GemvSchedule& schedule) {
+  const std::vector<uint32_t> words = test::gemv_words(config, p, schedule);
   const stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
   std::map<uint32_t, std::vector<uint32_t>> bds;              // by BD address
   std::map<uint32_t, std::pair<uint32_t, uint64_t>> sources;  // argument, offset
@@ -149,9 +151,9 @@ void check_stream(const Configuration& config, const GemvProblem& p, const GemvP
   CHECK(inside);
   CHECK(blocks.size() == w_words / 1280);
   const int64_t sends =
-      p.column_blocks * p.batch <= 8 ? 1 : plan.rounds;  // x stays, or comes again
-  CHECK(x_words == static_cast<uint64_t>(1024 + sends * plan.x_objects * 1024));
-  CHECK(y_words * 4 == static_cast<uint64_t>(plan.y_bytes));
+      p.column_blocks * p.batch <= 8 ? 1 : schedule.rounds;  // x stays, or comes again
+  CHECK(x_words == static_cast<uint64_t>(1024 + sends * schedule.x_objects * 1024));
+  CHECK(y_words * 4 == static_cast<uint64_t>(schedule.y_bytes));
   CHECK(std::all_of(tokens.begin(), tokens.end(), [](const auto& t) { return t.second == 0; }));
 }
 
@@ -169,9 +171,9 @@ TEST_CASE("plans cover W and streams read all of it, for every array") {
         CAPTURE(column_blocks);
         GemvProblem p{row_blocks, column_blocks, row_blocks * 32 - 3, 4};
         p.output = GemvOutput::kF32;
-        const GemvPlan plan = ops::plan_gemv(array, p);
-        check_plan(array, p, plan);
-        check_stream(config, p, plan);
+        const GemvSchedule schedule = ops::schedule_gemv(array, p);
+        check_schedule(array, p, schedule);
+        check_stream(config, p, schedule);
       }
     }
   }
@@ -181,31 +183,31 @@ TEST_CASE("streams with more rounds than tasks in flight wait for weights and x"
   for (const Case& a : {Case{8, 1, 1}, Case{4, 2, 1}}) {
     const Configuration config = configuration(a.columns, a.rows, a.channels);
     GemvProblem p{8 * 1300, 1, 8 * 1300 * 32, 1};
-    const GemvPlan plan = ops::plan_gemv(GemvArray::of(config), p);
-    CHECK(plan.rounds > 4 * 256);
-    check_plan(GemvArray::of(config), p, plan);
-    check_stream(config, p, plan);
+    const GemvSchedule schedule = ops::schedule_gemv(GemvArray::of(config), p);
+    CHECK(schedule.rounds > 4 * 256);
+    check_schedule(GemvArray::of(config), p, schedule);
+    check_stream(config, p, schedule);
   }
 }
 
-TEST_CASE("a plan of every batch and output, and the setup it sends") {
+TEST_CASE("a schedule of every batch and output, and the setup it sends") {
   const Configuration config = configuration(8, 2, 2);
   const GemvArray array = GemvArray::of(config);
   for (const int batch : {1, 2, 4, 8}) {
     for (const GemvOutput output : {GemvOutput::kBf16, GemvOutput::kF32, GemvOutput::kTop}) {
       if (output == GemvOutput::kF32 && batch == 8) continue;
       GemvProblem p{8194, 10, 262208, batch, output, output == GemvOutput::kTop ? 8 : 0};
-      const GemvPlan plan = ops::plan_gemv(array, p);
-      check_plan(array, p, plan);
-      const ops::GemvShare& second = plan.shares[1];
-      const int32_t* record = plan.setup.data() + (1 * 2 + 1) * 16;  // column 1, core 1
+      const GemvSchedule schedule = ops::schedule_gemv(array, p);
+      check_schedule(array, p, schedule);
+      const ops::GemvShare& second = schedule.shares[1];
+      const int32_t* record = schedule.setup.data() + (1 * 2 + 1) * 16;  // column 1, core 1
       CHECK(record[0] == second.y_objects);
       CHECK(record[1] == second.y_row_blocks);
-      CHECK(record[2] == plan.x_objects - 1);
+      CHECK(record[2] == schedule.x_objects - 1);
       CHECK(record[2] * record[3] + record[14] == 10);
       CHECK(record[14] > 0);
       CHECK(record[14] <= record[3]);
-      CHECK(record[4] == (plan.rounds - second.rounds) * plan.x_objects);
+      CHECK(record[4] == (schedule.rounds - second.rounds) * schedule.x_objects);
       CHECK(record[11] == 0);
       CHECK(record[5] == batch);
       CHECK(record[6] == static_cast<int32_t>(output));
@@ -220,12 +222,12 @@ TEST_CASE("x that fits one object is taken once, also by cores without work") {
   const GemvArray array = GemvArray::of(configuration(8, 2, 2));
   for (const int64_t row_blocks : {2, 36, 1100}) {
     const GemvProblem p{row_blocks, 4, row_blocks * 32, 2};
-    const GemvPlan plan = ops::plan_gemv(array, p);
-    CHECK(plan.resident);
+    const GemvSchedule schedule = ops::schedule_gemv(array, p);
+    CHECK(schedule.resident);
     for (int c = 0; c < 8; ++c) {
-      const ops::GemvShare& share = plan.shares[static_cast<size_t>(c)];
+      const ops::GemvShare& share = schedule.shares[static_cast<size_t>(c)];
       for (int r = 0; r < array.cores(c); ++r) {
-        const int32_t* record = plan.setup.data() + (c * 2 + r) * 16;
+        const int32_t* record = schedule.setup.data() + (c * 2 + r) * 16;
         CHECK(record[0] == 0);
         CHECK(record[4] + record[11] == 1);
         CHECK(record[11] == (share.rounds > 0 ? 1 : 0));
@@ -240,21 +242,22 @@ TEST_CASE("x that fits one object is taken once, also by cores without work") {
 TEST_CASE("columns that start early read more") {
   const GemvArray array = GemvArray::of(configuration(8, 2, 2));
   for (const int64_t row_blocks : {36, 48, 80, 432, 8192}) {
-    const GemvPlan plan = ops::plan_gemv(array, {row_blocks, 5, row_blocks * 32, 1});
-    CHECK(plan.shares[0].rounds > 0);
-    for (const ops::GemvShare& share : plan.shares) CHECK(share.rounds <= plan.shares[0].rounds);
-    CHECK(plan.shares[6].rounds < plan.shares[0].rounds);
+    const GemvSchedule schedule = ops::schedule_gemv(array, {row_blocks, 5, row_blocks * 32, 1});
+    CHECK(schedule.shares[0].rounds > 0);
+    for (const ops::GemvShare& share : schedule.shares)
+      CHECK(share.rounds <= schedule.shares[0].rounds);
+    CHECK(schedule.shares[6].rounds < schedule.shares[0].rounds);
   }
   // Starting seven columns takes longer than reading a row-block of one block.
-  const GemvPlan plan = ops::plan_gemv(array, {300, 1, 9600, 1});
-  CHECK(plan.shares[6].rounds + 2 <= plan.shares[0].rounds);
+  const GemvSchedule schedule = ops::schedule_gemv(array, {300, 1, 9600, 1});
+  CHECK(schedule.shares[6].rounds + 2 <= schedule.shares[0].rounds);
 }
 
 TEST_CASE("problems and configurations that do not fit are refused") {
   GemvArray array = GemvArray::of(configuration(8, 4, 2));
   const auto refused = [&](GemvProblem p, ErrorKind kind) {
     try {
-      ops::plan_gemv(array, p);
+      ops::schedule_gemv(array, p);
       FAIL("no error");
     } catch (const Error& e) {
       CHECK(e.kind() == kind);
@@ -270,6 +273,6 @@ TEST_CASE("problems and configurations that do not fit are refused") {
   refused({4, 1, 128, 2, GemvOutput::kTop, 33}, ErrorKind::kArgument);
   array = GemvArray::of(configuration(1, 4, 2));
   refused({3, 1, 96, 1}, ErrorKind::kShape);  // one channel, whose two cores take turns
-  CHECK(ops::plan_gemv(array, {4, 1, 128, 1}).rounds == 2);
+  CHECK(ops::schedule_gemv(array, {4, 1, 128, 1}).rounds == 2);
   CHECK_THROWS_AS(GemvArray::of(configuration(8, 1, 2)), Error);  // one core on two channels
 }

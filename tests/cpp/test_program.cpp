@@ -164,7 +164,7 @@ TEST_CASE("errors name the line and the cause") {
   CHECK(contains(refusal(many), "33 operands"));
 }
 
-TEST_CASE("an endless loop must be able to wait") {
+TEST_CASE("an infinite loop must contain an acquire") {
   CHECK(contains(refusal("loop forever\ncall f\nend"), "without an acquire"));
   CHECK(contains(refusal("loop forever\nrelease 0 1\nend"), "without an acquire"));
   CHECK(contains(refusal("loop forever\nloop 0\nacquire_ge 0 1\nend\nend"), "without an acquire"));

@@ -137,7 +137,7 @@ TEST_CASE("recorder: calls by name, locks that a core waits for and their values
   for (const TraceEvent& call : calls) worked += call.end - call.start;
   CHECK(worked == Approx(machine.array.timing_report().core_busy));
   CHECK(recorder.tracks()[calls[0].track].cycles[0] == Approx(worked));
-  // Lock 7, which nobody waits for, has its value from the time its write took effect.
+  // Lock 7, which no agent waits for, has its value from the time its write took effect.
   std::vector<TraceEvent> seventh;
   for (const TraceEvent& event : of(recorder, {Kind::kLock})) {
     CHECK(event.track == TraceEvent::kNobody);

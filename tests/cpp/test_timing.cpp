@@ -125,7 +125,7 @@ TEST_CASE("pipelined kernels cost multiplications, waits for accumulators and a 
   CHECK(cycles("convert_bf16_bfp16_b", {4096, 32}) == Approx(4096 * 3.125 / 64 + 218));
 }
 
-TEST_CASE("closed form: A in parts costs calls, a resident A panel saves reads") {
+TEST_CASE("closed form: A in parts costs calls") {
   model::GemmPoint p = int8_point(4096);
   p.pipelined = true;
   p.c_bytes = 1;
@@ -133,15 +133,26 @@ TEST_CASE("closed form: A in parts costs calls, a resident A panel saves reads")
   p.a_parts = 2;
   CHECK(estimate_gemm(npu2(), p).cycles_per_call ==
         Approx(whole.cycles_per_call + npu2().kernel_call));
-  p.a_parts = 1;
-  p.a_resident = true;
-  const model::GemmEstimate resident = estimate_gemm(npu2(), p);
-  CHECK(resident.read < whole.read);
-  CHECK(resident.compute == whole.compute);
-  p.N = p.n;  // a single column of rounds: nothing is used twice
-  const double once = estimate_gemm(npu2(), p).dram_read_bytes;
-  p.a_resident = false;
-  CHECK(once == estimate_gemm(npu2(), p).dram_read_bytes);
+}
+
+TEST_CASE("closed form: wide sums cost their own traffic and a narrowing, and may hide the drain") {
+  model::GemmPoint p = int8_point(4096);
+  p.c_bytes = 4;
+  const model::GemmEstimate sums = estimate_gemm(npu2(), p);
+  p.c_bytes = 1;
+  p.sum_bytes = 4;
+  const auto handover = [&](int buffers) {
+    p.c_buffers = buffers;
+    const model::GemmEstimate e = estimate_gemm(npu2(), p);
+    CHECK(e.cycles_per_call == sums.cycles_per_call);
+    CHECK(e.dram_write_bytes == sums.dram_write_bytes / 4);
+    return e.seconds;
+  };
+  const double in_place = handover(0), apart = handover(1);
+  CHECK(handover(2) == apart);
+  const double waiting = static_cast<double>(p.m * p.n) / npu2().stream / npu2().clock_hz;
+  const model::GemmEstimate e = estimate_gemm(npu2(), p);
+  CHECK(in_place - apart == Approx(e.rounds * waiting));
 }
 
 TEST_CASE("closed form: never faster than the peak MACs, the DRAM cap or a stream port") {

@@ -129,7 +129,7 @@ TEST_CASE("timeline: writes take what reads leave of the memory") {
   CHECK(mixed[0] == Approx(1000));
   CHECK(mixed[1] == Approx(1000));
   CHECK(mixed[2] == Approx(1000 + 2000 / 4));
-  emulator::TimingReport report;
+  RunTiming report;
   timeline.report(&report);
   CHECK(report.dram_share == Approx(12000.0 / 10 / 1500));
 }
@@ -192,7 +192,7 @@ TEST_CASE("timed run: the copy of a timed run is that of an untimed one; its tim
   const RunReport report = copy.machine.run(copy.stream, {test::view(from, false), test::view(to)});
   CHECK(to == from);
   CHECK(report.shim_read_bytes == 4 * kWords);
-  const emulator::TimingReport& timed = copy.machine.array.timing_report();
+  const RunTiming& timed = copy.machine.array.timing_report();
   // One word per cycle, the start of the task, the command processor and the token around it.
   CHECK(timed.cycles > kWords + timing.shim_cold_start + timing.token);
   CHECK(timed.cycles < kWords + timing.shim_cold_start + timing.token + 3000);
@@ -268,7 +268,7 @@ TEST_CASE("timed run: a core's kernels and lock operations add up") {
   test::Script stream = machine.script();
   stream.lock(kCore, 0, 10);
   machine.run(stream);
-  const emulator::TimingReport& report = machine.array.timing_report();
+  const RunTiming& report = machine.array.timing_report();
   const double call = 64 * (16 / timing.mac_int8 + timing.integer_move + 8 / timing.l1_port);
   CHECK(report.matmul_calls == 10);
   CHECK(report.matmul_cycles == Approx(10 * call));

@@ -153,6 +153,31 @@ def assert_matmul_close(
     _assert_within(c, a @ b, steps * FLOAT32_UNIT * (np.abs(a) @ np.abs(b)))
 
 
+def assert_narrow_sums_close(
+    c: np.ndarray, a: np.ndarray, b: np.ndarray, k: int, silicon: bool = False, bf16: str = "native"
+) -> None:
+    """c is a @ b with the sums rounded to bfloat16 after every k terms (accumulate="narrow").
+
+    After step t the sum is the one before plus k products in float32, k + 1 additions of terms up
+    to |sum| + sum |a||b| (three times as much in `silicon` mode, see assert_matmul_close), then
+    rounded: with P the exact prefix sum, e_t <= d + 2^-8 (|P| + d), where d = e_(t-1) + the
+    additions' error.
+    """
+    a, b = round_bf16(a).astype(np.float64), round_bf16(b).astype(np.float64)
+    if bf16 == "bfp16":
+        a, b = round_bfp16(a, -1), round_bfp16(b, -2)
+    prefix = np.zeros((a.shape[0], b.shape[1]))
+    error = np.zeros_like(prefix)
+    unit = (3 if silicon else 1) * (k + 1) * FLOAT32_UNIT
+    for first in range(0, a.shape[1], k):
+        left, right = a[:, first : first + k], b[first : first + k]
+        error = error + unit * (np.abs(prefix) + error + np.abs(left) @ np.abs(right))
+        prefix = prefix + left @ right
+        error = error + OUTPUT_UNIT["bfloat16"] * (np.abs(prefix) + error)
+    wrong = np.abs(c.astype(np.float64) - prefix) > error
+    assert not wrong.any(), f"{wrong.sum()} of {wrong.size} elements differ by more than the bound"
+
+
 def _assert_within(c: np.ndarray, exact: np.ndarray, bound: np.ndarray) -> None:
     """Every element within ``bound`` of the exact one, half a unit of c's format added to it."""
     bound = bound + OUTPUT_UNIT[str(c.dtype)] * (np.abs(exact) + bound)

@@ -7,24 +7,9 @@ aie-rt (AIE2 and AIE2P have the same ones), so that an error in ours cannot hide
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass, field
 from itertools import product
-from pathlib import Path
-
-import pytest
-
-SHARED = Path(os.environ.get("NPU_SHARED", Path(__file__).resolve().parents[3] / "shared"))
-
-
-def golden(*parts: str) -> bytes:
-    """A file of the golden programs, or a skip that says why."""
-    path = SHARED.joinpath("golden", *parts)
-    if not path.exists():
-        pytest.skip(f"{path} is absent (set NPU_SHARED to the reference shelf)")
-    return path.read_bytes()
-
 
 Tile = tuple[int, int]
 

@@ -13,8 +13,8 @@ import gguf
 import ml_dtypes
 import numpy as np
 
-from npu.gemma3.config import Config
-from npu.gemma3.names import tensor_shapes
+from npu.models.gemma3.config import Config
+from npu.models.gemma3.names import tensor_shapes
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 

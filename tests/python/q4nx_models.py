@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 
-from npu.gemma3 import names
-from npu.gemma3.source import Q4nxSource
-from npu.q4nx.container import Q4nxFile
+from npu.formats.q4nx.container import Q4nxFile
+from npu.models.gemma3 import names
+from npu.models.sources import Q4nxSource
 
 # Sizes that K-quants can store (rows of 256) and others of 4-bit types (rows of 32).
 K_SHAPE = Shape(layers=2, width=256, heads=4, kv_heads=2, head_dim=64, ffn_width=256, window=16)

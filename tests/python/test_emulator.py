@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from limits import HANG
 
 import npu
 from npu import _npu
@@ -246,14 +246,14 @@ def test_two_threads_two_arrays_and_one_array() -> None:
 
     def slow(*args: Any) -> None:
         entered.set()
-        assert leave.wait(10)
+        assert leave.wait(HANG)
         add_one(*args)
 
     arr, other = machine(slow), machine(add_one)
     a, b = np.zeros(16, np.int32), np.zeros(16, np.int32)
     thread = threading.Thread(target=lambda: arr.submit(copy_stream(), [a, b]))
     thread.start()
-    assert entered.wait(10)
+    assert entered.wait(HANG)
     with pytest.raises(npu.errors.ArgumentError, match="another thread"):
         arr.submit(copy_stream(), [a, b])
     c = np.zeros(16, np.int32)
@@ -272,10 +272,8 @@ def test_ctrl_c_ends_an_endless_run() -> None:
     arr.configure(c.bytes())
     timer = threading.Timer(0.3, _thread.interrupt_main)
     timer.start()
-    start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         arr.submit(Script().bytes(), [])
-    assert time.monotonic() - start < 5
     timer.join()
 
 

@@ -10,23 +10,15 @@ of a float32 sum of K terms in any order: |error| <= (K - 1) 2^-24 sum |a b| / (
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+from golden_files import golden
 
 import npu
-
-GOLDEN = (
-    Path(os.environ.get("NPU_SHARED", Path(__file__).resolve().parents[2].parent / "shared"))
-    / "golden"
-)
-if not GOLDEN.is_dir():
-    pytest.skip(f"no golden programs at {GOLDEN} (set NPU_SHARED)", allow_module_level=True)
 
 DTYPES: dict[str, Any] = {
     "i16": np.int16,
@@ -38,11 +30,11 @@ PROGRAMS = ["relay_npu1", "relay_npu2", "gemm_npu1_2x2_i16", "gemm_npu2_4x8_bf16
 
 
 def arguments(name: str) -> dict[str, Any]:
-    return json.loads((GOLDEN / name / "args.json").read_text())
+    return json.loads(golden(name, "args.json"))
 
 
 def insts(name: str) -> bytes:
-    return (GOLDEN / name / "insts.bin").read_bytes()
+    return golden(name, "insts.bin")
 
 
 def inputs(name: str, rng: np.random.Generator) -> list[np.ndarray]:
@@ -94,11 +86,11 @@ def kernels(name: str) -> dict[str, Callable[..., None]]:
 def array(name: str) -> npu.emulator.Array:
     """A configured array with the golden cores attached; the configuration decodes completely."""
     arr = npu.emulator.Array(arguments(name)["device"])
-    report = arr.configure((GOLDEN / name / "config.bin").read_bytes())
+    report = arr.configure(golden(name, "config.bin"))
     assert report.undecoded_writes == 0
     assert report.operations > 0
     functions = kernels(name)
-    for core in json.loads((GOLDEN / name / "cores.json").read_text())["cores"]:
+    for core in json.loads(golden(name, "cores.json"))["cores"]:
         arr.attach(core["col"], core["row"], core["ops"], functions)
     return arr
 
@@ -176,7 +168,7 @@ def test_kernel_calls(name: str) -> None:
     m, k, n = arguments(name)["core_functions"]["tile"]
     (rows, depth), (_, cols) = (arg["shape"] for arg in arguments(name)["args"][:2])
     tiles = rows // m * (cols // n)
-    cores = len(json.loads((GOLDEN / name / "cores.json").read_text())["cores"])
+    cores = len(json.loads(golden(name, "cores.json"))["cores"])
     arr, rng = array(name), np.random.default_rng(2)
     calls = [arr.submit(insts(name), inputs(name, rng)).kernel_calls for _ in range(2)]
     assert calls == [tiles * (1 + depth // k) + cores, tiles * (1 + depth // k)]
@@ -200,8 +192,8 @@ def test_too_small_output_is_out_of_range() -> None:
 def test_gemm_without_one_core_names_it() -> None:
     name = "gemm_npu1_2x2_i16"
     arr = npu.emulator.Array("npu1")
-    arr.configure((GOLDEN / name / "config.bin").read_bytes())
-    cores = json.loads((GOLDEN / name / "cores.json").read_text())["cores"]
+    arr.configure(golden(name, "config.bin"))
+    cores = json.loads(golden(name, "cores.json"))["cores"]
     for core in cores[:-1]:
         arr.attach(core["col"], core["row"], core["ops"], kernels(name))
     with pytest.raises(npu.errors.DeadlockError) as caught:
@@ -213,4 +205,4 @@ def test_gemm_without_one_core_names_it() -> None:
 
 def test_generations_do_not_mix() -> None:
     with pytest.raises(npu.errors.FormatError, match="generation 3, this array is npu2"):
-        npu.emulator.Array("npu2").configure((GOLDEN / "relay_npu1/config.bin").read_bytes())
+        npu.emulator.Array("npu2").configure(golden("relay_npu1", "config.bin"))

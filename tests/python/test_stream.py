@@ -7,20 +7,19 @@ bytes raise FormatError and nothing else, and what a runtime stream may touch.
 
 from __future__ import annotations
 
-import os
 import struct
 from pathlib import Path
 from typing import Any
 
 import pytest
+from golden_files import GOLDEN
 from hypothesis import given
 from hypothesis import strategies as st
 
 from npu import errors
 from npu._npu import arch, stream
 
-SHARED = Path(os.environ.get("NPU_SHARED", Path(__file__).resolve().parents[3] / "shared"))
-GOLDEN = sorted(SHARED.glob("golden/*/*.bin"))
+STREAMS = sorted(GOLDEN.glob("*/*.bin"))
 
 u8 = st.integers(0, 0xFF)
 u16 = st.integers(0, 0xFFFF)
@@ -156,8 +155,7 @@ def test_random_bytes_raise_format_errors(data: bytes) -> None:
         stream.operations(data)
 
 
-@pytest.mark.skipif(not GOLDEN, reason=f"no reference programs under {SHARED}; set NPU_SHARED")
-@pytest.mark.parametrize("path", GOLDEN, ids=lambda p: f"{p.parent.name}/{p.name}")
+@pytest.mark.parametrize("path", STREAMS, ids=lambda p: f"{p.parent.name}/{p.name}")
 def test_files_of_the_public_compiler(path: Path) -> None:
     data = path.read_bytes()
     header = stream.header(data)

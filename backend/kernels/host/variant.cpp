@@ -6,6 +6,7 @@
 #include "gemv_q4nx.cc"
 #include "matmul.cc"
 #include "matmul_pipelined.cc"
+#include "rms_norm.cc"
 #include "zero.cc"
 
 namespace {

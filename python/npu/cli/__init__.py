@@ -15,6 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from npu.cli import bench
+
 COMMANDS = (
     "generate",
     "bench",
@@ -45,7 +47,7 @@ def build_parser() -> argparse.ArgumentParser:
         module = importlib.import_module(f"npu.cli.{name.replace('-', '_')}")
         sub = subparsers.add_parser(name, help=module.HELP, description=module.HELP)
         module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
+        sub.set_defaults(run=module.run, prog=sub.prog)
     return parser
 
 
@@ -63,7 +65,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(sys, name) is None:  # closed by who started us
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
-        arguments = build_parser().parse_args(argv)
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words[:1] == ["bench"]:
+            words[1:] = bench.expand(words[1:])
+        arguments, unknown = build_parser().parse_known_args(words)
+        if unknown:
+            _report(f"unrecognized arguments: {' '.join(unknown)} (see `{arguments.prog} --help`)")
+            return 2
         code: int = arguments.run(arguments)
         sys.stdout.flush()
         return code

@@ -1,171 +1,193 @@
-"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM (`npu bench gemm`) or 4-bit GEMV."""
+"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM, 4-bit GEMV or dequantisation.
+
+Each subcommand has only its own options. `npu bench gemm` has modes, named by a flag, which are
+subcommands of their own.
+"""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import importlib
+from collections.abc import Callable, Sequence
 
 from npu.cli import common
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
 
-_SIMULATED = ("sweep", "k-mt-curve")
-_HOST = ("host", "ragged")
-# Which modes an option belongs to; options of other modes are refused.
-_MODES: dict[str, tuple[str, ...]] = {
-    "context": ("model",),
-    "weights": ("model",),
-    "tokens": ("model",),
-    "arithmetic": ("model", *_HOST, "gemv"),
-    "repeats": ("model", *_HOST, "gemv"),
-    "model": ("model", *_SIMULATED),
-    "sizes": (*_SIMULATED, *_HOST),
-    "dtype": (*_SIMULATED, *_HOST),
-    "out_dtype": _SIMULATED,
-    "b_layout": _SIMULATED,
-    "tile": _SIMULATED,
-    "k_mt": ("sweep",),
-    "stream_bytes": _SIMULATED,
-    "count": ("sweep",),
-    "max_size": ("sweep",),
-    "csv": _SIMULATED,
-    "plot": _SIMULATED,
-    "scale": ("sweep",),
-    "projections": ("gemv", "dequant"),
-    "batch": ("gemv",),
-}
+
+@dataclasses.dataclass(frozen=True)
+class _Subcommand:
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    module: str  # of npu.cli, with `run`
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    chosen = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
+    for name, subcommand in _SUBCOMMANDS.items():
+        sub = chosen.add_parser(name, help=subcommand.help, description=subcommand.help)
+        subcommand.add_options(sub)
+        sub.add_argument(
+            "--json",
+            nargs="?",
+            const="-",
+            metavar="FILE.json",
+            help="figures as JSON, into a file or instead of the table",
+        )
+        sub.set_defaults(module=subcommand.module, prog=sub.prog)
+
+
+def expand(words: Sequence[str]) -> list[str]:
+    """The words after `npu bench` with their subcommand first: "model" is understood, and a mode of
+    gemm is one."""
+    if words and words[0] in ("-h", "--help"):
+        return list(words)
+    if not words or words[0] not in _SUBCOMMANDS:
+        return ["model", *words]
+    for mode in words[1:]:
+        if f"{words[0]} {mode}" in _SUBCOMMANDS:
+            rest = list(words[1:])
+            rest.remove(mode)
+            return [f"{words[0]} {mode}", *rest]
+    return list(words)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    module = importlib.import_module(f"npu.cli.{arguments.module}")
+    code: int = module.run(arguments)
+    return code
+
+
+# Options
+
+
+def _model_options(parser: argparse.ArgumentParser) -> None:
+    common.add_model_arguments(parser)
+    _repeats(parser)
     parser.add_argument(
-        "what",
-        nargs="?",
-        choices=("model", "gemm", "gemv", "dequant"),
-        default="model",
-        help="model (default): TTFT and TPS per context length; gemm, gemv, dequant: see below",
-    )
-    parser.add_argument(
-        "-m",
-        "--model",
-        metavar="FILE|MODEL",
-        help="model: GGUF file (default: $NPU_MODEL, else the demo model); "
-        "gemm: emulator (default) or closed-form, what simulates the time",
-    )
-    parser.add_argument(
-        "--device", help="see `npu devices`; simulated: npu1 or npu2 (default: $NPU_DEVICE, npu2)"
-    )
-    parser.add_argument(
-        "--arithmetic",
-        choices=("fast", "silicon"),
-        help="how the emulated cores add bf16 products (default: $NPU_ARITHMETIC, else fast)",
-    )
-    parser.add_argument(
-        "--repeats",
-        type=common.positive,
-        metavar="N",
-        help="measured runs, after one warm-up that is discarded (5)",
-    )
-    parser.add_argument(
-        "--json",
-        nargs="?",
-        const="-",
-        metavar="FILE.json",
-        help="figures as JSON, into a file or instead of the table",
-    )
-    model = parser.add_argument_group("model")
-    model.add_argument(
         "--context",
         type=common.positives,
+        default=[16, 64, 256],
         metavar="N,N,...",
         help="prompt lengths in tokens (16,64,256)",
     )
-    common.add_weights_argument(model)
-    model.add_argument(
-        "-n", "--tokens", type=common.positive, metavar="N", help="decode steps per prompt (16)"
-    )
-    _add_gemm_arguments(parser)
-    _add_gemv_arguments(parser)
+    parser.add_argument(
+        "-n", "--tokens", type=common.positive, default=16, metavar="N",
+        help="decode steps per prompt (16)",
+    )  # fmt: skip
 
 
-def _add_gemm_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "gemm", "simulated TOPS over hundreds of sizes, per precision and layout of B; or one of"
-    )
-    mode = group.add_mutually_exclusive_group()
-    mode.add_argument("--k-mt-curve", action="store_true", help="simulated TOPS against k_mt")
-    mode.add_argument(
-        "--host", action="store_true", help="host time of npu.matmul beside NumPy and torch"
-    )
-    mode.add_argument(
-        "--ragged", action="store_true", help="host time of packing edges only beside all"
-    )
-    add = group.add_argument
-    add(
-        "--sizes",
-        type=common.gemm_sizes,
-        metavar="S|MxKxN,...",
-        help="problem sizes (simulated: chosen; curve: one, about 4K; host, ragged: three)",
-    )
-    add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
-    add("--out-dtype", type=_names, metavar="T,...", help="results: int8, int16, int32, bfloat16, float32")  # fmt: skip  # noqa: E501
-    add("--b-layout", choices=("row", "col", "both"), help="sweep: both, curve: col")
-    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
+def _sweep_options(parser: argparse.ArgumentParser) -> None:
+    _simulated_gemm(parser, layouts="both", sizes="problem sizes instead of a sweep")
+    _tile_and_plot(parser)
+    add = parser.add_argument
     add("--k-mt", type=common.positive, metavar="K", help="depth of a memtile's tiles")
-    add("--stream-bytes", type=int, choices=(4, 8), help="per cycle of a stream port")
     add("--count", type=common.positive, metavar="N", help="sizes per sweep, at least (400)")
     add("--max-size", type=common.positive, metavar="S", help="largest M, K and N (8192)")
-    add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
-    add("--plot", metavar="FILE.png|.svg", help="roofline or k_mt plot; needs matplotlib")
     add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
 
 
-def _add_gemv_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group(
-        "gemv, dequant",
-        "simulated time of a decode step's projections on 4-bit weights, and of expanding them "
-        "for a prefill; gemv --host: host time of npu.gemv too",
-    )
-    group.add_argument(
-        "--projections", type=_models, metavar="MODEL,...", help="gemma3-1b, gemma3-4b (both)"
-    )
-    group.add_argument(
-        "--batch", type=common.positive, metavar="N", help="vectors per product, up to 8 (1)"
-    )
+def _designs_options(parser: argparse.ArgumentParser) -> None:
+    _simulated_gemm(parser, layouts="both", sizes=None)
+    add = parser.add_argument
+    add(
+        "designs", choices=("default",),
+        help="what npu.matmul chooses on a device that prefers the array's time",
+    )  # fmt: skip
+    add(
+        "--sizes", type=common.sizes_or_preset, metavar="S|MxKxN,...",
+        help="problem sizes, or squares, gemma3, mixed (mixed)",
+    )  # fmt: skip
+    add("--accumulate", choices=("wide", "narrow", "both"), default="wide", help="sums (wide)")
+    add("--bf16", choices=("bfp16", "native"), help="products of bfloat16 (bfp16 on npu2)")
+
+
+def _curve_options(parser: argparse.ArgumentParser) -> None:
+    _simulated_gemm(parser, layouts="col", sizes="one problem size (about 4K)")
+    _tile_and_plot(parser)
+
+
+def _host_options(parser: argparse.ArgumentParser) -> None:
+    common.add_device_arguments(parser)
+    _repeats(parser)
+    _gemm_sizes(parser, "problem sizes (three)")
+    parser.add_argument("--dtype", type=_names, metavar="T", help="operands: bfloat16 or int8")
+
+
+def _gemv_options(parser: argparse.ArgumentParser) -> None:
+    common.add_device_arguments(parser)
+    _repeats(parser)
+    _projections(parser)
+    parser.add_argument(
+        "--batch", type=common.positive, default=1, metavar="N",
+        help="vectors per product, up to 8 (1)",
+    )  # fmt: skip
+    parser.add_argument("--host", action="store_true", help="host time of npu.gemv, too")
+
+
+def _dequant_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="device name, see `npu devices` (default: $NPU_DEVICE)")
+    parser.set_defaults(arithmetic=None)
+    _projections(parser)
+
+
+# What several of them have
+
+
+def _repeats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--repeats", type=common.positive, default=5, metavar="N",
+        help="measured runs, after one warm-up that is discarded (5)",
+    )  # fmt: skip
+
+
+def _projections(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--projections", type=_models, default=["gemma3-1b", "gemma3-4b"], metavar="MODEL,...",
+        help="gemma3-1b, gemma3-4b (both)",
+    )  # fmt: skip
+
+
+def _gemm_sizes(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--sizes", type=common.gemm_sizes, metavar="S|MxKxN,...", help=what)
+
+
+def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | None) -> None:
+    add = parser.add_argument
+    add("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
+    add(
+        "--method", choices=("emulator", "closed-form"), default="emulator",
+        help="what simulates the time (emulator)",
+    )  # fmt: skip
+    if sizes is not None:
+        _gemm_sizes(parser, sizes)
+    add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
+    add(
+        "--out-dtype", type=_names, metavar="T,...",
+        help="results: int8, int16, int32, bfloat16, float32",
+    )  # fmt: skip
+    add(
+        "--b-layout", choices=("row", "col", "both"), default=layouts,
+        help=f"of B, row- or column-major ({layouts})",
+    )  # fmt: skip
+    add("--stream-bytes", type=int, choices=(4, 8), help="per cycle of a stream port")
+    add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
+
+
+def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
+    add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
 
 
 def _names(text: str) -> list[str]:
     return text.split(",")
 
 
-def _mode(arguments: argparse.Namespace) -> str:
-    chosen = [mode for mode in ("k-mt-curve", *_HOST) if getattr(arguments, mode.replace("-", "_"))]
-    if arguments.what == "gemm":
-        return chosen[0] if chosen else "sweep"
-    if arguments.what == "gemv" and chosen in ([], ["host"]):
-        return "gemv"
-    if arguments.what == "dequant" and not chosen:
-        return "dequant"
-    return chosen[0] if chosen else "model"
-
-
-def _check_options(arguments: argparse.Namespace, mode: str) -> None:
-    from npu.errors import ArgumentError
-
-    if arguments.what in ("gemv", "dequant") and mode != arguments.what:
-        raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
-    if arguments.what == "model" and mode != "model":
-        raise ArgumentError(f"[bench] --{mode} is about GEMM; use `npu bench gemm --{mode}`")
-    for name, modes in _MODES.items():
-        if getattr(arguments, name) is not None and mode not in modes:
-            option = "--" + name.replace("_", "-")
-            places = {"model": "npu bench", "sweep": "npu bench gemm"}
-            places |= {what: f"npu bench {what}" for what in ("gemv", "dequant")}
-            where = places.get(mode, f"npu bench gemm --{mode}")
-            raise ArgumentError(f"[bench] {option} has no meaning for `{where}`; leave it out")
-
-
 def _models(text: str) -> list[str]:
-    """An argparse type: names of npu.gemv_simulation.PROJECTIONS, separated by commas."""
-    from npu.gemv_simulation import PROJECTIONS
+    """An argparse type: names of npu.perf.gemv_simulation.PROJECTIONS, separated by commas."""
+    from npu.perf.gemv_simulation import PROJECTIONS
 
     names = text.split(",")
     for name in names:
@@ -174,39 +196,31 @@ def _models(text: str) -> list[str]:
     return names
 
 
-def run(arguments: argparse.Namespace) -> int:
-    mode = _mode(arguments)
-    _check_options(arguments, mode)
-    if mode == "sweep":
-        from npu.cli import bench_gemm
-
-        return bench_gemm.run(arguments)
-    if mode == "k-mt-curve":
-        from npu.cli import bench_gemm_kmt
-
-        return bench_gemm_kmt.run(arguments)
-    arguments.repeats = arguments.repeats or 5
-    if mode == "gemv":
-        from npu.cli import bench_gemv
-
-        arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
-        arguments.batch = arguments.batch or 1
-        return bench_gemv.run(arguments)
-    if mode == "dequant":
-        from npu.cli import bench_dequant
-
-        arguments.projections = arguments.projections or ["gemma3-1b", "gemma3-4b"]
-        return bench_dequant.run(arguments)
-    if mode == "host":
-        from npu.cli import bench_gemm_host
-
-        return bench_gemm_host.run(arguments)
-    if mode == "ragged":
-        from npu.cli import bench_ragged
-
-        return bench_ragged.run(arguments)
-    from npu.cli import bench_model
-
-    arguments.context = arguments.context or [16, 64, 256]
-    arguments.tokens = arguments.tokens or 16
-    return bench_model.run(arguments)
+_SUBCOMMANDS = {
+    "model": _Subcommand(
+        "a model's time to first token and tokens per second (what `npu bench` alone does)",
+        _model_options, "bench_model",
+    ),
+    "gemm": _Subcommand(
+        "simulated TOPS over hundreds of sizes, per precision and layout of B",
+        _sweep_options, "bench_gemm",
+    ),
+    "gemm --designs": _Subcommand(
+        "simulated TOPS of what npu.matmul chooses, per size (`--designs default`)",
+        _designs_options, "bench_gemm_designs",
+    ),
+    "gemm --k-mt-curve": _Subcommand(
+        "simulated TOPS against k_mt", _curve_options, "bench_gemm_kmt"
+    ),
+    "gemm --host": _Subcommand(
+        "host time of npu.matmul beside NumPy and torch", _host_options, "bench_gemm_host"
+    ),
+    "gemv": _Subcommand(
+        "simulated time of a decode step's projections on 4-bit weights",
+        _gemv_options, "bench_gemv",
+    ),
+    "dequant": _Subcommand(
+        "simulated time of expanding 4-bit projections for a prefill",
+        _dequant_options, "bench_dequant",
+    ),
+}  # fmt: skip

@@ -24,8 +24,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def measure(model: str, generation: str) -> list[dict[str, Any]]:
     """One model: a row per projection of a layer."""
-    from npu.dequant_simulation import simulate_dequantize
-    from npu.gemv_simulation import PROJECTIONS
+    from npu.perf.dequant_simulation import simulate_dequantize
+    from npu.perf.gemv_simulation import PROJECTIONS
 
     rows = []
     for name, (n, k, count) in PROJECTIONS[model].items():

@@ -19,28 +19,18 @@ from npu.cli import bench_gemm_sweep as sweeps
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
-    from npu.published import Published
-    from npu.simulate import GemmDesign, SimulatedGemm
+    from npu.designs.gemm import DesignPoint
+    from npu.perf.published import Published
+    from npu.perf.simulate import SimulatedGemm
 
 SOURCES = {
     "emulator": "timing-only emulator executing the real streams",
-    "closed-form": "closed-form model",
+    "closed-form": "closed form",
 }
 
 
-def simulation_model(arguments: argparse.Namespace) -> str:
-    """What --model names for GEMM; the default is the emulator."""
-    chosen = arguments.model or "emulator"
-    if chosen not in SOURCES:
-        raise ArgumentError(
-            f"[bench] --model {chosen!r}: GEMM is simulated by emulator or closed-form"
-        )
-    return str(chosen)
-
-
-def layouts(arguments: argparse.Namespace, default: str) -> tuple[str, ...]:
-    chosen = arguments.b_layout or default
-    return ("col", "row") if chosen == "both" else (chosen,)
+def layouts(arguments: argparse.Namespace) -> tuple[str, ...]:
+    return ("col", "row") if arguments.b_layout == "both" else (arguments.b_layout,)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -68,12 +58,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
     device = sweeps.generation(arguments.device)
-    model = simulation_model(arguments)
     if arguments.sizes and (arguments.count or arguments.max_size):
         raise ArgumentError("[bench] --sizes names the sizes; leave out --count and --max-size")
     found = []
     for pair in sweeps.pairs(arguments.dtype, arguments.out_dtype):
-        for layout in layouts(arguments, "both"):
+        for layout in layouts(arguments):
             design = sweeps.design_of(device, pair, layout, arguments.tile, arguments.k_mt)
             if arguments.sizes:
                 sizes = sweeps.check_sizes(arguments.sizes)
@@ -81,7 +70,7 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
                 limit = arguments.max_size or sweeps.DEFAULT_LIMIT
                 count = arguments.count or sweeps.DEFAULT_COUNT
                 sizes = sweeps.problem_sizes(design.native, count, limit)
-            case = sweeps.Case(design, model, arguments.stream_bytes)
+            case = sweeps.Case(design, arguments.method, arguments.stream_bytes)
             found.append(sweeps.Sweep(case, sizes))
     return found
 
@@ -92,7 +81,7 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
     estimate = sweeps.prepare(found)
     total = sum(len(sweep.sizes) for sweep in found)
     print(
-        f"simulating {total} GEMMs in {len(found)} sweeps with the {found[0].case.model} model on "
+        f"simulating {total} GEMMs in {len(found)} sweeps ({found[0].case.method}) on "
         f"{sweeps.threads()} threads; about {estimate:.0f} s if the CPUs are free",
         file=sys.stderr,
     )
@@ -125,12 +114,12 @@ def row(case: sweeps.Case, size: sweeps.Size, result: SimulatedGemm) -> dict[str
     d = case.design
     return {
         "device": d.generation,
-        "dtype_in": d.dtype_in,
-        "dtype_out": d.dtype_out,
+        "dtype_in": d.a_dtype,
+        "dtype_out": d.c_dtype,
         "b_layout": d.b_layout,
         **dict(zip(("tile_m", "tile_k", "tile_n"), d.tile, strict=True)),
         "k_mt": d.k_mt,
-        "model": case.model,
+        "method": case.method,
         **_figures(case, size, result),
     }
 
@@ -154,7 +143,7 @@ def document(found: list[sweeps.Sweep], complete: bool) -> dict[str, Any]:
     return {
         "kind": "npu bench gemm",
         "times": "simulated",
-        "model": found[0].case.model,
+        "method": found[0].case.method,
         "stream_bytes": found[0].case.stream_bytes,
         "device": found[0].case.design.generation,
         "complete": complete,
@@ -165,8 +154,8 @@ def document(found: list[sweeps.Sweep], complete: bool) -> dict[str, Any]:
 def _sweep_document(sweep: sweeps.Sweep) -> dict[str, Any]:
     case = sweep.case
     return {
-        "dtype_in": case.design.dtype_in,
-        "dtype_out": case.design.dtype_out,
+        "dtype_in": case.design.a_dtype,
+        "dtype_out": case.design.c_dtype,
         "b_layout": case.design.b_layout,
         "tile": list(case.design.tile),
         "k_mt": case.design.k_mt,
@@ -211,7 +200,7 @@ def column_gain(found: list[sweeps.Sweep]) -> dict[str, float]:
 def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
     case = found[0].case
     print(
-        f"simulated TOPS of GEMM on {case.design.generation} ({SOURCES[case.model]}; no hardware "
+        f"simulated TOPS of GEMM on {case.design.generation} ({SOURCES[case.method]}; no hardware "
         f"involved), dispatch included; {taken:.1f} s of host time"
     )
     print(
@@ -234,9 +223,9 @@ def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
         print(f"{pair}: column-major B {100 * gain:+.1f} % over row-major, mean over the sizes")
 
 
-def published_tops(design: GemmDesign) -> list[Published]:
+def published_tops(design: DesignPoint) -> list[Published]:
     """TOPS of this tile and layout of B that others measured on hardware, any k_mt."""
-    from npu import published
+    from npu.perf import published
 
     found = []
     for p in published.figures():
@@ -247,7 +236,7 @@ def published_tops(design: GemmDesign) -> list[Published]:
 
 
 def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
-    from npu.plots import gemm
+    from npu.perf.plots import gemm
 
     panels: dict[str, gemm.RooflinePanel] = {}
     for sweep in found:
@@ -268,7 +257,7 @@ def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
             gemm.Point(case.intensity(size), result.tops, result.bound, case.design.b_layout)
             for size, result in sweep.done()
         ]
-    source = SOURCES[found[0].case.model]
+    source = SOURCES[found[0].case.method]
     suffix = arguments.plot.rpartition(".")[2].lower()
     return gemm.roofline(
         list(panels.values()),

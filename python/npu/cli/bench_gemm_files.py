@@ -90,7 +90,7 @@ def opened(
         raise ArgumentError("[bench] --csv - and --json - both want standard output; name a file")
     try:
         if plot_path is not None:
-            from npu import plots
+            from npu.perf import plots
 
             plots.check_format(plot_path)
             plots.pyplot()  # says what to install when matplotlib is missing

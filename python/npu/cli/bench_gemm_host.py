@@ -118,6 +118,7 @@ class _Measurement:
         import npu
 
         self.size = m, k, n = size
+        self.device = device
         rng = np.random.default_rng(0)
         a: Any
         b: Any
@@ -159,6 +160,7 @@ class _Measurement:
         for name, values in taken.items():
             row[f"{name}_ms"] = common.spread([1e3 * value for value in values])
         row["gflops"] = common.spread([2e-9 * m * k * n / value for value in taken["npu"]])
+        row["design"] = str(npu.last_gemm(self.device))
         row["ratio"] = _ratio(taken, "numpy_float32")
         row["ratio_of_best"] = min(taken["numpy_float32"]) / min(taken["npu"])
         if "torch_bfloat16" in taken:
@@ -226,6 +228,8 @@ def _print_table(
         "ratio: their time / npu time, median of the pairs; of best: numpy's shortest / npu's; "
         "above 1 the emulated NPU is faster"
     )
+    for row in rows:
+        print(f"{'x'.join(str(value) for value in row['size'])} ran as {row['design']}")
     _print_streams(rows)
     _print_stats(rows)
 

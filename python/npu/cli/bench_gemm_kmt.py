@@ -13,8 +13,9 @@ import sys
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
+from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError, DesignError
-from npu.simulate import GemmDesign, SimulatedGemm
+from npu.perf.simulate import SimulatedGemm
 
 _ABOUT = 4096
 # Swept when no type is named: the pairs of figure 6 of Taka et al., arXiv 2512.13282.
@@ -31,7 +32,7 @@ class Curve:
     results: list[SimulatedGemm] = dataclasses.field(default_factory=list)
 
     @property
-    def design(self) -> GemmDesign:
+    def design(self) -> DesignPoint:
         return self.cases[0][0].design
 
     def points(self) -> list[tuple[sweeps.Case, sweeps.Size, SimulatedGemm]]:
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _curves(arguments: argparse.Namespace) -> list[Curve]:
     device = sweeps.generation(arguments.device)
-    model = command.simulation_model(arguments)
+    method = arguments.method
     if arguments.sizes and len(arguments.sizes) != 1:
         raise ArgumentError(f"[bench] --k-mt-curve takes one size, not {len(arguments.sizes)}")
     size = sweeps.check_sizes(arguments.sizes)[0] if arguments.sizes else None
@@ -70,24 +71,24 @@ def _curves(arguments: argparse.Namespace) -> list[Curve]:
     else:
         pairs = [_DEFAULT[device]]
     return [
-        _curve(sweeps.design_of(device, pair, layout, arguments.tile, None), model, size,
+        _curve(sweeps.design_of(device, pair, layout, arguments.tile, None), method, size,
                arguments.stream_bytes)
         for pair in pairs
-        for layout in command.layouts(arguments, "col")
+        for layout in command.layouts(arguments)
     ]  # fmt: skip
 
 
 def _curve(
-    design: GemmDesign, model: str, size: sweeps.Size | None, stream_bytes: int | None
+    design: DesignPoint, method: str, size: sweeps.Size | None, stream_bytes: int | None
 ) -> Curve:
     """All multiples of the tile's k that fit, in order; each is lowered when the emulator runs."""
     cases: list[tuple[sweeps.Case, sweeps.Size]] = []
-    pair = design.dtype_in, design.dtype_out
+    pair = design.a_dtype, design.c_dtype
     depth = design.tile[1]
     while size or depth <= _ABOUT // 2:
         try:
             checked = sweeps.design_of(design.generation, pair, design.b_layout, design.tile, depth)
-            case = sweeps.Case(checked, model, stream_bytes)
+            case = sweeps.Case(checked, method, stream_bytes)
             case.run(checked.native)
         except DesignError as error:
             if not cases:
@@ -136,7 +137,7 @@ def _print(curves: list[Curve]) -> None:
         case, d = curve.cases[0][0], curve.design
         tile = "x".join(map(str, d.tile))
         print(
-            f"simulated TOPS against k_mt on {d.generation} ({command.SOURCES[case.model]}): "
+            f"simulated TOPS against k_mt on {d.generation} ({command.SOURCES[case.method]}): "
             f"{case.pair}, B {d.b_layout}, tile {tile}, kernel peak {case.peak_tops:.2f} TOPS"
         )
         print(f"{'k_mt':>6} {'M x K x N':>16} {'TOPS':>7} {'of peak':>8}  bound")
@@ -150,7 +151,7 @@ def _print(curves: list[Curve]) -> None:
 
 
 def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
-    from npu.plots import gemm
+    from npu.perf.plots import gemm
 
     panels: dict[str, gemm.CurvePanel] = {}
     for curve in curves:
@@ -171,6 +172,6 @@ def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
     return gemm.k_mt_curves(
         list(panels.values()),
         f"GEMM of {what} on {first.design.generation}, simulated\n"
-        f"({command.SOURCES[first.cases[0][0].model]})",
+        f"({command.SOURCES[first.cases[0][0].method]})",
         arguments.plot.rpartition(".")[2].lower(),
     )

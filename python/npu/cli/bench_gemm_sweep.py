@@ -16,28 +16,23 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from npu import _npu
+from npu.designs.gemm import ROWS, DesignPoint
 from npu.errors import ArgumentError, DeviceError, ShapeError
-from npu.simulate import (
-    ROWS,
-    GemmDesign,
-    SimulatedGemm,
-    Tile,
-    check_design,
-    simulate_gemm,
-)
+from npu.perf.execution import constant
+from npu.perf.problem import Size, design_point
+from npu.perf.simulate import SimulatedGemm, simulate_gemm
 
-Size = tuple[int, int, int]
 DEFAULT_COUNT = 400
 DEFAULT_LIMIT = 8192
-LARGEST = 65536  # of M, K and N: minutes per simulation
-MOST = 100_000  # sizes per sweep
+MAX_SIZE = 65536  # of M, K and N: minutes per simulation
+MAX_COUNT = 100_000  # sizes per sweep
 # About the largest problem whose time the estimate is made from: a fraction of 1 s.
 _PROBE = 5120**3
 BOUNDS = ("compute", "DRAM", "stream", "command")
 # Tile and k_mt of a core for each generation and pair. int8 and bfloat16 -> bfloat16: the balanced
 # kernels of Taka et al., arXiv 2512.13282, tables 2, 3 and section 5.2.2. The other two: the best
 # ~4K GEMM of the closed form over tiles in steps of 16 x 8 x 16.
-BALANCED: dict[tuple[str, str, str], tuple[Tile, int]] = {
+BALANCED: dict[tuple[str, str, str], tuple[Size, int]] = {
     ("npu1", "int8", "int8"): ((112, 112, 112), 448),
     ("npu1", "int8", "int16"): ((96, 112, 96), 448),
     ("npu1", "int8", "int32"): ((80, 88, 96), 352),
@@ -54,31 +49,28 @@ BALANCED: dict[tuple[str, str, str], tuple[Tile, int]] = {
 # Output types swept for an input type that is named alone; the first three pairs and bfloat16 ->
 # bfloat16 are what is swept when nothing is named.
 OUTPUTS = {"int8": ("int8", "int16", "int32"), "bfloat16": ("bfloat16",), "int16": ("int32",)}
-_BYTES = {"int8": 1, "int16": 2, "int32": 4, "bfloat16": 2, "float32": 4}
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """One sweep: a design point and how it is simulated."""
 
-    design: GemmDesign
-    model: str
+    design: DesignPoint
+    method: str
     stream_bytes: int | None = None
 
     def run(self, size: Size) -> SimulatedGemm:
-        d = self.design
         return simulate_gemm(
-            d.generation, *size, dtype_in=d.dtype_in, dtype_out=d.dtype_out, tile=d.tile,
-            k_mt=d.k_mt, b_layout=d.b_layout, c_buffers=d.c_buffers, bf16=d.bf16, model=self.model,
+            self.design.generation, *size, design=self.design, method=self.method,
             stream_bytes=self.stream_bytes,
         )  # fmt: skip
 
     @property
     def pair(self) -> str:
-        return f"{self.design.dtype_in} -> {self.design.dtype_out}"
+        return f"{self.design.a_dtype} -> {self.design.c_dtype}"
 
     def _closed_form(self) -> SimulatedGemm:
-        return dataclasses.replace(self, model="closed-form").run(self.design.native)
+        return dataclasses.replace(self, method="closed-form").run(self.design.native)
 
     @property
     def peak_tops(self) -> float:
@@ -95,13 +87,12 @@ class Case:
     @property
     def dram_gb_per_s(self) -> float:
         """The read ceiling of the memory."""
-        name = f"dram_read_{self.design.generation}"
-        return float({c["name"]: c["value"] for c in _npu.model.constants()}[name])
+        return constant(f"dram_read_{self.design.generation}")
 
     def intensity(self, size: Size) -> float:
         """Arithmetic intensity: operations per byte of A, B and C, each counted once."""
         m, k, n = size
-        a, c = _BYTES[self.design.dtype_in], _BYTES[self.design.dtype_out]
+        a, c = self.design.a_bytes, self.design.c_bytes
         return 2 * m * k * n / (a * (m * k + k * n) + c * m * n)
 
 
@@ -115,7 +106,7 @@ def generation(name: str | None) -> str:
 
 
 def pairs(dtypes: Sequence[str] | None, outputs: Sequence[str] | None) -> list[tuple[str, str]]:
-    """Input and output types of a command line; unknown ones are left to check_design."""
+    """Input and output types of a command line; unknown ones are left to design_point."""
     if dtypes is None:
         published = [(a, c) for a in ("int8", "bfloat16") for c in OUTPUTS[a]]
         if outputs is None:
@@ -128,54 +119,57 @@ def pairs(dtypes: Sequence[str] | None, outputs: Sequence[str] | None) -> list[t
 
 
 def design_of(
-    device: str, pair: tuple[str, str], layout: str, tile: Tile | None, k_mt: int | None
-) -> GemmDesign:
+    device: str, pair: tuple[str, str], layout: str, tile: Size | None, k_mt: int | None
+) -> DesignPoint:
     """The checked design: the balanced kernel unless another tile or k_mt is asked for."""
     default = BALANCED.get((device, *pair), (None, None))
     chosen = tile or default[0]
     depth = k_mt if k_mt is not None or tile else default[1]
-    return check_design(device, *pair, chosen, depth, layout, 1)
+    a, c = pair
+    return design_point(
+        device, dtype_in=a, dtype_out=c, tile=chosen, k_mt=depth, b_layout=layout, function="bench"
+    )
 
 
 def problem_sizes(native: Size, count: int, limit: int) -> list[Size]:
     """At least `count` distinct multiples of `native` up to `limit`, from the smallest to the
     largest, equally many steps in each dimension as far as there are so many multiples.
     """
-    if limit > LARGEST:
-        raise ShapeError(f"[bench] --max-size {limit}: it may be {LARGEST} at most")
-    if count > MOST:
-        raise ArgumentError(f"[bench] --count {count}: it may be {MOST} at most")
-    most = [limit // unit for unit in native]
-    if min(most) < 1:
+    if limit > MAX_SIZE:
+        raise ShapeError(f"[bench] --max-size {limit}: it may be {MAX_SIZE} at most")
+    if count > MAX_COUNT:
+        raise ArgumentError(f"[bench] --count {count}: it may be {MAX_COUNT} at most")
+    counts = [limit // unit for unit in native]
+    if min(counts) < 1:
         raise ArgumentError(
             f"[bench] sizes up to {limit}: the native size is {_text(native)}, none fits; use a "
             "larger --max-size or a smaller --tile"
         )
-    if math.prod(most) < count:
+    if math.prod(counts) < count:
         raise ArgumentError(
-            f"[bench] {count} sizes up to {limit}: there are {math.prod(most)} multiples of the "
+            f"[bench] {count} sizes up to {limit}: there are {math.prod(counts)} multiples of the "
             f"native size {_text(native)}; use a smaller --count or a larger --max-size"
         )
     steps = [1, 1, 1]
     while math.prod(steps) < count:
-        free = [i for i in range(3) if steps[i] < most[i]]
+        free = [i for i in range(3) if steps[i] < counts[i]]
         steps[min(free, key=lambda i: (steps[i], native[i]))] += 1
-    axes = [_spaced(*of) for of in zip(native, most, steps, strict=True)]
+    axes = [_spaced(*of) for of in zip(native, counts, steps, strict=True)]
     return [(m, k, n) for m in axes[0] for k in axes[1] for n in axes[2]]
 
 
 def check_sizes(sizes: Sequence[Size]) -> list[Size]:
     """The distinct ones, or an error if one is too large to simulate."""
     for size in sizes:
-        if max(size) > LARGEST:
-            raise ShapeError(f"[bench] size {_text(size)}: M, K and N may be {LARGEST} at most")
+        if max(size) > MAX_SIZE:
+            raise ShapeError(f"[bench] size {_text(size)}: M, K and N may be {MAX_SIZE} at most")
     return list(dict.fromkeys(sizes))
 
 
-def _spaced(unit: int, most: int, steps: int) -> list[int]:
+def _spaced(unit: int, count: int, steps: int) -> list[int]:
     if steps == 1:
-        return [unit * most]
-    return [unit * (1 + (most - 1) * i // (steps - 1)) for i in range(steps)]
+        return [unit * count]
+    return [unit * (1 + (count - 1) * i // (steps - 1)) for i in range(steps)]
 
 
 def _text(size: Size) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import common
+from npu.ops.gemv import BLOCK_BYTES
 
 if TYPE_CHECKING:
     from npu import Device
@@ -37,7 +38,7 @@ def measure(
     model: str, batch: int, host: bool, repeats: int, device: Device
 ) -> list[dict[str, Any]]:
     """One model: a row per projection, then their sum over a decode step."""
-    from npu.gemv_simulation import PROJECTIONS, simulate_gemv
+    from npu.perf.gemv_simulation import PROJECTIONS, simulate_gemv
 
     rows: list[dict[str, Any]] = []
     for name, (n, k, count) in PROJECTIONS[model].items():
@@ -74,7 +75,7 @@ def measure_host(n: int, k: int, batch: int, repeats: int, device: Device) -> di
 
     rng = np.random.default_rng(0)
     count = -(-n // 32) * -(-k // 256)
-    blocks = rng.integers(0, 60, (count, 5120), dtype=np.uint8)  # finite scales and minima
+    blocks = rng.integers(0, 60, (count, BLOCK_BYTES), dtype=np.uint8)  # finite scales and minima
     weights = npu.bind((blocks, (n, k)), device=device)
     x = rng.standard_normal((batch, k), np.float32).astype(ml_dtypes.bfloat16)
     # A matrix too large for this machine's memory is measured on part of its rows.
@@ -95,7 +96,7 @@ def measure_host(n: int, k: int, batch: int, repeats: int, device: Device) -> di
     return {
         "npu_ms": common.spread([1e3 * value for value in ours]),
         "numpy_float32_ms": common.spread([1e3 * value for value in numpys]),
-        "gb_per_s": common.spread([1e-9 * 5120 * count / value for value in ours]),
+        "gb_per_s": common.spread([1e-9 * BLOCK_BYTES * count / value for value in ours]),
         "ns_per_block": common.spread([1e9 * value / count for value in ours]),
     }
 

@@ -1,4 +1,5 @@
-"""`npu bench -m MODEL`: a model's time to first token and tokens per second per context length."""
+"""`npu bench -m MODEL`: what loading a model takes in time and memory, its time to first token and
+tokens per second per context length."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
-from npu.cli import common
+from npu.cli import common, memory
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model
+    from npu.models.gemma3 import Model, Tokenizer
 
 _SEED = 0
 
@@ -21,7 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        path, model, tokenizer = common.load_model(arguments.model, arguments.weights)
+        path, model, tokenizer, loading = load(arguments)
         longest = max(arguments.context) + arguments.tokens
         model.new_cache(longest)  # refuses a context the model does not have
         size = min(len(tokenizer), model.config.vocabulary)
@@ -31,11 +32,25 @@ def run(arguments: argparse.Namespace) -> int:
             for length in arguments.context
         ]
         if outputs:
-            document = _document(path, device, arguments, rows)
+            document = _document(path, device, arguments, loading, rows)
             outputs["json"].write(files.json_bytes(document))
     if arguments.json != files.STDOUT:
-        _print_table(path, device, arguments, rows)
+        _print_table(path, device, arguments, loading, rows)
     return 0
+
+
+def load(arguments: argparse.Namespace) -> tuple[str, Model, Tokenizer, dict[str, float]]:
+    """Loads the model; what that took: seconds, and the process's memory before and after it."""
+    before = memory.private_bytes()
+    begin = time.perf_counter()
+    path, model, tokenizer = common.load_model(arguments.model, arguments.weights)
+    loading = {
+        "seconds": time.perf_counter() - begin,
+        "private_bytes_before": before,
+        "private_bytes": memory.private_bytes(),
+        "peak_resident_bytes": memory.peak_resident_bytes(),
+    }
+    return path, model, tokenizer, loading
 
 
 def measure(model: Model, prompt: list[int], steps: int, repeats: int, size: int) -> dict[str, Any]:
@@ -70,7 +85,11 @@ def measure(model: Model, prompt: list[int], steps: int, repeats: int, size: int
 
 
 def _document(
-    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
+    path: str,
+    device: Device,
+    arguments: argparse.Namespace,
+    loading: dict[str, float],
+    rows: list[dict[str, Any]],
 ) -> dict[str, Any]:
     return {
         "model": path,
@@ -80,15 +99,29 @@ def _document(
         "times": common.time_label(device),
         "warm_up_runs": 1,
         "repeats": arguments.repeats,
+        "loading": loading,
         "results": rows,
     }
 
 
 def _print_table(
-    path: str, device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]
+    path: str,
+    device: Device,
+    arguments: argparse.Namespace,
+    loading: dict[str, float],
+    rows: list[dict[str, Any]],
 ) -> None:
     print(f"model: {path}")
     print(common.device_line(device))
+    print(
+        "loading: {seconds:.2f} s; private memory {after:.0f} MB after it, {before:.0f} MB before; "
+        "peak resident {peak:.0f} MB, pages of the mapped file included".format(
+            seconds=loading["seconds"],
+            after=loading["private_bytes"] / 1e6,
+            before=loading["private_bytes_before"] / 1e6,
+            peak=loading["peak_resident_bytes"] / 1e6,
+        )
+    )
     print(
         f"{common.time_label(device)}; median [min, max] of {arguments.repeats} runs after one "
         f"warm-up; {arguments.tokens} decode steps"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Model, Tokenizer
+    from npu.models.gemma3 import Model, Tokenizer
 
 
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
@@ -29,6 +29,10 @@ def add_model_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: $NPU_MODEL, else the demo model)",
     )
     add_weights_argument(parser)
+    add_device_arguments(parser)
+
+
+def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device", help="device name, see `npu devices` (default: $NPU_DEVICE, else automatic)"
     )
@@ -105,6 +109,13 @@ def gemm_sizes(text: str) -> list[tuple[int, int, int]]:
     return [gemm_size(part) for part in text.split(",")]
 
 
+def sizes_or_preset(text: str) -> list[tuple[int, int, int]]:
+    """An argparse type: sizes of gemm_sizes, or the name of a workload of `npu tune gemm`."""
+    from npu.perf.tune.workload import PRESETS
+
+    return PRESETS[text] if text in PRESETS else gemm_sizes(text)
+
+
 def spread(values: list[float]) -> dict[str, Any]:
     """Median, extremes and all values of repeated measurements."""
     return {
@@ -129,8 +140,8 @@ def default_model() -> str | None:
 
 def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model, Tokenizer]:
     """Loads the named or the default model; returns its path too."""
-    from npu import gemma3
     from npu.errors import ArgumentError
+    from npu.models import gemma3
 
     path = default_model() if path is None else path
     if not path:

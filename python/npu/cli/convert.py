@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu.q4nx.convert import convert
+    from npu.models.convert import convert
 
     begin = time.perf_counter()
     with _clean_stop(), _bar(arguments.quiet) as progress:

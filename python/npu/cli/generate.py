@@ -10,7 +10,7 @@ from npu.cli import common
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.gemma3 import Generation
+    from npu.models.gemma3 import Generation
 
 HELP = "generate text with a Gemma 3 model (GGUF or Q4NX)"
 
@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import gemma3
+    from npu.models import gemma3
 
     # What the command line alone decides fails before a large model is read.
     sampler = gemma3.Sampler(

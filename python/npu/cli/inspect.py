@@ -30,6 +30,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--b-layout", choices=("row", "col"), default="row", help="with --gemm (%(default)s)"
     )
+    parser.add_argument(
+        "--designs", choices=("host", "array"),
+        help="with --gemm: what the configuration is chosen for (default: $NPU_DESIGNS, else host)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accumulate", choices=("wide", "narrow"), default="wide", help="with --gemm (%(default)s)"
+    )
+    parser.add_argument(
+        "--bf16", choices=("bfp16", "native"), help="with --gemm (what the device multiplies with)"
+    )
     parser.add_argument("--json", action="store_true", help="operations or fields as JSON")
 
 
@@ -65,26 +75,34 @@ def _read(path: Path) -> bytes:
 def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     from npu import _npu
     from npu.designs import gemm
+    from npu.devices import open_device
+    from npu.ops.gemm_designs import first_choice
+    from npu.ops.gemm_product import Product
 
-    generation = arguments.device.removeprefix("emu:")
-    _npu.arch.device_model(generation)  # refuses unknown names
+    name = arguments.device.removeprefix("emu:")
+    _npu.arch.device_model(name)  # refuses unknown names
+    device = open_device(f"emu:{name}", bf16=arguments.bf16, designs=arguments.designs)
     out = arguments.out_dtype or ("float32" if arguments.dtype == "bfloat16" else "int32")
-    config = gemm.configuration(generation, arguments.dtype, out, b_layout=arguments.b_layout)
-    params = _npu.device.parse_configuration(config)["params"]
-    units = (
-        params["tile_m"] * params["rows"],
-        params["k_mt"],
-        params["tile_n"] * params["columns"],
-    )
-    padded = [-(-size // unit) * unit for size, unit in zip(arguments.gemm, units, strict=True)]
-    exact = list(arguments.gemm) == padded
+    m, k, n = arguments.gemm
+    product = Product(
+        arguments.dtype, out, (m, k, n), arguments.b_layout, arguments.accumulate,
+        device.bf16_of(arguments.dtype),
+    )  # fmt: skip
+    options = first_choice(device.generation, device.prefers, product, device.kernel_chosen)
+    config = gemm.configuration_of(options)
+    found = _npu.operations.submissions("gemm", config, {"m": m, "k": k, "n": n})
+    names = [
+        f"{i} = {one['name']} ({one['bytes']} bytes)"
+        for i, one in enumerate(found[0]["arguments"])
+        if one["bytes"]
+    ]
+    total = sum(one["count"] for one in found)
     print(
-        f"GEMM {'x'.join(map(str, arguments.gemm))} padded to {'x'.join(map(str, padded))} "
-        f"(native {'x'.join(map(str, units))}) on {generation}; arguments 0 = A, 1 = B, 2 = C, "
-        "3 = packed A, 4 = packed B",
+        f"GEMM {m}x{k}x{n} on {name} with {options.text} ({device.prefers} design): submission 1 "
+        f"of {total}; arguments {', '.join(names)}",
         file=sys.stderr,
     )
-    return _npu.ops.gemm_stream(config, *padded, not exact, not exact)
+    return found[0]["stream"]
 
 
 def _print_stream(data: bytes, as_json: bool) -> None:

@@ -23,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu.q4nx.container import Q4nxFile
+    from npu.formats.q4nx.container import Q4nxFile
 
     file = Q4nxFile(arguments.file)
     actions = {"info": _info, "verify": _verify, "diff": _diff}
@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _info(file: Any, arguments: argparse.Namespace) -> int:
-    from npu.q4nx.report import describe
+    from npu.models.report import describe
 
     document = describe(file)
     if arguments.json:
@@ -70,7 +70,7 @@ def _finite(value: Any) -> Any:
 
 
 def _verify(file: Any, arguments: argparse.Namespace) -> int:
-    from npu.q4nx.report import verify
+    from npu.models.report import verify
 
     problems = verify(file)
     if arguments.json:
@@ -83,8 +83,8 @@ def _verify(file: Any, arguments: argparse.Namespace) -> int:
 
 
 def _diff(file: Any, arguments: argparse.Namespace) -> int:
-    from npu.gemma3.source import Q4nxSource, open_source
-    from npu.q4nx.report import diff
+    from npu.models.report import diff
+    from npu.models.sources import Q4nxSource, open_source
 
     rows = diff(open_source(arguments.source), Q4nxSource(file))
     if arguments.json:

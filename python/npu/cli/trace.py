@@ -56,18 +56,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import npu
-    from npu import plots, trace_file
     from npu.errors import ArgumentError
+    from npu.formats.atomic_file import check_writable
+    from npu.perf import plots
 
     if arguments.output is None and arguments.png is None:
         raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")
     if "-" in (arguments.output, arguments.png):
         raise ArgumentError("[trace] - is no file name here; name a file with -o and --png")
     if arguments.output is not None:
-        trace_file.check_writable(arguments.output)
+        check_writable(arguments.output, "trace")
     if arguments.png is not None:
         plots.pyplot()
-        trace_file.check_writable(plots.check_format(arguments.png))
+        check_writable(plots.check_format(arguments.png), "trace")
     trace = npu.trace_gemm(
         arguments.device,
         arguments.M,

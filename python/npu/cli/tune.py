@@ -1,10 +1,9 @@
-"""`npu tune gemm`: the best tiles of the GEMM designs, by the timing models."""
+"""`npu tune gemm`: the best tiles of the GEMM designs, by simulation."""
 
 from __future__ import annotations
 
 import argparse
 import csv
-import dataclasses
 import json
 import sys
 import time
@@ -15,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from npu.cli import common
 
 if TYPE_CHECKING:
-    from npu.tune import Entry, Point, Result
+    from npu.designs.gemm import DesignPoint
+    from npu.perf.tune import Entry, Result
 
 HELP = "search for the GEMM tiles that are fastest in simulation"
 _DTYPES = {
@@ -62,8 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="several, S or MxKxN separated by commas, or squares, gemma3, mixed: geometric mean",
     )  # fmt: skip
     parser.add_argument(
-        "--c-buffers", type=int, choices=(1, 2), help="C tiles per core (default: both are tried)"
-    )
+        "--c-buffers", type=int, choices=(0, 1, 2),
+        help="C tiles per core, 0: wide sums narrowed where they lie (default: all are tried)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--accumulate", choices=("wide", "narrow"), default="narrow",
+        help="sums in 32 bits, or in C's type (default) as the published designs keep them",
+    )  # fmt: skip
     parser.add_argument("--top", type=common.positive, default=20, help="rows (default: 20)")
     parser.add_argument(
         "--emulate", type=common.positive, default=32, metavar="N",
@@ -86,21 +91,22 @@ def _sizes(text: str) -> list[tuple[int, int, int]] | str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import tune
+    from npu.perf import tune
 
     a = _DTYPES[arguments.dtype]
     space = tune.Space(
         arguments.device, a, _DTYPES[arguments.out_dtype or _DEFAULT_OUT.get(a, a)],
         b_layout=arguments.b_layout, bf16=arguments.bf16, designs=arguments.designs,
+        accumulate=arguments.accumulate,
     )  # fmt: skip
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
-    model = tune.Model(space, tune.Workload(tuple(sizes)), arguments.stream_bytes)
+    evaluator = tune.Evaluator(space, tune.Workload(tuple(sizes)), arguments.stream_bytes)
     _check_writable(arguments)
     started = time.perf_counter()
     result = tune.gemm(
-        model, arguments.objective, arguments.top, arguments.emulate,
-        (arguments.c_buffers,) if arguments.c_buffers else (1, 2), _progress,
+        evaluator, arguments.objective, arguments.top, arguments.emulate,
+        tune.C_BUFFERS if arguments.c_buffers is None else (arguments.c_buffers,), _progress,
     )  # fmt: skip
     taken = time.perf_counter() - started
     if "-" not in (arguments.json, arguments.csv):
@@ -110,12 +116,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(points: Iterable[Point], what: str) -> Iterable[Point]:
+def _progress(points: Iterable[DesignPoint], what: str) -> Iterable[DesignPoint]:
     if not sys.stderr.isatty():
         return points
     from tqdm import tqdm
 
-    bar: Iterable[Point] = tqdm(points, desc=what, leave=False, delay=0.3, unit="design")
+    bar: Iterable[DesignPoint] = tqdm(points, desc=what, leave=False, delay=0.3, unit="design")
     return bar
 
 
@@ -124,18 +130,18 @@ def _progress(points: Iterable[Point], what: str) -> Iterable[Point]:
 
 def _check_writable(arguments: argparse.Namespace) -> None:
     """Raises before the search, not after it."""
-    from npu import trace_file
     from npu.errors import ArgumentError
+    from npu.formats.atomic_file import check_writable
 
     if arguments.json == arguments.csv == "-":
         raise ArgumentError("[tune] --json - and --csv - both want standard output; name a file")
     for path in (arguments.json, arguments.csv):
         if path not in (None, "-"):
-            trace_file.check_writable(path, "tune")
+            check_writable(path, "tune")
 
 
 def _write(path: str | None, text: str) -> None:
-    from npu import atomic_file
+    from npu.formats import atomic_file
 
     if path == "-":
         sys.stdout.write(text)
@@ -145,7 +151,7 @@ def _write(path: str | None, text: str) -> None:
 
 
 def _document(result: Result) -> dict[str, Any]:
-    space, workload = result.model.space, result.model.workload
+    space, workload = result.evaluator.space, result.evaluator.workload
     return {
         "simulated": True,
         "device": space.generation,
@@ -153,16 +159,17 @@ def _document(result: Result) -> dict[str, Any]:
         "dtype_out": space.dtype_out,
         "b_layout": space.b_layout,
         "bf16": space.bf16,
+        "accumulate": space.accumulate,
         "designs": space.designs,
-        "stream_bytes": result.model.constant(f"stream_{space.generation}"),
+        "stream_bytes": result.evaluator.constant(f"stream_{space.generation}"),
         "objective": result.objective,
         "sizes": [list(size) for size in workload.sizes] or "about 4K",
         "designs_evaluated": result.designs,
         "tiles_evaluated": result.tiles,
-        "ranking": [dataclasses.asdict(e) for e in result.entries],
-        "best_of_each_variant": [dataclasses.asdict(e) for e in result.variants],
-        "published": [dataclasses.asdict(e) for e in result.published],
-        "walk": [dataclasses.asdict(e) for e in result.walk],
+        "ranking": [e.row() for e in result.entries],
+        "best_of_each_variant": [e.row() for e in result.variants],
+        "published": [e.row() for e in result.published],
+        "walk": [e.row() for e in result.walk],
         "k_mt_curve": [{"k_mt": k, "tops": tops} for k, tops in result.k_mt_curve],
         "k_mt_saturated": result.k_mt_saturated,
         "not_lowered": result.not_lowered,
@@ -173,7 +180,7 @@ def _csv(result: Result) -> str:
     import io
 
     out = io.StringIO()
-    rows = [dataclasses.asdict(e) for e in (*result.entries, *result.published)]
+    rows = [e.row() for e in (*result.entries, *result.published)]
     for row in rows:
         row["tile"] = "x".join(map(str, row["tile"]))
     writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
@@ -186,16 +193,16 @@ def _csv(result: Result) -> str:
 
 
 def _print(result: Result, taken: float) -> None:
-    model = result.model
-    space = model.space
+    evaluator = result.evaluator
+    space = evaluator.space
     both = (space.generation, space.dtype_in) == ("npu2", "bfloat16")
     kind = f" through {space.bf16}" if both and space.bf16 != "native" else ""
-    stream = model.constant(f"stream_{space.generation}")
+    stream = evaluator.constant(f"stream_{space.generation}")
     print(
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
-        f"B {space.b_layout}-major, {stream:g} B/cycle streams"
+        f"B {space.b_layout}-major, {space.accumulate} sums, {stream:g} B/cycle streams"
     )
-    print(f"sizes: {model.workload.describe()}")
+    print(f"sizes: {evaluator.workload.describe()}")
     print(
         f"simulated; {result.designs} designs with {result.tiles} tiles searched in {taken:.1f} s "
         "of host time"
@@ -250,7 +257,7 @@ def _row(e: Entry, array: bool = True) -> str:
     tile = "x".join(map(str, e.tile))
     l1 = f"{e.l1_bytes / 1024:.1f} ({100 * e.l1_share:.0f}%)"
     l2 = f"{e.l2_bytes / 1024:.0f} ({100 * e.l2_share:.0f}%)"
-    line = f"{e.rank:5} {e.family:16} {tile:>13} {e.k_mt:5} {e.c_buffers:2}"
+    line = f"{e.rank:5} {e.variant:16} {tile:>13} {e.k_mt:5} {e.c_buffers:2}"
     line += f" {l1:>12} {l2:>12} {e.macs_per_cycle:7.1f}"
     if not array:
         return f"{line}  {e.tile_limit}  {e.published}".rstrip()

@@ -1,4 +1,4 @@
-"""`npu validate-model`: what the timing models predict for published figures, with the errors."""
+"""`npu validate-model`: what the simulations predict for published figures, with the errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from npu.published import Comparison
+    from npu.perf.published import Comparison
 
 HELP = "compare the simulated times with published measurements"
 
@@ -15,13 +15,13 @@ HELP = "compare the simulated times with published measurements"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
-        "--model",
+        "--method",
         choices=("emulator", "closed-form", "both"),
         default="both",
-        help="which model (default: both)",
+        help="which simulation (default: both)",
     )
     parser.add_argument(
-        "--constants", action="store_true", help="print the constants of the models and stop"
+        "--constants", action="store_true", help="print the constants of both and stop"
     )
 
     parser.add_argument(
@@ -32,7 +32,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu import _npu, published
+    from npu import _npu
+    from npu.perf import published
 
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
@@ -41,20 +42,21 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.constants:
         print(json.dumps(constants, indent=2) if arguments.json else constants_table(constants))
         return 0
-    models = ("emulator", "closed-form") if arguments.model == "both" else (arguments.model,)
-    results = {model: published.compare(model) for model in models}
-    errors = {model: published.mean_errors(found) for model, found in results.items()}
+    chosen = arguments.method
+    methods = ("emulator", "closed-form") if chosen == "both" else (chosen,)
+    results = {method: published.compare(method) for method in methods}
+    errors = {method: published.mean_errors(found) for method, found in results.items()}
     if arguments.json:
         rows = [_row(c) for found in results.values() for c in found]
         print(json.dumps({"figures": rows, "mean_absolute_error": errors}, indent=2))
         return 0
-    for model, found in results.items():
-        _print(model, found, errors[model])
+    for method, found in results.items():
+        _print(method, found, errors[method])
     return 0
 
 
 def _cross_validate(as_json: bool) -> int:
-    from npu.cross_validation import METRICS, cross_validate
+    from npu.perf.cross_validation import METRICS, cross_validate
 
     found = cross_validate()
     means = {
@@ -103,14 +105,14 @@ def constants_table(constants: list[dict[str, Any]]) -> str:
 def _row(c: Comparison) -> dict[str, Any]:
     p = c.published
     return {
-        "id": p.id, "where": p.where, "device": p.device, "metric": p.metric, "model": c.model,
+        "id": p.id, "where": p.where, "device": p.device, "metric": p.metric, "method": c.method,
         "published": p.value, "simulated": c.predicted, "error": c.error,
         "holds": c.holds if p.is_bound else None, "note": p.note,
     }  # fmt: skip
 
 
-def _print(model: str, found: list[Comparison], errors: dict[str, float]) -> None:
-    print(f"{model}: simulated against published (arXiv 2512.13282)")
+def _print(method: str, found: list[Comparison], errors: dict[str, float]) -> None:
+    print(f"{method}: simulated against published (arXiv 2512.13282)")
     print(
         f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
     )

@@ -1,1 +1,1 @@
-"""Operations of the model code: those on the device (linear.py) and those still on the host."""
+"""Operations: those of the device, and host operations of the model code (host.py)."""

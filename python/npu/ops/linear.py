@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from npu.dequantize import run as dequantize_blocks
 from npu.devices import Device, current_device
-from npu.gemv import MAX_TOP, BoundWeights, bind, gemv_top
-from npu.gemv import run as multiply_blocks
-from npu.matmul import PackedMatrix, matmul, pack
-from npu.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.formats.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.ops.dequantize import run as dequantize_blocks
+from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
+from npu.ops.gemv import run as multiply_blocks
+from npu.ops.matmul import PackedMatrix, matmul, pack
 
 # Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
 # the emulator than expanding them once and multiplying a matrix padded to 64 rows.
@@ -125,10 +125,18 @@ class Weight:
         # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
         return 2.0**127 / (512 * largest) if largest else np.inf
 
-    def _gemms(self, rows: int) -> list[tuple[slice, Any]]:
-        """The GEMMs for rows of x: whole rounds of the largest tile, the least for the rest."""
+    def _gemms(self, rows: int, columns: int) -> list[tuple[slice, Any]]:
+        """The GEMMs for rows of x and columns of the result. Where the array's time is preferred,
+        what npu.matmul would choose; else whole rounds of the largest tile, the least for the rest.
+        """
         way = self._bf16 or self._device.bf16
         device, options = self._device, ("bfloat16", "float32", "col", way)
+        if device.prefers == "array":
+            from npu.ops.gemm_product import Product
+
+            size = (rows, self.shape[1], columns)
+            product = Product("bfloat16", "float32", size, "col", "wide", way)
+            return [(slice(0, rows), device.choose_gemm(product))]
         if device.generation != "npu2" or way != "native" or device.kernel != "published":
             return [(slice(0, rows), device.gemm(*options))]
         rest = rows % _LARGEST
@@ -148,10 +156,9 @@ class Weight:
         step = min(blocks, max(1, EXPANDED_BYTES // (layout.ROWS * width * 2)))
         out = np.empty((len(x), n), np.float32)
         shared = _expanded_of(self._device)
-        gemms = self._gemms(len(x))
 
         def multiply(left: np.ndarray, w: np.ndarray, target: np.ndarray) -> None:
-            for rows, gemm in gemms:
+            for rows, gemm in self._gemms(len(left), w.shape[1]):
                 views = left[rows].view(np.uint32), "float32", w.view(np.uint16), "bfloat16"
                 gemm.run(*views, target[rows].reshape(-1).view(np.uint8), 0)
 

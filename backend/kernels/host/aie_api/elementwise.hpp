@@ -52,6 +52,11 @@ AIE_HOST_INLINE accum<accfloat, N> add(const accum<accfloat, N>& a, const accum<
   return out;
 }
 
+// 1 / sqrt(v), correctly rounded (modelled; the rounding of the cores' instruction is not known).
+AIE_HOST_INLINE float invsqrt(float v) {
+  return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(v)));
+}
+
 // Halves added to each other until one element is left.
 template <unsigned N>
 AIE_HOST_INLINE float reduce_add(const vector<float, N>& v) {

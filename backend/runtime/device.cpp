@@ -1,0 +1,89 @@
+// What every device checks and counts (device.h).
+#include "runtime/device.h"
+
+#include <cassert>
+
+#include "error.h"
+
+namespace npu {
+
+namespace {
+
+stream::Permissions permissions_of(const Configuration& configuration) {
+  stream::Permissions permissions;
+  for (const Configuration::Rtp& rtp : configuration.rtps) {
+    permissions.rtp_words.push_back({rtp.col, rtp.row, rtp.address, 4});
+  }
+  for (const Configuration::RtpLock& lock : configuration.rtp_locks) {
+    permissions.rtp_locks.push_back({lock.col, lock.row, lock.lock});
+  }
+  return permissions;
+}
+
+void check_ref(const BufferRef& ref, size_t index) {
+  if (ref.buffer == nullptr) return;
+  const size_t size = ref.buffer->bytes();
+  if (ref.offset > size || ref.bytes > size - ref.offset) {
+    fail(ErrorKind::kOutOfRange,
+         "[submit] argument %zu is bytes %zu to %zu of a buffer of %zu bytes; pass a range inside "
+         "the buffer",
+         index, ref.offset, ref.offset + ref.bytes, size);
+  }
+  if (writes(ref.access) && !writes(ref.buffer->access())) {
+    fail(ErrorKind::kArgument,
+         "[submit] argument %zu is to be written and its buffer wraps read-only memory; pass a "
+         "writable buffer",
+         index);
+  }
+}
+
+}  // namespace
+
+void Device::load(std::shared_ptr<const Configuration> configuration) {
+  assert(configuration != nullptr);
+  if (configuration_ != nullptr && configuration_->id == configuration->id) return;
+  const DeviceInfo about = info();
+  if (configuration->generation != about.generation) {
+    fail(ErrorKind::kDevice,
+         "[load] configuration \"%s\" is for %s, device \"%s\" is %s; build the configuration for "
+         "%s",
+         configuration->name.c_str(), arch::device_model(configuration->generation).name,
+         about.name.c_str(), arch::device_model(about.generation).name,
+         arch::device_model(about.generation).name);
+  }
+  forget_configuration();
+  do_load(*configuration);
+  permissions_ = permissions_of(*configuration);
+  configuration_ = std::move(configuration);
+  ++counters_.configuration_loads;
+}
+
+std::shared_ptr<const PreparedStream> Device::prepare(std::vector<uint32_t> words) {
+  if (configuration_ == nullptr) {
+    fail(ErrorKind::kArgument, "[prepare] no configuration is loaded; load one first");
+  }
+  stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
+  stream::check_runtime_stream(parsed, permissions_);
+  std::shared_ptr<PreparedStream> prepared = do_prepare(std::move(words), std::move(parsed));
+  prepared->configuration_id_ = configuration_->id;
+  return prepared;
+}
+
+std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream,
+                                    std::span<const BufferRef> refs) {
+  if (configuration_ == nullptr) {
+    fail(ErrorKind::kArgument, "[submit] no configuration is loaded; load one first");
+  }
+  if (stream->configuration_id() != configuration_->id) {
+    fail(ErrorKind::kArgument,
+         "[submit] the stream was prepared for another configuration than \"%s\", which is loaded; "
+         "load its configuration, or prepare it again",
+         configuration_->name.c_str());
+  }
+  for (size_t i = 0; i < refs.size(); ++i) check_ref(refs[i], i);
+  std::unique_ptr<Run> run = do_submit(std::move(stream), refs);
+  ++counters_.submissions;
+  return run;
+}
+
+}  // namespace npu

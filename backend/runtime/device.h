@@ -1,0 +1,165 @@
+// The device contract: the only seam between the runtime and what executes streams. Nothing above
+// it knows whether an emulator or hardware is below. Implementations: emulator/emulated_device.cpp,
+// devices/null/ (one page: how to write one), devices/python/ (a device written in Python), xrt/.
+//
+// Calls of one device are not concurrent; SharedDevice (shared_device.h) holds the lock. A Run, a
+// BufferRef and a wrapped Buffer do not own what they refer to.
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "arch/device_model.h"
+#include "configuration.h"
+#include "runtime/run_report.h"
+#include "stream/txn.h"
+
+namespace npu {
+
+// What a stream does with an argument, or what may be done with memory.
+enum class Access : uint8_t { kRead, kWrite, kReadWrite };
+inline bool reads(Access access) { return access != Access::kWrite; }
+inline bool writes(Access access) { return access != Access::kRead; }
+
+// Memory that the device owns (Device::allocate) or the caller's memory that it can reach
+// (Device::wrap). The host sees what the device wrote, and the device what the host wrote, only
+// after the range was synchronised; a device that shares memory with the host leaves both empty.
+class Buffer {
+ public:
+  virtual ~Buffer() = default;
+  virtual std::byte* host() = 0;
+  virtual size_t bytes() const = 0;
+  virtual Access access() const { return Access::kReadWrite; }  // kRead: a read-only mapping
+  virtual void sync_to_device(size_t /*offset*/, size_t /*bytes*/) {}
+  virtual void sync_from_device(size_t /*offset*/, size_t /*bytes*/) {}
+};
+
+// A range of a buffer as an argument of a stream. No buffer: an argument that the stream leaves
+// alone.
+struct BufferRef {
+  Buffer* buffer = nullptr;
+  size_t offset = 0, bytes = 0;
+  Access access = Access::kRead;
+
+  std::byte* host() const { return buffer->host() + offset; }
+  // What follows the first `skipped` bytes.
+  BufferRef after(size_t skipped) const {
+    if (buffer == nullptr) return {};
+    return {buffer, offset + skipped, bytes - skipped, access};
+  }
+  void sync_to_device() const {
+    if (buffer != nullptr) buffer->sync_to_device(offset, bytes);
+  }
+  void sync_from_device() const {
+    if (buffer != nullptr) buffer->sync_from_device(offset, bytes);
+  }
+};
+
+// One execution of a stream. Destroying a run that has not ended cancels it.
+class Run {
+ public:
+  enum class State : uint8_t { kRunning, kDone, kFailed, kCancelled };
+  static constexpr std::chrono::nanoseconds kForever = std::chrono::nanoseconds::max();
+
+  virtual ~Run() = default;
+  virtual State state() const = 0;
+  // Whether the run has ended within `timeout`; a device may make progress only in here. Throws the
+  // npu::Error that the run ended with.
+  virtual bool wait(std::chrono::nanoseconds timeout) = 0;
+  // Ends the run where it is; the next load() configures the array afresh.
+  virtual void cancel() = 0;
+  // Of a run that is done.
+  virtual const RunReport& report() const = 0;
+};
+
+// A stream in the form in which a device runs it (Device::prepare), for one configuration.
+class PreparedStream {
+ public:
+  explicit PreparedStream(std::vector<uint32_t> words) : words_(std::move(words)) {}
+  virtual ~PreparedStream() = default;
+  std::span<const uint32_t> words() const { return words_; }
+  virtual size_t bytes() const { return words_.size() * 4; }  // of host memory it takes
+  uint64_t configuration_id() const { return configuration_id_; }
+
+ private:
+  friend class Device;
+  std::vector<uint32_t> words_;
+  uint64_t configuration_id_ = 0;
+};
+
+struct DeviceInfo {
+  std::string name;  // "emu:npu2"
+  arch::Generation generation = arch::Generation::kNpu2;
+  int columns = 0;
+  double clock_hz = 0;
+  bool emulated = true;
+  bool computes = true;    // false: runs end without a result (the null device)
+  std::string arithmetic;  // "fast", "silicon"; "hardware" on a real NPU
+  size_t max_arguments = 16;
+};
+
+// Counted by every device; tests assert that a new problem size loads nothing.
+struct DeviceCounters {
+  uint64_t configuration_loads = 0;
+  uint64_t submissions = 0;
+};
+
+class DeviceTiming;  // runtime/timing.h
+
+// Checks and counts what every device must, then calls what an implementation provides.
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual DeviceInfo info() const = 0;
+  virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
+  // The caller's memory, if the device can reach it where it lies; null if it must be copied. A
+  // read-only mapping is wrapped with Access::kRead. The memory must outlive the buffer.
+  virtual std::unique_ptr<Buffer> wrap(std::byte* /*memory*/, size_t /*bytes*/, Access /*access*/) {
+    return nullptr;
+  }
+  // How long runs take, simulated or measured; null if the device cannot say.
+  virtual DeviceTiming* timing() { return nullptr; }
+
+  // Makes `configuration` the one the array runs; a no-op if it already is. Throws
+  // Error(kDevice, kKernel, kUnavailable).
+  void load(std::shared_ptr<const Configuration> configuration);
+  // Does, once, what depends on a stream alone: parses it and checks that it touches only what
+  // streams of the loaded configuration may. Throws Error(kFormat, kForbidden, kArgument).
+  std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> words);
+  // Starts a stream of the loaded configuration; address patch i gets refs[i]. `stream`, the
+  // buffers and the device must outlive the run. Throws Error(kArgument, kOutOfRange).
+  std::unique_ptr<Run> submit(std::shared_ptr<const PreparedStream> stream,
+                              std::span<const BufferRef> refs);
+  DeviceCounters counters() const { return counters_; }
+
+ protected:
+  virtual void do_load(const Configuration& configuration) = 0;
+  virtual std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
+                                                     stream::Stream /*parsed*/) {
+    return std::make_shared<PreparedStream>(std::move(words));
+  }
+  virtual std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
+                                         std::span<const BufferRef> refs) = 0;
+  // What is loaded; null before the first load and after a failed run.
+  const std::shared_ptr<const Configuration>& configuration() const { return configuration_; }
+  // After a run that did not end well: the array's state is unknown.
+  void forget_configuration() { configuration_ = nullptr; }
+
+ private:
+  std::shared_ptr<const Configuration> configuration_;
+  stream::Permissions permissions_;  // what runtime streams of it may touch
+  DeviceCounters counters_;
+};
+
+// "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt" where XRT was found at build time.
+// Emulated devices take residency modes after a plus sign (emulator/residency.h):
+// "emu:npu2+reload". Throws Error(kDevice, kUnavailable).
+std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);
+
+}  // namespace npu

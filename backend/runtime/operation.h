@@ -1,0 +1,143 @@
+// What all array operations share: one configuration on one device, streams built and prepared once
+// per problem and replayed, submission, Ctrl-C and counters. What distinguishes an operation is its
+// problem, its schedule (problem -> what goes where) and the commands it appends to a stream; where
+// those come from is a function that the operation passes to prepare().
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <variant>
+
+#include "configuration.h"
+#include "runtime/interrupt.h"
+#include "runtime/shared_device.h"
+#include "runtime/stream_cache.h"
+#include "stream/txn.h"
+
+namespace npu {
+
+struct OperationCounters {
+  uint64_t streams_built = 0, stream_hits = 0;
+  uint64_t host_copy_bytes = 0;  // of operands packed and results copied, padding included
+  // Host time in submissions besides the array's own and the building of new streams.
+  uint64_t submit_overhead_ns = 0;
+  uint64_t stream_build_ns = 0;  // building, parsing and checking new streams
+};
+
+// Host memory as an argument, where it lies. Empty where the device cannot reach it: then it must
+// be copied to scratch memory.
+struct Wrapped {
+  std::unique_ptr<Buffer> buffer;
+  BufferRef ref;
+  explicit operator bool() const { return buffer != nullptr; }
+};
+
+inline Wrapped wrap_memory(Device& device, std::byte* memory, size_t bytes, Access access) {
+  Wrapped out;
+  if (reinterpret_cast<uintptr_t>(memory) % 4 != 0) return out;  // DMAs address 32-bit words
+  out.buffer = device.wrap(memory, bytes, access);
+  if (!out) return out;
+  out.ref = {out.buffer.get(), 0, bytes, access};
+  out.ref.sync_to_device();  // lines of a result that the host still holds, too
+  return out;
+}
+
+inline Wrapped wrap_input(Device& device, const std::byte* memory, size_t bytes) {
+  return wrap_memory(device, const_cast<std::byte*>(memory), bytes, Access::kRead);
+}
+
+template <typename Problem, typename Schedule = std::monostate>
+class Operation {
+ public:
+  // A problem's stream on the device, and the schedule that it carries out.
+  struct Entry {
+    std::shared_ptr<const PreparedStream> stream;
+    Schedule schedule;
+    size_t bytes() const { return stream->bytes(); }
+  };
+
+  static constexpr size_t kStreamBudget = size_t{64} << 20;  // bytes of cached streams
+
+  Operation(std::shared_ptr<SharedDevice> device, Configuration configuration,
+            size_t budget = kStreamBudget)
+      : device_(std::move(device)),
+        configuration_(std::make_shared<const Configuration>(std::move(configuration))),
+        streams_(budget) {}
+
+  // Held around everything below, and around the use of the operation's scratch memory.
+  std::unique_lock<std::mutex> lock() const { return std::unique_lock(device_->mutex); }
+
+  // The entry of `problem`. A new one comes from build(stream::Builder&), which appends the
+  // commands and returns the schedule.
+  template <typename Build>
+  std::shared_ptr<const Entry> prepare(const Problem& problem, const Build& build) {
+    return prepare_words(problem, [&] {
+      stream::Builder builder(configuration_->generation, device_->device->info().columns);
+      Schedule schedule = build(builder);
+      return std::pair(builder.finish(), std::move(schedule));
+    });
+  }
+
+  // The same from make(), which returns the words of the stream and the schedule.
+  template <typename Make>
+  std::shared_ptr<const Entry> prepare_words(const Problem& problem, const Make& make) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    uint64_t building = 0;
+    auto entry = streams_.get(problem, [&] {
+      const auto begin = Clock::now();
+      auto [words, schedule] = make();
+      auto made = std::make_shared<const Entry>(
+          Entry{device.prepare(std::move(words)), std::move(schedule)});
+      building = since(begin);
+      return made;
+    });
+    counters_.stream_build_ns += building;
+    counters_.submit_overhead_ns += since(start) - building;
+    return entry;
+  }
+
+  // Runs a prepared stream to its end. Whoever wrote an input has synchronised it; results are
+  // synchronised here.
+  RunReport submit(const Entry& entry, std::span<const BufferRef> arguments) {
+    const auto start = Clock::now();
+    const std::unique_ptr<Run> run = device_->device->submit(entry.stream, arguments);
+    const RunReport report = finish(*run);
+    for (const BufferRef& argument : arguments) {
+      if (writes(argument.access)) argument.sync_from_device();
+    }
+    counters_.submit_overhead_ns += since(start) - report.array_ns;
+    return report;
+  }
+
+  void count_copy(uint64_t bytes) { counters_.host_copy_bytes += bytes; }
+  OperationCounters counters() const {
+    const auto guard = lock();
+    OperationCounters out = counters_;
+    out.streams_built = streams_.built();
+    out.stream_hits = streams_.hits();
+    return out;
+  }
+
+  Device& device() const { return *device_->device; }
+  const std::shared_ptr<SharedDevice>& shared_device() const { return device_; }
+  const Configuration& configuration() const { return *configuration_; }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  static uint64_t since(Clock::time_point start) {
+    return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
+  }
+
+  std::shared_ptr<SharedDevice> device_;
+  std::shared_ptr<const Configuration> configuration_;
+  StreamCache<Problem, Entry> streams_;
+  OperationCounters counters_;
+};
+
+}  // namespace npu

@@ -1,0 +1,45 @@
+// An operation that needs nothing of its own on the host: its arguments are arrays, and a request
+// is one submission (operation_type.h). What is only a design, a kernel and a schedule runs through
+// this.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "runtime/operation.h"
+#include "runtime/operation_type.h"
+
+namespace npu {
+
+struct HostArray {
+  std::byte* data = nullptr;
+  size_t bytes = 0;
+};
+
+class PlainOperation {
+ public:
+  PlainOperation(std::shared_ptr<SharedDevice> device, Configuration configuration,
+                 const OperationType& type)
+      : operation_(std::move(device), std::move(configuration)), type_(type) {}
+  PlainOperation(const PlainOperation&) = delete;
+  PlainOperation& operator=(const PlainOperation&) = delete;
+
+  // arrays: one per argument, of its size; read or written where they lie if the device reaches
+  // them, otherwise copied. Thread-safe. Throws what OperationType::submissions() throws and
+  // Error(kShape) for arrays of other sizes.
+  RunReport run(const Request& request, std::span<const HostArray> arrays);
+  const OperationType& type() const { return type_; }
+  OperationCounters counters() const { return operation_.counters(); }
+
+ private:
+  using Layouts = std::vector<ArgumentLayout>;
+  void check(const Layouts& layouts, std::span<const HostArray> arrays) const;
+
+  Operation<Request, Layouts> operation_;
+  const OperationType& type_;
+  std::vector<Scratch> scratch_;
+};
+
+}  // namespace npu

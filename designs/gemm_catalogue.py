@@ -1,0 +1,316 @@
+"""The GEMM configurations that npu.matmul chooses among: few for each kind of product.
+
+Changing the array's configuration costs milliseconds, so one that serves many sizes is worth more
+than the best one of every size. Per generation, input, type of the sums and layout of B there are
+
+- "large": within 1.5 % of the most TOPS at 4096 cubed of all tiles and k_mt up to 1100,
+- "mixed": those (up to two) that beside it give the best geometric mean over the sizes of
+  `npu tune gemm --sizes mixed` when each size has the best of all of them,
+- "small": the best mean over 16, 64 and 128 rows of the layers of Gemma 3 1B and 4B, m up to 32,
+
+by the closed form (docs/timing.md); docs/tuning.md has what they reach in the emulator.
+python/npu/ops/gemm_choice.py chooses among them.
+
+Packed copies of B have a layout, the tile's n and k_mt, that every configuration which reads them
+shares: entries under "packed" come in groups of one layout.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from npu.errors import DesignError
+
+from . import gemm
+
+
+class Entry(NamedTuple):
+    """A configuration; what it does not say is as `npu.designs.gemm.Choices` has it."""
+
+    role: str
+    tile: gemm.Tile3
+    k_mt: int
+    kernel: str = "published"
+    c_buffers: int = 1  # 2: hides the way of C out of the core; see also `in_place`
+    in_place: bool = False  # a C narrower than its wide sums has no tile of its own
+
+
+def _pipelined(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> Entry:
+    return Entry(role, tile, k_mt, "pipelined", in_place=in_place)
+
+
+# (generation, input, sums, layout of B); input: the element type, or "bfp16" for bfloat16 that
+# npu2 multiplies through block floating point; sums: "wide" (float32, int32), or C's type.
+ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
+    ("npu2", "int8", "wide", "row"): (
+        _pipelined("large", (96, 32, 128), 512, in_place=True),
+        _pipelined("mixed", (128, 32, 96), 512, in_place=True),
+        _pipelined("mixed", (128, 24, 64), 288),
+        _pipelined("small", (32, 16, 192), 256),
+    ),
+    ("npu2", "int8", "wide", "col"): (
+        _pipelined("large", (96, 32, 128), 832, in_place=True),
+        _pipelined("mixed", (128, 32, 80), 512, in_place=True),
+        _pipelined("mixed", (128, 32, 64), 384, in_place=True),
+        _pipelined("small", (32, 16, 80), 640),
+    ),
+    ("npu2", "int8", "int16", "row"): (
+        _pipelined("large", (176, 32, 128), 512),
+        _pipelined("mixed", (128, 16, 160), 288),
+        _pipelined("mixed", (128, 16, 128), 288),
+        Entry("small", (32, 16, 192), 256),
+    ),
+    ("npu2", "int8", "int16", "col"): (
+        _pipelined("large", (176, 32, 128), 512),
+        _pipelined("mixed", (128, 32, 160), 512),
+        _pipelined("mixed", (128, 16, 144), 288),
+        Entry("small", (32, 16, 160), 576),
+    ),
+    ("npu2", "int8", "int8", "row"): (
+        _pipelined("large", (256, 32, 128), 512),
+        Entry("mixed", (128, 16, 192), 384, "pipelined", 2),
+        _pipelined("mixed", (256, 24, 160), 384),
+        Entry("small", (32, 16, 192), 256),
+    ),
+    ("npu2", "int8", "int8", "col"): (
+        _pipelined("large", (256, 32, 128), 512),
+        _pipelined("mixed", (128, 16, 160), 512),
+        _pipelined("mixed", (256, 32, 144), 384),
+        Entry("small", (32, 16, 160), 576),
+    ),
+    ("npu2", "bfp16", "wide", "row"): (
+        _pipelined("large", (80, 32, 128), 512, in_place=True),
+        _pipelined("mixed", (128, 32, 80), 256, in_place=True),
+        _pipelined("mixed", (128, 32, 64), 128, in_place=True),
+        Entry("small", (32, 16, 160), 128),
+    ),
+    ("npu2", "bfp16", "wide", "col"): (
+        _pipelined("large", (128, 32, 80), 512, in_place=True),
+        _pipelined("mixed", (128, 48, 64), 192, in_place=True),
+        _pipelined("mixed", (128, 32, 80), 384, in_place=True),
+        Entry("small", (32, 16, 160), 288),
+    ),
+    ("npu2", "bfp16", "bfloat16", "row"): (
+        _pipelined("large", (176, 16, 128), 256),
+        _pipelined("mixed", (128, 16, 160), 256),
+        _pipelined("mixed", (128, 16, 128), 192),
+        Entry("small", (32, 16, 160), 128),
+    ),
+    ("npu2", "bfp16", "bfloat16", "col"): (
+        _pipelined("large", (176, 16, 128), 256),
+        _pipelined("mixed", (128, 16, 160), 256),
+        _pipelined("mixed", (128, 16, 144), 288),
+        Entry("small", (32, 16, 160), 288),
+    ),
+    ("npu2", "bfloat16", "wide", "row"): (
+        Entry("large", (64, 96, 32), 96),
+        Entry("mixed", (32, 128, 48), 256),
+        Entry("small", (16, 32, 160), 128),
+    ),
+    ("npu2", "bfloat16", "wide", "col"): (
+        Entry("large", (64, 128, 16), 256),
+        Entry("mixed", (32, 128, 48), 128),
+        Entry("small", (16, 24, 80), 288),
+    ),
+    ("npu2", "bfloat16", "bfloat16", "row"): (
+        Entry("large", (32, 128, 64), 128),
+        Entry("mixed", (64, 128, 48), 128),
+        Entry("small", (16, 16, 160), 128),
+    ),
+    ("npu2", "bfloat16", "bfloat16", "col"): (
+        Entry("large", (64, 128, 32), 128),
+        Entry("mixed", (64, 128, 48), 128),
+        Entry("small", (16, 16, 160), 288),
+    ),
+    ("npu2", "int16", "wide", "row"): (
+        Entry("large", (88, 64, 64), 512),
+        Entry("mixed", (128, 48, 48), 288),
+        Entry("mixed", (128, 40, 64), 120),
+        Entry("small", (32, 16, 160), 128),
+    ),
+    ("npu2", "int16", "wide", "col"): (
+        Entry("large", (88, 64, 64), 512),
+        Entry("mixed", (128, 52, 48), 208),
+        Entry("small", (32, 16, 160), 288),
+    ),
+    ("npu1", "int8", "wide", "row"): (
+        Entry("large", (48, 104, 128), 520, in_place=True),
+        Entry("mixed", (64, 96, 96), 384, in_place=True),
+        Entry("mixed", (64, 80, 128), 160, in_place=True),
+        Entry("small", (32, 64, 128), 384),
+    ),
+    ("npu1", "int8", "wide", "col"): (
+        Entry("large", (88, 128, 64), 512, in_place=True),
+        Entry("mixed", (64, 120, 96), 600, in_place=True),
+        Entry("mixed", (64, 128, 80), 512, in_place=True),
+        Entry("small", (32, 72, 144), 432, in_place=True),
+    ),
+    ("npu1", "int8", "int16", "row"): (
+        Entry("large", (80, 104, 128), 416),
+        Entry("mixed", (128, 88, 96), 264),
+        Entry("mixed", (64, 96, 128), 288),
+        Entry("small", (32, 48, 320), 288),
+    ),
+    ("npu1", "int8", "int16", "col"): (
+        Entry("large", (104, 128, 80), 512),
+        Entry("mixed", (128, 96, 64), 384),
+        Entry("mixed", (128, 104, 64), 520),
+        Entry("small", (32, 32, 144), 576),
+    ),
+    ("npu1", "int8", "int8", "row"): (
+        Entry("large", (104, 104, 128), 520),
+        Entry("mixed", (128, 96, 96), 384),
+        Entry("mixed", (128, 88, 128), 176),
+        Entry("small", (32, 32, 320), 256),
+    ),
+    ("npu1", "int8", "int8", "col"): (
+        Entry("large", (128, 128, 80), 1024),
+        Entry("mixed", (128, 96, 96), 288),
+        Entry("mixed", (128, 88, 128), 264),
+        Entry("small", (32, 24, 320), 384),
+    ),
+    ("npu1", "bfloat16", "wide", "row"): (
+        Entry("large", (104, 56, 64), 224, in_place=True),
+        Entry("mixed", (64, 56, 96), 168, in_place=True),
+        Entry("mixed", (88, 64, 64), 256, in_place=True),
+        Entry("small", (32, 32, 160), 128),
+    ),
+    ("npu1", "bfloat16", "wide", "col"): (
+        Entry("large", (64, 64, 88), 512, in_place=True),
+        Entry("mixed", (64, 56, 96), 392, in_place=True),
+        Entry("mixed", (64, 64, 88), 384, in_place=True),
+        Entry("small", (32, 32, 144), 256),
+    ),
+    ("npu1", "bfloat16", "bfloat16", "row"): (
+        Entry("large", (88, 64, 96), 256),
+        Entry("mixed", (64, 48, 128), 288),
+        Entry("mixed", (64, 48, 160), 192),
+        Entry("small", (32, 16, 320), 128),
+    ),
+    ("npu1", "bfloat16", "bfloat16", "col"): (
+        Entry("large", (104, 64, 80), 512),
+        Entry("mixed", (128, 48, 72), 288),
+        Entry("mixed", (64, 48, 128), 288),
+        Entry("small", (32, 16, 320), 256),
+    ),
+    ("npu1", "int16", "wide", "row"): (
+        Entry("large", (48, 116, 64), 232),
+        Entry("mixed", (64, 88, 64), 176),
+        Entry("small", (32, 72, 96), 288),
+    ),
+    ("npu1", "int16", "wide", "col"): (
+        Entry("large", (64, 116, 48), 232),
+        Entry("mixed", (64, 128, 40), 512),
+        Entry("small", (32, 72, 96), 288),
+    ),
+    # Packed copies: two layouts (n, k_mt) per input, that of the first entry of every kind of sums
+    # and another, chosen for the best mean of all kinds over the mixed sizes.
+    ("npu2", "int8", "wide", "packed"): (
+        _pipelined("large", (96, 32, 128), 512, in_place=True),
+        _pipelined("small", (32, 16, 128), 512),
+        _pipelined("mixed", (128, 32, 80), 576, in_place=True),
+        _pipelined("small", (32, 16, 80), 576),
+    ),
+    ("npu2", "int8", "int16", "packed"): (
+        _pipelined("large", (176, 32, 128), 512),
+        _pipelined("small", (32, 16, 128), 512),
+        _pipelined("mixed", (128, 24, 80), 576),
+        _pipelined("small", (32, 16, 80), 576),
+    ),
+    ("npu2", "int8", "int8", "packed"): (
+        _pipelined("large", (256, 32, 128), 512),
+        _pipelined("small", (32, 16, 128), 512),
+        _pipelined("mixed", (128, 16, 80), 576),
+        _pipelined("small", (32, 16, 80), 576),
+    ),
+    ("npu2", "bfp16", "wide", "packed"): (
+        _pipelined("large", (80, 32, 128), 256, in_place=True),
+        _pipelined("small", (32, 32, 128), 256),
+        _pipelined("mixed", (128, 32, 80), 256, in_place=True),
+        _pipelined("small", (32, 32, 80), 256),
+    ),
+    ("npu2", "bfp16", "bfloat16", "packed"): (
+        _pipelined("large", (176, 16, 128), 256),
+        _pipelined("small", (32, 32, 128), 256),
+        _pipelined("mixed", (128, 64, 80), 256),
+        _pipelined("small", (32, 32, 80), 256),
+    ),
+    ("npu2", "bfloat16", "wide", "packed"): (
+        Entry("large", (64, 128, 32), 128, in_place=True),
+        Entry("mixed", (32, 128, 48), 128, in_place=True),
+        Entry("small", (16, 128, 48), 128),
+    ),
+    ("npu2", "bfloat16", "bfloat16", "packed"): (
+        Entry("large", (64, 128, 32), 128),
+        Entry("mixed", (64, 128, 48), 128),
+        Entry("small", (16, 128, 48), 128),
+    ),
+    ("npu2", "int16", "wide", "packed"): (
+        Entry("large", (88, 64, 64), 256),
+        Entry("small", (32, 16, 64), 256),
+        Entry("mixed", (128, 52, 48), 208),
+    ),
+    ("npu1", "int8", "wide", "packed"): (
+        Entry("large", (64, 128, 80), 512, in_place=True),
+        Entry("small", (32, 64, 80), 512),
+        Entry("mixed", (64, 96, 64), 576, in_place=True),
+    ),
+    ("npu1", "int8", "int16", "packed"): (
+        Entry("large", (128, 64, 80), 512),
+        Entry("small", (32, 32, 80), 512),
+        Entry("mixed", (128, 96, 64), 576),
+    ),
+    ("npu1", "int8", "int8", "packed"): (
+        Entry("large", (128, 128, 80), 512),
+        Entry("small", (32, 16, 80), 512),
+        Entry("mixed", (128, 72, 64), 576),
+    ),
+    ("npu1", "bfloat16", "wide", "packed"): (
+        Entry("large", (64, 56, 96), 280, in_place=True),
+        Entry("small", (32, 40, 96), 280),
+        Entry("mixed", (64, 48, 64), 288, in_place=True),
+    ),
+    ("npu1", "bfloat16", "bfloat16", "packed"): (
+        Entry("large", (128, 40, 96), 280),
+        Entry("small", (32, 40, 96), 280),
+        Entry("mixed", (128, 48, 64), 288),
+    ),
+    ("npu1", "int16", "wide", "packed"): (
+        Entry("large", (64, 116, 48), 232),
+        Entry("small", (32, 116, 48), 232),
+        Entry("mixed", (64, 92, 64), 184),
+    ),
+}
+LAYOUTS = ("row", "col", "packed")
+
+
+def candidates(
+    generation: str, a_dtype: str, c_dtype: str, layout: str, *,
+    accumulate: str = "wide", bf16: str = "native",
+) -> tuple[gemm.DesignPoint, ...]:  # fmt: skip
+    """The configurations for a product, "large" first. `layout`: of B, see LAYOUTS.
+
+    Raises DesignError for what no design computes.
+    """
+    checked = gemm.design_point(
+        generation, a_dtype, c_dtype, b_layout=_stored(layout), accumulate=accumulate, bf16=bf16
+    )
+    sums = c_dtype if checked.narrows and accumulate == "narrow" else "wide"
+    name = "bfp16" if bf16 == "bfp16" else a_dtype
+    return tuple(_point(entry, checked) for entry in ENTRIES[generation, name, sums, layout])
+
+
+def _stored(layout: str) -> str:
+    """The layout that a configuration knows: packed copies are read by those of row-major B."""
+    if layout not in LAYOUTS:
+        raise DesignError(f"[gemm_catalogue] layout is {layout!r}; use one of {LAYOUTS}")
+    return "row" if layout == "packed" else layout
+
+
+def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
+    narrowed = like.sum_dtype != like.c_dtype
+    return gemm.design_point(
+        like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
+        b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
+        accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel,
+    )  # fmt: skip

@@ -1,0 +1,120 @@
+"""What bounds a GEMM's design point: the memory of cores and memtiles, shim BDs, unrolled kernels.
+
+Formulas take design points whose sizes may be NumPy arrays, one element per point. ``fits`` is
+exact: what passes can be lowered, what does not cannot (tests/python/perf/test_tune_space.py).
+``check_bytes`` only compares sums of bytes with what the array has, as published designs are given.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from npu.errors import DesignError
+
+from .gemm import PIPELINED_K, ROWS, DesignPoint
+from .hardware import DTYPE_BYTES, STACK_BYTES, tile_limits
+from .lowering.memory import ALIGNMENT
+
+
+def core_memory() -> int:
+    """Bytes of a core's data memory for tiles; the stack and the RTPs have the rest."""
+    return tile_limits("core").memory_bytes - STACK_BYTES
+
+
+def memtile_memory() -> int:
+    return tile_limits("mem").memory_bytes
+
+
+def core_buffers(p: DesignPoint) -> list[tuple[Any, Any]]:
+    """(bytes, count) of the buffers of a core."""
+    m, k, n = p.tile
+    a, b, c = m // p.a_parts * k, k * n, m * n  # elements
+    buffers = [(x * p.a_bytes, p.input_buffers) for x in (a, b)]
+    if p.converts:  # BFP16: 9 bytes are 8 values and their exponent
+        buffers += [(x * 9 // 8, 1) for x in (a, b)]
+    if p.sum_dtype != p.c_dtype:
+        buffers.append((c * DTYPE_BYTES[p.sum_dtype], 1))
+    return [*buffers, (c * p.c_bytes, p.c_buffers)]
+
+
+def core_bytes(p: DesignPoint) -> Any:
+    """L1 in use, of one core."""
+    return sum(size * count for size, count in core_buffers(p))
+
+
+def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
+    """Bytes of one A, one B and one joined C buffer of a memtile; A and B have two each."""
+    m, k, n = p.tile
+    b_depth = p.k_mt if p.b_layout == "col" else k
+    return m * p.k_mt * p.a_bytes, b_depth * n * p.a_bytes, ROWS * m * n * p.c_bytes
+
+
+def memtile_bytes(p: DesignPoint) -> Any:
+    """L2 in use, of all memtiles."""
+    a, b, c = memtile_buffers(p)
+    return 2 * ROWS * a + p.columns * (2 * b + p.c_l2_buffers * c)
+
+
+def fits_core(p: DesignPoint) -> Any:
+    return sum(_aligned(size) * count for size, count in core_buffers(p)) <= core_memory()
+
+
+def fits_memtiles(p: DesignPoint) -> Any:
+    """Whether the memtiles hold their buffers.
+
+    npu1: every memtile has A, B and C. npu2: only the even ones have A, and may place whole A or B
+    buffers in the odd memtile beside them (largest first, as the lowering does).
+    """
+    size = memtile_memory()
+    a, b, c = (_aligned(x) for x in memtile_buffers(p))
+    fixed = 2 * b + p.c_l2_buffers * c
+    over = 2 * a + fixed - size
+    if p.columns == ROWS:
+        return over <= 0
+    room = size - fixed
+    for buffer in (np.maximum(a, b), np.minimum(a, b)):
+        for _ in range(2):
+            moves = (over > 0) & (room >= buffer)
+            over, room = over - moves * buffer, room - moves * buffer
+    return (over <= 0) & (room >= 0)
+
+
+def fits_shim(p: DesignPoint) -> Any:
+    """Whether the runs of A, B and C fit the wrap field of a shim BD."""
+    limit = 4 * tile_limits("shim").max_wrap
+    fits: Any = True
+    for _, elements, size in p.shim_runs:
+        fits = fits & (elements * size <= limit)
+    return fits
+
+
+def fits_kernel(p: DesignPoint) -> Any:
+    """Pipelined kernels are unrolled along k and cover a range of it."""
+    low, high = PIPELINED_K if p.kernel == "pipelined" else (1, core_memory())
+    return (p.tile[1] >= low) & (p.tile[1] <= high)
+
+
+def fits(p: DesignPoint) -> Any:
+    return fits_kernel(p) & fits_core(p) & fits_memtiles(p) & fits_shim(p)
+
+
+def check_bytes(p: DesignPoint, function: str) -> None:
+    """Raises DesignError if the tiles of a core or of all memtiles are more than there is."""
+    tile = " x ".join(map(str, p.tile))
+    l1, l2 = core_bytes(p), memtile_bytes(p)
+    if l1 > core_memory():
+        raise DesignError(
+            f"[{function}] tile {tile} with {p.c_buffers} C buffer(s) needs {l1} bytes of L1; a "
+            f"core has {core_memory()}: use a smaller tile"
+        )
+    if l2 > p.columns * memtile_memory():
+        raise DesignError(
+            f"[{function}] tile {tile} with k_mt {p.k_mt} needs {l2} bytes of L2; {p.columns} "
+            f"memtiles have {p.columns * memtile_memory()}: use a smaller k_mt"
+        )
+
+
+def _aligned(size: Any) -> Any:
+    return -(-size // ALIGNMENT) * ALIGNMENT

@@ -1,0 +1,230 @@
+"""`npu bench gemm --designs default`: simulated TOPS of what npu.matmul runs by itself.
+
+Every size is computed with the configuration that npu.matmul chooses for it on a device that
+prefers the array's time (npu/ops/gemm_designs.py). The emulator executes the streams that it
+submits, ragged edges and splits included. TOPS are those of a call whose configuration is loaded;
+the loads of calling all sizes in turn are printed apart.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import sys
+import time
+from typing import Any
+
+from npu.cli import bench_gemm as command
+from npu.cli import bench_gemm_files as files
+from npu.cli import bench_gemm_sweep as sweeps
+from npu.designs.gemm import DesignPoint
+from npu.devices import DEFAULT_BF16
+from npu.errors import ArgumentError
+from npu.ops import gemm_choice, gemm_estimate
+from npu.ops.gemm_designs import candidates
+from npu.ops.gemm_product import Product
+from npu.perf.simulate import SimulatedGemm, simulate_gemm
+from npu.perf.tune.workload import PRESETS, geometric_mean
+
+_ROUNDS = 10  # in which the sizes are called in turn, to count loads
+
+
+@dataclasses.dataclass(frozen=True)
+class Case(sweeps.Case):
+    """One product and layout of B with the configurations that may run it; ``design`` is the one of
+    the largest size."""
+
+    accumulate: str = "wide"
+    found: tuple[DesignPoint, ...] = ()
+
+    def options(self, size: sweeps.Size) -> DesignPoint:
+        """What the first call of a size loads, and further calls of it find loaded."""
+        return min(self.found, key=lambda o: gemm_estimate.seconds(o, size))
+
+    def run(self, size: sweeps.Size) -> SimulatedGemm:
+        design = self.options(size)
+        if self.method == "emulator":
+            width = self.stream_bytes
+            changed = {} if width is None else {f"stream_{design.generation}": float(width)}
+            return gemm_estimate.emulate(design, size, changed)
+        return simulate_gemm(
+            design.generation, *size, design=design, method=self.method,
+            stream_bytes=self.stream_bytes,
+        )  # fmt: skip
+
+    def in_turn(self, sizes: list[sweeps.Size]) -> dict[str, float]:
+        """Loads, and their share of the predicted time, when all sizes are called in turn."""
+        load = gemm_estimate.load_seconds(self.design.generation)
+        ledger: gemm_choice.Ledger[DesignPoint] = gemm_choice.Ledger()
+        loads, total = 0, 0.0
+        for size in sizes * _ROUNDS:
+            seconds = {o: gemm_estimate.seconds(o, size) for o in self.found}
+            decision = gemm_choice.decide(seconds, ledger, load)
+            ledger = decision.ledger
+            loads += decision.loads
+            total += seconds[decision.candidate] + load * decision.loads
+        return {
+            "calls": len(sizes) * _ROUNDS, "loads": loads, "load_share": loads * load / total
+        }  # fmt: skip
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = _sweeps(arguments)
+    with files.opened(arguments.csv, arguments.json) as outputs:
+        begin = time.perf_counter()
+        _simulate(found)
+        taken = time.perf_counter() - begin
+        if "csv" in outputs:
+            rows = [_head(sweep.case) | row for sweep in found for row in _rows(sweep)]
+            outputs["csv"].write(files.csv_bytes(rows))
+        if "json" in outputs:
+            outputs["json"].write(files.json_bytes(document(found)))
+    if files.STDOUT not in (arguments.csv, arguments.json):
+        _print(found, taken)
+        for output in outputs.values():
+            print(f"{output.name}: written")
+    return 0
+
+
+def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
+    device = sweeps.generation(arguments.device)
+    bf16 = arguments.bf16 or DEFAULT_BF16[device]
+    if bf16 == "bfp16" and device == "npu1":
+        raise ArgumentError("[bench] --bf16 bfp16: npu1 multiplies bfloat16 natively only")
+    sizes = sweeps.check_sizes(arguments.sizes or PRESETS["mixed"])
+    chosen = arguments.accumulate or "wide"
+    found = []
+    for a, c in _pairs(arguments):
+        way = bf16 if a == "bfloat16" else "native"
+        for sums in ("wide", "narrow") if chosen == "both" else (chosen,):
+            if sums == "narrow" and c in ("int32", "float32") and chosen == "both":
+                continue
+            for layout in command.layouts(arguments):
+                product = Product(a, c, (1, 1, 1), layout, sums, way)
+                options = candidates(device, "array", product)
+                case = Case(options[0], arguments.method, arguments.stream_bytes, sums, options)
+                largest = case.options(max(sizes))
+                found.append(sweeps.Sweep(dataclasses.replace(case, design=largest), sizes))
+    return found
+
+
+def _pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
+    """What is named; nothing: the pairs of the published sweep and those of 32-bit results."""
+    found = sweeps.pairs(arguments.dtype, arguments.out_dtype)
+    if arguments.dtype is None and arguments.out_dtype is None:
+        found.append(("bfloat16", "float32"))
+    return found
+
+
+def _simulate(found: list[sweeps.Sweep]) -> None:
+    from tqdm import tqdm
+
+    sweeps.prepare(found)
+    total = sum(len(sweep.sizes) for sweep in found)
+    done = sum(len(sweep.results) for sweep in found)
+    print(f"simulating {total} GEMMs by the {found[0].case.method}", file=sys.stderr)
+    with tqdm(total=total, initial=done, unit="GEMM", leave=False, disable=None) as bar:
+        sweeps.run(found, bar.update)
+
+
+def _case(sweep: sweeps.Sweep) -> Case:
+    assert isinstance(sweep.case, Case)
+    return sweep.case
+
+
+def _head(case: sweeps.Case) -> dict[str, Any]:
+    assert isinstance(case, Case)
+    d = case.design
+    return {
+        "device": d.generation, "dtype_in": d.a_dtype, "dtype_out": d.c_dtype,
+        "accumulate": case.accumulate, "bf16": d.bf16, "b_layout": d.b_layout,
+    }  # fmt: skip
+
+
+def _configuration(o: DesignPoint) -> dict[str, Any]:
+    m, k, n = o.tile
+    return {
+        "tile_m": m, "tile_k": k, "tile_n": n, "k_mt": o.k_mt, "kernel": o.kernel,
+        "c_buffers": o.c_buffers,
+    }  # fmt: skip
+
+
+def _rows(sweep: sweeps.Sweep) -> list[dict[str, Any]]:
+    case = _case(sweep)
+    return [
+        dict(zip("MKN", size, strict=True))
+        | _configuration(case.options(size))
+        | {
+            "predicted_seconds": gemm_estimate.seconds(case.options(size), size),
+            "simulated_seconds": result.seconds,
+            "simulated_tops": result.tops,
+            "bound": result.bound,
+        }
+        for size, result in sweep.done()
+    ]
+
+
+def document(found: list[sweeps.Sweep]) -> dict[str, Any]:
+    """The JSON document: per product and layout of B the geometric mean, what was chosen how often,
+    loads, and a row per size."""
+    case = found[0].case
+    return {
+        "kind": "npu bench gemm --designs default",
+        "times": "simulated",
+        "method": case.method,
+        "stream_bytes": case.stream_bytes,
+        "device": case.design.generation,
+        "sweeps": [
+            _head(sweep.case)
+            | {
+                "geometric_mean_tops": _mean(sweep),
+                "configurations": [
+                    _configuration(o) | {"sizes": count} for o, count in _counts(sweep)
+                ],
+                "in_turn": _case(sweep).in_turn(sweep.sizes),
+                "rows": _rows(sweep),
+            }
+            for sweep in found
+        ],
+    }
+
+
+def _mean(sweep: sweeps.Sweep) -> float:
+    return float(geometric_mean([result.tops for _, result in sweep.done()]))
+
+
+def _counts(sweep: sweeps.Sweep) -> list[tuple[DesignPoint, int]]:
+    case = _case(sweep)
+    return collections.Counter(case.options(size) for size in sweep.sizes).most_common()
+
+
+def _print(found: list[sweeps.Sweep], taken: float) -> None:
+    case = found[0].case
+    print(
+        f"simulated TOPS of npu.matmul on {case.design.generation} where the array's time is "
+        f"preferred ({command.SOURCES[case.method]}; no hardware involved)\n"
+        f"dispatch included, configuration loaded; {taken:.1f} s of host time"
+    )
+    print(
+        f"{'precision':>20} {'sums':>6} B   {'sizes':>5} {'mean':>6} {'min':>6} {'max':>6}  "
+        "configurations: tile, k_mt, sizes"
+    )
+    for sweep in found:
+        d, tops = sweep.case.design, [result.tops for _, result in sweep.done()]
+        used = "; ".join(
+            f"{'x'.join(map(str, o.tile))}, {o.k_mt}, {count}" for o, count in _counts(sweep)
+        )
+        print(
+            f"{sweep.case.pair:>20} {_case(sweep).accumulate:>6} {d.b_layout} {len(tops):>5} "
+            f"{_mean(sweep):>6.2f} {min(tops):>6.2f} {max(tops):>6.2f}  {used}"
+        )
+    print("mean: geometric, over the sizes")
+    if len(found[0].sizes) > 1:
+        for sweep in found:
+            turn = _case(sweep).in_turn(sweep.sizes)
+            print(
+                f"{sweep.case.pair} {_case(sweep).accumulate} {sweep.case.design.b_layout}: all "
+                f"sizes in turn, {turn['calls']} calls, {turn['loads']} loads, "
+                f"{100 * turn['load_share']:.1f} % of the time"
+            )

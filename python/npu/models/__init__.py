@@ -1,0 +1,1 @@
+"""Language models: what all families share, sources of weights, and one folder per family."""

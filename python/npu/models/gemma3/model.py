@@ -1,0 +1,244 @@
+"""The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
+
+All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
+accumulation, native products unless the user chose otherwise); the rest are the operations of
+``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
+GGUF naming, whose norms store 1 + w.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from npu.devices import current_device
+from npu.errors import ArgumentError
+from npu.formats.gguf_file import GgufFile
+from npu.models.cache import Cache
+from npu.models.gemma3 import names
+from npu.models.gemma3.config import Config, read_config
+from npu.models.gemma3.weights import check_choice, check_tensors, projection
+from npu.models.interface import PREFILL_CHUNK
+from npu.models.sampling import check_finite, largest
+from npu.models.sources.gguf import GgufSource
+from npu.models.sources.interface import Source
+from npu.ops import host
+from npu.ops.linear import Weight, joined, linear, linear_top
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Weights of one decoder layer; projections that share their input are one matrix."""
+
+    window: int | None
+    attention_norm: np.ndarray
+    qkv: Weight
+    q_norm: np.ndarray
+    k_norm: np.ndarray
+    output: Weight
+    post_attention_norm: np.ndarray
+    ffn_norm: np.ndarray
+    gate_up: Weight
+    down: Weight
+    post_ffn_norm: np.ndarray
+
+
+class Model:
+    """A loaded model. ``progress(done, total)`` is called while layers are read; ``weights`` says
+    which projections stay 4-bit, see ``npu.models.gemma3.weights``."""
+
+    def __init__(
+        self,
+        source: Source | GgufFile,
+        progress: Callable[[int, int], None] | None = None,
+        weights: str = "auto",
+    ) -> None:
+        if isinstance(source, GgufFile):
+            source = GgufSource(source)
+        check_choice(weights)
+        self.config = config = read_config(source)
+        self.source = source
+        # Native unless the user asked: published and reference logits are those of bfloat16.
+        self.bf16 = current_device().bf16_chosen or "native"
+        check_tensors(source, config)
+        self._embedding_scale = 1.0 if source.embedding_scaled else config.embedding_scale
+        self._layers: list[Layer] = []
+        total = config.layers + 1
+        for index in range(config.layers):
+            self._layers.append(_load_layer(source, config, index, self.bf16, weights))
+            if progress:
+                progress(index + 1, total)
+        self._output_norm = source.float32(names.OUTPUT_NORM)
+        # A tied model has no head of its own: the embedding is used a second time.
+        head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
+        self._head = Weight(projection(source, head, weights), bf16=self.bf16)
+        if progress:
+            progress(total, total)
+
+    def new_cache(self, context: int | None = None) -> Cache:
+        """An empty cache for up to ``context`` positions (default: the model's context)."""
+        config = self.config
+        context = config.context if context is None else context
+        if not 1 <= context <= config.context:
+            raise ArgumentError(
+                f"[gemma3] a context of {context} was asked for, the model allows 1 to "
+                f"{config.context}"
+            )
+        return Cache(config.windows, config.kv_heads, config.head_dim, context)
+
+    def forward(
+        self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False
+    ) -> np.ndarray:
+        """Runs the tokens at the cache's next positions and adds them to it.
+
+        Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
+        """
+        x = self._hidden(tokens, cache)
+        logits = self._logits(x if all_logits else x[-1:])
+        cache.length += len(tokens)
+        return logits
+
+    def prefill(
+        self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
+    ) -> np.ndarray:
+        """Runs a prompt in chunks; returns the logits (1, vocabulary) of its last token."""
+        return self.forward(self._without_last(tokens, cache, chunk), cache)
+
+    def top(
+        self,
+        tokens: Sequence[int],
+        cache: Cache,
+        k: int,
+        size: int,
+        chunk: int = PREFILL_CHUNK,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Like ``prefill``, for the k largest of the first ``size`` logits and their ids.
+
+        Largest first, equal ones by id. A 4-bit head finds up to 64 on the device, so that its
+        other logits do not leave the array. Raises FormatError if a logit is not finite.
+        """
+        last = self._without_last(tokens, cache, chunk)
+        x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
+        found = None
+        if self.config.logit_softcap is None:  # which makes equal what is not
+            found = linear_top(x, self._head, k, size)
+        if found is None:
+            logits = self._projected(x[None])[0, :size]
+            check_finite(logits)
+            ids = largest(logits, min(k, size))
+            found = logits[ids], ids
+        cache.length += len(last)
+        return found
+
+    def _without_last(self, tokens: Sequence[int], cache: Cache, chunk: int) -> Sequence[int]:
+        """Runs all chunks of a prompt but the last, which is returned."""
+        cache.check_room(len(tokens))
+        last = (max(1, len(tokens)) - 1) // chunk * chunk
+        for start in range(0, last, chunk):
+            self._hidden(tokens[start : start + chunk], cache)
+            cache.length += chunk
+        return tokens[last:]
+
+    def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
+        """The last layer's output for tokens at the cache's next positions."""
+        ids = self._checked(tokens)
+        cache.check_room(len(ids))
+        tables = self._rope_tables(cache.length, len(ids))
+        # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
+        with np.errstate(over="ignore", invalid="ignore"):
+            x = host.embed(self.source.float32(names.EMBEDDING, ids), self._embedding_scale)
+            for index, layer in enumerate(self._layers):
+                x = x + self._attention(layer, x, cache, index, tables[layer.window is not None])
+                x = x + self._feed_forward(layer, x)
+        return x
+
+    def _checked(self, tokens: Sequence[int]) -> np.ndarray:
+        ids = np.asarray(tokens)
+        if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
+            raise ArgumentError("[gemma3] expected a non-empty list of token ids")
+        if ids.min() < 0 or ids.max() >= self.config.vocabulary:
+            raise ArgumentError(
+                f"[gemma3] token ids span {ids.min()} to {ids.max()}, the vocabulary has "
+                f"{self.config.vocabulary}"
+            )
+        return ids
+
+    def _rope_tables(self, start: int, count: int) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Rotation tables of the global (0) and of the sliding (1) layers."""
+        c = self.config
+        return [
+            host.rope_table(start, count, c.head_dim, c.rope_base, c.rope_factor),
+            host.rope_table(start, count, c.head_dim, c.rope_base_sliding),
+        ]
+
+    def _attention(
+        self,
+        layer: Layer,
+        x: np.ndarray,
+        cache: Cache,
+        index: int,
+        table: tuple[np.ndarray, np.ndarray],
+    ) -> np.ndarray:
+        c = self.config
+        count, q_size, kv_size = x.shape[0], c.heads * c.head_dim, c.kv_heads * c.head_dim
+        qkv = linear(host.rms_norm(x, layer.attention_norm, c.eps), layer.qkv)
+        q = qkv[:, :q_size].reshape(count, c.heads, c.head_dim)
+        k = qkv[:, q_size : q_size + kv_size].reshape(count, c.kv_heads, c.head_dim)
+        v = qkv[:, q_size + kv_size :].reshape(count, c.kv_heads, c.head_dim)
+        q = host.rope(host.rms_norm(q, layer.q_norm, c.eps), table)
+        k = host.rope(host.rms_norm(k, layer.k_norm, c.eps), table)
+        store = cache.layers[index]
+        keys, values = store.put(cache.length, k, v)
+        mixed = host.attention(
+            q,
+            keys,
+            values,
+            query_start=cache.length,
+            key_start=store.start,
+            scale=c.attention_scale,
+            window=layer.window,
+        )
+        return host.rms_norm(linear(mixed, layer.output), layer.post_attention_norm, c.eps)
+
+    def _feed_forward(self, layer: Layer, x: np.ndarray) -> np.ndarray:
+        c = self.config
+        gate_up = linear(host.rms_norm(x, layer.ffn_norm, c.eps), layer.gate_up)
+        hidden = host.geglu(gate_up[:, : c.ffn_width], gate_up[:, c.ffn_width :])
+        return host.rms_norm(linear(hidden, layer.down), layer.post_ffn_norm, c.eps)
+
+    def _logits(self, x: np.ndarray) -> np.ndarray:
+        return self._projected(host.rms_norm(x, self._output_norm, self.config.eps))
+
+    def _projected(self, x: np.ndarray) -> np.ndarray:
+        cap = self.config.logit_softcap
+        logits = linear(x, self._head)
+        if cap is not None:
+            # Bad weights show in the result, which the sampler checks.
+            with np.errstate(over="ignore", invalid="ignore"):
+                logits = cap * np.tanh(logits / np.float32(cap))
+        return logits
+
+
+def _load_layer(source: Source, config: Config, index: int, bf16: str, weights: str) -> Layer:
+    def norm(name: str) -> np.ndarray:
+        return source.float32(f"blk.{index}.{name}.weight")
+
+    def weight(*parts: str) -> Weight:
+        found = [projection(source, f"blk.{index}.{part}.weight", weights) for part in parts]
+        return Weight(joined(found), bf16=bf16)
+
+    return Layer(
+        window=config.windows[index],
+        attention_norm=norm("attn_norm"),
+        qkv=weight("attn_q", "attn_k", "attn_v"),
+        q_norm=norm("attn_q_norm"),
+        k_norm=norm("attn_k_norm"),
+        output=weight("attn_output"),
+        post_attention_norm=norm("post_attention_norm"),
+        ffn_norm=norm("ffn_norm"),
+        gate_up=weight("ffn_gate", "ffn_up"),
+        down=weight("ffn_down"),
+        post_ffn_norm=norm("post_ffw_norm"),
+    )

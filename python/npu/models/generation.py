@@ -1,0 +1,153 @@
+"""Text generation: the loop from prompt to stream of text, stop conditions and timings.
+
+Times are host wall-clock times. They cover the model and the sampler, not what the caller does with
+the text between two tokens.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from npu.errors import ArgumentError
+from npu.models.cache import Cache
+from npu.models.interface import PREFILL_CHUNK, Model
+from npu.models.sampling import Sampler
+from npu.models.tokenizer import Tokenizer
+from npu.ops.gemv import MAX_TOP
+
+
+@dataclass
+class Timings:
+    """Counts and host seconds of one generation.
+
+    ``first_token`` is prefill plus the choice of the first token. The first token comes out of the
+    prefill, so ``decode_steps`` is one less than the tokens drawn (an end token is drawn too).
+    """
+
+    prompt_tokens: int = 0
+    generated_tokens: int = 0  # shown as text: without the end token
+    decode_steps: int = 0
+    first_token: float = 0.0
+    decode: float = 0.0
+
+    @property
+    def prefill_rate(self) -> float:
+        """Prompt tokens per second."""
+        return self.prompt_tokens / self.first_token if self.first_token else 0.0
+
+    @property
+    def decode_rate(self) -> float:
+        """Tokens per second after the first; 0 when there was only one."""
+        return self.decode_steps / self.decode if self.decode else 0.0
+
+
+class StopScanner:
+    """Passes text on until a stop string occurs, holding back what may become one."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        if any(not stop for stop in stops):
+            raise ArgumentError("[generate] an empty stop string would stop everything")
+        self._stops = tuple(stops)
+        self._held = ""
+        self.found = False
+
+    def push(self, text: str) -> str:
+        held = self._held + text
+        places = [place for stop in self._stops if (place := held.find(stop)) >= 0]
+        if places:
+            self.found, self._held = True, ""
+            return held[: min(places)]
+        keep = 0
+        for stop in self._stops:
+            for size in range(min(len(stop) - 1, len(held)), keep, -1):
+                if held.endswith(stop[:size]):
+                    keep = size
+                    break
+        self._held = held[len(held) - keep :]
+        return held[: len(held) - keep]
+
+    def finish(self) -> str:
+        rest, self._held = self._held, ""
+        return rest
+
+
+@dataclass
+class Generation:
+    """One run over a prompt. Iterate for the text; afterwards read the other fields."""
+
+    model: Model
+    tokenizer: Tokenizer
+    prompt: Sequence[int]
+    sampler: Sampler = field(default_factory=Sampler)
+    max_tokens: int = 256
+    stop: Sequence[str] = ()
+    context: int | None = None
+    chunk: int = PREFILL_CHUNK
+    timings: Timings = field(default_factory=Timings)
+    tokens: list[int] = field(default_factory=list)
+    finish_reason: str = ""  # "end", "stop", "length" or "context"
+
+    def __post_init__(self) -> None:
+        if self.max_tokens < 1:
+            raise ArgumentError(f"[generate] max tokens is {self.max_tokens}, it must be >= 1")
+        if self.chunk < 1:
+            raise ArgumentError(f"[generate] the prefill chunk is {self.chunk}, it must be >= 1")
+        if len(self.tokenizer) > self.model.config.vocabulary:
+            raise ArgumentError(
+                f"[generate] the tokenizer has {len(self.tokenizer)} tokens, the model "
+                f"{self.model.config.vocabulary}; the file is inconsistent"
+            )
+
+    def __iter__(self) -> Iterator[str]:
+        scanner = StopScanner(self.stop)
+        stream = self.tokenizer.stream()
+        for token in self._draw():
+            if text := scanner.push(stream.push(token)):
+                yield text
+            if scanner.found:
+                self.finish_reason = "stop"
+                return
+        if text := scanner.push(stream.finish()):
+            yield text
+        if scanner.found:
+            self.finish_reason = "stop"
+        elif text := scanner.finish():
+            yield text
+
+    def _draw(self) -> Iterator[int]:
+        """Tokens until one of the ends; sets ``finish_reason``."""
+        timings = self.timings
+        start = time.perf_counter()
+        cache = self.model.new_cache(self.context)
+        token = self._next(self.prompt, cache)
+        timings.prompt_tokens = len(self.prompt)
+        timings.first_token = time.perf_counter() - start
+        while True:
+            if token in self.tokenizer.end_ids:
+                self.finish_reason = "end"
+                return
+            self.tokens.append(token)
+            timings.generated_tokens += 1
+            full = cache.length == cache.context
+            last = len(self.tokens) == self.max_tokens
+            self.finish_reason = "length" if last else "context" if full else ""
+            yield token
+            if last or full:
+                return
+            start = time.perf_counter()
+            token = self._next([token], cache)
+            timings.decode += time.perf_counter() - start
+            timings.decode_steps += 1
+
+    def _next(self, tokens: Sequence[int], cache: Cache) -> int:
+        """The token that the sampler chooses after these."""
+        # Rows beyond the tokenizer are padding of the embedding and never chosen.
+        size, count = len(self.tokenizer), self.sampler.candidates
+        if 0 < count <= MAX_TOP:
+            return self.sampler.choose_among(
+                *self.model.top(tokens, cache, count, size, self.chunk)
+            )
+        logits = self.model.prefill(tokens, cache, self.chunk)
+        return self.sampler.choose(logits[0, :size])

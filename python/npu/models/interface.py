@@ -1,0 +1,38 @@
+"""What generation needs of a model, whatever its family."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from npu.models.cache import Cache
+
+# Prompt tokens per forward pass: bounds the activations of a long prompt.
+PREFILL_CHUNK = 512
+
+
+class ModelConfig(Protocol):
+    @property
+    def vocabulary(self) -> int: ...
+
+
+class Model(Protocol):
+    """A loaded model: runs tokens at a cache's next positions and gives the last one's logits."""
+
+    @property
+    def config(self) -> ModelConfig: ...
+
+    def new_cache(self, context: int | None = None) -> Cache:
+        """An empty cache for up to ``context`` positions (default: the model's context)."""
+
+    def prefill(
+        self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
+    ) -> np.ndarray:
+        """Runs tokens in chunks; returns the logits (1, vocabulary) of the last one."""
+
+    def top(
+        self, tokens: Sequence[int], cache: Cache, k: int, size: int, chunk: int = PREFILL_CHUNK
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Like ``prefill``, for the k largest of the first ``size`` logits and their ids."""

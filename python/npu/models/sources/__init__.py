@@ -1,0 +1,54 @@
+"""Where a model's configuration, tokenizer and weights come from.
+
+A model reads a :class:`~npu.models.sources.interface.Source`; GGUF files, Q4NX files and Hugging
+Face folders each have one. Tensors go by GGUF's names, norms are GGUF's 1 + w, metadata has GGUF's
+keys.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from npu.errors import FormatError
+from npu.formats.gguf_file import GgufFile
+from npu.formats.q4nx.container import Q4nxFile
+from npu.models.sources.gguf import GgufSource
+from npu.models.sources.huggingface import CheckpointSource
+from npu.models.sources.interface import Source
+from npu.models.sources.q4nx import Q4nxSource
+
+__all__ = ["CheckpointSource", "GgufSource", "Q4nxSource", "Source", "open_source"]
+
+
+def open_source(path: str | os.PathLike[str]) -> Source:
+    """Opens a GGUF file, a Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint."""
+    place = Path(path)
+    if place.is_dir():
+        found = sorted(place.glob("*.q4nx"))
+        if len(found) == 1:
+            return Q4nxSource(Q4nxFile(found[0]))
+        if found:
+            listed = ", ".join(file.name for file in found[:5])
+            raise FormatError(f"[gemma3] {place} has several Q4NX files ({listed}); name one")
+        if (place / "config.json").is_file():
+            return CheckpointSource(place)
+        raise FormatError(
+            f"[gemma3] {place} is a folder without a .q4nx file and without config.json; give a "
+            "GGUF or Q4NX file, or a folder with one Q4NX file or a safetensors checkpoint"
+        )
+    if place.suffix == ".q4nx" or (place.suffix != ".gguf" and _is_safetensors(place)):
+        return Q4nxSource(Q4nxFile(place))
+    return GgufSource(GgufFile(place))
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Whether a regular file starts like a safetensors header: a length, then "{"."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            start = file.read(9)
+    except OSError:
+        return False
+    return start[8:9] == b"{" and start[:4] != b"GGUF"

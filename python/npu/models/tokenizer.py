@@ -1,0 +1,322 @@
+"""Text to token ids and back, from the tokenizer metadata of a GGUF file.
+
+Gemma's vocabulary is a SentencePiece BPE model. GGUF keeps its pieces, scores and types; they are
+written back as a SentencePiece model and the `sentencepiece` library does the segmentation.
+Control pieces such as ``<start_of_turn>`` are split off before, since the library never yields
+them. The chat template is rendered by jinja2 in its sandbox.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from npu.errors import FormatError
+from npu.formats.metadata import Metadata
+
+# Piece types, the same numbers in GGUF and in sentencepiece_model.proto.
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
+_SPACE = "\u2581"  # SentencePiece's visible space
+_UNKNOWN_TEXT = " \u2047 "  # what SentencePiece shows for an unknown piece
+_MODEL_BPE = 2  # TrainerSpec.model_type
+
+# Gemma's turn format, used when a file carries no template of its own.
+DEFAULT_TEMPLATE = (
+    "{{ bos_token }}"
+    "{% set ns = namespace(system='') %}"
+    "{% for m in messages %}"
+    "{% if m.role == 'system' %}{% set ns.system = ns.system + m.content + '\n\n' %}{% else %}"
+    "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
+    "{{ ns.system }}{% set ns.system = '' %}{{ m.content | trim }}<end_of_turn>\n"
+    "{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
+)
+
+
+class Tokenizer:
+    """Built from ``tokenizer.*`` metadata; raises FormatError when that is missing or malformed."""
+
+    def __init__(self, file: Metadata) -> None:
+        kind = file.text("tokenizer.ggml.model")
+        if kind != "llama":
+            raise file.fail(
+                f"tokenizer type {kind!r} is not supported, Gemma 3 models use 'llama' "
+                "(SentencePiece)"
+            )
+        self.pieces, scores, self.types = _read_vocabulary(file)
+        size = len(self.pieces)
+
+        def token_id(key: str) -> int | None:
+            key = f"tokenizer.ggml.{key}"
+            return file.integer(key, low=0, high=size - 1) if key in file.metadata else None
+
+        self.bos_id = token_id("bos_token_id")
+        self.eos_id = token_id("eos_token_id")
+        self.add_bos = file.flag("tokenizer.ggml.add_bos_token", True)
+        self.add_eos = file.flag("tokenizer.ggml.add_eos_token", False)
+        self.space_prefix = file.flag("tokenizer.ggml.add_space_prefix", True)
+        if self.add_bos and self.bos_id is None:
+            raise file.fail("add_bos_token is set but tokenizer.ggml.bos_token_id is missing")
+        self._template = file.text("tokenizer.chat_template", DEFAULT_TEMPLATE)
+
+        unknown = token_id("unknown_token_id")
+        self._processor = _processor(file, self.pieces, scores, self.types, unknown, self)
+        self._controls = {
+            piece: index
+            for index, piece in enumerate(self.pieces)
+            if self.types[index] == CONTROL and piece
+        }
+        self._control_lengths = sorted({len(piece) for piece in self._controls}, reverse=True)
+        first = "".join(sorted({re.escape(piece[0]) for piece in self._controls}))
+        self._control_start = re.compile(f"[{first}]") if first else None
+        ends = (self.eos_id, token_id("eot_token_id"), self._controls.get("<end_of_turn>"))
+        self.end_ids: frozenset[int] = frozenset(index for index in ends if index is not None)
+
+    def __len__(self) -> int:
+        return len(self.pieces)
+
+    def encode(
+        self, text: str, *, add_special: bool = True, parse_control: bool = True
+    ) -> list[int]:
+        """Token ids of a text.
+
+        ``add_special`` prepends BOS (and appends EOS) as the model asks, unless the text already
+        starts with it; ``parse_control`` maps control pieces written in the text to their ids.
+        """
+        text = text.encode("utf-8", errors="replace").decode("utf-8")
+        ids: list[int] = []
+        for part in self._split(text) if parse_control else [text]:
+            if isinstance(part, int):
+                ids.append(part)
+            elif part:
+                ids.extend(self._processor.encode(part))
+        if add_special and self.add_bos and ids[:1] != [self.bos_id]:
+            assert self.bos_id is not None
+            ids.insert(0, self.bos_id)
+        if add_special and self.add_eos and self.eos_id is not None:
+            ids.append(self.eos_id)
+        return ids
+
+    def _split(self, text: str) -> list[str | int]:
+        """The text cut at control pieces, longest match first; those become their ids."""
+        parts: list[str | int] = []
+        done = position = 0
+        while self._control_start and (match := self._control_start.search(text, position)):
+            position = match.start()
+            for length in self._control_lengths:
+                index = self._controls.get(text[position : position + length])
+                if index is not None:
+                    parts += [text[done:position], index]
+                    done = position = position + length
+                    break
+            else:
+                position += 1
+        return [*parts, text[done:]]
+
+    def token_bytes(self, index: int) -> bytes:
+        """The UTF-8 bytes a token stands for; control pieces stand for nothing."""
+        kind, piece = self.types[index], self.pieces[index]
+        if kind in (CONTROL, UNUSED):
+            return b""
+        if kind == UNKNOWN:
+            return _UNKNOWN_TEXT.encode()
+        if kind == BYTE:
+            return bytes([int(piece[3:5], 16)])
+        return piece.replace(_SPACE, " ").encode("utf-8", errors="replace")
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """Text of the tokens, control pieces left out."""
+        stream = self.stream(at_start=True)
+        return "".join(stream.push(index) for index in ids) + stream.finish()
+
+    def stream(self, *, at_start: bool = False) -> StreamDecoder:
+        """A decoder to feed token by token; ``at_start``: drop the space prefix of the first."""
+        return StreamDecoder(self, at_start and self.space_prefix)
+
+    def render_chat(
+        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """The prompt text of a conversation (``role``, ``content``) by the model's template."""
+        import jinja2
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+        def refuse(message: str) -> None:
+            raise jinja2.TemplateError(message)
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = refuse
+        try:
+            return environment.from_string(self._template).render(
+                messages=list(messages),
+                add_generation_prompt=add_generation_prompt,
+                bos_token=self._text(self.bos_id),
+                eos_token=self._text(self.eos_id),
+            )
+        # A template is a program of the file's author: it can fail in any way.
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise FormatError(
+                f"[tokenizer] the model's chat template failed: {reason}; "
+                "prompt without the template (--raw)"
+            ) from None
+
+    def _text(self, index: int | None) -> str:
+        return "" if index is None else self.pieces[index]
+
+
+class StreamDecoder:
+    """Turns tokens into text as they come, holding back incomplete UTF-8 sequences."""
+
+    def __init__(self, tokenizer: Tokenizer, strip_space: bool) -> None:
+        self._tokenizer = tokenizer
+        self._strip_space = strip_space
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def push(self, index: int) -> str:
+        raw = self._tokenizer.token_bytes(index)
+        if raw and self._strip_space:
+            raw = raw.removeprefix(b" ")
+            self._strip_space = False
+        return self._decoder.decode(raw)
+
+    def finish(self) -> str:
+        """What is left at the end; a broken sequence becomes U+FFFD."""
+        return self._decoder.decode(b"", final=True)
+
+
+def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
+    pieces = file.metadata.get("tokenizer.ggml.tokens")
+    if not isinstance(pieces, list) or not pieces or not isinstance(pieces[0], str):
+        raise file.fail("tokenizer.ggml.tokens is missing or not a list of strings")
+    columns = []
+    for key, low, high in (("scores", -np.inf, np.inf), ("token_type", NORMAL, BYTE)):
+        values = file.metadata.get(f"tokenizer.ggml.{key}")
+        if not isinstance(values, np.ndarray) or values.dtype == bool:
+            raise file.fail(f"tokenizer.ggml.{key} is missing or not a list of numbers")
+        if len(values) != len(pieces):
+            raise file.fail(
+                f"tokenizer.ggml.{key} has {len(values)} entries for {len(pieces)} tokens"
+            )
+        if np.isnan(values).any() or (values < low).any() or (values > high).any():
+            raise file.fail(f"tokenizer.ggml.{key} has values outside [{low}, {high}]")
+        columns.append(values)
+    types = [int(value) for value in columns[1]]
+    for piece, kind in zip(pieces, types, strict=True):
+        if kind == BYTE and not re.fullmatch(r"<0x[0-9A-Fa-f]{2}>", piece):
+            raise file.fail(f"the byte token {piece[:20]!r} is not of the form <0x41>")
+    return pieces, columns[0].astype(np.float32), types
+
+
+def _processor(
+    file: Metadata,
+    pieces: list[str],
+    scores: np.ndarray,
+    types: list[int],
+    unknown: int | None,
+    options: Tokenizer,
+) -> Any:
+    import sentencepiece
+
+    model = _model_proto(
+        *_library_vocabulary(file, pieces, scores, types, unknown),
+        space_prefix=options.space_prefix,
+        squeeze_spaces=file.flag("tokenizer.ggml.remove_extra_whitespaces", False),
+    )
+    try:
+        return sentencepiece.SentencePieceProcessor(model_proto=model)
+    except Exception as error:  # the library raises bare RuntimeError and others
+        reason = " ".join(str(error).split())
+        raise file.fail(f"the vocabulary is not a valid SentencePiece model: {reason}") from None
+
+
+def _library_vocabulary(
+    file: Metadata,
+    pieces: list[str],
+    scores: np.ndarray,
+    types: list[int],
+    unknown: int | None,
+) -> tuple[list[str], list[float], list[int]]:
+    """The vocabulary under the library's rules: unique non-empty pieces, one unknown piece, all
+    256 byte pieces or none. What breaks them keeps its id as an unused piece."""
+    names, kinds = list(pieces), list(types)
+    if UNKNOWN not in kinds:
+        if unknown is None:
+            raise file.fail("the vocabulary has no unknown token")
+        kinds[unknown] = UNKNOWN
+    first_unknown = kinds.index(UNKNOWN)
+    has_bytes = len({p.upper() for p, k in zip(names, kinds, strict=True) if k == BYTE}) == 256
+    seen: set[str] = set()
+    for index, kind in enumerate(kinds):
+        # Converters store user-defined runs of spaces in plain form.
+        name = names[index].replace(" ", _SPACE) if kind == USER_DEFINED else names[index]
+        drop = kind == UNKNOWN and index != first_unknown
+        drop = drop or (kind == BYTE and not has_bytes)
+        if drop or not name or name in seen or "\0" in name:
+            name = f"<unused piece {index}>"
+            kinds[index] = UNKNOWN if index == first_unknown else UNUSED
+        seen.add(name)
+        names[index] = name
+    return names, scores.tolist(), kinds
+
+
+def _model_proto(
+    names: list[str],
+    scores: list[float],
+    kinds: list[int],
+    *,
+    space_prefix: bool,
+    squeeze_spaces: bool,
+) -> bytes:
+    """Serialises sentencepiece_model.proto: ModelProto{pieces=1, trainer_spec=2, normalizer=3}."""
+    parts: list[bytes] = []
+    pack_score = struct.Struct("<f").pack
+    for name, score, kind in zip(names, scores, kinds, strict=True):
+        # SentencePiece{piece=1 string, score=2 float, type=3 enum}
+        raw = name.encode("utf-8", errors="replace")
+        body = b"\x0a%b%b\x15%b\x18%c" % (_varint(len(raw)), raw, pack_score(score), kind)
+        parts.append(b"\x0a%b%b" % (_varint(len(body)), body))
+    trainer = b"".join(
+        [
+            _integer(3, _MODEL_BPE),  # model_type
+            _integer(4, len(names)),  # vocab_size
+            _integer(35, int(BYTE in kinds)),  # byte_fallback
+            _text(45, names[kinds.index(UNKNOWN)]),  # unk_piece
+        ]
+    )
+    normalizer = b"".join(
+        [
+            _text(1, "identity"),
+            _integer(3, int(space_prefix)),  # add_dummy_prefix
+            _integer(4, int(squeeze_spaces)),  # remove_extra_whitespaces
+            _integer(5, 1),  # escape_whitespaces
+        ]
+    )
+    return b"".join([*parts, _message(2, trainer), _message(3, normalizer)])
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _integer(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _message(field: int, body: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(body)) + body
+
+
+def _text(field: int, value: str) -> bytes:
+    return _message(field, value.encode("utf-8", errors="replace"))

@@ -1,0 +1,133 @@
+"""Which GEMM configuration a device runs a product with, and what ran last.
+
+A device prefers either "array" designs, the fastest on the NPU (npu.designs.gemm_catalogue, chosen
+by the closed form and the policy of gemm_choice.py), or "host" designs, the package's default tile
+per element type, which the emulator computes fastest on this machine. Emulated devices prefer
+"host" unless asked otherwise: nobody who multiplies on them waits for the NPU.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from npu.designs import gemm, gemm_catalogue
+from npu.errors import DesignError
+from npu.ops import gemm_choice, gemm_estimate
+from npu.ops.gemm_product import GemmRun, Product
+
+PACKED_ROWS = 512  # of A that packed copies are laid out for: a prompt
+_SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of a packed copy
+
+
+def candidates(
+    generation: str, prefers: str, product: Product, kernel: str | None = None
+) -> tuple[gemm.DesignPoint, ...]:
+    """The configurations that may run a product. kernel: only those with it, where there are any.
+
+    Raises DesignError for a product that no design computes.
+    """
+    if prefers == "host":
+        return (_host_design(generation, product, kernel),)
+    found = gemm_catalogue.candidates(
+        generation, product.a_dtype, product.c_dtype, product.layout,
+        accumulate=product.accumulate, bf16=product.bf16,
+    )  # fmt: skip
+    like = product.packed_for
+    if like is not None:
+        found = tuple(o for o in found if packs_alike(o, like)) or (_sharing(like, product),)
+    return tuple(o for o in found if o.kernel == kernel) or found
+
+
+def first_choice(
+    generation: str, prefers: str, product: Product, kernel: str | None = None
+) -> gemm.DesignPoint:
+    """What runs a product when nothing is loaded, and stays as long as only it is called."""
+    found = candidates(generation, prefers, product, kernel)
+    packed = product.layout == "packed"
+    return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed))
+
+
+def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
+    """Whether a packed B of one is one of the other (GemmTile::packs_b_like)."""
+    return (a.tile[2], a.k_mt, a.b_layout, a.a_dtype) == (b.tile[2], b.k_mt, b.b_layout, b.a_dtype)
+
+
+def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.DesignPoint:
+    """The default tile of the element type."""
+    there = gemm.kernel_exists(generation, product.a_dtype, kernel or "published", product.bf16)
+    design = gemm.design_point(
+        generation, product.a_dtype, product.c_dtype,
+        b_layout="col" if product.layout == "col" else "row", accumulate=product.accumulate,
+        bf16=product.bf16, kernel=(kernel or "published") if there else "published",
+    )  # fmt: skip
+    like = product.packed_for
+    return design if like is None or packs_alike(design, like) else _sharing(like, product)
+
+
+def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
+    """A configuration for a packed B whose layout no candidate has: n and k_mt are given."""
+    _, s, _ = gemm.MMUL[like.generation, product.a_dtype]
+    depths = [k for k in range(s, min(like.k_mt, 128) + 1, s) if like.k_mt % k == 0]
+    for m in _SHARED_ROWS:
+        for k in reversed(depths):
+            try:
+                design = gemm.design_point(
+                    like.generation, product.a_dtype, product.c_dtype, tile=(m, k, like.tile[2]),
+                    k_mt=like.k_mt, accumulate=product.accumulate, bf16=product.bf16,
+                )  # fmt: skip
+                gemm.configuration_of(design)
+                return design
+            except DesignError:
+                continue
+    raise DesignError(
+        f"[matmul] no design of {product.a_dtype} -> {product.c_dtype} reads B packed for tiles of "
+        f"n = {like.tile[2]}, k_mt = {like.k_mt}; pack it again for this product"
+    )
+
+
+class GemmDesigns:
+    """The choice of one device, with what it remembers between calls."""
+
+    def __init__(self, generation: str, prefers: str, kernel: str | None) -> None:
+        self.generation, self.prefers, self.kernel = generation, prefers, kernel
+        self.last: GemmRun | None = None
+        self._ledger: gemm_choice.Ledger[gemm.DesignPoint] = gemm_choice.Ledger()
+        self._loads = -1  # the device's count of loads once the last choice is loaded
+        self._known: dict[Product, tuple[gemm.DesignPoint, ...]] = {}
+
+    def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
+        """The configuration for one call, which counts it. loads: the device's count of loads."""
+        family = dataclasses.replace(product, size=(1, 1, 1))
+        if family not in self._known:
+            self._known[family] = candidates(self.generation, self.prefers, family, self.kernel)
+        found = self._known[family]
+        if len(found) == 1:
+            run = GemmRun(product, found[0], self.prefers, "the only one", 0.0, 0.0)
+            self._ledger, self._loads = gemm_choice.Ledger(), -1
+        else:
+            run = self._decide(product, found, loads())
+        self.last = run
+        return run
+
+    def _decide(self, product: Product, found: tuple[gemm.DesignPoint, ...], loads: int) -> GemmRun:
+        packed = product.layout == "packed"
+        seconds = {o: gemm_estimate.seconds(o, product.size, packed) for o in found}
+        # Another operation may have loaded its own configuration since.
+        ledger = self._ledger if loads == self._loads else gemm_choice.Ledger[gemm.DesignPoint]()
+        load = gemm_estimate.load_seconds(self.generation)
+        chosen = gemm_choice.decide(seconds, ledger, load)
+        self._ledger, self._loads = chosen.ledger, loads + chosen.loads
+        extra = load if chosen.loads else 0.0
+        return GemmRun(
+            product, chosen.candidate, self.prefers, chosen.reason,
+            seconds[chosen.candidate] + extra, extra,
+        )  # fmt: skip
+
+    def for_packing(self, a_dtype: str, size: tuple[int, int], bf16: str) -> gemm.DesignPoint:
+        """The configuration whose layout a packed B (K, N) gets: the fastest for PACKED_ROWS rows
+        of A and 32-bit results; the choice for a call then is among those that share it."""
+        c_dtype = "float32" if a_dtype == "bfloat16" else "int32"
+        whole = (PACKED_ROWS, *size)
+        product = Product(a_dtype, c_dtype, whole, "packed", "wide", bf16)
+        return first_choice(self.generation, self.prefers, product, self.kernel)

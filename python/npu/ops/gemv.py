@@ -1,0 +1,256 @@
+"""y = W x with W in 4-bit Q4NX blocks: dtype and shape rules, then one call into the runtime.
+
+Weights stay 4-bit in device memory and are dequantised on the cores while they are multiplied
+(FusedDQP, arXiv 2602.06063, section 3.2.1); the design is npu/designs/gemv.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol, runtime_checkable
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from npu._npu import facts
+from npu.devices import Device, current_device
+from npu.errors import ArgumentError, DtypeError, ShapeError
+
+BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
+BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
+_OUTPUTS = (BFLOAT16, np.dtype(np.float32))
+MAX_TOP = facts.GEMV_TOP
+
+
+@runtime_checkable
+class Blocks(Protocol):
+    """A Q4NX tensor: raw blocks and the logical shape (N, K)."""
+
+    @property
+    def blocks(self) -> np.ndarray: ...
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+
+class BoundWeights:
+    """Q4NX weights in the memory of a device, ready for any number of products; see ``bind``."""
+
+    def __init__(self, handle: Any, device: Device) -> None:
+        self.handle = handle
+        self.device = device
+        self.shape: tuple[int, int] = (handle.n, handle.k)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the blocks, padding included."""
+        return int(self.handle.nbytes)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the device reads the caller's array, rather than a copy."""
+        return bool(self.handle.in_place)
+
+    def __repr__(self) -> str:
+        return f"<npu.BoundWeights {self.shape} Q4NX on {self.device.name}>"
+
+
+Weights = BoundWeights | Blocks | tuple[ArrayLike, tuple[int, int]]
+
+
+def bind(
+    w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None
+) -> BoundWeights:
+    """Makes Q4NX weights readable by a device, without a copy where the device allows.
+
+    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks
+    of 5120 bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say).
+    The array is kept alive and must not change while the result is used. Raises ArgumentError,
+    DtypeError, ShapeError, DeviceError.
+    """
+    blocks, shape = _blocks_of(w, "bind")
+    chosen = current_device(device)
+    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
+
+
+def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
+    """The blocks as bytes in one dimension, and (N, K)."""
+    if isinstance(w, tuple) and len(w) == 2:
+        data, shape = w
+    elif isinstance(w, Blocks):
+        data, shape = w.blocks, w.shape
+        dialect = getattr(w, "dialect", "additive")
+        if dialect != "additive":
+            raise ArgumentError(
+                f"[{function}] w is in the {dialect} dialect of Q4NX, kernels compute d code + m; "
+                "pass w.to_additive()"
+            )
+    else:
+        raise ArgumentError(
+            f"[{function}] w is {type(w).__name__}; pass a Q4NX tensor, bound weights, or "
+            "(blocks, (N, K))"
+        )
+    if isinstance(data, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] the blocks of w are a masked array, whose mask would be ignored; pass "
+            "its data"
+        )
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8:
+        found = data.dtype if isinstance(data, np.ndarray) else type(data).__name__
+        raise DtypeError(f"[{function}] the blocks of w are {found}; pass a uint8 array")
+    sizes = tuple(shape) if isinstance(shape, (tuple, list)) else ()
+    if len(sizes) != 2 or not all(
+        isinstance(side, (int, np.integer)) and not isinstance(side, bool) and side > 0
+        for side in sizes
+    ):
+        raise ShapeError(f"[{function}] the shape of w is {shape!r}; expected (N, K), both >= 1")
+    n, k = int(sizes[0]), int(sizes[1])
+    count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS)
+    if data.size != count * BLOCK_BYTES:
+        raise ShapeError(
+            f"[{function}] w of shape ({n}, {k}) has {count} blocks of {BLOCK_BYTES} bytes, "
+            f"{count * BLOCK_BYTES} bytes; the array has {data.size}"
+        )
+    if not data.flags.c_contiguous:
+        raise ArgumentError(f"[{function}] the blocks of w are not C-contiguous; copy them first")
+    return data.reshape(-1), (n, k)
+
+
+def bound_weights(w: object, device: str | Device | None, function: str) -> BoundWeights:
+    """Weights bound to the device that an operation runs on."""
+    if isinstance(w, BoundWeights):
+        chosen = current_device(device or w.device)
+        if chosen is not w.device:
+            raise ArgumentError(
+                f"[{function}] w is bound to {w.device!r}, the product is on {chosen!r}; bind it "
+                "to that device"
+            )
+        return w
+    blocks, shape = _blocks_of(w, function)
+    chosen = current_device(device)
+    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
+
+
+def _vectors(x: ArrayLike, k: int, function: str) -> np.ndarray:
+    """x as (B, K) of float32 or bfloat16."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] x is a masked array, whose mask would be ignored; fill it first"
+        )
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[{function}] x cannot become an array: {error}") from error
+    if array.dtype.newbyteorder("=") not in _INPUTS:
+        raise DtypeError(
+            f"[{function}] x has dtype {array.dtype}; supported are float32, bfloat16 and float16 "
+            "(computed as bfloat16): convert it with astype"
+        )
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.ndim not in (1, 2) or array.shape[-1] != k or array.shape[0] == 0:
+        raise ShapeError(
+            f"[{function}] x has shape {array.shape}; w needs ({k},) or (batch, {k}), batch >= 1"
+        )
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    if any(stride % array.itemsize for stride in array.strides):
+        array = array.copy()  # a field of a packed record
+    return array.reshape(-1, k)
+
+
+def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
+    return array.view(f"u{array.dtype.itemsize}"), str(array.dtype)
+
+
+def gemv(
+    w: Weights,
+    x: ArrayLike,
+    *,
+    out: np.ndarray | None = None,
+    out_dtype: DTypeLike | None = None,
+    device: str | Device | None = None,
+) -> np.ndarray:
+    """``W @ x`` with Q4NX weights on the current device (always an emulated NPU in this version).
+
+    ``w``: an ``npu.q4nx.Tensor``, (blocks, (N, K)), or ``npu.bind`` of one. ``x``: (K,) or (B, K),
+    float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
+    (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``,
+    bfloat16 (default) or float32, or in ``out``, a writable C-contiguous array of that shape, which
+    is returned.
+
+    Sums are float32: per row and group of 32 columns ``d * sum(code x) + m * sum(x)`` (docs/gemv.md
+    has the order and the error bound). A NaN or infinity in a vector makes every element of its
+    result NaN or infinite. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    """
+    bound = bound_weights(w, device, "gemv")
+    n, k = bound.shape
+    array = _vectors(x, k, "gemv")
+    shape = (n,) if np.ndim(x) == 1 else (array.shape[0], n)
+    result = _result(out, out_dtype, shape, [array, w])
+    target = result.reshape(-1).view(np.uint8)
+    bound.device.operation("gemv").run(
+        bound.handle, *_device_view(array), target, str(result.dtype)
+    )
+    return result
+
+
+def run(weights: BoundWeights, x: np.ndarray, out: np.ndarray) -> None:
+    """x (B, K) into out (B, N), both C-contiguous float32, without the checks of ``gemv``."""
+    weights.device.operation("gemv").run(
+        weights.handle, x.view(np.uint32), "float32", out.reshape(-1).view(np.uint8), "float32"
+    )
+
+
+def _result(
+    out: np.ndarray | None, out_dtype: DTypeLike | None, shape: tuple[int, ...], inputs: list[Any]
+) -> np.ndarray:
+    if out is not None and not isinstance(out, np.ndarray):
+        raise ArgumentError(f"[gemv] out is {type(out).__name__}; pass a NumPy array")
+    try:
+        wanted = None if out_dtype is None else np.dtype(out_dtype)
+    except TypeError as error:
+        raise DtypeError(f"[gemv] out_dtype {out_dtype!r} is no dtype: {error}") from error
+    if out is not None and wanted is not None and wanted != out.dtype:
+        raise DtypeError(
+            f"[gemv] out_dtype is {wanted} and out has dtype {out.dtype}; leave one of them out"
+        )
+    dtype = out.dtype if out is not None else BFLOAT16 if wanted is None else wanted
+    if dtype not in _OUTPUTS:
+        raise DtypeError(f"[gemv] out_dtype {dtype} is not available; use bfloat16 or float32")
+    if out is None:
+        return np.empty(shape, dtype)
+    if out.shape != shape:
+        raise ShapeError(f"[gemv] out has shape {out.shape}, the result {shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
+        raise ArgumentError(f"[gemv] out is {found}; pass a writable C-contiguous array")
+    for value in inputs:
+        if isinstance(value, np.ndarray) and np.may_share_memory(out, value):
+            raise ArgumentError("[gemv] out overlaps an operand; pass an array of its own")
+    return out
+
+
+def gemv_top(
+    w: Weights, x: ArrayLike, k: int = 1, *, device: str | Device | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """The ``k`` largest elements of ``W @ x`` and their indices, found on the device.
+
+    For a greedy step of a language model: only ``k`` candidates per core leave the array, not N
+    logits. ``k``: 1 to 64, at most N. Returns (values float32, indices int64) of shape (k,) or
+    (B, k), largest first; equal values by index, NaNs last. Operands and errors as for ``gemv``.
+    """
+    bound = bound_weights(w, device, "gemv_top")
+    n, depth = bound.shape
+    if not isinstance(k, (int, np.integer)) or isinstance(k, bool) or not 1 <= k <= min(MAX_TOP, n):
+        raise ArgumentError(f"[gemv_top] k is {k!r}; use 1 to {min(MAX_TOP, n)}")
+    array = _vectors(x, depth, "gemv_top")
+    shape = (int(k),) if np.ndim(x) == 1 else (array.shape[0], int(k))
+    values, indices = np.empty(shape, np.float32), np.empty(shape, np.int64)
+    bound.device.operation("gemv").top(
+        bound.handle, *_device_view(array), int(k),
+        values.reshape(-1).view(np.uint8), indices.reshape(-1).view(np.uint8),
+    )  # fmt: skip
+    return values, indices

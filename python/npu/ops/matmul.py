@@ -1,0 +1,367 @@
+"""Matrix multiplication on the NPU: dtype and shape rules, then one call into the runtime.
+
+The device computes C = A @ B on bfloat16 inputs with float32 accumulation, or on int8 or int16
+inputs with int32 accumulation, in the output-stationary GEMM design (arXiv 2512.13282, section 4).
+What follows the product (alpha, bias, requantisation after these) is in epilogue.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from npu.devices import Device, current_device
+from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.ops.epilogue import Epilogue
+
+if TYPE_CHECKING:
+    from npu.designs.gemm import DesignPoint
+    from npu.ops.gemm_product import GemmRun
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+_FLOAT_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
+_INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
+# Operand dtype -> result dtypes, the default first.
+_RESULTS: dict[np.dtype, tuple[np.dtype, ...]] = {dtype: _FLOAT_INPUTS for dtype in _FLOAT_INPUTS}
+_RESULTS |= {_INT8: (_INT32, _INT16, _INT8), _INT16: (_INT32,)}
+_SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16), int8 or int16"
+_PADDING = 1024  # no native size is larger in any dimension
+_MAX_BYTES = 1 << 62
+
+
+class PackedMatrix:
+    """A right-hand operand in device memory in the layout the array reads; see ``npu.pack``."""
+
+    def __init__(
+        self, handle: Any, dtype: np.dtype, device: Device, bf16: str, options: DesignPoint
+    ) -> None:
+        self.handle = handle
+        self.options = options  # the configuration whose layout it has
+        self.dtype = dtype
+        self.device = device
+        self.bf16 = bf16  # how products with it are computed, unless matmul's bf16= says otherwise
+        self.shape: tuple[int, int] = (handle.k, handle.n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of device memory, padding included."""
+        return self.handle.nbytes
+
+    def __repr__(self) -> str:
+        return f"<npu.PackedMatrix {self.shape} {self.dtype} on {self.device.name}>"
+
+
+def _as_array(value: ArrayLike, name: str, function: str = "matmul") -> np.ndarray:
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] {name} is a masked array, whose mask would be ignored; fill it first, "
+            "for example with .filled(0)"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in _RESULTS:
+        raise DtypeError(
+            f"[{function}] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it "
+            "with astype"
+        )
+    if array.ndim < 2:
+        raise ShapeError(
+            f"[{function}] {name} has shape {array.shape}; at least two dimensions are needed: "
+            "reshape vectors to (1, K) or (K, 1)"
+        )
+    if any(stride % array.itemsize for stride in array.strides):
+        return array.copy()  # a field of a packed record: no whole number of elements apart
+    return array
+
+
+def _is_float(dtype: np.dtype) -> bool:
+    return dtype in _FLOAT_INPUTS
+
+
+def _device_input(dtype: np.dtype) -> str:
+    """The element type the array multiplies for an operand dtype."""
+    return "bfloat16" if _is_float(dtype) else str(dtype)
+
+
+def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
+    """The array as the extension takes it: an unsigned view and the element type's name."""
+    if array.dtype == np.float16:
+        array = array.astype(np.float32)
+    return array.view(f"u{array.dtype.itemsize}"), str(array.dtype)
+
+
+def _result_dtype(
+    a: np.dtype, b: np.dtype, out_dtype: DTypeLike | None, out: np.ndarray | None
+) -> np.dtype:
+    if _is_float(a) != _is_float(b) or (not _is_float(a) and a != b):
+        raise DtypeError(
+            f"[matmul] operands are {a} and {b}; both must be int8, both int16, or both floating "
+            "point"
+        )
+    if out is not None:
+        if not isinstance(out, np.ndarray):
+            raise ArgumentError(f"[matmul] out is {type(out).__name__}; pass a NumPy array")
+        if isinstance(out, np.ma.MaskedArray):
+            raise ArgumentError(
+                "[matmul] out is a masked array, whose mask would hide results; pass its .data"
+            )
+        if out_dtype is not None and _parsed_dtype(out_dtype) != out.dtype:
+            raise DtypeError(
+                f"[matmul] out_dtype is {_parsed_dtype(out_dtype)} and out has dtype {out.dtype}; "
+                "leave one of them out"
+            )
+        out_dtype = out.dtype
+    if out_dtype is None:
+        return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
+    wanted = _parsed_dtype(out_dtype)
+    wanted = wanted if out is not None else wanted.newbyteorder("=")
+    if wanted not in _RESULTS[a]:
+        raise DtypeError(
+            f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
+            f"{' or '.join(str(dtype) for dtype in _RESULTS[a])}"
+        )
+    return wanted
+
+
+def _parsed_dtype(value: DTypeLike) -> np.dtype:
+    try:
+        return np.dtype(value)
+    except (TypeError, ValueError) as error:
+        raise DtypeError(f"[matmul] out_dtype {value!r} is no dtype: {error}") from error
+
+
+def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
+    if out.shape != shape:
+        raise ShapeError(f"[matmul] out has shape {out.shape}, the result {shape}")
+    if not out.flags.c_contiguous or not out.flags.writeable:
+        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
+        raise ArgumentError(f"[matmul] out is {found}; pass a writable C-contiguous array")
+    for array in (value for value in inputs if isinstance(value, np.ndarray)):
+        try:
+            overlaps = np.shares_memory(out, array, max_work=1000)  # type: ignore[arg-type]
+        except np.exceptions.TooHardError:
+            overlaps = True
+        if overlaps:
+            raise ArgumentError("[matmul] out overlaps an operand; pass an array of its own")
+
+
+def _check_size(function: str, *sides: int) -> None:
+    """Refuses sizes whose padded matrices no 64-bit offset reaches; sides: M, K, N or K, N."""
+    padded = [side + _PADDING for side in sides]
+    if any(4 * a * b > _MAX_BYTES for a, b in itertools.combinations(padded, 2)):
+        raise ShapeError(
+            f"[{function}] {' x '.join(map(str, sides))} is more than can be addressed; split it"
+        )
+
+
+def pack(
+    b: ArrayLike, *, bf16: str | None = None, device: str | Device | None = None
+) -> PackedMatrix:
+    """Converts and packs a right-hand operand once, for many multiplications.
+
+    ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even), int8 or int16, any
+    strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
+    packed for. ``bf16``: as in ``npu.matmul``, for the products with it. Raises ArgumentError,
+    DtypeError, ShapeError, DeviceError.
+    """
+    array = _as_array(b, "b", "pack")
+    if array.ndim != 2 or 0 in array.shape:
+        raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
+    _check_size("pack", *array.shape)
+    chosen = current_device(device)
+    kind = _device_input(array.dtype)
+    way = _bf16_way(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
+    options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, way))
+    view, name = _device_view(array)
+    dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
+    return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, way, options)
+
+
+def matmul(
+    a: ArrayLike,
+    b: ArrayLike | PackedMatrix,
+    *,
+    out_dtype: DTypeLike | None = None,
+    out: np.ndarray | None = None,
+    shift: int = 0,
+    alpha: float = 1,
+    bias: ArrayLike | None = None,
+    bf16: str | None = None,
+    accumulate: str = "wide",
+    device: str | Device | None = None,
+) -> np.ndarray:
+    """``alpha * (a @ b) + bias`` on the current device (in this version always an emulated NPU).
+
+    a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
+    ``numpy.matmul``; any strides; any M, K, N including 0 (an empty sum is 0, as in NumPy).
+    Row-major a and b, and a b that is the transpose of a row-major array, are read where they lie
+    if they have the device's dtype and whole native sizes; everything else is packed first.
+
+    dtypes: float32, bfloat16 and float16 are rounded to bfloat16 (to nearest even), multiplied as
+    ``bf16`` says and accumulated in float32; int8 and int16 are accumulated in int32 and wrap
+    around like int32.
+    ``out_dtype``: float32, bfloat16 or float16 for floats (default: the common input dtype, float32
+    when they differ); int32 (default), int16 or int8 for int8; int32 for int16.
+    ``shift``: int16 and int8 results are the int32 sums divided by 2**shift (0 to 31), rounded to
+    nearest, ties to even, and saturated.
+    ``alpha``, ``bias``: a number and an array that broadcasts to the result. Applied by the host to
+    float32 or int32 products, in float32, or exactly for integers (which need an integer alpha and
+    bias), before rounding, shift and saturation.
+    ``out``: a writable C-contiguous array of the result's shape and dtype that shares no memory
+    with the operands; returned.
+    ``bf16``: how npu2 multiplies bfloat16, "bfp16" or "native" (npu1 only has "native"); default:
+    what b was packed with, else the device's ``bf16``, which is "bfp16" on npu2 unless
+    ``npu.device(..., bf16=)`` or ``NPU_BF16`` say otherwise. bfp16 first rounds the operands to
+    blocks of 8 along K with one exponent and 8-bit mantissas: about 1 % error of a product of
+    normal numbers, large for values much smaller than others of their block (docs/fidelity.md).
+    ``accumulate``: "wide" (default) keeps the array's sums in 32 bits and narrows them once;
+    "narrow" keeps those of bfloat16, int16 and int8 results in that type, rounded and saturated
+    after every step of the configuration's k along K, as published designs do for larger tiles and
+    more speed (docs/fidelity.md). Products that the array writes in 32 bits (float32, float16 and
+    int32 results, alpha, bias) have nothing to narrow: it then means the same as "wide".
+    NaN and infinities propagate as in IEEE arithmetic (through bfp16, both make NaN of results
+    that use their block); float32 values beyond bfloat16's largest become infinite; ``fast``
+    arithmetic may count denormals as 0 (docs/fidelity.md).
+    Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
+    MemoryError when an operand or the result does not fit memory.
+    """
+    left = _as_array(a, "a")
+    right: np.ndarray | PackedMatrix
+    if isinstance(b, PackedMatrix):
+        right, chosen = b, current_device(device or b.device)
+        _check_packed(left, b, chosen)
+        dtype = _result_dtype(left.dtype, left.dtype, out_dtype, out)
+    else:
+        right, chosen = _as_array(b, "b"), current_device(device)
+        dtype = _result_dtype(left.dtype, right.dtype, out_dtype, out)
+    if not isinstance(accumulate, str) or accumulate not in ("wide", "narrow"):
+        raise ArgumentError(f'[matmul] accumulate is {accumulate!r}; use "wide" or "narrow"')
+    shape = _result_shape(left.shape, right.shape)
+    m, n = shape[-2:]
+    k = left.shape[-1]
+    epilogue = Epilogue.of(dtype, not _is_float(left.dtype), shift, alpha, bias, shape)
+    way = _bf16_way(bf16, chosen, _is_float(left.dtype), "matmul")
+    if way is None and isinstance(right, PackedMatrix):
+        way = right.bf16
+    if out is not None:
+        _check_out(out, shape, [left, right, epilogue.bias])
+    _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
+    returned = np.empty(shape, dtype) if out is None else out
+    result = np.asarray(returned)  # not a subclass with operations of its own
+    if 0 in shape:
+        return returned
+    if k == 0:
+        result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
+        return returned
+    product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
+    multiply = functools.partial(
+        _multiply, shift=epilogue.device_shift, device=chosen, bf16=way, accumulate=accumulate
+    )
+    if isinstance(right, PackedMatrix):
+        multiply(left.reshape(-1, k), right, product)
+    elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
+        other = right.reshape(right.shape[-2:])
+        multiply(left.reshape(-1, k), other, product)
+    else:
+        left = np.broadcast_to(left, (*shape[:-2], m, k))
+        right = np.broadcast_to(right, (*shape[:-2], k, n))
+        for index in np.ndindex(*shape[:-2]):
+            multiply(left[index], right[index], product[index])
+    if not epilogue.trivial:
+        result[...] = epilogue.apply(product)
+    return returned
+
+
+def last_gemm(device: str | Device | None = None) -> GemmRun | None:
+    """Which configuration the last product of a device (default: the current one) ran with, and
+    why; None before the first."""
+    return current_device(device).last_gemm
+
+
+def _result_shape(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    if b[-2] != a[-1]:
+        raise ShapeError(
+            f"[matmul] a is {a} and b is {b}; the last dimension of a ({a[-1]}) must equal the "
+            f"second last of b ({b[-2]})"
+        )
+    try:
+        batch = np.broadcast_shapes(a[:-2], b[:-2])
+    except (ValueError, RuntimeError) as error:  # RuntimeError: more than 32 dimensions
+        raise ShapeError(
+            f"[matmul] leading dimensions {a[:-2]} and {b[:-2]} do not broadcast"
+        ) from error
+    return (*batch, a[-2], b[-1])
+
+
+def _check_packed(a: np.ndarray, b: PackedMatrix, device: Device) -> None:
+    if device is not b.device:
+        raise ArgumentError(
+            f"[matmul] b was packed for {b.device!r}, the multiplication is on {device!r}; pack it "
+            "for that device"
+        )
+    if a.shape[-1] != b.shape[0]:
+        raise ShapeError(
+            f"[matmul] a is {a.shape} and b is packed {b.shape}; a's last dimension must be "
+            f"{b.shape[0]}"
+        )
+    if _device_input(a.dtype) != _device_input(b.dtype):
+        raise DtypeError(
+            f"[matmul] a is {a.dtype} and b is packed {b.dtype}; pack b from {a.dtype}"
+        )
+
+
+def _bf16_way(bf16: str | None, device: Device, floats: bool, function: str) -> str | None:
+    """The caller's choice, checked; None leaves it to the device."""
+    if bf16 is None:
+        return None
+    if not floats:
+        raise ArgumentError(
+            f"[{function}] bf16 is {bf16!r} and the operands are integers; leave it out"
+        )
+    return device.checked_bf16(bf16, function)
+
+
+def _by_columns(b: np.ndarray) -> bool:
+    """Whether neighbours in a column of b are nearer in memory than neighbours in a row."""
+    return min(b.shape) > 1 and abs(b.strides[0]) < abs(b.strides[1])
+
+
+def _multiply(
+    a: np.ndarray,
+    b: np.ndarray | PackedMatrix,
+    out: np.ndarray,
+    *,
+    shift: int,
+    device: Device,
+    bf16: str | None,
+    accumulate: str,
+) -> None:
+    """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
+    from npu.ops.gemm_product import Product  # the designs are not part of `import npu`
+
+    kind = _device_input(a.dtype)
+    packed = b if isinstance(b, PackedMatrix) else None
+    layout = "packed" if isinstance(b, PackedMatrix) else "col" if _by_columns(b) else "row"
+    sums = accumulate if out.dtype.itemsize < 4 else "wide"
+    size = (a.shape[0], a.shape[1], b.shape[1])
+    gemm = device.choose_gemm(
+        Product(
+            kind, str(out.dtype), size, layout, sums, device.bf16_of(kind, bf16),
+            packed.options if packed else None,
+        )
+    )  # fmt: skip
+    target = out.reshape(-1).view(np.uint8)
+    if isinstance(b, PackedMatrix):
+        gemm.run_packed(*_device_view(a), b.handle, target, shift)
+    else:
+        gemm.run(*_device_view(a), *_device_view(b), target, shift)

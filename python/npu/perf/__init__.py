@@ -1,0 +1,1 @@
+"""The performance study: simulated times, traces, tuning, plots and published measurements."""

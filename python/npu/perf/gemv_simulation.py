@@ -1,0 +1,119 @@
+"""How long y = W x on Q4NX weights takes on the NPU, simulated: no hardware is involved.
+
+``npu.simulate_gemv`` lowers the real configuration, builds the real command stream and executes it
+on the timed emulated array (docs/timing.md). The loop counts of the cores travel with x, so the run
+moves data; weights are zeros.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+
+from npu import _npu
+from npu.designs import gemv
+from npu.errors import DeviceError
+from npu.perf.execution import constant, execute, resource_shares, zeros_but
+from npu.perf.problem import checked_constants, whole
+
+BATCHES = (1, 2, 4, 8)
+_MAX_SIDE = 1 << 24
+# The projections of one decode step: name -> (N, K), and how often each runs per token.
+PROJECTIONS: dict[str, dict[str, tuple[int, int, int]]] = {
+    "gemma3-1b": {
+        "qkv": (1536, 1152, 26),
+        "o": (1152, 1024, 26),
+        "gate+up": (13824, 1152, 26),
+        "down": (1152, 6912, 26),
+        "head": (262144, 1152, 1),
+    },
+    "gemma3-4b": {
+        "qkv": (4096, 2560, 34),
+        "o": (2560, 2048, 34),
+        "gate+up": (20480, 2560, 34),
+        "down": (2560, 10240, 34),
+        "head": (262208, 2560, 1),
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedGemv:
+    """A simulated GEMV: times are of the modelled NPU, not of this machine.
+
+    ``seconds`` is array time, from the first command-processor operation until the last result is
+    in memory; ``token_seconds`` (the completion token's way to the command processor) and
+    ``dispatch_seconds`` (host to array and back) come on top, once per submission. ``bandwidth`` is
+    weight bytes per second of ``seconds``, ``ceiling`` the modelled read ceiling in the same unit,
+    ``share`` their ratio. ``bound`` is the resource that is busiest, ``shares`` how much of the
+    time each works.
+    """
+
+    seconds: float
+    token_seconds: float
+    dispatch_seconds: float
+    bandwidth: float
+    ceiling: float
+    share: float
+    bound: str
+    weight_bytes: int
+    read_bytes: int
+    shares: dict[str, float]
+    details: dict[str, float] = dataclasses.field(repr=False)
+
+
+@functools.cache
+def _lowered(generation: str, cores: int | None, channels: int) -> bytes:
+    return gemv.configuration(generation, cores, channels)
+
+
+def simulate_gemv(
+    device: str,
+    N: int,
+    K: int,
+    batch: int = 1,
+    *,
+    cores: int | None = None,
+    channels: int = 2,
+    top: int = 0,
+    constants: Mapping[str, float] | None = None,
+) -> SimulatedGemv:
+    """The simulated time of y[batch, N] = x[batch, K] W[N, K]^T on "npu1" or "npu2".
+
+    batch: 1 to 8 vectors, rounded up to 1, 2, 4 or 8; cores, channels: see npu.designs.gemv.design;
+    top: keep that many largest elements instead of y (0: y as bfloat16); constants: other values
+    for constants of ``npu validate-model --constants``. Raises DeviceError, ShapeError,
+    ArgumentError, DesignError.
+    """
+    if device not in ("npu1", "npu2"):
+        raise DeviceError(f'[simulate_gemv] device is {device!r}; use "npu1" or "npu2"')
+    n, k = whole("simulate_gemv", N, "N", _MAX_SIDE), whole("simulate_gemv", K, "K", _MAX_SIDE)
+    asked = whole("simulate_gemv", batch, "batch", BATCHES[-1])
+    vectors = next(b for b in BATCHES if b >= asked)
+    overrides = checked_constants("simulate_gemv", constants)
+    config = _lowered(device, cores, channels)
+    request = {"n": n, "k": k, "batch": vectors, "output": 2 if top else 0, "top": top}
+    [submission] = _npu.operations.submissions("gemv", config, request)
+    data = [zeros_but(one["contents"], one["bytes"]) for one in submission["arguments"]]
+    report = execute(config, submission["stream"], data=data, constants=overrides)
+    timing = report["timing"]
+    timing.pop("agents")
+    shares = resource_shares(timing)
+    token = constant("token", overrides) * 1e-6
+    seconds = timing["seconds"] - timing["dispatch"] - token
+    ceiling = constant(f"dram_read_{device}", overrides) * 1e9
+    weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.BLOCK_COLUMNS) * gemv.BLOCK_BYTES
+    return SimulatedGemv(
+        seconds=seconds,
+        token_seconds=token,
+        dispatch_seconds=timing["dispatch"],
+        bandwidth=weight_bytes / seconds,
+        ceiling=ceiling,
+        share=weight_bytes / seconds / ceiling,
+        bound=max(shares, key=lambda name: shares[name]),
+        weight_bytes=weight_bytes,
+        read_bytes=int(report["bytes_moved"]["shim_read"]),
+        shares=shares,
+        details={key: float(value) for key, value in timing.items()},
+    )

@@ -1,0 +1,202 @@
+"""How long a GEMM takes on the NPU, simulated: no hardware is involved and nothing is computed.
+
+``npu.simulate_gemm`` has two methods. "emulator" lowers the real configuration, builds the real
+command stream and executes it on the emulated array with timing and without data. "closed-form"
+evaluates equations (docs/timing.md) and is fast enough to search over tiles.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from npu import _npu
+from npu.designs import gemm
+from npu.designs.gemm import DesignPoint
+from npu.errors import ArgumentError
+from npu.perf.execution import execute, resource_shares
+from npu.perf.problem import Choices, GemmProblem, Size, gemm_problem
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+METHODS = ("emulator", "closed-form")
+
+
+@dataclasses.dataclass(frozen=True)
+class SimulatedGemm:
+    """A simulated GEMM: times are of the modelled NPU, not of this machine.
+
+    ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``tops`` counts 2 M K N
+    operations of the unpadded problem; ``bound`` is the resource that is busiest; ``shares`` is the
+    share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
+    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the method's own figures;
+    ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
+    worked, out of ``cycles``.
+    """
+
+    method: str
+    seconds: float
+    tops: float
+    bound: str
+    macs_per_cycle: float
+    bytes: dict[str, int]
+    dispatch_seconds: float
+    cycles: float
+    padded: Size
+    shares: dict[str, float]
+    details: dict[str, float] = dataclasses.field(repr=False)
+    agents: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
+
+
+def simulate_gemm(
+    device: str,
+    M: int,
+    K: int,
+    N: int,
+    *,
+    method: str = "emulator",
+    model: str | None = None,
+    **choices: Unpack[Choices],
+) -> SimulatedGemm:
+    """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
+
+    ``method``: "emulator" or "closed-form" (``model`` is its former name). Choices: ``design``, a
+    checked design point of ``npu.designs.gemm``, or ``dtype_in``, ``dtype_out``, ``tile``,
+    ``k_mt``, ``b_layout``, ``c_buffers``, ``accumulate``, ``bf16``, ``kernel``, ``a_parts``; and
+    ``overlap_bds``, ``stream_bytes``, ``constants``. ``npu.perf.problem.Choices`` has their
+    defaults, those of the published designs.
+    Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
+    illegal tile violates.
+    """
+    method = method if model is None else model
+    if method not in METHODS:
+        raise ArgumentError(f"[simulate_gemm] method is {method!r}; use one of {METHODS}")
+    problem = gemm_problem("simulate_gemm", device, (M, K, N), **choices)
+    return _emulate(problem) if method == "emulator" else _estimate(problem)
+
+
+def _tops(size: Size, seconds: float) -> float:
+    return 2 * math.prod(size) / seconds / 1e12
+
+
+def _estimate(problem: GemmProblem) -> SimulatedGemm:
+    design = problem.design
+    e: dict[str, Any] = _npu.model.estimate(
+        design, problem.size, overlap=problem.overlap, overrides=problem.constants
+    )
+    resources = {
+        "compute": e["compute"],
+        "stream": e["stream"],
+        "DRAM": max(e["read"], e["memory"]),
+        "command": e["command"],
+    }
+    array = e["seconds"] - e["dispatch"]
+    clock = float(_npu.arch.device_model(design.generation)["clock_hz"])
+    return SimulatedGemm(
+        method="closed-form",
+        seconds=e["seconds"],
+        tops=_tops(problem.size, e["seconds"]),
+        bound=e["bound"],
+        macs_per_cycle=math.prod(design.tile) / e["cycles_per_call"],
+        bytes={
+            "L3_read": int(e["dram_read_bytes"]),
+            "L3_write": int(e["dram_write_bytes"]),
+            "L2_read": int(e["l2_read_bytes"]),
+        },
+        dispatch_seconds=e["dispatch"],
+        cycles=array * clock,
+        padded=design.padded(problem.size),
+        shares={name: e["rounds"] * needed / array for name, needed in resources.items()},
+        details={key: value for key, value in e.items() if isinstance(value, float)},
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Submission:
+    """One command stream of a problem, how often it is submitted, its padded size, and the bytes
+    of its arguments."""
+
+    stream: bytes
+    count: int
+    size: Size
+    sizes: list[int]
+
+
+def submissions(problem: GemmProblem) -> list[Submission]:
+    """The streams of the padded problem, split as npu.matmul splits it."""
+    config = gemm.configuration_of(problem.design)
+    found = []
+    for (m, k, n), count in _npu.model.gemm_blocks(problem.design, problem.size):
+        request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
+        (one,) = _npu.operations.submissions("gemm", config, request)
+        sizes = [argument["bytes"] for argument in one["arguments"]]
+        found.append(Submission(one["stream"], count, (m, k, n), sizes))
+    return found
+
+
+def _emulate(problem: GemmProblem) -> SimulatedGemm:
+    config = gemm.configuration_of(problem.design)
+    parts = [
+        (s.count, execute(config, s.stream, sizes=s.sizes, constants=problem.constants))
+        for s in submissions(problem)
+    ]
+    return summary(problem.design, problem.size, parts)
+
+
+def summary(
+    design: DesignPoint, size: Size, parts: list[tuple[int, dict[str, Any]]]
+) -> SimulatedGemm:
+    """The public result of reports of ``execute``, each with how often its submission occurs."""
+    padded = design.padded(size)
+    timing, agents, moved = _total(parts)
+    shares = resource_shares(timing)
+    calls_per_tile = design.a_parts
+    rounds = padded[0] / design.native[0] * padded[2] / design.native[2]
+    return SimulatedGemm(
+        method="emulator",
+        seconds=timing["seconds"],
+        tops=_tops(size, timing["seconds"]),
+        bound=max(shares, key=lambda name: shares[name]),
+        macs_per_cycle=math.prod(design.tile)
+        / calls_per_tile
+        * timing["matmul_calls"]
+        / timing["matmul_cycles"],
+        bytes={
+            "L3_read": moved["shim_read"],
+            "L3_write": moved["shim_write"],
+            "L2_read": moved["memtile_read"],
+            "L2_write": moved["memtile_write"],
+            "L1_read": moved["core_read"],
+            "L1_write": moved["core_write"],
+        },
+        dispatch_seconds=timing["dispatch"],
+        cycles=timing["cycles"],
+        padded=padded,
+        shares=shares,
+        details={k: float(v) for k, v in timing.items()} | {"rounds": rounds},
+        agents=agents,
+    )
+
+
+def _total(
+    parts: list[tuple[int, dict[str, Any]]],
+) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
+    """Timing, cycles of the agents and bytes moved of all submissions, one after the other."""
+    timing: dict[str, float] = {}
+    agents: dict[str, float] = {}
+    moved: dict[str, int] = {}
+    for count, report in parts:
+        times = report["timing"]
+        for name, value in times.pop("agents").items():
+            agents[name] = agents.get(name, 0) + count * value
+        for name, value in report["bytes_moved"].items():
+            moved[name] = moved.get(name, 0) + count * value
+        for name, value in times.items():
+            weight = count * (times["cycles"] if name.endswith("_share") else 1)
+            timing[name] = timing.get(name, 0) + weight * value
+    for name in timing:
+        if name.endswith("_share"):
+            timing[name] /= timing["cycles"]
+    return timing, agents, moved

@@ -1,0 +1,180 @@
+"""A simulated GEMM as a timeline: who worked, who waited for what, and when.
+
+``npu.trace_gemm`` runs the timed emulator as ``npu.simulate_gemm`` does and keeps what every core,
+DMA channel and the command processor did. ``save`` writes a trace-event file that Perfetto
+(https://ui.perfetto.dev) and chrome://tracing open, ``plot`` draws a summary. Every time is
+simulated. Time 0 is the host's call: the dispatch comes first, then the array's first operation.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from npu import _npu
+from npu.designs import gemm
+from npu.designs.gemm import DesignPoint
+from npu.errors import ArgumentError
+from npu.perf.execution import constant, execute
+from npu.perf.problem import Choices, gemm_problem
+from npu.perf.simulate import submissions, summary
+from npu.perf.timeline import EVENT, KINDS, Timeline, Track
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+DEFAULT_LIMIT = 1_000_000
+MAX_LIMIT = 10_000_000  # 48 bytes each
+
+
+class GemmTrace(Timeline):
+    """The timeline of a simulated GEMM."""
+
+    def save(self, path: str | Path) -> int:
+        """Writes the trace-event file, compressed if the name ends in .gz; returns its bytes."""
+        from npu.perf import trace_file
+
+        return trace_file.save(self, path)
+
+    def plot(self, path: str | Path) -> None:
+        """Draws utilisation per tile and where the time goes, as PNG, SVG or PDF."""
+        from npu.perf.plots import trace as plot
+
+        plot.save(self, path)
+
+
+def _microseconds(value: Any, name: str) -> float:
+    number = isinstance(value, (int, float, np.integer, np.floating)) and value == value
+    if not number or isinstance(value, bool) or value < 0:
+        raise ArgumentError(f"[trace_gemm] {name} is {value!r}; it must be microseconds >= 0")
+    return float(value)
+
+
+def check_request(from_us: Any, to_us: Any, limit: Any) -> tuple[float, float, int]:
+    """Window and limit, or an error before anything runs."""
+    begin = _microseconds(from_us, "from_us")
+    end = math.inf if to_us is None else _microseconds(to_us, "to_us")
+    if end <= begin:
+        raise ArgumentError(
+            f"[trace_gemm] the window is {begin:g} to {end:g} us; to_us must be after from_us"
+        )
+    whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+    if not whole or not 1 <= limit <= MAX_LIMIT:
+        raise ArgumentError(
+            f"[trace_gemm] limit is {limit!r}; it must be a whole number, 1 to {MAX_LIMIT}"
+        )
+    return begin, end, int(limit)
+
+
+def trace_gemm(
+    device: str,
+    M: int,
+    K: int,
+    N: int,
+    *,
+    from_us: float = 0,
+    to_us: float | None = None,
+    limit: int = DEFAULT_LIMIT,
+    locks: bool = True,
+    **choices: Unpack[Choices],
+) -> GemmTrace:
+    """The timeline of C[M, N] = A[M, K] B[K, N], simulated by the emulator; choices as of
+    ``simulate_gemm``.
+
+    from_us, to_us: keep what overlaps this window (microseconds; the dispatch is inside); limit:
+    the largest number of events kept, from the beginning (48 bytes each); locks: keep lock values
+    too. Of a problem that takes several submissions the first is traced, and the title says so.
+    Raises what ``simulate_gemm`` raises.
+    """
+    begin, end, limit = check_request(from_us, to_us, limit)
+    problem = gemm_problem("trace_gemm", device, (M, K, N), **choices)
+    config = gemm.configuration_of(problem.design)
+    traced, *others = submissions(problem)
+    clock = float(_npu.arch.device_model(device)["clock_hz"])
+    dispatch = constant("dispatch", problem.constants)
+    cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
+    report = execute(
+        config, traced.stream, sizes=traced.sizes, constants=problem.constants,
+        trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
+    )  # fmt: skip
+    recorded = report.pop("trace")
+    count = traced.count + sum(other.count for other in others)
+    size = problem.size if count == 1 else traced.size
+    simulation = summary(problem.design, size, [(1, report)])
+    note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, size))})"
+    total = simulation.seconds * 1e6
+    if begin >= total:
+        raise ArgumentError(
+            f"[trace_gemm] the window begins at {begin:g} us, the run ends at {total:g} us; "
+            "use a smaller from_us"
+        )
+    events = recorded["events"].view(EVENT)
+    first = recorded["first_left_out"]
+    types = f"{problem.design.a_dtype} to {problem.design.c_dtype}"
+    return GemmTrace(
+        simulation=simulation,
+        title=f"{device}, {types}, {M} x {K} x {N}{note}",
+        design=_describe(problem.design),
+        device=device,
+        clock_hz=clock,
+        window=(begin, min(end, total)),
+        events=events[np.argsort(events["start"], kind="stable")],
+        tracks=_tracks(recorded["tracks"], config),
+        kernels=recorded["kernels"],
+        routes=recorded["routes"],
+        operations=_operations(traced.stream),
+        left_out=recorded["left_out"],
+        left_out_from=(simulation.dispatch_seconds + first / clock) * 1e6,
+    )
+
+
+def _describe(design: DesignPoint) -> str:
+    tile = " x ".join(map(str, design.tile))
+    buffers = f"{design.c_buffers} C buffer{'s' if design.c_buffers > 1 else ''} per core"
+    return (
+        f"tile {tile}, k_mt {design.k_mt}, B {design.b_layout}-major, {buffers}, "
+        f"{design.kernel} kernels"
+    )
+
+
+def _tracks(found: list[dict[str, Any]], config: bytes) -> list[Track]:
+    ports = {
+        (col, direction.upper(), channel): name
+        for name, col, direction, channel in _npu.device.parse_configuration(config)["ports"]
+    }
+    tracks = []
+    for track in found:
+        name, col, row = track["name"], track["col"], track["row"]
+        direction, number = name.split()[-2:]
+        kind = {"S2MM": "in", "MM2S": "out"}.get(direction, "core" if col >= 0 else "command")
+        port = ports.get((col, direction, int(number)), "") if row == 0 else ""
+        cycles = dict(zip(KINDS, track["cycles"], strict=True))
+        del cycles["lock"]
+        cycles["wait memory"] = track["memory_wait"]
+        cycles["receive" if kind == "in" else "send"] -= track["memory_wait"]
+        tracks.append(Track(name, kind, col, row, port, cycles))
+    return tracks
+
+
+def _operations(stream: bytes) -> list[str]:
+    """What each operation does, from the disassembly: "task push shim(0,0).mm2s[0] bd[1] ..."."""
+    names = []
+    for line in _npu.stream.disassemble(stream).splitlines()[1:]:
+        _, _, opcode, *rest = line.split(None, 3)
+        text = rest[0] if rest else ""
+        target = text.split(" ", 1)[0]
+        if opcode == "BLOCKWRITE" and ".bd[" in target:
+            text = f"BD write {text}"
+        elif opcode == "WRITE" and target.endswith(".queue"):
+            text = f"task push {text.replace('.queue push', '')}"
+        elif opcode == "WRITE" and ".lock[" in target:
+            text = f"lock write {text}"
+        elif opcode == "WRITE" and ".memory[" in target:
+            text = f"RTP write {text}"
+        else:
+            text = f"{opcode.lower().replace('_', ' ')} {text}".rstrip()
+        names.append(text)
+    return names

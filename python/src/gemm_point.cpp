@@ -1,0 +1,106 @@
+#include "gemm_point.h"
+
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/string.h>
+
+#include <array>
+#include <string>
+
+#include "error.h"
+#include "ops/gemm_schedule.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+template <typename T>
+T field(const nb::object& design, const char* name) {
+  return nb::cast<T>(design.attr(name));
+}
+
+int64_t in_range(int64_t value) {
+  if (value < 1 || value > int64_t{1} << 30) {
+    fail(ErrorKind::kShape, "[estimate] %lld is not in 1 .. 2^30", static_cast<long long>(value));
+  }
+  return value;
+}
+
+model::InputKind input_kind(const std::string& type, bool native) {
+  if (type == "int8") return model::InputKind::kInt8;
+  if (type == "int16") return model::InputKind::kInt16;
+  return native ? model::InputKind::kBf16Native : model::InputKind::kBf16;
+}
+
+}  // namespace
+
+arch::Generation generation_of(const nb::object& design) {
+  return arch::device_model(field<std::string>(design, "generation")).generation;
+}
+
+model::GemmPoint gemm_point(const nb::object& design) {
+  model::GemmPoint p;
+  p.input = input_kind(field<std::string>(design, "a_dtype"),
+                       field<std::string>(design, "bf16") == "native");
+  p.a_bytes = field<double>(design, "a_bytes");
+  p.c_bytes = field<double>(design, "c_bytes");
+  if (field<std::string>(design, "accumulate") == "wide") p.sum_bytes = 4;
+  p.integer_output = field<std::string>(design, "c_dtype").starts_with("int");
+  p.b_column_major = field<std::string>(design, "b_layout") == "col";
+  p.pipelined = field<std::string>(design, "kernel") == "pipelined";
+  p.a_parts = in_range(field<int64_t>(design, "a_parts"));
+  p.rows = arch::kCoreRows;
+  p.columns = arch::device_model(generation_of(design)).columns;
+  const auto tile = field<std::array<int64_t, 3>>(design, "tile");
+  set_tile(p, tile[0], tile[1], tile[2], field<int64_t>(design, "k_mt"),
+           field<int64_t>(design, "c_buffers"));
+  return p;
+}
+
+std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
+    const nb::object& design, const std::array<int64_t, 3>& size) {
+  model::GemmPoint p = gemm_point(design);
+  set_size(p, size[0], size[1], size[2]);
+  const ops::GemmTile tile{p.m,
+                           p.k,
+                           p.n,
+                           p.k_mt,
+                           p.b_column_major,
+                           p.rows,
+                           p.columns,
+                           static_cast<int64_t>(p.a_bytes),
+                           static_cast<int64_t>(p.c_bytes)};
+  const auto padded = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
+  const int64_t m = padded(p.M, tile.native_m()), k = padded(p.K, tile.native_k()),
+                n = padded(p.N, tile.native_n());
+  const auto [height, width] = ops::block_size(tile, ops::GemmLimits{}, n);
+  std::vector<std::pair<std::array<int64_t, 3>, int64_t>> blocks;
+  for (const auto& [rows, row_count] :
+       {std::pair(height, m / height), std::pair(m % height, int64_t{1})}) {
+    for (const auto& [cols, col_count] :
+         {std::pair(width, n / width), std::pair(n % width, int64_t{1})}) {
+      if (rows * row_count * cols * col_count > 0) {
+        blocks.push_back({{rows, k, cols}, row_count * col_count});
+      }
+    }
+  }
+  return blocks;
+}
+
+void set_tile(model::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t k_mt,
+              int64_t c_buffers) {
+  point.m = in_range(m);
+  point.k = in_range(k);
+  point.n = in_range(n);
+  point.k_mt = in_range(k_mt);
+  point.c_buffers = c_buffers == 0 ? 0 : static_cast<int>(in_range(c_buffers));
+}
+
+void set_size(model::GemmPoint& point, int64_t m, int64_t k, int64_t n) {
+  point.M = in_range(m);
+  point.K = in_range(k);
+  point.N = in_range(n);
+}
+
+}  // namespace npu::python

@@ -1,0 +1,139 @@
+// npu._npu.operations: the registry of array operations (runtime/operation_type.h).
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "arrays.h"
+#include "bindings.h"
+#include "error.h"
+#include "report.h"
+#include "runtime/operation_type.h"
+#include "runtime/plain_operation.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+// Read-only, so that inputs may be; Python hands over writable results.
+using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu>;
+
+nb::dict type_dict(const OperationType& type) {
+  nb::dict d;
+  d["name"] = type.name;
+  d["summary"] = type.summary;
+  nb::list fields;
+  for (const RequestField& field : type.fields) {
+    nb::dict f;
+    f["name"] = field.name;
+    f["meaning"] = field.meaning;
+    f["default"] = field.fallback == RequestField::kRequired ? nb::none()
+                                                             : nb::object(nb::int_(field.fallback));
+    fields.append(f);
+  }
+  d["fields"] = fields;
+  return d;
+}
+
+// The numbers of a request in order; every name must be a field, every required field be there.
+Request request_of(const OperationType& type, const std::map<std::string, int64_t>& values) {
+  Request request;
+  for (const RequestField& field : type.fields) {
+    const auto found = values.find(field.name);
+    if (found == values.end() && field.fallback == RequestField::kRequired) {
+      fail(ErrorKind::kArgument, "[%s] %s is missing: %s", type.name, field.name, field.meaning);
+    }
+    request.push_back(found == values.end() ? field.fallback : found->second);
+  }
+  for (const auto& [name, value] : values) {
+    const auto same = [&](const RequestField& field) { return name == field.name; };
+    if (std::none_of(type.fields.begin(), type.fields.end(), same)) {
+      fail(ErrorKind::kArgument, "[%s] there is no field \"%s\" in a request", type.name,
+           name.c_str());
+    }
+  }
+  return request;
+}
+
+nb::dict submission_dict(const Submission& submission) {
+  nb::dict d;
+  d["stream"] = nb::bytes(submission.words.data(), submission.words.size() * 4);
+  d["count"] = submission.count;
+  nb::list arguments;
+  for (const ArgumentLayout& argument : submission.arguments) {
+    nb::dict a;
+    a["name"] = argument.name;
+    a["bytes"] = argument.bytes;
+    a["written"] = writes(argument.access);
+    a["contents"] = nb::bytes(argument.contents.data(), argument.contents.size());
+    arguments.append(a);
+  }
+  d["arguments"] = arguments;
+  return d;
+}
+
+}  // namespace
+
+void init_operations(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("operations", "The registry of array operations.");
+  nb::class_<PlainOperation>(sub, "PlainOperation", "An operation whose arguments are arrays.")
+      .def("__init__",
+           [](PlainOperation* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config,
+              const std::string& name) {
+             new (self) PlainOperation(std::move(device), Configuration::parse(bytes_of(config)),
+                                       operation_type(name));
+           })
+      .def(
+          "run",
+          [](PlainOperation& self, const std::map<std::string, int64_t>& values,
+             const std::vector<Bytes>& arrays) {
+            const Request request = request_of(self.type(), values);
+            std::vector<HostArray> memory;
+            for (const Bytes& array : arrays) {
+              auto* data = const_cast<uint8_t*>(array.data());
+              memory.push_back({reinterpret_cast<std::byte*>(data), array.size()});
+            }
+            RunReport report;
+            {
+              nb::gil_scoped_release release;
+              report = self.run(request, memory);
+            }
+            return report_dict(report);
+          },
+          nb::arg("request"), nb::arg("arrays"),
+          "arrays: uint8 views in the order of the operation's arguments; results must be "
+          "writable.")
+      .def("counters", [](const PlainOperation& self) { return counters_dict(self); });
+  sub.def("types", [] {
+    nb::list list;
+    for (const OperationType* type : operation_types()) list.append(type_dict(*type));
+    return list;
+  });
+  sub.def(
+      "submissions",
+      [](const std::string& name, const nb::bytes& config,
+         const std::map<std::string, int64_t>& request) {
+        const OperationType& type = operation_type(name);
+        const Configuration configuration = Configuration::parse(bytes_of(config));
+        nb::list list;
+        for (const Submission& one : type.submissions(configuration, request_of(type, request))) {
+          list.append(submission_dict(one));
+        }
+        return list;
+      },
+      nb::arg("name"), nb::arg("config"), nb::arg("request"),
+      "The streams that an operation submits for a request, each with its arguments and how "
+      "often.");
+}
+
+}  // namespace npu::python

@@ -1,0 +1,226 @@
+// A device written in Python (python_device.h): every call of the contract takes the GIL and calls
+// the method of the same name of a DeviceBackend (python/npu/device_contract.py).
+#include "python_device.h"
+
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+// An object that may be released on a thread without the GIL.
+class Held {
+ public:
+  explicit Held(nb::object object) : object_(std::move(object)) {}
+  Held(Held&&) = default;
+  Held& operator=(Held&&) = delete;
+  ~Held() {
+    if (!object_.is_valid()) return;
+    nb::gil_scoped_acquire gil;
+    object_.reset();
+  }
+  const nb::object& get() const { return object_; }
+
+ private:
+  nb::object object_;
+};
+
+using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+
+Bytes view_of(std::byte* memory, size_t bytes) {
+  return Bytes(reinterpret_cast<uint8_t*>(memory), {bytes}, nb::handle());
+}
+
+// Buffers of a Python device have `memory`, a C-contiguous uint8 array.
+class PythonBuffer final : public Buffer {
+ public:
+  // With the GIL. `bytes`: what was asked for.
+  PythonBuffer(nb::object buffer, size_t bytes, Access access)
+      : buffer_(buffer), bytes_(bytes), access_(access) {
+    nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> memory;
+    if (!nb::try_cast(buffer.attr("memory"), memory) || memory.size() < bytes) {
+      fail(ErrorKind::kDevice,
+           "[device] a buffer's memory is no C-contiguous uint8 array of at least %zu bytes",
+           bytes);
+    }
+    memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(memory.data()));
+  }
+  std::byte* host() override { return memory_; }
+  size_t bytes() const override { return bytes_; }
+  Access access() const override { return access_; }
+  void sync_to_device(size_t offset, size_t bytes) override {
+    nb::gil_scoped_acquire gil;
+    buffer_.get().attr("sync_to_device")(offset, bytes);
+  }
+  void sync_from_device(size_t offset, size_t bytes) override {
+    nb::gil_scoped_acquire gil;
+    buffer_.get().attr("sync_from_device")(offset, bytes);
+  }
+  const nb::object& object() const { return buffer_.get(); }
+
+ private:
+  Held buffer_;
+  std::byte* memory_ = nullptr;
+  size_t bytes_;
+  Access access_;
+};
+
+uint64_t count_of(const nb::dict& report, const char* key) {
+  return report.contains(key) ? nb::cast<uint64_t>(report[key]) : 0;
+}
+
+class PythonRun final : public Run {
+ public:
+  PythonRun(nb::object run, std::shared_ptr<const PreparedStream> stream,
+            std::function<void()> failed)
+      : run_(std::move(run)), stream_(std::move(stream)), failed_(std::move(failed)) {}
+  ~PythonRun() override {
+    try {
+      cancel();
+    } catch (...) {  // a device that cannot even cancel: the next load will tell
+    }
+  }
+  State state() const override { return state_; }
+  bool wait(std::chrono::nanoseconds timeout) override;
+  void cancel() override {
+    if (state_ != State::kRunning) return;
+    state_ = State::kCancelled;
+    failed_();
+    nb::gil_scoped_acquire gil;
+    run_.get().attr("cancel")();
+  }
+  const RunReport& report() const override { return report_; }
+
+ private:
+  Held run_;
+  std::shared_ptr<const PreparedStream> stream_;
+  std::function<void()> failed_;
+  State state_ = State::kRunning;
+  RunReport report_;
+};
+
+bool PythonRun::wait(std::chrono::nanoseconds timeout) {
+  if (state_ != State::kRunning) return true;
+  nb::gil_scoped_acquire gil;
+  try {
+    const nb::object seconds =
+        timeout == kForever
+            ? nb::none()
+            : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
+    if (!nb::cast<bool>(run_.get().attr("wait")(seconds))) return false;
+    const nb::dict report = nb::cast<nb::dict>(run_.get().attr("report")());
+    report_.operations = count_of(report, "operations");
+    report_.kernel_calls = count_of(report, "kernel_calls");
+    report_.shim_read_bytes = count_of(report, "shim_read");
+    report_.shim_write_bytes = count_of(report, "shim_write");
+    report_.array_ns = count_of(report, "array_ns");
+  } catch (...) {
+    state_ = State::kFailed;
+    failed_();
+    throw;
+  }
+  state_ = State::kDone;
+  return true;
+}
+
+class PythonStream final : public PreparedStream {
+ public:
+  PythonStream(std::vector<uint32_t> words, nb::object prepared)
+      : PreparedStream(std::move(words)), prepared_(std::move(prepared)) {}
+  const nb::object& object() const { return prepared_.get(); }
+
+ private:
+  Held prepared_;
+};
+
+class PythonDevice final : public Device {
+ public:
+  explicit PythonDevice(nb::object backend) : backend_(backend) {
+    const nb::dict info = nb::cast<nb::dict>(backend.attr("info")());
+    const arch::DeviceModel& model = arch::device_model(nb::cast<std::string>(info["generation"]));
+    info_.name = nb::cast<std::string>(info["name"]);
+    info_.generation = model.generation;
+    info_.columns = model.columns;
+    info_.clock_hz = model.clock_hz;
+    info_.emulated = nb::cast<bool>(info["emulated"]);
+    info_.computes = !info.contains("computes") || nb::cast<bool>(info["computes"]);
+    info_.arithmetic = nb::cast<std::string>(info["arithmetic"]);
+    if (info.contains("max_arguments")) {
+      info_.max_arguments = nb::cast<size_t>(info["max_arguments"]);
+    }
+  }
+  DeviceInfo info() const override { return info_; }
+
+  std::unique_ptr<Buffer> allocate(size_t bytes) override {
+    nb::gil_scoped_acquire gil;
+    return std::make_unique<PythonBuffer>(backend_.get().attr("allocate")(bytes), bytes,
+                                          Access::kReadWrite);
+  }
+  std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
+    nb::gil_scoped_acquire gil;
+    const nb::object array = nb::cast(view_of(memory, bytes), nb::rv_policy::reference);
+    const nb::object buffer = backend_.get().attr("wrap")(array, writes(access));
+    if (buffer.is_none()) return nullptr;
+    return std::make_unique<PythonBuffer>(buffer, bytes, access);
+  }
+
+ protected:
+  void do_load(const Configuration& configuration) override {
+    nb::gil_scoped_acquire gil;
+    backend_.get().attr("load")(nb::cast(std::make_shared<Configuration>(configuration)));
+  }
+  std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
+                                             stream::Stream /*parsed*/) override {
+    nb::gil_scoped_acquire gil;
+    nb::object prepared = backend_.get().attr("prepare")(nb::bytes(words.data(), words.size() * 4));
+    return std::make_shared<PythonStream>(std::move(words), std::move(prepared));
+  }
+  std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
+                                 std::span<const BufferRef> refs) override {
+    nb::gil_scoped_acquire gil;
+    nb::list arguments;
+    for (const BufferRef& ref : refs) {
+      if (ref.buffer == nullptr) {
+        arguments.append(nb::none());
+      } else {
+        const auto& buffer = static_cast<const PythonBuffer&>(*ref.buffer);
+        arguments.append(
+            nb::make_tuple(buffer.object(), ref.offset, ref.bytes, writes(ref.access)));
+      }
+    }
+    const nb::object prepared = static_cast<const PythonStream&>(*stream).object();
+    return std::make_unique<PythonRun>(backend_.get().attr("submit")(prepared, arguments),
+                                       std::move(stream), [this] { forget_configuration(); });
+  }
+
+ private:
+  Held backend_;
+  DeviceInfo info_;
+};
+
+}  // namespace
+
+std::unique_ptr<Device> open_python_device(nb::object backend) {
+  for (const char* method : {"info", "allocate", "wrap", "load", "prepare", "submit"}) {
+    if (nb::hasattr(backend, method)) continue;
+    fail(ErrorKind::kDevice,
+         "[device] the Python device has no method %s(); derive it from "
+         "npu.device_contract.DeviceBackend",
+         method);
+  }
+  return std::make_unique<PythonDevice>(std::move(backend));
+}
+
+}  // namespace npu::python

@@ -1,0 +1,35 @@
+"""The device that the conformance suite runs on: each of NPU_TEST_DEVICES, separated by commas.
+
+Default: both emulated NPUs, the residency test modes (backend/emulator/residency.h), and a device
+written in Python (python_relay.py). A new device is tested with
+``NPU_TEST_DEVICES=mine pytest tests/conformance`` once it is registered or opened by name.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import npu
+
+sys.path.insert(0, str(Path(__file__).parent))
+import python_relay
+
+DEFAULT = (
+    "emu:npu1,emu:npu2,emu:npu1+reload,emu:npu2+reload-second,emu:npu2+reload-random-11,"
+    "emu:npu1+intruder,emu:npu2+intruder,python:relay"
+)
+NAMES = [name for name in os.environ.get("NPU_TEST_DEVICES", DEFAULT).split(",") if name]
+
+npu.register_device("python:relay", python_relay.Relay)
+
+
+@pytest.fixture(params=NAMES)
+def device(request: pytest.FixtureRequest) -> Iterator[npu.Device]:
+    """The device under test, current; `silicon` devices compute everything bit-exactly."""
+    with npu.device(request.param) as opened:
+        yield opened

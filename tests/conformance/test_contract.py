@@ -1,0 +1,139 @@
+"""Every device: loads and submissions are counted and repeated loads are free, ranges and access of
+arguments are checked, runs are waited for with a timeout, errors are typed, and a device is as good
+as new after a run that failed. The stream here is a GEMM's; what operations compute is in
+test_operations.py."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import npu
+from npu import _npu
+from npu.errors import ArgumentError, DeviceError, FormatError, NpuError, StreamError
+from npu.ops.registry import operation
+
+REQUEST = {"m": 300, "k": 500, "n": 700}
+
+
+@pytest.fixture
+def prepared(device):
+    """(handle, configuration, prepared stream, arguments) of a GEMM on memory of the device."""
+    gemm = operation("gemm")
+    config = gemm.configuration(device.generation)
+    (submission,) = gemm.submissions(config, REQUEST)
+    configuration = _npu.device.Configuration.parse(config)
+    device.handle.load(configuration)
+    stream = device.handle.prepare(submission.stream)
+    arguments = []
+    for one in submission.arguments:
+        if one["bytes"] == 0:
+            arguments.append(None)
+            continue
+        buffer = device.handle.allocate(one["bytes"])
+        buffer.array[:] = 0
+        buffer.sync_to_device(0, one["bytes"])
+        arguments.append((buffer, 0, one["bytes"], "write" if one["written"] else "read"))
+    return device.handle, configuration, stream, arguments
+
+
+def test_runs_are_counted_and_repeated_loads_are_free(prepared):
+    handle, configuration, stream, arguments = prepared
+    before = handle.counters()
+    handle.load(configuration)
+    for _ in range(3):
+        report = handle.submit(stream, arguments).finish()
+        assert report["operations"] > 0
+    after = handle.counters()
+    assert after["configuration_loads"] == before["configuration_loads"]
+    assert after["submissions"] == before["submissions"] + 3
+
+
+def test_a_run_is_waited_for(prepared):
+    handle, _, stream, arguments = prepared
+    run = handle.submit(stream, arguments)
+    while not run.wait(0.001):
+        assert run.state == "running"
+        with pytest.raises(ArgumentError, match="running"):
+            run.report()
+    assert run.state == "done" and run.wait(0) and run.report()["operations"] > 0
+    with pytest.raises(ArgumentError, match="timeout"):
+        run.wait(-1)
+
+
+def test_a_cancelled_run_leaves_a_device_that_works(prepared):
+    handle, configuration, stream, arguments = prepared
+    run = handle.submit(stream, arguments)
+    run.cancel()
+    assert run.state in ("cancelled", "done")
+    handle.load(configuration)
+    assert handle.submit(stream, arguments).finish()["operations"] > 0
+
+
+@pytest.mark.parametrize("offset, count", [(1 << 40, 4), (0, 1 << 40), (4, 1 << 63)])
+def test_ranges_outside_a_buffer_are_refused(prepared, offset, count):
+    handle, _, stream, arguments = prepared
+    bad = [(arguments[0][0], offset, count, "read"), *arguments[1:]]
+    with pytest.raises(NpuError, match="argument 0"):
+        handle.submit(stream, bad)
+    assert handle.submit(stream, arguments).finish()["operations"] > 0
+
+
+def test_read_only_memory_is_never_written(prepared):
+    handle, _, stream, arguments = prepared
+    array = np.zeros(arguments[2][2], np.uint8)
+    array.flags.writeable = False
+    wrapped = handle.wrap(array, "read")
+    if wrapped is None:
+        pytest.skip("the device reaches no host memory")
+    bad = [*arguments[:2], (wrapped, 0, arguments[2][2], "write"), *arguments[3:]]
+    with pytest.raises(ArgumentError, match="read-only"):
+        handle.submit(stream, bad)
+
+
+def test_streams_are_checked_when_they_are_prepared(prepared):
+    handle, *_ = prepared
+    for damaged in (b"", b"12345", bytes(64), b"\xff" * 64):
+        with pytest.raises(FormatError):
+            handle.prepare(damaged)
+    generation = handle.info()["generation"]
+    builder = _npu.stream.Builder(generation, handle.info()["columns"])
+    builder.write(_npu.arch.tile_address(0, 2, 0x32000), 1)  # a core's control register
+    with pytest.raises(StreamError):
+        handle.prepare(bytes(builder.finish()))
+
+
+def test_configurations_of_the_other_generation_are_refused(device):
+    other = {"npu1": "npu2", "npu2": "npu1"}[device.generation]
+    config = _npu.device.Configuration.parse(operation("gemm").configuration(other))
+    with pytest.raises(DeviceError, match=other):
+        device.handle.load(config)
+
+
+def test_a_stream_belongs_to_its_configuration(prepared):
+    handle, configuration, stream, arguments = prepared
+    config = operation("dequant").configuration(configuration.generation)
+    handle.load(_npu.device.Configuration.parse(config))
+    with pytest.raises(ArgumentError, match="another configuration"):
+        handle.submit(stream, arguments)
+
+
+def test_what_is_computed_between_failures_is_right(device):
+    """An operation that was refused changes nothing for the next one."""
+    a = np.arange(12, dtype=np.int8).reshape(3, 4)
+    b = np.arange(20, dtype=np.int8).reshape(4, 5)
+    expected = a.astype(np.int32) @ b.astype(np.int32)
+    for _ in range(2):
+        with pytest.raises(NpuError):
+            npu.matmul(a, a)
+        np.testing.assert_array_equal(npu.matmul(a, b), expected)
+
+
+def test_names_are_typed_errors():
+    for name in ("emu:npu3", "emu:npu2+", "emu:npu2+never", "null:npu3", "python:nowhere", ""):
+        with pytest.raises(DeviceError):
+            npu.Device(name, "fast")
+    with pytest.raises(DeviceError, match="already"):
+        npu.register_device("emu:npu2", lambda: None)  # type: ignore[arg-type, return-value]
+    with pytest.raises(DeviceError):
+        _npu.device.open_python(object())

@@ -1,0 +1,160 @@
+"""Every device: every registered operation gives the bits that the emulated NPU of its generation
+gives without reloads and from host memory, at sizes of one and of several tasks, in any order and
+repeatedly; a new size loads nothing on a device that stays configured; results agree with float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import npu
+from npu.ops.registry import operations
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+
+
+def _blocks(rng: np.random.Generator, n: int, k: int) -> tuple[np.ndarray, tuple[int, int]]:
+    """Random Q4NX blocks with finite scales and minima."""
+    count = -(-n // 32) * -(-k // 256)
+    blocks = rng.integers(0, 256, (count, 5120), dtype=np.uint8)
+    planes = rng.normal(0, 0.01, (count, 512)).astype(BF16)
+    blocks[:, :1024] = planes.view(np.uint8)
+    return blocks, (n, k)
+
+
+def _gemm(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray:
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (k, n)))
+    return npu.matmul(a, b)
+
+
+def _gemm_int8(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray:
+    a, b = (rng.integers(-128, 128, shape, dtype=np.int8) for shape in ((m, k), (k, n)))
+    return npu.matmul(a, b, out_dtype=np.int8, shift=8)
+
+
+def _gemm_packed(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray:
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((m, k), (n, k)))
+    return npu.matmul(a, npu.pack(b.T))
+
+
+def _gemv(rng: np.random.Generator, n: int, k: int, batch: int) -> np.ndarray:
+    x = rng.standard_normal((batch, k)).astype(np.float32)
+    return npu.gemv(_blocks(rng, n, k), x)
+
+
+def _gemv_top(rng: np.random.Generator, n: int, k: int, top: int) -> np.ndarray:
+    x = rng.standard_normal(k).astype(np.float32)
+    values, rows = npu.gemv_top(_blocks(rng, n, k), x, top)
+    return np.concatenate([values.astype(np.float64), rows])
+
+
+def _dequant(rng: np.random.Generator, n: int, k: int) -> np.ndarray:
+    return npu.dequantize(_blocks(rng, n, k))
+
+
+def _rms_norm(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    x = rng.standard_normal((rows, width)).astype(BF16)
+    return npu.rms_norm(x, rng.standard_normal(width).astype(np.float32))
+
+
+CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
+    "gemm": (_gemm, (256, 128, 512)),
+    "gemm, ragged": (_gemm, (300, 500, 700)),
+    "gemm, one element": (_gemm, (1, 1, 1)),
+    "gemm, int8": (_gemm_int8, (300, 300, 100)),
+    "gemm, packed": (_gemm_packed, (65, 200, 300)),
+    "gemv": (_gemv, (1536, 1152, 1)),
+    "gemv, ragged batch": (_gemv, (100, 300, 11)),
+    "gemv, long x": (_gemv, (96, 9000, 2)),
+    "gemv, top": (_gemv_top, (5000, 512, 5)),
+    "dequant": (_dequant, (320, 512)),
+    "dequant, ragged": (_dequant, (70, 300)),
+    "dequant, many tasks": (_dequant, (6000, 256)),
+    "rms_norm": (_rms_norm, (33, 1152)),
+    "rms_norm, one row": (_rms_norm, (1, 5)),
+    "rms_norm, widest": (_rms_norm, (6, 16384)),
+    "rms_norm, many tasks": (_rms_norm, (3000, 128)),
+}
+_expected: dict[tuple[str, str], bytes] = {}
+
+
+def compute(name: str) -> np.ndarray:
+    function, sizes = CASES[name]
+    return function(np.random.default_rng(7), *sizes)
+
+
+def expected(name: str, device: Any) -> bytes:
+    key = name, device.generation
+    if key not in _expected:
+        with npu.device(f"emu:{device.generation}", bf16=device.bf16):
+            _expected[key] = compute(name).tobytes()
+    return _expected[key]
+
+
+def test_every_operation_has_cases():
+    assert {name.split(",")[0] for name in CASES} == set(operations())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_bits_are_those_of_the_emulated_npu(device, name):
+    for _ in range(3):
+        assert compute(name).tobytes() == expected(name, device)
+
+
+def test_operations_may_follow_each_other_in_any_order(device):
+    order = list(CASES)
+    np.random.default_rng(3).shuffle(order)
+    for name in order:
+        assert compute(name).tobytes() == expected(name, device)
+
+
+def test_a_new_size_loads_nothing(device):
+    """The second size of every operation builds a stream and no configuration."""
+    rng = np.random.default_rng(0)
+    pairs = [
+        (lambda s: _gemv(rng, 64 * s, 512, 1)), (lambda s: _dequant(rng, 64 * s, 256)),
+        (lambda s: _rms_norm(rng, 5 * s, 128 * s)),
+    ]  # fmt: skip
+    for call in pairs:
+        call(1)
+        before = npu.stats()
+        call(2)
+        delta = npu.stats() - before
+        assert delta.configuration_loads == 0 and delta.streams_built >= 1
+        before = npu.stats()
+        call(2)
+        delta = npu.stats() - before
+        assert delta.streams_built == 0 and delta.stream_hits >= 1
+
+
+def test_submissions_are_timed_by_every_operation(device):
+    rng = np.random.default_rng(0)
+    for call in (
+        lambda: _gemm(rng, 64, 64, 64), lambda: _gemv(rng, 64, 256, 1),
+        lambda: _dequant(rng, 64, 256), lambda: _rms_norm(rng, 4, 128),
+    ):  # fmt: skip
+        call()
+        before = npu.stats()
+        call()
+        delta = npu.stats() - before
+        assert delta.submissions >= 1 and delta.submit_overhead_ns > 0
+
+
+def test_rms_norm_is_the_formula(device):
+    """Within half a unit in the last place of bfloat16, at most 2^-8 of a value, and the fp32
+    errors before it, 2^-24 of the value each: 32 additions per lane and 5 across lanes, halved by
+    the root, the mean, the root itself and two products."""
+    rng = np.random.default_rng(1)
+    x = (rng.standard_normal((50, 1000)) * np.exp(rng.uniform(-20, 20, (50, 1)))).astype(BF16)
+    w = rng.standard_normal(1000).astype(np.float32)
+    wide = x.astype(np.float64)
+    exact = wide / np.sqrt((wide**2).mean(-1, keepdims=True) + 1e-6) * w
+    before = (37 / 2 + 4) * 2.0**-24
+    bound = np.abs(exact) * (2.0**-8 * (1 + before) + before)
+    found = npu.rms_norm(x, w).astype(np.float64)
+    assert np.all(np.abs(found - exact) <= bound)
