@@ -12,7 +12,7 @@ from typing import Any
 from npu._npu import arch
 from npu._npu import stream as txn
 
-from ..api import ShimBd
+from ..fifo import ShimBd
 from ..hardware import (
     MASTER_PORTS,
     SHIM_DEMUX,

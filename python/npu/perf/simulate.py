@@ -77,6 +77,24 @@ def simulate_gemm(
     return _emulate(problem) if method == "emulator" else _estimate(problem)
 
 
+def simulate_call(
+    design: DesignPoint, size: Size, stream_bytes: int | None = None
+) -> SimulatedGemm:
+    """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
+    and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
+    ``simulate_gemm`` computes the padded problem."""
+    problem = gemm_problem(
+        "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes
+    )
+    config, parts = gemm.configuration_of(design), []
+    request = dict(zip("mkn", size, strict=True))
+    for one in _npu.operations.submissions("gemm", config, request):
+        sizes = [argument["bytes"] for argument in one["arguments"]]
+        report = execute(config, one["stream"], sizes=sizes, constants=problem.constants)
+        parts.append((one["count"], report))
+    return summary(design, problem.size, parts)
+
+
 def _tops(size: Size, seconds: float) -> float:
     return 2 * math.prod(size) / seconds / 1e12
 
