@@ -94,12 +94,12 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
     chosen = arguments.accumulate or "wide"
     found = []
     for a, c in _pairs(arguments):
-        way = bf16 if a == "bfloat16" else "native"
+        mode = bf16 if a == "bfloat16" else "native"
         for sums in ("wide", "narrow") if chosen == "both" else (chosen,):
             if sums == "narrow" and c in ("int32", "float32") and chosen == "both":
                 continue
             for layout in command.layouts(arguments):
-                product = Product(a, c, (1, 1, 1), layout, sums, way)
+                product = Product(a, c, (1, 1, 1), layout, sums, mode)
                 options = candidates(device, "array", product)
                 case = Case(options[0], arguments.method, arguments.stream_bytes, sums, options)
                 largest = case.options(max(sizes))

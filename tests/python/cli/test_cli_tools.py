@@ -125,8 +125,8 @@ def test_inspect_a_stream_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     "words, expected",
     [
-        (["inspect"], "either a file or --gemm"),
-        (["inspect", "x", "--gemm", "5"], "either a file or --gemm"),
+        (["inspect"], "name a file, --gemm"),
+        (["inspect", "x", "--gemm", "5"], "name a file, --gemm"),
         (["inspect", "/nowhere/at/all"], "No such file"),
         (["inspect", "/"], "Is a directory"),
         (["inspect", "--gemm", "5", "--device", "emu:npu7"], "npu7"),
