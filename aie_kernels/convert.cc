@@ -27,10 +27,11 @@ template <typename TIn, typename TOut>
 consteval Declaration conversion() {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"),
                        multiple("count", kConvertLanes)},
-          .cycles = [](const Timing& timing, const int64_t* count) {
-            return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
-                                                  sizeof(TOut));
-          },
+          .cycles =
+              [](const Timing& timing, const int64_t* count) {
+                return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
+                                                      sizeof(TOut));
+              },
           .in_place = true};
 }
 #endif

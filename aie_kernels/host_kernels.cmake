@@ -2,14 +2,25 @@
 # instruction set; backend/kernels/registry.cpp picks at run time.
 option(NPU_BUILD_BENCH "Build npu_bench_kernels, which measures the host kernels" OFF)
 
-target_sources(npu_core PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/core_state.cpp)
+target_sources(npu_core PRIVATE ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host/core_state.cpp)
+
+# Identity of the kernel sources, part of a configuration's `source` hash.
+file(GLOB NPU_KERNEL_SOURCES CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels/*.cc
+     ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels/*.h)
+set(NPU_KERNEL_HASHES "")
+foreach(source ${NPU_KERNEL_SOURCES})
+  file(SHA256 ${source} hash)
+  string(APPEND NPU_KERNEL_HASHES ${hash})
+endforeach()
+string(SHA256 NPU_KERNEL_HASH "${NPU_KERNEL_HASHES}")
+set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${NPU_KERNEL_SOURCES})
 
 # npu_host_kernels(<generation> <arithmetic> <suffix> <compiler options>...)
 function(npu_host_kernels generation arithmetic suffix)
   set(variant ${generation}_${arithmetic}${suffix})
-  add_library(npu_kernels_${variant} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host/variant.cpp)
+  add_library(npu_kernels_${variant} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host/variant.cpp)
   target_include_directories(npu_kernels_${variant} PRIVATE
-    ${CMAKE_CURRENT_SOURCE_DIR}/backend ${CMAKE_CURRENT_SOURCE_DIR}/backend/aie_host
+    ${CMAKE_CURRENT_SOURCE_DIR}/backend ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host
     ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels)
   string(REPLACE npu1 20 arch ${generation})
   string(REPLACE npu2 21 arch ${arch})

@@ -17,7 +17,7 @@
 #define NPU_DECLARATIONS 1  // whether what only declarations need is to be compiled
 #define NPU_DECLARE(function, ...) NPU_DECLARE_AS(__COUNTER__, function, __VA_ARGS__)
 
-#include "aie_host/declared.h"
+#include "kernels/host/declared.h"
 
 #else  // the NPU
 

@@ -283,6 +283,11 @@ Configuration Configuration::parse(std::span<const std::byte> bytes) {
   return configuration;
 }
 
+std::string Configuration::artefact() const {
+  return strf("%s-%s-%s", name.c_str(), arch::device_model(generation).name,
+              source.substr(0, 16).c_str());
+}
+
 int64_t Configuration::param(const std::string& key) const {
   const auto found = params.find(key);
   if (found == params.end()) {

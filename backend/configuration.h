@@ -3,7 +3,7 @@
 //
 // Form: UTF-8 lines up to a line "txn BYTES", then BYTES bytes of the static TXN stream.
 //   npu-config 1
-//   name gemm_bf16_f32          generation npu2          source <sha256 of the lowered design>
+//   name gemm_bf16_f32          generation npu2          source <sha256 of the lowered design and the kernel sources>
 //   param NAME INTEGER                                   anything the runtime needs (tile_m, ...)
 //   port NAME COL s2mm|mm2s CHANNEL
 //   rtp NAME COL ROW ADDRESS                             an int32 in a core's data memory
@@ -47,6 +47,9 @@ struct Configuration {
     int col, row;
     Program program;
   };
+
+  // What the hardware artefact built from this design and these kernels is called.
+  std::string artefact() const;
 
   uint64_t id = 0;  // unique per parse(), so that devices can tell configurations apart
   std::string name, source;

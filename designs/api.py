@@ -8,74 +8,15 @@ that makes them, limits of the hardware at lowering.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from npu.errors import DesignError
 
+from .fifo import Dims, Link, Names, ObjectFifo, ShimBd
 from .hardware import DTYPE_BYTES, ROWS, Tile, device_columns
 from .kernel import Kernel, kernel
 from .worker import Worker
-
-Dims = Sequence[tuple[int, int]]  # (size, stride) in elements, outermost first
-
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-
-@dataclass(eq=False)
-class ObjectFifo:
-    """Objects of one shape from a producer tile to one or several consumer tiles (broadcast).
-
-    An end on a shim tile is a port of the configuration, an end on a core has `depth` buffers that
-    the core's worker acquires, an end on a memtile belongs to a link (forward, join, split).
-    """
-
-    name: str
-    producer: Tile
-    consumers: tuple[Tile, ...]
-    shape: tuple[int, ...]
-    dtype: str
-    producer_depth: int
-    consumer_depth: int
-    to_stream: tuple[tuple[int, int], ...]  # empty: in memory order
-    from_stream: dict[Tile, tuple[tuple[int, int], ...]]
-    port: str  # name of its shim end
-    producer_channel: int | None
-    consumer_channels: dict[Tile, int]
-    producer_type: tuple[str, tuple[int, ...]]  # of the buffers at the producer, see Design.fifo
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def bytes(self) -> int:
-        return self.elements * DTYPE_BYTES[self.dtype]
-
-    def type_at(self, tile: Tile) -> tuple[str, tuple[int, ...]]:
-        """(dtype, shape) of the buffers at one end."""
-        return self.producer_type if tile == self.producer else (self.dtype, self.shape)
-
-
-@dataclass(eq=False)
-class Link:
-    """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object."""
-
-    kind: str  # "forward", "join", "split"
-    tile: Tile
-    inputs: tuple[ObjectFifo, ...]
-    outputs: tuple[ObjectFifo, ...]
-    offsets: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class ShimBd:
-    """A linear BD of a shim tile; streams patch its address and push it, without writing it."""
-
-    tile: Tile
-    id: int
-    bytes: int
 
 
 @dataclass(eq=False)
@@ -98,8 +39,7 @@ class Design:
     )
 
     def __post_init__(self) -> None:
-        self._names: set[str] = set()
-        self._check_name(self.name)
+        self._names = Names(self.name)
         if self.generation not in ("npu1", "npu2"):
             raise self._error(f'generation is "{self.generation}"; use "npu1" or "npu2"')
         self.columns = device_columns(self.generation)
@@ -141,7 +81,7 @@ class Design:
         ends = (consumers,) if isinstance(consumers, Tile) else tuple(consumers)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
         depths = (depth, depth) if isinstance(depth, int) else depth
-        self._take_name(name)
+        self._names.take(name)
         what = f'fifo "{name}"'
         if not ends or len(set(ends)) != len(ends) or producer in ends:
             raise self._error(
@@ -176,7 +116,7 @@ class Design:
         if fifo.bytes % 4:
             raise self._error(f"{what} has objects of {fifo.bytes} B; DMAs move multiples of 4 B")
         self._check_producer_type(what, fifo)
-        self._check_name(fifo.port)
+        self._names.check(fifo.port)
         self.fifos.append(fifo)
         return fifo
 
@@ -239,7 +179,7 @@ class Design:
             raise self._error(f"a worker was placed on {tile}; only core tiles run programs")
         if any(w.tile == tile for w in self.workers):
             raise self._error(f"{tile} has a worker already; a core runs one program")
-        worker = Worker(self, tile, stack_bytes)
+        worker = Worker(self._names, tile, stack_bytes)
         self.workers.append(worker)
         return worker
 
@@ -310,16 +250,6 @@ class Design:
             if self.link_at(fifo, tile) is not None:
                 raise self._error(f'{kind}: "{fifo.name}" is linked at {tile} already')
         self.links.append(Link(kind, tile, inputs, outputs, offsets))
-
-    def _check_name(self, name: str) -> None:
-        if not _NAME.match(name):
-            raise DesignError(f'[design] "{name}" is not a name; use letters, digits and "_"')
-
-    def _take_name(self, name: str) -> None:
-        self._check_name(name)
-        if name in self._names:
-            raise self._error(f'the name "{name}" is used twice')
-        self._names.add(name)
 
     def _error(self, text: str) -> DesignError:
         return DesignError(f"[design {self.name}] {text}")

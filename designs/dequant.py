@@ -1,8 +1,9 @@
 """The dequantisation engine: Q4NX blocks in, row-major bfloat16 out (arXiv 2602.06063, 3.1.1).
 
 Every shim tile has two lanes, a channel in and a channel out each. A lane reads the blocks of two
-neighbouring row-blocks in turn; the memtile deals them to its two cores, each of which expands a
-block to a (32, 256) tile, and joins the tiles to 64 rows that go to memory in runs of 512 bytes.
+neighbouring row-blocks alternately; the memtile partitions them between its two cores, each of
+which expands a block to a (32, 256) tile, and joins the tiles to 64 rows that go to memory in runs
+of 512 bytes.
 The cores know no sizes: whatever block arrives is expanded, so there are no runtime parameters and
 one configuration serves every matrix. Everything is double-buffered.
 """

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, TypedDict
 
 from npu.errors import DesignError
 
-from .api import Design, ObjectFifo
+from .api import Design
+from .fifo import ObjectFifo
 from .hardware import (
     DTYPE_BYTES,
     FIRST_CORE_ROW,

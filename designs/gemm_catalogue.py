@@ -31,7 +31,7 @@ class Entry(NamedTuple):
     tile: gemm.Tile3
     k_mt: int
     kernel: str = "published"
-    c_buffers: int = 1  # 2: hides the way of C out of the core; see also `in_place`
+    c_buffers: int = 1  # 2: hides the transfer of C out of the core; see also `in_place`
     in_place: bool = False  # a C narrower than its wide sums has no tile of its own
 
 

@@ -1,8 +1,8 @@
 """FusedDQP: y = W x on Q4NX weights, dequantised and multiplied in registers (arXiv 2602.06063).
 
 Weights stay 4-bit in DRAM. Every shim channel streams the blocks of its cores: one core per channel
-reads its row-blocks in one linear run, several cores per channel get one block each in turn from
-the memtile. x (up to eight vectors) is broadcast to all cores by channel 1 of the last column, once
+reads its row-blocks in one linear run, several cores per channel get blocks from the memtile
+round-robin. x (up to eight vectors) is broadcast to all cores by channel 1 of the last column, once
 per row-block; its first object is a table of loop counts, so a stream writes no runtime parameters.
 The results of a column are joined in its memtile. One configuration serves every size.
 """
@@ -15,7 +15,8 @@ from functools import cache
 from npu._npu import facts
 from npu.errors import DesignError
 
-from .api import Design, ObjectFifo
+from .api import Design
+from .fifo import ObjectFifo
 from .hardware import FIRST_CORE_ROW, Tile, device_columns
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
@@ -152,7 +153,7 @@ def _build(o: Options) -> Design:
 
 
 def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
-    """The blocks of one shim channel: straight to its core, or dealt to its cores in L2."""
+    """The blocks of one shim channel: straight to its core, or round-robin to several by L2."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
     if len(group) == 1:
         out.shim_bd(shim, facts.GEMV_WEIGHT_BD + channel, PRECONFIGURED_BLOCKS * BLOCK_BYTES)

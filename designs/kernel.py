@@ -50,6 +50,8 @@ class Kernel:
             return list(kernels.counts(self.name, self.generation, integers))
         except NpuError as error:
             raise DesignError(str(error)) from error
+        except TypeError as error:  # beyond 64 bits
+            raise DesignError(f"[{self.name}] the integers {integers} are too large") from error
 
 
 def kernel(

@@ -19,15 +19,13 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from npu.errors import DesignError
 
+from .fifo import Names, ObjectFifo
 from .hardware import DTYPE_BYTES, STACK_BYTES, Tile
 from .kernel import Kernel, KernelOperand, Signature
-
-if TYPE_CHECKING:
-    from .api import Design, ObjectFifo
 
 
 @dataclass(frozen=True)
@@ -83,8 +81,8 @@ class Step:
 class Worker:
     """One core's program under construction; see the module's example."""
 
-    def __init__(self, design: Design, tile: Tile, stack_bytes: int | None) -> None:
-        self.design = design
+    def __init__(self, names: Names, tile: Tile, stack_bytes: int | None) -> None:
+        self._names = names
         self.tile = tile
         self.stack_bytes = STACK_BYTES if stack_bytes is None else stack_bytes
         self.steps: list[Step] = []
@@ -96,7 +94,7 @@ class Worker:
 
     def rtp(self, name: str) -> Rtp:
         """A runtime parameter of this core. All of a core's are guarded by one lock."""
-        self.design._check_name(name)
+        self._names.check(name)
         if any(r.name == name for r in self.rtps):
             raise self._error(f'the RTP "{name}" exists already')
         self.rtps.append(Rtp(name))
@@ -106,7 +104,7 @@ class Worker:
         self, name: str, dtype: str, shape: tuple[int, ...], *, address: int | None = None
     ) -> Buffer:
         """Local memory, at a fixed byte address if one is given."""
-        self.design._take_name(name)
+        self._names.take(name)
         if dtype not in DTYPE_BYTES or not shape or min(shape) < 1:
             raise self._error(f'buffer "{name}" has dtype "{dtype}" and shape {shape}')
         self.buffers.append(Buffer(name, dtype, tuple(shape), address))
@@ -114,7 +112,7 @@ class Worker:
 
     @contextmanager
     def forever(self) -> Iterator[None]:
-        """An endless loop."""
+        """An infinite loop."""
         with self._block(Step("forever")):
             yield
 
@@ -276,7 +274,7 @@ class Worker:
         raise self._error(f'fifo "{fifo.name}" has no end on this tile')
 
     def _error(self, text: str) -> DesignError:
-        return DesignError(f"[worker {self.tile} of {self.design.name}] {text}")
+        return DesignError(f"[worker {self.tile} of {self._names.design}] {text}")
 
 
 def _source(operand: Object | Buffer) -> ObjectFifo | Buffer:

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "aie_host/packed_operand.h"
 #include "aligned.h"
 #include "kernels/call.h"
+#include "kernels/host/packed_operand.h"
 
 namespace npu::emulator {
 

@@ -210,8 +210,7 @@ void EmulatedDevice::configure(const Configuration& configuration) {
   }
   if (!residency_.on() || array_.timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.
-  const std::vector<uint32_t> nothing =
-      stream::Builder(model_.generation, model_.columns).finish();
+  const std::vector<uint32_t> nothing = stream::Builder(model_.generation, model_.columns).finish();
   array_.submit(std::as_bytes(std::span(nothing)), {});
   initial_locks_ = lock_values(array_);
 }

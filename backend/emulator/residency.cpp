@@ -102,11 +102,10 @@ void check_locks(const Array& array, const std::vector<int>& expected) {
   each_lock(array, [&](const Tile& tile, size_t lock) {
     const int value = tile.locks[lock].value, wanted = expected[at++];
     if (value == wanted) return;
-    fail(
-        ErrorKind::kLock,
-        "[submit] the stream leaves lock %zu of %s at %d, at rest it is %d; a stream "
-        "must leave locks as it found them",
-        lock, tile.name().c_str(), value, wanted);
+    fail(ErrorKind::kLock,
+         "[submit] the stream leaves lock %zu of %s at %d, at rest it is %d; a stream "
+         "must leave locks as it found them",
+         lock, tile.name().c_str(), value, wanted);
   });
 }
 

@@ -1,5 +1,5 @@
 // The host builds of aie_kernels/: one per generation, arithmetic mode and instruction set, each
-// made from the declarations in one translation unit (aie_host/variant.cpp).
+// made from the declarations in one translation unit (kernels/host/variant.cpp).
 #pragma once
 
 #include <span>

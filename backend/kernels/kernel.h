@@ -11,7 +11,7 @@
 
 namespace npu {
 
-struct PackedOperand;  // aie_host/packed_operand.h
+struct PackedOperand;  // kernels/host/packed_operand.h
 namespace kernels {
 struct Declaration;
 }

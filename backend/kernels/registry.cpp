@@ -1,10 +1,10 @@
 // Finds kernels by name, NPU generation, arithmetic and this machine's CPU (registry.h, kernel.h).
 #include "kernels/registry.h"
 
-#include "aie_host/core_state.h"
 #include "error.h"
 #include "kernels/call.h"
 #include "kernels/cpu_level.h"
+#include "kernels/host/core_state.h"
 #include "kernels/host_build.h"
 #include "kernels/kernel.h"
 

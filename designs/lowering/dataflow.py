@@ -11,7 +11,8 @@ import math
 from npu._npu import arch
 from npu.errors import DesignError
 
-from ..api import Design, Link, ObjectFifo
+from ..api import Design
+from ..fifo import Link, ObjectFifo
 from ..hardware import DTYPE_BYTES, MAX_LOCK_VALUE, Tile
 from .dims import lower_dims
 from .memory import Request, allocate
@@ -61,7 +62,7 @@ class Dataflow:
         return memory
 
     def place(self, stacks: dict[Tile, int]) -> None:
-        """Addresses for everything requested so far; memtiles may borrow from their neighbours."""
+        """Addresses for everything requested so far; memtiles may use their neighbours' memory."""
         for tile in sorted(t for t in self._requests if t.kind == "mem"):
             self._spill(tile)
         for tile in sorted(self._requests):
@@ -230,7 +231,7 @@ class Dataflow:
     # BD chains
 
     def build_chains(self) -> None:
-        """One endless BD chain per channel of a core or memtile."""
+        """One circular BD chain per channel of a core or memtile."""
         for fifo in self.design.fifos:
             for tile in (fifo.producer, *fifo.consumers):
                 if tile.kind != "shim":

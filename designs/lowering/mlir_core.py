@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ..hardware import DTYPE_MLIR
 from .model import Core, Instruction, Memory, Operand, RtpWord
 
-_FOREVER = 4294967295  # as mlir-aie writes an endless loop
+_FOREVER = 4294967295  # as mlir-aie writes an infinite loop
 
 
 @dataclass

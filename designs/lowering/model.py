@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from ..api import ShimBd
+from ..fifo import ShimBd
 from ..hardware import DTYPE_BYTES, Tile
 from ..kernel import Signature
 from .dims import Access
@@ -79,7 +79,7 @@ class Descriptor:
 
 @dataclass
 class Channel:
-    """A DMA channel and the endless BD chain it runs."""
+    """A DMA channel and the circular BD chain it runs."""
 
     tile: Tile
     direction: str  # "s2mm", "mm2s"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from npu.errors import DesignError
 
-from ..api import Design, ObjectFifo
+from ..api import Design
+from ..fifo import ObjectFifo
 from ..hardware import Tile
 from ..worker import Buffer, Rtp, Step, Word, Worker
 from .dataflow import Dataflow

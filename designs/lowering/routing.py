@@ -3,7 +3,7 @@
 A flow is a tree of tiles; each destination is joined to the tree over the cheapest free lanes, with
 busy links costing more. Memtiles pass a stream straight through only on the same lane (hardware
 facts 3.4), so a memtile on the way is crossed as one step that takes the same lane on both sides.
-When a flow finds no way, it is routed first in another attempt.
+When a flow finds no path, it is routed first in another attempt.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Router:
 
     def _search(self, tree: _Tree, goal: Tile) -> list[Hop] | None:
         """The cheapest hops from the tree to `goal` (Dijkstra over tiles)."""
-        # Equal costs are settled by the order of insertion, which keeps routes reproducible.
+        # Ties are broken by the order of insertion, which keeps routes reproducible.
         counter = 0
         heap: list[tuple[int, int, Tile, str, list[Hop]]] = []
         for tile, (group, lane) in tree.entry.items():
@@ -110,7 +110,7 @@ class Router:
     def _steps(
         self, tree: _Tree, tile: Tile, came: str, only: int, goal: Tile
     ) -> list[tuple[int, list[Hop], Tile]]:
-        """Ways on from a tile entered from `came`; `only` >= 0 fixes the lane (memtile)."""
+        """Next hops from a tile entered from `came`; `only` >= 0 fixes the lane (memtile)."""
         steps = []
         for direction in OFFSETS:
             if direction == came or (tile.kind == "mem" and direction in ("east", "west")):

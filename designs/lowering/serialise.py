@@ -9,10 +9,10 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from npu._npu import arch
+from npu._npu import arch, kernels
 from npu._npu import stream as txn
 
-from ..api import ShimBd
+from ..fifo import ShimBd
 from ..hardware import (
     MASTER_PORTS,
     SHIM_DEMUX,
@@ -58,7 +58,7 @@ def serialise(lowered: Lowered) -> bytes:
         "npu-config 1",
         f"name {lowered.name}",
         f"generation {lowered.generation}",
-        f"source {hashlib.sha256(rest).hexdigest()}",
+        f"source {hashlib.sha256(rest + kernels.SOURCE_HASH.encode()).hexdigest()}",
     ]
     return ("\n".join(head) + "\n").encode() + rest
 

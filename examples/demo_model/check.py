@@ -26,17 +26,17 @@ NOTES = {
 
 
 def measure(
-    model: gguf_file.GgufModel, seed: int = 0, most: int | None = None
+    model: gguf_file.GgufModel, seed: int = 0, limit: int | None = None
 ) -> dict[str, tuple[int, int]]:
-    """(right, asked) per skill; ``most`` limits the questions of each. Prints the first misses."""
+    """(right, asked) per skill; ``limit``: of the questions of each. Prints the first misses."""
     per_skill = questions.held_out_questions(seed)
     rng = random.Random(seed)
     asked = {}
     for skill, all_of_it in per_skill.items():
-        chosen = rng.sample(all_of_it, min(most or len(all_of_it), len(all_of_it)))
+        chosen = rng.sample(all_of_it, min(limit or len(all_of_it), len(all_of_it)))
         asked[skill] = [(q.answer, q.text, model.tokenizer.prompt(q.text)) for q in chosen]
     asked["second turn"] = []
-    for _ in range(min(most or 400, 400)):
+    for _ in range(min(limit or 400, 400)):
         skill, other = rng.choice(("addition", "subtraction")), rng.choice(questions.SKILLS)
         first, second = rng.choice(per_skill[other]), rng.choice(per_skill[skill])
         prompt = model.tokenizer.prompt(first.text, first.answer, second.text)

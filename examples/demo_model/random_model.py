@@ -87,7 +87,7 @@ def write(path: Path, arguments: argparse.Namespace) -> None:
 
 def blocks(writer: Writer, step: Step, random: np.random.Generator) -> None:
     """Uniform codes: m = -7.5 d and standard deviation d * sqrt((16^2 - 1) / 12) = K^-0.5."""
-    n, k = step.shape
+    n, k = step.tensor.shape
     scale = k**-0.5 / (255 / 12) ** 0.5
     rows = max(1, CHUNK_WEIGHTS // (k * layout.ROWS)) * layout.ROWS
     for start in range(0, n, rows):
@@ -100,10 +100,10 @@ def blocks(writer: Writer, step: Step, random: np.random.Generator) -> None:
 
 def plain(writer: Writer, step: Step, random: np.random.Generator) -> None:
     """Norms of one, and embedding rows of standard deviation 1 (they are stored scaled)."""
-    if len(step.shape) == 1:
-        writer.append(np.ones(step.shape, ml_dtypes.bfloat16))
+    if len(step.tensor.shape) == 1:
+        writer.append(np.ones(step.tensor.shape, ml_dtypes.bfloat16))
         return
-    rows, width = step.shape
+    rows, width = step.tensor.shape
     some = random.normal(size=(1021, width)).astype(np.float32).astype(ml_dtypes.bfloat16)
     for start in range(0, rows, len(some)):
         # Different rows from the same numbers: shifted by one more each time.

@@ -71,7 +71,7 @@ class DeviceBackend(abc.ABC):
     @abc.abstractmethod
     def load(self, configuration: Any) -> None:
         """Configures the array (``npu._npu.device.Configuration``: name, generation, source,
-        as_dict())."""
+        artefact: the name of its hardware build, as_dict())."""
 
     def prepare(self, stream: bytes) -> Any:
         """Whatever ``submit`` needs for this stream, done once."""

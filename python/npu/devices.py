@@ -28,7 +28,7 @@ DEFAULT_DEVICE = "emu:npu2"
 DEFAULT_ARITHMETIC = "fast"
 EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
-# How each generation multiplies bfloat16 by default: the fastest way it has.
+# How each generation multiplies bfloat16 by default: the fastest mode it has.
 DEFAULT_BF16 = {"npu1": "native", "npu2": "bfp16"}
 KERNELS = ("published", "pipelined")
 DESIGNS = ("host", "array")  # that a device may prefer
@@ -90,9 +90,9 @@ class Device:
         return f"<npu.Device {self.name} ({kind}, arithmetic {self.arithmetic}, bf16 {self.bf16})>"
 
     def checked_bf16(self, bf16: Any, function: str) -> str:
-        """``bf16`` if this device can multiply that way."""
-        ways = ("native", "bfp16") if self.generation == "npu2" else ("native",)
-        if not isinstance(bf16, str) or bf16 not in ways:
+        """``bf16`` if this device has that compute mode."""
+        modes = ("native", "bfp16") if self.generation == "npu2" else ("native",)
+        if not isinstance(bf16, str) or bf16 not in modes:
             raise DeviceError(
                 f'[{function}] {self.name} with bf16={bf16!r}: use "native", or on npu2 "bfp16"'
             )
@@ -107,17 +107,17 @@ class Device:
         tile: tuple[int, int, int] | None = None,
     ) -> Any:
         """The GEMM of a pair of element types, a layout of B ("row", "col") and, for bfloat16, a
-        way to multiply (default: the device's). ``tile``: of a core, default: the design's.
+        compute mode (default: the device's). ``tile``: of a core, default: the design's.
 
         There is one configuration for each, lowered on first use; sizes change only streams.
         """
         from npu.designs import gemm
 
-        way = self.bf16_of(input_dtype, bf16)
-        there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, way)
+        mode = self.bf16_of(input_dtype, bf16)
+        there = gemm.kernel_exists(self.generation, input_dtype, self.kernel, mode)
         return self.gemm_of(
             gemm.design_point(
-                self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=way,
+                self.generation, input_dtype, output_dtype, b_layout=b_layout, bf16=mode,
                 kernel=self.kernel if there else KERNELS[0], tile=tile,
             )
         )  # fmt: skip

@@ -41,6 +41,7 @@ nb::dict configuration_dict(const Configuration& configuration) {
   d["name"] = configuration.name;
   d["generation"] = arch::device_model(configuration.generation).name;
   d["source"] = configuration.source;
+  d["artefact"] = configuration.artefact();
   for (const auto& [key, value] : configuration.params) params[key.c_str()] = value;
   d["params"] = params;
   nb::list ports, rtps, resources, cores;
@@ -207,6 +208,7 @@ void init_contract(nb::module_& sub) {
                    [](const Configuration& self) {
                      return std::string(arch::device_model(self.generation).name);
                    })
+      .def_prop_ro("artefact", &Configuration::artefact)
       .def("as_dict", &configuration_dict);
   nb::class_<SharedDevice>(sub, "Device", "An open device.")
       .def("info",

@@ -144,6 +144,7 @@ void init_kernels(nb::module_& m) {
   // Signatures are spelled out because `list` hides the type of that name in the stub.
   sub.def("list", &list, nb::arg("generation"),
           nb::sig("def list(generation: str) -> collections.abc.Sequence[str]"));
+  sub.attr("SOURCE_HASH") = NPU_KERNEL_HASH;  // of all sources in aie_kernels/
   sub.def("describe", &describe, nb::arg("name"), nb::arg("generation"));
   sub.def("counts", &counts, nb::arg("name"), nb::arg("generation"), nb::arg("integers"),
           nb::sig("def counts(name: str, generation: str, integers: "

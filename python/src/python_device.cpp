@@ -52,7 +52,7 @@ class PythonBuffer final : public Buffer {
     nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> memory;
     if (!nb::try_cast(buffer.attr("memory"), memory) || memory.size() < bytes) {
       fail(ErrorKind::kDevice,
-           "[device] a buffer's memory is no C-contiguous uint8 array of at least %zu bytes",
+           "[device] a buffer's memory is not a C-contiguous uint8 array of at least %zu bytes",
            bytes);
     }
     memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(memory.data()));

@@ -9,11 +9,11 @@
 #define __AIE_ARCH__ 20
 #define AIE_HOST_VARIANT test_arithmetic
 #define AIE_HOST_SILICON 1
-#include "aie_host/aie_api/aie.hpp"
-#include "aie_host/core_state.h"
 #include "error.h"
 #include "golden.h"
 #include "kernel_calls.h"
+#include "kernels/host/aie_api/aie.hpp"
+#include "kernels/host/core_state.h"
 
 using namespace kernel_test;
 using aie::rounding_mode;

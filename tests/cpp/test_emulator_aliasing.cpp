@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "aie_host/core_state.h"
 #include "emulator_fixture.h"
 #include "kernel_calls.h"
+#include "kernels/host/core_state.h"
 #include "thread_pool.h"
 
 extern "C" void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape,

@@ -24,12 +24,13 @@ using kernels::Operand;
 
 namespace {
 
-constexpr size_t kLine = 64, kGuard = 4 * kLine;
+constexpr size_t kLine = 64;
 constexpr std::byte kPattern{0x5A};
 
 std::string name_of(arch::Generation generation) { return arch::device_model(generation).name; }
 
-// Operands of one call, every buffer as long as declared between guards.
+// Operands of one call, every buffer as long as declared between guards, each as long as the
+// longest buffer: what is moved upon one buffer stays clear of all others.
 class Call {
  public:
   Call(const Declaration& kernel, std::mt19937& random) : kernel_(kernel) {
@@ -51,12 +52,20 @@ class Call {
     size_t next = 0;
     for (int i = 0; i < kernel.count; ++i) {
       const Operand& operand = kernel.operands[i];
-      if (operand.buffer) {
-        add_buffer(kernels::bytes_of(operand.element, operand.size.value(integers.data())));
-      } else {
-        memory_.emplace_back();
+      if (!operand.buffer) {
         arguments.push_back({nullptr, 0, integers[next++]});
+        continue;
       }
+      const int64_t bytes = kernels::bytes_of(operand.element, operand.size.value(integers.data()));
+      arguments.push_back({nullptr, static_cast<uint32_t>(bytes), 0});
+      guard_ = std::max(guard_, (static_cast<size_t>(bytes) / kLine + 1) * kLine);
+    }
+    for (int i = 0; i < kernel.count; ++i) {
+      KernelArgument& argument = arguments[static_cast<size_t>(i)];
+      memory_.emplace_back();
+      if (!kernel.operands[i].buffer) continue;
+      memory_.back().assign(argument.bytes + 2 * guard_, kPattern);
+      argument.data = memory_.back().data() + guard_;
     }
   }
 
@@ -76,7 +85,7 @@ class Call {
     for (size_t i = 0; i < memory_.size(); ++i) {
       const bool written = results && !kernel_.operands[i].read_only;
       for (size_t at = 0; at < memory_[i].size(); ++at) {
-        const bool inside = at >= kGuard && at < memory_[i].size() - kGuard;
+        const bool inside = at >= guard_ && at < memory_[i].size() - guard_;
         if (!(written && inside) && memory_[i][at] != kPattern) return false;
       }
     }
@@ -86,12 +95,8 @@ class Call {
   std::vector<KernelArgument> arguments;
 
  private:
-  void add_buffer(int64_t bytes) {
-    memory_.emplace_back(static_cast<size_t>(bytes) + 2 * kGuard, kPattern);
-    arguments.push_back({memory_.back().data() + kGuard, static_cast<uint32_t>(bytes), 0});
-  }
-
   const Declaration& kernel_;
+  size_t guard_ = 0;
   std::vector<AlignedBytes> memory_;  // of integers: empty
 };
 
@@ -117,6 +122,9 @@ TEST_CASE("every kernel: allowed calls run and write what they declare") {
         // A check of contents refuses the pattern, all others let the call pass.
         CHECK(error.empty() == (kernel.check == nullptr));
         CHECK(call.untouched(error.empty()));
+        if (!kernel.in_place) continue;
+        call.arguments[1].data = call.arguments[0].data;
+        CHECK(call.raised(generation, arithmetic).empty());
       }
     }
   });
@@ -129,7 +137,7 @@ TEST_CASE("every kernel: every violation of its declaration is an error and writ
       Call call(kernel, random);
       spoil(call.arguments);
       const std::string error = call.raised(generation, Arithmetic::kFast);
-      CHECK(error.starts_with("[" + std::string(kernel.name) + "] "));
+      CHECK(error.starts_with(strf("[%s] ", kernel.name)));
       for (const char* name : names) CHECK(error.find(name) != std::string::npos);
       CHECK(call.untouched(false));
     };

@@ -42,9 +42,9 @@ def operands_of(worker: Worker, name: str, generation: str) -> list[Any]:
     ]
 
 
-def new_worker(generation: str) -> Worker:
+def new_worker(generation: str) -> tuple[Design, Worker]:
     design = Design("d", generation)
-    return design.worker(design.tile(0, 2))
+    return design, design.worker(design.tile(0, 2))
 
 
 def test_every_kernel_function_declares_itself_and_is_documented() -> None:
@@ -103,8 +103,8 @@ def test_a_name_is_enough_and_types_only_for_others() -> None:
 
 @pytest.mark.parametrize(("name", "generation"), ALL)
 def test_calls_are_checked_against_the_declaration(name: str, generation: str) -> None:
-    worker = new_worker(generation)
-    kernel = worker.design.kernel(name)
+    design, worker = new_worker(generation)
+    kernel = design.kernel(name)
     good = operands_of(worker, name, generation)
     worker.call(kernel, *good)
     other = worker.buffer("other", "uint16", (1 << 20,))  # no kernel takes it
@@ -132,10 +132,10 @@ def test_calls_are_checked_against_the_declaration(name: str, generation: str) -
 
 
 def test_integers_that_are_not_known_yet_are_not_checked() -> None:
-    worker = new_worker("npu2")
+    design, worker = new_worker("npu2")
     count = worker.rtp("count")
     tile = worker.buffer("tile", "float32", (16,))
-    worker.call(worker.design.kernel("zero_f32"), tile, count)
+    worker.call(design.kernel("zero_f32"), tile, count)
     assert worker.steps[-1].operands == (tile, Rtp("count"))
 
 

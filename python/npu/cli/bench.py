@@ -126,6 +126,15 @@ def _gemv_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", action="store_true", help="host time of npu.gemv, too")
 
 
+def _operations_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
+    parser.add_argument("--operation", metavar="NAME", help="one operation (all)")
+    parser.add_argument(
+        "--request", type=common.request, metavar="FIELD=N,...",
+        help="with --operation: what is asked of it (its examples)",
+    )  # fmt: skip
+
+
 def _dequant_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="device name, see `npu devices` (default: $NPU_DEVICE)")
     parser.set_defaults(arithmetic=None)
@@ -218,6 +227,10 @@ _SUBCOMMANDS = {
     "gemv": _Subcommand(
         "simulated time of a decode step's projections on 4-bit weights",
         _gemv_options, "bench_gemv",
+    ),
+    "operations": _Subcommand(
+        "simulated time of requests to any registered operation",
+        _operations_options, "bench_operations",
     ),
     "dequant": _Subcommand(
         "simulated time of expanding 4-bit projections for a prefill",

@@ -24,7 +24,7 @@ from npu.errors import ArgumentError
 from npu.ops import gemm_choice, gemm_estimate
 from npu.ops.gemm_designs import candidates
 from npu.ops.gemm_product import Product
-from npu.perf.simulate import SimulatedGemm, simulate_gemm
+from npu.perf.simulate import SimulatedGemm, simulate_call, simulate_gemm
 from npu.perf.tune.workload import PRESETS, geometric_mean
 
 _ROUNDS = 10  # in which the sizes are called in turn, to count loads
@@ -40,14 +40,12 @@ class Case(sweeps.Case):
 
     def options(self, size: sweeps.Size) -> DesignPoint:
         """What the first call of a size loads, and further calls of it find loaded."""
-        return min(self.found, key=lambda o: gemm_estimate.seconds(o, size))
+        return min(self.found, key=lambda design: gemm_estimate.seconds(design, size))
 
     def run(self, size: sweeps.Size) -> SimulatedGemm:
         design = self.options(size)
         if self.method == "emulator":
-            width = self.stream_bytes
-            changed = {} if width is None else {f"stream_{design.generation}": float(width)}
-            return gemm_estimate.emulate(design, size, changed)
+            return simulate_call(design, size, self.stream_bytes)
         return simulate_gemm(
             design.generation, *size, design=design, method=self.method,
             stream_bytes=self.stream_bytes,
@@ -96,12 +94,12 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
     chosen = arguments.accumulate or "wide"
     found = []
     for a, c in _pairs(arguments):
-        way = bf16 if a == "bfloat16" else "native"
+        mode = bf16 if a == "bfloat16" else "native"
         for sums in ("wide", "narrow") if chosen == "both" else (chosen,):
             if sums == "narrow" and c in ("int32", "float32") and chosen == "both":
                 continue
             for layout in command.layouts(arguments):
-                product = Product(a, c, (1, 1, 1), layout, sums, way)
+                product = Product(a, c, (1, 1, 1), layout, sums, mode)
                 options = candidates(device, "array", product)
                 case = Case(options[0], arguments.method, arguments.stream_bytes, sums, options)
                 largest = case.options(max(sizes))

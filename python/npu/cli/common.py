@@ -109,6 +109,19 @@ def gemm_sizes(text: str) -> list[tuple[int, int, int]]:
     return [gemm_size(part) for part in text.split(",")]
 
 
+def request(text: str) -> dict[str, int]:
+    """An argparse type: FIELD=N,... of an operation's request."""
+    out = {}
+    for part in text.split(","):
+        name, equals, value = part.partition("=")
+        if not equals or not name or name in out or not value.lstrip("-").isdigit():
+            raise argparse.ArgumentTypeError(f"{part!r} is not FIELD=N, once per field")
+        out[name] = int(value)
+        if abs(out[name]) >= 1 << 62:
+            raise argparse.ArgumentTypeError(f"{part!r} is too large")
+    return out
+
+
 def sizes_or_preset(text: str) -> list[tuple[int, int, int]]:
     """An argparse type: sizes of gemm_sizes, or the name of a workload of `npu tune gemm`."""
     from npu.perf.tune.workload import PRESETS

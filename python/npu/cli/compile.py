@@ -17,7 +17,7 @@ _OUTPUTS = {"bfloat16": "float32", "int8": "int32", "int16": "int32"}  # default
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("design", choices=("gemm",), help="the design")
+    parser.add_argument("design", help="a registered operation: gemm, gemv, dequant, rms_norm")
     default = "(%(default)s)"
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
     parser.add_argument("--dtype", choices=sorted(_OUTPUTS), default="bfloat16", help=default)
@@ -46,8 +46,11 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.designs import gemm
     from npu.formats.atomic_file import replacing
 
-    options = _chosen(arguments) if arguments.size else _named(arguments)
-    result = gemm.configuration_of(options) if arguments.emit == "config" else gemm.mlir_of(options)
+    if arguments.design == "gemm":
+        point = _chosen(arguments) if arguments.size else _named(arguments)
+        result = gemm.configuration_of(point) if arguments.emit == "config" else gemm.mlir_of(point)
+    else:
+        result = _registered(arguments)
     data = result.encode() if isinstance(result, str) else result
     if arguments.output is None:
         sys.stdout.buffer.write(data)
@@ -56,6 +59,21 @@ def run(arguments: argparse.Namespace) -> int:
             file.write(data)
         print(f"{arguments.output}: {len(data)} bytes", file=sys.stderr)
     return 0
+
+
+def _registered(arguments: argparse.Namespace) -> bytes | str:
+    """An operation without choices."""
+    from npu.errors import ArgumentError
+    from npu.ops.registry import operation
+
+    found = operation(arguments.design)
+    for name in ("size", "tile", "k_mt", "c_buffers", "kernel", "a_parts", "out_dtype"):
+        if getattr(arguments, name) is not None:
+            option = name.replace("_", "-")
+            raise ArgumentError(f"[compile] --{option} belongs to gemm; leave it out")
+    if arguments.emit == "config":
+        return found.configuration(arguments.device)
+    return found.mlir(arguments.device)
 
 
 def _named(arguments: argparse.Namespace) -> DesignPoint:

@@ -19,7 +19,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--gemm", type=common.gemm_size, metavar="S|MxKxN", help="the stream npu.matmul would build"
     )
-    parser.add_argument("--device", default="emu:npu2", help="with --gemm (%(default)s)")
+    parser.add_argument(
+        "--operation", metavar="NAME",
+        help="the first stream of a request to an operation: gemm, gemv, dequant, rms_norm",
+    )  # fmt: skip
+    parser.add_argument(
+        "--request", type=common.request, default={}, metavar="FIELD=N,...",
+        help="with --operation: what is asked of it; without: the fields there are",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", default="emu:npu2", help="with --gemm and --operation (%(default)s)"
+    )
     parser.add_argument(
         "--dtype",
         choices=("bfloat16", "int8", "int16"),
@@ -46,9 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from npu.errors import ArgumentError
 
-    if (arguments.file is None) == (arguments.gemm is None):
-        raise ArgumentError("[inspect] name either a file or --gemm MxKxN")
-    data = _gemm_stream(arguments) if arguments.gemm else _read(Path(arguments.file))
+    named = (arguments.file, arguments.gemm, arguments.operation)
+    if sum(one is not None for one in named) != 1:
+        raise ArgumentError("[inspect] name a file, --gemm MxKxN or --operation NAME")
+    if arguments.operation and not arguments.request:
+        return _print_fields(arguments.operation)
+    if arguments.operation:
+        data = _operation_stream(arguments)
+    else:
+        data = _gemm_stream(arguments) if arguments.gemm else _read(Path(arguments.file))
     if data.startswith(b"npu-config"):
         _print_configuration(data, arguments.json)
     else:
@@ -91,18 +107,48 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     options = first_choice(device.generation, device.prefers, product, device.kernel_chosen)
     config = gemm.configuration_of(options)
     found = _npu.operations.submissions("gemm", config, {"m": m, "k": k, "n": n})
-    names = [
-        f"{i} = {one['name']} ({one['bytes']} bytes)"
-        for i, one in enumerate(found[0]["arguments"])
-        if one["bytes"]
-    ]
     total = sum(one["count"] for one in found)
     print(
         f"GEMM {m}x{k}x{n} on {name} with {options.text} ({device.prefers} design): submission 1 "
-        f"of {total}; arguments {', '.join(names)}",
+        f"of {total}; arguments {_names(found[0]['arguments'])}",
         file=sys.stderr,
     )
     return found[0]["stream"]
+
+
+def _print_fields(name: str) -> int:
+    from npu.ops.registry import operation
+
+    found = operation(name)
+    print(f"{found.name}: {found.summary}; --request takes")
+    for field in found.fields:
+        default = "" if field.default is None else f" ({field.default})"
+        print(f"  {field.name}: {field.meaning}{default}")
+    for example, request in found.examples.items():
+        print(f"  {example}: {','.join(f'{k}={v}' for k, v in request.items())}")
+    return 0
+
+
+def _operation_stream(arguments: argparse.Namespace) -> bytes:
+    from npu import _npu
+    from npu.ops.registry import operation
+
+    found = operation(arguments.operation)
+    generation = arguments.device.removeprefix("emu:")
+    _npu.arch.device_model(generation)  # refuses unknown names
+    submissions = found.submissions(found.configuration(generation), arguments.request)
+    first, total = submissions[0], sum(one.count for one in submissions)
+    print(
+        f"{found.name} on {generation}: submission 1 of {total}; arguments "
+        f"{_names(first.arguments)}",
+        file=sys.stderr,
+    )
+    return first.stream
+
+
+def _names(arguments: Any) -> str:
+    used = [(i, one) for i, one in enumerate(arguments) if one["bytes"]]
+    return ", ".join(f"{i} = {one['name']} ({one['bytes']} bytes)" for i, one in used)
 
 
 def _print_stream(data: bytes, as_json: bool) -> None:
@@ -124,7 +170,10 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
         config["operations"] = stream.operations(txn)
         print(json.dumps(config, indent=1))
         return
-    print(f"configuration {config['name']} for {config['generation']}, source {config['source']}")
+    print(
+        f"configuration {config['name']} for {config['generation']}, source {config['source']}, "
+        f"hardware artefact {config['artefact']}"
+    )
     for name, value in config["params"].items():
         print(f"  param {name} = {value}")
     for name, col, direction, channel in config["ports"]:

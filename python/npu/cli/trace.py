@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
                         help="keep what overlaps a window: its begin in microseconds")  # fmt: skip
     parser.add_argument("--to", dest="to_us", type=float, metavar="US", help="its end")
     parser.add_argument("--limit", type=int, default=1_000_000, metavar="EVENTS",
-                        help=f"the most events kept {default}")  # fmt: skip
+                        help=f"largest number of events kept {default}")  # fmt: skip
     parser.add_argument("--no-locks", action="store_true", help="leave lock values out")
     parser.add_argument("-o", "--output", metavar="FILE", help="trace, .json or .json.gz")
     parser.add_argument("--png", metavar="FILE", help="summary picture, .png, .svg or .pdf")
@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is None and arguments.png is None:
         raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")
     if "-" in (arguments.output, arguments.png):
-        raise ArgumentError("[trace] - is no file name here; name a file with -o and --png")
+        raise ArgumentError("[trace] - is not a file name here; name a file with -o and --png")
     if arguments.output is not None:
         check_writable(arguments.output, "trace")
     if arguments.png is not None:

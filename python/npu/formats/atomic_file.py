@@ -26,8 +26,8 @@ def check_writable(path: str | Path, function: str) -> Path:
             problem = f"has no folder to be in ({folder}); create it first"
         elif not os.access(target if target.exists() else folder, os.W_OK):
             problem = "is not writable; name another file"
-    except (OSError, TypeError, ValueError) as error:  # too long, no path, a null byte
-        problem = f"is no usable path ({getattr(error, 'strerror', None) or error})"
+    except (OSError, TypeError, ValueError) as error:  # too long, not a path, a null byte
+        problem = f"is not a usable path ({getattr(error, 'strerror', None) or error})"
     if problem:
         shown = str(path) if len(str(path)) <= 200 else f"{str(path)[:200]}..."
         raise ArgumentError(f"[{function}] {shown} {problem}")

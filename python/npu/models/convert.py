@@ -8,34 +8,27 @@ blocks of the additive dialect, the embedding as bfloat16 times sqrt(width), nor
 from __future__ import annotations
 
 import json
-import math
 import os
-from collections import deque
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from npu.errors import ArgumentError, FormatError
+from npu.errors import ArgumentError
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import MODEL_PREFIX, SHAPES_KEY, SOURCE_KEY, VERSION, VERSION_KEY
-from npu.formats.q4nx.quantizer import padded_blocks, quantize_rows
-from npu.formats.q4nx.tensor import Tensor
 from npu.formats.q4nx.writer import Announced, Writer
+from npu.models.convert_tensor import Conversion, blocks, embedding, norm, parts
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
-from npu.models.gemma3.weights import check_tensors
+from npu.models.gemma3.names import check_tensors
 from npu.models.sources import Q4nxSource, open_source
 from npu.models.sources.huggingface import CHECKPOINT_FILES
 from npu.models.sources.interface import Source
 
 DEFAULT_NAME = "model.q4nx"
-_CHUNK_WEIGHTS = 1 << 18  # float32 temporaries of a chunk stay in a core's cache
-_RELEASE_EVERY = 32  # chunks, after which the source's pages may leave memory
-_MOST_THREADS = 4
 # Keys about the storage types of a GGUF file, which no longer hold.
 _DROPPED = ("general.file_type", "general.quantization_version", "general.alignment")
 # Neighbours share their input: in this order q, k, v and gate, up are one Tensor without a copy.
@@ -49,9 +42,7 @@ class Step:
     """One tensor of the output: its place in the file and where its values come from."""
 
     announced: Announced
-    name: str  # in the source
-    shape: tuple[int, ...]
-    convert: Callable[[Source, Step, slice], np.ndarray]
+    tensor: Conversion
 
 
 def convert(
@@ -96,24 +87,12 @@ def convert(
     with Writer(path, [step.announced for step in steps], metadata, force=force) as writer:
         done, total = 0, sum(step.announced.size for step in steps)
         for step in steps:
-            for part in _parts(opened, step):
+            for part in parts(opened, step.tensor):
                 writer.append(part)
                 done += part.nbytes
                 if progress:
                     progress(done, total, step.announced.name)
     return path
-
-
-def tensor_of(source: Source, name: str) -> Tensor:
-    """A matrix of a model as a Q4NX Tensor in memory, converted as ``npu convert`` does."""
-    shape = source.shapes[name]
-    step = _blocks_step(name, name, shape)
-    blocks = np.empty((step.announced.size // layout.BLOCK_BYTES, layout.BLOCK_BYTES), np.uint8)
-    done, raw = 0, blocks.reshape(-1)
-    for part in _parts(source, step):
-        raw[done : done + part.size] = part.reshape(-1)
-        done += part.size
-    return Tensor.from_blocks(blocks, shape)
 
 
 def plan(source: Source, config: Config) -> list[Step]:
@@ -130,14 +109,14 @@ def plan(source: Source, config: Config) -> list[Step]:
     for name, shape in sorted(shapes.items(), key=lambda item: -len(item[1])):
         if name == names.EMBEDDING or len(shape) == 1:
             announced = Announced(names.to_checkpoint(name), "BF16", shape)
-            convert = _embedding if name == names.EMBEDDING else _norm
-            steps.append(Step(announced, name, shape, convert))
+            convert = embedding if name == names.EMBEDDING else norm
+            steps.append(Step(announced, Conversion(name, shape, convert)))
     return steps
 
 
 def describe(model: dict[str, Any], steps: list[Step], source: str) -> dict[str, str]:
     """The ``__metadata__`` of a file: version, logical shapes, and the model's own metadata."""
-    blocks = {s.announced.name: list(s.shape) for s in steps if s.announced.dtype == "I8"}
+    blocks = {s.announced.name: list(s.tensor.shape) for s in steps if s.announced.dtype == "I8"}
     found = {
         VERSION_KEY: VERSION,
         SOURCE_KEY: source,
@@ -153,63 +132,6 @@ def describe(model: dict[str, Any], steps: list[Step], source: str) -> dict[str,
 def _blocks_step(name: str, source_name: str, shape: tuple[int, ...]) -> Step:
     rows, columns = layout.grid((shape[0], shape[1]))
     packed = (rows * columns, layout.BLOCK_BYTES)
-    return Step(Announced(names.to_checkpoint(name), "I8", packed), source_name, shape, _blocks)
-
-
-def _parts(source: Source, step: Step) -> Iterator[np.ndarray]:
-    """A tensor's bytes in order, converted by several threads a few chunks ahead."""
-    width = step.shape[1] if len(step.shape) == 2 else 1
-    rows = max(1, _CHUNK_WEIGHTS // (width * layout.ROWS)) * layout.ROWS
-    starts = range(0, step.shape[0], rows)
-    threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(starts))
-    ahead: deque[Future[np.ndarray]] = deque()
-    with ThreadPoolExecutor(threads) as pool:
-        try:
-            for count, start in enumerate(starts):
-                end = min(start + rows, step.shape[0])
-                ahead.append(pool.submit(step.convert, source, step, slice(start, end)))
-                if len(ahead) > threads:
-                    yield ahead.popleft().result()
-                if count % _RELEASE_EVERY == _RELEASE_EVERY - 1:
-                    source.release(step.name)
-            while ahead:
-                yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
-    source.release(step.name)
-
-
-def _blocks(source: Source, step: Step, rows: slice) -> np.ndarray:
-    native = source.native(step.name, rows)
-    if native is None:
-        try:
-            return quantize_rows(source.float32(step.name, rows))
-        except ArgumentError as error:
-            reason = str(error).removeprefix("[q4nx.quantize] ")
-            raise _refusal(source, step, f"from row {rows.start} on: {reason}") from None
-    codes, scales, minima = native
-    if not (np.isfinite(scales).all() and np.isfinite(minima).all()):
-        raise _refusal(source, step, f"NaN or infinity from row {rows.start} on")
-    return padded_blocks(codes, scales.astype(layout.BFLOAT16), minima.astype(layout.BFLOAT16))
-
-
-def _embedding(source: Source, step: Step, rows: slice) -> np.ndarray:
-    scale = 1.0 if source.embedding_scaled else math.sqrt(step.shape[1])
-    return _plain(source, step, source.float32(step.name, rows) * np.float32(scale))
-
-
-def _norm(source: Source, step: Step, rows: slice) -> np.ndarray:
-    return _plain(source, step, source.float32(step.name)[rows])
-
-
-def _plain(source: Source, step: Step, values: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):
-        rounded = values.astype(layout.BFLOAT16)
-    if not np.isfinite(rounded.astype(np.float32)).all():
-        raise _refusal(source, step, "NaN or infinity")
-    return rounded
-
-
-def _refusal(source: Source, step: Step, what: str) -> FormatError:
-    return source.fail(f"the tensor {source.stored_name(step.name)} cannot be converted: {what}")
+    return Step(
+        Announced(names.to_checkpoint(name), "I8", packed), Conversion(source_name, shape, blocks)
+    )

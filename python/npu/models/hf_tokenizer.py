@@ -94,7 +94,7 @@ def _from_sentencepiece(path: Path) -> tuple[_Pieces, dict[str, Any]]:
         elif field == _NORMALIZER:
             normalizer = dict(_fields(pieces, value))
     if not pieces.texts:
-        raise pieces.fail("has no pieces; it is no SentencePiece model")
+        raise pieces.fail("has no pieces; it is not a SentencePiece model")
     found: dict[str, Any] = {
         f"{_PREFIX}add_space_prefix": bool(normalizer.get(_DUMMY_PREFIX, 1)),
         f"{_PREFIX}remove_extra_whitespaces": bool(normalizer.get(_EXTRA_SPACES, 1)),
@@ -157,7 +157,7 @@ def _from_json(path: Path) -> tuple[_Pieces, dict[str, Any]]:
     for rank, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(p) is str for p in pair):
-            raise pieces.fail(f"the merge {show(merge)} is no pair of pieces")
+            raise pieces.fail(f"the merge {show(merge)} is not a pair of pieces")
         ranks.setdefault(pair[0] + pair[1], rank)
     # SentencePiece merges the pair whose result scores best, BPE the pair of lowest rank.
     pieces.scores = [-float(ranks.get(text, len(merges))) for text in pieces.texts]

@@ -17,7 +17,7 @@ from npu.formats.q4nx.container import SOURCE_KEY, Q4nxFile, describe_nan
 from npu.formats.q4nx.tensor import Tensor
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import read_config
-from npu.models.gemma3.weights import check_tensors
+from npu.models.gemma3.names import check_tensors
 from npu.models.sources import Q4nxSource
 from npu.models.sources.interface import Source
 

@@ -9,8 +9,8 @@ from npu.errors import ArgumentError, FormatError
 
 def largest(logits: np.ndarray, count: int) -> np.ndarray:
     """Indices of the ``count`` largest of logits (vocabulary,), largest first, equal by index."""
-    least = np.partition(logits, logits.size - count)[logits.size - count]
-    ids = np.flatnonzero(logits >= least)
+    threshold = np.partition(logits, logits.size - count)[logits.size - count]
+    ids = np.flatnonzero(logits >= threshold)
     return ids[np.argsort(-logits[ids], kind="stable")][:count]
 
 

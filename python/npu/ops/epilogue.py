@@ -128,7 +128,7 @@ def _checked_alpha(alpha: float, integer: bool) -> float:
             return float(alpha)
     except OverflowError as error:
         raise ArgumentError(
-            f"[matmul] alpha is {reprlib.repr(alpha)}; it is no floating-point number"
+            f"[matmul] alpha is {reprlib.repr(alpha)}; it is not a floating-point number"
         ) from error
     except (TypeError, ValueError) as error:
         raise DtypeError(f"[matmul] alpha is {alpha!r}; expected a number") from error

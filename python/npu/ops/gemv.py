@@ -212,7 +212,7 @@ def _result(
     try:
         wanted = None if out_dtype is None else np.dtype(out_dtype)
     except TypeError as error:
-        raise DtypeError(f"[gemv] out_dtype {out_dtype!r} is no dtype: {error}") from error
+        raise DtypeError(f"[gemv] out_dtype {out_dtype!r} is not a valid dtype: {error}") from error
     if out is not None and wanted is not None and wanted != out.dtype:
         raise DtypeError(
             f"[gemv] out_dtype is {wanted} and out has dtype {out.dtype}; leave one of them out"

@@ -113,13 +113,13 @@ class Weight:
         """Below this sum of |x| no element can be infinite or NaN; 0 if a d or m is not finite."""
         assert self.q4nx is not None
         blocks = self.q4nx.blocks.reshape(-1, layout.BLOCK_BYTES)
-        most = 0
+        highest = 0
         for first in range(0, len(blocks), _SCANNED_BLOCKS):
             planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
             # bfloat16 without signs are ordered like whole numbers; infinity and NaN are last.
             numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
-            most = max(most, int(numbers.max()))
-        largest = float(np.array(most, np.uint16).view(layout.BFLOAT16))
+            highest = max(highest, int(numbers.max()))
+        largest = float(np.array(highest, np.uint16).view(layout.BFLOAT16))
         if not np.isfinite(largest):
             return 0.0
         # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
@@ -127,22 +127,23 @@ class Weight:
 
     def _gemms(self, rows: int, columns: int) -> list[tuple[slice, Any]]:
         """The GEMMs for rows of x and columns of the result. Where the array's time is preferred,
-        what npu.matmul would choose; else whole rounds of the largest tile, the least for the rest.
+        what npu.matmul would choose; else whole rounds of the largest tile and a smaller one for
+        the rest.
         """
-        way = self._bf16 or self._device.bf16
-        device, options = self._device, ("bfloat16", "float32", "col", way)
+        mode = self._bf16 or self._device.bf16
+        device, options = self._device, ("bfloat16", "float32", "col", mode)
         if device.prefers == "array":
             from npu.ops.gemm_product import Product
 
             size = (rows, self.shape[1], columns)
-            product = Product("bfloat16", "float32", size, "col", "wide", way)
+            product = Product("bfloat16", "float32", size, "col", "wide", mode)
             return [(slice(0, rows), device.choose_gemm(product))]
-        if device.generation != "npu2" or way != "native" or device.kernel != "published":
+        if device.generation != "npu2" or mode != "native" or device.kernel != "published":
             return [(slice(0, rows), device.gemm(*options))]
         rest = rows % _LARGEST
-        least = min(size for size in TILES if size >= rest)
-        cut = rows if least == _LARGEST else rows - rest
-        parts = [(slice(0, cut), _LARGEST), (slice(cut, rows), least)]
+        smallest = min(size for size in TILES if size >= rest)
+        cut = rows if smallest == _LARGEST else rows - rest
+        parts = [(slice(0, cut), _LARGEST), (slice(cut, rows), smallest)]
         return [
             (part, device.gemm(*options, TILES[size]))
             for part, size in parts

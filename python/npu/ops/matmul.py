@@ -137,7 +137,7 @@ def _parsed_dtype(value: DTypeLike) -> np.dtype:
     try:
         return np.dtype(value)
     except (TypeError, ValueError) as error:
-        raise DtypeError(f"[matmul] out_dtype {value!r} is no dtype: {error}") from error
+        raise DtypeError(f"[matmul] out_dtype {value!r} is not a valid dtype: {error}") from error
 
 
 def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
@@ -180,11 +180,11 @@ def pack(
     _check_size("pack", *array.shape)
     chosen = current_device(device)
     kind = _device_input(array.dtype)
-    way = _bf16_way(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
-    options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, way))
+    mode = _bf16_mode(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
+    options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, mode))
     view, name = _device_view(array)
     dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
-    return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, way, options)
+    return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, mode, options)
 
 
 def matmul(
@@ -250,9 +250,9 @@ def matmul(
     m, n = shape[-2:]
     k = left.shape[-1]
     epilogue = Epilogue.of(dtype, not _is_float(left.dtype), shift, alpha, bias, shape)
-    way = _bf16_way(bf16, chosen, _is_float(left.dtype), "matmul")
-    if way is None and isinstance(right, PackedMatrix):
-        way = right.bf16
+    mode = _bf16_mode(bf16, chosen, _is_float(left.dtype), "matmul")
+    if mode is None and isinstance(right, PackedMatrix):
+        mode = right.bf16
     if out is not None:
         _check_out(out, shape, [left, right, epilogue.bias])
     _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
@@ -265,7 +265,7 @@ def matmul(
         return returned
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
     multiply = functools.partial(
-        _multiply, shift=epilogue.device_shift, device=chosen, bf16=way, accumulate=accumulate
+        _multiply, shift=epilogue.device_shift, device=chosen, bf16=mode, accumulate=accumulate
     )
     if isinstance(right, PackedMatrix):
         multiply(left.reshape(-1, k), right, product)
@@ -320,7 +320,7 @@ def _check_packed(a: np.ndarray, b: PackedMatrix, device: Device) -> None:
         )
 
 
-def _bf16_way(bf16: str | None, device: Device, floats: bool, function: str) -> str | None:
+def _bf16_mode(bf16: str | None, device: Device, floats: bool, function: str) -> str | None:
     """The caller's choice, checked; None leaves it to the device."""
     if bf16 is None:
         return None

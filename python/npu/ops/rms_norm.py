@@ -8,7 +8,6 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike
 
-from npu.designs.rms_norm import CHUNK, CORES, MAX_WIDTH
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
@@ -31,6 +30,8 @@ def rms_norm(
     float32, the result is rounded once (docs/fidelity.md has the bound). ``epsilon``: at least 0.
     Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
+    from npu.designs.rms_norm import CHUNK, CORES, MAX_WIDTH
+
     rows = _floats(x, "x").astype(BFLOAT16, copy=False)
     if rows.ndim < 1 or not 1 <= rows.shape[-1] <= MAX_WIDTH:
         raise ShapeError(

@@ -62,11 +62,18 @@ def simulate_gemm(
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    ``method``: "emulator" or "closed-form" (``model`` is its former name). Choices: ``design``, a
-    checked design point of ``npu.designs.gemm``, or ``dtype_in``, ``dtype_out``, ``tile``,
-    ``k_mt``, ``b_layout``, ``c_buffers``, ``accumulate``, ``bf16``, ``kernel``, ``a_parts``; and
-    ``overlap_bds``, ``stream_bytes``, ``constants``. ``npu.perf.problem.Choices`` has their
-    defaults, those of the published designs.
+    method: "emulator" (default) or "closed-form"; ``model`` is its former name. Choices, by default
+    those of the published designs: dtype_in, dtype_out: of A and B (int8), of C (int32); tile:
+    (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (up to 448, as fits L2
+    and pads K little); b_layout: "col" (default) or "row" (major); c_buffers: C tiles per core, 1
+    (default), 2, or 0 with wide sums, which then are narrowed where they lie; accumulate: "narrow"
+    (default) keeps sums in C's type in L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16,
+    "bfp16" (default) or "native"; kernel: "published" (default) or "pipelined", and a_parts: row
+    parts of an A tile, see ``npu.designs.gemm.Choices``. design: a checked
+    ``npu.designs.gemm.DesignPoint`` instead of all these. overlap_bds: False waits for each round
+    of outputs before it writes the next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8
+    (default: the constant of that generation). constants: other values for constants of
+    ``npu validate-model --constants``.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
@@ -75,6 +82,24 @@ def simulate_gemm(
         raise ArgumentError(f"[simulate_gemm] method is {method!r}; use one of {METHODS}")
     problem = gemm_problem("simulate_gemm", device, (M, K, N), **choices)
     return _emulate(problem) if method == "emulator" else _estimate(problem)
+
+
+def simulate_call(
+    design: DesignPoint, size: Size, stream_bytes: int | None = None
+) -> SimulatedGemm:
+    """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
+    and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
+    ``simulate_gemm`` computes the padded problem."""
+    problem = gemm_problem(
+        "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes
+    )
+    config, parts = gemm.configuration_of(design), []
+    request = dict(zip("mkn", size, strict=True))
+    for one in _npu.operations.submissions("gemm", config, request):
+        sizes = [argument["bytes"] for argument in one["arguments"]]
+        report = execute(config, one["stream"], sizes=sizes, constants=problem.constants)
+        parts.append((one["count"], report))
+    return summary(design, problem.size, parts)
 
 
 def _tops(size: Size, seconds: float) -> float:

@@ -55,13 +55,7 @@ class Track:
 
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """Who worked and who waited, in a window of a simulated GEMM.
-
-    ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
-    into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
-    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
-    (microseconds) are there. ``window`` is in microseconds.
-    """
+    """Who worked and who waited, in a window of a simulated GEMM; see ``npu.GemmTrace``."""
 
     simulation: SimulatedGemm
     title: str

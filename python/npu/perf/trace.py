@@ -31,7 +31,14 @@ MAX_LIMIT = 10_000_000  # 48 bytes each
 
 
 class GemmTrace(Timeline):
-    """The timeline of a simulated GEMM."""
+    """The timeline of a simulated GEMM.
+
+    ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
+    into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
+    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
+    (microseconds) are there. ``window`` is in microseconds.
+    ``microseconds(cycles)`` puts an array cycle on the trace's axis.
+    """
 
     def save(self, path: str | Path) -> int:
         """Writes the trace-event file, compressed if the name ends in .gz; returns its bytes."""

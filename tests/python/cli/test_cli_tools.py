@@ -29,10 +29,27 @@ def run(capsys, *words: str) -> tuple[int, str, str]:
     return code, out, err
 
 
+def test_inspect_gemm_follows_the_choice(capsys):
+    """Of designs, sums and BFP16, as npu.matmul on that device; compile --size likewise."""
+    words = ["inspect", "--gemm", "4096", "--dtype", "int8", "--designs", "array"]
+    code, _, err = run(capsys, *words)
+    assert code == 0 and "gemm_i8_i32_pipelined tile 96x32x128" in err and "array design" in err
+    words += ["--out-dtype", "int8", "--accumulate", "narrow", "--b-layout", "col"]
+    code, _, err = run(capsys, *words)
+    assert code == 0 and "gemm_i8_i8_bcol_pipelined_narrow tile 256x32x128" in err
+    code, _, err = run(capsys, "inspect", "--gemm", "64", "--bf16", "native")
+    assert code == 0 and "gemm_bf16_f32 tile 64x64x64" in err
+    compiling = ["compile", "gemm", "--dtype", "int8", "--size", "4096"]
+    code, out, err = run(capsys, *compiling, "--emit", "mlir")
+    assert code == 0 and "gemm_i8_i32_pipelined tile 96x32x128" in err and "aie.device" in out
+    code, _, err = run(capsys, *compiling, "--tile", "64x64x64")
+    assert code == 1 and "leave out --tile" in err
+
+
 def test_inspect_gemm_names_every_transfer(capsys):
     code, out, err = run(capsys, "inspect", "--gemm", "512x64x512", "--device", "emu:npu2")
     assert code == 0
-    assert "native 256x128x512" in err and "padded" in err
+    assert "gemm_bf16_f32_bfp16 tile 64x64x64 k_mt 128 (host design)" in err and "packed A" in err
     # Two output rounds: 4 A, 8 B and 8 C transfers each, one wait per round.
     assert out.count("queue push") == 2 * 20
     assert out.count("ADDRESS_PATCH") == 2 * 20
@@ -108,8 +125,8 @@ def test_inspect_a_stream_file(capsys, tmp_path):
 @pytest.mark.parametrize(
     "words, expected",
     [
-        (["inspect"], "either a file or --gemm"),
-        (["inspect", "x", "--gemm", "5"], "either a file or --gemm"),
+        (["inspect"], "name a file, --gemm"),
+        (["inspect", "x", "--gemm", "5"], "name a file, --gemm"),
         (["inspect", "/nowhere/at/all"], "No such file"),
         (["inspect", "/"], "Is a directory"),
         (["inspect", "--gemm", "5", "--device", "emu:npu7"], "npu7"),

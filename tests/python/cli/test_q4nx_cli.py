@@ -190,7 +190,7 @@ def stop(*arguments):
     os.kill(os.getpid(), getattr(signal, sys.argv[3]))
     time.sleep(0.5)  # the main thread takes it meanwhile
     raise AssertionError
-convert._embedding = stop
+convert.embedding = stop
 sys.exit(cli.main(["convert", sys.argv[1], sys.argv[2], "--force"]))
 """
     arguments = [sys.executable, "-c", code, str(source), str(tmp_path / "m.q4nx"), how]

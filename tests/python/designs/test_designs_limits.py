@@ -9,7 +9,8 @@ import re
 import pytest
 
 from npu.designs import gemm
-from npu.designs.api import Design, ObjectFifo
+from npu.designs.api import Design
+from npu.designs.fifo import ObjectFifo
 from npu.designs.hardware import Tile
 from npu.designs.lowering import lower
 from npu.designs.worker import Worker

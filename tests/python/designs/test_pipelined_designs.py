@@ -126,7 +126,7 @@ def test_device_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         assert_matmul_close(npu.matmul(x, y, out_dtype="float32"), x, y, bf16="bfp16")
         wide = npu.matmul(a.astype(np.int16), b.astype(np.int16))
         np.testing.assert_array_equal(wide, integer_product(a, b, "int32", 0, 0))
-        names = [options.kernel for options in device._gemms]
+        names = [point.kernel for name, point in device._operations if name == "gemm"]
         assert sorted(names) == ["pipelined"] * (len(names) - 1) + ["published"]
     monkeypatch.setenv("NPU_KERNEL", "pipelined")
     from npu.devices import open_device

@@ -167,7 +167,7 @@ def test_wrong_arguments() -> None:
         q4nx.quantize(np.ones((2, 2), np.int64))
     with pytest.raises(ArgumentError, match="mask"):
         q4nx.quantize(np.ma.masked_array(np.ones((2, 2), np.float32), [[1, 0], [0, 0]]))
-    with pytest.raises(ArgumentError, match="no matrix"):
+    with pytest.raises(ArgumentError, match="not a matrix"):
         q4nx.quantize([[1.0, 2.0], [3.0]])
     for shape in ((2,), (0, 4), (2, 2, 2)):
         with pytest.raises(ShapeError, match="matrix"):

@@ -168,14 +168,14 @@ def test_other_wrong_arguments() -> None:
             tensor[rows]
     with pytest.raises(DtypeError, match="cannot be int8"):
         tensor.to_numpy(np.int8)
-    with pytest.raises(DtypeError, match="no dtype"):
+    with pytest.raises(DtypeError, match="not a valid dtype"):
         tensor.to_numpy("half a float")
     with pytest.raises(ArgumentError, match="pass a Tensor"):
         q4nx.dequantize_host(tensor.blocks)
     with pytest.raises(ArgumentError, match="at least one"):
         q4nx.concatenate([])
     for wrong in (None, tensor, [tensor, tensor.blocks]):
-        with pytest.raises(ArgumentError, match="no sequence of Tensors"):
+        with pytest.raises(ArgumentError, match="not a sequence of Tensors"):
             q4nx.concatenate(wrong)
     other = q4nx.Tensor.from_blocks(bytes(5120), (32, 256), dialect="zero_point")
     with pytest.raises(ShapeError, match="K and dialect"):

@@ -377,7 +377,7 @@ def test_accuracy_on_held_out_questions(hf: Any) -> None:
     import check
 
     hf.use_bfloat16_inputs()
-    results = check.measure(hf, seed=11, most=200)
+    results = check.measure(hf, seed=11, limit=200)
     least = {
         "addition": 0.97,
         "subtraction": 0.97,

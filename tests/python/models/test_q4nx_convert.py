@@ -26,8 +26,7 @@ from npu.formats.gguf_file import GgufFile
 from npu.formats.q4nx.container import Q4nxFile
 from npu.models.convert import convert
 from npu.models.gemma3.config import read_config
-from npu.models.gemma3.names import tensor_shapes
-from npu.models.gemma3.weights import check_tensors
+from npu.models.gemma3.names import check_tensors, tensor_shapes
 from npu.models.report import diff, verify
 from npu.models.sources import GgufSource, open_source
 from npu.models.tokenizer import Tokenizer

@@ -401,8 +401,8 @@ def test_command(capsys, tmp_path):
     ("words", "telling"),
     [
         (("64", "64", "64"), "-o"),
-        (("64", "64", "64", "-o", "-"), "no file name"),
-        (("64", "64", "64", "-o", "/dev/null", "--png", "-"), "no file name"),
+        (("64", "64", "64", "-o", "-"), "not a file name"),
+        (("64", "64", "64", "-o", "/dev/null", "--png", "-"), "not a file name"),
         (("64", "64", "64", "-o", "/no/such/folder/t.json"), "no folder to be"),
         (("64", "64", "64", "-o", "."), "folder"),
         (("64", "64", "64", "--png", "t.bmp"), ".png"),

@@ -209,7 +209,7 @@ def _checked(array: ArrayLike) -> np.ndarray:
         values = np.asarray(array)
     except (TypeError, ValueError) as error:
         raise ArgumentError(
-            f"[q4nx.quantize] the operand is no matrix ({error}); give an array (N, K)"
+            f"[q4nx.quantize] the operand is not a matrix ({error}); give an array (N, K)"
         ) from None
     if not values.dtype.isnative:
         values = values.astype(values.dtype.newbyteorder("="))

@@ -115,7 +115,7 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     listed = isinstance(tensors, (list, tuple))
     if not listed or not all(isinstance(part, Tensor) for part in tensors):
         raise ArgumentError(
-            "[q4nx.concatenate] the operand is no sequence of Tensors; pass [a, b, ...]"
+            "[q4nx.concatenate] the operand is not a sequence of Tensors; pass [a, b, ...]"
         )
     if not tensors:
         raise ArgumentError("[q4nx.concatenate] there is no Tensor; pass at least one")
@@ -152,7 +152,7 @@ def dequantize_host(tensor: Tensor, dtype: DTypeLike = ml_dtypes.bfloat16) -> np
         wanted = np.dtype(dtype)
     except TypeError:
         raise DtypeError(
-            f"[q4nx.dequantize_host] {dtype!r} is no dtype; use bfloat16 or float32"
+            f"[q4nx.dequantize_host] {dtype!r} is not a valid dtype here; use bfloat16 or float32"
         ) from None
     if wanted not in (layout.BFLOAT16, np.dtype(np.float32)):
         raise DtypeError(

@@ -19,7 +19,8 @@ from npu.formats.gguf_file import GgufFile
 from npu.models.cache import Cache
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
-from npu.models.gemma3.weights import check_choice, check_tensors, projection
+from npu.models.gemma3.names import check_tensors
+from npu.models.gemma3.weights import check_choice, projection
 from npu.models.interface import PREFILL_CHUNK
 from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 
 from npu.models.gemma3.config import Config
+from npu.models.sources.interface import Source
 
 EMBEDDING, HEAD, OUTPUT_NORM = "token_embd.weight", "output.weight", "output_norm.weight"
 
@@ -88,3 +89,13 @@ def tensor_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     for index in range(config.layers):
         shapes |= {f"blk.{index}.{name}.weight": shape for name, shape in layer.items()}
     return shapes
+
+
+def check_tensors(source: Source, config: Config) -> None:
+    """Raises FormatError unless every tensor is there, readable and of the right shape."""
+    shapes = tensor_shapes(config)
+    # A scaled embedding cannot serve as head, so such files have one.
+    if HEAD in source.shapes or source.embedding_scaled:
+        shapes[HEAD] = (config.vocabulary, config.width)
+    for name, shape in shapes.items():
+        source.check(name, shape)

@@ -12,8 +12,7 @@ import numpy as np
 
 from npu.errors import ArgumentError
 from npu.formats.q4nx import Tensor, dequantize_host
-from npu.models.gemma3 import names
-from npu.models.gemma3.config import Config
+from npu.models.convert_tensor import tensor_of
 from npu.models.sources.interface import Source
 
 CHOICES = ("auto", "q4nx", "bf16")
@@ -27,26 +26,14 @@ def check_choice(weights: str) -> None:
 def projection(source: Source, name: str, weights: str) -> np.ndarray | Tensor:
     """A matrix (N, K) to multiply with."""
     if weights != "bf16" and source.stored_type(name) in ("Q4_0", "Q4_1"):
-        return _converted(source, name)
+        return tensor_of(source, name)
     found = source.projection(name)
     if weights == "bf16" and isinstance(found, Tensor):
         return dequantize_host(found)
     if weights == "q4nx":
-        return found.to_additive() if isinstance(found, Tensor) else _converted(source, name)
+        return found.to_additive() if isinstance(found, Tensor) else tensor_of(source, name)
     return found
 
 
 def _converted(source: Source, name: str) -> Tensor:
-    from npu.models.convert import tensor_of
-
     return tensor_of(source, name)
-
-
-def check_tensors(source: Source, config: Config) -> None:
-    """Raises FormatError unless every tensor is there, readable and of the right shape."""
-    shapes = names.tensor_shapes(config)
-    # A scaled embedding cannot serve as head, so such files have one.
-    if names.HEAD in source.shapes or source.embedding_scaled:
-        shapes[names.HEAD] = (config.vocabulary, config.width)
-    for name, shape in shapes.items():
-        source.check(name, shape)

@@ -49,7 +49,7 @@ def check_format(path: str | Path) -> Path:
     try:
         path = Path(path)
     except TypeError as error:
-        raise ArgumentError(f"[plot] {path!r} is no path: {error}") from error
+        raise ArgumentError(f"[plot] {path!r} is not a path: {error}") from error
     if path.suffix.lower() not in FORMATS:
         raise ArgumentError(f"[plot] {path}: the name must end in one of {', '.join(FORMATS)}")
     return path

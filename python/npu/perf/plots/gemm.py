@@ -28,7 +28,7 @@ _STAR: dict[str, Any] = {
     "markerfacecolor": "#F0E442", "label": "published, measured on hardware",
 }  # fmt: skip
 _PANEL_INCHES = (3.9, 3.3)
-_MOST_COLUMNS = 3
+_MAX_COLUMNS = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -217,7 +217,7 @@ def _curve_panel(ax: Any, panel: CurvePanel) -> None:
 
 
 def _columns(count: int) -> int:
-    return 2 if count == 4 else min(count, _MOST_COLUMNS)
+    return 2 if count == 4 else min(count, _MAX_COLUMNS)
 
 
 def _grid(count: int) -> tuple[Any, list[Any]]:

@@ -2,7 +2,7 @@
 // modes, and where packed operands are kept.
 #pragma once
 
-#include "aie_host/packed_operand.h"
+#include "kernels/host/packed_operand.h"
 #include "kernels/kernel.h"
 
 namespace npu::aie_host {

@@ -9,7 +9,7 @@
 
 // Memory for a packed operand (0: A, 1: B), 64-byte aligned, in which `found` tells whether the
 // operand lies there already: 0 no, 1 yes, -1 no, and `form` cannot pack it. Whoever fills it says
-// when that is done, and whether it worked (backend/aie_host/core_state.cpp).
+// when that is done, and whether it worked (backend/kernels/host/core_state.cpp).
 extern "C" void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape,
                                      uint64_t bytes, int* found);
 extern "C" void npu_host_pack_end(uint32_t operand, int good);

@@ -6,7 +6,7 @@
 
 #include "bfloat16.hpp"
 
-// The state of the core whose kernel this thread is running (backend/aie_host/core_state.cpp).
+// The state of the core whose kernel this thread is running (backend/kernels/host/core_state.cpp).
 extern "C" {
 uint8_t npu_host_rounding();
 void npu_host_set_rounding(uint8_t mode);

@@ -164,12 +164,13 @@ class Checked {
   static int64_t bytes(const KernelArgument* operands) {
     return npu::kernels::bytes_of(kKernel.operands[kOperand].element, size<kOperand>(operands));
   }
-  // Two buffers that share no byte, or are only read.
+  // Two buffers that share no byte, are only read, or begin together where the kernel allows that.
   template <int kFirst, int kSecond>
   static bool apart(const KernelArgument* operands) {
     constexpr Operand kA = kKernel.operands[kFirst], kB = kKernel.operands[kSecond];
     if constexpr (kFirst < kSecond && kA.buffer && kB.buffer && !(kA.read_only && kB.read_only)) {
       const std::byte *a = operands[kFirst].data, *b = operands[kSecond].data;
+      if (kKernel.in_place && a == b) return true;
       return (a + bytes<kFirst>(operands) <= b) | (b + bytes<kSecond>(operands) <= a);
     } else {
       return true;

@@ -1,7 +1,7 @@
 // The thread's current core, the C functions through which aie_api reads and writes its modes, and
 // the memory for packed operands: of the operand itself where several cores share it, else of the
 // thread.
-#include "aie_host/core_state.h"
+#include "kernels/host/core_state.h"
 
 #include "error.h"
 

@@ -1,0 +1,114 @@
+"""The registry of operations: C++ and Python list the same ones, every example becomes submissions
+that both generations simulate, requests are checked by name and value, and what is listed can be
+opened, lowered and printed."""
+
+from __future__ import annotations
+
+import pytest
+
+import npu
+from npu import _npu
+from npu.cli import main
+from npu.errors import ArgumentError, DeviceError, NpuError, ShapeError
+from npu.ops.registry import operation, operations
+from npu.perf.operation_simulation import simulate_operation
+
+EXAMPLES = [(name, example) for name, one in operations().items() for example in one.examples]
+
+
+def test_both_sides_list_the_same():
+    assert [one["name"] for one in _npu.operations.types()] == list(operations())
+    for one in operations().values():
+        assert one.summary and one.fields
+        for request in one.examples.values():
+            assert set(request) <= {field.name for field in one.fields}
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+@pytest.mark.parametrize("name, example", EXAMPLES)
+def test_examples_are_simulated(name, example, generation):
+    """The bytes moved are at least those of the operands, each once."""
+    request = operation(name).examples[example]
+    found = operation(name).submissions(operation(name).configuration(generation), request)
+    result = simulate_operation(name, generation, request)
+    sizes = [a["bytes"] for one in found for a in one.arguments if not a["written"]]
+    assert 0 < result.seconds < 0.01 and result.submissions == sum(one.count for one in found)
+    assert result.read_bytes >= sum(sizes) / 2  # objects of x may be shorter than their buffers
+    assert result.write_bytes > 0 and result.bound in result.shares
+
+
+def test_a_slower_memory_takes_longer():
+    request = {"rows": 512, "width": 1152}
+    usual = simulate_operation("rms_norm", "npu2", request)
+    slow = simulate_operation("rms_norm", "npu2", request, constants={"dram_read_npu2": 10.0})
+    assert slow.seconds > 1.5 * usual.seconds and slow.bound == "DRAM"
+
+
+@pytest.mark.parametrize("name", operations())
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_every_operation_opens_lowers_and_prints(name, generation, tmp_path, capsys):
+    device = npu.Device(f"emu:{generation}", "fast")
+    choices = {}
+    assert device.operation(name, **choices) is device.operation(name, **choices)
+    path = tmp_path / "c.npucfg"
+    assert main(["compile", name, "--device", generation, "-o", str(path)]) == 0
+    assert path.read_bytes().startswith(b"npu-config 1\n")
+    assert main(["compile", name, "--device", generation, "--emit", "mlir"]) == 0
+    assert f"aie.device({generation}" in capsys.readouterr().out
+    assert main(["inspect", "--operation", name]) == 0
+    assert operation(name).fields[0].meaning in capsys.readouterr().out
+
+
+def test_inspect_prints_the_stream_that_runs(capsys):
+    """--request of an example: the bytes of submissions()."""
+    assert main(["inspect", "--operation", "dequant", "--request", "n=64,k=256"]) == 0
+    captured = capsys.readouterr()
+    config = operation("dequant").configuration("npu2")
+    (one,) = operation("dequant").submissions(config, {"n": 64, "k": 256})
+    from npu import stream
+
+    assert captured.out == stream.disassemble(one.stream)
+    assert "0 = blocks (10240 bytes), 1 = out (32768 bytes)" in captured.err
+
+
+@pytest.mark.parametrize("request_, error, words", [
+    ({}, ArgumentError, "rows is missing"),
+    ({"rows": 8}, ArgumentError, "width is missing"),
+    ({"rows": 8, "width": 128, "depth": 1}, ArgumentError, 'no field "depth"'),
+    ({"rows": 8, "width": 100}, ShapeError, "multiple of 128"),
+    ({"rows": 0, "width": 128}, ShapeError, "pad them"),
+    ({"rows": 1 << 40, "width": 128}, ShapeError, "rows"),
+    ({"rows": 8, "width": 128, "mean_width": 200}, ShapeError, "rows"),
+])  # fmt: skip
+def test_requests_are_checked(request_, error, words):
+    config = operation("rms_norm").configuration("npu1")
+    with pytest.raises(error, match=words):
+        operation("rms_norm").submissions(config, request_)
+
+
+def test_unknown_names():
+    with pytest.raises(ArgumentError, match="there are gemm, gemv"):
+        operation("conv")
+    with pytest.raises(DeviceError):
+        simulate_operation("gemm", "emu:npu2", {"m": 1, "k": 1, "n": 1})
+    with pytest.raises(NpuError, match="unknown"):
+        _npu.operations.submissions("conv", operation("gemv").configuration("npu1"), {})
+
+
+@pytest.mark.parametrize("words", [
+    ["inspect"], ["inspect", "--operation", "conv"], ["compile", "conv"],
+    ["compile", "rms_norm", "--tile", "64x64x64"], ["bench", "operations", "--request", "n=1"],
+    ["inspect", "--operation", "dequant", "--request", "n=64"],
+    ["bench", "operations", "--operation", "dequant", "--request", "n=0,k=1"],
+])  # fmt: skip
+def test_commands_refuse_in_one_line(words, capsys):
+    assert main(words) == 1
+    captured = capsys.readouterr()
+    assert captured.out == "" and "npu: error: [" in captured.err
+
+
+def test_bench_operations(capsys):
+    words = ["--operation", "rms_norm", "--request", "rows=64,width=256", "--device", "npu1"]
+    assert main(["bench", "operations", *words]) == 0
+    out = capsys.readouterr().out
+    assert "simulated" in out and "rows=64,width=256" in out
