@@ -62,7 +62,9 @@ def test_random_values_within_the_derived_bound(device, arithmetic, n, dtype):
     assert_gemv_close(y, w, d, m, x, silicon=arithmetic == "silicon")
 
 
-@pytest.mark.parametrize(("n", "k"), [(13824, 1152), (1152, 6912), (4096, 16640)])
+@pytest.mark.parametrize(
+    ("n", "k"), [(13824, 1152), (1152, 6912), pytest.param(4096, 16640, marks=pytest.mark.slow)]
+)
 def test_many_row_blocks_and_column_blocks(n, k):
     blocks, x, expected = _exact(n, k, 1)
     assert np.array_equal(npu.gemv((blocks, (n, k)), x[0], out_dtype=np.float32), expected[0])
