@@ -229,7 +229,7 @@ GOOD = np.zeros((2, 5120), np.uint8)
         (([1, 2], (64, 256)), np.zeros(256, BF16), {}, DtypeError, "list"),
         ((GOOD[:, ::-1], (64, 256)), np.zeros(256, BF16), {}, ArgumentError, "C-contiguous"),
         ((GOOD, (64, 256)), np.zeros(256, BF16), {"out_dtype": "int8"}, DtypeError, "int8"),
-        ((GOOD, (64, 256)), np.zeros(256, BF16), {"out_dtype": "word"}, DtypeError, "not a valid dtype"),
+        ((GOOD, (64, 256)), np.zeros(256, BF16), {"out_dtype": "word"}, DtypeError, "not a valid"),
         ((GOOD, (64, 256)), np.zeros(256, BF16), {"out": [1]}, ArgumentError, "out is list"),
         ((GOOD, (64, 256)), np.zeros(256, BF16), {"out": np.zeros(63, BF16)}, ShapeError, "63"),
         (
