@@ -3,14 +3,13 @@
 //
 // Form: UTF-8 lines up to a line "txn BYTES", then BYTES bytes of the static TXN stream.
 //   npu-config 1
-//   name gemm_bf16_f32          generation npu2          source <sha256 of the lowered design and the kernel sources>
-//   param NAME INTEGER                                   anything the runtime needs (tile_m, ...)
+//   name NAME     generation npu1|npu2     source SHA256      of the design and the kernel sources
+//   param NAME INTEGER                    anything the runtime needs (tile_m, ...)
 //   port NAME COL s2mm|mm2s CHANNEL
-//   rtp NAME COL ROW ADDRESS                             an int32 in a core's data memory
-//   rtplock COL ROW LOCK                                 the lock that guards a core's RTPs
-//   resource COL ROW KIND USED LIMIT                     memory, locks, bds, ... (for `npu
-//   inspect`) core COL ROW                                         then program lines (program.h)
-//   up to endcore
+//   rtp NAME COL ROW ADDRESS              an int32 in a core's data memory
+//   rtplock COL ROW LOCK                  the lock that guards a core's RTPs
+//   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`)
+//   core COL ROW                          then program lines (program.h) up to endcore
 #pragma once
 
 #include <map>

@@ -42,7 +42,8 @@ class GemmCommands : private ShimCommands {
 
   void append() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
-    write_parameters(rounds);
+    write_rtps([](int) { return true; },
+               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds); });
     for (const Port* p : c_ports_) route_tokens(*p);
     TaskRing ring(ring_, problem_.overlap ? ring_ : 1);
     const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
@@ -98,19 +99,6 @@ class GemmCommands : private ShimCommands {
            name.c_str(), static_cast<long long>(value));
     }
     return static_cast<uint32_t>(value);
-  }
-
-  // Loop bounds and shift of the workers, then the lock that lets them read these.
-  void write_parameters(int64_t rounds) {
-    for (const Configuration::Rtp& rtp : configuration_.rtps) {
-      builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
-                     parameter(rtp.name, rounds));
-    }
-    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
-    for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
-      const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
-      builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
-    }
   }
 
   void push_round(int64_t round, int slot) {

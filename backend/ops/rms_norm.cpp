@@ -75,22 +75,14 @@ class RmsNormCommands : private ShimCommands {
   }
 
   void write_parameters(int col, int64_t groups) {
-    for (const Configuration::Rtp& rtp : configuration_.rtps) {
-      if (rtp.col != col) continue;
-      const int64_t value = rtp.name == "rows"     ? groups
-                            : rtp.name == "chunks" ? p_.width / chunk_
-                            : rtp.name == "width"  ? p_.mean_width
-                                                   : p_.epsilon;
-      builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address),
-                     static_cast<uint32_t>(value));
-    }
-    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
-    for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
-      if (lock.col != col) continue;
-      builder_.write(
-          arch::tile_address(lock.col, lock.row, locks + 0x10u * static_cast<uint32_t>(lock.lock)),
-          1);
-    }
+    write_rtps([&](int used) { return used == col; },
+               [&](const Configuration::Rtp& rtp) {
+                 const int64_t value = rtp.name == "rows"     ? groups
+                                       : rtp.name == "chunks" ? p_.width / chunk_
+                                       : rtp.name == "width"  ? p_.mean_width
+                                                              : p_.epsilon;
+                 return static_cast<uint32_t>(value);
+               });
   }
 
   void push(const Column& column, const Task& task, int slot) {

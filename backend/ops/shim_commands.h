@@ -96,6 +96,22 @@ class ShimCommands {
     builder_.mask_write(arch::tile_address(at.col, 0, control), kShimControllerId << 8, 0x1F00);
   }
 
+  // Runtime parameters of the cores in columns that `uses(col)` picks, then the locks that let the
+  // workers read them. value(rtp): of a Configuration::Rtp; workers read an int32.
+  template <typename Uses, typename Value>
+  void write_rtps(const Uses& uses, const Value& value) {
+    for (const Configuration::Rtp& rtp : configuration_.rtps) {
+      if (!uses(rtp.col)) continue;
+      builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address), value(rtp));
+    }
+    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
+    for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
+      if (!uses(lock.col)) continue;
+      const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
+      builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
+    }
+  }
+
   // For the tokens of `columns` neighbouring shim tiles.
   void wait(const Port& at, int columns = 1) {
     builder_.sync(at.col, 0, at.direction, at.channel, columns);

@@ -494,6 +494,7 @@ def test_host_prints_ratios_and_says_emulated(capsys, monkeypatch) -> None:
     assert row["ratio_of_best"] == pytest.approx(shortest)
 
 
+@pytest.mark.slow
 def test_host_says_what_a_new_stream_takes(capsys) -> None:
     # A size that no other test has, then one that is padded to the same stream.
     code, out, _ = run(

@@ -59,6 +59,7 @@ def nearest_error(group: np.ndarray, d: np.ndarray, m: np.ndarray) -> np.ndarray
     return np.square(group - m[:, None] - d[:, None] * codes).sum(axis=1)
 
 
+@pytest.mark.slow
 def test_near_the_best_of_an_exhaustive_search() -> None:
     """All bfloat16 pairs d, m around the extremes: the alternation ends within 1 % of the least
     RMS error on average, and no group is more than 10 % above it."""

@@ -312,6 +312,7 @@ def tokenizer(reader: Any) -> GgufTokenizer:
     return GgufTokenizer(reader)
 
 
+@pytest.mark.slow
 def test_promised_answers(reader: Any, tokenizer: GgufTokenizer) -> None:
     model = NumpyGemma3(reader)
     for text, wanted in PROMISED.items():
@@ -319,6 +320,7 @@ def test_promised_answers(reader: Any, tokenizer: GgufTokenizer) -> None:
         assert got == wanted
 
 
+@pytest.mark.slow
 def test_window_matters(reader: Any, tokenizer: GgufTokenizer) -> None:
     """A second turn reaches beyond the window: right with it, other logits without it."""
     prompt = tokenizer.prompt("What is 17 + 25?", "17 + 25 = 42.", "What is 31 - 14?")

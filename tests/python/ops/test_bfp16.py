@@ -79,6 +79,7 @@ def table() -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_fidelity_states_the_measured_errors() -> None:
     """Two digits each; the last may differ, as float32 sums differ between machines."""
     page = FIDELITY.read_text()

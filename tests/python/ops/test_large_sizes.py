@@ -73,6 +73,7 @@ def test_simulated_blocks_are_those_of_one_submission_or_several() -> None:
 
 
 @pytest.mark.parametrize("size", [(1 << 24, 64, 64), (64, 1 << 24, 64), (64, 64, 1 << 24)], ids=str)
+@pytest.mark.slow
 def test_simulated_sizes_up_to_the_limit(size: tuple[int, int, int]) -> None:
     found = [
         npu.simulate_gemm("npu2", *size, dtype_out="int8", tile=TILE, method=method).seconds

@@ -330,6 +330,7 @@ def test_files_are_replaced_whole_or_not_at_all(small, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.slow
 def test_plot_has_no_clipped_or_colliding_text(device, tmp_path):
     text = pytest.importorskip("matplotlib.text")
     trace = npu.trace_gemm(

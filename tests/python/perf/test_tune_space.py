@@ -30,6 +30,7 @@ def _lowers(p: gemm.DesignPoint) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_legal_means_lowerable() -> None:
     """Designs at the edges of L1, L2 and the shim's wraps, on either side of them."""
     rng = np.random.default_rng(3)
