@@ -29,8 +29,8 @@ consteval Declaration conversion() {
                        multiple("count", kConvertLanes)},
           .cycles =
               [](const Timing& timing, const int64_t* count) {
-                return npu::model::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
-                                                      sizeof(TOut));
+                return npu::perf::elementwise_cycles(timing, double(count[0]), sizeof(TIn),
+                                                     sizeof(TOut));
               },
           .in_place = true};
 }

@@ -20,7 +20,7 @@ inline void convert_in_order(const bfloat16* __restrict src, bfp16ebs8* __restri
 consteval Declaration to_bfp16(Operand count) {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"), count},
           .cycles = [](const Timing& timing, const int64_t* counts) {
-            return npu::model::bfp16_cycles(timing, double(counts[0]));
+            return npu::perf::bfp16_cycles(timing, double(counts[0]));
           }};
 }
 #endif

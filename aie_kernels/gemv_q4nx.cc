@@ -112,10 +112,10 @@ inline bool larger(float a, float b) { return a > b || (b != b && a == a); }
 inline void keep_largest(const float* values, int32_t first, int32_t count, int32_t top,
                          int32_t* kept, int32_t* list) {
   int32_t filled = *kept;
-  float least = 0;
-  if (filled == top) __builtin_memcpy(&least, list + top - 1, 4);
+  float smallest = 0;
+  if (filled == top) __builtin_memcpy(&smallest, list + top - 1, 4);
   for (int32_t i = 0; i < count; ++i) {
-    if (filled == top && !larger(values[i], least)) continue;
+    if (filled == top && !larger(values[i], smallest)) continue;
     int32_t place = filled < top ? filled++ : top - 1;
     for (; place > 0; --place) {
       float before;
@@ -126,7 +126,7 @@ inline void keep_largest(const float* values, int32_t first, int32_t count, int3
     }
     __builtin_memcpy(list + place, &values[i], 4);
     list[top + place] = first + i;
-    __builtin_memcpy(&least, list + top - 1, 4);
+    __builtin_memcpy(&smallest, list + top - 1, 4);
   }
   *kept = filled;
 }

@@ -67,9 +67,9 @@ consteval Declaration product() {
                    multiple("m", 2 * Tile::r), multiple("k", Tile::s), multiple("n", 2 * Tile::t)},
       .cycles =
           [](const Timing& timing, const int64_t* sizes) {
-            return npu::model::matmul_cycles(timing, kInput<Tile>, sizeof(TOut),
-                                             std::is_integral_v<TOut>, double(sizes[0]),
-                                             double(sizes[1]), double(sizes[2]));
+            return npu::perf::matmul_cycles(timing, kInput<Tile>, sizeof(TOut),
+                                            std::is_integral_v<TOut>, double(sizes[0]),
+                                            double(sizes[1]), double(sizes[2]));
           },
       .product = true};
 }

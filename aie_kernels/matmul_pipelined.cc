@@ -140,7 +140,7 @@ inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int
 // The first row of C that a call computes.
 constexpr Operand kFirstRow = integer("row", 0, npu::kernels::kMaxSize, 16);
 
-template <typename Tile, npu::model::InputKind kOperands, typename TOut>
+template <typename Tile, npu::perf::InputKind kOperands, typename TOut>
 consteval Declaration pipelined_product() {
   return {.operands = {buffer("a", "m * k"), buffer("b", "k * n"), buffer("c", "row * n + m * n"),
                        multiple("m", 2 * Tile::r),
@@ -148,20 +148,20 @@ consteval Declaration pipelined_product() {
                        multiple("n", 2 * Tile::t)},
           .cycles =
               [](const Timing& timing, const int64_t* sizes) {
-                return npu::model::pipelined_cycles(timing, kOperands, sizeof(TOut),
-                                                    double(sizes[0]), double(sizes[1]),
-                                                    double(sizes[2]));
+                return npu::perf::pipelined_cycles(timing, kOperands, sizeof(TOut),
+                                                   double(sizes[0]), double(sizes[1]),
+                                                   double(sizes[2]));
               },
           .product = true};
 }
 
 template <typename TOut>
 consteval Declaration pipelined_i8() {
-  return pipelined_product<PipelinedI8Tile, npu::model::InputKind::kInt8, TOut>();
+  return pipelined_product<PipelinedI8Tile, npu::perf::InputKind::kInt8, TOut>();
 }
 template <typename TOut>
 consteval Declaration pipelined_bfp16() {
-  return pipelined_product<BlockFloatTile, npu::model::InputKind::kBfp16, TOut>().with(kFirstRow);
+  return pipelined_product<BlockFloatTile, npu::perf::InputKind::kBfp16, TOut>().with(kFirstRow);
 }
 #endif
 

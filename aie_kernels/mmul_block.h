@@ -127,10 +127,10 @@ class MmulBlock {
 // What the operands of Tile are multiplied as.
 template <typename Tile>
 constexpr auto kInput =
-    Tile::kBlockFloat                                 ? npu::model::InputKind::kBf16
-    : std::is_same_v<typename Tile::element, int8_t>  ? npu::model::InputKind::kInt8
-    : std::is_same_v<typename Tile::element, int16_t> ? npu::model::InputKind::kInt16
-                                                      : npu::model::InputKind::kBf16Native;
+    Tile::kBlockFloat                                 ? npu::perf::InputKind::kBf16
+    : std::is_same_v<typename Tile::element, int8_t>  ? npu::perf::InputKind::kInt8
+    : std::is_same_v<typename Tile::element, int16_t> ? npu::perf::InputKind::kInt16
+                                                      : npu::perf::InputKind::kBf16Native;
 
 // Bits that an integer accumulator is shifted by on its way from and to a narrow C.
 constexpr Operand kShift = integer("shift", 0, 31);

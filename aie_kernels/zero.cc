@@ -20,7 +20,7 @@ template <typename T>
 consteval Declaration zeroing() {
   return {.operands = {buffer("c", "count"), multiple("count", kZeroLanes)},
           .cycles = [](const Timing& timing, const int64_t* count) {
-            return npu::model::zero_cycles(timing, double(count[0]), sizeof(T));
+            return npu::perf::zero_cycles(timing, double(count[0]), sizeof(T));
           }};
 }
 #endif

@@ -1,4 +1,4 @@
-// Words and integers of the line-oriented text forms (program.h, configuration.h).
+// Words and integers of the line-oriented text forms (runtime/program.h, runtime/configuration.h).
 #pragma once
 
 #include <algorithm>

@@ -46,7 +46,7 @@ def design(generation: str) -> Design:
 
 @cache
 def configuration(generation: str) -> bytes:
-    """The serialised configuration (backend/configuration.h) of a generation, see `design`."""
+    """The serialised configuration (runtime/configuration.h) of a generation, see `design`."""
     return lower_to_bytes(design(generation))
 
 

@@ -359,7 +359,7 @@ def design(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choice
 
 
 def configuration(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> bytes:
-    """The serialised configuration (backend/configuration.h) of a GEMM design, see `design`."""
+    """The serialised configuration (runtime/configuration.h) of a GEMM design, see `design`."""
     return configuration_of(design_point(generation, a_dtype, c_dtype, **choices))
 
 

@@ -106,7 +106,7 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
 
 
 def configuration(generation: str, cores: int | None = None, channels: int = 2) -> bytes:
-    """The serialised configuration (backend/configuration.h) of a GEMV design, see `design`."""
+    """The serialised configuration (runtime/configuration.h) of a GEMV design, see `design`."""
     return _configuration(options(generation, cores, channels))
 
 

@@ -55,7 +55,7 @@ _TITLES = {"shim": "shim tile", "mem": "memtile", "core": "core tile"}
 @cache
 def tile_limits(kind: str) -> TileLimits:
     """Limits of a tile kind."""
-    model = arch.tile_model(kind)
+    model = arch.tile_geometry(kind)
     names = [f for f in TileLimits.__dataclass_fields__ if f in model and f != "kind"]
     # A memtile DMA addresses west | own | east memory: its own starts at 512 KiB and lock 64.
     own = kind == "mem"
@@ -72,7 +72,7 @@ def tile_limits(kind: str) -> TileLimits:
 @cache
 def device_columns(generation: str) -> int:
     """Columns of a generation; raises for an unknown name."""
-    return int(arch.device_model(generation)["columns"])
+    return int(arch.device_geometry(generation)["columns"])
 
 
 def kind_of_row(row: int) -> str:

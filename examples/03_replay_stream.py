@@ -12,7 +12,7 @@ WORDS = 64
 
 
 def bd_address(kind: str, col: int, row: int, bd: int) -> int:
-    return stream.tile_address(col, row, stream.tile_model(kind)["bd_base"] + 0x20 * bd)
+    return stream.tile_address(col, row, stream.tile_geometry(kind)["bd_base"] + 0x20 * bd)
 
 
 config = stream.Builder("npu2", 8)

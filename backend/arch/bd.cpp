@@ -179,7 +179,7 @@ void all_fields(Coder& c, TileKind kind, Bd& bd) {
 }  // namespace
 
 Bd decode_bd(TileKind kind, std::span<const uint32_t> words) {
-  assert(words.size() >= static_cast<size_t>(tile_model(kind).bd_words));
+  assert(words.size() >= static_cast<size_t>(tile_geometry(kind).bd_words));
   Decoder decoder(words);
   Bd bd;
   all_fields(decoder, kind, bd);
@@ -191,7 +191,7 @@ std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd) {
     fail(ErrorKind::kMisaligned, "[encode_bd] shim base 0x%llx is not a multiple of 4 bytes",
          static_cast<unsigned long long>(bd.base));
   }
-  Encoder encoder(tile_model(kind).bd_words);
+  Encoder encoder(tile_geometry(kind).bd_words);
   Bd copy = bd;
   all_fields(encoder, kind, copy);
   std::vector<uint32_t> words = encoder.take();
@@ -199,7 +199,7 @@ std::vector<uint32_t> encode_bd(TileKind kind, const Bd& bd) {
     fail(ErrorKind::kArgument,
          "[encode_bd] a field is set that a %s BD does not have: padding and d3 are for memtiles, "
          "burst, AxCache, QoS, SMID and secure for shims, compression not for shims",
-         tile_model(kind).name);
+         tile_geometry(kind).name);
   }
   return words;
 }

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 
 namespace npu::arch {
 
@@ -43,7 +43,7 @@ struct Bd {
   bool operator==(const Bd&) const = default;
 };
 
-// Register words -> fields. `words` holds tile_model(kind).bd_words words.
+// Register words -> fields. `words` holds tile_geometry(kind).bd_words words.
 Bd decode_bd(TileKind kind, std::span<const uint32_t> words);
 // Fields -> register words; throws Error(kArgument) when a field does not fit its register, or is
 // not at its default although this kind of tile does not have it.

@@ -123,7 +123,7 @@ void TimingTable::set(std::string_view name, double value) {
 }
 
 Timing::Timing(Generation g, const TimingTable& t)
-    : generation(g), clock_hz(device_model(g).clock_hz) {
+    : generation(g), clock_hz(device_geometry(g).clock_hz) {
   const bool npu1 = g == Generation::kNpu1;
   const double per_us = clock_hz * 1e-6;
   mac_int8 = t[npu1 ? TimingId::kMacInt8Npu1 : TimingId::kMacInt8Npu2];

@@ -1,4 +1,4 @@
-// Every constant of the timing models (the timed emulator and backend/model), with unit, source and
+// Every constant of the timing models (the timed emulator and backend/perf), with unit, source and
 // grade. Nothing here depends on a problem size or on a tile.
 #pragma once
 
@@ -8,7 +8,7 @@
 #include <span>
 #include <string_view>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 
 namespace npu::arch {
 

@@ -1,10 +1,10 @@
 // Device names -> devices.
+#include "devices/emulator/emulated_device.h"
 #include "devices/null/null_device.h"
-#include "emulator/emulated_device.h"
+#include "devices/xrt/xrt_device.h"
 #include "error.h"
 #include "kernels/kernel.h"
 #include "runtime/device.h"
-#include "xrt/xrt_device.h"
 
 namespace npu {
 
@@ -23,7 +23,7 @@ std::unique_ptr<Device> open_device(const std::string& name, const std::string& 
   const Arithmetic mode = arithmetic_mode(arithmetic);
   if (name == "xrt") return xrt::open_xrt_device();
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    const std::string npu = arch::device_model(generation).name;
+    const std::string npu = arch::device_geometry(generation).name;
     if (name == "null:" + npu) return open_null_device(generation);
     const std::string emulated = "emu:" + npu;
     if (name == emulated) return emulator::open_emulated_device(generation, mode);

@@ -7,7 +7,7 @@
 #include <span>
 #include <string_view>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 
 namespace npu {
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 #include "kernels/declaration.h"
 
 namespace npu::kernels {

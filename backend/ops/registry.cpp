@@ -2,9 +2,9 @@
 #include <string>
 
 #include "error.h"
-#include "ops/dequant.h"
-#include "ops/gemm.h"
-#include "ops/gemv.h"
+#include "ops/dequant/dequant.h"
+#include "ops/gemm/gemm.h"
+#include "ops/gemv/gemv.h"
 #include "runtime/operation_type.h"
 
 namespace npu {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "arch/bd.h"
-#include "arch/device_model.h"
-#include "configuration.h"
+#include "arch/geometry.h"
+#include "runtime/configuration.h"
 #include "stream/txn.h"
 
 namespace npu::ops {
@@ -52,7 +52,7 @@ class ShimCommands {
 
   ShimCommands(stream::Builder& builder, const Configuration& configuration)
       : configuration_(configuration),
-        model_(arch::device_model(configuration.generation)),
+        model_(arch::device_geometry(configuration.generation)),
         builder_(builder) {}
   ~ShimCommands() = default;
 
@@ -68,7 +68,7 @@ class ShimCommands {
   }
 
   static uint32_t bd_address(const Port& at, int id) {
-    const uint32_t base = arch::tile_model(arch::TileKind::kShim).bd_base;
+    const uint32_t base = arch::tile_geometry(arch::TileKind::kShim).bd_base;
     return arch::tile_address(at.col, 0, base + 0x20u * static_cast<uint32_t>(id));
   }
 
@@ -104,7 +104,7 @@ class ShimCommands {
       if (!uses(rtp.col)) continue;
       builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address), value(rtp));
     }
-    const uint32_t locks = arch::tile_model(arch::TileKind::kCore).lock_base;
+    const uint32_t locks = arch::tile_geometry(arch::TileKind::kCore).lock_base;
     for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
       if (!uses(lock.col)) continue;
       const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
@@ -118,7 +118,7 @@ class ShimCommands {
   }
 
   const Configuration& configuration_;
-  const arch::DeviceModel& model_;
+  const arch::Geometry& model_;
   stream::Builder& builder_;
 };
 

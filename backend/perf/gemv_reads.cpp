@@ -14,7 +14,7 @@ namespace npu::perf {
 
 namespace {
 
-constexpr double kDone = 1e-3;  // bytes: rounding of rates leaves no endless rest
+constexpr double kDone = 1e-3;  // bytes: rounding of rates would leave a remainder for ever
 
 }  // namespace
 

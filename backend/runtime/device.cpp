@@ -47,9 +47,9 @@ void Device::load(std::shared_ptr<const Configuration> configuration) {
     fail(ErrorKind::kDevice,
          "[load] configuration \"%s\" is for %s, device \"%s\" is %s; build the configuration for "
          "%s",
-         configuration->name.c_str(), arch::device_model(configuration->generation).name,
-         about.name.c_str(), arch::device_model(about.generation).name,
-         arch::device_model(about.generation).name);
+         configuration->name.c_str(), arch::device_geometry(configuration->generation).name,
+         about.name.c_str(), arch::device_geometry(about.generation).name,
+         arch::device_geometry(about.generation).name);
   }
   forget_configuration();
   do_load(*configuration);

@@ -1,6 +1,7 @@
 // The device contract: the only seam between the runtime and what executes streams. Nothing above
-// it knows whether an emulator or hardware is below. Implementations: emulator/emulated_device.cpp,
-// devices/null/ (one page: how to write one), devices/python/ (a device written in Python), xrt/.
+// it knows whether an emulator or hardware is below. Implementations:
+// devices/emulator/emulated_device.cpp, devices/null/ (one page: how to write one), devices/python/
+// (a device written in Python), xrt/.
 //
 // Calls of one device are not concurrent; SharedDevice (shared_device.h) holds the lock. A Run, a
 // BufferRef and a wrapped Buffer do not own what they refer to.
@@ -15,8 +16,8 @@
 #include <utility>
 #include <vector>
 
-#include "arch/device_model.h"
-#include "configuration.h"
+#include "arch/geometry.h"
+#include "runtime/configuration.h"
 #include "runtime/run_report.h"
 #include "stream/txn.h"
 
@@ -158,7 +159,7 @@ class Device {
 };
 
 // "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt" where XRT was found at build time.
-// Emulated devices take residency modes after a plus sign (emulator/residency.h):
+// Emulated devices take residency modes after a plus sign (devices/emulator/residency.h):
 // "emu:npu2+reload". Throws Error(kDevice, kUnavailable).
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);
 

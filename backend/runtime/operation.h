@@ -12,7 +12,7 @@
 #include <utility>
 #include <variant>
 
-#include "configuration.h"
+#include "runtime/configuration.h"
 #include "runtime/interrupt.h"
 #include "runtime/shared_device.h"
 #include "runtime/stream_cache.h"

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "configuration.h"
+#include "runtime/configuration.h"
 #include "runtime/device.h"
 
 namespace npu {

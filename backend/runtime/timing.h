@@ -39,7 +39,7 @@ struct TraceOptions {
   bool locks = true;                                              // values of locks, too
 };
 
-// A recorded timeline; its form is the device's (emulator/timed_trace.h).
+// A recorded timeline; its form is the device's (devices/emulator/timed_trace.h).
 class RunTrace {
  public:
   virtual ~RunTrace() = default;

@@ -29,7 +29,7 @@ uint32_t byte_field(const char* function, const char* name, int value) {
 
 Builder::Builder(arch::Generation generation, int columns)
     : words_(kHeaderWords, 0), generation_(generation), columns_(columns) {
-  const arch::DeviceModel& device = arch::device_model(generation);
+  const arch::Geometry& device = arch::device_geometry(generation);
   if (columns < 1 || columns > device.columns) {
     fail(ErrorKind::kArgument, "[Builder] %d columns asked, %s has 1..%d", columns, device.name,
          device.columns);

@@ -71,7 +71,7 @@ void check_sync(const Operation& op, int columns) {
     forbid(op, strf("waits for columns %d..%d; the stream's header names %d columns", op.column,
                     op.column + op.columns - 1, columns));
   }
-  const int channels = arch::tile_model(arch::TileKind::kShim).channels;
+  const int channels = arch::tile_geometry(arch::TileKind::kShim).channels;
   if (op.channel >= channels) {
     forbid(op, strf("waits for channel %d; a shim tile has %d", op.channel, channels));
   }

@@ -32,7 +32,7 @@ bool locate(uint64_t address, arch::TileKind& kind, RegisterPlace& place) {
 }
 
 // "*x64x8 step 64,256,1": sizes and steps outermost first; a dimension without a wrap prints as *.
-std::string dimensions(const arch::TileModel& tile, const arch::Bd& bd) {
+std::string dimensions(const arch::TileGeometry& tile, const arch::Bd& bd) {
   std::string sizes, steps;
   for (int d = tile.address_dims - 1; d >= 0; --d) {
     const size_t i = static_cast<size_t>(d);
@@ -58,7 +58,7 @@ std::string padding(const arch::Bd& bd) {
 }
 
 std::string bd_text(arch::TileKind kind, std::span<const uint32_t> words) {
-  const arch::TileModel& tile = arch::tile_model(kind);
+  const arch::TileGeometry& tile = arch::tile_geometry(kind);
   const arch::Bd bd = arch::decode_bd(kind, words);
   std::string text = strf("length %u base 0x%llx dims %s", bd.length,
                           static_cast<unsigned long long>(bd.base), dimensions(tile, bd).c_str());
@@ -102,12 +102,12 @@ std::string block_text(const Operation& op) {
   arch::TileKind kind{};
   RegisterPlace place;
   const bool known = locate(op.address, kind, place);
-  const size_t needed = static_cast<size_t>(arch::tile_model(kind).bd_words);
+  const size_t needed = static_cast<size_t>(arch::tile_geometry(kind).bd_words);
   if (!known || place.area != Area::kBd || place.within != 0 || op.data.size() < needed) {
     return words_text(op.data);
   }
   constexpr size_t kSlotWords = 8;  // BDs are 0x20 bytes apart
-  const size_t available = static_cast<size_t>(arch::tile_model(kind).bds - place.index);
+  const size_t available = static_cast<size_t>(arch::tile_geometry(kind).bds - place.index);
   std::string text = bd_text(kind, op.data);
   size_t used = 1;
   while (used < available && op.data.size() >= used * kSlotWords + needed) {
@@ -182,7 +182,7 @@ std::string operation_text(const Operation& op) {
 std::string disassemble(const Stream& stream) {
   const Header& h = stream.header();
   std::string text = strf("txn %u.%u %s, %u columns, %u operations, %u bytes\n", h.major, h.minor,
-                          arch::device_model(static_cast<arch::Generation>(h.generation)).name,
+                          arch::device_geometry(static_cast<arch::Generation>(h.generation)).name,
                           h.columns, h.operations, h.bytes);
   for (const Operation& op : stream.operations()) {
     std::string line = strf("%5u %06x %-13s ", op.index, op.byte_offset, opcode_name(op.opcode)) +

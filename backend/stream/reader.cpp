@@ -40,7 +40,7 @@ void check_header(const Header& h, size_t bytes) {
          "(npu1) and 4 (npu2)",
          h.generation);
   }
-  const int limit = arch::device_model(static_cast<arch::Generation>(h.generation)).columns;
+  const int limit = arch::device_geometry(static_cast<arch::Generation>(h.generation)).columns;
   if (h.rows != arch::kRows || h.memtile_rows != arch::kMemTileRows || h.columns < 1 ||
       h.columns > limit) {
     fail(ErrorKind::kFormat,

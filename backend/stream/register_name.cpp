@@ -1,4 +1,4 @@
-// Register map of one tile, walked from an offset to a name (offsets: arch/device_model.cpp).
+// Register map of one tile, walked from an offset to a name (offsets: arch/geometry.cpp).
 #include "stream/register_name.h"
 
 #include "error.h"
@@ -20,7 +20,7 @@ bool inside(uint32_t offset, uint32_t base, uint32_t bytes) {
 }  // namespace
 
 RegisterPlace locate_register(arch::TileKind kind, uint32_t offset) {
-  const arch::TileModel& tile = arch::tile_model(kind);
+  const arch::TileGeometry& tile = arch::tile_geometry(kind);
   RegisterPlace place;
   if (inside(offset, tile.bd_base, kBdStride * static_cast<uint32_t>(tile.bds))) {
     place.area = Area::kBd;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 
 namespace npu::stream {
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 
 namespace npu::stream {
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from ..api import Design
 from . import program
 from .dataflow import Dataflow
+from .lowered import Lowered
 from .mlir import print_mlir
-from .model import Lowered
 from .routing import Router
 from .serialise import serialise
 
@@ -43,7 +43,7 @@ def lower(design: Design) -> Lowered:
 
 
 def configuration(design: Design) -> bytes:
-    """The serialised configuration of a design (backend/configuration.h)."""
+    """The serialised configuration of a design (backend/runtime/configuration.h)."""
     return serialise(lower(design))
 
 

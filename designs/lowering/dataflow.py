@@ -16,8 +16,8 @@ from ..api import Design
 from ..fifo import Link, ObjectFifo
 from ..hardware import DTYPE_BYTES, MAX_LOCK_VALUE, Tile
 from .dims import Access, lower_dims
+from .lowered import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory, Part, Pool, Port
 from .memory import Request, allocate
-from .model import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory, Part, Pool, Port
 
 End = tuple[ObjectFifo, Tile]
 

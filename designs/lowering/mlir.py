@@ -7,8 +7,8 @@ lowering object FIFOs; only routing is left to it. Cores are printed by mlir_cor
 from __future__ import annotations
 
 from ..hardware import DTYPE_MLIR, Tile
+from .lowered import Channel, Descriptor, Lock, Lowered, Memory
 from .mlir_core import print_core
-from .model import Channel, Descriptor, Lock, Lowered, Memory
 from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_offset
 
 # mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.

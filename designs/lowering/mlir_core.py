@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from ..hardware import DTYPE_MLIR
-from .model import Core, Instruction, Memory, Operand, RtpWord
+from .lowered import Core, Instruction, Memory, Operand, RtpWord
 
 _FOREVER = 4294967295  # as mlir-aie writes an infinite loop
 

@@ -1,4 +1,4 @@
-"""Worker steps become worker programs (backend/program.h): locks, addresses, slot counters."""
+"""Worker steps become worker programs (runtime/program.h): locks, addresses, slot counters."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..fifo import ObjectFifo
 from ..hardware import Tile
 from ..worker import Buffer, Rtp, Step, Word, Worker
 from .dataflow import Dataflow
-from .model import Core, Instruction, Lock, Memory, Operand, Pool, RtpWord
+from .lowered import Core, Instruction, Lock, Memory, Operand, Pool, RtpWord
 
 
 def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:

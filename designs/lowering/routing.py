@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from npu.errors import DesignError
 
 from ..hardware import LANES, OFFSETS, OPPOSITE, ROWS, SHIM_MM2S_PORT, SHIM_S2MM_PORT, Tile
-from .model import Connection, Endpoint, Flow
+from .lowered import Connection, Endpoint, Flow
 
 Hop = tuple[Tile, str, int]  # leave a tile in a direction on a lane
 _HOP_COST = 16  # against 1 per lane that a link already carries

@@ -1,4 +1,4 @@
-"""A lowered design as bytes: the static TXN stream and the text form of backend/configuration.h.
+"""A lowered design as bytes: the static TXN stream and the text form of runtime/configuration.h.
 
 The order of register writes is mlir-aie's: core resets, locks, buffer descriptors and channel
 starts, stream switches, shim multiplexers.
@@ -22,7 +22,7 @@ from ..hardware import (
     SLAVE_PORTS,
     Tile,
 )
-from .model import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand, Port
+from .lowered import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand, Port
 
 _CORE_CONTROL = 0x32000
 _CORE_RESET = 2
@@ -190,7 +190,7 @@ def shim_bd_offset(bd: ShimBd) -> int:
 
 def shim_bd_words(bd: ShimBd, generation: str) -> list[int]:
     """Register words of a linear shim BD whose address streams patch."""
-    burst = int(arch.device_model(generation)["shim_burst"])
+    burst = int(arch.device_geometry(generation)["shim_burst"])
     fields = {"length": bd.bytes // 4, "burst": burst, "axcache": _AXCACHE}
     return list(arch.encode_bd("shim", fields))
 

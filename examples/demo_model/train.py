@@ -43,7 +43,7 @@ IGNORED = -100  # label of the positions without loss
 
 
 class Chats:
-    """An endless stream of (ids, labels) batches."""
+    """An infinite stream of (ids, labels) batches."""
 
     def __init__(self, words: vocabulary.Vocabulary, seed: int) -> None:
         self._words = words

@@ -307,7 +307,7 @@ def devices() -> list[DeviceDescription]:
     """Every device this build knows, with the reason where one is not available."""
     found = []
     for name in EMULATED_DEVICES:
-        model = _npu.arch.device_model(name.removeprefix("emu:"))
+        model = _npu.arch.device_geometry(name.removeprefix("emu:"))
         cores = 4 * model["columns"]
         found.append(
             DeviceDescription(

@@ -6,7 +6,7 @@ The format is in docs/reference/command_stream.md.
 ``mask_poll``, ``sync``, ``address_patch``, ``noop``, ``preempt``, ``load_pdi``) and ``finish()``
 returns the bytes. ``encode_bd``/``decode_bd`` translate buffer descriptors of "shim", "mem" and
 "core" tiles between named fields and register words; ``tile_address``, ``channel_control``,
-``channel_queue`` and ``tile_model`` give addresses and limits. ``operations(bytes)`` lists a
+``channel_queue`` and ``tile_geometry`` give addresses and limits. ``operations(bytes)`` lists a
 stream, ``disassemble(bytes)`` prints it, ``check(bytes, ...)`` raises StreamError when a runtime
 stream touches what it may not.
 """
@@ -16,10 +16,10 @@ from npu._npu.arch import (
     channel_control,
     channel_queue,
     decode_bd,
-    device_model,
+    device_geometry,
     encode_bd,
     tile_address,
-    tile_model,
+    tile_geometry,
 )
 from npu._npu.stream import Builder, check, disassemble, header, operations
 
@@ -30,11 +30,11 @@ __all__ = [
     "channel_queue",
     "check",
     "decode_bd",
-    "device_model",
+    "device_geometry",
     "disassemble",
     "encode_bd",
     "header",
     "operations",
     "tile_address",
-    "tile_model",
+    "tile_geometry",
 ]

@@ -163,7 +163,7 @@ std::vector<uint32_t> encode_bd(const std::string& kind, const nb::dict& fields)
 
 nb::dict decode_bd(const std::string& kind, const std::vector<uint32_t>& words) {
   const TileKind tile = tile_kind(kind);
-  const size_t needed = static_cast<size_t>(arch::tile_model(tile).bd_words);
+  const size_t needed = static_cast<size_t>(arch::tile_geometry(tile).bd_words);
   if (words.size() < needed) {
     fail(ErrorKind::kArgument, "[decode_bd] %zu words given, a %s BD has %zu", words.size(),
          kind.c_str(), needed);
@@ -174,8 +174,8 @@ nb::dict decode_bd(const std::string& kind, const std::vector<uint32_t>& words) 
   return give.fields;
 }
 
-nb::dict tile_model(const std::string& kind) {
-  const arch::TileModel& tile = arch::tile_model(tile_kind(kind));
+nb::dict tile_geometry(const std::string& kind) {
+  const arch::TileGeometry& tile = arch::tile_geometry(tile_kind(kind));
   nb::dict out;
   out["kind"] = kind;
   out["name"] = tile.name;
@@ -197,8 +197,8 @@ nb::dict tile_model(const std::string& kind) {
   return out;
 }
 
-nb::dict device_model(const std::string& name) {
-  const arch::DeviceModel& device = arch::device_model(std::string_view(name));
+nb::dict device_geometry(const std::string& name) {
+  const arch::Geometry& device = arch::device_geometry(std::string_view(name));
   nb::dict out;
   out["name"] = device.name;
   out["generation"] = static_cast<int>(device.generation);
@@ -224,7 +224,7 @@ uint32_t tile_address(int col, int row, uint32_t offset) {
 
 uint32_t channel_control(const std::string& kind, const std::string& direction, int channel) {
   const TileKind tile = tile_kind(kind);
-  const int channels = arch::tile_model(tile).channels;
+  const int channels = arch::tile_geometry(tile).channels;
   if (channel < 0 || channel >= channels) {
     fail(ErrorKind::kArgument, "[channel_control] channel %d; a %s tile has 0..%d", channel,
          kind.c_str(), channels - 1);
@@ -240,9 +240,9 @@ void init_arch(nb::module_& m) {
                   "Register words of a BD. kind: shim, mem, core; fields: members of arch::Bd.");
   arch_module.def("decode_bd", decode_bd, nb::arg("kind"), nb::arg("words"),
                   "Fields of a BD's register words, every member of arch::Bd.");
-  arch_module.def("tile_model", tile_model, nb::arg("kind"),
+  arch_module.def("tile_geometry", tile_geometry, nb::arg("kind"),
                   "Counts, limits and register offsets of a tile kind.");
-  arch_module.def("device_model", device_model, nb::arg("name"),
+  arch_module.def("device_geometry", device_geometry, nb::arg("name"),
                   "Columns, rows, shim burst code and clock of npu1 or npu2.");
   arch_module.def("tile_address", tile_address, nb::arg("col"), nb::arg("row"), nb::arg("offset"),
                   "Absolute address of an offset inside a tile.");

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "error.h"
-#include "ops/pack.h"
+#include "formats/pack.h"
 #include "runtime/operation.h"
 
 namespace npu::python {

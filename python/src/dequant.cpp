@@ -1,6 +1,6 @@
 // npu._npu.ops: dequantisation of Q4NX weights; python/npu/ops/dequantize.py does the checking that
 // users see.
-#include "ops/dequant.h"
+#include "ops/dequant/dequant.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "arch/device_model.h"
+#include "arch/geometry.h"
 #include "arrays.h"
 #include "bindings.h"
 #include "error.h"
@@ -39,7 +39,7 @@ using SharedConfiguration = std::shared_ptr<const Configuration>;
 nb::dict configuration_dict(const Configuration& configuration) {
   nb::dict d, params;
   d["name"] = configuration.name;
-  d["generation"] = arch::device_model(configuration.generation).name;
+  d["generation"] = arch::device_geometry(configuration.generation).name;
   d["source"] = configuration.source;
   d["artefact"] = configuration.artefact();
   for (const auto& [key, value] : configuration.params) params[key.c_str()] = value;
@@ -70,7 +70,7 @@ nb::dict configuration_dict(const Configuration& configuration) {
 nb::dict info_dict(const DeviceInfo& info) {
   nb::dict d;
   d["name"] = info.name;
-  d["generation"] = arch::device_model(info.generation).name;
+  d["generation"] = arch::device_geometry(info.generation).name;
   d["columns"] = info.columns;
   d["clock_hz"] = info.clock_hz;
   d["emulated"] = info.emulated;
@@ -206,7 +206,7 @@ void init_contract(nb::module_& sub) {
       .def_ro("source", &Configuration::source)
       .def_prop_ro("generation",
                    [](const Configuration& self) {
-                     return std::string(arch::device_model(self.generation).name);
+                     return std::string(arch::device_geometry(self.generation).name);
                    })
       .def_prop_ro("artefact", &Configuration::artefact)
       .def("as_dict", &configuration_dict);

@@ -5,10 +5,10 @@
 #include <nanobind/stl/vector.h>
 
 #include "bindings.h"
-#include "emulator/array.h"
+#include "devices/emulator/array.h"
 #include "error.h"
-#include "program.h"
 #include "report.h"
+#include "runtime/program.h"
 
 namespace nb = nanobind;
 
@@ -105,7 +105,7 @@ void init_emulator(nb::module_& m) {
   nb::class_<emulator::Array>(sub, "Array")
       .def("__init__",
            [](emulator::Array* self, const std::string& device) {
-             new (self) emulator::Array(arch::device_model(device));
+             new (self) emulator::Array(arch::device_geometry(device));
              self->set_interrupt([] {  // Ctrl-C ends a run
                nb::gil_scoped_acquire gil;
                if (PyErr_CheckSignals() != 0) throw nb::python_error();

@@ -4,7 +4,7 @@
 
 #include "bindings.h"
 #include "formats/q4nx.h"
-#include "ops/gemv.h"
+#include "ops/gemv/gemv.h"
 
 namespace nb = nanobind;
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "error.h"
-#include "ops/gemm_schedule.h"
+#include "ops/gemm/gemm_schedule.h"
 
 namespace nb = nanobind;
 
@@ -27,20 +27,20 @@ int64_t in_range(int64_t value) {
   return value;
 }
 
-model::InputKind input_kind(const std::string& type, bool native) {
-  if (type == "int8") return model::InputKind::kInt8;
-  if (type == "int16") return model::InputKind::kInt16;
-  return native ? model::InputKind::kBf16Native : model::InputKind::kBf16;
+perf::InputKind input_kind(const std::string& type, bool native) {
+  if (type == "int8") return perf::InputKind::kInt8;
+  if (type == "int16") return perf::InputKind::kInt16;
+  return native ? perf::InputKind::kBf16Native : perf::InputKind::kBf16;
 }
 
 }  // namespace
 
 arch::Generation generation_of(const nb::object& design) {
-  return arch::device_model(field<std::string>(design, "generation")).generation;
+  return arch::device_geometry(field<std::string>(design, "generation")).generation;
 }
 
-model::GemmPoint gemm_point(const nb::object& design) {
-  model::GemmPoint p;
+perf::GemmPoint gemm_point(const nb::object& design) {
+  perf::GemmPoint p;
   p.input = input_kind(field<std::string>(design, "a_dtype"),
                        field<std::string>(design, "bf16") == "native");
   p.a_bytes = field<double>(design, "a_bytes");
@@ -52,7 +52,7 @@ model::GemmPoint gemm_point(const nb::object& design) {
   p.pipelined = field<std::string>(design, "kernel") == "pipelined";
   p.a_parts = in_range(field<int64_t>(design, "a_parts"));
   p.rows = arch::kCoreRows;
-  p.columns = arch::device_model(generation_of(design)).columns;
+  p.columns = arch::device_geometry(generation_of(design)).columns;
   const auto tile = field<std::array<int64_t, 3>>(design, "tile");
   set_tile(p, tile[0], tile[1], tile[2], field<int64_t>(design, "k_mt"),
            field<int64_t>(design, "c_buffers"));
@@ -61,7 +61,7 @@ model::GemmPoint gemm_point(const nb::object& design) {
 
 std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
     const nb::object& design, const std::array<int64_t, 3>& size) {
-  model::GemmPoint p = gemm_point(design);
+  perf::GemmPoint p = gemm_point(design);
   set_size(p, size[0], size[1], size[2]);
   const ops::GemmTile tile{p.m,
                            p.k,
@@ -90,7 +90,7 @@ std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
   return blocks;
 }
 
-void set_tile(model::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t k_mt,
+void set_tile(perf::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t k_mt,
               int64_t c_buffers) {
   point.m = in_range(m);
   point.k = in_range(k);
@@ -99,7 +99,7 @@ void set_tile(model::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t 
   point.c_buffers = c_buffers == 0 ? 0 : static_cast<int>(in_range(c_buffers));
 }
 
-void set_size(model::GemmPoint& point, int64_t m, int64_t k, int64_t n) {
+void set_size(perf::GemmPoint& point, int64_t m, int64_t k, int64_t n) {
   point.M = in_range(m);
   point.K = in_range(k);
   point.N = in_range(n);

@@ -1,6 +1,6 @@
 // npu._npu.ops: GEMV on Q4NX weights. Arrays come as byte pointers with shape and strides, as in
 // ops.cpp; python/npu/ops/gemv.py does the checking that users see.
-#include "ops/gemv.h"
+#include "ops/gemv/gemv.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

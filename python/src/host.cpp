@@ -3,8 +3,8 @@
 
 #include "bindings.h"
 #include "error.h"
-#include "ops/attention.h"
-#include "ops/host_math.h"
+#include "host/attention.h"
+#include "host/host_math.h"
 
 namespace nb = nanobind;
 

@@ -45,7 +45,7 @@ const char* dtype_of(Element element) {
 }
 
 const Declaration& find(const std::string& name, const std::string& generation) {
-  const arch::DeviceModel& device = arch::device_model(generation);
+  const arch::Geometry& device = arch::device_geometry(generation);
   const Declaration* found = kernels::find_declaration(name, device.generation);
   if (found == nullptr) {
     fail(ErrorKind::kKernel, "[kernels] %s has no kernel \"%s\"; kernels.list(\"%s\") names all",
@@ -56,7 +56,7 @@ const Declaration& find(const std::string& name, const std::string& generation) 
 
 std::vector<std::string> list(const std::string& generation) {
   std::vector<std::string> names;
-  for (const Declaration* d : kernels::declarations(arch::device_model(generation).generation)) {
+  for (const Declaration* d : kernels::declarations(arch::device_geometry(generation).generation)) {
     names.emplace_back(d->name);
   }
   return names;

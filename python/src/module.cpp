@@ -36,7 +36,7 @@ NB_MODULE(_npu, m) {
   npu::python::init_operations(m);
   npu::python::init_facts(m);
   npu::python::init_host(m);
-  npu::python::init_model(m);
+  npu::python::init_perf(m);
   npu::python::init_tune(m);
   npu::python::init_kernels(m);
 }

@@ -12,7 +12,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "error.h"
-#include "ops/gemm.h"
+#include "ops/gemm/gemm.h"
 #include "report.h"
 
 namespace nb = nanobind;

@@ -149,7 +149,7 @@ class PythonDevice final : public Device {
  public:
   explicit PythonDevice(nb::object backend) : backend_(backend) {
     const nb::dict info = nb::cast<nb::dict>(backend.attr("info")());
-    const arch::DeviceModel& model = arch::device_model(nb::cast<std::string>(info["generation"]));
+    const arch::Geometry& model = arch::device_geometry(nb::cast<std::string>(info["generation"]));
     info_.name = nb::cast<std::string>(info["name"]);
     info_.generation = model.generation;
     info_.columns = model.columns;

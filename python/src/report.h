@@ -6,7 +6,7 @@
 
 #include <memory>
 
-#include "emulator/timed_trace.h"
+#include "devices/emulator/timed_trace.h"
 #include "runtime/run_report.h"
 
 namespace npu::python {

@@ -125,7 +125,7 @@ nb::dict header(const nb::bytes& bytes) {
   nb::dict out;
   out["major"] = static_cast<int>(h.major);
   out["minor"] = static_cast<int>(h.minor);
-  out["generation"] = arch::device_model(static_cast<arch::Generation>(h.generation)).name;
+  out["generation"] = arch::device_geometry(static_cast<arch::Generation>(h.generation)).name;
   out["rows"] = static_cast<int>(h.rows);
   out["columns"] = static_cast<int>(h.columns);
   out["memtile_rows"] = static_cast<int>(h.memtile_rows);
@@ -156,7 +156,7 @@ void bind_builder(nb::module_& m) {
           "__init__",
           [](Builder* self, const std::string& generation, int columns) {
             new (self)
-                Builder(arch::device_model(std::string_view(generation)).generation, columns);
+                Builder(arch::device_geometry(std::string_view(generation)).generation, columns);
           },
           nb::arg("generation"), nb::arg("columns"))
       .def("write", &Builder::write, nb::arg("address"), nb::arg("value"))

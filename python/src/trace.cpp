@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <memory>
 
-#include "emulator/timed_trace.h"
+#include "devices/emulator/timed_trace.h"
 #include "report.h"
 
 namespace nb = nanobind;

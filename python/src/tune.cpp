@@ -11,7 +11,7 @@
 #include "bindings.h"
 #include "error.h"
 #include "gemm_point.h"
-#include "model/gemm_model.h"
+#include "perf/gemm_cost.h"
 
 namespace nb = nanobind;
 
@@ -34,12 +34,12 @@ void estimate(const nb::object& design, const std::map<std::string, double>& ove
   arch::TimingTable table;
   for (const auto& [name, value] : overrides) table.set(name, value);
   const arch::Timing timing(generation_of(design), table);
-  model::GemmPoint p = gemm_point(design);
+  perf::GemmPoint p = gemm_point(design);
   for (size_t i = 0; i < points.shape(0); ++i) {
     const int64_t* in = points.data() + i * kInputs;
     set_tile(p, in[0], in[1], in[2], in[3], in[4]);
     set_size(p, in[5], in[6], in[7]);
-    const model::GemmEstimate e = model::estimate_gemm(timing, p);
+    const perf::GemmEstimate e = perf::estimate_gemm(timing, p);
     double* row = out.data() + i * 3;
     row[0] = e.seconds;
     row[1] = e.cycles_per_call;
@@ -49,9 +49,9 @@ void estimate(const nb::object& design, const std::map<std::string, double>& ove
 
 nb::list bounds() {
   nb::list names;
-  for (const model::Bound b : {model::Bound::kCompute, model::Bound::kDram, model::Bound::kStream,
-                               model::Bound::kCommand}) {
-    names.append(model::bound_name(b));
+  for (const perf::Bound b :
+       {perf::Bound::kCompute, perf::Bound::kDram, perf::Bound::kStream, perf::Bound::kCommand}) {
+    names.append(perf::bound_name(b));
   }
   return names;
 }

@@ -1,6 +1,6 @@
 """The device that the conformance suite runs on: each of NPU_TEST_DEVICES, separated by commas.
 
-Default: both emulated NPUs, the residency test modes (backend/emulator/residency.h), and a device
+Default: both emulated NPUs, the residency test modes (emulator/residency.h), and a device
 written in Python (python_relay.py). A new device is tested with
 ``NPU_TEST_DEVICES=mine pytest tests/conformance`` once it is registered or opened by name.
 """

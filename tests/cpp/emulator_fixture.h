@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "arch/bd.h"
-#include "emulator/array.h"
+#include "devices/emulator/array.h"
 #include "error.h"
 #include "kernels/registry.h"
 #include "stream/txn.h"
@@ -57,7 +57,7 @@ struct At {
   int col, row;
   uint32_t address(uint32_t offset) const { return arch::tile_address(col, row, offset); }
   TileKind kind() const { return arch::tile_kind(row); }
-  const arch::TileModel& model() const { return arch::tile_model(kind()); }
+  const arch::TileGeometry& model() const { return arch::tile_geometry(kind()); }
 };
 
 // A memory access of `length` words from word `base`; shim: from byte `base`.
@@ -94,7 +94,7 @@ inline constexpr uint32_t kOwnLock = 64, kEastLock = 128;
 class Script {
  public:
   explicit Script(Generation generation = Generation::kNpu2)
-      : raw(generation, arch::device_model(generation).columns) {}
+      : raw(generation, arch::device_geometry(generation).columns) {}
 
   Script& bd(At at, int id, const Bd& bd) {
     const Words words = arch::encode_bd(at.kind(), bd);
@@ -177,7 +177,7 @@ class Script {
 class Machine {
  public:
   explicit Machine(Generation generation = Generation::kNpu2)
-      : config(generation), array(arch::device_model(generation)), generation_(generation) {}
+      : config(generation), array(arch::device_geometry(generation)), generation_(generation) {}
 
   Script script() const { return Script(generation_); }
   Machine& loopback(At at, int mm2s = 0, int s2mm = 0) {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "arch/bd.h"
-#include "configuration.h"
 #include "error.h"
+#include "runtime/configuration.h"
 #include "stream/txn.h"
 
 namespace npu::test {

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "configuration.h"
-#include "ops/gemm_schedule.h"
-#include "ops/gemv_schedule.h"
+#include "ops/gemm/gemm_schedule.h"
+#include "ops/gemv/gemv_schedule.h"
+#include "runtime/configuration.h"
 #include "stream/txn.h"
 
 namespace npu::test {
@@ -18,7 +18,7 @@ namespace npu::test {
 template <typename Append>
 std::vector<uint32_t> words_of(const Configuration& configuration, const Append& append) {
   stream::Builder builder(configuration.generation,
-                          arch::device_model(configuration.generation).columns);
+                          arch::device_geometry(configuration.generation).columns);
   append(builder);
   return builder.finish();
 }

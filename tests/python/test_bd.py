@@ -254,15 +254,15 @@ def test_short_sequences_and_numpy_integers() -> None:
 
 
 def test_models() -> None:
-    assert arch.device_model("npu2")["columns"] == 8
-    assert arch.tile_model("mem")["memory_bytes"] == 512 * 1024
+    assert arch.device_geometry("npu2")["columns"] == 8
+    assert arch.tile_geometry("mem")["memory_bytes"] == 512 * 1024
     assert arch.tile_address(3, 4, 0xDEF) == 0x06400DEF
     assert arch.channel_queue("shim", "s2mm", 1) == 0x1D20C
     assert arch.channel_control("mem", "mm2s", 5) == 0xA0658
     assert arch.bd_reachable("mem", 1, 24)
     assert not arch.bd_reachable("mem", 0, 24)
     with pytest.raises(errors.DeviceError):
-        arch.device_model("npu3")
+        arch.device_geometry("npu3")
     for bad in ((128, 0, 0), (0, 32, 0), (0, 0, 1 << 20), (-1, 0, 0)):
         with pytest.raises(errors.NpuError):
             arch.tile_address(*bad)

@@ -32,12 +32,12 @@ class Script:
     """A TXN stream under construction; the register map comes from npu._npu.arch."""
 
     def __init__(self, device: str = "npu2") -> None:
-        columns = _npu.arch.device_model(device)["columns"]
+        columns = _npu.arch.device_geometry(device)["columns"]
         self.raw = _npu.stream.Builder(device, columns)
 
     def bd(self, col: int, row: int, index: int, **fields: Any) -> Script:
         kind = KIND.get(row, "core")
-        base = _npu.arch.tile_model(kind)["bd_base"] + 0x20 * index
+        base = _npu.arch.tile_geometry(kind)["bd_base"] + 0x20 * index
         words = _npu.arch.encode_bd(kind, fields)
         self.raw.block_write(_npu.arch.tile_address(col, row, base), words)
         return self
@@ -60,12 +60,12 @@ class Script:
         return self
 
     def connect(self, col: int, row: int, slave: int, master: int) -> Script:
-        base = _npu.arch.tile_model(KIND.get(row, "core"))["switch_base"]
+        base = _npu.arch.tile_geometry(KIND.get(row, "core"))["switch_base"]
         self.write(col, row, base + 0x100 + 4 * slave, 1 << 31)
         return self.write(col, row, base + 4 * master, 1 << 31 | slave)
 
     def lock(self, col: int, row: int, index: int, value: int) -> Script:
-        base = _npu.arch.tile_model(KIND.get(row, "core"))["lock_base"]
+        base = _npu.arch.tile_geometry(KIND.get(row, "core"))["lock_base"]
         return self.write(col, row, base + 0x10 * index, value)
 
     def bytes(self) -> bytes:

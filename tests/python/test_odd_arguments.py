@@ -145,7 +145,7 @@ def test_numpy_integers_and_tuples_make_a_program(array: emulator.Array) -> None
 def read_stream(words: int) -> bytes:
     """Shim (0,0) takes ``words`` of argument 0 into a BD; nothing runs it."""
     builder = stream.Builder("npu1", 4)
-    address = stream.tile_address(0, 0, stream.tile_model("shim")["bd_base"])
+    address = stream.tile_address(0, 0, stream.tile_geometry("shim")["bd_base"])
     builder.block_write(address, stream.encode_bd("shim", {"length": words}))
     builder.address_patch(address + 4, 0, 0)
     return builder.finish()

@@ -176,7 +176,7 @@ def _check_golden_bd(op: dict[str, Any]) -> None:
     """A BD written by the compiler decodes to fields that encode to the same words."""
     row, offset = op["address"] >> 20 & 31, op["address"] & 0xFFFFF
     kind = "shim" if row == 0 else "mem" if row == 1 else "core"
-    model = arch.tile_model(kind)
+    model = arch.tile_geometry(kind)
     slot = offset - model["bd_base"]
     if 0 <= slot < 0x20 * model["bds"] and slot % 0x20 == 0 and len(op["data"]) >= 6:
         fields = arch.decode_bd(kind, op["data"])

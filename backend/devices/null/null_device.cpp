@@ -59,7 +59,7 @@ class NullStream final : public PreparedStream {
 
 class NullDevice final : public Device {
  public:
-  explicit NullDevice(arch::Generation generation) : model_(arch::device_model(generation)) {}
+  explicit NullDevice(arch::Generation generation) : model_(arch::device_geometry(generation)) {}
 
   DeviceInfo info() const override {
     DeviceInfo info;
@@ -92,7 +92,7 @@ class NullDevice final : public Device {
   }
 
  private:
-  const arch::DeviceModel& model_;
+  const arch::Geometry& model_;
 };
 
 }  // namespace

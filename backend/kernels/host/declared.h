@@ -12,7 +12,7 @@
 #include "error.h"
 #include "kernels/host_build.h"
 #include "kernels/kernel.h"
-#include "model/kernel_cost.h"
+#include "perf/kernel_cost.h"
 
 #define NPU_DECLARE_AS(number, function, ...)                                  \
   namespace {                                                                  \

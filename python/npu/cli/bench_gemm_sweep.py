@@ -75,7 +75,7 @@ class Case:
     @property
     def peak_tops(self) -> float:
         """All cores in the kernel all the time ("peak comp. TOPS" of the published tables)."""
-        hertz = float(_npu.arch.device_model(self.design.generation)["clock_hz"])
+        hertz = float(_npu.arch.device_geometry(self.design.generation)["clock_hz"])
         cores = ROWS * self.design.columns
         return 2 * cores * self._closed_form().macs_per_cycle * hertz / 1e12
 

@@ -96,7 +96,7 @@ def _gemm_stream(arguments: argparse.Namespace) -> bytes:
     from npu.ops.gemm_product import Product
 
     name = arguments.device.removeprefix("emu:")
-    _npu.arch.device_model(name)  # refuses unknown names
+    _npu.arch.device_geometry(name)  # refuses unknown names
     device = open_device(f"emu:{name}", bf16=arguments.bf16, designs=arguments.designs)
     out = arguments.out_dtype or ("float32" if arguments.dtype == "bfloat16" else "int32")
     m, k, n = arguments.gemm
@@ -135,7 +135,7 @@ def _operation_stream(arguments: argparse.Namespace) -> bytes:
 
     found = operation(arguments.operation)
     generation = arguments.device.removeprefix("emu:")
-    _npu.arch.device_model(generation)  # refuses unknown names
+    _npu.arch.device_geometry(generation)  # refuses unknown names
     submissions = found.submissions(found.configuration(generation), arguments.request)
     first, total = submissions[0], sum(one.count for one in submissions)
     print(

@@ -38,7 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
 
-    constants = _npu.model.constants()
+    constants = _npu.perf.constants()
     if arguments.constants:
         print(json.dumps(constants, indent=2) if arguments.json else constants_table(constants))
         return 0

@@ -17,9 +17,9 @@ def seconds(o: DesignPoint, size: Size, packed: bool = False) -> float:
     packed: B is a packed copy, whose runs are as long as those of a column-major B.
     """
     as_read = dataclasses.replace(o, b_layout="col") if packed else o
-    blocks = _npu.model.gemm_blocks(o, size)
+    blocks = _npu.perf.gemm_blocks(o, size)
     return float(
-        sum(count * _npu.model.estimate(as_read, block)["seconds"] for block, count in blocks)
+        sum(count * _npu.perf.estimate(as_read, block)["seconds"] for block, count in blocks)
     )
 
 

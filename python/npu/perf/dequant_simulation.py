@@ -63,7 +63,7 @@ def simulate_dequantize(
     timing.pop("agents")
     shares = resource_shares(timing)
     seconds = timing["seconds"] - timing["dispatch"]
-    model = _npu.arch.device_model(device)
+    model = _npu.arch.device_geometry(device)
     channels = dequant.LANES * model["columns"]
     ports = channels * constant(f"stream_{device}", overrides) * model["clock_hz"]
     memory = constant(f"dram_total_{device}", overrides) * 1e9

@@ -27,7 +27,7 @@ def execute(
     """The report of a run. ``sizes``: bytes of the arguments of a run without data; ``data``: byte
     arrays to run on; ``trace``: (from, to) in cycles, the largest number of events and whether to
     record locks."""
-    report: dict[str, Any] = _npu.model.simulate(
+    report: dict[str, Any] = _npu.perf.simulate(
         config, stream, list(sizes), list(data), timed, dict(constants or {}), trace
     )
     return report
@@ -50,4 +50,4 @@ def constant(name: str, overridden: Mapping[str, float] | None = None) -> float:
     """A constant of the timing model, unless ``overridden`` names another value."""
     if overridden and name in overridden:
         return overridden[name]
-    return next(float(c["value"]) for c in _npu.model.constants() if c["name"] == name)
+    return next(float(c["value"]) for c in _npu.perf.constants() if c["name"] == name)

@@ -108,7 +108,7 @@ def _tops(size: Size, seconds: float) -> float:
 
 def _estimate(problem: GemmProblem) -> SimulatedGemm:
     design = problem.design
-    e: dict[str, Any] = _npu.model.estimate(
+    e: dict[str, Any] = _npu.perf.estimate(
         design, problem.size, overlap=problem.overlap, overrides=problem.constants
     )
     resources = {
@@ -118,7 +118,7 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
         "command": e["command"],
     }
     array = e["seconds"] - e["dispatch"]
-    clock = float(_npu.arch.device_model(design.generation)["clock_hz"])
+    clock = float(_npu.arch.device_geometry(design.generation)["clock_hz"])
     return SimulatedGemm(
         method="closed-form",
         seconds=e["seconds"],
@@ -153,7 +153,7 @@ def submissions(problem: GemmProblem) -> list[Submission]:
     """The streams of the padded problem, split as npu.matmul splits it."""
     config = gemm.configuration_of(problem.design)
     found = []
-    for (m, k, n), count in _npu.model.gemm_blocks(problem.design, problem.size):
+    for (m, k, n), count in _npu.perf.gemm_blocks(problem.design, problem.size):
         request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
         (one,) = _npu.operations.submissions("gemm", config, request)
         sizes = [argument["bytes"] for argument in one["arguments"]]

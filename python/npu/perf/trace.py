@@ -100,7 +100,7 @@ def trace_gemm(
     problem = gemm_problem("trace_gemm", device, (M, K, N), **choices)
     config = gemm.configuration_of(problem.design)
     traced, *others = submissions(problem)
-    clock = float(_npu.arch.device_model(device)["clock_hz"])
+    clock = float(_npu.arch.device_geometry(device)["clock_hz"])
     dispatch = constant("dispatch", problem.constants)
     cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
     report = execute(

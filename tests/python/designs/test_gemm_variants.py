@@ -199,7 +199,7 @@ def test_rounds_in_flight_do_not_change_the_result() -> None:
         np.testing.assert_array_equal(c, exact)
 
 
-def test_neighbouring_memtiles_lend_memory() -> None:
+def test_neighbouring_memtiles_share_memory() -> None:
     """npu2: A and B of even columns exceed 512 KiB; buffers move to the odd columns beside them."""
     tile, k_mt = (128, 72, 48), 1440  # A 2 x 180 KiB, B 2 x 67.5 KiB, C 96 KiB
     kwargs = {"tile": tile, "k_mt": k_mt, "b_layout": "col", "accumulate": "wide"}

@@ -239,7 +239,7 @@ def test_beyond_the_published_designs(
     """Real streams on the timing-only emulator, within the peak, the DRAM ceiling, the port."""
     r = beyond(a, c, size, tile, k_mt, kernel="pipelined", stream_bytes=stream_bytes)
     assert r.tops >= target
-    values = {constant["name"]: constant["value"] for constant in _npu.model.constants()}
+    values = {constant["name"]: constant["value"] for constant in _npu.perf.constants()}
     array = r.seconds - r.dispatch_seconds
     assert r.macs_per_cycle < 512
     assert array > r.bytes["L3_read"] / (values["dram_read_npu2"] * 1e9)

@@ -134,7 +134,7 @@ def test_fewer_registers_would_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_model_charges_the_schedule(out: str, vectors: int, k: int, method: str) -> None:
     """Its length for every cluster, and a call; both load units and the store unit keep up."""
     m, n = 64, 64
-    values = {c["name"]: c["value"] for c in _npu.model.constants()}
+    values = {c["name"]: c["value"] for c in _npu.perf.constants()}
     loads, stores = 4 * k // 8 + 4 * vectors, 4 * vectors
     period = max(Schedule(k // 8, vectors).period, loads / 2, stores)
     cycles = m * n // 256 * period + values["kernel_call"]
@@ -154,7 +154,7 @@ def test_bfp16_costs() -> None:
     closed = simulate_gemm("npu2", 256, k, 512, kernel="pipelined", method="closed-form", **kwargs)
     assert closed.details["convert_cycles"] == pytest.approx(math.fsum(conversions))
     # The busiest core works that long, and on zeroing its tile with the round's cost.
-    values = {c["name"]: c["value"] for c in _npu.model.constants()}
+    values = {c["name"]: c["value"] for c in _npu.perf.constants()}
     zero = m * n * 2 / 64 + values["round"] * 1800
     core = max(v for name, v in r.agents.items() if "core" in name and "MM2S" not in name
                and "S2MM" not in name)  # fmt: skip

@@ -115,7 +115,7 @@ def test_the_fit_recovers_the_constants() -> None:
     from npu import _npu
 
     rows = [row for row in published.figures() if row.metric in METRICS]
-    table = {entry["name"]: entry["value"] for entry in _npu.model.constants()}
+    table = {entry["name"]: entry["value"] for entry in _npu.perf.constants()}
     for constant, value in zip(START, np.exp(fit(rows)), strict=True):
         tolerance = 0.6 if constant in ("dispatch", "round", "token") else 0.25
         assert value == pytest.approx(table[constant], rel=tolerance), constant

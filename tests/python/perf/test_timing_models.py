@@ -88,7 +88,7 @@ def test_sweep_figures() -> None:
 )
 def test_a_wrong_constant_shows(name: str, factor: float, metric: str) -> None:
     """A changed constant moves the error of the figures it was fitted on beyond their target."""
-    constant = next(c for c in _npu.model.constants() if c["name"] == name)
+    constant = next(c for c in _npu.perf.constants() if c["name"] == name)
     wrong = published.compare("closed-form", {name: constant["value"] * factor}, sweeps=False)
     limit = {"tops": TOPS_MAPE, "macs_per_cycle": MACS_MAPE, "kmt_ratio": KMT_ERROR}[metric]
     fitted = constant["fitted_on"].split()
@@ -102,7 +102,7 @@ def test_a_wrong_constant_shows(name: str, factor: float, metric: str) -> None:
 
 def test_constants_name_published_figures() -> None:
     ids = {figure.id for figure in published.figures()}
-    constants = _npu.model.constants()
+    constants = _npu.perf.constants()
     assert sum(c["grade"] == "fitted" for c in constants) <= 25
     for constant in constants:
         for id_ in constant["fitted_on"].split():
@@ -117,8 +117,8 @@ def test_no_limit_is_beaten(
     method: str, device: str, size: tuple[int, int, int], b_layout: str
 ) -> None:
     """Peak MACs, the DRAM ceiling, and the stream port of the busiest shim channel."""
-    values = {c["name"]: c["value"] for c in _npu.model.constants()}
-    info = _npu.arch.device_model(device)
+    values = {c["name"]: c["value"] for c in _npu.perf.constants()}
+    info = _npu.arch.device_geometry(device)
     tile, k_mt = (64, 64, 64), 256
     r = simulate_gemm(
         device, *size, dtype_out="int8", tile=tile, k_mt=k_mt, b_layout=b_layout, method=method
@@ -141,4 +141,4 @@ def test_the_page_carries_the_constants() -> None:
     from npu.cli.validate_model import constants_table
 
     page = (Path(__file__).resolve().parents[3] / "docs" / "timing.md").read_text()
-    assert constants_table(_npu.model.constants()) in page
+    assert constants_table(_npu.perf.constants()) in page

@@ -140,19 +140,19 @@ AIE_HOST_INLINE int64_t shift_round_saturate(int64_t value, int shift, int bits,
 }
 
 // The same from 32 bits for conv_even and saturate, without branches, so that loops over it
-// vectorise; `most` is the largest result.
-AIE_HOST_INLINE int32_t shift_round_saturate_even(int32_t value, int shift, int32_t most) {
+// vectorise; results lie in [~largest, largest].
+AIE_HOST_INLINE int32_t shift_round_saturate_even(int32_t value, int shift, int32_t largest) {
   const int32_t floor = value >> shift;
   // The dropped bits plus half a unit (less one if `floor` is even) carry where it rounds up.
   const uint32_t unit = uint32_t{1} << shift, below_half = unit / 2 - (shift > 0 ? 1 : 0);
   const uint32_t odd = static_cast<uint32_t>(floor) & (shift > 0 ? 1 : 0);
   const uint32_t rest = (static_cast<uint32_t>(value) & (unit - 1)) + below_half + odd;
   const int32_t rounded = floor + static_cast<int32_t>(rest >> shift);
-  return rounded > most ? most : rounded < ~most ? ~most : rounded;
+  return rounded > largest ? largest : rounded < ~largest ? ~largest : rounded;
 }
 
-// Integer of at most 32 bits -> accumulator of `bits` bits. That the saturation modes apply to it
-// is modelled: the instruction reads the mode register.
+// Integer of at largest 32 bits -> accumulator of `bits` bits. That the saturation modes apply to
+// it is modelled: the instruction reads the mode register.
 AIE_HOST_INLINE int64_t shift_up(int32_t value, int shift, int bits, saturation_mode saturation) {
   return fit(static_cast<int64_t>(static_cast<uint64_t>(int64_t{value}) << shift), bits,
              saturation);
@@ -160,10 +160,10 @@ AIE_HOST_INLINE int64_t shift_up(int32_t value, int shift, int bits, saturation_
 
 // The same to 32 bits for saturate, for loops that vectorise.
 AIE_HOST_INLINE int32_t shift_up_saturated(int32_t value, int shift) {
-  const int32_t most = 0x7FFFFFFF >> shift;
-  const int32_t kept = value > most ? most : value < ~most ? ~most : value;
+  const int32_t largest = 0x7FFFFFFF >> shift;
+  const int32_t kept = value > largest ? largest : value < ~largest ? ~largest : value;
   const auto shifted = static_cast<uint32_t>(kept) << shift;
-  return static_cast<int32_t>(shifted + (value > most ? (uint32_t{1} << shift) - 1 : 0));
+  return static_cast<int32_t>(shifted + (value > largest ? (uint32_t{1} << shift) - 1 : 0));
 }
 
 }  // namespace detail

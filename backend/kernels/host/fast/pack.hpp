@@ -28,14 +28,14 @@ AIE_HOST_INLINE void store_packed(float8 x, TPacked* out) {
   }
 }
 
-// x to multiples of 2^(E - 133), nearest even, at most 127 of them; `top` has the exponent E of the
+// x to multiples of 2^(E - 133), nearest even, at max 127 of them; `top` has the exponent E of the
 // lane's block as an fp32 exponent field. The sum's last bit is that unit.
 AIE_HOST_INLINE float8 round_to_block(half8 x, word8 top) {
   const float8 wide = reinterpret_cast<float8>(__builtin_convertvector(x, word8) << 16);
   const float8 magic = reinterpret_cast<float8>((top + (17u << 23)) | 0x400000);
-  const float8 most = reinterpret_cast<float8>(top | 0x7E0000);
+  const float8 max = reinterpret_cast<float8>(top | 0x7E0000);
   const float8 rounded = (wide + magic) - magic;
-  return rounded > most ? most : rounded;
+  return rounded > max ? max : rounded;
 }
 
 AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
@@ -214,7 +214,7 @@ AIE_HOST_INLINE void widen_c(const T* __restrict in, int shift, int32_t* __restr
 }
 template <int kCount, typename T>
 AIE_HOST_INLINE void narrow_c(const int32_t* __restrict in, int shift, T* __restrict out) {
-  constexpr int32_t kMost = sizeof(T) == 1 ? 0x7F : 0x7FFF;
+  constexpr int32_t kMax = sizeof(T) == 1 ? 0x7F : 0x7FFF;
 #if defined(__AVX512F__)
   // In vectors of 8 lanes, as `in` was stored just before: wider loads would wait for the stores.
   using wide = simd<int32_t, 8>;
@@ -224,12 +224,12 @@ AIE_HOST_INLINE void narrow_c(const int32_t* __restrict in, int shift, T* __rest
     const wide x = load<wide>(in + i), floor = x >> shift;
     const bits rest = ((bits)x & (unit - 1)) + (unit / 2 - odd) + ((bits)floor & odd);
     const wide rounded = floor + (wide)(rest >> shift);
-    const wide low = rounded < ~kMost ? wide{} + ~kMost : rounded;
-    store(__builtin_convertvector(low > kMost ? wide{} + kMost : low, simd<T, 8>), out + i);
+    const wide low = rounded < ~kMax ? wide{} + ~kMax : rounded;
+    store(__builtin_convertvector(low > kMax ? wide{} + kMax : low, simd<T, 8>), out + i);
   }
 #else
   for (int i = 0; i < kCount; ++i) {
-    out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMost));
+    out[i] = static_cast<T>(detail::shift_round_saturate_even(in[i], shift, kMax));
   }
 #endif
 }

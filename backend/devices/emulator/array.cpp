@@ -1,0 +1,288 @@
+// Configuration, attached programs and host buffers of the emulated array (array.h).
+#include "devices/emulator/array.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+
+#include "error.h"
+#include "host/thread_pool.h"
+
+namespace npu::emulator {
+
+namespace {
+
+constexpr size_t kMaxArguments = 512;
+constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
+
+}  // namespace
+
+Array::Array(const arch::Geometry& device)
+    : device_(device), blocks_(static_cast<size_t>(device.columns)) {
+  scheduler_.set_columns(device.columns);
+  column_counts_.resize(static_cast<size_t>(device.columns));
+  for (int col = 0; col < device.columns; ++col) {
+    for (int row = 0; row < arch::kRows; ++row) {
+      tiles_.push_back(std::make_unique<Tile>(*this, col, row));
+    }
+  }
+}
+
+Array::~Array() = default;
+
+Tile* Array::find_tile(int col, int row) const {
+  if (col < 0 || col >= device_.columns || row < 0 || row >= arch::kRows) return nullptr;
+  return tiles_[static_cast<size_t>(col * arch::kRows + row)].get();
+}
+
+Tile& Array::tile(int col, int row) {
+  Tile* found = find_tile(col, row);
+  if (!found) {
+    fail(ErrorKind::kArgument,
+         "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
+         device_.name, device_.columns - 1, arch::kRows - 1);
+  }
+  found->aliases.flush_all();
+  return *found;
+}
+
+std::byte* Array::host_memory(uint64_t address, uint64_t* left, bool* writable) const {
+  const uint64_t window = address >> kArgumentWindowBits;
+  if (window == 0 || window > buffers_.size()) return nullptr;
+  const Argument& buffer = buffers_[window - 1];
+  const uint64_t offset = address & ((uint64_t{1} << kArgumentWindowBits) - 1);
+  if (offset >= buffer.bytes) return nullptr;
+  *left = buffer.bytes - offset;
+  *writable = buffer.writable;
+  static std::byte nowhere;  // not dereferenced in a run without data
+  return moves_data() ? buffer.data + offset : &nowhere;
+}
+
+std::string Array::describe_buffers() const {
+  if (buffers_.empty()) return "no arguments were given";
+  std::string text;
+  for (size_t i = 0; i < buffers_.size(); ++i) {
+    text += strf("%sargument %zu at 0x%llx, %zu bytes", i ? ", " : "", i,
+                 static_cast<unsigned long long>(uint64_t{i + 1} << kArgumentWindowBits),
+                 buffers_[i].bytes);
+    if (i == 5 && buffers_.size() > 7) {
+      text += strf(", ... (%zu arguments)", buffers_.size());
+      break;
+    }
+  }
+  return text;
+}
+
+// Kernels are called in the middle of a run, and Python may have several threads: whoever comes in
+// while the array is busy gets an error instead of a corrupted run.
+class Array::Entry {
+ public:
+  Entry(Array& array, const char* function) : array_(array) {
+    if (array.busy_.exchange(true)) {
+      fail(ErrorKind::kArgument,
+           "[%s] called while the array is executing a stream, from a kernel or another thread; "
+           "wait until that call returns",
+           function);
+    }
+  }
+  ~Entry() { array_.busy_ = false; }
+  Entry(const Entry&) = delete;
+  Entry& operator=(const Entry&) = delete;
+
+ private:
+  Array& array_;
+};
+
+RunReport Array::configure(std::span<const std::byte> txn) {
+  const Entry entry(*this, "configure");
+  const stream::Stream parsed = stream::Stream::parse(txn);
+  scheduler_.reset();
+  if (timeline_) timeline_->begin();  // its events name agents that go
+  for (auto& t : tiles_) t->reset();
+  tokens_.clear();
+  buffers_.clear();
+  report_ = RunReport{};
+  for (ColumnCounts& column : column_counts_) column = {};
+  undecoded_since_configure_ = 0;
+  ++switch_epoch_;
+  configured_ = faulted_ = false;
+  configuring_ = true;
+  try {
+    start_stream(parsed);
+    paused_ = false;
+    deadline_ = Deadline::max();
+    execute();
+  } catch (...) {
+    configuring_ = false;
+    faulted_ = true;
+    stream_ = nullptr;
+    throw;
+  }
+  configuring_ = false;
+  stream_ = nullptr;
+  configured_ = true;
+  return whole_report();
+}
+
+// Of what was configured or submitted.
+RunReport Array::whole_report() {
+  for (const ColumnCounts& column : column_counts_) add(report_, column.report);
+  report_.undecoded_writes = undecoded_since_configure_;
+  return report_;
+}
+
+void Array::attach(int col, int row, Program program, std::vector<KernelFunction> functions) {
+  const Entry entry(*this, "attach");
+  Tile& target = tile(col, row);
+  if (target.geometry.kind != arch::TileKind::kCore) {
+    fail(ErrorKind::kArgument, "[attach] %s has no core; cores are in rows %d..%d",
+         target.name().c_str(), arch::kFirstCoreRow, arch::kRows - 1);
+  }
+  if (!configured_) {
+    fail(ErrorKind::kArgument, "[attach] configure the array before attaching programs to cores");
+  }
+  link_program(program, target.name());
+  if (functions.size() != program.functions.size()) {
+    fail(ErrorKind::kKernel,
+         "[attach] the program of %s names %zu functions, %zu were given; give one for each",
+         target.name().c_str(), program.functions.size(), functions.size());
+  }
+  // An earlier program may still wait for a lock.
+  for (Lock& lock : target.locks) std::erase(lock.waiters, target.core.get());
+  scheduler_.forget(target.core.get());
+  target.core = std::make_unique<Core>(*this, target, std::move(program), std::move(functions));
+}
+
+void Array::start_cores() {
+  for (auto& t : tiles_) {
+    if (t->core) scheduler_.wake(t->core.get(), nullptr);
+    for (auto& side : t->channels) {
+      for (auto& channel : side) {
+        if (!channel->idle()) scheduler_.wake(channel, nullptr);
+      }
+    }
+  }
+}
+
+bool Array::step() {
+  if (interrupt_ || deadline_ != Deadline::max()) {
+    const auto now = std::chrono::steady_clock::now();
+    if (interrupt_ && now > next_check_) {
+      next_check_ = now + kBetweenChecks;
+      interrupt_();
+    }
+    paused_ = now >= deadline_;
+  }
+  if (scheduler_.work() > watchdog_budget_) livelock();
+  const bool progressed = scheduler_.round();
+  for (ColumnCounts& column : column_counts_) {
+    for (const uint32_t key : column.tokens) ++tokens_[key];
+    column.tokens.clear();
+  }
+  return progressed;
+}
+
+RunReport Array::submit(std::span<const std::byte> txn, std::span<const Argument> buffers) {
+  const stream::Stream parsed = stream::Stream::parse(txn);
+  begin(parsed, buffers);
+  resume(Deadline::max());
+  return report_;
+}
+
+// The arguments of a run are the caller's again.
+void Array::drop_buffers() {
+  // Tiles of a column are neighbours in the list: those of one thread.
+  ThreadPool::shared().parallel_for(tiles_.size(),
+                                    [&](size_t i) { tiles_[i]->aliases.flush_arguments(); });
+  buffers_.clear();
+}
+
+void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers) {
+  const Entry entry(*this, "submit");
+  if (stream_ != nullptr) {
+    fail(ErrorKind::kArgument,
+         "[submit] the array is executing another stream; wait until that run has ended");
+  }
+  if (faulted_) {
+    fail(ErrorKind::kArgument,
+         "[submit] the array stopped on an error in an earlier run; configure it again first");
+  }
+  if (!configured_) {
+    fail(ErrorKind::kArgument, "[submit] the array has no configuration; call configure first");
+  }
+  if (buffers.size() > kMaxArguments) {
+    fail(ErrorKind::kArgument, "[submit] %zu arguments were given; at most %zu are possible",
+         buffers.size(), kMaxArguments);
+  }
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    if (buffers[i].bytes >> kArgumentWindowBits) {
+      fail(ErrorKind::kArgument, "[submit] argument %zu has %zu bytes; at most 2^%d are possible",
+           i, buffers[i].bytes, kArgumentWindowBits);
+    }
+    if (!buffers[i].data && buffers[i].bytes != 0 && moves_data()) {
+      fail(ErrorKind::kArgument,
+           "[submit] argument %zu is a null pointer of %zu bytes; pass memory", i,
+           buffers[i].bytes);
+    }
+  }
+  buffers_.assign(buffers.begin(), buffers.end());
+  report_ = RunReport{};
+  for (ColumnCounts& column : column_counts_) column.report = {};
+  array_time_ = {};
+  drained_ = false;
+  try {
+    begin_timing();
+    start_cores();
+    start_stream(stream);
+  } catch (...) {
+    abort();
+    throw;
+  }
+}
+
+bool Array::resume(Deadline deadline) {
+  const Entry entry(*this, "submit");
+  if (stream_ == nullptr) return true;
+  const auto begin = std::chrono::steady_clock::now();
+  deadline_ = deadline;
+  paused_ = false;
+  try {
+    if (!advance()) {
+      array_time_ += std::chrono::steady_clock::now() - begin;
+      return false;
+    }
+    check_finished();
+    end_timing();
+  } catch (...) {
+    abort();
+    throw;
+  }
+  stream_ = nullptr;
+  drop_buffers();
+  array_time_ += std::chrono::steady_clock::now() - begin;
+  report_.array_ns = static_cast<uint64_t>(array_time_.count());
+  whole_report();
+  return true;
+}
+
+// The stream's operations, then whatever the array still does.
+bool Array::advance() {
+  if (!drained_) {
+    if (!execute()) return false;
+    stream_done();
+    scheduler_.progressed();
+    drained_ = true;
+  }
+  while (step()) {
+    if (paused_) return false;
+  }
+  return true;
+}
+
+void Array::abort() {
+  faulted_ = true;
+  stream_ = nullptr;
+  drop_buffers();
+}
+
+}  // namespace npu::emulator

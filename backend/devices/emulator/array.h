@@ -1,0 +1,169 @@
+// The emulated NPU: tiles, the command processor and the run loop. This is the register-level
+// replay interface; devices/emulator/emulated_device.cpp puts the device contract on top of it.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "arch/geometry.h"
+#include "devices/emulator/agent.h"
+#include "devices/emulator/core.h"
+#include "devices/emulator/tile.h"
+#include "devices/emulator/timed_run.h"
+#include "runtime/program.h"
+#include "runtime/run_report.h"
+#include "runtime/timing.h"
+#include "stream/txn.h"
+
+namespace npu::emulator {
+
+// Argument i of a submission lies at device address (i + 1) << kArgumentWindowBits: so far apart
+// that a transfer that overruns its argument reaches no other.
+inline constexpr int kArgumentWindowBits = 38;
+
+// An argument of a stream: host memory that the array's shim tiles reach.
+struct Argument {
+  std::byte* data = nullptr;  // null in a timed run without data
+  size_t bytes = 0;
+  bool writable = true;
+};
+
+class Array {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  explicit Array(const arch::Geometry& device);
+  ~Array();
+  Array(const Array&) = delete;
+  Array& operator=(const Array&) = delete;
+
+  // Resets the array (programs are detached) and executes a configuration stream on it.
+  RunReport configure(std::span<const std::byte> txn);
+  // Puts a worker program on a core; functions[i] implements program.functions[i].
+  void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
+  // Executes a runtime stream. After an error the array must be configured again.
+  RunReport submit(std::span<const std::byte> txn, std::span<const Argument> buffers);
+  // The same in steps, for runs that are waited for with a timeout: begin() once, resume() until it
+  // returns true, that is, the run has ended; then report(). `stream` must outlive the run.
+  void begin(const stream::Stream& stream, std::span<const Argument> buffers);
+  bool resume(Deadline deadline);
+  // Ends a run where it is; the array must be configured again.
+  void abort();
+  const RunReport& report() const { return report_; }
+
+  // Register access as the command processor sees it.
+  void write_register(uint32_t address, uint32_t value);
+  uint32_t read_register(uint32_t address);
+
+  // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
+  // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
+  // submission and must outlive them. Null ends it.
+  void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
+  // Of the last timed submission.
+  const RunTiming& timing_report() const { return timing_report_; }
+  bool timed() const { return timeline_ != nullptr; }
+  bool moves_data() const { return !timeline_ || timeline_->moves_data(); }
+
+  // The watchdog's budget: work units (Scheduler::work) that may pass without an executed operation
+  // or a finished shim BD before a run counts as a livelock. The default is tens of seconds of one.
+  static constexpr uint64_t kWatchdogBudget = uint64_t{1} << 29;
+  void set_watchdog_budget(uint64_t units) { watchdog_budget_ = units; }
+  // Called now and then during a run; an exception it throws ends the run (Ctrl-C).
+  void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
+
+  const arch::Geometry& device() const { return device_; }
+  Tile& tile(int col, int row);             // with its memory up to date
+  Tile* find_tile(int col, int row) const;  // null where there is none
+  Scheduler& scheduler() { return scheduler_; }
+  RunReport& report(int col) { return column_counts_[static_cast<size_t>(col)].report; }
+  uint64_t switch_epoch() const { return switch_epoch_; }
+  BlockPool& blocks(int col) { return blocks_[static_cast<size_t>(col)]; }
+  void add_token(int col, int row, arch::Direction direction, int channel);
+  // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
+  // the packet's first word.
+  Route trace(const Sender& sender, int slave_port, uint32_t header);
+  // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
+  std::byte* host_memory(uint64_t address, uint64_t* left, bool* writable) const;
+  std::string describe_buffers() const;
+  // "submit" or "configure", the function that errors name; who() adds the stream operation.
+  const char* function() const { return configuring_ ? "configure" : "submit"; }
+  std::string who() const;
+
+ private:
+  class Entry;  // one configure, attach or submit at a time
+  void write_bd(Tile& tile, uint32_t offset, uint32_t value);
+  void write_switch(Tile& tile, uint32_t offset, uint32_t value);
+  void write_channel(Tile& tile, uint32_t offset, uint32_t value);
+  void write_lock(Tile& tile, uint32_t offset, uint32_t value);
+  void write_core_control(Tile& tile, uint32_t value);
+  uint32_t read_switch(const Tile& tile, uint32_t relative) const;
+  uint32_t read_stored(const Tile& tile, uint32_t offset) const;
+  void check_bd_free(const Tile& tile, int bd) const;
+  void check_at_rest(bool busy, const std::string& name) const;
+  // Of the stream's operations, and then of what the array still does: false when paused_.
+  bool execute();
+  bool run_operation(const stream::Operation& operation);
+  bool sync(const stream::Operation& operation);
+  bool poll(const stream::Operation& operation);
+  bool advance();
+  void start_stream(const stream::Stream& stream);
+  void patch(const stream::Operation& operation);
+  void drop_buffers();
+  RunReport whole_report();
+  bool step();  // one round; false when no agent can make progress
+  enum class Awaited : uint8_t { kToken, kRegister };
+  [[noreturn]] void deadlock(Awaited awaited, const std::string& what);
+  [[noreturn]] void livelock();
+  std::string blocked_agents() const;
+  std::string likely_cause(Awaited awaited) const;
+  void check_finished();
+  // timed_array.cpp
+  void spend(const stream::Operation& operation);
+  void begin_timing();
+  void stream_done();
+  void end_timing();
+  void start_cores();
+
+  const arch::Geometry& device_;
+  // One per column, for its senders; they outlive the tiles, which refer to their blocks.
+  std::vector<BlockPool> blocks_;
+  std::vector<std::unique_ptr<Tile>> tiles_;
+  Scheduler scheduler_;
+  RunReport report_;
+  // Of one column, whose agents run beside others; the array's after a round or a submission.
+  struct alignas(64) ColumnCounts {
+    RunReport report;
+    std::vector<uint32_t> tokens;
+  };
+  std::vector<ColumnCounts> column_counts_;
+  uint64_t undecoded_since_configure_ = 0;
+  uint64_t switch_epoch_ = 1;
+  bool configuring_ = false, configured_ = false, faulted_ = false;
+  std::atomic<bool> busy_{false};
+  const stream::Operation* operation_ = nullptr;  // the one being executed, for errors
+  // Progress of the stream: the operation, whether it has begun, tiles of its SYNC that are done.
+  const stream::Stream* stream_ = nullptr;
+  size_t next_operation_ = 0;
+  bool operation_begun_ = false, drained_ = false;
+  int synced_ = 0;
+  std::chrono::nanoseconds array_time_{};  // of the run, so far
+  Deadline deadline_ = Deadline::max();
+  bool paused_ = false;  // the deadline has passed
+  uint64_t watchdog_budget_ = kWatchdogBudget;
+  std::chrono::steady_clock::time_point next_check_{};
+  std::function<void()> interrupt_;
+  std::vector<Argument> buffers_;
+  // Tokens not yet consumed, by (col, row, direction, channel).
+  std::map<uint32_t, int> tokens_;
+  std::unique_ptr<Timeline> timeline_;
+  RunTiming timing_report_;
+  double command_busy_ = 0;
+};
+
+}  // namespace npu::emulator

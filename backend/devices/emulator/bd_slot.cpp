@@ -1,0 +1,54 @@
+// Decoded buffer descriptors (bd_slot.h).
+#include "devices/emulator/bd_slot.h"
+
+namespace npu::emulator {
+
+using arch::TileKind;
+
+namespace {
+
+// Lock ids 64-127 and word addresses from 0x20000 on are a memtile's own.
+bool names_neighbour(const arch::TileGeometry& geometry, const arch::Bd& bd) {
+  if (geometry.kind != TileKind::kMem) return false;
+  return (bd.acquire_enable && bd.acquire_id / 64 != 1) ||
+         (bd.release_value != 0 && bd.release_id / 64 != 1) ||
+         bd.base * 4 / geometry.memory_bytes != 1;
+}
+
+// Bit position of the 6-bit iteration counter in a BD's register words.
+struct CounterField {
+  size_t word;
+  int low;
+};
+CounterField iteration_field(TileKind kind) {
+  switch (kind) {
+    case TileKind::kShim:
+      return {6, 26};
+    case TileKind::kMem:
+      return {6, 23};
+    case TileKind::kCore:
+      break;
+  }
+  return {4, 19};
+}
+
+}  // namespace
+
+void BdSlot::decode_words(const arch::TileGeometry& geometry) {
+  bd = arch::decode_bd(geometry.kind, words);
+  arch::Bd first = bd;
+  first.iteration_current = 0;
+  pattern = Walk(nullptr, first, geometry.address_dims);
+  last = last_offset(first, geometry.address_dims, data_words(first));
+  fills = pattern.fills(first.length);
+  reaches_neighbour = names_neighbour(geometry, bd);
+  stale_ = false;
+}
+
+void BdSlot::set_iteration(const arch::TileGeometry& geometry, uint32_t current) {
+  bd.iteration_current = current;
+  const CounterField field = iteration_field(geometry.kind);
+  words[field.word] = (words[field.word] & ~(0x3Fu << field.low)) | current << field.low;
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,273 @@
+// Device contract on top of the emulated array: configurations bring their worker programs, kernels
+// are the host builds of aie_kernels/.
+#include "devices/emulator/emulated_device.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/residency.h"
+#include "devices/emulator/timed_trace.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+namespace {
+
+// A timed run without data makes 2^24 steps of K in seconds.
+constexpr uint64_t kTimedWatchdogBudget = uint64_t{1} << 36;
+
+class HostBuffer final : public Buffer {
+ public:
+  explicit HostBuffer(size_t bytes) : memory_(bytes) {}
+  std::byte* host() override { return memory_.data(); }
+  size_t bytes() const override { return memory_.size(); }
+
+ private:
+  std::vector<std::byte> memory_;
+};
+
+// The caller's memory, or none for a placeholder.
+class HostView final : public Buffer {
+ public:
+  HostView(std::byte* memory, size_t bytes, Access access)
+      : memory_(memory), bytes_(bytes), access_(access) {}
+  std::byte* host() override { return memory_; }
+  size_t bytes() const override { return bytes_; }
+  Access access() const override { return access_; }
+
+ private:
+  std::byte* memory_;
+  size_t bytes_;
+  Access access_;
+};
+
+class ParsedStream final : public PreparedStream {
+ public:
+  ParsedStream(std::vector<uint32_t> words, stream::Stream stream)
+      : PreparedStream(std::move(words)), parsed(std::move(stream)) {}
+  size_t bytes() const override {
+    return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
+  }
+  const stream::Stream parsed;
+};
+
+class EmulatedRun;
+
+class EmulatedDevice final : public Device, public DeviceTiming {
+ public:
+  EmulatedDevice(arch::Generation generation, Arithmetic arithmetic, const std::string& residency)
+      : model_(arch::device_geometry(generation)),
+        arithmetic_(arithmetic),
+        residency_name_(residency),
+        array_(model_),
+        residency_(residency.empty() ? Residency{} : Residency::parse(residency)),
+        reloads_(residency_) {}
+
+  DeviceInfo info() const override;
+  std::unique_ptr<Buffer> allocate(size_t bytes) override {
+    return std::make_unique<HostBuffer>(bytes);
+  }
+  std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
+    return std::make_unique<HostView>(memory, bytes, access);
+  }
+
+  DeviceTiming* timing() override { return this; }
+  void start(const TimingOptions& options) override;
+  void stop() override;
+  std::unique_ptr<Buffer> placeholder(size_t bytes) override {
+    return std::make_unique<HostView>(nullptr, bytes, Access::kReadWrite);
+  }
+  const RunTiming& last() const override { return array_.timing_report(); }
+  std::shared_ptr<RunTrace> trace() const override { return recorder_; }
+
+ protected:
+  void do_load(const Configuration& configuration) override;
+  std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
+                                             stream::Stream parsed) override {
+    return std::make_shared<ParsedStream>(std::move(words), std::move(parsed));
+  }
+  std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
+                                 std::span<const BufferRef> refs) override;
+
+ private:
+  friend class EmulatedRun;
+  void configure(const Configuration& configuration);
+  void disturb(const PreparedStream& next);
+  void run_intruder(const Intruders::Stream& stream);
+  void run_failed() { forget_configuration(); }
+
+  const arch::Geometry& model_;
+  Arithmetic arithmetic_;
+  std::string residency_name_;
+  Array array_;
+  EmulatedRun* running_ = nullptr;
+  // Timed runs.
+  std::optional<arch::Timing> constants_;
+  std::shared_ptr<Recorder> recorder_;
+  // Residency test modes.
+  Residency residency_;
+  ReloadSchedule reloads_;
+  Intruders intruders_;
+  std::vector<int> initial_locks_;
+};
+
+// Executes in wait(), on the thread that waits.
+class EmulatedRun final : public Run {
+ public:
+  EmulatedRun(EmulatedDevice& device, std::shared_ptr<const PreparedStream> stream,
+              std::span<const BufferRef> refs)
+      : device_(device), stream_(std::move(stream)) {
+    std::vector<Argument> arguments;
+    for (const BufferRef& ref : refs) {
+      if (ref.buffer == nullptr) {
+        arguments.push_back({nullptr, 0, false});
+      } else {
+        std::byte* memory = ref.buffer->host();
+        arguments.push_back(
+            {memory ? memory + ref.offset : nullptr, ref.bytes, writes(ref.access)});
+      }
+    }
+    device_.array_.begin(static_cast<const ParsedStream&>(*stream_).parsed, arguments);
+    device_.running_ = this;
+  }
+  ~EmulatedRun() override { cancel(); }
+
+  State state() const override { return state_; }
+  bool wait(std::chrono::nanoseconds timeout) override;
+  void cancel() override {
+    if (state_ != State::kRunning) return;
+    device_.array_.abort();
+    end(State::kCancelled);
+    device_.run_failed();
+  }
+  const RunReport& report() const override { return report_; }
+
+ private:
+  void end(State state) {
+    state_ = state;
+    device_.running_ = nullptr;
+  }
+
+  EmulatedDevice& device_;
+  std::shared_ptr<const PreparedStream> stream_;
+  State state_ = State::kRunning;
+  RunReport report_;
+};
+
+bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
+  if (state_ != State::kRunning) return true;
+  const bool forever = timeout == kForever;
+  const auto deadline =
+      forever ? Array::Deadline::max() : std::chrono::steady_clock::now() + timeout;
+  try {
+    if (!device_.array_.resume(deadline)) return false;
+    report_ = device_.array_.report();
+    if (device_.residency_.on() && !device_.array_.timed()) {
+      check_locks(device_.array_, device_.initial_locks_);
+    }
+  } catch (...) {
+    end(State::kFailed);
+    device_.run_failed();
+    throw;
+  }
+  end(State::kDone);
+  return true;
+}
+
+DeviceInfo EmulatedDevice::info() const {
+  DeviceInfo info;
+  info.name = std::string("emu:") + model_.name;
+  if (!residency_name_.empty()) info.name += "+" + residency_name_;
+  info.generation = model_.generation;
+  info.columns = model_.columns;
+  info.clock_hz = model_.clock_hz;
+  info.arithmetic = arithmetic_name(arithmetic_);
+  return info;
+}
+
+void EmulatedDevice::do_load(const Configuration& configuration) {
+  if (running_ != nullptr) running_->cancel();
+  configure(configuration);
+}
+
+void EmulatedDevice::configure(const Configuration& configuration) {
+  array_.configure(configuration.txn);
+  if (residency_.on()) scramble_memories(array_);
+  for (const Configuration::Core& core : configuration.cores) {
+    std::vector<KernelFunction> functions;
+    for (const std::string& name : core.program.functions) {
+      const HostKernel kernel = find_host_kernel(name, model_.generation, arithmetic_);
+      if (!kernel) {
+        fail(ErrorKind::kKernel,
+             "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
+             configuration.name.c_str(), name.c_str(), model_.name);
+      }
+      functions.push_back({kernel, false, kernel.declaration});
+    }
+    array_.attach(core.col, core.row, core.program, std::move(functions));
+  }
+  if (!residency_.on() || array_.timed()) return;
+  // Locks at rest: channels and cores have taken what they take before any stream runs.
+  const std::vector<uint32_t> nothing = stream::Builder(model_.generation, model_.columns).finish();
+  array_.submit(std::as_bytes(std::span(nothing)), {});
+  initial_locks_ = lock_values(array_);
+}
+
+std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStream> stream,
+                                               std::span<const BufferRef> refs) {
+  if (running_ != nullptr) {
+    fail(ErrorKind::kArgument, "[submit] a run has not ended yet; wait for it first");
+  }
+  if (residency_.on() && !array_.timed()) {
+    disturb(*stream);
+    if (residency_.intruder) intruders_.remember(configuration(), stream, refs);
+  }
+  return std::make_unique<EmulatedRun>(*this, std::move(stream), refs);
+}
+
+// What may happen between two submissions on a real NPU.
+void EmulatedDevice::disturb(const PreparedStream& next) {
+  if (residency_.intruder) {
+    if (const Intruders::Stream* stream = intruders_.other_than(&next)) run_intruder(*stream);
+  } else if (reloads_.next()) {
+    configure(*configuration());
+  }
+}
+
+void EmulatedDevice::run_intruder(const Intruders::Stream& stream) {
+  const bool foreign = stream.configuration->id != configuration()->id;
+  if (foreign) configure(*stream.configuration);
+  std::vector<std::vector<std::byte>> copies = stream.arguments;
+  std::vector<Argument> arguments;
+  for (size_t i = 0; i < copies.size(); ++i) {
+    arguments.push_back({copies[i].data(), copies[i].size(), stream.writable[i]});
+  }
+  array_.begin(static_cast<const ParsedStream&>(*stream.prepared).parsed, arguments);
+  array_.resume(Array::Deadline::max());
+  if (foreign) configure(*configuration());
+}
+
+void EmulatedDevice::start(const TimingOptions& options) {
+  constants_.emplace(model_.generation, options.constants);
+  recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
+  array_.set_timing(&*constants_, options.data, recorder_.get());
+  array_.set_watchdog_budget(kTimedWatchdogBudget);
+}
+
+void EmulatedDevice::stop() {
+  array_.set_timing(nullptr, true);
+  array_.set_watchdog_budget(Array::kWatchdogBudget);
+  constants_.reset();
+  recorder_ = nullptr;
+}
+
+}  // namespace
+
+std::unique_ptr<Device> open_emulated_device(arch::Generation generation, Arithmetic arithmetic,
+                                             const std::string& residency) {
+  return std::make_unique<EmulatedDevice>(generation, arithmetic, residency);
+}
+
+}  // namespace npu::emulator

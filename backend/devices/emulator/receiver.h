@@ -1,0 +1,36 @@
+// The receiving side of a DMA channel (S2MM): it offers the room of its running BD. Senders, which
+// find it by their routes, put the words there.
+#pragma once
+
+#include "devices/emulator/aliasing.h"
+#include "devices/emulator/bd_engine.h"
+
+namespace npu::emulator {
+
+class Receiver final : public BdEngine {
+ public:
+  Receiver(Array& array, Tile& tile, int index)
+      : BdEngine(array, tile, arch::Direction::kS2MM, index) {}
+
+  // What a sender asks before a move.
+  bool ready() const { return state_ == State::kMove; }
+  uint64_t room() const { return current_.left; }  // words
+  Walk& walk() { return current_.walk; }
+  void add_sender(Agent* sender) { add_waiter(senders_, sender); }  // woken when it is ready again
+  // Whether these words are a whole tile of a core whose memory may be aliased.
+  bool can_alias(uint64_t words) const;
+  bool fills_range() const;  // its BD writes every word of a range, in any order
+
+  // A move: begin, then either words in the walk's places or an alias of them, then accept.
+  void begin_move(bool aliased);
+  void alias(uint64_t words, const AliasSource& source);
+  void accept(uint64_t words);
+
+ private:
+  bool transfer() override;
+  std::string waiting_for_stream() const override;
+
+  WaitList senders_;  // blocked until this channel is ready again
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,343 @@
+// The sending side of DMA channels: routes, packets and moves (sender.h).
+#include "devices/emulator/sender.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/tile.h"
+#include "devices/emulator/timed_run.h"
+
+namespace npu::emulator {
+
+using arch::Direction;
+using arch::TileKind;
+
+namespace {
+
+void count_bytes(RunReport& report, TileKind kind, Direction direction, uint64_t bytes) {
+  const bool read = direction == Direction::kMM2S;
+  switch (kind) {
+    case TileKind::kShim:
+      (read ? report.shim_read_bytes : report.shim_write_bytes) += bytes;
+      break;
+    case TileKind::kMem:
+      (read ? report.memtile_read_bytes : report.memtile_write_bytes) += bytes;
+      break;
+    case TileKind::kCore:
+      (read ? report.core_read_bytes : report.core_write_bytes) += bytes;
+      break;
+  }
+}
+
+}  // namespace
+
+void Sender::reset() {
+  if (packet_.open) close_packet();
+  BdEngine::reset();
+  route_.reset();
+  packet_ = {};
+  alias_ = {};
+  blocked_ = {};
+}
+
+uint32_t Sender::packet_header() const {
+  uint32_t word = current_.bd.packet_id | current_.bd.packet_type << 12 |
+                  static_cast<uint32_t>(tile_.row) << 16 | static_cast<uint32_t>(tile_.col) << 21;
+  if (__builtin_popcount(word) % 2 == 0) word |= 1u << 31;  // odd parity
+  return word;
+}
+
+// The switch slave port an MM2S channel drives (hardware.md 3.2, 3.3).
+int Sender::slave_port() const {
+  if (tile_.geometry.kind == TileKind::kMem) return index();
+  if (tile_.geometry.kind == TileKind::kCore) return 1 + index();
+  const int field = index() == 0 ? 10 : 14;  // mux select of South3 / South7
+  if ((tile_.shim_mux >> field & 3) != 1) {
+    error(ErrorKind::kNoConsumer,
+          strf("sends, but the shim mux (0x1F000 = 0x%08x) does not connect it to the switch; set "
+               "bits [%d:%d] to 1",
+               tile_.shim_mux, field + 1, field));
+  }
+  return 2 + (index() == 0 ? 3 : 7);
+}
+
+void Sender::prepare_transfer(const Memory& memory) {
+  read_only_ = !memory.writable;
+  if (tile_.geometry.kind == TileKind::kCore) {
+    tile_.aliases.flush(current_.bd.base * 4, current_.span);
+  }
+  if (!has_padding(current_.bd) || !array_.moves_data()) return;
+  staged_ = padded_stream(current_.bd, memory.data, tile_.pad_value[static_cast<size_t>(index())]);
+  current_.walk = Walk::linear(staged_.data());
+}
+
+void Sender::end_of_data() {
+  if (packet_.open) close_packet();
+}
+
+// To find the receivers, to reach them or to take arbiters.
+bool Sender::stream_crosses() const {
+  if (packet_.open || !route_stands() || route_->crosses) return true;
+  // Only memtiles reach their neighbours.
+  return std::any_of(route_->sinks.begin(), route_->sinks.end(), [](const Route::Sink& sink) {
+    return sink.receiver->tile().geometry.kind == TileKind::kMem && sink.receiver->crosses();
+  });
+}
+
+bool Sender::take_arbiters(const Route& route) {
+  for (const auto& [tile, arbiter] : route.arbiters) {
+    StreamSwitch& sw = tile->stream_switch;
+    const size_t a = static_cast<size_t>(arbiter);
+    if (!sw.holder[a] || sw.holder[a] == this) continue;
+    add_waiter(sw.waiters[a], this);
+    blocked_.tile = tile;
+    blocked_.arbiter = arbiter;
+    return false;
+  }
+  blocked_.tile = nullptr;
+  for (const auto& [tile, arbiter] : route.arbiters) {
+    tile->stream_switch.holder[static_cast<size_t>(arbiter)] = this;
+  }
+  return true;
+}
+
+bool Sender::route_stands() const {
+  return route_ && !current_.bd.packet_enable && route_->epoch == array_.switch_epoch();
+}
+
+// A packet keeps its route until its TLAST, across BDs that suppress it. All arbiters on the way
+// are taken together; the hardware takes them one by one as the header travels.
+bool Sender::open_route() {
+  if (packet_.open || route_stands()) return true;
+  assert(!array_.scheduler().in_columns());
+  uint32_t header = packet_header();
+  // On a packet-switched route the first word of the data is the header.
+  if (!current_.bd.packet_enable && array_.moves_data()) {
+    Walk peek = current_.walk;
+    peek.gather(reinterpret_cast<std::byte*>(&header), 1);
+  }
+  Route route = array_.trace(*this, slave_port(), header);
+  const bool header_in_data = !current_.bd.packet_enable && !route.arbiters.empty();
+  if (header_in_data && !array_.moves_data()) {
+    error(ErrorKind::kUnsupported,
+          "sends packet headers inside its data, which a run without data cannot follow; time it "
+          "with data");
+  }
+  if (!take_arbiters(route)) return false;
+  route_ = std::move(route);
+  if (current_.bd.packet_enable || header_in_data) open_packet(header, header_in_data);
+  return true;
+}
+
+void Sender::open_packet(uint32_t header, bool header_in_data) {
+  packet_ = {true, false, header};
+  if (header_in_data) {
+    std::byte skipped[4];
+    current_.walk.gather(skipped, 1);
+    --current_.left;
+    count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, 4);
+  }
+  for (const Route::Sink& sink : route_->sinks) packet_.header_pending |= sink.keeps_header;
+}
+
+void Sender::close_packet() {
+  for (auto& [tile, arbiter] : route_->arbiters) {
+    tile->stream_switch.holder[static_cast<size_t>(arbiter)] = nullptr;
+    array_.scheduler().wake_all(tile->stream_switch.waiters[static_cast<size_t>(arbiter)], this);
+  }
+  packet_.open = false;
+  route_.reset();
+}
+
+bool Sender::receivers_ready(uint64_t* words) {
+  uint64_t n = packet_.header_pending ? 1 : current_.left;
+  for (const Route::Sink& sink : route_->sinks) {
+    if (packet_.header_pending && !sink.keeps_header) continue;
+    if (!sink.receiver->ready()) {
+      sink.receiver->add_sender(this);
+      blocked_.receiver = sink.receiver;
+      return false;
+    }
+    n = std::min(n, sink.receiver->room());
+  }
+  blocked_.receiver = nullptr;
+  *words = n;
+  return true;
+}
+
+bool Sender::transfer() {
+  if (!open_route()) return false;
+  if (!has_work_left()) return true;  // the BD held nothing but its packet's header
+  uint64_t words = 0;
+  if (!receivers_ready(&words) || !begin_move(words)) return false;
+  finish_move();
+  return true;
+}
+
+// Whether the words are whole tiles of cores whose memory may be aliased, in the same places.
+bool Sender::fills_whole_tiles(uint64_t words) const {
+  if (packet_.header_pending || !array_.moves_data()) return false;
+  const Walk& pattern = first_receiver().walk();
+  return std::all_of(route_->sinks.begin(), route_->sinks.end(), [&](const Route::Sink& sink) {
+    return sink.receiver->can_alias(words) && sink.receiver->walk().same_pattern(pattern);
+  });
+}
+
+// Whether one copy of the words serves all receivers.
+bool Sender::can_share(uint64_t words) const {
+  return route_->sinks.size() > 1 && fills_whole_tiles(words) && first_receiver().fills_range();
+}
+
+// Contiguous words of a read-only argument need no copy: the cores read them where they lie.
+bool Sender::alias_argument(uint64_t words) {
+  if (tile_.geometry.kind != TileKind::kShim || !read_only_ || !fills_whole_tiles(words))
+    return false;
+  if (first_receiver().walk().run() < words) return false;
+  alias_.argument = current_.walk.take_contiguous(words);
+  if (!alias_.argument) return false;
+  if (route_->sinks.size() > 1) alias_.block = BlockRef(array_.blocks(tile_.col).take(0));
+  return true;
+}
+
+// False when there is a job to do, which is posted.
+bool Sender::begin_move(uint64_t words) {
+  move_words_ = words;
+  state_ = State::kBusy;
+  if (!alias_argument(words) && can_share(words)) {
+    alias_.block = BlockRef(array_.blocks(tile_.col).take(words * 4));
+  }
+  for (const Route::Sink& sink : route_->sinks) {
+    if (packet_.header_pending && !sink.keeps_header) continue;
+    sink.receiver->begin_move(static_cast<bool>(alias_));
+  }
+  if (alias_.argument && !array_.timed()) return true;
+  if (array_.scheduler().in_columns()) {
+    execute();
+    return true;
+  }
+  array_.scheduler().post(this);
+  return false;
+}
+
+void Sender::execute() {
+  if (packet_.header_pending) return move_header();
+  if (alias_.argument) return;
+  // Source and destination may overlap (one host buffer for both): copies are memmoves.
+  const uint64_t n = move_words_;
+  Walk& first = first_receiver().walk();
+  if (alias_) {
+    Walk block = first.rebased(alias_.data(), 0);
+    copy_words(block);
+    return;
+  }
+  const std::byte* from = copy_words(first);
+  for (size_t i = 1; i < route_->sinks.size(); ++i) {
+    Walk& walk = route_->sinks[i].receiver->walk();
+    if (std::byte* to = walk.take_contiguous(n)) {
+      std::memmove(to, from, n * 4);
+    } else {
+      walk.scatter(from, n);
+    }
+  }
+}
+
+void Sender::move_header() {
+  for (const Route::Sink& sink : route_->sinks) {
+    if (!sink.keeps_header) continue;
+    sink.receiver->walk().scatter(reinterpret_cast<const std::byte*>(&packet_.header), 1);
+  }
+}
+
+// The posted job's words to their places; returns where they lie in stream order.
+const std::byte* Sender::copy_words(Walk& to) {
+  const uint64_t n = move_words_;
+  Walk& source = current_.walk;
+  const std::byte* from = source.take_contiguous(n);
+  std::byte* linear = to.take_contiguous(n);
+  if (from && linear) {
+    std::memmove(linear, from, n * 4);
+  } else if (from) {
+    to.scatter(from, n);
+  } else if (linear) {
+    source.gather(linear, n);
+    from = linear;
+  } else {
+    if (staged_.size() < n * 4) staged_.resize(n * 4);
+    source.gather(staged_.data(), n);
+    to.scatter(staged_.data(), n);
+    from = staged_.data();
+  }
+  return from;
+}
+
+void Sender::start(Timeline& timeline) {
+  const arch::Timing& timing = timeline.timing();
+  const bool header = packet_.header_pending;
+  const bool fresh = current_.left == current_.total || header;
+  const double overhead = fresh ? timing.bd_overhead : 0;
+  if (tile_.geometry.kind != TileKind::kShim || header) {
+    const double words = header ? 1 : static_cast<double>(move_words_);
+    const bool writes =
+        std::any_of(route_->sinks.begin(), route_->sinks.end(), [](const Route::Sink& sink) {
+          return sink.receiver->tile().geometry.kind == TileKind::kShim;
+        });
+    if (writes && !header) return timeline.write(this, overhead, words * 4);
+    return timeline.after(this, overhead + words * 4 / timing.stream);
+  }
+  const Walk& walk = current_.walk;
+  Timeline::Read read;
+  read.delay = overhead + (fresh ? timing.shim_task_start : 0);
+  read.bytes = static_cast<double>(move_words_) * 4;
+  read.task_bytes = static_cast<double>(current_.total) * 4;
+  read.run = static_cast<double>(std::min<uint64_t>(walk.run(), current_.total)) * 4;
+  read.pitch = walk.pitch() * 4;
+  read.base = current_.bd.base;
+  timeline.read(this, read);
+}
+
+void Sender::complete() {
+  finish_move();
+  array_.scheduler().wake(this, this);
+}
+
+void Sender::finish_move() {
+  const bool header = packet_.header_pending;
+  packet_.header_pending = false;
+  const uint64_t n = move_words_;
+  RunReport& report = array_.report(tile_.col);
+  array_.scheduler().add_move(n, this);
+  for (const Route::Sink& sink : route_->sinks) {
+    if (header && !sink.keeps_header) continue;
+    Receiver& to = *sink.receiver;
+    count_bytes(report, to.tile().geometry.kind, Direction::kS2MM, n * 4);
+    if (alias_) to.alias(n, alias_);
+    to.accept(n);
+  }
+  alias_ = {};
+  state_ = State::kMove;
+  if (header) return;
+  current_.left -= n;
+  count_bytes(report, tile_.geometry.kind, Direction::kMM2S, n * 4);
+  if (current_.left == 0) finish_bd();
+}
+
+std::string Sender::waiting_for_stream() const {
+  std::string what = "is ready";
+  if (blocked_.tile) {
+    const Agent* holder =
+        blocked_.tile->stream_switch.holder[static_cast<size_t>(blocked_.arbiter)];
+    what = strf("waits for arbiter %d of %s, held by %s", blocked_.arbiter,
+                blocked_.tile->name().c_str(), holder ? holder->name().c_str() : "nobody");
+  } else if (blocked_.receiver) {
+    what =
+        strf("waits for %s to take %s", blocked_.receiver->name().c_str(),
+             packet_.header_pending
+                 ? "a packet header"
+                 : strf("%llu more words", static_cast<unsigned long long>(current_.left)).c_str());
+  }
+  return strf("%s (%s)", what.c_str(), progress().c_str());
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,75 @@
+// The sending side of a DMA channel (MM2S): it pairs with every Receiver its route reaches and
+// moves as many words at once as all of them have room for. Streams hold no words of their own: the
+// FIFOs of switches and DMAs (a few words per hop) are not modelled, so a BD's data leaves its
+// memory only when every receiver runs a BD with room for it. A program that needs that slack to
+// progress deadlocks here; one that runs here does not need it.
+#pragma once
+
+#include <optional>
+
+#include "devices/emulator/aliasing.h"
+#include "devices/emulator/bd_engine.h"
+#include "devices/emulator/receiver.h"
+#include "devices/emulator/stream_switch.h"
+
+namespace npu::emulator {
+
+class Sender final : public BdEngine {
+ public:
+  Sender(Array& array, Tile& tile, int index)
+      : BdEngine(array, tile, arch::Direction::kMM2S, index) {}
+
+  void reset() override;  // and the packet
+  void execute() override;
+  void complete() override;
+  void start(Timeline& timeline) override;
+
+ private:
+  friend class Recorder;
+  // From header to TLAST.
+  struct Packet {
+    bool open = false;
+    bool header_pending = false;  // receivers that keep the header have not got it yet
+    uint32_t header = 0;
+  };
+  // What a sender in kMove waits for: a receiver, or an arbiter of a tile.
+  struct Blocked {
+    const Receiver* receiver = nullptr;
+    const Tile* tile = nullptr;
+    int arbiter = 0;
+  };
+
+  bool transfer() override;
+  bool has_work_left() const override { return current_.left > 0 || packet_.header_pending; }
+  void prepare_transfer(const Memory& memory) override;
+  void end_of_data() override;
+  bool stream_crosses() const override;
+  std::string waiting_for_stream() const override;
+
+  int slave_port() const;
+  uint32_t packet_header() const;
+  bool route_stands() const;
+  bool open_route();  // false while an arbiter is taken
+  void open_packet(uint32_t header, bool header_in_data);
+  bool take_arbiters(const Route& route);
+  void close_packet();
+  bool receivers_ready(uint64_t* words);
+  bool begin_move(uint64_t words);
+  void finish_move();
+  bool fills_whole_tiles(uint64_t words) const;
+  bool can_share(uint64_t words) const;
+  bool alias_argument(uint64_t words);
+  void move_header();
+  const std::byte* copy_words(Walk& to);
+  Receiver& first_receiver() const { return *route_->sinks[0].receiver; }
+
+  std::optional<Route> route_;
+  Packet packet_;
+  uint64_t move_words_ = 0;        // of the posted job
+  AliasSource alias_;              // what its receivers' memories alias instead of being written
+  bool read_only_ = false;         // the argument a shim BD reads
+  std::vector<std::byte> staged_;  // padded or gathered data
+  Blocked blocked_;
+};
+
+}  // namespace npu::emulator

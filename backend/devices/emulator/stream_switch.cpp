@@ -1,0 +1,261 @@
+// Routes through the stream switches, found from the switch registers alone (hardware.md section
+// 3): circuit-switched masters name a slave; packet-switched slaves match the header and pick an
+// arbiter.
+#include <cassert>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/sender.h"
+#include "devices/emulator/tile.h"
+#include "error.h"
+
+namespace npu::emulator {
+
+using arch::TileKind;
+
+namespace {
+
+enum class Side : uint8_t { kDma, kSouth, kWest, kNorth, kEast, kControl, kCore, kOther };
+
+struct PortRange {
+  Side side;
+  int first, count;
+};
+
+// Port numbers of each bundle; aie-rt order (hardware.md 3.2).
+constexpr PortRange kCoreMaster[] = {
+    {Side::kCore, 0, 1},  {Side::kDma, 1, 2},  {Side::kControl, 3, 1}, {Side::kOther, 4, 1},
+    {Side::kSouth, 5, 4}, {Side::kWest, 9, 4}, {Side::kNorth, 13, 6},  {Side::kEast, 19, 4}};
+constexpr PortRange kCoreSlave[] = {
+    {Side::kCore, 0, 1},   {Side::kDma, 1, 2},   {Side::kControl, 3, 1},
+    {Side::kOther, 4, 1},  {Side::kSouth, 5, 6}, {Side::kWest, 11, 4},
+    {Side::kNorth, 15, 4}, {Side::kEast, 19, 4}, {Side::kOther, 23, 2}};
+constexpr PortRange kMemMaster[] = {
+    {Side::kDma, 0, 6}, {Side::kControl, 6, 1}, {Side::kSouth, 7, 4}, {Side::kNorth, 11, 6}};
+constexpr PortRange kMemSlave[] = {{Side::kDma, 0, 6},
+                                   {Side::kControl, 6, 1},
+                                   {Side::kSouth, 7, 6},
+                                   {Side::kNorth, 13, 4},
+                                   {Side::kOther, 17, 1}};
+constexpr PortRange kShimMaster[] = {{Side::kControl, 0, 1}, {Side::kOther, 1, 1},
+                                     {Side::kSouth, 2, 6},   {Side::kWest, 8, 4},
+                                     {Side::kNorth, 12, 6},  {Side::kEast, 18, 4}};
+constexpr PortRange kShimSlave[] = {
+    {Side::kControl, 0, 1}, {Side::kOther, 1, 1}, {Side::kSouth, 2, 8}, {Side::kWest, 10, 4},
+    {Side::kNorth, 14, 4},  {Side::kEast, 18, 4}, {Side::kOther, 22, 1}};
+
+std::span<const PortRange> ranges(TileKind kind, bool master) {
+  switch (kind) {
+    case TileKind::kShim:
+      return master ? std::span<const PortRange>(kShimMaster) : kShimSlave;
+    case TileKind::kMem:
+      return master ? std::span<const PortRange>(kMemMaster) : kMemSlave;
+    case TileKind::kCore:
+      break;
+  }
+  return master ? std::span<const PortRange>(kCoreMaster) : kCoreSlave;
+}
+
+struct Port {
+  Side side;
+  int lane;
+};
+
+Port port_of(TileKind kind, bool master, int number) {
+  for (const PortRange& range : ranges(kind, master)) {
+    if (number >= range.first && number < range.first + range.count) {
+      return {range.side, number - range.first};
+    }
+  }
+  return {Side::kOther, number};
+}
+
+int port_number(TileKind kind, bool master, Side side, int lane) {
+  for (const PortRange& range : ranges(kind, master)) {
+    if (range.side == side && lane < range.count) return range.first + lane;
+  }
+  return -1;
+}
+
+const char* side_name(Side side) {
+  switch (side) {
+    case Side::kDma:
+      return "DMA";
+    case Side::kSouth:
+      return "South";
+    case Side::kWest:
+      return "West";
+    case Side::kNorth:
+      return "North";
+    case Side::kEast:
+      return "East";
+    case Side::kControl:
+      return "TileControl";
+    case Side::kCore:
+      return "Core";
+    case Side::kOther:
+      break;
+  }
+  return "port";
+}
+
+}  // namespace
+
+int switch_ports(TileKind kind, bool master) {
+  const PortRange& last = ranges(kind, master).back();
+  return last.first + last.count;
+}
+
+namespace {
+
+// Depth-first walk from a slave port to every S2MM channel it feeds.
+class Tracer {
+ public:
+  Tracer(Array& array, const Sender& sender, uint32_t header)
+      : array_(array), sender_(sender), header_(header) {}
+
+  void slave(Tile& tile, int port, bool keeps_header) {
+    const Port where = port_of(tile.geometry.kind, false, port);
+    const uint32_t config = tile.stream_switch.slave[static_cast<size_t>(port)];
+    if (!(config >> 31)) {
+      dead_end(tile, strf("slave port %s %d is not enabled", side_name(where.side), where.lane));
+    }
+    const bool packet = config >> 30 & 1;
+    bool any = false;
+    int arbiter = -1, msel = -1;
+    if (packet) match(tile, port, &arbiter, &msel);
+    if (packet) hold(tile, arbiter);
+    for (int m = 0; m < switch_ports(tile.geometry.kind, true); ++m) {
+      const uint32_t master = tile.stream_switch.master[static_cast<size_t>(m)];
+      if (!(master >> 31) || (master >> 30 & 1) != packet) continue;
+      if (packet ? static_cast<int>(master & 7) != arbiter || !(master >> (3 + msel) & 1)
+                 : static_cast<int>(master & 0x1F) != port) {
+        continue;
+      }
+      any = true;
+      const bool drops = packet && (master >> 7 & 1);
+      follow(tile, m, keeps_header && !drops);
+    }
+    if (!any) {
+      dead_end(tile,
+               strf("no master port takes slave port %s %d", side_name(where.side), where.lane));
+    }
+  }
+
+  Route route;
+
+ private:
+  [[noreturn]] void dead_end(const Tile& tile, const std::string& why) {
+    sender_.error(
+        ErrorKind::kNoConsumer,
+        strf("sends on a route that ends in %s, where %s; every branch must reach an S2MM "
+             "channel",
+             tile.name().c_str(), why.c_str()));
+  }
+
+  void match(Tile& tile, int port, int* arbiter, int* msel) {
+    for (uint32_t slot : tile.stream_switch.slot[static_cast<size_t>(port)]) {
+      if (!(slot >> 8 & 1)) continue;
+      const uint32_t mask = slot >> 16 & 0x1F, id = slot >> 24 & 0x1F;
+      if ((header_ & mask) != (id & mask)) continue;
+      *arbiter = static_cast<int>(slot & 7);
+      *msel = static_cast<int>(slot >> 4 & 3);
+      return;
+    }
+    const Port where = port_of(tile.geometry.kind, false, port);
+    dead_end(tile, strf("no slot of slave port %s %d matches packet id %u", side_name(where.side),
+                        where.lane, header_ & 0x1F));
+  }
+
+  // A packet that meets an arbiter it already holds would wait for itself. This check also ends
+  // every loop: a slave port is fed by one master, and that by one slave port or one arbiter, so a
+  // walk can reach a port twice only through an arbiter.
+  void hold(Tile& tile, int arbiter) {
+    for (const auto& [other, number] : route.arbiters) {
+      if (other != &tile || number != arbiter) continue;
+      sender_.error(
+          ErrorKind::kNoConsumer,
+          strf("sends packets on a route that meets itself at arbiter %d of %s (a loop, or "
+               "branches that join); separate them",
+               arbiter, tile.name().c_str()));
+    }
+    route.arbiters.push_back({&tile, arbiter});
+  }
+
+  void follow(Tile& tile, int master, bool keeps_header) {
+    const Port out = port_of(tile.geometry.kind, true, master);
+    int col = tile.col, row = tile.row;
+    Side enters = Side::kOther;
+    switch (out.side) {
+      case Side::kDma:
+        return sink(tile, out.lane, keeps_header);
+      case Side::kSouth:
+        if (tile.geometry.kind == TileKind::kShim) return shim_sink(tile, out.lane, keeps_header);
+        --row;
+        enters = Side::kNorth;
+        break;
+      case Side::kNorth:
+        ++row, enters = Side::kSouth;
+        break;
+      case Side::kWest:
+        --col, enters = Side::kEast;
+        break;
+      case Side::kEast:
+        ++col, enters = Side::kWest;
+        break;
+      case Side::kControl:
+      case Side::kCore:
+      case Side::kOther:
+        sender_.error(
+            ErrorKind::kUnsupported,
+            strf("sends on a route that reaches the %s %d port of %s; only DMA channels are "
+                 "modelled as consumers",
+                 side_name(out.side), out.lane, tile.name().c_str()));
+    }
+    Tile* next = array_.find_tile(col, row);
+    if (!next) {
+      dead_end(tile,
+               strf("master port %s %d leads out of the array", side_name(out.side), out.lane));
+    }
+    const int port = port_number(next->geometry.kind, false, enters, out.lane);
+    if (port < 0) {
+      dead_end(tile, strf("master port %s %d has no counterpart in %s", side_name(out.side),
+                          out.lane, next->name().c_str()));
+    }
+    slave(*next, port, keeps_header);
+  }
+
+  void sink(Tile& tile, int channel, bool keeps_header) {
+    route.sinks.push_back({tile.receivers[static_cast<size_t>(channel)].get(), keeps_header});
+  }
+
+  // South masters of a shim tile leave through the demux: South2 -> S2MM0, South3 -> S2MM1.
+  void shim_sink(Tile& tile, int lane, bool keeps_header) {
+    const int field = 2 * lane;  // demux bits [5:4] South2, [7:6] South3
+    if ((lane != 2 && lane != 3) || (tile.shim_demux >> field & 3) != 1) {
+      dead_end(tile, strf("South %d is not connected to the DMA (demux 0x1F004 = 0x%08x)", lane,
+                          tile.shim_demux));
+    }
+    sink(tile, lane - 2, keeps_header);
+  }
+
+  Array& array_;
+  const Sender& sender_;
+  uint32_t header_;
+};
+
+}  // namespace
+
+Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
+  Tracer tracer(*this, sender, header);
+  const Tile& from = sender.tile();
+  tracer.slave(*find_tile(from.col, from.row), slave_port, true);
+  Route route = std::move(tracer.route);
+  route.epoch = switch_epoch_;
+  route.crosses = !route.arbiters.empty();
+  for (const Route::Sink& sink : route.sinks) {
+    route.crosses |= sink.receiver->tile().col != from.col;
+  }
+  return route;
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,51 @@
+// One emulated tile (tile.h).
+#include "devices/emulator/tile.h"
+
+#include "devices/emulator/core.h"
+#include "devices/emulator/receiver.h"
+#include "devices/emulator/sender.h"
+
+namespace npu::emulator {
+
+Tile::Tile(Array& array, int c, int r)
+    : col(c),
+      row(r),
+      geometry(arch::tile_geometry(arch::tile_kind(r))),
+      memory(std::make_shared<AlignedBytes>(geometry.memory_bytes)),
+      aliases(*memory),
+      locks(static_cast<size_t>(geometry.locks)),
+      bds(static_cast<size_t>(geometry.bds)) {
+  for (int i = 0; i < geometry.channels; ++i) {
+    receivers.push_back(std::make_unique<Receiver>(array, *this, i));
+    senders.push_back(std::make_unique<Sender>(array, *this, i));
+    channels[static_cast<size_t>(arch::Direction::kS2MM)].push_back(receivers.back().get());
+    channels[static_cast<size_t>(arch::Direction::kMM2S)].push_back(senders.back().get());
+  }
+}
+
+Tile::~Tile() = default;
+
+void Tile::reset() {
+  aliases.clear();
+  std::fill(memory->begin(), memory->end(), std::byte{0});
+  for (Lock& lock : locks) {
+    lock.value = 0;
+    lock.waiters.clear();
+  }
+  std::fill(bds.begin(), bds.end(), BdSlot{});
+  for (auto& side : channels) {
+    for (auto& channel : side) {
+      channel->reset();
+      channel->control = 0;
+    }
+  }
+  stream_switch = StreamSwitch{};
+  shim_mux = shim_demux = 0;
+  pad_value = {};
+  other_registers.clear();
+  core.reset();
+}
+
+std::string Tile::name() const { return strf("%s (%d,%d)", geometry.name, col, row); }
+
+}  // namespace npu::emulator

@@ -1,0 +1,62 @@
+// State of one emulated tile: memory, locks, BDs, DMA channels, stream switch. The register map
+// (registers.cpp) is the only way it is configured.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "aligned.h"
+#include "arch/geometry.h"
+#include "devices/emulator/agent.h"
+#include "devices/emulator/aliasing.h"
+#include "devices/emulator/bd_engine.h"
+#include "devices/emulator/bd_slot.h"
+#include "devices/emulator/stream_switch.h"
+
+namespace npu::emulator {
+
+class Core;
+class Receiver;
+class Sender;
+
+// A counting semaphore with the hardware's rules (hardware.md 1.6).
+struct Lock {
+  int value = 0;
+  WaitList waiters;
+};
+
+struct Tile {
+  Tile(Array& array, int col, int row);
+  ~Tile();
+  Tile(const Tile&) = delete;
+  Tile& operator=(const Tile&) = delete;
+  // Power-on state; memory is cleared too.
+  void reset();
+  std::string name() const;  // "core (0,2)"
+  BdEngine& channel(arch::Direction direction, int index) {
+    return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
+  }
+
+  const int col, row;
+  const arch::TileGeometry& geometry;
+  std::shared_ptr<AlignedBytes> memory;  // shared with views given to callbacks
+  AliasTable aliases;                    // of `memory`
+  std::vector<Lock> locks;
+  std::vector<BdSlot> bds;
+  std::vector<std::unique_ptr<Receiver>> receivers;
+  std::vector<std::unique_ptr<Sender>> senders;
+  std::array<std::vector<BdEngine*>, 2> channels;  // both of these, [direction][index]
+  StreamSwitch stream_switch;
+  uint32_t shim_mux = 0, shim_demux = 0;
+  std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
+  std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
+  std::unique_ptr<Core> core;
+};
+
+}  // namespace npu::emulator

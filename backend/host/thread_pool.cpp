@@ -1,0 +1,153 @@
+// Implementation of the thread pool (host/thread_pool.h).
+#include "host/thread_pool.h"
+
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdlib>
+#include <system_error>
+
+#include "error.h"
+
+namespace npu {
+
+namespace {
+
+constexpr int kMaxThreads = 256;
+// Waiting is polling for some 30 us, which rounds rarely need, then yielding the CPU: where other
+// processes want it, a waiting thread that kept it would be preempted later, in the middle of an
+// item, and hold up the round. A worker that has yielded some 100 us long goes to sleep.
+constexpr int kPolls = 2000, kYields = 200;
+
+// One step of waiting for another thread, the `waits`-th in a row.
+void relax(int waits) {
+  if (waits < kPolls) {
+    __builtin_ia32_pause();
+  } else {
+    std::this_thread::yield();
+  }
+}
+
+int default_threads() {
+  const char* text = std::getenv("NPU_THREADS");
+  if (text && *text) {
+    char* end = nullptr;
+    const long n = std::strtol(text, &end, 10);
+    if (end == text || *end != 0 || n < 1 || n > kMaxThreads) {
+      fail(ErrorKind::kArgument, "[threads] NPU_THREADS is \"%.40s\"; use a number from 1 to %d",
+           text, kMaxThreads);
+    }
+    return static_cast<int>(n);
+  }
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1u, std::thread::hardware_concurrency());
+}
+
+}  // namespace
+
+ThreadPool& ThreadPool::shared() {
+  // Threads do not survive fork(): a child gets a pool of its own and leaks its parent's object.
+  static ThreadPool* pool = nullptr;
+  static pid_t owner = 0;
+  static std::mutex mutex;
+  const std::lock_guard<std::mutex> guard(mutex);
+  if (!pool || owner != getpid()) {
+    pool = new ThreadPool(default_threads());
+    owner = getpid();
+  }
+  return *pool;
+}
+
+ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {
+  shares_.reset(new Share[threads_]);
+  try {
+    for (size_t i = 1; i < threads_; ++i) workers_.emplace_back([this, i] { worker(i); });
+  } catch (const std::system_error&) {
+    // The system gives no more threads; those that exist take over the shares of the others.
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    stop_ = true;
+  }
+  started_.notify_all();
+  for (std::thread& thread : workers_) thread.join();
+}
+
+void ThreadPool::run(size_t count, Call call, const void* body) {
+  const std::lock_guard<std::mutex> one(serial_);
+  assert(count < UINT32_MAX);  // items are numbered in 32 bits
+  const uint32_t round = round_.load() + 1;
+  Round& description = rounds_[round & 1];
+  description.count = count;
+  description.call = call;
+  description.body = body;
+  done_ = 0;
+  for (size_t t = 0; t < threads_; ++t) {
+    shares_[t].ticket = uint64_t{round} << 32 | static_cast<uint32_t>(t * count / threads_);
+  }
+  round_ = round;
+  if (sleepers_ > 0) {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    started_.notify_all();
+  }
+  work(round, 0);
+  for (int waits = 0; done_.load(std::memory_order_acquire) != count;) {
+    relax(waits);
+    if (waits < kPolls) ++waits;
+  }
+}
+
+void ThreadPool::work(uint32_t round, size_t self) {
+  const Round& description = rounds_[round & 1];
+  const size_t count = description.count;
+  Call call = nullptr;
+  const void* body = nullptr;
+  size_t finished = 0;
+  for (size_t i = 0; i < threads_; ++i) {
+    const size_t owner = (self + i) % threads_;
+    const size_t end = (owner + 1) * count / threads_;
+    std::atomic<uint64_t>& shared = shares_[owner].ticket;
+    uint64_t ticket = shared.load(std::memory_order_acquire);
+    while (static_cast<uint32_t>(ticket >> 32) == round && static_cast<uint32_t>(ticket) < end) {
+      if (!shared.compare_exchange_weak(ticket, ticket + 1)) continue;
+      // A claim holds the round open, so the description is this round's.
+      if (!call) {
+        call = description.call;
+        body = description.body;
+      }
+      call(body, static_cast<uint32_t>(ticket));
+      ++finished;
+      ticket = shared.load(std::memory_order_acquire);
+    }
+  }
+  // Told once: every write to this line takes it away from the thread that polls it.
+  if (finished > 0) done_.fetch_add(finished, std::memory_order_release);
+}
+
+void ThreadPool::worker(size_t self) {
+  uint32_t seen = 0;
+  while (true) {
+    int waits = 0;
+    while (round_.load(std::memory_order_acquire) == seen && !stop_) {
+      if (waits < kPolls + kYields) {
+        relax(waits++);
+        continue;
+      }
+      std::unique_lock<std::mutex> lock(mutex_);
+      ++sleepers_;
+      started_.wait(lock, [&] { return round_.load() != seen || stop_; });
+      --sleepers_;
+    }
+    if (stop_) return;
+    seen = round_.load(std::memory_order_acquire);
+    work(seen, self);
+  }
+}
+
+}  // namespace npu

@@ -1,0 +1,183 @@
+// Lays a dequantisation out over the lanes (dequant_schedule.h).
+#include "ops/dequant/dequant_schedule.h"
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "arch/bd.h"
+#include "arch/geometry.h"
+#include "error.h"
+#include "formats/q4nx.h"
+#include "ops/shim_commands.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr int kRing = 4;  // tasks in flight per lane: 4 BDs each of two channels
+constexpr uint32_t kHalfBlockWords = q4nx::kBlockBytes / 8;  // a block is longer than a wrap field
+constexpr int64_t kBlockWords = q4nx::kBlockBytes / 4, kRunWords = q4nx::kColumns * 2 / 4;
+
+class DequantCommands : private ShimCommands {
+ public:
+  DequantCommands(stream::Builder& builder, const Configuration& configuration,
+                  const DequantProblem& problem)
+      : ShimCommands(builder, configuration),
+        array_(DequantArray::of(configuration)),
+        rows_(problem.row_blocks),
+        columns_(problem.column_blocks) {
+    check();
+  }
+
+  void append() {
+    partition();
+    size_t max_tasks = 0;
+    for (const Lane& lane : lanes_) max_tasks = std::max(max_tasks, lane.tasks.size());
+    for (size_t i = 0; i < max_tasks; ++i) {
+      for (Lane& lane : lanes_) {
+        if (i >= lane.tasks.size()) continue;
+        if (i == 0) route_tokens(*lane.out);
+        push(lane, lane.tasks[i], lane.ring.next([&] { wait(*lane.out); }));
+      }
+    }
+    for (Lane& lane : lanes_) lane.ring.drain([&] { wait(*lane.out); });
+  }
+
+ private:
+  struct Task {
+    int64_t row, column;            // first block
+    int64_t row_step, column_step;  // blocks between executions
+    int64_t repeats;
+  };
+  struct Lane {
+    const Port *in, *out;
+    int index;
+    std::vector<Task> tasks;
+    TaskRing ring{kRing};
+  };
+
+  void check() const {
+    if (rows_ < array_.cores || columns_ < 1) {
+      fail(ErrorKind::kShape, "[dequantize] W has %lld x %lld blocks; at least %d x 1 are needed",
+           static_cast<long long>(rows_), static_cast<long long>(columns_), array_.cores);
+    }
+    // Between row-blocks that a lane takes one after the other.
+    const int64_t step = array_.cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
+    if (columns_ * kBlockWords > arch::tile_geometry(arch::TileKind::kShim).max_step ||
+        rows_ > (int64_t{1} << 40) / step) {
+      fail(ErrorKind::kShape,
+           "[dequantize] W has %lld x %lld blocks, more than the shim's BDs can address; split it",
+           static_cast<long long>(rows_), static_cast<long long>(columns_));
+    }
+  }
+
+  // Equal shares of pairs of row-blocks, or, if there are few, of their column blocks. Where W ends
+  // inside a pair, that pair begins earlier and its first row-block is written twice, with the same
+  // values.
+  void partition() {
+    const int64_t cores = array_.cores, pairs = (rows_ + cores - 1) / cores;
+    const int64_t lanes = int64_t{array_.columns} * array_.lanes;
+    const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
+    const int64_t units = pairs * columns_ / unit;
+    int64_t next = 0, index = 0;
+    // Neighbouring lanes of different columns start first.
+    for (int lane = 0; lane < array_.lanes; ++lane) {
+      for (int c = 0; c < array_.columns; ++c, ++index) {
+        const int64_t end = units * (index + 1) / lanes;
+        if (end > next) {
+          lanes_.push_back({&configuration_.port(strf("W%d_%d", c, lane)),
+                            &configuration_.port(strf("Y%d_%d", c, lane)), lane,
+                            tasks(next * unit, end * unit)});
+        }
+        next = end;
+      }
+    }
+  }
+
+  // Column blocks [first, end), counted along the pairs of row-blocks.
+  std::vector<Task> tasks(int64_t first, int64_t end) const {
+    const int64_t limit = arch::tile_geometry(arch::TileKind::kShim).max_iteration;
+    const int64_t cores = array_.cores, last = rows_ - cores;
+    std::vector<Task> out;
+    // Pairs that are whole and begin where they should.
+    const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
+    const int64_t step = cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
+    if (first % columns_ == 0 && columns_ < whole &&
+        step <= arch::tile_geometry(arch::TileKind::kShim).max_step) {
+      const int64_t begin = first / columns_;
+      for (int64_t pair = begin; pair < begin + whole; pair += limit) {
+        for (int64_t q = 0; q < columns_; ++q) {
+          out.push_back({pair * cores, q, cores, 0, std::min(limit, begin + whole - pair)});
+        }
+      }
+      first += whole * columns_;
+    }
+    while (first < end) {
+      const int64_t pair = first / columns_, q = first % columns_;
+      const int64_t count = std::min({limit, columns_ - q, end - first});
+      out.push_back({std::min(pair * cores, last), q, 0, 1, count});
+      first += count;
+    }
+    return out;
+  }
+
+  void push(const Lane& lane, const Task& task, int slot_of_ring) {
+    const int slot = slot_of_ring * array_.lanes + lane.index;
+    // In: a block of every row-block, as two halves.
+    arch::Bd in = task_bd(array_.cores * kBlockWords, task);
+    in.wrap[0] = in.step[1] = kHalfBlockWords;
+    in.wrap[1] = 2;
+    in.step[2] = static_cast<uint32_t>(columns_ * kBlockWords);
+    in.iteration_step =
+        iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
+    const int64_t block = task.row * columns_ + task.column;
+    // Out: rows of 256 elements.
+    arch::Bd out = task_bd(array_.cores * q4nx::kRows * kRunWords, task);
+    out.wrap[0] = kRunWords;
+    out.step[1] = static_cast<uint32_t>(columns_ * kRunWords);
+    out.iteration_step = iteration(task.row_step * q4nx::kRows * columns_ * kRunWords +
+                                   task.column_step * kRunWords);
+    const int64_t word = task.row * q4nx::kRows * columns_ * kRunWords + task.column * kRunWords;
+    // The output waits before blocks arrive.
+    write_bd(*lane.out, kRing * array_.lanes + slot, out, kDequantOut, word * 4);
+    queue(*lane.out, kRing * array_.lanes + slot, task.repeats, true);
+    write_bd(*lane.in, slot, in, kDequantBlocks, block * q4nx::kBlockBytes);
+    queue(*lane.in, slot, task.repeats, false);
+  }
+
+  static uint32_t iteration(int64_t step) {
+    return static_cast<uint32_t>(std::max<int64_t>(1, step));
+  }
+
+  arch::Bd task_bd(int64_t words, const Task& task) const {
+    arch::Bd bd = linear_bd(static_cast<uint32_t>(words));
+    bd.iteration_wrap = static_cast<uint32_t>(task.repeats);
+    return bd;
+  }
+
+  DequantArray array_;
+  int64_t rows_, columns_;  // blocks
+  std::vector<Lane> lanes_;
+};
+
+}  // namespace
+
+DequantArray DequantArray::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t min, int64_t max) {
+    return static_cast<int>(configuration.param(name, min, max));
+  };
+  DequantArray array;
+  array.columns = param("columns", 1, arch::device_geometry(configuration.generation).columns);
+  array.lanes = param("lanes", 1, 2);
+  array.cores = param("lane_cores", 1, arch::kCoreRows / array.lanes);
+  param("block_bytes", q4nx::kBlockBytes, q4nx::kBlockBytes);
+  return array;
+}
+
+void append_dequant(stream::Builder& builder, const Configuration& configuration,
+                    const DequantProblem& problem) {
+  DequantCommands(builder, configuration, problem).append();
+}
+
+}  // namespace npu::ops

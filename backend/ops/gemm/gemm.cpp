@@ -1,0 +1,315 @@
+// GEMM on a device (gemm.h). Sizes are padded to the native GEMM size of the configuration; an
+// operand that needs no padding and no conversion is read where it lies.
+#include "ops/gemm/gemm.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "error.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr size_t kStreamBudget = size_t{256} << 20;  // bytes of cached streams per configuration
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+ElementType element_param(const Configuration& configuration, const char* name) {
+  return static_cast<ElementType>(configuration.param(name, 0, kElementTypes - 1));
+}
+
+constexpr const char* kArgumentNames[kGemmArguments] = {
+    "A", "B", "C", "packed A", "packed B", "packed C", "tail A", "tail B"};
+
+Submission submission(const Configuration& configuration, const GemmBlock& block) {
+  stream::Builder builder(configuration.generation,
+                          arch::device_geometry(configuration.generation).columns);
+  append_gemm(builder, configuration, block.problem);
+  Submission out{builder.finish(), {}};
+  for (size_t i = 0; i < kGemmArguments; ++i) {
+    const bool written = i == kC || i == kCPacked;
+    out.arguments.push_back(
+        {kArgumentNames[i], block.bytes[i], written ? Access::kWrite : Access::kRead});
+  }
+  return out;
+}
+
+std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  const GemmTile tile = GemmTile::of(configuration);
+  for (int i = 0; i < 3; ++i) {
+    if (request[static_cast<size_t>(i)] >= 1) continue;
+    fail(ErrorKind::kShape, "[gemm] M, K, N = %lld, %lld, %lld; all sizes must be at least 1",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
+         static_cast<long long>(request[2]));
+  }
+  constexpr int64_t kMaxSide = int64_t{1} << 31, kMaxBlocks = 1 << 16;
+  const double rounds = static_cast<double>(request[0]) / static_cast<double>(tile.native_m()) *
+                        static_cast<double>(request[2]) / static_cast<double>(tile.native_n());
+  if (std::max({request[0], request[1], request[2]}) > kMaxSide ||
+      rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
+         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
+         static_cast<long long>(request[2]));
+  }
+  GemmExtent extent =
+      GemmExtent::dense(tile, request[0], request[1], request[2], static_cast<int>(request[3]));
+  if (request[4] != 0) extent.b = {};
+  std::vector<Submission> out;
+  std::vector<GemmProblem> problems;
+  for (GemmBlock& block : split_gemm(tile, GemmLimits{}, extent)) {
+    block.problem.overlap = request[5] != 0;
+    const auto same = std::find(problems.begin(), problems.end(), block.problem);
+    if (same != problems.end()) {
+      ++out[static_cast<size_t>(same - problems.begin())].count;
+      continue;
+    }
+    problems.push_back(block.problem);
+    out.push_back(submission(configuration, block));
+  }
+  return out;
+}
+
+}  // namespace
+
+const OperationType kGemmType = {
+    "gemm",
+    "C = A B",
+    {{"m", "rows of A and C"},
+     {"k", "columns of A, rows of B"},
+     {"n", "columns of B and C"},
+     {"shift", "right shift of integer results that the configuration narrows", 0},
+     {"packed_b", "1: B was packed before", 0},
+     {"overlap", "0: a round's BDs are written only after the round before it ended", 1}},
+    &submissions};
+
+Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
+           const GemmLimits& limits)
+    : operation_(std::move(device), std::move(configuration), kStreamBudget),
+      tile_(GemmTile::of(operation_.configuration())),
+      limits_(limits),
+      input_(element_param(operation_.configuration(), "a_type")),
+      output_(element_param(operation_.configuration(), "c_type")) {}
+
+void Gemm::check_type(ElementType type) const {
+  const bool floats = input_ == ElementType::kBf16;
+  if (type != input_ && !(floats && type == ElementType::kF32)) {
+    fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands; pass %s",
+         configuration().name.c_str(), element_name(type),
+         floats ? "float32 or bfloat16" : element_name(input_));
+  }
+}
+
+void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const {
+  if (a.rows < 1 || a.cols < 1 || b_cols < 1) {
+    fail(ErrorKind::kShape,
+         "[gemm] A is (%lld, %lld) and B has %lld columns; all sizes must be at least 1",
+         static_cast<long long>(a.rows), static_cast<long long>(a.cols),
+         static_cast<long long>(b_cols));
+  }
+  if (a.cols != b_rows) {
+    fail(ErrorKind::kShape, "[gemm] A is (%lld, %lld) and B has %lld rows; they must agree in K",
+         static_cast<long long>(a.rows), static_cast<long long>(a.cols),
+         static_cast<long long>(b_rows));
+  }
+  check_type(a.type);
+  check_type(b_type);
+}
+
+// Rows of A, columns of B, that the device could read where they lie: whole native blocks, if what
+// is left of the row stride suits 32-bit words and the BD fields.
+int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
+  const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
+  const int64_t stride = x.row_stride * tile_.a_bytes;
+  if (x.type != input_ || !x.dense_rows() || stride < x.cols * tile_.a_bytes || stride % 4 != 0 ||
+      !(is_b ? tile_.b_step_fits(stride) : row_step_fits(stride))) {
+    return 0;
+  }
+  const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  return depth < tile_.k_mt ? 0 : rows / native * native;
+}
+
+// Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
+void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
+  size_t written = 0;
+  if (bytes == 0) return;
+  if (is_b && !tile_.b_columns) {
+    const int64_t panel = tile_.b_panel();
+    pack_tiles(part, input_, tile_.k_mt, panel, TileOrder::kColumnsFirst, out);
+    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, panel);
+  } else {
+    const MatrixView x = is_b ? part.transposed() : part;
+    const int64_t tile_rows = is_b ? tile_.n : tile_.m;
+    pack_tiles(x, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, out);
+    written = packed_bytes(x.rows, x.cols, input_, tile_rows, tile_.k_mt);
+  }
+  std::fill(out + written, out + bytes, std::byte{0});
+  operation_.count_copy(bytes);
+}
+
+Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch) {
+  // As (rows, K), whichever of A and B it is.
+  const MatrixView x = is_b ? matrix.transposed() : matrix;
+  const auto part_of = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
+    MatrixView out = x;
+    out.data +=
+        (row * x.row_stride + col * x.col_stride) * static_cast<int64_t>(element_bytes(x.type));
+    out.rows = rows;
+    out.cols = cols;
+    return is_b ? out.transposed() : out;
+  };
+  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
+  const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, tile_.k_mt);
+  Operand out;
+  if (const int64_t direct = direct_rows(matrix, is_b); direct > 0) {
+    const int64_t elements = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
+    out.matrix =
+        wrap_input(operation_.device(), x.data, static_cast<size_t>(elements * tile_.a_bytes));
+    if (out.matrix) {
+      out.feed = {direct, x.cols / tile_.k_mt * tile_.k_mt,
+                  x.col_stride == 1 ? x.row_stride : x.col_stride};
+    }
+  }
+  const GemmPackedBytes bytes = packed_bytes_of(tile_, out.feed, rows, k);
+  if (bytes.packed + bytes.tail == 0) return out;
+  const BufferRef all = scratch.get(operation_.device(), bytes.packed + bytes.tail, Access::kRead);
+  out.packed = {all.buffer, 0, bytes.packed, Access::kRead};
+  out.tail = all.after(bytes.packed);
+  const int64_t direct = out.feed.direct;
+  if (bytes.packed > 0) {
+    const int64_t real = std::max<int64_t>(x.rows - direct, 0);
+    pack_part(part_of(direct, real, 0, x.cols), is_b, all.host(), bytes.packed);
+  }
+  if (bytes.tail > 0) {
+    const MatrixView end = part_of(0, direct, out.feed.depth, x.cols - out.feed.depth);
+    pack_part(end, is_b, out.tail.host(), bytes.tail);
+  }
+  all.sync_to_device();
+  return out;
+}
+
+std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
+  if (b.rows < 1 || b.cols < 1) {
+    fail(ErrorKind::kShape, "[pack] B is (%lld, %lld); both sizes must be at least 1",
+         static_cast<long long>(b.rows), static_cast<long long>(b.cols));
+  }
+  check_type(b.type);
+  auto packed = std::make_shared<PackedB>();
+  packed->device = operation_.shared_device();
+  packed->k = b.rows;
+  packed->n = b.cols;
+  packed->padded_k = round_up(b.rows, tile_.k_mt);
+  packed->padded_n = round_up(b.cols, tile_.native_n());
+  packed->tile = tile_;
+  const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
+  const auto guard = operation_.lock();
+  packed->buffer = operation_.device().allocate(bytes);
+  pack_part(b, true, packed->buffer->host(), bytes);
+  packed->ref().sync_to_device();
+  return packed;
+}
+
+RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
+  check(a, b.rows, b.cols, b.type);
+  const auto guard = operation_.lock();
+  const Operand operand_a = place(a, false, a_scratch_), operand_b = place(b, true, b_scratch_);
+  GemmExtent extent{round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
+                    round_up(b.cols, tile_.native_n()), a.rows, b.cols};
+  extent.shift = shift;
+  return multiply(operand_a, operand_b, extent, c);
+}
+
+RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
+  check(a, b.k, b.n, input_);
+  if (b.device != operation_.shared_device()) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B lies in the memory of another device; pack it for this device");
+  }
+  if (!tile_.packs_b_like(b.tile)) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B was packed for tiles of another configuration; pack it again for this device");
+  }
+  const auto guard = operation_.lock();
+  const Operand operand_a = place(a, false, a_scratch_);
+  Operand operand_b;
+  operand_b.packed = b.ref();
+  GemmExtent extent{round_up(a.rows, tile_.native_m()), b.padded_k, b.padded_n, a.rows, b.n};
+  extent.shift = shift;
+  return multiply(operand_a, operand_b, extent, c);
+}
+
+// c: dense, (extent.rows, extent.cols).
+RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c) {
+  extent.a = a.feed;
+  extent.b = b.feed;
+  extent.c_stride = extent.cols;
+  const int64_t step = extent.cols * tile_.c_bytes;
+  Wrapped direct;
+  if (step % 4 == 0 && row_step_fits(step) && extent.rows >= tile_.native_m() &&
+      extent.cols >= tile_.native_n()) {
+    direct = wrap_memory(operation_.device(), c, static_cast<size_t>(extent.rows * step),
+                         Access::kWrite);
+  }
+  extent.c_direct = static_cast<bool>(direct);
+  RunReport total;
+  for (const GemmBlock& block : split_gemm(tile_, limits_, extent)) {
+    add(total, run_block(block, a, b, direct.ref));
+    const size_t edges = block.bytes[kCPacked];
+    if (edges == 0) continue;
+    std::byte* target = c + (block.row * extent.cols + block.col) * tile_.c_bytes;
+    const BufferRef from = c_scratch_.get(operation_.device(), edges, Access::kWrite);
+    copy_edges(block, extent.cols, from.host(), target);
+  }
+  return total;
+}
+
+RunReport Gemm::run_block(const GemmBlock& block, const Operand& a, const Operand& b,
+                          const BufferRef& c) {
+  const GemmProblem& problem = block.problem;
+  const auto entry = operation_.prepare(problem, [&](stream::Builder& builder) {
+    append_gemm(builder, operation_.configuration(), problem);
+    return std::monostate{};
+  });
+  const auto part = [&](GemmArgument argument, const BufferRef& whole) -> BufferRef {
+    if (block.bytes[argument] == 0) return {};
+    BufferRef out = whole.after(block.offset[argument]);
+    out.bytes = block.bytes[argument];
+    return out;
+  };
+  BufferRef edges;
+  if (const size_t bytes = block.bytes[kCPacked]; bytes > 0) {
+    edges = c_scratch_.get(operation_.device(), bytes, Access::kWrite);
+  }
+  const BufferRef arguments[kGemmArguments] = {
+      part(kA, a.matrix.ref),   part(kB, b.matrix.ref),   part(kC, c),
+      part(kAPacked, a.packed), part(kBPacked, b.packed), edges,
+      part(kATail, a.tail),     part(kBTail, b.tail)};
+  return operation_.submit(*entry, arguments);
+}
+
+// The wanted rows and columns of what was not written in place.
+void Gemm::copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
+                      std::byte* target) {
+  const GemmProblem& problem = block.problem;
+  const size_t size = static_cast<size_t>(tile_.c_bytes);
+  const int64_t below = block.rows - problem.c_rows, right = block.cols - problem.c_cols;
+  if (below > 0) {
+    copy_block(edges, problem.n, target + problem.c_rows * stride * tile_.c_bytes, stride, below,
+               block.cols, size);
+    operation_.count_copy(static_cast<size_t>(below * block.cols) * size);
+  }
+  if (right > 0 && problem.c_rows > 0) {
+    const int64_t skipped = (problem.m - problem.c_rows) * problem.n;
+    copy_block(edges + skipped * tile_.c_bytes, problem.n - problem.c_cols,
+               target + problem.c_cols * tile_.c_bytes, stride, problem.c_rows, right, size);
+    operation_.count_copy(static_cast<size_t>(problem.c_rows * right) * size);
+  }
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,281 @@
+// Appends the commands of a GEMM (gemm_schedule.h).
+
+#include <algorithm>
+#include <array>
+#include <cassert>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "arch/bd.h"
+#include "arch/geometry.h"
+#include "error.h"
+#include "ops/gemm/gemm_schedule.h"
+#include "ops/shim_commands.h"
+
+namespace npu::ops {
+
+namespace {
+
+// Output rounds in flight per shim tile, of whose 16 BDs 15 are used: 3 a round, 5 with tails.
+constexpr int kInFlight = 5, kInFlightWithTails = 3;
+constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
+constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
+
+class GemmCommands : private ShimCommands {
+ public:
+  GemmCommands(stream::Builder& builder, const Configuration& configuration,
+               const GemmProblem& problem)
+      : ShimCommands(builder, configuration),
+        tile_(GemmTile::of(configuration)),
+        problem_(problem),
+        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight) {
+    const auto named = [&](const char* kind, int64_t i) {
+      return port(strf("%s%d", kind, static_cast<int>(i)));
+    };
+    for (int64_t r = 0; r < tile_.rows; ++r) a_ports_.push_back(named("A", r));
+    for (int64_t c = 0; c < tile_.columns; ++c) {
+      b_ports_.push_back(named("B", c));
+      c_ports_.push_back(named("C", c));
+    }
+  }
+
+  void append() {
+    const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
+    write_rtps([](int) { return true; },
+               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds); });
+    for (const Port* p : c_ports_) route_tokens(*p);
+    TaskRing ring(ring_, problem_.overlap ? ring_ : 1);
+    const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
+    for (int64_t round = 0; round < rounds; ++round) {
+      const int slot = ring.next(wait_for_c);
+      const size_t before = builder_.bytes();
+      push_round(round, slot);
+      if (round == 0) check_length(rounds, before, builder_.bytes() - before);
+    }
+    ring.drain(wait_for_c);
+  }
+
+ private:
+  // One transfer of a shim channel: where from or to, and how.
+  struct Piece {
+    uint32_t argument;
+    int64_t offset;  // bytes
+    arch::Bd bd;
+  };
+
+  bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
+
+  // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
+  void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
+    constexpr size_t kSyncBytes = 16;
+    const auto max_rounds =
+        static_cast<int64_t>((stream::Stream::kMaxBytes - start) / (round_bytes + kSyncBytes));
+    if (rounds <= max_rounds) return;
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld take %lld output rounds of %lld x %lld; a "
+         "stream of at most %zu bytes holds %lld: split M or N, as npu.matmul does",
+         static_cast<long long>(problem_.m), static_cast<long long>(problem_.k),
+         static_cast<long long>(problem_.n), static_cast<long long>(rounds),
+         static_cast<long long>(tile_.native_m()), static_cast<long long>(tile_.native_n()),
+         stream::Stream::kMaxBytes, static_cast<long long>(max_rounds));
+  }
+
+  // The value of an RTP; workers read an int32.
+  uint32_t parameter(const std::string& name, int64_t rounds) const {
+    int64_t value = rounds;
+    if (name == "k_tiles") {
+      value = problem_.k / tile_.k;
+    } else if (name == "shift") {
+      value = problem_.shift;
+    } else if (name != "tiles") {
+      fail(ErrorKind::kFormat,
+           "[gemm] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
+           "and shift: lower the design again",
+           configuration_.name.c_str(), name.c_str());
+    }
+    if (value > std::numeric_limits<int32_t>::max()) {
+      fail(ErrorKind::kShape, "[gemm] %s = %lld does not fit an int32; split the problem",
+           name.c_str(), static_cast<long long>(value));
+    }
+    return static_cast<uint32_t>(value);
+  }
+
+  void push_round(int64_t round, int slot) {
+    const int64_t across = problem_.n / tile_.native_n();
+    const int64_t row = round / across * tile_.native_m();
+    const int64_t block = round % across * tile_.native_n();
+    // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
+    const int kinds = ring_ == kInFlight ? 1 : 2;
+    for (size_t c = 0; c < c_ports_.size(); ++c) {
+      const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
+      push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
+      if (!tile_.b_pairs) {
+        push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
+        continue;
+      }
+      // Both ports of a pair are of the shim tile without A, whose BDs are free there.
+      const auto half = static_cast<int64_t>(c % 2);
+      push(*b_ports_[c], b_halves(col - half * tile_.n, half),
+           static_cast<int>(half) * kinds * ring_ + slot, false);
+    }
+    for (size_t r = 0; r < a_ports_.size(); ++r) {
+      push(*a_ports_[r], a_pieces(row + static_cast<int64_t>(r) * tile_.m), slot, false);
+    }
+  }
+
+  std::vector<Piece> a_pieces(int64_t row) const {
+    return pieces(problem_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
+  }
+
+  std::vector<Piece> b_pieces(int64_t col) const {
+    return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+  }
+
+  // Half the rows of every tile of a pair's panel.
+  std::vector<Piece> b_halves(int64_t first, int64_t half) const {
+    const GemmFeed& feed = problem_.b;
+    const int64_t size = tile_.a_bytes, panel = tile_.b_panel(), skipped = half * tile_.k / 2;
+    const auto piece = [&](uint32_t argument, int64_t start, int64_t stride, int64_t depth) {
+      arch::Bd bd = shim_bd(panel * depth / 2 * size);
+      set_rows(bd, panel * size, stride * size);
+      bd.wrap[1] = static_cast<uint32_t>(tile_.k / 2);
+      bd.step[2] = words(tile_.k * stride * size);
+      return Piece{argument, (start + skipped * stride) * size, bd};
+    };
+    if (first >= feed.direct) {
+      return {piece(kBPacked, (first - feed.direct) * problem_.k, panel, problem_.k)};
+    }
+    std::vector<Piece> out{piece(kB, first, feed.stride, feed.depth)};
+    if (has_tail(feed)) {
+      const int64_t rest = problem_.k - feed.depth;
+      out.push_back(piece(kBTail, first * rest, panel, rest));
+    }
+    return out;
+  }
+
+  // A tile row of A or a panel of B, `count` rows or columns from `first`. `contiguous`: neighbours
+  // along K are neighbours in the matrix.
+  std::vector<Piece> pieces(const GemmFeed& feed, const std::array<uint32_t, 3>& arguments,
+                            int64_t count, int64_t first, bool contiguous) const {
+    const int64_t size = tile_.a_bytes;
+    if (first >= feed.direct) {
+      const int64_t offset = (first - feed.direct) * problem_.k * size;
+      return {{arguments[1], offset, shim_bd(count * problem_.k * size)}};
+    }
+    const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
+    std::vector<Piece> out{
+        {arguments[0], offset, contiguous ? along_k(count, feed) : across_k(count, feed)}};
+    if (has_tail(feed)) {
+      const int64_t rest = problem_.k - feed.depth;
+      out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
+    }
+    return out;
+  }
+
+  // The (rows * m, n) block of C that one column of cores produces; `block`: first column of all.
+  Piece c_piece(int64_t row, int64_t block, int64_t col) const {
+    const bool below = row >= problem_.c_rows, direct = !below && block < problem_.c_cols;
+    const int64_t right = problem_.n - problem_.c_cols;
+    int64_t offset = row * problem_.c_stride + col, stride = problem_.c_stride;
+    if (below) {
+      offset = (row - problem_.c_rows) * problem_.n + col;
+      stride = problem_.n;
+    } else if (!direct) {
+      offset = (problem_.m - problem_.c_rows) * problem_.n + row * right + col - problem_.c_cols;
+      stride = right;
+    }
+    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
+    set_rows(bd, tile_.n * tile_.c_bytes, stride * tile_.c_bytes);
+    return {direct ? kC : kCPacked, offset * tile_.c_bytes, bd};
+  }
+
+  static uint32_t words(int64_t bytes) {
+    assert(bytes % 4 == 0);
+    if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
+      fail(ErrorKind::kShape,
+           "[gemm] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
+           "smaller K",
+           static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
+    }
+    return static_cast<uint32_t>(bytes / 4);
+  }
+
+  arch::Bd shim_bd(int64_t bytes) const { return linear_bd(words(bytes)); }
+
+  // Rows of `row_bytes` bytes, `stride_bytes` apart, as many as the transfer's length asks for.
+  static void set_rows(arch::Bd& bd, int64_t row_bytes, int64_t stride_bytes) {
+    bd.wrap[0] = words(row_bytes);
+    bd.step[1] = words(stride_bytes);
+  }
+
+  // `rows` rows of `depth` elements as tiles of (rows, k_mt).
+  arch::Bd along_k(int64_t rows, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(rows * feed.depth * tile_.a_bytes);
+    if (feed.stride == tile_.k_mt) return bd;  // contiguous
+    set_rows(bd, tile_.k_mt * tile_.a_bytes, feed.stride * tile_.a_bytes);
+    bd.wrap[1] = static_cast<uint32_t>(rows);
+    bd.step[2] = words(tile_.k_mt * tile_.a_bytes);
+    return bd;
+  }
+
+  // `depth` rows of `cols` elements, which are tiles of (k, cols).
+  arch::Bd across_k(int64_t cols, const GemmFeed& feed) const {
+    arch::Bd bd = shim_bd(cols * feed.depth * tile_.a_bytes);
+    set_rows(bd, cols * tile_.a_bytes, feed.stride * tile_.a_bytes);
+    return bd;
+  }
+
+  // Writes the pieces' BDs, chained, from `bd_id` on in steps of the ring, and queues the first.
+  void push(const Port& port, const std::vector<Piece>& pieces, int bd_id, bool token) {
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      const int id = bd_id + static_cast<int>(i) * ring_;
+      arch::Bd bd = pieces[i].bd;
+      bd.use_next = i + 1 < pieces.size();
+      bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
+      write_bd(port, id, bd, pieces[i].argument, pieces[i].offset);
+    }
+    queue(port, bd_id, 1, token);
+  }
+
+  GemmTile tile_;
+  GemmProblem problem_;
+  int ring_;  // rounds in flight
+  std::vector<const Port*> a_ports_, b_ports_, c_ports_;
+};
+
+}  // namespace
+
+void append_gemm(stream::Builder& builder, const Configuration& configuration,
+                 const GemmProblem& problem) {
+  const GemmTile tile = GemmTile::of(configuration);
+  const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
+  const int64_t largest = std::max({problem.m, problem.k, problem.n});
+  const int64_t product =
+      largest > kMaxSize
+          ? 0
+          : std::max({problem.m * problem.k, problem.k * problem.n, problem.m * problem.n});
+  if (largest > kMaxSize || product > kMaxElements) {
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the "
+         "problem",
+         static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+         static_cast<long long>(problem.n));
+  }
+  if (!fits(problem.m, tile.native_m()) || !fits(problem.k, tile.native_k()) ||
+      !fits(problem.n, tile.native_n())) {
+    fail(ErrorKind::kShape,
+         "[gemm] M, K, N = %lld, %lld, %lld must be multiples of the native size %lld, "
+         "%lld, %lld of configuration \"%s\"",
+         static_cast<long long>(problem.m), static_cast<long long>(problem.k),
+         static_cast<long long>(problem.n), static_cast<long long>(tile.native_m()),
+         static_cast<long long>(tile.native_k()), static_cast<long long>(tile.native_n()),
+         configuration.name.c_str());
+  }
+  if (problem.shift < 0 || problem.shift > kMaxShift) {
+    fail(ErrorKind::kArgument, "[gemm] shift is %d; use 0 to %d", problem.shift, kMaxShift);
+  }
+  GemmCommands(builder, configuration, problem).append();
+}
+
+}  // namespace npu::ops

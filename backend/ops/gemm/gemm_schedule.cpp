@@ -1,0 +1,190 @@
+// Lays a GEMM out (gemm_schedule.h): the configuration's tile, and blocks of C per submission.
+#include "ops/gemm/gemm_schedule.h"
+
+#include <algorithm>
+
+#include "arch/geometry.h"
+#include "error.h"
+
+namespace npu::ops {
+
+namespace {
+
+int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
+
+// The widest C of one stream: a shim BD's step field must hold its row stride.
+int64_t max_columns(const GemmTile& tile, int64_t limit) {
+  const int64_t words = arch::tile_geometry(arch::TileKind::kShim).max_step;
+  const int64_t addressable = words * 4 / tile.c_bytes;
+  const int64_t columns = limit > 0 ? std::min(limit, addressable) : addressable;
+  return std::max<int64_t>(1, columns / tile.native_n()) * tile.native_n();
+}
+
+// What `count` rows (columns of B) from `first` use of an operand. `arguments`: matrix, packed copy
+// and tails. `along_k`: neighbours along K are neighbours in the matrix.
+GemmFeed slice(const GemmTile& tile, const GemmExtent& extent, const GemmFeed& feed, int64_t first,
+               int64_t count, bool along_k, const std::array<GemmArgument, 3>& arguments,
+               GemmBlock& block) {
+  const auto use = [&](GemmArgument argument, int64_t skipped, int64_t elements) {
+    block.offset[argument] = static_cast<size_t>(skipped * tile.a_bytes);
+    block.bytes[argument] = static_cast<size_t>(elements * tile.a_bytes);
+  };
+  const int64_t direct = std::clamp<int64_t>(feed.direct - first, 0, count);
+  if (direct < count) {
+    use(arguments[1], std::max<int64_t>(first - feed.direct, 0) * extent.k,
+        (count - direct) * extent.k);
+  }
+  if (direct == 0) return {};
+  const int64_t last =
+      along_k ? (direct - 1) * feed.stride + feed.depth : (feed.depth - 1) * feed.stride + direct;
+  use(arguments[0], first * (along_k ? feed.stride : 1), last);
+  const int64_t rest = extent.k - feed.depth;
+  if (rest > 0) use(arguments[2], first * rest, direct * rest);
+  return {direct, feed.depth, feed.stride};
+}
+
+// Which part of the block of C is written in place, and what is not.
+void place_c(const GemmTile& tile, const GemmExtent& extent, GemmBlock& block) {
+  GemmProblem& problem = block.problem;
+  const int64_t rows = block.rows / tile.native_m() * tile.native_m();
+  const int64_t cols = block.cols / tile.native_n() * tile.native_n();
+  if (extent.c_direct && rows > 0 && cols > 0) {
+    problem.c_rows = rows;
+    problem.c_cols = cols;
+    problem.c_stride = extent.c_stride;
+    block.offset[kC] =
+        static_cast<size_t>((block.row * extent.c_stride + block.col) * tile.c_bytes);
+    block.bytes[kC] = static_cast<size_t>(((rows - 1) * extent.c_stride + cols) * tile.c_bytes);
+  }
+  const int64_t rest = problem.m * problem.n - problem.c_rows * problem.c_cols;
+  block.bytes[kCPacked] = static_cast<size_t>(rest * tile.c_bytes);
+}
+
+}  // namespace
+
+GemmTile GemmTile::of(const Configuration& configuration) {
+  const auto param = [&](const char* name, int64_t min, int64_t max) {
+    return configuration.param(name, min, max);
+  };
+  constexpr int64_t kMaxTile = 1 << 16;  // more elements than a core's memory has bytes
+  GemmTile tile;
+  tile.m = param("tile_m", 1, kMaxTile);
+  tile.k = param("tile_k", 1, kMaxTile);
+  tile.n = param("tile_n", 1, kMaxTile);
+  tile.k_mt = param("k_mt", tile.k, kMaxTile);
+  tile.b_columns = param("b_layout", 0, 1) == 1;
+  tile.rows = param("rows", 1, arch::kCoreRows);
+  tile.columns = param("columns", 1, arch::device_geometry(configuration.generation).columns);
+  tile.a_bytes = param("a_bytes", 1, 4);
+  tile.c_bytes = param("c_bytes", 1, 4);
+  tile.b_pairs = param("b_pairs", 0, 1) == 1;
+  if (tile.b_pairs && (tile.b_columns || tile.k % 2 != 0 || tile.columns % 2 != 0)) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major "
+         "B, "
+         "an even tile_k and an even number of columns: lower the design again",
+         configuration.name.c_str());
+  }
+  for (const int64_t row_bytes :
+       {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
+    if (row_bytes % 4 == 0) continue;
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has tile rows of %lld bytes; DMAs move multiples of "
+         "4: use another tile",
+         configuration.name.c_str(), static_cast<long long>(row_bytes));
+  }
+  if (tile.k_mt % tile.k != 0) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has k_mt = %lld and tile_k = %lld; it must be a "
+         "multiple: lower the design again",
+         configuration.name.c_str(), static_cast<long long>(tile.k_mt),
+         static_cast<long long>(tile.k));
+  }
+  return tile;
+}
+
+GemmProblem GemmProblem::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n) {
+  GemmProblem problem{m, k, n};
+  problem.a = {m, k, k};
+  problem.b = {n, k, tile.b_columns ? k : n};
+  problem.c_rows = m;
+  problem.c_cols = problem.c_stride = n;
+  return problem;
+}
+
+bool row_step_fits(int64_t row_bytes) {
+  return row_bytes / 4 <= static_cast<int64_t>(arch::tile_geometry(arch::TileKind::kShim).max_step);
+}
+
+bool GemmTile::b_step_fits(int64_t row_bytes) const {
+  return row_step_fits(b_pairs ? k * row_bytes : row_bytes);  // steps over a tile's rows
+}
+
+GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,
+                                int64_t k) {
+  GemmPackedBytes out;
+  out.packed = static_cast<size_t>((rows - feed.direct) * k * tile.a_bytes);
+  if (feed.direct > 0)
+    out.tail = static_cast<size_t>(feed.direct * (k - feed.depth) * tile.a_bytes);
+  return out;
+}
+
+GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift) {
+  GemmExtent extent{round_up(m, tile.native_m()),
+                    round_up(k, tile.k_mt),
+                    round_up(n, tile.native_n()),
+                    m,
+                    n,
+                    {},
+                    {},
+                    n * tile.c_bytes % 4 == 0 && row_step_fits(n * tile.c_bytes),
+                    n,
+                    shift};
+  const auto feed = [&](int64_t rows, int64_t native, int64_t stride, bool fits) -> GemmFeed {
+    const int64_t direct = rows / native * native;
+    if (k < tile.k_mt || direct == 0 || stride * tile.a_bytes % 4 != 0 || !fits) return {};
+    return {direct, k / tile.k_mt * tile.k_mt, stride};
+  };
+  const int64_t b_stride = tile.b_columns ? k : n;
+  extent.a = feed(m, tile.native_m(), k, row_step_fits(k * tile.a_bytes));
+  extent.b = feed(n, tile.native_n(), b_stride, tile.b_step_fits(b_stride * tile.a_bytes));
+  return extent;
+}
+
+// C wider than a BD's row stride is computed in column chunks, and rows in chunks that bound a
+// stream's length.
+GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t n) {
+  const int64_t width = std::min(n, max_columns(tile, limits.columns));
+  const int64_t rounds = std::max<int64_t>(1, limits.rounds);
+  return {std::max<int64_t>(1, rounds * tile.native_n() / width) * tile.native_m(), width};
+}
+
+std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
+                                  const GemmExtent& extent) {
+  const auto [height, width] = block_size(tile, limits, extent.n);
+  std::vector<GemmBlock> blocks;
+  for (int64_t col = 0; col < extent.n; col += width) {
+    for (int64_t row = 0; row < extent.m; row += height) {
+      GemmBlock block;
+      block.row = row;
+      block.col = col;
+      block.problem.m = std::min(height, extent.m - row);
+      block.problem.k = extent.k;
+      block.problem.n = std::min(width, extent.n - col);
+      block.rows = std::min(block.problem.m, extent.rows - row);
+      block.cols = std::min(block.problem.n, extent.cols - col);
+      block.problem.shift = extent.shift;
+      block.problem.a =
+          slice(tile, extent, extent.a, row, block.problem.m, true, {kA, kAPacked, kATail}, block);
+      block.problem.b = slice(tile, extent, extent.b, col, block.problem.n, tile.b_columns,
+                              {kB, kBPacked, kBTail}, block);
+      place_c(tile, extent, block);
+      blocks.push_back(block);
+    }
+  }
+  return blocks;
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,129 @@
+// The closed-form GEMM model (gemm_model.h).
+#include "perf/gemm_cost.h"
+
+#include <algorithm>
+
+namespace npu::perf {
+
+namespace {
+
+double ceil_div(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }
+
+// Seconds to read `bytes` whose runs are `run` bytes with `channels` shim channels.
+struct Reader {
+  const arch::Timing& timing;
+  double channels;
+  double seconds(double bytes, double run) const {
+    return bytes / (arch::dram_bandwidth(timing.dram_read, channels * run / timing.row_visit) *
+                    timing.clock_hz);
+  }
+  // Runs of neighbouring channels lie in the same memory rows; lines at their ends are read whole.
+  double shared_seconds(double bytes, double run) const {
+    const double over = arch::line_overfetch(run, timing.memory_line);
+    const double visits = channels * run / (timing.row_visit * timing.row_sharing);
+    return bytes / (arch::dram_bandwidth(timing.dram_read / over, visits) * timing.clock_hz);
+  }
+};
+
+}  // namespace
+
+const char* bound_name(Bound bound) {
+  switch (bound) {
+    case Bound::kCompute:
+      return "compute";
+    case Bound::kDram:
+      return "DRAM";
+    case Bound::kStream:
+      return "stream";
+    case Bound::kCommand:
+      break;
+  }
+  return "command";
+}
+
+GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
+  GemmEstimate e;
+  const double f = timing.clock_hz, rows = p.rows, columns = p.columns;
+  const double m = static_cast<double>(p.m), k = static_cast<double>(p.k),
+               n = static_cast<double>(p.n), k_mt = static_cast<double>(p.k_mt);
+  e.rounds = ceil_div(p.M, p.rows * p.m) * ceil_div(p.N, p.columns * p.n);
+  const double depth = ceil_div(p.K, p.k_mt) * k_mt;
+  const double parts = static_cast<double>(p.a_parts);
+  const bool converts = p.pipelined && p.input == InputKind::kBf16;
+  const double sum_bytes = p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes;
+  if (p.pipelined) {
+    const InputKind input = converts ? InputKind::kBfp16 : p.input;
+    e.cycles_per_call = parts * pipelined_cycles(timing, input, sum_bytes, m / parts, k, n);
+  } else {
+    e.cycles_per_call =
+        parts * matmul_cycles(timing, p.input, sum_bytes, p.integer_output, m / parts, k, n);
+  }
+
+  // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
+  double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.a_bytes / timing.stream;
+  if (converts) {  // a single input buffer each: it is not filled while its contents are converted
+    const double convert_a = parts * bfp16_cycles(timing, m / parts * k);
+    const double convert_b = bfp16_cycles(timing, k * n);
+    move_a += convert_a;
+    move_b += convert_b;
+    e.convert_cycles = convert_a + convert_b;
+  }
+  const double zero = m * n * sum_bytes / timing.l1_port;
+  const bool narrows = sum_bytes > p.c_bytes;
+  const double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
+  // A core waits for its C to leave unless the next sums have a tile of their own.
+  const bool waits = p.c_buffers == 0 || (p.c_buffers == 1 && !narrows);
+  const double drain = waits ? m * n * p.c_bytes / timing.stream : 0;
+  e.stream = depth / k * std::max(move_a, move_b) / f;
+  e.compute = depth / k * (e.cycles_per_call + e.convert_cycles) / f;
+  const double handover = (drain + zero + narrow + timing.round) / f;
+
+  // (b) DRAM
+  const Reader reader{timing, rows + columns};
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
+  const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
+  const double b_read = p.b_column_major
+                            ? reader.seconds(b_bytes, k_mt * p.a_bytes)
+                            : reader.shared_seconds(b_bytes, (p.b_pairs ? 2 : 1) * n * p.a_bytes);
+  e.read = a_read + b_read;
+  e.write = rows * m * n * p.c_bytes / timing.stream / f;
+  const double c_bytes = rows * columns * m * n * p.c_bytes;
+  e.memory = (a_bytes + b_bytes + c_bytes) / timing.dram_total / f;
+
+  // The command processor: a BD, its address and its push for every transfer of a round, one wait.
+  const double transfers = rows + 2 * columns;
+  e.command = transfers * timing.bd_push() / f;
+
+  // (c) the whole
+  e.fill =
+      (a_read + b_read) * k_mt / depth + std::max(move_a, move_b) / f + timing.shim_cold_start / f;
+  e.tail = rows * m * n * p.c_bytes / timing.stream / f;
+  // Runtime parameters of every core (two bounds and a lock) before the first round.
+  const double startup = rows * columns * 3 * timing.cp_write / f + e.command;
+  e.dispatch = timing.dispatch;
+  const double busy = std::max(e.compute, e.stream) + handover;
+  const double round = std::max({busy, e.read, e.write, e.memory, e.command});
+  if (p.overlap_bds) {
+    e.seconds = e.rounds * round + e.fill + e.tail + startup + timing.token / f + e.dispatch;
+  } else {
+    const double alone = e.fill + std::max(std::max(e.compute, e.stream), e.read) + handover +
+                         e.tail + timing.token / f + e.command;
+    e.seconds = e.rounds * alone + startup + e.dispatch;
+  }
+  e.dram_read_bytes = e.rounds * (a_bytes + b_bytes);
+  e.dram_write_bytes = e.rounds * c_bytes;
+  e.l2_read_bytes = e.dram_read_bytes + e.dram_write_bytes;
+  const double slowest = round;
+  if (slowest == e.command && !(slowest == busy)) {
+    e.bound = Bound::kCommand;
+  } else if (e.write >= slowest) {
+    e.bound = Bound::kStream;
+  } else if (e.read >= slowest || e.memory >= slowest) {
+    e.bound = Bound::kDram;
+  } else {
+    e.bound = e.stream > e.compute ? Bound::kStream : Bound::kCompute;
+  }
+  return e;
+}
+
+}  // namespace npu::perf

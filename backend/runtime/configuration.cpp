@@ -1,0 +1,323 @@
+// Reads the serialised form of a configuration (runtime/configuration.h): text lines, then the
+// static TXN stream. Everything is checked here, once, so that what loads a configuration can rely
+// on it.
+#include "runtime/configuration.h"
+
+#include <algorithm>
+#include <atomic>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "error.h"
+#include "stream/txn.h"
+#include "text.h"
+
+namespace npu {
+
+namespace {
+
+constexpr size_t kMaxBytes = size_t{64} << 20;
+constexpr size_t kMaxLine = 4096;
+constexpr size_t kMaxName = 128;
+constexpr size_t kMaxEntries = 1 << 16;  // ports, RTPs, resources, ... each
+constexpr std::string_view kMagic = "npu-config 1";
+
+using Words = std::vector<std::string_view>;
+
+class Reader {
+ public:
+  explicit Reader(std::span<const std::byte> bytes)
+      : bytes_(bytes), rest_(reinterpret_cast<const char*>(bytes.data()), bytes.size()) {}
+
+  Configuration read() {
+    if (bytes_.size() > kMaxBytes) {
+      fail(ErrorKind::kFormat, "[Configuration::parse] %zu bytes; at most %zu are read",
+           bytes_.size(), kMaxBytes);
+    }
+    if (next_line() != kMagic) {
+      bad(strf("expected \"%.*s\"; this is not a configuration, or of another version",
+               static_cast<int>(kMagic.size()), kMagic.data()));
+    }
+    while (true) {
+      const std::string_view line = next_line();
+      const Words words = split_words(line);
+      if (words.empty()) continue;
+      if (words[0] == "txn") {
+        static_stream(words);
+        return std::move(result_);
+      }
+      entry(words);
+    }
+  }
+
+ private:
+  [[noreturn]] void bad(const std::string& cause) const {
+    fail(ErrorKind::kFormat, "[Configuration::parse] line %d: %s", line_, cause.c_str());
+  }
+
+  std::string_view next_line() {
+    ++line_;
+    if (rest_.empty()) bad("the file ends before \"txn BYTES\"");
+    const size_t end = rest_.substr(0, kMaxLine + 1).find('\n');
+    if (end == std::string_view::npos) {
+      bad(rest_.size() > kMaxLine ? strf("longer than %zu bytes", kMaxLine)
+                                  : "the file ends inside a line, before \"txn BYTES\"");
+    }
+    const std::string_view line = rest_.substr(0, end);
+    rest_.remove_prefix(end + 1);
+    for (const char c : line) {
+      if ((static_cast<unsigned char>(c) < 0x20 && c != '\t') || c == 0x7F) {
+        bad(strf("control byte 0x%02x in the text part", static_cast<unsigned>(c)));
+      }
+    }
+    return line;
+  }
+
+  void expect(const Words& words, size_t count, const char* form) const {
+    if (words.size() != count) {
+      bad(strf("expected \"%s\", found %zu words", form, words.size()));
+    }
+  }
+
+  std::string name(std::string_view word) const {
+    if (word.size() > kMaxName) bad(strf("a name longer than %zu bytes", kMaxName));
+    return std::string(word);
+  }
+
+  int64_t integer(std::string_view word, const char* what, int64_t low, int64_t high) const {
+    const std::optional<int64_t> value = parse_integer(word);
+    if (!value) bad(strf("%s %s is not an integer", what, quoted(word).c_str()));
+    if (*value < low || *value > high) {
+      bad(strf("%s %lld is out of range %lld..%lld", what, static_cast<long long>(*value),
+               static_cast<long long>(low), static_cast<long long>(high)));
+    }
+    return *value;
+  }
+
+  int col(std::string_view word) const {
+    return static_cast<int>(
+        integer(word, "column", 0, arch::device_geometry(result_.generation).columns - 1));
+  }
+  int row(std::string_view word, int first) const {
+    return static_cast<int>(integer(word, "row", first, arch::kRows - 1));
+  }
+
+  // Fails if `key` was inserted before, or there are too many entries.
+  template <typename Key>
+  void once(std::set<Key>& seen, Key key, const char* what) const {
+    if (!seen.insert(std::move(key)).second) bad(strf("%s is given twice", what));
+    if (seen.size() > kMaxEntries) bad(strf("more than %zu entries of this kind", kMaxEntries));
+  }
+
+  void require_head() const {
+    for (const char* key : {"name", "generation", "source"}) {
+      if (!head_.contains(key)) bad(strf("\"%s\" is missing; it comes before this line", key));
+    }
+  }
+
+  void entry(const Words& words) {
+    const std::string_view key = words[0];
+    if (key == "name" || key == "generation" || key == "source") return head(words);
+    require_head();
+    if (key == "param") return param(words);
+    if (key == "port") return port(words);
+    if (key == "rtp") return rtp(words);
+    if (key == "rtplock") return rtp_lock(words);
+    if (key == "resource") return resource(words);
+    if (key == "core") return core(words);
+    bad(
+        strf("unknown entry %s; use name, generation, source, param, port, rtp, rtplock, "
+             "resource, core or txn",
+             quoted(key).c_str()));
+  }
+
+  // Key and value pairs, one or several a line.
+  void head(const Words& words) {
+    if (words.size() % 2 != 0) bad("expected pairs of name, generation, source and their values");
+    for (size_t i = 0; i < words.size(); i += 2) {
+      const std::string_view key = words[i], value = words[i + 1];
+      if (key == "name") {
+        result_.name = name(value);
+      } else if (key == "source") {
+        result_.source = name(value);
+      } else if (key == "generation") {
+        if (value != "npu1" && value != "npu2") {
+          bad(strf("generation %s; use npu1 or npu2", quoted(value).c_str()));
+        }
+        result_.generation = arch::device_geometry(value).generation;
+      } else {
+        bad(strf("expected name, generation or source, found %s", quoted(key).c_str()));
+      }
+      once(head_, std::string(key), std::string(key).c_str());
+    }
+  }
+
+  void param(const Words& words) {
+    expect(words, 3, "param NAME INTEGER");
+    const int64_t value = integer(words[2], "parameter", std::numeric_limits<int64_t>::min(),
+                                  std::numeric_limits<int64_t>::max());
+    if (!result_.params.emplace(name(words[1]), value).second) {
+      bad(strf("parameter %s is given twice", quoted(words[1]).c_str()));
+    }
+    if (result_.params.size() > kMaxEntries) bad("too many parameters");
+  }
+
+  void port(const Words& words) {
+    expect(words, 5, "port NAME COL s2mm|mm2s CHANNEL");
+    Configuration::Port p;
+    p.name = name(words[1]);
+    p.col = col(words[2]);
+    if (words[3] != "s2mm" && words[3] != "mm2s") {
+      bad(strf("direction %s; use s2mm or mm2s", quoted(words[3]).c_str()));
+    }
+    p.direction = words[3] == "s2mm" ? arch::Direction::kS2MM : arch::Direction::kMM2S;
+    const int channels = arch::tile_geometry(arch::TileKind::kShim).channels;
+    p.channel = static_cast<int>(integer(words[4], "channel", 0, channels - 1));
+    once(port_names_, p.name, "this port name");
+    once(port_channels_, std::make_tuple(p.col, static_cast<int>(p.direction), p.channel),
+         "this shim channel");
+    result_.ports.push_back(std::move(p));
+  }
+
+  void rtp(const Words& words) {
+    expect(words, 5, "rtp NAME COL ROW ADDRESS");
+    const int64_t memory = arch::tile_geometry(arch::TileKind::kCore).memory_bytes;
+    Configuration::Rtp r;
+    r.name = name(words[1]);
+    r.col = col(words[2]);
+    r.row = row(words[3], arch::kFirstCoreRow);
+    r.address = static_cast<uint32_t>(integer(words[4], "address", 0, memory - 4));
+    if (r.address % 4 != 0) bad(strf("address %u is not a multiple of 4", r.address));
+    // One name may stand for the same parameter of several cores.
+    once(rtp_names_, std::make_tuple(r.name, r.col, r.row), "this RTP of this core");
+    once(rtp_words_, std::make_tuple(r.col, r.row, static_cast<int>(r.address)), "this RTP word");
+    result_.rtps.push_back(std::move(r));
+  }
+
+  void rtp_lock(const Words& words) {
+    expect(words, 4, "rtplock COL ROW LOCK");
+    Configuration::RtpLock l;
+    l.col = col(words[1]);
+    l.row = row(words[2], arch::kFirstCoreRow);
+    const int locks = arch::tile_geometry(arch::TileKind::kCore).locks;
+    l.lock = static_cast<int>(integer(words[3], "lock", 0, locks - 1));
+    once(rtp_locks_, std::make_tuple(l.col, l.row, l.lock), "this RTP lock");
+    result_.rtp_locks.push_back(l);
+  }
+
+  void resource(const Words& words) {
+    expect(words, 6, "resource COL ROW KIND USED LIMIT");
+    constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
+    Configuration::Resource r;
+    r.col = col(words[1]);
+    r.row = row(words[2], 0);
+    r.kind = name(words[3]);
+    r.limit = integer(words[5], "limit", 0, kMax);
+    r.used = integer(words[4], "use", 0, r.limit);
+    once(resources_, std::make_tuple(r.kind, r.col, r.row), "this resource of this tile");
+    result_.resources.push_back(std::move(r));
+  }
+
+  void core(const Words& words) {
+    expect(words, 3, "core COL ROW");
+    Configuration::Core c;
+    c.col = col(words[1]);
+    c.row = row(words[2], arch::kFirstCoreRow);
+    once(cores_, std::make_tuple(c.col, c.row), "this core");
+    const int first_line = line_ + 1;
+    const char* begin = rest_.data();
+    const char* end = begin;
+    while (true) {
+      const Words line = split_words(next_line());
+      if (line.size() == 1 && line[0] == "endcore") break;
+      if (!line.empty() && (line[0] == "core" || line[0] == "txn")) {
+        bad(strf("%s inside a core; endcore is missing", quoted(line[0]).c_str()));
+      }
+      end = rest_.data();
+    }
+    c.program = parse_program(std::string_view(begin, static_cast<size_t>(end - begin)),
+                              strf("core(%d,%d)", c.col, c.row), first_line);
+    result_.cores.push_back(std::move(c));
+  }
+
+  void static_stream(const Words& words) {
+    require_head();
+    expect(words, 2, "txn BYTES");
+    const int64_t size = integer(words[1], "size", 0, static_cast<int64_t>(kMaxBytes));
+    if (static_cast<size_t>(size) != rest_.size()) {
+      bad(strf("txn announces %lld bytes, %zu follow", static_cast<long long>(size), rest_.size()));
+    }
+    const std::span<const std::byte> tail = bytes_.last(rest_.size());
+    result_.txn.assign(tail.begin(), tail.end());
+    const int generation = stream_generation();
+    if (generation != static_cast<int>(result_.generation)) {
+      bad(strf("the configuration is for %s, its txn stream for generation code %d",
+               arch::device_geometry(result_.generation).name, generation));
+    }
+  }
+
+  int stream_generation() const {
+    try {
+      return stream::Stream::parse(result_.txn).header().generation;
+    } catch (const Error& error) {
+      bad(strf("the txn stream does not parse: %s", error.what()));
+    }
+  }
+
+  std::span<const std::byte> bytes_;
+  std::string_view rest_;  // not read yet
+  int line_ = 0;
+  Configuration result_;
+  std::set<std::string> head_, port_names_;
+  std::set<std::tuple<int, int, int>> port_channels_, rtp_words_, rtp_locks_;
+  std::set<std::tuple<std::string, int, int>> rtp_names_, resources_;
+  std::set<std::tuple<int, int>> cores_;
+};
+
+}  // namespace
+
+Configuration Configuration::parse(std::span<const std::byte> bytes) {
+  static std::atomic<uint64_t> next_id{1};
+  Configuration configuration = Reader(bytes).read();
+  configuration.id = next_id++;
+  return configuration;
+}
+
+std::string Configuration::artefact() const {
+  return strf("%s-%s-%s", name.c_str(), arch::device_geometry(generation).name,
+              source.substr(0, 16).c_str());
+}
+
+int64_t Configuration::param(const std::string& key) const {
+  const auto found = params.find(key);
+  if (found == params.end()) {
+    fail(ErrorKind::kFormat, "[Configuration::param] configuration %s has no parameter %s",
+         quoted(name).c_str(), quoted(key).c_str());
+  }
+  return found->second;
+}
+
+int64_t Configuration::param(const std::string& key, int64_t min, int64_t max) const {
+  const int64_t value = param(key);
+  if (value < min || value > max) {
+    fail(ErrorKind::kFormat,
+         "[Configuration::param] configuration \"%s\" has %s = %lld, must be %lld..%lld; lower the "
+         "design again",
+         name.c_str(), key.c_str(), static_cast<long long>(value), static_cast<long long>(min),
+         static_cast<long long>(max));
+  }
+  return value;
+}
+
+const Configuration::Port& Configuration::port(const std::string& key) const {
+  const auto found =
+      std::find_if(ports.begin(), ports.end(), [&](const Port& p) { return p.name == key; });
+  if (found == ports.end()) {
+    fail(ErrorKind::kFormat, "[Configuration::port] configuration %s has no port %s",
+         quoted(name).c_str(), quoted(key).c_str());
+  }
+  return *found;
+}
+
+}  // namespace npu

@@ -1,0 +1,82 @@
+// The thread pool: every index once, whatever the counts and threads; many rounds after pauses long
+// enough for workers to fall asleep; callers from several threads; no thread at all.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <numeric>
+#include <thread>
+#include <vector>
+
+#include "host/thread_pool.h"
+
+using npu::ThreadPool;
+
+TEST_CASE("every index is visited once") {
+  for (const int threads : {0, 1, 2, 3, 8}) {
+    ThreadPool pool(threads);
+    CHECK(pool.threads() == std::max(threads, 1));
+    for (size_t count = 0; count < 70; ++count) {
+      std::vector<int> visits(count, 0);  // distinct elements: no two threads share one
+      pool.parallel_for(count, [&](size_t i) { ++visits[i]; });
+      REQUIRE(visits == std::vector<int>(count, 1));
+    }
+  }
+}
+
+TEST_CASE("results of a round are visible to the next and to the caller") {
+  ThreadPool pool(4);
+  std::vector<uint64_t> values(97);
+  std::iota(values.begin(), values.end(), 0);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<uint64_t> next(values.size());
+    pool.parallel_for(values.size(),
+                      [&](size_t i) { next[i] = values[i] + values[(i + 1) % values.size()]; });
+    values.swap(next);
+  }
+  std::vector<uint64_t> expected(97);
+  std::iota(expected.begin(), expected.end(), 0);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<uint64_t> next(expected.size());
+    for (size_t i = 0; i < 97; ++i) next[i] = expected[i] + expected[(i + 1) % 97];
+    expected.swap(next);
+  }
+  CHECK(values == expected);
+}
+
+TEST_CASE("workers that fell asleep wake up") {
+  ThreadPool pool(3);
+  for (int round = 0; round < 15; ++round) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(round % 3 == 0 ? 8 : 0));
+    std::atomic<size_t> sum{0};
+    pool.parallel_for(50, [&](size_t i) { sum += i; });
+    REQUIRE(sum == 50 * 49 / 2);
+  }
+}
+
+TEST_CASE("callers from several threads take turns") {
+  ThreadPool pool(3);
+  std::vector<std::thread> callers;
+  std::atomic<size_t> total{0};
+  for (int caller = 0; caller < 4; ++caller) {
+    callers.emplace_back([&] {
+      for (int round = 0; round < 200; ++round) {
+        std::atomic<size_t> sum{0};
+        pool.parallel_for(20, [&](size_t i) { sum += i; });
+        total += sum;
+      }
+    });
+  }
+  for (std::thread& caller : callers) caller.join();
+  CHECK(total == size_t{4} * 200 * 190);
+}
+
+TEST_CASE("pools come and go") {
+  for (int i = 0; i < 30; ++i) {
+    ThreadPool pool(1 + i % 4);
+    std::atomic<int> calls{0};
+    if (i % 2) pool.parallel_for(5, [&](size_t) { ++calls; });
+    CHECK(calls == (i % 2 ? 5 : 0));
+  }
+}
