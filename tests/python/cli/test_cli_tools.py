@@ -33,7 +33,9 @@ def test_inspect_gemm_follows_the_choice(capsys):
     """Of designs, sums and BFP16, as npu.matmul on that device; compile --size likewise."""
     words = ["inspect", "--gemm", "4096", "--dtype", "int8", "--designs", "array"]
     code, _, err = run(capsys, *words)
-    assert code == 0 and "gemm_i8_i32_pipelined_pairs tile 96x32x128" in err and "array design" in err
+    assert (
+        code == 0 and "gemm_i8_i32_pipelined_pairs tile 96x32x128" in err and "array design" in err
+    )
     words += ["--out-dtype", "int8", "--accumulate", "narrow", "--b-layout", "col"]
     code, _, err = run(capsys, *words)
     assert code == 0 and "gemm_i8_i8_bcol_pipelined_narrow tile 256x32x128" in err

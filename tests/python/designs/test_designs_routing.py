@@ -19,7 +19,7 @@ from npu.designs import gemm
 from npu.designs.api import Design
 from npu.designs.hardware import Tile
 from npu.designs.lowering import lower, serialise
-from npu.designs.lowering.model import Endpoint, Flow, Lowered
+from npu.designs.lowering.lowered import Endpoint, Flow, Lowered
 from npu.designs.lowering.routing import Router
 from npu.designs.lowering.serialise import static_stream
 from npu.errors import DesignError
