@@ -15,7 +15,7 @@ enum class ErrorKind {
   kDevice,       // a device that is unknown or cannot do what was asked
   kUnavailable,  // a device or feature that is not present on this machine
   kUnsupported,  // hardware behaviour the emulator does not model
-  kForbidden,    // a runtime stream touches what it may not (stream/check.h)
+  kForbidden,    // a runtime stream touches what it may not (stream/txn.h)
   // Raised by the emulator while it executes a stream.
   kUnknownOperation,  // a TXN opcode that cannot be executed
   kUnknownRegister,   // a register write the emulator cannot decode (strict mode)

@@ -204,7 +204,7 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
         )
     with _open_lock:
         if name in _registered or name.startswith(("emu:", "null:", "xrt")):
-            raise DeviceError(f"[register_device] there is a device {name!r} already")
+            raise DeviceError(f"[register_device] the name {name!r} is taken")
         _registered[name] = backend
 
 

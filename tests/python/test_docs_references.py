@@ -76,18 +76,22 @@ def exists(name: str, page: Path) -> bool:
 
 
 def paths_in(text: str, folders: str = FOLDERS) -> set[str]:
-    """What reads as a path: words below a folder of ours anywhere, and file names in backticks."""
-    found = set(re.findall(rf"(?<![\w./-])(?:{folders})/[\w./*-]*[\w*]", text))
-    if folders == FOLDERS:
-        name = re.compile(rf"[\w/*.-]+\.(?:{'|'.join(SUFFIXES)})")
-        found |= {word for word in in_backticks(text) if name.fullmatch(word)}
-    return found
+    """Words below a folder of ours."""
+    return set(re.findall(rf"(?<![\w./-])(?:{folders})/[\w./*-]*[\w*]", text))
+
+
+def files_in_backticks(text: str) -> set[str]:
+    name = re.compile(rf"[\w/*.-]+\.(?:{'|'.join(SUFFIXES)})")
+    return {word for word in in_backticks(text) if name.fullmatch(word)}
 
 
 @every_page
 def test_paths_exist(page: Path) -> None:
-    own = page in OWN_PAGES
-    named = paths_in(page.read_text(), FOLDERS if own else "backend|tests")
+    text = page.read_text()
+    if page in OWN_PAGES:
+        named = paths_in(text) | files_in_backticks(text)
+    else:
+        named = paths_in(text, "backend|tests")
     assert {p for p in named if p not in MADE_ELSEWHERE and not exists(p, page)} == set()
 
 
@@ -217,3 +221,22 @@ def test_the_readme_lists_every_command() -> None:
 
     named = {words[0] for words in command_lines((ROOT / "README.md").read_text())}
     assert set(COMMANDS) - named == set()
+
+
+# Headers of other projects that comments cite.
+CITED = {"xaiemlgbl_params.h", "xaie2pgbl_params.h", "TxnEncoding.h"}
+
+
+def test_comments_name_existing_files() -> None:
+    """Paths below our folders in all sources, headers and sources in C++ comments."""
+    missing = set()
+    for file in tracked():
+        if not file.endswith((".py", ".cpp", ".h", ".hpp", ".cc")) or file.startswith("tests/"):
+            continue
+        text = (ROOT / file).read_text()
+        named = paths_in(text)
+        if not file.endswith(".py"):
+            comments = " ".join(re.findall(r"//(.*)", text))
+            named |= set(re.findall(r"(?<![\w./])[\w/]+\.(?:h|hpp|cpp|cc)\b", comments)) - CITED
+        missing |= {(file, name) for name in named if not exists(name, ROOT / file)}
+    assert missing == set()

@@ -39,7 +39,7 @@ Tile& Array::tile(int col, int row) {
   Tile* found = find_tile(col, row);
   if (!found) {
     fail(ErrorKind::kArgument,
-         "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
+         "[array] tile (%d,%d) was requested; %s has columns 0..%d and rows 0..%d", col, row,
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
   found->aliases.flush_all();

@@ -123,7 +123,7 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     for tensor in tensors:
         if tensor.shape[1] != first.shape[1] or tensor.dialect != first.dialect:
             raise ShapeError(
-                f"[q4nx.concatenate] {tensor!r} does not go with {first!r}: K and dialect "
+                f"[q4nx.concatenate] {tensor!r} does not match {first!r}: K and dialect "
                 "must be equal"
             )
     for tensor in tensors[:-1]:
