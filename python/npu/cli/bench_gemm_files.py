@@ -1,4 +1,4 @@
-"""Files that `npu bench gemm` writes: refused before the work starts, replaced whole or not at
+"""Files that `npu bench gemm` writes: checked before the work starts, replaced whole or not at
 all.
 """
 

@@ -1,7 +1,7 @@
 """A Q4NX matrix: raw blocks, the logical shape, and the formula that gives its values.
 
 The values are w = m + d * code (dialect "additive") or w = d * (code - z) ("zero_point", found in
-older files). Blocks are never expanded unless asked, and a Tensor over a memory-mapped file reads
+older files). Blocks are expanded only on request, and a Tensor over a memory-mapped file reads
 nothing before that.
 """
 
