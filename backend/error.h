@@ -26,7 +26,7 @@ enum class ErrorKind {
   kOutOfRange,        // an access outside a memory or a buffer
   kNoConsumer,        // a stream that ends nowhere (no route from the port that sends)
   kLock,              // a lock id out of range, or a lock value over- or underflow
-  kDeadlock,          // nobody can progress while somebody waits
+  kDeadlock,          // no agent can make progress while one waits
   kUnfinished,        // the stream ended while a shim transfer was still incomplete
   kKernel,            // a kernel is missing, was called wrongly or failed
 };

@@ -73,7 +73,7 @@ std::string Array::describe_buffers() const {
   return text;
 }
 
-// Kernels are called in the middle of a run, and Python may have several threads: whoever comes in
+// Kernels are called in the middle of a run, and Python may have several threads: a call made
 // while the array is busy gets an error instead of a corrupted run.
 class Array::Entry {
  public:

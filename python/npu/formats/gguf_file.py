@@ -159,7 +159,7 @@ class _Cursor:
 
 class GgufFile(Metadata):
     """An open GGUF file. ``metadata`` maps keys to Python values (arrays: NumPy, or list of str),
-    ``tensors`` maps names to :class:`TensorInfo`. Raises FormatError for anything malformed."""
+    ``tensors`` maps names to ``TensorInfo``. Raises FormatError for anything malformed."""
 
     reader = "gguf"
 

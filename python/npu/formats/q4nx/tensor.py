@@ -91,7 +91,7 @@ class Tensor:
         return Tensor(blocks, (stop - start, self.shape[1]), self.dialect)
 
     def to_numpy(self, dtype: DTypeLike = ml_dtypes.bfloat16) -> np.ndarray:
-        """The (N, K) values by the formula, in bfloat16 or float32; see :func:`dequantize_host`."""
+        """The (N, K) values by the formula, in bfloat16 or float32; see ``dequantize_host``."""
         return dequantize_host(self, dtype)
 
     def to_additive(self) -> Tensor:

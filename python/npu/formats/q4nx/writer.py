@@ -42,7 +42,7 @@ class Announced:
 
 
 class Writer:
-    """Use as a context manager; call :meth:`append` with the bytes of all tensors in order."""
+    """Use as a context manager; call ``append`` with the bytes of all tensors in order."""
 
     def __init__(
         self,
