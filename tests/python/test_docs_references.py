@@ -63,7 +63,10 @@ def words_of_sources() -> frozenset[str]:
 
 
 def in_backticks(text: str) -> list[str]:
-    return re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    """What stands in backticks in prose, on one line each."""
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    found = [word for part in prose.split("\n\n") for word in re.findall(r"`([^`]+)`", part)]
+    return [" ".join(word.split()) for word in found]
 
 
 def exists(name: str, page: Path) -> bool:
