@@ -80,6 +80,13 @@ std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream
          "load its configuration, or prepare it again",
          configuration_->name.c_str());
   }
+  const size_t max_arguments = info().max_arguments;
+  if (refs.size() > max_arguments) {
+    fail(ErrorKind::kArgument,
+         "[submit] %zu arguments, device \"%s\" takes up to %zu; pass fewer, several ranges of one "
+         "buffer as one",
+         refs.size(), info().name.c_str(), max_arguments);
+  }
   for (size_t i = 0; i < refs.size(); ++i) check_ref(refs[i], i);
   std::unique_ptr<Run> run = do_submit(std::move(stream), refs);
   ++counters_.submissions;

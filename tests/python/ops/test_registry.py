@@ -76,9 +76,10 @@ def test_inspect_prints_the_stream_that_runs(capsys):
     ({"rows": 8}, ArgumentError, "width is missing"),
     ({"rows": 8, "width": 128, "depth": 1}, ArgumentError, 'no field "depth"'),
     ({"rows": 8, "width": 100}, ShapeError, "multiple of 128"),
-    ({"rows": 0, "width": 128}, ShapeError, "pad them"),
+    ({"rows": 0, "width": 128}, ShapeError, "rows is 0; use 4 to"),
     ({"rows": 1 << 40, "width": 128}, ShapeError, "rows"),
-    ({"rows": 8, "width": 128, "mean_width": 200}, ShapeError, "rows"),
+    ({"rows": 8, "width": 128, "mean_width": 200}, ShapeError, "mean_width is 200; use 1 to 128"),
+    ({"rows": 8, "width": 128, "epsilon": -1}, ShapeError, "epsilon is -1; use 0"),
 ])  # fmt: skip
 def test_requests_are_checked(request_, error, words):
     config = operation("rms_norm").configuration("npu1")
