@@ -29,8 +29,9 @@ def dequantize(
     from which the host copies. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
     weights = bound_weights(w, device, "dequantize")
-    if wanted_dtype("dequantize", None, out) not in (None, BFLOAT16):
-        raise DtypeError(f"[dequantize] out has dtype {out.dtype}; it must be bfloat16")
+    dtype = wanted_dtype("dequantize", None, out)
+    if dtype not in (None, BFLOAT16):
+        raise DtypeError(f"[dequantize] out has dtype {dtype}; it must be bfloat16")
     result = np.empty(weights.shape, BFLOAT16) if out is None else out
     check_out("dequantize", result, weights.shape, [blocks_in(w)])
     run(weights, 0, -(-weights.shape[0] // BLOCK_ROWS), result, padded=False)

@@ -39,14 +39,12 @@ def rms_norm(
     factors = ones if weight is None else as_array("rms_norm", weight, "weight", FLOATS)
     if factors.shape != (width,):
         raise ShapeError(f"[rms_norm] weight has shape {factors.shape}; expected ({width},)")
-    offset = np.float32(nonnegative("rms_norm", epsilon, "epsilon"))
+    bits = int(np.float32(nonnegative("rms_norm", epsilon, "epsilon")).view(np.int32))
     chosen = current_device(device)
     if count == 0:
         return np.empty(rows.shape, BFLOAT16)
     shape = max(count, CORES), round_up(width, CHUNK)
-    request = dict(
-        rows=shape[0], width=shape[1], mean_width=width, epsilon=int(offset.view(np.int32))
-    )
+    request = dict(rows=shape[0], width=shape[1], mean_width=width, epsilon=bits)
     source = padded(rows.reshape(count, width), shape, BFLOAT16)
     result = np.empty(shape, BFLOAT16)
     arrays = source, padded(factors, shape[1:], np.float32), result
