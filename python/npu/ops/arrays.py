@@ -90,12 +90,15 @@ def check_out(
             raise ArgumentError(f"[{function}] out overlaps an operand; pass an array of its own")
 
 
-def nonnegative(function: str, value: Any, name: str) -> float:
-    """A finite number of at least 0, as a float32 has it: larger ones are the largest."""
+def float_of(function: str, value: Any, name: str, low: float | None = None) -> np.float32:
+    """A finite number, at least ``low``, as float32; beyond float32's range, its largest."""
     number = isinstance(value, (int, float, np.integer, np.floating))
-    if isinstance(value, bool) or not number or not 0 <= value < math.inf:
-        raise ArgumentError(f"[{function}] {name} is {value!r}; it must be a number of at least 0")
-    return abs(float(min(value, np.finfo(np.float32).max)))
+    if isinstance(value, bool) or not number or not -math.inf < value < math.inf:
+        raise ArgumentError(f"[{function}] {name} is {value!r}; it must be a finite number")
+    if low is not None and value < low:
+        raise ArgumentError(f"[{function}] {name} is {value!r}; it must be at least {low}")
+    largest = float(np.finfo(np.float32).max)
+    return np.float32(min(max(value, -largest), largest))
 
 
 def round_up(value: int, multiple: int) -> int:

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from npu.devices import Device, current_device
 from npu.errors import ShapeError
-from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, nonnegative, padded, round_up
+from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, float_of, padded, round_up
 
 
 def rms_norm(
@@ -39,7 +39,7 @@ def rms_norm(
     factors = ones if weight is None else as_array("rms_norm", weight, "weight", FLOATS)
     if factors.shape != (width,):
         raise ShapeError(f"[rms_norm] weight has shape {factors.shape}; expected ({width},)")
-    bits = int(np.float32(nonnegative("rms_norm", epsilon, "epsilon")).view(np.int32))
+    bits = int(abs(float_of("rms_norm", epsilon, "epsilon", low=0)).view(np.int32))
     chosen = current_device(device)
     if count == 0:
         return np.empty(rows.shape, BFLOAT16)
