@@ -90,6 +90,20 @@ def check_out(
             raise ArgumentError(f"[{function}] out overlaps an operand; pass an array of its own")
 
 
+def result_array(
+    function: str,
+    out: np.ndarray | None,
+    shape: tuple[int, ...],
+    dtype: np.dtype,
+    operands: Iterable[Any],
+) -> np.ndarray:
+    """``out``, checked, or a new array."""
+    if out is None:
+        return np.empty(shape, dtype)
+    check_out(function, out, shape, operands)
+    return out
+
+
 def float_of(function: str, value: Any, name: str, low: float | None = None) -> np.float32:
     """A finite number, at least ``low``, as float32; beyond float32's range, its largest."""
     number = isinstance(value, (int, float, np.integer, np.floating))

@@ -10,7 +10,7 @@ import numpy as np
 
 from npu.devices import Device
 from npu.errors import DtypeError
-from npu.ops.arrays import BFLOAT16, bytes_of, check_out, round_up, wanted_dtype
+from npu.ops.arrays import BFLOAT16, bytes_of, result_array, round_up, wanted_dtype
 from npu.ops.gemv import BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, blocks_in, bound_weights
 
 
@@ -32,8 +32,7 @@ def dequantize(
     dtype = wanted_dtype("dequantize", None, out)
     if dtype not in (None, BFLOAT16):
         raise DtypeError(f"[dequantize] out has dtype {dtype}; it must be bfloat16")
-    result = np.empty(weights.shape, BFLOAT16) if out is None else out
-    check_out("dequantize", result, weights.shape, [blocks_in(w)])
+    result = result_array("dequantize", out, weights.shape, BFLOAT16, [blocks_in(w)])
     run(weights, 0, -(-weights.shape[0] // BLOCK_ROWS), result, padded=False)
     return result
 

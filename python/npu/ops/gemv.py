@@ -19,7 +19,7 @@ from npu.ops.arrays import (
     FLOATS,
     as_array,
     bytes_of,
-    check_out,
+    result_array,
     typed_view,
     wanted_dtype,
 )
@@ -182,8 +182,7 @@ def gemv(
     dtype = BFLOAT16 if wanted is None else wanted
     if dtype not in _OUTPUTS:
         raise DtypeError(f"[gemv] out_dtype {dtype} is not available; use bfloat16 or float32")
-    result = np.empty(shape, dtype) if out is None else out
-    check_out("gemv", result, shape, [array, blocks_in(w)])
+    result = result_array("gemv", out, shape, dtype, [array, blocks_in(w)])
     bound.device.operation("gemv").run(
         bound.handle, *typed_view(array), bytes_of(result), str(dtype)
     )

@@ -63,6 +63,15 @@ def test_out_must_fit_and_be_free():
             arrays.check_out("f", out, (2, 6), operands)
 
 
+def test_results_are_out_or_new():
+    out = np.zeros((2, 3), np.float32)
+    assert arrays.result_array("f", out, (2, 3), out.dtype, []) is out
+    new = arrays.result_array("f", None, (2, 3), BFLOAT16, [out])
+    assert (new.shape, new.dtype) == ((2, 3), BFLOAT16)
+    with pytest.raises(ArgumentError, match="overlaps"):
+        arrays.result_array("f", out, (2, 3), out.dtype, [out])
+
+
 def test_numbers():
     assert arrays.float_of("f", np.int8(3), "alpha") == 3
     assert arrays.float_of("f", -(10**60), "alpha") == -np.finfo(np.float32).max

@@ -9,7 +9,7 @@ import pytest
 import npu
 from npu import _npu
 from npu.cli import main
-from npu.errors import ArgumentError, DeviceError, NpuError, ShapeError
+from npu.errors import ArgumentError, DeviceError, FormatError, NpuError, ShapeError
 from npu.ops.registry import operation, operations
 from npu.perf.operation_simulation import simulate_operation
 
@@ -85,6 +85,19 @@ def test_requests_are_checked(request_, error, words):
     config = operation("rms_norm").configuration("npu1")
     with pytest.raises(error, match=words):
         operation("rms_norm").submissions(config, request_)
+
+
+def test_a_configuration_of_another_version_is_refused():
+    """RTPs and parameters that the schedule does not know, or misses."""
+    config = operation("rms_norm").configuration("npu2")
+    request = {"rows": 8, "width": 128}
+    for line, other, words in (
+        (b"\nrtp rows ", b"\nrtp rowz ", 'RTP "rowz"'), (b"param chunk ", b"param chunq ", "chunk"),
+        (b"param cores 4", b"param cores 5", "cores"), (b"port X0 ", b"port Z0 ", "X0"),
+    ):  # fmt: skip
+        assert line in config
+        with pytest.raises(FormatError, match=words):
+            operation("rms_norm").submissions(config.replace(line, other), request)
 
 
 def test_unknown_names():
