@@ -48,7 +48,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   const int64_t n = request.get("n", 1, kMaxSide), k = request.get("k", 1, kMaxSide);
   GemvProblem problem{std::max(q4nx::row_blocks(n), array.min_row_blocks()), q4nx::column_blocks(k),
                       n, static_cast<int>(request.get("batch", 1, kGemvBatch))};
-  problem.output = static_cast<GemvOutput>(request.get("output", 0, 2));
+  problem.output =
+      static_cast<GemvOutput>(request.get("output", 0, static_cast<int64_t>(GemvOutput::kTop)));
   problem.top = static_cast<int>(request.get("top", 0, kMaxGemvTop));
   const GemvSchedule schedule = schedule_gemv(array, problem);
   std::vector<uint32_t> words = stream_words(configuration, [&](stream::Builder& builder) {
