@@ -10,12 +10,15 @@
 #include <aie_api/aie.hpp>
 
 #include "kernel.h"
+#include "q4nx_block.h"
 
 namespace {
 namespace dequant {
 
-constexpr int32_t kRows = 32, kColumns = 256, kGroup = 32, kHalfRows = 16, kSubColumns = 8;
-constexpr int32_t kGroups = kColumns / kGroup, kPlane = kGroups * kRows * 2;  // bytes of d, of m
+namespace q4nx = npu::q4nx;
+
+constexpr int32_t kRows = q4nx::kRows, kColumns = q4nx::kColumns, kHalfRows = 16, kSubColumns = 8;
+constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups, kPlane = q4nx::kPlaneBytes;
 constexpr int32_t kSubBytes = kSubColumns * kHalfRows / 2;
 
 using Sums = aie::accum<accfloat, 32>;
@@ -75,8 +78,6 @@ double cycles(const Timing&, const int64_t*) {
   constexpr double kCall = 24;  // call, counters, loop set-up
   return kSubBlocks * longest(longest(kStores, kMoves), kMacs) + kCall;
 }
-
-constexpr int32_t kBlockBytes = 2 * kPlane + kRows * kColumns / 2;
 #endif
 
 }  // namespace dequant
@@ -91,6 +92,6 @@ NPU_KERNEL void dequant_q4nx(const uint8_t* block, bfloat16* out) {
 #endif
 }
 
-NPU_DECLARE(dequant_q4nx, {.operands = {buffer("block", dequant::kBlockBytes, alignof(bfloat16)),
+NPU_DECLARE(dequant_q4nx, {.operands = {buffer("block", npu::q4nx::kBlockBytes, alignof(bfloat16)),
                                         buffer("out", dequant::kRows* dequant::kColumns)},
                            .cycles = dequant::cycles});

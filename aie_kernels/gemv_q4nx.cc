@@ -11,32 +11,20 @@
 
 #include <aie_api/aie.hpp>
 
+#include "gemv_setup.h"
 #include "kernel.h"
+#include "q4nx_block.h"
 
 namespace {
 
-constexpr int32_t kBlockRows = 32, kBlockColumns = 256, kGroup = 32, kHalfRows = 16;
-constexpr int32_t kGroups = kBlockColumns / kGroup;
-constexpr int32_t kPlane = kGroups * kBlockRows * 2;      // bytes of d, of m
+namespace q4nx = npu::q4nx;
+using npu::gemv::kSetupWords, npu::gemv::kMaxBatch, npu::gemv::Output, npu::gemv::Setup;
+
+constexpr int32_t kBlockRows = q4nx::kRows, kBlockColumns = q4nx::kColumns, kHalfRows = 16;
+constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups, kPlane = q4nx::kPlaneBytes;
 constexpr int32_t kHalf = kBlockColumns * kHalfRows / 2;  // bytes of codes per half
 constexpr int32_t kSubColumns = 8, kSubBytes = kSubColumns * kHalfRows / 2;
 
-// Words of a core's setup record: SETUP in designs/gemv.py.
-enum Setup : int32_t {
-  kRowBlocks = 1,
-  kXObjects,
-  kXBlocks,
-  kIdle,
-  kBatch,
-  kOutput,
-  kTop,
-  kFirst,
-  kStep,
-  kRows,
-  kXLast = 14
-};
-enum Output : int32_t { kBf16, kF32, kLargest };
-constexpr int32_t kSetupWords = 16;
 // Words of a core's state.
 enum State : int32_t { kBlock, kRowBlock, kKept };  // done: blocks, row-blocks; entries kept
 
@@ -131,12 +119,12 @@ inline void keep_largest(const float* values, int32_t first, int32_t count, int3
   *kept = filled;
 }
 
-// A row-block is complete: its sums go where `words` says and become zero.
-inline void finish(float* sums, int32_t* y, const int32_t* words, int32_t* state) {
-  const int32_t batch = words[kBatch], count = batch * kBlockRows, at = state[kRowBlock];
-  if (words[kOutput] == kLargest) {
-    const int32_t first = words[kFirst] + at * words[kStep], top = words[kTop];
-    const int32_t left = words[kRows] - first, rows = left < kBlockRows ? left : kBlockRows;
+// A row-block is complete: its sums go where the setup says and become zero.
+inline void finish(float* sums, int32_t* y, const Setup& setup, int32_t* state) {
+  const int32_t batch = setup.batch, count = batch * kBlockRows, at = state[kRowBlock];
+  if (setup.output == int32_t(Output::kTop)) {
+    const int32_t first = setup.first + at * setup.step, top = setup.top;
+    const int32_t left = setup.rows - first, rows = left < kBlockRows ? left : kBlockRows;
     int32_t kept = 0;
     for (int32_t v = 0; v < batch; ++v) {
       kept = at == 0 ? 0 : state[kKept];
@@ -146,7 +134,7 @@ inline void finish(float* sums, int32_t* y, const int32_t* words, int32_t* state
       keep_largest(sums + v * kBlockRows, first, rows, top, &kept, y + v * 2 * top);
     }
     state[kKept] = kept;  // the same for every vector
-  } else if (words[kOutput] == kF32) {
+  } else if (setup.output == int32_t(Output::kF32)) {
     float* out = reinterpret_cast<float*>(y) + at * count;
     for (int32_t i = 0; i < count; i += 16) aie::store_v(out + i, aie::load_v<16>(sums + i));
   } else {
@@ -159,45 +147,43 @@ inline void finish(float* sums, int32_t* y, const int32_t* words, int32_t* state
     }
   }
   for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
-  state[kRowBlock] = at + 1 == words[kRowBlocks] ? 0 : at + 1;
+  state[kRowBlock] = at + 1 == setup.row_blocks ? 0 : at + 1;
 }
 
 #if NPU_DECLARATIONS
-constexpr int32_t kBlockBytes = 2 * kPlane + 2 * kHalf;
-constexpr int32_t kXElements = 2048, kYWords = 128;  // an object of x, of y
-constexpr int32_t kMaxVectors = 8, kMaxCores = 32;
+constexpr int32_t kXElements = npu::gemv::kXBytes / 2, kYWords = npu::gemv::kYBytes / 4;
 
 // Whether a setup record and a state keep the kernel inside its buffers.
-bool setup_fits(const int32_t* words, const int32_t* state, int64_t batch) {
-  const int64_t row_blocks = words[kRowBlocks], x_objects = words[kXObjects];
-  const int64_t x_blocks = words[kXBlocks], x_last = words[kXLast], output = words[kOutput];
-  const int64_t y_bytes = 4 * kYWords;
-  if (batch != words[kBatch] || (batch != 1 && batch != 2 && batch != 4 && batch != kMaxVectors)) {
+bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch) {
+  const int64_t row_blocks = setup.row_blocks, x_objects = setup.x_objects;
+  const int64_t x_blocks = setup.x_blocks, x_last = setup.x_last, top = setup.top;
+  const int64_t y_bytes = npu::gemv::kYBytes;
+  if (batch != setup.batch || (batch != 1 && batch != 2 && batch != 4 && batch != kMaxBatch)) {
     return false;
   }
   if (x_objects < 0 || x_blocks < 1 || x_blocks * batch * kBlockColumns > kXElements) return false;
   if (x_last < 1 || x_last > x_blocks) return false;
   if (state[kBlock] < 0 || state[kBlock] >= x_objects * x_blocks + x_last) return false;
   if (state[kRowBlock] < 0 || state[kRowBlock] >= row_blocks) return false;
-  const int64_t top = words[kTop];
-  if (output == kLargest) {
-    return top >= 1 && top <= y_bytes && batch * top * 8 <= y_bytes && state[kKept] >= 0 &&
-           state[kKept] <= top;
+  const auto output = Output(setup.output);
+  if (output == Output::kTop) {
+    return top >= 1 && top <= y_bytes && batch * top * npu::gemv::kTopBytes <= y_bytes &&
+           state[kKept] >= 0 && state[kKept] <= top;
   }
-  if (output != kBf16 && output != kF32) return false;
-  const int64_t bytes = output == kF32 ? 4 : 2;
+  if (output != Output::kBf16 && output != Output::kF32) return false;
+  const int64_t bytes = output == Output::kF32 ? 4 : 2;
   return row_blocks <= y_bytes && row_blocks * batch * kBlockRows * bytes <= y_bytes;
 }
 
 void check_setup(const char* kernel, const KernelArgument* operands) {
-  const auto* words = reinterpret_cast<const int32_t*>(operands[4].data);
+  const auto& setup = *reinterpret_cast<const Setup*>(operands[4].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[5].data);
-  if (setup_fits(words, state, operands[6].value)) return;
+  if (setup_fits(setup, state, operands[6].value)) return;
   npu::fail(npu::ErrorKind::kKernel,
             "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top "
             "%d) or the state of the core does not fit its buffers; send the setup object first",
-            kernel, words[kRowBlocks], words[kXObjects], words[kXBlocks], words[kBatch],
-            words[kOutput], words[kTop]);
+            kernel, setup.row_blocks, setup.x_objects, setup.x_blocks, setup.batch, setup.output,
+            setup.top);
 }
 
 // Not measured on hardware. Per 8 columns of 32 rows: two loads (npu1: four of 32 bytes) beside
@@ -230,14 +216,16 @@ NPU_KERNEL void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state
   const int32_t* record = reinterpret_cast<const int32_t*>(table) + index * kSetupWords;
   aie::store_v(words, aie::load_v<kSetupWords>(record));
   aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
-  for (int32_t i = 0; i < 8 * kBlockRows; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
+  for (int32_t i = 0; i < kMaxBatch * kBlockRows; i += 16)
+    aie::store_v(sums + i, aie::zeros<float, 16>());
 }
 
 // The next block of the core's row-blocks. x: lines of 256 for the blocks of an object, `batch`
-// each. sums: (8, 32). y: the object of results. `batch` is words[kBatch].
+// each. sums: (8, 32). y: the object of results. `batch` is that of the setup.
 NPU_KERNEL void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                           const int32_t* words, int32_t* state, int32_t batch) {
-  const bfloat16* line = x + state[kBlock] % words[kXBlocks] * batch * kBlockColumns;
+  const Setup& setup = *reinterpret_cast<const Setup*>(words);
+  const bfloat16* line = x + state[kBlock] % setup.x_blocks * batch * kBlockColumns;
   if (batch == 1) {
     accumulate<1>(block, line, sums);
   } else if (batch == 2) {
@@ -247,18 +235,18 @@ NPU_KERNEL void gemv_q4nx(const uint8_t* block, const bfloat16* x, float* sums, 
   } else {
     accumulate<8>(block, line, sums);
   }
-  if (++state[kBlock] < words[kXBlocks] * words[kXObjects] + words[kXLast]) return;
+  if (++state[kBlock] < setup.x_blocks * setup.x_objects + setup.x_last) return;
   state[kBlock] = 0;
-  finish(sums, y, words, state);
+  finish(sums, y, setup, state);
 }
 
 NPU_DECLARE(gemv_setup,
             {.operands = {buffer("table", kXElements), buffer("words", kSetupWords),
-                          buffer("state", kSetupWords), buffer("sums", kMaxVectors* kBlockRows),
-                          integer("index", 0, kMaxCores - 1)},
-             .cycles = [](const Timing&, const int64_t*) { return 64.0; }});
-NPU_DECLARE(gemv_q4nx, {.operands = {buffer("block", kBlockBytes), buffer("x", kXElements),
-                                     buffer("sums", kMaxVectors* kBlockRows), buffer("y", kYWords),
+                          buffer("state", kSetupWords), buffer("sums", kMaxBatch* kBlockRows),
+                          integer("index", 0, npu::gemv::kMaxCores - 1)},
+             .cycles = fixed<64>});
+NPU_DECLARE(gemv_q4nx, {.operands = {buffer("block", q4nx::kBlockBytes), buffer("x", kXElements),
+                                     buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
                                      buffer("words", kSetupWords), buffer("state", kSetupWords),
                                      multiple("batch", 1)},
                         .cycles = gemv_cycles,

@@ -15,13 +15,25 @@ endforeach()
 string(SHA256 NPU_KERNEL_HASH "${NPU_KERNEL_HASHES}")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${NPU_KERNEL_SOURCES})
 
+# All kernel sources, for backend/kernels/host/variant.cpp: a new one needs no list.
+set(includes "")
+foreach(source ${NPU_KERNEL_SOURCES})
+  if(source MATCHES "\\.cc$")
+    get_filename_component(name ${source} NAME)
+    string(APPEND includes "#include \"${name}\"\n")
+  endif()
+endforeach()
+file(CONFIGURE OUTPUT ${CMAKE_CURRENT_BINARY_DIR}/kernel_sources/kernel_sources.inc
+     CONTENT "${includes}" @ONLY)
+
 # npu_host_kernels(<generation> <arithmetic> <suffix> <compiler options>...)
 function(npu_host_kernels generation arithmetic suffix)
   set(variant ${generation}_${arithmetic}${suffix})
   add_library(npu_kernels_${variant} OBJECT ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host/variant.cpp)
   target_include_directories(npu_kernels_${variant} PRIVATE
-    ${CMAKE_CURRENT_SOURCE_DIR}/backend ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host
-    ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels)
+    ${CMAKE_CURRENT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR}/backend
+    ${CMAKE_CURRENT_SOURCE_DIR}/backend/kernels/host ${CMAKE_CURRENT_SOURCE_DIR}/aie_kernels
+    ${CMAKE_CURRENT_BINARY_DIR}/kernel_sources)
   string(REPLACE npu1 20 arch ${generation})
   string(REPLACE npu2 21 arch ${arch})
   set(silicon 0)

@@ -26,19 +26,11 @@ inline Floats product(const Floats& a, const Floats& b) {
 #if NPU_DECLARATIONS
 // Not measured on hardware. Per 32 elements, in the multiply slot: a multiply-add of the squares,
 // or two fp32 products, each built from three bf16 ones (npu1: of 16 lanes).
-constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1, kVectors = kChunk / kLanes, kCall = 24;
-double begin_cycles(const Timing&, const int64_t*) { return kCall; }
-double square_cycles(const Timing&, const int64_t*) { return kVectors * 2 * kHalves + kCall; }
-double scale_cycles(const Timing&, const int64_t*) { return kVectors * 6 * kHalves + kCall + 16; }
+constexpr int kCall = 24, kSteps = kChunk / kLanes * (__AIE_ARCH__ == 20 ? 2 : 1);
 
-// The state keeps a pass inside the row.
-void check(const char* name, const KernelArgument* operands, int state, int32_t position) {
-  const auto* words = reinterpret_cast<const int32_t*>(operands[state].data);
-  const int32_t at = words[position];
-  if (at >= 0 && at < kMaxWidth && at % kChunk == 0) return;
-  npu::fail(npu::ErrorKind::kKernel,
-            "[%s] the core is at element %d of a row; rows have at most %d, in chunks of %d", name,
-            at, kMaxWidth, kChunk);
+// The state with a word that keeps its pass inside the row.
+consteval Operand state(int32_t position) {
+  return buffer("state", kStateWords).with_word(position, 0, kMaxWidth - kChunk, kChunk);
 }
 #endif
 
@@ -86,18 +78,12 @@ NPU_KERNEL void rms_scale(const bfloat16* row, const float* weight, bfloat16* y,
 }
 
 NPU_DECLARE(rms_begin,
-            {.operands = {buffer("state", rms::kStateWords)}, .cycles = rms::begin_cycles});
+            {.operands = {buffer("state", rms::kStateWords)}, .cycles = fixed<rms::kCall>});
 NPU_DECLARE(rms_square, {.operands = {buffer("x", rms::kChunk), buffer("row", rms::kMaxWidth),
-                                      buffer("state", rms::kStateWords)},
-                         .cycles = rms::square_cycles,
-                         .check = [](const char* name, const KernelArgument* operands) {
-                           rms::check(name, operands, 2, rms::kSeen);
-                         }});
+                                      rms::state(rms::kSeen)},
+                         .cycles = fixed<rms::kSteps * 2 + rms::kCall>});
 NPU_DECLARE(rms_scale,
             {.operands = {buffer("row", rms::kMaxWidth), buffer("weight", rms::kChunk),
-                          buffer("y", rms::kChunk), buffer("state", rms::kStateWords),
+                          buffer("y", rms::kChunk), rms::state(rms::kDone),
                           integer("width", 1, rms::kMaxWidth), integer("epsilon", 0, INT32_MAX)},
-             .cycles = rms::scale_cycles,
-             .check = [](const char* name, const KernelArgument* operands) {
-               rms::check(name, operands, 3, rms::kDone);
-             }});
+             .cycles = fixed<rms::kSteps * 6 + rms::kCall + 16>});

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from npu.errors import DesignError
 
 from .fifo import Dims, Link, Names, ObjectFifo, ShimBd
-from .hardware import DTYPE_BYTES, ROWS, Tile, device_columns
+from .hardware import CORE_ROWS, DTYPE_BYTES, FIRST_CORE_ROW, ROWS, Tile, device_columns
 from .kernel import Kernel, kernel
 from .worker import Worker
 
@@ -52,6 +52,10 @@ class Design:
                 f"columns 0..{self.columns - 1}, rows 0..{ROWS - 1}"
             )
         return Tile(col, row)
+
+    def cores(self, col: int, count: int = CORE_ROWS, first: int = 0) -> list[Tile]:
+        """`count` neighbouring cores of a column, upwards from its core number `first`."""
+        return [self.tile(col, FIRST_CORE_ROW + first + i) for i in range(count)]
 
     def fifo(
         self,
@@ -161,6 +165,75 @@ class Design:
         """The parts of each object of `source` become objects of `sinks`; offsets in bytes."""
         parts = self._parts("split", sinks, source, offsets)
         self._link("split", sinks[0].producer, (source,), tuple(sinks), parts)
+
+    def scatter(
+        self,
+        port: str,
+        cores: Sequence[Tile],
+        shape: Sequence[int] | int,
+        dtype: str,
+        *,
+        depth: int = 2,
+        part_depth: int = 2,
+        channel: int | None = None,
+        part_channel: int | None = None,
+    ) -> list[ObjectFifo]:
+        """Objects for the cores of a column, neighbours in what the port takes: the memtile splits
+        that among them. Returns a FIFO per core, in the order of `cores`.
+
+        depth, part_depth: objects buffered in the memtile and in a core. channel: of the shim tile;
+        part_channel: into the cores.
+        """
+        shape, shim, memtile = self._column("scatter", port, cores, shape)
+        whole = self.fifo(
+            port, shim, memtile, (len(cores), *shape), dtype, depth=depth, producer_channel=channel
+        )
+        parts = [
+            self.fifo(
+                f"{port}_{core.row}", memtile, core, shape, dtype,
+                depth=part_depth, consumer_channel=part_channel,
+            )
+            for core in cores
+        ]  # fmt: skip
+        self.split(whole, parts)
+        return parts
+
+    def gather(
+        self,
+        port: str,
+        cores: Sequence[Tile],
+        shape: Sequence[int] | int,
+        dtype: str,
+        *,
+        depth: int = 2,
+        part_depth: int | tuple[int, int] = 2,
+        channel: int | None = None,
+    ) -> list[ObjectFifo]:
+        """The way back: objects of the cores of a column leave through the port, joined by the
+        memtile. part_depth: in (core, memtile); channel: of the shim tile."""
+        shape, shim, memtile = self._column("gather", port, cores, shape)
+        parts = [
+            self.fifo(f"{port}_{core.row}", core, memtile, shape, dtype, depth=part_depth)
+            for core in cores
+        ]
+        whole = self.fifo(
+            port, memtile, shim, (len(cores), *shape), dtype, depth=depth, consumer_channel=channel
+        )
+        self.join(parts, whole)
+        return parts
+
+    def _column(
+        self, what: str, port: str, cores: Sequence[Tile], shape: Sequence[int] | int
+    ) -> tuple[tuple[int, ...], Tile, Tile]:
+        """The shape of an object as a tuple, and the shim tile and memtile of the cores' column."""
+        if len({core.col for core in cores}) != 1:
+            raise self._error(
+                f'{what} of "{port}" needs cores of one column, has '
+                f"{[(core.col, core.row) for core in cores]}"
+            )
+        col = cores[0].col
+        shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        return shape, self.tile(col, 0), self.tile(col, 1)
 
     def cross(self, sources: Sequence[ObjectFifo], sinks: Sequence[ObjectFifo]) -> None:
         """Objects of `sources` become bands of rows of one object, whose bands of columns become

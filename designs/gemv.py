@@ -10,7 +10,6 @@ The results of a column are joined in its memtile. One configuration serves ever
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache
 
 from npu._npu import facts
 from npu.errors import DesignError
@@ -18,37 +17,17 @@ from npu.errors import DesignError
 from .api import Design
 from .fifo import ObjectFifo
 from .hardware import FIRST_CORE_ROW, Tile, device_columns
-from .lowering import configuration as lower_to_bytes
-from .lowering import mlir as lower_to_mlir
+from .lowering import forms
 from .worker import Object, Word
 
 BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
 BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
 MAX_BATCH = facts.GEMV_BATCH
-X_BYTES = 4096  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
-Y_BYTES = 512  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or top-k lists
-SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
-# Words of a core's setup record, in order, as backend/ops/gemv/gemv_schedule.cpp writes them.
-SETUP = (
-    "y_objects",  # objects of y that the core sends
-    "row_blocks",  # row-blocks per object of y
-    "x_objects",  # objects of x per row-block before the last one
-    "x_blocks",  # blocks of weights for each of these
-    "idle",  # objects of x to let pass at the end
-    "batch",  # vectors: 1, 2, 4 or 8
-    "output",  # 0: bfloat16, 1: float32, 2: the `top` largest and their rows
-    "top",
-    "first",  # row of the core's first row-block
-    "step",  # rows from one of its row-blocks to the next
-    "rows",  # of W: later rows are padding
-    "resident",  # 1: one object has all of x, which stays for all row-blocks; else 0
-    "resident_objects",  # objects of y that the core sends then; y_objects is 0
-    "resident_blocks",  # blocks of weights per object of y then
-    "x_last",  # blocks of weights for the last object of x of a row-block
-)
-# Linear BDs that the configuration writes, so that a stream only addresses and pushes them; numbers
-# are npu._npu.facts.
-PRECONFIGURED_BLOCKS = 6  # of weights, on channels with one core
+X_BYTES = facts.GEMV_X_BYTES  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
+Y_BYTES = facts.GEMV_Y_BYTES  # of y: (row-blocks, batch, 32) bfloat16 or float32, or top-k lists
+# Words of a core's record in the setup object (aie_kernels/gemv_setup.h), and how many it takes.
+SETUP, SETUP_WORDS = facts.GEMV_SETUP, facts.GEMV_SETUP_WORDS
+PRECONFIGURED_BLOCKS = 6  # of weights, in a BD of the configuration, on channels with one core
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 
 
@@ -102,25 +81,7 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
     column that carry weights, 2 (default) or 1. The last column's second channel carries x, so with
     two channels the cores of that channel stay idle. Raises DesignError.
     """
-    return _build(options(generation, cores, channels))
-
-
-def configuration(generation: str, cores: int | None = None, channels: int = 2) -> bytes:
-    """The serialised configuration (runtime/configuration.h) of a GEMV design, see `design`."""
-    return _configuration(options(generation, cores, channels))
-
-
-@cache
-def _configuration(o: Options) -> bytes:
-    return lower_to_bytes(_build(o))
-
-
-def mlir(generation: str, cores: int | None = None, channels: int = 2) -> str:
-    """The AIE-dialect MLIR of a GEMV design, see `design`."""
-    return lower_to_mlir(design(generation, cores, channels))
-
-
-def _build(o: Options) -> Design:
+    o = options(generation, cores, channels)
     out = Design(f"gemv_q4nx_{o.cores}c{o.channels}", o.generation, object_file="gemv_q4nx.o")
     out.params = {
         "columns": o.columns,
@@ -132,9 +93,9 @@ def _build(o: Options) -> Design:
         "setup_words": SETUP_WORDS,
         "preconfigured_blocks": PRECONFIGURED_BLOCKS if o.rows == o.channels else 0,
     }
-    cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
+    all_cores = [core for c in range(o.columns) for group in o.groups(c) for core in group]
     x = out.fifo(
-        "x", out.tile(o.columns - 1, 0), cores, X_BYTES // 2, "bfloat16",
+        "x", out.tile(o.columns - 1, 0), all_cores, X_BYTES // 2, "bfloat16",
         port="X", producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     out.token_ports = True
@@ -152,6 +113,9 @@ def _build(o: Options) -> Design:
     return out
 
 
+configuration, mlir = forms(design)
+
+
 def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[ObjectFifo]:
     """The blocks of one shim channel: straight to its core, or round-robin to several by L2."""
     shim, port = out.tile(col, 0), f"W{col}_{channel}"
@@ -163,26 +127,15 @@ def _feed(out: Design, col: int, channel: int, group: list[Tile]) -> list[Object
                 depth=_DEPTH_DIRECT, port=port, producer_channel=channel, consumer_channel=0,
             )
         ]  # fmt: skip
-    memtile, count = out.tile(col, 1), len(group)
-    outer = out.fifo(
-        f"w2_{col}_{channel}", shim, memtile, count * BLOCK_BYTES, "uint8",
-        depth=_DEPTH_MEMTILE[count], port=port, producer_channel=channel,
-        consumer_channel=channel,
+    return out.scatter(
+        port, group, BLOCK_BYTES, "uint8", depth=_DEPTH_MEMTILE[len(group)],
+        part_depth=_DEPTH_SPLIT, channel=channel, part_channel=0,
     )  # fmt: skip
-    inner = [
-        out.fifo(
-            f"w1_{col}_{core.row}", memtile, core, BLOCK_BYTES, "uint8",
-            depth=_DEPTH_SPLIT, consumer_channel=0,
-        )
-        for core in group
-    ]  # fmt: skip
-    out.split(outer, inner)
-    return inner
 
 
 def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
     """The results of a column's cores; several are joined in L2."""
-    shim, memtile = out.tile(col, 0), out.tile(col, 1)
+    shim = out.tile(col, 0)
     words, cores = Y_BYTES // 4, [core for group in o.groups(col) for core in group]
     out.shim_bd(shim, facts.GEMV_Y_BD, len(cores) * Y_BYTES)
     if len(cores) == 1:
@@ -192,12 +145,7 @@ def _drain(out: Design, o: Options, col: int) -> list[ObjectFifo]:
                 consumer_channel=0,
             )
         ]  # fmt: skip
-    parts = [out.fifo(f"y1_{col}_{core.row}", core, memtile, words, depth=(2, 1)) for core in cores]
-    joined = out.fifo(
-        f"y2_{col}", memtile, shim, len(cores) * words, depth=1, port=f"Y{col}", consumer_channel=0
-    )
-    out.join(parts, joined)
-    return parts
+    return out.gather(f"Y{col}", cores, words, "int32", depth=1, part_depth=(2, 1), channel=0)
 
 
 def _worker(

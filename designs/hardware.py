@@ -1,7 +1,7 @@
 """The hardware as designs see it: tile kinds and limits, data types, stream-switch ports.
 
-Limits and register offsets come from the C++ tables (backend/arch); this module adds what only a
-lowering needs: memory banks, where a DMA sees its own memory and locks, and the switch ports.
+Limits, register offsets and switch ports come from the C++ tables (backend/arch); this module adds
+what only a lowering needs: memory banks, and where a DMA sees its own memory and locks.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from npu._npu import arch
 
 ROWS = 6
 FIRST_CORE_ROW = 2
+CORE_ROWS = ROWS - FIRST_CORE_ROW
 STACK_BYTES = 0x400  # at the bottom of a core's data memory, mlir-aie's default
 MAX_LOCK_VALUE = 63
 
@@ -99,24 +100,18 @@ class Tile:
         return f"{_TITLES[self.kind]} ({self.col}, {self.row})"
 
 
-# (first register index, ports) of each group of switch ports: aie-rt port maps, hardware facts 3.2.
-MASTER_PORTS: dict[str, dict[str, tuple[int, int]]] = {
-    "core": {"dma": (1, 2), "south": (5, 4), "west": (9, 4), "north": (13, 6), "east": (19, 4)},
-    "mem": {"dma": (0, 6), "south": (7, 4), "north": (11, 6)},
-    "shim": {"south": (2, 6), "west": (8, 4), "north": (12, 6), "east": (18, 4)},
-}
-SLAVE_PORTS: dict[str, dict[str, tuple[int, int]]] = {
-    "core": {"dma": (1, 2), "south": (5, 6), "west": (11, 4), "north": (15, 4), "east": (19, 4)},
-    "mem": {"dma": (0, 6), "south": (7, 6), "north": (13, 4)},
-    "shim": {"south": (2, 8), "west": (10, 4), "north": (14, 4), "east": (18, 4)},
-}
-LANES = {"north": 6, "south": 4, "east": 4, "west": 4}  # streams per direction between two tiles
+# (first register index, ports) of each group of switch ports.
+MASTER_PORTS, SLAVE_PORTS = (
+    {kind: arch.switch_ports(kind, master) for kind in ("core", "mem", "shim")}
+    for master in (True, False)
+)
+# Streams per direction between two tiles.
+LANES = {side: MASTER_PORTS["core"][side][1] for side in ("north", "south", "east", "west")}
 OPPOSITE = {"north": "south", "south": "north", "east": "west", "west": "east"}
 OFFSETS = {"north": (0, 1), "south": (0, -1), "east": (1, 0), "west": (-1, 0)}
 
-# The shim DMA hangs on South ports of the shim switch through the mux: channel -> port.
-SHIM_MM2S_PORT = (3, 7)
-SHIM_S2MM_PORT = (2, 3)
-SHIM_MUX, SHIM_DEMUX = 0x1F000, 0x1F004
-SHIM_MUX_SHIFT = {3: 10, 7: 14}  # two bits per South slave port, 1 = DMA
-SHIM_DEMUX_SHIFT = {2: 4, 3: 6}
+# (South port, mux register, shift) of the shim tile's DMA channels, by direction.
+SHIM_DMA_PORTS = {
+    direction: tuple(arch.shim_dma_port(direction, channel) for channel in range(2))
+    for direction in ("mm2s", "s2mm")
+}

@@ -53,6 +53,13 @@ class Kernel:
         except TypeError as error:  # beyond 64 bits
             raise DesignError(f"[{self.name}] the integers {integers} are too large") from error
 
+    def sizes(self) -> list[int]:
+        """Elements of each buffer, for a kernel whose declaration fixes them."""
+        found = self.counts(*(None for operand in self.operands if not operand.buffer))
+        if not all(isinstance(count, int) for count in found):
+            raise DesignError(f'[kernel] "{self.name}" has buffers whose sizes depend on the call')
+        return [count for count in found if count is not None]
+
 
 def kernel(
     name: str,

@@ -8,53 +8,32 @@ one configuration serves every size.
 
 from __future__ import annotations
 
-from functools import cache
-
-from npu.errors import DesignError
-
 from .api import Design
-from .hardware import FIRST_CORE_ROW, Tile, device_columns
-from .lowering import configuration as lower_to_bytes
-from .lowering import mlir as lower_to_mlir
+from .kernel import kernel
+from .lowering import forms
 
 CORES = 4  # per column, a row each
-CHUNK, MAX_WIDTH = 128, 16384  # elements; aie_kernels/rms_norm.cc checks them
-STATE_WORDS = 64
+# Elements of a chunk and of the longest row, words of the state: aie_kernels/rms_norm.cc.
+CHUNK, MAX_WIDTH, STATE_WORDS = kernel("rms_square", "npu2").sizes()
 
 
 def design(generation: str) -> Design:
     """The RMSNorm design of a generation ("npu1", "npu2"). Raises DesignError."""
-    if generation not in ("npu1", "npu2"):
-        raise DesignError(f'[rms_norm] generation is {generation!r}; use "npu1" or "npu2"')
     out = Design("rms_norm", generation, object_file="rms_norm.o")
-    columns = device_columns(generation)
-    out.params = {"columns": columns, "cores": CORES, "chunk": CHUNK, "max_width": MAX_WIDTH}
-    for col in range(columns):
+    out.params = {"columns": out.columns, "cores": CORES, "chunk": CHUNK, "max_width": MAX_WIDTH}
+    for col in range(out.columns):
         _column(out, col)
     return out
 
 
-@cache
-def configuration(generation: str) -> bytes:
-    """The serialised configuration (runtime/configuration.h) of a generation, see `design`."""
-    return lower_to_bytes(design(generation))
-
-
-def mlir(generation: str) -> str:
-    """The AIE-dialect MLIR of the design, see `design`."""
-    return lower_to_mlir(design(generation))
+configuration, mlir = forms(design)
 
 
 def _column(out: Design, col: int) -> None:
-    shim, memtile = out.tile(col, 0), out.tile(col, 1)
-    cores = [Tile(col, FIRST_CORE_ROW + i) for i in range(CORES)]
-    rows = out.fifo(f"x2_{col}", shim, memtile, (CORES, CHUNK), "bfloat16", port=f"X{col}")
-    x = [out.fifo(f"x1_{col}_{i}", memtile, c, CHUNK, "bfloat16") for i, c in enumerate(cores)]
-    out.split(rows, x)
-    weight = out.fifo(f"w_{col}", shim, cores, CHUNK, "float32", port=f"W{col}")
-    y = [out.fifo(f"y1_{col}_{i}", c, memtile, CHUNK, "bfloat16") for i, c in enumerate(cores)]
-    results = out.fifo(f"y2_{col}", memtile, shim, (CORES, CHUNK), "bfloat16", port=f"Y{col}")
-    out.join(y, results)
+    cores = out.cores(col, CORES)
+    x = out.scatter(f"X{col}", cores, CHUNK, "bfloat16")
+    weight = out.fifo(f"W{col}", out.tile(col, 0), cores, CHUNK, "float32")
+    y = out.gather(f"Y{col}", cores, CHUNK, "bfloat16")
     begin, square, scale = map(out.kernel, ("rms_begin", "rms_square", "rms_scale"))
     for core, source, sink in zip(cores, x, y, strict=True):
         worker = out.worker(core)

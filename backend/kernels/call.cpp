@@ -5,6 +5,7 @@
 #include "kernels/call.h"
 
 #include <cassert>
+#include <cstring>
 
 #include "error.h"
 
@@ -70,6 +71,17 @@ Extent checked_buffer(const Declaration& kernel, size_t i, const KernelArgument&
   return {&operand, begin, begin + static_cast<uintptr_t>(bytes)};
 }
 
+// The word that keeps a call inside its buffers.
+void check_word(const Declaration& kernel, const Operand& operand, const KernelArgument& argument) {
+  if (operand.word < 0) return;
+  int32_t value;
+  std::memcpy(&value, argument.data + 4 * operand.word, sizeof value);
+  if (operand.allows(value)) return;
+  fail(ErrorKind::kKernel,
+       "[%s] word %d of %s is %d, must be a multiple of %d from %d to %d; write it first",
+       kernel.name, operand.word, operand.name, value, operand.step, operand.min, operand.max);
+}
+
 // What a kernel writes may not share bytes with another operand: kernels load and store in any
 // order.
 void check_apart(const Declaration& kernel, const Extent& a, const Extent& b) {
@@ -96,7 +108,7 @@ int64_t Size::value(const int64_t* integers) const {
 }
 
 void check_integer(const Declaration& kernel, const Operand& operand, int64_t value) {
-  if (value >= operand.min && value <= operand.max && value % operand.step == 0) return;
+  if (operand.allows(value)) return;
   const auto number = static_cast<long long>(value);
   if (operand.min == operand.step && operand.max == kMaxSize) {
     fail(ErrorKind::kKernel, "[%s] %s = %lld, must be a positive multiple of %d up to %d",
@@ -137,6 +149,9 @@ void check_call(const Declaration& kernel, Arguments arguments) {
   }
   for (size_t b = 1; b < count; ++b) {
     for (size_t a = 0; a < b; ++a) check_apart(kernel, extents[a], extents[b]);
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    check_word(kernel, kernel.operands[i], arguments[i]);
   }
   if (kernel.check != nullptr) kernel.check(kernel.name, arguments.data());
 }

@@ -69,8 +69,20 @@ struct Operand {
   uint8_t alignment = 0;  // bytes
   // Of a buffer: its elements. Of an integer: what it is a multiple of besides `step`, or nothing.
   Size size = {};
-  // Of an integer: its limits.
+  // Limits of an integer, or of the word of an int32 buffer that `word` numbers, if any.
   int32_t min = 0, max = 0, step = 1;
+  int32_t word = -1;
+
+  // Of a buffer that holds, say, a position: with other values a call would leave its buffers.
+  consteval Operand with_word(int32_t number, int32_t least, int32_t most,
+                              int32_t every = 1) const {
+    Operand limited = *this;
+    limited.word = number, limited.min = least, limited.max = most, limited.step = every;
+    return limited;
+  }
+  constexpr bool allows(int64_t value) const {
+    return value >= min && value <= max && value % step == 0;
+  }
 };
 
 struct Declaration {

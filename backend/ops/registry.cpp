@@ -1,21 +1,26 @@
-// The list of array operations: a new one adds its line (operation_type.h).
+// The list of array operations (runtime/operation_type.h): a new one adds its type.
 #include <string>
 
 #include "error.h"
-#include "ops/dequant/dequant.h"
-#include "ops/gemm/gemm.h"
-#include "ops/gemv/gemv.h"
 #include "runtime/operation_type.h"
+
+#define NPU_OPERATIONS(TYPE) \
+  TYPE(kGemmType)            \
+  TYPE(kGemvType)            \
+  TYPE(kDequantType)         \
+  TYPE(kRmsNormType)
 
 namespace npu {
 
+#define NPU_DECLARED(type) extern const OperationType type;
+#define NPU_LISTED(type) &ops::type,
+
 namespace ops {
-extern const OperationType kRmsNormType;
+NPU_OPERATIONS(NPU_DECLARED)
 }
 
 std::span<const OperationType* const> operation_types() {
-  static const OperationType* const kTypes[] = {&ops::kGemmType, &ops::kGemvType,
-                                                &ops::kDequantType, &ops::kRmsNormType};
+  static const OperationType* const kTypes[] = {NPU_OPERATIONS(NPU_LISTED)};
   return kTypes;
 }
 

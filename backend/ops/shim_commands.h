@@ -5,12 +5,18 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "arch/bd.h"
 #include "arch/geometry.h"
+#include "error.h"
 #include "runtime/configuration.h"
+#include "runtime/operation_type.h"
 #include "stream/txn.h"
 
 namespace npu::ops {
@@ -18,6 +24,33 @@ namespace npu::ops {
 constexpr uint32_t kAxCache = 2;  // NoC upsizing, as mlir-aie's runtime sequences set it
 // Packet id of a shim tile's task-complete tokens, as mlir-aie numbers row 0.
 constexpr uint32_t kShimControllerId = 15;
+
+// The words of a stream to which append(builder) adds the commands.
+template <typename Append>
+std::vector<uint32_t> stream_words(const Configuration& configuration, const Append& append) {
+  stream::Builder builder(configuration.generation,
+                          arch::device_geometry(configuration.generation).columns);
+  append(builder);
+  return builder.finish();
+}
+
+// OperationType::submissions of an operation with one stream per request. Commands: a ShimCommands
+// made of a builder, a configuration and a request, with append() and arguments().
+template <typename Commands>
+std::vector<Submission> one_submission(const Configuration& configuration, const Request& request) {
+  Submission out;
+  out.words = stream_words(configuration, [&](stream::Builder& builder) {
+    Commands commands(builder, configuration, request);
+    commands.append();
+    out.arguments = commands.arguments();
+  });
+  return {std::move(out)};
+}
+
+// Share `index` of `shares` equal ones of `count` things: [first, end).
+inline std::pair<int64_t, int64_t> equal_share(int64_t count, int64_t index, int64_t shares) {
+  return {count * index / shares, count * (index + 1) / shares};
+}
 
 // Tasks in flight: a task is pushed into the next of `slots` slots, once no more than `in_flight`
 // are under way; `wait` waits for the oldest.
@@ -56,7 +89,18 @@ class ShimCommands {
         builder_(builder) {}
   ~ShimCommands() = default;
 
+  // Tasks of one channel of results, of which a few are in flight; the end of a task's results
+  // frees its BDs.
+  template <typename Task>
+  struct Lane {
+    const Port* results;
+    std::vector<Task> tasks;
+    TaskRing ring;
+  };
+
   const Port* port(const std::string& name) const { return &configuration_.port(name); }
+  // The port of a column: "X3".
+  const Port* port(const char* name, int col) const { return port(strf("%s%d", name, col)); }
 
   // A BD for `words` contiguous 32-bit words.
   arch::Bd linear_bd(uint32_t words) const {
@@ -90,6 +134,29 @@ class ShimCommands {
                        (token ? 1u << 31 : 0u));
   }
 
+  // A BD, pushed as soon as it is written.
+  void push_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset,
+               int64_t repeats, bool token) {
+    write_bd(at, id, bd, argument, offset);
+    queue(at, id, repeats, token);
+  }
+
+  // The first task of every lane, the second of every lane, ... to the end of all:
+  // push(lane, number of the task, slot of the ring).
+  template <typename Task, typename Push>
+  void run(std::vector<Lane<Task>>& lanes, const Push& push) {
+    bool more = true;
+    for (size_t i = 0; more; ++i) {
+      more = false;
+      for (Lane<Task>& lane : lanes) {
+        if (i >= lane.tasks.size()) continue;
+        more = true;
+        push(lane, i, lane.ring.next([&] { wait(*lane.results); }));
+      }
+    }
+    for (Lane<Task>& lane : lanes) lane.ring.drain([&] { wait(*lane.results); });
+  }
+
   // Tokens travel as packets under the shim tile's controller id.
   void route_tokens(const Port& at) {
     const uint32_t control = arch::channel_control(arch::TileKind::kShim, at.direction, at.channel);
@@ -110,6 +177,20 @@ class ShimCommands {
       const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
       builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
     }
+  }
+
+  // The same for one column, by the parameters' names.
+  void write_rtps(int col, std::initializer_list<std::pair<std::string_view, int64_t>> values) {
+    write_rtps([&](int used) { return used == col; },
+               [&](const Configuration::Rtp& rtp) {
+                 for (const auto& [name, value] : values) {
+                   if (name == rtp.name) return static_cast<uint32_t>(value);
+                 }
+                 fail(ErrorKind::kFormat,
+                      "[%s] the configuration has an RTP \"%s\" that the stream does not know; "
+                      "lower the design again",
+                      configuration_.name.c_str(), rtp.name.c_str());
+               });
   }
 
   // For the tokens of `columns` neighbouring shim tiles.

@@ -54,6 +54,7 @@ void Device::load(std::shared_ptr<const Configuration> configuration) {
   forget_configuration();
   do_load(*configuration);
   permissions_ = permissions_of(*configuration);
+  max_arguments_ = about.max_arguments;
   configuration_ = std::move(configuration);
   ++counters_.configuration_loads;
 }
@@ -79,6 +80,12 @@ std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream
          "[submit] the stream was prepared for another configuration than \"%s\", which is loaded; "
          "load its configuration, or prepare it again",
          configuration_->name.c_str());
+  }
+  if (refs.size() > max_arguments_) {
+    fail(ErrorKind::kArgument,
+         "[submit] %zu arguments, device \"%s\" takes up to %zu; pass several ranges of one buffer "
+         "as one argument",
+         refs.size(), info().name.c_str(), max_arguments_);
   }
   for (size_t i = 0; i < refs.size(); ++i) check_ref(refs[i], i);
   std::unique_ptr<Run> run = do_submit(std::move(stream), refs);

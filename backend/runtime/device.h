@@ -100,9 +100,9 @@ struct DeviceInfo {
   int columns = 0;
   double clock_hz = 0;
   bool emulated = true;
-  bool computes = true;    // false: runs end without a result (the null device)
-  std::string arithmetic;  // "fast", "silicon"; "hardware" on a real NPU
-  size_t max_arguments = 16;
+  bool computes = true;       // false: runs end without a result (the null device)
+  std::string arithmetic;     // "fast", "silicon"; "hardware" on a real NPU
+  size_t max_arguments = 16;  // of a submission
 };
 
 // Counted by every device; tests assert that a new problem size loads nothing.
@@ -155,6 +155,7 @@ class Device {
  private:
   std::shared_ptr<const Configuration> configuration_;
   stream::Permissions permissions_;  // what runtime streams of it may touch
+  size_t max_arguments_ = 0;         // of DeviceInfo
   DeviceCounters counters_;
 };
 

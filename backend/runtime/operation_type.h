@@ -1,12 +1,15 @@
 // The registry of array operations: what each is called, how a request is described, and which
 // submissions it becomes. Simulation, `npu inspect`, `npu compile` and the conformance suite work
-// from this; the list is in ops/registry.cpp.
+// from this, and Python's registry lists what this does; the list is in ops/registry.cpp.
 #pragma once
 
+#include <compare>
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "runtime/configuration.h"
@@ -21,6 +24,17 @@ struct ArgumentLayout {
   size_t bytes = 0;  // 0: the stream leaves it alone
   Access access = Access::kRead;
   std::vector<std::byte> contents = {};
+
+  static ArgumentLayout input(std::string name, int64_t bytes,
+                              std::span<const std::byte> contents = {}) {
+    return {std::move(name),
+            static_cast<size_t>(bytes),
+            Access::kRead,
+            {contents.begin(), contents.end()}};
+  }
+  static ArgumentLayout output(std::string name, int64_t bytes) {
+    return {std::move(name), static_cast<size_t>(bytes), Access::kWrite};
+  }
 };
 
 struct Submission {
@@ -37,12 +51,30 @@ struct RequestField {
   int64_t fallback = kRequired;
 };
 
-using Request = std::vector<int64_t>;  // in the order of OperationType::fields
+struct OperationType;
+
+// The numbers of one call.
+class Request {
+ public:
+  using Values = std::map<std::string, int64_t>;
+  // Every name must be a field, every field without a default be given: Error(kArgument).
+  Request(const OperationType& type, const Values& values);
+
+  int64_t operator[](std::string_view field) const;
+  // The same, a multiple of `step` within limits: Error(kShape).
+  int64_t get(std::string_view field, int64_t min, int64_t max, int64_t step = 1) const;
+  auto operator<=>(const Request&) const = default;
+
+ private:
+  const OperationType* type_;
+  std::vector<int64_t> values_;  // in the order of OperationType::fields
+};
 
 struct OperationType {
-  const char* name;
+  const char* name;  // also of the design: designs/NAME.py
   const char* summary;
   std::vector<RequestField> fields;
+  std::vector<std::pair<const char*, Request::Values>> examples;  // of sizes that models have
   // What the operation submits for a request on operands that lie dense in memory. Throws
   // Error(kShape, kArgument, kOutOfRange).
   std::vector<Submission> (*submissions)(const Configuration& configuration,

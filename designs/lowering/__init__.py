@@ -7,6 +7,10 @@ Every limit of the hardware raises DesignError with the limit, the value and the
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache, wraps
+from typing import ParamSpec
+
 from ..api import Design
 from . import program
 from .dataflow import Dataflow
@@ -15,7 +19,9 @@ from .mlir import print_mlir
 from .routing import Router
 from .serialise import serialise
 
-__all__ = ["Lowered", "configuration", "lower", "mlir", "print_mlir", "serialise"]
+__all__ = ["Lowered", "configuration", "forms", "lower", "mlir", "print_mlir", "serialise"]
+
+P = ParamSpec("P")
 
 
 def lower(design: Design) -> Lowered:
@@ -50,3 +56,22 @@ def configuration(design: Design) -> bytes:
 def mlir(design: Design) -> str:
     """A design as AIE-dialect MLIR for mlir-aie's aiecc."""
     return print_mlir(lower(design))
+
+
+def forms(design: Callable[P, Design]) -> tuple[Callable[P, bytes], Callable[P, str]]:
+    """`configuration` and `mlir` of a module whose `design` function describes its design; both
+    take its arguments. Configurations are kept."""
+    kept = cache(lambda key: configuration(design(*key[0], **dict(key[1]))))
+
+    @wraps(design)
+    def to_bytes(*args: P.args, **kwargs: P.kwargs) -> bytes:
+        try:
+            return kept((args, tuple(kwargs.items())))
+        except TypeError:  # an argument that cannot be a key: `design` says what is wrong with it
+            return configuration(design(*args, **kwargs))
+
+    @wraps(design)
+    def to_mlir(*args: P.args, **kwargs: P.kwargs) -> str:
+        return mlir(design(*args, **kwargs))
+
+    return to_bytes, to_mlir

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from npu.errors import DesignError
 
-from ..hardware import LANES, OFFSETS, OPPOSITE, ROWS, SHIM_MM2S_PORT, SHIM_S2MM_PORT, Tile
+from ..hardware import LANES, OFFSETS, OPPOSITE, ROWS, SHIM_DMA_PORTS, Tile
 from .lowered import Connection, Endpoint, Flow
 
 Hop = tuple[Tile, str, int]  # leave a tile in a direction on a lane
@@ -164,13 +164,13 @@ def _is_shim_dma(tile: Tile, group: str) -> bool:
 
 def _source_port(source: Endpoint) -> tuple[str, int]:
     if source.tile.kind == "shim":
-        return ("south", SHIM_MM2S_PORT[source.channel])
+        return ("south", SHIM_DMA_PORTS["mm2s"][source.channel][0])
     return ("dma", source.channel)
 
 
 def _sink_port(sink: Endpoint) -> tuple[str, int]:
     if sink.tile.kind == "shim":
-        return ("south", SHIM_S2MM_PORT[sink.channel])
+        return ("south", SHIM_DMA_PORTS["s2mm"][sink.channel][0])
     return ("dma", sink.channel)
 
 

@@ -15,10 +15,7 @@ from npu._npu import stream as txn
 from ..fifo import ShimBd
 from ..hardware import (
     MASTER_PORTS,
-    SHIM_DEMUX,
-    SHIM_DEMUX_SHIFT,
-    SHIM_MUX,
-    SHIM_MUX_SHIFT,
+    SHIM_DMA_PORTS,
     SLAVE_PORTS,
     Tile,
 )
@@ -225,14 +222,10 @@ def _write_switches(out: txn.Builder, lowered: Lowered) -> None:
 
 
 def _write_muxes(out: txn.Builder, lowered: Lowered) -> None:
-    for c in lowered.connections:
-        if c.tile.kind != "shim":
-            continue
-        if c.slave[0] == "south":
-            shift = SHIM_MUX_SHIFT[c.slave[1]]
-            address = arch.tile_address(c.tile.col, c.tile.row, SHIM_MUX)
-            out.mask_write(address, 1 << shift, 3 << shift)
-        if c.master[0] == "south":
-            shift = SHIM_DEMUX_SHIFT[c.master[1]]
-            address = arch.tile_address(c.tile.col, c.tile.row, SHIM_DEMUX)
-            out.mask_write(address, 1 << shift, 3 << shift)
+    """Connects the South ports of shim tiles that routes use with the DMA."""
+    for c in (c for c in lowered.connections if c.tile.kind == "shim"):
+        for direction, (side, lane) in (("mm2s", c.slave), ("s2mm", c.master)):
+            for port, offset, shift in SHIM_DMA_PORTS[direction]:
+                if (side, lane) == ("south", port):
+                    address = arch.tile_address(c.tile.col, c.tile.row, offset)
+                    out.mask_write(address, 1 << shift, 3 << shift)

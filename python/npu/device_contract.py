@@ -58,7 +58,8 @@ class DeviceBackend(abc.ABC):
     @abc.abstractmethod
     def info(self) -> dict[str, Any]:
         """name, generation ("npu1", "npu2"), emulated (bool), arithmetic ("hardware", ...); if it
-        matters, max_arguments of a stream and computes=False for one that returns no results."""
+        matters, max_arguments of a stream (default 16; more are refused) and computes=False for one
+        that returns no results."""
 
     @abc.abstractmethod
     def allocate(self, size: int) -> DeviceBuffer:

@@ -8,9 +8,11 @@
 #include <limits>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "arch/bd.h"
+#include "arch/switch_ports.h"
 #include "bindings.h"
 #include "error.h"
 
@@ -211,6 +213,28 @@ nb::dict device_geometry(const std::string& name) {
   return out;
 }
 
+// Sides by name, each (first port, ports); those that no route uses are left out.
+nb::dict switch_ports(const std::string& kind, bool master) {
+  using enum arch::PortSide;
+  const std::pair<arch::PortSide, const char*> sides[] = {
+      {kDma, "dma"}, {kSouth, "south"}, {kWest, "west"}, {kNorth, "north"}, {kEast, "east"}};
+  nb::dict out;
+  for (const arch::PortRange& range : arch::port_ranges(tile_kind(kind), master)) {
+    for (const auto& [side, name] : sides) {
+      if (range.side == side) out[name] = nb::make_tuple(range.first, range.count);
+    }
+  }
+  return out;
+}
+
+nb::tuple shim_dma_port(const std::string& direction, int channel) {
+  if (channel < 0 || channel >= arch::tile_geometry(TileKind::kShim).channels) {
+    fail(ErrorKind::kArgument, "[shim_dma_port] channel %d; a shim tile has 0 and 1", channel);
+  }
+  const arch::ShimDmaPort& port = arch::shim_dma_port(direction_of(direction), channel);
+  return nb::make_tuple(port.lane, port.offset, port.shift);
+}
+
 uint32_t tile_address(int col, int row, uint32_t offset) {
   const bool fits = col >= 0 && col < 1 << (32 - arch::kColShift) && row >= 0 &&
                     row < 1 << (arch::kColShift - arch::kRowShift) && offset <= arch::kOffsetMask;
@@ -244,6 +268,10 @@ void init_arch(nb::module_& m) {
                   "Counts, limits and register offsets of a tile kind.");
   arch_module.def("device_geometry", device_geometry, nb::arg("name"),
                   "Columns, rows, shim burst code and clock of npu1 or npu2.");
+  arch_module.def("switch_ports", switch_ports, nb::arg("kind"), nb::arg("master"),
+                  "Ports of a tile's stream switch: side -> (first register index, count).");
+  arch_module.def("shim_dma_port", shim_dma_port, nb::arg("direction"), nb::arg("channel"),
+                  "(South port, offset of the mux register, shift of its two bits) of a channel.");
   arch_module.def("tile_address", tile_address, nb::arg("col"), nb::arg("row"), nb::arg("offset"),
                   "Absolute address of an offset inside a tile.");
   arch_module.def("channel_control", channel_control, nb::arg("kind"), nb::arg("direction"),

@@ -1,17 +1,21 @@
-// What the bindings of the operations share (ops.cpp, gemv.cpp, dequant.cpp): views of arrays,
-// checks of outputs, counters.
+// What the bindings of the operations share (ops.cpp, gemv.cpp, dequant.cpp, operations.cpp): views
+// of arrays, checks of outputs, runs, counters.
 #pragma once
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "error.h"
 #include "formats/pack.h"
+#include "report.h"
 #include "runtime/operation.h"
 
 namespace npu::python {
@@ -61,6 +65,27 @@ nanobind::dict counters_dict(const Operation& operation) {
   d["submit_overhead_ns"] = counters.submit_overhead_ns;
   d["stream_build_ns"] = counters.stream_build_ns;
   return d;
+}
+
+// The report of body(), which runs without the interpreter's lock.
+template <typename Body>
+nanobind::dict run_report(const Body& body) {
+  return report_dict([&] {
+    nanobind::gil_scoped_release release;
+    return body();
+  }());
+}
+
+// The class of an operation with arguments of its own: made on a device from a configuration.
+template <typename Operation>
+nanobind::class_<Operation> operation_class(nanobind::module_& m, const char* name) {
+  return nanobind::class_<Operation>(m, name)
+      .def(
+          "__init__",
+          [](Operation* self, std::shared_ptr<SharedDevice> device, const nanobind::bytes& config) {
+            new (self) Operation(std::move(device), Configuration::parse(bytes_of(config)));
+          })
+      .def("counters", [](const Operation& self) { return counters_dict(self); });
 }
 
 }  // namespace npu::python

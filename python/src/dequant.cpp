@@ -13,7 +13,6 @@
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
-#include "report.h"
 
 namespace nb = nanobind;
 
@@ -21,30 +20,20 @@ namespace npu::python {
 
 void init_dequant(nb::module_& m) {
   nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
-  nb::class_<ops::Dequant>(sub, "Dequant")
-      .def("__init__",
-           [](ops::Dequant* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config) {
-             new (self) ops::Dequant(std::move(device), Configuration::parse(bytes_of(config)));
-           })
-      .def("run",
-           [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
-              const Output& out, bool padded) {
-             const ops::Q4nxWeights& weights = *w.weights;
-             const ops::RowBlocks part{first, count};
-             const int64_t all = count * q4nx::kRows;
-             const int64_t rows = padded ? all : std::min(all, weights.n - first * q4nx::kRows);
-             const int64_t columns = padded ? weights.column_blocks * q4nx::kColumns : weights.k;
-             check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
-             auto* target = reinterpret_cast<std::byte*>(out.data());
-             RunReport report;
-             {
-               nb::gil_scoped_release release;
-               report = padded ? self.run_padded(weights, part, target)
-                               : self.run(weights, part, target);
-             }
-             return report_dict(report);
-           })
-      .def("counters", [](const ops::Dequant& self) { return counters_dict(self); });
+  operation_class<ops::Dequant>(sub, "Dequant")
+      .def("run", [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
+                     const Output& out, bool padded) {
+        const ops::Q4nxWeights& weights = *w.weights;
+        const ops::RowBlocks part{first, count};
+        const int64_t all = count * q4nx::kRows;
+        const int64_t rows = padded ? all : std::min(all, weights.n - first * q4nx::kRows);
+        const int64_t columns = padded ? weights.column_blocks * q4nx::kColumns : weights.k;
+        check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
+        auto* target = reinterpret_cast<std::byte*>(out.data());
+        return run_report([&] {
+          return padded ? self.run_padded(weights, part, target) : self.run(weights, part, target);
+        });
+      });
 }
 
 }  // namespace npu::python

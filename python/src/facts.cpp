@@ -1,7 +1,8 @@
-// npu._npu.facts: numbers that C++ states and Python needs: the geometry of Q4NX blocks, the limits
-// of a GEMV pass and the shim BDs that its configuration writes.
+// npu._npu.facts: numbers that C++ states and Python needs: the geometry of Q4NX blocks, and of
+// GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes.
 #include <nanobind/nanobind.h>
 
+#include "aie_kernels/gemv_setup.h"
 #include "bindings.h"
 #include "formats/q4nx.h"
 #include "ops/gemv/gemv.h"
@@ -16,11 +17,18 @@ void init_facts(nb::module_& m) {
   sub.attr("Q4NX_COLUMNS") = q4nx::kColumns;
   sub.attr("Q4NX_GROUP") = q4nx::kGroup;
   sub.attr("Q4NX_BLOCK_BYTES") = q4nx::kBlockBytes;
-  sub.attr("GEMV_BATCH") = ops::kGemvBatch;
+  sub.attr("GEMV_BATCH") = gemv::kMaxBatch;
   sub.attr("GEMV_TOP") = ops::kMaxGemvTop;
+  sub.attr("GEMV_TOP_OUTPUT") = static_cast<int>(gemv::Output::kTop);
+  sub.attr("GEMV_X_BYTES") = gemv::kXBytes;
+  sub.attr("GEMV_Y_BYTES") = gemv::kYBytes;
   sub.attr("GEMV_WEIGHT_BD") = ops::kGemvWeightBd;
   sub.attr("GEMV_X_BD") = ops::kGemvXBd;
   sub.attr("GEMV_Y_BD") = ops::kGemvYBd;
+  sub.attr("GEMV_SETUP_WORDS") = gemv::kSetupWords;
+  nb::list setup;
+  for (const char* name : gemv::kSetupNames) setup.append(name);
+  sub.attr("GEMV_SETUP") = nb::tuple(setup);
 }
 
 }  // namespace npu::python

@@ -18,7 +18,6 @@
 #include "bindings.h"
 #include "bound_weights.h"
 #include "error.h"
-#include "report.h"
 
 namespace nb = nanobind;
 
@@ -45,11 +44,7 @@ void init_gemv(nb::module_& m) {
       .def_prop_ro("k", [](const BoundWeights& self) { return self.weights->k; })
       .def_prop_ro("nbytes", [](const BoundWeights& self) { return self.weights->blocks.bytes; })
       .def_prop_ro("in_place", [](const BoundWeights& self) { return self.weights->in_place; });
-  nb::class_<ops::Gemv>(sub, "Gemv")
-      .def("__init__",
-           [](ops::Gemv* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config) {
-             new (self) ops::Gemv(std::move(device), Configuration::parse(bytes_of(config)));
-           })
+  operation_class<ops::Gemv>(sub, "Gemv")
       .def("bind",
            [](ops::Gemv& self, const Blocks& blocks, int64_t n, int64_t k) {
              const std::span<const std::byte> data{
@@ -64,12 +59,9 @@ void init_gemv(nb::module_& m) {
              const ops::ElementType type = float_type(y_type);
              check_size(y, static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type),
                         "gemv");
-             RunReport report;
-             {
-               nb::gil_scoped_release release;
-               report = self.run(*w.weights, view, reinterpret_cast<std::byte*>(y.data()), type);
-             }
-             return report_dict(report);
+             return run_report([&] {
+               return self.run(*w.weights, view, reinterpret_cast<std::byte*>(y.data()), type);
+             });
            })
       .def("top",
            [](ops::Gemv& self, const BoundWeights& w, const Matrix& x, const std::string& x_type,
@@ -87,8 +79,7 @@ void init_gemv(nb::module_& m) {
                std::memcpy(values.data() + i * sizeof(float), &found[i].value, sizeof(float));
                std::memcpy(rows.data() + i * sizeof(int64_t), &found[i].row, sizeof(int64_t));
              }
-           })
-      .def("counters", [](const ops::Gemv& self) { return counters_dict(self); });
+           });
 }
 
 }  // namespace npu::python

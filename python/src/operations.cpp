@@ -6,16 +6,12 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <algorithm>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "arrays.h"
 #include "bindings.h"
-#include "error.h"
-#include "report.h"
 #include "runtime/operation_type.h"
 #include "runtime/plain_operation.h"
 
@@ -42,27 +38,18 @@ nb::dict type_dict(const OperationType& type) {
     fields.append(f);
   }
   d["fields"] = fields;
+  nb::dict examples;
+  for (const auto& [name, values] : type.examples) {
+    nb::dict request;
+    for (const RequestField& field : type.fields) {
+      if (const auto found = values.find(field.name); found != values.end()) {
+        request[field.name] = found->second;
+      }
+    }
+    examples[name] = request;
+  }
+  d["examples"] = examples;
   return d;
-}
-
-// The numbers of a request in order; every name must be a field, every required field be there.
-Request request_of(const OperationType& type, const std::map<std::string, int64_t>& values) {
-  Request request;
-  for (const RequestField& field : type.fields) {
-    const auto found = values.find(field.name);
-    if (found == values.end() && field.fallback == RequestField::kRequired) {
-      fail(ErrorKind::kArgument, "[%s] %s is missing: %s", type.name, field.name, field.meaning);
-    }
-    request.push_back(found == values.end() ? field.fallback : found->second);
-  }
-  for (const auto& [name, value] : values) {
-    const auto same = [&](const RequestField& field) { return name == field.name; };
-    if (std::none_of(type.fields.begin(), type.fields.end(), same)) {
-      fail(ErrorKind::kArgument, "[%s] there is no field \"%s\" in a request", type.name,
-           name.c_str());
-    }
-  }
-  return request;
 }
 
 nb::dict submission_dict(const Submission& submission) {
@@ -95,20 +82,15 @@ void init_operations(nb::module_& m) {
            })
       .def(
           "run",
-          [](PlainOperation& self, const std::map<std::string, int64_t>& values,
+          [](PlainOperation& self, const Request::Values& values,
              const std::vector<Bytes>& arrays) {
-            const Request request = request_of(self.type(), values);
+            const Request request(self.type(), values);
             std::vector<HostArray> memory;
             for (const Bytes& array : arrays) {
               auto* data = const_cast<uint8_t*>(array.data());
               memory.push_back({reinterpret_cast<std::byte*>(data), array.size()});
             }
-            RunReport report;
-            {
-              nb::gil_scoped_release release;
-              report = self.run(request, memory);
-            }
-            return report_dict(report);
+            return run_report([&] { return self.run(request, memory); });
           },
           nb::arg("request"), nb::arg("arrays"),
           "arrays: uint8 views in the order of the operation's arguments; results must be "
@@ -121,12 +103,11 @@ void init_operations(nb::module_& m) {
   });
   sub.def(
       "submissions",
-      [](const std::string& name, const nb::bytes& config,
-         const std::map<std::string, int64_t>& request) {
+      [](const std::string& name, const nb::bytes& config, const Request::Values& request) {
         const OperationType& type = operation_type(name);
         const Configuration configuration = Configuration::parse(bytes_of(config));
         nb::list list;
-        for (const Submission& one : type.submissions(configuration, request_of(type, request))) {
+        for (const Submission& one : type.submissions(configuration, Request(type, request))) {
           list.append(submission_dict(one));
         }
         return list;

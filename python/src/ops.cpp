@@ -13,7 +13,6 @@
 #include "bindings.h"
 #include "error.h"
 #include "ops/gemm/gemm.h"
-#include "report.h"
 
 namespace nb = nanobind;
 
@@ -47,11 +46,7 @@ void init_ops(nb::module_& m) {
       .def_ro("k", &ops::PackedB::k)
       .def_ro("n", &ops::PackedB::n)
       .def_prop_ro("nbytes", [](const ops::PackedB& self) { return self.buffer->bytes(); });
-  nb::class_<ops::Gemm>(sub, "Gemm")
-      .def("__init__",
-           [](ops::Gemm* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config) {
-             new (self) ops::Gemm(std::move(device), Configuration::parse(bytes_of(config)));
-           })
+  operation_class<ops::Gemm>(sub, "Gemm")
       .def("pack",
            [](ops::Gemm& self, const Matrix& b, const std::string& type) {
              const ops::MatrixView view = view_of(b, type);
@@ -63,26 +58,14 @@ void init_ops(nb::module_& m) {
               const std::string& b_type, const Output& c, int shift) {
              const ops::MatrixView va = view_of(a, a_type), vb = view_of(b, b_type);
              std::byte* out = output_of(c, self, va.rows, vb.cols);
-             RunReport report;
-             {
-               nb::gil_scoped_release release;
-               report = self.run(va, vb, out, shift);
-             }
-             return report_dict(report);
+             return run_report([&] { return self.run(va, vb, out, shift); });
            })
-      .def("run_packed",
-           [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
-              const Output& c, int shift) {
-             const ops::MatrixView va = view_of(a, a_type);
-             std::byte* out = output_of(c, self, va.rows, b.n);
-             RunReport report;
-             {
-               nb::gil_scoped_release release;
-               report = self.run(va, b, out, shift);
-             }
-             return report_dict(report);
-           })
-      .def("counters", [](const ops::Gemm& self) { return counters_dict(self); });
+      .def("run_packed", [](ops::Gemm& self, const Matrix& a, const std::string& a_type,
+                            const ops::PackedB& b, const Output& c, int shift) {
+        const ops::MatrixView va = view_of(a, a_type);
+        std::byte* out = output_of(c, self, va.rows, b.n);
+        return run_report([&] { return self.run(va, b, out, shift); });
+      });
 }
 
 }  // namespace npu::python

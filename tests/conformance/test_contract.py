@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import python_relay
 
 import npu
 from npu import _npu
@@ -70,6 +71,18 @@ def test_a_cancelled_run_leaves_a_device_that_works(prepared):
     assert handle.submit(stream, arguments).finish()["operations"] > 0
 
 
+def test_more_arguments_than_the_device_takes_are_refused(prepared):
+    handle, _, stream, arguments = prepared
+    limit = handle.info()["max_arguments"]
+    full = [*arguments, *[None] * (limit - len(arguments))]
+    assert handle.submit(stream, full).finish()["operations"] > 0
+    before = handle.counters()["submissions"]
+    with pytest.raises(ArgumentError, match=rf"\[submit\] {limit + 1} arguments.* up to {limit};"):
+        handle.submit(stream, [*full, None])
+    assert handle.counters()["submissions"] == before
+    assert handle.submit(stream, arguments).finish()["operations"] > 0
+
+
 @pytest.mark.parametrize("offset, count", [(1 << 40, 4), (0, 1 << 40), (4, 1 << 63)])
 def test_ranges_outside_a_buffer_are_refused(prepared, offset, count):
     handle, _, stream, arguments = prepared
@@ -127,6 +140,20 @@ def test_what_is_computed_between_failures_is_right(device):
         with pytest.raises(NpuError):
             npu.matmul(a, a)
         np.testing.assert_array_equal(npu.matmul(a, b), expected)
+
+
+def test_a_python_device_sets_the_limit_of_arguments():
+    class Narrow(python_relay.Relay):
+        def info(self):
+            return {**super().info(), "max_arguments": 3}
+
+    npu.register_device("python:narrow", Narrow)
+    with npu.device("python:narrow") as device:
+        assert device.handle.info()["max_arguments"] == 3
+        x = np.ones((4, 128), np.float32)
+        assert npu.rms_norm(x).astype(np.float32) == pytest.approx(x)  # three arguments
+        with pytest.raises(ArgumentError, match=r"\[submit\] 8 arguments.* up to 3;"):
+            npu.matmul(x, x.T)
 
 
 def test_names_are_typed_errors():

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/tile.h"
 #include "devices/emulator/timed_run.h"
@@ -51,16 +52,17 @@ uint32_t Sender::packet_header() const {
 
 // The switch slave port an MM2S channel drives (hardware.md 3.2, 3.3).
 int Sender::slave_port() const {
-  if (tile_.geometry.kind == TileKind::kMem) return index();
-  if (tile_.geometry.kind == TileKind::kCore) return 1 + index();
-  const int field = index() == 0 ? 10 : 14;  // mux select of South3 / South7
-  if ((tile_.shim_mux >> field & 3) != 1) {
+  if (tile_.geometry.kind != TileKind::kShim) {
+    return arch::first_port(tile_.geometry.kind, false, arch::PortSide::kDma) + index();
+  }
+  const arch::ShimDmaPort& port = arch::shim_dma_port(arch::Direction::kMM2S, index());
+  if ((tile_.shim_mux >> port.shift & 3) != 1) {
     error(ErrorKind::kNoConsumer,
           strf("sends, but the shim mux (0x1F000 = 0x%08x) does not connect it to the switch; set "
                "bits [%d:%d] to 1",
-               tile_.shim_mux, field + 1, field));
+               tile_.shim_mux, port.shift + 1, port.shift));
   }
-  return 2 + (index() == 0 ? 3 : 7);
+  return arch::first_port(TileKind::kShim, false, arch::PortSide::kSouth) + port.lane;
 }
 
 void Sender::prepare_transfer(const Memory& memory) {

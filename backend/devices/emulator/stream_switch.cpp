@@ -3,6 +3,7 @@
 // arbiter.
 #include <cassert>
 
+#include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/sender.h"
 #include "devices/emulator/tile.h"
@@ -10,50 +11,11 @@
 
 namespace npu::emulator {
 
+using arch::PortRange;
 using arch::TileKind;
+using Side = arch::PortSide;
 
 namespace {
-
-enum class Side : uint8_t { kDma, kSouth, kWest, kNorth, kEast, kControl, kCore, kOther };
-
-struct PortRange {
-  Side side;
-  int first, count;
-};
-
-// Port numbers of each bundle; aie-rt order (hardware.md 3.2).
-constexpr PortRange kCoreMaster[] = {
-    {Side::kCore, 0, 1},  {Side::kDma, 1, 2},  {Side::kControl, 3, 1}, {Side::kOther, 4, 1},
-    {Side::kSouth, 5, 4}, {Side::kWest, 9, 4}, {Side::kNorth, 13, 6},  {Side::kEast, 19, 4}};
-constexpr PortRange kCoreSlave[] = {
-    {Side::kCore, 0, 1},   {Side::kDma, 1, 2},   {Side::kControl, 3, 1},
-    {Side::kOther, 4, 1},  {Side::kSouth, 5, 6}, {Side::kWest, 11, 4},
-    {Side::kNorth, 15, 4}, {Side::kEast, 19, 4}, {Side::kOther, 23, 2}};
-constexpr PortRange kMemMaster[] = {
-    {Side::kDma, 0, 6}, {Side::kControl, 6, 1}, {Side::kSouth, 7, 4}, {Side::kNorth, 11, 6}};
-constexpr PortRange kMemSlave[] = {{Side::kDma, 0, 6},
-                                   {Side::kControl, 6, 1},
-                                   {Side::kSouth, 7, 6},
-                                   {Side::kNorth, 13, 4},
-                                   {Side::kOther, 17, 1}};
-constexpr PortRange kShimMaster[] = {{Side::kControl, 0, 1}, {Side::kOther, 1, 1},
-                                     {Side::kSouth, 2, 6},   {Side::kWest, 8, 4},
-                                     {Side::kNorth, 12, 6},  {Side::kEast, 18, 4}};
-constexpr PortRange kShimSlave[] = {
-    {Side::kControl, 0, 1}, {Side::kOther, 1, 1}, {Side::kSouth, 2, 8}, {Side::kWest, 10, 4},
-    {Side::kNorth, 14, 4},  {Side::kEast, 18, 4}, {Side::kOther, 22, 1}};
-
-std::span<const PortRange> ranges(TileKind kind, bool master) {
-  switch (kind) {
-    case TileKind::kShim:
-      return master ? std::span<const PortRange>(kShimMaster) : kShimSlave;
-    case TileKind::kMem:
-      return master ? std::span<const PortRange>(kMemMaster) : kMemSlave;
-    case TileKind::kCore:
-      break;
-  }
-  return master ? std::span<const PortRange>(kCoreMaster) : kCoreSlave;
-}
 
 struct Port {
   Side side;
@@ -61,7 +23,7 @@ struct Port {
 };
 
 Port port_of(TileKind kind, bool master, int number) {
-  for (const PortRange& range : ranges(kind, master)) {
+  for (const PortRange& range : arch::port_ranges(kind, master)) {
     if (number >= range.first && number < range.first + range.count) {
       return {range.side, number - range.first};
     }
@@ -70,7 +32,7 @@ Port port_of(TileKind kind, bool master, int number) {
 }
 
 int port_number(TileKind kind, bool master, Side side, int lane) {
-  for (const PortRange& range : ranges(kind, master)) {
+  for (const PortRange& range : arch::port_ranges(kind, master)) {
     if (range.side == side && lane < range.count) return range.first + lane;
   }
   return -1;
@@ -101,7 +63,7 @@ const char* side_name(Side side) {
 }  // namespace
 
 int switch_ports(TileKind kind, bool master) {
-  const PortRange& last = ranges(kind, master).back();
+  const PortRange& last = arch::port_ranges(kind, master).back();
   return last.first + last.count;
 }
 
@@ -228,14 +190,15 @@ class Tracer {
     route.sinks.push_back({tile.receivers[static_cast<size_t>(channel)].get(), keeps_header});
   }
 
-  // South masters of a shim tile leave through the demux: South2 -> S2MM0, South3 -> S2MM1.
+  // South masters of a shim tile leave through the demux.
   void shim_sink(Tile& tile, int lane, bool keeps_header) {
-    const int field = 2 * lane;  // demux bits [5:4] South2, [7:6] South3
-    if ((lane != 2 && lane != 3) || (tile.shim_demux >> field & 3) != 1) {
-      dead_end(tile, strf("South %d is not connected to the DMA (demux 0x1F004 = 0x%08x)", lane,
-                          tile.shim_demux));
+    for (int channel = 0; channel < tile.geometry.channels; ++channel) {
+      const arch::ShimDmaPort& port = arch::shim_dma_port(arch::Direction::kS2MM, channel);
+      if (port.lane != lane || (tile.shim_demux >> port.shift & 3) != 1) continue;
+      return sink(tile, channel, keeps_header);
     }
-    sink(tile, lane - 2, keeps_header);
+    dead_end(tile, strf("South %d is not connected to the DMA (demux 0x1F004 = 0x%08x)", lane,
+                        tile.shim_demux));
   }
 
   Array& array_;

@@ -78,6 +78,7 @@ struct Parameter<T*> {
     operand.element = Element(kElement<Value>);
     operand.read_only = std::is_const_v<T>;
     if (operand.alignment == 0) operand.alignment = sizeof(Value);
+    if (operand.word >= 0 && !std::is_same_v<Value, int32_t>) throw "only int32 words have limits";
     return operand;
   }
 };
@@ -160,6 +161,13 @@ class Checked {
       return true;
     }
   }
+  // A word with limits that is within them; the buffer is there.
+  template <int kOperand>
+  static bool word_fits(const KernelArgument* operands) {
+    constexpr Operand kIs = kKernel.operands[kOperand];
+    if constexpr (kIs.word < 0) return true;
+    return kIs.allows(reinterpret_cast<const int32_t*>(operands[kOperand].data)[kIs.word]);
+  }
   template <int kOperand>
   static int64_t bytes(const KernelArgument* operands) {
     return npu::kernels::bytes_of(kKernel.operands[kOperand].element, size<kOperand>(operands));
@@ -183,9 +191,15 @@ class Checked {
   template <int... i>
   static bool fits(const KernelArgument* operands, std::integer_sequence<int, i...>) {
     return (integer_fits<i>(operands) & ...) && (size_fits<i>(operands) & ...) &&
-           (apart_from_later<i, i...>(operands) & ...);
+           (apart_from_later<i, i...>(operands) & ...) && (word_fits<i>(operands) & ...);
   }
 };
+
+// A cost that depends on nothing.
+template <int kCycles>
+double fixed(const Timing&, const int64_t*) {
+  return kCycles;
+}
 
 // The slots of an instruction work side by side: the one with most to do takes the time.
 constexpr double longest(double a, double b) { return a > b ? a : b; }

@@ -1,13 +1,6 @@
 // One host build of all kernels. Compiled several times (aie_kernels/host_kernels.cmake) with
-// AIE_HOST_VARIANT naming the build. A new kernel source is one more #include.
-#include "convert.cc"
-#include "convert_bfp16.cc"
-#include "dequant_q4nx.cc"
-#include "gemv_q4nx.cc"
-#include "matmul.cc"
-#include "matmul_pipelined.cc"
-#include "rms_norm.cc"
-#include "zero.cc"
+// AIE_HOST_VARIANT naming the build; the sources are all of aie_kernels/*.cc.
+#include "kernel_sources.inc"
 
 namespace {
 

@@ -7,14 +7,13 @@
 
 #include "error.h"
 #include "formats/pack.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
 namespace {
 
-size_t matrix_bytes(int64_t row_blocks, int64_t column_blocks) {
-  return static_cast<size_t>(row_blocks * q4nx::kRows * column_blocks * q4nx::kColumns * 2);
-}
+constexpr int64_t kTileBytes = q4nx::kRows * q4nx::kColumns * 2;  // of an expanded block
 
 // Row-blocks that the array expands: a lane's cores work side by side.
 int64_t padded_row_blocks(const DequantArray& array, int64_t count) {
@@ -22,20 +21,17 @@ int64_t padded_row_blocks(const DequantArray& array, int64_t count) {
 }
 
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
-  if (request[0] < 1 || request[1] < 1) {
-    fail(ErrorKind::kShape, "[dequantize] W is (%lld, %lld); both sizes must be at least 1",
-         static_cast<long long>(request[0]), static_cast<long long>(request[1]));
-  }
-  const DequantProblem problem{
-      padded_row_blocks(DequantArray::of(configuration), q4nx::row_blocks(request[0])),
-      q4nx::column_blocks(request[1])};
-  stream::Builder builder(configuration.generation,
-                          arch::device_geometry(configuration.generation).columns);
-  append_dequant(builder, configuration, problem);
+  constexpr int64_t kMaxSide = int64_t{1} << 31;
+  const int64_t rows = q4nx::row_blocks(request.get("n", 1, kMaxSide));
+  const DequantProblem problem{padded_row_blocks(DequantArray::of(configuration), rows),
+                               q4nx::column_blocks(request.get("k", 1, kMaxSide))};
+  std::vector<uint32_t> words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_dequant(builder, configuration, problem);
+  });
   const int64_t blocks = problem.row_blocks * problem.column_blocks;
-  return {{builder.finish(),
-           {{"blocks", static_cast<size_t>(blocks * q4nx::kBlockBytes), Access::kRead},
-            {"out", matrix_bytes(problem.row_blocks, problem.column_blocks), Access::kWrite}}}};
+  return {{std::move(words),
+           {ArgumentLayout::input("blocks", blocks * q4nx::kBlockBytes),
+            ArgumentLayout::output("out", blocks * kTileBytes)}}};
 }
 
 }  // namespace
@@ -43,6 +39,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
 const OperationType kDequantType = {"dequant",
                                     "Q4NX blocks to a bfloat16 matrix",
                                     {{"n", "rows of W"}, {"k", "columns of W"}},
+                                    {{"1B qkv", {{"n", 1536}, {"k", 1152}}}},
                                     &submissions};
 
 Dequant::Dequant(std::shared_ptr<SharedDevice> device, Configuration configuration)
@@ -93,7 +90,7 @@ RunReport Dequant::expand(const Q4nxWeights& w, const RowBlocks& part, std::byte
   }
   const bool fills =
       count == part.count && rows == count * q4nx::kRows && columns == q * q4nx::kColumns;
-  const size_t bytes = matrix_bytes(count, q);
+  const auto bytes = static_cast<size_t>(count * q * kTileBytes);
   const Wrapped direct = fills ? wrap_memory(device, out, bytes, Access::kWrite) : Wrapped{};
   const BufferRef target = direct ? direct.ref : out_.get(device, bytes, Access::kWrite);
   const DequantProblem problem{count, q};

@@ -32,16 +32,10 @@ class DequantCommands : private ShimCommands {
 
   void append() {
     partition();
-    size_t max_tasks = 0;
-    for (const Lane& lane : lanes_) max_tasks = std::max(max_tasks, lane.tasks.size());
-    for (size_t i = 0; i < max_tasks; ++i) {
-      for (Lane& lane : lanes_) {
-        if (i >= lane.tasks.size()) continue;
-        if (i == 0) route_tokens(*lane.out);
-        push(lane, lane.tasks[i], lane.ring.next([&] { wait(*lane.out); }));
-      }
-    }
-    for (Lane& lane : lanes_) lane.ring.drain([&] { wait(*lane.out); });
+    run(lanes_, [&](const Lane<Task>& lane, size_t i, int slot) {
+      if (i == 0) route_tokens(*lane.results);
+      push(*lane.results, lane.tasks[i], slot);
+    });
   }
 
  private:
@@ -49,12 +43,6 @@ class DequantCommands : private ShimCommands {
     int64_t row, column;            // first block
     int64_t row_step, column_step;  // blocks between executions
     int64_t repeats;
-  };
-  struct Lane {
-    const Port *in, *out;
-    int index;
-    std::vector<Task> tasks;
-    TaskRing ring{kRing};
   };
 
   void check() const {
@@ -80,18 +68,13 @@ class DequantCommands : private ShimCommands {
     const int64_t lanes = int64_t{array_.columns} * array_.lanes;
     const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
     const int64_t units = pairs * columns_ / unit;
-    int64_t next = 0, index = 0;
     // Neighbouring lanes of different columns start first.
-    for (int lane = 0; lane < array_.lanes; ++lane) {
-      for (int c = 0; c < array_.columns; ++c, ++index) {
-        const int64_t end = units * (index + 1) / lanes;
-        if (end > next) {
-          lanes_.push_back({&configuration_.port(strf("W%d_%d", c, lane)),
-                            &configuration_.port(strf("Y%d_%d", c, lane)), lane,
-                            tasks(next * unit, end * unit)});
-        }
-        next = end;
-      }
+    for (int64_t index = 0; index < lanes; ++index) {
+      const auto [first, end] = equal_share(units, index, lanes);
+      if (first == end) continue;
+      lanes_.push_back({port(strf("Y%d_%d", static_cast<int>(index % array_.columns),
+                                  static_cast<int>(index / array_.columns))),
+                        tasks(first * unit, end * unit), TaskRing(kRing)});
     }
   }
 
@@ -122,8 +105,10 @@ class DequantCommands : private ShimCommands {
     return out;
   }
 
-  void push(const Lane& lane, const Task& task, int slot_of_ring) {
-    const int slot = slot_of_ring * array_.lanes + lane.index;
+  // A lane's number in its column is that of its channels.
+  void push(const Port& to, const Task& task, int slot_of_ring) {
+    const Port& from = *port(strf("W%d_%d", to.col, to.channel));
+    const int slot = slot_of_ring * array_.lanes + to.channel;
     // In: a block of every row-block, as two halves.
     arch::Bd in = task_bd(array_.cores * kBlockWords, task);
     in.wrap[0] = in.step[1] = kHalfBlockWords;
@@ -140,10 +125,8 @@ class DequantCommands : private ShimCommands {
                                    task.column_step * kRunWords);
     const int64_t word = task.row * q4nx::kRows * columns_ * kRunWords + task.column * kRunWords;
     // The output waits before blocks arrive.
-    write_bd(*lane.out, kRing * array_.lanes + slot, out, kDequantOut, word * 4);
-    queue(*lane.out, kRing * array_.lanes + slot, task.repeats, true);
-    write_bd(*lane.in, slot, in, kDequantBlocks, block * q4nx::kBlockBytes);
-    queue(*lane.in, slot, task.repeats, false);
+    push_bd(to, kRing * array_.lanes + slot, out, kDequantOut, word * 4, task.repeats, true);
+    push_bd(from, slot, in, kDequantBlocks, block * q4nx::kBlockBytes, task.repeats, false);
   }
 
   static uint32_t iteration(int64_t step) {
@@ -158,7 +141,7 @@ class DequantCommands : private ShimCommands {
 
   DequantArray array_;
   int64_t rows_, columns_;  // blocks
-  std::vector<Lane> lanes_;
+  std::vector<Lane<Task>> lanes_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "error.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
@@ -27,10 +28,11 @@ constexpr const char* kArgumentNames[kGemmArguments] = {
     "A", "B", "C", "packed A", "packed B", "packed C", "tail A", "tail B"};
 
 Submission submission(const Configuration& configuration, const GemmBlock& block) {
-  stream::Builder builder(configuration.generation,
-                          arch::device_geometry(configuration.generation).columns);
-  append_gemm(builder, configuration, block.problem);
-  Submission out{builder.finish(), {}};
+  Submission out{stream_words(configuration,
+                              [&](stream::Builder& builder) {
+                                append_gemm(builder, configuration, block.problem);
+                              }),
+                 {}};
   for (size_t i = 0; i < kGemmArguments; ++i) {
     const bool written = i == kC || i == kCPacked;
     out.arguments.push_back(
@@ -40,30 +42,23 @@ Submission submission(const Configuration& configuration, const GemmBlock& block
 }
 
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
-  const GemmTile tile = GemmTile::of(configuration);
-  for (int i = 0; i < 3; ++i) {
-    if (request[static_cast<size_t>(i)] >= 1) continue;
-    fail(ErrorKind::kShape, "[gemm] M, K, N = %lld, %lld, %lld; all sizes must be at least 1",
-         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
-         static_cast<long long>(request[2]));
-  }
   constexpr int64_t kMaxSide = int64_t{1} << 31, kMaxBlocks = 1 << 16;
-  const double rounds = static_cast<double>(request[0]) / static_cast<double>(tile.native_m()) *
-                        static_cast<double>(request[2]) / static_cast<double>(tile.native_n());
-  if (std::max({request[0], request[1], request[2]}) > kMaxSide ||
-      rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
+  const GemmTile tile = GemmTile::of(configuration);
+  const int64_t m = request.get("m", 1, kMaxSide), k = request.get("k", 1, kMaxSide);
+  const int64_t n = request.get("n", 1, kMaxSide);
+  const double rounds = static_cast<double>(m) / static_cast<double>(tile.native_m()) *
+                        static_cast<double>(n) / static_cast<double>(tile.native_n());
+  if (rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
     fail(ErrorKind::kShape,
          "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
-         static_cast<long long>(request[0]), static_cast<long long>(request[1]),
-         static_cast<long long>(request[2]));
+         static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n));
   }
-  GemmExtent extent =
-      GemmExtent::dense(tile, request[0], request[1], request[2], static_cast<int>(request[3]));
-  if (request[4] != 0) extent.b = {};
+  GemmExtent extent = GemmExtent::dense(tile, m, k, n, static_cast<int>(request["shift"]));
+  if (request["packed_b"] != 0) extent.b = {};
   std::vector<Submission> out;
   std::vector<GemmProblem> problems;
   for (GemmBlock& block : split_gemm(tile, GemmLimits{}, extent)) {
-    block.problem.overlap = request[5] != 0;
+    block.problem.overlap = request["overlap"] != 0;
     const auto same = std::find(problems.begin(), problems.end(), block.problem);
     if (same != problems.end()) {
       ++out[static_cast<size_t>(same - problems.begin())].count;
@@ -86,6 +81,8 @@ const OperationType kGemmType = {
      {"shift", "right shift of integer results that the configuration narrows", 0},
      {"packed_b", "1: B was packed before", 0},
      {"overlap", "0: a round's BDs are written only after the round before it ended", 1}},
+    {{"512 cubed", {{"m", 512}, {"k", 512}, {"n", 512}}},
+     {"ragged", {{"m", 300}, {"k", 500}, {"n", 700}}}},
     &submissions};
 
 Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "error.h"
+#include "ops/shim_commands.h"
 
 namespace npu::ops {
 
@@ -43,35 +44,38 @@ bool before(const GemvTop& a, const GemvTop& b) {
 }
 
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
-  check_sizes(request[0], request[1]);
   const GemvArray array = GemvArray::of(configuration);
-  GemvProblem problem{std::max(q4nx::row_blocks(request[0]), array.min_row_blocks()),
-                      q4nx::column_blocks(request[1]), request[0], static_cast<int>(request[2])};
-  problem.output = static_cast<GemvOutput>(request[3]);
-  problem.top = static_cast<int>(request[4]);
+  const int64_t n = request.get("n", 1, kMaxSide), k = request.get("k", 1, kMaxSide);
+  GemvProblem problem{std::max(q4nx::row_blocks(n), array.min_row_blocks()), q4nx::column_blocks(k),
+                      n, static_cast<int>(request.get("batch", 1, kGemvBatch))};
+  problem.output =
+      static_cast<GemvOutput>(request.get("output", 0, static_cast<int64_t>(GemvOutput::kTop)));
+  problem.top = static_cast<int>(request.get("top", 0, kMaxGemvTop));
   const GemvSchedule schedule = schedule_gemv(array, problem);
-  stream::Builder builder(configuration.generation,
-                          arch::device_geometry(configuration.generation).columns);
-  append_gemv(builder, configuration, problem, schedule);
+  std::vector<uint32_t> words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_gemv(builder, configuration, problem, schedule);
+  });
   const int64_t blocks = problem.row_blocks * problem.column_blocks;
-  const auto setup = std::as_bytes(std::span(schedule.setup));
-  return {{builder.finish(),
-           {{"w", static_cast<size_t>(blocks * q4nx::kBlockBytes), Access::kRead},
-            {"x", static_cast<size_t>(schedule.x_bytes), Access::kRead,
-             std::vector<std::byte>(setup.begin(), setup.end())},
-            {"y", static_cast<size_t>(schedule.y_bytes), Access::kWrite}}}};
+  return {{std::move(words),
+           {ArgumentLayout::input("w", blocks * q4nx::kBlockBytes),
+            ArgumentLayout::input("x", schedule.x_bytes, std::as_bytes(std::span(schedule.setup))),
+            ArgumentLayout::output("y", schedule.y_bytes)}}};
 }
 
 }  // namespace
 
-const OperationType kGemvType = {"gemv",
-                                 "y = W x with W in Q4NX blocks, a pass over the weights",
-                                 {{"n", "rows of W"},
-                                  {"k", "columns of W"},
-                                  {"batch", "vectors: 1, 2, 4 or 8", 1},
-                                  {"output", "0: bfloat16, 1: float32, 2: the largest", 0},
-                                  {"top", "entries per vector of output 2", 0}},
-                                 &submissions};
+const OperationType kGemvType = {
+    "gemv",
+    "y = W x with W in Q4NX blocks, a pass over the weights",
+    {{"n", "rows of W"},
+     {"k", "columns of W"},
+     {"batch", "vectors: 1, 2, 4 or 8", 1},
+     {"output", "0: bfloat16, 1: float32, 2: the largest", 0},
+     {"top", "entries per vector of output 2", 0}},
+    {{"1B qkv", {{"n", 1536}, {"k", 1152}}},
+     {"1B down, batch 8", {{"n", 1152}, {"k", 6912}, {"batch", 8}}},
+     {"1B head, top 4", {{"n", 32768}, {"k", 1152}, {"output", 2}, {"top", 4}}}},
+    &submissions};
 
 Gemv::Gemv(std::shared_ptr<SharedDevice> device, Configuration configuration)
     : operation_(std::move(device), std::move(configuration)),

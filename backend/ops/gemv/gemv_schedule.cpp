@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <utility>
 #include <vector>
@@ -167,6 +168,51 @@ void place(const GemvArray& array, const GemvProblem& p, GemvSchedule& schedule)
   }
 }
 
+// A word of a setup record.
+int32_t word(int64_t value) {
+  if (value > std::numeric_limits<int32_t>::max()) {
+    fail(ErrorKind::kOutOfRange, "[gemv] a count of %lld does not fit a core's setup; split W",
+         static_cast<long long>(value));
+  }
+  return static_cast<int32_t>(value);
+}
+
+// Core r of a column; idle columns let all of x pass.
+gemv::Setup setup_of(const GemvProblem& p, const GemvSchedule& schedule, const GemvShare& share,
+                     size_t r) {
+  const bool works = share.rounds > 0, resident = schedule.resident;
+  const int64_t idle = resident ? !works : schedule.rounds - share.rounds;
+  gemv::Setup setup{};
+  setup.y_objects = word(resident ? 0 : share.y_objects);
+  setup.row_blocks = word(share.y_row_blocks);
+  setup.x_objects = word(schedule.x_objects - 1);
+  setup.x_blocks = word(schedule.x_blocks);
+  setup.idle = word(idle * schedule.x_objects);
+  setup.batch = p.batch;
+  setup.output = static_cast<int32_t>(p.output);
+  setup.top = p.top;
+  setup.first = word(share.first[r] * q4nx::kRows);
+  setup.step = word(share.step * q4nx::kRows);
+  setup.rows = word(p.rows);
+  setup.resident = resident && works;
+  setup.resident_objects = word(share.y_objects);
+  setup.resident_blocks = word(share.y_row_blocks * schedule.x_blocks);
+  setup.x_last = word(p.column_blocks - (schedule.x_objects - 1) * schedule.x_blocks);
+  return setup;
+}
+
+void write_setup(const GemvArray& array, const GemvProblem& p, GemvSchedule& schedule) {
+  schedule.setup.assign(static_cast<size_t>(array.x_bytes / 4), 0);
+  for (int c = 0; c < array.columns; ++c) {
+    for (int r = 0; r < array.cores(c); ++r) {
+      const gemv::Setup setup =
+          setup_of(p, schedule, schedule.shares[static_cast<size_t>(c)], static_cast<size_t>(r));
+      const auto at = static_cast<size_t>((c * array.rows + r) * gemv::kSetupWords);
+      std::memcpy(schedule.setup.data() + at, &setup, sizeof setup);
+    }
+  }
+}
+
 }  // namespace
 
 GemvArray GemvArray::of(const Configuration& configuration) {
@@ -183,7 +229,7 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   array.x_bytes = param("x_bytes", kGemvBatch * q4nx::kColumns * 2, 1 << 16);
   array.y_bytes = param("y_bytes", kGemvBatch * q4nx::kRows * 2, 1 << 16);
   array.preconfigured_blocks = param("preconfigured_blocks", 0, 1 << 10);
-  array.setup_words = param("setup_words", 15, array.x_bytes / 4 / array.columns / array.rows);
+  param("setup_words", gemv::kSetupWords, array.x_bytes / 4 / array.columns / array.rows);
   if (array.rows % array.channels != 0) {
     fail(ErrorKind::kFormat,
          "[GemvArray::of] configuration \"%s\" has %d cores per column on %d channels; lower the "
@@ -208,39 +254,7 @@ GemvSchedule schedule_gemv(const GemvArray& array, const GemvProblem& problem) {
   partition(array, problem, arch::Timing(array.generation, arch::TimingTable()), schedule);
   place(array, problem, schedule);
   schedule.x_sends = schedule.resident ? 1 : schedule.rounds;
-  schedule.setup.assign(static_cast<size_t>(array.x_bytes / 4), 0);
-  for (int c = 0; c < array.columns; ++c) {
-    const GemvShare& share = schedule.shares[static_cast<size_t>(c)];
-    for (int r = 0; r < array.cores(c); ++r) {
-      const bool works = share.rounds > 0;
-      const int64_t idle = schedule.resident ? !works : schedule.rounds - share.rounds;
-      const int64_t record[] = {
-          schedule.resident ? 0 : share.y_objects,
-          share.y_row_blocks,
-          schedule.x_objects - 1,
-          schedule.x_blocks,
-          idle * schedule.x_objects,
-          problem.batch,
-          static_cast<int64_t>(problem.output),
-          problem.top,
-          share.first[static_cast<size_t>(r)] * q4nx::kRows,
-          share.step * q4nx::kRows,
-          problem.rows,
-          schedule.resident && works,
-          share.y_objects,
-          share.y_row_blocks * schedule.x_blocks,
-          problem.column_blocks - (schedule.x_objects - 1) * schedule.x_blocks};
-      const size_t at = static_cast<size_t>((c * array.rows + r) * array.setup_words);
-      for (size_t i = 0; i < std::size(record); ++i) {
-        if (record[i] > std::numeric_limits<int32_t>::max()) {
-          fail(ErrorKind::kOutOfRange, "[gemv] %lld x %lld blocks are too many; split W",
-               static_cast<long long>(problem.row_blocks),
-               static_cast<long long>(problem.column_blocks));
-        }
-        schedule.setup[at + i] = static_cast<int32_t>(record[i]);
-      }
-    }
-  }
+  write_setup(array, problem, schedule);
   return schedule;
 }
 

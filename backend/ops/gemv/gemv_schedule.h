@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "aie_kernels/gemv_setup.h"
 #include "runtime/configuration.h"
 #include "stream/txn.h"
 
@@ -20,14 +21,14 @@ namespace npu::ops {
 // weight channel (+ channel), the setup with one object of x, an object of y of a column's cores.
 // designs/gemv.py reads these numbers.
 inline constexpr int kGemvWeightBd = 12, kGemvXBd = 14, kGemvYBd = 15;
-inline constexpr int kGemvBatch = 8;         // max. vectors of one pass over the weights
-inline constexpr int64_t kGemvTopBytes = 8;  // of a top-k entry: float value, int32 row
+inline constexpr int kGemvBatch = gemv::kMaxBatch;
+inline constexpr int64_t kGemvTopBytes = gemv::kTopBytes;
 
 // What a GEMV configuration fixes (its `param` lines).
 struct GemvArray {
   int columns, rows;  // cores; with two channels the last column has half its rows
   int channels;       // weight channels per column; the last column has one less if 2
-  int64_t x_bytes, y_bytes, setup_words;
+  int64_t x_bytes, y_bytes;
   int64_t preconfigured_blocks;  // of a weight channel's preconfigured BD; 0: none
   arch::Generation generation;
 
@@ -44,7 +45,7 @@ struct GemvArray {
 // Arguments of a stream.
 enum GemvArgument : uint32_t { kGemvW, kGemvX, kGemvY };
 
-enum class GemvOutput : int32_t { kBf16, kF32, kTop };
+using GemvOutput = gemv::Output;
 
 struct GemvProblem {
   int64_t row_blocks = 0, column_blocks = 0;  // of W: N / 32, K / 256
@@ -74,7 +75,7 @@ struct GemvSchedule {
   int64_t x_sends = 0;
   std::vector<GemvShare> shares;     // per column
   int64_t x_bytes = 0, y_bytes = 0;  // of the buffers: setup object and x; results
-  std::vector<int32_t> setup;        // the setup object
+  std::vector<int32_t> setup;        // the setup object: a gemv::Setup per core
 };
 
 // Throws Error(kShape, kOutOfRange, kArgument).

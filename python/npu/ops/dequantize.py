@@ -6,13 +6,12 @@ row-major, is the column-major right operand W^T of the GEMM design, which reads
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from npu.devices import Device
-from npu.errors import ArgumentError, DtypeError, ShapeError
-from npu.ops.gemv import BFLOAT16, BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, bound_weights
+from npu.errors import DtypeError
+from npu.ops.arrays import BFLOAT16, bytes_of, result_array, round_up, wanted_dtype
+from npu.ops.gemv import BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, blocks_in, bound_weights
 
 
 def dequantize(
@@ -30,7 +29,10 @@ def dequantize(
     from which the host copies. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
     weights = bound_weights(w, device, "dequantize")
-    result = _result(out, weights.shape, w)
+    dtype = wanted_dtype("dequantize", None, out)
+    if dtype not in (None, BFLOAT16):
+        raise DtypeError(f"[dequantize] out has dtype {dtype}; it must be bfloat16")
+    result = result_array("dequantize", out, weights.shape, BFLOAT16, [blocks_in(w)])
     run(weights, 0, -(-weights.shape[0] // BLOCK_ROWS), result, padded=False)
     return result
 
@@ -38,7 +40,7 @@ def dequantize(
 def padded_shape(shape: tuple[int, int]) -> tuple[int, int]:
     """(N, K) rounded up to whole blocks."""
     n, k = shape
-    return -(-n // BLOCK_ROWS) * BLOCK_ROWS, -(-k // BLOCK_COLUMNS) * BLOCK_COLUMNS
+    return round_up(n, BLOCK_ROWS), round_up(k, BLOCK_COLUMNS)
 
 
 def run(weights: BoundWeights, first: int, count: int, out: np.ndarray, *, padded: bool) -> None:
@@ -46,23 +48,4 @@ def run(weights: BoundWeights, first: int, count: int, out: np.ndarray, *, padde
 
     padded: with the rows and columns that fill up blocks; nothing is then copied on the host.
     """
-    target = out.reshape(-1).view(np.uint8)
-    weights.device.operation("dequant").run(weights.handle, first, count, target, padded)
-
-
-def _result(out: np.ndarray | None, shape: tuple[int, int], w: Any) -> np.ndarray:
-    if out is None:
-        return np.empty(shape, BFLOAT16)
-    if not isinstance(out, np.ndarray):
-        raise ArgumentError(f"[dequantize] out is {type(out).__name__}; pass a NumPy array")
-    if out.dtype != BFLOAT16:
-        raise DtypeError(f"[dequantize] out has dtype {out.dtype}; it must be bfloat16")
-    if out.shape != shape:
-        raise ShapeError(f"[dequantize] out has shape {out.shape}, the matrix {shape}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
-        raise ArgumentError(f"[dequantize] out is {found}; pass a writable C-contiguous array")
-    blocks = w[0] if isinstance(w, tuple) else getattr(w, "blocks", None)
-    if isinstance(blocks, np.ndarray) and np.may_share_memory(out, blocks):
-        raise ArgumentError("[dequantize] out overlaps the blocks; pass an array of its own")
-    return out
+    weights.device.operation("dequant").run(weights.handle, first, count, bytes_of(out), padded)

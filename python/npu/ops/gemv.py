@@ -8,18 +8,24 @@ from __future__ import annotations
 
 from typing import Any, Protocol, runtime_checkable
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from npu._npu import facts
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.ops.arrays import (
+    BFLOAT16,
+    FLOATS,
+    as_array,
+    bytes_of,
+    result_array,
+    typed_view,
+    wanted_dtype,
+)
 
 BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
 BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
 _OUTPUTS = (BFLOAT16, np.dtype(np.float32))
 MAX_TOP = facts.GEMV_TOP
 
@@ -118,6 +124,11 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
     return data.reshape(-1), (n, k)
 
 
+def blocks_in(w: object) -> object:
+    """The caller's array of blocks, if ``w`` has one."""
+    return w[0] if isinstance(w, tuple) and w else getattr(w, "blocks", None)
+
+
 def bound_weights(w: object, device: str | Device | None, function: str) -> BoundWeights:
     """Weights bound to the device that an operation runs on."""
     if isinstance(w, BoundWeights):
@@ -134,35 +145,13 @@ def bound_weights(w: object, device: str | Device | None, function: str) -> Boun
 
 
 def _vectors(x: ArrayLike, k: int, function: str) -> np.ndarray:
-    """x as (B, K) of float32 or bfloat16."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"[{function}] x is a masked array, whose mask would be ignored; fill it first"
-        )
-    try:
-        array = np.asarray(x)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"[{function}] x cannot become an array: {error}") from error
-    if array.dtype.newbyteorder("=") not in _INPUTS:
-        raise DtypeError(
-            f"[{function}] x has dtype {array.dtype}; supported are float32, bfloat16 and float16 "
-            "(computed as bfloat16): convert it with astype"
-        )
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    """x as (B, K)."""
+    array = as_array(function, x, "x", FLOATS)
     if array.ndim not in (1, 2) or array.shape[-1] != k or array.shape[0] == 0:
         raise ShapeError(
             f"[{function}] x has shape {array.shape}; w needs ({k},) or (batch, {k}), batch >= 1"
         )
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
-    if any(stride % array.itemsize for stride in array.strides):
-        array = array.copy()  # a field of a packed record
     return array.reshape(-1, k)
-
-
-def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
-    return array.view(f"u{array.dtype.itemsize}"), str(array.dtype)
 
 
 def gemv(
@@ -189,10 +178,13 @@ def gemv(
     n, k = bound.shape
     array = _vectors(x, k, "gemv")
     shape = (n,) if np.ndim(x) == 1 else (array.shape[0], n)
-    result = _result(out, out_dtype, shape, [array, w])
-    target = result.reshape(-1).view(np.uint8)
+    wanted = wanted_dtype("gemv", out_dtype, out)
+    dtype = BFLOAT16 if wanted is None else wanted
+    if dtype not in _OUTPUTS:
+        raise DtypeError(f"[gemv] out_dtype {dtype} is not available; use bfloat16 or float32")
+    result = result_array("gemv", out, shape, dtype, [array, blocks_in(w)])
     bound.device.operation("gemv").run(
-        bound.handle, *_device_view(array), target, str(result.dtype)
+        bound.handle, *typed_view(array), bytes_of(result), str(dtype)
     )
     return result
 
@@ -200,37 +192,8 @@ def gemv(
 def run(weights: BoundWeights, x: np.ndarray, out: np.ndarray) -> None:
     """x (B, K) into out (B, N), both C-contiguous float32, without the checks of ``gemv``."""
     weights.device.operation("gemv").run(
-        weights.handle, x.view(np.uint32), "float32", out.reshape(-1).view(np.uint8), "float32"
+        weights.handle, x.view(np.uint32), "float32", bytes_of(out), "float32"
     )
-
-
-def _result(
-    out: np.ndarray | None, out_dtype: DTypeLike | None, shape: tuple[int, ...], inputs: list[Any]
-) -> np.ndarray:
-    if out is not None and not isinstance(out, np.ndarray):
-        raise ArgumentError(f"[gemv] out is {type(out).__name__}; pass a NumPy array")
-    try:
-        wanted = None if out_dtype is None else np.dtype(out_dtype)
-    except TypeError as error:
-        raise DtypeError(f"[gemv] out_dtype {out_dtype!r} is not a valid dtype: {error}") from error
-    if out is not None and wanted is not None and wanted != out.dtype:
-        raise DtypeError(
-            f"[gemv] out_dtype is {wanted} and out has dtype {out.dtype}; leave one of them out"
-        )
-    dtype = out.dtype if out is not None else BFLOAT16 if wanted is None else wanted
-    if dtype not in _OUTPUTS:
-        raise DtypeError(f"[gemv] out_dtype {dtype} is not available; use bfloat16 or float32")
-    if out is None:
-        return np.empty(shape, dtype)
-    if out.shape != shape:
-        raise ShapeError(f"[gemv] out has shape {out.shape}, the result {shape}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
-        raise ArgumentError(f"[gemv] out is {found}; pass a writable C-contiguous array")
-    for value in inputs:
-        if isinstance(value, np.ndarray) and np.may_share_memory(out, value):
-            raise ArgumentError("[gemv] out overlaps an operand; pass an array of its own")
-    return out
 
 
 def gemv_top(
@@ -250,7 +213,6 @@ def gemv_top(
     shape = (int(k),) if np.ndim(x) == 1 else (array.shape[0], int(k))
     values, indices = np.empty(shape, np.float32), np.empty(shape, np.int64)
     bound.device.operation("gemv").top(
-        bound.handle, *_device_view(array), int(k),
-        values.reshape(-1).view(np.uint8), indices.reshape(-1).view(np.uint8),
-    )  # fmt: skip
+        bound.handle, *typed_view(array), int(k), bytes_of(values), bytes_of(indices)
+    )
     return values, indices

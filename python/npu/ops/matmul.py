@@ -12,25 +12,22 @@ import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, check_out, typed_view, wanted_dtype
 from npu.ops.epilogue import Epilogue
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
     from npu.ops.gemm_product import GemmRun
 
-BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_FLOAT_INPUTS = (np.dtype(np.float32), BFLOAT16, np.dtype(np.float16))
 _INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 # Operand dtype -> result dtypes, the default first.
-_RESULTS: dict[np.dtype, tuple[np.dtype, ...]] = {dtype: _FLOAT_INPUTS for dtype in _FLOAT_INPUTS}
+_RESULTS: dict[np.dtype, tuple[np.dtype, ...]] = {dtype: FLOATS for dtype in FLOATS}
 _RESULTS |= {_INT8: (_INT32, _INT16, _INT8), _INT16: (_INT32,)}
-_SUPPORTED = "float32, bfloat16, float16 (computed as bfloat16), int8 or int16"
 _PADDING = 1024  # no native size is larger in any dimension
 _MAX_BYTES = 1 << 62
 
@@ -57,47 +54,23 @@ class PackedMatrix:
         return f"<npu.PackedMatrix {self.shape} {self.dtype} on {self.device.name}>"
 
 
-def _as_array(value: ArrayLike, name: str, function: str = "matmul") -> np.ndarray:
-    if isinstance(value, np.ma.MaskedArray):
-        raise ArgumentError(
-            f"[{function}] {name} is a masked array, whose mask would be ignored; fill it first, "
-            "for example with .filled(0)"
-        )
-    try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
-    if array.dtype not in _RESULTS:
-        raise DtypeError(
-            f"[{function}] {name} has dtype {array.dtype}; supported are {_SUPPORTED}: convert it "
-            "with astype"
-        )
+def _operand(function: str, value: ArrayLike, name: str) -> np.ndarray:
+    array = as_array(function, value, name, _RESULTS)
     if array.ndim < 2:
         raise ShapeError(
             f"[{function}] {name} has shape {array.shape}; at least two dimensions are needed: "
             "reshape vectors to (1, K) or (K, 1)"
         )
-    if any(stride % array.itemsize for stride in array.strides):
-        return array.copy()  # a field of a packed record: no whole number of elements apart
     return array
 
 
 def _is_float(dtype: np.dtype) -> bool:
-    return dtype in _FLOAT_INPUTS
+    return dtype in FLOATS
 
 
 def _device_input(dtype: np.dtype) -> str:
     """The element type the array multiplies for an operand dtype."""
     return "bfloat16" if _is_float(dtype) else str(dtype)
-
-
-def _device_view(array: np.ndarray) -> tuple[np.ndarray, str]:
-    """The array as the extension takes it: an unsigned view and the element type's name."""
-    if array.dtype == np.float16:
-        array = array.astype(np.float32)
-    return array.view(f"u{array.dtype.itemsize}"), str(array.dtype)
 
 
 def _result_dtype(
@@ -108,51 +81,15 @@ def _result_dtype(
             f"[matmul] operands are {a} and {b}; both must be int8, both int16, or both floating "
             "point"
         )
-    if out is not None:
-        if not isinstance(out, np.ndarray):
-            raise ArgumentError(f"[matmul] out is {type(out).__name__}; pass a NumPy array")
-        if isinstance(out, np.ma.MaskedArray):
-            raise ArgumentError(
-                "[matmul] out is a masked array, whose mask would hide results; pass its .data"
-            )
-        if out_dtype is not None and _parsed_dtype(out_dtype) != out.dtype:
-            raise DtypeError(
-                f"[matmul] out_dtype is {_parsed_dtype(out_dtype)} and out has dtype {out.dtype}; "
-                "leave one of them out"
-            )
-        out_dtype = out.dtype
-    if out_dtype is None:
+    wanted = wanted_dtype("matmul", out_dtype, out)
+    if wanted is None:
         return _INT32 if not _is_float(a) else a if a == b else np.dtype(np.float32)
-    wanted = _parsed_dtype(out_dtype)
-    wanted = wanted if out is not None else wanted.newbyteorder("=")
     if wanted not in _RESULTS[a]:
         raise DtypeError(
             f"[matmul] out_dtype {wanted} is not available for {a} operands; use "
             f"{' or '.join(str(dtype) for dtype in _RESULTS[a])}"
         )
     return wanted
-
-
-def _parsed_dtype(value: DTypeLike) -> np.dtype:
-    try:
-        return np.dtype(value)
-    except (TypeError, ValueError) as error:
-        raise DtypeError(f"[matmul] out_dtype {value!r} is not a valid dtype: {error}") from error
-
-
-def _check_out(out: np.ndarray, shape: tuple[int, ...], inputs: list[Any]) -> None:
-    if out.shape != shape:
-        raise ShapeError(f"[matmul] out has shape {out.shape}, the result {shape}")
-    if not out.flags.c_contiguous or not out.flags.writeable:
-        found = "read-only" if out.flags.c_contiguous else "not C-contiguous"
-        raise ArgumentError(f"[matmul] out is {found}; pass a writable C-contiguous array")
-    for array in (value for value in inputs if isinstance(value, np.ndarray)):
-        try:
-            overlaps = np.shares_memory(out, array, max_work=1000)  # type: ignore[arg-type]
-        except np.exceptions.TooHardError:
-            overlaps = True
-        if overlaps:
-            raise ArgumentError("[matmul] out overlaps an operand; pass an array of its own")
 
 
 def _check_size(function: str, *sides: int) -> None:
@@ -174,7 +111,7 @@ def pack(
     packed for. ``bf16``: as in ``npu.matmul``, for the products with it. Raises ArgumentError,
     DtypeError, ShapeError, DeviceError.
     """
-    array = _as_array(b, "b", "pack")
+    array = _operand("pack", b, "b")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
     _check_size("pack", *array.shape)
@@ -182,7 +119,7 @@ def pack(
     kind = _device_input(array.dtype)
     mode = _bf16_mode(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
     options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, mode))
-    view, name = _device_view(array)
+    view, name = typed_view(array)
     dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
     return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, mode, options)
 
@@ -236,14 +173,14 @@ def matmul(
     Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
     MemoryError when an operand or the result does not fit memory.
     """
-    left = _as_array(a, "a")
+    left = _operand("matmul", a, "a")
     right: np.ndarray | PackedMatrix
     if isinstance(b, PackedMatrix):
         right, chosen = b, current_device(device or b.device)
         _check_packed(left, b, chosen)
         dtype = _result_dtype(left.dtype, left.dtype, out_dtype, out)
     else:
-        right, chosen = _as_array(b, "b"), current_device(device)
+        right, chosen = _operand("matmul", b, "b"), current_device(device)
         dtype = _result_dtype(left.dtype, right.dtype, out_dtype, out)
     if not isinstance(accumulate, str) or accumulate not in ("wide", "narrow"):
         raise ArgumentError(f'[matmul] accumulate is {accumulate!r}; use "wide" or "narrow"')
@@ -255,7 +192,7 @@ def matmul(
     if mode is None and isinstance(right, PackedMatrix):
         mode = right.bf16
     if out is not None:
-        _check_out(out, shape, [left, right, epilogue.bias])
+        check_out("matmul", out, shape, [left, right, epilogue.bias])
     _check_size("matmul", math.prod(shape[:-2]) * m, k, n)
     returned = np.empty(shape, dtype) if out is None else out
     result = np.asarray(returned)  # not a subclass with operations of its own
@@ -361,8 +298,8 @@ def _multiply(
             packed.options if packed else None,
         )
     )  # fmt: skip
-    target = out.reshape(-1).view(np.uint8)
+    target = bytes_of(out)
     if isinstance(b, PackedMatrix):
-        gemm.run_packed(*_device_view(a), b.handle, target, shift)
+        gemm.run_packed(*typed_view(a), b.handle, target, shift)
     else:
-        gemm.run(*_device_view(a), *_device_view(b), target, shift)
+        gemm.run(*typed_view(a), *typed_view(b), target, shift)

@@ -1,7 +1,8 @@
 """The array operations: what is needed to open, simulate, inspect, bench and test each by name.
 
-C++ lists them with their requests (backend/runtime/operation_type.h); here stand the design that
-configures the array for each, and example requests. ``Device.operation(name)`` opens one.
+C++ lists them, with the fields of their requests and example requests
+(backend/runtime/operation_type.h). The design of each has its name: npu/designs/NAME.py.
+``Device.operation(name)`` opens one.
 """
 
 from __future__ import annotations
@@ -16,6 +17,11 @@ from npu import _npu
 from npu.errors import ArgumentError
 
 Request = dict[str, int]
+
+# Operations that take more than plain arrays, by their class in the extension.
+_HANDLES = {"gemm": _npu.ops.Gemm, "gemv": _npu.ops.Gemv, "dequant": _npu.ops.Dequant}
+# What designs are lowered for where nobody chooses.
+_ARGUMENTS: dict[str, tuple[Any, ...]] = {"gemm": ("bfloat16", "float32")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,44 +45,27 @@ class Submission:
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """An operation of the array.
-
-    ``design``: module of npu.designs whose ``configuration(generation, *arguments, **choices)``
-    and ``mlir`` lower it; ``arguments``: defaults of the positional ones. ``handle``: its class in
-    npu._npu.ops; None if its arguments are plain arrays. ``examples``: requests of the size that
-    models have, by name.
-    """
+    """An operation of the array: ``fields`` is what a request consists of, ``examples`` are
+    requests of the size that models have, by name."""
 
     name: str
-    design: str
+    summary: str
+    fields: tuple[Field, ...]
     examples: Mapping[str, Request]
-    handle: str | None = None
-    arguments: tuple[Any, ...] = ()
-
-    @property
-    def summary(self) -> str:
-        return str(_types()[self.name]["summary"])
-
-    @property
-    def fields(self) -> tuple[Field, ...]:
-        """What a request consists of."""
-        return tuple(Field(**field) for field in _types()[self.name]["fields"])
 
     def configuration(self, generation: str, *arguments: Any, **choices: Any) -> bytes:
         """The serialised configuration of "npu1" or "npu2"."""
-        return bytes(
-            self._module().configuration(generation, *(arguments or self.arguments), **choices)
-        )
+        return bytes(self._design().configuration(generation, *self._chosen(arguments), **choices))
 
     def mlir(self, generation: str, *arguments: Any, **choices: Any) -> str:
         """The design as AIE-dialect MLIR."""
-        return str(self._module().mlir(generation, *(arguments or self.arguments), **choices))
+        return str(self._design().mlir(generation, *self._chosen(arguments), **choices))
 
     def open(self, device: Any, config: bytes) -> Any:
         """The operation on an open device (a ``_npu.device.Device``)."""
-        if self.handle is None:
-            return _npu.operations.PlainOperation(device, config, self.name)
-        return getattr(_npu.ops, self.handle)(device, config)
+        if self.name in _HANDLES:
+            return _HANDLES[self.name](device, config)
+        return _npu.operations.PlainOperation(device, config, self.name)
 
     def submissions(self, config: bytes, request: Mapping[str, int]) -> list[Submission]:
         """What the operation submits for a request on operands that lie dense in memory.
@@ -88,44 +77,25 @@ class Operation:
             Submission(one["stream"], tuple(one["arguments"]), int(one["count"])) for one in found
         ]
 
-    def _module(self) -> Any:
-        return importlib.import_module(f"npu.designs.{self.design}")
+    def _chosen(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return arguments or _ARGUMENTS.get(self.name, ())
 
-
-_OPERATIONS = (
-    Operation(
-        "gemm", "gemm",
-        {"512 cubed": {"m": 512, "k": 512, "n": 512}, "ragged": {"m": 300, "k": 500, "n": 700}},
-        handle="Gemm", arguments=("bfloat16", "float32"),
-    ),
-    Operation(
-        "gemv", "gemv",
-        {
-            "1B qkv": {"n": 1536, "k": 1152},
-            "1B down, batch 8": {"n": 1152, "k": 6912, "batch": 8},
-            "1B head, top 4": {"n": 32768, "k": 1152, "output": 2, "top": 4},
-        },
-        handle="Gemv",
-    ),
-    Operation("dequant", "dequant", {"1B qkv": {"n": 1536, "k": 1152}}, handle="Dequant"),
-    Operation(
-        "rms_norm", "rms_norm",
-        {
-            "1B, a prompt of 512": {"rows": 512, "width": 1152},
-            "widest": {"rows": 64, "width": 16384},
-        },
-    ),
-)  # fmt: skip
+    def _design(self) -> Any:
+        return importlib.import_module(f"npu.designs.{self.name}")
 
 
 @functools.cache
-def _types() -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in _npu.operations.types()}
-
-
-def operations() -> dict[str, Operation]:
+def operations() -> Mapping[str, Operation]:
     """All operations by name."""
-    return {one.name: one for one in _OPERATIONS}
+    return {
+        one["name"]: Operation(
+            one["name"],
+            one["summary"],
+            tuple(Field(**field) for field in one["fields"]),
+            one["examples"],
+        )
+        for one in _npu.operations.types()
+    }
 
 
 def operation(name: str) -> Operation:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from npu import _npu
 from npu.designs import dequant
 from npu.errors import DeviceError
-from npu.perf.execution import constant, execute, resource_shares
+from npu.perf.execution import constant, run_request
 from npu.perf.problem import checked_constants, whole
 
 _MAX_SIDE = 1 << 24
@@ -55,14 +55,9 @@ def simulate_dequantize(
     n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
     k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
     overrides = checked_constants("simulate_dequantize", constants)
-    config = dequant.configuration(device)
-    [submission] = _npu.operations.submissions("dequant", config, {"n": n, "k": k})
-    read, written = (one["bytes"] for one in submission["arguments"])
-    report = execute(config, submission["stream"], sizes=[read, written], constants=overrides)
-    timing = report["timing"]
-    timing.pop("agents")
-    shares = resource_shares(timing)
-    seconds = timing["seconds"] - timing["dispatch"]
+    totals = run_request("dequant", dequant.configuration(device), {"n": n, "k": k}, overrides)
+    seconds = totals.array_seconds
+    read, written = totals.moved["shim_read"], totals.moved["shim_write"]
     model = _npu.arch.device_geometry(device)
     channels = dequant.LANES * model["columns"]
     ports = channels * constant(f"stream_{device}", overrides) * model["clock_hz"]
@@ -70,12 +65,12 @@ def simulate_dequantize(
     ceiling = min(ports, memory * written / (read + written))
     return SimulatedDequantize(
         seconds=seconds,
-        dispatch_seconds=timing["dispatch"],
+        dispatch_seconds=totals.timing["dispatch"],
         read_bandwidth=read / seconds,
         write_bandwidth=written / seconds,
         ceiling=ceiling,
         share=written / seconds / ceiling,
-        bound=max(shares, key=lambda name: shares[name]),
-        shares=shares,
-        details={key: float(value) for key, value in timing.items()},
+        bound=totals.bound,
+        shares=totals.shares,
+        details=totals.details,
     )

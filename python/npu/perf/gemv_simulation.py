@@ -8,13 +8,12 @@ moves data; weights are zeros.
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Mapping
 
-from npu import _npu
+from npu._npu import facts
 from npu.designs import gemv
 from npu.errors import DeviceError
-from npu.perf.execution import constant, execute, resource_shares, zeros_but
+from npu.perf.execution import constant, run_request
 from npu.perf.problem import checked_constants, whole
 
 BATCHES = (1, 2, 4, 8)
@@ -63,11 +62,6 @@ class SimulatedGemv:
     details: dict[str, float] = dataclasses.field(repr=False)
 
 
-@functools.cache
-def _lowered(generation: str, cores: int | None, channels: int) -> bytes:
-    return gemv.configuration(generation, cores, channels)
-
-
 def simulate_gemv(
     device: str,
     N: int,
@@ -92,28 +86,24 @@ def simulate_gemv(
     asked = whole("simulate_gemv", batch, "batch", BATCHES[-1])
     vectors = next(b for b in BATCHES if b >= asked)
     overrides = checked_constants("simulate_gemv", constants)
-    config = _lowered(device, cores, channels)
-    request = {"n": n, "k": k, "batch": vectors, "output": 2 if top else 0, "top": top}
-    [submission] = _npu.operations.submissions("gemv", config, request)
-    data = [zeros_but(one["contents"], one["bytes"]) for one in submission["arguments"]]
-    report = execute(config, submission["stream"], data=data, constants=overrides)
-    timing = report["timing"]
-    timing.pop("agents")
-    shares = resource_shares(timing)
+    config = gemv.configuration(device, cores, channels)
+    output = facts.GEMV_TOP_OUTPUT if top else 0
+    request = {"n": n, "k": k, "batch": vectors, "output": output, "top": top}
+    totals = run_request("gemv", config, request, overrides)
     token = constant("token", overrides) * 1e-6
-    seconds = timing["seconds"] - timing["dispatch"] - token
+    seconds = totals.array_seconds - token
     ceiling = constant(f"dram_read_{device}", overrides) * 1e9
     weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.BLOCK_COLUMNS) * gemv.BLOCK_BYTES
     return SimulatedGemv(
         seconds=seconds,
         token_seconds=token,
-        dispatch_seconds=timing["dispatch"],
+        dispatch_seconds=totals.timing["dispatch"],
         bandwidth=weight_bytes / seconds,
         ceiling=ceiling,
         share=weight_bytes / seconds / ceiling,
-        bound=max(shares, key=lambda name: shares[name]),
+        bound=totals.bound,
         weight_bytes=weight_bytes,
-        read_bytes=int(report["bytes_moved"]["shim_read"]),
-        shares=shares,
-        details={key: float(value) for key, value in timing.items()},
+        read_bytes=totals.moved["shim_read"],
+        shares=totals.shares,
+        details=totals.details,
     )

@@ -15,7 +15,7 @@ from npu import _npu
 from npu.designs import gemm
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
-from npu.perf.execution import execute, resource_shares
+from npu.perf.execution import Totals, execute, run_request
 from npu.perf.problem import Choices, GemmProblem, Size, gemm_problem
 
 if TYPE_CHECKING:
@@ -93,13 +93,9 @@ def simulate_call(
     problem = gemm_problem(
         "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes
     )
-    config, parts = gemm.configuration_of(design), []
     request = dict(zip("mkn", size, strict=True))
-    for one in _npu.operations.submissions("gemm", config, request):
-        sizes = [argument["bytes"] for argument in one["arguments"]]
-        report = execute(config, one["stream"], sizes=sizes, constants=problem.constants)
-        parts.append((one["count"], report))
-    return summary(design, problem.size, parts)
+    totals = run_request("gemm", gemm.configuration_of(design), request, problem.constants)
+    return _summary(design, problem.size, totals)
 
 
 def _tops(size: Size, seconds: float) -> float:
@@ -174,16 +170,18 @@ def summary(
     design: DesignPoint, size: Size, parts: list[tuple[int, dict[str, Any]]]
 ) -> SimulatedGemm:
     """The public result of reports of ``execute``, each with how often its submission occurs."""
-    padded = design.padded(size)
-    timing, agents, moved = _total(parts)
-    shares = resource_shares(timing)
+    return _summary(design, size, Totals.of(parts))
+
+
+def _summary(design: DesignPoint, size: Size, totals: Totals) -> SimulatedGemm:
+    padded, timing, moved = design.padded(size), totals.timing, totals.moved
     calls_per_tile = design.a_parts
     rounds = padded[0] / design.native[0] * padded[2] / design.native[2]
     return SimulatedGemm(
         method="emulator",
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),
-        bound=max(shares, key=lambda name: shares[name]),
+        bound=totals.bound,
         macs_per_cycle=math.prod(design.tile)
         / calls_per_tile
         * timing["matmul_calls"]
@@ -199,29 +197,7 @@ def summary(
         dispatch_seconds=timing["dispatch"],
         cycles=timing["cycles"],
         padded=padded,
-        shares=shares,
-        details={k: float(v) for k, v in timing.items()} | {"rounds": rounds},
-        agents=agents,
+        shares=totals.shares,
+        details=totals.details | {"rounds": rounds},
+        agents=totals.agents,
     )
-
-
-def _total(
-    parts: list[tuple[int, dict[str, Any]]],
-) -> tuple[dict[str, float], dict[str, float], dict[str, int]]:
-    """Timing, cycles of the agents and bytes moved of all submissions, one after the other."""
-    timing: dict[str, float] = {}
-    agents: dict[str, float] = {}
-    moved: dict[str, int] = {}
-    for count, report in parts:
-        times = report["timing"]
-        for name, value in times.pop("agents").items():
-            agents[name] = agents.get(name, 0) + count * value
-        for name, value in report["bytes_moved"].items():
-            moved[name] = moved.get(name, 0) + count * value
-        for name, value in times.items():
-            weight = count * (times["cycles"] if name.endswith("_share") else 1)
-            timing[name] = timing.get(name, 0) + weight * value
-    for name in timing:
-        if name.endswith("_share"):
-            timing[name] /= timing["cycles"]
-    return timing, agents, moved

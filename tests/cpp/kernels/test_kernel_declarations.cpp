@@ -1,11 +1,13 @@
 // For every kernel that declares itself, on every generation, asserts from the declaration alone:
 // a call that it allows runs, writes no byte outside the declared ones and none of a read-only
-// operand; every operand that violates it (number, kind, limits, size, alignment, overlap) raises
-// Error(kKernel) with the names of the kernel and the operand and writes nothing; aliasing is told
-// the bytes that the checks demand; every cost is positive. A new kernel needs no line here.
+// operand; every operand that violates it (number, kind, limits, size, alignment, overlap, words)
+// raises Error(kKernel) with the names of the kernel and the operand and writes nothing; aliasing
+// is told the bytes that the checks demand; every cost is positive. A new kernel needs no line
+// here.
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <set>
 #include <string>
@@ -66,7 +68,16 @@ class Call {
       if (!kernel.operands[i].buffer) continue;
       memory_.back().assign(argument.bytes + 2 * guard_, kPattern);
       argument.data = memory_.back().data() + guard_;
+      if (kernel.operands[i].word >= 0) write_word(i, kernel.operands[i].min);
     }
+    before_ = memory_;
+  }
+
+  // The word of operand i that has limits.
+  void write_word(int i, int64_t value) {
+    const auto word = static_cast<int32_t>(value);
+    std::memcpy(arguments[static_cast<size_t>(i)].data + 4 * kernel_.operands[i].word, &word, 4);
+    before_ = memory_;
   }
 
   // What a call raises: the message, or nothing.
@@ -86,7 +97,7 @@ class Call {
       const bool written = results && !kernel_.operands[i].read_only;
       for (size_t at = 0; at < memory_[i].size(); ++at) {
         const bool inside = at >= guard_ && at < memory_[i].size() - guard_;
-        if (!(written && inside) && memory_[i][at] != kPattern) return false;
+        if (!(written && inside) && memory_[i][at] != before_[i][at]) return false;
       }
     }
     return true;
@@ -97,7 +108,7 @@ class Call {
  private:
   const Declaration& kernel_;
   size_t guard_ = 0;
-  std::vector<AlignedBytes> memory_;  // of integers: empty
+  std::vector<AlignedBytes> memory_, before_;  // of integers: empty
 };
 
 template <typename Body>
@@ -119,7 +130,7 @@ TEST_CASE("every kernel: allowed calls run and write what they declare") {
       for (int round = 0; round < 4; ++round) {
         Call call(kernel, random);
         const std::string error = call.raised(generation, arithmetic);
-        // A check of contents refuses the pattern, all others let the call pass.
+        // Words with limits are within them; a check of contents refuses the pattern.
         CHECK(error.empty() == (kernel.check == nullptr));
         CHECK(call.untouched(error.empty()));
         if (!kernel.in_place) continue;
@@ -164,6 +175,18 @@ TEST_CASE("every kernel: every violation of its declaration is an error and writ
       refused({operand.name, "memory ends"}, [&](All& all) { --all[i].bytes; });
       if (operand.alignment > 1) {
         refused({operand.name, "aligned"}, [&](All& all) { ++all[i].data; });
+      }
+      if (operand.word >= 0) {
+        for (const int64_t value : {int64_t{operand.min} - operand.step, int64_t{operand.min} + 1,
+                                    int64_t{operand.max} + operand.step, int64_t{INT32_MAX}}) {
+          if (operand.allows(value)) continue;
+          Call call(kernel, random);
+          call.write_word(j, value);
+          const std::string error = call.raised(generation, Arithmetic::kFast);
+          CHECK(error.starts_with(
+              strf("[%s] word %d of %s is", kernel.name, operand.word, operand.name)));
+          CHECK(call.untouched(false));
+        }
       }
       for (int other = 0; other < kernel.count; ++other) {
         const Operand& neighbour = kernel.operands[other];

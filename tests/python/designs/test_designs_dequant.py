@@ -39,7 +39,7 @@ def test_mlir(generation):
 
 
 def test_unknown_generation():
-    with pytest.raises(DesignError, match=r'generation is \'npu3\'; use "npu1" or "npu2"'):
+    with pytest.raises(DesignError, match='generation is "npu3"; use "npu1" or "npu2"'):
         dequant.design("npu3")
 
 
@@ -60,7 +60,7 @@ def test_streams_move_every_block(generation, rows, columns):
 
 @pytest.mark.parametrize(("rows", "columns"), [(0, 1), (-1, 4), (2, 0), (2, 1 << 40), (1 << 56, 1)])
 def test_impossible_streams(rows, columns):
-    with pytest.raises(NpuError, match=r"\[dequantize\]"):
+    with pytest.raises(NpuError, match=r"\[dequant(ize)?\]"):
         request = {"n": 32 * rows, "k": 256 * columns}
         _npu.operations.submissions("dequant", dequant.configuration("npu2"), request)
 

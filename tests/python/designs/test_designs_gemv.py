@@ -155,3 +155,33 @@ def test_a_configuration_of_another_design_is_refused():
     device = npu.current_device("emu:npu2").handle
     with pytest.raises(NpuError):
         _npu.ops.Gemv(device, gemm.configuration("npu2", "int8", "int32"))
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+@pytest.mark.parametrize("n, k, batch", [(1536, 1152, 1), (1152, 6912, 4), (100, 300, 8)])
+def test_the_setup_tells_every_core_its_rows(generation, n, k, batch):
+    """The words by the names that the design bounds its loops with: rounds of a core, from its
+    first row on, cover W together; blocks of a row-block add up to K."""
+    config = gemv.configuration(generation)
+    request = {"n": n, "k": k, "batch": batch}
+    (submission,) = _npu.operations.submissions("gemv", config, request)
+    table = np.frombuffer(submission["arguments"][1]["contents"], np.int32)
+    records = table[: len(table) // gemv.SETUP_WORDS * gemv.SETUP_WORDS]
+    covered: set[int] = set()
+    cores = 0
+    for record in records.reshape(-1, gemv.SETUP_WORDS):
+        core = dict(zip(gemv.SETUP, map(int, record), strict=False))
+        if not core["batch"]:
+            continue  # no core has this place
+        cores += 1
+        assert (core["batch"], core["rows"], core["output"], core["top"]) == (batch, n, 0, 0)
+        assert core["x_objects"] * core["x_blocks"] + core["x_last"] == -(-k // 256)
+        objects = core["resident_objects"] if core["resident"] else core["y_objects"]
+        rounds = objects * core["row_blocks"]
+        assert (
+            not core["resident"] or core["resident_blocks"] == core["row_blocks"] * core["x_last"]
+        )
+        assert core["first"] % 32 == 0 and core["step"] % 32 == 0
+        covered |= {core["first"] + t * core["step"] for t in range(rounds)}
+    assert covered == set(range(0, -(-n // 32) * 32, 32))
+    assert cores == {"npu1": 14, "npu2": 15}[generation]

@@ -15,14 +15,15 @@ from designs_reference import chains, read_configuration, run_txn, streams
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from npu._npu import arch
 from npu.designs import gemm
 from npu.designs.api import Design
-from npu.designs.hardware import Tile
+from npu.designs.hardware import MASTER_PORTS, SHIM_DMA_PORTS, SLAVE_PORTS, Tile
 from npu.designs.lowering import lower, serialise
 from npu.designs.lowering.lowered import Endpoint, Flow, Lowered
 from npu.designs.lowering.routing import Router
 from npu.designs.lowering.serialise import static_stream
-from npu.errors import DesignError
+from npu.errors import ArgumentError, DesignError
 
 Sinks = dict[tuple[tuple[int, int], int], set[tuple[tuple[int, int], int]]]
 
@@ -153,3 +154,26 @@ def test_memtile_passes_through_on_one_lane() -> None:
 def test_routes_are_deterministic() -> None:
     design = gemm.design("npu2", "int8", "int32")
     assert serialise(lower(design)) == serialise(lower(gemm.design("npu2", "int8", "int32")))
+
+
+def test_ports_of_neighbouring_switches_meet():
+    """Every master of a side has a slave on the other side of the border, ports of one tile share
+    no register, and the shim's DMA hangs on South ports that exist."""
+    above = {"shim": "mem", "mem": "core", "core": "core"}
+    for kind in above:
+        for table in (MASTER_PORTS[kind], SLAVE_PORTS[kind]):
+            used = [first + i for first, count in table.values() for i in range(count)]
+            assert len(set(used)) == len(used)
+        assert MASTER_PORTS[kind]["north"][1] == SLAVE_PORTS[above[kind]]["south"][1]
+        assert MASTER_PORTS[above[kind]]["south"][1] == SLAVE_PORTS[kind]["north"][1]
+        if kind != "mem":
+            assert MASTER_PORTS[kind]["east"][1] == SLAVE_PORTS[kind]["west"][1]
+            assert MASTER_PORTS[kind]["west"][1] == SLAVE_PORTS[kind]["east"][1]
+    for direction, table in (("mm2s", SLAVE_PORTS), ("s2mm", MASTER_PORTS)):
+        ports, offsets, shifts = zip(*SHIM_DMA_PORTS[direction], strict=True)
+        assert len(set(ports)) == len(set(shifts)) == 2 and len(set(offsets)) == 1
+        assert all(0 <= port < table["shim"]["south"][1] for port in ports)
+    with pytest.raises(ArgumentError, match=r"\[shim_dma_port\] channel 2"):
+        arch.shim_dma_port("mm2s", 2)
+    with pytest.raises(ArgumentError, match="unknown tile kind"):
+        arch.switch_ports("cpu", True)

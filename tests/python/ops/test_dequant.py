@@ -217,7 +217,7 @@ def test_errors():
     w = (blocks, (64, 256))
     with pytest.raises(DtypeError, match=r"\[dequantize\] out has dtype float32"):
         npu.dequantize(w, out=np.empty((64, 256), np.float32))
-    with pytest.raises(ShapeError, match=r"out has shape \(64, 255\), the matrix \(64, 256\)"):
+    with pytest.raises(ShapeError, match=r"out has shape \(64, 255\), the result \(64, 256\)"):
         npu.dequantize(w, out=np.empty((64, 255), BF16))
     with pytest.raises(ArgumentError, match="not C-contiguous"):
         npu.dequantize(w, out=np.empty((256, 64), BF16).T)

@@ -9,7 +9,7 @@ import pytest
 import npu
 from npu import _npu
 from npu.cli import main
-from npu.errors import ArgumentError, DeviceError, NpuError, ShapeError
+from npu.errors import ArgumentError, DeviceError, FormatError, NpuError, ShapeError
 from npu.ops.registry import operation, operations
 from npu.perf.operation_simulation import simulate_operation
 
@@ -76,14 +76,28 @@ def test_inspect_prints_the_stream_that_runs(capsys):
     ({"rows": 8}, ArgumentError, "width is missing"),
     ({"rows": 8, "width": 128, "depth": 1}, ArgumentError, 'no field "depth"'),
     ({"rows": 8, "width": 100}, ShapeError, "multiple of 128"),
-    ({"rows": 0, "width": 128}, ShapeError, "pad them"),
+    ({"rows": 0, "width": 128}, ShapeError, "rows is 0; use 4 to"),
     ({"rows": 1 << 40, "width": 128}, ShapeError, "rows"),
-    ({"rows": 8, "width": 128, "mean_width": 200}, ShapeError, "rows"),
+    ({"rows": 8, "width": 128, "mean_width": 200}, ShapeError, "mean_width is 200; use 1 to 128"),
+    ({"rows": 8, "width": 128, "epsilon": -1}, ShapeError, "epsilon is -1; use 0"),
 ])  # fmt: skip
 def test_requests_are_checked(request_, error, words):
     config = operation("rms_norm").configuration("npu1")
     with pytest.raises(error, match=words):
         operation("rms_norm").submissions(config, request_)
+
+
+def test_a_configuration_of_another_version_is_refused():
+    """RTPs and parameters that the schedule does not know, or misses."""
+    config = operation("rms_norm").configuration("npu2")
+    request = {"rows": 8, "width": 128}
+    for line, other, words in (
+        (b"\nrtp rows ", b"\nrtp rowz ", 'RTP "rowz"'), (b"param chunk ", b"param chunq ", "chunk"),
+        (b"param cores 4", b"param cores 5", "cores"), (b"port X7 ", b"port Z7 ", "X7"),
+    ):  # fmt: skip
+        assert line in config
+        with pytest.raises(FormatError, match=words):
+            operation("rms_norm").submissions(config.replace(line, other), request)
 
 
 def test_unknown_names():

@@ -15,6 +15,7 @@ from npu import _npu
 from npu.designs import gemm
 from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError, ShapeError
 from npu.perf.execution import execute
+from npu.perf.operation_simulation import simulate_operation
 
 DESIGNS = [
     ("npu1", "int8", "int16", (32, 32, 32), 64, "col", 1),
@@ -234,6 +235,9 @@ def test_every_simulation_checks_its_constants(constants: Any, message: str) -> 
         "simulate_gemm": lambda: npu.simulate_gemm("npu1", 64, 64, 64, constants=constants),
         "simulate_gemv": lambda: npu.simulate_gemv("npu2", 64, 256, constants=constants),
         "simulate_dequantize": lambda: npu.simulate_dequantize("npu2", 64, 64, constants=constants),
+        "simulate_operation": lambda: simulate_operation(
+            "rms_norm", "npu2", {"rows": 4, "width": 128}, constants=constants
+        ),
     }
     for name, call in calls.items():
         with pytest.raises(ArgumentError, match=re.escape(message)) as found:

@@ -6,6 +6,7 @@
 // are wanted: 8 x 8 byte transposes put 32 columns of a pair of rows next to each other.
 #pragma once
 
+#include "aie_kernels/q4nx_block.h"
 #include "simd.hpp"
 
 #define AIE_HOST_DEQUANT aie::host::dequantize_block
@@ -13,9 +14,10 @@
 AIE_HOST_BEGIN
 namespace host {
 
-inline constexpr int32_t kDqRows = 32, kDqColumns = 256, kDqGroup = 32, kDqHalfRows = 16;
-inline constexpr int32_t kDqGroups = kDqColumns / kDqGroup;
-inline constexpr int32_t kDqPlane = kDqGroups * kDqRows * 2;
+inline constexpr int32_t kDqRows = npu::q4nx::kRows, kDqColumns = npu::q4nx::kColumns;
+inline constexpr int32_t kDqGroup = npu::q4nx::kGroup, kDqHalfRows = 16;
+inline constexpr int32_t kDqGroups = npu::q4nx::kGroups;
+inline constexpr int32_t kDqPlane = npu::q4nx::kPlaneBytes;
 inline constexpr int32_t kDqColumnBytes = kDqHalfRows / 2;
 
 AIE_HOST_INLINE float widen_one(uint16_t bits) {

@@ -5,6 +5,7 @@
 // without it they are exact fp32 and s = sum code x.
 #pragma once
 
+#include "aie_kernels/q4nx_block.h"
 #include "simd.hpp"
 
 #define AIE_HOST_GEMV aie::host::q4nx_block
@@ -12,9 +13,10 @@
 AIE_HOST_BEGIN
 namespace host {
 
-inline constexpr int32_t kQ4Rows = 32, kQ4Columns = 256, kQ4Group = 32, kQ4HalfRows = 16;
-inline constexpr int32_t kQ4Groups = kQ4Columns / kQ4Group;
-inline constexpr int32_t kQ4Plane = kQ4Groups * kQ4Rows * 2, kQ4Codes = 2 * kQ4Plane;
+inline constexpr int32_t kQ4Rows = npu::q4nx::kRows, kQ4Columns = npu::q4nx::kColumns;
+inline constexpr int32_t kQ4Group = npu::q4nx::kGroup, kQ4HalfRows = 16;
+inline constexpr int32_t kQ4Groups = npu::q4nx::kGroups;
+inline constexpr int32_t kQ4Plane = npu::q4nx::kPlaneBytes, kQ4Codes = npu::q4nx::kCodesAt;
 inline constexpr int32_t kQ4HalfBytes = kQ4Columns * kQ4HalfRows / 2;
 inline constexpr int32_t kQ4ColumnBytes = kQ4HalfRows / 2;  // of one half
 

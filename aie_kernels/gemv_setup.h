@@ -1,0 +1,48 @@
+// What the GEMV design's cores are told about a problem: a setup record each. Stated here only: the
+// kernel reads it, the schedule (backend/ops/gemv) fills it, and the design bounds its loops by its
+// words, which it knows as npu._npu.facts.GEMV_SETUP.
+#pragma once
+
+#include <stdint.h>
+
+namespace npu::gemv {
+
+// clang-format off
+#define NPU_GEMV_SETUP(WORD)                                                              \
+  WORD(y_objects)        /* objects of y that the core sends */                           \
+  WORD(row_blocks)       /* row-blocks per object of y */                                 \
+  WORD(x_objects)        /* objects of x per row-block before the last one */             \
+  WORD(x_blocks)         /* blocks of weights for each of these */                        \
+  WORD(idle)             /* objects of x to let pass at the end */                        \
+  WORD(batch)            /* vectors: 1, 2, 4 or 8 */                                      \
+  WORD(output)           /* an Output */                                                  \
+  WORD(top)              /* entries per vector of Output::kTop */                         \
+  WORD(first)            /* row of the core's first row-block */                          \
+  WORD(step)             /* rows from one of its row-blocks to the next */                \
+  WORD(rows)             /* of W: later rows are padding */                               \
+  WORD(resident)         /* 1: one object has all of x, for all row-blocks; else 0 */     \
+  WORD(resident_objects) /* objects of y that the core sends then; y_objects is 0 */      \
+  WORD(resident_blocks)  /* blocks of weights per object of y then */                     \
+  WORD(x_last)           /* blocks of weights for the last object of x of a row-block */
+// clang-format on
+
+enum class Output : int32_t { kBf16, kF32, kTop };  // of y; the largest elements and their rows
+
+#define NPU_GEMV_MEMBER(name) int32_t name;
+#define NPU_GEMV_NAME(name) #name,
+struct Setup {
+  NPU_GEMV_SETUP(NPU_GEMV_MEMBER)
+};
+inline constexpr const char* kSetupNames[] = {NPU_GEMV_SETUP(NPU_GEMV_NAME)};
+#undef NPU_GEMV_MEMBER
+#undef NPU_GEMV_NAME
+
+inline constexpr int32_t kSetupWords = 16;  // of a record, which is loaded as one vector
+static_assert(sizeof(Setup) <= 4 * kSetupWords);
+inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, 256) bfloat16
+inline constexpr int32_t kYBytes = 512;   // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
+inline constexpr int32_t kMaxBatch = 8;   // vectors of one pass over the weights
+inline constexpr int32_t kMaxCores = 32;
+inline constexpr int32_t kTopBytes = 8;  // of an entry of a list: fp32 value, int32 row
+
+}  // namespace npu::gemv
