@@ -16,7 +16,8 @@ void init_operations(nanobind::module_& m);  // the registry
 void init_facts(nanobind::module_& m);       // numbers that C++ and Python share
 void init_host(nanobind::module_& m);        // host: float32 operations
 void init_perf(nanobind::module_& m);        // cost and timing
-void init_tune(nanobind::module_& m);        // closed form, many points at a time
+void init_tune(nanobind::module_& m);
+void init_gemm_choice(nanobind::module_& m);        // closed form, many points at a time
 void init_kernels(nanobind::module_& m);     // declarations of kernels
 
 }  // namespace npu::python

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "error.h"
-#include "ops/gemm/gemm_schedule.h"
 
 namespace nb = nanobind;
 
@@ -57,37 +56,6 @@ perf::GemmPoint gemm_point(const nb::object& design) {
   set_tile(p, tile[0], tile[1], tile[2], field<int64_t>(design, "k_mt"),
            field<int64_t>(design, "c_buffers"));
   return p;
-}
-
-std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
-    const nb::object& design, const std::array<int64_t, 3>& size) {
-  perf::GemmPoint p = gemm_point(design);
-  set_size(p, size[0], size[1], size[2]);
-  const ops::GemmTile tile{p.m,
-                           p.k,
-                           p.n,
-                           p.k_mt,
-                           p.b_column_major,
-                           p.rows,
-                           p.columns,
-                           static_cast<int64_t>(p.a_bytes),
-                           static_cast<int64_t>(p.c_bytes),
-                           p.b_pairs};
-  const auto padded = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  const int64_t m = padded(p.M, tile.native_m()), k = padded(p.K, tile.native_k()),
-                n = padded(p.N, tile.native_n());
-  const auto [height, width] = ops::block_size(tile, ops::GemmLimits{}, n);
-  std::vector<std::pair<std::array<int64_t, 3>, int64_t>> blocks;
-  for (const auto& [rows, row_count] :
-       {std::pair(height, m / height), std::pair(m % height, int64_t{1})}) {
-    for (const auto& [cols, col_count] :
-         {std::pair(width, n / width), std::pair(n % width, int64_t{1})}) {
-      if (rows * row_count * cols * col_count > 0) {
-        blocks.push_back({{rows, k, cols}, row_count * col_count});
-      }
-    }
-  }
-  return blocks;
 }
 
 void set_tile(perf::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t k_mt,

@@ -1,0 +1,66 @@
+// What every function of the C interface is wrapped in: exceptions become statuses and the thread's
+// last message. And the open device behind the handle.
+#pragma once
+
+#include <npu/npu.h>
+
+#include <exception>
+#include <memory>
+#include <new>
+#include <stdexcept>
+#include <string>
+
+#include "error.h"
+#include "ops/gemm/matmul.h"
+
+struct npu_device {
+  std::shared_ptr<npu::SharedDevice> device;
+  npu::DeviceInfo info;
+  bool bfp16 = false;
+  npu::ops::DesignPreference preference;
+  std::unique_ptr<npu::ops::Matmul> matmul;
+};
+
+namespace npu::api {
+
+npu_status status_of(ErrorKind kind);
+// Keeps the message for npu_last_error(); never throws.
+npu_status failed(npu_status status, const char* message) noexcept;
+
+template <typename Call>
+npu_status guarded(const Call& call) noexcept {
+  try {
+    call();
+    return NPU_OK;
+  } catch (const Error& error) {
+    return failed(status_of(error.kind()), error.what());
+  } catch (const std::bad_alloc&) {
+    return failed(NPU_ERROR_MEMORY, "[npu] out of memory; use smaller matrices");
+  } catch (const std::length_error&) {
+    return failed(NPU_ERROR_MEMORY, "[npu] out of memory; use smaller matrices");
+  } catch (const std::exception& error) {
+    return failed(NPU_ERROR_INTERNAL, error.what());
+  } catch (...) {
+    return failed(NPU_ERROR_INTERNAL, "[npu] an unknown exception");
+  }
+}
+
+// A word of the caller, else of an environment variable, else "".
+std::string word_of(const char* given, const char* variable);
+
+template <typename Struct>
+void check_size(const Struct* value, const char* function, const char* macro) {
+  if (value != nullptr && value->size < sizeof(Struct)) {
+    fail(ErrorKind::kArgument, "[%s] size is %zu, expected at least %zu; initialise with %s",
+         function, value->size, sizeof(Struct), macro);
+  }
+}
+
+// Copies a text to a field of a struct, cut to its length.
+template <size_t N>
+void put(char (&field)[N], const std::string& text) {
+  const size_t length = text.copy(field, N - 1);
+  field[length] = '\0';
+}
+
+}  // namespace npu::api

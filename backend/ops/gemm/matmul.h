@@ -1,0 +1,75 @@
+// Matrix products with the choice of a configuration behind them: what the package's configurations
+// offer for a product, which of them runs it, and one ops::Gemm per configuration that was used.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "formats/pack.h"
+#include "ops/gemm/gemm.h"
+#include "ops/gemm/gemm_choice.h"
+#include "ops/gemm/gemm_design.h"
+#include "runtime/configuration_store.h"
+#include "runtime/shared_device.h"
+
+namespace npu::ops {
+
+// Which of the designs there are a device may take.
+struct DesignPreference {
+  bool for_array = false;         // see GemmDesign::for_array
+  std::optional<bool> pipelined;  // only designs with such kernels, where there are any
+};
+
+// The designs that may run a product, the first wins where several are equally fast. None if
+// nothing computes it.
+std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, const GemmKind& kind,
+                                          const DesignPreference& preference);
+
+// What a product ran as.
+struct MatmulReport {
+  const GemmDesign* design = nullptr;  // the Matmul's
+  GemmChooser::Choice choice;
+  RunReport run;
+};
+
+struct MatmulOptions {
+  bool narrow = false, bfp16 = false;
+  int shift = 0;
+};
+
+class Matmul {
+ public:
+  Matmul(std::shared_ptr<SharedDevice> device, std::shared_ptr<const ConfigurationStore> store,
+         const DesignPreference& preference);
+
+  // c: row-major (M, N) of type c_type. Sizes >= 1. Thread-safe. Throws Error(kDtype) for types
+  // that no configuration has, what Gemm::run() and ConfigurationStore::load() throw.
+  MatmulReport run(const MatrixView& a, const MatrixView& b, std::byte* c, ElementType c_type,
+                   const MatmulOptions& options);
+  const std::shared_ptr<SharedDevice>& device() const { return device_; }
+  const ConfigurationStore& store() const { return *store_; }
+
+ private:
+  GemmChooser::Choice choose(const std::vector<const GemmDesign*>& found, int64_t m, int64_t k,
+                             int64_t n);
+  Gemm& opened(const GemmDesign& design);
+
+  std::shared_ptr<SharedDevice> device_;
+  std::shared_ptr<const ConfigurationStore> store_;
+  DesignPreference preference_;
+  arch::Timing timing_;
+  std::vector<GemmDesign> designs_;  // of the device's generation
+  std::mutex mutex_;                 // of what follows
+  GemmChooser chooser_;
+  std::map<std::string, std::unique_ptr<Gemm>> opened_;
+};
+
+// Whether neighbours in a column of B are nearer in memory than neighbours in a row.
+bool by_columns(const MatrixView& b);
+
+}  // namespace npu::ops
