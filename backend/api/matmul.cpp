@@ -92,7 +92,7 @@ void check_result(const MatrixView& c, const Extent& a, const Extent& b) {
 }
 
 ops::MatmulOptions options_of(const npu_device& device, const npu_matmul_options* given,
-                              bool floats) {
+                              bool floats, ElementType c) {
   const npu_matmul_options defaults = NPU_MATMUL_OPTIONS_INIT;
   check_size(given, "matmul", "NPU_MATMUL_OPTIONS_INIT");
   const npu_matmul_options& in = given != nullptr ? *given : defaults;
@@ -100,6 +100,10 @@ ops::MatmulOptions options_of(const npu_device& device, const npu_matmul_options
   out.shift = in.shift;
   if (in.shift < 0 || in.shift > ops::kMaxShift) {
     fail(ErrorKind::kArgument, "[matmul] shift is %d; use 0 to %d", in.shift, ops::kMaxShift);
+  }
+  if (in.shift != 0 && c != ElementType::kI8 && c != ElementType::kI16) {
+    fail(ErrorKind::kArgument, "[matmul] shift is %d and C %s; it is for int16 and int8 results",
+         in.shift, element_name(c));
   }
   const std::string sums = in.accumulate != nullptr ? in.accumulate : "wide";
   if (sums != "wide" && sums != "narrow") {
@@ -186,7 +190,7 @@ npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix*
     }
     check_result(out, extent_of(left, "A"), extent_of(right, "B"));
     const bool floats = left.type == ElementType::kF32 || left.type == ElementType::kBf16;
-    const auto chosen = options_of(*device, options, floats);
+    const auto chosen = options_of(*device, options, floats, out.type);
     const size_t size = run != nullptr ? run->size : 0;
     npu_run result = NPU_RUN_INIT;
     if (out.rows > 0 && out.cols > 0) {

@@ -5,19 +5,25 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include <array>
+#include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "arch/timing.h"
 #include "bindings.h"
+#include "error.h"
 #include "gemm_point.h"
 #include "ops/gemm/gemm_design.h"
+#include "ops/gemm/matmul.h"
+#include "runtime/configuration_store.h"
 
 namespace nb = nanobind;
 
@@ -46,6 +52,45 @@ std::vector<std::pair<Size, int64_t>> blocks(const nb::object& design, const Siz
   return out;
 }
 
+ops::ElementType element_type(const std::string& name) {
+  for (int i = 0; i < ops::kElementTypes; ++i) {
+    const auto type = static_cast<ops::ElementType>(i);
+    if (name == ops::element_name(type)) return type;
+  }
+  fail(ErrorKind::kDtype, "[offered] element type \"%s\" is unknown", name.c_str());
+}
+
+// What a folder of configurations offers for a product, as the library chooses from it.
+nb::list offered(const std::string& folder, const nb::object& product,
+                 const std::string& generation, const std::string& prefers,
+                 const std::optional<std::string>& kernel) {
+  const auto store = ConfigurationStore::open(folder);
+  std::vector<ops::GemmDesign> designs;
+  for (const ConfigurationUse& use : store->uses()) {
+    if (use.operation != "gemm") continue;
+    if (use.generation != arch::device_geometry(generation).generation) continue;
+    designs.push_back(ops::GemmDesign::of(use));
+  }
+  const auto word = [&](const char* name) { return nb::cast<std::string>(product.attr(name)); };
+  const std::string layout = word("layout");
+  const ops::GemmKind kind{element_type(word("a_dtype")), element_type(word("c_dtype")),
+                           layout == "row"   ? ops::GemmLayout::kRow
+                           : layout == "col" ? ops::GemmLayout::kColumn
+                                             : ops::GemmLayout::kPacked,
+                           word("accumulate") == "narrow", word("bf16") == "bfp16"};
+  ops::DesignPreference preference{prefers == "array", {}};
+  if (kernel) preference.pipelined = *kernel == "pipelined";
+  const Size size = nb::cast<Size>(product.attr("size"));
+  nb::list out;
+  for (const ops::GemmDesign* design : ops::candidates(designs, kind, preference)) {
+    perf::GemmPoint point = design->point;
+    set_size(point, size[0], size[1], size[2]);
+    const arch::Timing timing(design->generation, arch::TimingTable{});
+    out.append(nb::make_tuple(design->key, ops::gemm_seconds(timing, point, layout == "packed")));
+  }
+  return out;
+}
+
 // {key: seconds}, in the dictionary's order.
 std::vector<ops::Candidate> candidates_of(const nb::dict& seconds) {
   std::vector<ops::Candidate> out;
@@ -65,6 +110,10 @@ void init_gemm_choice(nb::module_& m) {
           "occurs.");
   sub.def("seconds", &seconds, nb::arg("design"), nb::arg("size"), nb::arg("packed") = false,
           "Predicted time of all submissions of a product, dispatch included, no load.");
+  sub.def("offered", &offered, nb::arg("folder"), nb::arg("product"), nb::arg("generation"),
+          nb::arg("prefers"), nb::arg("kernel") = nb::none(),
+          "(key, predicted seconds) of the designs in a folder of configurations that may compute "
+          "a product.");
   nb::class_<ops::Ledger>(sub, "Ledger",
                           "What is loaded, and the seconds that each other candidate would have "
                           "saved since then.")

@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
-import shutil
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -106,24 +104,26 @@ def write_all(folder: str | Path) -> Written:
     The same designs give the same bytes. Raises ArgumentError for a path that is something else
     than a folder of configurations or an empty one, or that cannot be written.
     """
-    target = Path(folder)
     try:
+        target = Path(folder).resolve()
         if target.exists() and not (target / INDEX).is_file() and any(target.iterdir()):
             raise ArgumentError(
                 f"[compile] {target} has other files than configurations; name a new folder"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        made = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
-        try:
-            written = _write(made)
-            made.chmod(0o755)
+        with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as made:
+            new, old = Path(made) / "new", Path(made) / "old"
+            new.mkdir()
+            written = _write(new)
             if target.exists():
-                shutil.rmtree(target)
-            os.replace(made, target)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-    except OSError as error:
-        raise ArgumentError(f"[compile] {target}: {error.strerror or error}") from error
+                target.rename(old)
+            new.rename(target)
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        if isinstance(error, ArgumentError):
+            raise
+        raise ArgumentError(
+            f"[compile] {folder}: {getattr(error, 'strerror', None) or error}"
+        ) from error
     return written
 
 
