@@ -1,5 +1,5 @@
 // What every function of the C interface is wrapped in: exceptions become statuses and the thread's
-// last message. And the open device behind the handle.
+// last message. And what is behind the handles.
 #pragma once
 
 #include <npu/npu.h>
@@ -19,6 +19,10 @@ struct npu_device {
   bool bfp16 = false;
   npu::ops::DesignPreference preference;
   std::unique_ptr<npu::ops::Matmul> matmul;
+};
+
+struct npu_packed {
+  npu::ops::PackedMatrix matrix;
 };
 
 namespace npu::api {

@@ -1,12 +1,10 @@
-// npu_matmul: checks of matrices and options, then ops::Matmul.
-#include <algorithm>
-#include <cstdlib>
+// npu_matmul, npu_pack and npu_matmul_packed: checks of matrices and options, then ops::Matmul.
 #include <cstring>
-#include <limits>
 #include <utility>
 #include <vector>
 
 #include "api/guard.h"
+#include "api/matrix.h"
 
 namespace npu::api {
 
@@ -15,84 +13,24 @@ namespace {
 using ops::ElementType;
 using ops::MatrixView;
 
-// Beyond that no 64-bit offset reaches a padded matrix; no native size is larger than kPadding.
-constexpr double kMaxBytes = 0x1p62;
-constexpr int64_t kPadding = 1024;
+bool is_float(ElementType type) { return type == ElementType::kF32 || type == ElementType::kBf16; }
 
-struct Extent {
-  const std::byte *begin, *end;
-};
-
-ElementType element_type(const npu_matrix& m, const char* name) {
-  if (m.dtype >= 0 && m.dtype < ops::kElementTypes) return static_cast<ElementType>(m.dtype);
-  fail(ErrorKind::kDtype, "[matmul] %s has dtype %d; use NPU_FLOAT32 to NPU_INT32", name, m.dtype);
-}
-
-MatrixView view_of(const npu_matrix* m, const char* name) {
-  if (m == nullptr) fail(ErrorKind::kArgument, "[matmul] %s is null; pass a matrix", name);
-  const ElementType type = element_type(*m, name);
-  if (m->rows < 0 || m->cols < 0) {
-    fail(ErrorKind::kShape, "[matmul] %s is (%lld, %lld); sizes are at least 0", name,
-         static_cast<long long>(m->rows), static_cast<long long>(m->cols));
+// bfp16 or native, as the caller says, else as `otherwise` does.
+bool bfp16_of(const npu_device& device, const char* word, ElementType operand, bool otherwise,
+              const char* function) {
+  const bool floats = is_float(operand);
+  if (word == nullptr) return floats && otherwise;
+  const std::string mode = word;
+  const bool npu2 = device.info.generation == arch::Generation::kNpu2;
+  if (!floats || (mode != "native" && !(mode == "bfp16" && npu2))) {
+    fail(ErrorKind::kArgument, "[%s] bf16 is \"%.40s\"; %s", function, mode.c_str(),
+         floats ? "use \"native\", or on npu2 \"bfp16\"" : "leave it out for integers");
   }
-  if (m->data == nullptr && m->rows > 0 && m->cols > 0) {
-    fail(ErrorKind::kArgument, "[matmul] the data of %s is null; pass where its elements are",
-         name);
-  }
-  MatrixView out{static_cast<const std::byte*>(m->data), type, m->rows, m->cols};
-  const bool dense = m->row_stride == 0 && m->col_stride == 0;
-  out.row_stride = dense ? m->cols : m->row_stride;
-  out.col_stride = dense ? 1 : m->col_stride;
-  return out;
-}
-
-// Bytes between the lowest and the highest element; refuses what no address space holds.
-Extent extent_of(const MatrixView& m, const char* name) {
-  if (m.rows == 0 || m.cols == 0) return {m.data, m.data};
-  const auto bytes = static_cast<__int128>(element_bytes(m.type));
-  const __int128 down = static_cast<__int128>(m.rows - 1) * m.row_stride * bytes;
-  const __int128 right = static_cast<__int128>(m.cols - 1) * m.col_stride * bytes;
-  const __int128 low = std::min<__int128>(down, 0) + std::min<__int128>(right, 0);
-  const __int128 high = std::max<__int128>(down, 0) + std::max<__int128>(right, 0) + bytes;
-  const auto at = static_cast<__int128>(reinterpret_cast<uintptr_t>(m.data));
-  if (at + low < 0 || at + high > std::numeric_limits<intptr_t>::max()) {
-    fail(ErrorKind::kShape,
-         "[matmul] the elements of %s would lie beyond the address space; check "
-         "its sizes and strides",
-         name);
-  }
-  return {m.data + static_cast<int64_t>(low), m.data + static_cast<int64_t>(high)};
-}
-
-void check_sizes(int64_t m, int64_t k, int64_t n) {
-  const double sides[] = {static_cast<double>(m) + kPadding, static_cast<double>(k) + kPadding,
-                          static_cast<double>(n) + kPadding};
-  if (4 * sides[0] * sides[1] > kMaxBytes || 4 * sides[1] * sides[2] > kMaxBytes ||
-      4 * sides[0] * sides[2] > kMaxBytes) {
-    fail(ErrorKind::kShape, "[matmul] %lld x %lld x %lld is more than can be addressed; split it",
-         static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n));
-  }
-}
-
-void check_result(const MatrixView& c, const Extent& a, const Extent& b) {
-  const bool rows = c.col_stride == 1 && (c.row_stride >= c.cols || c.rows <= 1);
-  if (!rows) {
-    fail(
-        ErrorKind::kArgument,
-        "[matmul] C has strides (%lld, %lld); its rows or its columns must be dense and apart from "
-        "each other",
-        static_cast<long long>(c.row_stride), static_cast<long long>(c.col_stride));
-  }
-  const Extent own = extent_of(c, "C");
-  for (const Extent& in : {a, b}) {
-    if (own.begin < in.end && in.begin < own.end) {
-      fail(ErrorKind::kArgument, "[matmul] C overlaps an operand; pass memory of its own");
-    }
-  }
+  return mode == "bfp16";
 }
 
 ops::MatmulOptions options_of(const npu_device& device, const npu_matmul_options* given,
-                              bool floats, ElementType c) {
+                              ElementType a, ElementType c, bool bfp16) {
   const npu_matmul_options defaults = NPU_MATMUL_OPTIONS_INIT;
   check_size(given, "matmul", "NPU_MATMUL_OPTIONS_INIT");
   const npu_matmul_options& in = given != nullptr ? *given : defaults;
@@ -111,18 +49,25 @@ ops::MatmulOptions options_of(const npu_device& device, const npu_matmul_options
          sums.c_str());
   }
   out.narrow = sums == "narrow";
-  if (in.bf16 == nullptr) {
-    out.bfp16 = floats && device.bfp16;
-    return out;
-  }
-  const std::string mode = in.bf16;
-  const bool npu2 = device.info.generation == arch::Generation::kNpu2;
-  if (!floats || (mode != "native" && !(mode == "bfp16" && npu2))) {
-    fail(ErrorKind::kArgument, "[matmul] bf16 is \"%.40s\"; %s", mode.c_str(),
-         floats ? "use \"native\", or on npu2 \"bfp16\"" : "leave it out for integers");
-  }
-  out.bfp16 = mode == "bfp16";
+  out.bfp16 = bfp16_of(device, in.bf16, a, bfp16, "matmul");
   return out;
+}
+
+template <typename Handle>
+void check_handle(Handle* handle, const char* name) {
+  if (handle == nullptr) fail(ErrorKind::kArgument, "[matmul] %s is null", name);
+}
+
+void check_shapes(const MatrixView& a, int64_t b_rows, int64_t b_cols, const MatrixView& c) {
+  if (a.cols != b_rows || c.rows != a.rows || c.cols != b_cols) {
+    fail(ErrorKind::kShape,
+         "[matmul] A is (%lld, %lld), B (%lld, %lld) and C (%lld, %lld); expected (M, K), (K, N) "
+         "and (M, N)",
+         static_cast<long long>(a.rows), static_cast<long long>(a.cols),
+         static_cast<long long>(b_rows), static_cast<long long>(b_cols),
+         static_cast<long long>(c.rows), static_cast<long long>(c.cols));
+  }
+  check_sizes(a.rows, a.cols, b_cols);
 }
 
 void zero(const MatrixView& c, std::byte* data) {
@@ -131,20 +76,25 @@ void zero(const MatrixView& c, std::byte* data) {
   for (int64_t i = 0; i < c.rows && row > 0; ++i) std::memset(data + i * step, 0, row);
 }
 
-// A and B not empty, C with dense rows.
-ops::MatmulReport multiply(ops::Matmul& matmul, const MatrixView& a, const MatrixView& b,
-                           const MatrixView& c, std::byte* data,
-                           const ops::MatmulOptions& options) {
-  if (c.row_stride == c.cols || c.rows == 1) return matmul.run(a, b, data, c.type, options);
+// run(where to put a dense C), if there is anything to compute. C has dense rows.
+template <typename Run>
+void into(const MatrixView& c, int64_t depth, void* memory, const Run& run) {
+  auto* data = static_cast<std::byte*>(memory);
+  if (c.rows == 0 || c.cols == 0) return;
+  if (depth == 0) return zero(c, data);
+  if (c.row_stride == c.cols || c.rows == 1) return run(data);
   const size_t bytes = element_bytes(c.type);
   std::vector<std::byte> dense(static_cast<size_t>(c.rows) * static_cast<size_t>(c.cols) * bytes);
-  ops::MatmulReport report = matmul.run(a, b, dense.data(), c.type, options);
+  run(dense.data());
   ops::copy_block(dense.data(), c.cols, data, c.row_stride, c.rows, c.cols, bytes);
-  return report;
 }
 
 void fill(npu_run* out, const ops::MatmulReport& report) {
-  if (report.design == nullptr) return;
+  if (out == nullptr) return;
+  const size_t size = out->size;
+  *out = NPU_RUN_INIT;
+  out->size = size;
+  if (report.design == nullptr) return;  // nothing had to run
   const perf::GemmPoint& point = report.design->point;
   put(out->configuration, report.design->key);
   put(out->reason, report.choice.reason);
@@ -164,45 +114,66 @@ void fill(npu_run* out, const ops::MatmulReport& report) {
 
 }  // namespace npu::api
 
+using namespace npu::api;
+
 npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix* b,
                       const npu_matrix* c, const npu_matmul_options* options, npu_run* run) {
-  using namespace npu::api;
   return guarded([&] {
-    if (device == nullptr) {
-      npu::fail(npu::ErrorKind::kArgument, "[matmul] device is null; open one");
-    }
+    check_handle(device, "device");
     check_size(run, "matmul", "NPU_RUN_INIT");
     MatrixView left = view_of(a, "A"), right = view_of(b, "B"), out = view_of(c, "C");
-    if (left.cols != right.rows || out.rows != left.rows || out.cols != right.cols) {
-      npu::fail(npu::ErrorKind::kShape,
-                "[matmul] A is (%lld, %lld), B (%lld, %lld) and C (%lld, %lld); expected (M, K), "
-                "(K, N) and (M, N)",
-                static_cast<long long>(left.rows), static_cast<long long>(left.cols),
-                static_cast<long long>(right.rows), static_cast<long long>(right.cols),
-                static_cast<long long>(out.rows), static_cast<long long>(out.cols));
-    }
-    check_sizes(left.rows, left.cols, right.cols);
+    check_shapes(left, right.rows, right.cols, out);
     if (out.col_stride != 1 && out.row_stride == 1) {  // C^T = B^T A^T
       std::swap(left, right);
       left = left.transposed();
       right = right.transposed();
       out = out.transposed();
     }
-    check_result(out, extent_of(left, "A"), extent_of(right, "B"));
-    const bool floats = left.type == ElementType::kF32 || left.type == ElementType::kBf16;
-    const auto chosen = options_of(*device, options, floats, out.type);
-    const size_t size = run != nullptr ? run->size : 0;
-    npu_run result = NPU_RUN_INIT;
-    if (out.rows > 0 && out.cols > 0) {
-      auto* data = static_cast<std::byte*>(c->data);
-      if (left.cols == 0) {
-        zero(out, data);
-      } else {
-        fill(&result, multiply(*device->matmul, left, right, out, data, chosen));
-      }
-    }
-    if (run == nullptr) return;
-    *run = result;
-    run->size = size;
+    const Extent operands[] = {extent_of(left, "A"), extent_of(right, "B")};
+    check_result(out, operands);
+    const auto chosen = options_of(*device, options, left.type, out.type, device->bfp16);
+    device->matmul->designs_for(left.type, right.type, out.type, npu::ops::GemmLayout::kRow,
+                                chosen);
+    npu::ops::MatmulReport report;
+    into(out, left.cols, c->data, [&](std::byte* dense) {
+      report = device->matmul->run(left, right, dense, out.type, chosen);
+    });
+    fill(run, report);
+  });
+}
+
+npu_status npu_pack(npu_device* device, const npu_matrix* b, const char* bf16,
+                    npu_packed** packed) {
+  if (packed != nullptr) *packed = nullptr;
+  return guarded([&] {
+    check_handle(device, "device");
+    check_handle(packed, "packed");
+    const MatrixView view = view_of(b, "B");
+    check_sizes(1, view.rows, view.cols);
+    extent_of(view, "B");
+    const bool bfp16 = bfp16_of(*device, bf16, view.type, device->bfp16, "pack");
+    *packed = new npu_packed{device->matmul->pack(view, bfp16)};
+  });
+}
+
+void npu_packed_free(npu_packed* packed) { delete packed; }
+
+npu_status npu_matmul_packed(npu_device* device, const npu_matrix* a, const npu_packed* b,
+                             const npu_matrix* c, const npu_matmul_options* options, npu_run* run) {
+  return guarded([&] {
+    check_handle(device, "device");
+    check_handle(b, "B");
+    check_size(run, "matmul", "NPU_RUN_INIT");
+    const MatrixView left = view_of(a, "A"), out = view_of(c, "C");
+    const npu::ops::PackedMatrix& right = b->matrix;
+    check_shapes(left, right.b->k, right.b->n, out);
+    const Extent operands[] = {extent_of(left, "A")};
+    check_result(out, operands);
+    const auto chosen = options_of(*device, options, left.type, out.type, right.bfp16);
+    npu::ops::MatmulReport report;
+    into(out, left.cols, c->data, [&](std::byte* dense) {
+      report = device->matmul->run(left, right, dense, out.type, chosen);
+    });
+    fill(run, report);
   });
 }

@@ -43,6 +43,9 @@ enum { NPU_FLOAT32 = 0, NPU_BFLOAT16 = 1, NPU_INT8 = 2, NPU_INT16 = 3, NPU_INT32
  * one. */
 typedef struct npu_device npu_device;
 
+/* A right-hand operand in a device's memory, which it keeps, even after npu_device_close(). */
+typedef struct npu_packed npu_packed;
+
 /* Words; NULL takes the default, which is the environment variable named, else what follows. */
 typedef struct npu_device_options {
   size_t size;
@@ -121,6 +124,17 @@ NPU_API npu_status npu_device_get_info(npu_device* device, npu_device_info* info
  * with A and B. options and run may be NULL. */
 NPU_API npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix* b,
                               const npu_matrix* c, const npu_matmul_options* options, npu_run* run);
+
+/* Converts and packs B (K, N), both at least 1, once, for many products. bf16 NULL: the device's;
+ * it is what products with it take by default. On success *packed is to be freed, else it is NULL.
+ */
+NPU_API npu_status npu_pack(npu_device* device, const npu_matrix* b, const char* bf16,
+                            npu_packed** packed);
+NPU_API void npu_packed_free(npu_packed* packed); /* NULL: does nothing */
+/* npu_matmul with a packed B and a row-major C. */
+NPU_API npu_status npu_matmul_packed(npu_device* device, const npu_matrix* a, const npu_packed* b,
+                                     const npu_matrix* c, const npu_matmul_options* options,
+                                     npu_run* run);
 
 #ifdef __cplusplus
 }

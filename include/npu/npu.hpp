@@ -132,6 +132,19 @@ struct DeviceInfo {
   uint64_t configuration_loads = 0, submissions = 0;
 };
 
+// A right-hand operand in a device's memory (npu_pack), which it keeps.
+class Packed {
+ public:
+  explicit Packed(npu_packed* packed) : packed_(packed) {}
+  const npu_packed* get() const noexcept { return packed_.get(); }
+
+ private:
+  struct Free {
+    void operator()(npu_packed* packed) const { npu_packed_free(packed); }
+  };
+  std::unique_ptr<npu_packed, Free> packed_;
+};
+
 class Device {
  public:
   // name: see npu_device_open; empty: the default.
@@ -160,31 +173,57 @@ class Device {
   template <typename A, typename B, typename C>
   Run matmul(const Matrix<A>& a, const Matrix<B>& b, const Matrix<C>& c,
              const MatmulOptions& options = {}) const {
-    static_assert(!std::is_const_v<C>, "the result is written");
-    npu_matmul_options chosen = NPU_MATMUL_OPTIONS_INIT;
-    chosen.shift = options.shift;
-    chosen.accumulate = word(options.accumulate);
-    chosen.bf16 = word(options.bf16);
-    npu_run run = NPU_RUN_INIT;
-    const npu_matrix in_a = a.c_struct(), in_b = b.c_struct(), out = c.c_struct();
-    check(npu_matmul(device_.get(), &in_a, &in_b, &out, &chosen, &run));
-    return {run.configuration,
-            run.reason,
-            run.tile_m,
-            run.tile_k,
-            run.tile_n,
-            run.k_mt,
-            run.predicted_seconds,
-            run.load_seconds,
-            run.array_ns,
-            run.read_bytes,
-            run.write_bytes,
-            run.kernel_calls};
+    const npu_matrix right = b.c_struct();
+    return multiply(a, c, options, [&](auto* left, auto* result, auto* chosen, auto* run) {
+      return npu_matmul(device_.get(), left, &right, result, chosen, run);
+    });
+  }
+
+  // b in the layout that the device reads, for many products; bf16: see npu_pack.
+  template <typename B>
+  Packed pack(const Matrix<B>& b, const std::string& bf16 = {}) const {
+    const npu_matrix matrix = b.c_struct();
+    npu_packed* packed = nullptr;
+    check(npu_pack(device_.get(), &matrix, word(bf16), &packed));
+    return Packed(packed);
+  }
+
+  // c = a b, see npu_matmul_packed.
+  template <typename A, typename C>
+  Run matmul(const Matrix<A>& a, const Packed& b, const Matrix<C>& c,
+             const MatmulOptions& options = {}) const {
+    return multiply(a, c, options, [&](auto* left, auto* result, auto* chosen, auto* run) {
+      return npu_matmul_packed(device_.get(), left, b.get(), result, chosen, run);
+    });
   }
 
   npu_device* get() const noexcept { return device_.get(); }
 
  private:
+  template <typename A, typename C, typename Call>
+  static Run multiply(const Matrix<A>& a, const Matrix<C>& c, const MatmulOptions& options,
+                      const Call& call) {
+    static_assert(!std::is_const_v<C>, "the result is written");
+    npu_matmul_options chosen = NPU_MATMUL_OPTIONS_INIT;
+    chosen.shift = options.shift;
+    chosen.accumulate = word(options.accumulate);
+    chosen.bf16 = word(options.bf16);
+    npu_run r = NPU_RUN_INIT;
+    const npu_matrix left = a.c_struct(), result = c.c_struct();
+    check(call(&left, &result, &chosen, &r));
+    return {r.configuration,
+            r.reason,
+            r.tile_m,
+            r.tile_k,
+            r.tile_n,
+            r.k_mt,
+            r.predicted_seconds,
+            r.load_seconds,
+            r.array_ns,
+            r.read_bytes,
+            r.write_bytes,
+            r.kernel_calls};
+  }
   static const char* word(const std::string& text) { return text.empty() ? nullptr : text.c_str(); }
   struct Close {
     void operator()(npu_device* device) const { npu_device_close(device); }

@@ -59,51 +59,94 @@ Matmul::Matmul(std::shared_ptr<SharedDevice> device,
   }
 }
 
-MatmulReport Matmul::run(const MatrixView& a, const MatrixView& b, std::byte* c, ElementType c_type,
-                         const MatmulOptions& options) {
-  GemmKind kind{multiplied(a.type), c_type, by_columns(b) ? GemmLayout::kColumn : GemmLayout::kRow,
-                options.narrow && element_bytes(c_type) < 4, options.bfp16};
-  if (multiplied(b.type) != kind.a) {
+std::vector<const GemmDesign*> Matmul::designs_for(ElementType a, ElementType b, ElementType c,
+                                                   GemmLayout layout,
+                                                   const MatmulOptions& options) const {
+  const GemmKind kind{multiplied(a), c, layout, options.narrow && element_bytes(c) < 4,
+                      options.bfp16};
+  if (multiplied(b) != kind.a) {
     fail(ErrorKind::kDtype,
          "[matmul] A is %s and B is %s; both must be int8, both int16, or both floating point",
-         element_name(a.type), element_name(b.type));
+         element_name(a), element_name(b));
   }
-  const auto found = candidates(designs_, kind, preference_);
+  auto found = candidates(designs_, kind, preference_);
   if (found.empty()) {
     fail(ErrorKind::kDtype,
          "[matmul] no configuration in %s computes %s from %s on %s%s; there are float32 and "
          "bfloat16 from bfloat16, int32, int16 and int8 from int8, int32 from int16",
-         store_->folder().c_str(), element_name(c_type), element_name(kind.a),
+         store_->folder().c_str(), element_name(c), element_name(kind.a),
          arch::device_geometry(timing_.generation).name, kind.bfp16 ? " through bfp16" : "");
   }
+  return found;
+}
+
+MatmulReport Matmul::run(const MatrixView& a, const MatrixView& b, std::byte* c, ElementType c_type,
+                         const MatmulOptions& options) {
+  const GemmLayout layout = by_columns(b) ? GemmLayout::kColumn : GemmLayout::kRow;
+  const auto found = designs_for(a.type, b.type, c_type, layout, options);
   MatmulReport report;
-  Gemm* gemm = nullptr;
-  {
-    const std::lock_guard guard(mutex_);
-    report.choice = choose(found, a.rows, a.cols, b.cols);
-    report.design = found[report.choice.candidate];
-    gemm = &opened(*report.design);
-  }
-  report.run = gemm->run(a, b, c, options.shift);
+  Gemm& gemm = choose(found, {a.rows, a.cols, b.cols, false}, report);
+  report.run = gemm.run(a, b, c, options.shift);
   return report;
 }
 
-GemmChooser::Choice Matmul::choose(const std::vector<const GemmDesign*>& found, int64_t m,
-                                   int64_t k, int64_t n) {
+MatmulReport Matmul::run(const MatrixView& a, const PackedMatrix& b, std::byte* c,
+                         ElementType c_type, const MatmulOptions& options) {
+  auto found = designs_for(a.type, b.type, c_type, GemmLayout::kPacked, options);
+  std::erase_if(found, [&](const GemmDesign* design) {
+    return !tile_of(design->point).packs_b_like(b.tile);
+  });
+  if (found.empty()) {
+    fail(ErrorKind::kArgument,
+         "[matmul] no configuration in %s reads B as it was packed and computes this product; pack "
+         "it again for it",
+         store_->folder().c_str());
+  }
+  MatmulReport report;
+  Gemm& gemm = choose(found, {a.rows, a.cols, b.b->n, true}, report);
+  report.run = gemm.run(a, *b.b, c, options.shift);
+  return report;
+}
+
+PackedMatrix Matmul::pack(const MatrixView& b, bool bfp16) {
+  const bool floats = multiplied(b.type) == ElementType::kBf16;
+  const auto found = designs_for(b.type, b.type, floats ? ElementType::kF32 : ElementType::kI32,
+                                 GemmLayout::kPacked, {false, bfp16, 0});
+  const Size size{kPackedRows, b.rows, b.cols, true};
+  const auto* best = *std::min_element(found.begin(), found.end(), [&](auto* x, auto* y) {
+    return seconds(*x, size) < seconds(*y, size);
+  });
+  Gemm* gemm = nullptr;
+  {
+    const std::lock_guard guard(mutex_);
+    gemm = &opened(*best);
+  }
+  return {gemm->pack(b), tile_of(best->point), multiplied(b.type), bfp16};
+}
+
+double Matmul::seconds(const GemmDesign& design, const Size& size) const {
+  perf::GemmPoint point = design.point;
+  point.M = size.m;
+  point.K = size.k;
+  point.N = size.n;
+  return gemm_seconds(timing_, point, size.packed);
+}
+
+Gemm& Matmul::choose(const std::vector<const GemmDesign*>& found, const Size& size,
+                     MatmulReport& report) {
   std::vector<Candidate> timed;
   for (const GemmDesign* design : found) {
-    perf::GemmPoint point = design->point;
-    point.M = m;
-    point.K = k;
-    point.N = n;
-    timed.push_back({design->key, found.size() == 1 ? 0 : gemm_seconds(timing_, point, false)});
+    timed.push_back({design->key, found.size() == 1 ? 0 : seconds(*design, size)});
   }
   uint64_t loads = 0;
   {
     const std::lock_guard guard(device_->mutex);
     loads = device_->device->counters().configuration_loads;
   }
-  return chooser_.choose(timed, loads);
+  const std::lock_guard guard(mutex_);
+  report.choice = chooser_.choose(timed, loads);
+  report.design = found[report.choice.candidate];
+  return opened(*report.design);
 }
 
 Gemm& Matmul::opened(const GemmDesign& design) {

@@ -42,21 +42,45 @@ struct MatmulOptions {
   int shift = 0;
 };
 
+// A right-hand operand in device memory in the layout of a design.
+struct PackedMatrix {
+  std::shared_ptr<const PackedB> b;
+  GemmTile tile = {};                     // of the design
+  ElementType type = ElementType::kBf16;  // that the array multiplies
+  bool bfp16 = false;                     // how products with it are computed by default
+};
+
 class Matmul {
  public:
   Matmul(std::shared_ptr<SharedDevice> device, std::shared_ptr<const ConfigurationStore> store,
          const DesignPreference& preference);
 
+  // The designs that compute a product of such types. Throws Error(kDtype) if none does.
+  std::vector<const GemmDesign*> designs_for(ElementType a, ElementType b, ElementType c,
+                                             GemmLayout layout, const MatmulOptions& options) const;
   // c: row-major (M, N) of type c_type. Sizes >= 1. Thread-safe. Throws Error(kDtype) for types
   // that no configuration has, what Gemm::run() and ConfigurationStore::load() throw.
   MatmulReport run(const MatrixView& a, const MatrixView& b, std::byte* c, ElementType c_type,
                    const MatmulOptions& options);
+  // The same with a B that was packed before, by this device. Throws Error(kArgument) if nothing
+  // that computes the product reads its layout.
+  MatmulReport run(const MatrixView& a, const PackedMatrix& b, std::byte* c, ElementType c_type,
+                   const MatmulOptions& options);
+  // In the layout of the design that is the fastest for kPackedRows rows of A and results of 32
+  // bits; the choice for a product is among those that share it.
+  PackedMatrix pack(const MatrixView& b, bool bfp16);
+  static constexpr int64_t kPackedRows = 512;  // a prompt
   const std::shared_ptr<SharedDevice>& device() const { return device_; }
   const ConfigurationStore& store() const { return *store_; }
 
  private:
-  GemmChooser::Choice choose(const std::vector<const GemmDesign*>& found, int64_t m, int64_t k,
-                             int64_t n);
+  struct Size {
+    int64_t m, k, n;
+    bool packed;
+  };
+  double seconds(const GemmDesign& design, const Size& size) const;
+  // Fills the report but for the run.
+  Gemm& choose(const std::vector<const GemmDesign*>& found, const Size& size, MatmulReport& report);
   Gemm& opened(const GemmDesign& design);
 
   std::shared_ptr<SharedDevice> device_;

@@ -9,6 +9,7 @@ std::string small_folder() {
   static npu::test::StoredConfigurations folder;
   if (!std::filesystem::exists(folder.folder() / "index.txt")) {
     folder.add("rows.config", "prefers=host layout=row " + npu::test::kSmallDesign);
+    folder.add("packed.config", "prefers=host layout=packed " + npu::test::kSmallDesign);
     folder.write_index();
   }
   return folder.folder().string();

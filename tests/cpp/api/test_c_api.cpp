@@ -28,6 +28,7 @@ struct Opened {
   explicit Opened(const char* name = "null:npu1") {
     folder.add("rows.config", "prefers=host layout=row " + npu::test::kSmallDesign);
     folder.add("large.config", "prefers=array layout=row " + npu::test::kSmallDesign);
+    folder.add("packed.config", "prefers=host layout=packed " + npu::test::kSmallDesign);
     folder.write_index();
     npu_device_options options = NPU_DEVICE_OPTIONS_INIT;
     const std::string path = folder.folder().string();
@@ -183,6 +184,10 @@ TEST_CASE("element types") {
   CHECK(mixed(NPU_INT8, NPU_INT16, NPU_INT32) == NPU_ERROR_DTYPE);
   CHECK(mixed(NPU_FLOAT32, NPU_FLOAT32, NPU_INT32) == NPU_ERROR_DTYPE);
   CHECK(mixed(NPU_INT32, NPU_INT32, NPU_INT32) == NPU_ERROR_DTYPE);
+  Product none;  // nothing to compute, and still no such product
+  none.ma.rows = none.mc.rows = 0;
+  none.mc.dtype = NPU_INT8;
+  CHECK(none.run(opened.device) == NPU_ERROR_DTYPE);
 }
 
 TEST_CASE("sizes and strides") {
@@ -280,6 +285,63 @@ TEST_CASE("options of a product") {
   p.options.size = 0;
   CHECK(p.run(opened.device) == NPU_ERROR_ARGUMENT);
   CHECK(says("NPU_MATMUL_OPTIONS_INIT"));
+}
+
+TEST_CASE("packed operands") {
+  const Opened opened, other;
+  Product p;
+  npu_packed* packed = reinterpret_cast<npu_packed*>(1);
+  const auto refused = [&](npu_device* device, const npu_matrix* b, const char* bf16) {
+    const npu_status status = npu_pack(device, b, bf16, &packed);
+    CHECK(packed == nullptr);
+    return status;
+  };
+  CHECK(refused(nullptr, &p.mb, nullptr) == NPU_ERROR_ARGUMENT);
+  CHECK(refused(opened.device, nullptr, nullptr) == NPU_ERROR_ARGUMENT);
+  CHECK(refused(opened.device, &p.mb, "bfp16") == NPU_ERROR_ARGUMENT);
+  CHECK(npu_pack(opened.device, &p.mb, nullptr, nullptr) == NPU_ERROR_ARGUMENT);
+  npu_matrix wrong = p.mb;
+  wrong.rows = 0;
+  CHECK(refused(opened.device, &wrong, nullptr) == NPU_ERROR_SHAPE);
+  wrong.rows = int64_t{1} << 62;
+  CHECK(refused(opened.device, &wrong, nullptr) == NPU_ERROR_SHAPE);
+  wrong = p.mb;
+  wrong.dtype = NPU_INT16;  // the folder has no design for it
+  CHECK(refused(opened.device, &wrong, nullptr) == NPU_ERROR_DTYPE);
+
+  REQUIRE(npu_pack(opened.device, &p.mb, "native", &packed) == NPU_OK);
+  npu_run run = NPU_RUN_INIT;
+  REQUIRE(npu_matmul_packed(opened.device, &p.ma, packed, &p.mc, nullptr, &run) == NPU_OK);
+  CHECK(std::string(run.configuration) == "packed");
+  CHECK(npu_matmul_packed(other.device, &p.ma, packed, &p.mc, nullptr, nullptr) ==
+        NPU_ERROR_ARGUMENT);
+  CHECK(says("another device"));
+  CHECK(npu_matmul_packed(opened.device, &p.ma, nullptr, &p.mc, nullptr, nullptr) ==
+        NPU_ERROR_ARGUMENT);
+  CHECK(npu_matmul_packed(nullptr, &p.ma, packed, &p.mc, nullptr, nullptr) == NPU_ERROR_ARGUMENT);
+  p.mc.data = p.a.data();
+  CHECK(npu_matmul_packed(opened.device, &p.ma, packed, &p.mc, nullptr, nullptr) ==
+        NPU_ERROR_ARGUMENT);
+  p.mc.data = p.c.data();
+  p.ma.cols = 8;
+  CHECK(npu_matmul_packed(opened.device, &p.ma, packed, &p.mc, nullptr, nullptr) ==
+        NPU_ERROR_SHAPE);
+  p.ma.cols = 16;
+  p.ma.rows = p.mc.rows = 0;
+  CHECK(npu_matmul_packed(opened.device, &p.ma, packed, &p.mc, nullptr, &run) == NPU_OK);
+  CHECK(std::string(run.configuration).empty());
+  npu_packed_free(packed);
+  npu_packed_free(nullptr);
+}
+
+TEST_CASE("a packed operand outlives the device's handle") {
+  npu_packed* packed = nullptr;
+  {
+    const Opened opened;
+    Product p;
+    REQUIRE(npu_pack(opened.device, &p.mb, nullptr, &packed) == NPU_OK);
+  }
+  npu_packed_free(packed);
 }
 
 TEST_CASE("every thread has its own last error") {

@@ -74,8 +74,12 @@ TEST_CASE("devices and products") {
       device.matmul(npu::Matrix(a, 16, 16), npu::Matrix(b, 16, 16), npu::Matrix(c, 16, 16));
   CHECK(run.configuration == "rows");
   CHECK(run.tile_n == 4);
+  const npu::Packed packed = device.pack(npu::Matrix(b, 16, 16));
+  CHECK(device.matmul(npu::Matrix(a, 16, 16), packed, npu::Matrix(c, 16, 16)).configuration ==
+        "packed");
+  CHECK(status_of([&] { device.pack(npu::Matrix(b, 0, 16)); }) == NPU_ERROR_SHAPE);
   const npu::Device moved = std::move(device);
-  CHECK(moved.info().configuration_loads == before.configuration_loads + 1);
+  CHECK(moved.info().configuration_loads == before.configuration_loads + 2);
   CHECK(status_of([&] {
           moved.matmul(npu::Matrix(a, 16, 16), npu::Matrix(b, 8, 32), npu::Matrix(c, 16, 16));
         }) == NPU_ERROR_SHAPE);
