@@ -6,15 +6,15 @@ set(NPU_CONFIGURATIONS "build" CACHE STRING
 if(NPU_CONFIGURATIONS STREQUAL "build")
   set(NPU_CONFIGURATIONS_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/configurations)
   file(GLOB_RECURSE NPU_DESIGN_SOURCES CONFIGURE_DEPENDS designs/*.py)
+  file(GLOB NPU_CONFIGURATION_CHOICES CONFIGURE_DEPENDS python/npu/ops/configurations.py
+       python/npu/ops/gemm_*.py python/npu/ops/registry.py)
   set(NPU_CONFIGURATIONS_WRITER ${CMAKE_CURRENT_SOURCE_DIR}/python/write_configurations.py)
   add_custom_command(
     OUTPUT ${NPU_CONFIGURATIONS_FOLDER}/index.txt
     COMMAND ${Python_EXECUTABLE} ${NPU_CONFIGURATIONS_WRITER} ${CMAKE_CURRENT_SOURCE_DIR}
             $<TARGET_FILE_DIR:_npu> ${NPU_CONFIGURATIONS_FOLDER}
     DEPENDS _npu ${NPU_DESIGN_SOURCES} ${NPU_CONFIGURATIONS_WRITER}
-            ${CMAKE_CURRENT_SOURCE_DIR}/python/npu/ops/configurations.py
-            ${CMAKE_CURRENT_SOURCE_DIR}/python/npu/ops/gemm_designs.py
-            ${CMAKE_CURRENT_SOURCE_DIR}/python/npu/ops/registry.py
+            ${NPU_CONFIGURATION_CHOICES}
     COMMENT "Writing the configurations" VERBATIM)
   add_custom_target(npu_configurations ALL DEPENDS ${NPU_CONFIGURATIONS_FOLDER}/index.txt)
 elseif(NOT NPU_CONFIGURATIONS STREQUAL "none")

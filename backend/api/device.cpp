@@ -121,7 +121,7 @@ npu_status npu_device_open(const char* name, const npu_device_options* options,
     }
     npu::api::check_size(options, "device_open", "NPU_DEVICE_OPTIONS_INIT");
     const npu_device_options defaults = NPU_DEVICE_OPTIONS_INIT;
-    *device = npu::api::open(name, options != nullptr ? *options : defaults).release();
+    *device = npu::api::open(name, npu::api::read_struct(options, defaults)).release();
   });
 }
 
@@ -135,18 +135,20 @@ npu_status npu_device_get_info(npu_device* device, npu_device_info* info) {
     }
     npu::api::check_size(info, "device_get_info", "sizeof(npu_device_info)");
     using npu::api::put;
-    put(info->name, device->info.name);
-    put(info->generation, npu::arch::device_geometry(device->info.generation).name);
-    put(info->arithmetic, device->info.arithmetic);
-    put(info->bf16, device->bfp16 ? "bfp16" : "native");
-    put(info->designs, device->preference.for_array ? "array" : "host");
-    put(info->configurations, device->matmul->store().folder().string());
-    info->columns = device->info.columns;
-    info->emulated = device->info.emulated ? 1 : 0;
-    info->clock_hz = device->info.clock_hz;
+    npu_device_info out = {};
+    put(out.name, device->info.name);
+    put(out.generation, npu::arch::device_geometry(device->info.generation).name);
+    put(out.arithmetic, device->info.arithmetic);
+    put(out.bf16, device->bfp16 ? "bfp16" : "native");
+    put(out.designs, device->preference.for_array ? "array" : "host");
+    put(out.configurations, device->matmul->store().folder().string());
+    out.columns = device->info.columns;
+    out.emulated = device->info.emulated ? 1 : 0;
+    out.clock_hz = device->info.clock_hz;
     const std::lock_guard guard(device->device->mutex);
     const npu::DeviceCounters counters = device->device->device->counters();
-    info->configuration_loads = counters.configuration_loads;
-    info->submissions = counters.submissions;
+    out.configuration_loads = counters.configuration_loads;
+    out.submissions = counters.submissions;
+    npu::api::write_struct(info, out);
   });
 }

@@ -4,6 +4,8 @@
 
 #include <npu/npu.h>
 
+#include <algorithm>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
@@ -52,12 +54,42 @@ npu_status guarded(const Call& call) noexcept {
 // A word of the caller, else of an environment variable, else "".
 std::string word_of(const char* given, const char* variable);
 
+// Bytes of a struct in the first version that had it: programs compiled then pass as many, newer
+// ones more than this library knows.
 template <typename Struct>
-void check_size(const Struct* value, const char* function, const char* macro) {
-  if (value != nullptr && value->size < sizeof(Struct)) {
+inline constexpr size_t kFirstSize = 0;
+template <>
+inline constexpr size_t kFirstSize<npu_device_options> = 48;
+template <>
+inline constexpr size_t kFirstSize<npu_device_info> = 1192;
+template <>
+inline constexpr size_t kFirstSize<npu_matmul_options> = 32;
+template <>
+inline constexpr size_t kFirstSize<npu_run> = 264;
+
+// A null pointer is fine.
+template <typename Struct>
+void check_size(const Struct* given, const char* function, const char* macro) {
+  static_assert(kFirstSize<Struct> > 0 && kFirstSize<Struct> <= sizeof(Struct));
+  if (given != nullptr && given->size < kFirstSize<Struct>) {
     fail(ErrorKind::kArgument, "[%s] size is %zu, expected at least %zu; initialise with %s",
-         function, value->size, sizeof(Struct), macro);
+         function, given->size, kFirstSize<Struct>, macro);
   }
+}
+
+// What the caller's struct has of this version's members, over `defaults`.
+template <typename Struct>
+Struct read_struct(const Struct* given, Struct defaults) {
+  if (given != nullptr) std::memcpy(&defaults, given, std::min(given->size, sizeof(Struct)));
+  return defaults;
+}
+
+// Fills the members that the caller's struct has.
+template <typename Struct>
+void write_struct(Struct* out, Struct value) {
+  if (out == nullptr) return;
+  value.size = out->size;
+  std::memcpy(out, &value, std::min(out->size, sizeof(Struct)));
 }
 
 // Copies a text to a field of a struct, cut to its length.

@@ -33,7 +33,7 @@ ops::MatmulOptions options_of(const npu_device& device, const npu_matmul_options
                               ElementType a, ElementType c, bool bfp16) {
   const npu_matmul_options defaults = NPU_MATMUL_OPTIONS_INIT;
   check_size(given, "matmul", "NPU_MATMUL_OPTIONS_INIT");
-  const npu_matmul_options& in = given != nullptr ? *given : defaults;
+  const npu_matmul_options in = read_struct(given, defaults);
   ops::MatmulOptions out;
   out.shift = in.shift;
   if (in.shift < 0 || in.shift > ops::kMaxShift) {
@@ -89,25 +89,23 @@ void into(const MatrixView& c, int64_t depth, void* memory, const Run& run) {
   ops::copy_block(dense.data(), c.cols, data, c.row_stride, c.rows, c.cols, bytes);
 }
 
-void fill(npu_run* out, const ops::MatmulReport& report) {
-  if (out == nullptr) return;
-  const size_t size = out->size;
-  *out = NPU_RUN_INIT;
-  out->size = size;
-  if (report.design == nullptr) return;  // nothing had to run
+npu_run run_of(const ops::MatmulReport& report) {
+  npu_run out = NPU_RUN_INIT;
+  if (report.design == nullptr) return out;  // nothing had to run
   const perf::GemmPoint& point = report.design->point;
-  put(out->configuration, report.design->key);
-  put(out->reason, report.choice.reason);
-  out->tile_m = static_cast<int32_t>(point.m);
-  out->tile_k = static_cast<int32_t>(point.k);
-  out->tile_n = static_cast<int32_t>(point.n);
-  out->k_mt = static_cast<int32_t>(point.k_mt);
-  out->predicted_seconds = report.choice.predicted_seconds;
-  out->load_seconds = report.choice.load_seconds;
-  out->array_ns = report.run.array_ns;
-  out->read_bytes = report.run.shim_read_bytes;
-  out->write_bytes = report.run.shim_write_bytes;
-  out->kernel_calls = report.run.kernel_calls;
+  put(out.configuration, report.design->key);
+  put(out.reason, report.choice.reason);
+  out.tile_m = static_cast<int32_t>(point.m);
+  out.tile_k = static_cast<int32_t>(point.k);
+  out.tile_n = static_cast<int32_t>(point.n);
+  out.k_mt = static_cast<int32_t>(point.k_mt);
+  out.predicted_seconds = report.choice.predicted_seconds;
+  out.load_seconds = report.choice.load_seconds;
+  out.array_ns = report.run.array_ns;
+  out.read_bytes = report.run.shim_read_bytes;
+  out.write_bytes = report.run.shim_write_bytes;
+  out.kernel_calls = report.run.kernel_calls;
+  return out;
 }
 
 }  // namespace
@@ -138,7 +136,7 @@ npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix*
     into(out, left.cols, c->data, [&](std::byte* dense) {
       report = device->matmul->run(left, right, dense, out.type, chosen);
     });
-    fill(run, report);
+    write_struct(run, run_of(report));
   });
 }
 
@@ -174,6 +172,6 @@ npu_status npu_matmul_packed(npu_device* device, const npu_matrix* a, const npu_
     into(out, left.cols, c->data, [&](std::byte* dense) {
       report = device->matmul->run(left, right, dense, out.type, chosen);
     });
-    fill(run, report);
+    write_struct(run, run_of(report));
   });
 }

@@ -148,6 +148,34 @@ TEST_CASE("a product says what it ran as") {
   CHECK(says("NPU_RUN_INIT"));
 }
 
+TEST_CASE("programs of an earlier or a later version") {
+  const Opened opened;
+  Product p;
+  // Later: the structs are longer; what this library does not know is left alone.
+  struct {
+    npu_run run = NPU_RUN_INIT;
+    uint64_t more = 0xABCD;
+  } later;
+  later.run.size = sizeof later;
+  struct {
+    npu_matmul_options options = NPU_MATMUL_OPTIONS_INIT;
+    const char* more = "unknown";
+  } asked;
+  asked.options.size = sizeof asked;
+  REQUIRE(npu_matmul(opened.device, &p.ma, &p.mb, &p.mc, &asked.options, &later.run) == NPU_OK);
+  CHECK(later.run.size == sizeof later);
+  CHECK(later.run.tile_k == 8);
+  CHECK(later.more == 0xABCD);
+  // Earlier: these are the sizes of version 1, which is accepted for good.
+  static_assert(NPU_ABI_VERSION > 1 ||
+                (sizeof(npu_device_options) >= 48 && sizeof(npu_device_info) >= 1192 &&
+                 sizeof(npu_matmul_options) >= 32 && sizeof(npu_run) >= 264));
+  later.run.size = 264;
+  CHECK(npu_matmul(opened.device, &p.ma, &p.mb, &p.mc, nullptr, &later.run) == NPU_OK);
+  later.run.size = 263;
+  CHECK(npu_matmul(opened.device, &p.ma, &p.mb, &p.mc, nullptr, &later.run) == NPU_ERROR_ARGUMENT);
+}
+
 TEST_CASE("null pointers") {
   const Opened opened;
   Product p;
