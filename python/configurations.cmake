@@ -1,8 +1,5 @@
 # The configurations that come with the package, in ${NPU_CONFIGURATIONS_FOLDER}: written by the
 # designs at build time, or prepared elsewhere.
-set(NPU_CONFIGURATIONS "build" CACHE STRING
-    "\"build\" writes them (needs Python and nanobind), else a folder that has them, or \"none\"")
-
 if(NPU_CONFIGURATIONS STREQUAL "build")
   set(NPU_CONFIGURATIONS_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/configurations)
   file(GLOB_RECURSE NPU_DESIGN_SOURCES CONFIGURE_DEPENDS designs/*.py)
@@ -24,4 +21,8 @@ elseif(NOT NPU_CONFIGURATIONS STREQUAL "none")
     message(FATAL_ERROR "NPU_CONFIGURATIONS is ${NPU_CONFIGURATIONS}, which has no index.txt: name a "
                         "folder that `npu compile --all FOLDER` wrote, \"build\" or \"none\"")
   endif()
+endif()
+if(NPU_BUILD_PYTHON AND NPU_CONFIGURATIONS_FOLDER)
+  install(DIRECTORY ${NPU_CONFIGURATIONS_FOLDER}/ DESTINATION configurations
+          COMPONENT python EXCLUDE_FROM_ALL)
 endif()
