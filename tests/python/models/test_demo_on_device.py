@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from devices_under_test import DEVICES
 from test_demo_model import PROMISED
 
 import npu
@@ -16,7 +17,7 @@ from npu import cli
 from npu.cli import common
 
 
-@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("prompt", PROMISED)
 def test_demo_model_answers(prompt, device, capsys, monkeypatch):
     monkeypatch.delenv("NPU_MODEL", raising=False)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from devices_under_test import DEVICES
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -39,7 +40,7 @@ def exact_weight(n: int, k: int, seed: int, device: str | None = None) -> tuple[
 
 @given(
     n=st.integers(64, 1500), short=st.integers(0, 40), k=st.integers(1, 64),
-    seed=st.integers(0, 2**32 - 1), device=st.sampled_from(("emu:npu1", "emu:npu2")),
+    seed=st.integers(0, 2**32 - 1), device=st.sampled_from(DEVICES),
 )  # fmt: skip
 @settings(max_examples=30, deadline=None)
 def test_top_is_what_all_elements_would_give(n, short, k, seed, device):

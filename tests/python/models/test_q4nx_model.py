@@ -16,6 +16,7 @@ import compare
 import gguf
 import numpy as np
 import pytest
+from devices_under_test import DEVICES
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from q4nx_models import bf16, dequantised, save_checkpoint, save_tokenizer_json
 
@@ -146,7 +147,7 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
 # Around the change from GEMV to expanded blocks, each tile of the GEMM, weights expanded in parts.
 @pytest.mark.parametrize("rows", [1, 9, 48, 49, 100, 200, 300])
 @pytest.mark.parametrize("limit", [1 << 30, 100_000])
-@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_products_of_any_length(
     rows: int, limit: int, device: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,6 +14,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
+from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from q4nx_blocks import blocks_from, padded
@@ -23,7 +24,6 @@ from npu import q4nx
 from npu.errors import ArgumentError, DtypeError, ShapeError
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-DEVICES = ("emu:npu1", "emu:npu2")
 
 
 def rounded(values: np.ndarray) -> np.ndarray:

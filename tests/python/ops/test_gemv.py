@@ -10,14 +10,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from compare import assert_gemv_close
+from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from q4nx_blocks import BF16, padded, random_integers, random_weights
 
 import npu
 from npu.errors import ArgumentError, DeviceError, DtypeError, ShapeError
-
-DEVICES = ("emu:npu1", "emu:npu2")
 
 
 def _exact(n: int, k: int, batch: int, seed: int = 0):

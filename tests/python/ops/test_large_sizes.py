@@ -10,6 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from devices_under_test import DEVICES
 
 import npu
 from npu import _npu
@@ -30,7 +31,7 @@ def small_integers(rng: np.random.Generator, shape: tuple[int, int], dtype: np.d
 @pytest.mark.parametrize("layout", ["row", "col"])
 @pytest.mark.parametrize("dtype", [np.dtype(np.int8), np.dtype(np.int16), BF16], ids=str)
 @pytest.mark.parametrize("large", ["M", "K", "N"])
-@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_each_dimension_of_65536(device: str, large: str, dtype: np.dtype, layout: str) -> None:
     """Whole native blocks with row-major B, ragged in all dimensions with column-major."""
     size = {"M": 64, "K": 64, "N": 64, large: LARGE}

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from compare import FLOAT32_UNIT, OUTPUT_UNIT, bfp16_bound, round_bf16
+from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -283,10 +284,10 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 @settings(max_examples=400, deadline=None)
-@given(cases(), st.sampled_from(["emu:npu1", "emu:npu2"]))
+@given(cases(), st.sampled_from(DEVICES))
 def test_right_numbers_or_a_typed_error(case: Case, device: str) -> None:
     options = dict(case.options)
-    if device == "emu:npu1":
+    if "npu1" in device:
         case.options["bf16"] = "native" if case.options["bf16"] == "native" else None
         options = dict(case.options)
         case.options["bf16"] = "native"  # npu1 has no other way

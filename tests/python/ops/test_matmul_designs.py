@@ -12,6 +12,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from compare import assert_matmul_close, assert_narrow_sums_close
+from devices_under_test import DEVICES
 
 import npu
 from npu.designs import gemm
@@ -20,7 +21,6 @@ from npu.errors import ArgumentError, DeviceError
 from npu.ops.epilogue import shift_right
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-DEVICES = ["emu:npu1", "emu:npu2"]
 SIZE = (75, 530, 210)
 
 

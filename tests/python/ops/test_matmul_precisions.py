@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from compare import assert_matmul_close
+from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import DTypeLike
@@ -22,8 +23,7 @@ from npu.errors import ArgumentError, DtypeError, ShapeError
 from npu.ops.epilogue import shift_right
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-DEVICES = ["emu:npu1", "emu:npu2"]
-NATIVE = {"emu:npu1": (256, 256), "emu:npu2": (256, 512)}  # M and N
+NATIVE = {"npu1": (256, 256), "npu2": (256, 512)}  # M and N
 
 
 WAYS = [(name, None) for name in DEVICES] + [("emu:npu2", "native")]  # device, bf16
@@ -108,7 +108,7 @@ def native_depth(dtype: DTypeLike, layout: str) -> int:
 @pytest.mark.parametrize("layout", ["row", "col"])
 @pytest.mark.parametrize("dtype", [np.int8, np.int16, BF16], ids=str)
 def test_native_sizes_are_read_and_written_in_place(device, dtype, layout):
-    m, n = NATIVE[device.name]
+    m, n = NATIVE[device.generation]
     k = 2 * native_depth(dtype, layout)
     rng = np.random.default_rng(4)
     a = random(rng, (m, k), dtype)
@@ -133,7 +133,7 @@ def test_ragged_sizes_copy_edges_only(device, extra, layout):
     """Two native blocks per dimension and a part of a third: what is copied is at most the padded
     edges, tails and edges of C."""
     depth = native_depth(np.int8, layout)
-    native = np.array([NATIVE[device.name][0], depth, NATIVE[device.name][1]])
+    native = np.array([NATIVE[device.generation][0], depth, NATIVE[device.generation][1]])
     m, k, n = (int(x) for x in 2 * native + extra)
     rng = np.random.default_rng(9)
     a = random(rng, (m, k), np.int8)

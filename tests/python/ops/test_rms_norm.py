@@ -6,6 +6,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
+from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -41,12 +42,12 @@ def test_any_shape_is_the_formula(data):
     x = x[..., :width]
     weight = rng.standard_normal(width).astype(np.float32) if data.draw(st.booleans()) else None
     epsilon = data.draw(st.sampled_from([0.0, 1e-6, 1e-5, 1.0]))
-    name = data.draw(st.sampled_from(["emu:npu1", "emu:npu2"]))
+    name = data.draw(st.sampled_from(DEVICES))
     check(x, weight, epsilon, npu.rms_norm(x, weight, epsilon=epsilon, device=name))
 
 
 @pytest.mark.parametrize("arithmetic", ["fast", "silicon"])
-@pytest.mark.parametrize("name", ["emu:npu1", "emu:npu2"])
+@pytest.mark.parametrize("name", DEVICES)
 @pytest.mark.parametrize("shape", [(1, 1), (4, 128), (5, 16384), (700, 1152), (1030, 256)], ids=str)
 def test_sizes_of_models(shape, name, arithmetic):
     rng = np.random.default_rng(5)
