@@ -28,7 +28,7 @@ MAX_BATCH = facts.GEMV_BATCH
 X_BYTES = 4096  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
 Y_BYTES = 512  # an object of y: (row-blocks, batch, 32) of bfloat16 or float32, or top-k lists
 SETUP_WORDS = 16  # int32 per core in the setup object, see `Setup`
-# Words of a core's setup record, in order; backend/ops/gemv_stream.h has the same list.
+# Words of a core's setup record, in order, as backend/ops/gemv/gemv_schedule.cpp writes them.
 SETUP = (
     "y_objects",  # objects of y that the core sends
     "row_blocks",  # row-blocks per object of y
@@ -47,7 +47,7 @@ SETUP = (
     "x_last",  # blocks of weights for the last object of x of a row-block
 )
 # Linear BDs that the configuration writes, so that a stream only addresses and pushes them; numbers
-# as in backend/ops/gemv_stream.h.
+# are npu._npu.facts.
 PRECONFIGURED_BLOCKS = 6  # of weights, on channels with one core
 _DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
 

@@ -1,6 +1,6 @@
 // The geometry of a Q4NX block (docs/q4nx.md; arXiv 2602.06063, section 3.1.1): 32 rows x 256
 // columns of 4-bit codes; per row and group of 32 columns a bfloat16 scale and a bfloat16 minimum.
-// Stated here only: python reads it as npu._npu.formats.Q4NX.
+// Stated here only: Python reads it from npu._npu.facts.
 #pragma once
 
 #include <cstdint>

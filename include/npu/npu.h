@@ -83,7 +83,7 @@ typedef struct npu_matmul_options {
   size_t size;
   int32_t shift;          /* 0 to 31: int16 and int8 results are the sums divided by 2^shift */
   const char* accumulate; /* "wide" (default): sums have 32 bits; "narrow": the type of C */
-  const char* bf16;       /* default: the device's */
+  const char* bf16;       /* default: that of a packed B, else the device's */
 } npu_matmul_options;
 #define NPU_MATMUL_OPTIONS_INIT {sizeof(npu_matmul_options), 0, NULL, NULL}
 
@@ -93,10 +93,9 @@ typedef struct npu_run {
   char configuration[128]; /* its file's name without the suffix; empty if nothing had to run */
   char reason[64];         /* why it was chosen */
   int32_t tile_m, tile_k, tile_n, k_mt;
-  double
-      predicted_seconds; /* simulated by the closed form, load included; 0: there was no choice */
-  double load_seconds;   /* of it, for loading the configuration */
-  uint64_t array_ns;     /* host time in which the (emulated) array ran */
+  double predicted_seconds; /* simulated by the closed form; 0: there was no choice to make */
+  double load_seconds;      /* of them, for loading the configuration */
+  uint64_t array_ns;        /* host time in which the (emulated) array ran */
   uint64_t read_bytes, write_bytes; /* between the array and memory */
   uint64_t kernel_calls;
 } npu_run;
@@ -125,9 +124,8 @@ NPU_API npu_status npu_device_get_info(npu_device* device, npu_device_info* info
 NPU_API npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix* b,
                               const npu_matrix* c, const npu_matmul_options* options, npu_run* run);
 
-/* Converts and packs B (K, N), both at least 1, once, for many products. bf16 NULL: the device's;
- * it is what products with it take by default. On success *packed is to be freed, else it is NULL.
- */
+/* Converts and packs B (K, N), sizes at least 1, once, for many products. bf16 NULL: the device's;
+ * it is the default of products with it. On success *packed is to be freed, else it is NULL. */
 NPU_API npu_status npu_pack(npu_device* device, const npu_matrix* b, const char* bf16,
                             npu_packed** packed);
 NPU_API void npu_packed_free(npu_packed* packed); /* NULL: does nothing */

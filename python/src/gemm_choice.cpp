@@ -53,11 +53,9 @@ std::vector<std::pair<Size, int64_t>> blocks(const nb::object& design, const Siz
 }
 
 ops::ElementType element_type(const std::string& name) {
-  for (int i = 0; i < ops::kElementTypes; ++i) {
-    const auto type = static_cast<ops::ElementType>(i);
-    if (name == ops::element_name(type)) return type;
-  }
-  fail(ErrorKind::kDtype, "[offered] element type \"%s\" is unknown", name.c_str());
+  const std::optional<ops::ElementType> type = ops::element_named(name);
+  if (!type) fail(ErrorKind::kDtype, "[offered] element type \"%s\" is unknown", name.c_str());
+  return *type;
 }
 
 // What a folder of configurations offers for a product, as the library chooses from it.

@@ -56,11 +56,9 @@ class Fields {
   }
 
   ElementType element(const char* key) const {
-    for (int i = 0; i < kElementTypes; ++i) {
-      const auto type = static_cast<ElementType>(i);
-      if (text(key) == element_name(type)) return type;
-    }
-    bad(key, text(key));
+    const std::optional<ElementType> type = element_named(text(key));
+    if (!type) bad(key, text(key));
+    return *type;
   }
 
  private:
@@ -100,12 +98,8 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
   out.kind.bfp16 = in.word("bf16", Words2{"native", "bfp16"}) == 1;
   out.for_array = in.word("prefers", Words2{"host", "array"}) == 1;
   out.pipelined = in.word("kernel", Words2{"published", "pipelined"}) == 1;
+  out.point = point_of(use.generation, out.kind);
   perf::GemmPoint& p = out.point;
-  p.input = input_kind(out.kind.a, out.kind.bfp16);
-  p.a_bytes = static_cast<double>(element_bytes(out.kind.a));
-  p.c_bytes = static_cast<double>(element_bytes(out.kind.c));
-  p.sum_bytes = out.kind.narrow ? 0 : 4;
-  p.integer_output = out.kind.a != ElementType::kBf16;
   p.b_column_major = in.word("b_layout", Words2{"row", "col"}) == 1;
   p.b_pairs = in.number("b_pairs", 0, 1) == 1;
   p.pipelined = out.pipelined;
@@ -116,9 +110,19 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
   p.k = tile[1];
   p.n = tile[2];
   p.k_mt = in.number("k_mt", 1, kMaxTile);
-  p.rows = arch::kCoreRows;
-  p.columns = arch::device_geometry(use.generation).columns;
   return out;
+}
+
+perf::GemmPoint point_of(arch::Generation generation, const GemmKind& kind) {
+  perf::GemmPoint p;
+  p.input = input_kind(kind.a, kind.bfp16);
+  p.a_bytes = static_cast<double>(element_bytes(kind.a));
+  p.c_bytes = static_cast<double>(element_bytes(kind.c));
+  p.sum_bytes = kind.narrow ? 0 : 4;
+  p.integer_output = kind.a != ElementType::kBf16;
+  p.rows = arch::kCoreRows;
+  p.columns = arch::device_geometry(generation).columns;
+  return p;
 }
 
 GemmTile tile_of(const perf::GemmPoint& p) {

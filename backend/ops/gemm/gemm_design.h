@@ -42,6 +42,8 @@ struct GemmDesign {
   static GemmDesign of(const ConfigurationUse& use);
 };
 
+// What follows from the generation and the types; tile and buffers are the caller's to fill in.
+perf::GemmPoint point_of(arch::Generation generation, const GemmKind& kind);
 GemmTile tile_of(const perf::GemmPoint& point);
 
 // Padded sizes of what single submissions compute of the product whose size `point` has, and how

@@ -105,14 +105,15 @@ class GemmDesigns:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
         self.last: GemmRun | None = None
         self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation))
-        self._known: dict[Product, tuple[gemm.DesignPoint, ...]] = {}
+        self._known: dict[Product, dict[str, gemm.DesignPoint]] = {}  # by key
 
     def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
         """The configuration for one call, which counts it. loads: the device's count of loads."""
         family = dataclasses.replace(product, size=(1, 1, 1))
         if family not in self._known:
-            self._known[family] = candidates(self.generation, self.prefers, family, self.kernel)
-        found = {o.key: o for o in self._known[family]}
+            designs = candidates(self.generation, self.prefers, family, self.kernel)
+            self._known[family] = {o.key: o for o in designs}
+        found = self._known[family]
         packed = product.layout == "packed"
         seconds = {
             key: gemm_estimate.seconds(o, product.size, packed) if len(found) > 1 else 0.0
