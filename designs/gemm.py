@@ -175,6 +175,13 @@ class DesignPoint:
         return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
 
     @property
+    def key(self) -> str:
+        """A short text that no other design point of the package has: its file's name."""
+        more = f"-c{self.c_buffers}" + (f"-l{self.c_l2_buffers}" if self.c_l2_buffers > 1 else "")
+        tile = "x".join(map(str, self.tile))
+        return f"{self.generation}-{self.name}-{tile}-{self.k_mt}{more}"
+
+    @property
     def columns(self) -> int:
         return device_columns(self.generation)
 

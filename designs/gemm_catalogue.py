@@ -9,7 +9,7 @@ than the best one of every size. Per generation, input, type of the sums and lay
 - "small": the best mean over 16, 64 and 128 rows of the layers of Gemma 3 1B and 4B, m up to 32,
 
 by the closed form (docs/timing.md); docs/tuning.md has what they reach in the emulator.
-python/npu/ops/gemm_choice.py chooses among them.
+backend/ops/gemm/gemm_choice.h has the policy that chooses among them.
 
 Packed copies of B have a layout, the tile's n and k_mt, that every configuration which reads them
 shares: entries under "packed" come in groups of one layout.

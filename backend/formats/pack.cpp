@@ -109,6 +109,14 @@ const char* element_name(ElementType type) {
   return "int8";
 }
 
+std::optional<ElementType> element_named(std::string_view name) {
+  for (int number = 0; number < kElementTypes; ++number) {
+    const auto type = static_cast<ElementType>(number);
+    if (name == element_name(type)) return type;
+  }
+  return std::nullopt;
+}
+
 size_t packed_bytes(int64_t rows, int64_t cols, ElementType target, int64_t tile_rows,
                     int64_t tile_cols) {
   const int64_t down = (rows + tile_rows - 1) / tile_rows;

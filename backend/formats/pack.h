@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <string_view>
 
 namespace npu::ops {
 
@@ -12,6 +14,7 @@ enum class ElementType : uint8_t { kF32 = 0, kBf16 = 1, kI8 = 2, kI16 = 3, kI32 
 inline constexpr int kElementTypes = 5;
 size_t element_bytes(ElementType type);
 const char* element_name(ElementType type);
+std::optional<ElementType> element_named(std::string_view name);
 
 // A matrix in host memory; strides in elements, any sign; data at any address.
 struct MatrixView {

@@ -4,10 +4,11 @@
 #include <nanobind/stl/string.h>
 
 #include <array>
+#include <optional>
 #include <string>
 
 #include "error.h"
-#include "ops/gemm/gemm_schedule.h"
+#include "ops/gemm/gemm_design.h"
 
 namespace nb = nanobind;
 
@@ -27,10 +28,11 @@ int64_t in_range(int64_t value) {
   return value;
 }
 
-perf::InputKind input_kind(const std::string& type, bool native) {
-  if (type == "int8") return perf::InputKind::kInt8;
-  if (type == "int16") return perf::InputKind::kInt16;
-  return native ? perf::InputKind::kBf16Native : perf::InputKind::kBf16;
+ops::ElementType element(const nb::object& design, const char* name) {
+  const auto word = field<std::string>(design, name);
+  const std::optional<ops::ElementType> type = ops::element_named(word);
+  if (!type) fail(ErrorKind::kDtype, "[design] %s is \"%s\"", name, word.c_str());
+  return *type;
 }
 
 }  // namespace
@@ -40,54 +42,19 @@ arch::Generation generation_of(const nb::object& design) {
 }
 
 perf::GemmPoint gemm_point(const nb::object& design) {
-  perf::GemmPoint p;
-  p.input = input_kind(field<std::string>(design, "a_dtype"),
-                       field<std::string>(design, "bf16") == "native");
-  p.a_bytes = field<double>(design, "a_bytes");
-  p.c_bytes = field<double>(design, "c_bytes");
-  if (field<std::string>(design, "accumulate") == "wide") p.sum_bytes = 4;
-  p.integer_output = field<std::string>(design, "c_dtype").starts_with("int");
+  const ops::GemmKind kind{element(design, "a_dtype"), element(design, "c_dtype"),
+                           ops::GemmLayout::kRow,
+                           field<std::string>(design, "accumulate") == "narrow",
+                           field<std::string>(design, "bf16") == "bfp16"};
+  perf::GemmPoint p = ops::point_of(generation_of(design), kind);
   p.b_column_major = field<std::string>(design, "b_layout") == "col";
   p.b_pairs = field<bool>(design, "b_pairs");
   p.pipelined = field<std::string>(design, "kernel") == "pipelined";
   p.a_parts = in_range(field<int64_t>(design, "a_parts"));
-  p.rows = arch::kCoreRows;
-  p.columns = arch::device_geometry(generation_of(design)).columns;
   const auto tile = field<std::array<int64_t, 3>>(design, "tile");
   set_tile(p, tile[0], tile[1], tile[2], field<int64_t>(design, "k_mt"),
            field<int64_t>(design, "c_buffers"));
   return p;
-}
-
-std::vector<std::pair<std::array<int64_t, 3>, int64_t>> gemm_blocks(
-    const nb::object& design, const std::array<int64_t, 3>& size) {
-  perf::GemmPoint p = gemm_point(design);
-  set_size(p, size[0], size[1], size[2]);
-  const ops::GemmTile tile{p.m,
-                           p.k,
-                           p.n,
-                           p.k_mt,
-                           p.b_column_major,
-                           p.rows,
-                           p.columns,
-                           static_cast<int64_t>(p.a_bytes),
-                           static_cast<int64_t>(p.c_bytes),
-                           p.b_pairs};
-  const auto padded = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  const int64_t m = padded(p.M, tile.native_m()), k = padded(p.K, tile.native_k()),
-                n = padded(p.N, tile.native_n());
-  const auto [height, width] = ops::block_size(tile, ops::GemmLimits{}, n);
-  std::vector<std::pair<std::array<int64_t, 3>, int64_t>> blocks;
-  for (const auto& [rows, row_count] :
-       {std::pair(height, m / height), std::pair(m % height, int64_t{1})}) {
-    for (const auto& [cols, col_count] :
-         {std::pair(width, n / width), std::pair(n % width, int64_t{1})}) {
-      if (rows * row_count * cols * col_count > 0) {
-        blocks.push_back({{rows, k, cols}, row_count * col_count});
-      }
-    }
-  }
-  return blocks;
 }
 
 void set_tile(perf::GemmPoint& point, int64_t m, int64_t k, int64_t n, int64_t k_mt,

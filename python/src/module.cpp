@@ -38,5 +38,6 @@ NB_MODULE(_npu, m) {
   npu::python::init_host(m);
   npu::python::init_perf(m);
   npu::python::init_tune(m);
+  npu::python::init_gemm_choice(m);
   npu::python::init_kernels(m);
 }

@@ -6,6 +6,7 @@
 #include <nanobind/stl/string.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,11 +22,9 @@ namespace npu::python {
 namespace {
 
 ops::ElementType element_type(const std::string& name) {
-  for (int number = 0; number < ops::kElementTypes; ++number) {
-    const auto type = static_cast<ops::ElementType>(number);
-    if (name == ops::element_name(type)) return type;
-  }
-  fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
+  const std::optional<ops::ElementType> type = ops::element_named(name);
+  if (!type) fail(ErrorKind::kDtype, "[gemm] element type \"%s\" is unknown", name.c_str());
+  return *type;
 }
 
 ops::MatrixView view_of(const Matrix& array, const std::string& type) {

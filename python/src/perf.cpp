@@ -4,7 +4,6 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
-#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -164,9 +163,6 @@ void init_perf(nb::module_& m) {
   sub.def("constants", &constants);
   sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
           nb::arg("overrides") = Overrides{});
-  sub.def(
-      "gemm_blocks", &gemm_blocks, nb::arg("design"), nb::arg("size"),
-      "Padded sizes of what single submissions compute of a product, and how often each occurs.");
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
           nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
 }

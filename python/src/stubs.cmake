@@ -9,4 +9,5 @@ add_custom_command(TARGET _npu POST_BUILD
   VERBATIM)
 nanobind_add_stub(npu_stubs MODULE npu._npu RECURSIVE OUTPUT_PATH ${NPU_STUBS}
                   OUTPUT ${NPU_STUBS}/_npu/__init__.pyi PYTHON_PATH ${NPU_STUB_IMPORT} DEPENDS _npu)
-install(DIRECTORY ${NPU_STUBS}/_npu DESTINATION . FILES_MATCHING PATTERN "*.pyi")
+install(DIRECTORY ${NPU_STUBS}/_npu DESTINATION . COMPONENT python EXCLUDE_FROM_ALL
+        FILES_MATCHING PATTERN "*.pyi")

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -18,8 +19,8 @@ namespace npu::test {
 // Two rows and two columns of cores with tiles of 4 x 8 x 4 bytes-sized elements; the array itself
 // does not matter here. k_mt and layout as in the design's parameters. With b_pairs both ports of B
 // are of column 1, and A has columns 0 and 2.
-inline Configuration small_configuration(int k_mt = 8, bool b_columns = false,
-                                         bool b_pairs = false) {
+inline std::string small_configuration_file(int k_mt = 8, bool b_columns = false,
+                                            bool b_pairs = false) {
   std::string text =
       "npu-config 1\nname small\ngeneration npu1\n"
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
@@ -38,11 +39,13 @@ inline Configuration small_configuration(int k_mt = 8, bool b_columns = false,
   stream::Builder empty(arch::Generation::kNpu1, 4);
   const std::vector<uint32_t> txn = empty.finish();
   text += strf("txn %zu\n", txn.size() * 4);
-  std::vector<std::byte> bytes(text.size() + txn.size() * 4);
-  std::copy_n(reinterpret_cast<const std::byte*>(text.data()), text.size(), bytes.begin());
-  std::copy_n(reinterpret_cast<const std::byte*>(txn.data()), txn.size() * 4,
-              bytes.begin() + static_cast<long>(text.size()));
-  return Configuration::parse(bytes);
+  return text.append(reinterpret_cast<const char*>(txn.data()), txn.size() * 4);
+}
+
+inline Configuration small_configuration(int k_mt = 8, bool b_columns = false,
+                                         bool b_pairs = false) {
+  const std::string file = small_configuration_file(k_mt, b_columns, b_pairs);
+  return Configuration::parse(std::as_bytes(std::span(file.data(), file.size())));
 }
 
 // Byte offsets that a shim BD visits, one per 32-bit word (brute force over its counters).

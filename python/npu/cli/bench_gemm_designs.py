@@ -54,10 +54,10 @@ class Case(sweeps.Case):
     def in_turn(self, sizes: list[sweeps.Size]) -> dict[str, float]:
         """Loads, and their share of the predicted time, when all sizes are called in turn."""
         load = gemm_estimate.load_seconds(self.design.generation)
-        ledger: gemm_choice.Ledger[DesignPoint] = gemm_choice.Ledger()
+        ledger, designs = gemm_choice.Ledger(), {o.key: o for o in self.found}
         loads, total = 0, 0.0
         for size in sizes * _ROUNDS:
-            seconds = {o: gemm_estimate.seconds(o, size) for o in self.found}
+            seconds = {key: gemm_estimate.seconds(o, size) for key, o in designs.items()}
             decision = gemm_choice.decide(seconds, ledger, load)
             ledger = decision.ledger
             loads += decision.loads

@@ -17,7 +17,14 @@ _OUTPUTS = {"bfloat16": "float32", "int8": "int32", "int16": "int32"}  # default
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("design", help="a registered operation: gemm, gemv, dequant, rms_norm")
+    parser.add_argument(
+        "design", nargs="?", help="a registered operation: gemm, gemv, dequant, rms_norm"
+    )
+    parser.add_argument(
+        "--all", metavar="FOLDER",
+        help="instead of one design: every configuration of the package, as programs in C and C++ "
+        "find them (docs/cpp.md)",
+    )  # fmt: skip
     default = "(%(default)s)"
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
     parser.add_argument("--dtype", choices=sorted(_OUTPUTS), default="bfloat16", help=default)
@@ -44,8 +51,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from npu.designs import gemm
+    from npu.errors import ArgumentError
     from npu.formats.atomic_file import replacing
 
+    if (arguments.design is None) == (arguments.all is None):
+        raise ArgumentError("[compile] name either a design or a folder for --all")
+    if arguments.all is not None:
+        return _every_configuration(arguments.all)
     if arguments.design == "gemm":
         point = _chosen(arguments) if arguments.size else _named(arguments)
         result = gemm.configuration_of(point) if arguments.emit == "config" else gemm.mlir_of(point)
@@ -58,6 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
         with replacing(Path(arguments.output), "compile") as file:
             file.write(data)
         print(f"{arguments.output}: {len(data)} bytes", file=sys.stderr)
+    return 0
+
+
+def _every_configuration(folder: str) -> int:
+    from npu.ops.configurations import write_all
+
+    written = write_all(folder)
+    print(f"{folder}: {written.files} configurations, {written.bytes} bytes", file=sys.stderr)
     return 0
 
 

@@ -1,9 +1,10 @@
 """Which GEMM configuration a device runs a product with, and what ran last.
 
 A device prefers either "array" designs, the fastest on the NPU (npu.designs.gemm_catalogue, chosen
-by the closed form and the policy of gemm_choice.py), or "host" designs, the package's default tile
-per element type, which the emulator computes fastest on this machine. Emulated devices prefer
-"host" unless asked otherwise: nobody who multiplies on them waits for the NPU.
+by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, the
+package's default tile per element type, which the emulator computes fastest on this machine.
+Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
+NPU. Programs in C++ choose the same way (backend/ops/gemm/matmul.cpp).
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
+from npu import _npu
 from npu.designs import gemm, gemm_catalogue
 from npu.errors import DesignError
-from npu.ops import gemm_choice, gemm_estimate
+from npu.ops import gemm_estimate
 from npu.ops.gemm_product import GemmRun, Product
 
 PACKED_ROWS = 512  # of A that packed copies are laid out for: a prompt
@@ -37,6 +39,16 @@ def candidates(
     if like is not None:
         found = tuple(o for o in found if packs_alike(o, like)) or (_sharing(like, product),)
     return tuple(o for o in found if o.kernel == kernel) or found
+
+
+def gemm_product_of(
+    a_dtype: str, c_dtype: str, layout: str, accumulate: str = "wide", bf16: str = "native"
+) -> Product:
+    """A product of any size, as npu.matmul asks for it: 32-bit results have nothing to narrow and
+    integers no compute mode."""
+    sums = accumulate if gemm.DTYPE_BYTES[c_dtype] < 4 else "wide"
+    mode = bf16 if a_dtype == "bfloat16" else "native"
+    return Product(a_dtype, c_dtype, (1, 1, 1), layout, sums, mode)
 
 
 def first_choice(
@@ -92,37 +104,24 @@ class GemmDesigns:
     def __init__(self, generation: str, prefers: str, kernel: str | None) -> None:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
         self.last: GemmRun | None = None
-        self._ledger: gemm_choice.Ledger[gemm.DesignPoint] = gemm_choice.Ledger()
-        self._loads = -1  # the device's count of loads once the last choice is loaded
-        self._known: dict[Product, tuple[gemm.DesignPoint, ...]] = {}
+        self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation))
+        self._known: dict[Product, dict[str, gemm.DesignPoint]] = {}  # by key
 
     def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
         """The configuration for one call, which counts it. loads: the device's count of loads."""
         family = dataclasses.replace(product, size=(1, 1, 1))
         if family not in self._known:
-            self._known[family] = candidates(self.generation, self.prefers, family, self.kernel)
+            designs = candidates(self.generation, self.prefers, family, self.kernel)
+            self._known[family] = {o.key: o for o in designs}
         found = self._known[family]
-        if len(found) == 1:
-            run = GemmRun(product, found[0], self.prefers, "the only one", 0.0, 0.0)
-            self._ledger, self._loads = gemm_choice.Ledger(), -1
-        else:
-            run = self._decide(product, found, loads())
-        self.last = run
-        return run
-
-    def _decide(self, product: Product, found: tuple[gemm.DesignPoint, ...], loads: int) -> GemmRun:
         packed = product.layout == "packed"
-        seconds = {o: gemm_estimate.seconds(o, product.size, packed) for o in found}
-        # Another operation may have loaded its own configuration since.
-        ledger = self._ledger if loads == self._loads else gemm_choice.Ledger[gemm.DesignPoint]()
-        load = gemm_estimate.load_seconds(self.generation)
-        chosen = gemm_choice.decide(seconds, ledger, load)
-        self._ledger, self._loads = chosen.ledger, loads + chosen.loads
-        extra = load if chosen.loads else 0.0
-        return GemmRun(
-            product, chosen.candidate, self.prefers, chosen.reason,
-            seconds[chosen.candidate] + extra, extra,
-        )  # fmt: skip
+        seconds = {
+            key: gemm_estimate.seconds(o, product.size, packed) if len(found) > 1 else 0.0
+            for key, o in found.items()
+        }
+        key, reason, predicted, load = self._chooser.choose(seconds, loads())
+        self.last = GemmRun(product, found[key], self.prefers, reason, predicted, load)
+        return self.last
 
     def for_packing(self, a_dtype: str, size: tuple[int, int], bf16: str) -> gemm.DesignPoint:
         """The configuration whose layout a packed B (K, N) gets: the fastest for PACKED_ROWS rows

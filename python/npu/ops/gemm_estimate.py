@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 
 from npu import _npu
@@ -16,11 +15,7 @@ def seconds(o: DesignPoint, size: Size, packed: bool = False) -> float:
 
     packed: B is a packed copy, whose runs are as long as those of a column-major B.
     """
-    as_read = dataclasses.replace(o, b_layout="col") if packed else o
-    blocks = _npu.perf.gemm_blocks(o, size)
-    return float(
-        sum(count * _npu.perf.estimate(as_read, block)["seconds"] for block, count in blocks)
-    )
+    return float(_npu.gemm_choice.seconds(o, size, packed))
 
 
 @functools.cache

@@ -149,7 +149,7 @@ def submissions(problem: GemmProblem) -> list[Submission]:
     """The streams of the padded problem, split as npu.matmul splits it."""
     config = gemm.configuration_of(problem.design)
     found = []
-    for (m, k, n), count in _npu.perf.gemm_blocks(problem.design, problem.size):
+    for (m, k, n), count in _npu.gemm_choice.blocks(problem.design, problem.size):
         request = {"m": m, "k": k, "n": n, "overlap": problem.overlap}
         (one,) = _npu.operations.submissions("gemm", config, request)
         sizes = [argument["bytes"] for argument in one["arguments"]]
