@@ -38,7 +38,8 @@ class Entry(NamedTuple):
     c_buffers: int = 1  # 2: hides the transfer of C out of the core; see also `in_place`
     in_place: bool = False  # a C narrower than its wide sums has no tile of its own
     pairs: bool = False  # two core columns' B is read together
-    l2_buffers: int = 2  # of A and B; at least, see `_read_ahead`
+    l2_buffers: int = 2  # these two on npu1 alone; see `_read_ahead`
+    b_l2_tiles: int = 1
 
 
 def _pipelined(
@@ -146,7 +147,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 288),
     ),
     ("npu1", "int8", "wide", "row"): (
-        Entry("large", (48, 104, 128), 520, in_place=True, l2_buffers=3),
+        Entry("large", (48, 104, 128), 832, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 96, 96), 384, in_place=True),
         Entry("mixed", (64, 80, 128), 160, in_place=True),
         Entry("small", (32, 64, 128), 384),
@@ -182,7 +183,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 24, 320), 384),
     ),
     ("npu1", "bfloat16", "wide", "row"): (
-        Entry("large", (104, 56, 64), 224, in_place=True),
+        Entry("large", (104, 56, 64), 224, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 56, 96), 168, in_place=True),
         Entry("mixed", (88, 64, 64), 256, in_place=True),
         Entry("small", (32, 32, 160), 128),
@@ -206,7 +207,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 320), 256),
     ),
     ("npu1", "int16", "wide", "row"): (
-        Entry("large", (48, 116, 64), 232, l2_buffers=3),
+        Entry("large", (48, 116, 64), 232, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 88, 64), 176),
         Entry("small", (32, 72, 96), 288),
     ),
@@ -325,7 +326,7 @@ def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
         like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
         b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
         accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel, b_pairs=entry.pairs,
-        l2_buffers=entry.l2_buffers,
+        l2_buffers=entry.l2_buffers, b_l2_tiles=entry.b_l2_tiles,
     )  # fmt: skip
     return _read_ahead(point)
 

@@ -261,7 +261,6 @@ def _print_limits(found: list[sweeps.Sweep]) -> None:
             f"{r['tops_at_full_compute']:.2f}"
         )
     print(
-        "DRAM, cores: share of the time they work; full: the same bytes at the read ceiling "
-        f"({sweeps.ceiling(found[0].case.design.generation):.1f} GB/s), the same kernel calls "
-        "without a wait, and the dispatch"
+        "DRAM, cores: share of the time they work; full: the same reads, runs and all, without a "
+        "pause; the same kernel calls without a wait; and the dispatch"
     )

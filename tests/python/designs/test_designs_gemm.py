@@ -247,7 +247,10 @@ def test_no_overlap_for_any_tile(
 def test_a_core_filled_to_the_last_byte() -> None:
     """Matrices of exactly 63 KiB fit, 2 x 32 x 496 x 2 + 32 x 32 B; one more k block does not."""
     gemm.configuration("npu1", "int8", "int8", tile=(32, 496, 32), accumulate="narrow")
-    with pytest.raises(DesignError, match=r"65536 bytes of L1; a core has 64512: use m <= 24, or k <= 496, or n <= 16"):
+    with pytest.raises(
+        DesignError,
+        match=r"65536 bytes of L1; a core has 64512: use m <= 24, or k <= 496, or n <= 16",
+    ):
         gemm.configuration("npu1", "int8", "int8", tile=(32, 504, 32), accumulate="narrow")
 
 
