@@ -237,8 +237,8 @@ class Design:
 
     def cross(self, sources: Sequence[ObjectFifo], sinks: Sequence[ObjectFifo]) -> None:
         """Objects of `sources` become bands of rows of one object, whose bands of columns become
-        objects of `sinks`. `to_stream` of a sink orders what it takes of each band of rows, in the
-        whole object.
+        objects of `sinks`, one or several of each. `to_stream` of a sink orders what it takes of
+        each band of rows, in the whole object.
 
         A DMA channel can wait for and report only one lock per BD, but a band of rows concerns all
         sinks: its transfer is cut so that each sink's lock is taken in the first row and given in
@@ -250,10 +250,10 @@ class Design:
             raise self._error(f"cross of {names}: sources and sinks have objects of two dimensions")
         rows = sum(f.shape[0] for f in sources)
         width = sum(f.shape[1] for f in sinks)
-        if any(f.shape[1] != width for f in sources) or any(f.shape[0] != rows for f in sinks):
+        if any(f.shape[1] != width for f in sources) or any(rows % f.shape[0] for f in sinks):
             raise self._error(
                 f"cross of {names}: sources must have {width} columns, all those of the sinks, and "
-                f"sinks {rows} rows, all those of the sources"
+                f"sinks {rows} rows, all those of the sources, or a divisor"
             )
         if any(f.shape[0] < 2 for f in sources) or any(
             f.from_stream[sinks[0].producer] for f in sources

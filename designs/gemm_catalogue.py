@@ -8,7 +8,9 @@ than the best one of every size. Per generation, input, type of the sums and lay
   `npu tune gemm --sizes mixed` when each size has the best of all of them,
 - "small": the best mean over 16, 64 and 128 rows of the layers of Gemma 3 1B and 4B, m up to 32,
 
-by the closed form (docs/timing.md); docs/tuning.md has what they reach in the emulator.
+by the closed form (docs/timing.md); docs/tuning.md has what they reach in the emulator. The closed
+form does not see what memtiles read ahead: on npu2 every entry has a third buffer of A and B and
+longer objects of B where they fit (`_read_ahead`), with which the emulator prefers shorter k_mt.
 backend/ops/gemm/gemm_choice.h has the policy that chooses among them.
 
 Packed copies of B have a layout, the tile's n and k_mt, that every configuration which reads them
@@ -17,11 +19,13 @@ shares: entries under "packed" come in groups of one layout.
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
 from typing import NamedTuple
 
 from npu.errors import DesignError
 
-from . import gemm
+from . import gemm, gemm_limits
 
 
 class Entry(NamedTuple):
@@ -34,6 +38,8 @@ class Entry(NamedTuple):
     c_buffers: int = 1  # 2: hides the transfer of C out of the core; see also `in_place`
     in_place: bool = False  # a C narrower than its wide sums has no tile of its own
     pairs: bool = False  # two core columns' B is read together
+    l2_buffers: int = 2  # these two on npu1 alone; see `_read_ahead`
+    b_l2_tiles: int = 1
 
 
 def _pipelined(
@@ -50,19 +56,19 @@ def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> E
 # npu2 multiplies through block floating point; sums: "wide" (float32, int32), or C's type.
 ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ("npu2", "int8", "wide", "row"): (
-        _paired("large", (96, 32, 128), 1024, in_place=True),
+        _paired("large", (96, 32, 128), 512, in_place=True),
         _paired("mixed", (128, 32, 80), 512, in_place=True),
         _paired("mixed", (128, 32, 64), 384, in_place=True),
         _paired("small", (32, 16, 160), 256),
     ),
     ("npu2", "int8", "wide", "col"): (
-        _pipelined("large", (96, 32, 128), 832, in_place=True),
+        _pipelined("large", (96, 32, 128), 512, in_place=True),
         _pipelined("mixed", (128, 32, 80), 512, in_place=True),
         _pipelined("mixed", (128, 32, 64), 384, in_place=True),
         _pipelined("small", (32, 16, 80), 640),
     ),
     ("npu2", "int8", "int16", "row"): (
-        _paired("large", (176, 32, 128), 1024),
+        _paired("large", (176, 32, 128), 512),
         _paired("mixed", (128, 32, 160), 384),
         _paired("mixed", (128, 16, 128), 192),
         Entry("small", (32, 16, 160), 256, pairs=True),
@@ -141,7 +147,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 288),
     ),
     ("npu1", "int8", "wide", "row"): (
-        Entry("large", (48, 104, 128), 520, in_place=True),
+        Entry("large", (48, 104, 128), 832, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 96, 96), 384, in_place=True),
         Entry("mixed", (64, 80, 128), 160, in_place=True),
         Entry("small", (32, 64, 128), 384),
@@ -165,7 +171,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 32, 144), 576),
     ),
     ("npu1", "int8", "int8", "row"): (
-        Entry("large", (104, 104, 128), 520),
+        Entry("large", (104, 104, 128), 520, l2_buffers=3),
         Entry("mixed", (128, 96, 96), 384),
         Entry("mixed", (128, 88, 128), 176),
         Entry("small", (32, 32, 320), 256),
@@ -177,7 +183,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 24, 320), 384),
     ),
     ("npu1", "bfloat16", "wide", "row"): (
-        Entry("large", (104, 56, 64), 224, in_place=True),
+        Entry("large", (104, 56, 64), 224, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 56, 96), 168, in_place=True),
         Entry("mixed", (88, 64, 64), 256, in_place=True),
         Entry("small", (32, 32, 160), 128),
@@ -201,7 +207,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 320), 256),
     ),
     ("npu1", "int16", "wide", "row"): (
-        Entry("large", (48, 116, 64), 232),
+        Entry("large", (48, 116, 64), 232, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 88, 64), 176),
         Entry("small", (32, 72, 96), 288),
     ),
@@ -316,8 +322,23 @@ def _stored(layout: str) -> str:
 
 def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
     narrowed = like.sum_dtype != like.c_dtype
-    return gemm.design_point(
+    point = gemm.design_point(
         like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
         b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
         accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel, b_pairs=entry.pairs,
+        l2_buffers=entry.l2_buffers, b_l2_tiles=entry.b_l2_tiles,
     )  # fmt: skip
+    return _read_ahead(point)
+
+
+def _read_ahead(point: gemm.DesignPoint) -> gemm.DesignPoint:
+    """What memtiles read while cores wait for C to leave: three buffers where L2 holds them, and
+    objects of B of several tiles. On npu1 that gains nothing but where an entry says so."""
+    if point.generation == "npu1":
+        return point
+    tiles = (8, 4, 2, 1) if point.b_layout == "row" else (1,)
+    for buffers, count in itertools.product((3, 2), tiles):
+        longer = replace(point, l2_buffers=buffers, b_l2_tiles=count)
+        if point.k_mt % longer.b_rows == 0 and gemm_limits.fits_memtiles(longer):
+            return longer
+    return point

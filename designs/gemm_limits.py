@@ -7,13 +7,14 @@ exact: what passes can be lowered, what does not cannot (tests/python/perf/test_
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from npu.errors import DesignError
 
-from .gemm import PIPELINED_K, ROWS, DesignPoint
+from .gemm_point import PIPELINED_K, ROWS, DesignPoint
 from .hardware import DTYPE_BYTES, STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
 
@@ -45,10 +46,10 @@ def core_bytes(p: DesignPoint) -> Any:
 
 
 def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
-    """Bytes of one A, one B and one joined C buffer of a memtile; A and B have two each. With
-    b_pairs B is in every second memtile."""
-    m, k, n = p.tile
-    b_depth = p.k_mt if p.b_layout == "col" else k
+    """Bytes of one A, one B and one joined C buffer of a memtile; A and B have l2_buffers each.
+    With b_pairs B is in every second memtile."""
+    m, _, n = p.tile
+    b_depth = p.k_mt if p.b_layout == "col" else p.b_rows
     return m * p.k_mt * p.a_bytes, b_depth * p.b_panel * p.a_bytes, ROWS * m * n * p.c_bytes
 
 
@@ -56,7 +57,7 @@ def memtile_bytes(p: DesignPoint) -> Any:
     """L2 in use, of all memtiles."""
     a, b, c = memtile_buffers(p)
     b_memtiles = p.columns // (2 if p.b_pairs else 1)
-    return 2 * ROWS * a + 2 * b_memtiles * b + p.columns * p.c_l2_buffers * c
+    return p.l2_buffers * (ROWS * a + b_memtiles * b) + p.columns * p.c_l2_buffers * c
 
 
 def fits_core(p: DesignPoint) -> Any:
@@ -70,21 +71,21 @@ def fits_memtiles(p: DesignPoint) -> Any:
     buffers in the odd memtile beside them (largest first, as the lowering does). With b_pairs the
     odd ones have all of B.
     """
-    size = memtile_memory()
+    size, count = memtile_memory(), p.l2_buffers
     a, b, c = (_aligned(x) for x in memtile_buffers(p))
-    fixed = 2 * b + p.c_l2_buffers * c
+    fixed = count * b + p.c_l2_buffers * c
     if p.b_pairs:
-        over, room = 2 * a + p.c_l2_buffers * c - size, size - fixed
-        for _ in range(2):
+        over, room = count * a + p.c_l2_buffers * c - size, size - fixed
+        for _ in range(count):
             moves = (over > 0) & (room >= a)
             over, room = over - moves * a, room - moves * a
         return (over <= 0) & (room >= 0)
-    over = 2 * a + fixed - size
+    over = count * a + fixed - size
     if p.columns == ROWS:
         return over <= 0
     room = size - fixed
     for buffer in (np.maximum(a, b), np.minimum(a, b)):
-        for _ in range(2):
+        for _ in range(count):
             moves = (over > 0) & (room >= buffer)
             over, room = over - moves * buffer, room - moves * buffer
     return (over <= 0) & (room >= 0)
@@ -109,15 +110,57 @@ def fits(p: DesignPoint) -> Any:
     return fits_kernel(p) & fits_core(p) & fits_memtiles(p) & fits_shim(p)
 
 
+def check_core(p: DesignPoint, function: str) -> None:
+    """Raises DesignError if the tiles of a core are more than its memory."""
+    used = core_bytes(p)
+    if used <= core_memory():
+        return
+    raise DesignError(
+        f"[{function}] tile {' x '.join(map(str, p.tile))} with {p.c_buffers} C buffer(s) needs "
+        f"{used} bytes of L1; a core has {core_memory()}: use {_smaller(p)}"
+    )
+
+
+def _smaller(p: DesignPoint) -> str:
+    """For messages: which tile would fit, one size changed at a time."""
+    found = []
+    for axis, (name, unit) in enumerate(zip("mkn", p.granularity, strict=True)):
+        largest = _largest(p, axis, unit)
+        if largest:
+            found.append(f"{name} <= {largest}")
+    return ", or ".join(found) or "a smaller tile: no m, k or n alone makes it fit"
+
+
+def _largest(p: DesignPoint, axis: int, unit: int) -> int:
+    """The largest size of one axis with which the others fit L1, 0 if there is none."""
+
+    def fitting(units: int) -> bool:
+        tile = list(p.tile)
+        tile[axis] = units * unit
+        changed = replace(p, tile=(tile[0], tile[1], tile[2]))
+        return bool(fits_core(changed) and fits_kernel(changed))
+
+    sizes = range(core_memory() // unit, 0, -1)
+    return next((units * unit for units in sizes if fitting(units)), 0)
+
+
+def check_shim(p: DesignPoint, function: str) -> None:
+    """Raises DesignError if the runs that runtime streams put in shim BDs do not fit the wrap
+    field."""
+    limit = tile_limits("shim").max_wrap
+    for label, elements, size in p.shim_runs:
+        if elements * size > 4 * limit:
+            raise DesignError(
+                f"[{function}] {label} = {elements}: a shim BD addresses runs of at most {limit} "
+                f"words, this needs {elements * size // 4}"
+            )
+
+
 def check_bytes(p: DesignPoint, function: str) -> None:
     """Raises DesignError if the tiles of a core or of all memtiles are more than there is."""
+    check_core(p, function)
     tile = " x ".join(map(str, p.tile))
-    l1, l2 = core_bytes(p), memtile_bytes(p)
-    if l1 > core_memory():
-        raise DesignError(
-            f"[{function}] tile {tile} with {p.c_buffers} C buffer(s) needs {l1} bytes of L1; a "
-            f"core has {core_memory()}: use a smaller tile"
-        )
+    l2 = memtile_bytes(p)
     if l2 > p.columns * memtile_memory():
         raise DesignError(
             f"[{function}] tile {tile} with k_mt {p.k_mt} needs {l2} bytes of L2; {p.columns} "

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from npu._npu import kernels
 from npu.errors import DesignError, NpuError
@@ -102,7 +103,18 @@ def _declared(name: str, generation: str) -> Kernel:
 
 def limits(name: str, generation: str, operand: str) -> tuple[int, int]:
     """The least and the largest value of an integer operand of a declared kernel."""
+    declared = _integer(name, generation, operand)
+    return declared["min"], declared["max"]
+
+
+def step(name: str, generation: str, operand: str) -> int:
+    """What an integer operand of a declared kernel must be a multiple of."""
+    return int(_integer(name, generation, operand)["step"])
+
+
+def _integer(name: str, generation: str, operand: str) -> dict[str, Any]:
     for declared in kernels.describe(name, generation)["operands"]:
         if declared["name"] == operand and not declared["buffer"]:
-            return declared["min"], declared["max"]
+            found: dict[str, Any] = declared
+            return found
     raise DesignError(f'[kernel] "{name}" has no integer operand "{operand}"')

@@ -42,16 +42,15 @@ class GemmCommands : private ShimCommands {
 
   void append() {
     const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
-    write_rtps([](int) { return true; },
-               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds); });
-    for (const Port* p : c_ports_) route_tokens(*p);
     TaskRing ring(ring_, problem_.overlap ? ring_ : 1);
     const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
     for (int64_t round = 0; round < rounds; ++round) {
       const int slot = ring.next(wait_for_c);
-      const size_t before = builder_.bytes();
-      push_round(round, slot);
-      if (round == 0) check_length(rounds, before, builder_.bytes() - before);
+      if (round == 0) {
+        begin(rounds, slot);
+      } else {
+        push_round(round, slot);
+      }
     }
     ring.drain(wait_for_c);
   }
@@ -63,6 +62,21 @@ class GemmCommands : private ShimCommands {
     int64_t offset;  // bytes
     arch::Bd bd;
   };
+
+  // The first round: reads start before the rest of the stream is set up, A first, because its
+  // objects in the memtiles are larger; cores wait for their RTPs.
+  void begin(int64_t rounds, int slot) {
+    const size_t start = builder_.bytes();
+    push_a(0, slot);
+    for (size_t c = 0; c < b_ports_.size(); ++c) push_b(0, slot, c);
+    const size_t reads = builder_.bytes() - start;
+    for (const Port* p : c_ports_) route_tokens(*p);
+    write_rtps([](int) { return true; },
+               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds); });
+    const size_t prepared = builder_.bytes();
+    for (size_t c = 0; c < c_ports_.size(); ++c) push_c(0, slot, c);
+    check_length(rounds, prepared - reads, builder_.bytes() - prepared + reads);
+  }
 
   bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
 
@@ -101,27 +115,47 @@ class GemmCommands : private ShimCommands {
     return static_cast<uint32_t>(value);
   }
 
+  // First row and column of C that a round computes.
+  int64_t row_of(int64_t round) const {
+    return round / (problem_.n / tile_.native_n()) * tile_.native_m();
+  }
+  int64_t column_of(int64_t round) const {
+    return round % (problem_.n / tile_.native_n()) * tile_.native_n();
+  }
+
+  // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
+  int kinds() const { return ring_ == kInFlight ? 1 : 2; }
+
   void push_round(int64_t round, int slot) {
-    const int64_t across = problem_.n / tile_.native_n();
-    const int64_t row = round / across * tile_.native_m();
-    const int64_t block = round % across * tile_.native_n();
-    // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
-    const int kinds = ring_ == kInFlight ? 1 : 2;
     for (size_t c = 0; c < c_ports_.size(); ++c) {
-      const int64_t col = block + static_cast<int64_t>(c) * tile_.n;
-      push(*c_ports_[c], {c_piece(row, block, col)}, 2 * kinds * ring_ + slot, true);
-      if (!tile_.b_pairs) {
-        push(*b_ports_[c], b_pieces(col), kinds * ring_ + slot, false);
-        continue;
-      }
-      // Both ports of a pair are of the shim tile without A, whose BDs are free there.
-      const auto half = static_cast<int64_t>(c % 2);
-      push(*b_ports_[c], b_halves(col - half * tile_.n, half),
-           static_cast<int>(half) * kinds * ring_ + slot, false);
+      push_c(round, slot, c);
+      push_b(round, slot, c);
     }
+    push_a(round, slot);
+  }
+
+  void push_a(int64_t round, int slot) {
     for (size_t r = 0; r < a_ports_.size(); ++r) {
-      push(*a_ports_[r], a_pieces(row + static_cast<int64_t>(r) * tile_.m), slot, false);
+      const int64_t row = row_of(round) + static_cast<int64_t>(r) * tile_.m;
+      push(*a_ports_[r], a_pieces(row), slot, false);
     }
+  }
+
+  void push_b(int64_t round, int slot, size_t c) {
+    const int64_t col = column_of(round) + static_cast<int64_t>(c) * tile_.n;
+    if (!tile_.b_pairs) {
+      push(*b_ports_[c], b_pieces(col), kinds() * ring_ + slot, false);
+      return;
+    }
+    // Both ports of a pair are of the shim tile without A, whose BDs are free there.
+    const auto half = static_cast<int64_t>(c % 2);
+    push(*b_ports_[c], b_halves(col - half * tile_.n, half),
+         static_cast<int>(half) * kinds() * ring_ + slot, false);
+  }
+
+  void push_c(int64_t round, int slot, size_t c) {
+    const int64_t block = column_of(round), col = block + static_cast<int64_t>(c) * tile_.n;
+    push(*c_ports_[c], {c_piece(row_of(round), block, col)}, 2 * kinds() * ring_ + slot, true);
   }
 
   std::vector<Piece> a_pieces(int64_t row) const {
@@ -132,15 +166,15 @@ class GemmCommands : private ShimCommands {
     return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
   }
 
-  // Half the rows of every tile of a pair's panel.
+  // Half the rows of every memtile object of a pair's panel.
   std::vector<Piece> b_halves(int64_t first, int64_t half) const {
     const GemmFeed& feed = problem_.b;
-    const int64_t size = tile_.a_bytes, panel = tile_.b_panel(), skipped = half * tile_.k / 2;
+    const int64_t size = tile_.a_bytes, panel = tile_.b_panel(), skipped = half * tile_.b_rows / 2;
     const auto piece = [&](uint32_t argument, int64_t start, int64_t stride, int64_t depth) {
       arch::Bd bd = shim_bd(panel * depth / 2 * size);
       set_rows(bd, panel * size, stride * size);
-      bd.wrap[1] = static_cast<uint32_t>(tile_.k / 2);
-      bd.step[2] = words(tile_.k * stride * size);
+      bd.wrap[1] = static_cast<uint32_t>(tile_.b_rows / 2);
+      bd.step[2] = words(tile_.b_rows * stride * size);
       return Piece{argument, (start + skipped * stride) * size, bd};
     };
     if (first >= feed.direct) {

@@ -80,11 +80,12 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.a_bytes = param("a_bytes", 1, 4);
   tile.c_bytes = param("c_bytes", 1, 4);
   tile.b_pairs = param("b_pairs", 0, 1) == 1;
-  if (tile.b_pairs && (tile.b_columns || tile.k % 2 != 0 || tile.columns % 2 != 0)) {
+  tile.b_rows = param("b_rows", tile.k, kMaxTile);
+  if (tile.b_pairs && (tile.b_columns || tile.b_rows % 2 != 0 || tile.columns % 2 != 0)) {
     fail(ErrorKind::kFormat,
          "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major "
          "B, "
-         "an even tile_k and an even number of columns: lower the design again",
+         "an even b_rows and an even number of columns: lower the design again",
          configuration.name.c_str());
   }
   for (const int64_t row_bytes :
@@ -95,13 +96,17 @@ GemmTile GemmTile::of(const Configuration& configuration) {
          "4: use another tile",
          configuration.name.c_str(), static_cast<long long>(row_bytes));
   }
-  if (tile.k_mt % tile.k != 0) {
+  const auto must_divide = [&](const char* name, int64_t value, const char* unit, int64_t size) {
+    if (value % size == 0) return;
     fail(ErrorKind::kFormat,
-         "[GemmTile::of] configuration \"%s\" has k_mt = %lld and tile_k = %lld; it must be a "
-         "multiple: lower the design again",
-         configuration.name.c_str(), static_cast<long long>(tile.k_mt),
-         static_cast<long long>(tile.k));
-  }
+         "[GemmTile::of] configuration \"%s\" has %s = %lld and %s = %lld; it must be a multiple: "
+         "lower the design again",
+         configuration.name.c_str(), name, static_cast<long long>(value), unit,
+         static_cast<long long>(size));
+  };
+  must_divide("k_mt", tile.k_mt, "tile_k", tile.k);
+  must_divide("b_rows", tile.b_rows, "tile_k", tile.k);
+  if (!tile.b_columns) must_divide("k_mt", tile.k_mt, "b_rows", tile.b_rows);
   return tile;
 }
 
@@ -119,7 +124,7 @@ bool row_step_fits(int64_t row_bytes) {
 }
 
 bool GemmTile::b_step_fits(int64_t row_bytes) const {
-  return row_step_fits(b_pairs ? k * row_bytes : row_bytes);  // steps over a tile's rows
+  return row_step_fits(b_pairs ? b_rows * row_bytes : row_bytes);  // steps over an object's rows
 }
 
 GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,

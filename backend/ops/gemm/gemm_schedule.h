@@ -22,8 +22,9 @@ struct GemmTile {
   int64_t rows, columns;  // cores
   int64_t a_bytes, c_bytes;
   // Row-major B: two ports read the columns of two neighbouring core columns together, the first
-  // one the upper, the second one the lower half of the rows of every tile.
+  // one the upper, the second one the lower half of the rows of every memtile object.
   bool b_pairs = false;
+  int64_t b_rows = 0;  // of a row-major B per memtile object, a multiple of k
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);

@@ -158,9 +158,24 @@ def _rows(sweep: sweeps.Sweep) -> list[dict[str, Any]]:
             "simulated_seconds": result.seconds,
             "simulated_tops": result.tops,
             "bound": result.bound,
+            **_limits(result),
         }
         for size, result in sweep.done()
     ]
+
+
+def _limits(result: SimulatedGemm) -> dict[str, Any]:
+    """What was read, and the TOPS of the same design if DRAM, or the cores, never idled."""
+    array = result.seconds - result.dispatch_seconds
+    busy = {name: result.shares[name] * array for name in ("DRAM", "compute")}
+    return {
+        "bytes_L3_read": result.bytes["L3_read"],
+        **{f"share_{name}": result.shares[name] for name in sweeps.BOUNDS},
+        **{
+            f"tops_at_full_{name}": result.tops * result.seconds / (result.dispatch_seconds + time)
+            for name, time in busy.items()
+        },
+    }
 
 
 def document(found: list[sweeps.Sweep]) -> dict[str, Any]:
@@ -218,6 +233,8 @@ def _print(found: list[sweeps.Sweep], taken: float) -> None:
             f"{_mean(sweep):>6.2f} {min(tops):>6.2f} {max(tops):>6.2f}  {used}"
         )
     print("mean: geometric, over the sizes")
+    if len(found[0].sizes) == 1:
+        _print_limits(found)
     if len(found[0].sizes) > 1:
         for sweep in found:
             turn = _case(sweep).in_turn(sweep.sizes)
@@ -226,3 +243,24 @@ def _print(found: list[sweeps.Sweep], taken: float) -> None:
                 f"sizes in turn, {turn['calls']} calls, {turn['loads']} loads, "
                 f"{100 * turn['load_share']:.1f} % of the time"
             )
+
+
+def _print_limits(found: list[sweeps.Sweep]) -> None:
+    """What binds the one size."""
+    print(
+        f"\n{'precision':>20} {'sums':>6} B   {'TOPS':>6} {'read MB':>8} {'DRAM':>6} {'cores':>6}  "
+        "TOPS at full DRAM, cores"
+    )
+    for sweep in found:
+        ((_, result),) = sweep.done()
+        r = _limits(result)
+        print(
+            f"{sweep.case.pair:>20} {_case(sweep).accumulate:>6} {sweep.case.design.b_layout} "
+            f"{result.tops:>8.2f} {r['bytes_L3_read'] / 1e6:>8.1f} {r['share_DRAM']:>6.1%} "
+            f"{r['share_compute']:>6.1%}  {r['tops_at_full_DRAM']:.2f}, "
+            f"{r['tops_at_full_compute']:.2f}"
+        )
+    print(
+        "DRAM, cores: share of the time they work; full: the same reads, runs and all, without a "
+        "pause; the same kernel calls without a wait; and the dispatch"
+    )

@@ -79,7 +79,7 @@ def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.
 
 def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
     """A configuration for a packed B whose layout no candidate has: n and k_mt are given."""
-    _, s, _ = gemm.MMUL[like.generation, product.a_dtype]
+    _, s, _ = gemm.mmul(like.generation, product.a_dtype)
     depths = [k for k in range(s, min(like.k_mt, 128) + 1, s) if like.k_mt % k == 0]
     for m in _SHARED_ROWS:
         for k in reversed(depths):

@@ -167,7 +167,7 @@ def _with_depth_for(design: DesignPoint, k_size: int) -> DesignPoint:
     for depth in range(k, max(_DEPTH, k) + 1, k):
         other = dataclasses.replace(design, k_mt=depth)
         try:
-            gemm.check_shim(other)
+            gemm_limits.check_shim(other, "gemm")
             gemm_limits.check_bytes(other, "simulate_gemm")
         except DesignError:
             break

@@ -235,6 +235,49 @@ TEST_CASE("gemm stream: a B whose tiles are too far apart for a pair's BDs is pa
   CHECK_FALSE(single.packs_b_like(pairs));
 }
 
+TEST_CASE("gemm stream: a pair's ports take halves of objects of several tiles of B") {
+  Configuration config = small_configuration(16, false, true);
+  config.params["b_rows"] = 16;  // two tiles
+  CHECK(ops::GemmTile::of(config).b_step_fits((int64_t{4} << 20) / 16));
+  CHECK_FALSE(ops::GemmTile::of(config).b_step_fits((int64_t{4} << 20) / 16 + 4));
+  uint64_t peak = 0;
+  const ops::GemmTile tile = ops::GemmTile::of(config);
+  const auto transfers =
+      play(test::gemm_words(config, ops::GemmProblem::dense(tile, 8, 32, 8)), &peak);
+  int64_t half = 0;
+  for (const Transfer& transfer : transfers) {
+    if (transfer.kind != 1) continue;
+    std::vector<Place> want;  // rows 0-7 and 16-23 of the first port, the others of the second
+    for (int64_t first = 8 * half; first < 32; first += 16) {
+      for (int64_t row = first; row < first + 8; ++row) {
+        for (int64_t col = 0; col < 8; col += 2) {
+          want.push_back({ops::kB, static_cast<uint64_t>((row * 8 + col) * 2)});
+        }
+      }
+    }
+    CHECK(transfer.places == want);
+    ++half;
+  }
+  CHECK(half == 2);
+}
+
+TEST_CASE("gemm stream: the first reads, A's before B's, precede the cores' parameters") {
+  const auto words = test::gemm_words(small_configuration(), {16, 16, 16});
+  const stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
+  std::string order;  // of queue pushes (q), parameters and locks (p)
+  for (const stream::Operation& op : parsed.operations()) {
+    if (op.opcode != stream::Opcode::kWrite) continue;
+    const char kind = arch::address_row(static_cast<uint32_t>(op.address)) == 0 ? 'q' : 'p';
+    if (order.empty() || order.back() != kind || kind == 'q') order.push_back(kind);
+  }
+  CHECK(order.substr(0, 7) == "qqqqpqq");  // two A, two B, parameters, two C
+  CHECK(order.find('p', 5) == std::string::npos);
+  uint64_t peak = 0;
+  const auto transfers = play(words, &peak);
+  const int kinds[] = {0, 0, 1, 1, 2, 2};
+  for (size_t i = 0; i < 6; ++i) CHECK(transfers[i].kind == kinds[i]);
+}
+
 TEST_CASE("gemm stream: runtime parameters are K/k, the rounds and the shift") {
   ops::GemmProblem p{16, 48, 16};
   p.shift = 7;
@@ -339,7 +382,7 @@ TEST_CASE("gemm stream: the longest stream is built and read, a longer one refus
 TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
   const Configuration good = small_configuration();
   for (const char* name :
-       {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_bytes", "c_bytes", "k_mt"}) {
+       {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_bytes", "c_bytes", "k_mt", "b_rows"}) {
     for (const int64_t value : {int64_t{0}, int64_t{-4}, int64_t{1} << 40}) {
       Configuration bad = good;
       bad.params[name] = value;
@@ -349,6 +392,11 @@ TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
   Configuration odd = good;
   odd.params["tile_n"] = 3;  // 6 bytes a row
   CHECK_THROWS_AS(test::gemm_words(odd, {8, 8, 6}), Error);
+  for (const auto& [k_mt, b_rows] : {std::pair{24, 12}, {24, 16}}) {
+    Configuration uneven = small_configuration(k_mt);  // tile_k = 8
+    uneven.params["b_rows"] = b_rows;
+    CHECK_THROWS_AS(test::gemm_words(uneven, {8, 24, 8}), Error);
+  }
   Configuration renamed = good;
   renamed.rtps[0].name = "k_count";
   CHECK_THROWS_AS(test::gemm_words(renamed, {8, 8, 8}), Error);

@@ -134,7 +134,7 @@ def test_inspect_a_stream_file(capsys, tmp_path):
         (["inspect", "--gemm", "5", "--device", "emu:npu7"], "npu7"),
         (["compile", "gemm", "--out-dtype", "int32"], "bfloat16 -> int32"),
         (["compile", "gemm", "--tile", "65x64x64"], "multiple of"),
-        (["compile", "gemm", "--tile", "256x256x256"], "memory"),
+        (["compile", "gemm", "--tile", "256x256x256"], "bytes of L1"),
         (["compile", "gemm", "-o", "/nowhere/x"], "No such file"),
         (["compile", "gemm", "-o", ""], "Is a directory"),
         (["generate", "-m", "", "-p", "x"], "no model given"),

@@ -70,7 +70,7 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     assert config.params == {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
         "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
-        "k_mt": 2 * k, "b_layout": 0, "b_pairs": 0,
+        "k_mt": 2 * k, "b_layout": 0, "b_pairs": 0, "b_rows": k,
         "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation
@@ -247,7 +247,10 @@ def test_no_overlap_for_any_tile(
 def test_a_core_filled_to_the_last_byte() -> None:
     """Matrices of exactly 63 KiB fit, 2 x 32 x 496 x 2 + 32 x 32 B; one more k block does not."""
     gemm.configuration("npu1", "int8", "int8", tile=(32, 496, 32), accumulate="narrow")
-    with pytest.raises(DesignError, match="data memory of 65536 B does not hold"):
+    with pytest.raises(
+        DesignError,
+        match=r"65536 bytes of L1; a core has 64512: use m <= 24, or k <= 496, or n <= 16",
+    ):
         gemm.configuration("npu1", "int8", "int8", tile=(32, 504, 32), accumulate="narrow")
 
 

@@ -122,7 +122,7 @@ def test_product(
     generation: str, a_dtype: str, c_dtype: str, b_layout: str, accumulate: str, tiles: int,
     c_buffers: int,
 ) -> None:  # fmt: skip
-    r, s, t = gemm.MMUL[generation, a_dtype]
+    r, s, t = gemm.mmul(generation, a_dtype)
     tile = m, k, n = 2 * r, 3 * s, 4 * t
     config = gemm.configuration(
         generation, a_dtype, c_dtype, tile=tile, k_mt=tiles * k, b_layout=b_layout,
@@ -149,7 +149,7 @@ def test_product(
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 def test_wide_sums_narrowed_where_they_lie(generation: str, a_dtype: str, c_dtype: str) -> None:
     """c_buffers = 0: the core has one tile of 32-bit sums, and sends the narrow C at its start."""
-    r, s, t = gemm.MMUL[generation, a_dtype]
+    r, s, t = gemm.mmul(generation, a_dtype)
     tile = m, k, n = 4 * r, 2 * s, 4 * t
     config = gemm.configuration(generation, a_dtype, c_dtype, tile=tile, k_mt=2 * k, c_buffers=0)
     parts = lower(gemm.design(generation, a_dtype, c_dtype, tile=tile, k_mt=2 * k, c_buffers=0))
@@ -167,7 +167,7 @@ def test_wide_sums_narrowed_where_they_lie(generation: str, a_dtype: str, c_dtyp
 @pytest.mark.parametrize("tiles", [1, 3])
 def test_columns_of_b_in_pairs(a_dtype: str, c_dtype: str, tiles: int) -> None:
     """b_pairs: both ports of a pair are of the odd shim tile; every core gets its own columns."""
-    r, s, t = gemm.MMUL["npu2", a_dtype]
+    r, s, t = gemm.mmul("npu2", a_dtype)
     tile = m, k, n = 2 * r, 4 * s, 4 * t
     config = gemm.configuration("npu2", a_dtype, c_dtype, tile=tile, k_mt=tiles * k, b_pairs=True)
     ports = read_configuration(config).ports
@@ -177,6 +177,45 @@ def test_columns_of_b_in_pairs(a_dtype: str, c_dtype: str, tiles: int) -> None:
     shift = {"int8": 9, "int16": 1}.get(c_dtype, 0)
     c = execute(config, "npu2", a, b, dtype_of(c_dtype), shift)
     np.testing.assert_array_equal(c, expected_product(a, b, dtype_of(c_dtype), shift, 0))
+
+
+@pytest.mark.parametrize(("generation", "pairs"), [("npu1", 0), ("npu2", 0), ("npu2", 1)])
+@pytest.mark.parametrize("b_layout", ["row", "col"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_what_memtiles_read_ahead(generation: str, pairs: int, b_layout: str, count: int) -> None:
+    """l2_buffers and b_l2_tiles: BDs per object and its size change, results do not."""
+    if b_layout == "col" and (pairs or count > 1):
+        pytest.skip("b_pairs and b_l2_tiles are for a row-major B")
+    r, s, t = gemm.mmul(generation, "int8")
+    tile = m, k, n = 2 * r, 2 * s, 2 * t
+    choices: gemm.Choices = {
+        "tile": tile, "k_mt": 6 * k, "b_layout": b_layout, "b_pairs": bool(pairs),
+        "l2_buffers": 3, "b_l2_tiles": count,
+    }  # fmt: skip
+    memory = lower(gemm.design(generation, "int8", "int32", **choices)).memories
+    found = [x for at, memories in memory.items() if at.kind == "mem" for x in memories]
+    columns = {"npu1": 4, "npu2": 8}[generation]
+    rows = 6 * k if b_layout == "col" else count * k
+    b_objects = [x.bytes for x in found if x.name.startswith("B2_")]
+    assert b_objects == 3 * columns // (1 + pairs) * [rows * n * (1 + pairs)]
+    assert [x.bytes for x in found if x.name.startswith("A2_")] == 3 * 4 * [m * 6 * k]
+    config = gemm.configuration(generation, "int8", "int32", **choices)
+    a, b = operands(np.random.default_rng(6), np.dtype(np.int8), 2 * 4 * m, 12 * k, 2 * columns * n)
+    given = np.ascontiguousarray(b.T) if b_layout == "col" else b
+    c = execute(config, generation, a, given, np.dtype(np.int32))
+    np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
+
+
+@pytest.mark.parametrize(("wrong", "message"), [
+    ({"l2_buffers": 4}, "l2_buffers is 4"),
+    ({"l2_buffers": True}, "l2_buffers is True"),
+    ({"b_l2_tiles": 9}, "b_l2_tiles is 9"),
+    ({"b_l2_tiles": 2}, "k_mt a multiple of 2 tiles"),
+    ({"b_l2_tiles": 3, "b_layout": "col"}, "for a row-major B"),
+])  # fmt: skip
+def test_read_ahead_that_does_not_exist(wrong: dict, message: str) -> None:
+    with pytest.raises(DesignError, match=message):
+        gemm.configuration("npu1", "int8", "int32", tile=(32, 32, 32), k_mt=96, **wrong)
 
 
 @pytest.mark.parametrize("wrong", [

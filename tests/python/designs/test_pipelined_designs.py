@@ -153,7 +153,7 @@ def test_device_choice(monkeypatch: pytest.MonkeyPatch) -> None:
         (
             "npu2", "int8", "int8",
             {"kernel": "pipelined", "tile": (224, 32, 192), "accumulate": "narrow"},
-            "data memory",
+            "bytes of L1",
         ),
         (
             "npu2", "int8", "int8",
@@ -171,7 +171,7 @@ def test_refusals(generation: str, a: str, c: str, choices: dict, words: str) ->
 def test_parts_let_a_larger_tile_in() -> None:
     """A in parts needs the memory of a part: 2 m k / parts + 2 k n + m n."""
     choices = {"tile": (192, 56, 176), "kernel": "pipelined", "accumulate": "narrow"}
-    with pytest.raises(DesignError, match="data memory"):
+    with pytest.raises(DesignError, match="bytes of L1"):
         gemm.configuration("npu2", "int8", "int8", **choices)
     config = gemm.configuration("npu2", "int8", "int8", a_parts=2, **choices)
     used, limit = read_configuration(config).resources[0, 2, "memory"]

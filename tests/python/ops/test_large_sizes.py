@@ -104,7 +104,11 @@ def test_a_product_too_large_for_one_stream_is_split() -> None:
         (["inspect", "--gemm", "0"], "not a positive whole number"),
         (["inspect", "--gemm", "64x-1x64"], "not a positive whole number"),
         (["inspect", "--gemm", "64.5"], "not a positive whole number"),
-        (["compile", "gemm", "--tile", f"{1 << 31}x64x64"], "up to 65536"),
+        (
+            ["compile", "gemm", "--tile", f"{1 << 31}x64x64"],
+            "bytes of L1; a core has 64512: use m <= 80",
+        ),
+        (["compile", "gemm", "--tile", f"64x{1 << 31}x64"], "a core has 64512: use k <= 88"),
         (["compile", "gemm", "--tile", f"{1 << 64}x64x64"], "2147483648"),
         (["compile", "gemm", "--k-mt", str(1 << 64)], "at most"),
     ],
@@ -168,5 +172,5 @@ def test_numpy_integers_are_sizes() -> None:
         assert one == npu.simulate_gemm(
             "npu2", 100, 100, 100, tile=(48, 96, 64), method="closed-form"
         )
-    with pytest.raises(DesignError, match="up to 65536"):
+    with pytest.raises(DesignError, match="bytes of L1; a core has 64512: use m <= 112"):
         gemm.configuration("npu2", "int8", "int8", tile=(1 << 31, 64, 64))

@@ -1,0 +1,175 @@
+"""What distinguishes one GEMM configuration from another, and the sizes that follow from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+
+from .hardware import DTYPE_BYTES, device_columns
+from .kernel import limits, step
+
+Tile3 = tuple[int, int, int]  # m, k, n
+
+ROWS = 4
+# Input and output element types -> design name; kernels are matmul_<in>_<type of the C tile>.
+PAIRS = {
+    ("bfloat16", "float32"): "gemm_bf16_f32",
+    ("bfloat16", "bfloat16"): "gemm_bf16_bf16",
+    ("int8", "int32"): "gemm_i8_i32",
+    ("int8", "int16"): "gemm_i8_i16",
+    ("int8", "int8"): "gemm_i8_i8",
+    ("int16", "int32"): "gemm_i16_i32",
+}
+DEFAULT_TILE: dict[str, Tile3] = {
+    "bfloat16": (64, 64, 64),
+    "int8": (64, 128, 64),
+    "int16": (64, 64, 64),
+}
+PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
+# k_mt of the default tiles, in k, per layout of B: deeper wastes more on small K than reads gain
+# (docs/tuning.md).
+DEFAULT_DEPTH = {"row": 2, "col": 4}
+TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type parameters number them
+B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
+ACCUMULATE = ("wide", "narrow")
+BF16 = ("native", "bfp16")
+KERNELS = ("published", "pipelined")
+PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
+MAX_A_PARTS = 8
+MAX_B_L2_TILES = 8
+SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
+
+
+@cache
+def mmul(generation: str, a_dtype: str) -> Tile3:
+    """r, s, t of aie::mmul: a core multiplies A tiles of r x s by B tiles of s x t. Kernels take
+    clusters of 2 x 2 of them, hence the steps of their operands."""
+    name = f"matmul_{SHORT[a_dtype]}_{SHORT[wide_dtype(a_dtype)]}"
+    m, k, n = (step(name, generation, operand) for operand in "mkn")
+    return m // 2, k, n // 2
+
+
+def wide_dtype(a_dtype: str) -> str:
+    """What the multiplier accumulates in."""
+    return "float32" if a_dtype == "bfloat16" else "int32"
+
+
+@dataclass(frozen=True)
+class DesignPoint:
+    """Everything that distinguishes one GEMM configuration from another. `design_point` makes
+    checked ones; where only sizes count, they may be NumPy arrays of many points."""
+
+    generation: str
+    a_dtype: str
+    c_dtype: str
+    tile: Tile3
+    k_mt: int  # columns of A (rows of a column-major B) per memtile object
+    b_layout: str
+    c_buffers: int
+    c_l2_buffers: int
+    accumulate: str
+    bf16: str
+    kernel: str
+    a_parts: int
+    b_pairs: bool = False
+    l2_buffers: int = 2
+    b_l2_tiles: int = 1
+
+    @property
+    def narrows(self) -> bool:
+        """Whether C has fewer bits than the products are accumulated in."""
+        return DTYPE_BYTES[self.c_dtype] < 4
+
+    @property
+    def wide_dtype(self) -> str:
+        """What the multiplier accumulates in."""
+        return wide_dtype(self.a_dtype)
+
+    @property
+    def sum_dtype(self) -> str:
+        """Element type of the tile that partial sums are kept in between k steps."""
+        return self.wide_dtype if self.accumulate == "wide" else self.c_dtype
+
+    @property
+    def name(self) -> str:
+        base = PAIRS[self.a_dtype, self.c_dtype]
+        base += "_bfp16" if self.bf16 == "bfp16" else ""
+        base += "_bcol" if self.b_layout == "col" else ""
+        base += "_pipelined" if self.kernel == "pipelined" else ""
+        base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
+        base += "_pairs" if self.b_pairs else ""
+        return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
+
+    @property
+    def converts(self) -> bool:
+        """Whether the core keeps BFP16 copies of its inputs."""
+        return self.kernel == "pipelined" and self.bf16 == "bfp16"
+
+    @property
+    def input_buffers(self) -> int:
+        """Buffers of A and of B in a core: with BFP16 copies they are free while it multiplies."""
+        return 1 if self.converts else 2
+
+    @property
+    def has_shift(self) -> bool:
+        return self.narrows and self.wide_dtype == "int32"
+
+    @property
+    def text(self) -> str:
+        """Name and tile, for people."""
+        return f"{self.name} tile {'x'.join(map(str, self.tile))} k_mt {self.k_mt}"
+
+    @property
+    def key(self) -> str:
+        """A short text that no other design point of the package has: its file's name."""
+        tile = "x".join(map(str, self.tile))
+        buffers = f"c{self.c_buffers}{self.c_l2_buffers}-l{self.l2_buffers}{self.b_l2_tiles}"
+        return f"{self.generation}-{self.name}-{tile}-{self.k_mt}-{buffers}"
+
+    @property
+    def columns(self) -> int:
+        return device_columns(self.generation)
+
+    @property
+    def a_bytes(self) -> int:
+        """Bytes of an element of A and of B."""
+        return DTYPE_BYTES[self.a_dtype]
+
+    @property
+    def c_bytes(self) -> int:
+        return DTYPE_BYTES[self.c_dtype]
+
+    @property
+    def native(self) -> Tile3:
+        """What the whole array computes in one output round; sizes are padded to multiples."""
+        m, _, n = self.tile
+        return ROWS * m, self.k_mt, self.columns * n
+
+    @property
+    def granularity(self) -> Tile3:
+        """Units of the tile: a 2 x 2 cluster of r x s x t products, in every part of A and every
+        half of a pair's B."""
+        r, s, t = mmul(self.generation, self.a_dtype)
+        return 2 * r * self.a_parts, s * (2 if self.b_pairs else 1), 2 * t
+
+    @property
+    def shim_runs(self) -> list[tuple[str, int, int]]:
+        """(name, elements, bytes each) of the runs that runtime streams put in shim BDs."""
+        runs = [("k_mt", self.k_mt, self.a_bytes), ("tile n", self.tile[2], self.c_bytes)]
+        panel = ("2 x tile n" if self.b_pairs else "tile n", self.b_panel, self.a_bytes)
+        return runs + ([panel] if self.b_layout == "row" else [])
+
+    @property
+    def b_rows(self) -> int:
+        """Rows of a row-major B per memtile object."""
+        return self.tile[1] * self.b_l2_tiles
+
+    @property
+    def b_panel(self) -> int:
+        """Columns of a row-major B that a shim channel reads."""
+        return self.tile[2] * (2 if self.b_pairs else 1)
+
+    def padded(self, size: Tile3) -> Tile3:
+        """M, K and N in whole output rounds."""
+        m, k, n = (-(-s // unit) * unit for s, unit in zip(size, self.native, strict=True))
+        return m, k, n
