@@ -15,7 +15,7 @@ enum class ErrorKind {
   kDevice,       // a device that is unknown or cannot do what was asked
   kUnavailable,  // a device or feature that is not present on this machine
   kUnsupported,  // hardware behaviour the emulator does not model
-  kForbidden,    // a runtime stream touches what it may not (stream/check.h)
+  kForbidden,    // a runtime stream touches what it may not (stream/txn.h)
   // Raised by the emulator while it executes a stream.
   kUnknownOperation,  // a TXN opcode that cannot be executed
   kUnknownRegister,   // a register write the emulator cannot decode (strict mode)
@@ -26,7 +26,7 @@ enum class ErrorKind {
   kOutOfRange,        // an access outside a memory or a buffer
   kNoConsumer,        // a stream that ends nowhere (no route from the port that sends)
   kLock,              // a lock id out of range, or a lock value over- or underflow
-  kDeadlock,          // nobody can progress while somebody waits
+  kDeadlock,          // no agent can make progress while one waits
   kUnfinished,        // the stream ended while a shim transfer was still incomplete
   kKernel,            // a kernel is missing, was called wrongly or failed
 };

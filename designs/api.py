@@ -148,7 +148,7 @@ class Design:
         if source.bytes % sink.bytes:
             raise self._error(
                 f'forward "{source.name}" ({source.bytes} B) to "{sink.name}" ({sink.bytes} B): '
-                "objects must have the same size, or the first be a whole number of the second"
+                "objects must have the same size, or the first a multiple of the second"
             )
         self._link("forward", sink.producer, (source,), (sink,), (0,))
 

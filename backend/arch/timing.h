@@ -1,4 +1,4 @@
-// Every constant of the timing models (the timed emulator and backend/perf), with unit, source and
+// Every constant of the cost estimates (the timed emulator and backend/perf), with unit, source and
 // grade. Nothing here depends on a problem size or on a tile.
 #pragma once
 
@@ -73,7 +73,7 @@ struct TimingConstant {
 
 std::span<const TimingConstant> timing_constants();
 
-// The constants of one generation in the units of the models; a copy may be changed (tests,
+// The constants of one generation in the units of the estimates; a copy may be changed (tests,
 // sensitivity studies).
 class TimingTable {
  public:
@@ -86,7 +86,7 @@ class TimingTable {
   std::array<double, static_cast<size_t>(TimingId::kCount)> values_{};
 };
 
-// What the models use on one generation. Cycles are cycles of the array clock.
+// What the estimates use on one generation. Cycles are cycles of the array clock.
 struct Timing {
   Timing(Generation generation, const TimingTable& table);
 

@@ -60,7 +60,7 @@ class ThreadPool {
   std::mutex serial_;  // one parallel_for at a time
   std::mutex mutex_;
   std::condition_variable started_;
-  // Lines of their own: who polls one must not lose it to writes of another.
+  // On cache lines of their own: polling one must not contend with writes of another.
   alignas(64) Round rounds_[2];
   alignas(64) std::atomic<uint32_t> round_{0};
   std::atomic<bool> stop_{false};

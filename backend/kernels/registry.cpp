@@ -85,7 +85,7 @@ void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState
     if (run(arguments.data())) return;
   }
   kernels::check_call(*declaration, arguments);  // says what is wrong
-  fail(ErrorKind::kKernel, "[%s] refuses operands that its declaration allows", declaration->name);
+  fail(ErrorKind::kKernel, "[%s] rejects operands that its declaration allows", declaration->name);
 }
 
 }  // namespace npu

@@ -1,4 +1,4 @@
-// The closed-form GEMM model (gemm_model.h).
+// The closed-form time of a GEMM (gemm_cost.h).
 #include "perf/gemm_cost.h"
 
 #include <algorithm>

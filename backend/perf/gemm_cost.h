@@ -1,5 +1,5 @@
 // The closed-form time of a GEMM (docs/timing.md): fast enough to search over tiles. The timed
-// emulator, which executes the streams, is the other model.
+// emulator, which executes the streams, is the other estimate.
 #pragma once
 
 #include <cstdint>

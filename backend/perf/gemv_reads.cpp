@@ -1,4 +1,4 @@
-// The flow model of a GEMV's reads (gemv_reads.h).
+// The reads of a GEMV as flows (gemv_reads.h).
 #include "perf/gemv_reads.h"
 
 #include <algorithm>

@@ -1,5 +1,5 @@
 // Cycles of kernel calls on a core. The declarations in aie_kernels/ state their costs with these
-// formulas; the closed form (gemm_model.h) uses them, too.
+// formulas; the closed form (gemm_cost.h) uses them too.
 #pragma once
 
 #include <cstdint>

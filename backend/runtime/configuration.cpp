@@ -36,7 +36,7 @@ class Reader {
            bytes_.size(), kMaxBytes);
     }
     if (next_line() != kMagic) {
-      bad(strf("expected \"%.*s\"; this is not a configuration, or of another version",
+      bad(strf("expected \"%.*s\"; this is not a configuration, or one of another version",
                static_cast<int>(kMagic.size()), kMagic.data()));
     }
     while (true) {

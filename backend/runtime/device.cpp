@@ -31,7 +31,7 @@ void check_ref(const BufferRef& ref, size_t index) {
   }
   if (writes(ref.access) && !writes(ref.buffer->access())) {
     fail(ErrorKind::kArgument,
-         "[submit] argument %zu is to be written and its buffer wraps read-only memory; pass a "
+         "[submit] the stream writes argument %zu, whose buffer wraps read-only memory; pass a "
          "writable buffer",
          index);
   }

@@ -1,7 +1,7 @@
 // The device contract: the only seam between the runtime and what executes streams. Nothing above
 // it knows whether an emulator or hardware is below. Implementations:
-// devices/emulator/emulated_device.cpp, devices/null/ (one page: how to write one), devices/python/
-// (a device written in Python), xrt/.
+// devices/emulator/emulated_device.cpp, devices/null/ (a minimal one), devices/xrt/ (a stub),
+// python/src/python_device.cpp (devices written in Python).
 //
 // Calls of one device are not concurrent; SharedDevice (shared_device.h) holds the lock. A Run, a
 // BufferRef and a wrapped Buffer do not own what they refer to.

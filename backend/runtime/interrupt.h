@@ -1,4 +1,4 @@
-// Ctrl-C for every device: whoever waits for a run asks now and then whether to go on.
+// Ctrl-C for every device: a thread that waits for a run checks periodically whether to go on.
 #pragma once
 
 #include <functional>

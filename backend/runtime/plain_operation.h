@@ -1,6 +1,6 @@
-// An operation that needs nothing of its own on the host: its arguments are arrays, and a request
-// is one submission (operation_type.h). What is only a design, a kernel and a schedule runs through
-// this.
+// An operation without host code of its own: its arguments are arrays, and a request is one
+// submission (operation_type.h). Operations that consist of a design, a schedule and kernels run
+// through this.
 #pragma once
 
 #include <cstddef>

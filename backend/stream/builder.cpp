@@ -31,8 +31,8 @@ Builder::Builder(arch::Generation generation, int columns)
     : words_(kHeaderWords, 0), generation_(generation), columns_(columns) {
   const arch::Geometry& device = arch::device_geometry(generation);
   if (columns < 1 || columns > device.columns) {
-    fail(ErrorKind::kArgument, "[Builder] %d columns asked, %s has 1..%d", columns, device.name,
-         device.columns);
+    fail(ErrorKind::kArgument, "[Builder] %d columns were requested; %s has 1..%d", columns,
+         device.name, device.columns);
   }
 }
 

@@ -1,6 +1,6 @@
 // What a runtime stream may do: program the DMA and locks of shim tiles, write the RTP words and
 // RTP locks it was given, and wait for shim tokens. Anything else would change the configuration
-// that other streams rely on, so it is refused before submission.
+// that other streams rely on, so it is rejected before submission.
 #include "error.h"
 #include "stream/register_name.h"
 #include "stream/txn.h"

@@ -1,5 +1,5 @@
 // The reading half of the TXN format: bytes -> header and typed operations, for header versions 0.1
-// and 1.0. Every length is checked before it is used; a stream that does not add up is refused with
+// and 1.0. Every length is checked before it is used; an inconsistent stream is rejected with
 // the operation, its byte offset and the cause. Formats: docs/reference/command_stream.md.
 #include <cstring>
 

@@ -23,7 +23,7 @@ from .lowered import Channel, Core, Descriptor, Instruction, Lock, Lowered, Oper
 
 _CORE_CONTROL = 0x32000
 _CORE_RESET = 2
-_AXCACHE = 2  # NoC upsizing, as in runtime streams (backend/ops/shim_stream.h)
+_AXCACHE = 2  # NoC upsizing, as in runtime streams (backend/ops/shim_commands.h)
 _ENABLE = 1 << 31
 _PACKET = 1 << 30
 # Completion tokens leave a shim as packets of id 15 from its control port to its South port 0,

@@ -3,7 +3,7 @@
     python examples/demo_model/perplexity.py examples/demo_model/demo-gemma3.gguf
 
 BF16 and F16 are multiplied as bfloat16; Q4_0 and Q4NX stay 4-bit on the device, up to 48 tokens by
-FusedDQP and longer texts through the dequantisation engine. Only the tokens of the answers count:
+GEMV and longer texts by dequantisation and GEMM. Only the tokens of the answers count:
 the questions are random numbers.
 """
 

@@ -1,8 +1,8 @@
 """npu-xdna: an open NPU backend for AMD Ryzen AI, with an embedded emulated NPU.
 
-``npu.matmul(a, b)`` multiplies on the current device, ``npu.devices()`` lists what there is,
+``npu.matmul(a, b)`` multiplies on the current device, ``npu.devices()`` lists the devices,
 ``with npu.device("emu:npu1"):`` chooses, ``npu.stats()`` counts what happened. ``npu.emulator``
-replays anyone's command streams.
+replays command streams from any source.
 """
 
 import importlib

@@ -1,8 +1,8 @@
-"""Devices: which there are, which is current, and what each keeps between calls.
+"""The available devices, the current one, and what each keeps between calls.
 
 The choice, first match wins: the ``device=`` argument; the innermost ``with npu.device(...)``; the
 environment variable ``NPU_DEVICE``; ``emu:npu2``. There is no hardware backend in this version. A
-``PackedMatrix`` stays on the device it was packed for, unless ``device=`` says otherwise: an error.
+``PackedMatrix`` belongs to the device it was packed for; naming another one is an error.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
         )
     with _open_lock:
         if name in _registered or name.startswith(("emu:", "null:", "xrt")):
-            raise DeviceError(f"[register_device] there is a device {name!r} already")
+            raise DeviceError(f"[register_device] the name {name!r} is taken")
         _registered[name] = backend
 
 

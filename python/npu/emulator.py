@@ -1,4 +1,4 @@
-"""The emulated NPU as a tool of its own: replay anyone's configuration and runtime streams.
+"""The emulated NPU as a standalone tool: replays any configuration and runtime streams.
 
 Kernels are given as Python callables, so a program built by any compiler for npu1 or npu2 can be
 executed without its core binaries. The streams are the TXN bytes of

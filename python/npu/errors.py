@@ -20,7 +20,7 @@ class ArgumentError(NpuError, ValueError):
 
 
 class ShapeError(ArgumentError):
-    """Array shapes that do not fit together."""
+    """Array shapes that are invalid or do not match."""
 
     kind = "shape"
 
@@ -44,7 +44,7 @@ class FileError(NpuError, OSError):
 
 
 class DeviceError(NpuError, RuntimeError):
-    """A device that is unknown, absent, or cannot do what was asked."""
+    """A device that is unknown, unavailable, or does not support the request."""
 
     kind = "device"
 
@@ -56,11 +56,11 @@ class StreamError(NpuError, RuntimeError):
 
 
 class EmulatorError(NpuError, RuntimeError):
-    """The emulated NPU found the program at fault; ``kind`` says how."""
+    """An error of the program that the emulated NPU runs; ``kind`` says which."""
 
 
 class DeadlockError(EmulatorError):
-    """Nobody can progress while somebody waits; the message names who waits for what."""
+    """No agent of the array can make progress; the message names what each waits for."""
 
     kind = "deadlock"
 

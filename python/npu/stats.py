@@ -14,10 +14,10 @@ class Stats:
     ``configuration_loads`` times an array was configured; ``streams_built`` runtime streams built
     for a new problem; ``stream_hits`` times a cached one was reused; ``submissions`` streams run;
     ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included;
-    ``submit_overhead_ns`` host nanoseconds in submissions besides the array's own time and the
+    ``submit_overhead_ns`` host nanoseconds in submissions apart from the array's own time and the
     building of new streams; ``stream_build_ns`` those spent on building, parsing and checking new
     streams.
-    Subtract two snapshots to count a stretch of work.
+    The difference of two snapshots counts what happened in between.
     """
 
     configuration_loads: int = 0

@@ -261,7 +261,7 @@ void init_contract(nb::module_& sub) {
              const std::span<const std::byte> data = bytes_of(stream);
              std::vector<uint32_t> words(data.size() / 4);
              if (data.size() % 4 != 0) {
-               fail(ErrorKind::kFormat, "[prepare] the stream has %zu bytes, no whole words",
+               fail(ErrorKind::kFormat, "[prepare] the stream has %zu bytes, not a multiple of 4",
                     data.size());
              }
              std::copy_n(data.data(), data.size(), reinterpret_cast<std::byte*>(words.data()));

@@ -131,7 +131,7 @@ void init_emulator(nb::module_& m) {
         const auto& memory = *self.tile(col, row).memory;
         if (uint64_t{offset} + bytes > memory.size()) {
           fail(ErrorKind::kOutOfRange,
-               "[read_memory] bytes %u..%llu of tile (%d,%d) were asked for, it has %zu", offset,
+               "[read_memory] bytes %u..%llu of tile (%d,%d) were requested; it has %zu", offset,
                static_cast<unsigned long long>(uint64_t{offset} + bytes), col, row, memory.size());
         }
         return nb::bytes(reinterpret_cast<const char*>(memory.data()) + offset, bytes);

@@ -21,7 +21,7 @@ using HeadsOutput = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cp
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 void check(bool good, const char* function) {
-  if (!good) fail(ErrorKind::kShape, "[%s] the arrays' shapes do not go together", function);
+  if (!good) fail(ErrorKind::kShape, "[%s] the shapes of the arrays do not match", function);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// npu._npu.perf: the timing models. simulate() executes a stream on a timed emulated array;
+// npu._npu.perf: simulated time. simulate() executes a stream on a timed emulated array;
 // estimate() evaluates the closed form. python/npu/perf/simulate.py is what users call.
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/array.h>

@@ -160,7 +160,7 @@ def test_names_are_typed_errors():
     for name in ("emu:npu3", "emu:npu2+", "emu:npu2+never", "null:npu3", "python:nowhere", ""):
         with pytest.raises(DeviceError):
             npu.Device(name, "fast")
-    with pytest.raises(DeviceError, match="already"):
+    with pytest.raises(DeviceError, match="is taken"):
         npu.register_device("emu:npu2", lambda: None)  # type: ignore[arg-type, return-value]
     with pytest.raises(DeviceError):
         _npu.device.open_python(object())

@@ -83,7 +83,7 @@ class AliasTable {
 
   // Makes [address, address + bytes) an alias of `source`, which holds that many bytes.
   void add(uint64_t address, uint64_t bytes, AliasSource source);
-  // Brings the memory in [address, address + bytes) up to date; whoever accesses it calls this
+  // Brings the memory in [address, address + bytes) up to date; every access calls this
   // first. True if that removed an alias.
   bool flush(uint64_t address, uint64_t bytes) {
     if ((pages(address, bytes) & aliased_pages_) == 0) return false;

@@ -39,7 +39,7 @@ Tile& Array::tile(int col, int row) {
   Tile* found = find_tile(col, row);
   if (!found) {
     fail(ErrorKind::kArgument,
-         "[array] tile (%d,%d) was asked for; %s has columns 0..%d and rows 0..%d", col, row,
+         "[array] tile (%d,%d) was requested; %s has columns 0..%d and rows 0..%d", col, row,
          device_.name, device_.columns - 1, arch::kRows - 1);
   }
   found->aliases.flush_all();
@@ -73,7 +73,7 @@ std::string Array::describe_buffers() const {
   return text;
 }
 
-// Kernels are called in the middle of a run, and Python may have several threads: whoever comes in
+// Kernels are called in the middle of a run, and Python may have several threads: a call made
 // while the array is busy gets an error instead of a corrupted run.
 class Array::Entry {
  public:

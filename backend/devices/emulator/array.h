@@ -74,7 +74,7 @@ class Array {
   // or a finished shim BD before a run counts as a livelock. The default is tens of seconds of one.
   static constexpr uint64_t kWatchdogBudget = uint64_t{1} << 29;
   void set_watchdog_budget(uint64_t units) { watchdog_budget_ = units; }
-  // Called now and then during a run; an exception it throws ends the run (Ctrl-C).
+  // Called periodically during a run; an exception it throws ends the run (Ctrl-C).
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::Geometry& device() const { return device_; }

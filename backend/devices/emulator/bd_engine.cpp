@@ -224,8 +224,8 @@ void BdEngine::advance() {
         }
         if (++empty > kMaxEmptyBds) {
           error(ErrorKind::kInvalidBd,
-                strf("is in a livelock: a circular chain of BDs of length 0 (BD %d); give the "
-                     "chain an end, data or a lock that is not always free",
+                strf("is in a livelock: a circular chain of BDs of length 0 (BD %d); end the "
+                     "chain, give it data or a lock that can block",
                      current_.id));
         }
         finish_bd();

@@ -1,6 +1,6 @@
 // The command processor: executes TXN operations one after the other (hardware.md 4.5). Queue
 // pushes run ahead of the array; the array runs only while an operation waits, and after the last
-// one. A stream that leaves out a wait it needs therefore finds its transfers not done.
+// one. A stream that omits a wait it needs therefore finds its transfers incomplete.
 #include <cstring>
 
 #include "devices/emulator/array.h"

@@ -213,7 +213,7 @@ void Core::advance() {
         ++array_.report(tile_.col).kernel_calls;
         array_.scheduler().add_job(this);
         straight = 0;
-        if (++calls == kMaxCalls) {  // others are next, and whoever bounds the run's work
+        if (++calls == kMaxCalls) {  // lets others and the watchdog run
           ++pc_;
           return array_.scheduler().wake(this, this);
         }

@@ -1,12 +1,13 @@
 // Test modes of the emulated device for the residency rule (docs/architecture.md, "Residency"): a
-// stream must be right after a fresh load and after any other stream of its configuration, because
-// another process, five idle seconds or a timeout reload a real NPU between two submissions.
+// stream must be correct after a fresh load and after any other stream of its configuration,
+// because another process, five idle seconds or a timeout reload a real NPU between two
+// submissions.
 //
 // Written behind the device's name: "emu:npu2+reload" reloads the configuration before every
-// submission, "+reload-second" before every second one, "+reload-random-7" before any by chance
-// with seed 7; "+intruder" runs a stream seen earlier, of this or another configuration, on a copy
-// of its arguments in between. After a reload the tiles' memories hold what nobody wrote, and after
-// every run all locks must have the values that they had at rest before it.
+// submission, "+reload-second" before every second one, "+reload-random-7" before random ones
+// (seed 7); "+intruder" runs a stream seen earlier, of this or another configuration, on a copy
+// of its arguments in between. After a reload the tiles' memories hold an arbitrary pattern, and
+// after every run all locks must have the values that they had at rest before it.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The recorder behind timed_trace.h. An agent's state is looked at whenever it has advanced: time
+// The recorder behind timed_trace.h. An agent's state is sampled whenever it has advanced: time
 // stands still while agents advance, so the last state of an instant is the one that lasts.
 #include "devices/emulator/timed_trace.h"
 

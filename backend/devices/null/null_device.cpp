@@ -1,6 +1,6 @@
-// How to write a device, on one page. This one has memory, loads configurations and "runs" streams
-// without executing them: results stay what they were. It serves tests of everything above the
-// device contract and measurements of host overhead.
+// A minimal device, as an example of how to write one. It has memory, loads configurations and
+// "runs" streams without executing them: results keep their contents. It serves tests of everything
+// above the device contract and measurements of host overhead.
 #include "devices/null/null_device.h"
 
 #include <vector>

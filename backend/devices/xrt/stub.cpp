@@ -6,7 +6,7 @@ namespace npu::xrt {
 
 std::unique_ptr<Device> open_xrt_device() {
   fail(ErrorKind::kUnavailable,
-       "[device] \"xrt\" was asked for, but this build has no XRT support; use \"emu:npu2\" or "
+       "[device] \"xrt\" was requested, but this build has no XRT support; use \"emu:npu2\" or "
        "\"emu:npu1\", the emulated NPUs");
 }
 

@@ -53,7 +53,7 @@ void Dequant::check(const Q4nxWeights& w, const RowBlocks& part) const {
   }
   const int64_t rows = q4nx::row_blocks(w.n);
   if (part.first < 0 || part.count < 1 || part.first > rows - part.count) {
-    fail(ErrorKind::kArgument, "[dequantize] row-blocks %lld to %lld of %lld are not there",
+    fail(ErrorKind::kArgument, "[dequantize] row-blocks %lld to %lld are out of range; W has %lld",
          static_cast<long long>(part.first), static_cast<long long>(part.first + part.count),
          static_cast<long long>(rows));
   }

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from npu.errors import NpuError
 
     for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:  # closed by who started us
+        if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
     try:
         words = list(sys.argv[1:] if argv is None else argv)

@@ -83,7 +83,7 @@ def _sweep_options(parser: argparse.ArgumentParser) -> None:
     _tile_and_plot(parser)
     add = parser.add_argument
     add("--k-mt", type=common.positive, metavar="K", help="depth of a memtile's tiles")
-    add("--count", type=common.positive, metavar="N", help="sizes per sweep, at least (400)")
+    add("--count", type=common.positive, metavar="N", help="least number of sizes per sweep (400)")
     add("--max-size", type=common.positive, metavar="S", help="largest M, K and N (8192)")
     add("--scale", choices=("linear", "log"), help="axes of the roofline plot (linear)")
 
@@ -93,14 +93,19 @@ def _designs_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add(
         "designs", choices=("default",),
-        help="what npu.matmul chooses on a device that prefers the array's time",
+        help="what npu.matmul chooses where the array's time is preferred",
     )  # fmt: skip
     add(
         "--sizes", type=common.sizes_or_preset, metavar="S|MxKxN,...",
         help="problem sizes, or squares, gemma3, mixed (mixed)",
     )  # fmt: skip
-    add("--accumulate", choices=("wide", "narrow", "both"), default="wide", help="sums (wide)")
-    add("--bf16", choices=("bfp16", "native"), help="products of bfloat16 (bfp16 on npu2)")
+    add(
+        "--accumulate",
+        choices=("wide", "narrow", "both"),
+        default="wide",
+        help="kind of sums (wide)",
+    )
+    add("--bf16", choices=("bfp16", "native"), help="how bfloat16 is multiplied (bfp16 on npu2)")
 
 
 def _curve_options(parser: argparse.ArgumentParser) -> None:
@@ -131,7 +136,7 @@ def _operations_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--operation", metavar="NAME", help="one operation (all)")
     parser.add_argument(
         "--request", type=common.request, metavar="FIELD=N,...",
-        help="with --operation: what is asked of it (its examples)",
+        help="with --operation: the request (its examples)",
     )  # fmt: skip
 
 
@@ -167,7 +172,7 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | 
     add("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
     add(
         "--method", choices=("emulator", "closed-form"), default="emulator",
-        help="what simulates the time (emulator)",
+        help="method of simulation (emulator)",
     )  # fmt: skip
     if sizes is not None:
         _gemm_sizes(parser, sizes)
@@ -178,15 +183,15 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | 
     )  # fmt: skip
     add(
         "--b-layout", choices=("row", "col", "both"), default=layouts,
-        help=f"of B, row- or column-major ({layouts})",
+        help=f"layout of B, row- or column-major ({layouts})",
     )  # fmt: skip
-    add("--stream-bytes", type=int, choices=(4, 8), help="per cycle of a stream port")
-    add("--csv", metavar="FILE.csv", help="every simulated size, - for standard output")
+    add("--stream-bytes", type=int, choices=(4, 8), help="bytes per cycle of a stream port")
+    add("--csv", metavar="FILE.csv", help="one row per simulated size; - is standard output")
 
 
 def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--tile", type=common.gemm_size, metavar="MxKxN", help="of one core (published kernels)")
+    add("--tile", type=common.gemm_size, metavar="MxKxN", help="tile of a core (published kernels)")
     add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
 
 

@@ -1,7 +1,7 @@
 """`npu bench gemm`: simulated TOPS over hundreds of problem sizes, per precision and layout of B.
 
 The emulated NPU executes the real streams with timing and without data (or the closed form is
-evaluated); nothing here is a time of this machine. Prints a summary; CSV, JSON and a roofline plot
+evaluated); no figure is a time of this machine. Prints a summary; CSV, JSON and a roofline plot
 on request. docs/benchmarking.md says how the sizes are chosen and how to read the plot.
 """
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from npu.perf.simulate import SimulatedGemm
 
 SOURCES = {
-    "emulator": "timing-only emulator executing the real streams",
+    "emulator": "timed emulator executing the real streams",
     "closed-form": "closed form",
 }
 

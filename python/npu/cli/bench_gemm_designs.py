@@ -1,9 +1,9 @@
-"""`npu bench gemm --designs default`: simulated TOPS of what npu.matmul runs by itself.
+"""`npu bench gemm --designs default`: simulated TOPS of what npu.matmul chooses.
 
 Every size is computed with the configuration that npu.matmul chooses for it on a device that
 prefers the array's time (npu/ops/gemm_designs.py). The emulator executes the streams that it
 submits, ragged edges and splits included. TOPS are those of a call whose configuration is loaded;
-the loads of calling all sizes in turn are printed apart.
+the loads of calling all sizes in turn are printed separately.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that `npu bench gemm` writes: refused before the work starts, replaced whole or not at
+"""Files that `npu bench gemm` writes: checked before the work starts, replaced whole or not at
 all.
 """
 
@@ -87,7 +87,9 @@ def opened(
     """The outputs that were asked for, by kind; those not written by the end are discarded."""
     outputs: dict[str, Output] = {}
     if csv_path == STDOUT and json_path == STDOUT:
-        raise ArgumentError("[bench] --csv - and --json - both want standard output; name a file")
+        raise ArgumentError(
+            "[bench] --csv - and --json - both write to standard output; name a file"
+        )
     try:
         if plot_path is not None:
             from npu.perf import plots

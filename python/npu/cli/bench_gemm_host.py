@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SIZES = [(256, 256, 256), (512, 512, 512), (1024, 1024, 1024)]
 _DTYPES = ("bfloat16", "int8")
 # Worker threads of OpenBLAS and torch poll for milliseconds after a call and take a CPU from
-# whoever runs next, so everybody is timed after a pause in which they go to sleep.
+# what runs next, so every call is timed after a pause in which they go to sleep.
 _PAUSE_MS = 50
 # Bytes per element of A and B: bfloat16, float32, torch's, a float32 that is converted, the packed
 # copy of the device; and of C: a float32 or int32 result of each library.

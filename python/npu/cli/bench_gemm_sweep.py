@@ -1,6 +1,6 @@
 """What `npu bench gemm` sweeps: design points, problem sizes, and their simulation on all CPUs.
 
-Everything here is simulated time of the modelled NPU (docs/timing.md), not time of this machine.
+All times here are simulated times of the NPU (docs/timing.md), not of this machine.
 """
 
 from __future__ import annotations

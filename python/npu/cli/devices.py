@@ -1,4 +1,4 @@
-"""`npu devices`: the devices this build knows, and why an absent one is absent."""
+"""`npu devices`: the devices this build knows, and why one is unavailable."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`npu generate`: streams a model's answer to stdout and what it took to stderr."""
+"""`npu generate`: streams a model's answer to stdout, its timings to stderr."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--request", type=common.request, default={}, metavar="FIELD=N,...",
-        help="with --operation: what is asked of it; without: the fields there are",
+        help="with --operation: the request; left out: lists its fields",
     )  # fmt: skip
     parser.add_argument(
         "--device", default="emu:npu2", help="with --gemm and --operation (%(default)s)"
@@ -48,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--accumulate", choices=("wide", "narrow"), default="wide", help="with --gemm (%(default)s)"
     )
     parser.add_argument(
-        "--bf16", choices=("bfp16", "native"), help="with --gemm (what the device multiplies with)"
+        "--bf16", choices=("bfp16", "native"), help="with --gemm (the device's default)"
     )
     parser.add_argument("--json", action="store_true", help="operations or fields as JSON")
 
@@ -82,8 +82,8 @@ def _read(path: Path) -> bytes:
         raise ArgumentError(f"[inspect] {path}: {error.strerror}") from error
     if len(data) > _MAX_BYTES:
         raise ArgumentError(
-            f"[inspect] {path} has more than {_MAX_BYTES} bytes, the most that streams and "
-            "configurations have"
+            f"[inspect] {path} has more than {_MAX_BYTES} bytes, the limit for streams and "
+            "configurations"
         )
     return data
 

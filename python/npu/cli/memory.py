@@ -1,4 +1,4 @@
-"""How much memory this process takes, from Linux' /proc: what `npu bench` prints."""
+"""Memory use of this process, from Linux's /proc, as `npu bench` prints it."""
 
 from __future__ import annotations
 

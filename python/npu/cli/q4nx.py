@@ -1,4 +1,4 @@
-"""`npu q4nx info|verify|diff`: what a Q4NX file holds, if it is good, how far from its source."""
+"""`npu q4nx info|verify|diff`: the contents of a Q4NX file, a check, errors against its source."""
 
 from __future__ import annotations
 

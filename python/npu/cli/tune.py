@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help="default: npu2")
     parser.add_argument(
         "--dtype", choices=_DTYPES, default="int8", metavar="TYPE",
-        help="of A and B: int8 (default), bf16, int16",
+        help="element type of A and B: int8 (default), bf16, int16",
     )  # fmt: skip
     parser.add_argument(
         "--out-dtype", choices=_DTYPES, metavar="TYPE",
@@ -134,7 +134,9 @@ def _check_writable(arguments: argparse.Namespace) -> None:
     from npu.formats.atomic_file import check_writable
 
     if arguments.json == arguments.csv == "-":
-        raise ArgumentError("[tune] --json - and --csv - both want standard output; name a file")
+        raise ArgumentError(
+            "[tune] --json - and --csv - both write to standard output; name a file"
+        )
     for path in (arguments.json, arguments.csv):
         if path not in (None, "-"):
             check_writable(path, "tune")

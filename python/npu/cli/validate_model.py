@@ -21,13 +21,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="which simulation (default: both)",
     )
     parser.add_argument(
-        "--constants", action="store_true", help="print the constants of both and stop"
+        "--constants", action="store_true", help="print the timing constants and stop"
     )
 
     parser.add_argument(
         "--cross-validate",
         action="store_true",
-        help="fit the constants again without each figure, predict it, and stop (20 s)",
+        help="refit the constants without each figure in turn, predict it, and stop (20 s)",
     )
 
 
@@ -73,7 +73,7 @@ def _cross_validate(as_json: bool) -> int:
         ]
         print(json.dumps({"figures": rows, "mean_absolute_error": means}, indent=2))
         return 0
-    print("closed form, error of figures that its constants were not fitted on")
+    print("closed form, error on figures that its constants were not fitted to")
     print(f"  {'figure':22} {'leave one out':>14} {'half left out':>14}")
     for x in found:
         print(f"  {x.published.id:22} {100 * x.leave_one_out:+12.1f} % {100 * x.half:12.1f} %")

@@ -3,7 +3,7 @@
 Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, versions 2 and 3, little-endian.
 The reader of the `gguf` package takes ten seconds on a 262144-token vocabulary and trusts every
 count in the file, so the table of contents is parsed here with bounds checks; the block formulas
-are the package's. Nothing is read from a tensor until it is asked for.
+are the package's. Tensor data is read only on request.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ class _Cursor:
 
 class GgufFile(Metadata):
     """An open GGUF file. ``metadata`` maps keys to Python values (arrays: NumPy, or list of str),
-    ``tensors`` maps names to :class:`TensorInfo`. Raises FormatError for anything malformed."""
+    ``tensors`` maps names to ``TensorInfo``. Raises FormatError for anything malformed."""
 
     reader = "gguf"
 

@@ -1,8 +1,8 @@
 """Reads safetensors files: header, tensor table and memory-mapped data.
 
 Format: https://github.com/huggingface/safetensors (README, "Format"): a u64 little-endian header
-length, a JSON header, the data. The library of that name refuses dtypes it does not know, such as
-Q4NX, and copies tensors; this reader checks every count, takes any dtype and maps.
+length, a JSON header, the data. The library of that name rejects dtypes it does not know, such as
+Q4NX, and copies tensors; this reader checks every count, accepts any dtype and maps.
 """
 
 from __future__ import annotations

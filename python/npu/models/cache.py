@@ -2,7 +2,7 @@
 
 Global layers keep everything and grow by doubling; sliding layers keep at least the window and
 move it to the front of their buffer when that is full. Heads are outermost, so that attention reads
-contiguous rows. Nothing is committed before a whole forward pass succeeded (``Cache.length``):
+contiguous rows. Nothing is committed before a whole forward pass has succeeded (``Cache.length``):
 a pass that was interrupted can be repeated.
 """
 
@@ -42,7 +42,7 @@ class LayerCache:
         kept = slice(first - self.start, position - self.start)
         needed = position + count - first
         rows = self._keys.shape[1]
-        # A sliding layer settles at twice its window, so that it moves once per window.
+        # A sliding layer's buffer grows to twice its window, so that it moves once per window.
         if rows < needed or (self._window is not None and rows < 2 * self._window):
             rows = max(needed, min(2 * rows, 2 * self._window if self._window else 2 * rows))
             rows = max(rows, _FIRST_ROWS)

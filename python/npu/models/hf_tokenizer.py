@@ -124,7 +124,7 @@ def _fields(pieces: _Pieces, raw: Any) -> list[tuple[int, Any]]:
             shift += 7
             if byte < 0x80:
                 return value
-        raise pieces.fail("is truncated or no SentencePiece model")
+        raise pieces.fail("is truncated or not a SentencePiece model")
 
     while position < len(raw):
         key = varint()
@@ -134,7 +134,7 @@ def _fields(pieces: _Pieces, raw: Any) -> list[tuple[int, Any]]:
             continue
         size = {1: 8, 5: 4}.get(kind) or (varint() if kind == 2 else len(raw))
         if size > len(raw) - position or kind not in (1, 2, 5):
-            raise pieces.fail("is truncated or no SentencePiece model")
+            raise pieces.fail("is truncated or not a SentencePiece model")
         found.append((field, raw[position : position + size]))
         position += size
     return found

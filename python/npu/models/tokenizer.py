@@ -119,7 +119,7 @@ class Tokenizer:
         return [*parts, text[done:]]
 
     def token_bytes(self, index: int) -> bytes:
-        """The UTF-8 bytes a token stands for; control pieces stand for nothing."""
+        """The UTF-8 bytes a token stands for; none for control pieces."""
         kind, piece = self.types[index], self.pieces[index]
         if kind in (CONTROL, UNUSED):
             return b""

@@ -21,8 +21,8 @@ def dequantize(
 
     ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. Every value is
     ``m + d * code`` rounded once to float32 and then once to bfloat16, both to nearest even
-    (``d * code`` is exact in float32). A tensor of the zero-point dialect is refused: its formula
-    is another one.
+    (``d * code`` is exact in float32). A tensor of the zero-point dialect is rejected: its formula
+    differs.
 
     ``out``: a writable C-contiguous bfloat16 array (N, K), returned. With K a multiple of 256, N of
     32 and N >= 64 the device writes it directly; otherwise it writes a padded matrix of its own,

@@ -1,4 +1,4 @@
-"""Which of several configurations computes a product: the policy alone, no device and no model.
+"""Which of several configurations computes a product: the policy alone, without device or estimate.
 
 A configuration that is not loaded costs a load (milliseconds, `load_npu*` of docs/timing.md). So
 
@@ -11,7 +11,7 @@ HYSTERESIS is 2 because a load brings the other configuration and another may br
 So sizes that alternate never make configurations alternate at a loss: a change is paid twice, by
 time that is lost already or by what the call that causes it saves. With two candidates the policy
 loses at most three times what keeping the better one from the start would (and a few loads), the
-bound of such decisions without foresight; tests/python/test_gemm_choice.py has the argument.
+bound of such decisions without foresight; tests/python/ops/test_gemm_choice.py has the argument.
 """
 
 from __future__ import annotations

@@ -166,6 +166,7 @@ def matmul(
     after every step of the configuration's k along K, as published designs do for larger tiles and
     more speed (docs/fidelity.md). Products that the array writes in 32 bits (float32, float16 and
     int32 results, alpha, bias) have nothing to narrow: it then means the same as "wide".
+
     NaN and infinities propagate as in IEEE arithmetic (through bfp16, both make NaN of results
     that use their block); float32 values beyond bfloat16's largest become infinite; ``fast``
     arithmetic may count denormals as 0 (docs/fidelity.md).

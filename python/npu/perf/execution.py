@@ -109,7 +109,7 @@ def zeros_but(contents: bytes, size: int) -> np.ndarray:
 
 
 def constant(name: str, overridden: Mapping[str, float] | None = None) -> float:
-    """A constant of the timing model, unless ``overridden`` names another value."""
+    """A timing constant, unless ``overridden`` names another value."""
     if overridden and name in overridden:
         return overridden[name]
     return next(float(c["value"]) for c in _npu.perf.constants() if c["name"] == name)

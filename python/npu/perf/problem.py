@@ -1,4 +1,4 @@
-"""What is simulated: a GEMM design point, a problem size, and constants of the timing model.
+"""What is simulated: a GEMM design point, a problem size, and timing constants.
 
 Users name choices one by one; ``gemm_problem`` checks them and makes the one design point that
 everything behind it takes. Defaults are those of the published designs (arXiv 2512.13282): sums in
@@ -71,7 +71,7 @@ class Choices(DesignChoices, total=False):
 
 @dataclasses.dataclass(frozen=True)
 class GemmProblem:
-    """A checked design point and size, and how the timing model is to see them."""
+    """A checked design point and size, and how they are simulated."""
 
     design: DesignPoint
     size: Size

@@ -329,7 +329,7 @@ def nothing_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--plot", "a.jpg"], "must end in"),
         (["--plot", "a"], "must end in"),
         (["--csv", ""], "must end in .csv"),
-        (["--csv", "-", "--json"], "both want standard output"),
+        (["--csv", "-", "--json"], "both write to standard output"),
         (["--sizes", "65537"], "65536"),
         (["--sizes", "16,16x70000x16"], "16x70000x16"),
         (["--sizes", "64", "--count", "5"], "leave out --count"),

@@ -215,7 +215,7 @@ def test_link_misuse() -> None:
     shim, mem, core = d.tile(0, 0), d.tile(0, 1), d.tile(0, 2)
     a = d.fifo("a", shim, mem, 16)
     b = d.fifo("b", mem, core, 16)
-    with raises("or the first be a whole number of the second"):
+    with raises("or the first a multiple of the second"):
         d.forward(a, d.fifo("small", mem, core, 12))
     with raises("element types differ"):
         d.forward(a, d.fifo("bytes", mem, core, 64, "int8"))

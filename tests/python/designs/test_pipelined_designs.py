@@ -236,7 +236,7 @@ def test_beyond_the_published_designs(
     a: str, c: str, size: tuple[int, int, int], tile: tuple[int, int, int], k_mt: int,
     target: float, stream_bytes: int,
 ) -> None:  # fmt: skip
-    """Real streams on the timing-only emulator, within the peak, the DRAM ceiling, the port."""
+    """Real streams, timed without data: within the peak, the DRAM ceiling, the stream port."""
     r = beyond(a, c, size, tile, k_mt, kernel="pipelined", stream_bytes=stream_bytes)
     assert r.tops >= target
     values = {constant["name"]: constant["value"] for constant in _npu.perf.constants()}

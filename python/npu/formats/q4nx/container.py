@@ -32,7 +32,7 @@ _OTHER_TILES = {
 
 class Q4nxFile:
     """An open file. ``entries`` are all tensors by name, ``quantised`` the names of those in
-    blocks, ``shapes`` their logical (N, K) where the file tells, ``model`` the model's metadata."""
+    blocks, ``shapes`` their logical (N, K) if in the file, ``model`` the model's metadata."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = SafetensorsFile(path, "q4nx")
@@ -73,7 +73,7 @@ class Q4nxFile:
         return tensor
 
     def tensor_unchecked(self, name: str, shape: tuple[int, int] | None = None) -> Tensor:
-        """As :meth:`tensor`, without a look at the blocks."""
+        """As ``tensor``, without a check of the blocks."""
         entry = self._file.entry(name)
         if entry.dtype not in ("I8", "Q4NX"):
             raise self.fail(f"the tensor {show(name)} has dtype {entry.dtype}, not Q4NX blocks")
@@ -105,7 +105,7 @@ class Q4nxFile:
         self._file.release(self._file.entry(name))
 
     def gaps(self) -> list[str]:
-        """One problem in words when bytes belong to no tensor, which other readers refuse."""
+        """A sentence if bytes belong to no tensor, which other readers reject; else empty."""
         unused = self._file.unused_bytes()
         return [f"{unused} data bytes belong to no tensor, which safetensors forbids"][: unused > 0]
 

@@ -58,7 +58,7 @@ def planes(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def unpack(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The inverse of :func:`pack`: codes (N, K) uint8, both planes (N, K / 32) bfloat16."""
+    """The inverse of ``pack``: codes (N, K) uint8, both planes (N, K / 32) bfloat16."""
     p, q, _ = blocks.shape
     n, k = p * ROWS, q * COLUMNS
     scales, second = (

@@ -1,7 +1,7 @@
 """A Q4NX matrix: raw blocks, the logical shape, and the formula that gives its values.
 
 The values are w = m + d * code (dialect "additive") or w = d * (code - z) ("zero_point", found in
-older files). Blocks are never expanded unless asked, and a Tensor over a memory-mapped file reads
+older files). Blocks are expanded only on request, and a Tensor over a memory-mapped file reads
 nothing before that.
 """
 
@@ -91,7 +91,7 @@ class Tensor:
         return Tensor(blocks, (stop - start, self.shape[1]), self.dialect)
 
     def to_numpy(self, dtype: DTypeLike = ml_dtypes.bfloat16) -> np.ndarray:
-        """The (N, K) values by the formula, in bfloat16 or float32; see :func:`dequantize_host`."""
+        """The (N, K) values by the formula, in bfloat16 or float32; see ``dequantize_host``."""
         return dequantize_host(self, dtype)
 
     def to_additive(self) -> Tensor:
@@ -123,7 +123,7 @@ def concatenate(tensors: Sequence[Tensor]) -> Tensor:
     for tensor in tensors:
         if tensor.shape[1] != first.shape[1] or tensor.dialect != first.dialect:
             raise ShapeError(
-                f"[q4nx.concatenate] {tensor!r} does not go with {first!r}: K and dialect "
+                f"[q4nx.concatenate] {tensor!r} does not match {first!r}: K and dialect "
                 "must be equal"
             )
     for tensor in tensors[:-1]:

@@ -1,6 +1,6 @@
-"""Writes safetensors files in one pass, tensor by tensor, and only whole ones appear.
+"""Writes safetensors files in one pass, tensor by tensor; only complete files appear.
 
-The header is fixed before the data, so all shapes are announced first. Data goes to a temporary
+The header is fixed before the data, so all shapes are declared first. Data goes to a temporary
 file beside the target, which takes the target's name when it is complete and on disk.
 """
 
@@ -42,7 +42,7 @@ class Announced:
 
 
 class Writer:
-    """Use as a context manager; call :meth:`append` with the bytes of all tensors in order."""
+    """Use as a context manager; call ``append`` with the bytes of all tensors in order."""
 
     def __init__(
         self,

@@ -1,5 +1,5 @@
-"""How Gemma 3 checkpoints of Hugging Face transformers say what GGUF files say: the keys of
-config.json, the names of tensors, the norms. What the sources of weights ask a family.
+"""How Gemma 3 checkpoints of Hugging Face transformers map to GGUF: the keys of config.json, the
+names of tensors, the norms. Implements what weight sources require (models/sources/family.py).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where a model's configuration, tokenizer and weights come from.
 
-A model reads a :class:`~npu.models.sources.interface.Source`; GGUF files, Q4NX files and Hugging
-Face folders each have one. Tensors go by GGUF's names, norms are GGUF's 1 + w, metadata has GGUF's
+A model reads a ``Source`` (interface.py); GGUF files, Q4NX files and Hugging
+Face folders each have one. Tensors have GGUF's names, norms are GGUF's 1 + w, metadata has GGUF's
 keys.
 """
 

@@ -1,5 +1,5 @@
-"""What sources of weights ask a model family: how its checkpoints name and store what GGUF's keys
-and names say. A family's module ``checkpoint`` answers; a new family is a line of the table.
+"""What weight sources require of a model family: how keys, names and values of its checkpoints map
+to GGUF's. A family's module ``checkpoint`` provides it; a new family is a line of the table.
 """
 
 from __future__ import annotations
