@@ -187,9 +187,7 @@ def resolves(name: str) -> bool:
 @own_page
 def test_python_names_exist(page: Path) -> None:
     text = page.read_text()
-    named = {
-        n for word in in_backticks(text) for n in re.findall(r"(?<![\w./])npu(?:\.\w+)+", word)
-    }
+    named = {n for word in in_backticks(text) for n in re.findall(r"(?<![\w.])npu(?:\.\w+)+", word)}
     named = {name for name in named if not name.endswith((".h", ".hpp"))}  # of include/npu
     # Keys of a file's metadata look the same.
     keys = {f"npu.q4nx.{key}" for key in ("version", "source", "shapes")}
