@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 from npu import _npu
 from npu.designs import gemm, gemm_catalogue
+from npu.designs.hardware import DTYPE_BYTES
 from npu.errors import DesignError
 from npu.ops import gemm_estimate
 from npu.ops.gemm_product import GemmRun, Product
@@ -46,7 +47,7 @@ def gemm_product_of(
 ) -> Product:
     """A product of any size, as npu.matmul asks for it: 32-bit results have nothing to narrow and
     integers no compute mode."""
-    sums = accumulate if gemm.DTYPE_BYTES[c_dtype] < 4 else "wide"
+    sums = accumulate if DTYPE_BYTES[c_dtype] < 4 else "wide"
     mode = bf16 if a_dtype == "bfloat16" else "native"
     return Product(a_dtype, c_dtype, (1, 1, 1), layout, sums, mode)
 
