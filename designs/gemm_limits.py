@@ -10,8 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from npu.errors import DesignError
 
 from .gemm_point import PIPELINED_K, ROWS, DesignPoint
@@ -84,7 +82,8 @@ def fits_memtiles(p: DesignPoint) -> Any:
     if p.columns == ROWS:
         return over <= 0
     room = size - fixed
-    for buffer in (np.maximum(a, b), np.minimum(a, b)):
+    difference = abs(a - b)  # without NumPy, which the package's build need not have
+    for buffer in ((a + b + difference) // 2, (a + b - difference) // 2):
         for _ in range(count):
             moves = (over > 0) & (room >= buffer)
             over, room = over - moves * buffer, room - moves * buffer

@@ -121,17 +121,17 @@ npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix*
     check_size(run, "matmul", "NPU_RUN_INIT");
     MatrixView left = view_of(a, "A"), right = view_of(b, "B"), out = view_of(c, "C");
     check_shapes(left, right.rows, right.cols, out);
+    const Extent operands[] = {extent_of(left, "A"), extent_of(right, "B")};
+    const auto chosen = options_of(*device, options, left.type, out.type, device->bfp16);
+    device->matmul->designs_for(left.type, right.type, out.type, npu::ops::GemmLayout::kRow,
+                                chosen);
     if (out.col_stride != 1 && out.row_stride == 1) {  // C^T = B^T A^T
       std::swap(left, right);
       left = left.transposed();
       right = right.transposed();
       out = out.transposed();
     }
-    const Extent operands[] = {extent_of(left, "A"), extent_of(right, "B")};
-    check_result(out, operands);
-    const auto chosen = options_of(*device, options, left.type, out.type, device->bfp16);
-    device->matmul->designs_for(left.type, right.type, out.type, npu::ops::GemmLayout::kRow,
-                                chosen);
+    check_result(out, operands, "rows or its columns");
     npu::ops::MatmulReport report;
     into(out, left.cols, c->data, [&](std::byte* dense) {
       report = device->matmul->run(left, right, dense, out.type, chosen);
@@ -166,7 +166,7 @@ npu_status npu_matmul_packed(npu_device* device, const npu_matrix* a, const npu_
     const npu::ops::PackedMatrix& right = b->matrix;
     check_shapes(left, right.b->k, right.b->n, out);
     const Extent operands[] = {extent_of(left, "A")};
-    check_result(out, operands);
+    check_result(out, operands, "rows");
     const auto chosen = options_of(*device, options, left.type, out.type, right.bfp16);
     npu::ops::MatmulReport report;
     into(out, left.cols, c->data, [&](std::byte* dense) {

@@ -37,8 +37,11 @@ MatrixView view_of(const npu_matrix* m, const char* name) {
   }
   MatrixView out{static_cast<const std::byte*>(m->data), type, m->rows, m->cols};
   const bool dense = m->row_stride == 0 && m->col_stride == 0;
-  out.row_stride = dense ? m->cols : m->row_stride;
-  out.col_stride = dense ? 1 : m->col_stride;
+  // A stride that nothing uses may be any number: it takes no part in arithmetic.
+  out.col_stride = dense || m->cols <= 1 ? 1 : m->col_stride;
+  out.row_stride = dense || (m->rows <= 1 && out.col_stride == 1) ? m->cols
+                   : m->rows <= 1                                 ? 1
+                                                                  : m->row_stride;
   return out;
 }
 
@@ -70,19 +73,19 @@ void check_sizes(int64_t m, int64_t k, int64_t n) {
   }
 }
 
-void check_result(const MatrixView& c, std::span<const Extent> operands) {
+void check_result(const MatrixView& c, std::span<const Extent> operands, const char* dense) {
   const bool rows = c.col_stride == 1 && (c.row_stride >= c.cols || c.rows <= 1);
   if (!rows) {
-    fail(
-        ErrorKind::kArgument,
-        "[matmul] C has strides (%lld, %lld); its rows or its columns must be dense and apart from "
-        "each other",
-        static_cast<long long>(c.row_stride), static_cast<long long>(c.col_stride));
+    fail(ErrorKind::kArgument,
+         "[matmul] C has strides (%lld, %lld); its %s must be dense and apart from each other",
+         static_cast<long long>(c.row_stride), static_cast<long long>(c.col_stride), dense);
   }
   const Extent own = extent_of(c, "C");
   for (const Extent& in : operands) {
     if (own.begin < in.end && in.begin < own.end) {
-      fail(ErrorKind::kArgument, "[matmul] C overlaps an operand; pass memory of its own");
+      fail(ErrorKind::kArgument,
+           "[matmul] the memory from C's first to its last element overlaps an operand's; "
+           "pass memory of its own");
     }
   }
 }

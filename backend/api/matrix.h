@@ -23,7 +23,8 @@ Extent extent_of(const ops::MatrixView& matrix, const char* name);
 
 // Throws Error(kShape) for sizes whose padded matrices no 64-bit offset reaches.
 void check_sizes(int64_t m, int64_t k, int64_t n);
-// Rows of C are dense and apart from each other and from the operands. Throws Error(kArgument).
-void check_result(const ops::MatrixView& c, std::span<const Extent> operands);
+// Rows of C are dense and apart from each other and from the operands. `dense`: what the caller may
+// choose to be, in messages. Throws Error(kArgument).
+void check_result(const ops::MatrixView& c, std::span<const Extent> operands, const char* dense);
 
 }  // namespace npu::api

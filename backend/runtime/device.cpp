@@ -64,6 +64,14 @@ std::shared_ptr<const PreparedStream> Device::prepare(std::vector<uint32_t> word
     fail(ErrorKind::kArgument, "[prepare] no configuration is loaded; load one first");
   }
   stream::Stream parsed = stream::Stream::parse(std::as_bytes(std::span(words)));
+  if (parsed.header().generation != static_cast<uint8_t>(configuration_->generation)) {
+    fail(ErrorKind::kFormat,
+         "[prepare] the stream's header has generation %d, device \"%s\" is %s (%d); build the "
+         "stream for it",
+         parsed.header().generation, info().name.c_str(),
+         arch::device_geometry(configuration_->generation).name,
+         static_cast<int>(configuration_->generation));
+  }
   stream::check_runtime_stream(parsed, permissions_);
   std::shared_ptr<PreparedStream> prepared = do_prepare(std::move(words), std::move(parsed));
   prepared->configuration_id_ = configuration_->id;

@@ -159,7 +159,7 @@ class Device {
   DeviceCounters counters_;
 };
 
-// "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt" where XRT was found at build time.
+// "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt" is not there in this version.
 // Emulated devices take residency modes after a plus sign (devices/emulator/residency.h):
 // "emu:npu2+reload". Throws Error(kDevice, kUnavailable).
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);

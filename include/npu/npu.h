@@ -119,8 +119,9 @@ NPU_API npu_status npu_device_get_info(npu_device* device, npu_device_info* info
  * both int16. C: float32 or bfloat16; int32, int16 or int8 from int8; int32 from int16. Sums of
  * floats are float32; those of integers int32, which wrap around, and are then divided by 2^shift,
  * rounded to nearest even and saturated if C is narrower.
- * C is row-major or column-major, with any distance between rows or columns, and shares no memory
- * with A and B. options and run may be NULL. */
+ * C is row-major or column-major, with any distance between rows or columns; the memory from its
+ * first to its last element, gaps included, is apart from that of A and of B. options and run may
+ * be NULL. */
 NPU_API npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu_matrix* b,
                               const npu_matrix* c, const npu_matmul_options* options, npu_run* run);
 
@@ -129,7 +130,8 @@ NPU_API npu_status npu_matmul(npu_device* device, const npu_matrix* a, const npu
 NPU_API npu_status npu_pack(npu_device* device, const npu_matrix* b, const char* bf16,
                             npu_packed** packed);
 NPU_API void npu_packed_free(npu_packed* packed); /* NULL: does nothing */
-/* npu_matmul with a packed B and a row-major C. */
+/* npu_matmul with a packed B and a row-major C. A B that was packed for one bf16 mode can be used
+ * in the other only where a configuration of the folder reads its layout; else pack it again. */
 NPU_API npu_status npu_matmul_packed(npu_device* device, const npu_matrix* a, const npu_packed* b,
                                      const npu_matrix* c, const npu_matmul_options* options,
                                      npu_run* run);

@@ -97,6 +97,11 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
+  // Only streams that end well are run again as intruders.
+  void run_succeeded(const std::shared_ptr<const PreparedStream>& stream,
+                     std::span<const BufferRef> refs) {
+    intruders_.remember(configuration(), stream, refs);
+  }
 
   const arch::Geometry& model_;
   Arithmetic arithmetic_;
@@ -118,7 +123,7 @@ class EmulatedRun final : public Run {
  public:
   EmulatedRun(EmulatedDevice& device, std::shared_ptr<const PreparedStream> stream,
               std::span<const BufferRef> refs)
-      : device_(device), stream_(std::move(stream)) {
+      : device_(device), stream_(std::move(stream)), refs_(refs.begin(), refs.end()) {
     std::vector<Argument> arguments;
     for (const BufferRef& ref : refs) {
       if (ref.buffer == nullptr) {
@@ -152,6 +157,7 @@ class EmulatedRun final : public Run {
 
   EmulatedDevice& device_;
   std::shared_ptr<const PreparedStream> stream_;
+  std::vector<BufferRef> refs_;
   State state_ = State::kRunning;
   RunReport report_;
 };
@@ -173,6 +179,7 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
     throw;
   }
   end(State::kDone);
+  if (device_.residency_.intruder && !device_.array_.timed()) device_.run_succeeded(stream_, refs_);
   return true;
 }
 
@@ -220,11 +227,13 @@ std::unique_ptr<Run> EmulatedDevice::do_submit(std::shared_ptr<const PreparedStr
   if (running_ != nullptr) {
     fail(ErrorKind::kArgument, "[submit] a run has not ended yet; wait for it first");
   }
-  if (residency_.on() && !array_.timed()) {
-    disturb(*stream);
-    if (residency_.intruder) intruders_.remember(configuration(), stream, refs);
+  try {
+    if (residency_.on() && !array_.timed()) disturb(*stream);
+    return std::make_unique<EmulatedRun>(*this, std::move(stream), refs);
+  } catch (...) {
+    forget_configuration();  // the array may have begun: the next load configures it afresh
+    throw;
   }
-  return std::make_unique<EmulatedRun>(*this, std::move(stream), refs);
 }
 
 // What may happen between two submissions on a real NPU.

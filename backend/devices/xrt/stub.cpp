@@ -1,4 +1,4 @@
-// Stand-in for the XRT device in builds without XRT: a clear sentence instead of a link error.
+// Stand-in for the XRT device, which this version does not have: a clear sentence.
 #include "devices/xrt/xrt_device.h"
 #include "error.h"
 
@@ -6,7 +6,7 @@ namespace npu::xrt {
 
 std::unique_ptr<Device> open_xrt_device() {
   fail(ErrorKind::kUnavailable,
-       "[device] \"xrt\" was requested, but this build has no XRT support; use \"emu:npu2\" or "
+       "[device] \"xrt\" was requested, but this version has no XRT device; use \"emu:npu2\" or "
        "\"emu:npu1\", the emulated NPUs");
 }
 

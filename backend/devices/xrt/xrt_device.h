@@ -1,4 +1,4 @@
-// The real NPU through XRT. Without XRT (this build) opening it says what is missing.
+// The real NPU through XRT: not in this version, and opening it says so.
 #pragma once
 
 #include <memory>
@@ -7,7 +7,7 @@
 
 namespace npu::xrt {
 
-// Throws Error(kUnavailable) where XRT was not found at build time.
+// Throws Error(kUnavailable).
 std::unique_ptr<Device> open_xrt_device();
 
 }  // namespace npu::xrt

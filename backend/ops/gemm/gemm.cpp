@@ -53,12 +53,14 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
          "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
          static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n));
   }
-  GemmExtent extent = GemmExtent::dense(tile, m, k, n, static_cast<int>(request["shift"]));
-  if (request["packed_b"] != 0) extent.b = {};
+  GemmExtent extent =
+      GemmExtent::dense(tile, m, k, n, static_cast<int>(request.get("shift", 0, kMaxShift)));
+  if (request.get("packed_b", 0, 1) != 0) extent.b = {};
+  const bool overlap = request.get("overlap", 0, 1) != 0;
   std::vector<Submission> out;
   std::vector<GemmProblem> problems;
   for (GemmBlock& block : split_gemm(tile, GemmLimits{}, extent)) {
-    block.problem.overlap = request["overlap"] != 0;
+    block.problem.overlap = overlap;
     const auto same = std::find(problems.begin(), problems.end(), block.problem);
     if (same != problems.end()) {
       ++out[static_cast<size_t>(same - problems.begin())].count;

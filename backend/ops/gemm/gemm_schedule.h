@@ -30,8 +30,8 @@ struct GemmTile {
   static GemmTile of(const Configuration& configuration);
   // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
   bool packs_b_like(const GemmTile& other) const {
-    return k_mt == other.k_mt && b_panel() == other.b_panel() && b_columns == other.b_columns &&
-           columns == other.columns && a_bytes == other.a_bytes;
+    return k_mt == other.k_mt && b_panel() == other.b_panel() && native_n() == other.native_n() &&
+           b_columns == other.b_columns && columns == other.columns && a_bytes == other.a_bytes;
   }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }

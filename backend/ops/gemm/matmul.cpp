@@ -24,13 +24,30 @@ ElementType multiplied(ElementType operand) {
   return operand == ElementType::kF32 ? ElementType::kBf16 : operand;
 }
 
+// That a file is what the index says, above all the size of what it writes.
+void check_same(const GemmDesign& design, const Gemm& gemm) {
+  const GemmTile tile = GemmTile::of(gemm.configuration()), said = tile_of(design.point);
+  const bool same_tile = tile.m == said.m && tile.k == said.k && tile.n == said.n &&
+                         tile.k_mt == said.k_mt && tile.b_columns == said.b_columns &&
+                         tile.b_pairs == said.b_pairs;
+  if (gemm.configuration().generation != design.generation || !same_tile ||
+      gemm.input_type() != design.kind.a || gemm.output_type() != design.kind.c) {
+    fail(ErrorKind::kFormat,
+         "[configurations] %s does not compute what the index says of it; write the folder again "
+         "with `npu compile --all FOLDER`",
+         design.key.c_str());
+  }
+}
+
 }  // namespace
 
 std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, const GemmKind& kind,
-                                          const DesignPreference& preference) {
+                                          const DesignPreference& preference,
+                                          const GemmTile* packed_for) {
   std::vector<const GemmDesign*> all, preferred;
   for (const GemmDesign& design : designs) {
     if (design.kind != kind || design.for_array != preference.for_array) continue;
+    if (packed_for != nullptr && !tile_of(design.point).packs_b_like(*packed_for)) continue;
     all.push_back(&design);
     // There is one design for the host of each kind of kernel.
     const bool any = preference.for_array && !preference.pipelined;
@@ -60,8 +77,8 @@ Matmul::Matmul(std::shared_ptr<SharedDevice> device,
 }
 
 std::vector<const GemmDesign*> Matmul::designs_for(ElementType a, ElementType b, ElementType c,
-                                                   GemmLayout layout,
-                                                   const MatmulOptions& options) const {
+                                                   GemmLayout layout, const MatmulOptions& options,
+                                                   const GemmTile* packed_for) const {
   const GemmKind kind{multiplied(a), c, layout, options.narrow && element_bytes(c) < 4,
                       options.bfp16};
   if (multiplied(b) != kind.a) {
@@ -69,7 +86,7 @@ std::vector<const GemmDesign*> Matmul::designs_for(ElementType a, ElementType b,
          "[matmul] A is %s and B is %s; both must be int8, both int16, or both floating point",
          element_name(a), element_name(b));
   }
-  auto found = candidates(designs_, kind, preference_);
+  const auto found = candidates(designs_, kind, preference_);
   if (found.empty()) {
     fail(ErrorKind::kDtype,
          "[matmul] no configuration in %s computes %s from %s on %s%s; there are float32 and "
@@ -77,6 +94,7 @@ std::vector<const GemmDesign*> Matmul::designs_for(ElementType a, ElementType b,
          store_->folder().c_str(), element_name(c), element_name(kind.a),
          arch::device_geometry(timing_.generation).name, kind.bfp16 ? " through bfp16" : "");
   }
+  if (packed_for != nullptr) return candidates(designs_, kind, preference_, packed_for);
   return found;
 }
 
@@ -92,10 +110,7 @@ MatmulReport Matmul::run(const MatrixView& a, const MatrixView& b, std::byte* c,
 
 MatmulReport Matmul::run(const MatrixView& a, const PackedMatrix& b, std::byte* c,
                          ElementType c_type, const MatmulOptions& options) {
-  auto found = designs_for(a.type, b.type, c_type, GemmLayout::kPacked, options);
-  std::erase_if(found, [&](const GemmDesign* design) {
-    return !tile_of(design->point).packs_b_like(b.tile);
-  });
+  const auto found = designs_for(a.type, b.type, c_type, GemmLayout::kPacked, options, &b.tile);
   if (found.empty()) {
     fail(ErrorKind::kArgument,
          "[matmul] no configuration in %s reads B as it was packed and computes this product; pack "
@@ -155,7 +170,9 @@ Gemm& Matmul::opened(const GemmDesign& design) {
     const auto use = std::find_if(
         store_->uses().begin(), store_->uses().end(),
         [&](const ConfigurationUse& u) { return u.operation == "gemm" && u.key() == design.key; });
-    gemm = std::make_unique<Gemm>(device_, store_->load(*use));
+    auto made = std::make_unique<Gemm>(device_, store_->load(*use));
+    check_same(design, *made);
+    gemm = std::move(made);
   }
   return *gemm;
 }

@@ -26,9 +26,10 @@ struct DesignPreference {
 };
 
 // The designs that may run a product, the first wins where several are equally fast. None if
-// nothing computes it.
+// nothing computes it. packed_for: only those that read a B packed for it.
 std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, const GemmKind& kind,
-                                          const DesignPreference& preference);
+                                          const DesignPreference& preference,
+                                          const GemmTile* packed_for = nullptr);
 
 // What a product ran as.
 struct MatmulReport {
@@ -55,9 +56,11 @@ class Matmul {
   Matmul(std::shared_ptr<SharedDevice> device, std::shared_ptr<const ConfigurationStore> store,
          const DesignPreference& preference);
 
-  // The designs that compute a product of such types. Throws Error(kDtype) if none does.
+  // The designs that compute a product of such types; of those, if packed_for is given, the ones
+  // that read a B packed for it. Throws Error(kDtype) if none computes it.
   std::vector<const GemmDesign*> designs_for(ElementType a, ElementType b, ElementType c,
-                                             GemmLayout layout, const MatmulOptions& options) const;
+                                             GemmLayout layout, const MatmulOptions& options,
+                                             const GemmTile* packed_for = nullptr) const;
   // c: row-major (M, N) of type c_type. Sizes >= 1. Thread-safe. Throws Error(kDtype) for types
   // that no configuration has, what Gemm::run() and ConfigurationStore::load() throw.
   MatmulReport run(const MatrixView& a, const MatrixView& b, std::byte* c, ElementType c_type,

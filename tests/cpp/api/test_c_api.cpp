@@ -257,6 +257,32 @@ TEST_CASE("sizes and strides") {
   CHECK(says("beyond the address space"));
 }
 
+TEST_CASE("a stride that nothing uses may be any number") {
+  const Opened opened;
+  for (const int64_t stride :
+       {std::numeric_limits<int64_t>::max(), std::numeric_limits<int64_t>::min(), int64_t{-3}}) {
+    Product row;  // (1, 16) by (16, 16)
+    row.ma = {row.a.data(), NPU_FLOAT32, 1, 16, stride, 1};
+    row.mc = {row.c.data(), NPU_FLOAT32, 1, 16, stride, 1};
+    CHECK(row.run(opened.device) == NPU_OK);
+    Product column;  // (16, 16) by (16, 1)
+    column.mb = {column.b.data(), NPU_FLOAT32, 16, 1, 1, stride};
+    column.mc = {column.c.data(), NPU_FLOAT32, 16, 1, 1, stride};
+    CHECK(column.run(opened.device) == NPU_OK);
+    npu_packed* packed = nullptr;
+    const npu_matrix b = {row.b.data(), NPU_FLOAT32, 1, 16, stride, 1};
+    CHECK(npu_pack(opened.device, &b, nullptr, &packed) == NPU_OK);
+    npu_packed_free(packed);
+  }
+  Product apart;  // a C of one row whose elements lie apart
+  apart.ma.rows = 1;
+  apart.c.assign(48, 7);
+  apart.mc = {apart.c.data(), NPU_FLOAT32, 1, 16, 1, 3};
+  apart.ma.cols = apart.mb.rows = 0;
+  REQUIRE(apart.run(opened.device) == NPU_OK);
+  for (size_t i = 0; i < 48; ++i) CHECK(apart.c[i] == (i % 3 == 0 ? 0.0F : 7.0F));
+}
+
 TEST_CASE("no product at all is zero, where C is") {
   const Opened opened;
   Product p;

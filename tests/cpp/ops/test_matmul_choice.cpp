@@ -99,3 +99,33 @@ TEST_CASE("products run on the configurations of a folder") {
   CHECK_THROWS_AS(host.run(view(a), view(b).transposed(), out, ElementType::kF32, {}), Error);
   CHECK_THROWS_AS(host.run(view(a), view(b), out, ElementType::kI32, {}), Error);
 }
+
+TEST_CASE("a file that is not what the index says of it is refused before it runs") {
+  std::string narrower = test::kSmallDesign, larger = test::kSmallDesign;
+  narrower.replace(narrower.find("c=float32"), 9, "c=bfloat16");
+  larger.replace(larger.find("tile=4x8x4"), 10, "tile=4x8x8");
+  test::StoredConfigurations folder;
+  folder.add("narrower.config", "prefers=host layout=row " + narrower);
+  folder.add("larger.config", "prefers=array layout=row " + larger);
+  folder.write_index();
+  const auto store = ConfigurationStore::open(folder.folder().string());
+  const auto device = std::make_shared<SharedDevice>(open_null_device(arch::Generation::kNpu1));
+  std::vector<float> a(16 * 16), c(16 * 16);
+  const MatrixView view{reinterpret_cast<const std::byte*>(a.data()), ElementType::kF32, 16, 16,
+                        16};
+  const auto kind_of = [&](bool for_array, ElementType type) {
+    try {
+      Matmul matmul(device, store, {for_array, {}});
+      matmul.run(view, view, reinterpret_cast<std::byte*>(c.data()), type, {});
+    } catch (const Error& error) {
+      CHECK(std::string(error.what()).find("does not compute what the index says") !=
+            std::string::npos);
+      return error.kind();
+    }
+    FAIL("no error was raised");
+    return ErrorKind::kArgument;
+  };
+  CHECK(kind_of(false, ElementType::kBf16) == ErrorKind::kFormat);
+  CHECK(kind_of(true, ElementType::kF32) == ErrorKind::kFormat);
+  CHECK(device->device->counters().submissions == 0);
+}

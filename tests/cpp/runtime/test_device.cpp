@@ -150,6 +150,34 @@ TEST_CASE("device: a failed run is followed by a working one after the next load
   }
 }
 
+TEST_CASE("device: a stream of the other generation is refused before it is submitted") {
+  for (const std::string& name : test_devices()) {
+    const auto device = open_device(name, "fast");
+    const arch::Generation generation = device->info().generation;
+    const auto other =
+        generation == arch::Generation::kNpu1 ? arch::Generation::kNpu2 : arch::Generation::kNpu1;
+    device->load(loopback(generation));
+    CHECK(kind_of([&] { device->prepare(copy_stream(other, 1)); }) == ErrorKind::kFormat);
+    const auto in = device->allocate(64), out = device->allocate(64);
+    const BufferRef refs[] = {{in.get(), 0, 64, Access::kRead}, {out.get(), 0, 64, Access::kWrite}};
+    CHECK_NOTHROW(run(*device, copy_stream(generation, 16), refs));
+  }
+}
+
+TEST_CASE("device: a failed run is no intruder of later ones") {
+  const auto device = open_device("emu:npu2+intruder", "fast");
+  const auto configuration = loopback(arch::Generation::kNpu2);
+  device->load(configuration);
+  const auto in = device->allocate(64), out = device->allocate(64);
+  const BufferRef refs[] = {{in.get(), 0, 64, Access::kRead}, {out.get(), 0, 64, Access::kWrite}};
+  CHECK_THROWS_AS(run(*device, copy_stream(arch::Generation::kNpu2, 17), refs), Error);
+  for (uint32_t words = 8; words <= 16; ++words) {
+    device->load(configuration);
+    CHECK_NOTHROW(run(*device, copy_stream(arch::Generation::kNpu2, words), refs));
+  }
+  CHECK(device->counters().configuration_loads == 2);
+}
+
 TEST_CASE("device: what is asked for must exist and fit") {
   CHECK(kind_of([] { open_device("emu:npu3", "fast"); }) == ErrorKind::kDevice);
   CHECK(kind_of([] { open_device("emu:npu2", "exact"); }) == ErrorKind::kDevice);

@@ -6,6 +6,8 @@ among, and that writing the folder is reproducible and never leaves half of one.
 from __future__ import annotations
 
 import itertools
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -107,6 +109,20 @@ def check_files(folder: Path, step: int) -> None:
     made = {use.file: use.make for use in configurations.uses()}
     for file in sorted(made)[::step]:
         assert (folder / file).read_bytes() == made[file](), file
+
+
+def test_the_build_needs_no_numpy() -> None:
+    """python/write_configurations.py runs where nothing but Python is installed."""
+    script = (
+        "import sys, types; sys.modules['numpy'] = None; npu = types.ModuleType('npu');"
+        f"npu.__path__ = [{str(Path(_npu.__file__).parent)!r}]; sys.modules['npu'] = npu;"
+        "from npu.ops.configurations import uses; print(sum(len(use.make()) > 0 for use in uses()"
+        " if use.operation != 'gemm'), sum(1 for _ in uses()))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    others, count = map(int, done.stdout.split())
+    assert others == 2 * (len(operations()) - 1) and count > 300
 
 
 def test_some_are_what_the_designs_make(folder: Path) -> None:

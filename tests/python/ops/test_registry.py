@@ -126,3 +126,15 @@ def test_bench_operations(capsys):
     assert main(["bench", "operations", *words]) == 0
     out = capsys.readouterr().out
     assert "simulated" in out and "rows=64,width=256" in out
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("shift", 1 << 32), ("shift", 32), ("shift", -1), ("packed_b", 7), ("overlap", -3)],
+)
+def test_gemm_requests_take_only_what_fits(name, value):
+    """No number is cut to the width of the field that takes it."""
+    gemm = operation("gemm")
+    configuration = gemm.configuration("npu2", "int8", "int8")
+    with pytest.raises(NpuError, match=name):
+        gemm.submissions(configuration, {"m": 64, "k": 64, "n": 64, name: value})
