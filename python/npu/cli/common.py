@@ -65,14 +65,34 @@ def use_device(arguments: argparse.Namespace) -> Iterator[Device]:
         yield device
 
 
+def computes(device: Device) -> bool:
+    """False for a device that accepts streams and runs nothing, such as null:npu2."""
+    return bool(device.handle.info()["computes"])
+
+
+def check_computes(device: Device, command: str) -> None:
+    """Refuses a device whose results and times say nothing. Raises DeviceError."""
+    from npu.errors import DeviceError
+
+    if not computes(device):
+        raise DeviceError(
+            f"[{command}] {device.name} computes nothing; choose a device of `npu devices` with "
+            "--device or NPU_DEVICE"
+        )
+
+
 def device_line(device: Device) -> str:
     """The words that name device and arithmetic."""
-    emulated = " (emulated)" if device.emulated else ""
-    return f"device: {device.name}{emulated}, bf16 arithmetic: {device.arithmetic}"
+    kind = " (no results)"
+    if computes(device):
+        kind = " (emulated)" if device.emulated else ""
+    return f"device: {device.name}{kind}, bf16 arithmetic: {device.arithmetic}"
 
 
 def time_label(device: Device) -> str:
     """What the printed times are: never the NPU's own when it is emulated."""
+    if not computes(device):
+        return "host time, the device computes nothing"
     return "host time, the NPU is emulated" if device.emulated else "host time"
 
 
