@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from npu.models.gemma3 import Model, Tokenizer
 
 
-MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
+_MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
 DTYPES = ("bfloat16", "int8", "int16")  # of operands; the first where none is named
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
@@ -196,8 +196,8 @@ def positives(text: str) -> list[int]:
 def gemm_size(text: str) -> tuple[int, int, int]:
     """An argparse type: "512" or "512x1024x256" (M x K x N)."""
     parts = [positive(part) for part in text.lower().split("x")]
-    if max(parts) > MAX_SIDE:
-        raise argparse.ArgumentTypeError(f"{text!r}: sizes go up to {MAX_SIDE}")
+    if max(parts) > _MAX_SIDE:
+        raise argparse.ArgumentTypeError(f"{text!r}: sizes go up to {_MAX_SIDE}")
     if len(parts) == 1:
         parts *= 3
     if len(parts) != 3:

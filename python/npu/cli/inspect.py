@@ -13,6 +13,7 @@ from npu.cli import common
 
 HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
 _MAX_BYTES = 64 << 20
+_MAX_ESTIMATED = 1 << 30  # M, K, N that a configuration can be chosen for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,12 +108,13 @@ def _stream(arguments: argparse.Namespace) -> bytes:
     generation = common.generation("inspect", arguments.device)
     if found.name == "gemm":
         # Sizes that are missing or wrong are refused with the rest of the request.
-        m, k, n = (min(max(request.get(field, 1), 1), common.MAX_SIDE) for field in "mkn")
+        m, k, n = (min(max(request.get(field, 1), 1), _MAX_ESTIMATED) for field in "mkn")
         design, prefers = common.chosen_gemm(
             "inspect", arguments, (m, k, n), designs=arguments.designs
         )
         config = gemm.configuration_of(design)
-        what = f"GEMM {m}x{k}x{n} on {generation} with {design.text} ({prefers} design)"
+        size = "x".join(str(request.get(field)) for field in "mkn")
+        what = f"GEMM {size} on {generation} with {design.text} ({prefers} design)"
     else:
         config, what = found.configuration(generation), f"{found.name} on {generation}"
     submissions = found.submissions(config, request)

@@ -169,10 +169,14 @@ def test_operations_are_those_of_the_registry(capsys):
         assert code == 0 and fields == [field.name for field in operation.fields]
 
 
-@pytest.mark.parametrize("request_text, word", [("m=64,k=64", "n"), ("m=64,k=-1,n=64", "-1")])
+@pytest.mark.parametrize(
+    "request_text, word",
+    [("m=64,k=64", "n"), ("m=64,k=-1,n=64", "-1"), (f"m={1 << 40},k=1,n=1", "use 1 to")],
+)
 def test_inspect_leaves_wrong_gemm_requests_to_the_operation(capsys, request_text, word):
     code, out, err = run(capsys, "inspect", "--operation", "gemm", "--request", request_text)
     assert (code, out) == (1, "") and err.count("\n") == 1 and word in err
+    assert "[estimate]" not in err
 
 
 def test_inspect_gemm_names_every_transfer(capsys):
