@@ -22,6 +22,7 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
+        common.check_computes(device, "bench")
         path, model, tokenizer, loading = load(arguments)
         longest = max(arguments.context) + arguments.tokens
         model.new_cache(longest)  # refuses a context the model does not have

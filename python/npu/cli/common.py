@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import os
 import statistics
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from npu import Device
+    from npu.designs.gemm import DesignPoint
     from npu.models.gemma3 import Model, Tokenizer
 
 
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
+DTYPES = ("bfloat16", "int8", "int16")  # of operands; the first where none is named
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
@@ -65,14 +68,112 @@ def use_device(arguments: argparse.Namespace) -> Iterator[Device]:
         yield device
 
 
+def operation_names() -> str:
+    """The registered operations, for help texts."""
+    from npu.ops.registry import operations
+
+    return ", ".join(operations())
+
+
+def check_options(
+    command: str, arguments: argparse.Namespace, forms: Collection[str],
+    belongs: Mapping[str, Collection[str]],
+) -> None:  # fmt: skip
+    """Refuses options that were given (are not None) and that the chosen form does not take.
+
+    ``forms``: what the command line is, the most specific name last; ``belongs``: the forms that
+    take an option, by its attribute. Raises ArgumentError, which names them.
+    """
+    from npu.errors import ArgumentError
+
+    for name, places in belongs.items():
+        if getattr(arguments, name) is None or set(places) & set(forms):
+            continue
+        option = "--" + name.replace("_", "-")
+        raise ArgumentError(
+            f"[{command}] {option} does not apply to {list(forms)[-1]}, only to "
+            f"{' and '.join(places)}; leave out {option}"
+        )
+
+
+def generation(command: str, name: str | None) -> str:
+    """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default. Raises DeviceError."""
+    from npu.devices import DEFAULT_DEVICE
+    from npu.errors import DeviceError
+
+    chosen = name or os.environ.get("NPU_DEVICE") or DEFAULT_DEVICE
+    short = chosen.removeprefix("emu:").removeprefix("null:")
+    if short not in ("npu1", "npu2"):
+        raise DeviceError(f"[{command}] device is {chosen!r}; name npu1 or npu2 with --device")
+    return short
+
+
+def result_dtype(arguments: argparse.Namespace) -> str:
+    """--out-dtype, else what the multiplier accumulates --dtype in."""
+    from npu.designs.gemm_point import wide_dtype
+
+    return arguments.out_dtype or wide_dtype(arguments.dtype or DTYPES[0])
+
+
+def chosen_gemm(
+    command: str, arguments: argparse.Namespace, size: tuple[int, int, int],
+    *, designs: str | None, kernel: str | None = None,
+) -> tuple[DesignPoint, str]:  # fmt: skip
+    """The configuration npu.matmul runs a product of --dtype, --out-dtype, --b-layout, --accumulate
+    and --bf16 with on --device, when nothing is loaded, and what the device prefers; None: as the
+    environment says. Raises ArgumentError, DesignError, DeviceError."""
+    from npu.designs import gemm
+    from npu.devices import open_device
+    from npu.errors import ArgumentError
+    from npu.ops.gemm_designs import first_choice, gemm_product_of
+
+    dtype, out_dtype = arguments.dtype or DTYPES[0], result_dtype(arguments)
+    if arguments.bf16 is not None and dtype != "bfloat16":
+        raise ArgumentError(
+            f"[{command}] --bf16 does not apply to {dtype}, only to bfloat16; leave out --bf16"
+        )
+    device = open_device(
+        f"emu:{generation(command, arguments.device)}",
+        bf16=arguments.bf16, kernel=kernel, designs=designs,
+    )  # fmt: skip
+    gemm.design_point(device.generation, dtype, out_dtype)  # refuses unknown pairs
+    any_size = gemm_product_of(
+        dtype, out_dtype, arguments.b_layout or "row", arguments.accumulate or "wide",
+        device.bf16_of(dtype),
+    )  # fmt: skip
+    product = dataclasses.replace(any_size, size=size)
+    found = first_choice(device.generation, device.prefers, product, device.kernel_chosen)
+    return found, device.prefers
+
+
+def computes(device: Device) -> bool:
+    """False for a device that accepts streams and runs nothing, such as null:npu2."""
+    return bool(device.handle.info()["computes"])
+
+
+def check_computes(device: Device, command: str) -> None:
+    """Refuses a device whose results and times say nothing. Raises DeviceError."""
+    from npu.errors import DeviceError
+
+    if not computes(device):
+        raise DeviceError(
+            f"[{command}] {device.name} computes nothing; choose a device of `npu devices` with "
+            "--device or NPU_DEVICE"
+        )
+
+
 def device_line(device: Device) -> str:
     """The words that name device and arithmetic."""
-    emulated = " (emulated)" if device.emulated else ""
-    return f"device: {device.name}{emulated}, bf16 arithmetic: {device.arithmetic}"
+    kind = " (no results)"
+    if computes(device):
+        kind = " (emulated)" if device.emulated else ""
+    return f"device: {device.name}{kind}, bf16 arithmetic: {device.arithmetic}"
 
 
 def time_label(device: Device) -> str:
     """What the printed times are: never the NPU's own when it is emulated."""
+    if not computes(device):
+        return "host time, the device computes nothing"
     return "host time, the NPU is emulated" if device.emulated else "host time"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from npu.cli import common
 
 HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
 _MAX_BYTES = 64 << 20
+_MAX_ESTIMATED = 1 << 30  # M, K, N that a configuration can be chosen for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,36 +23,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--operation", metavar="NAME",
-        help="the first stream of a request to an operation: gemm, gemv, dequant, rms_norm",
+        help=f"the first stream of a request to an operation: {common.operation_names()}",
     )  # fmt: skip
     parser.add_argument(
-        "--request", type=common.request, default={}, metavar="FIELD=N,...",
+        "--request", type=common.request, metavar="FIELD=N,...",
         help="with --operation: the request; left out: lists its fields",
     )  # fmt: skip
     parser.add_argument(
-        "--device", default="emu:npu2", help="with --gemm and --operation (%(default)s)"
+        "--device",
+        help="npu1 or npu2, with --gemm and --operation (default: $NPU_DEVICE, else npu2)",
     )
-    parser.add_argument(
-        "--dtype",
-        choices=("bfloat16", "int8", "int16"),
-        default="bfloat16",
-        help="with --gemm (%(default)s)",
+    choice = parser.add_argument_group("what a GEMM's configuration is chosen for")
+    choice.add_argument("--dtype", choices=common.DTYPES, help=f"({common.DTYPES[0]})")
+    choice.add_argument("--out-dtype", help="(float32 for bfloat16, else int32)")
+    choice.add_argument("--b-layout", choices=("row", "col"), help="(row)")
+    choice.add_argument(
+        "--designs", choices=("host", "array"), help="(default: $NPU_DESIGNS, else host)"
     )
-    parser.add_argument("--out-dtype", help="with --gemm (float32 for bfloat16, else int32)")
-    parser.add_argument(
-        "--b-layout", choices=("row", "col"), default="row", help="with --gemm (%(default)s)"
-    )
-    parser.add_argument(
-        "--designs", choices=("host", "array"),
-        help="with --gemm: what the configuration is chosen for (default: $NPU_DESIGNS, else host)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--accumulate", choices=("wide", "narrow"), default="wide", help="with --gemm (%(default)s)"
-    )
-    parser.add_argument(
-        "--bf16", choices=("bfp16", "native"), help="with --gemm (the device's default)"
-    )
+    choice.add_argument("--accumulate", choices=("wide", "narrow"), help="(wide)")
+    choice.add_argument("--bf16", choices=("bfp16", "native"), help="(the device's default)")
     parser.add_argument("--json", action="store_true", help="operations or fields as JSON")
+
+
+_OPERATION = "--operation NAME --request"
+_GEMM = ("--gemm", "--operation gemm --request")
+_BELONGS = {
+    "request": ("--operation",),
+    "device": ("--gemm", _OPERATION),
+    **dict.fromkeys(("dtype", "out_dtype", "b_layout", "designs", "accumulate", "bf16"), _GEMM),
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -59,17 +60,26 @@ def run(arguments: argparse.Namespace) -> int:
     named = (arguments.file, arguments.gemm, arguments.operation)
     if sum(one is not None for one in named) != 1:
         raise ArgumentError("[inspect] name a file, --gemm MxKxN or --operation NAME")
-    if arguments.operation and not arguments.request:
-        return _print_fields(arguments.operation)
-    if arguments.operation:
-        data = _operation_stream(arguments)
-    else:
-        data = _gemm_stream(arguments) if arguments.gemm else _read(Path(arguments.file))
+    common.check_options("inspect", arguments, _forms(arguments), _BELONGS)
+    if arguments.operation is not None and arguments.request is None:
+        return _print_fields(arguments.operation, arguments.json)
+    data = _stream(arguments) if arguments.file is None else _read(Path(arguments.file))
     if data.startswith(b"npu-config"):
         _print_configuration(data, arguments.json)
     else:
         _print_stream(data, arguments.json)
     return 0
+
+
+def _forms(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What the command line is, for _BELONGS."""
+    if arguments.file is not None:
+        return ("a file",)
+    if arguments.gemm is not None:
+        return ("--gemm",)
+    if arguments.request is None:
+        return ("--operation", "--operation without --request")
+    return ("--operation", _OPERATION, f"--operation {arguments.operation} --request")
 
 
 def _read(path: Path) -> bytes:
@@ -88,38 +98,38 @@ def _read(path: Path) -> bytes:
     return data
 
 
-def _gemm_stream(arguments: argparse.Namespace) -> bytes:
-    from npu import _npu
+def _stream(arguments: argparse.Namespace) -> bytes:
+    """The first stream of --gemm or of --operation."""
     from npu.designs import gemm
-    from npu.devices import open_device
-    from npu.ops.gemm_designs import first_choice
-    from npu.ops.gemm_product import Product
+    from npu.ops.registry import operation
 
-    name = arguments.device.removeprefix("emu:")
-    _npu.arch.device_geometry(name)  # refuses unknown names
-    device = open_device(f"emu:{name}", bf16=arguments.bf16, designs=arguments.designs)
-    out = arguments.out_dtype or ("float32" if arguments.dtype == "bfloat16" else "int32")
-    m, k, n = arguments.gemm
-    product = Product(
-        arguments.dtype, out, (m, k, n), arguments.b_layout, arguments.accumulate,
-        device.bf16_of(arguments.dtype),
-    )  # fmt: skip
-    options = first_choice(device.generation, device.prefers, product, device.kernel_chosen)
-    config = gemm.configuration_of(options)
-    found = _npu.operations.submissions("gemm", config, {"m": m, "k": k, "n": n})
-    total = sum(one["count"] for one in found)
-    print(
-        f"GEMM {m}x{k}x{n} on {name} with {options.text} ({device.prefers} design): submission 1 "
-        f"of {total}; arguments {_names(found[0]['arguments'])}",
-        file=sys.stderr,
-    )
-    return found[0]["stream"]
+    found = operation("gemm" if arguments.gemm else arguments.operation)
+    request = arguments.request or dict(zip("mkn", arguments.gemm, strict=True))
+    generation = common.generation("inspect", arguments.device)
+    if found.name == "gemm":
+        # Sizes that are missing or wrong are refused with the rest of the request.
+        m, k, n = (min(max(request.get(field, 1), 1), _MAX_ESTIMATED) for field in "mkn")
+        design, prefers = common.chosen_gemm(
+            "inspect", arguments, (m, k, n), designs=arguments.designs
+        )
+        config = gemm.configuration_of(design)
+        size = "x".join(str(request.get(field)) for field in "mkn")
+        what = f"GEMM {size} on {generation} with {design.text} ({prefers} design)"
+    else:
+        config, what = found.configuration(generation), f"{found.name} on {generation}"
+    submissions = found.submissions(config, request)
+    first, total = submissions[0], sum(one.count for one in submissions)
+    print(f"{what}: submission 1 of {total}; arguments {_names(first.arguments)}", file=sys.stderr)
+    return first.stream
 
 
-def _print_fields(name: str) -> int:
+def _print_fields(name: str, as_json: bool) -> int:
     from npu.ops.registry import operation
 
     found = operation(name)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=1))
+        return 0
     print(f"{found.name}: {found.summary}; --request takes")
     for field in found.fields:
         default = "" if field.default is None else f" ({field.default})"
@@ -127,23 +137,6 @@ def _print_fields(name: str) -> int:
     for example, request in found.examples.items():
         print(f"  {example}: {','.join(f'{k}={v}' for k, v in request.items())}")
     return 0
-
-
-def _operation_stream(arguments: argparse.Namespace) -> bytes:
-    from npu import _npu
-    from npu.ops.registry import operation
-
-    found = operation(arguments.operation)
-    generation = arguments.device.removeprefix("emu:")
-    _npu.arch.device_geometry(generation)  # refuses unknown names
-    submissions = found.submissions(found.configuration(generation), arguments.request)
-    first, total = submissions[0], sum(one.count for one in submissions)
-    print(
-        f"{found.name} on {generation}: submission 1 of {total}; arguments "
-        f"{_names(first.arguments)}",
-        file=sys.stderr,
-    )
-    return first.stream
 
 
 def _names(arguments: Any) -> str:

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from npu import GemmTrace
 
 HELP = "record the timeline of a simulated GEMM (Perfetto JSON) and draw its summary"
-_OUTPUTS = {"bfloat16": "float32", "int8": "int32", "int16": "int32"}  # defaults
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -27,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "MKN":
         parser.add_argument(name, type=common.positive, help=f"{name} of C[M,N] = A[M,K] B[K,N]")
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
-    parser.add_argument("--dtype", choices=sorted(_OUTPUTS), default="int8", help=default)
+    parser.add_argument("--dtype", choices=common.DTYPES, default="int8", help=default)
     parser.add_argument("--out-dtype", help="default: float32 for bfloat16, int32 for integers")
     parser.add_argument("--tile", type=_tile, metavar="m,k,n", help="tile of one core")
     parser.add_argument("--k-mt", type=common.positive, metavar="K", help="K per memtile object")
@@ -75,7 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.K,
         arguments.N,
         dtype_in=arguments.dtype,
-        dtype_out=arguments.out_dtype or _OUTPUTS[arguments.dtype],
+        dtype_out=common.result_dtype(arguments),
         tile=arguments.tile,
         k_mt=arguments.k_mt,
         b_layout=arguments.b_layout,

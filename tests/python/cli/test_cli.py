@@ -146,6 +146,27 @@ def test_the_device_of_the_command_line_is_used(
     assert "npu9" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("words", [["generate", "-p", "x", "-n", "1"], ["bench", "--context", "4"]])
+def test_a_device_that_computes_nothing_is_refused(
+    model: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+) -> None:
+    for variable, option in (("null:npu2", []), ("", ["--device", "null:npu2"])):
+        monkeypatch.setenv("NPU_DEVICE", variable)
+        assert cli.main([*words, "-m", model, *option]) == 1
+        out, err = capsys.readouterr()
+        assert out == "" and err.count("\n") == 1
+        assert f"[{words[0]}] null:npu2 computes nothing" in err
+
+
+def test_a_device_that_computes_nothing_is_not_called_emulated() -> None:
+    with npu.device("null:npu2") as device:
+        words = common.device_line(device) + common.time_label(device)
+    assert "null:npu2" in words and "emulated" not in words
+
+
 def test_default_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -6,16 +6,20 @@ are written whole, and that damaged, huge, missing and wrong input gives one lin
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import random
 
+import numpy as np
 import pytest
+from ml_dtypes import bfloat16
 
 import npu
 from npu import cli, stream
 from npu.cli import inspect as inspect_command
 from npu.designs import gemm
+from npu.ops.registry import operations
 
 
 @pytest.fixture(scope="module")
@@ -46,6 +50,133 @@ def test_inspect_gemm_follows_the_choice(capsys):
     assert code == 0 and "gemm_i8_i32_pipelined_pairs tile 96x32x128" in err and "aie.device" in out
     code, _, err = run(capsys, *compiling, "--tile", "64x64x64")
     assert code == 1 and "leave out --tile" in err
+
+
+_INT8 = ["--dtype", "int8", "--out-dtype", "int8", "--b-layout", "col"]
+
+
+@pytest.mark.parametrize(
+    "device, environment, words, dtypes",
+    [
+        ("npu2", {}, [], ("float32", "float32")),
+        ("npu1", {}, [], ("float32", "float32")),
+        ("npu2", {"NPU_BF16": "native"}, [], ("float32", "float32")),
+        ("npu2", {"NPU_KERNEL": "published"}, [], ("float32", "float32")),
+        ("npu2", {}, ["--out-dtype", "bfloat16"], ("float32", "bfloat16")),
+        ("npu2", {}, _INT8, ("int8", "int8")),
+        ("npu2", {}, [*_INT8, "--accumulate", "narrow"], ("int8", "int8")),
+        ("npu2", {}, ["--accumulate", "narrow"], ("float32", "float32")),
+    ],
+)
+def test_compile_size_is_what_matmul_runs(
+    capsys, monkeypatch, tmp_path, device, environment, words, dtypes
+):
+    """With array designs on a device that has run nothing; --gemm and --operation name it too."""
+    for name in ("NPU_BF16", "NPU_KERNEL", "NPU_DESIGNS"):
+        monkeypatch.setenv(name, environment.get(name, ""))
+    monkeypatch.setenv("NPU_DEVICE", f"emu:{device}")
+    monkeypatch.setattr(importlib.import_module("npu.devices"), "_open_devices", {})
+    m, k, n = 192, 160, 256
+    a, b = np.zeros((m, k), dtypes[0]), np.zeros((k, n), dtypes[0])
+    b = np.asfortranarray(b) if "col" in words else b
+    out = bfloat16 if dtypes[1] == "bfloat16" else dtypes[1]
+    with npu.device(f"emu:{device}", designs="array"):
+        npu.matmul(a, b, out_dtype=out, accumulate="narrow" if "narrow" in words else "wide")
+        ran = npu.last_gemm().options
+    path = tmp_path / "size.npucfg"
+    code, _, err = run(capsys, "compile", "gemm", "--size", f"{m}x{k}x{n}", *words, "-o", str(path))
+    assert code == 0 and err.startswith(ran.text + "\n")
+    assert path.read_bytes() == gemm.configuration_of(ran)
+    code, listing, err = run(
+        capsys, "inspect", "--gemm", f"{m}x{k}x{n}", "--designs", "array", *words
+    )
+    assert code == 0 and f"on {device} with {ran.text} (array design)" in err
+    request = f"m={m},k={k},n={n}"
+    asked = ["inspect", "--operation", "gemm", "--request", request, "--designs", "array", *words]
+    assert run(capsys, *asked) == (0, listing, err)
+
+
+def test_the_device_comes_from_the_environment(capsys, monkeypatch, tmp_path, config):
+    monkeypatch.setenv("NPU_DEVICE", "emu:npu1")
+    code, _, err = run(capsys, "inspect", "--gemm", "512")
+    assert code == 0 and "GEMM 512x512x512 on npu1 " in err
+    code, _, err = run(capsys, "inspect", "--operation", "dequant", "--request", "n=64,k=256")
+    assert code == 0 and "dequant on npu1:" in err
+    path = tmp_path / "gemm.npucfg"
+    assert run(capsys, "compile", "gemm", "-o", str(path))[0] == 0
+    assert path.read_bytes() == config
+    code, _, err = run(capsys, "inspect", "--gemm", "512", "--device", "npu2")
+    assert code == 0 and " on npu2 " in err
+    monkeypatch.setenv("NPU_DEVICE", "xrt")
+    for words in (["inspect", "--gemm", "512"], ["compile", "gemm"]):
+        code, out, err = run(capsys, *words)
+        assert code == 1 and out == "" and "device is 'xrt'; name npu1 or npu2" in err
+
+
+@pytest.mark.parametrize(
+    "line, option, form, belongs",
+    [
+        ("inspect --gemm 64 --request rows=1", "--request", "--gemm", "--operation"),
+        ("inspect FILE --dtype int8", "--dtype", "a file", "--gemm and --operation gemm"),
+        ("inspect FILE --bf16 native", "--bf16", "a file", "--gemm and --operation gemm"),
+        ("inspect FILE --accumulate wide", "--accumulate", "a file", "--gemm"),
+        ("inspect FILE --designs host", "--designs", "a file", "--gemm"),
+        ("inspect FILE --out-dtype int8", "--out-dtype", "a file", "--gemm"),
+        ("inspect FILE --device npu1", "--device", "a file", "--gemm"),
+        ("inspect FILE --request rows=1", "--request", "a file", "--operation"),
+        ("inspect --operation dequant --request n=64,k=256 --b-layout col", "--b-layout",
+         "--operation dequant", "--gemm and --operation gemm"),
+        ("inspect --operation gemm --dtype int8", "--dtype", "--operation without --request",
+         "--gemm and --operation gemm --request"),
+        ("inspect --gemm 64 --dtype int8 --bf16 native", "--bf16", "int8", "bfloat16"),
+        ("compile gemv --dtype int8", "--dtype", "gemv", "gemm"),
+        ("compile gemv --b-layout row", "--b-layout", "gemv", "gemm"),
+        ("compile gemv --accumulate narrow", "--accumulate", "gemv", "gemm"),
+        ("compile gemv --bf16 bfp16", "--bf16", "gemv", "gemm"),
+        ("compile gemv --size 64", "--size", "gemv", "gemm"),
+        ("compile gemv --kernel published", "--kernel", "gemv", "gemm"),
+        ("compile gemv --tile 64", "--tile", "gemv", "gemm without --size"),
+        ("compile gemm --size 64 --c-buffers 0", "--c-buffers", "gemm --size",
+         "gemm without --size"),
+        ("compile gemm --size 64 --dtype int16 --bf16 native", "--bf16", "int16", "bfloat16"),
+        ("compile --all FOLDER --device npu1", "--device", "--all", "a design's name"),
+        ("compile --all FOLDER --dtype int8", "--dtype", "--all", "gemm"),
+        ("compile --all FOLDER --emit config", "--emit", "--all", "a design's name"),
+        ("compile --all FOLDER -o x", "--output", "--all", "a design's name"),
+    ],
+)  # fmt: skip
+def test_options_of_another_form_are_refused(capsys, tmp_path, config, line, option, form, belongs):
+    path = tmp_path / "file"
+    path.write_bytes(config)
+    names = {"FILE": str(path), "FOLDER": str(tmp_path / "folder")}
+    words = [names.get(word, word) for word in line.split()]
+    words += ["--emit", "mlir"] if line.startswith("compile gem") else []  # text if accepted
+    code, out, err = run(capsys, *words)
+    assert (code, out) == (1, "") and err.count("\n") == 1
+    assert f"{option} does not apply to {form}" in err and f"only to {belongs}" in err
+    assert err.endswith(f"leave out {option}\n")
+    assert not (tmp_path / "folder").exists()
+
+
+def test_operations_are_those_of_the_registry(capsys):
+    """In help texts; the fields of one also as JSON."""
+    names = ", ".join(operations())
+    for command in ("inspect", "compile"):
+        assert names in " ".join(run(capsys, command, "--help")[1].split())
+    for name, operation in operations().items():
+        code, out, _ = run(capsys, "inspect", "--operation", name, "--json")
+        fields = [field["name"] for field in json.loads(out)["fields"]]
+        assert code == 0 and fields == [field.name for field in operation.fields]
+
+
+@pytest.mark.parametrize(
+    "request_text, word",
+    [("m=64,k=64", "n"), ("m=64,k=-1,n=64", "-1"), (f"m={1 << 40},k=1,n=1", "use 1 to")],
+)
+def test_inspect_leaves_wrong_gemm_requests_to_the_operation(capsys, request_text, word):
+    code, out, err = run(capsys, "inspect", "--operation", "gemm", "--request", request_text)
+    assert (code, out) == (1, "") and err.count("\n") == 1 and word in err
+    assert "[estimate]" not in err
 
 
 def test_inspect_gemm_names_every_transfer(capsys):

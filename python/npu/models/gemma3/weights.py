@@ -33,7 +33,3 @@ def projection(source: Source, name: str, weights: str) -> np.ndarray | Tensor:
     if weights == "q4nx":
         return found.to_additive() if isinstance(found, Tensor) else tensor_of(source, name)
     return found
-
-
-def _converted(source: Source, name: str) -> Tensor:
-    return tensor_of(source, name)
