@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,25 +38,62 @@ class Held {
   nb::object object_;
 };
 
-using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using View = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
-Bytes view_of(std::byte* memory, size_t bytes) {
-  return Bytes(reinterpret_cast<uint8_t*>(memory), {bytes}, nb::handle());
+View view_of(std::byte* memory, size_t bytes) {
+  return View(reinterpret_cast<uint8_t*>(memory), {bytes}, nb::handle());
+}
+
+// Part of an error's message: the value as Python prints it, or its type where it cannot.
+std::string described(nb::handle value) {
+  try {
+    const std::string text = nb::repr(value).c_str();
+    if (text.size() <= 80) return text;
+  } catch (nb::python_error&) {
+  }
+  return std::string("a ") + nb::inst_name(value).c_str();
+}
+
+// `what`: the method, and the field of its result, that gave a value which the contract excludes.
+[[noreturn]] void refuse(const std::string& device, const char* what, nb::handle found,
+                         const std::string& wanted) {
+  fail(ErrorKind::kDevice, "[device] %s: %s is %s; return %s", device.c_str(), what,
+       described(found).c_str(), wanted.c_str());
+}
+
+void check_methods(const std::string& device, const char* what, nb::handle found,
+                   std::initializer_list<const char*> methods, const char* base) {
+  for (const char* method : methods) {
+    if (!nb::hasattr(found, method)) {
+      refuse(device, what, found, strf("a %s, with %s()", base, method));
+    }
+  }
 }
 
 // Buffers of a Python device have `memory`, a C-contiguous uint8 array.
 class PythonBuffer final : public Buffer {
  public:
-  // With the GIL. `bytes`: what was asked for.
-  PythonBuffer(nb::object buffer, size_t bytes, Access access)
-      : buffer_(buffer), bytes_(bytes), access_(access) {
-    nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> memory;
-    if (!nb::try_cast(buffer.attr("memory"), memory) || memory.size() < bytes) {
-      fail(ErrorKind::kDevice,
-           "[device] a buffer's memory is not a C-contiguous uint8 array of at least %zu bytes",
-           bytes);
+  // With the GIL. `bytes`: what was asked for from `method` of `device`.
+  PythonBuffer(nb::object buffer, size_t bytes, Access access, const std::string& device,
+               const char* method)
+      : buffer_(buffer),
+        array_(nb::getattr(buffer, "memory", nb::none())),
+        bytes_(bytes),
+        access_(access) {
+    check_methods(device, method, buffer, {"sync_to_device", "sync_from_device"}, "DeviceBuffer");
+    // Not converted: a temporary would not be the device's memory.
+    nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> read;
+    Bytes written;
+    const bool fits = writes(access) ? nb::try_cast(array_.get(), written, false)
+                                     : nb::try_cast(array_.get(), read, false);
+    if (!fits || (writes(access) ? written.size() : read.size()) < bytes) {
+      refuse(device, strf("%s.memory", method).c_str(), array_.get(),
+             strf("a%s C-contiguous uint8 array of at least %zu bytes",
+                  writes(access) ? " writable" : "", bytes));
     }
-    memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(memory.data()));
+    const uint8_t* data = writes(access) ? written.data() : read.data();
+    memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(data));
   }
   std::byte* host() override { return memory_; }
   size_t bytes() const override { return bytes_; }
@@ -72,6 +110,7 @@ class PythonBuffer final : public Buffer {
 
  private:
   Held buffer_;
+  Held array_;  // `memory` may be a property that makes an array each time
   std::byte* memory_ = nullptr;
   size_t bytes_;
   Access access_;
@@ -166,14 +205,14 @@ class PythonDevice final : public Device {
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
     nb::gil_scoped_acquire gil;
     return std::make_unique<PythonBuffer>(backend_.get().attr("allocate")(bytes), bytes,
-                                          Access::kReadWrite);
+                                          Access::kReadWrite, info_.name, "allocate()");
   }
   std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
     nb::gil_scoped_acquire gil;
     const nb::object array = nb::cast(view_of(memory, bytes), nb::rv_policy::reference);
     const nb::object buffer = backend_.get().attr("wrap")(array, writes(access));
     if (buffer.is_none()) return nullptr;
-    return std::make_unique<PythonBuffer>(buffer, bytes, access);
+    return std::make_unique<PythonBuffer>(buffer, bytes, access, info_.name, "wrap()");
   }
 
  protected:
