@@ -143,6 +143,9 @@ class PythonRun final : public Run {
   const RunReport& report() const override { return report_; }
 
  private:
+  bool ended(std::chrono::nanoseconds timeout);
+  void abandon(bool over);
+
   Held run_;
   std::shared_ptr<const PreparedStream> stream_;
   std::function<void()> failed_;
@@ -150,24 +153,45 @@ class PythonRun final : public Run {
   RunReport report_;
 };
 
+bool PythonRun::ended(std::chrono::nanoseconds timeout) {
+  const nb::object seconds =
+      timeout == kForever ? nb::none()
+                          : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
+  return nb::cast<bool>(run_.get().attr("wait")(seconds));
+}
+
+// `over`: the run has ended. Otherwise the device may still write to memory that the caller is
+// about to release.
+void PythonRun::abandon(bool over) {
+  state_ = State::kFailed;
+  failed_();
+  if (over) return;
+  try {
+    run_.get().attr("cancel")();
+  } catch (nb::python_error& error) {  // what made us stop is what the caller hears of
+    error.discard_as_unraisable("DeviceRun.cancel");
+  }
+}
+
 bool PythonRun::wait(std::chrono::nanoseconds timeout) {
   if (state_ != State::kRunning) return true;
   nb::gil_scoped_acquire gil;
+  bool over = false;
   try {
-    const nb::object seconds =
-        timeout == kForever
-            ? nb::none()
-            : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
-    if (!nb::cast<bool>(run_.get().attr("wait")(seconds))) return false;
+    over = ended(timeout);
+    if (!over) return false;
     const nb::dict report = nb::cast<nb::dict>(run_.get().attr("report")());
     report_.operations = count_of(report, "operations");
     report_.kernel_calls = count_of(report, "kernel_calls");
     report_.shim_read_bytes = count_of(report, "shim_read");
     report_.shim_write_bytes = count_of(report, "shim_write");
     report_.array_ns = count_of(report, "array_ns");
+  } catch (const nb::python_error& error) {
+    // An error of the run ends it; anything else (KeyboardInterrupt) only ends the waiting.
+    abandon(over || error.matches(nb::module_::import_("npu.errors").attr("NpuError")));
+    throw;
   } catch (...) {
-    state_ = State::kFailed;
-    failed_();
+    abandon(over);
     throw;
   }
   state_ = State::kDone;

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 import python_relay
 
 from npu import _npu
 from npu.device_contract import DeviceBuffer
-from npu.errors import DeviceError
+from npu.errors import DeadlockError, DeviceError
+from npu.ops.registry import operation
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Returning(python_relay.Relay):
@@ -94,3 +98,63 @@ def test_memory_outlives_a_property_that_makes_it():
     assert np.all(buffer.array == 3)
     del buffer
     assert Counted.alive == 0
+
+
+class Logged(python_relay.RelayRun):
+    """A run whose wait() raises an `error`; calls are logged."""
+
+    def __init__(self, run: Any, error: Any) -> None:
+        super().__init__(run)
+        self.error = error
+        self.calls: list[str] = []
+
+    def wait(self, timeout: float | None) -> Any:
+        self.calls.append("wait")
+        raise self.error("from wait()")
+
+    def cancel(self) -> None:
+        self.calls.append("cancel")
+        super().cancel()
+
+
+class Logging(python_relay.Relay):
+    """Its first run waits as `error` says, later ones as usual."""
+
+    def __init__(self, error: Any) -> None:
+        super().__init__()
+        self.error = error
+        self.first: Logged | None = None
+
+    def submit(self, prepared: Any, arguments: Any) -> Any:
+        run = super().submit(prepared, arguments)
+        if self.first is not None:
+            return run
+        self.first = Logged(run._run, self.error)
+        return self.first
+
+
+def _rms_norm(handle: Any) -> np.ndarray:
+    """64 rows of ones, normalised."""
+    x, weight, y = np.ones((64, 1152), BF16), np.ones(1152, np.float32), np.zeros((64, 1152), BF16)
+    chosen = operation("rms_norm")
+    opened = chosen.open(handle, chosen.configuration("npu2"))
+    request = {"rows": 64, "width": 1152}
+    opened.run(request, [array.reshape(-1).view(np.uint8) for array in (x, weight, y)])
+    return y
+
+
+@pytest.mark.parametrize(
+    "error, calls",
+    [
+        (KeyboardInterrupt, ["wait", "cancel"]),
+        (ValueError, ["wait", "cancel"]),
+        (DeadlockError, ["wait"]),
+    ],
+)
+def test_a_run_whose_wait_raises_is_cancelled_unless_the_error_is_the_runs(error, calls):
+    backend = Logging(error)
+    handle = _npu.device.open_python(backend)
+    with pytest.raises(error, match=r"^from wait\(\)$"):
+        _rms_norm(handle)
+    assert backend.first is not None and backend.first.calls == calls
+    np.testing.assert_allclose(_rms_norm(handle).astype(np.float64), 1, rtol=2**-7)
