@@ -71,6 +71,44 @@ void check_methods(const std::string& device, const char* what, nb::handle found
   }
 }
 
+// A value as the type that the contract says; `wanted` tells the device's author.
+template <typename T>
+T given(const std::string& device, const char* what, nb::handle value, const char* wanted) {
+  T found{};
+  // Integers of NumPy are converted, numbers in a string are not.
+  const bool convert = PyIndex_Check(value.ptr()) != 0;
+  if (!nb::try_cast(value, found, convert)) refuse(device, what, value, wanted);
+  return found;
+}
+
+// The dict that a method of a device returned.
+class Fields {
+ public:
+  Fields(const std::string& device, const char* method, nb::handle found)
+      : device_(device),
+        method_(method),
+        fields_(given<nb::dict>(device, method, found, "a dict")) {}
+  bool has(const char* key) const { return fields_.contains(key); }
+  template <typename T>
+  T get(const char* key, const char* wanted) const {
+    if (!has(key)) refuse(device_, method_, fields_, strf("a dict with \"%s\", %s", key, wanted));
+    const nb::object value = fields_[key];
+    return given<T>(device_, strf("%s[\"%s\"]", method_, key).c_str(), value, wanted);
+  }
+  [[noreturn]] void refuse_field(const char* key, const char* wanted) const {
+    const nb::object value = fields_[key];
+    refuse(device_, strf("%s[\"%s\"]", method_, key).c_str(), value, wanted);
+  }
+  uint64_t count(const char* key) const {
+    return has(key) ? get<uint64_t>(key, "an integer, at least 0") : 0;
+  }
+
+ private:
+  const std::string& device_;
+  const char* method_;
+  nb::dict fields_;
+};
+
 // Buffers of a Python device have `memory`, a C-contiguous uint8 array.
 class PythonBuffer final : public Buffer {
  public:
@@ -116,15 +154,14 @@ class PythonBuffer final : public Buffer {
   Access access_;
 };
 
-uint64_t count_of(const nb::dict& report, const char* key) {
-  return report.contains(key) ? nb::cast<uint64_t>(report[key]) : 0;
-}
-
 class PythonRun final : public Run {
  public:
-  PythonRun(nb::object run, std::shared_ptr<const PreparedStream> stream,
+  PythonRun(std::string device, nb::object run, std::shared_ptr<const PreparedStream> stream,
             std::function<void()> failed)
-      : run_(std::move(run)), stream_(std::move(stream)), failed_(std::move(failed)) {}
+      : device_(std::move(device)),
+        run_(std::move(run)),
+        stream_(std::move(stream)),
+        failed_(std::move(failed)) {}
   ~PythonRun() override {
     try {
       cancel();
@@ -146,6 +183,7 @@ class PythonRun final : public Run {
   bool ended(std::chrono::nanoseconds timeout);
   void abandon(bool over);
 
+  std::string device_;  // its name
   Held run_;
   std::shared_ptr<const PreparedStream> stream_;
   std::function<void()> failed_;
@@ -157,7 +195,8 @@ bool PythonRun::ended(std::chrono::nanoseconds timeout) {
   const nb::object seconds =
       timeout == kForever ? nb::none()
                           : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
-  return nb::cast<bool>(run_.get().attr("wait")(seconds));
+  const nb::object found = run_.get().attr("wait")(seconds);
+  return given<bool>(device_, "wait()", found, "True or False");
 }
 
 // `over`: the run has ended. Otherwise the device may still write to memory that the caller is
@@ -180,12 +219,13 @@ bool PythonRun::wait(std::chrono::nanoseconds timeout) {
   try {
     over = ended(timeout);
     if (!over) return false;
-    const nb::dict report = nb::cast<nb::dict>(run_.get().attr("report")());
-    report_.operations = count_of(report, "operations");
-    report_.kernel_calls = count_of(report, "kernel_calls");
-    report_.shim_read_bytes = count_of(report, "shim_read");
-    report_.shim_write_bytes = count_of(report, "shim_write");
-    report_.array_ns = count_of(report, "array_ns");
+    const nb::object returned = run_.get().attr("report")();
+    const Fields report(device_, "report()", returned);
+    report_.operations = report.count("operations");
+    report_.kernel_calls = report.count("kernel_calls");
+    report_.shim_read_bytes = report.count("shim_read");
+    report_.shim_write_bytes = report.count("shim_write");
+    report_.array_ns = report.count("array_ns");
   } catch (const nb::python_error& error) {
     // An error of the run ends it; anything else (KeyboardInterrupt) only ends the waiting.
     abandon(over || error.matches(nb::module_::import_("npu.errors").attr("NpuError")));
@@ -208,20 +248,29 @@ class PythonStream final : public PreparedStream {
   Held prepared_;
 };
 
+const arch::Geometry& geometry_of(const Fields& info) {
+  constexpr const char* kWanted = "\"npu1\" or \"npu2\"";
+  const auto name = info.get<std::string>("generation", kWanted);
+  if (name != "npu1" && name != "npu2") info.refuse_field("generation", kWanted);
+  return arch::device_geometry(name);
+}
+
 class PythonDevice final : public Device {
  public:
   explicit PythonDevice(nb::object backend) : backend_(backend) {
-    const nb::dict info = nb::cast<nb::dict>(backend.attr("info")());
-    const arch::Geometry& model = arch::device_geometry(nb::cast<std::string>(info["generation"]));
-    info_.name = nb::cast<std::string>(info["name"]);
+    info_.name = nb::inst_name(backend).c_str();  // until it says its own
+    const nb::object returned = backend.attr("info")();
+    const Fields info(info_.name, "info()", returned);
+    info_.name = info.get<std::string>("name", "a string");
+    const arch::Geometry& model = geometry_of(info);
     info_.generation = model.generation;
     info_.columns = model.columns;
     info_.clock_hz = model.clock_hz;
-    info_.emulated = nb::cast<bool>(info["emulated"]);
-    info_.computes = !info.contains("computes") || nb::cast<bool>(info["computes"]);
-    info_.arithmetic = nb::cast<std::string>(info["arithmetic"]);
-    if (info.contains("max_arguments")) {
-      info_.max_arguments = nb::cast<size_t>(info["max_arguments"]);
+    info_.emulated = info.get<bool>("emulated", "True or False");
+    info_.computes = !info.has("computes") || info.get<bool>("computes", "True or False");
+    info_.arithmetic = info.get<std::string>("arithmetic", "a string");
+    if (info.has("max_arguments")) {
+      info_.max_arguments = info.get<size_t>("max_arguments", "an integer, at least 0");
     }
   }
   DeviceInfo info() const override { return info_; }
@@ -264,8 +313,10 @@ class PythonDevice final : public Device {
       }
     }
     const nb::object prepared = static_cast<const PythonStream&>(*stream).object();
-    return std::make_unique<PythonRun>(backend_.get().attr("submit")(prepared, arguments),
-                                       std::move(stream), [this] { forget_configuration(); });
+    nb::object run = backend_.get().attr("submit")(prepared, arguments);
+    check_methods(info_.name, "submit()", run, {"wait", "report", "cancel"}, "DeviceRun");
+    return std::make_unique<PythonRun>(info_.name, std::move(run), std::move(stream),
+                                       [this] { forget_configuration(); });
   }
 
  private:

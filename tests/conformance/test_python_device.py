@@ -3,7 +3,7 @@ error says which device, method and field, and a run that is given up is cancell
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import ml_dtypes
 import numpy as np
@@ -157,4 +157,76 @@ def test_a_run_whose_wait_raises_is_cancelled_unless_the_error_is_the_runs(error
     with pytest.raises(error, match=r"^from wait\(\)$"):
         _rms_norm(handle)
     assert backend.first is not None and backend.first.calls == calls
+    np.testing.assert_allclose(_rms_norm(handle).astype(np.float64), 1, rtol=2**-7)
+
+
+GOOD_INFO = {"name": "python:odd", "generation": "npu2", "emulated": True, "arithmetic": "fast"}
+
+
+class Odd(python_relay.Relay):
+    """Methods return what `answers` says for them."""
+
+    answers: ClassVar[dict[str, Any]] = {}
+
+    def info(self) -> Any:
+        return self.answers.get("info", GOOD_INFO)
+
+    def submit(self, prepared: Any, arguments: Any) -> Any:
+        run: Any = super().submit(prepared, arguments)
+        for name in {"wait", "report"} & self.answers.keys():
+            setattr(run, name, lambda *_, name=name: self.answers[name])
+        return self.answers.get("submit", run)
+
+
+def _odd(answers: dict[str, Any]) -> Any:
+    return _npu.device.open_python(type("Odd", (Odd,), {"answers": answers})())
+
+
+@pytest.mark.parametrize("key", GOOD_INFO)
+def test_information_that_is_missing_is_named(key):
+    with pytest.raises(DeviceError, match=rf'^\[device\] .*: info\(\) is .*a dict with "{key}"'):
+        _odd({"info": {name: value for name, value in GOOD_INFO.items() if name != key}})
+
+
+@pytest.mark.parametrize(
+    "key, value",
+    [
+        ("name", 7), ("name", None), ("generation", "npu9"), ("generation", 2),
+        ("emulated", "yes"), ("computes", 1), ("arithmetic", None),
+        ("max_arguments", -1), ("max_arguments", "16"), ("max_arguments", 2.5),
+        ("max_arguments", 1 << 64),
+    ],
+)  # fmt: skip
+def test_information_of_other_types_is_named(key, value):
+    with pytest.raises(DeviceError, match=rf'^\[device\] .*: info\(\)\["{key}"\] is .*; return'):
+        _odd({"info": {**GOOD_INFO, key: value}})
+
+
+@pytest.mark.parametrize("value", [None, "npu2", 7])
+def test_information_is_a_dict(value):
+    with pytest.raises(DeviceError, match=r"^\[device\] .*Odd: info\(\) is .*; return a dict"):
+        _odd({"info": value})
+
+
+@pytest.mark.parametrize(
+    "method, value, words",
+    [
+        ("submit", None, r"submit\(\) is None; return a DeviceRun"),
+        ("submit", 7, r"submit\(\) is 7; return a DeviceRun"),
+        ("wait", "yes", r"wait\(\) is 'yes'; return True or False"),
+        ("wait", None, r"wait\(\) is None; return True or False"),
+        ("report", None, r"report\(\) is None; return a dict"),
+        ("report", {"operations": -1}, r'report\(\)\["operations"\] is -1; return an integer'),
+        ("report", {"array_ns": 0.5}, r'report\(\)\["array_ns"\] is 0\.5; return an integer'),
+        ("report", {"shim_read": "4"}, r'report\(\)\["shim_read"\] is \'4\'; return an integer'),
+    ],
+)
+def test_what_runs_return_is_checked(method, value, words):
+    with pytest.raises(DeviceError, match=rf"^\[device\] python:odd: {words}"):
+        _rms_norm(_odd({method: value}))
+
+
+def test_counts_of_numpy_are_counts():
+    handle = _odd({"info": {**GOOD_INFO, "max_arguments": np.int32(5)}})
+    assert handle.info()["max_arguments"] == 5
     np.testing.assert_allclose(_rms_norm(handle).astype(np.float64), 1, rtol=2**-7)
