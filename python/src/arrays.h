@@ -97,13 +97,20 @@ inline bool overlap(const Output& out, const ops::MatrixView& view) {
     return low < static_cast<int64_t>(out.size()) && high > 0 && low < high;
   };
   if (view.rows == 0 || view.cols == 0) return false;
-  const int64_t across = (view.cols - 1) * view.col_stride * width;
-  for (int64_t row = 0; row < view.rows; ++row) {
+  // A broadcast axis is one element, however long it says it is.
+  const int64_t rows = view.row_stride == 0 ? 1 : view.rows;
+  const int64_t cols = view.col_stride == 0 ? 1 : view.cols;
+  const int64_t down = (rows - 1) * view.row_stride * width;
+  const int64_t across = (cols - 1) * view.col_stride * width;
+  const int64_t below = std::min<int64_t>(across, 0), above = std::max<int64_t>(across, 0) + width;
+  if (!meets(start + std::min<int64_t>(down, 0) + below,
+             start + std::max<int64_t>(down, 0) + above)) {
+    return false;
+  }
+  for (int64_t row = 0; row < rows; ++row) {
     const int64_t low = start + row * view.row_stride * width;
-    if (!meets(low + std::min<int64_t>(across, 0), low + std::max<int64_t>(across, 0) + width)) {
-      continue;
-    }
-    for (int64_t col = 0; col < view.cols; ++col) {
+    if (!meets(low + below, low + above)) continue;
+    for (int64_t col = 0; col < cols; ++col) {
       const int64_t at = low + col * view.col_stride * width;
       if (meets(at, at + width)) return true;
     }

@@ -140,6 +140,18 @@ def test_a_product_may_lie_between_the_rows_of_an_operand():
     np.testing.assert_array_equal(memory[1, :128].view(np.int32), 8)
 
 
+def test_broadcast_operands_are_one_element():
+    """However long: no search of 2^44 addresses, and the one there is may be the result's."""
+    gemm = _device().gemm("int8", "int32")
+    memory = np.ones(64, np.uint8)
+    one, long = memory[60:61].view(np.int8), 1 << 44
+    a, b = np.broadcast_to(one, (1, long)), np.broadcast_to(one, (long, 1))
+    with pytest.raises(MemoryError):
+        gemm.run(a, "int8", b, "int8", memory[:4], 0)
+    with pytest.raises(ArgumentError, match=r"shares memory with a"):
+        gemm.run(a, "int8", b, "int8", memory[60:64], 0)
+
+
 @pytest.mark.parametrize("name", UNFIT)
 def test_products_with_q4nx_weights_are_written_where_they_were_told(name):
     device = _device()
