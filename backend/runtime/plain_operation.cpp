@@ -27,8 +27,10 @@ void PlainOperation::check_result(const Layouts& layouts, std::span<const HostAr
         !before(result.data, other.data + other.bytes)) {
       continue;
     }
-    fail(ErrorKind::kArgument, "[%s] %s is written to and shares memory with %s; pass memory of "
-         "its own", type_.name, layouts[index].name.c_str(), layouts[i].name.c_str());
+    fail(ErrorKind::kArgument,
+         "[%s] %s is written to and shares memory with %s; pass memory of "
+         "its own",
+         type_.name, layouts[index].name.c_str(), layouts[i].name.c_str());
   }
 }
 
