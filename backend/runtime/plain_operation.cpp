@@ -3,11 +3,36 @@
 
 #include <cassert>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 #include "error.h"
 
 namespace npu {
+
+void PlainOperation::check_result(const Layouts& layouts, std::span<const HostArray> arrays,
+                                  size_t index) const {
+  const HostArray& result = arrays[index];
+  if (!result.writable) {
+    fail(ErrorKind::kArgument,
+         "[%s] %s is written to, and cannot be where it is; pass a writable C-contiguous uint8 "
+         "array",
+         type_.name, layouts[index].name.c_str());
+  }
+  const std::less<const std::byte*> before;
+  for (size_t i = 0; i < arrays.size(); ++i) {
+    const HostArray& other = arrays[i];
+    if (i == index || result.bytes == 0 || other.bytes == 0 ||
+        !before(other.data, result.data + result.bytes) ||
+        !before(result.data, other.data + other.bytes)) {
+      continue;
+    }
+    fail(ErrorKind::kArgument,
+         "[%s] %s is written to and shares memory with %s; pass memory of "
+         "its own",
+         type_.name, layouts[index].name.c_str(), layouts[i].name.c_str());
+  }
+}
 
 void PlainOperation::check(const Layouts& layouts, std::span<const HostArray> arrays) const {
   if (arrays.size() != layouts.size()) {
@@ -18,6 +43,9 @@ void PlainOperation::check(const Layouts& layouts, std::span<const HostArray> ar
     if (arrays[i].bytes == layouts[i].bytes) continue;
     fail(ErrorKind::kShape, "[%s] %s has %zu bytes, the request needs %zu", type_.name,
          layouts[i].name.c_str(), arrays[i].bytes, layouts[i].bytes);
+  }
+  for (size_t i = 0; i < layouts.size(); ++i) {
+    if (writes(layouts[i].access)) check_result(layouts, arrays, i);
   }
 }
 

@@ -16,6 +16,7 @@ namespace npu {
 struct HostArray {
   std::byte* data = nullptr;
   size_t bytes = 0;
+  bool writable = true;
 };
 
 class PlainOperation {
@@ -28,7 +29,8 @@ class PlainOperation {
 
   // arrays: one per argument, of its size; read or written where they lie if the device reaches
   // them, otherwise copied. Thread-safe. Throws what OperationType::submissions() throws and
-  // Error(kShape) for arrays of other sizes.
+  // Error(kShape) for arrays of other sizes and Error(kArgument) for results that are not
+  // writable or share memory with another array.
   RunReport run(const Request& request, std::span<const HostArray> arrays);
   const OperationType& type() const { return type_; }
   OperationCounters counters() const { return operation_.counters(); }
@@ -36,6 +38,7 @@ class PlainOperation {
  private:
   using Layouts = std::vector<ArgumentLayout>;
   void check(const Layouts& layouts, std::span<const HostArray> arrays) const;
+  void check_result(const Layouts& layouts, std::span<const HostArray> arrays, size_t index) const;
 
   Operation<Request, Layouts> operation_;
   const OperationType& type_;

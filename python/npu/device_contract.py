@@ -4,7 +4,8 @@ The contract is that of C++ devices (backend/runtime/device.h). The runtime has 
 hands over: configurations are of the device's generation, streams touch only what they may,
 arguments lie inside their buffers. It calls a device from one thread at a time. Errors are raised
 as npu.errors classes and reach the user as they are; after a run that raised, the configuration is
-loaded again before the next one.
+loaded again before the next one. What methods return is checked: another type is a DeviceError that
+names the device, the method and the field.
 
 ``npu.register_device("name", factory)`` makes such a device available to ``npu.device("name")``;
 tests/conformance/ is its test suite.
@@ -49,7 +50,8 @@ class DeviceRun(abc.ABC):
         return {}
 
     def cancel(self) -> None:  # noqa: B027
-        """Gives a run up that has not ended."""
+        """Gives a run up that has not ended; the device writes to no argument afterwards. Called
+        where ``wait`` raised what is not an NpuError (KeyboardInterrupt), too."""
 
 
 class DeviceBackend(abc.ABC):

@@ -50,16 +50,21 @@ class Device:
     def __init__(
         self,
         name: str,
-        arithmetic: str,
+        arithmetic: str | None,
         bf16: str | None = None,
         kernel: str | None = None,
         designs: str | None = None,
     ) -> None:
-        backend = _registered.get(name)
+        written = _registered.get(name)
         self.handle = (
-            _npu.device.open_python(backend()) if backend else _npu.device.open(name, arithmetic)
+            written.open() if written else _npu.device.open(name, arithmetic or DEFAULT_ARITHMETIC)
         )
         info: dict[str, Any] = self.handle.info()
+        if written and arithmetic not in (None, info["arithmetic"]):
+            raise DeviceError(
+                f'[device] {name} with arithmetic="{arithmetic}": it computes as '
+                f'"{info["arithmetic"]}"; leave arithmetic out'
+            )
         self.name: str = info["name"]
         self.generation: str = info["generation"]
         self.columns: int = info["columns"]
@@ -176,7 +181,8 @@ class Device:
         return None if self._designs is None else self._designs.last
 
     def counters(self) -> dict[str, int]:
-        """Loads, submissions, streams, host copies and host time, totals."""
+        """Loads, submissions, streams, host copies and host time, totals. Loads and submissions are
+        those of the handle, which views of a device written in Python share."""
         totals: dict[str, int] = dict(self.handle.counters())
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
@@ -188,15 +194,42 @@ class Device:
         return totals
 
 
-# Devices written in Python: name -> what makes the backend.
-_registered: dict[str, Callable[[], DeviceBackend]] = {}
+class _Registered:
+    """A device written in Python: one backend, however many ``Device`` views of it there are."""
+
+    def __init__(self, name: str, backend: Callable[[], DeviceBackend]) -> None:
+        self._name = name
+        self._backend = backend
+        self._handle: Any = None
+        self._lock = threading.RLock()  # a factory that opens its own device is told so
+        self._opening = False
+
+    def open(self) -> Any:
+        """The ``_npu.device.Device``, made on first use."""
+        with self._lock:
+            if self._opening:
+                raise DeviceError(
+                    f"[device] {self._name} is opened by its own factory; open another device there"
+                )
+            if self._handle is None:
+                self._opening = True
+                try:
+                    self._handle = _npu.device.open_python(self._backend())
+                finally:
+                    self._opening = False
+            return self._handle
+
+
+# Devices written in Python, by name.
+_registered: dict[str, _Registered] = {}
 
 
 def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
     """Makes a device that is written in Python available as ``npu.device(name)``.
 
-    ``backend``: called once, when the device is opened; returns an
-    ``npu.device_contract.DeviceBackend``. Raises DeviceError for a name that is taken.
+    ``backend``: returns an ``npu.device_contract.DeviceBackend``. It is called when the device is
+    first opened, and again only if it raised; the choices bf16=, kernel= and designs= share the
+    backend. Raises DeviceError for a name that is taken.
     """
     if not isinstance(name, str) or not name or not callable(backend):
         raise DeviceError(
@@ -205,10 +238,11 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
     with _open_lock:
         if name in _registered or name.startswith(("emu:", "null:", "xrt")):
             raise DeviceError(f"[register_device] the name {name!r} is taken")
-        _registered[name] = backend
+        _registered[name] = _Registered(name, backend)
 
 
-_open_devices: dict[tuple[str, str, str | None, str | None, str | None], Device] = {}
+_Choices = tuple[str, str | None, str | None, str | None, str | None]
+_open_devices: dict[_Choices, Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
     "npu_device", default=None
@@ -232,16 +266,20 @@ def open_device(
     (the default of emulated devices; results are the same except of narrow sums); default
     ``NPU_DESIGNS``. ``kernel`` restricts them: "published" or, on npu2, "pipelined", whose kernels
     hide the traffic of C (docs/gemm_designs.md; types without one keep the published design);
-    default ``NPU_KERNEL``. Raises DeviceError.
+    default ``NPU_KERNEL``. A device written in Python has one arithmetic, its own; naming another
+    is an error. Raises DeviceError.
     """
-    mode = arithmetic or os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     product = bf16 or os.environ.get("NPU_BF16") or None
     if not isinstance(name, str):
         raise DeviceError(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
             f"{', '.join(EMULATED_DEVICES)}"
         )
-    if not isinstance(mode, str):
+    default = (
+        None if name in _registered else os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
+    )
+    mode = arithmetic or default
+    if mode is not None and not isinstance(mode, str):
         raise DeviceError(
             f"[device] expected an arithmetic mode, found {type(mode).__name__}; use one of "
             f"{', '.join(ARITHMETIC_MODES)}"
@@ -252,11 +290,14 @@ def open_device(
         )
     kind = _choice("kernel", kernel, "NPU_KERNEL", KERNELS)
     preference = _choice("designs", designs, "NPU_DESIGNS", DESIGNS)
+    key = (name, mode, product, kind, preference)
     with _open_lock:
-        key = (name, mode, product, kind, preference)
-        if key not in _open_devices:
-            _open_devices[key] = Device(*key)
-        return _open_devices[key]
+        found = _open_devices.get(key)
+    if found is not None:
+        return found
+    made = Device(*key)  # without the lock: the factory of a device may use the package
+    with _open_lock:
+        return _open_devices.setdefault(key, made)
 
 
 def _choice(label: str, value: Any, variable: str, allowed: tuple[str, ...]) -> str | None:

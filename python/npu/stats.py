@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 from npu.devices import all_open_devices
 
@@ -36,8 +37,12 @@ class Stats:
 def stats() -> Stats:
     """A snapshot of the counters."""
     total = Stats()
+    handles: list[Any] = []
     for device in all_open_devices():
         counters = device.counters()
+        if any(device.handle is other for other in handles):
+            counters |= dict.fromkeys(device.handle.counters(), 0)  # counted with the first view
+        handles.append(device.handle)
         total = Stats(
             **{
                 field.name: getattr(total, field.name) + counters[field.name]

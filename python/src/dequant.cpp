@@ -22,13 +22,16 @@ void init_dequant(nb::module_& m) {
   nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
   operation_class<ops::Dequant>(sub, "Dequant")
       .def("run", [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
-                     const Output& out, bool padded) {
+                     nb::handle result, bool padded) {
         const ops::Q4nxWeights& weights = *w.weights;
+        const Output out = output_of(result, "dequantize", "out");
         const ops::RowBlocks part{first, count};
         const int64_t all = count * q4nx::kRows;
         const int64_t rows = padded ? all : std::min(all, weights.n - first * q4nx::kRows);
         const int64_t columns = padded ? weights.column_blocks * q4nx::kColumns : weights.k;
         check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
+        check_apart(overlap(out.data(), out.size(), w.owner.data(), w.owner.size()), "dequantize",
+                    "the weights");
         auto* target = reinterpret_cast<std::byte*>(out.data());
         return run_report([&] {
           return padded ? self.run_padded(weights, part, target) : self.run(weights, part, target);

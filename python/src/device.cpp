@@ -130,9 +130,6 @@ std::chrono::nanoseconds timeout_of(nb::object seconds) {
   return value > 1e9 ? Run::kForever : std::chrono::nanoseconds(static_cast<int64_t>(value * 1e9));
 }
 
-using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using ReadableArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu>;
-
 void init_buffers(nb::module_& sub) {
   nb::class_<PyBuffer>(sub, "Buffer", "Memory that a device reaches.")
       .def_prop_ro("nbytes", [](const PyBuffer& self) { return self.buffer->bytes(); })
@@ -241,11 +238,11 @@ void init_contract(nb::module_& sub) {
             std::byte* data = nullptr;
             size_t bytes = 0;
             if (writes(wanted)) {
-              const auto view = nb::cast<HostArray>(array);
+              const Output view = output_of(array, "wrap", "the array");
               data = reinterpret_cast<std::byte*>(view.data());
               bytes = view.size();
             } else {
-              const auto view = nb::cast<ReadableArray>(array);
+              const Input view = input_of(array, "wrap", "the array");
               data = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(view.data()));
               bytes = view.size();
             }

@@ -54,32 +54,39 @@ void init_gemv(nb::module_& m) {
            })
       .def("run",
            [](ops::Gemv& self, const BoundWeights& w, const Matrix& x, const std::string& x_type,
-              const Output& y, const std::string& y_type) {
+              nb::handle result, const std::string& y_type) {
              const ops::MatrixView view = view_of(x, x_type);
+             const Output y = output_of(result, "gemv", "y");
              const ops::ElementType type = float_type(y_type);
              check_size(y, static_cast<size_t>(view.rows * w.weights->n) * ops::element_bytes(type),
                         "gemv");
+             check_apart(overlap(y, view), "gemv", "x");
+             check_apart(overlap(y.data(), y.size(), w.owner.data(), w.owner.size()), "gemv",
+                         "the weights");
              return run_report([&] {
                return self.run(*w.weights, view, reinterpret_cast<std::byte*>(y.data()), type);
              });
            })
-      .def("top",
-           [](ops::Gemv& self, const BoundWeights& w, const Matrix& x, const std::string& x_type,
-              int64_t k, const Output& values, const Output& rows) {
-             const ops::MatrixView view = view_of(x, x_type);
-             const auto count = static_cast<size_t>(view.rows * std::max<int64_t>(k, 0));
-             check_size(values, count * sizeof(float), "gemv");
-             check_size(rows, count * sizeof(int64_t), "gemv");
-             std::vector<ops::GemvTop> found(count);
-             {
-               nb::gil_scoped_release release;
-               self.top(*w.weights, view, k, found.data());
-             }
-             for (size_t i = 0; i < count; ++i) {
-               std::memcpy(values.data() + i * sizeof(float), &found[i].value, sizeof(float));
-               std::memcpy(rows.data() + i * sizeof(int64_t), &found[i].row, sizeof(int64_t));
-             }
-           });
+      .def("top", [](ops::Gemv& self, const BoundWeights& w, const Matrix& x,
+                     const std::string& x_type, int64_t k, nb::handle largest, nb::handle where) {
+        const ops::MatrixView view = view_of(x, x_type);
+        const Output values = output_of(largest, "gemv_top", "values");
+        const Output rows = output_of(where, "gemv_top", "rows");
+        const auto count = static_cast<size_t>(view.rows * std::max<int64_t>(k, 0));
+        check_size(values, count * sizeof(float), "gemv_top");
+        check_size(rows, count * sizeof(int64_t), "gemv_top");
+        check_apart(overlap(values.data(), values.size(), rows.data(), rows.size()), "gemv_top",
+                    "the other one");
+        std::vector<ops::GemvTop> found(count);
+        {
+          nb::gil_scoped_release release;
+          self.top(*w.weights, view, k, found.data());
+        }
+        for (size_t i = 0; i < count; ++i) {
+          std::memcpy(values.data() + i * sizeof(float), &found[i].value, sizeof(float));
+          std::memcpy(rows.data() + i * sizeof(int64_t), &found[i].row, sizeof(int64_t));
+        }
+      });
 }
 
 }  // namespace npu::python

@@ -21,8 +21,24 @@ namespace npu::python {
 
 namespace {
 
-// Read-only, so that inputs may be; Python hands over writable results.
-using Bytes = nb::ndarray<const uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu>;
+// An argument of an operation, where it lies if that is possible. A strided one is copied, and
+// cannot be a result.
+HostArray host_array(nb::handle array, const char* function, std::vector<Input>& keep) {
+  Output out;
+  if (nb::try_cast(array, out, false)) {
+    keep.emplace_back(out);
+    return {reinterpret_cast<std::byte*>(out.data()), out.size()};
+  }
+  nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::device::cpu> strided;
+  Input in;
+  if (!nb::try_cast(array, strided, false) || !nb::try_cast(array, in)) {
+    fail(ErrorKind::kArgument, "[%s] an argument is %s; pass uint8 arrays of one dimension",
+         function, described(array).c_str());
+  }
+  keep.push_back(in);
+  auto* data = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(in.data()));
+  return {data, in.size(), false};
+}
 
 nb::dict type_dict(const OperationType& type) {
   nb::dict d;
@@ -82,19 +98,18 @@ void init_operations(nb::module_& m) {
            })
       .def(
           "run",
-          [](PlainOperation& self, const Request::Values& values,
-             const std::vector<Bytes>& arrays) {
+          [](PlainOperation& self, const Request::Values& values, const nb::sequence& arrays) {
             const Request request(self.type(), values);
             std::vector<HostArray> memory;
-            for (const Bytes& array : arrays) {
-              auto* data = const_cast<uint8_t*>(array.data());
-              memory.push_back({reinterpret_cast<std::byte*>(data), array.size()});
+            std::vector<Input> keep;
+            for (nb::handle array : arrays) {
+              memory.push_back(host_array(array, self.type().name, keep));
             }
             return run_report([&] { return self.run(request, memory); });
           },
           nb::arg("request"), nb::arg("arrays"),
           "arrays: uint8 views in the order of the operation's arguments; results must be "
-          "writable.")
+          "writable and C-contiguous, and share no memory with another argument.")
       .def("counters", [](const PlainOperation& self) { return counters_dict(self); });
   sub.def("types", [] {
     nb::list list;

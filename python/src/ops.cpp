@@ -31,11 +31,14 @@ ops::MatrixView view_of(const Matrix& array, const std::string& type) {
   return matrix_view(array, element_type(type), type, "gemm");
 }
 
-std::byte* output_of(const Output& out, const ops::Gemm& gemm, int64_t rows, int64_t cols) {
+Output result_of(nb::handle c, const ops::Gemm& gemm, int64_t rows, int64_t cols) {
+  const Output out = output_of(c, "gemm", "c");
   check_size(out, static_cast<size_t>(rows * cols) * ops::element_bytes(gemm.output_type()),
              "gemm");
-  return reinterpret_cast<std::byte*>(out.data());
+  return out;
 }
+
+std::byte* bytes_of(const Output& out) { return reinterpret_cast<std::byte*>(out.data()); }
 
 }  // namespace
 
@@ -54,16 +57,19 @@ void init_ops(nb::module_& m) {
            })
       .def("run",
            [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const Matrix& b,
-              const std::string& b_type, const Output& c, int shift) {
+              const std::string& b_type, nb::handle c, int shift) {
              const ops::MatrixView va = view_of(a, a_type), vb = view_of(b, b_type);
-             std::byte* out = output_of(c, self, va.rows, vb.cols);
-             return run_report([&] { return self.run(va, vb, out, shift); });
+             const Output out = result_of(c, self, va.rows, vb.cols);
+             check_apart(overlap(out, va), "gemm", "a");
+             check_apart(overlap(out, vb), "gemm", "b");
+             return run_report([&] { return self.run(va, vb, bytes_of(out), shift); });
            })
       .def("run_packed", [](ops::Gemm& self, const Matrix& a, const std::string& a_type,
-                            const ops::PackedB& b, const Output& c, int shift) {
+                            const ops::PackedB& b, nb::handle c, int shift) {
         const ops::MatrixView va = view_of(a, a_type);
-        std::byte* out = output_of(c, self, va.rows, b.n);
-        return run_report([&] { return self.run(va, b, out, shift); });
+        const Output out = result_of(c, self, va.rows, b.n);
+        check_apart(overlap(out, va), "gemm", "a");
+        return run_report([&] { return self.run(va, b, bytes_of(out), shift); });
       });
 }
 

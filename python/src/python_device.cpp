@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,25 +38,100 @@ class Held {
   nb::object object_;
 };
 
-using Bytes = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using View = nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>;
 
-Bytes view_of(std::byte* memory, size_t bytes) {
-  return Bytes(reinterpret_cast<uint8_t*>(memory), {bytes}, nb::handle());
+View view_of(std::byte* memory, size_t bytes) {
+  return View(reinterpret_cast<uint8_t*>(memory), {bytes}, nb::handle());
 }
+
+// Part of an error's message: the value as Python prints it, or its type where it cannot.
+std::string described(nb::handle value) {
+  try {
+    const std::string text = nb::repr(value).c_str();
+    if (text.size() <= 80) return text;
+  } catch (nb::python_error&) {
+  }
+  return std::string("a ") + nb::inst_name(value).c_str();
+}
+
+// `what`: the method, and the field of its result, that gave a value which the contract excludes.
+[[noreturn]] void refuse(const std::string& device, const char* what, nb::handle found,
+                         const std::string& wanted) {
+  fail(ErrorKind::kDevice, "[device] %s: %s is %s; return %s", device.c_str(), what,
+       described(found).c_str(), wanted.c_str());
+}
+
+void check_methods(const std::string& device, const char* what, nb::handle found,
+                   std::initializer_list<const char*> methods, const char* base) {
+  for (const char* method : methods) {
+    if (!nb::hasattr(found, method)) {
+      refuse(device, what, found, strf("a %s, with %s()", base, method));
+    }
+  }
+}
+
+// A value as the type that the contract says; `wanted` tells the device's author.
+template <typename T>
+T given(const std::string& device, const char* what, nb::handle value, const char* wanted) {
+  T found{};
+  // Integers of NumPy are converted, numbers in a string are not.
+  const bool convert = PyIndex_Check(value.ptr()) != 0;
+  if (!nb::try_cast(value, found, convert)) refuse(device, what, value, wanted);
+  return found;
+}
+
+// The dict that a method of a device returned.
+class Fields {
+ public:
+  Fields(const std::string& device, const char* method, nb::handle found)
+      : device_(device),
+        method_(method),
+        fields_(given<nb::dict>(device, method, found, "a dict")) {}
+  bool has(const char* key) const { return fields_.contains(key); }
+  template <typename T>
+  T get(const char* key, const char* wanted) const {
+    if (!has(key)) refuse(device_, method_, fields_, strf("a dict with \"%s\", %s", key, wanted));
+    const nb::object value = fields_[key];
+    return given<T>(device_, strf("%s[\"%s\"]", method_, key).c_str(), value, wanted);
+  }
+  [[noreturn]] void refuse_field(const char* key, const char* wanted) const {
+    const nb::object value = fields_[key];
+    refuse(device_, strf("%s[\"%s\"]", method_, key).c_str(), value, wanted);
+  }
+  uint64_t count(const char* key) const {
+    return has(key) ? get<uint64_t>(key, "an integer, at least 0") : 0;
+  }
+
+ private:
+  const std::string& device_;
+  const char* method_;
+  nb::dict fields_;
+};
 
 // Buffers of a Python device have `memory`, a C-contiguous uint8 array.
 class PythonBuffer final : public Buffer {
  public:
-  // With the GIL. `bytes`: what was asked for.
-  PythonBuffer(nb::object buffer, size_t bytes, Access access)
-      : buffer_(buffer), bytes_(bytes), access_(access) {
-    nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> memory;
-    if (!nb::try_cast(buffer.attr("memory"), memory) || memory.size() < bytes) {
-      fail(ErrorKind::kDevice,
-           "[device] a buffer's memory is not a C-contiguous uint8 array of at least %zu bytes",
-           bytes);
+  // With the GIL. `bytes`: what was asked for from `method` of `device`.
+  PythonBuffer(nb::object buffer, size_t bytes, Access access, const std::string& device,
+               const char* method)
+      : buffer_(buffer),
+        array_(nb::getattr(buffer, "memory", nb::none())),
+        bytes_(bytes),
+        access_(access) {
+    check_methods(device, method, buffer, {"sync_to_device", "sync_from_device"}, "DeviceBuffer");
+    // Not converted: a temporary would not be the device's memory.
+    nb::ndarray<uint8_t, nb::ndim<1>, nb::ro, nb::c_contig, nb::device::cpu> read;
+    Bytes written;
+    const bool fits = writes(access) ? nb::try_cast(array_.get(), written, false)
+                                     : nb::try_cast(array_.get(), read, false);
+    if (!fits || (writes(access) ? written.size() : read.size()) < bytes) {
+      refuse(device, strf("%s.memory", method).c_str(), array_.get(),
+             strf("a%s C-contiguous uint8 array of at least %zu bytes",
+                  writes(access) ? " writable" : "", bytes));
     }
-    memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(memory.data()));
+    const uint8_t* data = writes(access) ? written.data() : read.data();
+    memory_ = reinterpret_cast<std::byte*>(const_cast<uint8_t*>(data));
   }
   std::byte* host() override { return memory_; }
   size_t bytes() const override { return bytes_; }
@@ -72,20 +148,20 @@ class PythonBuffer final : public Buffer {
 
  private:
   Held buffer_;
+  Held array_;  // `memory` may be a property that makes an array each time
   std::byte* memory_ = nullptr;
   size_t bytes_;
   Access access_;
 };
 
-uint64_t count_of(const nb::dict& report, const char* key) {
-  return report.contains(key) ? nb::cast<uint64_t>(report[key]) : 0;
-}
-
 class PythonRun final : public Run {
  public:
-  PythonRun(nb::object run, std::shared_ptr<const PreparedStream> stream,
+  PythonRun(std::string device, nb::object run, std::shared_ptr<const PreparedStream> stream,
             std::function<void()> failed)
-      : run_(std::move(run)), stream_(std::move(stream)), failed_(std::move(failed)) {}
+      : device_(std::move(device)),
+        run_(std::move(run)),
+        stream_(std::move(stream)),
+        failed_(std::move(failed)) {}
   ~PythonRun() override {
     try {
       cancel();
@@ -104,6 +180,10 @@ class PythonRun final : public Run {
   const RunReport& report() const override { return report_; }
 
  private:
+  bool ended(std::chrono::nanoseconds timeout);
+  void abandon(bool over);
+
+  std::string device_;  // its name
   Held run_;
   std::shared_ptr<const PreparedStream> stream_;
   std::function<void()> failed_;
@@ -111,24 +191,47 @@ class PythonRun final : public Run {
   RunReport report_;
 };
 
+bool PythonRun::ended(std::chrono::nanoseconds timeout) {
+  const nb::object seconds =
+      timeout == kForever ? nb::none()
+                          : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
+  const nb::object found = run_.get().attr("wait")(seconds);
+  return given<bool>(device_, "wait()", found, "True or False");
+}
+
+// `over`: the run has ended. Otherwise the device may still write to memory that the caller is
+// about to release.
+void PythonRun::abandon(bool over) {
+  state_ = State::kFailed;
+  failed_();
+  if (over) return;
+  try {
+    run_.get().attr("cancel")();
+  } catch (nb::python_error& error) {  // what made us stop is what the caller hears of
+    error.discard_as_unraisable("DeviceRun.cancel");
+  }
+}
+
 bool PythonRun::wait(std::chrono::nanoseconds timeout) {
   if (state_ != State::kRunning) return true;
   nb::gil_scoped_acquire gil;
+  bool over = false;
   try {
-    const nb::object seconds =
-        timeout == kForever
-            ? nb::none()
-            : nb::object(nb::float_(std::chrono::duration<double>(timeout).count()));
-    if (!nb::cast<bool>(run_.get().attr("wait")(seconds))) return false;
-    const nb::dict report = nb::cast<nb::dict>(run_.get().attr("report")());
-    report_.operations = count_of(report, "operations");
-    report_.kernel_calls = count_of(report, "kernel_calls");
-    report_.shim_read_bytes = count_of(report, "shim_read");
-    report_.shim_write_bytes = count_of(report, "shim_write");
-    report_.array_ns = count_of(report, "array_ns");
+    over = ended(timeout);
+    if (!over) return false;
+    const nb::object returned = run_.get().attr("report")();
+    const Fields report(device_, "report()", returned);
+    report_.operations = report.count("operations");
+    report_.kernel_calls = report.count("kernel_calls");
+    report_.shim_read_bytes = report.count("shim_read");
+    report_.shim_write_bytes = report.count("shim_write");
+    report_.array_ns = report.count("array_ns");
+  } catch (const nb::python_error& error) {
+    // An error of the run ends it; anything else (KeyboardInterrupt) only ends the waiting.
+    abandon(over || error.matches(nb::module_::import_("npu.errors").attr("NpuError")));
+    throw;
   } catch (...) {
-    state_ = State::kFailed;
-    failed_();
+    abandon(over);
     throw;
   }
   state_ = State::kDone;
@@ -145,20 +248,29 @@ class PythonStream final : public PreparedStream {
   Held prepared_;
 };
 
+const arch::Geometry& geometry_of(const Fields& info) {
+  constexpr const char* kWanted = "\"npu1\" or \"npu2\"";
+  const auto name = info.get<std::string>("generation", kWanted);
+  if (name != "npu1" && name != "npu2") info.refuse_field("generation", kWanted);
+  return arch::device_geometry(name);
+}
+
 class PythonDevice final : public Device {
  public:
   explicit PythonDevice(nb::object backend) : backend_(backend) {
-    const nb::dict info = nb::cast<nb::dict>(backend.attr("info")());
-    const arch::Geometry& model = arch::device_geometry(nb::cast<std::string>(info["generation"]));
-    info_.name = nb::cast<std::string>(info["name"]);
+    info_.name = nb::inst_name(backend).c_str();  // until it says its own
+    const nb::object returned = backend.attr("info")();
+    const Fields info(info_.name, "info()", returned);
+    info_.name = info.get<std::string>("name", "a string");
+    const arch::Geometry& model = geometry_of(info);
     info_.generation = model.generation;
     info_.columns = model.columns;
     info_.clock_hz = model.clock_hz;
-    info_.emulated = nb::cast<bool>(info["emulated"]);
-    info_.computes = !info.contains("computes") || nb::cast<bool>(info["computes"]);
-    info_.arithmetic = nb::cast<std::string>(info["arithmetic"]);
-    if (info.contains("max_arguments")) {
-      info_.max_arguments = nb::cast<size_t>(info["max_arguments"]);
+    info_.emulated = info.get<bool>("emulated", "True or False");
+    info_.computes = !info.has("computes") || info.get<bool>("computes", "True or False");
+    info_.arithmetic = info.get<std::string>("arithmetic", "a string");
+    if (info.has("max_arguments")) {
+      info_.max_arguments = info.get<size_t>("max_arguments", "an integer, at least 0");
     }
   }
   DeviceInfo info() const override { return info_; }
@@ -166,14 +278,14 @@ class PythonDevice final : public Device {
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
     nb::gil_scoped_acquire gil;
     return std::make_unique<PythonBuffer>(backend_.get().attr("allocate")(bytes), bytes,
-                                          Access::kReadWrite);
+                                          Access::kReadWrite, info_.name, "allocate()");
   }
   std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override {
     nb::gil_scoped_acquire gil;
     const nb::object array = nb::cast(view_of(memory, bytes), nb::rv_policy::reference);
     const nb::object buffer = backend_.get().attr("wrap")(array, writes(access));
     if (buffer.is_none()) return nullptr;
-    return std::make_unique<PythonBuffer>(buffer, bytes, access);
+    return std::make_unique<PythonBuffer>(buffer, bytes, access, info_.name, "wrap()");
   }
 
  protected:
@@ -201,8 +313,10 @@ class PythonDevice final : public Device {
       }
     }
     const nb::object prepared = static_cast<const PythonStream&>(*stream).object();
-    return std::make_unique<PythonRun>(backend_.get().attr("submit")(prepared, arguments),
-                                       std::move(stream), [this] { forget_configuration(); });
+    nb::object run = backend_.get().attr("submit")(prepared, arguments);
+    check_methods(info_.name, "submit()", run, {"wait", "report", "cancel"}, "DeviceRun");
+    return std::make_unique<PythonRun>(info_.name, std::move(run), std::move(stream),
+                                       [this] { forget_configuration(); });
   }
 
  private:
