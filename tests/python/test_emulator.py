@@ -429,6 +429,7 @@ print(digest.hexdigest())
 """
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_the_number_of_threads() -> None:
     """Whole GEMMs of every kind of kernel, whose cores share tiles and their packed forms."""
     digests = set()

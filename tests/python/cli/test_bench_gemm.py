@@ -423,6 +423,7 @@ def test_folder_as_a_file_is_refused(capsys, tmp_path) -> None:
     assert code == 1 and "is a folder" in err
 
 
+@pytest.mark.slow
 def test_interrupt_keeps_the_rows_so_far(tmp_path) -> None:
     """SIGINT to the command in the middle of a sweep: exit code 130, a shorter CSV, a sentence."""
     path, document = tmp_path / "a.csv", tmp_path / "a.json"

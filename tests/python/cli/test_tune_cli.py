@@ -14,6 +14,7 @@ from npu.perf import tune
 FAST = ["tune", "gemm", "--device", "npu1", "--dtype", "bf16", "--top", "3", "--emulate", "3"]
 
 
+@pytest.mark.slow
 def test_table_and_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document, table = tmp_path / "out.json", tmp_path / "out.csv"
     assert main([*FAST, "--json", str(document), "--csv", str(table)]) == 0

@@ -219,6 +219,7 @@ def test_core_chains_and_programs_agree(generation: str, a_dtype: str, c_dtype: 
         "accumulate": st.sampled_from(gemm.ACCUMULATE),
     }),
 )  # fmt: skip
+@pytest.mark.slow
 def test_no_overlap_for_any_tile(
     case: tuple[str, str, str], factors: tuple[int, int, int], tiles: int, options: dict
 ) -> None:
