@@ -15,6 +15,7 @@ from typing import Any
 import compare
 import numpy as np
 import pytest
+from exact_projection import ExactProjection
 from gemma3_files import Shape, Vocabulary, random_weights, small_vocabulary, write_model
 
 from npu.errors import ArgumentError
@@ -22,6 +23,7 @@ from npu.formats.gguf_file import GgufFile
 from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.model import Model
+from npu.models.gemma3.weights import Projection
 from npu.ops import host
 
 SHAPES = {
@@ -83,8 +85,7 @@ def logits_of(case: Case, *, chunk: int = TOKENS) -> np.ndarray:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Projections in float32, on the host (the weights are bfloat16 numbers either way)."""
-    monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
-    monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
+    monkeypatch.setattr(model_module, "Projection", ExactProjection)
 
 
 def reloaded(case: Case) -> Case:
@@ -227,13 +228,13 @@ def test_a_mutated_operation_is_seen(
 def test_truncating_instead_of_rounding_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, real = make_case(tmp_path, Shape(layers=1)), model_module.linear
+    case, real = make_case(tmp_path, Shape(layers=1)), Projection.multiply
 
-    def truncated(x: np.ndarray, weight: Any) -> np.ndarray:
+    def truncated(projection: Projection, x: np.ndarray) -> np.ndarray:
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-        return real(bits.view(np.float32), weight)
+        return real(projection, bits.view(np.float32))
 
-    monkeypatch.setattr(model_module, "linear", truncated)
+    monkeypatch.setattr(Projection, "multiply", truncated)
     rows = np.abs(logits_of(case) - case.rounded).max(axis=-1) / case.rounded.std()
     assert np.mean(rows < compare.FLOAT32_LOGITS) < 0.1
 
@@ -278,16 +279,16 @@ def test_an_interrupted_pass_can_be_repeated(model: Model, monkeypatch: pytest.M
     expected = model.prefill(tokens, model.new_cache())
     cache, calls = model.new_cache(), 0
     model.prefill(tokens[:25], cache)
-    real = model_module.linear
+    real = Projection.multiply
 
-    def failing(x: np.ndarray, weight: Any) -> np.ndarray:
+    def failing(projection: Projection, x: np.ndarray) -> np.ndarray:
         nonlocal calls
         calls += 1
         if calls == 7:
             raise KeyboardInterrupt
-        return real(x, weight)
+        return real(projection, x)
 
-    monkeypatch.setattr(model_module, "linear", failing)
+    monkeypatch.setattr(Projection, "multiply", failing)
     with pytest.raises(KeyboardInterrupt):
         model.prefill(tokens[25:], cache)
     actual = model.prefill(tokens[25:], cache)

@@ -41,6 +41,7 @@ class Projection:
     results follow one another."""
 
     def __init__(self, tensors: Sequence[BlockTensor], bf16: str) -> None:
+        self.tensors = list(tensors)
         self.weights = [_weight(tensor, bf16) for tensor in tensors]
         self.shape = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
 

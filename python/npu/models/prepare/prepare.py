@@ -46,7 +46,8 @@ def prepare(
     progress = progress or (lambda done, total: None)
     found = {s.name: tensor for s in segments if (tensor := _in_place(source, s)) is not None}
     missing = [segment for segment in segments if segment.name not in found]
-    rows, location = (), source.label
+    rows: tuple[report.WeightsRow, ...] = ()
+    location = source.label
     if missing:
         entry = _cached(source, missing, weights, progress, note) if cache else None
         if entry is not None:
@@ -57,7 +58,7 @@ def prepare(
         found |= made
     total = sum(segment.nbytes for segment in segments)
     progress(total, total)
-    rows = report.measure(source, [s for s in segments if s not in missing]) + tuple(rows)
+    rows = report.measure(source, [s for s in segments if s not in missing]) + rows
     by_key: dict[str, list[BlockTensor]] = {}
     for segment in segments:
         by_key.setdefault(segment.key, []).append(found[segment.name])
