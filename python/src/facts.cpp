@@ -5,7 +5,7 @@
 #include "aie_kernels/gemv_setup.h"
 #include "aie_kernels/weight_block.h"
 #include "bindings.h"
-#include "formats/q4nx.h"
+#include "formats/weight_blocks.h"
 #include "ops/gemv/gemv.h"
 
 namespace nb = nanobind;
@@ -21,6 +21,7 @@ void init_facts(nb::module_& m) {
   sub.attr("BLOCK_ROWS") = blocks::kRows;
   sub.attr("BLOCK_BYTES") = blocks::kBytes;
   sub.attr("Q8_GROUP") = blocks::q8::kGroup;
+  sub.attr("Q8_CODES_AT") = blocks::q8::kCodesAt;
   nb::dict columns;
   for (int32_t i = 0; i < blocks::kFormats; ++i) {
     columns[blocks::kFormatNames[i]] = blocks::columns_of(static_cast<blocks::Format>(i));

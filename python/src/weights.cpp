@@ -6,7 +6,7 @@
 #include "bindings.h"
 #include "error.h"
 #include "formats/gguf_rows.h"
-#include "formats/weight_blocks.h"
+#include "formats/block_conversion.h"
 
 namespace nb = nanobind;
 

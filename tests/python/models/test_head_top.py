@@ -108,9 +108,10 @@ def test_where_there_is_no_top():
     x = np.ones(256, np.float32)
     assert weight.top(x, 65, 96) is None and weight.top(x, 5, 4) is None
     assert Weight(np.ones((96, 256), np.float32)).top(x, 1, 96) is None
-    # Zeros: every element is a tie, nothing bounds x.
+    # Zeros: every element is a tie, and only sums that overflow bound x.
     zero = Weight(Tensor.from_blocks(np.zeros((3, 5120), np.uint8), (96, 256)))
-    _, ids = zero.top(x * np.float32(1e38), 4, 96)
+    _, ids = zero.top(x * np.float32(1e30), 4, 96)
+    assert zero.top(x * np.float32(1e36), 4, 96) is None
     assert ids.tolist() == [0, 1, 2, 3]
 
 

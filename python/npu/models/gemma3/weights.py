@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from npu.formats.blocks import BlockTensor
-from npu.formats.q4nx.tensor import Tensor
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
 from npu.models.prepare import Matrix
@@ -42,7 +41,7 @@ class Projection:
 
     def __init__(self, tensors: Sequence[BlockTensor], bf16: str) -> None:
         self.tensors = list(tensors)
-        self.weights = [_weight(tensor, bf16) for tensor in tensors]
+        self.weights = [Weight(tensor, bf16=bf16) for tensor in tensors]
         self.shape = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
 
     @property
@@ -58,9 +57,3 @@ class Projection:
     def top(self, x: np.ndarray, k: int, rows: int) -> tuple[np.ndarray, np.ndarray] | None:
         """``Weight.top`` where the matrix is one weight."""
         return self.weights[0].top(x, k, rows) if len(self.weights) == 1 else None
-
-
-def _weight(tensor: BlockTensor, bf16: str) -> Weight:
-    if tensor.format == "q4nx":
-        return Weight(Tensor(tensor.blocks, tensor.shape), bf16=bf16)
-    return Weight(tensor.to_numpy(np.float32), bf16=bf16)

@@ -1,5 +1,5 @@
-// Rows to weight blocks (weight_blocks.h), 32 rows at a time: decode each row, then transpose.
-#include "formats/weight_blocks.h"
+// Rows to weight blocks (block_conversion.h), 32 rows at a time: decode each row, then transpose.
+#include "formats/block_conversion.h"
 
 #include <algorithm>
 #include <bit>
