@@ -407,7 +407,9 @@ def test_other_architectures_and_incomplete_models_are_refused(tmp_path: Path) -
         Model(GgufFile(path))
 
 
-def test_quantised_files_and_an_untied_head(tmp_path: Path) -> None:
+def test_quantised_files_and_an_untied_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file in Q8_0 gives what its dequantised weights give; output.weight replaces the tie."""
     import gguf
 
@@ -420,13 +422,24 @@ def test_quantised_files_and_an_untied_head(tmp_path: Path) -> None:
         name: gguf.quants.dequantize(gguf.quants.quantize(w, q8), q8) if name in matrices else w
         for name, w in weights.items()
     }
-    quantised = Model(
-        GgufFile(write_model(tmp_path / "q.gguf", shape, weights=weights, types=matrices))
-    )
-    plain = Model(GgufFile(write_model(tmp_path / "p.gguf", shape, weights=restored)))
+    path = write_model(tmp_path / "q.gguf", shape, weights=weights, types=matrices)
     tokens = tokens_for(shape)
-    actual = quantised.forward(tokens, quantised.new_cache())
-    np.testing.assert_array_equal(actual, plain.forward(tokens, plain.new_cache()))
+    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
+    layers = {name: w for name, w in restored.items() if name != "output.weight"}
+    hf = reference.hf_model(shape, layers)
+    head = reference.torch.from_numpy(restored["output.weight"])
+    hf.lm_head.weight = reference.torch.nn.Parameter(head)
+    expected = reference.hf_logits(hf, tokens)[-1:]
+    with monkeypatch.context() as patch:
+        patch.setattr(model_module, "Projection", ExactProjection)
+        model = Model(GgufFile(path))
+        actual = model.forward(tokens, model.new_cache())
+    compare.assert_logits(actual, expected, compare.FLOAT32_LOGITS)
+    model = Model(GgufFile(path))
+    actual = model.forward(tokens, model.new_cache())
+    # Prefills multiply weights rounded to bfloat16: as much again as rounding their inputs.
+    bound = 2**0.5 * compare.bf16_logits_max(shape.layers)
+    assert compare.max_error(actual, expected) <= bound
     del restored["output.weight"]
     tied = Model(GgufFile(write_model(tmp_path / "t.gguf", shape, weights=restored)))
     swapped = tied.forward(tokens, tied.new_cache())
