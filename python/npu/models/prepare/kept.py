@@ -166,7 +166,7 @@ def _row(
 def _state(paths: Sequence[str]) -> str:
     """What tells a changed model file, or version, from the one that was prepared."""
     digest = hashlib.blake2b(VERSION.encode(), digest_size=16)
-    for path in paths:
+    for path in map(os.path.realpath, paths):
         status = os.stat(path)
         digest.update(
             f"{os.path.basename(path)}\n{status.st_size}\n{status.st_mtime_ns}\n".encode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -99,10 +100,16 @@ def _cached(
         entry = kept.find(segments)
         problem = "it cannot be read back"
     except (FileError, ArgumentError, OSError) as error:
-        entry, problem = None, str(error).removeprefix("[convert] ")
+        entry, problem = None, _sentence(error)
     if entry is None:
         note(f"weights: prepared in memory, not kept: {problem}")
     return entry
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    return re.sub(r"^\[\w+\] ", "", str(error))
 
 
 def _in_memory(
