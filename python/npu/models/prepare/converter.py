@@ -19,8 +19,8 @@ from npu.formats.q4nx.quantizer import quantize_rows
 from npu.models.prepare.plan import Part, Segment
 from npu.models.sources.interface import Source
 
-_CHUNK_WEIGHTS = 1 << 20
-_RELEASE_EVERY = 16  # chunks of a tensor, after which its pages of the source may leave memory
+_CHUNK_WEIGHTS = 1 << 19
+_RELEASE_EVERY = 32  # chunks of a tensor, after which its pages of the source may leave memory
 _MAX_THREADS = 8
 _F32 = 0  # GGUF's number of the type
 
