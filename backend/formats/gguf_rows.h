@@ -1,5 +1,5 @@
 // Rows of GGUF tensors: stored bytes to float32, or to the codes and scales they consist of.
-// Block layouts: ggml-common.h; the formulas are those of the `gguf` package.
+// Block layouts are ggml's (block_q4_0 and so on); the formulas are those of the `gguf` package.
 #pragma once
 
 #include <cstdint>

@@ -205,6 +205,23 @@ def test_q4nx_files_are_read_in_place_or_expanded(tmp_path: Path) -> None:
     assert np.array_equal(expanded.to_numpy(ml_dtypes.bfloat16), expected)
 
 
+def test_zero_points_become_minima(tmp_path: Path) -> None:
+    """w = d (code - z) is d code + m with m = -d z, rounded to bfloat16."""
+    source = open_source(convert(write_model(tmp_path / "m.gguf", SHAPE), tmp_path / "m.q4nx"))
+    source.file.dialect = q4nx.ZERO_POINT  # type: ignore[attr-defined]
+    name = "blk.1.ffn_down.weight"
+    values = source.float32(name)
+    model = Model(source)
+    found = model._layers[1].down.tensors[0].to_numpy()
+    step = np.abs(values).max() * 2.0**-8
+    assert 0 < np.abs(found - values).max() <= step
+    row = model.weights_report.rows[-2]
+    assert (row.kind, row.stored) == ("ffn down", "Q4NX with zero points")
+    assert 0 < row.error < 0.004 and model.weights_report.location == "in memory"
+    source.file.dialect = q4nx.ADDITIVE  # type: ignore[attr-defined]
+    assert np.abs(source.float32(name) - values).max() > 10 * step  # so the formula matters
+
+
 def test_progress_counts_bytes(tmp_path: Path) -> None:
     steps: list[tuple[int, int]] = []
     model = Model(open_source(write_model(tmp_path / "m.gguf", SHAPE)), lambda *s: steps.append(s))
