@@ -114,6 +114,16 @@ def test_a_changed_model_file_is_prepared_again(cache: Path, file: Path, same_ti
     assert new != old
 
 
+def test_a_changed_header_is_seen(cache: Path, file: Path) -> None:
+    """A byte of the metadata, the file's size and times as before."""
+    loaded(file)
+    before, raw = os.stat(file), bytearray(file.read_bytes())
+    raw[raw.index(b"gemma3.rope.freq_base") + 27] ^= 1
+    file.write_bytes(raw)
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "preparing" in loaded(file)[1][0]
+
+
 def test_choices_have_entries_of_their_own(cache: Path, file: Path) -> None:
     for choice in ("auto", "q8", "q4nx", "bf16"):
         assert_right(loaded(file, choice)[0], file, choice)
