@@ -19,5 +19,6 @@ void init_perf(nanobind::module_& m);         // cost and timing
 void init_tune(nanobind::module_& m);         // closed form, many points at a time
 void init_gemm_choice(nanobind::module_& m);  // which GEMM configuration runs
 void init_kernels(nanobind::module_& m);      // declarations of kernels
+void init_weights(nanobind::module_& m);      // stored rows to weight blocks
 
 }  // namespace npu::python

@@ -40,4 +40,5 @@ NB_MODULE(_npu, m) {
   npu::python::init_tune(m);
   npu::python::init_gemm_choice(m);
   npu::python::init_kernels(m);
+  npu::python::init_weights(m);
 }

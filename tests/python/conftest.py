@@ -1,7 +1,8 @@
-"""Set-up of the whole run: helper modules beside the tests, and SIGINT."""
+"""Set-up of the whole run: helper modules beside the tests, SIGINT, no cache of weights."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from pathlib import Path
@@ -12,3 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the test
 # inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Loading a model writes nothing outside the tests' own folders; tests of the cache name one.
+os.environ["NPU_CACHE"] = "off"

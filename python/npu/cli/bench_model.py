@@ -44,7 +44,9 @@ def load(arguments: argparse.Namespace) -> tuple[str, Model, Tokenizer, dict[str
     """Loads the model; what that took: seconds, and the process's memory before and after it."""
     before = memory.private_bytes()
     begin = time.perf_counter()
-    path, model, tokenizer = common.load_model(arguments.model, arguments.weights)
+    path, model, tokenizer = common.load_model(
+        arguments.model, arguments.weights, cache=not arguments.no_cache
+    )
     loading = {
         "seconds": time.perf_counter() - begin,
         "private_bytes_before": before,

@@ -8,6 +8,7 @@ import dataclasses
 import os
 import statistics
 import sys
+import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,9 +50,16 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
 def add_weights_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--weights",
-        choices=("auto", "q4nx", "bf16"),
-        help="projections on the device: auto (default) keeps 4-bit ones in 4 bits, q4nx quantises "
-        "all, bf16 none",
+        choices=("auto", "q8", "q4nx", "bf16"),
+        help="blocks of weights on the device: auto (default) keeps the width of the file (4 bits, "
+        "8 bits for 5 to 8, bfloat16 for floats), q8 is auto with floats in 8 bits, q4nx and bf16 "
+        "make all of one kind",
+    )
+    parser.add_argument(
+        "--no-cache",
+        action="store_true",
+        help="prepare weights in memory, keep no file (default: kept in $NPU_CACHE, else "
+        "~/.cache/npu-xdna)",
     )
 
 
@@ -252,8 +260,11 @@ def default_model() -> str | None:
     return None
 
 
-def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model, Tokenizer]:
-    """Loads the named or the default model; returns its path too."""
+def load_model(
+    path: str | None, weights: str | None = None, *, cache: bool = True, quiet: bool = False
+) -> tuple[str, Model, Tokenizer]:
+    """Loads the named or the default model; returns its path too. Unless ``quiet``, standard error
+    shows where prepared weights are kept and what was chosen for them."""
     from npu.errors import ArgumentError
     from npu.models import gemma3
 
@@ -261,18 +272,51 @@ def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model
     if not path:
         raise ArgumentError("no model given and no demo model found; name one with -m FILE")
     with _progress_bar() as progress:
-        return (path, *gemma3.load(path, progress, weights or "auto"))
+
+        def note(line: str) -> None:
+            if not quiet:
+                _say(line)
+
+        model, tokenizer = gemma3.load(path, progress, weights or "auto", cache, note)
+    if not quiet:
+        for line in model.weights_report.lines():
+            _say(line)
+    return path, model, tokenizer
+
+
+def _say(line: str) -> None:
+    """A line on standard error, above a progress bar if there is one."""
+    if sys.stderr.isatty():
+        from tqdm import tqdm
+
+        tqdm.write(line, file=sys.stderr)
+    else:
+        print(line, file=sys.stderr, flush=True)
+
+
+_LINE_SECONDS = 5.0  # between lines of progress where there is no terminal
 
 
 @contextlib.contextmanager
 def _progress_bar() -> Iterator[Any]:
-    """A progress callback: a bar on a terminal, nothing otherwise."""
+    """A progress callback for bytes: a bar on a terminal, else a line every few seconds."""
     if not sys.stderr.isatty():
-        yield None
+        said = time.monotonic()
+
+        def line(done: int, total: int) -> None:
+            nonlocal said
+            now = time.monotonic()
+            if now - said >= _LINE_SECONDS and done < total:
+                said = now
+                _say(f"loading: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
+
+        yield line
         return
     from tqdm import tqdm
 
-    with tqdm(desc="loading", leave=False, delay=0.5) as bar:
+    with tqdm(
+        desc="loading", unit="B", unit_scale=True, leave=False, delay=0.5, file=sys.stderr
+    ) as bar:
 
         def progress(done: int, total: int) -> None:
             bar.total = total

@@ -58,7 +58,12 @@ def run(arguments: argparse.Namespace) -> int:
     text = _prompt_text(arguments.prompt)
     with common.use_device(arguments) as device:
         common.check_computes(device, "generate")
-        path, model, tokenizer = common.load_model(arguments.model, arguments.weights)
+        path, model, tokenizer = common.load_model(
+            arguments.model,
+            arguments.weights,
+            cache=not arguments.no_cache,
+            quiet=arguments.quiet,
+        )
         if not arguments.quiet:
             _note(f"model: {path}; {common.device_line(device)}")
         if not arguments.raw:

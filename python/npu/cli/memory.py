@@ -6,10 +6,14 @@ import re
 
 
 def private_bytes() -> int:
-    """Memory that belongs to this process alone: pages of mapped files that it only reads are not
-    counted."""
-    with open("/proc/self/smaps_rollup") as file:
-        return 1024 * sum(map(int, re.findall(r"Private_(?:Clean|Dirty):\s+(\d+)", file.read())))
+    """Memory that belongs to this process alone: anonymous pages, heap and copies of mapped ones.
+
+    Not the "private" of smaps: the kernel counts pages of a mapped file there while no other
+    process has mapped them, although they can leave memory at any time.
+    """
+    with open("/proc/self/status") as file:
+        (anonymous,) = re.findall(r"RssAnon:\s+(\d+)", file.read())
+    return 1024 * int(anonymous)
 
 
 def peak_resident_bytes() -> int:

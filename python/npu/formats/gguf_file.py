@@ -45,6 +45,8 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     12: ("Q4_K", 256, 144),
     13: ("Q5_K", 256, 176),
     14: ("Q6_K", 256, 210),
+    20: ("IQ4_NL", 32, 18),
+    23: ("IQ4_XS", 256, 136),
     30: ("BF16", 1, 2),
 }
 # Elements dequantised at a time when a whole matrix becomes bfloat16 (bounds the float32 copy).

@@ -15,6 +15,7 @@ from typing import Any
 import compare
 import numpy as np
 import pytest
+from exact_projection import ExactProjection
 from gemma3_files import Shape, Vocabulary, random_weights, small_vocabulary, write_model
 
 from npu.errors import ArgumentError
@@ -22,6 +23,7 @@ from npu.formats.gguf_file import GgufFile
 from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.model import Model
+from npu.models.gemma3.weights import Projection
 from npu.ops import host
 
 SHAPES = {
@@ -83,8 +85,7 @@ def logits_of(case: Case, *, chunk: int = TOKENS) -> np.ndarray:
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Projections in float32, on the host (the weights are bfloat16 numbers either way)."""
-    monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
-    monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
+    monkeypatch.setattr(model_module, "Projection", ExactProjection)
 
 
 def reloaded(case: Case) -> Case:
@@ -227,13 +228,13 @@ def test_a_mutated_operation_is_seen(
 def test_truncating_instead_of_rounding_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case, real = make_case(tmp_path, Shape(layers=1)), model_module.linear
+    case, real = make_case(tmp_path, Shape(layers=1)), Projection.multiply
 
-    def truncated(x: np.ndarray, weight: Any) -> np.ndarray:
+    def truncated(projection: Projection, x: np.ndarray) -> np.ndarray:
         bits = np.ascontiguousarray(x, np.float32).view(np.uint32) & np.uint32(0xFFFF0000)
-        return real(bits.view(np.float32), weight)
+        return real(projection, bits.view(np.float32))
 
-    monkeypatch.setattr(model_module, "linear", truncated)
+    monkeypatch.setattr(Projection, "multiply", truncated)
     rows = np.abs(logits_of(case) - case.rounded).max(axis=-1) / case.rounded.std()
     assert np.mean(rows < compare.FLOAT32_LOGITS) < 0.1
 
@@ -278,16 +279,16 @@ def test_an_interrupted_pass_can_be_repeated(model: Model, monkeypatch: pytest.M
     expected = model.prefill(tokens, model.new_cache())
     cache, calls = model.new_cache(), 0
     model.prefill(tokens[:25], cache)
-    real = model_module.linear
+    real = Projection.multiply
 
-    def failing(x: np.ndarray, weight: Any) -> np.ndarray:
+    def failing(projection: Projection, x: np.ndarray) -> np.ndarray:
         nonlocal calls
         calls += 1
         if calls == 7:
             raise KeyboardInterrupt
-        return real(x, weight)
+        return real(projection, x)
 
-    monkeypatch.setattr(model_module, "linear", failing)
+    monkeypatch.setattr(Projection, "multiply", failing)
     with pytest.raises(KeyboardInterrupt):
         model.prefill(tokens[25:], cache)
     actual = model.prefill(tokens[25:], cache)
@@ -406,7 +407,9 @@ def test_other_architectures_and_incomplete_models_are_refused(tmp_path: Path) -
         Model(GgufFile(path))
 
 
-def test_quantised_files_and_an_untied_head(tmp_path: Path) -> None:
+def test_quantised_files_and_an_untied_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file in Q8_0 gives what its dequantised weights give; output.weight replaces the tie."""
     import gguf
 
@@ -419,13 +422,24 @@ def test_quantised_files_and_an_untied_head(tmp_path: Path) -> None:
         name: gguf.quants.dequantize(gguf.quants.quantize(w, q8), q8) if name in matrices else w
         for name, w in weights.items()
     }
-    quantised = Model(
-        GgufFile(write_model(tmp_path / "q.gguf", shape, weights=weights, types=matrices))
-    )
-    plain = Model(GgufFile(write_model(tmp_path / "p.gguf", shape, weights=restored)))
+    path = write_model(tmp_path / "q.gguf", shape, weights=weights, types=matrices)
     tokens = tokens_for(shape)
-    actual = quantised.forward(tokens, quantised.new_cache())
-    np.testing.assert_array_equal(actual, plain.forward(tokens, plain.new_cache()))
+    reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
+    layers = {name: w for name, w in restored.items() if name != "output.weight"}
+    hf = reference.hf_model(shape, layers)
+    head = reference.torch.from_numpy(restored["output.weight"])
+    hf.lm_head.weight = reference.torch.nn.Parameter(head)
+    expected = reference.hf_logits(hf, tokens)[-1:]
+    with monkeypatch.context() as patch:
+        patch.setattr(model_module, "Projection", ExactProjection)
+        model = Model(GgufFile(path))
+        actual = model.forward(tokens, model.new_cache())
+    compare.assert_logits(actual, expected, compare.FLOAT32_LOGITS)
+    model = Model(GgufFile(path))
+    actual = model.forward(tokens, model.new_cache())
+    # Prefills multiply weights rounded to bfloat16: as much again as rounding their inputs.
+    bound = 2**0.5 * compare.bf16_logits_max(shape.layers)
+    assert compare.max_error(actual, expected) <= bound
     del restored["output.weight"]
     tied = Model(GgufFile(write_model(tmp_path / "t.gguf", shape, weights=restored)))
     swapped = tied.forward(tokens, tied.new_cache())

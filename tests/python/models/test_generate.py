@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from exact_projection import ExactProjection
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from hypothesis import given
 from hypothesis import strategies as st
@@ -203,9 +204,7 @@ def test_greedy_text_is_that_of_hugging_face(
 ) -> None:
     """The whole path from file and prompt to token ids, projections in float32."""
     reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
-    monkeypatch.setattr(model_module, "Weight", lambda array, bf16: array.astype(np.float32))
-    monkeypatch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
-    monkeypatch.setattr(model_module, "linear_top", lambda x, weight, k, rows: None)
+    monkeypatch.setattr(model_module, "Projection", ExactProjection)
     shape = Shape(layers=6)
     weights = random_weights(shape, len(small_vocabulary().pieces), seed=5)
     hf = reference.hf_model(shape, weights)

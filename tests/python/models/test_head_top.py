@@ -21,10 +21,11 @@ from q4nx_blocks import random_weights as random_blocks
 
 from npu import gemma3
 from npu.errors import FormatError
+from npu.formats.blocks import BlockTensor
 from npu.formats.q4nx import Tensor
 from npu.models.convert import convert
-from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.model import Model
+from npu.models.gemma3.weights import Projection
 from npu.models.sampling import Sampler, largest
 from npu.models.sources import open_source
 from npu.ops.linear import Weight
@@ -143,13 +144,16 @@ def test_without_top_k_all_logits_are_needed():
 
 
 class Spy:
-    """Counts the answers of ``linear_top``; ``off`` makes it answer None."""
+    """Counts the answers of ``Projection.top``; ``off`` makes it answer None."""
 
-    def __init__(self, off: bool) -> None:
-        self.off, self.found = off, 0
+    def __init__(self, real: Projection, off: bool) -> None:
+        self.real, self.off, self.found = real, off, 0
 
-    def __call__(self, x: np.ndarray, weight: Weight, k: int, rows: int) -> Any:
-        found = None if self.off else weight.top(x, k, rows)
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        return self.real.multiply(x)
+
+    def top(self, x: np.ndarray, k: int, rows: int) -> Any:
+        found = None if self.off else self.real.top(x, k, rows)
         self.found += found is not None
         return found
 
@@ -163,9 +167,10 @@ def test_the_demo_model_says_the_same(
 ) -> None:
     model, tokenizer = gemma3.load(convert(DEMO, tmp_path / "demo.q4nx"))
     texts: list[list[int]] = []
+    real = model._head
     for off in (False, True):
-        spy = Spy(off)
-        monkeypatch.setattr(model_module, "linear_top", spy)
+        spy = Spy(real, off)
+        monkeypatch.setattr(model, "_head", spy)
         for question in QUESTIONS:
             prompt = tokenizer.encode(
                 tokenizer.render_chat([{"role": "user", "content": question}])
@@ -203,11 +208,12 @@ def test_logits_that_are_not_finite_are_an_error_on_both_paths(
     model, tokenizer = gemma3.load(
         convert(write_model(tmp_path / "m.gguf", Shape(layers=1)), tmp_path / "m.q4nx")
     )
-    head = model._head.tensor
-    assert head is not None
+    (head,) = model._head.tensors
     broken = head.blocks.copy()
     broken[3, 0, :2] = np.array([np.nan], BF16).view(np.uint8)  # d of one group of row 96
-    monkeypatch.setattr(model, "_head", Weight(Tensor.from_blocks(broken, head.shape)))
+    monkeypatch.setattr(
+        model, "_head", Projection([BlockTensor(broken, head.shape, "q4nx")], "native")
+    )
     for sampler in (Sampler(), Sampler(1.0, 10), Sampler(1.0)):
         generation = gemma3.Generation(model, tokenizer, [2, 7], sampler)
         with pytest.raises(FormatError, match="not finite"):

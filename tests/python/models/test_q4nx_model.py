@@ -10,13 +10,12 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import compare
-import gguf
 import numpy as np
 import pytest
 from devices_under_test import DEVICES
+from exact_projection import ExactProjection
 from gemma3_files import Shape, random_weights, small_vocabulary, write_model
 from q4nx_models import bf16, dequantised, save_checkpoint, save_tokenizer_json
 
@@ -67,9 +66,7 @@ def test_logits_are_the_references(name: str, tmp_path: Path) -> None:
     expected = reference_logits(path, shape, tokens)
     with pytest.MonkeyPatch.context() as patch:
         # Projections in float32 of the exact blocks: only the structure is compared.
-        patch.setattr(model_module, "Weight", exact_weight)
-        patch.setattr(model_module, "linear", lambda x, weight: x @ weight.T)
-        patch.setattr(model_module, "joined", exact_joined)
+        patch.setattr(model_module, "Projection", ExactProjection)
         model = Model(open_source(path))
         actual = model.forward(tokens, model.new_cache(), all_logits=True)
     compare.assert_logits(actual, expected, compare.FLOAT32_LOGITS)
@@ -82,14 +79,6 @@ def test_logits_are_the_references(name: str, tmp_path: Path) -> None:
     compare.assert_logits(np.concatenate(rows), expected, bound)
     error = compare.rms_error(np.concatenate(rows), expected)
     assert error <= 2**0.5 * compare.bf16_logits_rms(shape.layers)
-
-
-def exact_weight(value: Any, bf16: str = "native") -> np.ndarray:
-    return value.to_numpy(np.float32) if isinstance(value, Tensor) else value.astype(np.float32)
-
-
-def exact_joined(parts: list[Any]) -> np.ndarray:
-    return np.concatenate([exact_weight(part) for part in parts])
 
 
 def test_a_classic_mistake_is_far_outside(tmp_path: Path) -> None:
@@ -110,16 +99,18 @@ def test_projections_stay_in_the_file(tmp_path: Path) -> None:
     path = convert(write_model(tmp_path / "m.gguf", shape), tmp_path / "m.q4nx")
     model = Model(open_source(path))
     layer = model._layers[0]
-    for weight in (layer.qkv, layer.gate_up, layer.output, layer.down, model._head):
-        assert weight.tensor is not None and not weight.tensor.blocks.flags.owndata
-        assert not weight.tensor.blocks.flags.writeable
-        assert weight.bound is not None and weight.bound.in_place and weight.packed is None
-        assert weight.nbytes == 0
+    for projection in (layer.qkv, layer.gate_up, layer.output, layer.down, model._head):
+        (tensor,), (weight,) = projection.tensors, projection.weights
+        assert tensor.format == "q4nx" and not tensor.blocks.flags.owndata
+        assert not tensor.blocks.flags.writeable
+        assert weight.bound is not None and weight.bound.in_place
+        assert projection.nbytes == 0
+    assert model.weights_report.rows[0].error == 0 and len(model.weights_report.rows) == 5
     assert layer.qkv.shape == (256 + 128 + 128, 256)
     source = open_source(path)
     parts = [source.projection(f"blk.0.attn_{part}.weight") for part in "qkv"]
     expected = np.concatenate([part.to_numpy(np.float32) for part in parts])  # type: ignore[union-attr]
-    assert np.array_equal(layer.qkv.tensor.to_numpy(np.float32), expected)  # type: ignore[union-attr]
+    assert np.array_equal(layer.qkv.tensors[0].to_numpy(np.float32), expected)
 
 
 def test_weights_of_different_kinds(tmp_path: Path) -> None:
@@ -232,7 +223,7 @@ def test_loading_a_large_file_copies_no_weight(tmp_path: Path) -> None:
     weights = [model._head]
     for layer in model._layers:
         weights += [layer.qkv, layer.output, layer.gate_up, layer.down]
-    assert sum(weight.tensor.blocks.nbytes for weight in weights) > 5e8
+    assert sum(weight.q4nx.blocks.nbytes for weight in weights) > 5e8
     assert [weight.nbytes for weight in weights] == [0] * len(weights)
 
 
@@ -250,38 +241,6 @@ def test_the_random_model_runs(tmp_path: Path) -> None:
     assert verify(Q4nxFile(path)) == []
 
 
-KINDS = gguf.GGMLQuantizationType
-
-
-@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q8_0", "F32"])
-@pytest.mark.parametrize("weights", ["auto", "q4nx", "bf16"])
-def test_which_weights_of_a_gguf_file_stay_4_bit(kind: str, weights: str, tmp_path: Path) -> None:
-    shape = Shape(width=256, ffn_width=256, head_dim=64, layers=1)
-    types = {name: KINDS[kind] for name in random_weights(shape, 300) if "norm" not in name}
-    path = write_model(tmp_path / "m.gguf", shape, types=types)
-    source = open_source(path)
-    model = Model(source, weights=weights)
-    down, name = model._layers[0].down, "blk.0.ffn_down.weight"
-    in_file = source.float32(name)
-    four_bit = weights == "q4nx" or (weights == "auto" and kind in ("Q4_0", "Q4_1"))
-    assert (down.tensor is not None) == four_bit == (model._head.tensor is not None)
-    if down.tensor is None:
-        assert down.packed is not None
-        return
-    values = down.tensor.to_numpy(np.float32)
-    if kind in ("Q4_0", "Q4_1"):
-        # The file's codes, with d and m rounded to bfloat16: up to half of 2^-8 of 15 d and of m.
-        groups = in_file.reshape(256, -1, 32)
-        span = np.repeat(2 * np.abs(groups).max(axis=2) + np.ptp(groups, axis=2), 32, axis=1)
-        assert (np.abs(values - in_file) <= 2.0**-8 * span.reshape(values.shape)).all()
-        codes = down.tensor.to_numpy(np.float32).reshape(256, -1, 32)
-        order = np.argsort(groups, axis=2, kind="stable")
-        assert (np.diff(np.take_along_axis(codes, order, axis=2), axis=2) >= 0).all()
-    else:
-        expected = q4nx.quantize(in_file).to_numpy(np.float32)
-        assert np.array_equal(values, expected)
-
-
 def test_unknown_weights_choice(tmp_path: Path) -> None:
-    with pytest.raises(ArgumentError, match=r"weights is 'int4'; use 'auto', 'q4nx', 'bf16'"):
+    with pytest.raises(ArgumentError, match=r"weights is 'int4'; use 'auto', 'q8', 'q4nx', 'bf16'"):
         gemma3.load(write_model(tmp_path / "m.gguf"), weights="int4")

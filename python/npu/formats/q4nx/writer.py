@@ -42,7 +42,10 @@ class Announced:
 
 
 class Writer:
-    """Use as a context manager; call ``append`` with the bytes of all tensors in order."""
+    """Use as a context manager; call ``append`` with the bytes of all tensors in order.
+
+    ``sync``: the file is on disk when it appears; otherwise it is written back later.
+    """
 
     def __init__(
         self,
@@ -51,9 +54,10 @@ class Writer:
         metadata: Mapping[str, str] | None = None,
         *,
         force: bool = False,
+        sync: bool = True,
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._force = force
+        self._force, self._sync = force, sync
         self._check_target()
         header = _header(tensors, metadata or {})
         self.size = len(header) + sum(tensor.size for tensor in tensors)
@@ -82,7 +86,8 @@ class Writer:
         assert self._left == 0, f"{self._left} announced bytes were not written"
         try:
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._sync:
+                os.fsync(self._file.fileno())
             self._file.close()
             self._check_target()
             os.replace(self._file.name, self.path)
@@ -102,7 +107,7 @@ class Writer:
         try:
             self._file.write(memoryview(raw))
             self._unsynced += raw.size
-            if self._unsynced >= _SYNC_BYTES:
+            if self._sync and self._unsynced >= _SYNC_BYTES:
                 self._file.flush()
                 os.fdatasync(self._file.fileno())
                 self._unsynced = 0

@@ -25,15 +25,21 @@ def load(
     path: str | os.PathLike[str],
     progress: Callable[[int, int], None] | None = None,
     weights: str = "auto",
+    cache: bool = True,
+    note: Callable[[str], None] | None = None,
 ) -> tuple[Model, Tokenizer]:
     """Opens a GGUF or Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint, and
     prepares its weights for the current device.
 
-    ``weights``: "auto" keeps Q4NX, Q4_0 and Q4_1 matrices in 4 bits and rounds the others to
-    bfloat16; "q4nx" quantises all of them, "bf16" none. Raises FormatError with one sentence for
-    anything that is not a complete Gemma 3 text model.
+    ``weights``: "auto" keeps what the file has at the nearest width: 4-bit types as Q4NX blocks,
+    5, 6 and 8 bits as 8-bit blocks, floats as bfloat16; "q8" is the same with floats in 8 bits;
+    "q4nx" and "bf16" make everything of one kind. ``Model.weights_report`` says what was chosen and
+    what it costs in error. ``cache``: prepared weights are kept in a file (folder: ``NPU_CACHE``,
+    else npu-xdna in the user's cache), so that the next load is instant. ``progress(done, total)``
+    counts bytes prepared, ``note`` takes sentences about where they are kept. Raises FormatError
+    with one sentence for anything that is not a complete Gemma 3 text model.
     """
     source = open_source(path)
     read_config(source)  # the architecture first: its message is the useful one
     tokenizer = Tokenizer(source)
-    return Model(source, progress, weights), tokenizer
+    return Model(source, progress, weights, cache, note), tokenizer

@@ -1,6 +1,6 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
-All projections and the output head go through ``linear`` (the device: bfloat16 operands, float32
+All projections and the output head run on the device ( bfloat16 operands, float32
 accumulation, native products unless the user chose otherwise); the rest are the operations of
 ``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
 GGUF naming, whose norms store 1 + w.
@@ -20,13 +20,13 @@ from npu.models.cache import Cache
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.names import check_tensors
-from npu.models.gemma3.weights import check_choice, projection
+from npu.models.gemma3.weights import HEAD, Projection, matrices
 from npu.models.interface import PREFILL_CHUNK
+from npu.models.prepare import WeightsReport, check_choice, plan, prepare
 from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource
 from npu.models.sources.interface import Source
 from npu.ops import host
-from npu.ops.linear import Weight, joined, linear, linear_top
 
 
 @dataclass(frozen=True)
@@ -35,26 +35,31 @@ class Layer:
 
     window: int | None
     attention_norm: np.ndarray
-    qkv: Weight
+    qkv: Projection
     q_norm: np.ndarray
     k_norm: np.ndarray
-    output: Weight
+    output: Projection
     post_attention_norm: np.ndarray
     ffn_norm: np.ndarray
-    gate_up: Weight
-    down: Weight
+    gate_up: Projection
+    down: Projection
     post_ffn_norm: np.ndarray
 
 
 class Model:
-    """A loaded model. ``progress(done, total)`` is called while layers are read; ``weights`` says
-    which projections stay 4-bit, see ``npu.models.gemma3.weights``."""
+    """A loaded model. ``weights_report`` says in which block formats its matrices are.
+
+    ``progress(done, total)`` is called while weights are prepared, with bytes of blocks;
+    ``weights``, ``cache`` and ``note`` are those of ``npu.gemma3.load``.
+    """
 
     def __init__(
         self,
         source: Source | GgufFile,
         progress: Callable[[int, int], None] | None = None,
         weights: str = "auto",
+        cache: bool = True,
+        note: Callable[[str], None] | None = None,
     ) -> None:
         if isinstance(source, GgufFile):
             source = GgufSource(source)
@@ -65,18 +70,17 @@ class Model:
         self.bf16 = current_device().bf16_chosen or "native"
         check_tensors(source, config)
         self._embedding_scale = 1.0 if source.embedding_scaled else config.embedding_scale
-        self._layers: list[Layer] = []
-        total = config.layers + 1
-        for index in range(config.layers):
-            self._layers.append(_load_layer(source, config, index, self.bf16, weights))
-            if progress:
-                progress(index + 1, total)
+        segments = plan(source, matrices(source, config), weights)
+        prepared = prepare(source, segments, weights, cache=cache, progress=progress, note=note)
+        self.weights_report: WeightsReport = prepared.report
+        projections = {
+            key: Projection(tensors, self.bf16) for key, tensors in prepared.blocks.items()
+        }
+        self._layers = [
+            _load_layer(source, config, index, projections) for index in range(config.layers)
+        ]
         self._output_norm = source.float32(names.OUTPUT_NORM)
-        # A tied model has no head of its own: the embedding is used a second time.
-        head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
-        self._head = Weight(projection(source, head, weights), bf16=self.bf16)
-        if progress:
-            progress(total, total)
+        self._head = projections[HEAD]
 
     def new_cache(self, context: int | None = None) -> Cache:
         """An empty cache for up to ``context`` positions (default: the model's context)."""
@@ -117,14 +121,14 @@ class Model:
     ) -> tuple[np.ndarray, np.ndarray]:
         """Like ``prefill``, for the k largest of the first ``size`` logits and their ids.
 
-        Largest first, equal ones by id. A 4-bit head finds up to 64 on the device, so that its
+        Largest first, equal ones by id. The head finds up to 64 on the device, so that its
         other logits do not leave the array. Raises FormatError if a logit is not finite.
         """
         last = self._without_last(tokens, cache, chunk)
         x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
         found = None
         if self.config.logit_softcap is None:  # which makes equal what is not
-            found = linear_top(x, self._head, k, size)
+            found = self._head.top(x, k, size)
         if found is None:
             logits = self._projected(x[None])[0, :size]
             check_finite(logits)
@@ -184,7 +188,7 @@ class Model:
     ) -> np.ndarray:
         c = self.config
         count, q_size, kv_size = x.shape[0], c.heads * c.head_dim, c.kv_heads * c.head_dim
-        qkv = linear(host.rms_norm(x, layer.attention_norm, c.eps), layer.qkv)
+        qkv = layer.qkv.multiply(host.rms_norm(x, layer.attention_norm, c.eps))
         q = qkv[:, :q_size].reshape(count, c.heads, c.head_dim)
         k = qkv[:, q_size : q_size + kv_size].reshape(count, c.kv_heads, c.head_dim)
         v = qkv[:, q_size + kv_size :].reshape(count, c.kv_heads, c.head_dim)
@@ -201,20 +205,20 @@ class Model:
             scale=c.attention_scale,
             window=layer.window,
         )
-        return host.rms_norm(linear(mixed, layer.output), layer.post_attention_norm, c.eps)
+        return host.rms_norm(layer.output.multiply(mixed), layer.post_attention_norm, c.eps)
 
     def _feed_forward(self, layer: Layer, x: np.ndarray) -> np.ndarray:
         c = self.config
-        gate_up = linear(host.rms_norm(x, layer.ffn_norm, c.eps), layer.gate_up)
+        gate_up = layer.gate_up.multiply(host.rms_norm(x, layer.ffn_norm, c.eps))
         hidden = host.geglu(gate_up[:, : c.ffn_width], gate_up[:, c.ffn_width :])
-        return host.rms_norm(linear(hidden, layer.down), layer.post_ffn_norm, c.eps)
+        return host.rms_norm(layer.down.multiply(hidden), layer.post_ffn_norm, c.eps)
 
     def _logits(self, x: np.ndarray) -> np.ndarray:
         return self._projected(host.rms_norm(x, self._output_norm, self.config.eps))
 
     def _projected(self, x: np.ndarray) -> np.ndarray:
         cap = self.config.logit_softcap
-        logits = linear(x, self._head)
+        logits = self._head.multiply(x)
         if cap is not None:
             # Bad weights show in the result, which the sampler checks.
             with np.errstate(over="ignore", invalid="ignore"):
@@ -222,24 +226,22 @@ class Model:
         return logits
 
 
-def _load_layer(source: Source, config: Config, index: int, bf16: str, weights: str) -> Layer:
+def _load_layer(
+    source: Source, config: Config, index: int, projections: dict[str, Projection]
+) -> Layer:
     def norm(name: str) -> np.ndarray:
         return source.float32(f"blk.{index}.{name}.weight")
-
-    def weight(*parts: str) -> Weight:
-        found = [projection(source, f"blk.{index}.{part}.weight", weights) for part in parts]
-        return Weight(joined(found), bf16=bf16)
 
     return Layer(
         window=config.windows[index],
         attention_norm=norm("attn_norm"),
-        qkv=weight("attn_q", "attn_k", "attn_v"),
+        qkv=projections[f"{index}.qkv"],
         q_norm=norm("attn_q_norm"),
         k_norm=norm("attn_k_norm"),
-        output=weight("attn_output"),
+        output=projections[f"{index}.output"],
         post_attention_norm=norm("post_attention_norm"),
         ffn_norm=norm("ffn_norm"),
-        gate_up=weight("ffn_gate", "ffn_up"),
-        down=weight("ffn_down"),
+        gate_up=projections[f"{index}.gate_up"],
+        down=projections[f"{index}.down"],
         post_ffn_norm=norm("post_ffw_norm"),
     )

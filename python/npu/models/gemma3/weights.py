@@ -1,35 +1,59 @@
-"""Which projections of a model stay 4-bit: the ``weights`` choice of ``npu.gemma3.load``.
-
-"auto": matrices that the file has in 4 bits with a scale per 32 columns, that is Q4NX, Q4_0 and
-Q4_1, the latter two converted to Q4NX blocks while loading (codes kept; scales and minima become
-bfloat16, -8 d of Q4_0 exactly). Everything else becomes bfloat16. "q4nx": all matrices, by least
-squared error per group. "bf16": none.
-"""
+"""The matrices of a Gemma 3 model, prepared for the device (npu.models.prepare)."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
-from npu.errors import ArgumentError
-from npu.formats.q4nx import Tensor, dequantize_host
-from npu.models.convert_tensor import tensor_of
+from npu.formats.blocks import BlockTensor
+from npu.models.gemma3 import names
+from npu.models.gemma3.config import Config
+from npu.models.prepare import Matrix
 from npu.models.sources.interface import Source
+from npu.ops.linear import Weight
 
-CHOICES = ("auto", "q4nx", "bf16")
+HEAD = "head"
+# Key within a layer, what it is called, its tensors; projections of one input are one matrix.
+_LAYER = (
+    ("qkv", "attention q, k, v", ("attn_q", "attn_k", "attn_v")),
+    ("output", "attention output", ("attn_output",)),
+    ("gate_up", "ffn gate, up", ("ffn_gate", "ffn_up")),
+    ("down", "ffn down", ("ffn_down",)),
+)
 
 
-def check_choice(weights: str) -> None:
-    if weights not in CHOICES:
-        raise ArgumentError(f"[gemma3] weights is {weights!r}; use {', '.join(map(repr, CHOICES))}")
+def matrices(source: Source, config: Config) -> list[Matrix]:
+    """All matrices in the order in which a token passes them."""
+    found = []
+    for index in range(config.layers):
+        for key, kind, parts in _LAYER:
+            tensors = tuple(f"blk.{index}.{part}.weight" for part in parts)
+            found.append(Matrix(f"{index}.{key}", kind, tensors))
+    # A tied model has no head of its own: the embedding is used a second time.
+    head = names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
+    return [*found, Matrix(HEAD, "head", (head,))]
 
 
-def projection(source: Source, name: str, weights: str) -> np.ndarray | Tensor:
-    """A matrix (N, K) to multiply with."""
-    if weights != "bf16" and source.stored_type(name) in ("Q4_0", "Q4_1"):
-        return tensor_of(source, name)
-    found = source.projection(name)
-    if weights == "bf16" and isinstance(found, Tensor):
-        return dequantize_host(found)
-    if weights == "q4nx":
-        return found.to_additive() if isinstance(found, Tensor) else tensor_of(source, name)
-    return found
+class Projection:
+    """A matrix (N, K) on the device: one weight, or several where its formats differ, whose
+    results follow one another."""
+
+    def __init__(self, tensors: Sequence[BlockTensor], bf16: str) -> None:
+        self.tensors = list(tensors)
+        self.weights = [Weight(tensor, bf16=bf16) for tensor in tensors]
+        self.shape = sum(tensor.shape[0] for tensor in tensors), tensors[0].shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory taken beyond the blocks given: 0 where they are read in place."""
+        return sum(weight.nbytes for weight in self.weights)
+
+    def multiply(self, x: np.ndarray) -> np.ndarray:
+        """x (T, K) float32 -> (T, N) float32."""
+        parts = [weight.multiply(x) for weight in self.weights]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+
+    def top(self, x: np.ndarray, k: int, rows: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """``Weight.top`` where the matrix is one weight."""
+        return self.weights[0].top(x, k, rows) if len(self.weights) == 1 else None

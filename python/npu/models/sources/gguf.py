@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from npu._npu import weights as core
 from npu.formats.gguf_file import GgufFile
 from npu.formats.q4nx.tensor import Tensor
 from npu.models.sources.interface import Native, Source
@@ -16,6 +17,7 @@ class GgufSource(Source):
         self.file = file
         self.reader, self.label, self.metadata = file.reader, file.label, file.metadata
         self.shapes = file.shapes
+        self.paths = [file.path]
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         self.file.tensor(name, shape)
@@ -25,6 +27,12 @@ class GgufSource(Source):
 
     def float32(self, name: str, rows: np.ndarray | slice | None = None) -> np.ndarray:
         return self.file.float32(self.file.tensor(name), rows)
+
+    def stored_rows(self, name: str, rows: slice) -> tuple[int, np.ndarray] | None:
+        info = self.file.tensor(name)
+        if not core.converts(info.type, "bf16"):
+            return None
+        return info.type, self.file.rows(info)[rows]
 
     def projection(self, name: str) -> np.ndarray | Tensor:
         return self.file.bfloat16(self.file.tensor(name))

@@ -29,13 +29,14 @@ class CheckpointSource(Source):
     reader = "safetensors"
 
     def __init__(self, folder: Path) -> None:
-        self.label = folder.name or str(folder)
+        self.label, self.folder = folder.name or str(folder), str(folder)
         self.metadata = folder_metadata(folder)
         self.family = family_of(self)
         self._files: dict[str, SafetensorsFile] = {}  # by tensor name
         self._stored: dict[str, str] = {}
         for path in _weight_files(folder):
             file = SafetensorsFile(path)
+            self.paths = [*self.paths, file.path]
             for stored in file.entries:
                 name = self.family.from_checkpoint(stored)
                 if name is None:

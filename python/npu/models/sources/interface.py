@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from npu.formats.metadata import ModelFile
@@ -15,6 +17,8 @@ class Source(ModelFile):
     """Base of the readers. ``shapes`` has the logical shape of every tensor of the text model."""
 
     shapes: dict[str, tuple[int, ...]]
+    paths: Sequence[str] = ()  # of the files that hold the weights
+    folder: str = ""  # of the files, where they are a folder
     embedding_scaled = False  # whether embedding rows are stored times sqrt(width)
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
@@ -38,6 +42,11 @@ class Source(ModelFile):
     def float32(self, name: str, rows: np.ndarray | slice | None = None) -> np.ndarray:
         """A tensor, or rows of a matrix, as float32 in the file's own scale."""
         raise NotImplementedError
+
+    def stored_rows(self, name: str, rows: slice) -> tuple[int, np.ndarray] | None:
+        """Rows as GGUF stores them: number of the type and bytes (rows, bytes per row). None: not
+        stored so, or in a type that only ``float32`` decodes."""
+        return None
 
     def projection(self, name: str) -> np.ndarray | Tensor:
         """A matrix (N, K) to multiply with: bfloat16, or Q4NX over the file."""

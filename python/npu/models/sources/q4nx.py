@@ -26,7 +26,7 @@ class Q4nxSource(Source):
 
     def __init__(self, file: Q4nxFile) -> None:
         self.file = file
-        self.label = file.label
+        self.label, self.paths = file.label, [file.path]
         self.metadata = file.model if file.own else self._beside()
         self.family = family_of(self)
         self._stored: dict[str, str] = {}

@@ -1,0 +1,254 @@
+// Rows to weight blocks (block_conversion.h), 32 rows at a time: decode each row, then transpose.
+#include "formats/block_conversion.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "aie_kernels/weight_block.h"
+#include "host/clones.h"
+
+namespace npu::weights {
+
+namespace {
+
+using blocks::q8::kCodesAt, blocks::q8::kGroup;
+constexpr int64_t kBlockRows = blocks::kRows, kBlockBytes = blocks::kBytes;
+constexpr int64_t kColumns8 = blocks::q8::kColumns, kColumnsBf16 = blocks::bf16::kColumns;
+constexpr uint32_t kInfinity = 0x7f800000;
+
+int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
+
+NPU_INLINE uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if ((bits & 0x7fffffff) > kInfinity) return static_cast<uint16_t>(bits >> 16 | 0x40);  // NaN
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Whether all numbers are finite: the largest exponent is found without branches.
+bool finite(const float* values, int64_t count) {
+  uint32_t highest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    highest = std::max(highest, std::bit_cast<uint32_t>(values[i]) & 0x7fffffff);
+  }
+  return highest < kInfinity;
+}
+
+bool finite_bf16(const uint16_t* values, int64_t count) {
+  uint16_t highest = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    highest = std::max(highest, static_cast<uint16_t>(values[i] & 0x7fff));
+  }
+  return highest < 0x7f80;
+}
+
+// Out[c * 32 + r] = in[r * stride + c] for 32 rows and 16 columns of elements of any kind.
+template <typename T>
+NPU_INLINE void transpose(const T* in, int64_t stride, T* out) {
+  for (int64_t c = 0; c < 16; ++c) {
+    for (int64_t r = 0; r < kBlockRows; ++r) out[c * kBlockRows + r] = in[r * stride + c];
+  }
+}
+
+// 32 rows of codes (width: whole blocks) and bfloat16 planes to a row-block.
+NPU_CLONES void pack4(const uint8_t* codes, const uint16_t* d, const uint16_t* m, int64_t width,
+                      uint8_t* out) {
+  const int64_t groups = width / q4nx::kGroup;
+  for (int64_t b = 0; b < width / q4nx::kColumns; ++b, out += kBlockBytes) {
+    uint16_t plane[q4nx::kRows * q4nx::kGroups];
+    for (const uint16_t* source : {d, m}) {
+      for (int64_t g = 0; g < q4nx::kGroups; ++g) {
+        for (int64_t r = 0; r < q4nx::kRows; ++r) {
+          plane[g * q4nx::kRows + r] = source[r * groups + b * q4nx::kGroups + g];
+        }
+      }
+      std::memcpy(out + (source == m ? q4nx::kPlaneBytes : 0), plane, sizeof plane);
+    }
+    uint8_t tile[16 * kBlockRows];
+    for (int64_t first = 0; first < q4nx::kColumns; first += 16) {
+      transpose(codes + b * q4nx::kColumns + first, width, tile);
+      // Byte half * 2048 + column * 8 + pair has rows half * 16 + pair * 2 (low nibble) and + 1.
+      for (int64_t half = 0; half < 2; ++half) {
+        uint8_t* to = out + q4nx::kCodesAt + half * 2048 + first * 8;
+        for (int64_t c = 0; c < 16; ++c) {
+          for (int64_t p = 0; p < 8; ++p) {
+            const uint8_t* pair = tile + c * kBlockRows + half * 16 + 2 * p;
+            to[c * 8 + p] = static_cast<uint8_t>(pair[0] | pair[1] << 4);
+          }
+        }
+      }
+    }
+  }
+}
+
+NPU_CLONES void pack8(const int8_t* codes, const float* d, int64_t width, uint8_t* out) {
+  using blocks::q8::kGroups;
+  for (int64_t b = 0; b < width / kColumns8; ++b, out += kBlockBytes) {
+    float plane[kGroups * kBlockRows];
+    for (int64_t g = 0; g < kGroups; ++g) {
+      for (int64_t r = 0; r < kBlockRows; ++r) {
+        plane[g * kBlockRows + r] = d[r * (width / kGroup) + b * kGroups + g];
+      }
+    }
+    std::memcpy(out, plane, sizeof plane);
+    auto* to = reinterpret_cast<int8_t*>(out + kCodesAt);
+    for (int64_t first = 0; first < kColumns8; first += 16) {
+      transpose(codes + b * kColumns8 + first, width, to + first * kBlockRows);
+    }
+  }
+}
+
+NPU_CLONES void pack_bf16(const uint16_t* values, int64_t width, uint8_t* out) {
+  for (int64_t b = 0; b < width / kColumnsBf16; ++b, out += kBlockBytes) {
+    uint16_t tile[16 * kBlockRows];
+    for (int64_t first = 0; first < kColumnsBf16; first += 16) {
+      transpose(values + b * kColumnsBf16 + first, width, tile);
+      std::memcpy(out + first * kBlockRows * 2, tile, sizeof tile);
+    }
+  }
+}
+
+NPU_CLONES void narrowed(const float* values, int64_t count, uint16_t* out) {
+  for (int64_t i = 0; i < count; ++i) out[i] = to_bf16(values[i]);
+}
+
+// One group of 16: of a few scales around largest / 127, each fitted to its codes, the one with the
+// least squared error, as npu/formats/blocks.py (quantize_q8).
+NPU_INLINE void fit8(const float* x, float* scale, int8_t* codes) {
+  float largest = 0;
+  for (int i = 0; i < kGroup; ++i) largest = std::max(largest, std::fabs(x[i]));
+  *scale = 0;
+  std::memset(codes, 0, kGroup);
+  const float inverse = 1 / largest;
+  if (!(inverse < 0x1p126f)) return;  // zeros, or too small to divide by
+  float unit[kGroup], best = std::numeric_limits<float>::infinity();  // relative to the largest:
+  for (int i = 0; i < kGroup; ++i) unit[i] = x[i] * inverse;  // no square overflows or vanishes
+  for (const float most : {127.0f, 126.0f, 124.5f}) {
+    constexpr float kMagic = 12582912.0f;  // 1.5 * 2^23: adding it rounds to a whole number
+    float c[kGroup], products = 0, squares = 0, error = 0;
+    for (int i = 0; i < kGroup; ++i) c[i] = (unit[i] * most + kMagic) - kMagic;
+    for (int i = 0; i < kGroup; ++i) products += unit[i] * c[i];
+    for (int i = 0; i < kGroup; ++i) squares += c[i] * c[i];
+    const float d = products / squares;
+    for (int i = 0; i < kGroup; ++i) error += (unit[i] - d * c[i]) * (unit[i] - d * c[i]);
+    if (error < best) {
+      best = error;
+      *scale = d * largest;
+      for (int i = 0; i < kGroup; ++i) codes[i] = static_cast<int8_t>(c[i]);
+    }
+  }
+}
+
+NPU_CLONES void fit8_groups(const float* values, int64_t groups, int8_t* codes, float* scales) {
+  for (int64_t g = 0; g < groups; ++g) {
+    fit8(values + g * kGroup, scales + g, codes + g * kGroup);
+  }
+}
+
+// Calls row(r, bytes) for the rows of each row-block, then pack(its index); `clear` zeroes the
+// buffers of a row that does not exist. Returns the first row for which row() was false, or -1.
+template <typename Row, typename Clear, typename Pack>
+int64_t by_row_blocks(const uint8_t* raw, int64_t stride, int64_t rows, const Row& row,
+                      const Clear& clear, const Pack& pack) {
+  for (int64_t first = 0; first < rows; first += kBlockRows) {
+    for (int64_t r = 0; r < kBlockRows; ++r) {
+      if (first + r >= rows) {
+        clear(r);
+      } else if (!row(r, raw + (first + r) * stride)) {
+        return first + r;
+      }
+    }
+    pack(first / kBlockRows);
+  }
+  return -1;
+}
+
+int64_t convert4(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
+                 uint8_t* out) {
+  const int64_t width = rounded_up(k, q4nx::kColumns), groups = width / q4nx::kGroup;
+  const int64_t used = k / q4nx::kGroup, bytes = width / q4nx::kColumns * kBlockBytes;
+  std::vector<uint8_t> codes(static_cast<size_t>(kBlockRows * width));
+  std::vector<uint16_t> d(static_cast<size_t>(kBlockRows * groups)), m(d.size());
+  std::vector<float> wide(static_cast<size_t>(2 * used));
+  const auto row = [&](int64_t r, const uint8_t* bytes_of_row) {
+    float *d_wide = wide.data(), *m_wide = wide.data() + used;
+    uint16_t *d_row = d.data() + r * groups, *m_row = m.data() + r * groups;
+    codes4_row(type, bytes_of_row, k, codes.data() + r * width, d_wide, m_wide);
+    for (int64_t g = 0; g < used; ++g) d_row[g] = to_bf16(d_wide[g]);
+    for (int64_t g = 0; g < used; ++g) m_row[g] = to_bf16(m_wide[g]);
+    return finite_bf16(d_row, used) && finite_bf16(m_row, used);
+  };
+  const auto clear = [&](int64_t r) {
+    std::fill_n(codes.data() + r * width, width, uint8_t{0});
+    std::fill_n(d.data() + r * groups, groups, uint16_t{0});
+    std::fill_n(m.data() + r * groups, groups, uint16_t{0});
+  };
+  return by_row_blocks(raw, stride, rows, row, clear, [&](int64_t block) {
+    pack4(codes.data(), d.data(), m.data(), width, out + block * bytes);
+  });
+}
+
+int64_t convert8(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
+                 uint8_t* out) {
+  const int64_t width = rounded_up(k, kColumns8), groups = width / kGroup;
+  const int64_t bytes = width / kColumns8 * kBlockBytes;
+  std::vector<int8_t> codes(static_cast<size_t>(kBlockRows * width));
+  std::vector<float> d(static_cast<size_t>(kBlockRows * groups));
+  std::vector<float> values(static_cast<size_t>(width));
+  const auto row = [&](int64_t r, const uint8_t* bytes_of_row) {
+    int8_t* codes_row = codes.data() + r * width;
+    float* d_row = d.data() + r * groups;
+    if (has_codes8(type)) {
+      codes8_row(type, bytes_of_row, k, codes_row, d_row);
+      return finite(d_row, k / kGroup);
+    }
+    dequantize_row(type, bytes_of_row, k, values.data());
+    fit8_groups(values.data(), groups, codes_row, d_row);
+    return finite(values.data(), k);
+  };
+  const auto clear = [&](int64_t r) {
+    std::fill_n(codes.data() + r * width, width, int8_t{0});
+    std::fill_n(d.data() + r * groups, groups, 0.0f);
+  };
+  return by_row_blocks(raw, stride, rows, row, clear, [&](int64_t block) {
+    pack8(codes.data(), d.data(), width, out + block * bytes);
+  });
+}
+
+int64_t convert_bf16(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
+                     uint8_t* out) {
+  const int64_t width = rounded_up(k, kColumnsBf16);
+  const int64_t bytes = width / kColumnsBf16 * kBlockBytes;
+  std::vector<uint16_t> narrow(static_cast<size_t>(kBlockRows * width));
+  std::vector<float> values(static_cast<size_t>(k));
+  const auto row = [&](int64_t r, const uint8_t* bytes_of_row) {
+    uint16_t* to = narrow.data() + r * width;
+    if (type == Stored::kBF16) {
+      std::memcpy(to, bytes_of_row, static_cast<size_t>(2 * k));
+    } else {
+      dequantize_row(type, bytes_of_row, k, values.data());
+      narrowed(values.data(), k, to);
+    }
+    return finite_bf16(to, k);
+  };
+  const auto clear = [&](int64_t r) { std::fill_n(narrow.data() + r * width, width, uint16_t{0}); };
+  return by_row_blocks(raw, stride, rows, row, clear, [&](int64_t block) {
+    pack_bf16(narrow.data(), width, out + block * bytes);
+  });
+}
+
+}  // namespace
+
+bool converts(Stored type, Format format) { return format != Format::kQ4nx || has_codes4(type); }
+
+int64_t convert_rows(Stored type, Format format, const uint8_t* raw, int64_t stride, int64_t rows,
+                     int64_t k, uint8_t* out) {
+  if (format == Format::kQ4nx) return convert4(type, raw, stride, rows, k, out);
+  if (format == Format::kQ8) return convert8(type, raw, stride, rows, k, out);
+  return convert_bf16(type, raw, stride, rows, k, out);
+}
+
+}  // namespace npu::weights

@@ -1,0 +1,43 @@
+"""Which block format a stored type becomes: the ``weights`` choice of ``npu.gemma3.load``.
+
+"auto" keeps what the file has at the nearest width; "q8" is the same with floats in 8 bits; "q4nx"
+and "bf16" make everything of one format.
+"""
+
+from __future__ import annotations
+
+from npu.errors import ArgumentError
+
+CHOICES = ("auto", "q8", "q4nx", "bf16")
+
+ZERO_POINTS = "Q4NX with zero points"
+_FLOATS = ("F64", "F32", "F16", "BF16")
+_NEAREST = {
+    # Codes are kept.
+    **dict.fromkeys(("Q4NX", ZERO_POINTS, "Q4_0", "Q4_1", "Q4_K"), "q4nx"),
+    # By least squared error.
+    **dict.fromkeys(("Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"), "q4nx"),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "q8"),
+    **dict.fromkeys(_FLOATS, "bf16"),
+}
+# What a format holds without any error.
+_EXACT = {("Q4NX", "q4nx"), ("Q5_0", "q8"), ("Q6_K", "q8"), ("Q8_0", "q8"), ("BF16", "bf16")}
+
+
+def check_choice(weights: str) -> None:
+    if weights not in CHOICES:
+        raise ArgumentError(f"[gemma3] weights is {weights!r}; use {', '.join(map(repr, CHOICES))}")
+
+
+def block_format(stored: str, weights: str) -> str:
+    """The block format for a tensor type of a file (its name there, Q4NX for Q4NX blocks)."""
+    if weights in ("q4nx", "bf16"):
+        return weights
+    if weights == "q8" and stored in _FLOATS:
+        return "q8"
+    return _NEAREST[stored]
+
+
+def exact(stored: str, format: str) -> bool:
+    """Whether every value of the type is a value of the format, by construction."""
+    return (stored, format) in _EXACT

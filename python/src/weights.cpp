@@ -1,0 +1,79 @@
+// npu._npu.weights: stored rows to weight blocks; npu/models/prepare checks and documents.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+
+#include "bindings.h"
+#include "error.h"
+#include "formats/gguf_rows.h"
+#include "formats/block_conversion.h"
+
+namespace nb = nanobind;
+
+namespace npu::python {
+
+namespace {
+
+using Raw = nb::ndarray<const uint8_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Bytes = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Floats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+weights::Stored checked(const Raw& raw, int type, int64_t k, const char* function) {
+  const auto stored = weights::stored_type(type);
+  if (!stored) fail(ErrorKind::kArgument, "[%s] unknown tensor type %d", function, type);
+  const int64_t bytes = k > 0 ? weights::row_bytes(*stored, k) : 0;
+  if (bytes == 0 || raw.shape(1) != static_cast<size_t>(bytes)) {
+    fail(ErrorKind::kShape, "[%s] rows of %zu bytes are not %lld elements of type %d", function,
+         raw.shape(1), static_cast<long long>(k), type);
+  }
+  return *stored;
+}
+
+blocks::Format format_named(const std::string& name) {
+  for (int32_t i = 0; i < blocks::kFormats; ++i) {
+    if (name == blocks::kFormatNames[i]) return static_cast<blocks::Format>(i);
+  }
+  fail(ErrorKind::kArgument, "[convert_rows] unknown format %s", name.c_str());
+}
+
+}  // namespace
+
+void init_weights(nb::module_& m) {
+  nb::module_ sub = m.def_submodule("weights", "Stored rows to weight blocks.");
+  sub.def("converts", [](int type, const std::string& format) {
+    const auto stored = weights::stored_type(type);
+    return stored && weights::converts(*stored, format_named(format));
+  });
+  // The first row with a NaN or an infinity, or -1; blocks go to `out`.
+  sub.def("convert_rows", [](const Raw& raw, int type, int64_t k, const std::string& name,
+                             const Bytes& out) {
+    const weights::Stored stored = checked(raw, type, k, "convert_rows");
+    const auto rows = static_cast<int64_t>(raw.shape(0));
+    const blocks::Format format = format_named(name);
+    const int64_t columns = blocks::columns_of(format);
+    const int64_t count =
+        (rows + blocks::kRows - 1) / blocks::kRows * ((k + columns - 1) / columns);
+    if (!weights::converts(stored, format) ||
+        out.shape(0) != static_cast<size_t>(count * blocks::kBytes)) {
+      fail(ErrorKind::kShape, "[convert_rows] the output has %zu bytes, %lld blocks are needed",
+           out.shape(0), static_cast<long long>(count));
+    }
+    const nb::gil_scoped_release release;
+    return weights::convert_rows(stored, format, raw.data(), static_cast<int64_t>(raw.shape(1)),
+                                 rows, k, out.data());
+  });
+  sub.def("dequantize_rows", [](const Raw& raw, int type, const Floats& out) {
+    const auto k = static_cast<int64_t>(out.shape(1));
+    const weights::Stored stored = checked(raw, type, k, "dequantize_rows");
+    if (out.shape(0) != raw.shape(0)) {
+      fail(ErrorKind::kShape, "[dequantize_rows] the shapes of the arrays do not match");
+    }
+    const nb::gil_scoped_release release;
+    for (size_t row = 0; row < raw.shape(0); ++row) {
+      weights::dequantize_row(stored, raw.data() + row * raw.shape(1), k,
+                              out.data() + row * out.shape(1));
+    }
+  });
+}
+
+}  // namespace npu::python

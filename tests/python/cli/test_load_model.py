@@ -1,0 +1,82 @@
+"""What loading a model shows: where weights are kept, what was chosen, progress without a terminal;
+and how its memory is counted.
+"""
+
+from __future__ import annotations
+
+import mmap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gemma3_files import Shape, write_model
+
+from npu import cli
+from npu.cli import common, memory
+
+GENERATE = ["generate", "--raw", "-p", "hello", "-n", "1"]
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("model") / "m.gguf", Shape(layers=1)))
+
+
+def weights_lines(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line for line in capsys.readouterr().err.splitlines() if line.startswith("weights: ")]
+
+
+def test_loading_says_what_was_chosen_and_where_it_is(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPU_CACHE", str(tmp_path))
+    assert cli.main([*GENERATE, "-m", file]) == 0
+    lines = weights_lines(capsys)
+    assert "preparing" in lines[0] and str(tmp_path) in lines[0]
+    assert "attention q, k, v: F32 -> bf16, 3 tensors" in lines[1] and "head" in lines[5]
+    assert str(tmp_path) in lines[-1] and len(lines) == 7
+    assert cli.main([*GENERATE, "-m", file]) == 0
+    again = weights_lines(capsys)
+    assert "prepared before" in again[0] and again[1:] == lines[1:]
+    assert cli.main([*GENERATE, "-m", file, "--quiet"]) == 0
+    assert weights_lines(capsys) == []
+    bench = ["bench", "-m", file, "--context", "2", "-n", "1", "--repeats", "1", "--weights", "q8"]
+    assert cli.main(bench) == 0
+    assert any("F32 -> q8" in line for line in weights_lines(capsys))
+
+
+def test_no_cache(
+    file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NPU_CACHE", str(tmp_path))
+    assert cli.main([*GENERATE, "-m", file, "--no-cache"]) == 0
+    assert "in memory" in weights_lines(capsys)[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_progress_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line when five seconds have passed since the last, none for what is quick."""
+    now = 100.0
+    monkeypatch.setattr(common.time, "monotonic", lambda: now)
+    with common._progress_bar() as progress:
+        for second, done in ((1, 10), (4.9, 20), (5.1, 30), (9, 40), (10.2, 50), (20, 100)):
+            now = 100 + second
+            progress(done * 1_000_000, 100_000_000)
+    assert capsys.readouterr().err.splitlines() == [
+        "loading: 30 of 100 MB",
+        "loading: 50 of 100 MB",
+    ]
+
+
+def test_private_memory_does_not_count_mapped_files(tmp_path: Path) -> None:
+    path, size = tmp_path / "file", 64 << 20
+    with path.open("wb") as file:
+        file.write(bytes(size))
+    before = memory.private_bytes()
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        assert np.frombuffer(mapped, np.uint8).sum() == 0
+        assert memory.private_bytes() - before < size / 4
+    held = np.ones(size, np.uint8)
+    assert memory.private_bytes() - before > size / 2 and held[0] == 1
