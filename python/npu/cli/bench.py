@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import common
+from npu.cli import common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
 
@@ -117,7 +117,7 @@ def _host_options(parser: argparse.ArgumentParser) -> None:
     common.add_device_arguments(parser)
     _repeats(parser)
     _gemm_sizes(parser, "problem sizes (three)")
-    parser.add_argument("--dtype", type=_names, metavar="T", help="operands: bfloat16 or int8")
+    parser.add_argument("--dtype", type=dtypes.operands, metavar="T", help="operands: bf16 or int8")
 
 
 def _gemv_options(parser: argparse.ArgumentParser) -> None:
@@ -176,10 +176,10 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | 
     )  # fmt: skip
     if sizes is not None:
         _gemm_sizes(parser, sizes)
-    add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
+    add("--dtype", type=dtypes.operands, metavar="T,...", help="operands: int8, int16, bf16")
     add(
-        "--out-dtype", type=_names, metavar="T,...",
-        help="results: int8, int16, int32, bfloat16, float32",
+        "--out-dtype", type=dtypes.results, metavar="T,...",
+        help="results: int8, int16, int32, bf16, f32",
     )  # fmt: skip
     add(
         "--b-layout", choices=("row", "col", "both"), default=layouts,
@@ -193,10 +193,6 @@ def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tile", type=common.gemm_size, metavar="MxKxN", help="tile of a core (published kernels)")
     add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
-
-
-def _names(text: str) -> list[str]:
-    return text.split(",")
 
 
 def _models(text: str) -> list[str]:

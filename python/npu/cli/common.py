@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import dtypes
+
 if TYPE_CHECKING:
     from npu import Device
     from npu.designs.gemm import DesignPoint
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
-DTYPES = ("bfloat16", "int8", "int16")  # of operands; the first where none is named
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
@@ -112,7 +113,7 @@ def result_dtype(arguments: argparse.Namespace) -> str:
     """--out-dtype, else what the multiplier accumulates --dtype in."""
     from npu.designs.gemm_point import wide_dtype
 
-    return arguments.out_dtype or wide_dtype(arguments.dtype or DTYPES[0])
+    return arguments.out_dtype or wide_dtype(arguments.dtype or dtypes.OPERANDS[0])
 
 
 def chosen_gemm(
@@ -127,7 +128,7 @@ def chosen_gemm(
     from npu.errors import ArgumentError
     from npu.ops.gemm_designs import first_choice, gemm_product_of
 
-    dtype, out_dtype = arguments.dtype or DTYPES[0], result_dtype(arguments)
+    dtype, out_dtype = arguments.dtype or dtypes.OPERANDS[0], result_dtype(arguments)
     if arguments.bf16 is not None and dtype != "bfloat16":
         raise ArgumentError(
             f"[{command}] --bf16 does not apply to {dtype}, only to bfloat16; leave out --bf16"

@@ -1,0 +1,56 @@
+"""Progress of long work on stderr: a bar on a terminal, else a line every few seconds.
+
+A thread asks how far the work is, so that nothing is silent while one step takes long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+# Seconds until the first sign of life and between two of them. Nothing may be silent for 10 s.
+_BAR_DELAY, _BAR_EVERY = 0.5, 0.2
+_LINE_EVERY = 5.0
+
+# How much is done and how much there is, in the unit of the work.
+Position = Callable[[], tuple[float, float]]
+
+
+@contextlib.contextmanager
+def shown(what: str, unit: str, position: Position, *, quiet: bool = False) -> Iterator[None]:
+    """Shows ``position`` while the block runs; nothing for work that is soon done, or if quiet."""
+    if quiet:
+        yield
+        return
+    done = threading.Event()
+    show = _bar if sys.stderr.isatty() else _lines
+    thread = threading.Thread(target=show, args=(what, unit, position, done), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _bar(what: str, unit: str, position: Position, done: threading.Event) -> None:
+    if done.wait(_BAR_DELAY):
+        return
+    from tqdm import tqdm
+
+    with tqdm(desc=what, unit=unit, leave=False) as bar:
+        while not done.wait(_BAR_EVERY):
+            at, bar.total = (int(value) for value in position())
+            bar.update(max(at - bar.n, 0))
+            bar.refresh()
+
+
+def _lines(what: str, unit: str, position: Position, done: threading.Event) -> None:
+    begin = time.monotonic()
+    while not done.wait(_LINE_EVERY):
+        at, total = (int(value) for value in position())
+        seconds = time.monotonic() - begin
+        print(f"{what}: {at} of {total} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
