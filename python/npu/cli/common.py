@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from npu import Device
     from npu.designs.gemm import DesignPoint
     from npu.models.gemma3 import Model, Tokenizer
+    from npu.models.gemma3.header import Header
 
 
+_MAX_THREADS = 256
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
@@ -194,6 +196,22 @@ def positives(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def threads(text: str) -> int:
+    """An argparse type: a number of threads."""
+    count = positive(text)
+    if count > _MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r}: at most {_MAX_THREADS} threads")
+    return count
+
+
+def use_threads(count: int) -> None:
+    """Uses so many threads from now on, in processes that this one starts, too."""
+    import npu
+
+    os.environ["NPU_THREADS"] = str(count)
+    npu.set_threads(count)
+
+
 def gemm_size(text: str) -> tuple[int, int, int]:
     """An argparse type: "512" or "512x1024x256" (M x K x N)."""
     parts = [positive(part) for part in text.lower().split("x")]
@@ -251,6 +269,17 @@ def default_model() -> str | None:
         if found := sorted(place.glob("*.gguf")):
             return str(found[0])
     return None
+
+
+def read_header(path: str | None) -> Header:
+    """The header of the named or the default model. Raises ArgumentError, FormatError."""
+    from npu.errors import ArgumentError
+    from npu.models.gemma3.header import read_header
+
+    path = default_model() if path is None else path
+    if not path:
+        raise ArgumentError("no model given and no demo model found; name one with -m FILE")
+    return read_header(path)
 
 
 def load_model(path: str | None, weights: str | None = None) -> tuple[str, Model, Tokenizer]:

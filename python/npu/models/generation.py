@@ -101,6 +101,11 @@ class Generation:
                 f"{self.model.config.vocabulary}; the file is inconsistent"
             )
 
+    @property
+    def position(self) -> float:
+        """Tokens run so far, prompt included; a pass in progress counts by its share of layers."""
+        return self.cache.progress if self.cache is not None else 0.0
+
     def __iter__(self) -> Iterator[str]:
         scanner = StopScanner(self.stop)
         stream = self.tokenizer.stream()
