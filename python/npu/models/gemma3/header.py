@@ -48,6 +48,10 @@ class Header:
 
 def read_header(path: str | os.PathLike[str]) -> Header:
     """Reads a header. Raises FormatError with one sentence for what is not a Gemma 3 model."""
-    source = open_source(path)
+    return header_of(os.fspath(path), open_source(path))
+
+
+def header_of(path: str, source: Source) -> Header:
+    """The header of an open source."""
     config = read_config(source)  # the architecture first: its message is the useful one
-    return Header(os.fspath(path), source, config, Tokenizer(source))
+    return Header(path, source, config, Tokenizer(source))
