@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import common, dtypes
+from npu.cli import bench_model, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
 
@@ -60,22 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 # Options
-
-
-def _model_options(parser: argparse.ArgumentParser) -> None:
-    common.add_model_arguments(parser)
-    _repeats(parser)
-    parser.add_argument(
-        "--context",
-        type=common.positives,
-        default=[16, 64, 256],
-        metavar="N,N,...",
-        help="prompt lengths in tokens (16,64,256)",
-    )
-    parser.add_argument(
-        "-n", "--tokens", type=common.positive, default=16, metavar="N",
-        help="decode steps per prompt (16)",
-    )  # fmt: skip
 
 
 def _sweep_options(parser: argparse.ArgumentParser) -> None:
@@ -208,8 +192,8 @@ def _models(text: str) -> list[str]:
 
 _SUBCOMMANDS = {
     "model": _Subcommand(
-        "a model's time to first token and tokens per second (what `npu bench` alone does)",
-        _model_options, "bench_model",
+        "a model's tokens per second: prompts, generation, depths (what `npu bench` alone does)",
+        bench_model.add_options, "bench_model",
     ),
     "gemm": _Subcommand(
         "simulated TOPS over hundreds of sizes, per precision and layout of B",

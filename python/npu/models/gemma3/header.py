@@ -30,7 +30,7 @@ class Header:
         """Raises ArgumentError for a context that the model does not allow."""
         if context is not None and not 1 <= context <= self.config.context:
             raise ArgumentError(
-                f"[generate] a context of {context} was asked for, the model allows 1 to "
+                f"[gemma3] a context of {context} was asked for, the model allows 1 to "
                 f"{self.config.context}"
             )
 
