@@ -23,7 +23,8 @@ namespace npu::gemv {
   WORD(resident)         /* 1: one object has all of x, for all row-blocks; else 0 */     \
   WORD(resident_objects) /* objects of y that the core sends then; y_objects is 0 */      \
   WORD(resident_blocks)  /* blocks of weights per object of y then */                     \
-  WORD(x_last)           /* blocks of weights for the last object of x of a row-block */
+  WORD(x_last)           /* blocks of weights for the last object of x of a row-block */  \
+  WORD(format)           /* a blocks::Format */
 // clang-format on
 
 enum class Output : int32_t { kBf16, kF32, kTop };  // of y; the largest elements and their rows
@@ -39,7 +40,7 @@ inline constexpr const char* kSetupNames[] = {NPU_GEMV_SETUP(NPU_GEMV_NAME)};
 
 inline constexpr int32_t kSetupWords = 16;  // of a record, which is loaded as one vector
 static_assert(sizeof(Setup) <= 4 * kSetupWords);
-inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, 256) bfloat16
+inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, columns) bfloat16
 inline constexpr int32_t kYBytes = 512;   // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
 inline constexpr int32_t kMaxBatch = 8;   // vectors of one pass over the weights
 inline constexpr int32_t kMaxCores = 32;

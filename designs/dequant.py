@@ -1,9 +1,9 @@
-"""The dequantisation engine: Q4NX blocks in, row-major bfloat16 out (arXiv 2602.06063, 3.1.1).
+"""The dequantisation engine: blocks in, row-major bfloat16 out (arXiv 2602.06063, 3.1.1).
 
 Every shim tile has two lanes, a channel in and a channel out each. A lane reads the blocks of two
 neighbouring row-blocks alternately; the memtile partitions them between its two cores, each of
-which expands a block to a (32, 256) tile, and joins the tiles to 64 rows that go to memory in runs
-of 512 bytes.
+which expands a block to a tile of 32 rows, and joins the tiles to 64 rows that go to memory in runs
+of a block's columns: 512 bytes of Q4NX. 8-bit and bfloat16 blocks have a configuration each.
 The cores know no sizes: whatever block arrives is expanded, so there are no runtime parameters and
 one configuration serves every matrix. Everything is double-buffered.
 """
@@ -11,41 +11,46 @@ one configuration serves every matrix. Everything is double-buffered.
 from __future__ import annotations
 
 from npu._npu import facts
+from npu.errors import DesignError
 
 from .api import Design
 from .lowering import forms
 
-BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
-BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
+BLOCK_ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+FORMATS = tuple(facts.BLOCK_COLUMNS)  # in the order of their numbers
 LANES = 2  # per column: what a shim tile's channels allow
 CORES = 2  # per lane
 
 
-def design(generation: str) -> Design:
-    """The dequantisation design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("dequant_q4nx", generation, object_file="dequant_q4nx.o")
+def design(generation: str, format: str = FORMATS[0]) -> Design:
+    """The dequantisation design of a generation ("npu1", "npu2") for blocks of a format ("q4nx",
+    "q8", "bf16"). Raises DesignError."""
+    if format not in FORMATS:
+        raise DesignError(f"[dequant] format is {format!r}; use {', '.join(map(repr, FORMATS))}")
+    out = Design(f"dequant_{format}", generation, object_file=f"dequant_{format}.o")
     out.params = {
         "columns": out.columns,
         "lanes": LANES,
         "lane_cores": CORES,
         "block_bytes": BLOCK_BYTES,
+        "format": FORMATS.index(format),
     }
     for col in range(out.columns):
         for lane in range(LANES):
-            _lane(out, col, lane)
+            _lane(out, col, lane, format)
     return out
 
 
 configuration, mlir = forms(design)
 
 
-def _lane(out: Design, col: int, lane: int) -> None:
+def _lane(out: Design, col: int, lane: int, format: str) -> None:
     """Shim channel, memtile, two cores and back."""
     cores = out.cores(col, CORES, CORES * lane)
     blocks = out.scatter(f"W{col}_{lane}", cores, BLOCK_BYTES, "uint8", channel=lane)
-    tile = BLOCK_ROWS, BLOCK_COLUMNS
+    tile = BLOCK_ROWS, facts.BLOCK_COLUMNS[format]
     tiles = out.gather(f"Y{col}_{lane}", cores, tile, "bfloat16", channel=lane)
-    kernel = out.kernel("dequant_q4nx")
+    kernel = out.kernel(f"dequant_{format}")
     for core, source, sink in zip(cores, blocks, tiles, strict=True):
         worker = out.worker(core)
         with worker.forever():

@@ -1,10 +1,11 @@
-"""FusedDQP: y = W x on Q4NX weights, dequantised and multiplied in registers (arXiv 2602.06063).
+"""FusedDQP: y = W x, weights dequantised and multiplied in registers (arXiv 2602.06063).
 
-Weights stay 4-bit in DRAM. Every shim channel streams the blocks of its cores: one core per channel
-reads its row-blocks in one linear run, several cores per channel get blocks from the memtile
-round-robin. x (up to eight vectors) is broadcast to all cores by channel 1 of the last column, once
-per row-block; its first object is a table of loop counts, so a stream writes no runtime parameters.
-The results of a column are joined in its memtile. One configuration serves every size.
+Weights stay 4-bit, 8-bit or bfloat16 in DRAM, in blocks of one size; the setup names their format,
+so one configuration serves them all. Every shim channel streams the blocks of its cores: one core
+per channel reads its row-blocks in one linear run, several cores per channel get blocks from the
+memtile round-robin. x (up to eight vectors) is broadcast to all cores by channel 1 of the last
+column, once per row-block; its first object is a table of loop counts, so a stream writes no
+runtime parameters. The results of a column are joined in its memtile.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from .hardware import FIRST_CORE_ROW, Tile, device_columns
 from .lowering import forms
 from .worker import Object, Word
 
-BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
-BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
+BLOCK_ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)  # of a block, by format, in the formats' order
 MAX_BATCH = facts.GEMV_BATCH
-X_BYTES = facts.GEMV_X_BYTES  # an object of x: lines of 256 bfloat16, (blocks, batch, 256)
+X_BYTES = facts.GEMV_X_BYTES  # an object of x: bfloat16 lines of a block, (blocks, batch, columns)
 Y_BYTES = facts.GEMV_Y_BYTES  # of y: (row-blocks, batch, 32) bfloat16 or float32, or top-k lists
 # Words of a core's record in the setup object (aie_kernels/gemv_setup.h), and how many it takes.
 SETUP, SETUP_WORDS = facts.GEMV_SETUP, facts.GEMV_SETUP_WORDS
@@ -82,7 +83,7 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
     two channels the cores of that channel stay idle. Raises DesignError.
     """
     o = options(generation, cores, channels)
-    out = Design(f"gemv_q4nx_{o.cores}c{o.channels}", o.generation, object_file="gemv_q4nx.o")
+    out = Design(f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o")
     out.params = {
         "columns": o.columns,
         "rows": o.rows,
@@ -152,7 +153,7 @@ def _worker(
     out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
 ) -> None:
     """One core: take the setup, then multiply row-block after row-block."""
-    setup, gemv = out.kernel("gemv_setup"), out.kernel("gemv_q4nx")
+    setup, gemv = out.kernel("gemv_setup"), out.kernel("gemv_block")
     worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"setup_{name}", "int32", (SETUP_WORDS,))
@@ -165,7 +166,9 @@ def _worker(
     def take(blocks: Word, vectors: Object, results: Object) -> None:
         with worker.loop(blocks):
             block = worker.acquire(w)
-            worker.call(gemv, block, vectors, sums, results, words, state, word("batch"))
+            worker.call(
+                gemv, block, vectors, sums, results, words, state, word("batch"), word("format")
+            )
             worker.release(w)
 
     def multiply(results: Object, blocks: Word) -> None:

@@ -6,7 +6,7 @@
 #include <limits>
 #include <utility>
 
-#include "formats/q4nx.h"
+#include "formats/weight_blocks.h"
 #include "kernels/call.h"
 #include "kernels/registry.h"
 
@@ -26,9 +26,11 @@ GemvReads::GemvReads(GemvReadShape shape, const arch::Timing& timing)
   const int cores = shape_.cores_per_port;
   round_ = row_block * cores;
   // A channel pauses between row-blocks and is no faster than its cores.
-  const kernels::Declaration& gemv = *kernels::find_declaration("gemv_q4nx", shape_.generation);
-  const double compute = q4nx::kBlockBytes * cores /
-                         kernels::call_cycles(gemv, timing, kernels::Integers{shape_.batch});
+  const kernels::Declaration& gemv = *kernels::find_declaration("gemv_block", shape_.generation);
+  const double compute =
+      blocks::kBytes * cores /
+      kernels::call_cycles(gemv, timing,
+                           kernels::Integers{shape_.batch, static_cast<int64_t>(shape_.format)});
   const double pause = timing.shim_task_start + timing.bd_overhead;
   limit_ = std::min(compute, row_block / (row_block / timing.stream + pause));
   double now = 0;

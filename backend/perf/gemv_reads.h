@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "aie_kernels/weight_block.h"
 #include "arch/timing.h"
 
 namespace npu::perf {
@@ -19,6 +20,7 @@ struct GemvReadShape {
   bool preconfigured = false;  // the first task of a channel has its BD
   int64_t row_block_bytes = 0;
   int batch = 1;
+  blocks::Format format = blocks::Format::kQ4nx;
   int64_t x_bytes = 0;  // of x, once per round
 
   int columns() const { return static_cast<int>(ports.size()); }

@@ -39,6 +39,7 @@ __all__ = [
     "Stats",
     "__version__",
     "bind",
+    "blocks",
     "current_device",
     "dequantize",
     "device",
@@ -68,6 +69,7 @@ __all__ = [
 
 # Loaded on first use: `import npu` takes a tenth of a second.
 _MODULES = {
+    "blocks": "npu.formats.blocks",
     "emulator": "npu.emulator",
     "gemma3": "npu.models.gemma3",
     "q4nx": "npu.formats.q4nx",

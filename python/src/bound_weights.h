@@ -1,11 +1,12 @@
-// Q4NX weights bound to a device, shared by the operations that read them (gemv.cpp, dequant.cpp).
+// Weights in blocks bound to a device, shared by the operations that read them (gemv.cpp,
+// dequant.cpp).
 #pragma once
 
 #include <nanobind/ndarray.h>
 
 #include <memory>
 
-#include "ops/q4nx_weights.h"
+#include "ops/block_weights.h"
 
 namespace npu::python {
 
@@ -15,7 +16,7 @@ using Blocks = nanobind::ndarray<uint8_t, nanobind::ndim<1>, nanobind::ro, nanob
 // Weights and the array they may be read from.
 struct BoundWeights {
   Blocks owner;
-  std::shared_ptr<const ops::Q4nxWeights> weights;
+  std::shared_ptr<const ops::BlockWeights> weights;
 };
 
 }  // namespace npu::python

@@ -1,5 +1,5 @@
-// npu._npu.ops: dequantisation of Q4NX weights; python/npu/ops/dequantize.py does the checking that
-// users see.
+// npu._npu.ops: dequantisation of weights in blocks; python/npu/ops/dequantize.py does the checking
+// that users see.
 #include "ops/dequant/dequant.h"
 
 #include <nanobind/ndarray.h>
@@ -23,12 +23,13 @@ void init_dequant(nb::module_& m) {
   operation_class<ops::Dequant>(sub, "Dequant")
       .def("run", [](ops::Dequant& self, const BoundWeights& w, int64_t first, int64_t count,
                      nb::handle result, bool padded) {
-        const ops::Q4nxWeights& weights = *w.weights;
+        const ops::BlockWeights& weights = *w.weights;
         const Output out = output_of(result, "dequantize", "out");
         const ops::RowBlocks part{first, count};
-        const int64_t all = count * q4nx::kRows;
-        const int64_t rows = padded ? all : std::min(all, weights.n - first * q4nx::kRows);
-        const int64_t columns = padded ? weights.column_blocks * q4nx::kColumns : weights.k;
+        const int64_t all = count * blocks::kRows;
+        const int64_t rows = padded ? all : std::min(all, weights.n - first * blocks::kRows);
+        const int64_t columns =
+            padded ? weights.column_blocks * blocks::columns_of(weights.format) : weights.k;
         check_size(out, static_cast<size_t>(rows * columns * 2), "dequantize");
         check_apart(overlap(out.data(), out.size(), w.owner.data(), w.owner.size()), "dequantize",
                     "the weights");

@@ -1,10 +1,11 @@
-// npu._npu.facts: numbers that C++ states and Python needs: the geometry of Q4NX blocks, and of
+// npu._npu.facts: numbers that C++ states and Python needs: the geometry of weight blocks, and of
 // GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes.
 #include <nanobind/nanobind.h>
 
 #include "aie_kernels/gemv_setup.h"
+#include "aie_kernels/weight_block.h"
 #include "bindings.h"
-#include "formats/q4nx.h"
+#include "formats/weight_blocks.h"
 #include "ops/gemv/gemv.h"
 
 namespace nb = nanobind;
@@ -17,6 +18,15 @@ void init_facts(nb::module_& m) {
   sub.attr("Q4NX_COLUMNS") = q4nx::kColumns;
   sub.attr("Q4NX_GROUP") = q4nx::kGroup;
   sub.attr("Q4NX_BLOCK_BYTES") = q4nx::kBlockBytes;
+  sub.attr("BLOCK_ROWS") = blocks::kRows;
+  sub.attr("BLOCK_BYTES") = blocks::kBytes;
+  sub.attr("Q8_GROUP") = blocks::q8::kGroup;
+  sub.attr("Q8_CODES_AT") = blocks::q8::kCodesAt;
+  nb::dict columns;
+  for (int32_t i = 0; i < blocks::kFormats; ++i) {
+    columns[blocks::kFormatNames[i]] = blocks::columns_of(static_cast<blocks::Format>(i));
+  }
+  sub.attr("BLOCK_COLUMNS") = columns;  // in the order of blocks::Format
   sub.attr("GEMV_BATCH") = gemv::kMaxBatch;
   sub.attr("GEMV_TOP") = ops::kMaxGemvTop;
   sub.attr("GEMV_TOP_OUTPUT") = static_cast<int>(gemv::Output::kTop);

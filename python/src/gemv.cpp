@@ -1,5 +1,5 @@
-// npu._npu.ops: GEMV on Q4NX weights. Arrays come as byte pointers with shape and strides, as in
-// ops.cpp; python/npu/ops/gemv.py does the checking that users see.
+// npu._npu.ops: GEMV on weights in blocks. Arrays come as byte pointers with shape and strides, as
+// in ops.cpp; python/npu/ops/gemv.py does the checking that users see.
 #include "ops/gemv/gemv.h"
 
 #include <nanobind/ndarray.h>
@@ -20,6 +20,7 @@
 #include "error.h"
 
 namespace nb = nanobind;
+using namespace nb::literals;
 
 namespace npu::python {
 
@@ -29,6 +30,13 @@ ops::ElementType float_type(const std::string& name) {
   if (name == "float32") return ops::ElementType::kF32;
   if (name == "bfloat16") return ops::ElementType::kBf16;
   fail(ErrorKind::kDtype, "[gemv] element type \"%s\"; use float32 or bfloat16", name.c_str());
+}
+
+blocks::Format format_named(const std::string& name) {
+  for (int32_t i = 0; i < blocks::kFormats; ++i) {
+    if (name == blocks::kFormatNames[i]) return static_cast<blocks::Format>(i);
+  }
+  fail(ErrorKind::kArgument, "[bind] the format \"%s\" of the blocks is unknown", name.c_str());
 }
 
 ops::MatrixView view_of(const Matrix& array, const std::string& type) {
@@ -42,16 +50,23 @@ void init_gemv(nb::module_& m) {
   nb::class_<BoundWeights>(sub, "BoundWeights")
       .def_prop_ro("n", [](const BoundWeights& self) { return self.weights->n; })
       .def_prop_ro("k", [](const BoundWeights& self) { return self.weights->k; })
+      .def_prop_ro("format",
+                   [](const BoundWeights& self) {
+                     return blocks::kFormatNames[static_cast<int>(self.weights->format)];
+                   })
       .def_prop_ro("nbytes", [](const BoundWeights& self) { return self.weights->blocks.bytes; })
       .def_prop_ro("in_place", [](const BoundWeights& self) { return self.weights->in_place; });
   operation_class<ops::Gemv>(sub, "Gemv")
-      .def("bind",
-           [](ops::Gemv& self, const Blocks& blocks, int64_t n, int64_t k) {
-             const std::span<const std::byte> data{
-                 reinterpret_cast<const std::byte*>(blocks.data()), blocks.size()};
-             nb::gil_scoped_release release;
-             return BoundWeights{blocks, self.bind(data, n, k)};
-           })
+      .def(
+          "bind",
+          [](ops::Gemv& self, const Blocks& data, int64_t n, int64_t k, const std::string& format) {
+            const std::span<const std::byte> bytes{reinterpret_cast<const std::byte*>(data.data()),
+                                                   data.size()};
+            const blocks::Format known = format_named(format);
+            nb::gil_scoped_release release;
+            return BoundWeights{data, self.bind(bytes, n, k, known)};
+          },
+          "data"_a, "n"_a, "k"_a, "format"_a = blocks::kFormatNames[0])
       .def("run",
            [](ops::Gemv& self, const BoundWeights& w, const Matrix& x, const std::string& x_type,
               nb::handle result, const std::string& y_type) {

@@ -1,12 +1,12 @@
-// Q4NX weights as a bfloat16 matrix, expanded on a device: looks up or builds the stream, submits,
-// removes padding if there is any.
+// Weights in blocks as a bfloat16 matrix, expanded on a device: looks up or builds the stream,
+// submits, removes padding if there is any.
 #pragma once
 
 #include <cstdint>
 #include <memory>
 
+#include "ops/block_weights.h"
 #include "ops/dequant/dequant_schedule.h"
-#include "ops/q4nx_weights.h"
 #include "runtime/operation.h"
 #include "runtime/operation_type.h"
 
@@ -24,16 +24,16 @@ class Dequant {
   Dequant(std::shared_ptr<SharedDevice> device, Configuration configuration);
 
   // The logical rows of `part` as (rows, k) row-major. The device writes to `out` itself if whole
-  // blocks fill it (k a multiple of 256, rows of 32, at least 64 rows) and the device reaches it;
+  // blocks fill it (at least 64 rows) and the device reaches it;
   // otherwise a padded copy is cut on the host. Thread-safe, as is run_padded().
-  RunReport run(const Q4nxWeights& w, const RowBlocks& part, std::byte* out);
-  // (32 count, 256 column blocks), padding included.
-  RunReport run_padded(const Q4nxWeights& w, const RowBlocks& part, std::byte* out);
+  RunReport run(const BlockWeights& w, const RowBlocks& part, std::byte* out);
+  // (32 count, columns of a block * column blocks), padding included.
+  RunReport run_padded(const BlockWeights& w, const RowBlocks& part, std::byte* out);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
-  void check(const Q4nxWeights& w, const RowBlocks& part) const;
-  RunReport expand(const Q4nxWeights& w, const RowBlocks& part, std::byte* out, int64_t rows,
+  void check(const BlockWeights& w, const RowBlocks& part) const;
+  RunReport expand(const BlockWeights& w, const RowBlocks& part, std::byte* out, int64_t rows,
                    int64_t columns);
 
   Operation<DequantProblem> operation_;

@@ -8,7 +8,7 @@
 #include "arch/bd.h"
 #include "arch/geometry.h"
 #include "error.h"
-#include "formats/q4nx.h"
+#include "formats/weight_blocks.h"
 #include "ops/shim_commands.h"
 
 namespace npu::ops {
@@ -16,8 +16,8 @@ namespace npu::ops {
 namespace {
 
 constexpr int kRing = 4;  // tasks in flight per lane: 4 BDs each of two channels
-constexpr uint32_t kHalfBlockWords = q4nx::kBlockBytes / 8;  // a block is longer than a wrap field
-constexpr int64_t kBlockWords = q4nx::kBlockBytes / 4, kRunWords = q4nx::kColumns * 2 / 4;
+constexpr uint32_t kHalfBlockWords = blocks::kBytes / 8;  // a block is longer than a wrap field
+constexpr int64_t kBlockWords = blocks::kBytes / 4;
 
 class DequantCommands : private ShimCommands {
  public:
@@ -25,6 +25,7 @@ class DequantCommands : private ShimCommands {
                   const DequantProblem& problem)
       : ShimCommands(builder, configuration),
         array_(DequantArray::of(configuration)),
+        run_words_(blocks::columns_of(array_.format) * 2 / 4),
         rows_(problem.row_blocks),
         columns_(problem.column_blocks) {
     check();
@@ -51,7 +52,8 @@ class DequantCommands : private ShimCommands {
            static_cast<long long>(rows_), static_cast<long long>(columns_), array_.cores);
     }
     // Between row-blocks that a lane takes one after the other.
-    const int64_t step = array_.cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
+    const int64_t step =
+        array_.cores * columns_ * std::max(kBlockWords, blocks::kRows * run_words_);
     if (columns_ * kBlockWords > arch::tile_geometry(arch::TileKind::kShim).max_step ||
         rows_ > (int64_t{1} << 40) / step) {
       fail(ErrorKind::kShape,
@@ -85,7 +87,7 @@ class DequantCommands : private ShimCommands {
     std::vector<Task> out;
     // Pairs that are whole and begin where they should.
     const int64_t whole = std::min(end / columns_, rows_ / cores) - first / columns_;
-    const int64_t step = cores * columns_ * std::max(kBlockWords, q4nx::kRows * kRunWords);
+    const int64_t step = cores * columns_ * std::max(kBlockWords, blocks::kRows * run_words_);
     if (first % columns_ == 0 && columns_ < whole &&
         step <= arch::tile_geometry(arch::TileKind::kShim).max_step) {
       const int64_t begin = first / columns_;
@@ -117,16 +119,17 @@ class DequantCommands : private ShimCommands {
     in.iteration_step =
         iteration(task.row_step * columns_ * kBlockWords + task.column_step * kBlockWords);
     const int64_t block = task.row * columns_ + task.column;
-    // Out: rows of 256 elements.
-    arch::Bd out = task_bd(array_.cores * q4nx::kRows * kRunWords, task);
-    out.wrap[0] = kRunWords;
-    out.step[1] = static_cast<uint32_t>(columns_ * kRunWords);
-    out.iteration_step = iteration(task.row_step * q4nx::kRows * columns_ * kRunWords +
-                                   task.column_step * kRunWords);
-    const int64_t word = task.row * q4nx::kRows * columns_ * kRunWords + task.column * kRunWords;
+    // Out: rows of a block.
+    arch::Bd out = task_bd(array_.cores * blocks::kRows * run_words_, task);
+    out.wrap[0] = run_words_;
+    out.step[1] = static_cast<uint32_t>(columns_ * run_words_);
+    out.iteration_step = iteration(task.row_step * blocks::kRows * columns_ * run_words_ +
+                                   task.column_step * run_words_);
+    const int64_t word =
+        task.row * blocks::kRows * columns_ * run_words_ + task.column * run_words_;
     // The output waits before blocks arrive.
     push_bd(to, kRing * array_.lanes + slot, out, kDequantOut, word * 4, task.repeats, true);
-    push_bd(from, slot, in, kDequantBlocks, block * q4nx::kBlockBytes, task.repeats, false);
+    push_bd(from, slot, in, kDequantBlocks, block * blocks::kBytes, task.repeats, false);
   }
 
   static uint32_t iteration(int64_t step) {
@@ -140,6 +143,7 @@ class DequantCommands : private ShimCommands {
   }
 
   DequantArray array_;
+  int64_t run_words_;       // of a row of an expanded block
   int64_t rows_, columns_;  // blocks
   std::vector<Lane<Task>> lanes_;
 };
@@ -154,7 +158,8 @@ DequantArray DequantArray::of(const Configuration& configuration) {
   array.columns = param("columns", 1, arch::device_geometry(configuration.generation).columns);
   array.lanes = param("lanes", 1, 2);
   array.cores = param("lane_cores", 1, arch::kCoreRows / array.lanes);
-  param("block_bytes", q4nx::kBlockBytes, q4nx::kBlockBytes);
+  param("block_bytes", blocks::kBytes, blocks::kBytes);
+  array.format = static_cast<blocks::Format>(param("format", 0, blocks::kFormats - 1));
   return array;
 }
 

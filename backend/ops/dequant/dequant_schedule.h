@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "aie_kernels/weight_block.h"
 #include "runtime/configuration.h"
 #include "stream/txn.h"
 
@@ -18,6 +19,7 @@ struct DequantArray {
   int columns;
   int lanes;  // per column
   int cores;  // per lane: neighbouring row-blocks that it expands together
+  blocks::Format format;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static DequantArray of(const Configuration& configuration);
@@ -26,7 +28,7 @@ struct DequantArray {
 // Arguments of a stream.
 enum DequantArgument : uint32_t { kDequantBlocks, kDequantOut };
 
-// Blocks of W; the output is (32 row_blocks, 256 column_blocks) bfloat16.
+// Blocks of W; the output is (32 row_blocks, columns of a block * column_blocks) bfloat16.
 struct DequantProblem {
   int64_t row_blocks = 0, column_blocks = 0;
   auto operator<=>(const DequantProblem&) const = default;

@@ -10,7 +10,7 @@
 
 #include "arch/timing.h"
 #include "error.h"
-#include "formats/q4nx.h"
+#include "formats/weight_blocks.h"
 #include "perf/gemv_reads.h"
 
 namespace npu::ops {
@@ -50,7 +50,7 @@ void check(const GemvArray& array, const GemvProblem& p) {
          static_cast<long long>(p.row_blocks), static_cast<long long>(p.column_blocks),
          static_cast<long long>(kMaxRowBlocks), static_cast<long long>(kMaxColumnBlocks));
   }
-  const int64_t step = p.column_blocks * q4nx::kBlockBytes / 4;
+  const int64_t step = p.column_blocks * blocks::kBytes / 4;
   if (step > arch::tile_geometry(arch::TileKind::kShim).max_step) {
     fail(ErrorKind::kOutOfRange,
          "[gemv] row-blocks of %lld blocks are further apart than a shim BD can step; split K",
@@ -59,9 +59,9 @@ void check(const GemvArray& array, const GemvProblem& p) {
   if (p.batch != 1 && p.batch != 2 && p.batch != 4 && p.batch != kGemvBatch) {
     fail(ErrorKind::kArgument, "[gemv] batch is %d; use 1, 2, 4 or 8", p.batch);
   }
-  if (p.output == GemvOutput::kF32 && p.batch * q4nx::kRows * 4 > array.y_bytes) {
+  if (p.output == GemvOutput::kF32 && p.batch * blocks::kRows * 4 > array.y_bytes) {
     fail(ErrorKind::kArgument, "[gemv] batch is %d; float32 results allow up to %lld", p.batch,
-         static_cast<long long>(array.y_bytes / (q4nx::kRows * 4)));
+         static_cast<long long>(array.y_bytes / (blocks::kRows * 4)));
   }
   if (p.output == GemvOutput::kTop &&
       (p.top < 1 || p.top * p.batch * kGemvTopBytes > array.y_bytes)) {
@@ -129,8 +129,9 @@ void partition(const GemvArray& array, const GemvProblem& p, const arch::Timing&
   for (int c = 0; c < array.columns; ++c) shape.ports.push_back(array.ports(c));
   shape.cores_per_port = array.cores_per_port();
   shape.preconfigured = array.preconfigured_blocks > 0;
-  shape.row_block_bytes = p.column_blocks * q4nx::kBlockBytes;
+  shape.row_block_bytes = p.column_blocks * blocks::kBytes;
   shape.batch = p.batch;
+  shape.format = p.format;
   shape.x_bytes = schedule.resident ? 0 : schedule.x_objects * array.x_bytes;
   const perf::GemvReads reads(shape, timing);
   double shortest = std::numeric_limits<double>::infinity();
@@ -159,7 +160,7 @@ void place(const GemvArray& array, const GemvProblem& p, GemvSchedule& schedule)
     }
     const bool top = p.output == GemvOutput::kTop;
     const int64_t element = p.output == GemvOutput::kF32 ? 4 : 2;
-    const int64_t room = array.y_bytes / (p.batch * q4nx::kRows * element);
+    const int64_t room = array.y_bytes / (p.batch * blocks::kRows * element);
     share.y_row_blocks = top ? share.rounds : divisor_up_to(share.rounds, room);
     if (share.rounds == 0) continue;
     share.y_objects = share.rounds / share.y_row_blocks;
@@ -191,12 +192,13 @@ gemv::Setup setup_of(const GemvProblem& p, const GemvSchedule& schedule, const G
   setup.batch = p.batch;
   setup.output = static_cast<int32_t>(p.output);
   setup.top = p.top;
-  setup.first = word(share.first[r] * q4nx::kRows);
-  setup.step = word(share.step * q4nx::kRows);
+  setup.first = word(share.first[r] * blocks::kRows);
+  setup.step = word(share.step * blocks::kRows);
   setup.rows = word(p.rows);
   setup.resident = resident && works;
   setup.resident_objects = word(share.y_objects);
   setup.resident_blocks = word(share.y_row_blocks * schedule.x_blocks);
+  setup.format = static_cast<int32_t>(p.format);
   setup.x_last = word(p.column_blocks - (schedule.x_objects - 1) * schedule.x_blocks);
   return setup;
 }
@@ -225,9 +227,9 @@ GemvArray GemvArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(param("columns", 1, columns));
   array.rows = static_cast<int>(param("rows", 1, arch::kCoreRows));
   array.channels = static_cast<int>(param("channels", 1, 2));
-  param("block_bytes", q4nx::kBlockBytes, q4nx::kBlockBytes);
+  param("block_bytes", blocks::kBytes, blocks::kBytes);
   array.x_bytes = param("x_bytes", kGemvBatch * q4nx::kColumns * 2, 1 << 16);
-  array.y_bytes = param("y_bytes", kGemvBatch * q4nx::kRows * 2, 1 << 16);
+  array.y_bytes = param("y_bytes", kGemvBatch * blocks::kRows * 2, 1 << 16);
   array.preconfigured_blocks = param("preconfigured_blocks", 0, 1 << 10);
   param("setup_words", gemv::kSetupWords, array.x_bytes / 4 / array.columns / array.rows);
   if (array.rows % array.channels != 0) {
@@ -246,7 +248,8 @@ GemvSchedule schedule_gemv(const GemvArray& array, const GemvProblem& problem) {
   const auto objects = [&](int64_t blocks) {
     return (problem.column_blocks + blocks - 1) / blocks;
   };
-  schedule.x_objects = objects(array.x_bytes / (2 * q4nx::kColumns * problem.batch));
+  const int64_t line = blocks::columns_of(problem.format) * problem.batch;  // elements
+  schedule.x_objects = objects(array.x_bytes / (2 * line));
   schedule.x_blocks = (problem.column_blocks + schedule.x_objects - 1) / schedule.x_objects;
   schedule.x_objects = objects(schedule.x_blocks);
   schedule.x_bytes = (1 + schedule.x_objects) * array.x_bytes;

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "aie_kernels/gemv_setup.h"
+#include "aie_kernels/weight_block.h"
 #include "runtime/configuration.h"
 #include "stream/txn.h"
 
@@ -48,11 +49,12 @@ enum GemvArgument : uint32_t { kGemvW, kGemvX, kGemvY };
 using GemvOutput = gemv::Output;
 
 struct GemvProblem {
-  int64_t row_blocks = 0, column_blocks = 0;  // of W: N / 32, K / 256
+  int64_t row_blocks = 0, column_blocks = 0;  // of W: N / 32, K / columns of a block
   int64_t rows = 0;                           // N without padding; limits kTop
   int batch = 1;                              // 1, 2, 4 or 8 (kF32: up to 4)
   GemvOutput output = GemvOutput::kBf16;
   int top = 0;  // entries per vector of kTop
+  blocks::Format format = blocks::Format::kQ4nx;
   auto operator<=>(const GemvProblem&) const = default;
 };
 

@@ -6,20 +6,22 @@ one file per configuration and ``index.txt``: a line of magic, one line per use 
     OPERATION GENERATION FILE SOURCE CRC32 key=value ...
 
 and ``end COUNT``. SOURCE is the hash of the design and the kernels, CRC32 that of the file. What
-follows is for those who choose, at present for gemm alone (backend/ops/gemm/gemm_design.h). One
+follows is for those who choose: the tile and more of gemm (backend/ops/gemm/gemm_design.h), the
+format of dequant. One
 file may have several uses.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from npu.designs import gemm, gemm_catalogue
+from npu.designs import dequant, gemm, gemm_catalogue
 from npu.errors import ArgumentError, DesignError
 from npu.ops.gemm_designs import candidates, gemm_product_of
 from npu.ops.registry import Operation, operations
@@ -51,14 +53,20 @@ def uses() -> Iterator[Use]:
             if operation.name == "gemm":
                 yield from _gemm_uses(generation)
             else:
-                yield _plain_use(operation, generation)
+                yield from _plain_uses(operation, generation)
 
 
-def _plain_use(operation: Operation, generation: str) -> Use:
-    return Use(
-        operation.name, generation, f"{generation}-{operation.name}", (),
-        lambda: operation.configuration(generation),
+def _plain_uses(operation: Operation, generation: str) -> Iterator[Use]:
+    """The default configuration, and one for every other format of dequantisation."""
+    key = f"{generation}-{operation.name}"
+    yield Use(
+        operation.name, generation, key, (), lambda: operation.configuration(generation)
     )  # fmt: skip
+    for format in dequant.FORMATS[1:] if operation.name == "dequant" else ():
+        yield Use(
+            operation.name, generation, f"{key}-{format}", (("format", format),),
+            functools.partial(operation.configuration, generation, format=format),
+        )  # fmt: skip
 
 
 def _gemm_uses(generation: str) -> Iterator[Use]:

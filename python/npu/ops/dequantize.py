@@ -1,4 +1,4 @@
-"""Q4NX weights as a bfloat16 matrix, expanded on the device: checks, then one runtime call.
+"""Weights in blocks as a bfloat16 matrix, expanded on the device: checks, then one runtime call.
 
 The design is npu/designs/dequant.py (arXiv 2602.06063, section 3.1.1). Its output, W (N, K)
 row-major, is the column-major right operand W^T of the GEMM design, which reads it in place.
@@ -17,16 +17,17 @@ from npu.ops.gemv import BLOCK_COLUMNS, BLOCK_ROWS, BoundWeights, Weights, block
 def dequantize(
     w: Weights, out: np.ndarray | None = None, device: str | Device | None = None
 ) -> np.ndarray:
-    """The (N, K) bfloat16 values of Q4NX weights, computed on the current device.
+    """The (N, K) bfloat16 values of weights in blocks, computed on the current device.
 
-    ``w``: a Q4NX tensor, (blocks, (N, K)), or ``npu.bind`` of one of these. Every value is
-    ``m + d * code`` rounded once to float32 and then once to bfloat16, both to nearest even
-    (``d * code`` is exact in float32). A tensor of the zero-point dialect is rejected: its formula
-    differs.
+    ``w``: a tensor in blocks (``npu.bind`` lists them), or ``npu.bind`` of one. A Q4NX value is
+    ``m + d * code``, a q8 value ``d * code``, rounded once to float32 and then once to bfloat16,
+    both to nearest even; bf16 values stay as they are. A Q4NX tensor of the zero-point dialect is
+    rejected: its formula differs.
 
-    ``out``: a writable C-contiguous bfloat16 array (N, K), returned. With K a multiple of 256, N of
-    32 and N >= 64 the device writes it directly; otherwise it writes a padded matrix of its own,
-    from which the host copies. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    ``out``: a writable C-contiguous bfloat16 array (N, K), returned. With K a multiple of a block's
+    columns, N of 32 and N >= 64 the device writes it directly; otherwise it writes a padded matrix
+    of its own, from which the host copies. Raises ArgumentError, DtypeError, ShapeError,
+    DeviceError.
     """
     weights = bound_weights(w, device, "dequantize")
     dtype = wanted_dtype("dequantize", None, out)
@@ -37,10 +38,9 @@ def dequantize(
     return result
 
 
-def padded_shape(shape: tuple[int, int]) -> tuple[int, int]:
-    """(N, K) rounded up to whole blocks."""
-    n, k = shape
-    return round_up(n, BLOCK_ROWS), round_up(k, BLOCK_COLUMNS)
+def padded_width(columns: int, format: str) -> int:
+    """K rounded up to whole blocks."""
+    return round_up(columns, BLOCK_COLUMNS[format])
 
 
 def run(weights: BoundWeights, first: int, count: int, out: np.ndarray, *, padded: bool) -> None:
@@ -48,4 +48,5 @@ def run(weights: BoundWeights, first: int, count: int, out: np.ndarray, *, padde
 
     padded: with the rows and columns that fill up blocks; nothing is then copied on the host.
     """
-    weights.device.operation("dequant").run(weights.handle, first, count, bytes_of(out), padded)
+    operation = weights.device.operation("dequant", format=weights.format)
+    operation.run(weights.handle, first, count, bytes_of(out), padded)

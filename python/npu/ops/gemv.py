@@ -1,7 +1,7 @@
-"""y = W x with W in 4-bit Q4NX blocks: dtype and shape rules, then one call into the runtime.
+"""y = W x with W in blocks: dtype and shape rules, then one call into the runtime.
 
-Weights stay 4-bit in device memory and are dequantised on the cores while they are multiplied
-(FusedDQP, arXiv 2602.06063, section 3.2.1); the design is npu/designs/gemv.py.
+Weights stay 4-bit, 8-bit or bfloat16 in device memory and are dequantised on the cores while they
+are multiplied (FusedDQP, arXiv 2602.06063, section 3.2.1); the design is npu/designs/gemv.py.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from npu.ops.arrays import (
     wanted_dtype,
 )
 
-BLOCK_ROWS, BLOCK_COLUMNS = facts.Q4NX_ROWS, facts.Q4NX_COLUMNS
-BLOCK_BYTES = facts.Q4NX_BLOCK_BYTES
+BLOCK_ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+BLOCK_COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)  # by format
+Q4NX = next(iter(BLOCK_COLUMNS))  # the format where none is named
 _OUTPUTS = (BFLOAT16, np.dtype(np.float32))
 MAX_TOP = facts.GEMV_TOP
 
 
 @runtime_checkable
 class Blocks(Protocol):
-    """A Q4NX tensor: raw blocks and the logical shape (N, K)."""
+    """A tensor in blocks, npu.q4nx.Tensor or npu.blocks.BlockTensor: raw blocks and the logical
+    shape (N, K); Q4NX unless it has a ``format``."""
 
     @property
     def blocks(self) -> np.ndarray: ...
@@ -42,12 +44,14 @@ class Blocks(Protocol):
 
 
 class BoundWeights:
-    """Q4NX weights in the memory of a device, ready for any number of products; see ``bind``."""
+    """Weights in blocks in the memory of a device, ready for any number of products; see
+    ``bind``."""
 
     def __init__(self, handle: Any, device: Device) -> None:
         self.handle = handle
         self.device = device
         self.shape: tuple[int, int] = (handle.n, handle.k)
+        self.format: str = handle.format
 
     @property
     def nbytes(self) -> int:
@@ -60,33 +64,39 @@ class BoundWeights:
         return bool(self.handle.in_place)
 
     def __repr__(self) -> str:
-        return f"<npu.BoundWeights {self.shape} Q4NX on {self.device.name}>"
+        return f"<npu.BoundWeights {self.shape} {self.format} on {self.device.name}>"
 
 
-Weights = BoundWeights | Blocks | tuple[ArrayLike, tuple[int, int]]
+RawBlocks = tuple[ArrayLike, tuple[int, int]] | tuple[ArrayLike, tuple[int, int], str]
+Weights = BoundWeights | Blocks | RawBlocks
 
 
-def bind(
-    w: Blocks | tuple[ArrayLike, tuple[int, int]], *, device: str | Device | None = None
-) -> BoundWeights:
-    """Makes Q4NX weights readable by a device, without a copy where the device allows.
+def bind(w: Blocks | RawBlocks, *, device: str | Device | None = None) -> BoundWeights:
+    """Makes weights in blocks readable by a device, without a copy where the device allows.
 
-    ``w``: an ``npu.q4nx.Tensor``, or (blocks, (N, K)) with ``ceil(N / 32) * ceil(K / 256)`` blocks
-    of 5120 bytes as a contiguous uint8 array, row-blocks first (a memory-mapped file region, say).
-    The array is kept alive and must not change while the result is used. Raises ArgumentError,
-    DtypeError, ShapeError, DeviceError.
+    ``w``: an ``npu.q4nx.Tensor``, an ``npu.blocks.BlockTensor``, or (blocks, (N, K)[, format]) with
+    ``ceil(N / 32) * ceil(K / columns)`` blocks of 5120 bytes as a contiguous uint8 array,
+    row-blocks first (a memory-mapped file region, say). Formats: "q4nx" (the default; 256 columns),
+    "q8" (128), "bf16" (80); docs/gemv.md has their layout. The array is kept alive and must not
+    change while the result is used. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
-    blocks, shape = _blocks_of(w, "bind")
+    return _bound(w, device, "bind")
+
+
+def _bound(w: object, device: str | Device | None, function: str) -> BoundWeights:
+    blocks, shape, format = _blocks_of(w, function)
     chosen = current_device(device)
-    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
+    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape, format), chosen)
 
 
-def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
-    """The blocks as bytes in one dimension, and (N, K)."""
-    if isinstance(w, tuple) and len(w) == 2:
-        data, shape = w
+def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], str]:
+    """The blocks as bytes in one dimension, (N, K) and the format."""
+    format: Any = Q4NX
+    if isinstance(w, tuple) and len(w) in (2, 3):
+        data, shape = w[:2]
+        format = w[2] if len(w) == 3 else Q4NX
     elif isinstance(w, Blocks):
-        data, shape = w.blocks, w.shape
+        data, shape, format = w.blocks, w.shape, getattr(w, "format", Q4NX)
         dialect = getattr(w, "dialect", "additive")
         if dialect != "additive":
             raise ArgumentError(
@@ -95,8 +105,12 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
             )
     else:
         raise ArgumentError(
-            f"[{function}] w is {type(w).__name__}; pass a Q4NX tensor, bound weights, or "
-            "(blocks, (N, K))"
+            f"[{function}] w is {type(w).__name__}; pass a tensor in blocks, bound weights, or "
+            "(blocks, (N, K)[, format])"
+        )
+    if not isinstance(format, str) or format not in BLOCK_COLUMNS:
+        raise ArgumentError(
+            f"[{function}] the format of w is {format!r}; use {', '.join(map(repr, BLOCK_COLUMNS))}"
         )
     if isinstance(data, np.ma.MaskedArray):
         raise ArgumentError(
@@ -113,15 +127,15 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int]]:
     ):
         raise ShapeError(f"[{function}] the shape of w is {shape!r}; expected (N, K), both >= 1")
     n, k = int(sizes[0]), int(sizes[1])
-    count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS)
+    count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
     if data.size != count * BLOCK_BYTES:
         raise ShapeError(
-            f"[{function}] w of shape ({n}, {k}) has {count} blocks of {BLOCK_BYTES} bytes, "
-            f"{count * BLOCK_BYTES} bytes; the array has {data.size}"
+            f"[{function}] w of shape ({n}, {k}) has {count} {format} blocks of {BLOCK_BYTES} "
+            f"bytes, {count * BLOCK_BYTES} bytes; the array has {data.size}"
         )
     if not data.flags.c_contiguous:
         raise ArgumentError(f"[{function}] the blocks of w are not C-contiguous; copy them first")
-    return data.reshape(-1), (n, k)
+    return data.reshape(-1), (n, k), format
 
 
 def blocks_in(w: object) -> object:
@@ -139,9 +153,7 @@ def bound_weights(w: object, device: str | Device | None, function: str) -> Boun
                 "to that device"
             )
         return w
-    blocks, shape = _blocks_of(w, function)
-    chosen = current_device(device)
-    return BoundWeights(chosen.operation("gemv").bind(blocks, *shape), chosen)
+    return _bound(w, device, function)
 
 
 def _vectors(x: ArrayLike, k: int, function: str) -> np.ndarray:
@@ -162,17 +174,18 @@ def gemv(
     out_dtype: DTypeLike | None = None,
     device: str | Device | None = None,
 ) -> np.ndarray:
-    """``W @ x`` with Q4NX weights on the current device (always an emulated NPU in this version).
+    """``W @ x`` with weights in blocks on the current device (always an emulated NPU in this
+    version).
 
-    ``w``: an ``npu.q4nx.Tensor``, (blocks, (N, K)), or ``npu.bind`` of one. ``x``: (K,) or (B, K),
-    float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
+    ``w``: a tensor in blocks (``npu.bind`` lists them), or ``npu.bind`` of one. ``x``: (K,) or (B,
+    K), float32, bfloat16 or float16, rounded to bfloat16; any strides; passes of eight vectors
     (four for float32 results) read the weights once. The result is (N,) or (B, N) in ``out_dtype``,
     bfloat16 (default) or float32, or in ``out``, a writable C-contiguous array of that shape, which
     is returned.
 
-    Sums are float32: per row and group of 32 columns ``d * sum(code x) + m * sum(x)`` (docs/gemv.md
-    has the order and the error bound). A NaN or infinity in a vector makes every element of its
-    result NaN or infinite. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    Sums are float32; docs/gemv.md has each format's order and error bound. A NaN or infinity in a
+    vector makes every element of its result NaN or infinite. Raises ArgumentError, DtypeError,
+    ShapeError, DeviceError.
     """
     bound = bound_weights(w, device, "gemv")
     n, k = bound.shape

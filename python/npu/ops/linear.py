@@ -1,8 +1,9 @@
 """Linear projections on the device: y = x W^T with W bound or packed once.
 
-A Q4NX weight stays 4-bit in memory. Up to 48 rows of x are multiplied by ``npu.gemv``, which
-dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that the device writes
-into a buffer all weights share, and that the GEMM reads where it lies. Other weights are bfloat16.
+A weight in blocks stays 4-bit, 8-bit or bfloat16 in memory. Up to 48 rows of x are multiplied by
+``npu.gemv``, which dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that
+the device writes into a buffer all weights share, and that the GEMM reads where it lies. A plain
+array is packed as an operand of that GEMM.
 """
 
 from __future__ import annotations
@@ -15,8 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from npu._npu import facts
 from npu.devices import Device, current_device
+from npu.formats.blocks import BFLOAT16, BLOCK_BYTES, ROWS, BlockTensor
 from npu.formats.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.ops.dequantize import padded_width
 from npu.ops.dequantize import run as dequantize_blocks
 from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
 from npu.ops.gemv import run as multiply_blocks
@@ -33,33 +37,42 @@ EXPANDED_BYTES = 64 << 20
 TILES = {64: (16, 192, 48), 128: (32, 128, 48), 256: (64, 96, 48)}
 _LARGEST = max(TILES)
 _SCANNED_BLOCKS = 4096  # at a time: bounds the temporaries of a large head
+# Bytes of a block with numbers that bound its weights: scales and minima, scales, weights.
+_BOUNDING_BYTES = {"q4nx": layout.CODES_AT, "q8": facts.Q8_CODES_AT, "bf16": BLOCK_BYTES}
+# |W x| and every sum on the way to it are at most this times the largest of those numbers, or 1,
+# and the sum of |x| (docs/gemv.md): q4nx d s + m X with |s| <= (2 * 128 + 15) sum |x|, q8 d s with
+# |s| <= 128 sum |x|.
+_GROWTH = {"q4nx": 512, "q8": 256, "bf16": 2}
 
 
 class Weight:
     """A projection's weight, (N, K) as checkpoints store it, on one device.
 
     ``array`` is float32, bfloat16 or float16, then rounded to bfloat16 and packed (the
-    transposition happens while packing, without a copy in between), or a Q4NX Tensor, then its
-    blocks are bound: read where they lie if the device can, for example in a memory-mapped file. A
-    Tensor with zero points has a formula that the array does not compute: it becomes bfloat16 on
-    the host. ``device``: default the current one. ``bf16`` is how products of more than 48 rows
+    transposition happens while packing, without a copy in between), or a tensor in blocks, then
+    these are bound: read where they lie if the device can, for example in a memory-mapped file. A
+    Q4NX Tensor with zero points has a formula that the array does not compute: it becomes bfloat16
+    on the host. ``device``: default the current one. ``bf16`` is how products of more than 48 rows
     are computed, as in ``npu.matmul``.
     """
 
     def __init__(
         self,
-        array: np.ndarray | Tensor,
+        array: np.ndarray | Tensor | BlockTensor,
         device: str | Device | None = None,
         bf16: str | None = None,
     ) -> None:
         self._device = current_device(device)
         self._bf16 = bf16
         self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
-        self.q4nx = array if isinstance(array, Tensor) else None
+        self.tensor: Tensor | BlockTensor | None = None
         self._parts: dict[int, BoundWeights | None] = {}
         self.packed: PackedMatrix | None = None
         self.bound: BoundWeights | None = None
-        if isinstance(array, Tensor) and array.dialect == ADDITIVE:
+        if isinstance(array, BlockTensor) or (
+            isinstance(array, Tensor) and array.dialect == ADDITIVE
+        ):
+            self.tensor = array
             self.bound = bind(array, device=self._device)
         else:
             values = dequantize_host(array) if isinstance(array, Tensor) else np.asarray(array)
@@ -102,28 +115,30 @@ class Weight:
         if rows == self.shape[0]:
             return self.bound
         if rows not in self._parts:
-            assert self.bound is not None and self.q4nx is not None
-            blocks = self.q4nx.blocks[: -(-rows // layout.ROWS)]
-            part = Tensor(blocks, (rows, self.shape[1]))
+            assert self.bound is not None and self.tensor is not None
+            part = self.tensor.blocks[: -(-rows // ROWS)], (rows, self.shape[1]), self.bound.format
             self._parts[rows] = bind(part, device=self._device) if self.bound.in_place else None
         return self._parts[rows]
 
     @cached_property
     def _safe_sum(self) -> float:
-        """Below this sum of |x| no element can be infinite or NaN; 0 if a d or m is not finite."""
-        assert self.q4nx is not None
-        blocks = self.q4nx.blocks.reshape(-1, layout.BLOCK_BYTES)
+        """Below this sum of |x| no element can be infinite or NaN; 0 if a weight is not finite."""
+        assert self.bound is not None and self.tensor is not None
+        format = self.bound.format
+        kind = np.dtype(np.uint32 if format == "q8" else np.uint16)
+        sign = kind.type(1 << 8 * kind.itemsize - 1)
+        blocks = self.tensor.blocks.reshape(-1, BLOCK_BYTES)
         highest = 0
         for first in range(0, len(blocks), _SCANNED_BLOCKS):
-            planes = blocks[first : first + _SCANNED_BLOCKS, : layout.CODES_AT]
-            # bfloat16 without signs are ordered like whole numbers; infinity and NaN are last.
-            numbers = np.ascontiguousarray(planes).view(np.uint16) & np.uint16(0x7FFF)
+            part = blocks[first : first + _SCANNED_BLOCKS, : _BOUNDING_BYTES[format]]
+            # Floats without signs are ordered like whole numbers; infinity and NaN are last.
+            numbers = np.ascontiguousarray(part).view(kind) & ~sign
             highest = max(highest, int(numbers.max()))
-        largest = float(np.array(highest, np.uint16).view(layout.BFLOAT16))
+        number = np.array(highest, kind).view(np.float32 if format == "q8" else BFLOAT16)
+        largest = float(number)
         if not np.isfinite(largest):
             return 0.0
-        # Per group d s + m X with |s| <= (2 * 128 + 15) sum |x| (docs/gemv.md); 2^127 is finite.
-        return 2.0**127 / (512 * largest) if largest else np.inf
+        return 2.0**127 / (_GROWTH[format] * max(largest, 1.0))  # 2^127 is finite
 
     def _gemms(self, rows: int, columns: int) -> list[tuple[slice, Any]]:
         """The GEMMs for rows of x and columns of the result. Where the array's time is preferred,
@@ -152,9 +167,9 @@ class Weight:
 
     def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
         n, k = self.shape
-        width = -(-k // layout.COLUMNS) * layout.COLUMNS
-        blocks = -(-n // layout.ROWS)
-        step = min(blocks, max(1, EXPANDED_BYTES // (layout.ROWS * width * 2)))
+        width = padded_width(k, bound.format)
+        blocks = -(-n // ROWS)
+        step = min(blocks, max(1, EXPANDED_BYTES // (ROWS * width * 2)))
         out = np.empty((len(x), n), np.float32)
         shared = _expanded_of(self._device)
 
@@ -165,12 +180,12 @@ class Weight:
 
         x = np.ascontiguousarray(x, np.float32)
         with shared.lock:
-            buffer = shared.array(step * layout.ROWS, width)
+            buffer = shared.array(step * ROWS, width)
             for first in range(0, blocks, step):
                 count = min(step, blocks - first)
-                expanded = buffer[: count * layout.ROWS]
+                expanded = buffer[: count * ROWS]
                 dequantize_blocks(bound, first, count, expanded, padded=True)
-                begin, end = first * layout.ROWS, min((first + count) * layout.ROWS, n)
+                begin, end = first * ROWS, min((first + count) * ROWS, n)
                 w = expanded[: end - begin, :k].T
                 if count == blocks:
                     multiply(x, w, out)
@@ -186,11 +201,11 @@ class _Expanded:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self._memory = np.empty(0, layout.BFLOAT16)
+        self._memory = np.empty(0, BFLOAT16)
 
     def array(self, rows: int, columns: int) -> np.ndarray:
         if self._memory.size < rows * columns:
-            self._memory = np.empty(rows * columns, layout.BFLOAT16)
+            self._memory = np.empty(rows * columns, BFLOAT16)
         return self._memory[: rows * columns].reshape(rows, columns)
 
 

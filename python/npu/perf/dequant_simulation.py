@@ -1,4 +1,4 @@
-"""How long the dequantisation of Q4NX weights takes on the NPU, simulated: no hardware is involved.
+"""How long the dequantisation of weights takes on the NPU, simulated: no hardware is involved.
 
 ``npu.simulate_dequantize`` lowers the real configuration, builds the real command stream and
 executes it on the timed emulated array (docs/timing.md).
@@ -43,19 +43,25 @@ class SimulatedDequantize:
 
 
 def simulate_dequantize(
-    device: str, N: int, K: int, *, constants: Mapping[str, float] | None = None
+    device: str,
+    N: int,
+    K: int,
+    *,
+    format: str = "q4nx",
+    constants: Mapping[str, float] | None = None,
 ) -> SimulatedDequantize:
     """The simulated time of expanding W (N, K) on "npu1" or "npu2", padding included.
 
-    constants: other values for constants of ``npu validate-model --constants``. Raises DeviceError,
-    ShapeError, ArgumentError.
+    format: of the blocks, "q4nx", "q8" or "bf16"; constants: other values for constants of ``npu
+    validate-model --constants``. Raises DeviceError, ShapeError, ArgumentError, DesignError.
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_dequantize] device is {device!r}; use "npu1" or "npu2"')
     n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
     k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
     overrides = checked_constants("simulate_dequantize", constants)
-    totals = run_request("dequant", dequant.configuration(device), {"n": n, "k": k}, overrides)
+    config = dequant.configuration(device, format)
+    totals = run_request("dequant", config, {"n": n, "k": k}, overrides)
     seconds = totals.array_seconds
     read, written = totals.moved["shim_read"], totals.moved["shim_write"]
     model = _npu.arch.device_geometry(device)

@@ -1,4 +1,4 @@
-"""How long y = W x on Q4NX weights takes on the NPU, simulated: no hardware is involved.
+"""How long y = W x on weights in blocks takes on the NPU, simulated: no hardware is involved.
 
 ``npu.simulate_gemv`` lowers the real configuration, builds the real command stream and executes it
 on the timed emulated array (docs/timing.md). The loop counts of the cores travel with x, so the run
@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from npu._npu import facts
 from npu.designs import gemv
-from npu.errors import DeviceError
+from npu.errors import ArgumentError, DeviceError
 from npu.perf.execution import constant, run_request
 from npu.perf.problem import checked_constants, whole
 
@@ -71,12 +71,14 @@ def simulate_gemv(
     cores: int | None = None,
     channels: int = 2,
     top: int = 0,
+    format: str = "q4nx",
     constants: Mapping[str, float] | None = None,
 ) -> SimulatedGemv:
     """The simulated time of y[batch, N] = x[batch, K] W[N, K]^T on "npu1" or "npu2".
 
     batch: 1 to 8 vectors, rounded up to 1, 2, 4 or 8; cores, channels: see npu.designs.gemv.design;
-    top: keep that many largest elements instead of y (0: y as bfloat16); constants: other values
+    top: keep that many largest elements instead of y (0: y as bfloat16); format: of the blocks,
+    "q4nx", "q8" or "bf16"; constants: other values
     for constants of ``npu validate-model --constants``. Raises DeviceError, ShapeError,
     ArgumentError, DesignError.
     """
@@ -85,15 +87,21 @@ def simulate_gemv(
     n, k = whole("simulate_gemv", N, "N", _MAX_SIDE), whole("simulate_gemv", K, "K", _MAX_SIDE)
     asked = whole("simulate_gemv", batch, "batch", BATCHES[-1])
     vectors = next(b for b in BATCHES if b >= asked)
+    if format not in gemv.COLUMNS:
+        known = ", ".join(map(repr, gemv.COLUMNS))
+        raise ArgumentError(f"[simulate_gemv] format is {format!r}; use {known}")
     overrides = checked_constants("simulate_gemv", constants)
     config = gemv.configuration(device, cores, channels)
     output = facts.GEMV_TOP_OUTPUT if top else 0
-    request = {"n": n, "k": k, "batch": vectors, "output": output, "top": top}
+    request = {
+        "n": n, "k": k, "batch": vectors, "output": output, "top": top,
+        "format": list(gemv.COLUMNS).index(format),
+    }  # fmt: skip
     totals = run_request("gemv", config, request, overrides)
     token = constant("token", overrides) * 1e-6
     seconds = totals.array_seconds - token
     ceiling = constant(f"dram_read_{device}", overrides) * 1e9
-    weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.BLOCK_COLUMNS) * gemv.BLOCK_BYTES
+    weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.COLUMNS[format]) * gemv.BLOCK_BYTES
     return SimulatedGemv(
         seconds=seconds,
         token_seconds=token,

@@ -1,4 +1,4 @@
-// The GEMV kernels: every host build of gemv_q4nx against a double-precision product of the block
+// The GEMV kernels: every host build of gemv_block, on Q4NX blocks, against a double-precision product of the block
 // read by the published formula, the three ways a row-block ends, and operands that must be
 // refused.
 #include <doctest/doctest.h>
@@ -74,7 +74,8 @@ struct Memory {
             buffer(y),
             buffer(words),
             buffer(state),
-            KernelArgument{nullptr, 0, batch}};
+            KernelArgument{nullptr, 0, batch},
+            KernelArgument{nullptr, 0, 0}};
   }
   double weight(int row, int column) const {
     const auto* bytes = reinterpret_cast<const uint8_t*>(block);
@@ -118,8 +119,8 @@ std::vector<Build> builds(const char* kernel) {
 
 }  // namespace
 
-TEST_CASE("gemv_q4nx: whole numbers are exact in every build, batch and line of x") {
-  for (const Build& build : builds("gemv_q4nx")) {
+TEST_CASE("gemv_block: whole numbers are exact in every build, batch and line of x") {
+  for (const Build& build : builds("gemv_block")) {
     CAPTURE(build.name);
     REQUIRE(bool(build.kernel));
     for (const int batch : {1, 2, 4, 8}) {
@@ -147,8 +148,8 @@ TEST_CASE("gemv_q4nx: whole numbers are exact in every build, batch and line of 
   }
 }
 
-TEST_CASE("gemv_q4nx: a row-block ends with the last block of its last object of x") {
-  const HostKernel kernel = find_host_kernel("gemv_q4nx", Generation::kNpu2, Arithmetic::kFast);
+TEST_CASE("gemv_block: a row-block ends with the last block of its last object of x") {
+  const HostKernel kernel = find_host_kernel("gemv_block", Generation::kNpu2, Arithmetic::kFast);
   Memory memory(5);
   memory.setup(2, 3, 3, 1, 1);
   memory.words[14] = 2;  // objects of 3, 3 and 2 blocks
@@ -164,8 +165,8 @@ TEST_CASE("gemv_q4nx: a row-block ends with the last block of its last object of
   CHECK(double{reinterpret_cast<const float*>(memory.y)[7]} == expected);
 }
 
-TEST_CASE("gemv_q4nx: random values within the bound of tests/python/compare.py") {
-  for (const Build& build : builds("gemv_q4nx")) {
+TEST_CASE("gemv_block: random values within the bound of tests/python/compare.py") {
+  for (const Build& build : builds("gemv_block")) {
     CAPTURE(build.name);
     Memory memory(11, false);
     memory.setup(1, 1, 2, 4, 1);
@@ -192,8 +193,8 @@ TEST_CASE("gemv_q4nx: random values within the bound of tests/python/compare.py"
   }
 }
 
-TEST_CASE("gemv_q4nx: a complete row-block leaves as bf16, fp32 or a list, and the sums restart") {
-  for (const Build& build : builds("gemv_q4nx")) {
+TEST_CASE("gemv_block: a complete row-block leaves as bf16, fp32 or a list, and the sums restart") {
+  for (const Build& build : builds("gemv_block")) {
     CAPTURE(build.name);
     for (const int output : {0, 1, 2}) {
       CAPTURE(output);
@@ -256,8 +257,8 @@ TEST_CASE("gemv_setup takes a core's record and starts afresh") {
   }
 }
 
-TEST_CASE("gemv_q4nx refuses setups and operands that leave its buffers") {
-  const HostKernel kernel = find_host_kernel("gemv_q4nx", Generation::kNpu2, Arithmetic::kFast);
+TEST_CASE("gemv_block refuses setups and operands that leave its buffers") {
+  const HostKernel kernel = find_host_kernel("gemv_block", Generation::kNpu2, Arithmetic::kFast);
   CoreState core;
   const auto refused = [&](auto change, int batch = 1) {
     Memory memory(2);
@@ -289,4 +290,9 @@ TEST_CASE("gemv_q4nx refuses setups and operands that leave its buffers") {
   refused([](Memory&, Arguments& a) { a[3].bytes = 511; });
   refused([](Memory&, Arguments& a) { a.pop_back(); });
   refused([](Memory&, Arguments& a) { a[6] = a[0]; });
+  refused([](Memory&, Arguments& a) { a[7].value = 1; });  // format disagrees
+  refused([](Memory& m, Arguments& a) { m.words[15] = 3, a[7].value = 3; });
+  refused([](Memory& m, Arguments& a) {  // lines of 80 columns: at most 25
+    m.words[15] = 2, m.words[3] = m.words[14] = 26, a[7].value = 2;
+  });
 }

@@ -83,9 +83,9 @@ def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
     text = gemv.mlir("npu2")
     assert text.count("aie.core(") == 15
     # x stays, or is streamed: all but the last object, the last.
-    assert text.count("func.call @gemv_q4nx(") == 45
+    assert text.count("func.call @gemv_block(") == 45
     assert text.count("func.call @gemv_setup(") == 15
-    assert 'link_with = "gemv_q4nx.o"' in text
+    assert 'link_with = "gemv.o"' in text
     core = text[text.index("%core_0_2 = ") :]
     core = core[: core.index("aie.end")]
     loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]

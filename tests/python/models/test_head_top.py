@@ -107,9 +107,10 @@ def test_where_there_is_no_top():
     x = np.ones(256, np.float32)
     assert weight.top(x, 65, 96) is None and weight.top(x, 5, 4) is None
     assert Weight(np.ones((96, 256), np.float32)).top(x, 1, 96) is None
-    # Zeros: every element is a tie, nothing bounds x.
+    # Zeros: every element is a tie, and only sums that overflow bound x.
     zero = Weight(Tensor.from_blocks(np.zeros((3, 5120), np.uint8), (96, 256)))
-    _, ids = zero.top(x * np.float32(1e38), 4, 96)
+    _, ids = zero.top(x * np.float32(1e30), 4, 96)
+    assert zero.top(x * np.float32(1e36), 4, 96) is None
     assert ids.tolist() == [0, 1, 2, 3]
 
 
@@ -202,7 +203,7 @@ def test_logits_that_are_not_finite_are_an_error_on_both_paths(
     model, tokenizer = gemma3.load(
         convert(write_model(tmp_path / "m.gguf", Shape(layers=1)), tmp_path / "m.q4nx")
     )
-    head = model._head.q4nx
+    head = model._head.tensor
     assert head is not None
     broken = head.blocks.copy()
     broken[3, 0, :2] = np.array([np.nan], BF16).view(np.uint8)  # d of one group of row 96

@@ -111,15 +111,15 @@ def test_projections_stay_in_the_file(tmp_path: Path) -> None:
     model = Model(open_source(path))
     layer = model._layers[0]
     for weight in (layer.qkv, layer.gate_up, layer.output, layer.down, model._head):
-        assert weight.q4nx is not None and not weight.q4nx.blocks.flags.owndata
-        assert not weight.q4nx.blocks.flags.writeable
+        assert weight.tensor is not None and not weight.tensor.blocks.flags.owndata
+        assert not weight.tensor.blocks.flags.writeable
         assert weight.bound is not None and weight.bound.in_place and weight.packed is None
         assert weight.nbytes == 0
     assert layer.qkv.shape == (256 + 128 + 128, 256)
     source = open_source(path)
     parts = [source.projection(f"blk.0.attn_{part}.weight") for part in "qkv"]
     expected = np.concatenate([part.to_numpy(np.float32) for part in parts])  # type: ignore[union-attr]
-    assert np.array_equal(layer.qkv.q4nx.to_numpy(np.float32), expected)  # type: ignore[union-attr]
+    assert np.array_equal(layer.qkv.tensor.to_numpy(np.float32), expected)  # type: ignore[union-attr]
 
 
 def test_weights_of_different_kinds(tmp_path: Path) -> None:
@@ -232,7 +232,7 @@ def test_loading_a_large_file_copies_no_weight(tmp_path: Path) -> None:
     weights = [model._head]
     for layer in model._layers:
         weights += [layer.qkv, layer.output, layer.gate_up, layer.down]
-    assert sum(weight.q4nx.blocks.nbytes for weight in weights) > 5e8
+    assert sum(weight.tensor.blocks.nbytes for weight in weights) > 5e8
     assert [weight.nbytes for weight in weights] == [0] * len(weights)
 
 
@@ -264,17 +264,17 @@ def test_which_weights_of_a_gguf_file_stay_4_bit(kind: str, weights: str, tmp_pa
     down, name = model._layers[0].down, "blk.0.ffn_down.weight"
     in_file = source.float32(name)
     four_bit = weights == "q4nx" or (weights == "auto" and kind in ("Q4_0", "Q4_1"))
-    assert (down.q4nx is not None) == four_bit == (model._head.q4nx is not None)
-    if down.q4nx is None:
+    assert (down.tensor is not None) == four_bit == (model._head.tensor is not None)
+    if down.tensor is None:
         assert down.packed is not None
         return
-    values = down.q4nx.to_numpy(np.float32)
+    values = down.tensor.to_numpy(np.float32)
     if kind in ("Q4_0", "Q4_1"):
         # The file's codes, with d and m rounded to bfloat16: up to half of 2^-8 of 15 d and of m.
         groups = in_file.reshape(256, -1, 32)
         span = np.repeat(2 * np.abs(groups).max(axis=2) + np.ptp(groups, axis=2), 32, axis=1)
         assert (np.abs(values - in_file) <= 2.0**-8 * span.reshape(values.shape)).all()
-        codes = down.q4nx.to_numpy(np.float32).reshape(256, -1, 32)
+        codes = down.tensor.to_numpy(np.float32).reshape(256, -1, 32)
         order = np.argsort(groups, axis=2, kind="stable")
         assert (np.diff(np.take_along_axis(codes, order, axis=2), axis=2) >= 0).all()
     else:

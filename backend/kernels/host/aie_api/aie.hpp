@@ -15,6 +15,7 @@
 #if !AIE_HOST_SILICON
 #include "../fast/bfp16.hpp"
 #include "../fast/dequant.hpp"
+#include "../fast/dequant_blocks.hpp"
+#include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"
-#include "../fast/q4nx.hpp"
 #endif

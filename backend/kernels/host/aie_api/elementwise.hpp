@@ -1,4 +1,4 @@
-// Lane by lane multiply-accumulate into fp32 accumulators, and reductions.
+// Lane by lane multiply-accumulate into fp32 accumulators, conversions and reductions.
 //
 // bf16 products. AIE2: the multiplier of fused_dot8.hpp with one product and the accumulator as
 // terms. AIE2P: one fp32 fused multiply-add (modelled). fp32 products, which both generations build
@@ -49,6 +49,19 @@ template <unsigned N>
 AIE_HOST_INLINE accum<accfloat, N> add(const accum<accfloat, N>& a, const accum<accfloat, N>& b) {
   accum<accfloat, N> out;
   for (unsigned i = 0; i < N; ++i) out.set(a.get(i) + b.get(i), i);
+  return out;
+}
+
+// Whole numbers as bf16, which holds those of eight bits exactly; wider ones have no form here.
+template <typename T, unsigned N>
+AIE_HOST_INLINE vector<T, N> to_float(const vector<int8_t, N>& v, int shift = 0) {
+  static_assert(std::is_same_v<T, bfloat16>, "to_float is modelled for int8 to bfloat16");
+  vector<T, N> out;
+  const float unit = __builtin_ldexpf(1.0f, -shift);
+  for (unsigned i = 0; i < N; ++i) {
+    const auto bits = __builtin_bit_cast(uint32_t, static_cast<float>(v.get(i)) * unit);
+    out.set(bfloat16{static_cast<uint16_t>(bits >> 16)}, i);
+  }
   return out;
 }
 

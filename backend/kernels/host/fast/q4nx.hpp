@@ -1,14 +1,12 @@
 // Q4NX blocks in the `fast` builds: 4-bit codes to vectors, and blocks times vectors.
 //
-// The block's layout and the arithmetic are those of aie_kernels/gemv_q4nx.cc. With AVX512BF16 the
+// The block's layout and the arithmetic are those of aie_kernels/gemv_q4nx.h. With AVX512BF16 the
 // codes enter as bf16 pairs 128 + code (vdpbf16ps: denormal factors and results count as zero);
 // without it they are exact fp32 and s = sum code x.
 #pragma once
 
 #include "aie_kernels/q4nx_block.h"
 #include "simd.hpp"
-
-#define AIE_HOST_GEMV aie::host::q4nx_block
 
 AIE_HOST_BEGIN
 namespace host {

@@ -1,0 +1,157 @@
+// Blocks of 8-bit and bfloat16 weights times vectors in the `fast` builds: exact fp32 factors, sums
+// in another order than the kernels' own forms (aie_kernels/gemv_q8.h, gemv_bf16.h). Q4NX blocks
+// have their own file.
+#pragma once
+
+#include "aie_kernels/weight_block.h"
+#include "q4nx.hpp"
+#include "simd.hpp"
+
+#define AIE_HOST_GEMV aie::host::gemv_block
+
+AIE_HOST_BEGIN
+namespace host {
+
+inline constexpr int32_t kBlockRows = npu::blocks::kRows, kBlockBytes = npu::blocks::kBytes;
+inline constexpr int32_t kQ8Columns = npu::blocks::q8::kColumns;
+inline constexpr int32_t kQ8Group = npu::blocks::q8::kGroup, kQ8Codes = npu::blocks::q8::kCodesAt;
+inline constexpr int32_t kBf16Columns = npu::blocks::bf16::kColumns;
+
+// kLanes int8 as fp32.
+AIE_HOST_INLINE float_lanes widen_int8(const int8_t* p) {
+#if defined(__AVX512F__)
+  return (float_lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
+#elif defined(__AVX2__)
+  return (float_lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
+#else
+  return __builtin_convertvector(load<simd<int8_t, kLanes> >(p), float_lanes);
+#endif
+}
+
+template <int32_t kVectors, int32_t kColumns>
+AIE_HOST_INLINE void widen_lines(const bfloat16* x, float* wide) {
+  const auto* lines = reinterpret_cast<const uint16_t*>(x);
+  static_assert(kVectors * kColumns % int32_t(kLanes) == 0);
+  for (int32_t i = 0; i < kVectors * kColumns; i += int32_t(kLanes)) {
+    store(widen_bf16(lines + i), wide + i);
+  }
+}
+
+// Rows of a pass over a block's columns: two vectors, so that eight lines' sums stay in registers.
+inline constexpr int32_t kPassRows = 2 * int32_t(kLanes) < kBlockRows ? 2 * int32_t(kLanes) : 32;
+inline constexpr unsigned kPassVectors = unsigned(kPassRows) / kLanes;
+
+// The block that usually comes next lies behind this one, in memory: `part` of `parts` of it is
+// fetched ahead.
+AIE_HOST_INLINE void prefetch_next(const uint8_t* block, int32_t part, int32_t parts) {
+  const int32_t size = kBlockBytes / parts;
+  for (int32_t line = 0; line < size; line += kQ4Line) {
+    __builtin_prefetch(block + kBlockBytes + part * size + line, 0, 2);
+  }
+}
+
+// sums += columns [0, kColumns) of a pass, times the vectors' factors: few vectors have several
+// sums each, because a product has to wait for the one before it.
+template <int32_t kVectors, int32_t kColumns, int32_t kStride, typename Column>
+AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], const float* x,
+                                 const Column& column) {
+  constexpr int32_t kParts = kVectors == 1 ? 4 : kVectors == 2 ? 2 : 1;
+  float_lanes sums[kVectors][kParts][kPassVectors] = {};
+  for (int32_t c = 0; c < kColumns; c += kParts) {
+    unroll<kParts>([&](auto part) {
+      unroll<kPassVectors>([&](auto p) {
+        const float_lanes w = column(c + int32_t(part.value), p);
+        unroll<kVectors>([&](auto v) {
+          sums[v.value][part.value][p.value] +=
+              w * x[int32_t(v.value) * kStride + c + int32_t(part.value)];
+        });
+      });
+    });
+  }
+  unroll<kVectors>([&](auto v) {
+    unroll<kPassVectors>([&](auto p) {
+      float_lanes sum = sums[v.value][0][p.value];
+      for (int32_t part = 1; part < kParts; ++part) sum += sums[v.value][part][p.value];
+      out[v.value][p.value] = sum;
+    });
+  });
+}
+
+// y += block x for kVectors lines of 128.
+template <int32_t kVectors>
+[[gnu::noinline]] inline void q8_block(const uint8_t* block, const bfloat16* x, float* y) {
+  constexpr int32_t kGroups = kQ8Columns / kQ8Group, kPasses = kBlockRows / kPassRows;
+  const auto* d = reinterpret_cast<const float*>(block);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + kQ8Codes);
+  alignas(64) float wide[kVectors * kQ8Columns];
+  widen_lines<kVectors, kQ8Columns>(x, wide);
+  for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
+    float_lanes rows[kVectors][kPassVectors];
+    unroll<kVectors>([&](auto v) {
+      unroll<kPassVectors>([&](auto p) {
+        rows[v.value][p.value] = load<float_lanes>(y + int32_t(v.value) * kBlockRows + first +
+                                                   int32_t(p.value * kLanes));
+      });
+    });
+    for (int32_t g = 0; g < kGroups; ++g) {
+      const int8_t* at = codes + g * kQ8Group * kBlockRows + first;
+      float_lanes sums[kVectors][kPassVectors];
+      add_columns<kVectors, kQ8Group, kQ8Columns>(
+          sums, wide + g * kQ8Group, [&](int32_t c, auto p) {
+            return widen_int8(at + c * kBlockRows + int32_t(p.value * kLanes));
+          });
+      prefetch_next(block, first / kPassRows * kGroups + g, kGroups * kPasses);
+      unroll<kPassVectors>([&](auto p) {
+        const auto scale =
+            load<float_lanes>(d + g * kBlockRows + first + int32_t(p.value * kLanes));
+        unroll<kVectors>([&](auto v) { rows[v.value][p.value] += scale * sums[v.value][p.value]; });
+      });
+    }
+    unroll<kVectors>([&](auto v) {
+      unroll<kPassVectors>([&](auto p) {
+        store(rows[v.value][p.value],
+              y + int32_t(v.value) * kBlockRows + first + int32_t(p.value * kLanes));
+      });
+    });
+  }
+}
+
+// y += block x for kVectors lines of 80.
+template <int32_t kVectors>
+[[gnu::noinline]] inline void bf16_block(const uint8_t* block, const bfloat16* x, float* y) {
+  constexpr int32_t kStep = 16, kSteps = kBf16Columns / kStep, kPasses = kBlockRows / kPassRows;
+  const auto* w = reinterpret_cast<const uint16_t*>(block);
+  alignas(64) float wide[kVectors * kBf16Columns];
+  widen_lines<kVectors, kBf16Columns>(x, wide);
+  for (int32_t first = 0; first < kBlockRows; first += kPassRows) {
+    for (int32_t step = 0; step < kSteps; ++step) {
+      const uint16_t* at = w + step * kStep * kBlockRows + first;
+      float_lanes sums[kVectors][kPassVectors];
+      add_columns<kVectors, kStep, kBf16Columns>(sums, wide + step * kStep, [&](int32_t c, auto p) {
+        return widen_bf16(at + c * kBlockRows + int32_t(p.value * kLanes));
+      });
+      prefetch_next(block, first / kPassRows * kSteps + step, kSteps * kPasses);
+      unroll<kVectors>([&](auto v) {
+        unroll<kPassVectors>([&](auto p) {
+          float* to = y + int32_t(v.value) * kBlockRows + first + int32_t(p.value * kLanes);
+          store(load<float_lanes>(to) + sums[v.value][p.value], to);
+        });
+      });
+    }
+  }
+}
+
+template <npu::blocks::Format kFormat, int32_t kVectors>
+AIE_HOST_INLINE void gemv_block(const uint8_t* block, const bfloat16* x, float* y) {
+  using npu::blocks::Format;
+  if constexpr (kFormat == Format::kQ4nx) {
+    q4nx_block<kVectors>(block, x, y);
+  } else if constexpr (kFormat == Format::kQ8) {
+    q8_block<kVectors>(block, x, y);
+  } else {
+    bf16_block<kVectors>(block, x, y);
+  }
+}
+
+}  // namespace host
+AIE_HOST_END

@@ -1,0 +1,181 @@
+"""Weights in the blocks that the array takes: 5120 bytes with 32 rows, in one of three formats.
+
+- "q4nx": 256 columns, 4-bit codes (npu.formats.q4nx has their tensors and files);
+- "q8": 128 columns, int8 codes and a float32 scale per row and 16 columns, w = d * code. GGUF's
+  Q8_0, Q5_0 and Q6_K are such numbers exactly;
+- "bf16": 80 columns, bfloat16.
+
+Blocks of a matrix follow one another row-block by row-block; what only fills blocks is zero. The
+layout within a block is in aie_kernels/weight_block.h.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+
+from npu._npu import facts
+from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.formats.q4nx import layout as q4nx_layout
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+ROWS, BLOCK_BYTES = facts.BLOCK_ROWS, facts.BLOCK_BYTES
+COLUMNS: dict[str, int] = dict(facts.BLOCK_COLUMNS)
+FORMATS = tuple(COLUMNS)
+Q8_GROUP = facts.Q8_GROUP
+_SCALE_BYTES = facts.Q8_CODES_AT
+_MAX_CODE = 127
+
+
+def grid(shape: tuple[int, int], format: str) -> tuple[int, int]:
+    """Row-blocks and column-blocks of an (N, K) matrix. Raises ArgumentError."""
+    return -(-shape[0] // ROWS), -(-shape[1] // columns_of(format))
+
+
+def columns_of(format: str) -> int:
+    """Columns of a block. Raises ArgumentError for a format that does not exist."""
+    if format not in COLUMNS:
+        raise ArgumentError(
+            f"[blocks] the format is {format!r}; use {', '.join(map(repr, FORMATS))}"
+        )
+    return COLUMNS[format]
+
+
+@dataclass(frozen=True)
+class BlockTensor:
+    """A matrix (N, K) in blocks: ``blocks`` (row-blocks, column-blocks, 5120) uint8, not copied."""
+
+    blocks: np.ndarray
+    shape: tuple[int, int]
+    format: str
+
+    def __post_init__(self) -> None:
+        wanted = (*grid(self.shape, self.format), BLOCK_BYTES)
+        if self.blocks.dtype != np.uint8:
+            raise DtypeError(f"[blocks] blocks are {self.blocks.dtype}; pass uint8")
+        if self.blocks.shape != wanted:
+            raise ShapeError(
+                f"[blocks] {self.format} blocks of {self.shape} have shape {wanted}, not "
+                f"{self.blocks.shape}"
+            )
+
+    @property
+    def nbytes(self) -> int:
+        return self.blocks.nbytes
+
+    def to_numpy(self, dtype: np.dtype | type = np.float32) -> np.ndarray:
+        """The values (N, K), rounded to ``dtype`` from float32 (where d * code is rounded once)."""
+        n, k = self.shape
+        return _unpack(self.blocks, self.format)[:n, :k].astype(dtype, copy=False)
+
+    def rows(self, row_blocks: int) -> BlockTensor:
+        """The first row-blocks, without a copy."""
+        n = min(self.shape[0], row_blocks * ROWS)
+        return BlockTensor(self.blocks[:row_blocks], (n, self.shape[1]), self.format)
+
+    def __repr__(self) -> str:
+        return f"<npu.BlockTensor {self.shape} {self.format}>"
+
+
+def quantize_q8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """int8 codes (N, K) and float32 scales (N, ceil(K / 16)) of float32 values (N, K).
+
+    Codes are nearest to value / d; of a few d around largest / 127 per group, the one with least
+    squared error after a least-squares fit of d to its codes. Raises ArgumentError for values that
+    are NaN or infinite.
+    """
+    n, k = values.shape
+    groups = -(-k // Q8_GROUP)
+    padded = np.zeros((n, groups * Q8_GROUP), np.float32)
+    padded[:, :k] = values
+    if not np.isfinite(padded).all():
+        raise ArgumentError("[blocks.quantize_q8] values have NaN or infinity")
+    grouped = padded.reshape(n, groups, Q8_GROUP)
+    largest = np.abs(grouped).max(axis=2, keepdims=True)
+    best_error = np.full((n, groups, 1), np.inf, np.float32)
+    best_codes = np.zeros(grouped.shape, np.int8)
+    best_scale = np.zeros((n, groups, 1), np.float32)
+    for most in (127.0, 126.0, 124.5):
+        codes, scale = _fitted(grouped, largest, np.float32(most))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a group of zeros has error 0 / 0
+            error = np.square((grouped - codes * scale) / largest).sum(axis=2, keepdims=True)
+        better = error < best_error
+        best_error = np.where(better, error, best_error)
+        best_scale = np.where(better, scale, best_scale)
+        np.copyto(best_codes, codes, where=better, casting="unsafe")
+    return best_codes.reshape(n, -1)[:, :k], best_scale[:, :, 0]
+
+
+def _fitted(
+    grouped: np.ndarray, largest: np.ndarray, most: np.float32
+) -> tuple[np.ndarray, np.ndarray]:
+    """Codes (as float32) whose largest is near ``most``, and the scale that fits them best."""
+    with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+        inverse = np.where(largest > 0, most / largest, 0)
+        inverse = np.where(np.isfinite(inverse), inverse, 0)  # of denormal groups, which become 0
+        codes = np.clip(np.rint(grouped * inverse), -_MAX_CODE, _MAX_CODE)
+        # Sums relative to the largest, which squares would overflow or vanish.
+        unit = np.where(largest > 0, grouped / largest, 0)
+        squares = np.square(codes).sum(axis=2, keepdims=True)
+        scale = np.where(
+            squares > 0, (codes * unit).sum(axis=2, keepdims=True) / squares * largest, 0
+        )
+    return codes, scale.astype(np.float32)
+
+
+def pack_q8(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
+    """q8 blocks of int8 codes (N, K) and float32 scales (N, ceil(K / 16))."""
+    n, k = codes.shape
+    p, q = grid((n, k), "q8")
+    columns, groups = COLUMNS["q8"], COLUMNS["q8"] // Q8_GROUP
+    codes = _padded(codes, p * ROWS, q * columns)
+    scales = _padded(scales.astype(np.float32, copy=False), p * ROWS, q * groups)
+    out = np.empty((p, q, BLOCK_BYTES), np.uint8)
+    planes = scales.reshape(p, ROWS, q, groups).transpose(0, 2, 3, 1)
+    out[:, :, :_SCALE_BYTES] = np.ascontiguousarray(planes).view(np.uint8).reshape(p, q, -1)
+    tiles = codes.reshape(p, ROWS, q, columns).transpose(0, 2, 3, 1)
+    out[:, :, _SCALE_BYTES:].reshape(p, q, columns, ROWS)[...] = tiles.view(np.uint8)
+    return out
+
+
+def pack_bf16(values: np.ndarray) -> np.ndarray:
+    """bf16 blocks of values (N, K), rounded to nearest even."""
+    n, k = values.shape
+    p, q = grid((n, k), "bf16")
+    columns = COLUMNS["bf16"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        rounded = values.astype(BFLOAT16, copy=False)
+    padded = _padded(rounded.view(np.uint16), p * ROWS, q * columns)
+    tiles = np.ascontiguousarray(padded.reshape(p, ROWS, q, columns).transpose(0, 2, 3, 1))
+    return tiles.view(np.uint8).reshape(p, q, BLOCK_BYTES)
+
+
+def _padded(array: np.ndarray, rows: int, columns: int) -> np.ndarray:
+    if array.shape == (rows, columns):
+        return np.ascontiguousarray(array)
+    out = np.zeros((rows, columns), array.dtype)
+    out[: array.shape[0], : array.shape[1]] = array
+    return out
+
+
+def _unpack(blocks: np.ndarray, format: str) -> np.ndarray:
+    """Values (padded N, padded K): float32, or bfloat16 of that format."""
+    p, q, _ = blocks.shape
+    columns = COLUMNS[format]
+    if format == "bf16":
+        tiles = np.ascontiguousarray(blocks).view(np.uint16).reshape(p, q, columns, ROWS)
+        words = np.ascontiguousarray(tiles.transpose(0, 3, 1, 2)).reshape(p * ROWS, q * columns)
+        return words.view(BFLOAT16)
+    if format == "q4nx":
+        codes, d, m = q4nx_layout.unpack(blocks)
+        wide = (np.repeat(a.astype(np.float32), q4nx_layout.GROUP, axis=1) for a in (d, m))
+        scale, minimum = wide
+        return scale * codes + minimum
+    scales = np.ascontiguousarray(blocks[:, :, :_SCALE_BYTES]).view(np.float32)
+    scales = scales.reshape(p, q, -1, ROWS).transpose(0, 3, 1, 2).reshape(p * ROWS, -1)
+    codes = np.ascontiguousarray(blocks[:, :, _SCALE_BYTES:]).view(np.int8)
+    codes = codes.reshape(p, q, columns, ROWS).transpose(0, 3, 1, 2).reshape(p * ROWS, -1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.repeat(scales, Q8_GROUP, axis=1) * codes
