@@ -34,7 +34,6 @@ class _Model:
     formats: dict[str, int] = field(default_factory=dict)  # block format -> products of a step
     why: str | None = None
     seconds: float | None = None  # of a decode step, simulated
-    not_simulated: str | None = None
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -84,11 +83,7 @@ def _read(model: _Model, device: str) -> None:
     step = products.products(source, header.config)
     for product in step:
         model.formats[product.format] = model.formats.get(product.format, 0) + 1
-    missing = sorted(set(model.formats) - products.formats())
-    if missing:
-        model.not_simulated = f"products with {' and '.join(missing)} weights are not simulated"
-    else:
-        model.seconds = products.simulated_step(device, step)
+    model.seconds = products.simulated_step(device, step)
 
 
 def _document(models: list[_Model], device: str) -> dict[str, Any]:
@@ -147,10 +142,8 @@ def _lines(model: _Model) -> list[str]:
     if model.why is not None:
         what = f"{model.architecture}: " if isinstance(model.architecture, str) else ""
         return [head, f"    {model.found.path}", f"    does not run: {what}{model.why}"]
-    assert model.parameters is not None
-    rate = model.not_simulated
-    if model.seconds:
-        rate = f"decodes {1 / model.seconds:.1f} tok/s (simulated)"
+    assert model.parameters is not None and model.seconds is not None
+    rate = f"decodes {1 / model.seconds:.1f} tok/s (simulated)"
     size = f"{model.architecture}, {_count(model.parameters)} parameters"
     types = products.describe_types(model.types)
     return [head, f"    {model.found.path}", f"    {size}; weights {types}; {rate}"]

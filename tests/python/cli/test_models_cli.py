@@ -11,16 +11,19 @@ from typing import Any
 
 import gguf
 import pytest
-from gemma3_files import Shape, small_vocabulary, write_model
+from gemma3_files import Shape, config_of, small_vocabulary, write_model
 
 from npu import cli, simulate_gemv
 from npu.models import discovery
 from npu.models.convert import convert
 from npu.models.gemma3 import products
 from npu.models.gemma3.config import read_config
+from npu.models.gemma3.names import tensor_shapes
 from npu.models.sources import open_source
 
 SHAPE = Shape(layers=2, width=64, heads=4, kv_heads=2, head_dim=32, ffn_width=96)
+_SIZES = tensor_shapes(config_of(SHAPE, len(small_vocabulary().pieces)))
+MATRICES = [name for name, size in _SIZES.items() if len(size) == 2]
 
 
 @pytest.fixture(autouse=True)
@@ -198,11 +201,15 @@ def test_a_failure_that_nobody_expects_does_not_end_the_list(
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize("kind", ["Q4NX", "Q8_0", "BF16"])
 def test_the_rate_is_the_sum_of_the_simulated_products(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], device: str
-) -> None:
-    source = write_model(tmp_path / "m.gguf", SHAPE)
-    path = convert(source, tmp_path / "m.q4nx")
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    device: str, kind: str,
+) -> None:  # fmt: skip
+    types = dict.fromkeys(MATRICES, gguf.GGMLQuantizationType["F32" if kind == "Q4NX" else kind])
+    path = write_model(tmp_path / "m.gguf", SHAPE, types=types)
+    path = convert(path, tmp_path / "m.q4nx") if kind == "Q4NX" else path
+    format = {"Q4NX": "q4nx", "Q8_0": "q8", "BF16": "bf16"}[kind]
     monkeypatch.setenv("NPU_MODELS", str(path))
     (model,) = listed(capsys, "--device", device)["models"]
     vocabulary = len(small_vocabulary().pieces)
@@ -210,12 +217,12 @@ def test_the_rate_is_the_sum_of_the_simulated_products(
     step = 2 * [(256, 64), (64, 128), (192, 64), (64, 96)] + [(vocabulary, 64)]
     seconds = 0.0
     for n, k in step:
-        one = simulate_gemv(device, n, k)
+        one = simulate_gemv(device, n, k, format=format)
         seconds += one.seconds + one.token_seconds + one.dispatch_seconds
     assert model["simulated_seconds_per_token"] == pytest.approx(seconds)
     assert model["simulated_tokens_per_s"] == pytest.approx(1 / seconds)
-    assert model["products_per_token"] == {"q4nx": 9}
-    assert model["weights"] == {"attention": ["Q4NX"], "ffn": ["Q4NX"], "head": ["Q4NX"]}
+    assert model["products_per_token"] == {format: 9}
+    assert model["weights"] == {"attention": [kind], "ffn": [kind], "head": [kind]}
     monkeypatch.setenv("NPU_DEVICE", device)
     assert cli.main(["models"]) == 0
     out = capsys.readouterr().out

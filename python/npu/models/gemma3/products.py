@@ -4,7 +4,6 @@ formats that ``weights="auto"`` gives them, and their simulated time."""
 from __future__ import annotations
 
 import functools
-import inspect
 from dataclasses import dataclass
 
 from npu.models.gemma3 import names
@@ -87,18 +86,9 @@ def _head(source: Source) -> str:
     return names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
 
 
-def formats() -> frozenset[str]:
-    """The block formats whose GEMV can be simulated."""
-    return frozenset(_FORMATS.values()) if _HAS_FORMATS else frozenset({"q4nx"})
-
-
-_HAS_FORMATS = "format" in inspect.signature(simulate_gemv).parameters
-
-
 @functools.cache
 def _simulated(device: str, product: Product) -> SimulatedGemv:
-    options = {"format": product.format} if _HAS_FORMATS else {}
-    return simulate_gemv(device, product.n, product.k, **options)  # type: ignore[arg-type]
+    return simulate_gemv(device, product.n, product.k, format=product.format)
 
 
 def simulated_step(device: str, found: list[Product]) -> float:
