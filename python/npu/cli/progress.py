@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 
 # Seconds until the first sign of life and between two of them. Nothing may be silent for 10 s.
-_BAR_DELAY, _BAR_EVERY = 0.5, 0.2
+_BAR_DELAY, _BAR_EVERY = 0.5, 0.5
 _LINE_EVERY = 5.0
 
 # How much is done and how much there is, in the unit of the work.
@@ -27,13 +27,35 @@ def shown(what: str, unit: str, position: Position, *, quiet: bool = False) -> I
         return
     done = threading.Event()
     show = _bar if sys.stderr.isatty() else _lines
-    thread = threading.Thread(target=show, args=(what, unit, position, done), daemon=True)
+
+    def follow() -> None:
+        with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
+            show(what, unit, position, done)
+
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
         yield
     finally:
         done.set()
         thread.join()
+
+
+@contextlib.contextmanager
+def counted(
+    what: str, unit: str, total: int | None = None, done: int = 0, *, quiet: bool = False
+) -> Iterator[Callable[[int], None]]:
+    """``shown`` for work in steps: gives a function to call with the number of steps just done, by
+    any thread. ``total`` None: nobody knows."""
+    at = [done]
+    lock = threading.Lock()
+
+    def advance(steps: int) -> None:
+        with lock:
+            at[0] += steps
+
+    with shown(what, unit, lambda: (at[0], total or 0), quiet=quiet):
+        yield advance
 
 
 def _bar(what: str, unit: str, position: Position, done: threading.Event) -> None:
@@ -43,7 +65,8 @@ def _bar(what: str, unit: str, position: Position, done: threading.Event) -> Non
 
     with tqdm(desc=what, unit=unit, leave=False) as bar:
         while not done.wait(_BAR_EVERY):
-            at, bar.total = (int(value) for value in position())
+            at, total = (int(value) for value in position())
+            bar.total = total or None
             bar.update(max(at - bar.n, 0))
             bar.refresh()
 
@@ -53,4 +76,5 @@ def _lines(what: str, unit: str, position: Position, done: threading.Event) -> N
     while not done.wait(_LINE_EVERY):
         at, total = (int(value) for value in position())
         seconds = time.monotonic() - begin
-        print(f"{what}: {at} of {total} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)
+        of = f" of {total}" if total else ""
+        print(f"{what}: {at}{of} {unit}, {seconds:.0f} s", file=sys.stderr, flush=True)

@@ -7,11 +7,11 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common, dtypes
+from npu.cli import common, dtypes, progress
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -111,13 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(points: Iterable[DesignPoint], what: str) -> Iterable[DesignPoint]:
-    if not sys.stderr.isatty():
-        return points
-    from tqdm import tqdm
-
-    bar: Iterable[DesignPoint] = tqdm(points, desc=what, leave=False, delay=0.3, unit="design")
-    return bar
+def _progress(points: Iterable[DesignPoint], what: str) -> Iterator[DesignPoint]:
+    total = len(points) if isinstance(points, Sized) else None
+    with progress.counted(what, "designs", total) as advance:
+        for point in points:
+            yield point
+            advance(1)
 
 
 # Files

@@ -79,17 +79,23 @@ def _hugging_face() -> Iterator[Found]:
         if not repository.name.startswith("models--"):
             continue
         name = repository.name.removeprefix("models--").replace("--", "/")
-        # The commit that a branch names now comes first; others are older downloads.
-        for snapshot in sorted(_entries(repository / "snapshots"), key=_changed, reverse=True):
+        # Of several downloads of a file, that of the commit main names, else the last one.
+        files: dict[str, Path] = {}
+        main = _text(repository / "refs/main")
+        snapshots = _entries(repository / "snapshots")
+        for snapshot in sorted(
+            snapshots, key=lambda s: (s.name == main, _changed(s)), reverse=True
+        ):
             for path in models_below(snapshot):
-                rest = path.relative_to(snapshot).as_posix()
-                yield Found("Hugging Face", name if rest == "." else f"{name}/{rest}", path)
+                files.setdefault(path.relative_to(snapshot).as_posix(), path)
+        for rest, path in files.items():
+            yield Found("Hugging Face", name if rest == "." else f"{name}/{rest}", path)
 
 
 def _lm_studio_folders() -> list[Path]:
     homes = [Path.home() / ".lmstudio", Path.home() / ".cache" / "lm-studio"]
-    with contextlib.suppress(OSError, ValueError):
-        homes.insert(0, Path((Path.home() / ".lmstudio-home-pointer").read_text("utf-8").strip()))
+    if pointed := _text(Path.home() / ".lmstudio-home-pointer"):
+        homes.insert(0, Path(pointed))
     folders = [home / "models" for home in homes]
     for home in homes:
         with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
@@ -155,6 +161,15 @@ def _files_below(place: Path) -> Iterator[Path]:
     for folder, folders, files in os.walk(place):
         folders.sort()
         yield from (Path(folder) / name for name in sorted(files) if not name.startswith("."))
+
+
+def _text(path: Path) -> str:
+    """The first line of a small file, or nothing."""
+    try:
+        with path.open("rb") as file:
+            return file.readline(4096).decode("utf-8").strip()
+    except (OSError, ValueError):
+        return ""
 
 
 def _entries(folder: Path) -> list[Path]:

@@ -151,7 +151,7 @@ class Generation:
         """The token that the sampler chooses after these."""
         # Rows beyond the tokenizer are padding of the embedding and never chosen.
         size, history = len(self.tokenizer), [*self.prompt, *self.tokens]
-        count = self.sampler.candidates(history)
+        count = self.sampler.candidates_after(history)
         if 0 < count <= MAX_TOP:
             found = self.model.top(tokens, cache, min(count, size), size, self.chunk)
             return self.sampler.choose_among(*found, history)

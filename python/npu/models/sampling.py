@@ -109,10 +109,14 @@ class Sampler:
             return self._draw(*self.distribution(logits))
         return self._draw_from_all(logits)
 
-    def candidates(self, history: Sequence[int] = ()) -> int:
-        """How many of the largest logits decide: 1 if greedy, top-k, or 0 for all; and as many
-        more as tokens may fall behind by a penalty."""
-        wanted = 1 if self._temperature == 0 else self._top_k
+    @property
+    def candidates(self) -> int:
+        """How many of the largest logits decide: 1 if greedy, top-k, or 0 for all."""
+        return 1 if self._temperature == 0 else self._top_k
+
+    def candidates_after(self, history: Sequence[int]) -> int:
+        """``candidates``, and as many more as tokens may fall behind by a penalty; 0 for all."""
+        wanted = self.candidates
         changed = len(self._repeated(history)[0])
         if not wanted or not changed:
             return wanted
@@ -121,14 +125,15 @@ class Sampler:
         return 0 if raises else wanted + changed
 
     def choose_among(self, values: np.ndarray, ids: np.ndarray, history: Sequence[int] = ()) -> int:
-        """Like ``choose``, from the ``candidates`` largest logits in order, and their ids."""
+        """Like ``choose``, from the ``candidates_after`` largest logits in order, and their
+        ids."""
         repeated, counts = self._repeated(history)
         if len(repeated):
             places = np.minimum(np.searchsorted(repeated, ids), len(repeated) - 1)
             found = repeated[places] == ids
             values = values.copy()
             values[found] = self._penalised(values[found], counts[places[found]])
-            order = np.lexsort((ids, -values))[: self._top_k if self._temperature else 1]
+            order = np.lexsort((ids, -values))[: self.candidates]
             values, ids = values[order], ids[order]
         if self._temperature == 0:
             return int(ids[0])

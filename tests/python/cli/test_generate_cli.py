@@ -389,3 +389,20 @@ def test_the_threads_of_the_command_line_are_used(
         assert texts[0] == texts[1]
     finally:
         npu.set_threads(None)
+
+
+def test_steps_are_counted_from_any_thread(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.05)
+    with progress.counted("simulating", "GEMMs", 50, 10) as advance:
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(advance, [1] * 20))
+        time.sleep(0.2)
+    assert "simulating: 30 of 50 GEMMs, 0 s\n" in capsys.readouterr().err
+    with progress.counted("emulating", "designs") as advance:
+        advance(3)
+        time.sleep(0.2)
+    assert capsys.readouterr().err.startswith("emulating: 3 designs, 0 s\n")

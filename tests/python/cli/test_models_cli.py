@@ -90,6 +90,12 @@ def test_the_hugging_face_cache(
     put(hub / "datasets--org--data/snapshots/1/x.gguf")
     expected = [("Hugging Face", "org/checkpoint"), ("Hugging Face", "org/gemma-gguf/m.gguf")]
     assert names(capsys) == expected
+    # Another download of the same files: that of the commit main names is listed.
+    newer = put(hub / "models--org--gemma-gguf/snapshots/456/m.gguf", "y")
+    for commit, path in (("123\n", snapshot / "m.gguf"), ("456", newer)):
+        put(hub / "models--org--gemma-gguf/refs/main", commit)
+        found = listed(capsys)["models"]
+        assert [model["path"] for model in found][1:] == [str(path)]
     # The variables of huggingface_hub, the stronger one last.
     for variable, place in (
         ("XDG_CACHE_HOME", "xdg/huggingface/hub"), ("HF_HOME", "hf/hub"), ("HF_HUB_CACHE", "hub"),

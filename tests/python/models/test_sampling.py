@@ -1,6 +1,6 @@
 """Selection without a sort of the vocabulary gives the draws of the plain definition, for the same
 seed; penalties are those of their definition; and the device's few candidates suffice where
-``Sampler.candidates`` says so."""
+``Sampler.candidates_after`` says so."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ def test_penalties_follow_their_definition(
         for temperature, top_k in ((0.0, 0), (0.8, 4)):
             whole = Sampler(temperature, top_k, seed=seed, **options)
             few = Sampler(temperature, top_k, seed=seed, **options)
-            count = few.candidates(history)
+            count = few.candidates_after(history)
             raised = (repeat < 1 or min(present, freq) < 0) and last != 0
             assert (count == 0) == raised
             if count:
@@ -180,14 +180,14 @@ def test_penalties_follow_their_definition(
 
 
 def test_candidates_count_what_may_fall_behind() -> None:
-    assert Sampler().candidates([1, 2, 3]) == 1
-    assert Sampler(0.8).candidates([1, 2, 3]) == 0
-    assert Sampler(0.8, 40, repeat_penalty=1.1).candidates([1, 2, 1, 3]) == 43
-    assert Sampler(repeat_penalty=1.1, repeat_last_n=2).candidates([7, 8, 9]) == 3
+    assert Sampler().candidates_after([1, 2, 3]) == 1
+    assert Sampler(0.8).candidates_after([1, 2, 3]) == 0
+    assert Sampler(0.8, 40, repeat_penalty=1.1).candidates_after([1, 2, 1, 3]) == 43
+    assert Sampler(repeat_penalty=1.1, repeat_last_n=2).candidates_after([7, 8, 9]) == 3
     # Exactly so many are needed: all penalised tokens were in front.
     logits = np.arange(10, 0, -1).astype(np.float32)
     sampler = Sampler(presence_penalty=100)
-    ids = sampling.largest(logits, sampler.candidates([0, 1, 2]))
+    ids = sampling.largest(logits, sampler.candidates_after([0, 1, 2]))
     assert len(ids) == 4 and sampler.choose_among(logits[ids], ids, [0, 1, 2]) == 3
 
 
