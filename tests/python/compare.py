@@ -214,3 +214,19 @@ def assert_gemv_close(
     bound += OUTPUT_UNIT[str(y.dtype)] * (np.abs(exact) + bound)
     error = np.abs(y.astype(np.float64).reshape(exact.shape) - exact)
     assert (error <= bound).all(), f"largest error {error.max():.3g}, bound there {bound.max():.3g}"
+
+
+def assert_block_gemv_close(
+    y: np.ndarray, w: np.ndarray, x: np.ndarray, format: str, silicon: bool = False
+) -> None:
+    """y is x @ w.T of 8-bit ("q8") or bfloat16 ("bf16") weights, within the error of the kernel.
+
+    w: (N, K); x: (B, K) of bfloat16 values; u = 2^-24; every product is exact. q8: per group of 16
+    columns at most 17 additions (two sums), one product with d, one addition to y: 19 u, and the
+    K / 16 additions to y before. bf16: per block at most 84 additions, and K / 16 to y (`fast`
+    builds add after 16 columns). `silicon` on npu1: three times as much, see assert_gemv_close.
+    """
+    x = np.asarray(x).astype(np.float64)
+    steps = (19 if format == "q8" else 84) + -(-x.shape[-1] // 16)
+    bound = (3 if silicon else 1) * steps * FLOAT32_UNIT * (np.abs(x) @ np.abs(w).T)
+    _assert_within(y.reshape(x.shape[0], -1), x @ w.T, bound)

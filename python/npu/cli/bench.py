@@ -1,4 +1,4 @@
-"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM, 4-bit GEMV or dequantisation.
+"""`npu bench`: measures a model (`npu bench -m MODEL`), GEMM, GEMV or dequantisation.
 
 Each subcommand has only its own options. `npu bench gemm` has modes, named by a flag, which are
 subcommands of their own.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from npu.cli import bench_model, common, dtypes
 
-HELP = "measure a model's TTFT and tokens/s, or GEMM and 4-bit GEMV: simulated, or host time"
+HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -112,6 +112,9 @@ def _gemv_options(parser: argparse.ArgumentParser) -> None:
         "--batch", type=common.positive, default=1, metavar="N",
         help="vectors per product, up to 8 (1)",
     )  # fmt: skip
+    parser.add_argument(
+        "--format", choices=("q4nx", "q8", "bf16"), default="q4nx", help="of the blocks (q4nx)"
+    )
     parser.add_argument("--host", action="store_true", help="host time of npu.gemv, too")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import common
-from npu.ops.gemv import BLOCK_BYTES
+from npu.ops.gemv import BLOCK_BYTES, BLOCK_COLUMNS, BLOCK_ROWS
 
 if TYPE_CHECKING:
     from npu import Device
@@ -25,7 +25,9 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [
             row
             for name in arguments.projections
-            for row in measure(name, arguments.batch, arguments.host, arguments.repeats, device)
+            for row in measure(
+                name, arguments.batch, arguments.format, arguments.host, arguments.repeats, device
+            )
         ]
         if outputs:
             outputs["json"].write(files.json_bytes(_document(device, arguments, rows)))
@@ -35,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(
-    model: str, batch: int, host: bool, repeats: int, device: Device
+    model: str, batch: int, format: str, host: bool, repeats: int, device: Device
 ) -> list[dict[str, Any]]:
     """One model: a row per projection, then their sum over a decode step."""
     from npu.perf.gemv_simulation import PROJECTIONS, simulate_gemv
@@ -44,7 +46,7 @@ def measure(
     for name, (n, k, count) in PROJECTIONS[model].items():
         if sys.stderr.isatty():
             print(f"\r{model} {name} ...\x1b[K", end="", file=sys.stderr)
-        result = simulate_gemv(device.generation, n, k, batch)
+        result = simulate_gemv(device.generation, n, k, batch, format=format)
         row: dict[str, Any] = {
             "model": model,
             "projection": name,
@@ -59,14 +61,16 @@ def measure(
             "bound": result.bound,
         }
         if host:
-            row["host"] = measure_host(n, k, batch, repeats, device)
+            row["host"] = measure_host(n, k, batch, format, repeats, device)
         rows.append(row)
     if sys.stderr.isatty():
         print("\r\x1b[K", end="", file=sys.stderr)
     return rows
 
 
-def measure_host(n: int, k: int, batch: int, repeats: int, device: Device) -> dict[str, Any]:
+def measure_host(
+    n: int, k: int, batch: int, format: str, repeats: int, device: Device
+) -> dict[str, Any]:
     """npu.gemv beside NumPy's float32 product of the dequantised matrix, alternating."""
     import ml_dtypes
     import numpy as np
@@ -74,9 +78,9 @@ def measure_host(n: int, k: int, batch: int, repeats: int, device: Device) -> di
     import npu
 
     rng = np.random.default_rng(0)
-    count = -(-n // 32) * -(-k // 256)
-    blocks = rng.integers(0, 60, (count, BLOCK_BYTES), dtype=np.uint8)  # finite scales and minima
-    weights = npu.bind((blocks, (n, k)), device=device)
+    count = -(-n // BLOCK_ROWS) * -(-k // BLOCK_COLUMNS[format])
+    blocks = rng.integers(0, 60, (count, BLOCK_BYTES), dtype=np.uint8)  # finite numbers
+    weights = npu.bind((blocks, (n, k), format), device=device)
     x = rng.standard_normal((batch, k), np.float32).astype(ml_dtypes.bfloat16)
     # A matrix too large for this machine's memory is measured on part of its rows.
     part = min(n, max(32, (256 << 20) // (4 * k)))
@@ -110,6 +114,7 @@ def _document(
         "arithmetic": device.arithmetic,
         "times": "simulated; host: " + common.time_label(device),
         "batch": arguments.batch,
+        "format": arguments.format,
         "repeats": arguments.repeats if arguments.host else 0,
         "results": rows,
     }
@@ -117,7 +122,7 @@ def _document(
 
 def _print_table(device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     print(common.device_line(device))
-    print(f"y = W x, W in Q4NX, batch {arguments.batch};")
+    print(f"y = W x, W in {arguments.format} blocks, batch {arguments.batch};")
     print(NOTE.format(token=rows[0]["token_us"], dispatch=rows[0]["dispatch_us"]))
     head = (
         f"{'model':<10} {'projection':<10} {'N x K':>14} {'us':>9} {'GB/s':>7} {'of ceiling':>10}"

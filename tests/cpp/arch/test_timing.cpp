@@ -107,6 +107,11 @@ TEST_CASE("Q4NX kernels: cycles per block as counted from their sources") {
   CHECK(cycles("gemv_block", {1, 0}) == 1000);
   CHECK(cycles("gemv_block", {8, 0}) == 5144);
   CHECK(cycles("gemv_block", {8, 0}, Generation::kNpu1) == 6808);
+  // 8-bit: 128 columns of 6 moves, 8 group scales; bfloat16: 80 columns.
+  CHECK(cycles("gemv_block", {1, 1}) == 128 * 6 + 8 * 16 + 24);
+  CHECK(cycles("gemv_block", {8, 1}, Generation::kNpu1) == 128 * 18 + 8 * 8 * 16 + 24);
+  CHECK(cycles("gemv_block", {1, 2}) == 80 + 24 + 24);
+  CHECK(cycles("gemv_block", {8, 2}, Generation::kNpu1) == 80 * 16 + 8 * 24 + 24);
   CHECK(cycles("gemv_setup", {0}) == 64);
   CHECK(cycles("dequant_q4nx", {}) == 64 * 21 + 24);
   CHECK(cycles("dequant_q4nx", {}, Generation::kNpu1) == 64 * 42 + 24);

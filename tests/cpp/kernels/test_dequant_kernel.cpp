@@ -12,13 +12,13 @@
 #include <vector>
 
 #include "error.h"
-#include "kernels/cpu_level.h"
+#include "kernel_calls.h"
 #include "kernels/kernel.h"
 
 namespace {
 
 using namespace npu;
-using kernels::CpuLevel;
+using kernel_test::Build, kernel_test::builds;
 
 float widen(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
 
@@ -64,38 +64,20 @@ struct Memory {
   }
 };
 
-struct Build {
-  std::string name;
-  HostKernel kernel;
-};
-
-std::vector<Build> builds() {
-  std::vector<Build> out;
-  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    for (const CpuLevel level : kernels::kCpuLevels) {
-      if (level > kernels::best_cpu_level()) break;
-      setenv("NPU_CPU", kernels::cpu_level_name(level), 1);
-      out.push_back({kernels::cpu_level_name(level),
-                     find_host_kernel("dequant_q4nx", generation, Arithmetic::kFast)});
-    }
-    unsetenv("NPU_CPU");
-    out.push_back({"silicon", find_host_kernel("dequant_q4nx", generation, Arithmetic::kSilicon)});
-  }
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("dequant_q4nx: every build gives the bits of the formula") {
   for (const Build& build : builds()) {
-    CAPTURE(build.name);
-    REQUIRE(bool(build.kernel));
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("dequant_q4nx");
+    REQUIRE(bool(kernel));
     for (unsigned seed = 0; seed < 6; ++seed) {
       CAPTURE(seed);
-      if (build.name == "silicon" && seed % 2 == 0) continue;  // AIE2's rule has no denormals
+      if (build.arithmetic == Arithmetic::kSilicon && seed % 2 == 0)
+        continue;  // AIE2's rule has no denormals
       Memory memory(seed);
       CoreState core;
-      build.kernel(memory.arguments(), core);
+      kernel(memory.arguments(), core);
       int wrong = 0;
       for (int r = 0; r < 32; ++r) {
         for (int c = 0; c < 256; ++c) {

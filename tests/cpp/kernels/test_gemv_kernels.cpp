@@ -1,6 +1,6 @@
-// The GEMV kernels: every host build of gemv_block, on Q4NX blocks, against a double-precision product of the block
-// read by the published formula, the three ways a row-block ends, and operands that must be
-// refused.
+// The GEMV kernels: every host build of gemv_block, on Q4NX blocks, against a double-precision
+// product of the block read by the published formula, the three ways a row-block ends, and operands
+// that must be refused.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -14,18 +14,14 @@
 #include <vector>
 
 #include "error.h"
-#include "kernels/cpu_level.h"
+#include "kernel_calls.h"
 #include "kernels/kernel.h"
 
 namespace {
 
 using namespace npu;
 using arch::Generation;
-
-float widen(uint16_t bits) { return std::bit_cast<float>(uint32_t{bits} << 16); }
-uint16_t narrow(float value) {  // values with eight significant bits only
-  return static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
-}
+using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::builds;
 
 // A core's memory with the kernels' operands; words and state as in designs/gemv.py.
 struct Memory {
@@ -42,13 +38,14 @@ struct Memory {
     auto* planes = reinterpret_cast<uint16_t*>(block);
     for (int i = 0; i < 256; ++i) {
       const auto uniform = [&] { return static_cast<float>(random() % 1000) / 1000; };
-      planes[i] = narrow(whole ? 0.25f * static_cast<float>(1 + random() % 2) : 0.1f * uniform());
+      planes[i] =
+          bf16_word(whole ? 0.25f * static_cast<float>(1 + random() % 2) : 0.1f * uniform());
       planes[256 + i] =
-          narrow(whole ? static_cast<float>(random() % 33) / 8 - 2 : uniform() - 0.5f);
+          bf16_word(whole ? static_cast<float>(random() % 33) / 8 - 2 : uniform() - 0.5f);
     }
     for (uint16_t& v : x) {
-      v = narrow(whole ? static_cast<float>(random() % 9) - 4
-                       : static_cast<float>(random() % 2001) / 1000 - 1);
+      v = bf16_word(whole ? static_cast<float>(random() % 9) - 4
+                          : static_cast<float>(random() % 2001) / 1000 - 1);
     }
   }
   Memory() {
@@ -83,46 +80,25 @@ struct Memory {
     const int code = row % 2 != 0 ? byte >> 4 : byte & 15;
     const auto* planes = reinterpret_cast<const uint16_t*>(block);
     const int at = column / 32 * 32 + row;
-    return double{widen(planes[at])} * code + double{widen(planes[256 + at])};
+    return double{bf16_value(planes[at])} * code + double{bf16_value(planes[256 + at])};
   }
   double product(int line, int row, bool magnitude = false) const {
     double sum = 0;
     for (int c = 0; c < 256; ++c) {
-      const double term = weight(row, c) * double{widen(x[line * 256 + c])};
+      const double term = weight(row, c) * double{bf16_value(x[line * 256 + c])};
       sum += magnitude ? std::abs(term) : term;
     }
     return sum;
   }
 };
 
-struct Build {
-  std::string name;
-  HostKernel kernel;
-};
-
-std::vector<Build> builds(const char* kernel) {
-  std::vector<Build> out;
-  for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
-    const std::string npu = generation == Generation::kNpu1 ? "npu1 " : "npu2 ";
-    out.push_back({npu + "silicon", find_host_kernel(kernel, generation, Arithmetic::kSilicon)});
-    using kernels::CpuLevel;
-    for (const CpuLevel level : kernels::kCpuLevels) {
-      if (level > kernels::best_cpu_level()) break;
-      setenv("NPU_CPU", kernels::cpu_level_name(level), 1);
-      out.push_back({npu + kernels::cpu_level_name(level),
-                     find_host_kernel(kernel, generation, Arithmetic::kFast)});
-    }
-    unsetenv("NPU_CPU");
-  }
-  return out;
-}
-
 }  // namespace
 
 TEST_CASE("gemv_block: whole numbers are exact in every build, batch and line of x") {
-  for (const Build& build : builds("gemv_block")) {
-    CAPTURE(build.name);
-    REQUIRE(bool(build.kernel));
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
+    REQUIRE(bool(kernel));
     for (const int batch : {1, 2, 4, 8}) {
       CAPTURE(batch);
       Memory memory(static_cast<unsigned>(batch));
@@ -132,7 +108,7 @@ TEST_CASE("gemv_block: whole numbers are exact in every build, batch and line of
       std::vector<double> expected(256, 3.0);
       CoreState core;
       for (int step = 0; step < lines; ++step) {  // the second object of x stays out
-        build.kernel(memory.arguments(batch), core);
+        kernel(memory.arguments(batch), core);
         for (int v = 0; v < batch; ++v) {
           for (int r = 0; r < 32; ++r) {
             expected[static_cast<size_t>(v * 32 + r)] += memory.product(step * batch + v, r);
@@ -166,12 +142,13 @@ TEST_CASE("gemv_block: a row-block ends with the last block of its last object o
 }
 
 TEST_CASE("gemv_block: random values within the bound of tests/python/compare.py") {
-  for (const Build& build : builds("gemv_block")) {
-    CAPTURE(build.name);
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
     Memory memory(11, false);
     memory.setup(1, 1, 2, 4, 1);
     CoreState core;
-    build.kernel(memory.arguments(4), core);
+    kernel(memory.arguments(4), core);
     double worst = 0;
     for (int v = 0; v < 4; ++v) {
       for (int r = 0; r < 32; ++r) {
@@ -179,9 +156,9 @@ TEST_CASE("gemv_block: random values within the bound of tests/python/compare.py
         const auto* planes = reinterpret_cast<const uint16_t*>(memory.block);
         for (int c = 0; c < 256; ++c) {
           const int at = c / 32 * 32 + r;
-          scale +=
-              std::abs(double{widen(memory.x[v * 256 + c])}) *
-              (13452 * double{widen(planes[at])} + 49 * std::abs(double{widen(planes[256 + at])}));
+          scale += std::abs(double{bf16_value(memory.x[v * 256 + c])}) *
+                   (13452 * double{bf16_value(planes[at])} +
+                    49 * std::abs(double{bf16_value(planes[256 + at])}));
         }
         const double bound = 3 * std::ldexp(scale, -24);
         worst = std::max(worst,
@@ -194,14 +171,15 @@ TEST_CASE("gemv_block: random values within the bound of tests/python/compare.py
 }
 
 TEST_CASE("gemv_block: a complete row-block leaves as bf16, fp32 or a list, and the sums restart") {
-  for (const Build& build : builds("gemv_block")) {
-    CAPTURE(build.name);
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_block");
     for (const int output : {0, 1, 2}) {
       CAPTURE(output);
       Memory memory(5);
       memory.setup(2, 1, 1, 2, output, 5);  // row-blocks at rows 64 and 96, of 100 rows
       CoreState core;
-      for (int i = 0; i < 2; ++i) build.kernel(memory.arguments(2), core);
+      for (int i = 0; i < 2; ++i) kernel(memory.arguments(2), core);
       CHECK(std::all_of(memory.sums, memory.sums + 64, [](float s) { return s == 0; }));
       CHECK(memory.state[0] == 0);
       CHECK(memory.state[1] == 0);
@@ -214,7 +192,7 @@ TEST_CASE("gemv_block: a complete row-block leaves as bf16, fp32 or a list, and 
             if (64 + slot * 32 + r < 100) values.emplace_back(-exact, 64 + slot * 32 + r);
             if (output == 1) CHECK(reinterpret_cast<float*>(memory.y)[at] == exact);
             if (output == 0) {
-              const float got = widen(reinterpret_cast<uint16_t*>(memory.y)[at]);
+              const float got = bf16_value(reinterpret_cast<uint16_t*>(memory.y)[at]);
               CHECK(std::abs(got - exact) <= std::ldexp(std::abs(exact), -8));
             }
           }
@@ -232,9 +210,10 @@ TEST_CASE("gemv_block: a complete row-block leaves as bf16, fp32 or a list, and 
 }
 
 TEST_CASE("gemv_setup takes a core's record and starts afresh") {
-  for (const Build& build : builds("gemv_setup")) {
-    CAPTURE(build.name);
-    REQUIRE(bool(build.kernel));
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    const HostKernel kernel = build.find("gemv_setup");
+    REQUIRE(bool(kernel));
     Memory memory(1);
     auto* table = reinterpret_cast<int32_t*>(memory.x);
     for (int i = 0; i < 512; ++i) table[i] = i;
@@ -244,7 +223,7 @@ TEST_CASE("gemv_setup takes a core's record and starts afresh") {
     const auto call = [&](KernelArgument index) {
       const std::vector<KernelArgument> arguments{all[1], all[4], all[5], all[2], index};
       CoreState core;
-      build.kernel(arguments, core);
+      kernel(arguments, core);
     };
     call({nullptr, 0, 31});
     CHECK(memory.words[0] == 31 * 16);

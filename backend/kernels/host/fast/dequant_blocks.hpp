@@ -59,7 +59,8 @@ AIE_HOST_INLINE void transpose_block(const uint16_t* columns, uint16_t* rows) {
     unroll<kBlockRows / kLanes>([&](auto p) {
       const auto at = int32_t(p.value * kLanes);
       const auto scale = load<float_lanes>(d + c / kQ8Group * kBlockRows + at);
-      const float_lanes product = widen_int8(codes + c * kBlockRows + at) * scale;
+      // The kernel adds its product to zero: -0 becomes 0.
+      const float_lanes product = widen_int8(codes + c * kBlockRows + at) * scale + 0.0f;
       // To nearest even; a NaN stays one.
       const auto bits = (simd<uint32_t, kLanes>)product;
       const auto up = bits + ((bits >> 16 & 1) + 0x7FFF);

@@ -1,0 +1,182 @@
+"""npu.gemv, gemv_top and dequantize on 8-bit and bfloat16 blocks, against float64 products of the
+matrices that the blocks were made of by the published layout (weight_blocks.py).
+
+Whole x and dyadic weights: equality in every device and arithmetic; random values within the bound
+derived in compare.py. Also: one configuration for all formats, ragged sizes, reading in place,
+configurations with other numbers of cores, prompts through the GEMM, and every typed error.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from compare import assert_block_gemv_close
+from devices_under_test import DEVICES
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from q4nx_blocks import random_integers, random_weights
+from weight_blocks import BF16, COLUMNS, random_matrix
+
+import npu
+from npu import _npu
+from npu.designs import gemv as design
+from npu.errors import ArgumentError, DesignError, DtypeError, ShapeError
+from npu.formats.blocks import BlockTensor
+from npu.ops.linear import DECODE_ROWS, Weight
+
+FORMATS = ["q8", "bf16"]
+
+
+@given(
+    format=st.sampled_from(FORMATS), n=st.integers(1, 200), k=st.integers(1, 400),
+    batch=st.integers(1, 11), seed=st.integers(0, 2**32 - 1), device=st.sampled_from(DEVICES),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_any_size_and_batch_is_exact_on_dyadic_values(format, n, k, batch, seed, device):
+    rng = np.random.default_rng(seed)
+    blocks, w = random_matrix(format, n, k, rng, exact=True)
+    x = random_integers(batch, k, rng)
+    expected = x.astype(np.float64) @ w.T
+    bound = npu.bind((blocks, (n, k), format), device=device)
+    assert bound.format == format
+    assert np.array_equal(npu.gemv(bound, x, out_dtype=np.float32), expected)
+    assert np.array_equal(npu.gemv(bound, x), expected.astype(np.float32).astype(BF16))
+    top = min(7, n)
+    values, rows = npu.gemv_top(bound, x, top)
+    order = np.argsort(-expected, axis=1, kind="stable")[:, :top]
+    assert np.array_equal(rows, order)
+    assert np.array_equal(values, np.take_along_axis(expected, order, 1))
+    with np.errstate(over="ignore"):
+        wanted = w.astype(np.float32).astype(BF16)
+    assert np.array_equal(npu.dequantize(bound), wanted)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("batch", [1, 2, 4, 8])
+def test_silicon_arithmetic_is_exact_on_dyadic_values(format, device, batch):
+    rng = np.random.default_rng(batch)
+    blocks, w = random_matrix(format, 70, 300, rng, exact=True)
+    x = random_integers(batch, 300, rng)
+    with npu.device(device, arithmetic="silicon"):
+        y = npu.gemv((blocks, (70, 300), format), x, out_dtype=np.float32)
+        assert np.array_equal(npu.dequantize((blocks, (70, 300), format)), w.astype(BF16))
+    assert np.array_equal(y, x.astype(np.float64) @ w.T)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("arithmetic", "n", "k"), [("fast", 320, 1152), ("silicon", 64, 500)])
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_random_values_within_the_derived_bound(format, device, arithmetic, n, k, dtype):
+    rng = np.random.default_rng(1)
+    blocks, w = random_matrix(format, n, k, rng)
+    x = rng.standard_normal((3, k)).astype(BF16)
+    with npu.device(device, arithmetic=arithmetic):
+        y = npu.gemv((blocks, (n, k), format), x, out_dtype=dtype)
+    assert_block_gemv_close(y, w, x, format, silicon=arithmetic == "silicon")
+
+
+def test_one_configuration_runs_all_formats():
+    rng = np.random.default_rng(2)
+    device = npu.current_device("emu:npu2")
+    x = random_integers(1, 300, rng)
+    four_bit, w, _, _ = random_weights(64, 300, rng, exact=True)
+    assert np.array_equal(npu.gemv((four_bit, (64, 300)), x, out_dtype="float32"), x @ w.T)
+    before = device.counters()["configuration_loads"]
+    for format in FORMATS:
+        blocks, w = random_matrix(format, 64, 300, rng, exact=True)
+        y = npu.gemv((blocks, (64, 300), format), x, out_dtype=np.float32)
+        assert np.array_equal(y, x.astype(np.float64) @ w.T)
+    assert device.counters()["configuration_loads"] == before
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize(
+    ("generation", "cores", "channels"),
+    [("npu1", 16, 2), ("npu1", 4, 1), ("npu2", 16, 2), ("npu2", 32, 2), ("npu2", 32, 1)],
+)
+def test_every_number_of_cores_and_long_rows(format, generation, cores, channels):
+    config = design.configuration(generation, cores, channels)
+    op = _npu.ops.Gemv(npu.current_device(f"emu:{generation}").handle, config)
+    rng = np.random.default_rng(cores)
+    # More column blocks than repeats of a task, and a last object of x with fewer blocks.
+    for n, k, batch in ((130, COLUMNS[format] * 65 + 3, 1), (600, 700, 8)):
+        blocks, w = random_matrix(format, n, k, rng, exact=True)
+        x = random_integers(batch, k, rng)
+        y = np.empty((batch, n), np.float32)
+        bound = op.bind(blocks.reshape(-1), n, k, format)
+        op.run(bound, x.view(np.uint16), "bfloat16", y.reshape(-1).view(np.uint8), "float32")
+        assert np.array_equal(y, x.astype(np.float64) @ w.T), (n, k)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_linear_weights_of_any_number_of_rows(format, tmp_path):
+    """Decode and prompt, in place from a mapped file, and the largest elements."""
+    rng = np.random.default_rng(3)
+    n, k = 96, 400
+    blocks, w = random_matrix(format, n, k, rng, exact=True)
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"\0" * 64 + blocks.tobytes())
+    mapped = np.memmap(path, np.uint8, "r", 64).reshape(n // 32, -1, 5120)
+    weight = Weight(BlockTensor(mapped, (n, k), format), bf16="native")
+    assert weight.nbytes == 0
+    for rows in (1, DECODE_ROWS, DECODE_ROWS + 1, 70):
+        x = random_integers(rows, k, rng).astype(np.float32)
+        expected = x.astype(np.float64) @ w.T
+        if rows > DECODE_ROWS:  # weights rounded to bfloat16 once
+            expected = x.astype(np.float64) @ w.astype(BF16).astype(np.float64).T
+        np.testing.assert_allclose(weight.multiply(x), expected, rtol=1e-6, atol=0)
+    found = weight.top(x[0], 5, 40)  # among the first 40 rows
+    assert found is not None
+    assert found[1].tolist() == np.argsort(-(x[0] @ w[:40].T), kind="stable")[:5].tolist()
+
+
+@pytest.mark.parametrize(("format", "unsafe"), [("q8", [0, 0x7F]), ("bf16", [0x80, 0x7F])])
+def test_top_is_left_alone_where_an_element_may_be_infinite(format, unsafe):
+    blocks = np.zeros((3, 4, 5120), np.uint8)
+    tensor = BlockTensor(blocks, (96, 4 * COLUMNS[format]), format)
+    x = np.ones(tensor.shape[1], np.float32)
+    assert Weight(tensor).top(x, 3, 96) is not None
+    assert Weight(tensor).top(x * np.float32(1e36), 3, 96) is None
+    blocks[2, 1, 2:4] = unsafe  # of the first scale (float32), or the second weight: large
+    assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x, 3, 96) is None
+    blocks[2, 1, 2:4] = [0x80, 0x7F]  # infinity
+    assert Weight(BlockTensor(blocks, tensor.shape, format)).top(x / 1e9, 3, 96) is None
+
+
+GOOD = np.zeros((2, 5120), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("w", "error", "message"),
+    [
+        ((GOOD, (64, 128), "q6"), ArgumentError, "the format of w is 'q6'; use 'q4nx', 'q8'"),
+        ((GOOD, (64, 128), 1), ArgumentError, "the format of w is 1"),
+        ((GOOD, (64, 128), None), ArgumentError, "the format of w is None"),
+        ((GOOD, (64, 256), "q8"), ShapeError, "has 4 q8 blocks of 5120 bytes"),
+        ((GOOD, (64, 81), "bf16"), ShapeError, "has 4 bf16 blocks of 5120 bytes"),
+        ((GOOD, (64, 128), "q8", 1), ArgumentError, "w is tuple"),
+    ],
+)
+def test_bad_formats_are_typed_errors(w, error, message):
+    with pytest.raises(error, match=message):
+        npu.gemv(w, np.zeros(w[1][1], BF16))
+    with pytest.raises(error, match=message):
+        npu.bind(w)
+
+
+def test_simulations_know_the_formats():
+    with pytest.raises(ArgumentError, match=r"\[simulate_gemv\] format is 'q5'"):
+        npu.simulate_gemv("npu2", 64, 64, format="q5")
+    with pytest.raises(DesignError, match=r"\[dequant\] format is 'q5'"):
+        npu.simulate_dequantize("npu2", 64, 64, format="q5")
+
+
+def test_bad_block_tensors_are_typed_errors():
+    with pytest.raises(ShapeError, match=r"q8 blocks of \(64, 128\) have shape \(2, 1, 5120\)"):
+        BlockTensor(GOOD, (64, 128), "q8")
+    with pytest.raises(DtypeError, match="int8"):
+        BlockTensor(GOOD.view(np.int8)[:, None], (64, 128), "q8")
+    with pytest.raises(ArgumentError, match="the format is 'q9'"):
+        BlockTensor(GOOD[:, None], (64, 128), "q9")
