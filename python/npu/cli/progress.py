@@ -20,17 +20,22 @@ Position = Callable[[], tuple[float, float]]
 
 
 @contextlib.contextmanager
-def shown(what: str, unit: str, position: Position, *, quiet: bool = False) -> Iterator[None]:
-    """Shows ``position`` while the block runs; nothing for work that is soon done, or if quiet."""
+def shown(
+    what: str, unit: str, position: Position, *, quiet: bool = False, delay: float | None = None
+) -> Iterator[None]:
+    """Shows ``position`` while the block runs; nothing if quiet, nor for work that is done sooner
+    than after ``delay`` seconds (on a terminal; default: half a second)."""
     if quiet:
         yield
         return
     done = threading.Event()
-    show = _bar if sys.stderr.isatty() else _lines
 
     def follow() -> None:
         with contextlib.suppress(OSError, ValueError):  # nobody reads stderr any more
-            show(what, unit, position, done)
+            if not sys.stderr.isatty():
+                _lines(what, unit, position, done)
+            elif not done.wait(_BAR_DELAY if delay is None else delay):
+                _bar(what, unit, position, done)
 
     thread = threading.Thread(target=follow, daemon=True)
     thread.start()
@@ -45,8 +50,8 @@ def shown(what: str, unit: str, position: Position, *, quiet: bool = False) -> I
 def counted(
     what: str, unit: str, total: int | None = None, done: int = 0, *, quiet: bool = False
 ) -> Iterator[Callable[[int], None]]:
-    """``shown`` for work in steps: gives a function to call with the number of steps just done, by
-    any thread. ``total`` None: nobody knows."""
+    """``shown`` at once for work in steps: gives a function to call with the number of steps just
+    done, by any thread. ``total`` None: nobody knows."""
     at = [done]
     lock = threading.Lock()
 
@@ -54,21 +59,20 @@ def counted(
         with lock:
             at[0] += steps
 
-    with shown(what, unit, lambda: (at[0], total or 0), quiet=quiet):
+    with shown(what, unit, lambda: (at[0], total or 0), quiet=quiet, delay=0.0):
         yield advance
 
 
 def _bar(what: str, unit: str, position: Position, done: threading.Event) -> None:
-    if done.wait(_BAR_DELAY):
-        return
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=unit, leave=False) as bar:
-        while not done.wait(_BAR_EVERY):
+    with tqdm(desc=what, unit=f" {unit}", leave=False) as bar:
+        while True:
             at, total = (int(value) for value in position())
-            bar.total = total or None
-            bar.update(max(at - bar.n, 0))
+            bar.n, bar.total = at, total or None
             bar.refresh()
+            if done.wait(_BAR_EVERY):
+                return
 
 
 def _lines(what: str, unit: str, position: Position, done: threading.Event) -> None:
