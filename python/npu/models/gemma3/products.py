@@ -6,6 +6,7 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
+from npu.formats import blocks
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
 from npu.models.sources.interface import Source
@@ -18,7 +19,7 @@ _LAYER = {
 }
 # Stored type -> the block format of nearest width.
 _FORMATS = {
-    **dict.fromkeys(("Q4NX", "Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q3_K"), "q4nx"),
+    **dict.fromkeys(("Q4NX", "Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"), "q4nx"),
     **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "q8"),
     **dict.fromkeys(("F64", "F32", "F16", "BF16"), "bf16"),
 }
@@ -75,7 +76,7 @@ def _joined(source: Source, tensors: list[str]) -> list[Product]:
     for name in tensors:
         n, k = source.shapes[name]
         kind = _FORMATS[source.stored_type(name)]
-        if found and found[-1].format == kind:
+        if found and found[-1].format == kind and found[-1].n % blocks.ROWS == 0:
             found[-1] = Product(found[-1].n + n, k, kind)
         else:
             found.append(Product(n, k, kind))
