@@ -55,7 +55,7 @@ AIE_HOST_INLINE void prefetch_next(const uint8_t* block, int32_t part, int32_t p
 template <int32_t kVectors, int32_t kColumns, int32_t kStride, typename Column>
 AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], const float* x,
                                  const Column& column) {
-  constexpr int32_t kParts = kVectors == 1 ? 4 : kVectors == 2 ? 2 : 1;
+  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
   float_lanes sums[kVectors][kParts][kPassVectors] = {};
   for (int32_t c = 0; c < kColumns; c += kParts) {
     unroll<kParts>([&](auto part) {
