@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <cstdlib>
+#include <map>
 #include <system_error>
 
 #include "error.h"
@@ -48,17 +49,41 @@ int default_threads() {
 
 }  // namespace
 
+namespace {
+
+std::mutex chosen_mutex;
+int chosen = 0;  // by set_shared_threads; 0: default_threads
+
+}  // namespace
+
 ThreadPool& ThreadPool::shared() {
-  // Threads do not survive fork(): a child gets a pool of its own and leaks its parent's object.
-  static ThreadPool* pool = nullptr;
+  // One pool per size that was ever chosen, so that nobody's reference dangles. Threads do not
+  // survive fork(): a child gets pools of its own and leaks its parent's objects.
+  static std::map<int, ThreadPool*>* pools = nullptr;
   static pid_t owner = 0;
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> guard(mutex);
-  if (!pool || owner != getpid()) {
-    pool = new ThreadPool(default_threads());
+  const std::lock_guard<std::mutex> guard(chosen_mutex);
+  if (chosen == 0) chosen = default_threads();
+  if (!pools || owner != getpid()) {
+    pools = new std::map<int, ThreadPool*>;
     owner = getpid();
   }
+  ThreadPool*& pool = (*pools)[chosen];
+  if (!pool) pool = new ThreadPool(chosen);
   return *pool;
+}
+
+void ThreadPool::set_shared_threads(int threads) {
+  if (threads < 0 || threads > kMaxThreads) {
+    fail(ErrorKind::kArgument, "[threads] %d threads; use a number from 1 to %d", threads,
+         kMaxThreads);
+  }
+  const std::lock_guard<std::mutex> guard(chosen_mutex);
+  chosen = threads;
+}
+
+int ThreadPool::shared_threads() {
+  const std::lock_guard<std::mutex> guard(chosen_mutex);
+  return chosen != 0 ? chosen : default_threads();
 }
 
 ThreadPool::ThreadPool(int threads) : threads_(static_cast<size_t>(std::max(1, threads))) {

@@ -1,5 +1,5 @@
 // A small thread pool. The emulator's parallel rounds last microseconds, so idle workers spin
-// briefly before they sleep. Size: NPU_THREADS, else the number of usable CPUs.
+// briefly before they sleep. Size: as set, else NPU_THREADS, else the usable CPUs.
 #pragma once
 
 #include <atomic>
@@ -15,6 +15,9 @@ namespace npu {
 class ThreadPool {
  public:
   static ThreadPool& shared();
+  // How many threads shared() has from its next call on; 0: as the environment says.
+  static void set_shared_threads(int threads);
+  static int shared_threads();
   explicit ThreadPool(int threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

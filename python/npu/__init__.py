@@ -24,6 +24,7 @@ from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
 from npu.ops.rms_norm import rms_norm
 from npu.stats import Stats, stats
+from npu.thread_pool import set_threads, threads
 
 __all__ = [
     "BoundWeights",
@@ -54,11 +55,13 @@ __all__ = [
     "q4nx",
     "register_device",
     "rms_norm",
+    "set_threads",
     "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",
     "stats",
     "stream",
+    "threads",
     "trace_gemm",
     "tune",
 ]

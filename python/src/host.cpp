@@ -5,6 +5,7 @@
 #include "error.h"
 #include "host/attention.h"
 #include "host/host_math.h"
+#include "host/thread_pool.h"
 
 namespace nb = nanobind;
 
@@ -85,6 +86,8 @@ void init_host(nb::module_& m) {
     ops::geglu(gate.data(), up.data(), gate.stride(0), static_cast<int64_t>(out.shape(0)),
                static_cast<int64_t>(out.shape(1)), out.data());
   });
+  sub.def("threads", &ThreadPool::shared_threads);
+  sub.def("set_threads", &ThreadPool::set_shared_threads);
   sub.def(
       "causal_softmax", [](const Output& scores, int64_t queries, int64_t shift, int64_t window) {
         // Every query sees a key at least.

@@ -20,6 +20,7 @@ from npu.cli import bench
 COMMANDS = (
     "generate",
     "bench",
+    "models",
     "convert",
     "q4nx",
     "devices",

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import common
+from npu.cli import bench_model, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
 
@@ -62,22 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
 # Options
 
 
-def _model_options(parser: argparse.ArgumentParser) -> None:
-    common.add_model_arguments(parser)
-    _repeats(parser)
-    parser.add_argument(
-        "--context",
-        type=common.positives,
-        default=[16, 64, 256],
-        metavar="N,N,...",
-        help="prompt lengths in tokens (16,64,256)",
-    )
-    parser.add_argument(
-        "-n", "--tokens", type=common.positive, default=16, metavar="N",
-        help="decode steps per prompt (16)",
-    )  # fmt: skip
-
-
 def _sweep_options(parser: argparse.ArgumentParser) -> None:
     _simulated_gemm(parser, layouts="both", sizes="problem sizes instead of a sweep")
     _tile_and_plot(parser)
@@ -117,7 +101,7 @@ def _host_options(parser: argparse.ArgumentParser) -> None:
     common.add_device_arguments(parser)
     _repeats(parser)
     _gemm_sizes(parser, "problem sizes (three)")
-    parser.add_argument("--dtype", type=_names, metavar="T", help="operands: bfloat16 or int8")
+    parser.add_argument("--dtype", type=dtypes.operands, metavar="T", help="operands: bf16 or int8")
 
 
 def _gemv_options(parser: argparse.ArgumentParser) -> None:
@@ -179,10 +163,10 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | 
     )  # fmt: skip
     if sizes is not None:
         _gemm_sizes(parser, sizes)
-    add("--dtype", type=_names, metavar="T,...", help="operands: int8, int16, bfloat16")
+    add("--dtype", type=dtypes.operands, metavar="T,...", help="operands: int8, int16, bf16")
     add(
-        "--out-dtype", type=_names, metavar="T,...",
-        help="results: int8, int16, int32, bfloat16, float32",
+        "--out-dtype", type=dtypes.results, metavar="T,...",
+        help="results: int8, int16, int32, bf16, f32",
     )  # fmt: skip
     add(
         "--b-layout", choices=("row", "col", "both"), default=layouts,
@@ -198,10 +182,6 @@ def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
     add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
 
 
-def _names(text: str) -> list[str]:
-    return text.split(",")
-
-
 def _models(text: str) -> list[str]:
     """An argparse type: names of npu.perf.gemv_simulation.PROJECTIONS, separated by commas."""
     from npu.perf.gemv_simulation import PROJECTIONS
@@ -215,8 +195,8 @@ def _models(text: str) -> list[str]:
 
 _SUBCOMMANDS = {
     "model": _Subcommand(
-        "a model's time to first token and tokens per second (what `npu bench` alone does)",
-        _model_options, "bench_model",
+        "a model's tokens per second: prompts, generation, depths (what `npu bench` alone does)",
+        bench_model.add_options, "bench_model",
     ),
     "gemm": _Subcommand(
         "simulated TOPS over hundreds of sizes, per precision and layout of B",

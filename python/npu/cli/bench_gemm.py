@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
+from npu.cli import long_work
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -76,8 +77,6 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
 
 
 def _simulate(found: list[sweeps.Sweep]) -> None:
-    from tqdm import tqdm
-
     estimate = sweeps.prepare(found)
     total = sum(len(sweep.sizes) for sweep in found)
     print(
@@ -86,9 +85,8 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
         file=sys.stderr,
     )
     done = sum(len(sweep.results) for sweep in found)
-    # disable=None: a bar on a terminal, nothing otherwise
-    with tqdm(total=total, initial=done, unit="GEMM", leave=False, disable=None) as bar:
-        sweeps.run(found, bar.update)
+    with long_work.counted("simulating", "GEMMs", total, done) as advance:
+        sweeps.run(found, advance)
 
 
 def _keep(found: list[sweeps.Sweep], outputs: dict[str, files.Output]) -> None:

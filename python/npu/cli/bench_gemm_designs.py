@@ -18,6 +18,7 @@ from typing import Any
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
+from npu.cli import long_work
 from npu.designs.gemm import DesignPoint
 from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
@@ -116,14 +117,12 @@ def _pairs(arguments: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 def _simulate(found: list[sweeps.Sweep]) -> None:
-    from tqdm import tqdm
-
     sweeps.prepare(found)
     total = sum(len(sweep.sizes) for sweep in found)
     done = sum(len(sweep.results) for sweep in found)
     print(f"simulating {total} GEMMs by the {found[0].case.method}", file=sys.stderr)
-    with tqdm(total=total, initial=done, unit="GEMM", leave=False, disable=None) as bar:
-        sweeps.run(found, bar.update)
+    with long_work.counted("simulating", "GEMMs", total, done) as advance:
+        sweeps.run(found, advance)
 
 
 def _case(sweep: sweeps.Sweep) -> Case:

@@ -13,6 +13,7 @@ import sys
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
+from npu.cli import long_work
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError, DesignError
 from npu.perf.simulate import SimulatedGemm
@@ -105,14 +106,12 @@ def _near(native: sweeps.Size) -> sweeps.Size:
 
 
 def _simulate(curves: list[Curve]) -> None:
-    from tqdm import tqdm
-
     total = sum(len(curve.cases) for curve in curves)
-    with tqdm(total=total, unit="GEMM", leave=False, disable=None) as bar:
+    with long_work.counted("simulating", "GEMMs", total) as advance:
         for curve in curves:
             for case, size in curve.cases:
                 curve.results.append(case.run(size))
-                bar.update()
+                advance(1)
 
 
 def _write(outputs: dict[str, files.Output], curves: list[Curve], complete: bool) -> None:

@@ -1,101 +1,183 @@
-"""`npu bench -m MODEL`: what loading a model takes in time and memory, its time to first token and
-tokens per second per context length."""
+"""`npu bench -m MODEL`: what loading a model takes in time and memory, and its speed on this
+machine: prompts, generation, or both, per length, depth and number of threads."""
 
 from __future__ import annotations
 
 import argparse
-import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
-from npu.cli import common, memory
+from npu.cli import bench_runs, common, memory
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.models.gemma3 import Model, Tokenizer
+    from npu.models.gemma3 import Model
+    from npu.models.gemma3.header import Header
 
 _SEED = 0
+_CONTEXTS, _STEPS = [16, 64, 256], 16
+_PROMPTS, _GENERATED = [512], [128]  # llama-bench's defaults
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    common.add_model_arguments(parser)
+    add = parser.add_argument
+    add(
+        "-r", "--repeats", "--repetitions", type=common.positive, default=5, metavar="N",
+        help="measured runs, after one warm-up that is discarded (5)",
+    )  # fmt: skip
+    add(
+        "--context", type=common.positives, metavar="N,N,...",
+        help="prompt lengths, each followed by -n decode steps (16,64,256, if -p, -n, -d are not "
+        "given)",
+    )  # fmt: skip
+    add(
+        "-p", "--n-prompt", type=_counts, metavar="N,N,...",
+        help="prompts alone of these lengths, as llama-bench's pp (512; 0: none)",
+    )  # fmt: skip
+    add(
+        "-n", "--n-gen", "--tokens", type=_counts, metavar="N,N,...",
+        help="generation alone of so many tokens, as llama-bench's tg (128; 0: none); with "
+        "--context: decode steps (16)",
+    )  # fmt: skip
+    add(
+        "-d", "--n-depth", type=_counts, metavar="N,N,...",
+        help="tokens in the context before -p and -n, not timed (0)",
+    )  # fmt: skip
+    add(
+        "-t", "--threads", type=_thread_counts, metavar="N,N,...",
+        help="threads of this machine (default: $NPU_THREADS, else all CPUs)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import numpy as np
-
+    _check(arguments)
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         common.check_computes(device, "bench")
-        path, model, tokenizer, loading = load(arguments)
-        longest = max(arguments.context) + arguments.tokens
-        model.new_cache(longest)  # refuses a context the model does not have
-        size = min(len(tokenizer), model.config.vocabulary)
-        prompt = np.random.default_rng(_SEED).integers(0, size, max(arguments.context))
-        rows = [
-            measure(model, prompt[:length].tolist(), arguments.tokens, arguments.repeats, size)
-            for length in arguments.context
-        ]
+        header, model, loading = _load(arguments)
+        rows = _measure(arguments, header, model)
+        document = _document(header, device, arguments, loading, rows, model)
         if outputs:
-            document = _document(path, device, arguments, loading, rows)
             outputs["json"].write(files.json_bytes(document))
     if arguments.json != files.STDOUT:
-        _print_table(path, device, arguments, loading, rows)
+        _print(document, device, _weight_lines(model, header))
     return 0
 
 
-def load(arguments: argparse.Namespace) -> tuple[str, Model, Tokenizer, dict[str, float]]:
+def _load(arguments: argparse.Namespace) -> tuple[Header, Model, dict[str, float]]:
     """Loads the model; what that took: seconds, and the process's memory before and after it."""
     before = memory.private_bytes()
     begin = time.perf_counter()
-    path, model, tokenizer = common.load_model(
-        arguments.model, arguments.weights, cache=not arguments.no_cache
-    )
+    header = common.read_header(arguments.model)
+    header.check_context(_longest(arguments))
+    model = common.load_model(header, arguments.weights, cache=not arguments.no_cache)
     loading = {
         "seconds": time.perf_counter() - begin,
         "private_bytes_before": before,
         "private_bytes": memory.private_bytes(),
         "peak_resident_bytes": memory.peak_resident_bytes(),
     }
-    return path, model, tokenizer, loading
+    return header, model, loading
 
 
-def measure(model: Model, prompt: list[int], steps: int, repeats: int, size: int) -> dict[str, Any]:
-    """Runs one prompt length, greedily among the first ``size`` tokens of the vocabulary.
+def _counts(text: str) -> list[int]:
+    """An argparse type: whole numbers >= 0, separated by commas."""
+    return [0 if part.strip() == "0" else common.positive(part) for part in text.split(",")]
 
-    Returns figures of each repeat, the warm-up not among them.
-    """
-    first: list[float] = []
-    decode: list[float] = []
-    for repeat in range(repeats + 1):
-        if sys.stderr.isatty():
-            print(f"\r{len(prompt)} tokens, run {repeat}/{repeats} ", end="", file=sys.stderr)
-        cache = model.new_cache()
-        begin = time.perf_counter()
-        _, token = model.top(prompt, cache, 1, size)
-        middle = time.perf_counter()
-        for _ in range(steps):
-            _, token = model.top(token.tolist(), cache, 1, size)
-        end = time.perf_counter()
-        if repeat:
-            first.append(middle - begin)
-            decode.append(end - middle)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
-    return {
-        "prompt_tokens": len(prompt),
-        "decode_steps": steps,
-        "ttft_ms": common.spread([value * 1e3 for value in first]),
-        "prefill_tokens_per_s": common.spread([len(prompt) / value for value in first]),
-        "decode_tokens_per_s": common.spread([steps / value for value in decode]),
-    }
+
+def _thread_counts(text: str) -> list[int]:
+    return [common.threads(part) for part in text.split(",")]
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Fills in defaults. Raises ArgumentError for options that exclude each other."""
+    from npu.errors import ArgumentError
+
+    given = [arguments.n_prompt, arguments.n_gen, arguments.n_depth]
+    if arguments.context is None and given == [None, None, None]:
+        arguments.context = _CONTEXTS
+    if arguments.context is None:
+        arguments.n_prompt = _PROMPTS if given[0] is None else given[0]
+        arguments.n_gen = _GENERATED if given[1] is None else given[1]
+        arguments.n_depth = [0] if given[2] is None else given[2]
+        if not bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth):
+            raise ArgumentError("[bench] -p and -n are 0: nothing is measured; give one of them")
+        return
+    for option, value in (("-p", arguments.n_prompt), ("-d", arguments.n_depth)):
+        if value is not None:
+            raise ArgumentError(
+                f"[bench] {option} does not apply to --context, whose prompts are followed by "
+                f"decoding; leave out {option} or --context"
+            )
+    arguments.n_gen = [_STEPS] if arguments.n_gen is None else arguments.n_gen
+    if len(arguments.n_gen) != 1 or arguments.n_gen == [0]:
+        raise ArgumentError("[bench] -n with --context is one number of decode steps, at least 1")
+
+
+def _longest(arguments: argparse.Namespace) -> int:
+    """Positions that the longest run needs."""
+    if arguments.context is not None:
+        return int(max(arguments.context) + arguments.n_gen[0])
+    found = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
+    return max(test.depth + test.tokens for test in found)
+
+
+def _measure(
+    arguments: argparse.Namespace, header: Header, model: Model
+) -> list[dict[str, Any]]:  # fmt: skip
+    import numpy as np
+
+    import npu
+
+    size = min(len(header.tokenizer), header.config.vocabulary)
+    words = np.random.default_rng(_SEED).integers(0, size, _longest(arguments))
+    runner = bench_runs.Runner(model, words, size, arguments.repeats, header.tokenizer.bos_id)
+    rows = []
+    for count in arguments.threads or [None]:
+        if count is not None:
+            common.use_threads(count)
+        label = "" if count is None else f", {count} threads"
+        if arguments.context is not None:
+            steps = arguments.n_gen[0]
+            found = [runner.context(length, steps, label) for length in arguments.context]
+        else:
+            tests = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
+            found = [runner.test(test, label) for test in tests]
+        rows += [row | {"threads": npu.threads()} for row in found]
+    return rows
+
+
+def _weights(model: Model, header: Header) -> Any:
+    """The model's weight formats for the document."""
+    from npu.models.gemma3.products import weight_types
+
+    report = getattr(model, "weights_report", None)
+    if report is None:
+        return {"stored": weight_types(header.source, header.config)}
+    return {"stored": weight_types(header.source, header.config), "blocks": report.lines()}
+
+
+def _weight_lines(model: Model, header: Header) -> list[str]:
+    from npu.models.gemma3.products import describe_types, weight_types
+
+    report = getattr(model, "weights_report", None)
+    if report is not None:
+        return [str(line) for line in report.lines()]
+    types = describe_types(weight_types(header.source, header.config))
+    return [f"weights: {types} in the file"]
 
 
 def _document(
-    path: str,
+    header: Header,
     device: Device,
     arguments: argparse.Namespace,
     loading: dict[str, float],
     rows: list[dict[str, Any]],
+    model: Model,
 ) -> dict[str, Any]:
     return {
-        "model": path,
+        "model": header.path,
         "device": device.name,
         "emulated": device.emulated,
         "arithmetic": device.arithmetic,
@@ -103,19 +185,16 @@ def _document(
         "warm_up_runs": 1,
         "repeats": arguments.repeats,
         "loading": loading,
+        "weights": _weights(model, header),
         "results": rows,
     }
 
 
-def _print_table(
-    path: str,
-    device: Device,
-    arguments: argparse.Namespace,
-    loading: dict[str, float],
-    rows: list[dict[str, Any]],
-) -> None:
-    print(f"model: {path}")
+def _print(document: dict[str, Any], device: Device, weights: list[str]) -> None:
+    print(f"model: {document['model']}")
+    print("\n".join(weights))
     print(common.device_line(device))
+    loading, rows = document["loading"], document["results"]
     print(
         "loading: {seconds:.2f} s; private memory {after:.0f} MB after it, {before:.0f} MB before; "
         "peak resident {peak:.0f} MB, pages of the mapped file included".format(
@@ -126,15 +205,29 @@ def _print_table(
         )
     )
     print(
-        f"{common.time_label(device)}; median [min, max] of {arguments.repeats} runs after one "
-        f"warm-up; {arguments.tokens} decode steps"
+        f"{document['times']}; median [min, max] of {document['repeats']} runs after one warm-up",
+        end="",
     )
-    columns = ("ttft_ms", "prefill_tokens_per_s", "decode_tokens_per_s")
-    heads = ("context", "TTFT ms", "prefill tok/s", "decode tok/s")
-    print("{:>8}  {:>28}  {:>28}  {:>28}".format(*heads))
+    if "test" in rows[0]:
+        print("; tokens of the depth are not timed")
+        _table(rows, "test", {"tokens_per_s": "tok/s"})
+    else:
+        print(f"; {rows[0]['decode_steps']} decode steps")
+        columns = {
+            "ttft_ms": "TTFT ms",
+            "prefill_tokens_per_s": "prefill tok/s",
+            "decode_tokens_per_s": "decode tok/s",
+        }
+        _table(rows, "prompt_tokens", columns)
+
+
+def _table(rows: list[dict[str, Any]], first: str, columns: dict[str, str]) -> None:
+    head = "test" if first == "test" else "context"
+    print(f"{head:>14}  {'threads':>7}" + "".join(f"  {name:>28}" for name in columns.values()))
     for row in rows:
         cells = [
             f"{row[name]['median']:.1f} [{row[name]['min']:.1f}, {row[name]['max']:.1f}]"
             for name in columns
         ]
-        print("{:>8}  {:>28}  {:>28}  {:>28}".format(row["prompt_tokens"], *cells))
+        line = f"{row[first]:>14}  {row['threads']:>7}"
+        print(line + "".join(f"  {cell:>28}" for cell in cells))

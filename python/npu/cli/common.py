@@ -13,14 +13,17 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import dtypes
+
 if TYPE_CHECKING:
     from npu import Device
     from npu.designs.gemm import DesignPoint
-    from npu.models.gemma3 import Model, Tokenizer
+    from npu.models.gemma3 import Model
+    from npu.models.gemma3.header import Header
 
 
+_MAX_THREADS = 256
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
-DTYPES = ("bfloat16", "int8", "int16")  # of operands; the first where none is named
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
@@ -120,7 +123,7 @@ def result_dtype(arguments: argparse.Namespace) -> str:
     """--out-dtype, else what the multiplier accumulates --dtype in."""
     from npu.designs.gemm_point import wide_dtype
 
-    return arguments.out_dtype or wide_dtype(arguments.dtype or DTYPES[0])
+    return arguments.out_dtype or wide_dtype(arguments.dtype or dtypes.OPERANDS[0])
 
 
 def chosen_gemm(
@@ -135,7 +138,7 @@ def chosen_gemm(
     from npu.errors import ArgumentError
     from npu.ops.gemm_designs import first_choice, gemm_product_of
 
-    dtype, out_dtype = arguments.dtype or DTYPES[0], result_dtype(arguments)
+    dtype, out_dtype = arguments.dtype or dtypes.OPERANDS[0], result_dtype(arguments)
     if arguments.bf16 is not None and dtype != "bfloat16":
         raise ArgumentError(
             f"[{command}] --bf16 does not apply to {dtype}, only to bfloat16; leave out --bf16"
@@ -201,6 +204,22 @@ def positives(text: str) -> list[int]:
     return [positive(part) for part in text.split(",")]
 
 
+def threads(text: str) -> int:
+    """An argparse type: a number of threads."""
+    count = positive(text)
+    if count > _MAX_THREADS:
+        raise argparse.ArgumentTypeError(f"{text!r}: at most {_MAX_THREADS} threads")
+    return count
+
+
+def use_threads(count: int) -> None:
+    """Uses so many threads from now on, in processes that this one starts, too."""
+    import npu
+
+    os.environ["NPU_THREADS"] = str(count)
+    npu.set_threads(count)
+
+
 def gemm_size(text: str) -> tuple[int, int, int]:
     """An argparse type: "512" or "512x1024x256" (M x K x N)."""
     parts = [positive(part) for part in text.lower().split("x")]
@@ -260,28 +279,35 @@ def default_model() -> str | None:
     return None
 
 
-def load_model(
-    path: str | None, weights: str | None = None, *, cache: bool = True, quiet: bool = False
-) -> tuple[str, Model, Tokenizer]:
-    """Loads the named or the default model; returns its path too. Unless ``quiet``, standard error
-    shows where prepared weights are kept and what was chosen for them."""
+def read_header(path: str | None) -> Header:
+    """The header of the named or the default model. Raises ArgumentError, FormatError."""
     from npu.errors import ArgumentError
-    from npu.models import gemma3
+    from npu.models.gemma3.header import read_header
 
     path = default_model() if path is None else path
     if not path:
         raise ArgumentError("no model given and no demo model found; name one with -m FILE")
+    return read_header(path)
+
+
+def load_model(
+    header: Header, weights: str | None = None, *, cache: bool = True, quiet: bool = False
+) -> Model:
+    """Loads a model whose header was read. Unless ``quiet``, standard error shows where prepared
+    weights are kept and what was chosen for them."""
+    from npu.models import gemma3
+
     with _progress_bar() as progress:
 
         def note(line: str) -> None:
             if not quiet:
                 _say(line)
 
-        model, tokenizer = gemma3.load(path, progress, weights or "auto", cache, note)
+        model, _ = gemma3.load(header, progress, weights or "auto", cache, note)
     if not quiet:
         for line in model.weights_report.lines():
             _say(line)
-    return path, model, tokenizer
+    return model
 
 
 def _say(line: str) -> None:

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from npu.cli import common
+from npu.cli import common, dtypes
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -37,8 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--emit", choices=("config", "mlir"), help="(config)")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
     add = parser.add_argument_group("gemm").add_argument
-    add("--dtype", choices=common.DTYPES, help=f"({common.DTYPES[0]})")
-    add("--out-dtype", help="default: float32 for bfloat16, int32 for integers")
+    add("--dtype", type=dtypes.operand, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})")
+    add(
+        "--out-dtype",
+        type=dtypes.result,
+        metavar="TYPE",
+        help="default: float32 for bfloat16, int32 for integers",
+    )
     add(
         "--size", type=common.gemm_size, metavar="S|MxKxN",
         help="the configuration that npu.matmul chooses for this size where the array's time is "
@@ -112,7 +117,7 @@ def _named(arguments: argparse.Namespace) -> DesignPoint:
 
     return gemm.design_point(
         common.generation("compile", arguments.device),
-        arguments.dtype or common.DTYPES[0],
+        arguments.dtype or dtypes.OPERANDS[0],
         common.result_dtype(arguments),
         tile=arguments.tile,
         k_mt=arguments.k_mt,

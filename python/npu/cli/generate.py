@@ -1,133 +1,235 @@
-"""`npu generate`: streams a model's answer to stdout, its timings to stderr."""
+"""`npu generate`: streams a model's answer to stdout, settings and timings to stderr; or the
+answers to many prompts, as text or JSON."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
+import secrets
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from npu.cli import common
+from npu.cli import common, generate_options, long_work, prompts
 
 if TYPE_CHECKING:
     from npu import Device
-    from npu.models.gemma3 import Generation
+    from npu.models.gemma3 import Generation, Model
+    from npu.models.gemma3.header import Header
+    from npu.models.sampling_settings import Settings
 
 HELP = "generate text with a Gemma 3 model (GGUF or Q4NX)"
+add_arguments = generate_options.add_arguments
+_REASONS = {
+    "end": "the model ended its turn",
+    "stop": "stop string",
+    "length": "--max-tokens reached",
+    "context": "context full",
+}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    common.add_model_arguments(parser)
-    parser.add_argument("-p", "--prompt", help="the prompt; `-` or absent: read standard input")
-    parser.add_argument("--system", help="system message of the chat")
-    parser.add_argument("--raw", action="store_true", help="continue the prompt, no chat template")
-    parser.add_argument(
-        "-n",
-        "--max-tokens",
-        type=common.positive,
-        default=256,
-        metavar="N",
-        help="at most N tokens (%(default)s)",
-    )
-    parser.add_argument(
-        "--temperature", type=float, default=0.0, metavar="T", help="0: always the likeliest token"
-    )
-    parser.add_argument("--top-k", type=int, default=0, metavar="K", help="0: all tokens")
-    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help="1: all tokens")
-    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help="0: all tokens")
-    parser.add_argument("--seed", type=int, help="seed of the sampling (default: random)")
-    parser.add_argument(
-        "--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable"
-    )
-    parser.add_argument(
-        "--context", type=common.positive, metavar="N", help="context length (default: the model's)"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="no figures on stderr")
+@dataclasses.dataclass
+class _Job:
+    """A prompt on its way: its tokens, or why it cannot run."""
+
+    number: int
+    prompt: prompts.Prompt
+    tokens: list[int] = dataclasses.field(default_factory=list)
+    error: str | None = None
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu.models import gemma3
-
-    # What the command line alone decides fails before a large model is read.
-    sampler = gemma3.Sampler(
-        arguments.temperature,
-        arguments.top_k,
-        arguments.top_p,
-        arguments.min_p,
-        arguments.seed,
-    )
-    text = _prompt_text(arguments.prompt)
+    # What the command line and the file's header decide fails before a large model is read.
+    _check_options(arguments)
+    jobs = [_Job(number, prompt) for number, prompt in enumerate(prompts.read(arguments), 1)]
+    if arguments.threads is not None:
+        common.use_threads(arguments.threads)
     with common.use_device(arguments) as device:
         common.check_computes(device, "generate")
-        path, model, tokenizer = common.load_model(
-            arguments.model,
-            arguments.weights,
-            cache=not arguments.no_cache,
-            quiet=arguments.quiet,
-        )
-        if not arguments.quiet:
-            _note(f"model: {path}; {common.device_line(device)}")
+        header = common.read_header(arguments.model)
+        settings = _settings(arguments, header)
+        header.check_context(arguments.context)
+        for job in jobs:
+            _encode(job, header, arguments)
+        model = None
+        if not all(job.error for job in jobs):
+            model = common.load_model(
+                header, arguments.weights, cache=not arguments.no_cache, quiet=arguments.quiet
+            )
+            if not arguments.quiet:
+                _note(f"model: {header.path}; {common.device_line(device)}")
+                _note(_sampling_line(settings, arguments.seed))
+        _Run(arguments, settings, device, header, model).all(jobs)
+    return 1 if any(job.error for job in jobs) else 0
+
+
+def _check_options(arguments: argparse.Namespace) -> None:
+    """Refuses values that no model can make good. Raises ArgumentError."""
+    from npu.models.generation import StopScanner
+    from npu.models.sampling import Sampler
+    from npu.models.sampling_settings import DEFAULTS
+
+    asked = {name: getattr(arguments, name) for name in generate_options.SAMPLING}
+    given = {name: value for name, value in asked.items() if value is not None}
+    seed = None if arguments.seed == -1 else arguments.seed
+    Sampler(**{**DEFAULTS, **given}, seed=seed)  # type: ignore[arg-type]
+    StopScanner(arguments.stop)
+
+
+def _settings(arguments: argparse.Namespace, header: Header) -> Settings:
+    """The sampling settings of the run; gives it a seed if it has none."""
+    from npu.models.sampling_settings import resolve
+
+    asked = {name: getattr(arguments, name) for name in generate_options.SAMPLING}
+    if arguments.seed in (None, -1):
+        arguments.seed = secrets.randbelow(1 << 32)
+    return resolve(asked, header.source)
+
+
+def _sampling_line(settings: Settings, seed: int) -> str:
+    line = f"sampling: {settings.describe()}"
+    if not settings.greedy:
+        line += f"; seed {seed}"
+    if settings.ignored:
+        line += f"; the file's {', '.join(settings.ignored)} is not applied"
+    return line
+
+
+def _encode(job: _Job, header: Header, arguments: argparse.Namespace) -> None:
+    """The tokens of a prompt; among several prompts, an error is kept for its turn."""
+    from npu.errors import NpuError
+
+    try:
+        text, tokenizer = job.prompt.text, header.tokenizer
         if not arguments.raw:
             messages = [{"role": "user", "content": text}]
-            if arguments.system:
-                messages.insert(0, {"role": "system", "content": arguments.system})
+            if job.prompt.system:
+                messages.insert(0, {"role": "system", "content": job.prompt.system})
             text = tokenizer.render_chat(messages)
-        generation = gemma3.Generation(
-            model,
-            tokenizer,
-            tokenizer.encode(text),
-            sampler,
-            max_tokens=arguments.max_tokens,
-            stop=arguments.stop,
-            context=arguments.context,
+        job.tokens = tokenizer.encode(text)
+        header.check_prompt(job.tokens, arguments.context)
+    except NpuError as error:
+        if arguments.prompts is None:
+            raise
+        job.error = str(error)
+
+
+@dataclasses.dataclass
+class _Run:
+    """What all prompts of a run share."""
+
+    arguments: argparse.Namespace
+    settings: Settings
+    device: Device
+    header: Header
+    model: Model | None
+
+    def all(self, jobs: list[_Job]) -> None:
+        from npu.errors import NpuError
+
+        for job in jobs:
+            if not job.error:
+                try:
+                    self._one(job)
+                except NpuError as error:
+                    if self.arguments.prompts is None:
+                        raise
+                    job.error = str(error)
+            if job.error and self.arguments.json:
+                _print_json({"index": job.number, "prompt": job.prompt.text, "error": job.error})
+            elif job.error:
+                _note(f"npu: error: prompt {job.number}: {' '.join(job.error.split())}")
+            elif job is not jobs[-1] and not self.arguments.json:
+                print(flush=True)
+
+    def _one(self, job: _Job) -> None:
+        from npu.models.gemma3 import Generation
+
+        assert self.model is not None
+        # A sampler of its own: the answer is that of a run with this prompt alone.
+        generation = Generation(
+            self.model,
+            self.header.tokenizer,
+            job.tokens,
+            self.settings.sampler(self.arguments.seed),
+            max_tokens=self.arguments.max_tokens or sys.maxsize,
+            stop=self.arguments.stop,
+            context=self.arguments.context,
         )
-        _stream(generation)
-    if not arguments.quiet:
-        _report(generation, device)
-    return 0
+        if self.arguments.json:
+            self._collect(job, generation)
+        else:
+            _stream(generation, self.arguments.quiet)
+        if not self.arguments.quiet:
+            prefix = "" if self.arguments.prompts is None else f"prompt {job.number}: "
+            _report(generation, self.device, prefix)
+
+    def _collect(self, job: _Job, generation: Generation) -> None:
+        room = self.arguments.context or self.header.config.context
+        most = min(len(job.tokens) + (self.arguments.max_tokens or room), room)
+        with long_work.shown(
+            f"prompt {job.number}", "tokens at most", lambda: (generation.position, most),
+            quiet=self.arguments.quiet,
+        ):  # fmt: skip
+            answer = "".join(generation)
+        _print_json(self._document(job, generation, answer))
+
+    def _document(self, job: _Job, generation: Generation, answer: str) -> dict[str, Any]:
+        timings = generation.timings
+        return {
+            "index": job.number,
+            "prompt": job.prompt.text,
+            "answer": answer,
+            "finish_reason": generation.finish_reason,
+            "prompt_tokens": timings.prompt_tokens,
+            "generated_tokens": timings.generated_tokens,
+            "ttft_ms": 1e3 * timings.first_token,
+            "prefill_tokens_per_s": timings.prefill_rate,
+            "decode_tokens_per_s": timings.decode_rate,
+            "times": common.time_label(self.device),
+            "sampling": self.settings.values,
+            "seed": None if self.settings.greedy else self.arguments.seed,
+        }
 
 
-def _prompt_text(argument: str | None) -> str:
-    if argument is not None and argument != "-":
-        return argument
-    if sys.stdin.isatty():
-        _note("reading the prompt from the terminal; end it with Ctrl-D")
-    return sys.stdin.buffer.read().decode("utf-8", errors="replace").rstrip("\n")
-
-
-def _stream(generation: Generation) -> None:
+def _stream(generation: Generation, quiet: bool) -> None:
     # A terminal of another encoding shows `?` instead of failing in the middle of an answer.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     started = False
+    texts = iter(generation)
     try:
-        for text in generation:
+        with long_work.shown(
+            "prefill", "tokens", lambda: (generation.position, len(generation.prompt)), quiet=quiet
+        ):
+            text = next(texts, None)
+        while text is not None:
             started = True
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+            text = next(texts, None)
     finally:
         if started:
             print(flush=True)
 
 
-def _report(generation: Generation, device: Device) -> None:
+def _report(generation: Generation, device: Device, prefix: str) -> None:
     timings = generation.timings
     decode = (
         f"decode {timings.decode_rate:.1f} tok/s ({timings.decode_steps} steps)"
         if timings.decode_steps
         else "decode: no step after the first token"
     )
-    reasons = {
-        "end": "the model ended its turn",
-        "stop": "stop string",
-        "length": "--max-tokens reached",
-        "context": "context full",
-    }
     _note(
-        f"{timings.prompt_tokens} prompt tokens, {timings.generated_tokens} generated "
-        f"({reasons[generation.finish_reason]})"
+        f"{prefix}{timings.prompt_tokens} prompt tokens, {timings.generated_tokens} generated "
+        f"({_REASONS[generation.finish_reason]})"
     )
     _note(
-        f"TTFT {timings.first_token * 1e3:.1f} ms, prefill {timings.prefill_rate:.1f} tok/s, "
-        f"{decode} [{common.time_label(device)}]"
+        f"{prefix}TTFT {timings.first_token * 1e3:.1f} ms, prefill {timings.prefill_rate:.1f} "
+        f"tok/s, {decode} [{common.time_label(device)}]"
     )
+
+
+def _print_json(document: dict[str, Any]) -> None:
+    print(json.dumps(document), flush=True)
 
 
 def _note(message: str) -> None:

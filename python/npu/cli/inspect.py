@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from npu.cli import common
+from npu.cli import common, dtypes
 
 HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
 _MAX_BYTES = 64 << 20
@@ -34,8 +34,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="npu1 or npu2, with --gemm and --operation (default: $NPU_DEVICE, else npu2)",
     )
     choice = parser.add_argument_group("what a GEMM's configuration is chosen for")
-    choice.add_argument("--dtype", choices=common.DTYPES, help=f"({common.DTYPES[0]})")
-    choice.add_argument("--out-dtype", help="(float32 for bfloat16, else int32)")
+    choice.add_argument(
+        "--dtype", type=dtypes.operand, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})"
+    )
+    choice.add_argument(
+        "--out-dtype", type=dtypes.result, metavar="TYPE", help="(float32 for bfloat16, else int32)"
+    )
     choice.add_argument("--b-layout", choices=("row", "col"), help="(row)")
     choice.add_argument(
         "--designs", choices=("host", "array"), help="(default: $NPU_DESIGNS, else host)"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from npu.cli import common
+from npu.cli import common, dtypes
 
 if TYPE_CHECKING:
     from npu import GemmTrace
@@ -26,8 +26,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for name in "MKN":
         parser.add_argument(name, type=common.positive, help=f"{name} of C[M,N] = A[M,K] B[K,N]")
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
-    parser.add_argument("--dtype", choices=common.DTYPES, default="int8", help=default)
-    parser.add_argument("--out-dtype", help="default: float32 for bfloat16, int32 for integers")
+    parser.add_argument(
+        "--dtype", type=dtypes.operand, metavar="TYPE", default="int8", help=default
+    )
+    parser.add_argument(
+        "--out-dtype",
+        type=dtypes.result,
+        metavar="TYPE",
+        help="default: float32 for bfloat16, int32 for integers",
+    )
     parser.add_argument("--tile", type=_tile, metavar="m,k,n", help="tile of one core")
     parser.add_argument("--k-mt", type=common.positive, metavar="K", help="K per memtile object")
     parser.add_argument("--b-layout", choices=("row", "col"), default="col", help=default)

@@ -7,22 +7,17 @@ import csv
 import json
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common
+from npu.cli import common, dtypes, long_work
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
     from npu.perf.tune import Entry, Result
 
 HELP = "search for the GEMM tiles that are fastest in simulation"
-_DTYPES = {
-    "int8": "int8", "i8": "int8", "int16": "int16", "i16": "int16", "int32": "int32",
-    "i32": "int32", "bf16": "bfloat16", "bfloat16": "bfloat16", "f32": "float32",
-    "float32": "float32",
-}  # fmt: skip
 _DEFAULT_OUT = {"int8": "int32", "int16": "int32", "bfloat16": "bfloat16"}
 
 
@@ -30,11 +25,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("gemm",), help="the operation to tune")
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help="default: npu2")
     parser.add_argument(
-        "--dtype", choices=_DTYPES, default="int8", metavar="TYPE",
+        "--dtype", type=dtypes.operand, default="int8", metavar="TYPE",
         help="element type of A and B: int8 (default), bf16, int16",
     )  # fmt: skip
     parser.add_argument(
-        "--out-dtype", choices=_DTYPES, metavar="TYPE",
+        "--out-dtype", type=dtypes.result, metavar="TYPE",
         help="of C (default: int32 of integers, bf16 of bf16)",
     )  # fmt: skip
     parser.add_argument(
@@ -93,9 +88,9 @@ def _sizes(text: str) -> list[tuple[int, int, int]] | str:
 def run(arguments: argparse.Namespace) -> int:
     from npu.perf import tune
 
-    a = _DTYPES[arguments.dtype]
+    a = arguments.dtype
     space = tune.Space(
-        arguments.device, a, _DTYPES[arguments.out_dtype or _DEFAULT_OUT.get(a, a)],
+        arguments.device, a, arguments.out_dtype or _DEFAULT_OUT[a],
         b_layout=arguments.b_layout, bf16=arguments.bf16, designs=arguments.designs,
         accumulate=arguments.accumulate,
     )  # fmt: skip
@@ -116,13 +111,12 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _progress(points: Iterable[DesignPoint], what: str) -> Iterable[DesignPoint]:
-    if not sys.stderr.isatty():
-        return points
-    from tqdm import tqdm
-
-    bar: Iterable[DesignPoint] = tqdm(points, desc=what, leave=False, delay=0.3, unit="design")
-    return bar
+def _progress(points: Iterable[DesignPoint], what: str) -> Iterator[DesignPoint]:
+    total = len(points) if isinstance(points, Sized) else None
+    with long_work.counted(what, "designs", total) as advance:
+        for point in points:
+            yield point
+            advance(1)
 
 
 # Files

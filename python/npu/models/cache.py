@@ -21,6 +21,7 @@ class LayerCache:
     def __init__(self, kv_heads: int, head_dim: int, window: int | None) -> None:
         self._window = window
         self.start = 0
+        self.end = 0  # the position after the last one stored
         self._keys = np.empty((kv_heads, 0, head_dim), np.float32)
         self._values = np.empty((kv_heads, 0, head_dim), np.float32)
 
@@ -33,6 +34,7 @@ class LayerCache:
         end = begin + count
         self._keys[:, begin:end] = k.transpose(1, 0, 2)
         self._values[:, begin:end] = v.transpose(1, 0, 2)
+        self.end = position + count
         return self._keys[:, :end], self._values[:, :end]
 
     def _make_room(self, position: int, count: int) -> None:
@@ -67,6 +69,11 @@ class Cache:
         self.context = context
         self.length = 0
         self.layers = [LayerCache(kv_heads, head_dim, window) for window in windows]
+
+    @property
+    def progress(self) -> float:
+        """Positions that have been run, those of a pass in progress by the share of its layers."""
+        return sum(layer.end for layer in self.layers) / max(1, len(self.layers))
 
     def check_room(self, count: int) -> None:
         if self.length + count > self.context:

@@ -87,6 +87,7 @@ class Generation:
     chunk: int = PREFILL_CHUNK
     timings: Timings = field(default_factory=Timings)
     tokens: list[int] = field(default_factory=list)
+    cache: Cache | None = None  # while and after it runs; its ``progress`` tells how far
     finish_reason: str = ""  # "end", "stop", "length" or "context"
 
     def __post_init__(self) -> None:
@@ -99,6 +100,11 @@ class Generation:
                 f"[generate] the tokenizer has {len(self.tokenizer)} tokens, the model "
                 f"{self.model.config.vocabulary}; the file is inconsistent"
             )
+
+    @property
+    def position(self) -> float:
+        """Tokens run so far, prompt included; a pass in progress counts by its share of layers."""
+        return self.cache.progress if self.cache is not None else 0.0
 
     def __iter__(self) -> Iterator[str]:
         scanner = StopScanner(self.stop)
@@ -120,7 +126,7 @@ class Generation:
         """Tokens until one of the ends; sets ``finish_reason``."""
         timings = self.timings
         start = time.perf_counter()
-        cache = self.model.new_cache(self.context)
+        cache = self.cache = self.model.new_cache(self.context)
         token = self._next(self.prompt, cache)
         timings.prompt_tokens = len(self.prompt)
         timings.first_token = time.perf_counter() - start
@@ -144,10 +150,10 @@ class Generation:
     def _next(self, tokens: Sequence[int], cache: Cache) -> int:
         """The token that the sampler chooses after these."""
         # Rows beyond the tokenizer are padding of the embedding and never chosen.
-        size, count = len(self.tokenizer), self.sampler.candidates
+        size, history = len(self.tokenizer), [*self.prompt, *self.tokens]
+        count = self.sampler.candidates_after(history)
         if 0 < count <= MAX_TOP:
-            return self.sampler.choose_among(
-                *self.model.top(tokens, cache, count, size, self.chunk)
-            )
+            found = self.model.top(tokens, cache, min(count, size), size, self.chunk)
+            return self.sampler.choose_among(*found, history)
         logits = self.model.prefill(tokens, cache, self.chunk)
-        return self.sampler.choose(logits[0, :size])
+        return self.sampler.choose(logits[0, :size], history)

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "error.h"
 #include "host/thread_pool.h"
 
 using npu::ThreadPool;
@@ -79,4 +80,23 @@ TEST_CASE("pools come and go") {
     if (i % 2) pool.parallel_for(5, [&](size_t) { ++calls; });
     CHECK(calls == (i % 2 ? 5 : 0));
   }
+}
+
+TEST_CASE("the shared pool has as many threads as were set, and sizes keep their pools") {
+  ThreadPool::set_shared_threads(3);
+  ThreadPool& three = ThreadPool::shared();
+  CHECK(three.threads() == 3);
+  ThreadPool::set_shared_threads(1);
+  CHECK(ThreadPool::shared().threads() == 1);
+  CHECK(ThreadPool::shared_threads() == 1);
+  // A reference taken before stays good.
+  std::atomic<int> sum{0};
+  three.parallel_for(100, [&](size_t i) { sum += static_cast<int>(i); });
+  CHECK(sum == 4950);
+  ThreadPool::set_shared_threads(3);
+  CHECK(&ThreadPool::shared() == &three);
+  CHECK_THROWS_AS(ThreadPool::set_shared_threads(257), npu::Error);
+  CHECK_THROWS_AS(ThreadPool::set_shared_threads(-1), npu::Error);
+  ThreadPool::set_shared_threads(0);
+  CHECK(ThreadPool::shared_threads() >= 1);
 }

@@ -80,7 +80,7 @@ def test_raw_quiet_and_seed(model: str, capsys: pytest.CaptureFixture[str]) -> N
 def test_stop_string_and_prompt_from_stdin(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    base = ["generate", "-m", model, "--raw", "-q", "-n", "20"]
+    base = ["generate", "-m", model, "--raw", "-q", "-n", "20", "--temp", "0"]
     assert cli.main([*base, "-p", "hello"]) == 0
     full = capsys.readouterr().out
     stdin = SimpleNamespace(buffer=io.BytesIO(b"hello\n"), isatty=lambda: False)

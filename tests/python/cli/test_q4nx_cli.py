@@ -49,7 +49,9 @@ def test_a_converted_model_generates(
     capsys.readouterr()
     texts = []
     for path in (files[1], os.path.dirname(files[1])):
-        assert cli.main(["generate", "-q", "-m", path, "-p", "hello", "-n", "5"]) == 0
+        assert (
+            cli.main(["generate", "-q", "-m", path, "-p", "hello", "-n", "5", "--temp", "0"]) == 0
+        )
         texts.append(capsys.readouterr().out)
     assert texts[0] == texts[1] and len(texts[0]) > 1
 

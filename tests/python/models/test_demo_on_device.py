@@ -23,7 +23,7 @@ from npu.cli import common
 def test_demo_model_answers(prompt, device, capsys, monkeypatch):
     monkeypatch.delenv("NPU_MODEL", raising=False)
     before = npu.stats()
-    assert cli.main(["generate", "--device", device, "-p", prompt]) == 0
+    assert cli.main(["generate", "--device", device, "--temp", "0", "-p", prompt]) == 0
     out, err = capsys.readouterr()
     assert out.strip() == PROMISED[prompt]
     assert device in err and "emulated" in err and "TTFT" in err

@@ -11,18 +11,17 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from npu.models.gemma3.config import read_config
+from npu.models.gemma3.header import Header, read_header
 from npu.models.gemma3.model import Model
 from npu.models.generation import Generation, Timings
 from npu.models.sampling import Sampler
-from npu.models.sources import open_source
 from npu.models.tokenizer import Tokenizer
 
 __all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
 
 
 def load(
-    path: str | os.PathLike[str],
+    path: str | os.PathLike[str] | Header,
     progress: Callable[[int, int], None] | None = None,
     weights: str = "auto",
     cache: bool = True,
@@ -39,7 +38,5 @@ def load(
     counts bytes prepared, ``note`` takes sentences about where they are kept. Raises FormatError
     with one sentence for anything that is not a complete Gemma 3 text model.
     """
-    source = open_source(path)
-    read_config(source)  # the architecture first: its message is the useful one
-    tokenizer = Tokenizer(source)
-    return Model(source, progress, weights, cache, note), tokenizer
+    header = path if isinstance(path, Header) else read_header(path)
+    return Model(header.source, progress, weights, cache, note), header.tokenizer

@@ -16,6 +16,7 @@ from npu.formats.q4nx import layout
 from npu.formats.q4nx.tensor import Tensor
 from npu.formats.safetensors_file import SafetensorsFile
 from npu.models import hf_tokenizer
+from npu.models.sampling_settings import from_generation_config
 from npu.models.sources.family import config_metadata, family_of
 from npu.models.sources.interface import Source
 
@@ -79,7 +80,10 @@ class CheckpointSource(Source):
 def folder_metadata(folder: Path) -> dict[str, Any]:
     """The metadata of a folder's config.json and tokenizer files, under GGUF's keys."""
     config = read_json(folder / "config.json")
-    return {**config_metadata(folder.name, config), **hf_tokenizer.metadata(folder)}
+    found = {**config_metadata(folder.name, config), **hf_tokenizer.metadata(folder)}
+    if (settings := folder / "generation_config.json").is_file():
+        found |= from_generation_config(folder.name, read_json(settings))
+    return found
 
 
 def _weight_files(folder: Path) -> list[Path]:

@@ -1,0 +1,143 @@
+"""What `npu bench -m MODEL` measures: runs of a model, timed on the host.
+
+Two kinds: a prompt followed by greedy decoding (``--context``), and llama-bench's tests: a prompt
+alone (pp) or generation alone (tg), each after ``depth`` tokens that are not timed.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from npu.cli import common, long_work
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from npu.models.cache import Cache
+    from npu.models.gemma3 import Model
+
+_BOS = 2  # where a tokenizer names none
+
+
+@dataclass(frozen=True)
+class Test:
+    """``prompt`` tokens in one go or ``generated`` tokens one by one, at a depth."""
+
+    prompt: int
+    generated: int
+    depth: int
+
+    @property
+    def name(self) -> str:
+        what = f"pp{self.prompt}" if self.prompt else f"tg{self.generated}"
+        return f"{what} @ d{self.depth}" if self.depth else what
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt or self.generated
+
+
+def tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[Test]:
+    """The tests in llama-bench's order: per depth first prompts, then generation; 0 is no test."""
+    found = []
+    for depth in depths:
+        found += [Test(prompt, 0, depth) for prompt in prompts if prompt]
+        found += [Test(0, count, depth) for count in generated if count]
+    return found
+
+
+@dataclass
+class Runner:
+    """Runs tests of one model. ``words``: token ids to take prompts from; ``size``: tokens that may
+    be chosen."""
+
+    model: Model
+    words: np.ndarray
+    size: int
+    repeats: int
+    bos: int | None
+    _filled: dict[int, Cache] = field(default_factory=dict)  # by depth
+
+    def test(self, test: Test, label: str) -> dict[str, Any]:
+        """Figures of a test: its repeats, after a warm-up that is not among them."""
+        base = self._at_depth(test.depth)
+        run = self._prompt if test.prompt else self._generate
+        seconds = self._repeated(f"{test.name}{label}", test.tokens, base, lambda c: [run(test, c)])
+        return {
+            "test": test.name,
+            "prompt_tokens": test.prompt,
+            "generated_tokens": test.generated,
+            "depth": test.depth,
+            "seconds": common.spread([one[0] for one in seconds]),
+            "tokens_per_s": common.spread([test.tokens / one[0] for one in seconds]),
+        }
+
+    def context(self, length: int, steps: int, label: str) -> dict[str, Any]:
+        """A prompt of ``length`` tokens, then ``steps`` greedy decode steps."""
+        prompt = self.words[:length].tolist()
+
+        def run(cache: Cache) -> list[float]:
+            begin = time.perf_counter()
+            _, token = self.model.top(prompt, cache, 1, self.size)
+            middle = time.perf_counter()
+            self._decode(token.tolist(), steps, cache)
+            return [middle - begin, time.perf_counter() - middle]
+
+        what = f"context {length}{label}"
+        seconds = self._repeated(what, length + steps, self.model.new_cache(), run)
+        return {
+            "prompt_tokens": length,
+            "decode_steps": steps,
+            "ttft_ms": common.spread([first * 1e3 for first, _ in seconds]),
+            "prefill_tokens_per_s": common.spread([length / first for first, _ in seconds]),
+            "decode_tokens_per_s": common.spread([steps / decode for _, decode in seconds]),
+        }
+
+    def _prompt(self, test: Test, cache: Cache) -> float:
+        prompt = self.words[: test.prompt].tolist()
+        begin = time.perf_counter()
+        self.model.top(prompt, cache, 1, self.size)
+        return time.perf_counter() - begin
+
+    def _generate(self, test: Test, cache: Cache) -> float:
+        """Every step runs one token; the first is BOS, as in llama-bench."""
+        token = [_BOS if self.bos is None else self.bos]
+        begin = time.perf_counter()
+        self._decode(token, test.generated, cache)
+        return time.perf_counter() - begin
+
+    def _decode(self, token: list[int], steps: int, cache: Cache) -> None:
+        for _ in range(steps):
+            token = self.model.top(token, cache, 1, self.size)[1].tolist()
+
+    def _at_depth(self, depth: int) -> Cache:
+        """A cache with ``depth`` tokens, to be copied."""
+        if depth not in self._filled:
+            cache = self.model.new_cache()
+            if depth:
+                with long_work.shown(
+                    f"filling d{depth}", "tokens", lambda: (cache.progress, depth)
+                ):
+                    self.model.top(self.words[:depth].tolist(), cache, 1, self.size)
+            self._filled[depth] = cache
+        return self._filled[depth]
+
+    def _repeated(
+        self, what: str, tokens: int, base: Cache, run: Callable[[Cache], list[float]]
+    ) -> list[list[float]]:
+        """What ``run`` returns for copies of a cache, without the warm-up."""
+        done: list[list[float]] = []
+        cache = base
+
+        def position() -> tuple[float, float]:
+            return len(done) * tokens + cache.progress - base.length, (self.repeats + 1) * tokens
+
+        with long_work.shown(what, "tokens, warm-up included", position):
+            for _ in range(self.repeats + 1):
+                cache = copy.deepcopy(base)
+                done.append(run(cache))
+        return done[1:]

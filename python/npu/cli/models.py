@@ -1,0 +1,149 @@
+"""`npu models`: the models on this machine, whether they run and how fast they decode in
+simulation. Reads metadata and tensor tables only."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import textwrap
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from npu.cli import common, long_work
+
+if TYPE_CHECKING:
+    from npu.models.discovery import Found
+
+HELP = "list the models on this machine, whether they run, and their simulated decode rate"
+NOTE = (
+    "simulated on {device}, no hardware involved: a token's products with its projections and head "
+    "(all logits), with the block formats of `--weights auto`, completion token and dispatch of "
+    "each included; attention, norms and sampling, which the host computes, are not"
+)
+
+
+@dataclass
+class _Model:
+    """A line of the list. ``why``: the reason that it does not run."""
+
+    found: Found
+    architecture: str | None = None
+    parameters: int | None = None
+    types: dict[str, list[str]] = field(default_factory=dict)
+    formats: dict[str, int] = field(default_factory=dict)  # block format -> products of a step
+    why: str | None = None
+    seconds: float | None = None  # of a decode step, simulated
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
+    parser.add_argument("--json", action="store_true", help="a JSON document")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.models import discovery
+
+    device = common.generation("models", arguments.device)
+    found = discovery.find()
+    models: list[_Model] = []
+    with long_work.shown("reading models", "files", lambda: (len(models), len(found))):
+        for one in found:
+            models.append(_examined(one, device))
+    if arguments.json:
+        print(json.dumps(_document(models, device), indent=2))
+    else:
+        _print(models, device)
+    return 0
+
+
+def _examined(found: Found, device: str) -> _Model:
+    """Whatever a broken file does ends here."""
+    model = _Model(found)
+    try:
+        _read(model, device)
+    except Exception as error:
+        text = " ".join(str(error).split()) or type(error).__name__
+        model.why = text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
+    return model
+
+
+def _read(model: _Model, device: str) -> None:
+    from npu.models.gemma3 import products
+    from npu.models.gemma3.header import header_of
+    from npu.models.gemma3.names import check_tensors
+    from npu.models.sources import open_source
+
+    source = open_source(model.found.path)
+    model.architecture = source.metadata.get("general.architecture")
+    header = header_of(str(model.found.path), source)
+    check_tensors(source, header.config)
+    model.parameters = products.parameters(source, header.config)
+    model.types = products.weight_types(source, header.config)
+    step = products.products(source, header.config)
+    for product in step:
+        model.formats[product.format] = model.formats.get(product.format, 0) + 1
+    model.seconds = products.simulated_step(device, step)
+
+
+def _document(models: list[_Model], device: str) -> dict[str, Any]:
+    from npu.models import discovery
+
+    return {
+        "device": device,
+        "times": "simulated",
+        "included": NOTE.format(device=device),
+        "places": [{"kind": kind, "path": str(path)} for kind, path in discovery.places()],
+        "models": [
+            {
+                "name": model.found.name,
+                "place": model.found.place,
+                "path": str(model.found.path),
+                "architecture": model.architecture,
+                "parameters": model.parameters,
+                "weights": model.types,
+                "products_per_token": model.formats,
+                "runs": model.why is None,
+                "reason": model.why,
+                "simulated_seconds_per_token": model.seconds,
+                "simulated_tokens_per_s": 1 / model.seconds if model.seconds else None,
+            }
+            for model in models
+        ],
+    }
+
+
+def _print(models: list[_Model], device: str) -> None:
+    from npu.models import discovery
+
+    if not models:
+        print("no models found; looked in:")
+        for kind, path in discovery.places():
+            print(f"  {path} ({kind})")
+        print("NPU_MODELS names more folders or files, separated by colons")
+        return
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    for model in models:
+        for line in _lines(model):
+            print(line.encode(encoding, "replace").decode(encoding))
+    if any(model.seconds for model in models):
+        print("\n".join(textwrap.wrap(NOTE.format(device=device), 100, break_on_hyphens=False)))
+
+
+def _count(parameters: int) -> str:
+    large = parameters >= 1e8
+    return f"{parameters / 1e9:.2f} billion" if large else f"{parameters / 1e6:.1f} million"
+
+
+def _lines(model: _Model) -> list[str]:
+    from npu.models.gemma3 import products
+
+    head = f"{model.found.name} ({model.found.place})"
+    if model.why is not None:
+        what = f"{model.architecture}: " if isinstance(model.architecture, str) else ""
+        return [head, f"    {model.found.path}", f"    does not run: {what}{model.why}"]
+    assert model.parameters is not None and model.seconds is not None
+    rate = f"decodes {1 / model.seconds:.1f} tok/s (simulated)"
+    size = f"{model.architecture}, {_count(model.parameters)} parameters"
+    types = products.describe_types(model.types)
+    return [head, f"    {model.found.path}", f"    {size}; weights {types}; {rate}"]

@@ -1,0 +1,105 @@
+"""What a decode step multiplies with: the matrices of a model file, their stored types, the block
+formats that ``weights="auto"`` gives them, and their simulated time."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from npu.formats import blocks
+from npu.models.gemma3 import names
+from npu.models.gemma3.config import Config
+from npu.models.sources.interface import Source
+from npu.perf.gemv_simulation import SimulatedGemv, simulate_gemv
+
+# Kind of weights -> parts of a layer; projections of one input are one product where they can be.
+_LAYER = {
+    "attention": (("attn_q", "attn_k", "attn_v"), ("attn_output",)),
+    "ffn": (("ffn_gate", "ffn_up"), ("ffn_down",)),
+}
+# Stored type -> the block format of nearest width.
+_FORMATS = {
+    **dict.fromkeys(("Q4NX", "Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"), "q4nx"),
+    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "q8"),
+    **dict.fromkeys(("F64", "F32", "F16", "BF16"), "bf16"),
+}
+
+
+@dataclass(frozen=True)
+class Product:
+    """y = W x with W (n, k) in blocks of a format."""
+
+    n: int
+    k: int
+    format: str
+
+
+def weight_types(source: Source, config: Config) -> dict[str, list[str]]:
+    """The stored types of the matrices per kind: attention, ffn, head."""
+    found: dict[str, list[str]] = {}
+    for kind, groups in _LAYER.items():
+        parts = [part for group in groups for part in group]
+        layers = range(config.layers)
+        types = [source.stored_type(f"blk.{i}.{part}.weight") for i in layers for part in parts]
+        found[kind] = sorted(set(types))
+    return found | {"head": [source.stored_type(_head(source))]}
+
+
+def describe_types(types: dict[str, list[str]]) -> str:
+    """Kinds that are stored alike together: "Q4_0; head Q8_0"."""
+    texts = {kind: ", ".join(found) for kind, found in types.items()}
+    if len(set(texts.values())) == 1:
+        return texts["head"]
+    if texts["attention"] == texts["ffn"]:
+        return f"{texts['ffn']}; head {texts['head']}"
+    return "; ".join(f"{kind} {text}" for kind, text in texts.items())
+
+
+def parameters(source: Source, config: Config) -> int:
+    """Weights of the text model, a tied head counted once."""
+    shapes = [source.shapes[name] for name in names.tensor_shapes(config) if name in source.shapes]
+    return sum(functools.reduce(lambda a, b: a * b, shape, 1) for shape in shapes)
+
+
+def products(source: Source, config: Config) -> list[Product]:
+    """The products of one decode step, the head last."""
+    found = []
+    for index in range(config.layers):
+        for groups in _LAYER.values():
+            for group in groups:
+                found += _joined(source, [f"blk.{index}.{part}.weight" for part in group])
+    return found + _joined(source, [_head(source)])
+
+
+def _joined(source: Source, tensors: list[str]) -> list[Product]:
+    found: list[Product] = []
+    for name in tensors:
+        n, k = source.shapes[name]
+        kind = _FORMATS[source.stored_type(name)]
+        if found and found[-1].format == kind and found[-1].n % blocks.ROWS == 0:
+            found[-1] = Product(found[-1].n + n, k, kind)
+        else:
+            found.append(Product(n, k, kind))
+    return found
+
+
+def _head(source: Source) -> str:
+    return names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
+
+
+@functools.cache
+def _simulated(device: str, product: Product) -> SimulatedGemv:
+    return simulate_gemv(device, product.n, product.k, format=product.format)
+
+
+def simulated_step(device: str, found: list[Product]) -> float:
+    """Simulated seconds of one decode step's products on "npu1" or "npu2", one submission each: the
+    array's time, the completion token and the dispatch. All logits leave the array.
+
+    Not included: attention, norms, rotary embedding and sampling, which the host computes.
+    """
+    total = 0.0
+    for product in found:
+        result = _simulated(device, product)
+        total += result.seconds + result.token_seconds + result.dispatch_seconds
+    return total
