@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-from npu.errors import FormatError
+from npu.errors import FormatError, NpuError
 from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import SOURCE_KEY, Q4nxFile, describe_nan
 from npu.formats.q4nx.tensor import Tensor
-from npu.models.gemma3 import names
+from npu.models.gemma3 import checks, names
 from npu.models.gemma3.config import read_config
 from npu.models.gemma3.names import check_tensors
 from npu.models.sources import Q4nxSource
@@ -62,12 +62,12 @@ def describe(file: Q4nxFile) -> dict[str, Any]:
 
 def verify(file: Q4nxFile) -> list[str]:
     """Every problem of a file, in words; empty when it is good. Reads all of it."""
-    problems = file.gaps()
+    problems = file.header_problems() + file.gaps()
     source: Source | None = None
     try:
         source = Q4nxSource(file)
-        check_tensors(source, read_config(source))
-    except ValueError as error:  # FormatError: the model is incomplete, the tensors may be good
+        problems += checks.problems(source)
+    except NpuError as error:  # the model is incomplete, the tensors may be good
         problems.append(str(error))
     shapes = dict(file.shapes)
     if isinstance(source, Q4nxSource):
@@ -76,6 +76,7 @@ def verify(file: Q4nxFile) -> list[str]:
             if len(shape := stored.get(name, ())) == 2:
                 shapes[name] = (shape[0], shape[1])
     for name in file.entries:
+        problems += file.checksum_problems(name)
         if name not in file.quantised:
             try:
                 problems += _check_plain(file, name)

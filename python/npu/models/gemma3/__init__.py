@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from npu.models.gemma3.config import read_config
+from npu.models.gemma3.checks import check
 from npu.models.gemma3.model import Model
 from npu.models.generation import Generation, Timings
 from npu.models.sampling import Sampler
@@ -34,6 +34,5 @@ def load(
     anything that is not a complete Gemma 3 text model.
     """
     source = open_source(path)
-    read_config(source)  # the architecture first: its message is the useful one
-    tokenizer = Tokenizer(source)
+    _, tokenizer = check(source)
     return Model(source, progress, weights), tokenizer
