@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import io
 import os
 import re
 import secrets
@@ -36,8 +37,20 @@ def create(path: str) -> IO[bytes]:
             _lock(number, wait=True)
             # Another writer may have taken it for a leftover before it was locked.
             if os.fstat(number).st_nlink:
-                return open(place, "r+b", opener=lambda *_: number)
+                return _File(number, place)
             os.close(number)
+
+
+class _File(io.BufferedRandom):
+    """An open file whose name is its path."""
+
+    def __init__(self, number: int, place: str) -> None:
+        super().__init__(io.FileIO(number, "r+b"))
+        self.place = place
+
+    @property
+    def name(self) -> str:
+        return self.place
 
 
 def publish(file: IO[bytes], target: str) -> None:
@@ -70,11 +83,12 @@ def _remove_unheld(path: bytes) -> None:
     # Not through links, and without waiting for the writer of a named pipe.
     number = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
-        regular = stat.S_ISREG(os.fstat(number).st_mode)
-        if regular and _lock(number, wait=False):
-            # Complete by now, its name may be another file's.
-            if os.path.samestat(os.fstat(number), os.lstat(path)):
-                os.unlink(path)
+        held = os.fstat(number)
+        if not stat.S_ISREG(held.st_mode) or not _lock(number, wait=False):
+            return
+        # Complete by now, its name may be another file's.
+        if os.path.samestat(held, os.lstat(path)):
+            os.unlink(path)
     finally:
         os.close(number)
 

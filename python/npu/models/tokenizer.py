@@ -52,7 +52,10 @@ class Tokenizer:
         self.add_eos = file.flag("tokenizer.ggml.add_eos_token", False)
         self.space_prefix = file.flag("tokenizer.ggml.add_space_prefix", True)
         if self.add_bos and self.bos_id is None:
-            raise file.fail("add_bos_token is set but tokenizer.ggml.bos_token_id is missing")
+            raise file.fail(
+                f"{file.named('tokenizer.ggml.add_bos_token')} is set but "
+                f"{file.named('tokenizer.ggml.bos_token_id')} is missing"
+            )
         key = "tokenizer.chat_template"
         self._template = file.text(key) if key in file.metadata else None
         self._fail = file.fail
@@ -220,18 +223,19 @@ class StreamDecoder:
 def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
     pieces = file.metadata.get("tokenizer.ggml.tokens")
     if not isinstance(pieces, list) or not pieces or {type(p) for p in pieces} != {str}:
-        raise file.fail("tokenizer.ggml.tokens is missing or not a list of strings")
+        raise file.fail(
+            f"{file.named('tokenizer.ggml.tokens')} is missing or not a list of strings"
+        )
     columns = []
     for key, low, high in (("scores", -_MAX_SCORE, _MAX_SCORE), ("token_type", NORMAL, BYTE)):
+        name = file.named(f"tokenizer.ggml.{key}")
         values = file.metadata.get(f"tokenizer.ggml.{key}")
         if not isinstance(values, np.ndarray) or values.dtype == bool:
-            raise file.fail(f"tokenizer.ggml.{key} is missing or not a list of numbers")
+            raise file.fail(f"{name} is missing or not a list of numbers")
         if len(values) != len(pieces):
-            raise file.fail(
-                f"tokenizer.ggml.{key} has {len(values)} entries for {len(pieces)} tokens"
-            )
+            raise file.fail(f"{name} has {len(values)} entries for {len(pieces)} tokens")
         if not np.isfinite(values).all() or (values < low).any() or (values > high).any():
-            raise file.fail(f"tokenizer.ggml.{key} has values outside [{low:g}, {high:g}]")
+            raise file.fail(f"{name} has values outside [{low:g}, {high:g}]")
         columns.append(values)
     types = [int(value) for value in columns[1]]
     for piece, kind in zip(pieces, types, strict=True):

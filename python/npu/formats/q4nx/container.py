@@ -43,7 +43,8 @@ class Q4nxFile:
         self.quantised = [n for n, e in self.entries.items() if e.dtype in ("I8", "Q4NX")]
         if not self.quantised:
             raise self.fail(
-                "has no Q4NX tensor; a checkpoint becomes a Q4NX file with `npu convert`"
+                "has no Q4NX tensor; it is an ordinary safetensors file. Name the folder of a "
+                "checkpoint, with its config.json, to run or to convert it"
             )
         dialects = {self.entries[name].dtype for name in self.quantised}
         if len(dialects) > 1:

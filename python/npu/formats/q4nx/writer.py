@@ -136,11 +136,17 @@ class Writer:
 
     def _check_target(self) -> None:
         if os.path.isdir(self.path):
-            raise ArgumentError(f"[{self._function}] {self.path} is a folder; name the file to write")
+            raise ArgumentError(
+                f"[{self._function}] {self.path} is a folder; name the file to write"
+            )
         if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise ArgumentError(f"[{self._function}] {self.path} is not a regular file; name another")
+            raise ArgumentError(
+                f"[{self._function}] {self.path} is not a regular file; name another"
+            )
         if os.path.lexists(self.path) and not self._force:
-            raise ArgumentError(f"[{self._function}] {self.path} exists; give --force to replace it")
+            raise ArgumentError(
+                f"[{self._function}] {self.path} exists; give --force to replace it"
+            )
 
     def _check_space(self) -> None:
         disk = os.fstatvfs(self._file.fileno())

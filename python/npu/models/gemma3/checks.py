@@ -54,8 +54,8 @@ def open_tokenizer(source: Source) -> Tokenizer:
     """The tokenizer of a source, tried on a sample."""
     if "tokenizer.ggml.tokens" not in source.metadata:
         raise source.fail(
-            "no tokenizer was found; a folder needs tokenizer.model or tokenizer.json, a file "
-            "tokenizer.ggml.tokens"
+            "no tokenizer was found; put tokenizer.model or tokenizer.json into the folder, or "
+            "convert the model again with tokenizer.ggml.tokens"
         )
     tokenizer = Tokenizer(source)
     tokenizer.check()
