@@ -42,8 +42,8 @@ def replacing(path: Path, function: str) -> Iterator[IO[bytes]]:
     """
     try:
         if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
+            with path.open("wb") as device:
+                yield device
             return
         target = path.resolve()  # through a symbolic link: its target is replaced, not the link
         file = partial_file.create(str(target))

@@ -109,7 +109,8 @@ class Writer:
 
     def append(self, data: np.ndarray) -> None:
         """The next bytes: any C-contiguous array."""
-        raw: Any = memoryview(np.ascontiguousarray(data).reshape(-1).view(np.uint8))
+        flat: Any = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        raw = memoryview(flat)
         assert self._done + len(raw) <= sum(self._ends[-1:]), "more bytes than announced"
         try:
             self._file.write(raw)
@@ -136,17 +137,14 @@ class Writer:
 
     def _check_target(self) -> None:
         if os.path.isdir(self.path):
-            raise ArgumentError(
-                f"[{self._function}] {self.path} is a folder; name the file to write"
-            )
+            raise self._refusal("is a folder; name the file to write")
         if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise ArgumentError(
-                f"[{self._function}] {self.path} is not a regular file; name another"
-            )
+            raise self._refusal("is not a regular file; name another")
         if os.path.lexists(self.path) and not self._force:
-            raise ArgumentError(
-                f"[{self._function}] {self.path} exists; give --force to replace it"
-            )
+            raise self._refusal("exists; give --force to replace it")
+
+    def _refusal(self, why: str) -> ArgumentError:
+        return ArgumentError(f"[{self._function}] {self.path} {why}")
 
     def _check_space(self) -> None:
         disk = os.fstatvfs(self._file.fileno())
@@ -187,7 +185,7 @@ def _header(tensors: Sequence[Announced], metadata: Mapping[str, str], function:
     raw += b" " * (-(8 + len(raw)) % _PAGE)
     if len(raw) > MAX_HEADER_BYTES:
         raise ArgumentError(
-            f"[{function}] the model's metadata takes {len(raw)} bytes, a safetensors header may have "
-            f"{MAX_HEADER_BYTES}"
+            f"[{function}] the model's metadata takes {len(raw)} bytes, a safetensors header may "
+            f"have {MAX_HEADER_BYTES}"
         )
     return struct.pack("<Q", len(raw)) + raw
