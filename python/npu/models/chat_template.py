@@ -29,11 +29,12 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
     """The text of a template; FormatError with one sentence when it fails or exceeds its limits."""
     try:
         size = len(template) + len(json.dumps(variables))
+        seconds = _SECONDS + size // (4 << 20)
         job = {
             "template": template,
             "variables": dict(variables),
             "path": [place for place in sys.path if place],
-            "seconds": _SECONDS + size // (4 << 20),
+            "seconds": seconds,
             "memory": _MEMORY + _MEMORY_FACTOR * size,
             "characters": _TEXT + _TEXT_FACTOR * size,
         }
@@ -42,7 +43,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
         raise ArgumentError(
             f"[tokenizer] a message is no text or plain data: {error}; give role and content"
         ) from None
-    answer = _answer(raw, job["seconds"])
+    answer = _answer(raw, seconds)
     if not isinstance(text := answer.get("text"), str):
         reason = " ".join(str(answer.get("error")).split())
         shown = reason if len(reason) <= 300 else reason[:297] + "..."

@@ -128,9 +128,9 @@ def differences(
     for name, shape in compared.items():
         stored = target.stored_name(name)
 
-        def report(weights: int, name: str = stored) -> None:
+        def report(weights: int, before: int = done, name: str = stored) -> None:
             if progress:
-                progress(done + weights, total, name)
+                progress(before + weights, total, name)
 
         yield {"name": stored} | _errors(source, pairs[name], target, name, report)
         done += math.prod(shape)

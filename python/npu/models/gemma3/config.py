@@ -68,13 +68,13 @@ def read_config(file: ModelFile) -> Config:
     head_dim = size("attention.key_length", max(1, width // heads))
     if heads % kv_heads:
         raise file.fail(
-            f"{file.named('gemma3.attention.head_count')} is {heads}, not a multiple of "
-            f"{file.named('gemma3.attention.head_count_kv')}, which is {kv_heads}"
+            f"{heads} attention heads are not a multiple of {kv_heads} KV heads "
+            f"({file.named('gemma3.attention.head_count_kv')})"
         )
     if head_dim % 2:
         raise file.fail(
-            f"{file.named('gemma3.attention.key_length')} is {head_dim}, an odd number; rotary "
-            "embedding needs pairs"
+            f"the head dimension {head_dim} is odd, rotary embedding needs pairs "
+            f"({file.named('gemma3.attention.key_length')})"
         )
     if size("attention.value_length", head_dim) != head_dim:
         raise file.fail("gemma3.attention.value_length differs from key_length")
