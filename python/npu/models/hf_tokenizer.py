@@ -180,7 +180,7 @@ def _from_json(path: Path) -> tuple[_Pieces, dict[str, Any]]:
             raise pieces.fail(f"the merge {show(merge)} is not a pair of pieces")
         ranks.setdefault(pair[0] + pair[1], rank)
         pairs.add((pair[0], pair[1]))
-    tokenizer_json.check_merges(path.name, vocabulary, pairs)
+    tokenizer_json.check_merges(path.name, document, vocabulary, pairs)
     # SentencePiece merges the pair whose result scores best, BPE the pair of lowest rank.
     pieces.scores = [-float(ranks.get(text, len(merges))) for text in pieces.texts]
     unknown = model.get("unk_token")

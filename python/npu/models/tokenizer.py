@@ -25,6 +25,7 @@ NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _SPACE = "\u2581"  # SentencePiece's visible space
 _UNKNOWN_TEXT = " \u2047 "  # what SentencePiece shows for an unknown piece
 _MODEL_BPE = 2  # TrainerSpec.model_type
+_MAX_MISSING_BYTES = 8
 _MAX_SCORE = float(np.finfo(np.float32).max)
 _SAMPLE = "Hello, 1 + 1 = \u00e9\n"  # what ``check`` encodes
 
@@ -86,13 +87,18 @@ class Tokenizer:
             if isinstance(part, int):
                 ids.append(part)
             elif part:
-                ids.extend(self._processor.encode(part))
+                found = self._processor.encode(part)
+                ids.extend(found if max(found, default=0) < len(self) else map(self._own, found))
         if add_special and self.add_bos and ids[:1] != [self.bos_id]:
             assert self.bos_id is not None
             ids.insert(0, self.bos_id)
         if add_special and self.add_eos and self.eos_id is not None:
             ids.append(self.eos_id)
         return ids
+
+    def _own(self, index: int) -> int:
+        """The library's id, or the unknown piece for a byte piece that it was only lent."""
+        return index if index < len(self) else self._processor.unk_id()
 
     def _literals(self, *kinds: int) -> dict[str, int]:
         """Pieces of some kinds, which stand for themselves in a text."""
@@ -274,14 +280,23 @@ def _library_vocabulary(
     unknown: int | None,
 ) -> tuple[list[str], list[float], list[int]]:
     """The vocabulary under the library's rules: unique non-empty pieces, one unknown piece, all
-    256 byte pieces or none. What breaks them keeps its id as an unused piece."""
+    256 byte pieces or none. What breaks them keeps its id as an unused piece; a few missing byte
+    pieces are added at the end."""
     names, kinds = list(pieces), list(types)
     if UNKNOWN not in kinds:
         if unknown is None:
             raise file.fail("the vocabulary has no unknown token")
         kinds[unknown] = UNKNOWN
     first_unknown = kinds.index(UNKNOWN)
-    has_bytes = len({p.upper() for p, k in zip(names, kinds, strict=True) if k == BYTE}) == 256
+    # The library knows one spelling of byte pieces.
+    names = [
+        f"<0x{int(name[3:5], 16):02X}>" if kind == BYTE else name
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    # Gemma's first vocabularies have a tab in the place of its byte.
+    lent = sorted({f"<0x{value:02X}>" for value in range(256)}.difference(names))
+    found = {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
+    has_bytes = len(lent) <= _MAX_MISSING_BYTES and len(lent) + len(found) == 256
     seen: set[str] = set()
     for index, kind in enumerate(kinds):
         name = names[index]
@@ -292,7 +307,8 @@ def _library_vocabulary(
             kinds[index] = UNKNOWN if index == first_unknown else UNUSED
         seen.add(name)
         names[index] = name
-    return names, scores.tolist(), kinds
+    lent = lent if has_bytes else []
+    return names + lent, scores.tolist() + [0.0] * len(lent), kinds + [BYTE] * len(lent)
 
 
 def _model_proto(

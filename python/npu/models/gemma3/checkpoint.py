@@ -202,7 +202,9 @@ def _rope(settings: _Settings) -> dict[str, Any]:
         if value is not None:
             found[f"gemma3.rope.{ours}"] = settings.positive(key, value)
     if kind == "linear":
-        factor = settings.positive(f"{name}: factor", full.get("factor"))
+        if not positive(full.get("factor")):
+            raise settings.refuse(name, full, "its factor is not a positive number")
+        factor = float(full["factor"])
         found |= {"gemma3.rope.scaling.type": kind, "gemma3.rope.scaling.factor": factor}
     return found
 
