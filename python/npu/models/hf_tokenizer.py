@@ -37,7 +37,8 @@ KEY_NAMES = {f"{_PREFIX}{key}": place for key, place in _PLACES.items()}
 # sentencepiece_model.proto: fields of ModelProto, TrainerSpec, NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _UNK_ID, _BOS_ID, _EOS_ID, _PAD_ID = 40, 41, 42, 43
-_DUMMY_PREFIX, _EXTRA_SPACES = 3, 4
+_MODEL_TYPE, _SPACE_AS_SUFFIX, _BPE = 3, 24, 2
+_CHARACTER_MAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
 
 
 class _Pieces:
@@ -109,6 +110,16 @@ def _from_sentencepiece(path: Path) -> tuple[_Pieces, dict[str, Any]]:
             normalizer = dict(_fields(pieces, value))
     if not pieces.texts:
         raise pieces.fail("has no pieces; it is not a SentencePiece model")
+    if trainer.get(_MODEL_TYPE, 1) != _BPE:
+        raise pieces.fail(
+            f"model_type is {show(trainer.get(_MODEL_TYPE, 1))}, only BPE (2) is read"
+        )
+    if normalizer.get(_CHARACTER_MAP) or not normalizer.get(_ESCAPE_SPACES, 1):
+        raise pieces.fail(
+            "the normalizer changes characters; only 'identity', as Gemma has, is read"
+        )
+    if trainer.get(_SPACE_AS_SUFFIX):
+        raise pieces.fail("treat_whitespace_as_suffix is set, which is not supported")
     found: dict[str, Any] = {
         f"{_PREFIX}add_space_prefix": bool(normalizer.get(_DUMMY_PREFIX, 1)),
         f"{_PREFIX}remove_extra_whitespaces": bool(normalizer.get(_EXTRA_SPACES, 1)),

@@ -290,6 +290,27 @@ def test_a_tab_in_the_place_of_its_byte(folder: Path) -> None:
         assert tokenizer.decode(ids) == words
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"model_type": "unigram"}, "model_type is 1"),
+        ({"model_type": "word"}, "model_type is 3"),
+        ({"normalization_rule_name": "nmt_nfkc"}, "the normalizer changes characters"),
+        ({"treat_whitespace_as_suffix": True}, "treat_whitespace_as_suffix"),
+    ],
+)
+def test_tokenizer_model(folder: Path, options: dict, words: str) -> None:
+    sentencepiece = pytest.importorskip("sentencepiece")
+    usual = {"model_type": "bpe", "normalization_rule_name": "identity", "vocab_size": 40}
+    lines = [f"number {i} and {i * 7919 % 1000}" for i in range(300)]
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(lines), model_prefix=str(folder / "tokenizer"), minloglevel=2,
+        **{**usual, **options},
+    )  # fmt: skip
+    with pytest.raises(FormatError, match=rf"tokenizer\.model: .*{words}"):
+        check(open_source(folder))
+
+
 def test_errors_about_the_tokenizer_name_its_files(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
