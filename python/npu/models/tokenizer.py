@@ -3,7 +3,7 @@
 Gemma's vocabulary is a SentencePiece BPE model. GGUF keeps its pieces, scores and types; they are
 written back as a SentencePiece model and the `sentencepiece` library does the segmentation.
 Pieces that stand for themselves, such as ``<start_of_turn>`` and runs of spaces, are split off
-before, as llama.cpp and Hugging Face tokenizers do; docs/tokenizer.md compares the three.
+before, as llama.cpp and Hugging Face tokenizers do; docs/model_files.md compares the three.
 """
 
 from __future__ import annotations

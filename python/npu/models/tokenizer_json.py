@@ -41,7 +41,9 @@ def check_merges(
     """Raises FormatError unless every split of a piece into two pieces is a merge, as
     SentencePiece, which merges any two pieces whose union is one, takes for granted. Converters
     may leave out added tokens."""
-    added = {t.get("content") for t in document.get("added_tokens") or [] if isinstance(t, dict)}
+    tokens = document.get("added_tokens")
+    entries = tokens if isinstance(tokens, list) else []
+    added = {str(token.get("content")) for token in entries if isinstance(token, dict)}
     step = max(1, len(ids) // _SAMPLED)
     possible = found = 0
     merged = {a + b for a, b in merges}
