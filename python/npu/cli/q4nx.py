@@ -42,7 +42,7 @@ def _info(file: Any, arguments: argparse.Namespace) -> int:
     print(f", header of {document['header_bytes']} bytes, written by {document['written_by']}")
     rule = "m + d * code" if document["dialect"] == "additive" else "d * (code - z)"
     print(f"dialect: {document['header_dialect']} ({document['dialect']}, w = {rule})")
-    for key in ("architecture", "name", "source"):
+    for key in ("architecture", "name", "source", "checksums"):
         if document[key]:
             print(f"{key}: {_printable(document[key])}")
     if document["quantised_weights"]:

@@ -85,13 +85,15 @@ def gemma_turns(messages: Sequence[Message], bos: str, *, add_generation_prompt:
     if not turns:
         raise ArgumentError("[tokenizer] the chat has no user message; give one")
     text = [bos]
+    before = len(messages) - len(turns)
     for index, message in enumerate(turns):
         role = "model" if _role(message) == "assistant" else _role(message)
         expected = "model" if index % 2 else "user"
         if role != expected:
             raise ArgumentError(
-                f"[tokenizer] message {index + 1} of the chat has the role {_role(message)!r}; "
-                "after an optional system message, roles must alternate user, assistant, user, ..."
+                f"[tokenizer] message {before + index + 1} of the chat has the role "
+                f"{_role(message)!r}; after an optional system message, roles must alternate user, "
+                "assistant, user, ..."
             )
         text.append(f"<start_of_turn>{role}\n{'' if index else prefix}{_content(message)}")
         text.append("<end_of_turn>\n")

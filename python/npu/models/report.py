@@ -54,6 +54,7 @@ def describe(file: Q4nxFile) -> dict[str, Any]:
         "dialect": file.dialect,
         "written_by": "npu convert" if file.own else "another converter",
         "source": file.metadata.get(SOURCE_KEY),
+        "checksums": file.checksums,
         "architecture": file.model.get("general.architecture"),
         "name": file.model.get("general.name"),
         "bytes": sum(entry.size for entry in file.entries.values()),

@@ -7,6 +7,7 @@ the package: it reads a job as JSON from standard input and writes {"text"} or {
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import resource
@@ -39,6 +40,9 @@ def main() -> None:
 
 
 def _limit(seconds: int, memory: int) -> None:
+    # Address space in use already, in pages (proc(5)).
+    with contextlib.suppress(OSError), open("/proc/self/statm") as file:
+        memory += int(file.read().split()[0]) * resource.getpagesize()
     wanted = {
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_AS: memory,

@@ -137,19 +137,11 @@ class Tokenizer:
         ...}. Raises FormatError when the template fails or refuses, ArgumentError when Gemma's
         format does.
         """
-        bos = self._text(self.bos_id)
         if self._template is None:
+            bos = self._text(self.bos_id)
             return gemma_turns(messages, bos, add_generation_prompt=add_generation_prompt)
-        variables = {
-            "messages": list(messages),
-            "add_generation_prompt": add_generation_prompt,
-            "bos_token": bos,
-            "eos_token": self._text(self.eos_id),
-            "tools": None,
-            "documents": None,
-        }
         try:
-            return render(self._template, variables)
+            return self._render(self._template, messages, add_generation_prompt)
         except FormatError as error:
             raise FormatError(f"{error}; prompt without the template (--raw)") from None
 
@@ -167,7 +159,20 @@ class Tokenizer:
     def check_template(self) -> None:
         """Renders one user message by the model's template, if it has one; raises FormatError."""
         if self._template is not None:
-            self.render_chat([{"role": "user", "content": _SAMPLE}])
+            self._render(self._template, [{"role": "user", "content": _SAMPLE}], True)
+
+    def _render(
+        self, template: str, messages: Sequence[Message], add_generation_prompt: bool
+    ) -> str:
+        variables = {
+            "messages": list(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self._text(self.bos_id),
+            "eos_token": self._text(self.eos_id),
+            "tools": None,
+            "documents": None,
+        }
+        return render(template, variables)
 
     def _text(self, index: int | None) -> str:
         return "" if index is None else self.pieces[index]

@@ -132,9 +132,8 @@ def _check_neutral(settings: _Settings) -> None:
             value = part.get(key)
             if value is None or any(value is v or value == v for v in allowed):
                 continue
-            raise settings.refuse(
-                key, value, "a Gemma 3 model that can be run here has none, or no other value"
-            )
+            usual = "absent" if allowed[0] in (None, False) else show(allowed[0])
+            raise settings.refuse(key, value, f"only models where it is {usual} can be run")
 
 
 def _windows(settings: _Settings) -> dict[str, Any]:
