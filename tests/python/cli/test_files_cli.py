@@ -104,8 +104,9 @@ def test_what_cannot_generate_is_neither_verified_nor_written(
 ) -> None:
     bad = with_keys(files[1], tmp_path / "bad.q4nx", **{**UNSUITABLE, **TEMPLATES}[name])
     assert cli.main(["q4nx", "verify", str(bad)]) == 1
-    out, err = capsys.readouterr()
-    assert (out + err).count("\n") == 1 and len(out + err) < 500
+    # A slow machine may print progress beside the sentence.
+    (line,) = [x for x in "".join(capsys.readouterr()).splitlines() if not x.startswith("checking")]
+    assert len(line) < 500
     assert cli.main(["convert", str(bad), str(tmp_path / "new.q4nx")]) == 1
     assert capsys.readouterr().err.count("\n") == 1
     assert sorted(os.listdir(tmp_path)) == ["bad.q4nx"]
@@ -129,7 +130,7 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(data=st.data())
 def test_verify_agrees_with_load_for_any_metadata(

@@ -59,7 +59,8 @@ def test_info(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["q4nx", "info", files[1]]) == 0
     out = capsys.readouterr().out
     for part in ("written by npu convert", "dialect: I8 (additive, w = m + d * code)",
-                 "source: m.gguf", "mlp.up_proj.weight", "[96, 64]"):  # fmt: skip
+                 "source: m.gguf", "checksums: crc32", "mlp.up_proj.weight",
+                 "[96, 64]"):  # fmt: skip
         assert part in out
     assert cli.main(["q4nx", "info", files[1], "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
