@@ -190,7 +190,8 @@ def test_python_names_exist(page: Path) -> None:
     named = {n for word in in_backticks(text) for n in re.findall(r"(?<![\w.])npu(?:\.\w+)+", word)}
     named = {name for name in named if not name.endswith((".h", ".hpp"))}  # of include/npu
     # Keys of a file's metadata look the same.
-    keys = {f"npu.q4nx.{key}" for key in ("version", "source", "shapes")}
+    names = ("version", "source", "shapes", "checksums", "header_checksum")
+    keys = {f"npu.q4nx.{key}" for key in names}
     example = {"npu.scale"}  # what docs/adding_a_design.md adds
     assert {n for n in named - keys - example if not resolves(n)} == set()
 

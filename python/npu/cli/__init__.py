@@ -8,12 +8,13 @@ is one line on stderr: exit code 2 for a wrong command line, 1 for anything else
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, TextIO, cast
 
 from npu.cli import bench
 
@@ -60,13 +61,57 @@ def _version() -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs a command line and returns its exit code."""
-    from npu.errors import NpuError
-
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed by the parent process
             setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+    output = _Output(sys.stdout)
+    sys.stdout = cast(TextIO, output)
     try:
-        words = list(sys.argv[1:] if argv is None else argv)
+        code = _run(list(sys.argv[1:] if argv is None else argv), output)
+        with contextlib.suppress(OSError):  # the output remembers it
+            output.flush()
+    finally:
+        sys.stdout = output.stream
+    if output.error is None:
+        return code
+    # Python would complain once more at exit: what is left goes nowhere.
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    if isinstance(output.error, BrokenPipeError):  # the reader of our output left
+        return _BROKEN_PIPE
+    _report(f"cannot write to standard output: {output.error.strerror or output.error}")
+    return 1
+
+
+class _Output:
+    """Standard output that remembers a failed write, also one that somebody else has caught."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.stream = stream
+        self.error: OSError | None = None
+
+    def write(self, text: str) -> int:
+        try:
+            return self.stream.write(text)
+        except OSError as error:
+            self.error = error
+            raise
+
+    def flush(self) -> None:
+        try:
+            self.stream.flush()
+        except OSError as error:
+            self.error = error
+            raise
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def _run(words: list[str], output: _Output) -> int:
+    from npu.errors import NpuError
+
+    try:
         if words[:1] == ["bench"]:
             words[1:] = bench.expand(words[1:])
         arguments, unknown = build_parser().parse_known_args(words)
@@ -74,7 +119,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             _report(f"unrecognized arguments: {' '.join(unknown)} (see `{arguments.prog} --help`)")
             return 2
         code: int = arguments.run(arguments)
-        sys.stdout.flush()
         return code
     except SystemExit as stop:  # argparse: --help or a wrong command line
         return stop.code if isinstance(stop.code, int) else 1
@@ -83,11 +127,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _report("interrupted")
         return _INTERRUPTED
-    except BrokenPipeError:
-        # The reader of our output left. Point stdout elsewhere, or Python complains at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
     except Exception as error:
+        if error is output.error:
+            return 1  # `main` says it
         if os.environ.get("NPU_TRACEBACK"):
             raise
         _report(f"{type(error).__name__}: {error} (NPU_TRACEBACK=1 shows where)")
@@ -95,4 +137,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _report(message: str) -> None:
-    print(f"npu: error: {' '.join(message.split())}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # stderr may be full or closed
+        print(f"npu: error: {' '.join(message.split())}", file=sys.stderr)

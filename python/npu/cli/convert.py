@@ -11,6 +11,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from npu.cli.progress import progress
+
 HELP = "convert a Gemma 3 model (GGUF file or safetensors folder) to 4-bit Q4NX weights"
 
 
@@ -27,8 +29,8 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.models.convert import convert
 
     begin = time.perf_counter()
-    with _clean_stop(), _bar(arguments.quiet) as progress:
-        path = convert(arguments.input, arguments.output, force=arguments.force, progress=progress)
+    with _clean_stop(), progress("converting", quiet=arguments.quiet) as report:
+        path = convert(arguments.input, arguments.output, force=arguments.force, progress=report)
     if not arguments.quiet:
         size = path.stat().st_size
         seconds = time.perf_counter() - begin
@@ -56,21 +58,3 @@ def _clean_stop() -> Iterator[None]:
     finally:
         for number in wanted:
             signal.signal(number, signal.SIG_DFL)
-
-
-@contextlib.contextmanager
-def _bar(quiet: bool) -> Iterator[Any]:
-    """A progress callback: a bar on a terminal, nothing otherwise."""
-    if quiet or not sys.stderr.isatty():
-        yield None
-        return
-    from tqdm import tqdm
-
-    with tqdm(desc="converting", unit="B", unit_scale=True, leave=False) as bar:
-
-        def progress(done: int, total: int, name: str) -> None:
-            bar.total = total
-            bar.set_postfix_str(name.removesuffix(".weight"), refresh=False)
-            bar.update(done - bar.n)
-
-        yield progress

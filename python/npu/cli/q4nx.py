@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 from typing import Any
+
+from npu.cli.progress import aside, progress
 
 HELP = "inspect, check or compare Q4NX files"
 
@@ -14,7 +15,7 @@ HELP = "inspect, check or compare Q4NX files"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     info = actions.add_parser("info", help="header, dialect, shapes, sizes, bits per weight")
-    verify = actions.add_parser("verify", help="check layout, completeness, NaN and padding")
+    verify = actions.add_parser("verify", help="check all that generating needs, and checksums")
     compare = actions.add_parser("diff", help="errors of every tensor against the source")
     compare.add_argument("source", help="the model it was made from: GGUF file or folder")
     for action in (info, verify, compare):
@@ -41,7 +42,7 @@ def _info(file: Any, arguments: argparse.Namespace) -> int:
     print(f", header of {document['header_bytes']} bytes, written by {document['written_by']}")
     rule = "m + d * code" if document["dialect"] == "additive" else "d * (code - z)"
     print(f"dialect: {document['header_dialect']} ({document['dialect']}, w = {rule})")
-    for key in ("architecture", "name", "source"):
+    for key in ("architecture", "name", "source", "checksums"):
         if document[key]:
             print(f"{key}: {_printable(document[key])}")
     if document["quantised_weights"]:
@@ -72,32 +73,48 @@ def _finite(value: Any) -> Any:
 def _verify(file: Any, arguments: argparse.Namespace) -> int:
     from npu.models.report import verify
 
-    problems = verify(file)
+    with progress("checking") as report:
+        problems = verify(file, report)
     if arguments.json:
-        print(json.dumps({"file": file.path, "good": not problems, "problems": problems}, indent=2))
+        document = {
+            "file": file.path,
+            "good": not problems,
+            "checksums": file.checksums,
+            "problems": problems,
+        }
+        print(json.dumps(document, indent=2))
     elif problems:
         print("\n".join(problems))
     else:
-        print(f"{file.path}: good ({len(file.entries)} tensors, dialect {file.header_dialect})")
+        sums = f"{file.checksums} of all tensors" if file.checksums else "no checksums in the file"
+        contents = f"{len(file.entries)} tensors, dialect {file.header_dialect}, {sums}"
+        print(f"{file.path}: good ({contents})")
     return 1 if problems else 0
 
 
 def _diff(file: Any, arguments: argparse.Namespace) -> int:
-    from npu.models.report import diff
+    from npu.models.report import diff, differences
     from npu.models.sources import Q4nxSource, open_source
 
-    rows = diff(open_source(arguments.source), Q4nxSource(file))
+    source, target = open_source(arguments.source), Q4nxSource(file)
     if arguments.json:
+        with progress("comparing") as report:
+            rows = diff(source, target, report)
         tensors = [{key: _finite(value) for key, value in row.items()} for row in rows]
         document = {"source": arguments.source, "file": file.path, "tensors": tensors}
         print(json.dumps(document, indent=2, allow_nan=False))
         return 0
-    print(f"{'tensor':<52} {'types':<13} {'max':>10} {'rms':>10} {'relative':>9} {'cosine':>9}")
-    for row in rows:
-        types = f"{row['source_type']}->{row['type']}"
-        print(
-            f"{row['name']:<52} {types:<13} {row['max']:>10.3g} {row['rms']:>10.3g} "
-            f"{row['relative_rms']:>9.2%} {row['cosine']:>9.6f}"
-        )
-    sys.stdout.flush()
+    title = f"{'tensor':<52} {'types':<13} {'max':>10} {'rms':>10} {'relative':>9} {'cosine':>9}"
+    with progress("comparing") as report:
+        for row in differences(source, target, report):
+            types = f"{row['source_type']}->{row['type']}"
+            with aside():
+                if title:
+                    print(title)
+                    title = ""
+                print(
+                    f"{row['name']:<52} {types:<13} {row['max']:>10.3g} {row['rms']:>10.3g} "
+                    f"{row['relative_rms']:>9.2%} {row['cosine']:>9.6f}",
+                    flush=True,
+                )
     return 0

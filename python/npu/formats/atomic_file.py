@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
 from npu.errors import ArgumentError
+from npu.formats import partial_file
 
 
 def check_writable(path: str | Path, function: str) -> Path:
@@ -42,18 +42,16 @@ def replacing(path: Path, function: str) -> Iterator[IO[bytes]]:
     """
     try:
         if path.exists() and not path.is_file():
-            with path.open("wb") as file:
-                yield file
+            with path.open("wb") as device:
+                yield device
             return
         target = path.resolve()  # through a symbolic link: its target is replaced, not the link
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
+        file = partial_file.create(str(target))
         try:
-            with os.fdopen(handle, "wb") as file:
-                yield file
-            os.chmod(name, 0o644)
-            os.replace(name, target)
+            yield file
+            partial_file.publish(file, str(target))
         except BaseException:
-            os.unlink(name)
+            partial_file.discard(file)
             raise
     except OSError as error:
         raise ArgumentError(f"[{function}] {path}: {error.strerror or error}") from error

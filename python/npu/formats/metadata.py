@@ -15,45 +15,54 @@ from npu.errors import FormatError
 
 class Metadata:
     """``metadata`` maps keys to Python values (arrays: NumPy, or list of str). Raises FormatError,
-    which names the file by ``label``, for a value of an unexpected kind."""
+    which names the file by ``label``, for a value of an unexpected kind. ``key_names`` has what
+    keys are called where they come from, if that is not a file with GGUF's keys."""
 
     reader = "model"
     label = ""
     metadata: dict[str, Any]
+    key_names: Mapping[str, str] = {}
 
     def fail(self, what: str) -> FormatError:
         return FormatError(f"[{self.reader}] {self.label}: {what}")
+
+    def named(self, key: str) -> str:
+        """What to call a key in an error."""
+        return self.key_names.get(key, key)
 
     def integer(self, key: str, default: int | None = None, low: int = 1, high: int = 2**31) -> int:
         """An integer within [low, high]; ``default`` when the key is absent."""
         value = self._get(key, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise self.fail(f"{key} is {show(value)}, expected an integer in [{low}, {high}]")
+            raise self.fail(
+                f"{self.named(key)} is {show(value)}, expected an integer in [{low}, {high}]"
+            )
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
         """A finite positive number; ``default`` when the key is absent."""
         value = self._get(key, default)
         if not positive(value):
-            raise self.fail(f"{key} is {show(value)}, expected a positive number")
+            raise self.fail(f"{self.named(key)} is {show(value)}, expected a positive number")
         return float(value)
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self._get(key, default)
         if not isinstance(value, str):
-            raise self.fail(f"{key} is {show(value)}, expected a string")
+            raise self.fail(f"{self.named(key)} is {show(value)}, expected a string")
         return value
 
     def flag(self, key: str, default: bool) -> bool:
         value = self._get(key, default)
         if not isinstance(value, bool):
-            raise self.fail(f"{key} is {show(value)}, expected true or false")
+            raise self.fail(f"{self.named(key)} is {show(value)}, expected true or false")
         return value
 
     def _get(self, key: str, default: Any) -> Any:
         value = self.metadata.get(key, default)
         if value is None:
-            raise self.fail(f"the metadata key {key} is missing")
+            what = self.key_names.get(key, f"the metadata key {key}")
+            raise self.fail(f"{what} is missing")
         return value
 
 

@@ -91,6 +91,10 @@ class SafetensorsFile:
         part = np.array(lines if rows is None else lines[rows], order="C")
         return part.view(dtype).reshape(part.shape[:-1] if entry.shape else ())
 
+    def header_bytes(self) -> bytes:
+        """The file up to its data: length, JSON, padding."""
+        return bytes(self._map[: self.header_size])
+
     def release(self, entry: Entry) -> None:
         """Lets the system drop a tensor's pages from memory."""
         release(self._map, entry.offset, entry.size)

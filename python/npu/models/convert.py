@@ -22,8 +22,8 @@ from npu.formats.q4nx.container import MODEL_PREFIX, SHAPES_KEY, SOURCE_KEY, VER
 from npu.formats.q4nx.writer import Announced, Writer
 from npu.models.convert_tensor import Conversion, blocks, embedding, norm, parts
 from npu.models.gemma3 import names
-from npu.models.gemma3.config import Config, read_config
-from npu.models.gemma3.names import check_tensors
+from npu.models.gemma3.checks import check
+from npu.models.gemma3.config import Config
 from npu.models.sources import Q4nxSource, open_source
 from npu.models.sources.huggingface import CHECKPOINT_FILES
 from npu.models.sources.interface import Source
@@ -75,12 +75,8 @@ def convert(
             f"[convert] {os.fspath(source)} has a safetensors checkpoint and {opened.label}; name "
             "the file to convert that, or move it away to convert the checkpoint"
         )
-    config = read_config(opened)
-    check_tensors(opened, config)
-    if "tokenizer.ggml.tokens" not in opened.metadata:
-        raise opened.fail(
-            "no tokenizer was found; put tokenizer.model or tokenizer.json into the folder"
-        )
+    config, tokenizer = check(opened)
+    tokenizer.check_template()
     steps = plan(opened, config)
     label = os.path.basename(os.path.abspath(source))
     metadata = describe(opened.metadata, steps, label)

@@ -16,14 +16,29 @@ import numpy as np
 from npu.errors import FormatError
 from npu.formats.json_file import read_json
 from npu.formats.metadata import show
+from npu.models import tokenizer_json
 from npu.models.tokenizer import BYTE, CONTROL, NORMAL, UNKNOWN, USER_DEFINED
 
 _MAX_BYTES = 256 << 20
 _PREFIX = "tokenizer.ggml."
+# What GGUF's keys are called here, for errors that the tokenizer finds.
+_PLACES = {
+    "tokens": "the vocabulary of the folder's tokenizer",
+    "scores": "the scores of the folder's tokenizer",
+    "token_type": "the types of the folder's tokenizer",
+    "bos_token_id": "bos_token of tokenizer_config.json",
+    "eos_token_id": "eos_token of tokenizer_config.json",
+    "eot_token_id": "eos_token_id of generation_config.json",
+    "add_bos_token": "add_bos_token of tokenizer_config.json",
+    "add_eos_token": "add_eos_token of tokenizer_config.json",
+    "unknown_token_id": "model.unk_token of tokenizer.json",
+}
+KEY_NAMES = {f"{_PREFIX}{key}": place for key, place in _PLACES.items()}
 # sentencepiece_model.proto: fields of ModelProto, TrainerSpec, NormalizerSpec.
 _PIECES, _TRAINER, _NORMALIZER = 1, 2, 3
 _UNK_ID, _BOS_ID, _EOS_ID, _PAD_ID = 40, 41, 42, 43
-_DUMMY_PREFIX, _EXTRA_SPACES = 3, 4
+_MODEL_TYPE, _SPACE_AS_SUFFIX, _BPE = 3, 24, 2
+_CHARACTER_MAP, _DUMMY_PREFIX, _EXTRA_SPACES, _ESCAPE_SPACES = 2, 3, 4, 5
 
 
 class _Pieces:
@@ -95,6 +110,16 @@ def _from_sentencepiece(path: Path) -> tuple[_Pieces, dict[str, Any]]:
             normalizer = dict(_fields(pieces, value))
     if not pieces.texts:
         raise pieces.fail("has no pieces; it is not a SentencePiece model")
+    if trainer.get(_MODEL_TYPE, 1) != _BPE:
+        raise pieces.fail(
+            f"model_type is {show(trainer.get(_MODEL_TYPE, 1))}, only BPE (2) is read"
+        )
+    if normalizer.get(_CHARACTER_MAP) or not normalizer.get(_ESCAPE_SPACES, 1):
+        raise pieces.fail(
+            "the normalizer changes characters; only 'identity', as Gemma has, is read"
+        )
+    if trainer.get(_SPACE_AS_SUFFIX):
+        raise pieces.fail("treat_whitespace_as_suffix is set, which is not supported")
     found: dict[str, Any] = {
         f"{_PREFIX}add_space_prefix": bool(normalizer.get(_DUMMY_PREFIX, 1)),
         f"{_PREFIX}remove_extra_whitespaces": bool(normalizer.get(_EXTRA_SPACES, 1)),
@@ -150,15 +175,23 @@ def _from_json(path: Path) -> tuple[_Pieces, dict[str, Any]]:
     vocabulary = model.get("vocab") if isinstance(model, dict) else None
     merges = model.get("merges") if isinstance(model, dict) else None
     if not isinstance(vocabulary, dict) or not isinstance(merges, list) or not vocabulary:
-        raise pieces.fail("is not a BPE tokenizer with a vocabulary and merges, as Gemma's is")
+        kind = model.get("type") if isinstance(model, dict) else None
+        raise pieces.fail(
+            f"model (type {show(kind)}) is not a BPE tokenizer with a vocabulary and merges, as "
+            "Gemma's is"
+        )
     assert isinstance(model, dict)
+    space_prefix = tokenizer_json.check(path.name, document)
     _fill(pieces, vocabulary)
     ranks: dict[str, int] = {}
+    pairs: set[tuple[str, str]] = set()
     for rank, merge in enumerate(merges):
         pair = merge.split(" ") if isinstance(merge, str) else merge
         if not isinstance(pair, list) or len(pair) != 2 or not all(type(p) is str for p in pair):
             raise pieces.fail(f"the merge {show(merge)} is not a pair of pieces")
         ranks.setdefault(pair[0] + pair[1], rank)
+        pairs.add((pair[0], pair[1]))
+    tokenizer_json.check_merges(path.name, document, vocabulary, pairs)
     # SentencePiece merges the pair whose result scores best, BPE the pair of lowest rank.
     pieces.scores = [-float(ranks.get(text, len(merges))) for text in pieces.texts]
     unknown = model.get("unk_token")
@@ -169,7 +202,7 @@ def _from_json(path: Path) -> tuple[_Pieces, dict[str, Any]]:
             pieces.types[index] = UNKNOWN
     _add_tokens(pieces, document.get("added_tokens") or [])
     found: dict[str, Any] = {
-        f"{_PREFIX}add_space_prefix": _prepends_space(document),
+        f"{_PREFIX}add_space_prefix": space_prefix,
         f"{_PREFIX}remove_extra_whitespaces": False,
     }
     if isinstance(unknown, str) and unknown in vocabulary:
@@ -195,24 +228,12 @@ def _add_tokens(pieces: _Pieces, tokens: Any) -> None:
         raise pieces.fail("added_tokens is malformed")
     for token in sorted(entries, key=lambda token: token["id"]):
         index, text = token["id"], token.get("content")
+        tokenizer_json.check_added(pieces.label, token)
         if not isinstance(text, str):
             raise pieces.fail(f"the added token {index} has no content")
         known = pieces.types[index] if 0 <= index < len(pieces.types) else NORMAL
         if known not in (UNKNOWN, BYTE):
             pieces.put(index, text, CONTROL if token.get("special") else USER_DEFINED)
-
-
-def _prepends_space(document: dict[str, Any]) -> bool:
-    parts = [document.get("normalizer"), document.get("pre_tokenizer")]
-    for part in list(parts):
-        if isinstance(part, dict):
-            parts += part.get("normalizers") or part.get("pretokenizers") or []
-    for part in parts:
-        if isinstance(part, dict) and part.get("type") == "Prepend":
-            return True
-        if isinstance(part, dict) and part.get("type") == "Metaspace":
-            return part.get("prepend_scheme", "always") != "never"
-    return False
 
 
 # --- settings beside it ----------------------------------------------------------------------
@@ -228,8 +249,10 @@ def _settings(folder: Path, pieces: _Pieces) -> dict[str, Any]:
             [{**v, "id": int(k)} for k, v in decoder.items() if isinstance(v, dict)],
         )
     ids = {text: index for index, text in enumerate(pieces.texts)}
-    found: dict[str, Any] = {f"{_PREFIX}add_bos_token": bool(config.get("add_bos_token", True))}
-    found[f"{_PREFIX}add_eos_token"] = bool(config.get("add_eos_token", False))
+    found: dict[str, Any] = {}
+    for name, usual in (("add_bos_token", True), ("add_eos_token", False)):
+        value = config.get(name, usual)
+        found[_PREFIX + name] = usual if value is None else value
     defaults = {"bos": "<bos>", "eos": "<eos>", "padding": "<pad>"}
     for ours, default in defaults.items():
         token = config.get(f"{ours.removesuffix('ding')}_token", default)
@@ -237,7 +260,8 @@ def _settings(folder: Path, pieces: _Pieces) -> dict[str, Any]:
         if isinstance(token, str) and token in ids:
             found[f"{_PREFIX}{ours}_token_id"] = ids[token]
     ends = _optional(folder / "generation_config.json").get("eos_token_id")
-    for end in ends if isinstance(ends, list) else []:
+    ends = ends if isinstance(ends, list) else [ends]
+    for end in ends:
         if type(end) is int and 0 <= end < len(pieces.texts):
             found[f"{_PREFIX}eot_token_id"] = end  # the last of the list: <end_of_turn>
     if template := _template(folder, config):

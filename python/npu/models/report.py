@@ -6,22 +6,25 @@ Everything is read in chunks of rows, so a report needs little memory.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
-from npu.errors import FormatError
+from npu.errors import FormatError, NpuError
 from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import SOURCE_KEY, Q4nxFile, describe_nan
 from npu.formats.q4nx.tensor import Tensor
-from npu.models.gemma3 import names
+from npu.models.gemma3 import checks, names
 from npu.models.gemma3.config import read_config
 from npu.models.gemma3.names import check_tensors
 from npu.models.sources import Q4nxSource
 from npu.models.sources.interface import Source
 
 _CHUNK_WEIGHTS = 1 << 21
+
+Progress = Callable[[int, int, str], None]
 
 
 def describe(file: Q4nxFile) -> dict[str, Any]:
@@ -51,6 +54,7 @@ def describe(file: Q4nxFile) -> dict[str, Any]:
         "dialect": file.dialect,
         "written_by": "npu convert" if file.own else "another converter",
         "source": file.metadata.get(SOURCE_KEY),
+        "checksums": file.checksums,
         "architecture": file.model.get("general.architecture"),
         "name": file.model.get("general.name"),
         "bytes": sum(entry.size for entry in file.entries.values()),
@@ -60,14 +64,17 @@ def describe(file: Q4nxFile) -> dict[str, Any]:
     }
 
 
-def verify(file: Q4nxFile) -> list[str]:
-    """Every problem of a file, in words; empty when it is good. Reads all of it."""
-    problems = file.gaps()
+def verify(file: Q4nxFile, progress: Progress | None = None) -> list[str]:
+    """Every problem of a file, in words; empty when it is good. Reads all of it.
+
+    ``progress(done, total, name)`` counts bytes.
+    """
+    problems = file.header_problems() + file.gaps()
     source: Source | None = None
     try:
         source = Q4nxSource(file)
-        check_tensors(source, read_config(source))
-    except ValueError as error:  # FormatError: the model is incomplete, the tensors may be good
+        problems += checks.problems(source)
+    except NpuError as error:  # the model is incomplete, the tensors may be good
         problems.append(str(error))
     shapes = dict(file.shapes)
     if isinstance(source, Q4nxSource):
@@ -75,7 +82,9 @@ def verify(file: Q4nxFile) -> list[str]:
         for name in file.quantised:
             if len(shape := stored.get(name, ())) == 2:
                 shapes[name] = (shape[0], shape[1])
-    for name in file.entries:
+    done, total = 0, sum(entry.size for entry in file.entries.values())
+    for name, entry in file.entries.items():
+        problems += file.checksum_problems(name)
         if name not in file.quantised:
             try:
                 problems += _check_plain(file, name)
@@ -87,30 +96,52 @@ def verify(file: Q4nxFile) -> list[str]:
             except ValueError as error:
                 problems.append(str(error))
         file.release(name)
+        done += entry.size
+        if progress:
+            progress(done, total, name)
     return list(dict.fromkeys(problems))
 
 
-def diff(source: Source, target: Q4nxSource) -> list[dict[str, Any]]:
-    """Errors of every tensor of the text model against its source: max, RMS, cosine.
+def diff(
+    source: Source, target: Q4nxSource, progress: Progress | None = None
+) -> list[dict[str, Any]]:
+    """``differences`` of all tensors."""
+    return list(differences(source, target, progress))
+
+
+def differences(
+    source: Source, target: Q4nxSource, progress: Progress | None = None
+) -> Iterator[dict[str, Any]]:
+    """Errors of every tensor of the text model against its source, one by one: max, RMS, cosine.
 
     The embedding is compared unscaled, a tied head with the embedding of the source.
+    ``progress(done, total, name)`` counts weights.
     """
     config = read_config(target)
     check_tensors(source, read_config(source))
     check_tensors(target, config)
-    rows = []
-    for name, shape in target.shapes.items():
-        theirs = name if name in source.shapes else names.EMBEDDING
-        if name not in names.tensor_shapes(config) and name != names.HEAD:
-            continue
-        source.check(theirs, shape)
-        rows.append({"name": target.stored_name(name)} | _errors(source, theirs, target, name))
-        source.release(theirs)
+    known = {*names.tensor_shapes(config), names.HEAD}
+    compared = {name: shape for name, shape in target.shapes.items() if name in known}
+    pairs = {name: name if name in source.shapes else names.EMBEDDING for name in compared}
+    for name, shape in compared.items():
+        source.check(pairs[name], shape)
+    done, total = 0, sum(map(math.prod, compared.values()))
+    for name, shape in compared.items():
+        stored = target.stored_name(name)
+
+        def report(weights: int, before: int = done, name: str = stored) -> None:
+            if progress:
+                progress(before + weights, total, name)
+
+        yield {"name": stored} | _errors(source, pairs[name], target, name, report)
+        done += math.prod(shape)
+        source.release(pairs[name])
         target.release(name)
-    return rows
 
 
-def _errors(source: Source, theirs: str, target: Source, name: str) -> dict[str, Any]:
+def _errors(
+    source: Source, theirs: str, target: Source, name: str, report: Callable[[int], None]
+) -> dict[str, Any]:
     shape = target.shapes[name]
     width = shape[1] if len(shape) == 2 else 1
     step = max(1, _CHUNK_WEIGHTS // (width * layout.ROWS)) * layout.ROWS
@@ -126,6 +157,7 @@ def _errors(source: Source, theirs: str, target: Source, name: str) -> dict[str,
             ab += float((a * b).sum())
         if math.isnan(square):
             largest = math.nan  # max() would lose it
+        report(rows.stop * width)
     count = math.prod(shape)
     return {
         "shape": list(shape),

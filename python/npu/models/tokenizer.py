@@ -2,8 +2,8 @@
 
 Gemma's vocabulary is a SentencePiece BPE model. GGUF keeps its pieces, scores and types; they are
 written back as a SentencePiece model and the `sentencepiece` library does the segmentation.
-Control pieces such as ``<start_of_turn>`` are split off before, since the library never yields
-them. The chat template is rendered by jinja2 in its sandbox.
+Pieces that stand for themselves, such as ``<start_of_turn>`` and runs of spaces, are split off
+before, as llama.cpp and Hugging Face tokenizers do; docs/model_files.md compares the three.
 """
 
 from __future__ import annotations
@@ -17,25 +17,17 @@ from typing import Any
 import numpy as np
 
 from npu.errors import FormatError
-from npu.formats.metadata import Metadata
+from npu.formats.metadata import Metadata, show
+from npu.models.chat_template import Message, gemma_turns, render
 
 # Piece types, the same numbers in GGUF and in sentencepiece_model.proto.
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 _SPACE = "\u2581"  # SentencePiece's visible space
 _UNKNOWN_TEXT = " \u2047 "  # what SentencePiece shows for an unknown piece
 _MODEL_BPE = 2  # TrainerSpec.model_type
-
-# Gemma's turn format, used when a file carries no template of its own.
-DEFAULT_TEMPLATE = (
-    "{{ bos_token }}"
-    "{% set ns = namespace(system='') %}"
-    "{% for m in messages %}"
-    "{% if m.role == 'system' %}{% set ns.system = ns.system + m.content + '\n\n' %}{% else %}"
-    "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-    "{{ ns.system }}{% set ns.system = '' %}{{ m.content | trim }}<end_of_turn>\n"
-    "{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-)
+_MAX_MISSING_BYTES = 8
+_MAX_SCORE = float(np.finfo(np.float32).max)
+_SAMPLE = "Hello, 1 + 1 = \u00e9\n"  # what ``check`` encodes
 
 
 class Tokenizer:
@@ -61,20 +53,20 @@ class Tokenizer:
         self.add_eos = file.flag("tokenizer.ggml.add_eos_token", False)
         self.space_prefix = file.flag("tokenizer.ggml.add_space_prefix", True)
         if self.add_bos and self.bos_id is None:
-            raise file.fail("add_bos_token is set but tokenizer.ggml.bos_token_id is missing")
-        self._template = file.text("tokenizer.chat_template", DEFAULT_TEMPLATE)
+            raise file.fail(
+                f"{file.named('tokenizer.ggml.add_bos_token')} is set but "
+                f"{file.named('tokenizer.ggml.bos_token_id')} is missing"
+            )
+        key = "tokenizer.chat_template"
+        self._template = file.text(key) if key in file.metadata else None
+        self._fail = file.fail
 
         unknown = token_id("unknown_token_id")
         self._processor = _processor(file, self.pieces, scores, self.types, unknown, self)
-        self._controls = {
-            piece: index
-            for index, piece in enumerate(self.pieces)
-            if self.types[index] == CONTROL and piece
-        }
-        self._control_lengths = sorted({len(piece) for piece in self._controls}, reverse=True)
-        first = "".join(sorted({re.escape(piece[0]) for piece in self._controls}))
-        self._control_start = re.compile(f"[{first}]") if first else None
-        ends = (self.eos_id, token_id("eot_token_id"), self._controls.get("<end_of_turn>"))
+        controls = self._literals(CONTROL)
+        self._special = _Splitter(controls | self._literals(UNKNOWN, USER_DEFINED))
+        self._plain = _Splitter(self._literals(USER_DEFINED))
+        ends = (self.eos_id, token_id("eot_token_id"), controls.get("<end_of_turn>"))
         self.end_ids: frozenset[int] = frozenset(index for index in ends if index is not None)
 
     def __len__(self) -> int:
@@ -86,15 +78,17 @@ class Tokenizer:
         """Token ids of a text.
 
         ``add_special`` prepends BOS (and appends EOS) as the model asks, unless the text already
-        starts with it; ``parse_control`` maps control pieces written in the text to their ids.
+        starts with it; ``parse_control`` maps control pieces and the unknown piece written in the
+        text to their ids. User-defined pieces are always found.
         """
         text = text.encode("utf-8", errors="replace").decode("utf-8")
         ids: list[int] = []
-        for part in self._split(text) if parse_control else [text]:
+        for part in (self._special if parse_control else self._plain).split(text):
             if isinstance(part, int):
                 ids.append(part)
             elif part:
-                ids.extend(self._processor.encode(part))
+                found = self._processor.encode(part)
+                ids.extend(found if max(found, default=0) < len(self) else map(self._own, found))
         if add_special and self.add_bos and ids[:1] != [self.bos_id]:
             assert self.bos_id is not None
             ids.insert(0, self.bos_id)
@@ -102,21 +96,17 @@ class Tokenizer:
             ids.append(self.eos_id)
         return ids
 
-    def _split(self, text: str) -> list[str | int]:
-        """The text cut at control pieces, longest match first; those become their ids."""
-        parts: list[str | int] = []
-        done = position = 0
-        while self._control_start and (match := self._control_start.search(text, position)):
-            position = match.start()
-            for length in self._control_lengths:
-                index = self._controls.get(text[position : position + length])
-                if index is not None:
-                    parts += [text[done:position], index]
-                    done = position = position + length
-                    break
-            else:
-                position += 1
-        return [*parts, text[done:]]
+    def _own(self, index: int) -> int:
+        """The library's id, or the unknown piece for a byte piece that it was only lent."""
+        return index if index < len(self) else self._processor.unk_id()
+
+    def _literals(self, *kinds: int) -> dict[str, int]:
+        """Pieces of some kinds, which stand for themselves in a text."""
+        return {
+            piece: index
+            for index, piece in enumerate(self.pieces)
+            if self.types[index] in kinds and piece
+        }
 
     def token_bytes(self, index: int) -> bytes:
         """The UTF-8 bytes a token stands for; none for control pieces."""
@@ -139,36 +129,86 @@ class Tokenizer:
         return StreamDecoder(self, at_start and self.space_prefix)
 
     def render_chat(
-        self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool = True
+        self, messages: Sequence[Message], *, add_generation_prompt: bool = True
     ) -> str:
-        """The prompt text of a conversation (``role``, ``content``) by the model's template."""
-        import jinja2
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        """The prompt text of a conversation by the model's template, or in Gemma 3's turn format.
 
-        def refuse(message: str) -> None:
-            raise jinja2.TemplateError(message)
-
-        environment = ImmutableSandboxedEnvironment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
-        )
-        environment.globals["raise_exception"] = refuse
+        A message has a ``role`` and a ``content``: a string, or a list of {"type": "text", "text":
+        ...}. Raises FormatError when the template fails or refuses, ArgumentError when Gemma's
+        format does.
+        """
+        if self._template is None:
+            bos = self._text(self.bos_id)
+            return gemma_turns(messages, bos, add_generation_prompt=add_generation_prompt)
         try:
-            return environment.from_string(self._template).render(
-                messages=list(messages),
-                add_generation_prompt=add_generation_prompt,
-                bos_token=self._text(self.bos_id),
-                eos_token=self._text(self.eos_id),
-            )
-        # A template is a program of the file's author: it can fail in any way.
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise FormatError(
-                f"[tokenizer] the model's chat template failed: {reason}; "
-                "prompt without the template (--raw)"
-            ) from None
+            return self._render(self._template, messages, add_generation_prompt)
+        except FormatError as error:
+            raise FormatError(f"{error}; prompt without the template (--raw)") from None
+
+    def check(self) -> None:
+        """Encodes and decodes a sample; FormatError when that does not give tokens and text."""
+        try:
+            ids = self.encode(_SAMPLE)
+            good = bool(ids) and all(0 <= index < len(self) for index in ids)
+            self.decode(ids)
+        except Exception as error:  # the library raises bare RuntimeError and others
+            raise self._fail(f"the tokenizer fails on a sample: {show(str(error))}") from None
+        if not good:
+            raise self._fail(f"the tokenizer gives the ids {show(ids)} for a sample")
+
+    def check_template(self) -> None:
+        """Renders one user message by the model's template, if it has one; raises FormatError."""
+        if self._template is not None:
+            self._render(self._template, [{"role": "user", "content": _SAMPLE}], True)
+
+    def _render(
+        self, template: str, messages: Sequence[Message], add_generation_prompt: bool
+    ) -> str:
+        variables = {
+            "messages": list(messages),
+            "add_generation_prompt": add_generation_prompt,
+            "bos_token": self._text(self.bos_id),
+            "eos_token": self._text(self.eos_id),
+            "tools": None,
+            "documents": None,
+        }
+        return render(template, variables)
 
     def _text(self, index: int | None) -> str:
         return "" if index is None else self.pieces[index]
+
+
+class _Splitter:
+    """Cuts texts at pieces, from the left, the longest match first."""
+
+    def __init__(self, pieces: dict[str, int]) -> None:
+        self._pieces = pieces
+        lengths: dict[str, set[int]] = {}
+        for piece in pieces:
+            lengths.setdefault(piece[:2], set()).add(len(piece))
+        starts = sorted(lengths, key=lambda start: -len(start))
+        self._start = re.compile("|".join(map(re.escape, starts))) if starts else None
+        # Lengths to try where a text has these two characters, or the first alone.
+        self._lengths = {
+            start: sorted(found | lengths.get(start[0], set()), reverse=True)
+            for start, found in lengths.items()
+        }
+
+    def split(self, text: str) -> list[str | int]:
+        """The text between pieces, and the pieces as ids."""
+        parts: list[str | int] = []
+        done = position = 0
+        while self._start and (match := self._start.search(text, position)):
+            position = match.start()
+            for length in self._lengths[match[0]]:
+                index = self._pieces.get(text[position : position + length])
+                if index is not None:
+                    parts += [text[done:position], index]
+                    done = position = position + length
+                    break
+            else:
+                position += 1
+        return [*parts, text[done:]]
 
 
 class StreamDecoder:
@@ -193,19 +233,20 @@ class StreamDecoder:
 
 def _read_vocabulary(file: Metadata) -> tuple[list[str], np.ndarray, list[int]]:
     pieces = file.metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(pieces, list) or not pieces or not isinstance(pieces[0], str):
-        raise file.fail("tokenizer.ggml.tokens is missing or not a list of strings")
+    if not isinstance(pieces, list) or not pieces or {type(p) for p in pieces} != {str}:
+        raise file.fail(
+            f"{file.named('tokenizer.ggml.tokens')} is missing or not a list of strings"
+        )
     columns = []
-    for key, low, high in (("scores", -np.inf, np.inf), ("token_type", NORMAL, BYTE)):
+    for key, low, high in (("scores", -_MAX_SCORE, _MAX_SCORE), ("token_type", NORMAL, BYTE)):
+        name = file.named(f"tokenizer.ggml.{key}")
         values = file.metadata.get(f"tokenizer.ggml.{key}")
         if not isinstance(values, np.ndarray) or values.dtype == bool:
-            raise file.fail(f"tokenizer.ggml.{key} is missing or not a list of numbers")
+            raise file.fail(f"{name} is missing or not a list of numbers")
         if len(values) != len(pieces):
-            raise file.fail(
-                f"tokenizer.ggml.{key} has {len(values)} entries for {len(pieces)} tokens"
-            )
-        if np.isnan(values).any() or (values < low).any() or (values > high).any():
-            raise file.fail(f"tokenizer.ggml.{key} has values outside [{low}, {high}]")
+            raise file.fail(f"{name} has {len(values)} entries for {len(pieces)} tokens")
+        if not np.isfinite(values).all() or (values < low).any() or (values > high).any():
+            raise file.fail(f"{name} has values outside [{low:g}, {high:g}]")
         columns.append(values)
     types = [int(value) for value in columns[1]]
     for piece, kind in zip(pieces, types, strict=True):
@@ -244,18 +285,26 @@ def _library_vocabulary(
     unknown: int | None,
 ) -> tuple[list[str], list[float], list[int]]:
     """The vocabulary under the library's rules: unique non-empty pieces, one unknown piece, all
-    256 byte pieces or none. What breaks them keeps its id as an unused piece."""
+    256 byte pieces or none. What breaks them keeps its id as an unused piece; a few missing byte
+    pieces are added at the end."""
     names, kinds = list(pieces), list(types)
     if UNKNOWN not in kinds:
         if unknown is None:
             raise file.fail("the vocabulary has no unknown token")
         kinds[unknown] = UNKNOWN
     first_unknown = kinds.index(UNKNOWN)
-    has_bytes = len({p.upper() for p, k in zip(names, kinds, strict=True) if k == BYTE}) == 256
+    # The library knows one spelling of byte pieces.
+    names = [
+        f"<0x{int(name[3:5], 16):02X}>" if kind == BYTE else name
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    # Gemma's first vocabularies have a tab in the place of its byte.
+    lent = sorted({f"<0x{value:02X}>" for value in range(256)}.difference(names))
+    found = {name for name, kind in zip(names, kinds, strict=True) if kind == BYTE}
+    has_bytes = len(lent) <= _MAX_MISSING_BYTES and len(lent) + len(found) == 256
     seen: set[str] = set()
     for index, kind in enumerate(kinds):
-        # Converters store user-defined runs of spaces in plain form.
-        name = names[index].replace(" ", _SPACE) if kind == USER_DEFINED else names[index]
+        name = names[index]
         drop = kind == UNKNOWN and index != first_unknown
         drop = drop or (kind == BYTE and not has_bytes)
         if drop or not name or name in seen or "\0" in name:
@@ -263,7 +312,8 @@ def _library_vocabulary(
             kinds[index] = UNKNOWN if index == first_unknown else UNUSED
         seen.add(name)
         names[index] = name
-    return names, scores.tolist(), kinds
+    lent = lent if has_bytes else []
+    return names + lent, scores.tolist() + [0.0] * len(lent), kinds + [BYTE] * len(lent)
 
 
 def _model_proto(

@@ -61,7 +61,8 @@ def test_info(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
     assert cli.main(["q4nx", "info", files[1]]) == 0
     out = capsys.readouterr().out
     for part in ("written by npu convert", "dialect: I8 (additive, w = m + d * code)",
-                 "source: m.gguf", "mlp.up_proj.weight", "[96, 64]"):  # fmt: skip
+                 "source: m.gguf", "checksums: crc32", "mlp.up_proj.weight",
+                 "[96, 64]"):  # fmt: skip
         assert part in out
     assert cli.main(["q4nx", "info", files[1], "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
@@ -77,7 +78,8 @@ def test_info(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> Non
 def test_verify(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     capsys.readouterr()
     assert cli.main(["q4nx", "verify", files[1]]) == 0
-    assert capsys.readouterr().out == f"{files[1]}: good (16 tensors, dialect I8)\n"
+    good = f"{files[1]}: good (16 tensors, dialect I8, crc32 of all tensors)\n"
+    assert capsys.readouterr().out == good
     raw = bytearray(Path(files[1]).read_bytes())
     header = 8 + int.from_bytes(raw[:8], "little")
     raw[header + 2 : header + 4] = b"\xc0\x7f"  # a scale of the first block
@@ -87,7 +89,8 @@ def test_verify(files: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> N
     assert "self_attn.q_proj.weight' has NaN or infinity in 1 scales and 0 minima" in out
     assert cli.main(["q4nx", "verify", files[1], "--json"]) == 1
     document = json.loads(capsys.readouterr().out)
-    assert document["good"] is False and len(document["problems"]) == 1
+    assert document["good"] is False and len(document["problems"]) == 2
+    assert "does not match its checksum" in document["problems"][0]
 
 
 def test_dirty_padding_is_reported(

@@ -27,9 +27,12 @@ from gemma3_files import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from q4nx_models import save_tokenizer_json
 
 from npu.errors import FormatError
 from npu.formats.gguf_file import GgufFile
+from npu.formats.metadata import Metadata
+from npu.models import hf_tokenizer
 from npu.models.tokenizer import Tokenizer
 
 SENTENCES = [
@@ -102,11 +105,14 @@ def as_gguf(processor: sentencepiece.SentencePieceProcessor) -> Vocabulary:
 
 @pytest.mark.parametrize("space_prefix", [False, True])
 def test_ids_equal_those_of_sentencepiece(tmp_path: Path, space_prefix: bool) -> None:
+    """Texts without U+2581, which GGUF's user-defined pieces do not match; with a space prefix
+    also without such pieces, which begin a new text in llama.cpp and Hugging Face tokenizers."""
     library = trained(space_prefix)
     ours = open_tokenizer(tmp_path, as_gguf(library), ggml__add_space_prefix=space_prefix)
+    letters = "<dogÄ日😀\t\x7fxyz12" if space_prefix else "\n <table>dogÄ日😀\t\x7fxyz12"
 
     @settings(max_examples=300, deadline=None)
-    @given(st.text(alphabet=st.sampled_from("\n <table>dogÄ日😀\u2581\t\x7fxyz12"), max_size=40))
+    @given(st.text(alphabet=st.sampled_from(letters), max_size=40))
     def check(text: str) -> None:
         ids = ours.encode(text, add_special=False, parse_control=False)
         assert ids == library.encode(text)
@@ -114,9 +120,68 @@ def test_ids_equal_those_of_sentencepiece(tmp_path: Path, space_prefix: bool) ->
 
     check()
     for text in SENTENCES:
+        if space_prefix and any(part in " " + text for part in ("\n", "  ", "<table>")):
+            continue
         ids = ours.encode(text, add_special=False, parse_control=False)
         assert ids == library.encode(text)
         assert ours.decode(ids) == text
+
+
+# As `llama-tokenize --no-bos` of llama.cpp (llama-cpp-python 0.3.36) gives them for a GGUF file of
+# the small vocabulary, and the `tokenizers` library for a tokenizer.json of it.
+LITERALS = {
+    "\u2581hello": [270],
+    "a\u2581b": [285, 284, 286],
+    "\u2581\u2581": [284, 284],
+    "a\u2581 b": [285, 284, 284, 286],
+    "hello \u2581 world": [269, 284, 284, 275],
+    "\u2581 \u2581": [284, 284, 284],
+    "\u2581<bos>": [284, 2],
+    "hello\u2581": [269, 284],
+    "  ": [8],
+    "   a": [8, 284, 285],
+    "<unk>": [3],
+    "a<unk>b": [285, 3, 286],
+    " <unk> hello": [284, 3, 270],
+    "<unk": [70, 305, 298, 295],
+    "<table>": [9],
+    "<pad>x": [0, 308],
+    "<0x41>": [70, 321, 308, 325, 322, 72],
+    "a\0b": [285, 10, 286],
+    "\n\n\n": [7, 6],
+}
+
+
+@pytest.mark.parametrize("text", LITERALS)
+def test_pieces_written_in_a_text(small: Tokenizer, text: str) -> None:
+    assert small.encode(text, add_special=False) == LITERALS[text]
+
+
+def test_pieces_in_a_text_as_the_tokenizers_library(tmp_path: Path) -> None:
+    """Random texts with U+2581, runs of spaces and special pieces, from a tokenizer.json."""
+    tokenizers = pytest.importorskip("tokenizers")
+    library = save_tokenizer_json(tmp_path / "t")
+    library.add_special_tokens([tokenizers.AddedToken("<unk>", normalized=False)])
+    keys = Metadata()
+    keys.metadata = hf_tokenizer.metadata(tmp_path / "t")
+    ours = Tokenizer(keys)
+    parts = ["\u2581", " ", "  ", "<unk>", "<bos>", "<table>", "\n", "\n\n", "hello", "world",
+             "a", "<", "unk>", "\u2581hello", "<0x41>", "<start_of_turn>", "é"]  # fmt: skip
+
+    @settings(max_examples=500, deadline=None)
+    @given(st.lists(st.sampled_from(parts), max_size=12).map("".join))
+    def check(text: str) -> None:
+        expected = library.encode(text, add_special_tokens=False).ids
+        assert ours.encode(text, add_special=False) == expected
+
+    check()
+
+
+def test_special_pieces_stay_text_when_asked(small: Tokenizer) -> None:
+    for text in ("<unk>", "<bos>"):
+        ids = small.encode(text, add_special=False, parse_control=False)
+        assert len(ids) > 1 and small.decode(ids) == text
+    assert small.encode("  <table>", add_special=False, parse_control=False) == [8, 9]
 
 
 def test_ids_worked_out_by_hand(small: Tokenizer) -> None:
@@ -241,6 +306,7 @@ BAD_VOCABULARIES = {
     "token_type has 1 entries": vocabulary_with(types=[1]),
     "outside [1, 6]": vocabulary_with(types=[9, *SMALL.types[1:]]),
     "scores has values outside": vocabulary_with(scores=[np.nan, *SMALL.scores[1:]]),
+    "scores has values outside [-3": vocabulary_with(scores=[np.inf, *SMALL.scores[1:]]),
     "byte token '<0x0g>'": vocabulary_with(
         pieces=[p.replace("<0x00>", "<0x0g>") for p in SMALL.pieces]
     ),

@@ -15,7 +15,7 @@ import numpy as np
 
 from npu.errors import FormatError
 from npu.formats.metadata import show
-from npu.formats.q4nx import layout
+from npu.formats.q4nx import checksums, layout
 from npu.formats.q4nx.tensor import ADDITIVE, ZERO_POINT, Tensor
 from npu.formats.safetensors_file import Entry, SafetensorsFile
 
@@ -43,7 +43,8 @@ class Q4nxFile:
         self.quantised = [n for n, e in self.entries.items() if e.dtype in ("I8", "Q4NX")]
         if not self.quantised:
             raise self.fail(
-                "has no Q4NX tensor; a checkpoint becomes a Q4NX file with `npu convert`"
+                "has no Q4NX tensor; it is an ordinary safetensors file. Name the folder of a "
+                "checkpoint, with its config.json, to run or to convert it"
             )
         dialects = {self.entries[name].dtype for name in self.quantised}
         if len(dialects) > 1:
@@ -103,6 +104,19 @@ class Q4nxFile:
 
     def release(self, name: str) -> None:
         self._file.release(self._file.entry(name))
+
+    @property
+    def checksums(self) -> str | None:
+        """The algorithm of the file's checksums; None when it has none."""
+        return checksums.ALGORITHM if checksums.has_checksums(self._file) else None
+
+    def header_problems(self) -> list[str]:
+        """What the file's checksums say about its header and metadata."""
+        return checksums.header_problems(self._file)
+
+    def checksum_problems(self, name: str) -> list[str]:
+        """Reads a tensor; a sentence if it does not match its checksum."""
+        return checksums.tensor_problems(self._file, name)
 
     def gaps(self) -> list[str]:
         """A sentence if bytes belong to no tensor, which other readers reject; else empty."""

@@ -1,19 +1,18 @@
-"""Writes safetensors files in one pass, tensor by tensor; only complete files appear.
+"""Writes safetensors files tensor by tensor, with checksums; only complete files appear.
 
-The header is fixed before the data, so all shapes are declared first. Data goes to a temporary
-file beside the target, which takes the target's name when it is complete and on disk.
+The header is laid out before the data, so all shapes are declared first; the checksums, of fixed
+width, are filled in at the end. Data goes to a temporary file beside the target, which takes the
+target's name when it is complete and on disk.
 """
 
 from __future__ import annotations
 
-import contextlib
 import errno
+import itertools
 import json
 import math
 import os
-import shutil
 import struct
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -22,6 +21,8 @@ from typing import IO, Any
 import numpy as np
 
 from npu.errors import ArgumentError, FileError
+from npu.formats import partial_file
+from npu.formats.q4nx import checksums
 from npu.formats.safetensors_file import DTYPES, MAX_HEADER_BYTES
 
 _PAGE = 4096  # data starts on a page, so that blocks of a mapped file are aligned
@@ -44,7 +45,8 @@ class Announced:
 class Writer:
     """Use as a context manager; call ``append`` with the bytes of all tensors in order.
 
-    ``sync``: the file is on disk when it appears; otherwise it is written back later.
+    The metadata gets checksums of all tensors and of the header. ``sync``: the file is on disk when
+    it appears; otherwise it is written back later. Errors name ``function``.
     """
 
     def __init__(
@@ -55,20 +57,28 @@ class Writer:
         *,
         force: bool = False,
         sync: bool = True,
+        function: str = "convert",
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._force, self._sync = force, sync
+        self._force, self._sync, self._function = force, sync, function
         self._check_target()
-        header = _header(tensors, metadata or {})
-        self.size = len(header) + sum(tensor.size for tensor in tensors)
-        self._left = self.size - len(header)
-        self._unsynced = 0
-        self._check_space()
-        self._file: IO[bytes] = self._open()
+        self._tensors, self._metadata = list(tensors), dict(metadata or {})
+        self._sums = [0] * len(self._tensors)
+        self._ends = list(itertools.accumulate(tensor.size for tensor in self._tensors))
+        self._current = self._done = self._unsynced = 0
+        header = self._header()
+        self.size = len(header) + sum(self._ends[-1:])
         try:
+            self._file: IO[bytes] = partial_file.create(self.path)
+        except OSError as error:
+            raise self._failure(error) from None
+        try:
+            self._check_space()
             self._file.write(header)
         except OSError as error:
-            self._discard()
+            partial_file.discard(self._file)
+            if isinstance(error, FileError):
+                raise
             raise self._failure(error) from None
 
     def __enter__(self) -> Writer:
@@ -81,86 +91,90 @@ class Writer:
         trace: TracebackType | None,
     ) -> None:
         if kind is not None:
-            self._discard()
+            partial_file.discard(self._file)
             return
-        assert self._left == 0, f"{self._left} announced bytes were not written"
+        left = sum(self._ends[-1:]) - self._done
+        assert left == 0, f"{left} announced bytes were not written"
         try:
+            self._file.seek(0)
+            self._file.write(checksums.seal(self._header()))
             self._file.flush()
             if self._sync:
                 os.fsync(self._file.fileno())
-            self._file.close()
             self._check_target()
-            os.replace(self._file.name, self.path)
+            partial_file.publish(self._file, self.path)
         except OSError as error:
-            self._discard()
-            if isinstance(error, FileError):
-                raise
+            partial_file.discard(self._file)
             raise self._failure(error) from None
         except ArgumentError:
-            self._discard()
+            partial_file.discard(self._file)
             raise
 
     def append(self, data: np.ndarray) -> None:
         """The next bytes: any C-contiguous array."""
-        raw: Any = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
-        assert raw.size <= self._left, "more bytes than announced"
+        flat: Any = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        raw = memoryview(flat)
+        assert self._done + len(raw) <= sum(self._ends[-1:]), "more bytes than announced"
         try:
-            self._file.write(memoryview(raw))
-            self._unsynced += raw.size
+            self._file.write(raw)
+            self._unsynced += len(raw)
             if self._sync and self._unsynced >= _SYNC_BYTES:
                 self._file.flush()
                 os.fdatasync(self._file.fileno())
                 self._unsynced = 0
         except OSError as error:
             raise self._failure(error) from None
-        self._left -= raw.size
+        while len(raw):
+            if self._done == self._ends[self._current]:
+                self._current += 1  # also past tensors without bytes
+                continue
+            part = raw[: self._ends[self._current] - self._done]
+            self._sums[self._current] = checksums.checksum(part, self._sums[self._current])
+            self._done += len(part)
+            raw = raw[len(part) :]
+
+    def _header(self) -> bytes:
+        names = [tensor.name for tensor in self._tensors]
+        sums = checksums.entries(dict(zip(names, self._sums, strict=True)))
+        return _header(self._tensors, {**self._metadata, **sums}, self._function)
 
     def _check_target(self) -> None:
         if os.path.isdir(self.path):
-            raise ArgumentError(f"[convert] {self.path} is a folder; name the file to write")
+            raise self._refusal("is a folder; name the file to write")
         if os.path.exists(self.path) and not os.path.isfile(self.path):
-            raise ArgumentError(f"[convert] {self.path} is not a regular file; name another")
+            raise self._refusal("is not a regular file; name another")
         if os.path.lexists(self.path) and not self._force:
-            raise ArgumentError(f"[convert] {self.path} exists; give --force to replace it")
+            raise self._refusal("exists; give --force to replace it")
+
+    def _refusal(self, why: str) -> ArgumentError:
+        return ArgumentError(f"[{self._function}] {self.path} {why}")
 
     def _check_space(self) -> None:
-        try:
-            free = shutil.disk_usage(os.path.dirname(self.path)).free
-        except OSError as error:
-            raise self._failure(error) from None
-        if free < self.size:
+        disk = os.fstatvfs(self._file.fileno())
+        free = disk.f_bavail * disk.f_frsize
+        if disk.f_blocks and free < self.size:
             raise FileError(
-                f"[convert] {self.path} needs {self.size} bytes, its disk has {free} free"
+                f"[{self._function}] {self.path} needs {self.size} bytes, its disk has {free} free"
             )
-
-    def _open(self) -> IO[bytes]:
-        folder, name = os.path.split(self.path)
-        try:
-            number, path = tempfile.mkstemp(".partial", f".{name}.", folder)
-            os.close(number)
-            mask = os.umask(0)
-            os.umask(mask)
-            os.chmod(path, 0o666 & ~mask)  # mkstemp's files are private
-            return open(path, "wb")
-        except OSError as error:
-            raise self._failure(error) from None
-
-    def _discard(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._file.name)
 
     def _failure(self, error: OSError) -> FileError:
+        folder = os.path.dirname(self.path)
         if error.errno == errno.ENOSPC:
             return FileError(
-                f"[convert] the disk is full: {self.path} needs {self.size} bytes; nothing was kept"
+                f"[{self._function}] the disk is full: {self.path} needs {self.size} bytes; "
+                "nothing was kept"
             )
-        return FileError(f"[convert] cannot write {self.path}: {error.strerror or error}")
+        reason = error.strerror or str(error)
+        if os.path.isdir(folder) and error.errno in (errno.ENOENT, errno.EACCES, errno.EPERM):
+            return FileError(
+                f"[{self._function}] cannot write {self.path}: no file can be created in {folder} "
+                f"({reason}); name another folder"
+            )
+        return FileError(f"[{self._function}] cannot write {self.path}: {reason}")
 
 
-def _header(tensors: Sequence[Announced], metadata: Mapping[str, str]) -> bytes:
-    header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
+def _header(tensors: Sequence[Announced], metadata: Mapping[str, str], function: str) -> bytes:
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
     offset = 0
     for tensor in tensors:
         assert tensor.name not in header
@@ -174,7 +188,7 @@ def _header(tensors: Sequence[Announced], metadata: Mapping[str, str]) -> bytes:
     raw += b" " * (-(8 + len(raw)) % _PAGE)
     if len(raw) > MAX_HEADER_BYTES:
         raise ArgumentError(
-            f"[convert] the model's metadata takes {len(raw)} bytes, a safetensors header may have "
-            f"{MAX_HEADER_BYTES}"
+            f"[{function}] the model's metadata takes {len(raw)} bytes, a safetensors header may "
+            f"have {MAX_HEADER_BYTES}"
         )
     return struct.pack("<Q", len(raw)) + raw

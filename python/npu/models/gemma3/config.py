@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npu.formats.metadata import Metadata, ModelFile
+from npu.formats.metadata import Metadata, ModelFile, show
 
 _GLOBAL_EVERY = 6  # every sixth layer attends globally
 _ROPE_BASE_GLOBAL = 1e6
@@ -50,7 +50,7 @@ def read_config(file: ModelFile) -> Config:
     """The configuration in a file; FormatError when it is not a Gemma 3 text model."""
     architecture = file.text("general.architecture", "")
     if architecture != "gemma3":
-        found = f"{architecture!r}" if architecture else "missing"
+        found = show(architecture) if architecture else "missing"
         raise file.fail(f"the architecture is {found}, only 'gemma3' models can be run")
 
     def size(name: str, default: int | None = None) -> int:
@@ -59,23 +59,35 @@ def read_config(file: ModelFile) -> Config:
     layers = size("block_count")
     # Counted against the table so that a corrupted count fails here and not in a long loop.
     if layers > len(file.shapes):
-        raise file.fail(f"gemma3.block_count is {layers}, the file has {len(file.shapes)} tensors")
+        raise file.fail(
+            f"{file.named('gemma3.block_count')} is {layers}, the file has {len(file.shapes)} "
+            "tensors of a text model"
+        )
     width, heads = size("embedding_length"), size("attention.head_count")
     kv_heads = size("attention.head_count_kv", heads)
     head_dim = size("attention.key_length", max(1, width // heads))
     if heads % kv_heads:
-        raise file.fail(f"{heads} attention heads are not a multiple of {kv_heads} KV heads")
+        raise file.fail(
+            f"{heads} attention heads are not a multiple of {kv_heads} KV heads "
+            f"({file.named('gemma3.attention.head_count_kv')})"
+        )
     if head_dim % 2:
-        raise file.fail(f"the head dimension {head_dim} is odd, rotary embedding needs pairs")
+        raise file.fail(
+            f"the head dimension {head_dim} is odd, rotary embedding needs pairs "
+            f"({file.named('gemma3.attention.key_length')})"
+        )
     if size("attention.value_length", head_dim) != head_dim:
         raise file.fail("gemma3.attention.value_length differs from key_length")
     if file.metadata.get("gemma3.attn_logit_softcapping"):
         raise file.fail("attention logit soft-capping is Gemma 2's, a Gemma 3 model has none")
     embedding = file.shapes.get("token_embd.weight")
     if embedding is None:
-        raise file.fail("the tensor token_embd.weight is missing")
-    if len(embedding) != 2 or embedding[1] != width:
-        raise file.fail(f"token_embd.weight has shape {embedding}, expected (tokens, {width})")
+        raise file.fail("the tensor of the embedding (token_embd.weight) is missing")
+    if len(embedding) != 2 or embedding[1] != width or not embedding[0]:
+        raise file.fail(
+            f"token_embd.weight has shape {embedding}, expected (tokens, {width}), as "
+            f"{file.named('gemma3.embedding_length')} says"
+        )
     cap = "gemma3.final_logit_softcapping"
     return Config(
         layers=layers,
@@ -104,7 +116,9 @@ def _rope_factor(file: Metadata) -> float:
     if kind == "none":
         return 1.0
     if kind != "linear":
-        raise file.fail(f"rope scaling {kind!r} is not supported, Gemma 3 uses 'linear' or none")
+        raise file.fail(
+            f"rope scaling {show(kind)} is not supported, Gemma 3 uses 'linear' or none"
+        )
     return file.number("gemma3.rope.scaling.factor")
 
 
@@ -118,6 +132,8 @@ def _windows(file: Metadata, layers: int) -> tuple[int | None, ...]:
     if isinstance(pattern, np.ndarray) and pattern.dtype == bool and len(pattern) == layers:
         return tuple(window if sliding else None for sliding in pattern)
     if isinstance(pattern, np.ndarray):
-        raise file.fail(f"{key} must hold true or false for each of the {layers} layers")
+        raise file.fail(
+            f"{file.named(key)} must hold true or false for each of the {layers} layers"
+        )
     period = file.integer(key, _GLOBAL_EVERY)
     return tuple(None if (layer + 1) % period == 0 else window for layer in range(layers))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npu.errors import ArgumentError
-from npu.models.gemma3.config import Config, read_config
+from npu.models.gemma3.checks import check
+from npu.models.gemma3.config import Config
 from npu.models.sources import open_source
 from npu.models.sources.interface import Source
 from npu.models.tokenizer import Tokenizer
@@ -53,5 +54,5 @@ def read_header(path: str | os.PathLike[str]) -> Header:
 
 def header_of(path: str, source: Source) -> Header:
     """The header of an open source."""
-    config = read_config(source)  # the architecture first: its message is the useful one
-    return Header(path, source, config, Tokenizer(source))
+    config, tokenizer = check(source)
+    return Header(path, source, config, tokenizer)

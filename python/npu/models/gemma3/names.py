@@ -39,6 +39,8 @@ _FROM_WHOLE = {theirs: ours for ours, theirs in _WHOLE.items()}
 _PREFIX = re.compile(
     r"^(?:language_model\.model\.|model\.language_model\.|language_model\.(?=lm_head))"
 )
+# Checkpoints of the text model without a head (Gemma3TextModel) have no prefix.
+_BARE = ("layers.", "embed_tokens.", "norm.")
 
 
 def to_checkpoint(name: str) -> str:
@@ -55,6 +57,8 @@ def from_checkpoint(name: str) -> str | None:
     if found:
         rest = name[found.end() :]
         name = rest if rest.startswith("lm_head") else f"model.{rest}"
+    elif name.startswith(_BARE):
+        name = f"model.{name}"
     if name in _FROM_WHOLE:
         return _FROM_WHOLE[name]
     layer = re.fullmatch(r"model\.layers\.(\d{1,6})\.(.+)\.weight", name)
@@ -99,3 +103,9 @@ def check_tensors(source: Source, config: Config) -> None:
         shapes[HEAD] = (config.vocabulary, config.width)
     for name, shape in shapes.items():
         source.check(name, shape)
+    for name in source.shapes:
+        if name.startswith(f"blk.{config.layers}."):
+            raise source.fail(
+                f"the tensor {source.stored_name(name)} is of a layer beyond the {config.layers} "
+                f"that {source.named('gemma3.block_count')} says"
+            )

@@ -22,12 +22,15 @@ __all__ = ["CheckpointSource", "GgufSource", "Q4nxSource", "Source", "open_sourc
 
 
 def open_source(path: str | os.PathLike[str]) -> Source:
-    """Opens a GGUF file, a Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint."""
+    """Opens a GGUF file, a Q4NX file, or a folder with a Q4NX file or a safetensors checkpoint.
+
+    Files are opened by what they contain, whatever they are called.
+    """
     place = Path(path)
     if place.is_dir():
         found = sorted(place.glob("*.q4nx"))
         if len(found) == 1:
-            return Q4nxSource(Q4nxFile(found[0]))
+            return open_source(found[0])
         if found:
             listed = ", ".join(file.name for file in found[:5])
             raise FormatError(f"[gemma3] {place} has several Q4NX files ({listed}); name one")
@@ -37,18 +40,20 @@ def open_source(path: str | os.PathLike[str]) -> Source:
             f"[gemma3] {place} is a folder without a .q4nx file and without config.json; give a "
             "GGUF or Q4NX file, or a folder with one Q4NX file or a safetensors checkpoint"
         )
-    if place.suffix == ".q4nx" or (place.suffix != ".gguf" and _is_safetensors(place)):
+    start = _start(place)
+    if start[:4] == b"GGUF":
+        return GgufSource(GgufFile(place))
+    if start[8:9] == b"{" or place.suffix in (".q4nx", ".safetensors"):
         return Q4nxSource(Q4nxFile(place))
     return GgufSource(GgufFile(place))
 
 
-def _is_safetensors(path: Path) -> bool:
-    """Whether a regular file starts like a safetensors header: a length, then "{"."""
+def _start(path: Path) -> bytes:
+    """What tells formats apart: GGUF's magic, or a header's length and "{" of safetensors."""
     try:
         if not path.is_file():
-            return False
+            return b""
         with path.open("rb") as file:
-            start = file.read(9)
+            return file.read(9)
     except OSError:
-        return False
-    return start[8:9] == b"{" and start[:4] != b"GGUF"
+        return b""

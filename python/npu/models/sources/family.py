@@ -5,6 +5,7 @@ to GGUF's. A family's module ``checkpoint`` provides it; a new family is a line 
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -18,6 +19,8 @@ _FAMILIES = {"gemma3": "npu.models.gemma3.checkpoint"}
 
 
 class Family(Protocol):
+    KEY_NAMES: Mapping[str, str]  # what GGUF's keys are called in a config.json, for errors
+
     def metadata(self, label: str, config: dict[str, Any]) -> dict[str, Any]:
         """GGUF's keys for the settings of a config.json."""
 

@@ -20,6 +20,8 @@ from npu.models.sampling_settings import from_generation_config
 from npu.models.sources.family import config_metadata, family_of
 from npu.models.sources.interface import Source
 
+_EMBEDDING, _HEAD = "token_embd.weight", "output.weight"  # GGUF's names
+
 _INDEX, _WHOLE = "model.safetensors.index.json", "model.safetensors"
 CHECKPOINT_FILES = (_INDEX, _WHOLE)  # either makes a folder a checkpoint
 
@@ -33,21 +35,31 @@ class CheckpointSource(Source):
         self.label, self.folder = folder.name or str(folder), str(folder)
         self.metadata = folder_metadata(folder)
         self.family = family_of(self)
+        self.key_names = {**self.family.KEY_NAMES, **hf_tokenizer.KEY_NAMES}
         self._files: dict[str, SafetensorsFile] = {}  # by tensor name
         self._stored: dict[str, str] = {}
+        others: list[str] = []
         for path in _weight_files(folder):
             file = SafetensorsFile(path)
             self.paths = [*self.paths, file.path]
             for stored in file.entries:
                 name = self.family.from_checkpoint(stored)
                 if name is None:
+                    others.append(stored)
                     continue
                 if name in self._stored:
                     raise self.fail(f"{show(stored)} and {show(self._stored[name])} are one tensor")
                 self._stored[name], self._files[name] = stored, file
+        if not self._stored:
+            raise self.fail(
+                f"none of its {len(others)} tensors is of a text model that can be run"
+                + (f" (the first is {show(others[0])})" if others else "")
+            )
         self.shapes = {
             name: file.entry(self._stored[name]).shape for name, file in self._files.items()
         }
+
+        _check_config(self, read_json(folder / "config.json"))
 
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         super().check(name, shape)
@@ -84,6 +96,23 @@ def folder_metadata(folder: Path) -> dict[str, Any]:
     if (settings := folder / "generation_config.json").is_file():
         found |= from_generation_config(folder.name, read_json(settings))
     return found
+
+
+def _check_config(source: CheckpointSource, config: dict[str, Any]) -> None:
+    """What config.json says about the tensors."""
+    text = config.get("text_config", config)
+    tied = [part.get("tie_word_embeddings") for part in (config, text)]
+    if any(value is False for value in tied) and _HEAD not in source.shapes:
+        raise source.fail(
+            "tie_word_embeddings of config.json is false, but the checkpoint has no "
+            f"{source.stored_name(_HEAD)}"
+        )
+    rows = source.shapes.get(_EMBEDDING, (0,))[0]
+    if text.get("vocab_size") not in (None, rows):
+        raise source.fail(
+            f"vocab_size of config.json is {show(text['vocab_size'])}, the tensor "
+            f"{source.stored_name(_EMBEDDING)} has {rows} rows"
+        )
 
 
 def _weight_files(folder: Path) -> list[Path]:
