@@ -112,9 +112,7 @@ def _gemv_options(parser: argparse.ArgumentParser) -> None:
         "--batch", type=common.positive, default=1, metavar="N",
         help="vectors per product, up to 8 (1)",
     )  # fmt: skip
-    parser.add_argument(
-        "--format", choices=("q4nx", "q8", "bf16"), default="q4nx", help="of the blocks (q4nx)"
-    )
+    _format(parser)
     parser.add_argument("--host", action="store_true", help="host time of npu.gemv, too")
 
 
@@ -131,9 +129,17 @@ def _dequant_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="device name, see `npu devices` (default: $NPU_DEVICE)")
     parser.set_defaults(arithmetic=None)
     _projections(parser)
+    _format(parser)
 
 
 # What several of them have
+
+
+def _format(parser: argparse.ArgumentParser) -> None:
+    first = common.BLOCK_FORMATS[0]
+    parser.add_argument(
+        "--format", choices=common.BLOCK_FORMATS, default=first, help=f"of the blocks ({first})"
+    )
 
 
 def _repeats(parser: argparse.ArgumentParser) -> None:

@@ -1,4 +1,4 @@
-"""`npu bench dequant`: simulated time of expanding the 4-bit projections of Gemma 3 to bfloat16."""
+"""`npu bench dequant`: simulated time of expanding the projections of Gemma 3 to bfloat16."""
 
 from __future__ import annotations
 
@@ -13,16 +13,23 @@ NOTE = "simulated array time; each submission adds the dispatch ({dispatch:.0f} 
 
 def run(arguments: argparse.Namespace) -> int:
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        rows = [row for name in arguments.projections for row in measure(name, device.generation)]
+        rows = [
+            row
+            for name in arguments.projections
+            for row in measure(name, device.generation, arguments.format)
+        ]
         if outputs:
-            document = {"device": device.name, "times": "simulated", "results": rows}
+            document = {
+                "device": device.name, "format": arguments.format, "times": "simulated",
+                "results": rows,
+            }  # fmt: skip
             outputs["json"].write(files.json_bytes(document))
     if arguments.json != files.STDOUT:
-        _print_table(device.name, rows)
+        _print_table(device.name, arguments.format, rows)
     return 0
 
 
-def measure(model: str, generation: str) -> list[dict[str, Any]]:
+def measure(model: str, generation: str, format: str) -> list[dict[str, Any]]:
     """One model: a row per projection of a layer."""
     from npu.perf.dequant_simulation import simulate_dequantize
     from npu.perf.gemv_simulation import PROJECTIONS
@@ -31,7 +38,7 @@ def measure(model: str, generation: str) -> list[dict[str, Any]]:
     for name, (n, k, count) in PROJECTIONS[model].items():
         if name == "head":  # prefill multiplies the head by one token: a GEMV
             continue
-        result = simulate_dequantize(generation, n, k)
+        result = simulate_dequantize(generation, n, k, format=format)
         rows.append(
             {
                 "model": model,
@@ -50,8 +57,8 @@ def measure(model: str, generation: str) -> list[dict[str, Any]]:
     return rows
 
 
-def _print_table(device: str, rows: list[dict[str, Any]]) -> None:
-    print(f"{device}: Q4NX weights to bfloat16 in memory;")
+def _print_table(device: str, format: str, rows: list[dict[str, Any]]) -> None:
+    print(f"{device}: {format} weights to bfloat16 in memory;")
     print(NOTE.format(dispatch=rows[0]["dispatch_us"]))
     print("share: of what the memory's bandwidth for reads and writes together leaves for writes")
     print(

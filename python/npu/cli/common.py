@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _MAX_THREADS = 256
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
+BLOCK_FORMATS = ("q4nx", "q8", "bf16")  # of weights, as npu.bind names them
 DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 

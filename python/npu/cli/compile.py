@@ -20,6 +20,7 @@ _BELONGS = {
     **dict.fromkeys(
         ("size", "dtype", "out_dtype", "b_layout", "accumulate", "bf16", "kernel"), ("gemm",)
     ),
+    "format": ("dequant",),
 }
 
 
@@ -36,6 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--emit", choices=("config", "mlir"), help="(config)")
     parser.add_argument("-o", "--output", metavar="FILE", help="default: standard output")
+    add = parser.add_argument_group("dequant").add_argument
+    add("--format", choices=common.BLOCK_FORMATS, help=f"of the blocks ({common.BLOCK_FORMATS[0]})")
     add = parser.add_argument_group("gemm").add_argument
     add("--dtype", type=dtypes.operand, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})")
     add(
@@ -103,12 +106,15 @@ def _forms(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _registered(arguments: argparse.Namespace) -> bytes | str:
-    """An operation without choices."""
+    """An operation other than gemm."""
     from npu.ops.registry import operation
 
     found = operation(arguments.design)
     generation = common.generation("compile", arguments.device)
-    return found.mlir(generation) if arguments.emit == "mlir" else found.configuration(generation)
+    choices = {} if arguments.format is None else {"format": arguments.format}
+    if arguments.emit == "mlir":
+        return found.mlir(generation, **choices)
+    return found.configuration(generation, **choices)
 
 
 def _named(arguments: argparse.Namespace) -> DesignPoint:

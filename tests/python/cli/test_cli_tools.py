@@ -17,6 +17,8 @@ from ml_dtypes import bfloat16
 
 import npu
 from npu import cli, stream
+from npu._npu import facts
+from npu.cli import common
 from npu.cli import inspect as inspect_command
 from npu.designs import gemm
 from npu.ops.registry import operations
@@ -244,6 +246,27 @@ def test_compile_mlir(capsys):
     )
     assert code == 0
     assert "aie.device(npu2)" in out and "@matmul_i8_i32(memref<32x64xi8>" in out
+
+
+def test_formats_of_blocks(capsys):
+    """compile and the benches take --format; what it does not apply to refuses it."""
+    code, out, _ = run(capsys, "compile", "dequant", "--format", "q8", "--emit", "mlir")
+    assert code == 0 and "@dequant_q8(memref<5120xi8>" in out
+    for what, us in (("gemv", "simulated_us"), ("dequant", "simulated_us")):
+        found = {}
+        for format in facts.BLOCK_COLUMNS:
+            code, out, _ = run(
+                capsys, "bench", what, "--projections", "gemma3-1b", "--format", format, "--json"
+            )
+            assert code == 0
+            document = json.loads(out)
+            assert document["format"] == format
+            found[format] = document["results"][1][us]
+        # o, 1152 x 1024: bytes per weight 0.625, 1.25, 2, and as much to write when expanded.
+        assert found["q4nx"] < found["q8"] < found["bf16"]
+    code, _, err = run(capsys, "compile", "gemv", "--format", "q8")
+    assert code == 1 and "--format does not apply to gemv, only to dequant" in err
+    assert facts.BLOCK_COLUMNS.keys() == set(common.BLOCK_FORMATS)
 
 
 def test_inspect_a_stream_file(capsys, tmp_path):
