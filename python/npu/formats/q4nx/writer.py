@@ -45,7 +45,8 @@ class Announced:
 class Writer:
     """Use as a context manager; call ``append`` with the bytes of all tensors in order.
 
-    The metadata gets checksums of all tensors and of the header. Errors name ``function``.
+    The metadata gets checksums of all tensors and of the header. ``sync``: the file is on disk when
+    it appears; otherwise it is written back later. Errors name ``function``.
     """
 
     def __init__(
@@ -55,10 +56,11 @@ class Writer:
         metadata: Mapping[str, str] | None = None,
         *,
         force: bool = False,
+        sync: bool = True,
         function: str = "convert",
     ) -> None:
         self.path = os.path.abspath(os.fspath(path))
-        self._force, self._function = force, function
+        self._force, self._sync, self._function = force, sync, function
         self._check_target()
         self._tensors, self._metadata = list(tensors), dict(metadata or {})
         self._sums = [0] * len(self._tensors)
@@ -97,7 +99,8 @@ class Writer:
             self._file.seek(0)
             self._file.write(checksums.seal(self._header()))
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if self._sync:
+                os.fsync(self._file.fileno())
             self._check_target()
             partial_file.publish(self._file, self.path)
         except OSError as error:
@@ -115,7 +118,7 @@ class Writer:
         try:
             self._file.write(raw)
             self._unsynced += len(raw)
-            if self._unsynced >= _SYNC_BYTES:
+            if self._sync and self._unsynced >= _SYNC_BYTES:
                 self._file.flush()
                 os.fdatasync(self._file.fileno())
                 self._unsynced = 0
