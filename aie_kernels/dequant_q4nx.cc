@@ -1,5 +1,5 @@
-// W = m + d * code for one Q4NX block: 32 rows x 256 columns of 4-bit codes (layout: gemv_q4nx.cc)
-// become a row-major bfloat16 tile.
+// W = m + d * code for one Q4NX block: 32 rows x 256 columns of 4-bit codes (layout: q4nx_block.h,
+// gemv_q4nx.h) become a row-major bfloat16 tile.
 //
 // d * code is exact in fp32, the sum with m is rounded once to fp32, then once to bfloat16. Codes
 // become bf16 128 + code, their low byte, by one interleave; the 128 leaves before the product. A

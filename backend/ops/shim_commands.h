@@ -85,7 +85,7 @@ class ShimCommands {
 
   ShimCommands(stream::Builder& builder, const Configuration& configuration)
       : configuration_(configuration),
-        model_(arch::device_geometry(configuration.generation)),
+        geometry_(arch::device_geometry(configuration.generation)),
         builder_(builder) {}
   ~ShimCommands() = default;
 
@@ -106,7 +106,7 @@ class ShimCommands {
   arch::Bd linear_bd(uint32_t words) const {
     arch::Bd bd;
     bd.length = words;
-    bd.burst = model_.shim_burst;
+    bd.burst = geometry_.shim_burst;
     bd.axcache = kAxCache;
     return bd;
   }
@@ -199,7 +199,7 @@ class ShimCommands {
   }
 
   const Configuration& configuration_;
-  const arch::Geometry& model_;
+  const arch::Geometry& geometry_;
   stream::Builder& builder_;
 };
 

@@ -103,6 +103,7 @@ std::vector<ops::Candidate> candidates_of(const nb::dict& seconds) {
 void init_gemm_choice(nb::module_& m) {
   nb::module_ sub = m.def_submodule("gemm_choice", "Which GEMM configuration computes a product.");
   sub.attr("HYSTERESIS") = ops::kHysteresis;
+  sub.attr("PACKED_ROWS") = ops::Matmul::kPackedRows;
   sub.def("blocks", &blocks, nb::arg("design"), nb::arg("size"),
           "Padded sizes of what single submissions compute of a product, and how often each "
           "occurs.");

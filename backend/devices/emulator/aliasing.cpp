@@ -5,6 +5,38 @@
 
 namespace npu::emulator {
 
+namespace {
+
+// The uses of a call's operands, which depend on its integers: those of the last call on this
+// thread, whose integers most calls repeat.
+const kernels::OperandUses& uses_of(const kernels::Declaration& kernel,
+                                    std::span<const KernelArgument> arguments) {
+  struct Last {
+    const kernels::Declaration* kernel = nullptr;
+    std::array<int64_t, kernels::kMaxOperands> integers;
+    uint32_t buffers = 0;  // a bit per operand
+    kernels::OperandUses uses;
+  };
+  thread_local Last last;
+  uint32_t buffers = 0;
+  bool same = last.kernel == &kernel;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].data != nullptr) {
+      buffers |= 1u << i;
+    } else {
+      same &= last.integers[i] == arguments[i].value;
+    }
+  }
+  if (same && buffers == last.buffers) return last.uses;
+  for (size_t i = 0; i < arguments.size(); ++i) last.integers[i] = arguments[i].value;
+  last.kernel = &kernel;
+  last.buffers = buffers;
+  last.uses = kernels::operand_uses(kernel, arguments);
+  return last.uses;
+}
+
+}  // namespace
+
 SharedBlock* BlockPool::take(size_t bytes) {
   const std::lock_guard<std::mutex> guard(mutex_);
   if (free_.empty()) {
@@ -25,9 +57,8 @@ void BlockPool::give_back(SharedBlock* block) {
 }
 
 void AliasTable::add(uint64_t address, uint64_t bytes, AliasSource source) {
-  const auto same = [&](const Alias& old) { return old.address == address && old.bytes == bytes; };
-  if (const auto at = std::find_if(aliases_.begin(), aliases_.end(), same); at != aliases_.end()) {
-    at->source = std::move(source);  // aliases do not overlap
+  if (Alias* const old = starting_at(address); old != nullptr && old->bytes == bytes) {
+    old->source = std::move(source);  // aliases do not overlap
     return;
   }
   std::erase_if(aliases_, [&](const Alias& old) {
@@ -36,13 +67,30 @@ void AliasTable::add(uint64_t address, uint64_t bytes, AliasSource source) {
   flush(address, bytes);
   aliases_.push_back({address, bytes, std::move(source)});
   aliased_pages_ |= pages(address, bytes);
+  index();
 }
 
-const AliasTable::Alias* AliasTable::find(uint64_t address, uint64_t bytes) const {
-  for (const Alias& alias : aliases_) {
-    if (alias.address == address && alias.bytes >= bytes) return &alias;
+void AliasTable::index() {
+  for (size_t i = 0; i < std::min<size_t>(aliases_.size(), UINT8_MAX); ++i) {
+    const uint64_t page = aliases_[i].address / kPageBytes;
+    if (page < kPages) begins_[page] = static_cast<uint8_t>(i);
+  }
+}
+
+AliasTable::Alias* AliasTable::starting_at(uint64_t address) {
+  if (const uint64_t page = address / kPageBytes; page < kPages) {
+    const uint8_t at = begins_[page];
+    if (at < aliases_.size() && aliases_[at].address == address) return &aliases_[at];
+  }
+  for (Alias& alias : aliases_) {
+    if (alias.address == address) return &alias;
   }
   return nullptr;
+}
+
+const AliasTable::Alias* AliasTable::find(uint64_t address, uint64_t bytes) {
+  const Alias* const alias = starting_at(address);
+  return alias != nullptr && alias->bytes >= bytes ? alias : nullptr;
 }
 
 template <typename Predicate>
@@ -52,6 +100,7 @@ bool AliasTable::flush_if(const Predicate& predicate) {
     std::memcpy(memory_.data() + alias.address, alias.source.data(), alias.bytes);
     return true;
   });
+  if (flushed > 0) index();
   return flushed > 0;
 }
 
@@ -79,6 +128,7 @@ bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
     if (arguments[i].data == nullptr) continue;
     const kernels::OperandUse use = uses[i];
     const auto address = static_cast<uint64_t>(arguments[i].data - memory_.data());
+    if ((pages(address, use.bytes) & aliased_pages_) == 0) continue;
     const Alias* alias = use.read_only ? find(address, use.bytes) : nullptr;
     if (alias == nullptr) {
       flushed |= flush(address, use.bytes);
@@ -95,7 +145,7 @@ void AliasTable::redirect(std::span<KernelArgument> arguments, const kernels::De
   if (kernel == nullptr || arguments.size() != static_cast<size_t>(kernel->count)) {
     return flush_all();
   }
-  const kernels::OperandUses uses = kernels::operand_uses(*kernel, arguments);
+  const kernels::OperandUses& uses = uses_of(*kernel, arguments);
   while (find_redirections(arguments, uses)) {
   }
   for (const Redirection& redirection : redirections_) {

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -118,8 +119,11 @@ class AliasTable {
     const Alias* alias;
     size_t operand;
   };
-  // The alias that begins at `address` and covers `bytes`, or null.
-  const Alias* find(uint64_t address, uint64_t bytes) const;
+  // The alias that begins at `address`, or null; `find` wants one that covers `bytes`.
+  Alias* starting_at(uint64_t address);
+  const Alias* find(uint64_t address, uint64_t bytes);
+  // Which alias begins in which page, after some were added or removed.
+  void index();
   bool find_redirections(std::span<const KernelArgument> arguments,
                          const kernels::OperandUses& uses);
   template <typename Predicate>
@@ -127,8 +131,9 @@ class AliasTable {
   bool flush_overlapping(uint64_t address, uint64_t bytes);
 
   // A bit per page that an alias may touch; pages beyond share the last bit.
+  static constexpr uint64_t kPageBytes = 1024, kPages = 64;
   static uint64_t pages(uint64_t address, uint64_t bytes) {
-    constexpr uint64_t kPageBytes = 1024, kLast = 63;
+    constexpr uint64_t kLast = kPages - 1;
     const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
     const uint64_t from = std::min(address / kPageBytes, kLast);
     const uint64_t to = std::min(end / kPageBytes, kLast);
@@ -138,6 +143,8 @@ class AliasTable {
   AlignedBytes& memory_;
   std::vector<Alias> aliases_;
   uint64_t aliased_pages_ = 0;
+  // The number of an alias that begins in each page: most calls find theirs at once.
+  std::array<uint8_t, kPages> begins_{};
   std::vector<Redirection> redirections_;  // of the next call
   std::vector<BlockRef> pinned_;
 };

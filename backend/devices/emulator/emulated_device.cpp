@@ -58,10 +58,10 @@ class EmulatedRun;
 class EmulatedDevice final : public Device, public DeviceTiming {
  public:
   EmulatedDevice(arch::Generation generation, Arithmetic arithmetic, const std::string& residency)
-      : model_(arch::device_geometry(generation)),
+      : geometry_(arch::device_geometry(generation)),
         arithmetic_(arithmetic),
         residency_name_(residency),
-        array_(model_),
+        array_(geometry_),
         residency_(residency.empty() ? Residency{} : Residency::parse(residency)),
         reloads_(residency_) {}
 
@@ -103,7 +103,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
     intruders_.remember(configuration(), stream, refs);
   }
 
-  const arch::Geometry& model_;
+  const arch::Geometry& geometry_;
   Arithmetic arithmetic_;
   std::string residency_name_;
   Array array_;
@@ -185,11 +185,11 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
 
 DeviceInfo EmulatedDevice::info() const {
   DeviceInfo info;
-  info.name = std::string("emu:") + model_.name;
+  info.name = std::string("emu:") + geometry_.name;
   if (!residency_name_.empty()) info.name += "+" + residency_name_;
-  info.generation = model_.generation;
-  info.columns = model_.columns;
-  info.clock_hz = model_.clock_hz;
+  info.generation = geometry_.generation;
+  info.columns = geometry_.columns;
+  info.clock_hz = geometry_.clock_hz;
   info.arithmetic = arithmetic_name(arithmetic_);
   return info;
 }
@@ -205,11 +205,11 @@ void EmulatedDevice::configure(const Configuration& configuration) {
   for (const Configuration::Core& core : configuration.cores) {
     std::vector<KernelFunction> functions;
     for (const std::string& name : core.program.functions) {
-      const HostKernel kernel = find_host_kernel(name, model_.generation, arithmetic_);
+      const HostKernel kernel = find_host_kernel(name, geometry_.generation, arithmetic_);
       if (!kernel) {
         fail(ErrorKind::kKernel,
              "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
-             configuration.name.c_str(), name.c_str(), model_.name);
+             configuration.name.c_str(), name.c_str(), geometry_.name);
       }
       functions.push_back({kernel, false, kernel.declaration});
     }
@@ -217,7 +217,7 @@ void EmulatedDevice::configure(const Configuration& configuration) {
   }
   if (!residency_.on() || array_.timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.
-  const std::vector<uint32_t> nothing = stream::Builder(model_.generation, model_.columns).finish();
+  const std::vector<uint32_t> nothing = stream::Builder(geometry_.generation, geometry_.columns).finish();
   array_.submit(std::as_bytes(std::span(nothing)), {});
   initial_locks_ = lock_values(array_);
 }
@@ -259,7 +259,7 @@ void EmulatedDevice::run_intruder(const Intruders::Stream& stream) {
 }
 
 void EmulatedDevice::start(const TimingOptions& options) {
-  constants_.emplace(model_.generation, options.constants);
+  constants_.emplace(geometry_.generation, options.constants);
   recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
   array_.set_timing(&*constants_, options.data, recorder_.get());
   array_.set_watchdog_budget(kTimedWatchdogBudget);

@@ -59,14 +59,14 @@ class NullStream final : public PreparedStream {
 
 class NullDevice final : public Device {
  public:
-  explicit NullDevice(arch::Generation generation) : model_(arch::device_geometry(generation)) {}
+  explicit NullDevice(arch::Generation generation) : geometry_(arch::device_geometry(generation)) {}
 
   DeviceInfo info() const override {
     DeviceInfo info;
-    info.name = std::string("null:") + model_.name;
-    info.generation = model_.generation;
-    info.columns = model_.columns;
-    info.clock_hz = model_.clock_hz;
+    info.name = std::string("null:") + geometry_.name;
+    info.generation = geometry_.generation;
+    info.columns = geometry_.columns;
+    info.clock_hz = geometry_.clock_hz;
     info.computes = false;
     info.arithmetic = "none";
     return info;
@@ -92,7 +92,7 @@ class NullDevice final : public Device {
   }
 
  private:
-  const arch::Geometry& model_;
+  const arch::Geometry& geometry_;
 };
 
 }  // namespace

@@ -16,10 +16,6 @@ namespace {
 
 constexpr size_t kStreamBudget = size_t{256} << 20;  // bytes of cached streams per configuration
 
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 ElementType element_param(const Configuration& configuration, const char* name) {
   return static_cast<ElementType>(configuration.param(name, 0, kElementTypes - 1));
 }

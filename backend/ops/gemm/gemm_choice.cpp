@@ -29,17 +29,17 @@ Decision decide(const std::vector<Candidate>& candidates, const Ledger& ledger,
   const size_t now = static_cast<size_t>(found - candidates.begin());
   Ledger next = ledger;
   size_t best = now;
-  double most = 0;
+  double largest = 0;
   for (size_t i = 0; i < candidates.size(); ++i) {
     if (i == now) continue;
     double& saved = next.saved[candidates[i].key];
     saved = std::max(0.0, saved + found->seconds - candidates[i].seconds);
-    if (best == now || saved > most) {
+    if (best == now || saved > largest) {
       best = i;
-      most = saved;
+      largest = saved;
     }
   }
-  if (best != now && most > kHysteresis * load_seconds) {
+  if (best != now && largest > kHysteresis * load_seconds) {
     return {best, true, "saves more than its load", {candidates[best].key, {}}};
   }
   const char* reason =

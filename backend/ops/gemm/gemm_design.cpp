@@ -97,12 +97,11 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
   out.kind.narrow = in.word("accumulate", Words2{"wide", "narrow"}) == 1;
   out.kind.bfp16 = in.word("bf16", Words2{"native", "bfp16"}) == 1;
   out.for_array = in.word("prefers", Words2{"host", "array"}) == 1;
-  out.pipelined = in.word("kernel", Words2{"published", "pipelined"}) == 1;
   out.point = point_of(use.generation, out.kind);
   perf::GemmPoint& p = out.point;
   p.b_column_major = in.word("b_layout", Words2{"row", "col"}) == 1;
   p.b_pairs = in.number("b_pairs", 0, 1) == 1;
-  p.pipelined = out.pipelined;
+  p.pipelined = in.word("kernel", Words2{"published", "pipelined"}) == 1;
   p.a_parts = in.number("a_parts", 1, kMaxTile);
   p.c_buffers = static_cast<int>(in.number("c_buffers", 0, 2));
   const auto tile = in.tile();
@@ -140,9 +139,8 @@ GemmTile tile_of(const perf::GemmPoint& p) {
 
 std::vector<GemmBlockCount> count_blocks(const perf::GemmPoint& point) {
   const GemmTile tile = tile_of(point);
-  const auto padded = [](int64_t value, int64_t unit) { return (value + unit - 1) / unit * unit; };
-  const int64_t m = padded(point.M, tile.native_m()), k = padded(point.K, tile.native_k()),
-                n = padded(point.N, tile.native_n());
+  const int64_t m = round_up(point.M, tile.native_m()), k = round_up(point.K, tile.native_k()),
+                n = round_up(point.N, tile.native_n());
   const auto [height, width] = block_size(tile, GemmLimits{}, n);
   std::vector<GemmBlockCount> blocks;
   for (const auto& [rows, row_count] :

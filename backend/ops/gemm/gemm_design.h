@@ -35,7 +35,6 @@ struct GemmDesign {
   arch::Generation generation = arch::Generation::kNpu2;
   GemmKind kind;
   bool for_array = false;  // chosen for time on the NPU; false: for time on an emulating host
-  bool pipelined = false;  // its kernels
   perf::GemmPoint point;   // without a size
 
   // Throws Error(kFormat) for a use that does not say what is needed.

@@ -10,10 +10,6 @@ namespace npu::ops {
 
 namespace {
 
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // The widest C of one stream: a shim BD's step field must hold its row stride.
 int64_t max_columns(const GemmTile& tile, int64_t limit) {
   const int64_t words = arch::tile_geometry(arch::TileKind::kShim).max_step;

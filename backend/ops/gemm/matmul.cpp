@@ -51,7 +51,7 @@ std::vector<const GemmDesign*> candidates(std::span<const GemmDesign> designs, c
     all.push_back(&design);
     // There is one design for the host of each kind of kernel.
     const bool any = preference.for_array && !preference.pipelined;
-    if (any || design.pipelined == preference.pipelined.value_or(false)) {
+    if (any || design.point.pipelined == preference.pipelined.value_or(false)) {
       preferred.push_back(&design);
     }
   }

@@ -29,8 +29,8 @@ class RmsNormCommands : private ShimCommands {
 
   void append() {
     const int64_t groups = (rows_ + cores_ - 1) / cores_;
-    for (int c = 0; c < model_.columns; ++c) {
-      const auto [first, end] = equal_share(groups, c, model_.columns);
+    for (int c = 0; c < geometry_.columns; ++c) {
+      const auto [first, end] = equal_share(groups, c, geometry_.columns);
       if (first == end) continue;
       lanes_.push_back({port("Y", c), tasks(first, end, groups), TaskRing(kRing)});
       write_rtps(c, {{"rows", end - first},

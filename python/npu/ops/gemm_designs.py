@@ -4,7 +4,8 @@ A device prefers either "array" designs, the fastest on the NPU (npu.designs.gem
 by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, the
 package's default tile per element type, which the emulator computes fastest on this machine.
 Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
-NPU. Programs in C++ choose the same way (backend/ops/gemm/matmul.cpp).
+NPU. Programs in C++ choose the same way (backend/ops/gemm/matmul.cpp), among the configurations
+that come with the package: for a packed B that none of them shares, Python lowers one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from npu.errors import DesignError
 from npu.ops import gemm_estimate
 from npu.ops.gemm_product import GemmRun, Product
 
-PACKED_ROWS = 512  # of A that packed copies are laid out for: a prompt
+PACKED_ROWS = _npu.gemm_choice.PACKED_ROWS  # of A that packed copies are laid out for: a prompt
 _SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of a packed copy
 
 

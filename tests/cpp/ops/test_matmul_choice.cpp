@@ -23,7 +23,7 @@ std::vector<GemmDesign> designs() {
     design.key = key;
     design.kind = {ElementType::kI8, ElementType::kI32, layout, false, false};
     design.for_array = for_array;
-    design.pipelined = pipelined;
+    design.point.pipelined = pipelined;
     out.push_back(design);
   };
   add("host", false, false, GemmLayout::kRow);
