@@ -5,8 +5,8 @@
 
 #include "bindings.h"
 #include "error.h"
-#include "formats/gguf_rows.h"
 #include "formats/block_conversion.h"
+#include "formats/gguf_rows.h"
 
 namespace nb = nanobind;
 

@@ -228,7 +228,7 @@ def test_errors_are_one_line(
 def test_an_unexpected_failure_is_one_line_too(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(*_: object) -> None:
+    def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("broken\nin two lines")
 
     monkeypatch.delenv("NPU_TRACEBACK", raising=False)
