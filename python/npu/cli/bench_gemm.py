@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import long_work
+from npu.cli import progress
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
         file=sys.stderr,
     )
     done = sum(len(sweep.results) for sweep in found)
-    with long_work.counted("simulating", "GEMMs", total, done) as advance:
+    with progress.counted("simulating", "GEMMs", total, done) as advance:
         sweeps.run(found, advance)
 
 

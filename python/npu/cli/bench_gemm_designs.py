@@ -18,7 +18,7 @@ from typing import Any
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import long_work
+from npu.cli import progress
 from npu.designs.gemm import DesignPoint
 from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
@@ -121,7 +121,7 @@ def _simulate(found: list[sweeps.Sweep]) -> None:
     total = sum(len(sweep.sizes) for sweep in found)
     done = sum(len(sweep.results) for sweep in found)
     print(f"simulating {total} GEMMs by the {found[0].case.method}", file=sys.stderr)
-    with long_work.counted("simulating", "GEMMs", total, done) as advance:
+    with progress.counted("simulating", "GEMMs", total, done) as advance:
         sweeps.run(found, advance)
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import common, long_work
+from npu.cli import common, progress
 from npu.errors import ArgumentError, ShapeError
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _progress(sizes: list[sweeps.Size]) -> Iterator[sweeps.Size]:
-    with long_work.counted("measuring", "sizes", len(sizes)) as advance:
+    with progress.counted("measuring", "sizes", len(sizes)) as advance:
         for size in sizes:
             yield size
             advance(1)

@@ -13,7 +13,7 @@ import sys
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import long_work
+from npu.cli import progress
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError, DesignError
 from npu.perf.simulate import SimulatedGemm
@@ -107,7 +107,7 @@ def _near(native: sweeps.Size) -> sweeps.Size:
 
 def _simulate(curves: list[Curve]) -> None:
     total = sum(len(curve.cases) for curve in curves)
-    with long_work.counted("simulating", "GEMMs", total) as advance:
+    with progress.counted("simulating", "GEMMs", total) as advance:
         for curve in curves:
             for case, size in curve.cases:
                 curve.results.append(case.run(size))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common, long_work
+from npu.cli import common, progress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -119,9 +119,7 @@ class Runner:
         if depth not in self._filled:
             cache = self.model.new_cache()
             if depth:
-                with long_work.shown(
-                    f"filling d{depth}", "tokens", lambda: (cache.progress, depth)
-                ):
+                with progress.shown(f"filling d{depth}", "tokens", lambda: (cache.progress, depth)):
                     self.model.top(self.words[:depth].tolist(), cache, 1, self.size)
             self._filled[depth] = cache
         return self._filled[depth]
@@ -136,7 +134,7 @@ class Runner:
         def position() -> tuple[float, float]:
             return len(done) * tokens + cache.progress - base.length, (self.repeats + 1) * tokens
 
-        with long_work.shown(what, "tokens, warm-up included", position):
+        with progress.shown(what, "tokens, warm-up included", position):
             for _ in range(self.repeats + 1):
                 cache = copy.deepcopy(base)
                 done.append(run(cache))

@@ -8,12 +8,11 @@ import dataclasses
 import os
 import statistics
 import sys
-import time
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import dtypes
+from npu.cli import dtypes, progress
 
 if TYPE_CHECKING:
     from npu import Device
@@ -298,13 +297,13 @@ def load_model(
     weights are kept and what was chosen for them."""
     from npu.models import gemma3
 
-    with _progress_bar() as progress:
+    with progress.reported("loading", quiet=quiet) as report:
 
         def note(line: str) -> None:
             if not quiet:
                 _say(line)
 
-        model, _ = gemma3.load(header, progress, weights or "auto", cache, note)
+        model, _ = gemma3.load(header, report, weights or "auto", cache, note)
     if not quiet:
         for line in model.weights_report.lines():
             _say(line)
@@ -313,40 +312,5 @@ def load_model(
 
 def _say(line: str) -> None:
     """A line on standard error, above a progress bar if there is one."""
-    if sys.stderr.isatty():
-        from tqdm import tqdm
-
-        tqdm.write(line, file=sys.stderr)
-    else:
+    with progress.aside():
         print(line, file=sys.stderr, flush=True)
-
-
-_LINE_SECONDS = 5.0  # between lines of progress where there is no terminal
-
-
-@contextlib.contextmanager
-def _progress_bar() -> Iterator[Any]:
-    """A progress callback for bytes: a bar on a terminal, else a line every few seconds."""
-    if not sys.stderr.isatty():
-        said = time.monotonic()
-
-        def line(done: int, total: int) -> None:
-            nonlocal said
-            now = time.monotonic()
-            if now - said >= _LINE_SECONDS and done < total:
-                said = now
-                _say(f"loading: {done / 1e6:.0f} of {total / 1e6:.0f} MB")
-
-        yield line
-        return
-    from tqdm import tqdm
-
-    with tqdm(
-        desc="loading", unit="B", unit_scale=True, leave=False, delay=0.5, file=sys.stderr
-    ) as bar:
-
-        def progress(done: int, total: int) -> None:
-            bar.total = total
-            bar.update(done - bar.n)
-
-        yield progress

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from npu.cli.progress import progress
+from npu.cli.progress import reported
 
 HELP = "convert a Gemma 3 model (GGUF file or safetensors folder) to 4-bit Q4NX weights"
 
@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.models.convert import convert
 
     begin = time.perf_counter()
-    with _clean_stop(), progress("converting", quiet=arguments.quiet) as report:
+    with _clean_stop(), reported("converting", quiet=arguments.quiet) as report:
         path = convert(arguments.input, arguments.output, force=arguments.force, progress=report)
     if not arguments.quiet:
         size = path.stat().st_size

@@ -10,7 +10,7 @@ import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common, generate_options, long_work, prompts
+from npu.cli import common, generate_options, progress, prompts
 
 if TYPE_CHECKING:
     from npu import Device
@@ -167,7 +167,7 @@ class _Run:
     def _collect(self, job: _Job, generation: Generation) -> None:
         room = self.arguments.context or self.header.config.context
         most = min(len(job.tokens) + (self.arguments.max_tokens or room), room)
-        with long_work.shown(
+        with progress.shown(
             f"prompt {job.number}", "tokens at most", lambda: (generation.position, most),
             quiet=self.arguments.quiet,
         ):  # fmt: skip
@@ -198,7 +198,7 @@ def _stream(generation: Generation, quiet: bool) -> None:
     started = False
     texts = iter(generation)
     try:
-        with long_work.shown(
+        with progress.shown(
             "prefill", "tokens", lambda: (generation.position, len(generation.prompt)), quiet=quiet
         ):
             text = next(texts, None)

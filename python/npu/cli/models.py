@@ -10,7 +10,7 @@ import textwrap
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common, long_work
+from npu.cli import common, progress
 
 if TYPE_CHECKING:
     from npu.models.discovery import Found
@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     device = common.generation("models", arguments.device)
     found = discovery.find()
     models: list[_Model] = []
-    with long_work.shown("reading models", "files", lambda: (len(models), len(found))):
+    with progress.shown("reading models", "files", lambda: (len(models), len(found))):
         for one in found:
             models.append(_examined(one, device))
     if arguments.json:

@@ -7,7 +7,7 @@ import json
 import math
 from typing import Any
 
-from npu.cli.progress import aside, progress
+from npu.cli.progress import aside, reported
 
 HELP = "inspect, check or compare Q4NX files"
 
@@ -73,7 +73,7 @@ def _finite(value: Any) -> Any:
 def _verify(file: Any, arguments: argparse.Namespace) -> int:
     from npu.models.report import verify
 
-    with progress("checking") as report:
+    with reported("checking") as report:
         problems = verify(file, report)
     if arguments.json:
         document = {
@@ -98,14 +98,14 @@ def _diff(file: Any, arguments: argparse.Namespace) -> int:
 
     source, target = open_source(arguments.source), Q4nxSource(file)
     if arguments.json:
-        with progress("comparing") as report:
+        with reported("comparing") as report:
             rows = diff(source, target, report)
         tensors = [{key: _finite(value) for key, value in row.items()} for row in rows]
         document = {"source": arguments.source, "file": file.path, "tensors": tensors}
         print(json.dumps(document, indent=2, allow_nan=False))
         return 0
     title = f"{'tensor':<52} {'types':<13} {'max':>10} {'rms':>10} {'relative':>9} {'cosine':>9}"
-    with progress("comparing") as report:
+    with reported("comparing") as report:
         for row in differences(source, target, report):
             types = f"{row['source_type']}->{row['type']}"
             with aside():

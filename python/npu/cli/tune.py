@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sized
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from npu.cli import common, dtypes, long_work
+from npu.cli import common, dtypes, progress
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _progress(points: Iterable[DesignPoint], what: str) -> Iterator[DesignPoint]:
     total = len(points) if isinstance(points, Sized) else None
-    with long_work.counted(what, "designs", total) as advance:
+    with progress.counted(what, "designs", total) as advance:
         for point in points:
             yield point
             advance(1)

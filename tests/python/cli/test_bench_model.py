@@ -11,7 +11,7 @@ from gemma3_files import Shape, write_model
 
 import npu
 from npu import cli
-from npu.cli import bench_runs, common, long_work
+from npu.cli import bench_runs, common, progress
 from npu.models.gemma3.model import Model
 
 SHAPE = Shape(layers=2, width=32, heads=2, kv_heads=1, head_dim=8, ffn_width=32, context=64)
@@ -167,20 +167,20 @@ def test_wrong_options_fail_before_the_model_is_loaded(
 def test_nothing_is_silent(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_work, "_LINE_EVERY", 0.001)
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.001)
     assert cli.main(["bench", "-r", "1", "-m", model, "-p", "40", "-n", "12"]) == 0
     err = capsys.readouterr().err
     assert "pp40: " in err and "tg12: " in err and " of 24 tokens, warm-up included, " in err
     shown: list[str] = []
-    watched = long_work.shown
+    watched = progress.shown
     positions: list[tuple[float, float]] = []
 
-    def remember(what: str, unit: str, position: long_work.Position, **options: Any) -> Any:
+    def remember(what: str, unit: str, position: progress.Position, **options: Any) -> Any:
         shown.append(what)
         positions.append(position())
         return watched(what, unit, position, **options)
 
-    monkeypatch.setattr(long_work, "shown", remember)
+    monkeypatch.setattr(progress, "shown", remember)
     bench(capsys, "-m", model, "-p", "6", "-n", "3", "-d", "8")
     assert shown == ["filling d8", "pp6 @ d8", "tg3 @ d8"]
     assert positions == [(0, 8), (0, 12), (0, 6)]  # runs and their warm-up

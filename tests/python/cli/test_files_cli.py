@@ -166,7 +166,7 @@ def test_files_are_opened_by_what_they_are(
     q4nx.write_bytes(files[1].read_bytes())
     texts = []
     for path in (*files, gguf, q4nx):
-        command = ["generate", "-q", "-m", str(path), "-p", "hello", "-n", "3"]
+        command = ["generate", "-q", "-m", str(path), "-p", "hello", "-n", "3", "--temp", "0"]
         assert cli.main([*command, "--weights", "q4nx"]) == 0
         texts.append(capsys.readouterr().out)
     assert len(set(texts)) == 1
@@ -224,7 +224,7 @@ def test_piped_progress(
     capsys: pytest.CaptureFixture[str],
 ) -> None:  # fmt: skip
     """With no time between lines, every step prints one; the steps end at 100 %."""
-    monkeypatch.setattr(progress, "_EVERY", 0.0)
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.0)
     for words, what in (
         (["convert", str(files[0]), str(tmp_path / "m.q4nx")], "converting"),
         (["q4nx", "diff", *map(str, files)], "comparing"),
@@ -243,7 +243,7 @@ def test_lines_come_every_few_seconds(
 ) -> None:
     now = 0.0
     monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.progress("working") as report:
+    with progress.reported("working") as report:
         for now in range(31):
             report(int(now), 30, "part.weight")
     lines = capsys.readouterr().err.splitlines()

@@ -17,7 +17,7 @@ import pytest
 from gemma3_files import Shape, write_model
 
 from npu import cli
-from npu.cli import build_parser, common, long_work, prompts
+from npu.cli import build_parser, common, progress, prompts
 from npu.models.convert import convert
 from npu.models.sampling_settings import DEFAULTS, from_generation_config, resolve
 from npu.models.sources import open_source
@@ -312,12 +312,12 @@ def test_no_limit_ends_with_the_context(model: str, capsys: pytest.CaptureFixtur
 def test_progress_prints_lines_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(long_work, "_LINE_EVERY", 0.05)
-    with long_work.shown("prefill", "tokens", lambda: (512.7, 3609)):
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.05)
+    with progress.shown("prefill", "tokens", lambda: (512.7, 3609)):
         time.sleep(0.2)
     lines = capsys.readouterr().err.splitlines()
     assert 1 <= len(lines) <= 4 and lines[0] == "prefill: 512 of 3609 tokens, 0 s"
-    with long_work.shown("prefill", "tokens", lambda: (1, 2), quiet=True):
+    with progress.shown("prefill", "tokens", lambda: (1, 2), quiet=True):
         time.sleep(0.1)
     assert capsys.readouterr().err == ""
 
@@ -326,9 +326,9 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
     stderr = io.StringIO()
     stderr.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setattr(sys, "stderr", stderr)
-    monkeypatch.setattr(long_work, "_BAR_DELAY", 0.0)
-    monkeypatch.setattr(long_work, "_BAR_EVERY", 0.02)
-    with long_work.shown("prefill", "tokens", lambda: (30, 120)):
+    monkeypatch.setattr(progress, "_BAR_DELAY", 0.0)
+    monkeypatch.setattr(progress, "_BAR_EVERY", 0.02)
+    with progress.shown("prefill", "tokens", lambda: (30, 120)):
         time.sleep(0.3)
     text = stderr.getvalue()
     assert "prefill" in text and "25%" in text and "30/120" in text
@@ -336,7 +336,7 @@ def test_progress_is_a_bar_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_the_interval_is_short_enough() -> None:
-    assert long_work._BAR_EVERY < 10 and long_work._LINE_EVERY < 10
+    assert progress._BAR_EVERY < 10 and progress._LINE_EVERY < 10
 
 
 def test_a_prefill_tells_how_far_it_is(
@@ -345,7 +345,7 @@ def test_a_prefill_tells_how_far_it_is(
     """The position that is shown moves during one pass, layer by layer."""
     positions: list[float] = []
 
-    def watched(what: str, unit: str, position: long_work.Position, **_: object) -> Any:
+    def watched(what: str, unit: str, position: progress.Position, **_: object) -> Any:
         from contextlib import contextmanager
 
         from npu.models.cache import LayerCache
@@ -367,7 +367,7 @@ def test_a_prefill_tells_how_far_it_is(
         assert (what, unit) == ("prefill", "tokens")
         return watching()
 
-    monkeypatch.setattr(long_work, "shown", watched)
+    monkeypatch.setattr(progress, "shown", watched)
     code, _, err = run(capsys, "-m", model, "-p", "hello", "-n", "2", "--temp", "0")
     assert code == 0
     count = int(err.splitlines()[-2].split()[0])
@@ -396,13 +396,13 @@ def test_steps_are_counted_from_any_thread(
 ) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    monkeypatch.setattr(long_work, "_LINE_EVERY", 0.05)
-    with long_work.counted("simulating", "GEMMs", 50, 10) as advance:
+    monkeypatch.setattr(progress, "_LINE_EVERY", 0.05)
+    with progress.counted("simulating", "GEMMs", 50, 10) as advance:
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(advance, [1] * 20))
         time.sleep(0.2)
     assert "simulating: 30 of 50 GEMMs, 0 s\n" in capsys.readouterr().err
-    with long_work.counted("emulating", "designs") as advance:
+    with progress.counted("emulating", "designs") as advance:
         advance(3)
         time.sleep(0.2)
     assert capsys.readouterr().err.startswith("emulating: 3 designs, 0 s\n")

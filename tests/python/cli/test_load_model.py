@@ -12,7 +12,7 @@ import pytest
 from gemma3_files import Shape, write_model
 
 from npu import cli
-from npu.cli import common, memory
+from npu.cli import memory, progress
 
 GENERATE = ["generate", "--raw", "-p", "hello", "-n", "1"]
 
@@ -59,15 +59,12 @@ def test_progress_without_a_terminal(
 ) -> None:
     """A line when five seconds have passed since the last, none for what is quick."""
     now = 100.0
-    monkeypatch.setattr(common.time, "monotonic", lambda: now)
-    with common._progress_bar() as progress:
-        for second, done in ((1, 10), (4.9, 20), (5.1, 30), (9, 40), (10.2, 50), (20, 100)):
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    with progress.reported("loading") as report:
+        for second, done in ((1, 10), (4.9, 20), (5.1, 30), (9, 40), (10.2, 50), (14, 100)):
             now = 100 + second
-            progress(done * 1_000_000, 100_000_000)
-    assert capsys.readouterr().err.splitlines() == [
-        "loading: 30 of 100 MB",
-        "loading: 50 of 100 MB",
-    ]
+            report(done * 1_000_000, 100_000_000)
+    assert capsys.readouterr().err.splitlines() == ["loading: 30%", "loading: 50%"]
 
 
 def test_private_memory_does_not_count_mapped_files(tmp_path: Path) -> None:

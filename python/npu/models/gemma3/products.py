@@ -6,22 +6,17 @@ from __future__ import annotations
 import functools
 from dataclasses import dataclass
 
-from npu.formats import blocks
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
+from npu.models.gemma3.weights import matrices
+from npu.models.prepare.plan import plan
 from npu.models.sources.interface import Source
 from npu.perf.gemv_simulation import SimulatedGemv, simulate_gemv
 
-# Kind of weights -> parts of a layer; projections of one input are one product where they can be.
+# Kind of weights -> parts of a layer.
 _LAYER = {
     "attention": (("attn_q", "attn_k", "attn_v"), ("attn_output",)),
     "ffn": (("ffn_gate", "ffn_up"), ("ffn_down",)),
-}
-# Stored type -> the block format of nearest width.
-_FORMATS = {
-    **dict.fromkeys(("Q4NX", "Q4_0", "Q4_1", "Q4_K", "Q2_K", "Q3_K", "IQ4_NL", "IQ4_XS"), "q4nx"),
-    **dict.fromkeys(("Q5_0", "Q5_1", "Q5_K", "Q6_K", "Q8_0"), "q8"),
-    **dict.fromkeys(("F64", "F32", "F16", "BF16"), "bf16"),
 }
 
 
@@ -63,24 +58,8 @@ def parameters(source: Source, config: Config) -> int:
 
 def products(source: Source, config: Config) -> list[Product]:
     """The products of one decode step, the head last."""
-    found = []
-    for index in range(config.layers):
-        for groups in _LAYER.values():
-            for group in groups:
-                found += _joined(source, [f"blk.{index}.{part}.weight" for part in group])
-    return found + _joined(source, [_head(source)])
-
-
-def _joined(source: Source, tensors: list[str]) -> list[Product]:
-    found: list[Product] = []
-    for name in tensors:
-        n, k = source.shapes[name]
-        kind = _FORMATS[source.stored_type(name)]
-        if found and found[-1].format == kind and found[-1].n % blocks.ROWS == 0:
-            found[-1] = Product(found[-1].n + n, k, kind)
-        else:
-            found.append(Product(n, k, kind))
-    return found
+    segments = plan(source, matrices(source, config), "auto")
+    return [Product(*segment.shape, segment.format) for segment in segments]
 
 
 def _head(source: Source) -> str:

@@ -33,8 +33,8 @@ from npu.models.sources.gguf import GgufSource
 SHAPE = Shape(width=256, ffn_width=512, head_dim=64, layers=2)
 SIZE = len(small_vocabulary().pieces)
 AUTO = {
-    Type.Q4_0: "q4nx", Type.Q4_1: "q4nx", Type.Q4_K: "q4nx", Type.Q2_K: "q4nx", Type.Q3_K: "q4nx",
-    Type.IQ4_NL: "q4nx", Type.IQ4_XS: "q4nx",
+    Type.Q4_0: "q4nx", Type.Q4_1: "q4nx", Type.Q4_K: "q4nx",
+    Type.Q2_K: "q8", Type.Q3_K: "q8", Type.IQ4_NL: "q8", Type.IQ4_XS: "q8",
     Type.Q5_0: "q8", Type.Q5_1: "q8", Type.Q5_K: "q8", Type.Q6_K: "q8", Type.Q8_0: "q8",
     Type.F16: "bf16", Type.BF16: "bf16", Type.F32: "bf16",
 }  # fmt: skip

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import struct
 import subprocess
 import sys
@@ -272,9 +271,9 @@ def in_memory(notes: list[str], model: Model, file: Path, reason: str) -> None:
 
 
 def test_too_little_space(cache: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    usage = namedtuple("usage", "total used free")
+    disk = namedtuple("disk", "f_blocks f_bavail f_frsize")
     with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: usage(1, 1, 1000))
+        patch.setattr(os, "fstatvfs", lambda number: disk(10, 1, 1000))
         model, notes = loaded(file)
     in_memory(notes, model, file, "free")
     assert not list(cache.iterdir())
