@@ -89,8 +89,8 @@ def test_mlir_has_the_kernels_and_the_loop_bounds_of_the_setup():
     core = text[text.index("%core_0_2 = ") :]
     core = core[: core.index("aie.end")]
     loads = [line for line in core.splitlines() if "memref.load %setup_0_2[" in line]
-    # The counts of both loop nests, the batch of their calls, idle.
-    assert len(loads) == 3 + 5 + 3 + 1
+    # The counts of both loop nests, batch and format of their three calls, idle.
+    assert len(loads) == 3 + 5 + 2 * 3 + 1
 
 
 def test_the_configuration_and_the_mlir_write_the_same_shim_registers():

@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 import npu
 from npu import gemma3
 from npu.errors import ArgumentError, DeviceError
-from npu.ops.linear import Weight, linear
+from npu.ops.linear import DECODE_ROWS, Weight, linear
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 DEMO = Path(__file__).parents[3] / "examples/demo_model/demo-gemma3.gguf"
@@ -179,8 +179,10 @@ def test_gemma_is_native_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NPU_BF16", raising=False)
 
     def logits() -> np.ndarray:
+        """Of a prompt long enough for the GEMM."""
         model, _ = gemma3.load(DEMO)
-        return model.forward([2, 5, 9], model.new_cache(16))
+        tokens = [2, *range(5, 5 + DECODE_ROWS)]
+        return model.forward(tokens, model.new_cache(64))
 
     native = logits()
     with npu.device("emu:npu2", bf16="native"):

@@ -227,7 +227,7 @@ def test_errors():
         npu.dequantize(w, out=frozen)
     with pytest.raises(ArgumentError, match="out is list"):
         npu.dequantize(w, out=[1])
-    with pytest.raises(ShapeError, match="has 2 blocks"):
+    with pytest.raises(ShapeError, match="has 2 q4nx blocks"):
         npu.dequantize((blocks[:1], (64, 256)))
     wide = np.zeros(820 * 5120, np.uint8)  # a step of 2^20 words is the shim's largest
     with pytest.raises(ShapeError, match="x 820 blocks, more than the shim"):
