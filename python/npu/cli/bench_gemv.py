@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
-from npu.cli import common
+from npu.cli import common, progress
 from npu.ops.gemv import BLOCK_BYTES, BLOCK_COLUMNS, BLOCK_ROWS
 
 if TYPE_CHECKING:
@@ -22,13 +22,12 @@ NOTE = (
 
 def run(arguments: argparse.Namespace) -> int:
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        rows = [
-            row
-            for name in arguments.projections
-            for row in measure(
-                name, arguments.batch, arguments.format, arguments.host, arguments.repeats, device
-            )
-        ]
+        with progress.counted("measuring", "projections") as advance:
+            rows = [
+                row
+                for name in arguments.projections
+                for row in measure(name, arguments, device, advance)
+            ]
         if outputs:
             outputs["json"].write(files.json_bytes(_document(device, arguments, rows)))
     if arguments.json != files.STDOUT:
@@ -37,15 +36,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(
-    model: str, batch: int, format: str, host: bool, repeats: int, device: Device
+    model: str, arguments: argparse.Namespace, device: Device, advance: Callable[[int], None]
 ) -> list[dict[str, Any]]:
-    """One model: a row per projection, then their sum over a decode step."""
+    """One model: a row per projection. ``advance(1)`` after each."""
     from npu.perf.gemv_simulation import PROJECTIONS, simulate_gemv
 
+    batch, format = arguments.batch, arguments.format
     rows: list[dict[str, Any]] = []
     for name, (n, k, count) in PROJECTIONS[model].items():
-        if sys.stderr.isatty():
-            print(f"\r{model} {name} ...\x1b[K", end="", file=sys.stderr)
         result = simulate_gemv(device.generation, n, k, batch, format=format)
         row: dict[str, Any] = {
             "model": model,
@@ -60,11 +58,10 @@ def measure(
             "share_of_ceiling": result.share,
             "bound": result.bound,
         }
-        if host:
-            row["host"] = measure_host(n, k, batch, format, repeats, device)
+        if arguments.host:
+            row["host"] = measure_host(n, k, batch, format, arguments.repeats, device)
         rows.append(row)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr)
+        advance(1)
     return rows
 
 
