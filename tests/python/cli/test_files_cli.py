@@ -98,7 +98,13 @@ TEMPLATES = {
 }
 
 
-@pytest.mark.parametrize("name", [*UNSUITABLE, *TEMPLATES])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name == "an endless template" else name
+        for name in [*UNSUITABLE, *TEMPLATES]
+    ],
+)
 def test_what_cannot_generate_is_neither_verified_nor_written(
     files: tuple[Path, Path], tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -129,6 +135,7 @@ VALUES = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(
     max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )

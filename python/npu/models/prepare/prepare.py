@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from npu.models.sources.interface import Source
 Progress = Callable[[int, int], None]
 Note = Callable[[str], None]
 _ALIGNMENT = 4096
+_READ_BYTES = 16 << 20  # between two reports of progress
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,8 @@ def prepare(
             rows = report.measure(source, missing)
             made, location = _in_memory(source, missing, progress), "in memory"
         found |= made
+    else:
+        _read_in(list(found.values()), progress)
     total = sum(segment.nbytes for segment in segments)
     progress(total, total)
     rows = report.measure(source, [s for s in segments if s not in missing]) + rows
@@ -64,6 +68,19 @@ def prepare(
     for segment in segments:
         by_key.setdefault(segment.key, []).append(found[segment.name])
     return Prepared(by_key, WeightsReport(rows, location))
+
+
+def _read_in(tensors: Sequence[BlockTensor], progress: Progress) -> None:
+    """Brings mapped blocks to memory: a first token that met them page by page would wait long for
+    a disk, and in silence."""
+    done, total = 0, sum(tensor.nbytes for tensor in tensors)
+    for tensor in tensors:
+        raw = tensor.blocks.reshape(-1)
+        for first in range(0, raw.size, _READ_BYTES):
+            part = raw[first : first + _READ_BYTES]
+            part[:: mmap.PAGESIZE].max()
+            done += part.size
+            progress(done, total)
 
 
 def _in_place(source: Source, segment: Segment) -> BlockTensor | None:
@@ -87,6 +104,7 @@ def _cached(
         return None
     if entry := kept.find(segments):
         note(f"weights: prepared before, {entry.path}")
+        _read_in(list(entry.tensors.values()), progress)
         return entry
     size = sum(segment.nbytes for segment in segments)
     note(f"weights: preparing {size / 1e6:.0f} MB of blocks, kept in {kept.path}")
