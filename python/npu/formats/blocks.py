@@ -97,11 +97,6 @@ class BlockTensor:
         n, k = self.shape
         return _unpack(self.blocks, self.format)[:n, :k].astype(dtype, copy=False)
 
-    def rows(self, row_blocks: int) -> BlockTensor:
-        """The first row-blocks, without a copy."""
-        n = min(self.shape[0], row_blocks * ROWS)
-        return BlockTensor(self.blocks[:row_blocks], (n, self.shape[1]), self.format)
-
     def __repr__(self) -> str:
         return f"<npu.BlockTensor {self.shape} {self.format}>"
 

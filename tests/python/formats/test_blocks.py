@@ -104,7 +104,6 @@ VALUES, BLOCKS = np.ones((32, 40), np.float32), np.zeros((1, 1, 5120), np.uint8)
         (lambda: BlockTensor(BLOCKS, (32, 0.5), "bf16"), ShapeError, "the shape is"),
         (lambda: BlockTensor(BLOCKS, (32, -80), "bf16"), ShapeError, "the shape is"),
         (lambda: BlockTensor(BLOCKS, (32, 80), ["bf16"]), ArgumentError, "the format is"),
-        (lambda: BlockTensor(BLOCKS, (32, 80), "bf16").rows(0), ShapeError, "the shape is"),
         (
             lambda: BlockTensor(BLOCKS, (32, 80), "bf16").to_numpy("f99"),
             DtypeError,
