@@ -215,15 +215,3 @@ _expanded_lock = threading.Lock()
 def _expanded_of(device: Device) -> _Expanded:
     with _expanded_lock:
         return _expanded.setdefault(device, _Expanded())
-
-
-def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
-    """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
-    return weight.multiply(x)
-
-
-def linear_top(
-    x: np.ndarray, weight: Weight, k: int, rows: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """``Weight.top``: the k largest of the first rows of ``linear`` of one vector x (K,)."""
-    return weight.top(x, k, rows)
