@@ -47,10 +47,6 @@ int default_threads() {
   return std::max(1u, std::thread::hardware_concurrency());
 }
 
-}  // namespace
-
-namespace {
-
 std::mutex chosen_mutex;
 int chosen = 0;  // by set_shared_threads; 0: default_threads
 

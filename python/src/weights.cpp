@@ -7,6 +7,7 @@
 #include "error.h"
 #include "formats/block_conversion.h"
 #include "formats/gguf_rows.h"
+#include "formats/weight_blocks.h"
 
 namespace nb = nanobind;
 
@@ -21,7 +22,9 @@ using Floats = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 weights::Stored checked(const Raw& raw, int type, int64_t k, const char* function) {
   const auto stored = weights::stored_type(type);
   if (!stored) fail(ErrorKind::kArgument, "[%s] unknown tensor type %d", function, type);
-  const int64_t bytes = k > 0 ? weights::row_bytes(*stored, k) : 0;
+  // Every type has more than two bits per element; beyond that, products would overflow.
+  const bool possible = k > 0 && static_cast<uint64_t>(k) <= raw.shape(1) * 4;
+  const int64_t bytes = possible ? weights::row_bytes(*stored, k) : 0;
   if (bytes == 0 || raw.shape(1) != static_cast<size_t>(bytes)) {
     fail(ErrorKind::kShape, "[%s] rows of %zu bytes are not %lld elements of type %d", function,
          raw.shape(1), static_cast<long long>(k), type);
@@ -50,11 +53,12 @@ void init_weights(nb::module_& m) {
     const weights::Stored stored = checked(raw, type, k, "convert_rows");
     const auto rows = static_cast<int64_t>(raw.shape(0));
     const blocks::Format format = format_named(name);
-    const int64_t columns = blocks::columns_of(format);
-    const int64_t count =
-        (rows + blocks::kRows - 1) / blocks::kRows * ((k + columns - 1) / columns);
-    if (!weights::converts(stored, format) ||
-        out.shape(0) != static_cast<size_t>(count * blocks::kBytes)) {
+    if (!weights::converts(stored, format)) {
+      fail(ErrorKind::kArgument, "[convert_rows] type %d does not become %s blocks; requantise it",
+           type, name.c_str());
+    }
+    const int64_t count = blocks::row_blocks(rows) * blocks::column_blocks(k, format);
+    if (out.shape(0) != static_cast<size_t>(count * blocks::kBytes)) {
       fail(ErrorKind::kShape, "[convert_rows] the output has %zu bytes, %lld blocks are needed",
            out.shape(0), static_cast<long long>(count));
     }

@@ -217,7 +217,8 @@ void EmulatedDevice::configure(const Configuration& configuration) {
   }
   if (!residency_.on() || array_.timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.
-  const std::vector<uint32_t> nothing = stream::Builder(geometry_.generation, geometry_.columns).finish();
+  const std::vector<uint32_t> nothing =
+      stream::Builder(geometry_.generation, geometry_.columns).finish();
   array_.submit(std::as_bytes(std::span(nothing)), {});
   initial_locks_ = lock_values(array_);
 }

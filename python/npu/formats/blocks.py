@@ -11,10 +11,12 @@ layout within a block is in aie_kernels/weight_block.h.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import ml_dtypes
 import numpy as np
+from numpy.typing import ArrayLike
 
 from npu._npu import facts
 from npu.errors import ArgumentError, DtypeError, ShapeError
@@ -27,16 +29,26 @@ FORMATS = tuple(COLUMNS)
 Q8_GROUP = facts.Q8_GROUP
 _SCALE_BYTES = facts.Q8_CODES_AT
 _MAX_CODE = 127
+_FLOATS = (*map(np.dtype, (np.float32, np.float64, np.float16)), BFLOAT16)
 
 
 def grid(shape: tuple[int, int], format: str) -> tuple[int, int]:
-    """Row-blocks and column-blocks of an (N, K) matrix. Raises ArgumentError."""
+    """Row-blocks and column-blocks of an (N, K) matrix. Raises ArgumentError, ShapeError."""
+    if (
+        not isinstance(shape, (tuple, list))
+        or len(shape) != 2
+        or not all(
+            isinstance(side, (int, np.integer)) and not isinstance(side, bool) and side > 0
+            for side in shape
+        )
+    ):
+        raise ShapeError(f"[blocks] the shape is {shape!r}; expected (N, K), both >= 1")
     return -(-shape[0] // ROWS), -(-shape[1] // columns_of(format))
 
 
 def columns_of(format: str) -> int:
     """Columns of a block. Raises ArgumentError for a format that does not exist."""
-    if format not in COLUMNS:
+    if not isinstance(format, str) or format not in COLUMNS:
         raise ArgumentError(
             f"[blocks] the format is {format!r}; use {', '.join(map(repr, FORMATS))}"
         )
@@ -45,7 +57,10 @@ def columns_of(format: str) -> int:
 
 @dataclass(frozen=True)
 class BlockTensor:
-    """A matrix (N, K) in blocks: ``blocks`` (row-blocks, column-blocks, 5120) uint8, not copied."""
+    """A matrix (N, K) in blocks: ``blocks`` (row-blocks, column-blocks, 5120) uint8, not copied.
+
+    Raises ArgumentError, DtypeError, ShapeError.
+    """
 
     blocks: np.ndarray
     shape: tuple[int, int]
@@ -53,8 +68,13 @@ class BlockTensor:
 
     def __post_init__(self) -> None:
         wanted = (*grid(self.shape, self.format), BLOCK_BYTES)
-        if self.blocks.dtype != np.uint8:
-            raise DtypeError(f"[blocks] blocks are {self.blocks.dtype}; pass uint8")
+        if isinstance(self.blocks, np.ma.MaskedArray):
+            raise ArgumentError(
+                "[blocks] blocks are a masked array, whose mask would be ignored; pass its data"
+            )
+        if not isinstance(self.blocks, np.ndarray) or self.blocks.dtype != np.uint8:
+            found = getattr(self.blocks, "dtype", type(self.blocks).__name__)
+            raise DtypeError(f"[blocks] blocks are {found}; pass a uint8 array")
         if self.blocks.shape != wanted:
             raise ShapeError(
                 f"[blocks] {self.format} blocks of {self.shape} have shape {wanted}, not "
@@ -66,30 +86,34 @@ class BlockTensor:
         return self.blocks.nbytes
 
     def to_numpy(self, dtype: np.dtype | type = np.float32) -> np.ndarray:
-        """The values (N, K), rounded to ``dtype`` from float32 (where d * code is rounded once)."""
+        """The values (N, K), rounded to ``dtype`` from float32 (where d * code is rounded once).
+
+        Raises DtypeError.
+        """
+        try:
+            dtype = np.dtype(dtype)
+        except (TypeError, ValueError) as error:
+            raise DtypeError(f"[blocks] {dtype!r} is not a valid dtype: {error}") from error
         n, k = self.shape
         return _unpack(self.blocks, self.format)[:n, :k].astype(dtype, copy=False)
-
-    def rows(self, row_blocks: int) -> BlockTensor:
-        """The first row-blocks, without a copy."""
-        n = min(self.shape[0], row_blocks * ROWS)
-        return BlockTensor(self.blocks[:row_blocks], (n, self.shape[1]), self.format)
 
     def __repr__(self) -> str:
         return f"<npu.BlockTensor {self.shape} {self.format}>"
 
 
-def quantize_q8(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """int8 codes (N, K) and float32 scales (N, ceil(K / 16)) of float32 values (N, K).
+def quantize_q8(values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
+    """int8 codes (N, K) and float32 scales (N, ceil(K / 16)) of values (N, K), as float32.
 
     Codes are nearest to value / d; of a few d around largest / 127 per group, the one with least
-    squared error after a least-squares fit of d to its codes. Raises ArgumentError for values that
-    are NaN or infinite.
+    squared error after a least-squares fit of d to its codes. Raises DtypeError, ShapeError, and
+    ArgumentError for values that are NaN or infinite.
     """
-    n, k = values.shape
+    matrix = _matrix("blocks.quantize_q8", values, "values", _FLOATS)
+    n, k = matrix.shape
     groups = -(-k // Q8_GROUP)
     padded = np.zeros((n, groups * Q8_GROUP), np.float32)
-    padded[:, :k] = values
+    with np.errstate(over="ignore"):
+        padded[:, :k] = matrix
     if not np.isfinite(padded).all():
         raise ArgumentError("[blocks.quantize_q8] values have NaN or infinity")
     grouped = padded.reshape(n, groups, Q8_GROUP)
@@ -125,9 +149,19 @@ def _fitted(
     return codes, scale.astype(np.float32)
 
 
-def pack_q8(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
-    """q8 blocks of int8 codes (N, K) and float32 scales (N, ceil(K / 16))."""
+def pack_q8(codes: ArrayLike, scales: ArrayLike) -> np.ndarray:
+    """q8 blocks of int8 codes (N, K) and scales (N, ceil(K / 16)), rounded to float32.
+
+    Raises ArgumentError, DtypeError, ShapeError.
+    """
+    codes = _matrix("blocks.pack_q8", codes, "codes", [np.dtype(np.int8)])
+    scales = _matrix("blocks.pack_q8", scales, "scales", _FLOATS)
     n, k = codes.shape
+    if scales.shape != (n, -(-k // Q8_GROUP)):
+        raise ShapeError(
+            f"[blocks.pack_q8] scales have shape {scales.shape}; codes of {codes.shape} need "
+            f"{(n, -(-k // Q8_GROUP))}"
+        )
     p, q = grid((n, k), "q8")
     columns, groups = COLUMNS["q8"], COLUMNS["q8"] // Q8_GROUP
     codes = _padded(codes, p * ROWS, q * columns)
@@ -140,16 +174,40 @@ def pack_q8(codes: np.ndarray, scales: np.ndarray) -> np.ndarray:
     return out
 
 
-def pack_bf16(values: np.ndarray) -> np.ndarray:
-    """bf16 blocks of values (N, K), rounded to nearest even."""
-    n, k = values.shape
+def pack_bf16(values: ArrayLike) -> np.ndarray:
+    """bf16 blocks of values (N, K), rounded to nearest even. Raises ArgumentError, DtypeError,
+    ShapeError.
+    """
+    matrix = _matrix("blocks.pack_bf16", values, "values", _FLOATS)
+    n, k = matrix.shape
     p, q = grid((n, k), "bf16")
     columns = COLUMNS["bf16"]
     with np.errstate(over="ignore", invalid="ignore"):
-        rounded = values.astype(BFLOAT16, copy=False)
+        rounded = matrix.astype(BFLOAT16, copy=False)
     padded = _padded(rounded.view(np.uint16), p * ROWS, q * columns)
     tiles = np.ascontiguousarray(padded.reshape(p, ROWS, q, columns).transpose(0, 2, 3, 1))
     return tiles.view(np.uint8).reshape(p, q, BLOCK_BYTES)
+
+
+def _matrix(function: str, value: ArrayLike, name: str, dtypes: Collection[np.dtype]) -> np.ndarray:
+    """A matrix with elements of one of ``dtypes``, in native byte order."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise ArgumentError(
+            f"[{function}] {name} are a masked array, whose mask would be ignored; fill it first"
+        )
+    try:
+        array = np.asarray(value)
+    except (TypeError, ValueError) as error:
+        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
+    if array.dtype not in dtypes:
+        raise DtypeError(
+            f"[{function}] {name} are {array.dtype}; pass {', '.join(map(str, dtypes))}"
+        )
+    if array.ndim != 2 or 0 in array.shape:
+        raise ShapeError(f"[{function}] {name} have shape {array.shape}; pass a matrix (N, K)")
+    return array
 
 
 def _padded(array: np.ndarray, rows: int, columns: int) -> np.ndarray:

@@ -104,9 +104,10 @@ def _blocks_of(w: object, function: str) -> tuple[np.ndarray, tuple[int, int], s
                 "pass w.to_additive()"
             )
     else:
+        bound = "" if function == "bind" else "bound weights, "
         raise ArgumentError(
-            f"[{function}] w is {type(w).__name__}; pass a tensor in blocks, bound weights, or "
-            "(blocks, (N, K)[, format])"
+            f"[{function}] w is {type(w).__name__}; pass a tensor in blocks, {bound}or (blocks, "
+            "(N, K)[, format])"
         )
     if not isinstance(format, str) or format not in BLOCK_COLUMNS:
         raise ArgumentError(

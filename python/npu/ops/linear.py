@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +18,7 @@ import numpy as np
 from npu._npu import facts
 from npu.devices import Device, current_device
 from npu.formats.blocks import BFLOAT16, BLOCK_BYTES, ROWS, BlockTensor
-from npu.formats.q4nx import ADDITIVE, Tensor, concatenate, dequantize_host, layout
+from npu.formats.q4nx import ADDITIVE, Tensor, dequantize_host, layout
 from npu.ops.dequantize import padded_width
 from npu.ops.dequantize import run as dequantize_blocks
 from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
@@ -216,29 +215,3 @@ _expanded_lock = threading.Lock()
 def _expanded_of(device: Device) -> _Expanded:
     with _expanded_lock:
         return _expanded.setdefault(device, _Expanded())
-
-
-def joined(parts: Sequence[np.ndarray | Tensor]) -> np.ndarray | Tensor:
-    """The rows of several projections of one input as one weight.
-
-    Q4NX parts stay blocks (a view when they are neighbours in the file), unless one of them ends
-    inside a row-block or another is not Q4NX: then all become bfloat16.
-    """
-    tensors = [part for part in parts if isinstance(part, Tensor)]
-    whole = all(tensor.shape[0] % layout.ROWS == 0 for tensor in tensors[:-1])
-    if len(tensors) == len(parts) and whole:
-        return concatenate(tensors)
-    arrays = [dequantize_host(part) if isinstance(part, Tensor) else part for part in parts]
-    return np.concatenate(arrays)
-
-
-def linear(x: np.ndarray, weight: Weight) -> np.ndarray:
-    """x (T, K) float32, rounded to bfloat16 -> (T, N) float32, accumulated in float32."""
-    return weight.multiply(x)
-
-
-def linear_top(
-    x: np.ndarray, weight: Weight, k: int, rows: int
-) -> tuple[np.ndarray, np.ndarray] | None:
-    """``Weight.top``: the k largest of the first rows of ``linear`` of one vector x (K,)."""
-    return weight.top(x, k, rows)

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from weight_blocks import BF16, bf16_blocks, q8_blocks
 
-from npu.errors import ArgumentError
-from npu.formats.blocks import BlockTensor, pack_bf16, pack_q8, quantize_q8
+from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.formats.blocks import BlockTensor, columns_of, grid, pack_bf16, pack_q8, quantize_q8
 
 
 @given(n=st.integers(1, 70), k=st.integers(1, 300), seed=st.integers(0, 2**32 - 1))
@@ -68,3 +68,58 @@ def test_extreme_groups():
     for bad in (np.nan, np.inf, -np.inf):
         with pytest.raises(ArgumentError, match="NaN or infinity"):
             quantize_q8(np.array([[1.0, bad]], np.float32))
+
+
+CODES, SCALES = np.ones((32, 40), np.int8), np.ones((32, 3), np.float32)
+VALUES, BLOCKS = np.ones((32, 40), np.float32), np.zeros((1, 1, 5120), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        # Scales of too few groups would leave the other columns 0.
+        (lambda: pack_q8(CODES, SCALES[:, :2]), ShapeError, r"codes of \(32, 40\) need \(32, 3\)"),
+        (lambda: pack_q8(CODES, SCALES[:31]), ShapeError, r"scales have shape \(31, 3\)"),
+        (lambda: pack_q8(CODES, np.ones((32, 4))), ShapeError, "scales have shape"),
+        (lambda: pack_q8(CODES.view(np.uint8), SCALES), DtypeError, "codes are uint8; pass int8"),
+        (lambda: pack_q8(VALUES, SCALES), DtypeError, "codes are float32"),
+        (lambda: pack_q8(CODES, SCALES.astype(np.int32)), DtypeError, "scales are int32"),
+        (lambda: pack_q8(CODES[0], SCALES), ShapeError, r"codes have shape \(40,\)"),
+        (lambda: pack_bf16(VALUES[0]), ShapeError, r"values have shape \(40,\)"),
+        (lambda: pack_bf16(VALUES[:0]), ShapeError, "values have shape"),
+        (lambda: pack_bf16(CODES), DtypeError, "values are int8"),
+        (lambda: pack_bf16(np.ma.array(VALUES, mask=True)), ArgumentError, "masked array"),
+        (lambda: pack_bf16([[1.0], [1.0, 2.0]]), ArgumentError, "cannot become an array"),
+        (lambda: quantize_q8(np.ma.array(VALUES, mask=True)), ArgumentError, "masked array"),
+        (lambda: quantize_q8(VALUES[:, :0]), ShapeError, "values have shape"),
+        (lambda: quantize_q8(VALUES.astype(complex)), DtypeError, "values are complex128"),
+        (lambda: quantize_q8(np.full((1, 1), 1e300)), ArgumentError, "NaN or infinity"),
+        (lambda: BlockTensor(BLOCKS.tolist(), (32, 80), "bf16"), DtypeError, "blocks are list"),
+        (
+            lambda: BlockTensor(np.ma.array(BLOCKS), (32, 80), "bf16"),
+            ArgumentError,
+            "masked array",
+        ),
+        (lambda: BlockTensor(BLOCKS, (32,), "bf16"), ShapeError, r"the shape is \(32,\)"),
+        (lambda: BlockTensor(BLOCKS, (32, 0.5), "bf16"), ShapeError, "the shape is"),
+        (lambda: BlockTensor(BLOCKS, (32, -80), "bf16"), ShapeError, "the shape is"),
+        (lambda: BlockTensor(BLOCKS, (32, 80), ["bf16"]), ArgumentError, "the format is"),
+        (
+            lambda: BlockTensor(BLOCKS, (32, 80), "bf16").to_numpy("f99"),
+            DtypeError,
+            "is not a valid",
+        ),
+        (lambda: grid((0, 80), "bf16"), ShapeError, "the shape is"),
+        (lambda: columns_of(None), ArgumentError, "the format is None"),
+    ],
+)
+def test_what_would_be_read_as_something_else_is_a_typed_error(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
+
+
+def test_other_byte_orders_and_floats_are_the_same_values():
+    w = np.random.default_rng(0).standard_normal((5, 20)).astype(np.float32)
+    for other in (w.astype(">f4"), w.astype(np.float64), w.tolist()):
+        assert np.array_equal(pack_bf16(other), pack_bf16(w))
+        assert np.array_equal(quantize_q8(other)[0], quantize_q8(w)[0])

@@ -28,7 +28,7 @@ from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.model import Model
 from npu.models.sources import Q4nxSource, open_source
 from npu.ops import linear as linear_module
-from npu.ops.linear import Weight, joined
+from npu.ops.linear import Weight
 
 ROOT = Path(__file__).parents[3]
 DEMO = ROOT / "examples/demo_model/demo-gemma3.gguf"
@@ -121,13 +121,7 @@ def test_weights_of_different_kinds(tmp_path: Path) -> None:
         np.full((32, 8), -0.7, layout.BFLOAT16),
     )
     tensor = Tensor.from_blocks(blocks, (32, 256))
-    short = Tensor.from_blocks(blocks, (20, 256))
     plain = np.ones((4, 256), layout.BFLOAT16)
-    assert isinstance(joined([tensor, short]), Tensor)
-    for parts in ([short, tensor], [tensor, plain]):
-        both = joined(parts)
-        assert isinstance(both, np.ndarray) and both.dtype == layout.BFLOAT16
-        assert len(both) == sum(len(part) for part in parts)
     weight = Weight(tensor)
     assert weight.shape == (32, 256) and weight.nbytes == 0
     older = Weight(Tensor.from_blocks(blocks, (32, 256), dialect="zero_point"))

@@ -166,6 +166,12 @@ def test_bad_formats_are_typed_errors(w, error, message):
         npu.bind(w)
 
 
+def test_bound_weights_are_not_bound_again():
+    bound = npu.bind((GOOD, (64, 128), "q8"))
+    with pytest.raises(ArgumentError, match=r"w is BoundWeights; pass a tensor in blocks, or \("):
+        npu.bind(bound)
+
+
 def test_simulations_know_the_formats():
     with pytest.raises(ArgumentError, match=r"\[simulate_gemv\] format is 'q5'"):
         npu.simulate_gemv("npu2", 64, 64, format="q5")

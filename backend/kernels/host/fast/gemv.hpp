@@ -50,8 +50,8 @@ AIE_HOST_INLINE void prefetch_next(const uint8_t* block, int32_t part, int32_t p
   }
 }
 
-// sums += columns [0, kColumns) of a pass, times the vectors' factors: few vectors have several
-// sums each, because a product has to wait for the one before it.
+// out = columns [0, kColumns) of a pass, times the vectors' factors, added up: few vectors have
+// several sums each, because a product has to wait for the one before it.
 template <int32_t kVectors, int32_t kColumns, int32_t kStride, typename Column>
 AIE_HOST_INLINE void add_columns(float_lanes (&out)[kVectors][kPassVectors], const float* x,
                                  const Column& column) {

@@ -231,8 +231,12 @@ def test_wrong_sizes_are_refused() -> None:
         (raw, 2, 32, "q5", out),
         (np.zeros((3, 34), np.uint8), 8, 32, "q4nx", out),  # needs a fit
         (raw, 2, 0, "q4nx", out),
+        # 4 k, and the bytes of the blocks, are 16 and 5120 modulo 2^64.
+        (np.zeros((1, 16), np.uint8), 0, 2**62 + 4, "q8", np.empty(5120, np.uint8)),
     ):
         with pytest.raises(NpuError, match=r"\[convert_rows\]"):
             core.convert_rows(*arguments)
+    with pytest.raises(NpuError, match="type 8 does not become q4nx blocks"):
+        core.convert_rows(np.zeros((3, 34), np.uint8), 8, 32, "q4nx", out)
     with pytest.raises(NpuError, match=r"\[dequantize_rows\]"):
         core.dequantize_rows(raw, 2, np.empty((2, 32), np.float32))
