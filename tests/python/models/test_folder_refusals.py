@@ -332,3 +332,9 @@ def test_sampling_settings_are_named_as_in_the_folder(folder: Path) -> None:
     change(folder / "generation_config.json", top_p=0.9, repetition_penalty=0)
     with pytest.raises(FormatError, match=r"repetition_penalty of generation_config\.json is 0"):
         check(open_source(folder))
+
+
+def test_added_tokens_that_are_no_list(folder: Path) -> None:
+    change(folder / "tokenizer.json", added_tokens="abc")
+    with pytest.raises(FormatError, match="added_tokens is malformed"):
+        check(open_source(folder))
