@@ -34,7 +34,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.quiet:
         size = path.stat().st_size
         seconds = time.perf_counter() - begin
-        print(f"{path}: {size / 1e6:.1f} MB in {seconds:.1f} s", file=sys.stderr)
+        with contextlib.suppress(OSError):  # the file is there, whoever reads stderr
+            print(f"{path}: {size / 1e6:.1f} MB in {seconds:.1f} s", file=sys.stderr, flush=True)
     return 0
 
 

@@ -133,7 +133,8 @@ def _reporting_lines(what: str) -> Report:
             printed = time.monotonic()
             share = done / total if total else 1.0
             of = f", {_short(name)}" if name else ""
-            print(f"{what}: {share:.0%}{of}", file=sys.stderr, flush=True)
+            with contextlib.suppress(OSError):  # the work does not depend on who reads stderr
+                print(f"{what}: {share:.0%}{of}", file=sys.stderr, flush=True)
 
     return report
 

@@ -10,7 +10,11 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from npu.errors import FormatError
+
+_SMALLEST, _LARGEST = (float(v) for v in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 
 
 class Metadata:
@@ -40,9 +44,9 @@ class Metadata:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite positive number; ``default`` when the key is absent."""
+        """A positive number that a float32 can hold; ``default`` when the key is absent."""
         value = self._get(key, default)
-        if not positive(value):
+        if not positive(value) or not _SMALLEST <= value <= _LARGEST:
             raise self.fail(f"{self.named(key)} is {show(value)}, expected a positive number")
         return float(value)
 

@@ -14,6 +14,7 @@ import os
 import re
 import secrets
 import stat
+from pathlib import Path
 from typing import IO
 
 _NAME = re.compile(rb"\..*\.[0-9a-f]{8}\.npu\.partial", re.DOTALL)
@@ -26,7 +27,7 @@ def create(path: str) -> IO[bytes]:
 
     Removes what killed writers left there. Raises OSError.
     """
-    folder, name = os.path.split(os.path.abspath(path))
+    folder, name = os.path.split(Path(path).absolute())
     remove_leftovers(folder)
     short = os.fsdecode(os.fsencode(name)[: _MAX_NAME - _ADDED])
     while True:

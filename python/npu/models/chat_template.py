@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from os.path import isabs
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,22 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
         job = {
             "template": template,
             "variables": dict(variables),
-            "path": [place for place in sys.path if place],
+            # The process runs elsewhere, and programs put all kinds of values on their path.
+            "path": [place for place in sys.path if isinstance(place, str) and isabs(place)],
             "seconds": seconds,
             "memory": _MEMORY + _MEMORY_FACTOR * size,
             "characters": _TEXT + _TEXT_FACTOR * size,
         }
         raw = json.dumps(job).encode()
-    except (TypeError, ValueError) as error:  # not a value of JSON
+    except (TypeError, ValueError, RecursionError) as error:  # not a value of JSON
         raise ArgumentError(
             f"[tokenizer] a message is no text or plain data: {error}; give role and content"
         ) from None
     answer = _answer(raw, seconds)
     if not isinstance(text := answer.get("text"), str):
-        reason = " ".join(str(answer.get("error")).split())
+        # The template words its own refusals: nothing that a terminal would act on.
+        words = " ".join(str(answer.get("error")).split())
+        reason = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words)
         shown = reason if len(reason) <= 300 else reason[:297] + "..."
         raise FormatError(f"[tokenizer] the model's chat template failed: {shown}")
     return text
@@ -53,7 +57,7 @@ def render(template: str, variables: Mapping[str, Any]) -> str:
 
 def _answer(job: bytes, seconds: int) -> dict[str, Any]:
     # Isolated and without site: only the paths of the job.
-    command = [sys.executable, "-I", "-S", "-B", str(_PROGRAM)]
+    command = [sys.executable or "python3", "-I", "-S", "-B", str(_PROGRAM)]
     try:
         done = subprocess.run(
             command, input=job, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/",
@@ -62,7 +66,7 @@ def _answer(job: bytes, seconds: int) -> dict[str, Any]:
     except subprocess.TimeoutExpired:
         return {"error": f"it took longer than {_PATIENCE + seconds} s"}
     except OSError as error:
-        return {"error": f"{sys.executable or 'Python'} did not start: {error.strerror}"}
+        return {"error": f"{command[0]} did not start: {error.strerror}"}
     if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         return {"error": f"it took longer than {seconds} s"}
     try:

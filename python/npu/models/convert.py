@@ -62,8 +62,9 @@ def convert(
         if not os.fspath(given):  # Path("") would be the current folder
             raise ArgumentError(f"[convert] the name of the {what} is empty; give a path")
     path = Path(target)
-    path = path / DEFAULT_NAME if path.is_dir() else path
-    if path.exists() and os.path.exists(source) and os.path.samefile(source, path):
+    # os.path, not Path: a name that is too long is no error before something is opened.
+    path = path / DEFAULT_NAME if os.path.isdir(path) else path
+    if os.path.exists(path) and os.path.exists(source) and os.path.samefile(source, path):
         raise ArgumentError(f"[convert] {path} is the input; name another file to write")
     opened = open_source(source)
     if (

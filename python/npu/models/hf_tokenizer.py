@@ -223,10 +223,10 @@ def _fill(pieces: _Pieces, vocabulary: dict[str, Any]) -> None:
 
 def _add_tokens(pieces: _Pieces, tokens: Any) -> None:
     """Added tokens: special ones are control pieces, the rest user-defined."""
-    entries = tokens if isinstance(tokens, list) else []
-    if not all(isinstance(token, dict) and type(token.get("id")) is int for token in entries):
+    good = isinstance(tokens, list)
+    if not good or not all(isinstance(t, dict) and type(t.get("id")) is int for t in tokens):
         raise pieces.fail("added_tokens is malformed")
-    for token in sorted(entries, key=lambda token: token["id"]):
+    for token in sorted(tokens, key=lambda token: token["id"]):
         index, text = token["id"], token.get("content")
         tokenizer_json.check_added(pieces.label, token)
         if not isinstance(text, str):

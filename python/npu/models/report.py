@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from npu.errors import FormatError, NpuError
+from npu.errors import NpuError
 from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import SOURCE_KEY, Q4nxFile, describe_nan
@@ -85,21 +85,22 @@ def verify(file: Q4nxFile, progress: Progress | None = None) -> list[str]:
     done, total = 0, sum(entry.size for entry in file.entries.values())
     for name, entry in file.entries.items():
         problems += file.checksum_problems(name)
-        if name not in file.quantised:
-            try:
-                problems += _check_plain(file, name)
-            except FormatError as error:  # an element type that this package does not read
-                problems.append(str(error))
-        elif name in shapes:
-            try:
-                problems += _check_blocks(file, name, file.tensor_unchecked(name, shapes[name]))
-            except ValueError as error:
-                problems.append(str(error))
+        with np.errstate(invalid="ignore"):  # signalling NaN are found all the same
+            problems += _check_values(file, name, shapes.get(name))
         file.release(name)
         done += entry.size
         if progress:
             progress(done, total, name)
     return list(dict.fromkeys(problems))
+
+
+def _check_values(file: Q4nxFile, name: str, shape: tuple[int, int] | None) -> list[str]:
+    try:
+        if name not in file.quantised:
+            return _check_plain(file, name)
+        return _check_blocks(file, name, file.tensor_unchecked(name, shape)) if shape else []
+    except ValueError as error:  # among them an element type that this package does not read
+        return [str(error)]
 
 
 def diff(

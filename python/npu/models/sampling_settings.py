@@ -48,6 +48,11 @@ _FROM_GENERATION_CONFIG = {
     "penalty_repeat": "penalty_repeat",
     "penalty_last_n": "penalty_last_n",
 }
+# What GGUF's keys are called there, for errors; of two, the name that transformers reads.
+KEY_NAMES = {
+    _PREFIX + ours: f"{theirs} of generation_config.json"
+    for theirs, ours in reversed(_FROM_GENERATION_CONFIG.items())
+}
 
 
 @dataclass(frozen=True)
@@ -127,7 +132,8 @@ def model_settings(file: Metadata) -> dict[str, float]:
         if isinstance(value, bool) or not isinstance(value, kinds) or not low <= value <= high:
             wanted = "a whole number" if whole else "a number"
             raise file.fail(
-                f"{_PREFIX}{key} is {show(value)}, expected {wanted} from {low:g} to {high:g}"
+                f"{file.named(_PREFIX + key)} is {show(value)}, expected {wanted} from {low:g} to "
+                f"{high:g}"
             )
         # float32 values of a file, in the decimals that were meant.
         found[name] = value if whole else float(np.format_float_positional(np.float32(value)))
@@ -139,7 +145,8 @@ def model_settings(file: Metadata) -> dict[str, float]:
     if found.get("top_p") == 0:
         found["top_p"] = float(np.finfo(np.float32).tiny)
     if found.get("repeat_penalty") == 0:
-        raise file.fail(f"{_PREFIX}penalty_repeat is 0, expected a positive number")
+        key = file.named(f"{_PREFIX}penalty_repeat")
+        raise file.fail(f"{key} is 0, expected a positive number")
     return found
 
 

@@ -58,18 +58,38 @@ def _limit(seconds: int, memory: int) -> None:
 
 def _render(job: dict[str, Any]) -> str:
     """The text, in the environment of transformers' chat templates (its documentation, "Chat
-    templates"): trimmed blocks, loop controls, raise_exception, strftime_now, plain tojson."""
+    templates"): trimmed blocks, loop controls, generation blocks, raise_exception, strftime_now,
+    plain tojson."""
     import jinja2
+    from jinja2.ext import Extension
+    from jinja2.nodes import Node, Scope
+    from jinja2.parser import Parser
     from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    class Generation(Extension):
+        """{% generation %} marks the assistant's text for training; here it changes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Parser) -> Node:
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return Scope(body, lineno=line)
 
     def refuse(message: str) -> None:
         raise jinja2.TemplateError(message)
 
-    def to_json(value: Any, ensure_ascii: bool = False, indent: int | None = None) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+    def to_json(
+        value: Any, ensure_ascii: bool = False, indent: int | None = None,
+        separators: tuple[str, str] | None = None, sort_keys: bool = False,
+    ) -> str:  # fmt: skip
+        return json.dumps(
+            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators,
+            sort_keys=sort_keys,
+        )  # fmt: skip
 
     environment = ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", Generation]
     )
     environment.filters["tojson"] = to_json
     environment.globals["raise_exception"] = refuse

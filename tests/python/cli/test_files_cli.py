@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,14 @@ UNSUITABLE: dict[str, dict[str, Any]] = {
     "another architecture": {"general__architecture": "llama"},
     "another width": {"gemma3__embedding_length": 96},
     "NaN as base": {"gemma3__rope__freq_base": float("nan")},
+    "a scale that makes logits infinite": {"gemma3__attention__scale": 1e300},
+    "a scale that is 0 in float32": {"gemma3__attention__scale": 1e-300},
+    "a list as soft-capping": {"gemma3__attn_logit_softcapping": [1.0, 2.0]},
+    "a list as cap of the logits": {"gemma3__final_logit_softcapping": [1.0, 2.0]},
+    "a word as temperature": {"general__sampling__temp": "hot"},
+    "top-p above 1": {"general__sampling__top_p": 2.0},
+    "half a top-k": {"general__sampling__top_k": 1.5},
+    "no repetition penalty": {"general__sampling__penalty_repeat": 0},
 }
 # Generating from a raw prompt needs no template.
 TEMPLATES = {
@@ -128,6 +137,24 @@ def test_what_is_good_stays_good(files: tuple[Path, Path], tmp_path: Path) -> No
     assert verify(Q4nxFile(with_keys(files[1], tmp_path / "same.q4nx"))) == []
 
 
+# What files may have and the small model has not.
+OPTIONAL = (
+    "gemma3.attention.scale",
+    "gemma3.attention.sliding_window_pattern",
+    "gemma3.attn_logit_softcapping",
+    "gemma3.final_logit_softcapping",
+    "gemma3.rope.freq_base_swa",
+    "gemma3.rope.scaling.factor",
+    "gemma3.rope.scaling.type",
+    "general.sampling.penalty_repeat",
+    "general.sampling.temp",
+    "general.sampling.top_k",
+    "tokenizer.chat_template",
+    "tokenizer.ggml.add_eos_token",
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.remove_extra_whitespaces",
+    "tokenizer.ggml.unknown_token_id",
+)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**70) | st.floats() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
@@ -144,7 +171,7 @@ def test_verify_agrees_with_load_for_any_metadata(
     files: tuple[Path, Path], tmp_path: Path, data: st.DataObject
 ) -> None:
     """Any JSON in the place of a value: no other error than a sentence, and the same verdict."""
-    keys = sorted(Q4nxFile(files[1]).model)
+    keys = sorted({*Q4nxFile(files[1]).model, *OPTIONAL})
     key = data.draw(st.sampled_from(keys))
     value = data.draw(VALUES | st.lists(VALUES, min_size=TOKENS, max_size=TOKENS))
     bad = with_keys(files[1], tmp_path / "f.q4nx", **{key.replace(".", "__"): value})
@@ -199,6 +226,25 @@ def test_places_where_nothing_can_be_written(
     assert cli.main(["convert", str(files[0]), "/proc/b.q4nx"]) == 1
     error = capsys.readouterr().err
     assert "no file can be created in /proc" in error and "free" not in error
+    for words in (["convert", str(files[0]), "n" * 300], ["convert", "n" * 300, "x"],
+                  ["generate", "-p", "x", "-m", "n" * 300]):  # fmt: skip
+        assert cli.main(words) == 1
+        error = capsys.readouterr().err
+        assert "File name too long" in error and "NPU_TRACEBACK" not in error
+
+
+def test_the_folder_above_a_link(
+    files: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``link/..`` is the folder above the one that the link points to, as for every program."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("a/b")
+    assert cli.main(["convert", str(files[0]), f"{tmp_path}/link/../m.q4nx"]) == 0
+    assert (tmp_path / "a" / "m.q4nx").is_file()
+    assert not (tmp_path / "m.q4nx").exists()
+    capsys.readouterr()
+    assert cli.main(["convert", str(files[0]), f"{tmp_path}/none/.."]) == 1
+    assert "No such file or directory" in capsys.readouterr().err
 
 
 # --- output ----------------------------------------------------------------------------------
@@ -243,6 +289,40 @@ def test_piped_progress(
         assert len(lines) >= 16 and shares == sorted(shares) and shares[-1] == 100
     assert cli.main(["convert", "-q", "--force", str(files[0]), str(tmp_path / "m.q4nx")]) == 0
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("command", ["convert GGUF NEW", "q4nx verify FILE"])
+def test_work_does_not_depend_on_standard_error(
+    files: tuple[Path, Path], tmp_path: Path, command: str
+) -> None:
+    """A full disk under the log of a long conversion does not end it."""
+    names = {"GGUF": str(files[0]), "FILE": str(files[1]), "NEW": str(tmp_path / "m.q4nx")}
+    arguments = [names.get(word, word) for word in command.split()]
+    code = (
+        "import sys; from npu import cli; from npu.cli import progress; "
+        "progress._LINE_EVERY = 0.0; sys.exit(cli.main(sys.argv[1:]))"
+    )
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], stdout=subprocess.PIPE, stderr=full,
+            timeout=HANG, check=False,
+        )  # fmt: skip
+    assert done.returncode == 0
+    assert (tmp_path / "m.q4nx").exists() == (command == "convert GGUF NEW")
+
+
+def test_a_signalling_nan_is_found_without_a_warning(
+    files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    file = Q4nxFile(files[1])
+    raw = bytearray(files[1].read_bytes())
+    start = file.entries["model.norm.weight"].offset
+    raw[start : start + 2] = b"\x81\x7f"  # bfloat16 0x7f81
+    (tmp_path / "bad.q4nx").write_bytes(raw)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        problems = verify(Q4nxFile(tmp_path / "bad.q4nx"))
+    assert any("NaN or infinity in 1 values" in problem for problem in problems)
 
 
 def test_lines_come_every_few_seconds(

@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,8 @@ def test_what_templates_may_use() -> None:
         "{{ {'a': '<é>'} | tojson }}": '{"a": "<é>"}',
         "{{ strftime_now('%Y') | length }}": "4",
         "{{ tools is none }}": "True",
+        "{{ {'b': 1, 'a': 2} | tojson(separators=(',', ':'), sort_keys=true) }}": '{"a":2,"b":1}',
+        "a{% generation %}{{ messages[0].content }}{% endgeneration %}b": "ahellob",
         "{{ '\\u00fc' }}\U0001f600": "\u00fc\U0001f600",
     }.items():
         assert render(template, variables) == text
@@ -114,6 +117,31 @@ def test_what_templates_may_use() -> None:
     assert len(render("{{ messages[0]['content'] }}!", long)) == 5_000_001
     with pytest.raises(ArgumentError, match="no text or plain data"):
         render("", {"messages": [object()]})
+
+
+def test_what_is_no_plain_data_is_refused() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    with pytest.raises(ArgumentError, match="no text or plain data"):
+        render("", {"messages": deep})
+
+
+def test_refusals_of_a_template_are_safe_to_print() -> None:
+    """The words are the file's author's: no terminal sequences, nothing that UTF-8 cannot write."""
+    with pytest.raises(FormatError) as caught:
+        render("{{ raise_exception('\\x1b[2Jno \\ud800 \u00fc') }}", {})
+    assert str(caught.value).endswith("failed: \\x1b[2Jno \\ud800 \u00fc")
+
+
+def test_rendering_does_not_depend_on_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An embedded interpreter has no executable; programs put what they like on sys.path."""
+    monkeypatch.setattr(sys, "path", [*sys.path, Path("/tmp"), b"/tmp", "relative"])
+    assert render("ok", {}) == "ok"
+    monkeypatch.setattr(sys, "executable", None)
+    monkeypatch.setenv("PATH", "/nowhere")
+    with pytest.raises(FormatError, match="python3 did not start"):
+        render("ok", {})
 
 
 def turns(*messages: Any, generate: bool = True) -> str:

@@ -323,3 +323,18 @@ def test_errors_about_the_tokenizer_name_its_files(
     assert cli.main(["convert", str(folder), str(folder / "x.q4nx")]) == 1
     assert "bos_token of tokenizer_config.json is missing" in capsys.readouterr().err
     assert not (folder / "x.q4nx").exists()
+
+
+def test_sampling_settings_are_named_as_in_the_folder(folder: Path) -> None:
+    (folder / "generation_config.json").write_text(json.dumps({"top_p": 2, "top_k": 5}))
+    with pytest.raises(FormatError, match=r"top_p of generation_config\.json is 2, expected"):
+        check(open_source(folder))
+    change(folder / "generation_config.json", top_p=0.9, repetition_penalty=0)
+    with pytest.raises(FormatError, match=r"repetition_penalty of generation_config\.json is 0"):
+        check(open_source(folder))
+
+
+def test_added_tokens_that_are_no_list(folder: Path) -> None:
+    change(folder / "tokenizer.json", added_tokens="abc")
+    with pytest.raises(FormatError, match="added_tokens is malformed"):
+        check(open_source(folder))

@@ -15,6 +15,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
@@ -59,7 +60,8 @@ class Writer:
         sync: bool = True,
         function: str = "convert",
     ) -> None:
-        self.path = os.path.abspath(os.fspath(path))
+        # Not abspath: ".." after a link is what the system makes of it.
+        self.path = str(Path(path).absolute())
         self._force, self._sync, self._function = force, sync, function
         self._check_target()
         self._tensors, self._metadata = list(tensors), dict(metadata or {})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from npu.errors import NpuError
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.names import check_tensors
+from npu.models.sampling_settings import model_settings
 from npu.models.sources.interface import Source
 from npu.models.tokenizer import Tokenizer
 
@@ -23,6 +24,7 @@ def check(source: Source) -> tuple[Config, Tokenizer]:
     tokenizer = open_tokenizer(source)
     check_tensors(source, config)
     _check_vocabulary(source, config, tokenizer)
+    model_settings(source)
     return config, tokenizer
 
 
@@ -40,6 +42,10 @@ def problems(source: Source) -> list[str]:
         tokenizer = open_tokenizer(source)
         if config:
             _check_vocabulary(source, config, tokenizer)
+    except NpuError as error:
+        found.append(str(error))
+    try:
+        model_settings(source)
     except NpuError as error:
         found.append(str(error))
     try:

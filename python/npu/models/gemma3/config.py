@@ -78,7 +78,7 @@ def read_config(file: ModelFile) -> Config:
         )
     if size("attention.value_length", head_dim) != head_dim:
         raise file.fail("gemma3.attention.value_length differs from key_length")
-    if file.metadata.get("gemma3.attn_logit_softcapping"):
+    if _is_set(file, "gemma3.attn_logit_softcapping"):
         raise file.fail("attention logit soft-capping is Gemma 2's, a Gemma 3 model has none")
     embedding = file.shapes.get("token_embd.weight")
     if embedding is None:
@@ -106,9 +106,15 @@ def read_config(file: ModelFile) -> Config:
             "gemma3.attention.scale",
             (head_dim if layers != _LAYERS_27B else width / heads) ** -0.5,
         ),
-        logit_softcap=file.number(cap) if file.metadata.get(cap) else None,
+        logit_softcap=file.number(cap) if _is_set(file, cap) else None,
         windows=_windows(file, layers),
     )
+
+
+def _is_set(file: Metadata, key: str) -> bool:
+    """Whether a file has a key with a value other than 0, of any kind."""
+    value = file.metadata.get(key)
+    return value is not None and not (isinstance(value, (int, float)) and value == 0)
 
 
 def _rope_factor(file: Metadata) -> float:

@@ -27,7 +27,7 @@ def open_source(path: str | os.PathLike[str]) -> Source:
     Files are opened by what they contain, whatever they are called.
     """
     place = Path(path)
-    if place.is_dir():
+    if os.path.isdir(place):  # false for a name that is too long; opening it says so
         found = sorted(place.glob("*.q4nx"))
         if len(found) == 1:
             return open_source(found[0])

@@ -15,9 +15,8 @@ from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.tensor import Tensor
 from npu.formats.safetensors_file import SafetensorsFile
-from npu.models import hf_tokenizer
-from npu.models.sampling_settings import from_generation_config
-from npu.models.sources.family import config_metadata, family_of
+from npu.models import hf_tokenizer, sampling_settings
+from npu.models.sources.family import Family, config_metadata, family_of
 from npu.models.sources.interface import Source
 
 _EMBEDDING, _HEAD = "token_embd.weight", "output.weight"  # GGUF's names
@@ -35,7 +34,7 @@ class CheckpointSource(Source):
         self.label, self.folder = folder.name or str(folder), str(folder)
         self.metadata = folder_metadata(folder)
         self.family = family_of(self)
-        self.key_names = {**self.family.KEY_NAMES, **hf_tokenizer.KEY_NAMES}
+        self.key_names = folder_key_names(self.family)
         self._files: dict[str, SafetensorsFile] = {}  # by tensor name
         self._stored: dict[str, str] = {}
         others: list[str] = []
@@ -89,12 +88,17 @@ class CheckpointSource(Source):
         self._files[name].release(self._files[name].entry(self._stored[name]))
 
 
+def folder_key_names(family: Family) -> dict[str, str]:
+    """What GGUF's keys are called in the files of a folder."""
+    return {**family.KEY_NAMES, **hf_tokenizer.KEY_NAMES, **sampling_settings.KEY_NAMES}
+
+
 def folder_metadata(folder: Path) -> dict[str, Any]:
     """The metadata of a folder's config.json and tokenizer files, under GGUF's keys."""
     config = read_json(folder / "config.json")
     found = {**config_metadata(folder.name, config), **hf_tokenizer.metadata(folder)}
     if (settings := folder / "generation_config.json").is_file():
-        found |= from_generation_config(folder.name, read_json(settings))
+        found |= sampling_settings.from_generation_config(folder.name, read_json(settings))
     return found
 
 

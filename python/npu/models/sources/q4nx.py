@@ -11,7 +11,6 @@ from npu.formats.metadata import show
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.container import Q4nxFile
 from npu.formats.q4nx.tensor import Tensor
-from npu.models import hf_tokenizer
 from npu.models.sources import huggingface
 from npu.models.sources.family import family_of
 from npu.models.sources.interface import Native, Source
@@ -31,7 +30,7 @@ class Q4nxSource(Source):
         self.metadata = file.model if file.own else self._beside()
         self.family = family_of(self)
         if not file.own:
-            self.key_names = {**self.family.KEY_NAMES, **hf_tokenizer.KEY_NAMES}
+            self.key_names = huggingface.folder_key_names(self.family)
         self._stored: dict[str, str] = {}
         for stored in file.entries:
             if name := self.family.from_checkpoint(stored):
