@@ -42,7 +42,8 @@ def test_loading_says_what_was_chosen_and_where_it_is(
     assert weights_lines(capsys) == []
     bench = ["bench", "-m", file, "--context", "2", "-n", "1", "--repeats", "1", "--weights", "q8"]
     assert cli.main(bench) == 0
-    assert any("F32 -> q8" in line for line in weights_lines(capsys))
+    shown = capsys.readouterr()
+    assert shown.out.count("F32 -> q8") == 5 and "F32 -> q8" not in shown.err
 
 
 def test_no_cache(
