@@ -258,6 +258,8 @@ def test_the_least_recently_used_goes_first(
     monkeypatch.setenv("NPU_CACHE_LIMIT", str(0.5 * size / 1e9))
     model, notes = loaded(files[1])
     assert "NPU_CACHE_LIMIT" in notes[-1] and "in memory" in notes[-1]
+    asked = float(notes[-1].partition("not kept: ")[2].split()[0])
+    assert 0.5 * size / 1e9 < asked < 1.01 * size / 1e9
     assert_right(model, files[1])
     monkeypatch.setenv("NPU_CACHE_LIMIT", "much")
     assert "give GB" in loaded(files[1])[1][-1]
