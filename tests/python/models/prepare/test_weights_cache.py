@@ -265,6 +265,23 @@ def test_the_least_recently_used_goes_first(
     assert "give GB" in loaded(files[1])[1][-1]
 
 
+def test_an_entry_is_not_on_disk_because_the_one_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may replace an entry while this one waits for the disk."""
+    entry, other = tmp_path / "entry", tmp_path / "other"
+    entry.write_bytes(b"ours")
+    unsynced.begin(entry)
+    other.write_bytes(b"theirs")
+    with monkeypatch.context() as patch:
+        patch.setattr(unsynced.os, "fsync", lambda number: os.replace(other, entry))
+        unsynced._sync(entry)
+    marker = entry.with_name("entry.unsynced")
+    assert entry.read_bytes() == b"theirs" and marker.exists()
+    unsynced._sync(entry)
+    assert not marker.exists()
+
+
 def in_memory(notes: list[str], model: Model, file: Path, reason: str) -> None:
     assert len(notes) == 2 and "in memory, not kept" in notes[1] and reason in notes[1]
     assert "[" not in notes[1]
