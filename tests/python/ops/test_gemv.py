@@ -220,7 +220,7 @@ GOOD = np.zeros((2, 5120), np.uint8)
         ((GOOD, (64, 256)), np.zeros(256, np.int8), {}, DtypeError, "x has dtype int8"),
         ((GOOD, (64, 256)), np.ma.zeros(256), {}, ArgumentError, "masked"),
         ((GOOD, (65, 256)), np.zeros(256, BF16), {}, ShapeError, "has 3 q4nx blocks"),
-        ((GOOD, (64, 257)), np.zeros(257, BF16), {}, ShapeError, "has 4 blocks"),
+        ((GOOD, (64, 257)), np.zeros(257, BF16), {}, ShapeError, "has 4 q4nx blocks"),
         ((GOOD, (0, 256)), np.zeros(256, BF16), {}, ShapeError, "the shape of w"),
         ((GOOD, (64.0, 256)), np.zeros(256, BF16), {}, ShapeError, "the shape of w"),
         ((GOOD, 64), np.zeros(256, BF16), {}, ShapeError, "the shape of w"),
