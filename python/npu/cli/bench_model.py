@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         if outputs:
             outputs["json"].write(files.json_bytes(document))
     if arguments.json != files.STDOUT:
-        _print(document, device, _weight_lines(model, header))
+        _print(document, device)
     return 0
 
 
@@ -71,7 +71,7 @@ def _load(arguments: argparse.Namespace) -> tuple[Header, Model, dict[str, float
     begin = time.perf_counter()
     header = common.read_header(arguments.model)
     header.check_context(_longest(arguments))
-    model = common.load_model(header, arguments.weights, cache=not arguments.no_cache)
+    model = common.load_model(header, arguments.weights, cache=not arguments.no_cache, report=False)
     loading = {
         "seconds": time.perf_counter() - begin,
         "private_bytes_before": before,
@@ -152,20 +152,10 @@ def _weights(model: Model, header: Header) -> Any:
     """The model's weight formats for the document."""
     from npu.models.gemma3.products import weight_types
 
-    report = getattr(model, "weights_report", None)
-    if report is None:
-        return {"stored": weight_types(header.source, header.config)}
-    return {"stored": weight_types(header.source, header.config), "blocks": report.lines()}
-
-
-def _weight_lines(model: Model, header: Header) -> list[str]:
-    from npu.models.gemma3.products import describe_types, weight_types
-
-    report = getattr(model, "weights_report", None)
-    if report is not None:
-        return [str(line) for line in report.lines()]
-    types = describe_types(weight_types(header.source, header.config))
-    return [f"weights: {types} in the file"]
+    return {
+        "stored": weight_types(header.source, header.config),
+        "blocks": model.weights_report.lines(),
+    }
 
 
 def _document(
@@ -190,9 +180,9 @@ def _document(
     }
 
 
-def _print(document: dict[str, Any], device: Device, weights: list[str]) -> None:
+def _print(document: dict[str, Any], device: Device) -> None:
     print(f"model: {document['model']}")
-    print("\n".join(weights))
+    print("\n".join(document["weights"]["blocks"]))
     print(common.device_line(device))
     loading, rows = document["loading"], document["results"]
     print(

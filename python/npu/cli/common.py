@@ -291,20 +291,25 @@ def read_header(path: str | None) -> Header:
 
 
 def load_model(
-    header: Header, weights: str | None = None, *, cache: bool = True, quiet: bool = False
+    header: Header,
+    weights: str | None = None,
+    *,
+    cache: bool = True,
+    quiet: bool = False,
+    report: bool = True,
 ) -> Model:
     """Loads a model whose header was read. Unless ``quiet``, standard error shows where prepared
-    weights are kept and what was chosen for them."""
+    weights are kept and, with ``report``, what was chosen for them."""
     from npu.models import gemma3
 
-    with progress.reported("loading", quiet=quiet) as report:
+    with progress.reported("loading", quiet=quiet) as advance:
 
         def note(line: str) -> None:
             if not quiet:
                 _say(line)
 
-        model, _ = gemma3.load(header, report, weights or "auto", cache, note)
-    if not quiet:
+        model, _ = gemma3.load(header, advance, weights or "auto", cache, note)
+    if report and not quiet:
         for line in model.weights_report.lines():
             _say(line)
     return model

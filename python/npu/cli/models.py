@@ -45,6 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.models import discovery
 
     device = common.generation("models", arguments.device)
+    for path in discovery.missing():
+        print(f"NPU_MODELS names {path}, which does not exist", file=sys.stderr, flush=True)
     found = discovery.find()
     models: list[_Model] = []
     with progress.shown("reading models", "files", lambda: (len(models), len(found))):

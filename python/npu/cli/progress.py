@@ -7,14 +7,17 @@ takes long; work in short steps tells it (``reported``).
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
 # Seconds until the first sign of life and between two of them. Nothing may be silent for 10 s.
 _BAR_DELAY, _BAR_EVERY = 0.5, 0.5
 _LINE_EVERY = 5.0
+_COLUMNS, _ROWS = 79, 24  # of a terminal that does not know its size
 
 # How much is done and how much there is, in the unit of the work.
 Position = Callable[[], tuple[float, float]]
@@ -92,7 +95,7 @@ def aside() -> Iterator[None]:
 def _bar(what: str, unit: str, position: Position, done: threading.Event) -> None:
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=f" {unit}", leave=False) as bar:
+    with tqdm(desc=what, unit=f" {unit}", leave=False, **_size()) as bar:
         while True:
             at, total = (int(value) for value in position())
             bar.n, bar.total = at, total or None
@@ -114,7 +117,8 @@ def _lines(what: str, unit: str, position: Position, done: threading.Event) -> N
 def _reporting_bar(what: str, unit: str) -> Iterator[Report]:
     from tqdm import tqdm
 
-    with tqdm(desc=what, unit=unit, unit_scale=True, leave=False, delay=0.5) as bar:
+    scale: dict[str, Any] = {"unit": unit, "unit_scale": True, **_size()}
+    with tqdm(desc=what, leave=False, delay=0.5, **scale) as bar:
 
         def report(done: int, total: int, name: str = "") -> None:
             bar.total = total
@@ -137,6 +141,15 @@ def _reporting_lines(what: str) -> Report:
                 print(f"{what}: {share:.0%}{of}", file=sys.stderr, flush=True)
 
     return report
+
+
+def _size() -> dict[str, int]:
+    """tqdm's options where the terminal says that it is 0 x 0, and tqdm would show nothing."""
+    try:
+        size = os.get_terminal_size(sys.stderr.fileno())
+    except (OSError, ValueError, AttributeError):
+        return {}
+    return {} if all(size) else {"ncols": _COLUMNS, "nrows": _ROWS}
 
 
 def _short(name: str) -> str:

@@ -49,8 +49,6 @@ TENSOR_TYPES: dict[int, tuple[str, int, int]] = {
     23: ("IQ4_XS", 256, 136),
     30: ("BF16", 1, 2),
 }
-# Elements dequantised at a time when a whole matrix becomes bfloat16 (bounds the float32 copy).
-_CHUNK_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -221,16 +219,6 @@ class GgufFile(Metadata):
     def release(self, info: TensorInfo) -> None:
         """Lets the system drop a tensor's pages from memory; they are read again when needed."""
         release(self._map, info.offset, info.size)
-
-    def bfloat16(self, info: TensorInfo) -> np.ndarray:
-        """A matrix (N, K) dequantised, a few rows at a time, and rounded to nearest even."""
-        count, columns = info.shape
-        out = np.empty(info.shape, ml_dtypes.bfloat16)
-        step = max(1, _CHUNK_ELEMENTS // columns)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, count, step):
-                out[start : start + step] = self.float32(info, slice(start, start + step))
-        return out
 
 
 def dequantize(raw: np.ndarray, kind: int) -> np.ndarray:

@@ -55,6 +55,11 @@ def places() -> list[tuple[str, Path]]:
     ]
 
 
+def missing() -> list[Path]:
+    """What ``NPU_MODELS`` names and does not exist."""
+    return [path for path in _npu_models() if not os.path.exists(path)]
+
+
 def hub_cache() -> Path:
     """The folder of the Hugging Face hub's cache."""
     if named := os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE"):
@@ -69,7 +74,8 @@ def _npu_models() -> list[Path]:
 
 def _named() -> Iterator[Found]:
     for place in _npu_models():
-        for path in models_below(place):
+        # A file that is named need not look like a model: a blob of Ollama does not.
+        for path in [place] if place.is_file() else models_below(place):
             name = path.relative_to(place).as_posix() if path != place else path.name
             yield Found("NPU_MODELS", name, path)
 

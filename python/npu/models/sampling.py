@@ -45,8 +45,9 @@ def check_finite(logits: np.ndarray) -> None:
     """Raises FormatError if a logit is NaN or infinite."""
     if not np.isfinite(logits).all():
         raise FormatError(
-            "[generate] the model computed logits that are not finite; its weights are corrupted "
-            "or exceed what bfloat16 can hold"
+            "[generate] the model computed logits that are not finite; its weights exceed what "
+            "bfloat16 can hold or are corrupted, in the file or in the cache, which --no-cache or "
+            "NPU_CACHE=off leaves aside"
         )
 
 

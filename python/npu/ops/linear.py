@@ -1,9 +1,8 @@
-"""Linear projections on the device: y = x W^T with W bound or packed once.
+"""Linear projections on the device: y = x W^T with W bound once.
 
 A weight in blocks stays 4-bit, 8-bit or bfloat16 in memory. Up to 48 rows of x are multiplied by
-``npu.gemv``, which dequantises in the cores; more rows by ``npu.matmul`` with a bfloat16 copy that
-the device writes into a buffer all weights share, and that the GEMM reads where it lies. A plain
-array is packed as an operand of that GEMM.
+``npu.gemv``, which dequantises in the cores; more rows by GEMM with a bfloat16 copy that the device
+writes into a buffer all weights share, and that the GEMM reads where it lies.
 """
 
 from __future__ import annotations
@@ -18,12 +17,11 @@ import numpy as np
 from npu._npu import facts
 from npu.devices import Device, current_device
 from npu.formats.blocks import BFLOAT16, BLOCK_BYTES, ROWS, BlockTensor
-from npu.formats.q4nx import ADDITIVE, Tensor, dequantize_host, layout
+from npu.formats.q4nx import Tensor, layout
 from npu.ops.dequantize import padded_width
 from npu.ops.dequantize import run as dequantize_blocks
 from npu.ops.gemv import MAX_TOP, BoundWeights, bind, gemv_top
 from npu.ops.gemv import run as multiply_blocks
-from npu.ops.matmul import PackedMatrix, matmul, pack
 
 # Most rows of x that go through the GEMV: twelve passes over the weights, which take less time on
 # the emulator than expanding them once and multiplying a matrix padded to 64 rows.
@@ -47,54 +45,36 @@ _GROWTH = {"q4nx": 512, "q8": 256, "bf16": 2}
 class Weight:
     """A projection's weight, (N, K) as checkpoints store it, on one device.
 
-    ``array`` is float32, bfloat16 or float16, then rounded to bfloat16 and packed (the
-    transposition happens while packing, without a copy in between), or a tensor in blocks, then
-    these are bound: read where they lie if the device can, for example in a memory-mapped file. A
-    Q4NX Tensor with zero points has a formula that the array does not compute: it becomes bfloat16
-    on the host. ``device``: default the current one. ``bf16`` is how products of more than 48 rows
-    are computed, as in ``npu.matmul``.
+    The blocks of ``tensor`` are bound: read where they lie if the device can, for example in a
+    memory-mapped file. ``device``: default the current one. ``bf16`` is how products of more than
+    48 rows are computed, as in ``npu.matmul``. Raises ArgumentError for a Tensor with zero points.
     """
 
     def __init__(
         self,
-        array: np.ndarray | Tensor | BlockTensor,
+        tensor: Tensor | BlockTensor,
         device: str | Device | None = None,
         bf16: str | None = None,
     ) -> None:
         self._device = current_device(device)
         self._bf16 = bf16
-        self.shape: tuple[int, int] = (array.shape[0], array.shape[1])
-        self.tensor: Tensor | BlockTensor | None = None
+        self.bound = bind(tensor, device=self._device)
+        self.tensor = tensor
+        self.shape = tensor.shape
         self._parts: dict[int, BoundWeights | None] = {}
-        self.packed: PackedMatrix | None = None
-        self.bound: BoundWeights | None = None
-        if isinstance(array, BlockTensor) or (
-            isinstance(array, Tensor) and array.dialect == ADDITIVE
-        ):
-            self.tensor = array
-            self.bound = bind(array, device=self._device)
-        else:
-            values = dequantize_host(array) if isinstance(array, Tensor) else np.asarray(array)
-            self.packed = pack(values.T, bf16=bf16, device=self._device)
 
     @property
     def nbytes(self) -> int:
-        """Memory taken beyond the array given, padding included: 0 for blocks read in place."""
-        if self.packed is not None:
-            return self.packed.nbytes
-        assert self.bound is not None
+        """Memory taken beyond the blocks given: 0 where they are read in place."""
         return 0 if self.bound.in_place else self.bound.nbytes
 
     def multiply(self, x: np.ndarray) -> np.ndarray:
         """x (T, K) float32 -> (T, N) float32."""
-        if self.packed is not None:
-            return matmul(x, self.packed, out_dtype=np.float32)
-        assert self.bound is not None
         if len(x) <= DECODE_ROWS:
             out = np.empty((len(x), self.shape[0]), np.float32)
             multiply_blocks(self.bound, np.ascontiguousarray(x, np.float32), out)
             return out
-        return self._multiply_expanded(self.bound, x)
+        return self._multiply_expanded(x)
 
     def top(self, x: np.ndarray, k: int, rows: int) -> tuple[np.ndarray, np.ndarray] | None:
         """The k largest of the first ``rows`` elements of W x, x (K,) float32, and their indices.
@@ -102,7 +82,7 @@ class Weight:
         Largest first, equal ones by index. They are found on the device, which shows no other
         element; so only where all are certainly finite. None: multiply and look at all.
         """
-        if self.bound is None or not 1 <= k <= min(MAX_TOP, rows):
+        if not 1 <= k <= min(MAX_TOP, rows):
             return None
         if not float(np.abs(x, dtype=np.float64).sum()) < self._safe_sum:
             return None
@@ -114,7 +94,6 @@ class Weight:
         if rows == self.shape[0]:
             return self.bound
         if rows not in self._parts:
-            assert self.bound is not None and self.tensor is not None
             part = self.tensor.blocks[: -(-rows // ROWS)], (rows, self.shape[1]), self.bound.format
             self._parts[rows] = bind(part, device=self._device) if self.bound.in_place else None
         return self._parts[rows]
@@ -122,7 +101,6 @@ class Weight:
     @cached_property
     def _safe_sum(self) -> float:
         """Below this sum of |x| no element can be infinite or NaN; 0 if a weight is not finite."""
-        assert self.bound is not None and self.tensor is not None
         format = self.bound.format
         kind = np.dtype(np.uint32 if format == "q8" else np.uint16)
         sign = kind.type(1 << 8 * kind.itemsize - 1)
@@ -164,8 +142,8 @@ class Weight:
             if part.start < part.stop
         ]
 
-    def _multiply_expanded(self, bound: BoundWeights, x: np.ndarray) -> np.ndarray:
-        n, k = self.shape
+    def _multiply_expanded(self, x: np.ndarray) -> np.ndarray:
+        (n, k), bound = self.shape, self.bound
         width = padded_width(k, bound.format)
         blocks = -(-n // ROWS)
         step = min(blocks, max(1, EXPANDED_BYTES // (ROWS * width * 2)))

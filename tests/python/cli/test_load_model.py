@@ -4,7 +4,12 @@ and how its memory is counted.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -42,7 +47,8 @@ def test_loading_says_what_was_chosen_and_where_it_is(
     assert weights_lines(capsys) == []
     bench = ["bench", "-m", file, "--context", "2", "-n", "1", "--repeats", "1", "--weights", "q8"]
     assert cli.main(bench) == 0
-    assert any("F32 -> q8" in line for line in weights_lines(capsys))
+    shown = capsys.readouterr()
+    assert shown.out.count("F32 -> q8") == 5 and "F32 -> q8" not in shown.err
 
 
 def test_no_cache(
@@ -65,6 +71,33 @@ def test_progress_without_a_terminal(
             now = 100 + second
             report(done * 1_000_000, 100_000_000)
     assert capsys.readouterr().err.splitlines() == ["loading: 30%", "loading: 50%"]
+
+
+_BARS = """
+import time
+from npu.cli import progress
+with progress.reported("loading") as report:
+    for done in (1, 2, 3):
+        time.sleep(0.3)
+        report(done, 4)
+with progress.shown("prefill", "tokens", lambda: (1, 4)):
+    time.sleep(0.8)
+"""
+
+
+def test_a_terminal_that_does_not_know_its_size_shows_bars() -> None:
+    """Its size is 0 x 0 under `script` or `docker exec -t`, for example."""
+    ours, theirs = pty.openpty()
+    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    child = subprocess.Popen([sys.executable, "-c", _BARS], stderr=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    with contextlib.suppress(OSError):  # the end of a terminal
+        while part := os.read(ours, 4096):
+            shown += part
+    os.close(ours)
+    assert child.wait() == 0
+    assert b"loading:  50%" in shown and b"prefill:  25%" in shown
 
 
 def test_private_memory_does_not_count_mapped_files(tmp_path: Path) -> None:

@@ -70,11 +70,13 @@ def test_npu_models_is_a_list_of_folders_and_files(
     (one / "again.gguf").symlink_to(one / "deep/er/a.gguf")
     file = put(two / "only.gguf")
     put(two / "other.gguf")
-    monkeypatch.setenv("NPU_MODELS", os.pathsep.join([str(one), "", str(file), "/nowhere"]))
-    found = names(capsys)
-    assert found == [
-        ("NPU_MODELS", name) for name in ("again.gguf", "b.Q4NX", "folder", "only.gguf")
-    ]
+    blob = put(two / "blobs/sha256-0123")  # named itself, it need not have a known suffix
+    named = [str(one), "", str(file), str(blob), "/nowhere"]
+    monkeypatch.setenv("NPU_MODELS", os.pathsep.join(named))
+    expected = ("again.gguf", "b.Q4NX", "folder", "only.gguf", "sha256-0123")
+    assert names(capsys) == [("NPU_MODELS", name) for name in expected]
+    assert cli.main(["models"]) == 0
+    assert capsys.readouterr().err == "NPU_MODELS names /nowhere, which does not exist\n"
 
 
 def test_the_hugging_face_cache(

@@ -145,7 +145,6 @@ def test_every_type_in_a_file(tmp_path: Path) -> None:
         np.testing.assert_array_equal(file.float32(info), values)
         rows = np.array([6, 0, 6])
         np.testing.assert_array_equal(file.float32(info, rows), values[rows])
-        np.testing.assert_array_equal(file.bfloat16(info), values.astype(ml_dtypes.bfloat16))
 
 
 def test_a_vocabulary_of_65536_takes_few_calls_per_token(tmp_path: Path) -> None:

@@ -103,30 +103,22 @@ def test_projections_stay_in_the_file(tmp_path: Path) -> None:
         (tensor,), (weight,) = projection.tensors, projection.weights
         assert tensor.format == "q4nx" and not tensor.blocks.flags.owndata
         assert not tensor.blocks.flags.writeable
-        assert weight.bound is not None and weight.bound.in_place
+        assert weight.bound.in_place
         assert projection.nbytes == 0
     assert model.weights_report.rows[0].error == 0 and len(model.weights_report.rows) == 5
     assert layer.qkv.shape == (256 + 128 + 128, 256)
     source = open_source(path)
-    parts = [source.projection(f"blk.0.attn_{part}.weight") for part in "qkv"]
+    parts = [source.q4nx(f"blk.0.attn_{part}.weight") for part in "qkv"]
     expected = np.concatenate([part.to_numpy(np.float32) for part in parts])  # type: ignore[union-attr]
     assert np.array_equal(layer.qkv.tensors[0].to_numpy(np.float32), expected)
 
 
-def test_weights_of_different_kinds(tmp_path: Path) -> None:
-    random = np.random.default_rng(2)
-    blocks = layout.pack(
-        random.integers(0, 16, (32, 256), dtype=np.uint8),
-        np.full((32, 8), 0.1, layout.BFLOAT16),
-        np.full((32, 8), -0.7, layout.BFLOAT16),
-    )
-    tensor = Tensor.from_blocks(blocks, (32, 256))
-    plain = np.ones((4, 256), layout.BFLOAT16)
-    weight = Weight(tensor)
-    assert weight.shape == (32, 256) and weight.nbytes == 0
-    older = Weight(Tensor.from_blocks(blocks, (32, 256), dialect="zero_point"))
-    assert older.bound is None and older.nbytes > 0
-    assert Weight(plain).bound is None
+def test_a_weight_with_zero_points_is_refused() -> None:
+    tensor = q4nx.quantize(np.ones((32, 256), np.float32))
+    older = Tensor.from_blocks(tensor.blocks, tensor.shape, dialect="zero_point")
+    assert Weight(tensor).nbytes == 0
+    with pytest.raises(ArgumentError, match=r"zero_point .* pass w.to_additive"):
+        Weight(older)
 
 
 # Around the change from GEMV to expanded blocks, each tile of the GEMM, weights expanded in parts.
@@ -151,7 +143,6 @@ def test_products_of_any_length(
     bound = np.abs(rounded) @ np.abs(exact).T * 2.0**-14
     assert y.shape == (rows, 330) and y.dtype == np.float32
     assert (np.abs(y - rounded @ exact.T) <= bound).all()
-    assert weight.packed is None
 
 
 def test_a_file_without_a_head(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from npu.errors import ArgumentError
 from npu.formats import blocks
 from npu.formats.q4nx import layout
 from npu.formats.q4nx.quantizer import quantize_rows
+from npu.formats.q4nx.tensor import Tensor
 from npu.models.prepare.plan import Part, Segment
 from npu.models.sources.interface import Source
 
@@ -79,8 +80,9 @@ def convert_rows(source: Source, name: str, rows: slice, format: str) -> np.ndar
     """Blocks of some rows of a tensor, from a multiple of 32 on. Raises FormatError for NaN."""
     count, columns = len(range(*rows.indices(source.shapes[name][0]))), source.shapes[name][1]
     stored = source.stored_rows(name, rows)
-    if stored is None and format == "q4nx" and source.stored_type(name) == "Q4NX":
-        return _additive(source, name, rows)
+    tensor = source.q4nx(name)
+    if tensor is not None and format == "q4nx":
+        return _additive(source, name, rows, tensor)
     if stored is None:
         values = np.ascontiguousarray(source.float32(name, rows))
         stored = _F32, values.view(np.uint8).reshape(count, 4 * columns)
@@ -105,9 +107,9 @@ def _fitted(source: Source, name: str, rows: slice, kind: int, raw: np.ndarray) 
         raise _refusal(source, name, f"from row {rows.start} on: {reason}") from None
 
 
-def _additive(source: Source, name: str, rows: slice) -> np.ndarray:
+def _additive(source: Source, name: str, rows: slice, tensor: Tensor) -> np.ndarray:
     """Q4NX blocks with minima; zero points become minima, rounded to bfloat16."""
-    found = source.projection(name)[rows].to_additive().blocks  # type: ignore[union-attr]
+    found = tensor[rows].to_additive().blocks
     for plane in layout.planes(found):
         finite = np.isfinite(plane.astype(np.float32)).all(axis=(1, 2, 3))
         if not finite.all():

@@ -67,7 +67,7 @@ def make_room(path: Path, size: int, model: str, state: str) -> None:
     FileError if the entry alone is beyond the limit."""
     limit = limit_bytes()
     if size > limit:
-        raise FileError(f"{size / 1e9:.1f} GB are more than NPU_CACHE_LIMIT, {limit / 1e9:g} GB")
+        raise FileError(f"{size / 1e9:.3g} GB are more than NPU_CACHE_LIMIT, {limit / 1e9:g} GB")
     left = []
     for entry in sorted(_entries(path.parent), key=lambda entry: entry.used):
         changed = entry.model == model and entry.state != state

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from npu.formats import blocks
-from npu.formats.q4nx.tensor import ZERO_POINT, Tensor
+from npu.formats.q4nx.tensor import ZERO_POINT
 from npu.models.prepare.formats import ZERO_POINTS, block_format
 from npu.models.sources.interface import Source
 
@@ -86,5 +86,5 @@ def plan(source: Source, matrices: Sequence[Matrix], weights: str) -> list[Segme
 def _stored(source: Source, name: str) -> str:
     """The stored type; of Q4NX the dialect that the array does not compute is one of its own."""
     stored = source.stored_type(name)
-    found = source.projection(name) if stored == "Q4NX" else None
-    return ZERO_POINTS if isinstance(found, Tensor) and found.dialect == ZERO_POINT else stored
+    found = source.q4nx(name)
+    return ZERO_POINTS if found is not None and found.dialect == ZERO_POINT else stored

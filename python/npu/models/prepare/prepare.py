@@ -12,7 +12,7 @@ import numpy as np
 from npu.errors import ArgumentError, FileError
 from npu.formats import blocks
 from npu.formats.blocks import BlockTensor
-from npu.formats.q4nx.tensor import ADDITIVE, Tensor, concatenate
+from npu.formats.q4nx.tensor import concatenate
 from npu.models.prepare import report
 from npu.models.prepare.converter import convert
 from npu.models.prepare.kept import Entry, KeptWeights
@@ -87,12 +87,11 @@ def _in_place(source: Source, segment: Segment) -> BlockTensor | None:
     """Q4NX blocks of the file where they lie, if its tensors follow one another there."""
     if segment.format != "q4nx" or any(part.stored != "Q4NX" for part in segment.parts):
         return None
-    tensors = [source.projection(part.name) for part in segment.parts]
-    good = [t for t in tensors if isinstance(t, Tensor) and t.dialect == ADDITIVE]
-    ends = [t.blocks.ctypes.data + t.nbytes for t in good]
-    if len(good) < len(tensors) or ends[:-1] != [t.blocks.ctypes.data for t in good[1:]]:
+    tensors = [tensor for part in segment.parts if (tensor := source.q4nx(part.name)) is not None]
+    ends = [tensor.blocks.ctypes.data + tensor.nbytes for tensor in tensors]
+    if ends[:-1] != [tensor.blocks.ctypes.data for tensor in tensors[1:]]:
         return None
-    return BlockTensor(concatenate(good).blocks, segment.shape, "q4nx")
+    return BlockTensor(concatenate(tensors).blocks, segment.shape, "q4nx")
 
 
 def _cached(

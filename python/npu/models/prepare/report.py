@@ -45,7 +45,7 @@ class WeightsReport:
     """All rows, in the order of the model, and where the blocks are."""
 
     rows: tuple[WeightsRow, ...]
-    location: str  # the file, or "memory"
+    location: str  # the model file, the entry of the cache, or "in memory"
 
     @property
     def nbytes(self) -> int:

@@ -69,6 +69,8 @@ def _sync(path: Path) -> None:
                     number, ctypes.c_int64(offset), ctypes.c_int64(_PIECE), _WRITE_AND_WAIT
                 )
             os.fsync(number)
+            written = os.fstat(number)
         finally:
             os.close(number)
-        end(path)
+        if os.path.samestat(written, path.stat()):  # else another process has replaced it
+            end(path)

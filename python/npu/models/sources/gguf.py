@@ -6,12 +6,11 @@ import numpy as np
 
 from npu._npu import weights as core
 from npu.formats.gguf_file import GgufFile
-from npu.formats.q4nx.tensor import Tensor
 from npu.models.sources.interface import Native, Source
 
 
 class GgufSource(Source):
-    """A GGUF file: any readable type, expanded to bfloat16 for projections."""
+    """A GGUF file: any readable type."""
 
     def __init__(self, file: GgufFile) -> None:
         self.file = file
@@ -33,9 +32,6 @@ class GgufSource(Source):
         if not core.converts(info.type, "bf16"):
             return None
         return info.type, self.file.rows(info)[rows]
-
-    def projection(self, name: str) -> np.ndarray | Tensor:
-        return self.file.bfloat16(self.file.tensor(name))
 
     def native(self, name: str, rows: slice) -> Native | None:
         info = self.file.tensor(name)

@@ -12,8 +12,6 @@ import numpy as np
 from npu.errors import FormatError
 from npu.formats.json_file import read_json
 from npu.formats.metadata import show
-from npu.formats.q4nx import layout
-from npu.formats.q4nx.tensor import Tensor
 from npu.formats.safetensors_file import SafetensorsFile
 from npu.models import hf_tokenizer, sampling_settings
 from npu.models.sources.family import Family, config_metadata, family_of
@@ -79,10 +77,6 @@ class CheckpointSource(Source):
         with np.errstate(over="ignore"):
             values = file.array(file.entry(self._stored[name]), rows).astype(np.float32)
         return self.family.from_checkpoint_values(name, values)
-
-    def projection(self, name: str) -> np.ndarray | Tensor:
-        file = self._files[name]
-        return file.array(file.entry(self._stored[name])).astype(layout.BFLOAT16, copy=False)
 
     def release(self, name: str) -> None:
         self._files[name].release(self._files[name].entry(self._stored[name]))

@@ -48,9 +48,9 @@ class Source(ModelFile):
         stored so, or in a type that only ``float32`` decodes."""
         return None
 
-    def projection(self, name: str) -> np.ndarray | Tensor:
-        """A matrix (N, K) to multiply with: bfloat16, or Q4NX over the file."""
-        raise NotImplementedError
+    def q4nx(self, name: str) -> Tensor | None:
+        """A matrix over its blocks in the file, if it is stored in Q4NX."""
+        return None
 
     def native(self, name: str, rows: slice) -> Native | None:
         """Rows as 4-bit codes with float32 scales and minima, if they are stored that way."""

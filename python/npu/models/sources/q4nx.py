@@ -64,11 +64,8 @@ class Q4nxSource(Source):
         values = tensor.to_numpy(np.float32)
         return values if rows is None else values[rows]
 
-    def projection(self, name: str) -> np.ndarray | Tensor:
-        stored = self._stored[name]
-        if stored in self.file.quantised:
-            return self._tensor(name)
-        return np.asarray(self.file.plain(stored)).astype(layout.BFLOAT16, copy=False)
+    def q4nx(self, name: str) -> Tensor | None:
+        return self._tensor(name) if self._stored[name] in self.file.quantised else None
 
     def native(self, name: str, rows: slice) -> Native | None:
         if self._stored[name] not in self.file.quantised:

@@ -258,9 +258,28 @@ def test_the_least_recently_used_goes_first(
     monkeypatch.setenv("NPU_CACHE_LIMIT", str(0.5 * size / 1e9))
     model, notes = loaded(files[1])
     assert "NPU_CACHE_LIMIT" in notes[-1] and "in memory" in notes[-1]
+    asked = float(notes[-1].partition("not kept: ")[2].split()[0])
+    assert 0.5 * size / 1e9 < asked < 1.01 * size / 1e9
     assert_right(model, files[1])
     monkeypatch.setenv("NPU_CACHE_LIMIT", "much")
     assert "give GB" in loaded(files[1])[1][-1]
+
+
+def test_an_entry_is_not_on_disk_because_the_one_before_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process may replace an entry while this one waits for the disk."""
+    entry, other = tmp_path / "entry", tmp_path / "other"
+    entry.write_bytes(b"ours")
+    unsynced.begin(entry)
+    other.write_bytes(b"theirs")
+    with monkeypatch.context() as patch:
+        patch.setattr(unsynced.os, "fsync", lambda number: os.replace(other, entry))
+        unsynced._sync(entry)
+    marker = entry.with_name("entry.unsynced")
+    assert entry.read_bytes() == b"theirs" and marker.exists()
+    unsynced._sync(entry)
+    assert not marker.exists()
 
 
 def in_memory(notes: list[str], model: Model, file: Path, reason: str) -> None:
