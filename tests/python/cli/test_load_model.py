@@ -1,15 +1,10 @@
-"""What loading a model shows: where weights are kept, what was chosen, progress without a terminal;
+"""What loading a model shows: where weights are kept and what was chosen;
 and how its memory is counted.
 """
 
 from __future__ import annotations
 
-import contextlib
 import mmap
-import os
-import pty
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +12,7 @@ import pytest
 from gemma3_files import Shape, write_model
 
 from npu import cli
-from npu.cli import memory, progress
+from npu.cli import memory
 
 GENERATE = ["generate", "--raw", "-p", "hello", "-n", "1"]
 
@@ -58,46 +53,6 @@ def test_no_cache(
     assert cli.main([*GENERATE, "-m", file, "--no-cache"]) == 0
     assert "in memory" in weights_lines(capsys)[-1]
     assert not list(tmp_path.iterdir())
-
-
-def test_progress_without_a_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A line when five seconds have passed since the last, none for what is quick."""
-    now = 100.0
-    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
-    with progress.reported("loading") as report:
-        for second, done in ((1, 10), (4.9, 20), (5.1, 30), (9, 40), (10.2, 50), (14, 100)):
-            now = 100 + second
-            report(done * 1_000_000, 100_000_000)
-    assert capsys.readouterr().err.splitlines() == ["loading: 30%", "loading: 50%"]
-
-
-_BARS = """
-import time
-from npu.cli import progress
-with progress.reported("loading") as report:
-    for done in (1, 2, 3):
-        time.sleep(0.3)
-        report(done, 4)
-with progress.shown("prefill", "tokens", lambda: (1, 4)):
-    time.sleep(0.8)
-"""
-
-
-def test_a_terminal_that_does_not_know_its_size_shows_bars() -> None:
-    """Its size is 0 x 0 under `script` or `docker exec -t`, for example."""
-    ours, theirs = pty.openpty()
-    environment = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
-    child = subprocess.Popen([sys.executable, "-c", _BARS], stderr=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    with contextlib.suppress(OSError):  # the end of a terminal
-        while part := os.read(ours, 4096):
-            shown += part
-    os.close(ours)
-    assert child.wait() == 0
-    assert b"loading:  50%" in shown and b"prefill:  25%" in shown
 
 
 def test_private_memory_does_not_count_mapped_files(tmp_path: Path) -> None:

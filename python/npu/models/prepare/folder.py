@@ -31,7 +31,7 @@ def of_size(size: int) -> Path | None:
     if named.lower() == "off":
         return None
     if named:
-        return Path(named).absolute()
+        return Path(os.path.expanduser(named)).absolute()
     if size < _SMALLEST:
         return None
     base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
