@@ -189,6 +189,7 @@ import os, signal, sys, time
 from npu import cli
 from npu.formats.q4nx.container import Q4nxFile
 from npu.models import convert
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
 def stop(*arguments):
     if sys.argv[3] == "KeyboardInterrupt":
         raise KeyboardInterrupt
