@@ -16,6 +16,7 @@
 
 #include "arrays.h"
 #include "bindings.h"
+#include "block_format.h"
 #include "bound_weights.h"
 #include "error.h"
 
@@ -30,13 +31,6 @@ ops::ElementType float_type(const std::string& name) {
   if (name == "float32") return ops::ElementType::kF32;
   if (name == "bfloat16") return ops::ElementType::kBf16;
   fail(ErrorKind::kDtype, "[gemv] element type \"%s\"; use float32 or bfloat16", name.c_str());
-}
-
-blocks::Format format_named(const std::string& name) {
-  for (int32_t i = 0; i < blocks::kFormats; ++i) {
-    if (name == blocks::kFormatNames[i]) return static_cast<blocks::Format>(i);
-  }
-  fail(ErrorKind::kArgument, "[bind] the format \"%s\" of the blocks is unknown", name.c_str());
 }
 
 ops::MatrixView view_of(const Matrix& array, const std::string& type) {
@@ -62,7 +56,7 @@ void init_gemv(nb::module_& m) {
           [](ops::Gemv& self, const Blocks& data, int64_t n, int64_t k, const std::string& format) {
             const std::span<const std::byte> bytes{reinterpret_cast<const std::byte*>(data.data()),
                                                    data.size()};
-            const blocks::Format known = format_named(format);
+            const blocks::Format known = format_named(format, "bind");
             nb::gil_scoped_release release;
             return BoundWeights{data, self.bind(bytes, n, k, known)};
           },

@@ -4,6 +4,7 @@
 #include <nanobind/stl/string.h>
 
 #include "bindings.h"
+#include "block_format.h"
 #include "error.h"
 #include "formats/block_conversion.h"
 #include "formats/gguf_rows.h"
@@ -32,27 +33,20 @@ weights::Stored checked(const Raw& raw, int type, int64_t k, const char* functio
   return *stored;
 }
 
-blocks::Format format_named(const std::string& name) {
-  for (int32_t i = 0; i < blocks::kFormats; ++i) {
-    if (name == blocks::kFormatNames[i]) return static_cast<blocks::Format>(i);
-  }
-  fail(ErrorKind::kArgument, "[convert_rows] unknown format %s", name.c_str());
-}
-
 }  // namespace
 
 void init_weights(nb::module_& m) {
   nb::module_ sub = m.def_submodule("weights", "Stored rows to weight blocks.");
   sub.def("converts", [](int type, const std::string& format) {
     const auto stored = weights::stored_type(type);
-    return stored && weights::converts(*stored, format_named(format));
+    return stored && weights::converts(*stored, format_named(format, "converts"));
   });
   // The first row with a NaN or an infinity, or -1; blocks go to `out`.
   sub.def("convert_rows", [](const Raw& raw, int type, int64_t k, const std::string& name,
                              const Bytes& out) {
     const weights::Stored stored = checked(raw, type, k, "convert_rows");
     const auto rows = static_cast<int64_t>(raw.shape(0));
-    const blocks::Format format = format_named(name);
+    const blocks::Format format = format_named(name, "convert_rows");
     if (!weights::converts(stored, format)) {
       fail(ErrorKind::kArgument, "[convert_rows] type %d does not become %s blocks; requantise it",
            type, name.c_str());

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from npu.errors import ArgumentError, FileError
-from npu.formats import blocks
 from npu.formats.blocks import BlockTensor
 from npu.formats.q4nx.tensor import concatenate
 from npu.models.prepare import report
@@ -155,6 +154,3 @@ def _aligned(size: int) -> np.ndarray:
     memory = np.empty(size + _ALIGNMENT, np.uint8)
     skip = -memory.ctypes.data % _ALIGNMENT
     return memory[skip : skip + size]
-
-
-assert blocks.BLOCK_BYTES % 64 == 0
