@@ -1,9 +1,11 @@
-"""RMSNorm: rows of bfloat16, scaled by the inverse root of their mean square and by weights.
+"""RMSNorm: rows of bfloat16, scaled by the inverse root of their mean square and by weights, with a
+residual added or not.
 
 Four rows at a time go through a column: the memtile splits them among its cores in chunks of 128
 elements, each core keeps its row and sums the squares, then the weights pass, broadcast to the
-column, and the cores write the scaled chunks, which the memtile joins. Rows and chunks are RTPs:
-one configuration serves every size.
+column, and the cores write the scaled chunks, which the memtile joins. Chunks of a residual follow
+those of their rows through the same port. Rows and chunks are RTPs: one configuration serves every
+size.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ def _column(out: Design, col: int) -> None:
     x = out.scatter(f"X{col}", cores, CHUNK, "bfloat16")
     weight = out.fifo(f"W{col}", out.tile(col, 0), cores, CHUNK, "float32")
     y = out.gather(f"Y{col}", cores, CHUNK, "bfloat16")
-    begin, square, scale = map(out.kernel, ("rms_begin", "rms_square", "rms_scale"))
+    begin, square, scale, scale_add = map(
+        out.kernel, ("rms_begin", "rms_square", "rms_scale", "rms_scale_add")
+    )
     for core, source, sink in zip(cores, x, y, strict=True):
         worker = out.worker(core)
         count, chunks, width, epsilon = map(worker.rtp, ("rows", "chunks", "width", "epsilon"))
+        plain, added = map(worker.rtp, ("plain_chunks", "residual_chunks"))  # one of them is 0
         row = worker.buffer(f"row_{col}_{core.row}", "bfloat16", (MAX_WIDTH,))
         state = worker.buffer(f"state_{col}_{core.row}", "int32", (STATE_WORDS,))
         with worker.forever():
@@ -47,8 +52,15 @@ def _column(out: Design, col: int) -> None:
                 with worker.loop(chunks):
                     worker.call(square, worker.acquire(source), row, state)
                     worker.release(source)
-                with worker.loop(chunks):
+                with worker.loop(plain):
                     chunk, result = worker.acquire(weight), worker.acquire(sink)
                     worker.call(scale, row, chunk, result, state, width, epsilon)
                     worker.release(weight)
+                    worker.release(sink)
+                with worker.loop(added):
+                    chunk, result = worker.acquire(weight), worker.acquire(sink)
+                    addend = worker.acquire(source)
+                    worker.call(scale_add, row, chunk, addend, result, state, width, epsilon)
+                    worker.release(weight)
+                    worker.release(source)
                     worker.release(sink)

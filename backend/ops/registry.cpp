@@ -8,7 +8,9 @@
   TYPE(kGemmType)            \
   TYPE(kGemvType)            \
   TYPE(kDequantType)         \
-  TYPE(kRmsNormType)
+  TYPE(kRmsNormType)         \
+  TYPE(kRopeType)            \
+  TYPE(kGegluType)
 
 namespace npu {
 

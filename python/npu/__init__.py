@@ -20,9 +20,11 @@ from npu.devices import (
 )
 from npu.errors import NpuError
 from npu.ops.dequantize import dequantize
+from npu.ops.geglu import geglu
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
 from npu.ops.rms_norm import rms_norm
+from npu.ops.rope import rope
 from npu.stats import Stats, stats
 from npu.thread_pool import set_threads, threads
 
@@ -46,6 +48,7 @@ __all__ = [
     "devices",
     "emulator",
     "errors",
+    "geglu",
     "gemma3",
     "gemv",
     "gemv_top",
@@ -55,6 +58,7 @@ __all__ = [
     "q4nx",
     "register_device",
     "rms_norm",
+    "rope",
     "set_threads",
     "simulate_dequantize",
     "simulate_gemm",

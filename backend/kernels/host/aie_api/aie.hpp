@@ -6,8 +6,10 @@
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
 #include "config.hpp"
+#include "elementary.hpp"
 #include "elementwise.hpp"
 #include "int4.hpp"
+#include "lanewise.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
@@ -16,6 +18,7 @@
 #include "../fast/bfp16.hpp"
 #include "../fast/dequant.hpp"
 #include "../fast/dequant_blocks.hpp"
+#include "../fast/gelu.hpp"
 #include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"
 #endif
