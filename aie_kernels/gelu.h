@@ -4,8 +4,8 @@
 //   u = sqrt(2 / pi) (g + 0.044715 g^3),  v = 2 log2(e) u
 //
 // 1 + tanh u would lose all digits where u is large and negative, so that side has a factor of its
-// own: h(g) = min(1, 2^v) / (1 + 2^-|v|), whose relative error is bounded everywhere (2^v below
-// 2^-126 counts as 0). With a unit for tanh and exp2 (AIE2P; bf16 results), 1 / (1 + 2^-|v|) is
+// own: h(g) = min(1, 2^v) / (1 + 2^-|v|), whose relative error is bounded everywhere (h
+// below 2^-125 may be 0). With a unit for tanh and exp2 (AIE2P; bf16 results), 1 / (1 + 2^-|v|) is
 // (1 + tanh |u|) / 2. Without one (AIE2), 2^-|v| and the reciprocal are polynomials.
 //
 // Relative error of h: on AIE2P, with a unit that rounds correctly, 2^-8 (of 2^v, below 0 only) and

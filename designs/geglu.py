@@ -22,7 +22,7 @@ def design(generation: str) -> Design:
     kernel = out.kernel("geglu")
     for col in range(out.columns):
         cores = out.cores(col, CORES)
-        x = out.scatter(f"X{col}", cores, CHUNK, "bfloat16", depth=4, part_depth=4)
+        x = out.scatter(f"X{col}", cores, CHUNK, "bfloat16", part_depth=4)
         y = out.gather(f"Y{col}", cores, CHUNK, "bfloat16")
         for core, source, sink in zip(cores, x, y, strict=True):
             worker = out.worker(core)

@@ -107,14 +107,14 @@ def gelu_unit(gate: np.ndarray, generation: str) -> np.ndarray:
 
 
 def check_geglu(found: np.ndarray, gate: np.ndarray, up: np.ndarray, generation: str) -> None:
-    """The errors of half_tanh and two fp32 products; 2^v below 2^-126 may count as 0, and products
+    """The errors of half_tanh and two fp32 products; h below 2^-125 may count as 0, and products
     may be denormal. Infinite and NaN operands are not looked at, results beyond bfloat16 hardly."""
     g, u = wide(gate), wide(up)
     assert found.dtype == BF16 and found.shape == gate.shape
     with np.errstate(all="ignore"):
         exact = g * half_tanh(g) * u
         unit = gelu_unit(g, generation) * (1 + BF16_UNIT) + 3 * FLOAT_UNIT
-        floor = np.abs(g * u) * 2.0**-126 + np.abs(u) * 2.0**-148
+        floor = np.abs(g * u) * 2.0**-125 + np.abs(u) * 2.0**-148
         bound = rounded_once(exact, np.abs(exact) * unit + floor)
         error = np.abs(found.astype(np.float64) - exact)
         usual = np.isfinite(g) & np.isfinite(u)

@@ -5,13 +5,15 @@
 #include "accum.hpp"
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
+#include "compare.hpp"
 #include "config.hpp"
-#include "elementary.hpp"
 #include "elementwise.hpp"
+#include "exp2.hpp"
 #include "int4.hpp"
 #include "lanewise.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
+#include "tanh.hpp"
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON

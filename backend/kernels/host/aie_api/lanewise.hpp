@@ -1,4 +1,4 @@
-// Lane by lane operations on fp32 and int32 vectors: differences, limits, bits and shifts.
+// More lane by lane operations: negative products, minima, bits.
 #pragma once
 
 #include "elementwise.hpp"
@@ -22,21 +22,7 @@ AIE_HOST_INLINE accum<accfloat, N> msc(const accum<accfloat, N>& acc, const vect
   return out;
 }
 
-// fp32 differences of accumulators.
-template <unsigned N>
-AIE_HOST_INLINE accum<accfloat, N> sub(const accum<accfloat, N>& a, const accum<accfloat, N>& b) {
-  accum<accfloat, N> out;
-  for (unsigned i = 0; i < N; ++i) out.set(a.get(i) - b.get(i), i);
-  return out;
-}
-
-// The larger and the smaller; a NaN in `a` gives b (modelled).
-template <unsigned N>
-AIE_HOST_INLINE vector<float, N> max(const vector<float, N>& a, const vector<float, N>& b) {
-  vector<float, N> out;
-  for (unsigned i = 0; i < N; ++i) out.set(a.get(i) > b.get(i) ? a.get(i) : b.get(i), i);
-  return out;
-}
+// The smaller; a NaN in `a` gives b (modelled).
 template <unsigned N>
 AIE_HOST_INLINE vector<float, N> min(const vector<float, N>& a, const vector<float, N>& b) {
   vector<float, N> out;
@@ -66,15 +52,7 @@ AIE_HOST_INLINE vector<int32_t, N> bit_xor(const vector<int32_t, N>& a,
   return out;
 }
 
-// Bits that leave at the top are lost; the sign comes in from the top.
-template <unsigned N>
-AIE_HOST_INLINE vector<int32_t, N> upshift(const vector<int32_t, N>& v, unsigned shift) {
-  vector<int32_t, N> out;
-  for (unsigned i = 0; i < N; ++i) {
-    out.set(static_cast<int32_t>(static_cast<uint32_t>(v.get(i)) << shift), i);
-  }
-  return out;
-}
+// The sign comes in from the top.
 template <unsigned N>
 AIE_HOST_INLINE vector<int32_t, N> downshift(const vector<int32_t, N>& v, unsigned shift) {
   vector<int32_t, N> out;
