@@ -197,13 +197,14 @@ def test_rope_is_the_formula(device):
 
 def test_geglu_is_the_formula(device):
     """Within half a unit in the last place of bfloat16, and before it twice 2^-8 of the value: the
-    two roundings to bfloat16 of the unit for exp2 and tanh, where there is one."""
+    two roundings to bfloat16 of the unit for exp2 and tanh, where there is one; results below 1e-36
+    may be 0."""
     rng = np.random.default_rng(1)
     gate, up = (3 * rng.standard_normal((2, 7000))).astype(BF16)
     g = gate.astype(np.float64)
     exact = g / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) * up.astype(float)
     found = npu.geglu(gate, up).astype(np.float64)
-    assert np.all(np.abs(found - exact) <= np.abs(exact) * 3 * 2.0**-8)
+    assert np.all(np.abs(found - exact) <= np.abs(exact) * 3 * 2.0**-8 + 1e-36)
 
 
 def test_rms_norm_is_the_formula(device):

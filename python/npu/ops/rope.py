@@ -88,11 +88,9 @@ def _positions(positions: ArrayLike | int, tokens: int) -> np.ndarray:
     if places.dtype.kind not in "iu" and places.size:
         raise DtypeError(f"[rope] positions have dtype {places.dtype}; they must be integers")
     if places.ndim == 0:
-        first = int(places)
-        if 0 <= first <= _POSITIONS - tokens:
-            return np.arange(first, first + tokens)
-        places = places.reshape(1)
-    elif places.shape != (tokens,):
+        first = min(max(int(places), -1), _POSITIONS)  # what is out of range stays so
+        places = first + np.arange(tokens)
+    if places.shape != (tokens,):
         raise ShapeError(
             f"[rope] positions have shape {places.shape}; x has {tokens} tokens: give one position "
             "each, or the first alone"
