@@ -78,7 +78,7 @@ const OperationType kGegluType = {
     "geglu",
     "y = gelu(gate) * up, tanh form",
     {{"elements", "of gate, padding included"}},
-    {{"1B, a token", {{"elements", 7168}}}, {"1B, a prompt of 512", {{"elements", 512 * 6912}}}},
+    {{"1B, a token", {{"elements", 8192}}}, {"1B, a prompt of 512", {{"elements", 512 * 6912}}}},
     &one_submission<GegluCommands>};
 
 }  // namespace npu::ops
