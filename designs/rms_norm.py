@@ -42,7 +42,7 @@ def _column(out: Design, col: int) -> None:
     for core, source, sink in zip(cores, x, y, strict=True):
         worker = out.worker(core)
         count, chunks, width, epsilon = map(worker.rtp, ("rows", "chunks", "width", "epsilon"))
-        plain, added = map(worker.rtp, ("plain_chunks", "residual_chunks"))  # one of them is 0
+        plain, added = map(worker.rtp, ("plain", "residual"))  # 1 and 0 or 0 and 1
         row = worker.buffer(f"row_{col}_{core.row}", "bfloat16", (MAX_WIDTH,))
         state = worker.buffer(f"state_{col}_{core.row}", "int32", (STATE_WORDS,))
         with worker.forever():
@@ -52,15 +52,13 @@ def _column(out: Design, col: int) -> None:
                 with worker.loop(chunks):
                     worker.call(square, worker.acquire(source), row, state)
                     worker.release(source)
-                with worker.loop(plain):
+                with worker.loop(chunks):
                     chunk, result = worker.acquire(weight), worker.acquire(sink)
-                    worker.call(scale, row, chunk, result, state, width, epsilon)
+                    with worker.loop(plain):
+                        worker.call(scale, row, chunk, result, state, width, epsilon)
+                    with worker.loop(added):
+                        addend = worker.acquire(source)
+                        worker.call(scale_add, row, chunk, addend, result, state, width, epsilon)
+                        worker.release(source)
                     worker.release(weight)
-                    worker.release(sink)
-                with worker.loop(added):
-                    chunk, result = worker.acquire(weight), worker.acquire(sink)
-                    addend = worker.acquire(source)
-                    worker.call(scale_add, row, chunk, addend, result, state, width, epsilon)
-                    worker.release(weight)
-                    worker.release(source)
-                    worker.release(sink)
+                    worker.release(sink)  # after every read of an RTP

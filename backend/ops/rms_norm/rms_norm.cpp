@@ -37,8 +37,8 @@ class RmsNormCommands : private ShimCommands {
       lanes_.push_back({port("Y", c), tasks(first, end, groups), TaskRing(kRing)});
       write_rtps(c, {{"rows", end - first},
                      {"chunks", width_ / chunk_},
-                     {"plain_chunks", residual_ ? 0 : width_ / chunk_},
-                     {"residual_chunks", residual_ ? width_ / chunk_ : 0},
+                     {"plain", !residual_},
+                     {"residual", residual_},
                      {"width", mean_width_},
                      {"epsilon", epsilon_}});
       route_tokens(*lanes_.back().results);
