@@ -8,7 +8,8 @@
   TYPE(kGemmType)            \
   TYPE(kGemvType)            \
   TYPE(kDequantType)         \
-  TYPE(kRmsNormType)
+  TYPE(kRmsNormType)         \
+  TYPE(kAttentionType)
 
 namespace npu {
 

@@ -19,6 +19,7 @@ from npu.devices import (
     register_device,
 )
 from npu.errors import NpuError
+from npu.ops.attention import attention
 from npu.ops.dequantize import dequantize
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
@@ -38,6 +39,7 @@ __all__ = [
     "SimulatedGemv",
     "Stats",
     "__version__",
+    "attention",
     "bind",
     "blocks",
     "current_device",

@@ -1,7 +1,9 @@
 // npu._npu.facts: numbers that C++ states and Python needs: the geometry of weight blocks, and of
-// GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes.
+// GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes; of
+// attention the record of a job and the sizes of what its cores exchange.
 #include <nanobind/nanobind.h>
 
+#include "aie_kernels/attention.h"
 #include "aie_kernels/gemv_setup.h"
 #include "aie_kernels/weight_block.h"
 #include "bindings.h"
@@ -39,6 +41,19 @@ void init_facts(nb::module_& m) {
   nb::list setup;
   for (const char* name : gemv::kSetupNames) setup.append(name);
   sub.attr("GEMV_SETUP") = nb::tuple(setup);
+  nb::list record;
+  for (const char* name : attention::kRecordNames) record.append(name);
+  sub.attr("ATTENTION_RECORD") = nb::tuple(record);
+  sub.attr("ATTENTION_RECORD_WORDS") = attention::kRecordWords;
+  sub.attr("ATTENTION_RECORDS") = attention::kRecords;
+  sub.attr("ATTENTION_TABLE_BYTES") = attention::kTableBytes;
+  sub.attr("ATTENTION_ROWS") = attention::kRows;
+  sub.attr("ATTENTION_MAX_DIM") = attention::kMaxDim;
+  sub.attr("ATTENTION_PART_BYTES") = attention::kPartBytes;
+  sub.attr("ATTENTION_SCORE_BYTES") = attention::kScoreBytes;
+  sub.attr("ATTENTION_OUT_BYTES") = attention::kOutBytes;
+  sub.attr("ATTENTION_SCORES_STATE") = attention::kScoresState;
+  sub.attr("ATTENTION_VALUES_STATE") = attention::kValuesState;
 }
 
 }  // namespace npu::python

@@ -5,14 +5,17 @@
 #include "accum.hpp"
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
+#include "compare.hpp"
 #include "config.hpp"
 #include "elementwise.hpp"
+#include "exp2.hpp"
 #include "int4.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON
+#include "../fast/attention.hpp"
 #include "../fast/bfp16.hpp"
 #include "../fast/dequant.hpp"
 #include "../fast/dequant_blocks.hpp"
