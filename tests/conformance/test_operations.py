@@ -63,6 +63,14 @@ def _rms_norm(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
     return npu.rms_norm(x, rng.standard_normal(width).astype(np.float32))
 
 
+def _attention(
+    rng: np.random.Generator, tokens: int, keys: int, heads: int, kv_heads: int, width: int
+) -> np.ndarray:
+    q = rng.standard_normal((tokens, heads, width)).astype(BF16)
+    k, v = (rng.standard_normal((keys, kv_heads, width)).astype(BF16) for _ in range(2))
+    return npu.attention(q, k, v)
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
@@ -80,6 +88,9 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "rms_norm, one row": (_rms_norm, (1, 5)),
     "rms_norm, widest": (_rms_norm, (6, 16384)),
     "rms_norm, many tasks": (_rms_norm, (3000, 128)),
+    "attention": (_attention, (50, 300, 4, 1, 256)),
+    "attention, one token": (_attention, (1, 500, 8, 4, 128)),
+    "attention, many tasks": (_attention, (900, 900, 2, 2, 64)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses
 _expected: dict[tuple[str, str], bytes] = {}
@@ -122,6 +133,7 @@ def test_a_new_size_loads_nothing(device):
         lambda size: _gemv(rng, 32 * size, 512, 1),
         lambda size: _dequant(rng, 32 * size, 256),
         lambda size: _rms_norm(rng, size, 128),
+        lambda size: _attention(rng, size, size, 1, 1, 64),
     ]
     for call in calls:
         call(next(_sizes))
@@ -141,6 +153,7 @@ def test_submissions_are_timed_by_every_operation(device):
     for call in (
         lambda: _gemm(rng, 64, 64, 64), lambda: _gemv(rng, 64, 256, 1),
         lambda: _dequant(rng, 64, 256), lambda: _rms_norm(rng, 4, 128),
+        lambda: _attention(rng, 4, 9, 2, 1, 64),
     ):  # fmt: skip
         call()
         before = npu.stats()
