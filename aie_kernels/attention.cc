@@ -292,6 +292,8 @@ inline void send_partial(const float* y, const float* statistics, const Record& 
     }
     aie::store_v(out + i, run);
   }
+  if (!last) return;
+  for (int32_t row = r.rows; row < kRows; ++row) out[row] = kNothing, out[kRows + row] = 0;
 }
 
 #if NPU_DECLARATIONS

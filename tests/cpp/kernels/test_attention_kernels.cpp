@@ -146,6 +146,10 @@ Result run(const Build& build, Job job, Output output = Output::kRows, int index
       const auto* statistics = reinterpret_cast<const float*>(m.out.data());
       result.maximum.assign(statistics, statistics + r.rows);
       result.denominator.assign(statistics + 32, statistics + 32 + r.rows);
+      for (int row = r.rows; row < 32; ++row) {
+        CHECK(statistics[row] == attention::kNothing);
+        CHECK(statistics[32 + row] == 0);
+      }
     } else if (output == Output::kPartial) {
       const auto* from = reinterpret_cast<const float*>(m.out.data());
       result.rows.insert(result.rows.end(), from, from + 256);

@@ -2,7 +2,8 @@
 // another order. Queries are lanes while keys are scored, elements of a row while values are added.
 //
 // Orders of memory of their own:
-//   q        [head_dim / 2][32 rows][2], pairs of bfloat16
+//   q        [head_dim / 2][32 rows][2], pairs of bfloat16; row-major where rows are few, whose
+//            scores have elements of a row in the lanes
 //   weights  [positions / 2][32 rows][2]
 //   y        row-major
 // With AVX512BF16 pairs are multiplied by vdpbf16ps (denormal factors and results count as zero),
@@ -25,7 +26,18 @@ inline constexpr int32_t kAttLanes = static_cast<int32_t>(kLanes);
 inline constexpr int32_t kCorrectionAt = att::kWeightBytes / 4;
 inline constexpr float kAttInfinity = __builtin_inff();
 
+inline constexpr int32_t kFewRows = 8, kTogether = 4;  // rows and positions scored side by side
+inline bool is_few(const att::Record& r) {
+  return r.rows <= (r.head_dim == att::kMaxDim ? kFewRows : kTogether);
+}
+
 inline void pack_queries(bfloat16* q, const att::Record& r) {
+  if (is_few(r)) {
+    const int32_t end = (r.rows + kTogether - 1) / kTogether * kTogether;
+    __builtin_memset(q + r.rows * r.head_dim, 0,
+                     static_cast<size_t>((end - r.rows) * r.head_dim) * sizeof *q);
+    return;
+  }
   alignas(64) uint32_t pairs[att::kMaxDim / 2 * kAttRows];
   const int32_t half = r.head_dim / 2;
   for (int32_t i = 0; i < half; ++i) {
@@ -88,6 +100,49 @@ template <int32_t kCount, typename Key>
               scores + (p + int32_t(j.value)) * kAttRows + int32_t(v.value * kLanes));
       });
     });
+  }
+}
+
+template <unsigned N>
+AIE_HOST_INLINE float sum_of_lanes(simd<float, N> v) {
+  if constexpr (N == 1) {
+    return v[0];
+  } else {
+    return sum_of_lanes<N / 2>(part<N / 2, 0>(v) + part<N / 2, N / 2>(v));
+  }
+}
+
+// scores [positions][32] of a few rows. k and q: fp32, or with AVX512BF16 pairs.
+template <typename Element>
+[[gnu::noinline]] inline void score_few(const Element* k, const Element* q, int32_t rows,
+                                        int32_t dim, float* scores) {
+  constexpr int32_t kPerLane = std::is_same_v<Element, float> ? 1 : 2;
+  const int32_t width = dim / kPerLane, positions = att::positions_of(dim);
+  for (int32_t row = 0; row < rows; row += kTogether) {
+    for (int32_t p = 0; p < positions; p += kTogether) {
+      att_floats sums[kTogether][kTogether] = {};
+      const Element *keys = k + p * width, *queries = q + row * width;
+      for (int32_t i = 0; i < width; i += kAttLanes) {
+        unroll<kTogether>([&](auto j) {
+          const auto key = load<simd<Element, kLanes>>(keys + int32_t(j.value) * width + i);
+          unroll<kTogether>([&](auto r) {
+            const auto query = load<simd<Element, kLanes>>(queries + int32_t(r.value) * width + i);
+            att_floats& sum = sums[j.value][r.value];
+#if defined(__AVX512BF16__)
+            sum = (att_floats)_mm512_dpbf16_ps((__m512)sum, (__m512bh)key, (__m512bh)query);
+#else
+            sum += key * query;
+#endif
+          });
+        });
+      }
+      unroll<kTogether>([&](auto j) {
+        unroll<kTogether>([&](auto r) {
+          scores[(p + int32_t(j.value)) * kAttRows + row + int32_t(r.value)] =
+              sum_of_lanes<kLanes>(sums[j.value][r.value]);
+        });
+      });
+    }
   }
 }
 
@@ -182,7 +237,17 @@ inline void attention_scores(const bfloat16* k, const bfloat16* q, float* f, con
   widen_all(k, kAttElements, keys);
 #endif
   const int32_t vectors = (r.rows + kAttLanes - 1) / kAttLanes;
-  for (int32_t v = 0; v < vectors; v += 2) {
+  if (is_few(r)) {
+#if defined(__AVX512BF16__)
+    score_few(keys, pairs, r.rows, r.head_dim, scores);
+#else
+    alignas(64) float queries[kFewRows * att::kMaxDim];
+    const int32_t end = (r.rows + kTogether - 1) / kTogether * kTogether;
+    widen_all(q, end * r.head_dim, queries);
+    score_few(static_cast<const float*>(keys), queries, r.rows, r.head_dim, scores);
+#endif
+  }
+  for (int32_t v = 0; !is_few(r) && v < vectors; v += 2) {
     const int32_t first = v * kAttLanes;
     if (v + 1 < vectors) {
       score_rows<2>(keys, pairs + first, r.head_dim, scores + first);
