@@ -24,6 +24,7 @@ void init_attention(nb::module_& m) {
         d["block_tokens"] = jobs.block_tokens;
         d["positions"] = jobs.positions;
         d["chunks"] = jobs.chunks;
+        d["parts"] = jobs.parts;
         d["header_parts"] = jobs.header_parts;
         d["y_bytes"] = jobs.y_bytes;
         d["records"] = nb::bytes(records.data(), records.size() * 4);

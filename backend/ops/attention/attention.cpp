@@ -15,7 +15,7 @@ namespace {
 
 using attention::kPartBytes, attention::Record;
 
-constexpr int64_t kMaxKeys = 131072, kMaxTokens = 1 << 20, kMaxGroup = 8;
+constexpr int64_t kMaxKeys = 131072, kMaxTokens = 1 << 20, kMaxGroup = 8, kMaxParts = 64;
 constexpr int kRing = 2;  // jobs of a pair in flight, three BDs each
 enum Argument : uint32_t { kJobs, kKv, kY };
 
@@ -30,7 +30,8 @@ AttentionJobs::AttentionJobs(const Request& request)
       query_position(request.get("query_position", -kMaxTokens, kMaxTokens)),
       window(request.get("window", 0, kMaxTokens)),
       scale(request.get("scale", INT32_MIN, INT32_MAX)),
-      causal(request.get("causal", 0, 1) != 0) {
+      causal(request.get("causal", 0, 1) != 0),
+      parts(request.get("parts", 1, kMaxParts)) {
   group = heads / kv_heads;
   if (group * kv_heads != heads || group > kMaxGroup) {
     fail(ErrorKind::kShape, "[attention] %lld heads for %lld of keys; 1 to %lld share one",
@@ -47,12 +48,11 @@ AttentionJobs::AttentionJobs(const Request& request)
   positions = attention::positions_of(dim);
   chunks = (keys + positions - 1) / positions;
   header_parts = attention::header_objects(rows, dim);
-  y_bytes = int64_t{attention::out_objects_of(rows, dim, attention::Output::kRows)} *
-            attention::kOutBytes;
+  y_bytes = int64_t{attention::out_objects_of(rows, dim, output())} * attention::kOutBytes;
 }
 
 Record AttentionJobs::record(int64_t job) const {
-  const int64_t first = job % blocks * block_tokens;  // token
+  const int64_t first = job / parts % blocks * block_tokens;  // token
   const int64_t count = std::min(block_tokens, tokens - first);
   const int64_t query = query_position + first;
   // Keys that the first row or the last one sees; rows between see no others.
@@ -60,25 +60,26 @@ Record AttentionJobs::record(int64_t job) const {
   const int64_t end = causal ? std::min(keys, query + count) : keys;
   const int64_t first_chunk = from / positions;
   const int64_t end_chunk = from < end ? (end + positions - 1) / positions : first_chunk;
+  const auto [share, share_end] = equal_share(end_chunk - first_chunk, job % parts, parts);
   Record r = {};
   r.rows = static_cast<int32_t>(count * group);
   r.group = static_cast<int32_t>(group);
   r.head_dim = static_cast<int32_t>(head_dim);
   r.objects = attention::header_objects(r.rows, r.head_dim) - 1;
-  r.chunks = static_cast<int32_t>(end_chunk - first_chunk);
+  r.chunks = static_cast<int32_t>(share_end - share);
   r.query_position = static_cast<int32_t>(query);
-  r.key_position = static_cast<int32_t>(first_chunk * positions);
+  r.key_position = static_cast<int32_t>((first_chunk + share) * positions);
   r.keys_end = static_cast<int32_t>(keys);
   r.window = static_cast<int32_t>(window);
   r.causal = causal ? 1 : 0;
   r.scale = static_cast<int32_t>(scale);
-  r.output = static_cast<int32_t>(attention::Output::kRows);
-  r.out_objects = attention::out_objects_of(r.rows, r.head_dim, attention::Output::kRows);
+  r.output = static_cast<int32_t>(output());
+  r.out_objects = attention::out_objects_of(r.rows, r.head_dim, output());
   return r;
 }
 
 int64_t AttentionJobs::kv_offset(int64_t job, const Record& record) const {
-  return (job / blocks * chunks + record.key_position / positions) * 2 * kPartBytes;
+  return (job / parts / blocks * chunks + record.key_position / positions) * 2 * kPartBytes;
 }
 
 std::vector<int32_t> AttentionJobs::records() const {
@@ -185,28 +186,32 @@ const OperationType kAttentionType = {
      {"query_position", "of the first query"},
      {"window", "keys that a query sees up to its own position; 0: all", 0},
      {"causal", "1: no keys behind the query's position", 1},
-     {"scale", "bits of a float32: the softmax's scale times log2 e", kScale256}},
+     {"scale", "bits of a float32: the softmax's scale times log2 e", kScale256},
+     {"parts", "shares of the keys, whose partial results are left to be merged", 1}},
     {{"1B, a token at 1k",
       {{"tokens", 1},
        {"keys", 1024},
        {"heads", 4},
        {"kv_heads", 1},
        {"head_dim", 256},
-       {"query_position", 1023}}},
+       {"query_position", 1023},
+       {"parts", 16}}},
      {"1B, a token at 32k",
       {{"tokens", 1},
        {"keys", 32768},
        {"heads", 4},
        {"kv_heads", 1},
        {"head_dim", 256},
-       {"query_position", 32767}}},
+       {"query_position", 32767},
+       {"parts", 16}}},
      {"4B, a token at 1k",
       {{"tokens", 1},
        {"keys", 1024},
        {"heads", 8},
        {"kv_heads", 4},
        {"head_dim", 256},
-       {"query_position", 1023}}},
+       {"query_position", 1023},
+       {"parts", 4}}},
      {"1B, a prompt of 512",
       {{"tokens", 512},
        {"keys", 512},

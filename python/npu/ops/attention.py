@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from npu import _npu
+from npu._npu import facts
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError, ShapeError
-from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, float_of
+from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, float_of, round_up
 
 HEAD_DIMS = (64, 128, 256)  # that the cores know; others are padded with zeros
 MAX_GROUP = 8  # query heads per head of keys
@@ -76,13 +77,26 @@ def attention(
     chosen = current_device(device)
     if queries.size == 0:
         return np.empty(queries.shape, BFLOAT16)
+    request["parts"] = _parts(request, chosen.generation)
     jobs = _npu.attention.jobs(request)
     headers = _headers(queries, request, jobs)
     chunks = _chunks(keys, values, request, jobs)
     result = np.empty((jobs["count"], jobs["y_bytes"]), np.uint8)
     arrays = [bytes_of(array) for array in (headers, chunks, result)]
     chosen.operation("attention").run(request, arrays)
-    return _rows(result, request, jobs)[:tokens, :, :width].copy()
+    rows = _merged(result, request, jobs) if jobs["parts"] > 1 else result.view(BFLOAT16)
+    return _in_order(rows, request, jobs)[:tokens, :, :width].copy()
+
+
+def _parts(request: dict[str, int], generation: str) -> int:
+    """Shares of the keys per block of queries: one for every pair that has no block."""
+    from npu.designs.attention import PAIRS
+    from npu.designs.hardware import device_columns
+
+    jobs = _npu.attention.jobs(request)
+    records = np.frombuffer(jobs["records"], np.int32).reshape(jobs["count"], -1)
+    chunks = int(records[:, facts.ATTENTION_RECORD.index("chunks")].max())
+    return max(1, min(PAIRS * device_columns(generation) // jobs["count"], chunks // 2))
 
 
 def _headers(q: np.ndarray, request: dict[str, int], jobs: dict[str, Any]) -> np.ndarray:
@@ -99,7 +113,8 @@ def _headers(q: np.ndarray, request: dict[str, int], jobs: dict[str, Any]) -> np
     whole = np.zeros((count, parts * PART_BYTES), np.uint8)
     records = np.frombuffer(jobs["records"], np.uint8).reshape(count, 4 * RECORD_WORDS)
     whole[:, : 4 * RECORD_WORDS] = records
-    packed = np.ascontiguousarray(by_job).view(np.uint8).reshape(count, -1)
+    packed = np.ascontiguousarray(by_job).view(np.uint8).reshape(kv_heads * blocks, -1)
+    packed = np.repeat(packed, jobs["parts"], axis=0)
     whole[:, TABLE_BYTES : TABLE_BYTES + packed.shape[1]] = packed
     by_part = whole.reshape(count, parts, 1, PART_BYTES)
     return np.ascontiguousarray(np.broadcast_to(by_part, (count, parts, 2, PART_BYTES)))
@@ -122,11 +137,36 @@ def _chunks(
     return out
 
 
-def _rows(result: np.ndarray, request: dict[str, int], jobs: dict[str, Any]) -> np.ndarray:
-    """The jobs' results as (tokens of all blocks, heads, head_dim)."""
+def _merged(result: np.ndarray, request: dict[str, int], jobs: dict[str, Any]) -> np.ndarray:
+    """The rows of every block from the partial results of its parts.
+
+    Maxima are whole numbers: only the sums are rounded, in float32. A last block may have fewer
+    rows, and then fewer bytes.
+    """
+    dim, most = request["head_dim"], facts.ATTENTION_ROWS
+    records = np.frombuffer(jobs["records"], np.int32).reshape(jobs["count"], -1)
+    counts = records[:, facts.ATTENTION_RECORD.index("rows")]
+    merged = np.zeros((jobs["count"] // jobs["parts"], int(counts.max()) * dim), BFLOAT16)
+    with np.errstate(invalid="ignore", over="ignore"):  # NaN and infinity stay
+        for block, out in enumerate(merged):
+            first = block * jobs["parts"]
+            rows = int(counts[first])
+            parts = result.view(np.float32)[first : first + jobs["parts"]]
+            sent = round_up(rows * dim, facts.ATTENTION_OUT_BYTES // 4)
+            top = parts[:, sent : sent + rows]
+            weights = np.exp2(np.maximum(top - top.max(0), np.float32(-1000)))
+            total = (weights * parts[:, sent + most : sent + most + rows]).sum(0)
+            sums = (weights[..., None] * parts[:, : rows * dim].reshape(-1, rows, dim)).sum(0)
+            inverse = np.divide(1, total, out=np.zeros_like(total), where=total != 0)
+            out[: rows * dim] = (sums * inverse[:, None]).astype(BFLOAT16).reshape(-1)
+    return merged
+
+
+def _in_order(rows: np.ndarray, request: dict[str, int], jobs: dict[str, Any]) -> np.ndarray:
+    """The blocks' rows as (tokens of all blocks, heads, head_dim)."""
     blocks, block = jobs["blocks"], jobs["block_tokens"]
     heads, kv_heads, dim = request["heads"], request["kv_heads"], request["head_dim"]
-    rows = result.view(BFLOAT16)[:, : block * heads // kv_heads * dim]
+    rows = rows[:, : block * heads // kv_heads * dim]
     by_job = rows.reshape(kv_heads, blocks, block, heads // kv_heads, dim)
     return by_job.transpose(1, 2, 0, 3, 4).reshape(blocks * block, heads, dim)
 

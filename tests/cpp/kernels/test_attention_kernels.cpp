@@ -201,7 +201,7 @@ void reference(const Job& job, int row, std::vector<double>& expected, std::vect
   for (size_t i = 0; i < dim; ++i) {
     expected[i] /= sum;
     bound[i] = (bound[i] + above[i]) / sum + std::abs(expected[i]) * error / sum;
-    bound[i] = bound[i] * 1.02 + std::abs(expected[i]) * 0x1.1p-8 + 1e-38;
+    bound[i] = bound[i] * 1.02 + std::abs(expected[i]) * 0x1.1p-8 + 0x1p-125;
   }
 }
 
