@@ -33,9 +33,9 @@ inline bool is_few(const att::Record& r) {
 
 inline void pack_queries(bfloat16* q, const att::Record& r) {
   if (is_few(r)) {
-    const int32_t end = (r.rows + kTogether - 1) / kTogether * kTogether;
+    const int32_t padded = (r.rows + kTogether - 1) / kTogether * kTogether;
     __builtin_memset(q + r.rows * r.head_dim, 0,
-                     static_cast<size_t>((end - r.rows) * r.head_dim) * sizeof *q);
+                     static_cast<size_t>((padded - r.rows) * r.head_dim) * sizeof *q);
     return;
   }
   alignas(64) uint32_t pairs[att::kMaxDim / 2 * kAttRows];
@@ -242,8 +242,8 @@ inline void attention_scores(const bfloat16* k, const bfloat16* q, float* f, con
     score_few(keys, pairs, r.rows, r.head_dim, scores);
 #else
     alignas(64) float queries[kFewRows * att::kMaxDim];
-    const int32_t end = (r.rows + kTogether - 1) / kTogether * kTogether;
-    widen_all(q, end * r.head_dim, queries);
+    const int32_t padded = (r.rows + kTogether - 1) / kTogether * kTogether;
+    widen_all(q, padded * r.head_dim, queries);
     score_few(static_cast<const float*>(keys), queries, r.rows, r.head_dim, scores);
 #endif
   }
