@@ -48,7 +48,8 @@ def attention(
 
     Returns bfloat16 of the shape of q. Scores are float32, weights are rounded to bfloat16,
     sums are float32 (docs/attention.md has the bound). NaN stays NaN; a score of -infinity weighs
-    nothing; where a query sees no key, v must still be finite. Raises ArgumentError, DtypeError, ShapeError, DeviceError.
+    nothing; v must be finite also where a query does not see it. Raises ArgumentError,
+    DtypeError, ShapeError, DeviceError.
     """
     queries, keys, values = (
         as_array("attention", array, name, FLOATS) for array, name in ((q, "q"), (k, "k"), (v, "v"))
