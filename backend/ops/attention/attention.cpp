@@ -219,14 +219,14 @@ const OperationType kAttentionType = {
        {"kv_heads", 1},
        {"head_dim", 256},
        {"query_position", 0}}},
-     {"4B, 4096 tokens, window of 1024",
-      {{"tokens", 4096},
-       {"keys", 4096},
-       {"heads", 8},
-       {"kv_heads", 4},
+     {"1B, 2048 tokens, window of 512",
+      {{"tokens", 2048},
+       {"keys", 2048},
+       {"heads", 4},
+       {"kv_heads", 1},
        {"head_dim", 256},
        {"query_position", 0},
-       {"window", 1024}}}},
+       {"window", 512}}}},
     &one_submission<AttentionCommands>};
 
 }  // namespace npu::ops
