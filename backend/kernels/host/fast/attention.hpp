@@ -317,13 +317,17 @@ inline void attention_values(const bfloat16* v, const float* f, float* y, const 
 #if defined(__AVX512BF16__)
   alignas(64) uint32_t values[kAttElements / 2];
   const auto* words = reinterpret_cast<const uint16_t*>(v);
+  // Of 32 elements of two positions: pairs of the first and of the last 16.
+  alignas(64) uint16_t order[2][32];
+  for (int i = 0; i < 64; ++i) order[i / 32][i % 32] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+  const __m512i first = _mm512_load_si512(order[0]), last = _mm512_load_si512(order[1]);
   for (int32_t p = 0; p < positions; p += 2) {
-    for (int32_t c = 0; c < dim; c += kAttLanes) {
-      const auto near = load<simd<uint16_t, kLanes>>(words + p * dim + c);
-      const auto far = load<simd<uint16_t, kLanes>>(words + (p + 1) * dim + c);
-      const lanes pair =
-          __builtin_convertvector(near, lanes) | (__builtin_convertvector(far, lanes) << 16);
-      store(pair, values + p / 2 * dim + c);
+    for (int32_t c = 0; c < dim; c += 2 * kAttLanes) {
+      const __m512i near = _mm512_loadu_si512(words + p * dim + c);
+      const __m512i far = _mm512_loadu_si512(words + (p + 1) * dim + c);
+      uint32_t* const to = values + p / 2 * dim + c;
+      _mm512_store_si512(to, _mm512_permutex2var_epi16(near, first, far));
+      _mm512_store_si512(to + kAttLanes, _mm512_permutex2var_epi16(near, last, far));
     }
   }
   const auto* weights = reinterpret_cast<const uint32_t*>(f);
