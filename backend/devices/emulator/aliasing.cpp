@@ -56,10 +56,15 @@ void BlockPool::give_back(SharedBlock* block) {
   free_.push_back(block);
 }
 
-size_t AliasTable::first_behind(uint64_t address) const {
-  const auto ends_behind = [](uint64_t at, const Alias& alias) { return at < alias.end(); };
-  const auto at = std::upper_bound(aliases_.begin(), aliases_.end(), address, ends_behind);
-  return static_cast<size_t>(at - aliases_.begin());
+void AliasTable::index() {
+  uint64_t next = 0;
+  for (uint32_t i = 0; i < aliases_.size(); ++i) {
+    const uint64_t last = page(aliases_[i].end() - 1);
+    while (next <= last) first_behind_page_[next++] = i;
+  }
+  std::fill(first_behind_page_.begin() + static_cast<std::ptrdiff_t>(next),
+            first_behind_page_.end(), static_cast<uint32_t>(aliases_.size()));
+  if (aliases_.empty()) aliased_pages_ = 0;
 }
 
 size_t AliasTable::first_from(size_t first, uint64_t end) const {
@@ -76,7 +81,7 @@ void AliasTable::flush_numbers(size_t first, size_t last) {
   const auto begin = aliases_.begin();
   aliases_.erase(begin + static_cast<std::ptrdiff_t>(first),
                  begin + static_cast<std::ptrdiff_t>(last));
-  if (aliases_.empty()) aliased_pages_ = 0;
+  index();
 }
 
 // An alias of an argument across `address` becomes two, if both are worth it; any other ends.
@@ -89,6 +94,7 @@ void AliasTable::divide(uint64_t address) {
   alias.bytes = head;
   Alias rest{address, tail, {alias.source.argument + head, {}}};
   aliases_.insert(aliases_.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::move(rest));
+  index();
 }
 
 void AliasTable::add(uint64_t address, uint64_t bytes, AliasSource source) {
@@ -106,6 +112,7 @@ void AliasTable::add(uint64_t address, uint64_t bytes, AliasSource source) {
   const auto next = aliases_.erase(at, at + static_cast<std::ptrdiff_t>(last - first));
   aliases_.insert(next, {address, bytes, std::move(source)});
   aliased_pages_ |= pages(address, bytes);
+  index();
 }
 
 std::byte* AliasTable::in_argument(uint64_t address, uint64_t bytes) const {
@@ -136,12 +143,12 @@ void AliasTable::flush_arguments() {
     write_back(alias);
     return true;
   });
-  if (aliases_.empty()) aliased_pages_ = 0;
+  index();
 }
 
 void AliasTable::clear() {
   aliases_.clear();
-  aliased_pages_ = 0;
+  index();
   redirections_.clear();
   pinned_.clear();
 }

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <bit>
 #include <cstddef>
@@ -131,33 +132,38 @@ class AliasTable {
   };
   // The number of the first alias that ends behind `address`, and of the first one from there on
   // that begins at or behind `end`.
-  size_t first_behind(uint64_t address) const;
+  size_t first_behind(uint64_t address) const {
+    size_t i = first_behind_page_[page(address)];
+    while (i < aliases_.size() && aliases_[i].end() <= address) ++i;
+    return i;
+  }
   size_t first_from(size_t first, uint64_t end) const;
   Redirection find(uint64_t address, uint64_t bytes) const;
   void divide(uint64_t address);
   void write_back(const Alias& alias);
   void flush_numbers(size_t first, size_t last);
+  void index();  // after aliases have come or gone
   bool find_redirections(std::span<const KernelArgument> arguments,
                          const kernels::OperandUses& uses);
   bool flush_overlapping(uint64_t address, uint64_t bytes);
 
-  // A bit per page that an alias may touch; what lies beyond shares the last bit.
+  // Pages of the memory; what lies beyond is in the last one.
   static constexpr uint64_t kPages = 64;
   uint64_t pages(uint64_t address, uint64_t bytes) const {
-    constexpr uint64_t kLast = kPages - 1;
-    const uint64_t from = std::min(address >> page_shift_, kLast);
-    const uint64_t to = std::min((end_of(address, bytes) - 1) >> page_shift_, kLast);
-    return (UINT64_MAX << from) & (UINT64_MAX >> (kLast - to));
+    const uint64_t from = page(address), to = page(end_of(address, bytes) - 1);
+    return (UINT64_MAX << from) & (UINT64_MAX >> (kPages - 1 - to));
   }
+  uint64_t page(uint64_t address) const { return std::min(address >> page_shift_, kPages - 1); }
   static uint64_t end_of(uint64_t address, uint64_t bytes) {
     return bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
   }
 
   AlignedBytes& memory_;
   const int page_shift_;
-  std::vector<Alias> aliases_;  // by address
-  uint64_t aliased_pages_ = 0;
-  std::vector<Redirection> redirections_;  // of the next call
+  std::vector<Alias> aliases_;                        // by address
+  uint64_t aliased_pages_ = 0;                        // a bit per page that an alias may touch
+  std::array<uint32_t, kPages> first_behind_page_{};  // of the begin of each page
+  std::vector<Redirection> redirections_;             // of the next call
   std::vector<BlockRef> pinned_;
 };
 

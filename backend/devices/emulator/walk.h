@@ -50,7 +50,13 @@ class Walk {
   uint64_t next() const { return static_cast<uint64_t>(offset_) + in_run_; }  // word to come
   uint64_t contiguous() const { return run_ - in_run_; }                      // from there on
   // If the next `words` words are contiguous, returns their address and advances; else null.
-  std::byte* take_contiguous(uint64_t words);
+  std::byte* take_contiguous(uint64_t words) {
+    if (contiguous() < words) return nullptr;
+    std::byte* address = base_ + static_cast<int64_t>(next()) * 4;
+    in_run_ += words;
+    if (in_run_ == run_) next_run();
+    return address;
+  }
 
  private:
   template <bool kGather>
