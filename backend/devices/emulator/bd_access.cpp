@@ -132,7 +132,7 @@ void BdEngine::begin_transfer() {
   // A BD in use is not rewritten, so the slot still is that of the latched BD.
   const BdSlot& slot = tile_.bds[static_cast<size_t>(current_.id)];
   const uint64_t begin = uint64_t{current_.bd.iteration_current} * current_.bd.iteration_step;
-  if (has_padding(current_.bd)) check_padding();
+  if (slot.padded) check_padding();
   const Memory memory = resolve();
   const uint64_t last = begin + slot.last;
   if (last >= memory.words) {

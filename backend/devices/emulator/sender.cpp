@@ -68,7 +68,7 @@ int Sender::slave_port() const {
 
 void Sender::prepare_transfer(const Memory& memory) {
   constant_ = memory.constant;
-  padded_ = has_padding(current_.bd);
+  padded_ = tile_.bds[static_cast<size_t>(current_.id)].padded;
   if (!padded_ || !array_.moves_data()) return;
   memory.owner->aliases.flush(memory.offset, current_.span);
   staged_ = padded_stream(current_.bd, memory.data, tile_.pad_value[static_cast<size_t>(index())]);
@@ -82,10 +82,9 @@ void Sender::end_of_data() {
 // To find the receivers, to reach them or to take arbiters.
 bool Sender::stream_crosses() const {
   if (packet_.open || !route_stands() || route_->crosses) return true;
-  // Only memtiles reach their neighbours.
-  return std::any_of(route_->sinks.begin(), route_->sinks.end(), [](const Route::Sink& sink) {
-    return sink.receiver->tile().geometry.kind == TileKind::kMem && sink.receiver->crosses();
-  });
+  return route_->reaches_memtile &&  // only these reach their neighbours
+         std::any_of(route_->sinks.begin(), route_->sinks.end(),
+                     [](const Route::Sink& sink) { return sink.receiver->crosses(); });
 }
 
 bool Sender::take_arbiters(const Route& route) {
@@ -117,7 +116,7 @@ bool Sender::open_route() {
   uint32_t header = packet_header();
   // On a packet-switched route the first word of the data is the header.
   if (!current_.bd.packet_enable && array_.moves_data()) {
-    locate(1);
+    if (current_.owner != nullptr) locate(1);
     Walk peek = current_.walk;
     peek.gather(reinterpret_cast<std::byte*>(&header), 1);
   }
@@ -195,7 +194,7 @@ bool Sender::can_share(uint64_t words) const {
 
 // Finds out where its next words lie: in the memory that its BD names, or where that aliases them.
 void Sender::locate(uint64_t words) {
-  if (current_.owner == nullptr || padded_ || !array_.moves_data()) return;
+  if (padded_ || !array_.moves_data()) return;
   AliasTable& aliases = current_.owner->aliases;
   Walk& walk = current_.walk;
   std::byte* base = current_.owner->memory->data() + current_.offset;
@@ -240,7 +239,7 @@ bool Sender::alias_argument(uint64_t words) {
 bool Sender::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  locate(words);
+  if (current_.owner != nullptr) locate(words);
   const bool from_argument = alias_argument(words);
   if (!from_argument && can_share(words)) {
     block_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
