@@ -76,7 +76,6 @@ struct AliasSource {
   std::byte* argument = nullptr;  // in an argument of the run; the block, if any, is for packing
   BlockRef block;
   std::byte* data() const { return argument ? argument : block->data.data(); }
-  explicit operator bool() const { return argument || block; }
 };
 
 // The aliases of one tile's memory; they never overlap.
@@ -86,7 +85,7 @@ class AliasTable {
   static constexpr uint64_t kMinBytes = 1024;
 
   explicit AliasTable(AlignedBytes& memory)
-      : memory_(memory), page_shift_(std::bit_width(memory.size() / kPages)) {}
+      : memory_(memory), page_shift_(std::bit_width(memory.size() / kPages / 2)) {}
 
   // Makes [address, address + bytes) an alias of `source`, which holds that many bytes. What lay
   // there before is forgotten.

@@ -39,6 +39,7 @@ class Sender final : public BdEngine {
     int arbiter = 0;
   };
 
+  // Contiguous words of an argument.
   struct Piece {
     std::byte* data;
     uint64_t words;
