@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from npu.errors import ArgumentError
-from npu.models.cache import Cache
 from npu.models.interface import PREFILL_CHUNK, Model
+from npu.models.kv_cache import Cache
 from npu.models.sampling import Sampler
 from npu.models.tokenizer import Tokenizer
 from npu.ops.gemv import MAX_TOP

@@ -16,17 +16,20 @@ import numpy as np
 from npu.devices import current_device
 from npu.errors import ArgumentError
 from npu.formats.gguf_file import GgufFile
-from npu.models.cache import Cache
+from npu.models import identity
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.names import check_tensors
 from npu.models.gemma3.weights import HEAD, Projection, matrices
 from npu.models.interface import PREFILL_CHUNK
+from npu.models.kv_cache import Cache, Layout, Pool
 from npu.models.prepare import WeightsReport, check_choice, plan, prepare
 from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource
 from npu.models.sources.interface import Source
 from npu.ops import host
+
+_FIRST_PAGES = 8  # of KV per layer, before the pool grows
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,17 @@ class Model:
         ]
         self._output_norm = source.float32(names.OUTPUT_NORM)
         self._head = projections[HEAD]
+        self._layout = Layout(config.windows, config.kv_heads, config.head_dim)
+        self._pool = Pool(self._layout.page_bytes, _FIRST_PAGES * config.layers)
+        self._files, self._weights = identity.files_identity(source.paths), weights
+
+    @property
+    def identity(self) -> str:
+        """What keys and values depend on: the model's files, configuration and arithmetic, that of
+        the current device included (npu.models.identity)."""
+        return identity.identity(
+            self._files, self.config, self._weights, current_device(), self.bf16
+        )
 
     def new_cache(self, context: int | None = None) -> Cache:
         """An empty cache for up to ``context`` positions (default: the model's context)."""
@@ -91,7 +105,7 @@ class Model:
                 f"[gemma3] a context of {context} was asked for, the model allows 1 to "
                 f"{config.context}"
             )
-        return Cache(config.windows, config.kv_heads, config.head_dim, context)
+        return Cache(self._layout, self._pool, context, self.identity)
 
     def forward(
         self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False
@@ -100,10 +114,9 @@ class Model:
 
         Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
         """
-        x = self._hidden(tokens, cache)
-        logits = self._logits(x if all_logits else x[-1:])
-        cache.length += len(tokens)
-        return logits
+        with cache.running(tokens):
+            x = self._hidden(tokens, cache)
+            return self._logits(x if all_logits else x[-1:])
 
     def prefill(
         self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
@@ -125,31 +138,31 @@ class Model:
         other logits do not leave the array. Raises FormatError if a logit is not finite.
         """
         last = self._without_last(tokens, cache, chunk)
-        x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
-        found = None
-        if self.config.logit_softcap is None:  # which makes equal what is not
-            found = self._head.top(x, k, size)
-        if found is None:
-            logits = self._projected(x[None])[0, :size]
-            check_finite(logits)
-            ids = largest(logits, min(k, size))
-            found = logits[ids], ids
-        cache.length += len(last)
-        return found
+        with cache.running(last):
+            x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
+            found = None
+            if self.config.logit_softcap is None:  # which makes equal what is not
+                found = self._head.top(x, k, size)
+            if found is None:
+                logits = self._projected(x[None])[0, :size]
+                check_finite(logits)
+                ids = largest(logits, min(k, size))
+                found = logits[ids], ids
+            return found
 
     def _without_last(self, tokens: Sequence[int], cache: Cache, chunk: int) -> Sequence[int]:
         """Runs all chunks of a prompt but the last, which is returned."""
         cache.check_room(len(tokens))
         last = (max(1, len(tokens)) - 1) // chunk * chunk
         for start in range(0, last, chunk):
-            self._hidden(tokens[start : start + chunk], cache)
-            cache.length += chunk
+            part = tokens[start : start + chunk]
+            with cache.running(part):
+                self._hidden(part, cache)
         return tokens[last:]
 
     def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
-        """The last layer's output for tokens at the cache's next positions."""
+        """The last layer's output for the tokens of the cache's pass."""
         ids = self._checked(tokens)
-        cache.check_room(len(ids))
         tables = self._rope_tables(cache.length, len(ids))
         # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -194,14 +207,13 @@ class Model:
         v = qkv[:, q_size + kv_size :].reshape(count, c.kv_heads, c.head_dim)
         q = host.rope(host.rms_norm(q, layer.q_norm, c.eps), table)
         k = host.rope(host.rms_norm(k, layer.k_norm, c.eps), table)
-        store = cache.layers[index]
-        keys, values = store.put(cache.length, k, v)
-        mixed = host.attention(
+        cache.put(index, cache.length, k, v)
+        mixed = host.paged_attention(
             q,
-            keys,
-            values,
-            query_start=cache.length,
-            key_start=store.start,
+            cache.pool,
+            cache.page_table(index),
+            kv_heads=c.kv_heads,
+            start=cache.length,
             scale=c.attention_scale,
             window=layer.window,
         )
