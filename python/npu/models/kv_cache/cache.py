@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -296,19 +297,28 @@ class Cache:
 
     # --- files, end -------------------------------------------------------------------------------
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the cache to a file, whole or not at all. Raises ArgumentError."""
+    def save(self, path: str | os.PathLike[str], notes: Mapping[str, Any] | None = None) -> None:
+        """Writes the cache to a file, whole or not at all, readable by its owner only. ``notes``:
+        what ``load`` shall return, JSON. Raises ArgumentError where no file can be written."""
         self.abort()
-        file.save(path, self.layout, self.identity, self.tokens, self._state.tables, self._pool)
+        tables = self._state.tables
+        file.save(path, self.layout, self.identity, self.tokens, tables, self._pool, notes or {})
 
-    def load(self, path: str | os.PathLike[str]) -> None:
-        """Replaces the content by that of a file. Raises FormatError, and changes nothing, for a
-        file that is damaged, of another model, or too long for the context."""
+    def load(self, path: str | os.PathLike[str]) -> dict[str, Any]:
+        """Replaces the content by that of a file; returns its notes.
+
+        Raises FormatError for a file that is damaged or of another model or arithmetic,
+        ArgumentError for one that cannot be read or is too long for the context; then nothing has
+        changed.
+        """
         self.abort()
-        tokens, tables = file.load(path, self.layout, self.identity, self.context, self._pool)
+        tokens, tables, notes = file.load(
+            path, self.layout, self.identity, self.context, self._pool
+        )
         self.truncate(0)
         self._tokens = tokens
         self._now = State(len(tokens), tables), None
+        return notes
 
     def close(self) -> None:
         """Gives all pages back; the cache is empty afterwards."""

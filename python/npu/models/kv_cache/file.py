@@ -12,6 +12,7 @@ import json
 import os
 import stat
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -25,7 +26,7 @@ from npu.models.kv_cache.pool import Pool
 MAGIC = b"npu-kv\r\n"
 VERSION = 1
 _FIXED = struct.Struct("<8sII")
-_MAX_HEADER = 1 << 20
+_MAX_HEADER = 1 << 26  # it may have a conversation as long as the longest context
 _DIGEST = 32
 _MODE = 0o600  # it has a conversation in it
 _FUNCTION = "kv_cache"
@@ -33,17 +34,20 @@ _FUNCTION = "kv_cache"
 
 def save(
     path: str | os.PathLike[str], layout: Layout, identity: str, tokens: np.ndarray,
-    tables: np.ndarray, pool: Pool,
+    tables: np.ndarray, pool: Pool, notes: Mapping[str, Any],
 ) -> None:  # fmt: skip
-    """Writes tokens and the pages that the tables name. Raises ArgumentError."""
+    """Writes tokens, the pages that the tables name, and JSON notes. Raises ArgumentError."""
     target = atomic_file.check_writable(os.fspath(path), _FUNCTION)
     header = {
         "identity": identity,
         "tokens": len(tokens),
         "layout": _layout_fields(layout),
         "first_pages": [_first_page(table) for table in tables],
+        "notes": dict(notes),
     }
-    text = json.dumps(header).encode()
+    text = json.dumps(header, ensure_ascii=False).encode("utf-8", errors="surrogatepass")
+    if len(text) > _MAX_HEADER:
+        raise ArgumentError(f"[{_FUNCTION}] {len(text)} bytes of notes are too many for a file")
     digest = hashlib.blake2b(digest_size=_DIGEST)
     with atomic_file.replacing(target, _FUNCTION) as out:
         if stat.S_ISREG(os.fstat(out.fileno()).st_mode):
@@ -65,9 +69,9 @@ def save(
 
 def load(
     path: str | os.PathLike[str], layout: Layout, identity: str, context: int, pool: Pool
-) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens, and page tables of pages that were allocated for them. Raises FormatError for what is
-    no complete cache of this model, ArgumentError if it does not fit the context."""
+) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
+    """Tokens, page tables of pages that were allocated for them, and notes. Raises FormatError for
+    what is no complete cache of this model, ArgumentError if it does not fit the context."""
     name = os.fspath(path)
     try:
         # Without waiting for the writer of a named pipe.
@@ -90,7 +94,7 @@ class _Reader:
         self.digest = hashlib.blake2b(digest_size=_DIGEST)
         self.size = os.fstat(opened.fileno()).st_size
 
-    def read(self, identity: str, context: int) -> tuple[np.ndarray, np.ndarray]:
+    def read(self, identity: str, context: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
         if not stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
             raise _fail(self.name, "it is not a file")
         header, begin = self._header()
@@ -110,7 +114,10 @@ class _Reader:
         if self.size != size:
             raise _fail(self.name, f"it has {self.size} bytes, its header says {size}")
         tokens = np.frombuffer(self._bytes(4 * count), "<i4").astype(np.int32)
-        return tokens, self._pages(first_pages, last)
+        notes = header.get("notes")
+        if not isinstance(notes, dict):
+            raise _fail(self.name, "it is damaged (its header)")
+        return tokens, self._pages(first_pages, last), notes
 
     def _header(self) -> tuple[dict[str, Any], int]:
         fixed = self.file.read(_FIXED.size)
