@@ -229,8 +229,8 @@ def report(generation: Generation, device: Device, prefix: str = "") -> None:
     )
     reused = f" ({timings.reused_tokens} reused)" if timings.reused_tokens else ""
     _note(
-        f"{prefix}{timings.prompt_tokens} prompt tokens{reused}, {timings.generated_tokens} generated "
-        f"({REASONS[generation.finish_reason]})"
+        f"{prefix}{timings.prompt_tokens} prompt tokens{reused}, {timings.generated_tokens} "
+        f"generated ({REASONS[generation.finish_reason]})"
     )
     _note(
         f"{prefix}TTFT {timings.first_token * 1e3:.1f} ms, prefill {timings.prefill_rate:.1f} "

@@ -1,5 +1,5 @@
-"""The options of `npu generate` and `npu chat`: ours, llama.cpp's spellings of the same, and those of llama.cpp
-that are refused with the reason.
+"""The options of `npu generate` and `npu chat`: ours, llama.cpp's spellings of the same, and those
+of llama.cpp that are refused with the reason.
 
 An option of llama.cpp is an alias where it means the same. It is accepted without effect only where
 it asks for what always happens; what would change the answer is refused (docs/generate.md).
