@@ -79,6 +79,9 @@ def load(
     except (OSError, ValueError, TypeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArgumentError(f"[{_FUNCTION}] cannot read {Path(name)}: {reason}") from None
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise _fail(name, "it is not a file")
     with open(number, "rb") as opened:
         try:
             return _Reader(name, opened, layout, pool).read(identity, context)
@@ -95,8 +98,6 @@ class _Reader:
         self.size = os.fstat(opened.fileno()).st_size
 
     def read(self, identity: str, context: int) -> tuple[np.ndarray, np.ndarray, dict[str, Any]]:
-        if not stat.S_ISREG(os.fstat(self.file.fileno()).st_mode):
-            raise _fail(self.name, "it is not a file")
         header, begin = self._header()
         if header["identity"] != identity:
             raise _fail(
