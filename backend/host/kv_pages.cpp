@@ -34,6 +34,7 @@ int64_t chunk_positions(int64_t head_dim) {
 }
 
 bool KvPages::covers(int64_t first, int64_t last) const {
+  if (first >= last) return true;
   const auto pages = static_cast<int64_t>(pool.size()) / page_elements();
   if (first < 0 || last > static_cast<int64_t>(table.size()) * kPagePositions) return false;
   for (int64_t i = first / kPagePositions; i * kPagePositions < last; ++i) {

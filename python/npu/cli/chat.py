@@ -86,6 +86,10 @@ class _Chat:
                 return int(failed and not self.lines.interactive)
             try:
                 self._one(text)
+            except KeyboardInterrupt:  # of a command: files are written whole or not at all
+                if not self.lines.interactive:
+                    raise
+                _note("interrupted")
             except NpuError as error:
                 failed = True
                 _note(f"npu: error: {' '.join(str(error).split())}")

@@ -30,8 +30,10 @@ def spread(value: float) -> dict[str, Any]:
 
 
 def measured(test: str, rate: float, threads: int = 2) -> dict[str, Any]:
-    return {"test": test, "prompt_tokens": 5, "generated_tokens": 0, "depth": 0,
-            "threads": threads, "tokens_per_s": spread(rate), "seconds": spread(5 / rate)}  # fmt: skip
+    return {
+        "test": test, "prompt_tokens": 5, "generated_tokens": 0, "depth": 0, "threads": threads,
+        "tokens_per_s": spread(rate), "seconds": spread(5 / rate),
+    }  # fmt: skip
 
 
 A = {
