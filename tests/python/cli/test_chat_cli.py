@@ -223,7 +223,7 @@ def test_a_terminal_has_turns_editing_and_history(terminal: Any, tmp_path: Path)
     one = terminal()
     one.read_until(r"/help lists the commands.*> ")
     one.type("What is 17 + 99?\x1b[D\x7f\x7f25\r")  # left, delete 99
-    one.read_until(r"\n17 \+ 25 = 42.*tok/s.*> ")
+    one.read_until(r"17 \+ 25 = 42.*tok/s.*> ")
     one.type("/stats\r")
     one.read_until(r"1 answers; 2 messages.*> ")
     one.type("\x03")
