@@ -15,12 +15,14 @@
 namespace {
 
 using npu::blocks::Format, npu::blocks::columns_of;
+using npu::gemv::kLongSetupWords;
 using npu::gemv::kSetupWords, npu::gemv::kMaxBatch, npu::gemv::Output, npu::gemv::Setup;
 
 constexpr int32_t kBlockRows = npu::blocks::kRows;
 
 // Words of a core's state.
-enum State : int32_t { kBlock, kRowBlock, kKept };  // done: blocks, row-blocks; entries kept
+// Done: blocks, row-blocks; entries kept; in the decoder: elements of x kept, pieces of y sent.
+enum State : int32_t { kBlock, kRowBlock, kKept, kStored, kSent };
 
 template <Format kFormat, int32_t kVectors>
 inline void multiply(const uint8_t* block, const bfloat16* x, float* y) {
@@ -110,11 +112,37 @@ inline void finish(float* sums, int32_t* y, const Setup& setup, int32_t* state) 
   state[kRowBlock] = at + 1 == setup.row_blocks ? 0 : at + 1;
 }
 
+inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                       const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
+  const Setup& setup = *reinterpret_cast<const Setup*>(words);
+  if (format == int32_t(Format::kQ4nx)) {
+    accumulate<Format::kQ4nx>(block, x, sums, setup, state[kBlock], batch);
+  } else if (format == int32_t(Format::kQ8)) {
+    accumulate<Format::kQ8>(block, x, sums, setup, state[kBlock], batch);
+  } else {
+    accumulate<Format::kBf16>(block, x, sums, setup, state[kBlock], batch);
+  }
+  if (++state[kBlock] < setup.x_blocks * setup.x_objects + setup.x_last) return;
+  state[kBlock] = 0;
+  finish(sums, y, setup, state);
+}
+
+inline void begin(const int32_t* record, int32_t words, int32_t* to, int32_t* state, float* sums) {
+  for (int32_t i = 0; i < words; i += kSetupWords) {
+    aie::store_v(to + i, aie::load_v<kSetupWords>(record + i));
+  }
+  aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
+  for (int32_t i = 0; i < kMaxBatch * kBlockRows; i += 16) {
+    aie::store_v(sums + i, aie::zeros<float, 16>());
+  }
+}
+
 #if NPU_DECLARATIONS
 constexpr int32_t kXElements = npu::gemv::kXBytes / 2, kYWords = npu::gemv::kYBytes / 4;
 
 // Whether a setup record and a state keep the kernel inside its buffers.
-bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t format) {
+bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t format,
+                int64_t elements) {
   const int64_t row_blocks = setup.row_blocks, x_objects = setup.x_objects;
   const int64_t x_blocks = setup.x_blocks, x_last = setup.x_last, top = setup.top;
   const int64_t y_bytes = npu::gemv::kYBytes;
@@ -123,7 +151,7 @@ bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t
   }
   if (format != setup.format || format < 0 || format >= npu::blocks::kFormats) return false;
   const int64_t line = batch * columns_of(Format(format));
-  if (x_objects < 0 || x_blocks < 1 || x_blocks > kXElements || x_blocks * line > kXElements) {
+  if (x_objects < 0 || x_blocks < 1 || x_blocks > elements || x_blocks * line > elements) {
     return false;
   }
   if (x_last < 1 || x_last > x_blocks) return false;
@@ -139,10 +167,11 @@ bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t
   return row_blocks <= y_bytes && row_blocks * batch * kBlockRows * bytes <= y_bytes;
 }
 
+template <int64_t kElements>  // of x
 void check_setup(const char* kernel, const KernelArgument* operands) {
   const auto& setup = *reinterpret_cast<const Setup*>(operands[4].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[5].data);
-  if (setup_fits(setup, state, operands[6].value, operands[7].value)) return;
+  if (setup_fits(setup, state, operands[6].value, operands[7].value, kElements)) return;
   npu::fail(npu::ErrorKind::kKernel,
             "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top "
             "%d, format %d) or the state of the core does not fit its buffers; send the setup "
@@ -171,11 +200,15 @@ double gemv_cycles(const Timing&, const int64_t* integers) {
 // Takes core `index`'s record out of the setup object and starts afresh.
 NPU_KERNEL void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums,
                            int32_t index) {
-  const int32_t* record = reinterpret_cast<const int32_t*>(table) + index * kSetupWords;
-  aie::store_v(words, aie::load_v<kSetupWords>(record));
-  aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
-  for (int32_t i = 0; i < kMaxBatch * kBlockRows; i += 16)
-    aie::store_v(sums + i, aie::zeros<float, 16>());
+  const int32_t* records = reinterpret_cast<const int32_t*>(table);
+  begin(records + index * kSetupWords, kSetupWords, words, state, sums);
+}
+
+// The same for the long records of the decoder.
+NPU_KERNEL void gemv_long_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums,
+                                int32_t index) {
+  const int32_t* records = reinterpret_cast<const int32_t*>(table);
+  begin(records + index * kLongSetupWords, kLongSetupWords, words, state, sums);
 }
 
 // The next block of the core's row-blocks. x: lines of a block's columns for the blocks of an
@@ -183,17 +216,30 @@ NPU_KERNEL void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state
 // the setup.
 NPU_KERNEL void gemv_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
                            const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
-  const Setup& setup = *reinterpret_cast<const Setup*>(words);
-  if (format == int32_t(Format::kQ4nx)) {
-    accumulate<Format::kQ4nx>(block, x, sums, setup, state[kBlock], batch);
-  } else if (format == int32_t(Format::kQ8)) {
-    accumulate<Format::kQ8>(block, x, sums, setup, state[kBlock], batch);
-  } else {
-    accumulate<Format::kBf16>(block, x, sums, setup, state[kBlock], batch);
-  }
-  if (++state[kBlock] < setup.x_blocks * setup.x_objects + setup.x_last) return;
-  state[kBlock] = 0;
-  finish(sums, y, setup, state);
+  next_block(block, x, sums, y, words, state, batch, format);
+}
+
+// The same with x kept: it holds the lines of all blocks.
+NPU_KERNEL void gemv_kept(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                          const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
+  next_block(block, x, sums, y, words, state, batch, format);
+  state[kSent] = 0;
+}
+
+// Appends the first elements of an object of x to the kept x, as far as there is room: what ends
+// there is padding.
+NPU_KERNEL void gemv_keep(const bfloat16* object, bfloat16* x, int32_t* state, int32_t count) {
+  bfloat16* to = x + state[kStored];
+  const int32_t room = npu::gemv::kKeptElements - state[kStored];
+  if (count > room) count = room;
+  for (int32_t i = 0; i < count; i += 16) aie::store_v(to + i, aie::load_v<16>(object + i));
+  state[kStored] += count;
+}
+
+// The next piece of the results.
+NPU_KERNEL void gemv_piece(const int32_t* y, int32_t* piece, int32_t* state) {
+  aie::store_v(piece, aie::load_v<16>(y + state[kSent] * 16));
+  ++state[kSent];
 }
 
 NPU_DECLARE(gemv_setup,
@@ -201,10 +247,35 @@ NPU_DECLARE(gemv_setup,
                           buffer("state", kSetupWords), buffer("sums", kMaxBatch* kBlockRows),
                           integer("index", 0, npu::gemv::kMaxCores - 1)},
              .cycles = fixed<64>});
+NPU_DECLARE(gemv_long_setup,
+            {.operands = {buffer("table", kXElements), buffer("words", kLongSetupWords),
+                          buffer("state", kSetupWords), buffer("sums", kMaxBatch* kBlockRows),
+                          integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
+             .cycles = fixed<68>});
 NPU_DECLARE(gemv_block,
             {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
                           buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
                           buffer("words", kSetupWords), buffer("state", kSetupWords),
                           multiple("batch", 1), integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = gemv_cycles,
-             .check = check_setup});
+             .check = check_setup<kXElements>});
+NPU_DECLARE(gemv_kept,
+            {.operands = {buffer("block", npu::blocks::kBytes),
+                          buffer("x", npu::gemv::kKeptElements),
+                          buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
+                          buffer("words", kSetupWords), buffer("state", kSetupWords),
+                          multiple("batch", 1), integer("format", 0, npu::blocks::kFormats - 1)},
+             .cycles = gemv_cycles,
+             .check = check_setup<npu::gemv::kKeptElements>});
+NPU_DECLARE(
+    gemv_keep,
+    {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
+                  buffer("state", kSetupWords).with_word(kStored, 0, npu::gemv::kKeptElements, 16),
+                  integer("count", 16, kXElements, 16)},
+     .cycles = [](const Timing& timing, const int64_t* count) {
+       return npu::perf::elementwise_cycles(timing, double(count[0]), 2, 2);
+     }});
+NPU_DECLARE(gemv_piece,
+            {.operands = {buffer("y", kYWords), buffer("piece", npu::gemv::kPieceBytes / 4),
+                          buffer("state", kSetupWords).with_word(kSent, 0, kYWords / 16 - 1)},
+             .cycles = fixed<24>});

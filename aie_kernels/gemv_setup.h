@@ -35,15 +35,39 @@ struct Setup {
   NPU_GEMV_SETUP(NPU_GEMV_MEMBER)
 };
 inline constexpr const char* kSetupNames[] = {NPU_GEMV_SETUP(NPU_GEMV_NAME)};
-#undef NPU_GEMV_MEMBER
-#undef NPU_GEMV_NAME
 
 inline constexpr int32_t kSetupWords = 16;  // of a record, which is loaded as one vector
 static_assert(sizeof(Setup) <= 4 * kSetupWords);
+
+// In the decoder configuration (designs/decoder.py) a record has a second half: the loops of its
+// cores, which keep x and send results in pieces.
+// clang-format off
+#define NPU_GEMV_LOOPS(WORD)                                                              \
+  WORD(kept)      /* objects of x to keep before the first block */                       \
+  WORD(keep)      /* elements of each that matter */                                      \
+  WORD(rounds)    /* row-blocks that are multiplied with the kept x */                    \
+  WORD(blocks)    /* blocks of weights for each of them */                                \
+  WORD(streamed)  /* row-blocks for each of which x is sent again */                      \
+  WORD(pieces)    /* pieces of y per row-block */                                         \
+  WORD(last)      /* pieces of y at the end */                                            \
+  WORD(before)    /* blocks of weights to let pass before the first */                    \
+  WORD(after)     /* and after the last */
+// clang-format on
+struct Loops {
+  NPU_GEMV_LOOPS(NPU_GEMV_MEMBER)
+};
+inline constexpr const char* kLoopNames[] = {NPU_GEMV_LOOPS(NPU_GEMV_NAME)};
+inline constexpr int32_t kLongSetupWords = 2 * kSetupWords;
+static_assert(sizeof(Loops) <= 4 * kSetupWords);
+inline constexpr int32_t kKeptElements = 10240;  // of x, (blocks, batch, columns) of all its blocks
+inline constexpr int32_t kPieceBytes = 64;       // of y: 32 bfloat16, 16 fp32, 8 entries of a list
 inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, columns) bfloat16
 inline constexpr int32_t kYBytes = 512;   // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
 inline constexpr int32_t kMaxBatch = 8;   // vectors of one pass over the weights
 inline constexpr int32_t kMaxCores = 32;
 inline constexpr int32_t kTopBytes = 8;  // of an entry of a list: fp32 value, int32 row
+
+#undef NPU_GEMV_MEMBER
+#undef NPU_GEMV_NAME
 
 }  // namespace npu::gemv

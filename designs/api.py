@@ -160,11 +160,20 @@ class Design:
         self._link("join", sink.producer, tuple(sources), (sink,), parts)
 
     def split(
-        self, source: ObjectFifo, sinks: Sequence[ObjectFifo], offsets: Sequence[int] | None = None
+        self,
+        source: ObjectFifo,
+        sinks: Sequence[ObjectFifo],
+        offsets: Sequence[int] | None = None,
+        *,
+        objects: int = 1,
     ) -> None:
-        """The parts of each object of `source` become objects of `sinks`; offsets in bytes."""
-        parts = self._parts("split", sinks, source, offsets)
-        self._link("split", sinks[0].producer, (source,), tuple(sinks), parts)
+        """The parts of each object of `source` become objects of `sinks`; offsets in bytes.
+
+        A part may be several `objects` of its sink, sent one after the other: longer runs of DRAM
+        and deeper buffers for the same number of BDs.
+        """
+        parts = self._parts("split", sinks, source, offsets, objects)
+        self._link("split", sinks[0].producer, (source,), tuple(sinks), parts, objects)
 
     def scatter(
         self,
@@ -306,11 +315,12 @@ class Design:
         parts: Sequence[ObjectFifo],
         whole: ObjectFifo,
         offsets: Sequence[int] | None,
+        objects: int = 1,
     ) -> tuple[int, ...]:
-        if not parts:
+        if not parts or objects < 1:
             raise self._error(f'{what} of "{whole.name}" has no parts')
         if offsets is None:
-            offsets = [sum(p.bytes for p in parts[:i]) for i in range(len(parts))]
+            offsets = [objects * sum(p.bytes for p in parts[:i]) for i in range(len(parts))]
         if len(offsets) != len(parts):
             raise self._error(
                 f'{what} of "{whole.name}": {len(offsets)} offsets for {len(parts)} parts'
@@ -322,7 +332,7 @@ class Design:
                     f'{what} of "{whole.name}": part "{part.name}" starts at byte {offset}, the '
                     f"parts before it end at {end}; parts must tile the object"
                 )
-            end = offset + part.bytes
+            end = offset + objects * part.bytes
         if end != whole.bytes:
             raise self._error(
                 f'{what} of "{whole.name}": the parts have {end} B, the object {whole.bytes} B'
@@ -336,6 +346,7 @@ class Design:
         inputs: tuple[ObjectFifo, ...],
         outputs: tuple[ObjectFifo, ...],
         offsets: tuple[int, ...],
+        objects: int = 1,
     ) -> None:
         names = " and ".join(f'"{f.name}"' for f in (*inputs, *outputs))
         at_tile = all(tile in f.consumers for f in inputs)
@@ -350,7 +361,7 @@ class Design:
         for fifo in (*inputs, *outputs):
             if self.link_at(fifo, tile) is not None:
                 raise self._error(f'{kind}: "{fifo.name}" is linked at {tile} already')
-        self.links.append(Link(kind, tile, inputs, outputs, offsets))
+        self.links.append(Link(kind, tile, inputs, outputs, offsets, objects))
 
     def _error(self, text: str) -> DesignError:
         return DesignError(f"[design {self.name}] {text}")

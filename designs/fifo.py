@@ -74,13 +74,15 @@ class ObjectFifo:
 
 @dataclass(eq=False)
 class Link:
-    """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object."""
+    """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object;
+    a part of a split is `objects` objects of its sink."""
 
     kind: str  # "forward", "join", "split", "cross"
     tile: Tile
     inputs: tuple[ObjectFifo, ...]
     outputs: tuple[ObjectFifo, ...]
     offsets: tuple[int, ...]
+    objects: int = 1
 
 
 @dataclass(frozen=True)

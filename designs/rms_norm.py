@@ -1,9 +1,11 @@
-"""RMSNorm: rows of bfloat16, scaled by the inverse root of their mean square and by weights.
+"""RMSNorm: rows of bfloat16, scaled by the inverse root of their mean square and by weights, with a
+residual added or not.
 
 Four rows at a time go through a column: the memtile splits them among its cores in chunks of 128
 elements, each core keeps its row and sums the squares, then the weights pass, broadcast to the
-column, and the cores write the scaled chunks, which the memtile joins. Rows and chunks are RTPs:
-one configuration serves every size.
+column, and the cores write the scaled chunks, which the memtile joins. Chunks of a residual follow
+those of their rows through the same port. Rows and chunks are RTPs: one configuration serves every
+size.
 """
 
 from __future__ import annotations
@@ -34,10 +36,13 @@ def _column(out: Design, col: int) -> None:
     x = out.scatter(f"X{col}", cores, CHUNK, "bfloat16")
     weight = out.fifo(f"W{col}", out.tile(col, 0), cores, CHUNK, "float32")
     y = out.gather(f"Y{col}", cores, CHUNK, "bfloat16")
-    begin, square, scale = map(out.kernel, ("rms_begin", "rms_square", "rms_scale"))
+    begin, square, scale, scale_add = map(
+        out.kernel, ("rms_begin", "rms_square", "rms_scale", "rms_scale_add")
+    )
     for core, source, sink in zip(cores, x, y, strict=True):
         worker = out.worker(core)
         count, chunks, width, epsilon = map(worker.rtp, ("rows", "chunks", "width", "epsilon"))
+        plain, added = map(worker.rtp, ("plain", "residual"))  # 1 and 0 or 0 and 1
         row = worker.buffer(f"row_{col}_{core.row}", "bfloat16", (MAX_WIDTH,))
         state = worker.buffer(f"state_{col}_{core.row}", "int32", (STATE_WORDS,))
         with worker.forever():
@@ -49,6 +54,11 @@ def _column(out: Design, col: int) -> None:
                     worker.release(source)
                 with worker.loop(chunks):
                     chunk, result = worker.acquire(weight), worker.acquire(sink)
-                    worker.call(scale, row, chunk, result, state, width, epsilon)
+                    with worker.loop(plain):
+                        worker.call(scale, row, chunk, result, state, width, epsilon)
+                    with worker.loop(added):
+                        addend = worker.acquire(source)
+                        worker.call(scale_add, row, chunk, addend, result, state, width, epsilon)
+                        worker.release(source)
                     worker.release(weight)
-                    worker.release(sink)
+                    worker.release(sink)  # after every read of an RTP

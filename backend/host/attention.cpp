@@ -110,10 +110,10 @@ NPU_INLINE void each_rows(int64_t rows, const Visit& visit) {
   if (r < rows) visit(r, std::integral_constant<int, 1>());
 }
 
-// scores (rows, stride) = q k^T; the stride has room for whole groups of keys.
+// scores (rows, `stride` apart) = q k^T.
 NPU_CLONES
 void all_scores(const float* q, const float* k, int64_t rows, int64_t keys, int64_t width,
-                float* scores) {
+                float* scores, int64_t stride) {
   for (int64_t key = 0; key < keys; key += kKeys) {
     const float* four[kKeys];
     float sums[4 * kKeys];
@@ -124,17 +124,16 @@ void all_scores(const float* q, const float* k, int64_t rows, int64_t keys, int6
           constexpr int kRows = decltype(together)::value;
           score<kRows>(q + r * width, four, width, sums, kKeys);
           for (int i = 0; i < kRows; ++i) {
-            std::memcpy(scores + (r + i) * keys + key, sums + i * kKeys, count * sizeof(float));
+            std::memcpy(scores + (r + i) * stride + key, sums + i * kKeys, count * sizeof(float));
           }
         });
   }
 }
 
-// out (rows, width) = p (rows, keys) v.
+// out (rows, width) += p (rows of `keys`, `stride` apart) v.
 NPU_CLONES
-void all_mixed(const float* p, const float* v, int64_t rows, int64_t keys, int64_t width,
-               float* out) {
-  std::fill(out, out + rows * width, 0.0f);
+void all_mixed(const float* p, int64_t stride, const float* v, int64_t rows, int64_t keys,
+               int64_t width, float* out) {
   for (int64_t first = 0; first < keys; first += kMixedKeys) {
     const int64_t count = std::min(kMixedKeys, keys - first);
     const float* values = v + first * width;
@@ -142,21 +141,22 @@ void all_mixed(const float* p, const float* v, int64_t rows, int64_t keys, int64
     for (; column + kVectors * kLanes <= width; column += kVectors * kLanes) {
       each_rows(
           rows, [&](int64_t r, auto together) __attribute__((always_inline)) {
-            mix<decltype(together)::value, kVectors>(p + r * keys + first, keys, values + column,
-                                                     count, width, out + r * width + column);
+            mix<decltype(together)::value, kVectors>(p + r * stride + first, stride,
+                                                     values + column, count, width,
+                                                     out + r * width + column);
           });
     }
     for (; column + kLanes <= width; column += kLanes) {
       each_rows(
           rows, [&](int64_t r, auto together) __attribute__((always_inline)) {
-            mix<decltype(together)::value, 1>(p + r * keys + first, keys, values + column, count,
-                                              width, out + r * width + column);
+            mix<decltype(together)::value, 1>(p + r * stride + first, stride, values + column,
+                                              count, width, out + r * width + column);
           });
     }
     for (int64_t r = 0; r < rows; ++r) {
       for (int64_t key = 0; key < count; ++key) {
         for (int64_t i = column; i < width; ++i) {
-          out[r * width + i] += p[r * keys + first + key] * values[key * width + i];
+          out[r * width + i] += p[r * stride + first + key] * values[key * width + i];
         }
       }
     }
@@ -166,11 +166,50 @@ void all_mixed(const float* p, const float* v, int64_t rows, int64_t keys, int64
 // Queries [begin, begin + count) of one KV head's group. Rows of q, scores and mixed are (head of
 // the group, query), so that they share every key they read.
 struct Scratch {
-  std::unique_ptr<float[]> q, scores, mixed;
+  std::unique_ptr<float[]> q, scores, mixed, strip;
 };
 
-void attend(const float* q, const float* k, const float* v, const AttentionShape& s,
-            int64_t kv_head, int64_t begin, int64_t count, const Scratch& scratch, float* out) {
+// Rows of K (0) and V (1) in float32 arrays: all keys from one on are one strip.
+struct FloatRows {
+  const float* values[2];
+  int64_t stride, width, keys;
+
+  int64_t strip_keys() const { return 0; }  // nothing is copied
+  int64_t strip(int which, int64_t head, int64_t key, float*, const float*& rows) const {
+    rows = values[which] + head * stride + key * width;
+    return keys - key;
+  }
+};
+
+// Rows in bfloat16 pages: a strip is what a chunk has from a key on, widened into scratch memory.
+struct PagedRows {
+  const KvPages& pages;
+  int64_t chunk;
+
+  int64_t strip_keys() const { return chunk; }
+  int64_t strip(int which, int64_t head, int64_t key, float* memory, const float*& rows) const {
+    const int64_t width = pages.head_dim, count = chunk - key % chunk;
+    widen(pages.row(head, key) + which * chunk * width, count * width, memory);
+    rows = memory;
+    return count;
+  }
+};
+
+// Calls visit(rows, offset, count) for strips of keys [first, last).
+template <typename Rows, typename Visit>
+void each_strip(const Rows& source, int which, int64_t head, int64_t first, int64_t last,
+                float* memory, const Visit& visit) {
+  for (int64_t key = first; key < last;) {
+    const float* rows = nullptr;
+    const int64_t count = std::min(source.strip(which, head, key, memory, rows), last - key);
+    visit(rows, key - first, count);
+    key += count;
+  }
+}
+
+template <typename Rows>
+void attend(const float* q, const Rows& source, const AttentionShape& s, int64_t kv_head,
+            int64_t begin, int64_t count, const Scratch& scratch, float* out) {
   const int64_t group = s.heads / s.kv_heads, rows = group * count, width = s.head_dim;
   const int64_t last = s.shift + begin + count;
   const int64_t first = s.window > 0 ? std::max<int64_t>(0, s.shift + begin - s.window + 1) : 0;
@@ -183,21 +222,26 @@ void attend(const float* q, const float* k, const float* v, const AttentionShape
     float* to = scratch.q.get() + row * width;
     for (int64_t i = 0; i < width; ++i) to[i] = from[i] * s.scale;
   }
-  const int64_t at = kv_head * s.kv_stride + first * width;
-  all_scores(scratch.q.get(), k + at, rows, last - first, width, scratch.scores.get());
-  causal_softmax(scratch.scores.get(), rows, last - first, count, s.shift + begin - first,
-                 s.window);
-  all_mixed(scratch.scores.get(), v + at, rows, last - first, width, scratch.mixed.get());
+  const int64_t keys = last - first;
+  float* scores = scratch.scores.get();
+  float* mixed = scratch.mixed.get();
+  each_strip(source, 0, kv_head, first, last, scratch.strip.get(),
+             [&](const float* strip, int64_t at, int64_t length) {
+               all_scores(scratch.q.get(), strip, rows, length, width, scores + at, keys);
+             });
+  causal_softmax(scores, rows, keys, count, s.shift + begin - first, s.window);
+  std::fill(mixed, mixed + rows * width, 0.0f);
+  each_strip(source, 1, kv_head, first, last, scratch.strip.get(),
+             [&](const float* strip, int64_t at, int64_t length) {
+               all_mixed(scores + at, keys, strip, rows, length, width, mixed);
+             });
   for (int64_t row = 0; row < rows; ++row) {
-    std::memcpy(out + place(row), scratch.mixed.get() + row * width,
-                static_cast<size_t>(width) * sizeof(float));
+    std::memcpy(out + place(row), mixed + row * width, static_cast<size_t>(width) * sizeof(float));
   }
 }
 
-}  // namespace
-
-void attention(const float* q, const float* k, const float* v, const AttentionShape& s,
-               float* out) {
+template <typename Rows>
+void attend_all(const float* q, const Rows& source, const AttentionShape& s, float* out) {
   const int64_t blocks = (s.queries + kQueries - 1) / kQueries, jobs = blocks * s.kv_heads;
   const int64_t max_keys =
       s.window > 0 ? std::min(s.keys, s.window + kQueries) : std::max<int64_t>(s.keys, 1);
@@ -211,16 +255,29 @@ void attention(const float* q, const float* k, const float* v, const AttentionSh
     scratch[i].mixed = std::make_unique_for_overwrite<float[]>(rows * width);
     scratch[i].scores =
         std::make_unique_for_overwrite<float[]>(rows * static_cast<size_t>(max_keys));
+    scratch[i].strip = std::make_unique_for_overwrite<float[]>(
+        static_cast<size_t>(source.strip_keys() * s.head_dim));
   }
   // The latest queries see most keys: they go first.
   std::atomic<int64_t> next{0};
   pool.parallel_for(threads, [&](size_t thread) {
     for (int64_t job = next++; job < jobs; job = next++) {
       const int64_t begin = (blocks - 1 - job / s.kv_heads) * kQueries;
-      attend(q, k, v, s, job % s.kv_heads, begin, std::min(kQueries, s.queries - begin),
+      attend(q, source, s, job % s.kv_heads, begin, std::min(kQueries, s.queries - begin),
              scratch[thread], out);
     }
   });
+}
+
+}  // namespace
+
+void attention(const float* q, const float* k, const float* v, const AttentionShape& s,
+               float* out) {
+  attend_all(q, FloatRows{{k, v}, s.kv_stride, s.head_dim, s.keys}, s, out);
+}
+
+void attention(const float* q, const KvPages& pages, const AttentionShape& s, float* out) {
+  attend_all(q, PagedRows{pages, chunk_positions(pages.head_dim)}, s, out);
 }
 
 }  // namespace npu::ops

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "host/kv_pages.h"
+
 namespace npu::ops {
 
 struct AttentionShape {
@@ -18,5 +20,9 @@ struct AttentionShape {
 // contiguous rows. Blocks of queries run on the shared thread pool; no result depends on threads.
 void attention(const float* q, const float* k, const float* v, const AttentionShape& shape,
                float* out);
+
+// The same over bfloat16 pages, key s at position s. Nothing before the first query's window is
+// read; pages must cover the rest (KvPages::covers). Equals the above on the same values.
+void attention(const float* q, const KvPages& pages, const AttentionShape& shape, float* out);
 
 }  // namespace npu::ops

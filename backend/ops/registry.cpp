@@ -8,7 +8,11 @@
   TYPE(kGemmType)            \
   TYPE(kGemvType)            \
   TYPE(kDequantType)         \
-  TYPE(kRmsNormType)
+  TYPE(kRmsNormType)         \
+  TYPE(kRopeType)            \
+  TYPE(kGegluType)           \
+  TYPE(kAttentionType)       \
+  TYPE(kDecoderType)
 
 namespace npu {
 

@@ -103,6 +103,23 @@ class Operation {
     return entry;
   }
 
+  // The same for a stream that is not used again.
+  template <typename Build>
+  std::shared_ptr<const Entry> prepare_once(const Build& build) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    const auto begin = Clock::now();
+    stream::Builder builder(configuration_->generation, device.info().columns);
+    Schedule schedule = build(builder);
+    auto made = std::make_shared<const Entry>(
+        Entry{device.prepare(builder.finish()), std::move(schedule)});
+    const uint64_t building = since(begin);
+    counters_.stream_build_ns += building;
+    counters_.submit_overhead_ns += since(start) - building;
+    return made;
+  }
+
   // Runs a prepared stream to its end. Whoever wrote an input has synchronised it; results are
   // synchronised here.
   RunReport submit(const Entry& entry, std::span<const BufferRef> arguments) {

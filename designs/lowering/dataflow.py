@@ -142,7 +142,8 @@ class Dataflow:
         joined = link.kind == "join"
         depth = owner.producer_depth if joined else owner.consumer_depth
         parts = link.inputs if joined else link.outputs
-        spans = [(o, p.bytes) for o, p in zip(link.offsets, parts, strict=link.kind != "cross")]
+        pairs = zip(link.offsets, parts, strict=link.kind != "cross")
+        spans = [(offset, link.objects * part.bytes) for offset, part in pairs]
         if link.kind == "forward":
             spans = [(0, owner.bytes)]
         if link.kind == "cross":

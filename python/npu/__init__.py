@@ -19,10 +19,13 @@ from npu.devices import (
     register_device,
 )
 from npu.errors import NpuError
+from npu.ops.attention import attention
 from npu.ops.dequantize import dequantize
+from npu.ops.geglu import geglu
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
 from npu.ops.matmul import PackedMatrix, last_gemm, matmul, pack
 from npu.ops.rms_norm import rms_norm
+from npu.ops.rope import rope
 from npu.stats import Stats, stats
 from npu.thread_pool import set_threads, threads
 
@@ -38,6 +41,7 @@ __all__ = [
     "SimulatedGemv",
     "Stats",
     "__version__",
+    "attention",
     "bind",
     "blocks",
     "current_device",
@@ -46,6 +50,7 @@ __all__ = [
     "devices",
     "emulator",
     "errors",
+    "geglu",
     "gemma3",
     "gemv",
     "gemv_top",
@@ -55,6 +60,7 @@ __all__ = [
     "q4nx",
     "register_device",
     "rms_norm",
+    "rope",
     "set_threads",
     "simulate_dequantize",
     "simulate_gemm",

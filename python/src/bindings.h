@@ -12,7 +12,9 @@ void init_device(nanobind::module_& m);       // devices, configurations
 void init_ops(nanobind::module_& m);          // gemm
 void init_gemv(nanobind::module_& m);         // gemv, added to ops
 void init_dequant(nanobind::module_& m);      // dequantisation, added to ops
+void init_decoder(nanobind::module_& m);      // a token of a decoder, added to ops
 void init_operations(nanobind::module_& m);   // the registry
+void init_attention(nanobind::module_& m);    // jobs of attention
 void init_facts(nanobind::module_& m);        // numbers that C++ and Python share
 void init_host(nanobind::module_& m);         // host: float32 operations
 void init_perf(nanobind::module_& m);         // cost and timing

@@ -1,8 +1,11 @@
 // npu._npu.facts: numbers that C++ states and Python needs: the geometry of weight blocks, and of
-// GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes.
+// GEMV the limits of a pass, the setup record and the shim BDs that its configuration writes; of
+// attention the record of a job and the sizes of what its cores exchange.
 #include <nanobind/nanobind.h>
 
+#include "aie_kernels/attention.h"
 #include "aie_kernels/gemv_setup.h"
+#include "aie_kernels/vector_job.h"
 #include "aie_kernels/weight_block.h"
 #include "bindings.h"
 #include "formats/weight_blocks.h"
@@ -39,6 +42,33 @@ void init_facts(nb::module_& m) {
   nb::list setup;
   for (const char* name : gemv::kSetupNames) setup.append(name);
   sub.attr("GEMV_SETUP") = nb::tuple(setup);
+  nb::list loops;
+  for (const char* name : gemv::kLoopNames) loops.append(name);
+  sub.attr("GEMV_LOOPS") = nb::tuple(loops);
+  sub.attr("GEMV_LONG_SETUP_WORDS") = gemv::kLongSetupWords;
+  sub.attr("GEMV_KEPT_ELEMENTS") = gemv::kKeptElements;
+  sub.attr("GEMV_PIECE_BYTES") = gemv::kPieceBytes;
+  nb::list record;
+  for (const char* name : attention::kRecordNames) record.append(name);
+  sub.attr("ATTENTION_RECORD") = nb::tuple(record);
+  sub.attr("ATTENTION_RECORD_WORDS") = attention::kRecordWords;
+  sub.attr("ATTENTION_RECORDS") = attention::kRecords;
+  sub.attr("ATTENTION_TABLE_BYTES") = attention::kTableBytes;
+  sub.attr("ATTENTION_ROWS") = attention::kRows;
+  sub.attr("ATTENTION_MAX_DIM") = attention::kMaxDim;
+  sub.attr("ATTENTION_PART_BYTES") = attention::kPartBytes;
+  sub.attr("ATTENTION_SCORE_BYTES") = attention::kScoreBytes;
+  sub.attr("ATTENTION_OUT_BYTES") = attention::kOutBytes;
+  sub.attr("ATTENTION_SCORES_STATE") = attention::kScoresState;
+  sub.attr("ATTENTION_VALUES_STATE") = attention::kValuesState;
+  nb::list job;
+  for (const char* name : vector::kJobNames) job.append(name);
+  sub.attr("VECTOR_JOB") = nb::tuple(job);
+  sub.attr("VECTOR_JOB_WORDS") = vector::kJobWords;
+  sub.attr("VECTOR_STATE_WORDS") = vector::kStateWords;
+  sub.attr("VECTOR_STORE_BYTES") = vector::kStoreBytes;
+  sub.attr("VECTOR_IN_BYTES") = vector::kInBytes;
+  sub.attr("VECTOR_OUT_BYTES") = vector::kOutBytes;
 }
 
 }  // namespace npu::python

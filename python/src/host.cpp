@@ -1,6 +1,8 @@
 // npu._npu.host: host operations on float32 arrays; python/npu/ops/host.py checks and documents.
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
+
 #include "bindings.h"
 #include "error.h"
 #include "host/attention.h"
@@ -20,6 +22,14 @@ using Heads = nb::ndarray<const float, nb::ndim<3>, nb::c_contig, nb::device::cp
 using Cached = nb::ndarray<const float, nb::ndim<3>, nb::device::cpu>;
 using HeadsOutput = nb::ndarray<float, nb::ndim<3>, nb::c_contig, nb::device::cpu>;
 using Output = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+using Pool = nb::ndarray<uint16_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Table = nb::ndarray<const int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+ops::KvPages pages_of(const Pool& pool, const Table& table, int64_t kv_heads, int64_t head_dim) {
+  if (kv_heads <= 0 || head_dim <= 0) fail(ErrorKind::kShape, "[kv_cache] no heads or elements");
+  return {{pool.data(), pool.size()}, {table.data(), table.size()}, kv_heads, head_dim};
+}
 
 void check(bool good, const char* function) {
   if (!good) fail(ErrorKind::kShape, "[%s] the shapes of the arrays do not match", function);
@@ -74,6 +84,55 @@ void init_host(nb::module_& m) {
     const nb::gil_scoped_release release;
     ops::attention(q.data(), k.data(), v.data(), s, out.data());
   });
+  sub.def(
+      "paged_attention", [](const Heads& q, const Pool& pool, const Table& table, int64_t kv_heads,
+                            int64_t start, int64_t window, float scale, const HeadsOutput& out) {
+        ops::AttentionShape s;
+        s.queries = static_cast<int64_t>(q.shape(0));
+        s.heads = static_cast<int64_t>(q.shape(1));
+        s.head_dim = static_cast<int64_t>(q.shape(2));
+        s.kv_heads = kv_heads;
+        s.shift = start;
+        s.window = window;
+        s.scale = scale;
+        bool good = s.queries > 0 && kv_heads > 0 && s.heads > 0 && s.head_dim > 0 && window >= 0 &&
+                    start >= 0 && s.heads % kv_heads == 0;
+        for (size_t i = 0; i < 3; ++i) good = good && out.shape(i) == q.shape(i);
+        check(good, "attention");
+        s.keys = start + s.queries;
+        const ops::KvPages pages = pages_of(pool, table, kv_heads, s.head_dim);
+        const int64_t first = window > 0 ? std::max<int64_t>(0, start - window + 1) : 0;
+        if (!pages.covers(first, s.keys)) {
+          fail(ErrorKind::kArgument, "[attention] the cache does not hold positions %lld to %lld",
+               static_cast<long long>(first), static_cast<long long>(s.keys - 1));
+        }
+        const nb::gil_scoped_release release;
+        ops::attention(q.data(), pages, s, out.data());
+      });
+  sub.def("kv_put",
+          [](const Pool& pool, const Table& table, int64_t first, const Heads& k, const Heads& v) {
+            bool good = first >= 0;
+            for (size_t i = 0; i < 3; ++i) good = good && v.shape(i) == k.shape(i);
+            check(good, "kv_cache");
+            const auto count = static_cast<int64_t>(k.shape(0));
+            const ops::KvPages pages = pages_of(pool, table, static_cast<int64_t>(k.shape(1)),
+                                                static_cast<int64_t>(k.shape(2)));
+            if (!pages.covers(first, first + count)) {
+              fail(ErrorKind::kArgument, "[kv_cache] there are no pages for these positions");
+            }
+            const nb::gil_scoped_release release;
+            ops::put_rows(pages, first, count, k.data(), v.data());
+          });
+  sub.def("kv_clear", [](const Pool& pool, const Table& table, int64_t kv_heads, int64_t head_dim,
+                         int64_t first, int64_t last) {
+    const ops::KvPages pages = pages_of(pool, table, kv_heads, head_dim);
+    if (!pages.covers(first, last)) {
+      fail(ErrorKind::kArgument, "[kv_cache] there are no pages for these positions");
+    }
+    ops::clear_rows(pages, first, last);
+  });
+  sub.def("kv_chunk", &ops::chunk_positions);
+  sub.attr("kv_page_positions") = ops::kPagePositions;
   // Rows of gate and up may be apart: halves of one array.
   sub.def("geglu", [](const Rows& gate, const Rows& up, const Output& out) {
     const auto fits = [&](const Rows& rows) {

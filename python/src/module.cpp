@@ -33,7 +33,9 @@ NB_MODULE(_npu, m) {
   npu::python::init_ops(m);
   npu::python::init_gemv(m);
   npu::python::init_dequant(m);
+  npu::python::init_decoder(m);
   npu::python::init_operations(m);
+  npu::python::init_attention(m);
   npu::python::init_facts(m);
   npu::python::init_host(m);
   npu::python::init_perf(m);

@@ -63,6 +63,34 @@ def _rms_norm(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
     return npu.rms_norm(x, rng.standard_normal(width).astype(np.float32))
 
 
+def _rms_norm_residual(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    x, residual = (rng.standard_normal((rows, width)).astype(BF16) for _ in range(2))
+    return npu.rms_norm(x, residual=residual)
+
+
+def _rope(rng: np.random.Generator, tokens: int, heads: int, width: int) -> np.ndarray:
+    return npu.rope(rng.standard_normal((tokens, heads, width)).astype(BF16), 1000, factor=8)
+
+
+def _rope_normed(rng: np.random.Generator, tokens: int, heads: int, width: int) -> np.ndarray:
+    x = rng.standard_normal((tokens, heads, width)).astype(BF16)
+    weight = rng.standard_normal(width).astype(np.float32)
+    return npu.rope(x, rng.integers(0, 131072, tokens), base=1e6, norm_weight=weight)
+
+
+def _geglu(rng: np.random.Generator, rows: int, width: int) -> np.ndarray:
+    both = rng.standard_normal((rows, 2 * width)).astype(BF16)
+    return npu.geglu(both[:, :width], both[:, width:])
+
+
+def _attention(
+    rng: np.random.Generator, tokens: int, keys: int, heads: int, kv_heads: int, width: int
+) -> np.ndarray:
+    q = rng.standard_normal((tokens, heads, width)).astype(BF16)
+    k, v = (rng.standard_normal((keys, kv_heads, width)).astype(BF16) for _ in range(2))
+    return npu.attention(q, k, v)
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
@@ -80,6 +108,18 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "rms_norm, one row": (_rms_norm, (1, 5)),
     "rms_norm, widest": (_rms_norm, (6, 16384)),
     "rms_norm, many tasks": (_rms_norm, (3000, 128)),
+    "rms_norm, residual": (_rms_norm_residual, (33, 1152)),
+    "rms_norm, residual, many tasks": (_rms_norm_residual, (2999, 130)),
+    "rope": (_rope, (33, 4, 256)),
+    "rope, one vector": (_rope, (1, 1, 64)),
+    "rope, many tasks": (_rope, (2999, 1, 128)),
+    "rope, normed": (_rope_normed, (70, 3, 256)),
+    "geglu": (_geglu, (3, 6912)),
+    "geglu, one element": (_geglu, (1, 1)),
+    "attention": (_attention, (50, 300, 4, 1, 256)),
+    "attention, one token": (_attention, (1, 500, 8, 4, 128)),
+    "attention, many tasks": (_attention, (900, 900, 2, 2, 64)),
+    "geglu, many tasks": (_geglu, (2200, 1001)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses
 _expected: dict[tuple[str, str], bytes] = {}
@@ -122,6 +162,9 @@ def test_a_new_size_loads_nothing(device):
         lambda size: _gemv(rng, 32 * size, 512, 1),
         lambda size: _dequant(rng, 32 * size, 256),
         lambda size: _rms_norm(rng, size, 128),
+        lambda size: _rope(rng, size, 1, 256),
+        lambda size: _geglu(rng, size, 4096),
+        lambda size: _attention(rng, size, size, 1, 1, 64),
     ]
     for call in calls:
         call(next(_sizes))
@@ -141,12 +184,40 @@ def test_submissions_are_timed_by_every_operation(device):
     for call in (
         lambda: _gemm(rng, 64, 64, 64), lambda: _gemv(rng, 64, 256, 1),
         lambda: _dequant(rng, 64, 256), lambda: _rms_norm(rng, 4, 128),
+        lambda: _rope(rng, 16, 1, 256), lambda: _geglu(rng, 1, 4096),
+        lambda: _attention(rng, 4, 9, 2, 1, 64),
     ):  # fmt: skip
         call()
         before = npu.stats()
         call()
         delta = npu.stats() - before
         assert delta.submissions >= 1 and delta.submit_overhead_ns > 0
+
+
+def test_rope_is_the_formula(device):
+    """Within half a unit in the last place of bfloat16 and, of each pair's magnitudes, four fp32
+    roundings: table, two products, sum."""
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((50, 3, 128)).astype(BF16)
+    pairs = x.astype(np.float64).reshape(50, 3, 2, 64)
+    angles = (131000 + np.arange(50))[:, None, None] * 10000.0 ** (-np.arange(64) / 64)
+    turned = (pairs[:, :, 0] + 1j * pairs[:, :, 1]) * np.exp(1j * angles)
+    exact = np.concatenate([turned.real, turned.imag], -1)
+    before = np.tile(np.abs(pairs).sum(2), 2) * 4 * 2.0**-24
+    found = npu.rope(x, 131000).astype(np.float64)
+    assert np.all(np.abs(found - exact) <= np.abs(exact) * 2.0**-8 + before * 1.01)
+
+
+def test_geglu_is_the_formula(device):
+    """Within half a unit in the last place of bfloat16, and before it twice 2^-8 of the value: the
+    two roundings to bfloat16 of the unit for exp2 and tanh, where there is one; results below 1e-36
+    may be 0."""
+    rng = np.random.default_rng(1)
+    gate, up = (3 * rng.standard_normal((2, 7000))).astype(BF16)
+    g = gate.astype(np.float64)
+    exact = g / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) * up.astype(float)
+    found = npu.geglu(gate, up).astype(np.float64)
+    assert np.all(np.abs(found - exact) <= np.abs(exact) * 3 * 2.0**-8 + 1e-36)
 
 
 def test_rms_norm_is_the_formula(device):

@@ -25,32 +25,38 @@ DEQUANTISED = 3 * 2.0**-24
 FLOAT32_LOGITS = 1e-4
 
 
-def bf16_logits_rms(layers: int, score_std: float = 1.09) -> float:
-    """Bound of the root mean square error that bfloat16 projection inputs cause in a row of logits.
+def bf16_logits_rms(
+    layers: int, score_std: float = 1.09, *, operands: int = 1, cache: bool = True
+) -> float:
+    """Bound of the root mean square error that bfloat16 projection inputs and bfloat16 keys and
+    values cause in a row of logits.
 
     Variances, relative to what they are an error of. A projection whose weights have no common
     sign adds errors as it adds terms: relative error out = error in, plus BF16_RMS^2 for rounding
     its input. Attention: v passes its error on, q and k each move the scores (standard deviation
     s), which the softmax turns into a relative change: error e in gives (1 + 2 s^2) e out, fresh
-    rounding (2 + 2 s^2) BF16_RMS^2 with the output projection; averaging over keys is left out, so
-    this is a bound for the worst row. Feed-forward: gate (1.3, the squared slope of GELU) and up
-    give 2.3 e, and 3.3 BF16_RMS^2 with down. Norms leave relative errors as they are. After n
-    sublayers the residual stream is n + 1 parts of like size, the last of them the newest.
-    ``score_std``: product of the RMS norm weights of q and k; 1 + 0.3^2 for gemma3_files.py.
+    rounding of the input (2 + 2 s^2) BF16_RMS^2 with the output projection, of the cached k and v
+    another (1 + s^2) BF16_RMS^2; averaging over keys is left out, so this is a bound for the worst
+    row. Feed-forward: gate (1.3, the squared slope of GELU) and up give 2.3 e, and 3.3 BF16_RMS^2
+    with down. Norms leave relative errors as they are. After n sublayers the residual stream is
+    n + 1 parts of like size, the last of them the newest. ``score_std``: product of the RMS norm
+    weights of q and k; 1 + 0.3^2 for gemma3_files.py. ``operands``: of a projection that are
+    rounded, 2 where its weights are too; ``cache``: whether keys and values are.
     """
-    attention = (1 + 2 * score_std**2, 2 + 2 * score_std**2)
-    feed_forward = (2.3, 3.3)
+    squared = score_std**2
+    attention = (1 + 2 * squared, operands * (2 + 2 * squared) + cache * (1 + squared))
+    feed_forward = (2.3, operands * 3.3)
     error, parts = 0.0, 1
     for _ in range(layers):
         for gain, fresh in (attention, feed_forward):
             parts += 1
             error += ((gain - 1) * error + fresh) / parts
-    return BF16_RMS * math.sqrt(error + 1)
+    return BF16_RMS * math.sqrt(error + operands)
 
 
-def bf16_logits_max(layers: int, score_std: float = 1.09) -> float:
+def bf16_logits_max(layers: int, score_std: float = 1.09, *, operands: int = 1) -> float:
     """Bound of a single logit: six standard deviations, for the largest of 10^5."""
-    return 6 * bf16_logits_rms(layers, score_std)
+    return 6 * bf16_logits_rms(layers, score_std, operands=operands)
 
 
 def max_error(actual: np.ndarray, expected: np.ndarray) -> float:

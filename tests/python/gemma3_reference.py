@@ -1,7 +1,8 @@
 """The reference of the Gemma 3 tests: Hugging Face transformers' model with the same weights.
 
-Float32 and eager attention. ``rounded_inputs`` makes every nn.Linear round its input to bfloat16,
-which is the arithmetic of the device: bfloat16 operands, float32 accumulation.
+Float32 and eager attention. ``rounded`` makes every nn.Linear round its input to bfloat16, and
+attention its keys and values, which is the arithmetic of the device and of the KV cache: bfloat16
+operands, float32 accumulation.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from gemma3_files import Shape
 
 torch = pytest.importorskip("torch", reason="the reference needs torch")
 transformers = pytest.importorskip("transformers", reason="the reference needs transformers")
+modeling_gemma3 = pytest.importorskip("transformers.models.gemma3.modeling_gemma3")
 
 # GGUF name within a block -> module of Hugging Face's layer.
 _LAYER = {
@@ -91,16 +93,22 @@ def hf_logits(model: Any, tokens: list[int]) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def rounded_inputs(model: Any) -> Iterator[None]:
-    """Every projection of ``model`` sees its input rounded to bfloat16."""
+def rounded(model: Any) -> Iterator[None]:
+    """Every projection of ``model`` sees its input rounded to bfloat16, attention k and v."""
+    eager = modeling_gemma3.eager_attention_forward
+
+    def round_cached(module: Any, q: Any, k: Any, v: Any, *rest: Any, **options: Any) -> Any:
+        return eager(module, q, k.bfloat16().float(), v.bfloat16().float(), *rest, **options)
 
     def round_input(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         return (arguments[0].bfloat16().float(), *arguments[1:])
 
     linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
     handles = [module.register_forward_pre_hook(round_input) for module in linears]
+    modeling_gemma3.eager_attention_forward = round_cached
     try:
         yield
     finally:
+        modeling_gemma3.eager_attention_forward = eager
         for handle in handles:
             handle.remove()

@@ -56,67 +56,112 @@ void BlockPool::give_back(SharedBlock* block) {
   free_.push_back(block);
 }
 
+void AliasTable::index() {
+  uint64_t next = 0;
+  for (uint32_t i = 0; i < aliases_.size(); ++i) {
+    const uint64_t last = page(aliases_[i].end() - 1);
+    while (next <= last) first_behind_page_[next++] = i;
+  }
+  std::fill(first_behind_page_.begin() + static_cast<std::ptrdiff_t>(next),
+            first_behind_page_.end(), static_cast<uint32_t>(aliases_.size()));
+  if (aliases_.empty()) aliased_pages_ = 0;
+}
+
+size_t AliasTable::first_from(size_t first, uint64_t end) const {
+  while (first < aliases_.size() && aliases_[first].address < end) ++first;
+  return first;
+}
+
+void AliasTable::write_back(const Alias& alias) {
+  std::memcpy(memory_.data() + alias.address, alias.source.data(), alias.bytes);
+}
+
+void AliasTable::flush_numbers(size_t first, size_t last) {
+  for (size_t i = first; i < last; ++i) write_back(aliases_[i]);
+  const auto begin = aliases_.begin();
+  aliases_.erase(begin + static_cast<std::ptrdiff_t>(first),
+                 begin + static_cast<std::ptrdiff_t>(last));
+  index();
+}
+
+// An alias of an argument across `address` becomes two, if both are worth it; any other ends.
+void AliasTable::divide(uint64_t address) {
+  const size_t i = first_behind(address);
+  if (i == aliases_.size() || aliases_[i].address >= address) return;
+  Alias& alias = aliases_[i];
+  const uint64_t head = address - alias.address, tail = alias.end() - address;
+  if (alias.source.block || std::min(head, tail) < kMinBytes) return flush_numbers(i, i + 1);
+  alias.bytes = head;
+  Alias rest{address, tail, {alias.source.argument + head, {}}};
+  aliases_.insert(aliases_.begin() + static_cast<std::ptrdiff_t>(i) + 1, std::move(rest));
+  index();
+}
+
 void AliasTable::add(uint64_t address, uint64_t bytes, AliasSource source) {
-  if (Alias* const old = starting_at(address); old != nullptr && old->bytes == bytes) {
-    old->source = std::move(source);  // aliases do not overlap
+  size_t first = first_behind(address);
+  if (first < aliases_.size() && aliases_[first].address == address &&
+      aliases_[first].bytes == bytes) {
+    aliases_[first].source = std::move(source);
     return;
   }
-  std::erase_if(aliases_, [&](const Alias& old) {
-    return old.address >= address && old.address + old.bytes <= address + bytes;
-  });
-  flush(address, bytes);
-  aliases_.push_back({address, bytes, std::move(source)});
+  divide(address);
+  divide(address + bytes);
+  first = first_behind(address);
+  const size_t last = first_from(first, address + bytes);
+  const auto at = aliases_.begin() + static_cast<std::ptrdiff_t>(first);
+  const auto next = aliases_.erase(at, at + static_cast<std::ptrdiff_t>(last - first));
+  aliases_.insert(next, {address, bytes, std::move(source)});
   aliased_pages_ |= pages(address, bytes);
   index();
 }
 
-void AliasTable::index() {
-  for (size_t i = 0; i < std::min<size_t>(aliases_.size(), UINT8_MAX); ++i) {
-    const uint64_t page = aliases_[i].address / kPageBytes;
-    if (page < kPages) begins_[page] = static_cast<uint8_t>(i);
+std::byte* AliasTable::in_argument(uint64_t address, uint64_t bytes) const {
+  size_t i = first_behind(address);
+  if (i == aliases_.size() || aliases_[i].address > address) return nullptr;
+  if (aliases_[i].source.argument == nullptr) return nullptr;
+  std::byte* const data = aliases_[i].source.argument + (address - aliases_[i].address);
+  for (uint64_t held = aliases_[i].end() - address; held < bytes; held += aliases_[i].bytes) {
+    if (++i == aliases_.size() || aliases_[i].address != address + held ||
+        aliases_[i].source.argument != data + held) {
+      return nullptr;
+    }
   }
-}
-
-AliasTable::Alias* AliasTable::starting_at(uint64_t address) {
-  if (const uint64_t page = address / kPageBytes; page < kPages) {
-    const uint8_t at = begins_[page];
-    if (at < aliases_.size() && aliases_[at].address == address) return &aliases_[at];
-  }
-  for (Alias& alias : aliases_) {
-    if (alias.address == address) return &alias;
-  }
-  return nullptr;
-}
-
-const AliasTable::Alias* AliasTable::find(uint64_t address, uint64_t bytes) {
-  const Alias* const alias = starting_at(address);
-  return alias != nullptr && alias->bytes >= bytes ? alias : nullptr;
-}
-
-template <typename Predicate>
-bool AliasTable::flush_if(const Predicate& predicate) {
-  const auto flushed = std::erase_if(aliases_, [&](const Alias& alias) {
-    if (!predicate(alias)) return false;
-    std::memcpy(memory_.data() + alias.address, alias.source.data(), alias.bytes);
-    return true;
-  });
-  if (flushed > 0) index();
-  return flushed > 0;
+  return data;
 }
 
 bool AliasTable::flush_overlapping(uint64_t address, uint64_t bytes) {
-  return flush_if([&](const Alias& alias) { return alias.overlaps(address, bytes); });
+  const size_t first = first_behind(address);
+  const size_t last = first_from(first, end_of(address, bytes));
+  if (first == last) return false;
+  flush_numbers(first, last);
+  return true;
 }
 
 void AliasTable::flush_arguments() {
-  flush_if([](const Alias& alias) { return alias.source.argument != nullptr; });
+  std::erase_if(aliases_, [&](const Alias& alias) {
+    if (alias.source.argument == nullptr) return false;
+    write_back(alias);
+    return true;
+  });
+  index();
 }
 
 void AliasTable::clear() {
   aliases_.clear();
-  aliased_pages_ = 0;
+  index();
   redirections_.clear();
   pinned_.clear();
+}
+
+// A packed form is that of a whole alias.
+AliasTable::Redirection AliasTable::find(uint64_t address, uint64_t bytes) const {
+  const size_t i = first_behind(address);
+  if (i == aliases_.size() || aliases_[i].address > address) return {};
+  const Alias& alias = aliases_[i];
+  if (alias.address == address && alias.bytes >= bytes) {
+    return {0, alias.source.data(), alias.bytes, &alias};
+  }
+  return {0, in_argument(address, bytes), bytes, nullptr};
 }
 
 // Whether a flush for one operand may have removed the alias of another.
@@ -128,12 +173,13 @@ bool AliasTable::find_redirections(std::span<const KernelArgument> arguments,
     if (arguments[i].data == nullptr) continue;
     const kernels::OperandUse use = uses[i];
     const auto address = static_cast<uint64_t>(arguments[i].data - memory_.data());
-    if ((pages(address, use.bytes) & aliased_pages_) == 0) continue;
-    const Alias* alias = use.read_only ? find(address, use.bytes) : nullptr;
-    if (alias == nullptr) {
+    if (!may_overlap(address, use.bytes)) continue;
+    Redirection found = use.read_only ? find(address, use.bytes) : Redirection{};
+    if (found.data == nullptr) {
       flushed |= flush(address, use.bytes);
     } else {
-      redirections_.push_back({alias, i});
+      found.operand = i;
+      redirections_.push_back(found);
     }
   }
   return flushed;
@@ -149,18 +195,19 @@ void AliasTable::redirect(std::span<KernelArgument> arguments, const kernels::De
   while (find_redirections(arguments, uses)) {
   }
   for (const Redirection& redirection : redirections_) {
-    const Alias& alias = *redirection.alias;
     KernelArgument& argument = arguments[redirection.operand];
-    argument.data = alias.source.data();
-    argument.bytes = static_cast<uint32_t>(alias.bytes);
-    if (alias.source.block) argument.packed = &alias.source.block->packed;
+    argument.data = redirection.data;
+    argument.bytes = static_cast<uint32_t>(redirection.bytes);
+    if (redirection.alias != nullptr && redirection.alias->source.block) {
+      argument.packed = &redirection.alias->source.block->packed;
+    }
   }
 }
 
 void AliasTable::pin() {
   pinned_.clear();
   for (const Redirection& redirection : redirections_) {
-    pinned_.push_back(redirection.alias->source.block);
+    if (redirection.alias != nullptr) pinned_.push_back(redirection.alias->source.block);
   }
 }
 

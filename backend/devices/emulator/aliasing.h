@@ -1,13 +1,15 @@
-// Aliases of a core's memory. A tile of data that a broadcast delivers to several cores is held
-// once, in a shared block; words that a shim reads from a read-only argument straight into cores
-// stay in the argument. The range of each core's memory that was to receive them becomes an alias
-// of that source, with copy-on-write: kernels that only read the range are given the source itself,
-// and every other access flushes the alias first, that is, copies the data into the core's memory.
+// Aliases of a tile's memory. A tile of data that a broadcast delivers to several cores is held
+// once, in a shared block; words of a read-only argument stay in the argument on their way through
+// memtiles to cores. The range of memory that was to receive them becomes an alias of that source,
+// with copy-on-write: kernels that only read the range and channels that send it are given the
+// source itself, and every other access flushes the alias first, that is, copies the data into the
+// tile's memory.
 #pragma once
 
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -74,24 +76,31 @@ struct AliasSource {
   std::byte* argument = nullptr;  // in an argument of the run; the block, if any, is for packing
   BlockRef block;
   std::byte* data() const { return argument ? argument : block->data.data(); }
-  explicit operator bool() const { return argument || block; }
 };
 
-// The aliases of one core's memory; they never overlap.
+// The aliases of one tile's memory; they never overlap.
 class AliasTable {
  public:
-  explicit AliasTable(AlignedBytes& memory) : memory_(memory) {}
+  // Shorter ranges are not worth an alias: copying them takes no longer.
+  static constexpr uint64_t kMinBytes = 1024;
 
-  // Makes [address, address + bytes) an alias of `source`, which holds that many bytes.
+  explicit AliasTable(AlignedBytes& memory)
+      : memory_(memory), page_shift_(std::bit_width(memory.size() / kPages / 2)) {}
+
+  // Makes [address, address + bytes) an alias of `source`, which holds that many bytes. What lay
+  // there before is forgotten.
   void add(uint64_t address, uint64_t bytes, AliasSource source);
+  // Where the bytes [address, address + bytes) lie in an argument, or null: all of them aliased, by
+  // one alias or by neighbours whose sources are neighbours too.
+  std::byte* in_argument(uint64_t address, uint64_t bytes) const;
+  // False only if no alias overlaps the range.
+  bool may_overlap(uint64_t address, uint64_t bytes) const {
+    return (pages(address, bytes) & aliased_pages_) != 0;
+  }
   // Brings the memory in [address, address + bytes) up to date; every access calls this
   // first. True if that removed an alias.
   bool flush(uint64_t address, uint64_t bytes) {
-    if ((pages(address, bytes) & aliased_pages_) == 0) return false;
-    for (const Alias& alias : aliases_) {
-      if (alias.overlaps(address, bytes)) return flush_overlapping(address, bytes);
-    }
-    return false;
+    return may_overlap(address, bytes) && flush_overlapping(address, bytes);
   }
   void flush_all() { flush(0, UINT64_MAX); }
   // Flushes the aliases of arguments, when the run that they belong to ends.
@@ -111,41 +120,49 @@ class AliasTable {
   struct Alias {
     uint64_t address, bytes;
     AliasSource source;
-    bool overlaps(uint64_t from, uint64_t count) const {
-      return from < address + bytes && (address < from || address - from < count);
-    }
+    uint64_t end() const { return address + bytes; }
   };
+  // A call's operand and what it reads instead.
   struct Redirection {
-    const Alias* alias;
-    size_t operand;
+    size_t operand = 0;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    const Alias* alias = nullptr;  // that the operand begins with
   };
-  // The alias that begins at `address`, or null; `find` wants one that covers `bytes`.
-  Alias* starting_at(uint64_t address);
-  const Alias* find(uint64_t address, uint64_t bytes);
-  // Which alias begins in which page, after some were added or removed.
-  void index();
+  // The number of the first alias that ends behind `address`, and of the first one from there on
+  // that begins at or behind `end`.
+  size_t first_behind(uint64_t address) const {
+    size_t i = first_behind_page_[page(address)];
+    while (i < aliases_.size() && aliases_[i].end() <= address) ++i;
+    return i;
+  }
+  size_t first_from(size_t first, uint64_t end) const;
+  Redirection find(uint64_t address, uint64_t bytes) const;
+  void divide(uint64_t address);
+  void write_back(const Alias& alias);
+  void flush_numbers(size_t first, size_t last);
+  void index();  // after aliases have come or gone
   bool find_redirections(std::span<const KernelArgument> arguments,
                          const kernels::OperandUses& uses);
-  template <typename Predicate>
-  bool flush_if(const Predicate& predicate);
   bool flush_overlapping(uint64_t address, uint64_t bytes);
 
-  // A bit per page that an alias may touch; pages beyond share the last bit.
-  static constexpr uint64_t kPageBytes = 1024, kPages = 64;
-  static uint64_t pages(uint64_t address, uint64_t bytes) {
-    constexpr uint64_t kLast = kPages - 1;
-    const uint64_t end = bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes - 1;
-    const uint64_t from = std::min(address / kPageBytes, kLast);
-    const uint64_t to = std::min(end / kPageBytes, kLast);
-    return (UINT64_MAX << from) & (UINT64_MAX >> (kLast - to));
+  // Pages of the memory; what lies beyond is in the last one.
+  static constexpr uint64_t kPages = 64;
+  uint64_t pages(uint64_t address, uint64_t bytes) const {
+    const uint64_t from = page(address), to = page(end_of(address, bytes) - 1);
+    return (UINT64_MAX << from) & (UINT64_MAX >> (kPages - 1 - to));
+  }
+  uint64_t page(uint64_t address) const { return std::min(address >> page_shift_, kPages - 1); }
+  static uint64_t end_of(uint64_t address, uint64_t bytes) {
+    return bytes > UINT64_MAX - address ? UINT64_MAX : address + bytes;
   }
 
   AlignedBytes& memory_;
-  std::vector<Alias> aliases_;
-  uint64_t aliased_pages_ = 0;
-  // The number of an alias that begins in each page: most calls find theirs at once.
-  std::array<uint8_t, kPages> begins_{};
-  std::vector<Redirection> redirections_;  // of the next call
+  const int page_shift_;
+  std::vector<Alias> aliases_;                        // by address
+  uint64_t aliased_pages_ = 0;                        // a bit per page that an alias may touch
+  std::array<uint32_t, kPages> first_behind_page_{};  // of the begin of each page
+  std::vector<Redirection> redirections_;             // of the next call
   std::vector<BlockRef> pinned_;
 };
 

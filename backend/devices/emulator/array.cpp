@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <iterator>
 
 #include "error.h"
 #include "host/thread_pool.h"
@@ -46,16 +47,15 @@ Tile& Array::tile(int col, int row) {
   return *found;
 }
 
-std::byte* Array::host_memory(uint64_t address, uint64_t* left, bool* writable) const {
+Array::HostMemory Array::host_memory(uint64_t address) const {
   const uint64_t window = address >> kArgumentWindowBits;
-  if (window == 0 || window > buffers_.size()) return nullptr;
+  if (window == 0 || window > buffers_.size()) return {};
   const Argument& buffer = buffers_[window - 1];
   const uint64_t offset = address & ((uint64_t{1} << kArgumentWindowBits) - 1);
-  if (offset >= buffer.bytes) return nullptr;
-  *left = buffer.bytes - offset;
-  *writable = buffer.writable;
+  if (offset >= buffer.bytes) return {};
   static std::byte nowhere;  // not dereferenced in a run without data
-  return moves_data() ? buffer.data + offset : &nowhere;
+  return {moves_data() ? buffer.data + offset : &nowhere, buffer.bytes - offset, buffer.writable,
+          constant_[window - 1]};
 }
 
 std::string Array::describe_buffers() const {
@@ -189,6 +189,20 @@ RunReport Array::submit(std::span<const std::byte> txn, std::span<const Argument
   return report_;
 }
 
+void Array::take_buffers(std::span<const Argument> buffers) {
+  const auto begin = [](const Argument& a) { return reinterpret_cast<uintptr_t>(a.data); };
+  buffers_.assign(buffers.begin(), buffers.end());
+  std::vector<Argument> writable;
+  std::copy_if(buffers.begin(), buffers.end(), std::back_inserter(writable),
+               [](const Argument& a) { return a.writable; });
+  constant_.clear();
+  for (const Argument& a : buffers_) {
+    constant_.push_back(std::none_of(writable.begin(), writable.end(), [&](const Argument& other) {
+      return begin(other) < begin(a) + a.bytes && begin(a) < begin(other) + other.bytes;
+    }));
+  }
+}
+
 // The arguments of a run are the caller's again.
 void Array::drop_buffers() {
   // Tiles of a column are neighbours in the list: those of one thread.
@@ -225,7 +239,7 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
            buffers[i].bytes);
     }
   }
-  buffers_.assign(buffers.begin(), buffers.end());
+  take_buffers(buffers);
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column.report = {};
   array_time_ = {};

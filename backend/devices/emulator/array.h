@@ -89,7 +89,12 @@ class Array {
   // the packet's first word.
   Route trace(const Sender& sender, int slave_port, uint32_t header);
   // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
-  std::byte* host_memory(uint64_t address, uint64_t* left, bool* writable) const;
+  struct HostMemory {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;                       // to the end of the argument
+    bool writable = false, constant = false;  // constant: nothing writes it during the run
+  };
+  HostMemory host_memory(uint64_t address) const;
   std::string describe_buffers() const;
   // "submit" or "configure", the function that errors name; who() adds the stream operation.
   const char* function() const { return configuring_ ? "configure" : "submit"; }
@@ -114,6 +119,7 @@ class Array {
   bool advance();
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
+  void take_buffers(std::span<const Argument> buffers);
   void drop_buffers();
   RunReport whole_report();
   bool step();  // one round; false when no agent can make progress
@@ -159,6 +165,7 @@ class Array {
   std::chrono::steady_clock::time_point next_check_{};
   std::function<void()> interrupt_;
   std::vector<Argument> buffers_;
+  std::vector<bool> constant_;  // arguments that share no memory with a writable one
   // Tokens not yet consumed, by (col, row, direction, channel).
   std::map<uint32_t, int> tokens_;
   std::unique_ptr<Timeline> timeline_;

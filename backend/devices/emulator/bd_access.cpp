@@ -80,29 +80,27 @@ void BdEngine::release_lock() {
 }
 
 BdEngine::Memory BdEngine::resolve_host() const {
-  uint64_t left = 0;
-  bool writable = false;
-  std::byte* data = array_.host_memory(current_.bd.base, &left, &writable);
-  if (!data) {
+  const Array::HostMemory host = array_.host_memory(current_.bd.base);
+  if (!host.data) {
     error(ErrorKind::kOutOfRange,
           strf("runs BD %d at device address 0x%llx, where no argument lies (%s); patch its "
                "address",
                current_.id, static_cast<unsigned long long>(current_.bd.base),
                array_.describe_buffers().c_str()));
   }
-  if (direction_ == Direction::kS2MM && !writable) {
+  if (direction_ == Direction::kS2MM && !host.writable) {
     error(ErrorKind::kArgument,
           strf("writes, with BD %d, an argument that was given read-only; pass a writable array",
                current_.id));
   }
-  return {data, left / 4, writable};
+  return {host.data, host.bytes / 4, host.constant};
 }
 
 BdEngine::Memory BdEngine::resolve() const {
   if (tile_.geometry.kind == TileKind::kShim) return resolve_host();
   const bool memtile = tile_.geometry.kind == TileKind::kMem;
   const uint64_t address = current_.bd.base * 4, bytes = tile_.geometry.memory_bytes;
-  const Tile* owner = memtile ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
+  Tile* owner = memtile ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
   const uint64_t offset = memtile ? address % bytes : address;
   if (!owner || offset >= bytes) {
     error(
@@ -114,7 +112,7 @@ BdEngine::Memory BdEngine::resolve() const {
                      : ""));
   }
   assert(within_part(*owner));
-  return {owner->memory->data() + offset, (bytes - offset) / 4, true};
+  return {owner->memory->data() + offset, (bytes - offset) / 4, false, owner, offset};
 }
 
 void BdEngine::check_padding() const {
@@ -134,7 +132,7 @@ void BdEngine::begin_transfer() {
   // A BD in use is not rewritten, so the slot still is that of the latched BD.
   const BdSlot& slot = tile_.bds[static_cast<size_t>(current_.id)];
   const uint64_t begin = uint64_t{current_.bd.iteration_current} * current_.bd.iteration_step;
-  if (has_padding(current_.bd)) check_padding();
+  if (slot.padded) check_padding();
   const Memory memory = resolve();
   const uint64_t last = begin + slot.last;
   if (last >= memory.words) {
@@ -146,6 +144,8 @@ void BdEngine::begin_transfer() {
                static_cast<unsigned long long>(last), static_cast<unsigned long long>(memory.words),
                shim ? "; arguments: " : "", shim ? array_.describe_buffers().c_str() : ""));
   }
+  current_.owner = memory.owner;
+  current_.offset = memory.offset;
   current_.span = (last + 1) * 4;
   current_.walk = slot.pattern.rebased(array_.moves_data() ? memory.data : nullptr, begin);
   prepare_transfer(memory);

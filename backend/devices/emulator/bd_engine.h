@@ -61,13 +61,17 @@ class BdEngine : public Agent {
     arch::Bd bd;
     Walk walk;
     uint64_t left = 0, total = 0;  // words
-    uint64_t span = 0;             // bytes from its base to the end of what it touches
+    // Its base and what it touches from there on, bytes of a tile's memory; null: of an argument.
+    Tile* owner = nullptr;
+    uint64_t offset = 0, span = 0;
   };
   // What a BD's base points at.
   struct Memory {
     std::byte* data;
-    uint64_t words;  // to its end
-    bool writable;
+    uint64_t words;         // to its end
+    bool constant;          // nothing writes it during the run
+    Tile* owner = nullptr;  // and where in its memory
+    uint64_t offset = 0;
   };
 
   // What the stream side adds. In kMove, transfer() moves data while there is work left; false when

@@ -41,6 +41,7 @@ void BdSlot::decode_words(const arch::TileGeometry& geometry) {
   pattern = Walk(nullptr, first, geometry.address_dims);
   last = last_offset(first, geometry.address_dims, data_words(first));
   fills = pattern.fills(first.length);
+  padded = has_padding(bd);
   reaches_neighbour = names_neighbour(geometry, bd);
   stale_ = false;
 }

@@ -18,6 +18,7 @@ struct BdSlot {
   Walk pattern;                    // at base 0 and iteration 0
   uint64_t last = 0;               // largest word offset of that walk
   bool fills = false;              // Walk::fills of the BD's length
+  bool padded = false;             // has_padding
   bool reaches_neighbour = false;  // names a lock or memory of a memtile beside
 
   void write(size_t word, uint32_t value) {

@@ -1,6 +1,7 @@
 // The receiving side of DMA channels (receiver.h).
 #include "devices/emulator/receiver.h"
 
+#include <algorithm>
 #include <cassert>
 
 #include "devices/emulator/array.h"
@@ -11,23 +12,45 @@ namespace npu::emulator {
 
 using arch::TileKind;
 
-bool Receiver::can_alias(uint64_t words) const {
+bool Receiver::takes_tile(uint64_t words) const {
   return tile_.core && tile_.core->accepts_aliases() && current_.total == words &&
          current_.left == words;
 }
 
 bool Receiver::fills_range() const { return tile_.bds[static_cast<size_t>(current_.id)].fills; }
 
+bool Receiver::can_alias(uint64_t words, uint64_t run) const {
+  const Walk& walk = current_.walk;
+  if (takes_tile(words) && run >= words && walk.contiguous() >= words) return true;
+  // In simulated time others may use the memory before this move ends.
+  if (array_.timed()) return false;
+  const bool memory =
+      tile_.core ? tile_.core->accepts_aliases() : tile_.geometry.kind == TileKind::kMem;
+  const uint64_t mine = walk.contiguous() >= words ? words : walk.run();
+  return memory && std::min(run, mine) * 4 >= AliasTable::kMinBytes;
+}
+
 void Receiver::begin_move(bool aliased) {
   assert(within_part(tile_) && (!array_.scheduler().in_columns() || !crosses()));
   state_ = State::kBusy;
-  if (!aliased && tile_.geometry.kind == TileKind::kCore) {
-    tile_.aliases.flush(current_.bd.base * 4, current_.span);
+  if (!aliased && current_.owner != nullptr) {
+    current_.owner->aliases.flush(current_.offset, current_.span);
   }
 }
 
-void Receiver::alias(uint64_t words, const AliasSource& source) {
-  tile_.aliases.add((current_.bd.base + current_.walk.start()) * 4, words * 4, source);
+void Receiver::alias_tile(uint64_t words, const AliasSource& source) {
+  tile_.aliases.add(current_.offset + current_.walk.start() * 4, words * 4, source);
+}
+
+void Receiver::alias_next(uint64_t words, std::byte* argument, const BlockRef& packing) {
+  Walk& walk = current_.walk;
+  while (words > 0) {
+    const uint64_t n = std::min(words, walk.contiguous());
+    current_.owner->aliases.add(current_.offset + walk.next() * 4, n * 4, {argument, packing});
+    walk.take_contiguous(n);
+    argument += n * 4;
+    words -= n;
+  }
 }
 
 void Receiver::accept(uint64_t words) {

@@ -18,12 +18,15 @@ class Receiver final : public BdEngine {
   Walk& walk() { return current_.walk; }
   void add_sender(Agent* sender) { add_waiter(senders_, sender); }  // woken when it is ready again
   // Whether these words are a whole tile of a core whose memory may be aliased.
-  bool can_alias(uint64_t words) const;
+  bool takes_tile(uint64_t words) const;
   bool fills_range() const;  // its BD writes every word of a range, in any order
+  // Whether its memory may alias these words of an argument, which holds them in runs of `run`.
+  bool can_alias(uint64_t words, uint64_t run) const;
 
-  // A move: begin, then either words in the walk's places or an alias of them, then accept.
+  // A move: begin, then either words in the walk's places or aliases of them, then accept.
   void begin_move(bool aliased);
-  void alias(uint64_t words, const AliasSource& source);
+  void alias_tile(uint64_t words, const AliasSource& source);
+  void alias_next(uint64_t words, std::byte* argument, const BlockRef& packing);
   void accept(uint64_t words);
 
  private:

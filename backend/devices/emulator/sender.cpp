@@ -39,7 +39,8 @@ void Sender::reset() {
   BdEngine::reset();
   route_.reset();
   packet_ = {};
-  alias_ = {};
+  pieces_.clear();
+  block_ = {};
   blocked_ = {};
 }
 
@@ -66,11 +67,10 @@ int Sender::slave_port() const {
 }
 
 void Sender::prepare_transfer(const Memory& memory) {
-  read_only_ = !memory.writable;
-  if (tile_.geometry.kind == TileKind::kCore) {
-    tile_.aliases.flush(current_.bd.base * 4, current_.span);
-  }
-  if (!has_padding(current_.bd) || !array_.moves_data()) return;
+  constant_ = memory.constant;
+  padded_ = tile_.bds[static_cast<size_t>(current_.id)].padded;
+  if (!padded_ || !array_.moves_data()) return;
+  memory.owner->aliases.flush(memory.offset, current_.span);
   staged_ = padded_stream(current_.bd, memory.data, tile_.pad_value[static_cast<size_t>(index())]);
   current_.walk = Walk::linear(staged_.data());
 }
@@ -82,10 +82,9 @@ void Sender::end_of_data() {
 // To find the receivers, to reach them or to take arbiters.
 bool Sender::stream_crosses() const {
   if (packet_.open || !route_stands() || route_->crosses) return true;
-  // Only memtiles reach their neighbours.
-  return std::any_of(route_->sinks.begin(), route_->sinks.end(), [](const Route::Sink& sink) {
-    return sink.receiver->tile().geometry.kind == TileKind::kMem && sink.receiver->crosses();
-  });
+  return route_->reaches_memtile &&  // only these reach their neighbours
+         std::any_of(route_->sinks.begin(), route_->sinks.end(),
+                     [](const Route::Sink& sink) { return sink.receiver->crosses(); });
 }
 
 bool Sender::take_arbiters(const Route& route) {
@@ -117,6 +116,7 @@ bool Sender::open_route() {
   uint32_t header = packet_header();
   // On a packet-switched route the first word of the data is the header.
   if (!current_.bd.packet_enable && array_.moves_data()) {
+    if (current_.owner != nullptr) locate(1);
     Walk peek = current_.walk;
     peek.gather(reinterpret_cast<std::byte*>(&header), 1);
   }
@@ -183,7 +183,7 @@ bool Sender::fills_whole_tiles(uint64_t words) const {
   if (packet_.header_pending || !array_.moves_data()) return false;
   const Walk& pattern = first_receiver().walk();
   return std::all_of(route_->sinks.begin(), route_->sinks.end(), [&](const Route::Sink& sink) {
-    return sink.receiver->can_alias(words) && sink.receiver->walk().same_pattern(pattern);
+    return sink.receiver->takes_tile(words) && sink.receiver->walk().same_pattern(pattern);
   });
 }
 
@@ -192,14 +192,46 @@ bool Sender::can_share(uint64_t words) const {
   return route_->sinks.size() > 1 && fills_whole_tiles(words) && first_receiver().fills_range();
 }
 
-// Contiguous words of a read-only argument need no copy: the cores read them where they lie.
+// Finds out where its next words lie: in the memory that its BD names, or where that aliases them.
+void Sender::locate(uint64_t words) {
+  if (padded_ || !array_.moves_data()) return;
+  AliasTable& aliases = current_.owner->aliases;
+  Walk& walk = current_.walk;
+  std::byte* base = current_.owner->memory->data() + current_.offset;
+  constant_ = false;
+  if (aliases.may_overlap(current_.offset, current_.span)) {
+    uint64_t skipped = 0, bytes = current_.span;
+    if (walk.contiguous() >= words) {
+      skipped = walk.next() * 4;
+      bytes = words * 4;
+    }
+    std::byte* const data = aliases.in_argument(current_.offset + skipped, bytes);
+    constant_ = data != nullptr;
+    if (constant_) {
+      base = data - skipped;
+    } else {
+      aliases.flush(current_.offset + skipped, bytes);
+    }
+  }
+  walk.move_to(base);
+}
+
+// Words of a constant argument need no copy: they are read where they lie.
 bool Sender::alias_argument(uint64_t words) {
-  if (tile_.geometry.kind != TileKind::kShim || !read_only_ || !fills_whole_tiles(words))
-    return false;
-  if (first_receiver().walk().run() < words) return false;
-  alias_.argument = current_.walk.take_contiguous(words);
-  if (!alias_.argument) return false;
-  if (route_->sinks.size() > 1) alias_.block = BlockRef(array_.blocks(tile_.col).take(0));
+  if (!constant_ || packet_.header_pending || !array_.moves_data()) return false;
+  Walk& walk = current_.walk;
+  const uint64_t run = walk.contiguous() >= words ? words : walk.run();
+  for (const Route::Sink& sink : route_->sinks) {
+    if (!sink.receiver->can_alias(words, run)) return false;
+  }
+  for (uint64_t left = words; left > 0;) {
+    const uint64_t n = std::min(left, walk.contiguous());
+    pieces_.push_back({walk.take_contiguous(n), n});
+    left -= n;
+  }
+  if (route_->sinks.size() > 1 && run >= words && fills_whole_tiles(words)) {
+    block_ = BlockRef(array_.blocks(tile_.col).take(0));
+  }
   return true;
 }
 
@@ -207,14 +239,16 @@ bool Sender::alias_argument(uint64_t words) {
 bool Sender::begin_move(uint64_t words) {
   move_words_ = words;
   state_ = State::kBusy;
-  if (!alias_argument(words) && can_share(words)) {
-    alias_.block = BlockRef(array_.blocks(tile_.col).take(words * 4));
+  if (current_.owner != nullptr) locate(words);
+  const bool from_argument = alias_argument(words);
+  if (!from_argument && can_share(words)) {
+    block_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
   }
   for (const Route::Sink& sink : route_->sinks) {
     if (packet_.header_pending && !sink.keeps_header) continue;
-    sink.receiver->begin_move(static_cast<bool>(alias_));
+    sink.receiver->begin_move(from_argument || block_);
   }
-  if (alias_.argument && !array_.timed()) return true;
+  if (from_argument && !array_.timed()) return true;
   if (array_.scheduler().in_columns()) {
     execute();
     return true;
@@ -225,12 +259,12 @@ bool Sender::begin_move(uint64_t words) {
 
 void Sender::execute() {
   if (packet_.header_pending) return move_header();
-  if (alias_.argument) return;
+  if (!pieces_.empty()) return;
   // Source and destination may overlap (one host buffer for both): copies are memmoves.
   const uint64_t n = move_words_;
   Walk& first = first_receiver().walk();
-  if (alias_) {
-    Walk block = first.rebased(alias_.data(), 0);
+  if (block_) {
+    Walk block = first.rebased(block_->data.data(), 0);
     copy_words(block);
     return;
   }
@@ -314,10 +348,12 @@ void Sender::finish_move() {
     if (header && !sink.keeps_header) continue;
     Receiver& to = *sink.receiver;
     count_bytes(report, to.tile().geometry.kind, Direction::kS2MM, n * 4);
-    if (alias_) to.alias(n, alias_);
+    for (const Piece& piece : pieces_) to.alias_next(piece.words, piece.data, block_);
+    if (pieces_.empty() && block_) to.alias_tile(n, {nullptr, block_});
     to.accept(n);
   }
-  alias_ = {};
+  pieces_.clear();
+  block_ = {};
   state_ = State::kMove;
   if (header) return;
   current_.left -= n;

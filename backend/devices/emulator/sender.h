@@ -39,6 +39,12 @@ class Sender final : public BdEngine {
     int arbiter = 0;
   };
 
+  // Contiguous words of an argument.
+  struct Piece {
+    std::byte* data;
+    uint64_t words;
+  };
+
   bool transfer() override;
   bool has_work_left() const override { return current_.left > 0 || packet_.header_pending; }
   void prepare_transfer(const Memory& memory) override;
@@ -56,6 +62,7 @@ class Sender final : public BdEngine {
   bool receivers_ready(uint64_t* words);
   bool begin_move(uint64_t words);
   void finish_move();
+  void locate(uint64_t words);
   bool fills_whole_tiles(uint64_t words) const;
   bool can_share(uint64_t words) const;
   bool alias_argument(uint64_t words);
@@ -65,9 +72,13 @@ class Sender final : public BdEngine {
 
   std::optional<Route> route_;
   Packet packet_;
-  uint64_t move_words_ = 0;        // of the posted job
-  AliasSource alias_;              // what its receivers' memories alias instead of being written
-  bool read_only_ = false;         // the argument a shim BD reads
+  uint64_t move_words_ = 0;  // of the posted job
+  // What its receivers' memories alias instead of being written: pieces of an argument (with a
+  // block for their packed form), or a block.
+  std::vector<Piece> pieces_;
+  BlockRef block_;
+  bool constant_ = false;          // the next words lie in an argument that nothing writes
+  bool padded_ = false;            // they have been staged
   std::vector<std::byte> staged_;  // padded or gathered data
   Blocked blocked_;
 };

@@ -216,7 +216,9 @@ Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
   route.epoch = switch_epoch_;
   route.crosses = !route.arbiters.empty();
   for (const Route::Sink& sink : route.sinks) {
-    route.crosses |= sink.receiver->tile().col != from.col;
+    const Tile& to = sink.receiver->tile();
+    route.crosses |= to.col != from.col;
+    route.reaches_memtile |= to.geometry.kind == TileKind::kMem;
   }
   return route;
 }

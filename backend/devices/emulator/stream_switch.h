@@ -38,8 +38,9 @@ struct Route {
   };
   std::vector<Sink> sinks;
   std::vector<std::pair<Tile*, int>> arbiters;
-  bool crosses = false;  // to other columns, or through arbiters
-  uint64_t epoch = 0;    // Array::switch_epoch() when it was found
+  bool crosses = false;          // to other columns, or through arbiters
+  bool reaches_memtile = false;  // ends in one
+  uint64_t epoch = 0;            // Array::switch_epoch() when it was found
 };
 
 }  // namespace npu::emulator

@@ -134,14 +134,6 @@ void Walk::next_run() {
   }
 }
 
-std::byte* Walk::take_contiguous(uint64_t words) {
-  if (run_ - in_run_ < words) return nullptr;
-  std::byte* address = base_ + (offset_ + static_cast<int64_t>(in_run_)) * 4;
-  in_run_ += words;
-  if (in_run_ == run_) next_run();
-  return address;
-}
-
 namespace {
 
 // Moves a fixed number of bytes, all of them loaded before the first is stored: memory and linear

@@ -45,8 +45,18 @@ class Walk {
   // This walk, not begun, with its first word `offset` words from `base`.
   Walk rebased(std::byte* base, uint64_t offset) const;
   uint64_t start() const { return static_cast<uint64_t>(offset_); }  // word the walk begins with
+  // The same words of a copy of the memory, whose base is `base`.
+  void move_to(std::byte* base) { base_ = base; }
+  uint64_t next() const { return static_cast<uint64_t>(offset_) + in_run_; }  // word to come
+  uint64_t contiguous() const { return run_ - in_run_; }                      // from there on
   // If the next `words` words are contiguous, returns their address and advances; else null.
-  std::byte* take_contiguous(uint64_t words);
+  std::byte* take_contiguous(uint64_t words) {
+    if (contiguous() < words) return nullptr;
+    std::byte* address = base_ + static_cast<int64_t>(next()) * 4;
+    in_run_ += words;
+    if (in_run_ == run_) next_run();
+    return address;
+  }
 
  private:
   template <bool kGather>

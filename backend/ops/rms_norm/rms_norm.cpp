@@ -1,8 +1,9 @@
 // RMSNorm (designs/rms_norm.py): which column takes which rows, and the commands of a stream.
 //
 // A task of a column is up to 64 groups of four rows; four tasks are in flight. Rows that are no
-// multiple of four: the last group begins earlier and computes rows again. Idle columns get no
-// parameters, so no core reads any after its stream.
+// multiple of four: the last group begins earlier and computes rows again. With a residual, the BD
+// of x is chained to one of the residual, so that a group's rows and its residual alternate. Idle
+// columns get no parameters, so no core reads any after its stream.
 #include <algorithm>
 #include <vector>
 
@@ -13,7 +14,7 @@ namespace npu::ops {
 namespace {
 
 constexpr int kRing = 4;
-enum Argument : uint32_t { kX, kWeight, kY };
+enum Argument : uint32_t { kX, kWeight, kY, kResidual };
 
 class RmsNormCommands : private ShimCommands {
  public:
@@ -25,7 +26,8 @@ class RmsNormCommands : private ShimCommands {
         rows_(request.get("rows", cores_, int64_t{1} << 24)),
         width_(request.get("width", chunk_, configuration.param("max_width"), chunk_)),
         mean_width_(request["mean_width"] == 0 ? width_ : request.get("mean_width", 1, width_)),
-        epsilon_(request.get("epsilon", 0, INT32_MAX)) {}
+        epsilon_(request.get("epsilon", 0, INT32_MAX)),
+        residual_(request.get("residual", 0, 1) != 0) {}
 
   void append() {
     const int64_t groups = (rows_ + cores_ - 1) / cores_;
@@ -35,6 +37,8 @@ class RmsNormCommands : private ShimCommands {
       lanes_.push_back({port("Y", c), tasks(first, end, groups), TaskRing(kRing)});
       write_rtps(c, {{"rows", end - first},
                      {"chunks", width_ / chunk_},
+                     {"plain", !residual_},
+                     {"residual", residual_},
                      {"width", mean_width_},
                      {"epsilon", epsilon_}});
       route_tokens(*lanes_.back().results);
@@ -45,9 +49,11 @@ class RmsNormCommands : private ShimCommands {
   }
 
   std::vector<ArgumentLayout> arguments() const {
-    return {ArgumentLayout::input("x", rows_ * width_ * 2),
-            ArgumentLayout::input("weight", width_ * 4),
-            ArgumentLayout::output("y", rows_ * width_ * 2)};
+    std::vector<ArgumentLayout> out = {ArgumentLayout::input("x", rows_ * width_ * 2),
+                                       ArgumentLayout::input("weight", width_ * 4),
+                                       ArgumentLayout::output("y", rows_ * width_ * 2)};
+    if (residual_) out.push_back(ArgumentLayout::input("residual", rows_ * width_ * 2));
+    return out;
   }
 
  private:
@@ -77,25 +83,35 @@ class RmsNormCommands : private ShimCommands {
     const arch::Bd weight = linear_bd(static_cast<uint32_t>(width_));
     const int64_t offset = task.row * width_ * 2;
     push_bd(*port("Y", col), 2 * kRing + slot, rows, kY, offset, task.groups, true);
-    push_bd(*port("X", col), slot, rows, kX, offset, task.groups, false);
+    arch::Bd x = rows;
+    if (residual_) {
+      x.use_next = true;
+      x.next_bd = static_cast<uint32_t>(3 * kRing + slot);
+      write_bd(*port("X", col), 3 * kRing + slot, rows, kResidual, offset);
+    }
+    push_bd(*port("X", col), slot, x, kX, offset, task.groups, false);
     push_bd(*port("W", col), kRing + slot, weight, kWeight, 0, task.groups, false);
   }
 
   int64_t cores_, chunk_, rows_, width_, mean_width_, epsilon_;
+  bool residual_;
   std::vector<Lane<Task>> lanes_;
 };
 
 }  // namespace
 
 extern const OperationType kRmsNormType;
-const OperationType kRmsNormType = {"rms_norm",
-                                    "y = x / sqrt(mean(x^2) + epsilon) * weight, row by row",
-                                    {{"rows", "rows of x"},
-                                     {"width", "elements of a row, padding included"},
-                                     {"mean_width", "elements without padding; 0: all", 0},
-                                     {"epsilon", "bits of a float32", 0x358637BD}},  // 1e-6
-                                    {{"1B, a prompt of 512", {{"rows", 512}, {"width", 1152}}},
-                                     {"widest", {{"rows", 64}, {"width", 16384}}}},
-                                    &one_submission<RmsNormCommands>};
+const OperationType kRmsNormType = {
+    "rms_norm",
+    "y = x / sqrt(mean(x^2) + epsilon) * weight, row by row, plus a residual",
+    {{"rows", "rows of x"},
+     {"width", "elements of a row, padding included"},
+     {"mean_width", "elements without padding; 0: all", 0},
+     {"epsilon", "bits of a float32", 0x358637BD},  // 1e-6
+     {"residual", "1: one is added", 0}},
+    {{"1B, a prompt of 512", {{"rows", 512}, {"width", 1152}}},
+     {"the same with a residual", {{"rows", 512}, {"width", 1152}, {"residual", 1}}},
+     {"widest", {{"rows", 64}, {"width", 16384}}}},
+    &one_submission<RmsNormCommands>};
 
 }  // namespace npu::ops

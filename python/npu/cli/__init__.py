@@ -20,6 +20,7 @@ from npu.cli import bench
 
 COMMANDS = (
     "generate",
+    "chat",
     "bench",
     "models",
     "convert",

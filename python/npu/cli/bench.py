@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import bench_model, common, dtypes
+from npu.cli import bench_compare, bench_model, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
 
@@ -43,6 +43,8 @@ def expand(words: Sequence[str]) -> list[str]:
     gemm is one."""
     if words and words[0] in ("-h", "--help"):
         return list(words)
+    if "--compare" in words:
+        return ["compare", *(word for word in words if word != "--compare")]
     if not words or words[0] not in _SUBCOMMANDS:
         return ["model", *words]
     for mode in words[1:]:
@@ -229,5 +231,9 @@ _SUBCOMMANDS = {
     "dequant": _Subcommand(
         "simulated time of expanding 4-bit projections for a prefill",
         _dequant_options, "bench_dequant",
+    ),
+    "compare": _Subcommand(
+        "ratios of the figures of two runs (`--compare A.json B.json`)",
+        bench_compare.add_options, "bench_compare",
     ),
 }  # fmt: skip

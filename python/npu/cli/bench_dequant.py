@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "device": device.name, "format": arguments.format, "times": "simulated",
                 "results": rows,
             }  # fmt: skip
-            outputs["json"].write(files.json_bytes(document))
+            outputs["json"].write(files.json_bytes("dequant", document))
     if arguments.json != files.STDOUT:
         _print_table(device.name, arguments.format, rows)
     return 0

@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         if "csv" in outputs:
             outputs["csv"].write(files.csv_bytes(_rows(found)))
         if "json" in outputs:
-            outputs["json"].write(files.json_bytes(document(found, complete=True)))
+            outputs["json"].write(files.json_bytes("gemm", document(found, complete=True)))
         if "plot" in outputs:
             outputs["plot"].write(_plot(found, arguments))
     if files.STDOUT not in (arguments.csv, arguments.json):
@@ -98,7 +98,7 @@ def _keep(found: list[sweeps.Sweep], outputs: dict[str, files.Output]) -> None:
         outputs["csv"].write(files.csv_bytes(_rows(found)))
         kept.append(outputs["csv"].name)
     if done and "json" in outputs:
-        outputs["json"].write(files.json_bytes(document(found, complete=False)))
+        outputs["json"].write(files.json_bytes("gemm", document(found, complete=False)))
         kept.append(outputs["json"].name)
     where = f"they are in {' and '.join(kept)}" if kept else "nothing was written"
     print(f"interrupted: {done} of {total} sizes are simulated, {where}", file=sys.stderr)

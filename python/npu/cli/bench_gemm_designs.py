@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             rows = [_head(sweep.case) | row for sweep in found for row in _rows(sweep)]
             outputs["csv"].write(files.csv_bytes(rows))
         if "json" in outputs:
-            outputs["json"].write(files.json_bytes(document(found)))
+            outputs["json"].write(files.json_bytes("gemm --designs", document(found)))
     if files.STDOUT not in (arguments.csv, arguments.json):
         _print(found, taken)
         for output in outputs.values():

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from npu.cli import stamp
 from npu.errors import ArgumentError
 
 STDOUT = "-"
@@ -116,5 +117,10 @@ def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
     return text.getvalue().encode()
 
 
-def json_bytes(document: Any) -> bytes:
+def json_bytes(benchmark: str, document: dict[str, Any], model_paths: Sequence[str] = ()) -> bytes:
+    """A document of figures with its stamp (``stamp.stamp``)."""
+    return plain_json_bytes(document | {"stamp": stamp.stamp(benchmark, document, model_paths)})
+
+
+def plain_json_bytes(document: Any) -> bytes:
     return (json.dumps(document, indent=1) + "\n").encode()

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
             threads = _threads(torch)
         if outputs:
             head = _head(device, dtype, arguments.repeats, threads)
-            outputs["json"].write(files.json_bytes(head | {"results": rows}))
+            outputs["json"].write(files.json_bytes("gemm --host", head | {"results": rows}))
     if arguments.json != files.STDOUT:
         _print_table(device, dtype, arguments.repeats, threads, rows)
     return 0

@@ -128,7 +128,7 @@ def _write(outputs: dict[str, files.Output], curves: list[Curve], complete: bool
             "default_k_mt": [curve.chosen for curve in curves],
             "ends": [curve.ends for curve in curves],
         }
-        outputs["json"].write(files.json_bytes(head | {"rows": rows}))
+        outputs["json"].write(files.json_bytes("gemm --k-mt-curve", head | {"rows": rows}))
 
 
 def _print(curves: list[Curve]) -> None:

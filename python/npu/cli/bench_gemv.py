@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
                 for row in measure(name, arguments, device, advance)
             ]
         if outputs:
-            outputs["json"].write(files.json_bytes(_document(device, arguments, rows)))
+            outputs["json"].write(files.json_bytes("gemv", _document(device, arguments, rows)))
     if arguments.json != files.STDOUT:
         _print_table(device, arguments, rows)
     return 0

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         rows = _measure(arguments, header, model)
         document = _document(header, device, arguments, loading, rows, model)
         if outputs:
-            outputs["json"].write(files.json_bytes(document))
+            outputs["json"].write(files.json_bytes("model", document, header.source.paths))
     if arguments.json != files.STDOUT:
         _print(document, device)
     return 0

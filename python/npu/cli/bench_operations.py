@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> int:
     with files.opened(None, arguments.json) as outputs:
         if "json" in outputs:
             document = {"kind": "npu bench operations", "times": "simulated", "rows": rows}
-            outputs["json"].write(files.json_bytes(document))
+            outputs["json"].write(files.json_bytes("operations", document))
     if arguments.json != files.STDOUT:
         _print(rows)
     return 0

@@ -6,7 +6,6 @@ alone (pp) or generation alone (tg), each after ``depth`` tokens that are not ti
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,8 +16,8 @@ from npu.cli import common, progress
 if TYPE_CHECKING:
     import numpy as np
 
-    from npu.models.cache import Cache
     from npu.models.gemma3 import Model
+    from npu.models.kv_cache import Cache
 
 _BOS = 2  # where a tokenizer names none
 
@@ -115,7 +114,7 @@ class Runner:
             token = self.model.top(token, cache, 1, self.size)[1].tolist()
 
     def _at_depth(self, depth: int) -> Cache:
-        """A cache with ``depth`` tokens, to be copied."""
+        """A cache with ``depth`` tokens, to be forked."""
         if depth not in self._filled:
             cache = self.model.new_cache()
             if depth:
@@ -127,7 +126,7 @@ class Runner:
     def _repeated(
         self, what: str, tokens: int, base: Cache, run: Callable[[Cache], list[float]]
     ) -> list[list[float]]:
-        """What ``run`` returns for copies of a cache, without the warm-up."""
+        """What ``run`` returns for forks of a cache, without the warm-up."""
         done: list[list[float]] = []
         cache = base
 
@@ -136,6 +135,6 @@ class Runner:
 
         with progress.shown(what, "tokens, warm-up included", position):
             for _ in range(self.repeats + 1):
-                cache = copy.deepcopy(base)
+                cache = base.fork()
                 done.append(run(cache))
         return done[1:]

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import secrets
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from npu import Device
     from npu.models.gemma3 import Generation, Model
     from npu.models.gemma3.header import Header
+    from npu.models.kv_cache import Cache
     from npu.models.sampling_settings import Settings
 
 HELP = "generate text with a Gemma 3 model (GGUF or Q4NX)"
 add_arguments = generate_options.add_arguments
-_REASONS = {
+REASONS = {
     "end": "the model ended its turn",
     "stop": "stop string",
     "length": "--max-tokens reached",
@@ -40,14 +41,15 @@ class _Job:
 
 def run(arguments: argparse.Namespace) -> int:
     # What the command line and the file's header decide fails before a large model is read.
-    _check_options(arguments)
+    generate_options.check(arguments)
+    _check_cache(arguments)
     jobs = [_Job(number, prompt) for number, prompt in enumerate(prompts.read(arguments), 1)]
     if arguments.threads is not None:
         common.use_threads(arguments.threads)
     with common.use_device(arguments) as device:
         common.check_computes(device, "generate")
         header = common.read_header(arguments.model)
-        settings = _settings(arguments, header)
+        settings = generate_options.settings(arguments, header)
         header.check_context(arguments.context)
         for job in jobs:
             _encode(job, header, arguments)
@@ -58,41 +60,24 @@ def run(arguments: argparse.Namespace) -> int:
             )
             if not arguments.quiet:
                 _note(f"model: {header.path}; {common.device_line(device)}")
-                _note(_sampling_line(settings, arguments.seed))
+                _note(generate_options.sampling_line(settings, arguments.seed))
         _Run(arguments, settings, device, header, model).all(jobs)
     return 1 if any(job.error for job in jobs) else 0
 
 
-def _check_options(arguments: argparse.Namespace) -> None:
-    """Refuses values that no model can make good. Raises ArgumentError."""
-    from npu.models.generation import StopScanner
-    from npu.models.sampling import Sampler
-    from npu.models.sampling_settings import DEFAULTS
+def _check_cache(arguments: argparse.Namespace) -> None:
+    """Raises ArgumentError where --cache has no meaning or no file can be written."""
+    from npu.errors import ArgumentError
+    from npu.formats.atomic_file import check_writable
 
-    asked = {name: getattr(arguments, name) for name in generate_options.SAMPLING}
-    given = {name: value for name, value in asked.items() if value is not None}
-    seed = None if arguments.seed == -1 else arguments.seed
-    Sampler(**{**DEFAULTS, **given}, seed=seed)  # type: ignore[arg-type]
-    StopScanner(arguments.stop)
-
-
-def _settings(arguments: argparse.Namespace, header: Header) -> Settings:
-    """The sampling settings of the run; gives it a seed if it has none."""
-    from npu.models.sampling_settings import resolve
-
-    asked = {name: getattr(arguments, name) for name in generate_options.SAMPLING}
-    if arguments.seed in (None, -1):
-        arguments.seed = secrets.randbelow(1 << 32)
-    return resolve(asked, header.source)
-
-
-def _sampling_line(settings: Settings, seed: int) -> str:
-    line = f"sampling: {settings.describe()}"
-    if not settings.greedy:
-        line += f"; seed {seed}"
-    if settings.ignored:
-        line += f"; the file's {', '.join(settings.ignored)} is not applied"
-    return line
+    if arguments.cache is None:
+        return
+    if arguments.prompts is not None:
+        raise ArgumentError(
+            "[generate] --cache does not apply to --prompts, whose prompts have nothing to do with "
+            "one another; leave out --cache"
+        )
+    check_writable(arguments.cache, "generate")
 
 
 def _encode(job: _Job, header: Header, arguments: argparse.Namespace) -> None:
@@ -146,6 +131,7 @@ class _Run:
         from npu.models.gemma3 import Generation
 
         assert self.model is not None
+        cache = self._cache()
         # A sampler of its own: the answer is that of a run with this prompt alone.
         generation = Generation(
             self.model,
@@ -155,14 +141,32 @@ class _Run:
             max_tokens=self.arguments.max_tokens or sys.maxsize,
             stop=self.arguments.stop,
             context=self.arguments.context,
+            cache=cache,
         )
         if self.arguments.json:
             self._collect(job, generation)
         else:
-            _stream(generation, self.arguments.quiet)
+            stream(generation, self.arguments.quiet)
         if not self.arguments.quiet:
             prefix = "" if self.arguments.prompts is None else f"prompt {job.number}: "
-            _report(generation, self.device, prefix)
+            report(generation, self.device, prefix)
+        if cache is not None:
+            cache.save(self.arguments.cache)
+
+    def _cache(self) -> Cache | None:
+        """The cache of --cache: what its file holds, empty if there is no file yet."""
+        from npu.errors import ArgumentError
+
+        if self.arguments.cache is None:
+            return None
+        assert self.model is not None
+        cache = self.model.new_cache(self.arguments.context)
+        if os.path.exists(self.arguments.cache) and cache.load(self.arguments.cache):
+            raise ArgumentError(
+                f"[generate] --cache {self.arguments.cache} is a conversation that npu chat has "
+                "saved, which would be lost; name another file"
+            )
+        return cache
 
     def _collect(self, job: _Job, generation: Generation) -> None:
         room = self.arguments.context or self.header.config.context
@@ -182,6 +186,7 @@ class _Run:
             "answer": answer,
             "finish_reason": generation.finish_reason,
             "prompt_tokens": timings.prompt_tokens,
+            "reused_tokens": timings.reused_tokens,
             "generated_tokens": timings.generated_tokens,
             "ttft_ms": 1e3 * timings.first_token,
             "prefill_tokens_per_s": timings.prefill_rate,
@@ -192,7 +197,8 @@ class _Run:
         }
 
 
-def _stream(generation: Generation, quiet: bool) -> None:
+def stream(generation: Generation, quiet: bool, shown: list[str] | None = None) -> None:
+    """Prints the text as it comes, and a newline behind it; ``shown`` gets its pieces."""
     # A terminal of another encoding shows `?` instead of failing in the middle of an answer.
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     started = False
@@ -204,6 +210,8 @@ def _stream(generation: Generation, quiet: bool) -> None:
             text = next(texts, None)
         while text is not None:
             started = True
+            if shown is not None:
+                shown.append(text)
             print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
             text = next(texts, None)
     finally:
@@ -211,16 +219,18 @@ def _stream(generation: Generation, quiet: bool) -> None:
             print(flush=True)
 
 
-def _report(generation: Generation, device: Device, prefix: str) -> None:
+def report(generation: Generation, device: Device, prefix: str = "") -> None:
+    """Counts and times of a finished generation on standard error."""
     timings = generation.timings
     decode = (
         f"decode {timings.decode_rate:.1f} tok/s ({timings.decode_steps} steps)"
         if timings.decode_steps
         else "decode: no step after the first token"
     )
+    reused = f" ({timings.reused_tokens} reused)" if timings.reused_tokens else ""
     _note(
-        f"{prefix}{timings.prompt_tokens} prompt tokens, {timings.generated_tokens} generated "
-        f"({_REASONS[generation.finish_reason]})"
+        f"{prefix}{timings.prompt_tokens} prompt tokens{reused}, {timings.generated_tokens} "
+        f"generated ({REASONS[generation.finish_reason]})"
     )
     _note(
         f"{prefix}TTFT {timings.first_token * 1e3:.1f} ms, prefill {timings.prefill_rate:.1f} "

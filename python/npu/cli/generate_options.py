@@ -1,5 +1,5 @@
-"""The options of `npu generate`: ours, llama.cpp's spellings of the same, and those of llama.cpp
-that are refused with the reason.
+"""The options of `npu generate` and `npu chat`: ours, llama.cpp's spellings of the same, and those
+of llama.cpp that are refused with the reason.
 
 An option of llama.cpp is an alias where it means the same. It is accepted without effect only where
 it asks for what always happens; what would change the answer is refused (docs/generate.md).
@@ -8,10 +8,15 @@ it asks for what always happens; what would change the answer is refused (docs/g
 from __future__ import annotations
 
 import argparse
+import secrets
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from npu.cli import common
+
+if TYPE_CHECKING:
+    from npu.models.gemma3.header import Header
+    from npu.models.sampling_settings import Settings
 
 # Attributes of the command line -> arguments of npu.models.sampling.Sampler have the same names.
 SAMPLING = (
@@ -26,11 +31,11 @@ _WITHOUT_EFFECT = (
 _ORDER = "top-k, top-p and min-p apply in this order, after the temperature"
 _NO_CONSTRAINT = "answers are not constrained"
 _NO_SAMPLER = "this sampler does not exist here"
-_CACHE = "the KV cache is float32 in this machine's memory"
+_CACHE = "the KV cache is bfloat16 in memory that the device reads"
 _REFUSED = {
     ("-ngl", "--gpu-layers", "--n-gpu-layers"): "the products of all layers run on the NPU",
     ("-cnv", "--conversation", "-i", "--interactive", "-if", "--interactive-first"): (
-        "npu generate answers its prompts and ends"
+        "npu generate answers its prompts and ends; `npu chat` goes on"
     ),
     ("-r", "--reverse-prompt"): "use --stop TEXT, which does not print TEXT",
     ("-tb", "--threads-batch"): "prompt and answer have the same threads, -t N",
@@ -79,18 +84,43 @@ class _Ignore(argparse.Action):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `npu generate`."""
     common.add_model_arguments(parser)
     _prompt_options(parser)
     add = parser.add_argument
+    _answer_options(parser, max_tokens=256)
+    add(
+        "--cache", "--prompt-cache", metavar="FILE",
+        help="KV cache: what FILE holds of the prompt is not run again; written at the end",
+    )  # fmt: skip
+    add("--json", action="store_true", help="one JSON object per prompt instead of text")
+    _foreign_options(parser, _WITHOUT_EFFECT, _REFUSED)
+
+
+def add_chat_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of `npu chat`."""
+    common.add_model_arguments(parser)
+    _system_options(parser)
+    _answer_options(parser, max_tokens=None)
+    refused = {names: reason for names, reason in _REFUSED.items() if "-cnv" not in names}
+    without = [name for name in _WITHOUT_EFFECT if name not in ("-st", "--single-turn")]
+    conversation = ["-cnv", "--conversation", "-i", "--interactive"]
+    refused[("-st", "--single-turn")] = "use npu generate for one answer"
+    _foreign_options(parser, [*without, *conversation], refused)
+
+
+def _answer_options(parser: argparse.ArgumentParser, max_tokens: int | None) -> None:
+    add = parser.add_argument
+    default = f"{max_tokens}" if max_tokens else "no limit"
     add(
         "-n",
         "--max-tokens",
         "--n-predict",
         "--predict",
         type=_max_tokens,
-        default=256,
+        default=max_tokens,
         metavar="N",
-        help="at most N tokens (%(default)s); -1: until the context is full",
+        help=f"at most N tokens ({default}); -1: until the context is full",
     )
     _sampling_options(parser)
     add("--stop", action="append", default=[], metavar="TEXT", help="stop before TEXT; repeatable")
@@ -109,12 +139,50 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="threads of this machine (default: $NPU_THREADS, else all CPUs)",
     )
-    add("--json", action="store_true", help="one JSON object per prompt instead of text")
     add("-q", "--quiet", action="store_true", help="no settings, progress and figures on stderr")
-    add(*_WITHOUT_EFFECT, action=_Ignore, nargs=0, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for names, reason in _REFUSED.items():
+
+
+def _foreign_options(
+    parser: argparse.ArgumentParser, without: Sequence[str], refused: dict[tuple[str, ...], str]
+) -> None:
+    add = parser.add_argument
+    add(*without, action=_Ignore, nargs=0, dest=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for names, reason in refused.items():
         add(*names, action=_Refuse, nargs="?", const=reason, dest=argparse.SUPPRESS,
             help=argparse.SUPPRESS)  # fmt: skip
+
+
+def check(arguments: argparse.Namespace) -> None:
+    """Refuses values that no model can make good. Raises ArgumentError."""
+    from npu.models.generation import StopScanner
+    from npu.models.sampling import Sampler
+    from npu.models.sampling_settings import DEFAULTS
+
+    asked = {name: getattr(arguments, name) for name in SAMPLING}
+    given = {name: value for name, value in asked.items() if value is not None}
+    seed = None if arguments.seed == -1 else arguments.seed
+    Sampler(**{**DEFAULTS, **given}, seed=seed)  # type: ignore[arg-type]
+    StopScanner(arguments.stop)
+
+
+def settings(arguments: argparse.Namespace, header: Header) -> Settings:
+    """The sampling settings of the run; gives it a seed if it has none."""
+    from npu.models.sampling_settings import resolve
+
+    asked = {name: getattr(arguments, name) for name in SAMPLING}
+    if arguments.seed in (None, -1):
+        arguments.seed = secrets.randbelow(1 << 32)
+    return resolve(asked, header.source)
+
+
+def sampling_line(settings: Settings, seed: int) -> str:
+    """The words for a run's sampling."""
+    line = f"sampling: {settings.describe()}"
+    if not settings.greedy:
+        line += f"; seed {seed}"
+    if settings.ignored:
+        line += f"; the file's {', '.join(settings.ignored)} is not applied"
+    return line
 
 
 def _prompt_options(parser: argparse.ArgumentParser) -> None:
@@ -125,14 +193,7 @@ def _prompt_options(parser: argparse.ArgumentParser) -> None:
         "--prompts", metavar="FILE",
         help="a file with one prompt a line (or a JSON string or object); `-`: standard input",
     )  # fmt: skip
-    system = parser.add_mutually_exclusive_group()
-    system.add_argument(
-        "-sys", "--system", "--system-prompt", metavar="TEXT", help="system message of the chat"
-    )
-    system.add_argument(
-        "-sysf", "--system-prompt-file", dest="system_file", metavar="FILE",
-        help="a file with the system message",
-    )  # fmt: skip
+    _system_options(parser)
     parser.add_argument(
         "--raw", "-no-cnv", "--no-conversation", action="store_true",
         help="continue the prompt, no chat template",
@@ -140,6 +201,17 @@ def _prompt_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "-e", "--escape", action="store_true",
         help=r"replace \n, \t, \\, ... in -p, -f and --system",
+    )  # fmt: skip
+
+
+def _system_options(parser: argparse.ArgumentParser) -> None:
+    system = parser.add_mutually_exclusive_group()
+    system.add_argument(
+        "-sys", "--system", "--system-prompt", metavar="TEXT", help="system message of the chat"
+    )
+    system.add_argument(
+        "-sysf", "--system-prompt-file", dest="system_file", metavar="FILE",
+        help="a file with the system message",
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ import argparse
 import json
 import re
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,10 +24,7 @@ class Prompt:
 def read(arguments: argparse.Namespace) -> list[Prompt]:
     """The prompts that the command line names. Raises ArgumentError."""
     process = unescaped if arguments.escape else str
-    system = arguments.system
-    if arguments.system_file is not None:
-        system = _without_newline(_read_text(arguments.system_file, "--system-prompt-file"))
-    system = process(system) if system else None
+    system = system_message(arguments, process)
     if arguments.prompts is not None:
         return _lines(arguments.prompts, system)
     if arguments.file is not None:
@@ -36,6 +34,14 @@ def read(arguments: argparse.Namespace) -> list[Prompt]:
     else:
         text = arguments.prompt
     return [Prompt(process(text), system)]
+
+
+def system_message(arguments: argparse.Namespace, process: Callable[[str], str]) -> str | None:
+    """The system message that the command line names. Raises ArgumentError."""
+    system: str | None = arguments.system
+    if arguments.system_file is not None:
+        system = _without_newline(_read_text(arguments.system_file, "--system-prompt-file"))
+    return process(system) if system else None
 
 
 def unescaped(text: str) -> str:

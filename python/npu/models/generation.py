@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from npu.errors import ArgumentError
-from npu.models.cache import Cache
 from npu.models.interface import PREFILL_CHUNK, Model
+from npu.models.kv_cache import Cache
 from npu.models.sampling import Sampler
 from npu.models.tokenizer import Tokenizer
 from npu.ops.gemv import MAX_TOP
@@ -27,6 +27,7 @@ class Timings:
     """
 
     prompt_tokens: int = 0
+    reused_tokens: int = 0  # of the prompt, which the cache already held
     generated_tokens: int = 0  # shown as text: without the end token
     decode_steps: int = 0
     first_token: float = 0.0
@@ -34,8 +35,9 @@ class Timings:
 
     @property
     def prefill_rate(self) -> float:
-        """Prompt tokens per second."""
-        return self.prompt_tokens / self.first_token if self.first_token else 0.0
+        """Prompt tokens run per second."""
+        run = self.prompt_tokens - self.reused_tokens
+        return run / self.first_token if self.first_token else 0.0
 
     @property
     def decode_rate(self) -> float:
@@ -75,7 +77,12 @@ class StopScanner:
 
 @dataclass
 class Generation:
-    """One run over a prompt. Iterate for the text; afterwards read the other fields."""
+    """One run over a prompt. Iterate for the text; afterwards read the other fields.
+
+    A ``cache`` that is given (of this model and device, see ``Model.identity``) is continued: of
+    the prompt, what it holds at its beginning is not run again, the rest of what it holds is
+    forgotten. It ends with all tokens but those that were not run: the last, if any.
+    """
 
     model: Model
     tokenizer: Tokenizer
@@ -87,7 +94,7 @@ class Generation:
     chunk: int = PREFILL_CHUNK
     timings: Timings = field(default_factory=Timings)
     tokens: list[int] = field(default_factory=list)
-    cache: Cache | None = None  # while and after it runs; its ``progress`` tells how far
+    cache: Cache | None = None  # its ``progress`` tells how far
     finish_reason: str = ""  # "end", "stop", "length" or "context"
 
     def __post_init__(self) -> None:
@@ -99,6 +106,11 @@ class Generation:
             raise ArgumentError(
                 f"[generate] the tokenizer has {len(self.tokenizer)} tokens, the model "
                 f"{self.model.config.vocabulary}; the file is inconsistent"
+            )
+        if self.cache is not None and self.context not in (None, self.cache.context):
+            raise ArgumentError(
+                f"[generate] a context of {self.context} was asked for, the cache has "
+                f"{self.cache.context}; leave one of them out"
             )
 
     @property
@@ -126,9 +138,9 @@ class Generation:
         """Tokens until one of the ends; sets ``finish_reason``."""
         timings = self.timings
         start = time.perf_counter()
-        cache = self.cache = self.model.new_cache(self.context)
-        token = self._next(self.prompt, cache)
+        cache = self._cache_with_prefix()
         timings.prompt_tokens = len(self.prompt)
+        token = self._next(self.prompt[timings.reused_tokens :], cache)
         timings.first_token = time.perf_counter() - start
         while True:
             if token in self.tokenizer.end_ids:
@@ -146,6 +158,25 @@ class Generation:
             token = self._next([token], cache)
             timings.decode += time.perf_counter() - start
             timings.decode_steps += 1
+
+    def _cache_with_prefix(self) -> Cache:
+        """The cache, with nothing in it but what the prompt begins with."""
+        if self.cache is None:
+            self.cache = self.model.new_cache(self.context)
+            return self.cache
+        cache = self.cache
+        if cache.identity != self.model.identity:
+            raise ArgumentError(
+                "[generate] the cache is of another model, device or arithmetic: "
+                f"{cache.identity}, this is {self.model.identity}"
+            )
+        if not 0 < len(self.prompt) <= cache.context:
+            raise ArgumentError(
+                f"[generate] the prompt has {len(self.prompt)} tokens, the cache's context allows "
+                f"1 to {cache.context}"
+            )
+        self.timings.reused_tokens = cache.reuse(self.prompt)
+        return cache
 
     def _next(self, tokens: Sequence[int], cache: Cache) -> int:
         """The token that the sampler chooses after these."""

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from npu.models.cache import Cache
+from npu.models.kv_cache import Cache
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
 PREFILL_CHUNK = 512
@@ -23,6 +23,10 @@ class Model(Protocol):
 
     @property
     def config(self) -> ModelConfig: ...
+
+    @property
+    def identity(self) -> str:
+        """What keys and values depend on: a cache of another identity is of no use."""
 
     def new_cache(self, context: int | None = None) -> Cache:
         """An empty cache for up to ``context`` positions (default: the model's context)."""

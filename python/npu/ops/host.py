@@ -66,6 +66,27 @@ def attention(
     return out.reshape(len(q), -1)
 
 
+def paged_attention(
+    q: np.ndarray,
+    pool: np.ndarray,
+    table: np.ndarray,
+    *,
+    kv_heads: int,
+    start: int,
+    scale: float,
+    window: int | None,
+) -> np.ndarray:
+    """``attention`` of positions ``start``.. over the pages of a KV cache (npu.models.kv_cache).
+
+    q is (T, heads, head_dim); ``pool`` is uint8 and ``table`` int64, page numbers by position //
+    256, which hold K and V of everything the window reaches, up to position ``start`` + T - 1.
+    """
+    q = np.ascontiguousarray(q, np.float32)
+    out = np.empty_like(q)
+    native.paged_attention(q, pool.view(np.uint16), table, kv_heads, start, window or 0, scale, out)
+    return out.reshape(len(q), -1)
+
+
 def geglu(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
     """gelu(gate) * up (T, F) with the tanh form of GELU; both may be halves of one array."""
     if gate.strides != up.strides or gate.strides[1] != gate.itemsize:

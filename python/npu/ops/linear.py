@@ -84,7 +84,7 @@ class Weight:
         """
         if not 1 <= k <= min(MAX_TOP, rows):
             return None
-        if not float(np.abs(x, dtype=np.float64).sum()) < self._safe_sum:
+        if not float(np.abs(x, dtype=np.float64).sum()) < self.safe_sum:
             return None
         bound = self._first_rows(rows)
         return None if bound is None else gemv_top(bound, x, k)
@@ -99,7 +99,7 @@ class Weight:
         return self._parts[rows]
 
     @cached_property
-    def _safe_sum(self) -> float:
+    def safe_sum(self) -> float:
         """Below this sum of |x| no element can be infinite or NaN; 0 if a weight is not finite."""
         format = self.bound.format
         kind = np.dtype(np.uint32 if format == "q8" else np.uint16)

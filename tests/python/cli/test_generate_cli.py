@@ -348,11 +348,11 @@ def test_a_prefill_tells_how_far_it_is(
     def watched(what: str, unit: str, position: progress.Position, **_: object) -> Any:
         from contextlib import contextmanager
 
-        from npu.models.cache import LayerCache
+        from npu.models.kv_cache import Cache
 
         @contextmanager
         def watching() -> Any:
-            put = LayerCache.put
+            put = Cache.put
 
             def counted(*arguments: Any) -> Any:
                 found = put(*arguments)
@@ -360,7 +360,7 @@ def test_a_prefill_tells_how_far_it_is(
                 return found
 
             with monkeypatch.context() as patch:
-                patch.setattr(LayerCache, "put", counted)
+                patch.setattr(Cache, "put", counted)
                 yield
             positions.append(position()[1])
 

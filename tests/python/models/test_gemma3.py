@@ -1,8 +1,9 @@
 """The Gemma 3 forward pass against Hugging Face transformers, and against itself in pieces.
 
 Against the reference in float32 (same bfloat16 weights): with exact projections the logits agree to
-float32 accuracy; with the device's bfloat16 projections to the bound derived in compare.py, and to
-about what rounding the same inputs does to the reference itself. Mutations of the classic mistakes
+float32 accuracy, but for the bfloat16 keys and values of the cache; with the device's bfloat16
+projections to the bound derived in compare.py, and to about what rounding the same numbers does to
+the reference itself. Mutations of the classic mistakes
 must break the comparison. Prefill, chunks and single tokens must agree.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 import compare
 import numpy as np
 import pytest
-from exact_projection import ExactProjection
+from exact_projection import ExactCache, ExactProjection
 from gemma3_files import Shape, Vocabulary, random_weights, small_vocabulary, write_model
 
 from npu.errors import ArgumentError
@@ -24,6 +25,7 @@ from npu.models.gemma3 import model as model_module
 from npu.models.gemma3.config import Config, read_config
 from npu.models.gemma3.model import Model
 from npu.models.gemma3.weights import Projection
+from npu.models.kv_cache import cache as kv_cache
 from npu.ops import host
 
 SHAPES = {
@@ -50,7 +52,7 @@ class Case:
     model: Model
     tokens: list[int]
     expected: np.ndarray  # float32
-    rounded: np.ndarray  # with projection inputs rounded to bfloat16
+    rounded: np.ndarray  # with projection inputs, keys and values rounded to bfloat16
 
 
 def make_case(path: Path, shape: Shape) -> Case:
@@ -58,7 +60,7 @@ def make_case(path: Path, shape: Shape) -> Case:
     weights = random_weights(shape, len(small_vocabulary().pieces))
     file = write_model(path / "m.gguf", shape, weights=weights)
     hf, tokens = reference.hf_model(shape, weights), tokens_for(shape)
-    with reference.rounded_inputs(hf):
+    with reference.rounded(hf):
         rounded = reference.hf_logits(hf, tokens)
     return Case(shape, Model(GgufFile(file)), tokens, reference.hf_logits(hf, tokens), rounded)
 
@@ -88,16 +90,32 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model_module, "Projection", ExactProjection)
 
 
+@pytest.fixture
+def exact_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keys and values in float32."""
+    ExactCache().install(monkeypatch)
+
+
 def reloaded(case: Case) -> Case:
     """The case with its weights loaded again, under the patches of the moment."""
     return dataclasses.replace(case, model=Model(case.model.source))
 
 
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("exact", "exact_cache")
 @pytest.mark.parametrize("chunk", [TOKENS, 11, 1])
-def test_float32_projections_give_the_references_logits(case: Case, chunk: int) -> None:
+def test_float32_gives_the_references_logits(case: Case, chunk: int) -> None:
     actual = logits_of(reloaded(case), chunk=chunk)
     compare.assert_logits(actual, case.expected, compare.FLOAT32_LOGITS)
+
+
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("chunk", [TOKENS, 11, 1])
+def test_the_cache_only_rounds_keys_and_values(case: Case, chunk: int) -> None:
+    actual, layers = logits_of(reloaded(case), chunk=chunk), case.shape.layers
+    bound = compare.bf16_logits_max(layers, operands=0)
+    compare.assert_logits(actual, case.expected, bound)
+    error = compare.rms_error(actual, case.expected)
+    assert error <= compare.bf16_logits_rms(layers, operands=0)
 
 
 @pytest.mark.parametrize("chunk", [TOKENS, 11])
@@ -133,17 +151,20 @@ def test_device_projections_token_by_token(case: Case) -> None:
 
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("chunk", [50, 1])
-def test_a_prompt_that_outgrows_the_sliding_caches(tmp_path: Path, chunk: int) -> None:
-    """300 tokens: sliding layers, which keep 128 rows, move them; the logits stay the reference's.
-    The final soft-capping, which no published Gemma 3 uses, is on."""
+def test_a_prompt_that_outgrows_the_sliding_caches(
+    tmp_path: Path, chunk: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """600 tokens: sliding layers give pages back; the logits stay the reference's. The final
+    soft-capping, which no published Gemma 3 uses, is on."""
     reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
-    shape, cap = Shape(context=512), 2.0
+    monkeypatch.setattr(kv_cache, "SLIDING_HISTORY", 0)
+    shape, cap = Shape(context=1024), 2.0
     size = len(small_vocabulary().pieces)
     weights = random_weights(shape, size)
     keys: dict[str, Any] = {"gemma3.final_logit_softcapping": cap}
     model = Model(GgufFile(write_model(tmp_path / "m.gguf", shape, weights=weights, keys=keys)))
     hf = reference.hf_model(shape, weights)
-    tokens = np.random.default_rng(3).integers(0, size, 300).tolist()
+    tokens = np.random.default_rng(3).integers(0, size, 600).tolist()
     plain = reference.hf_logits(hf, tokens)
     hf.config.final_logit_softcapping = cap
     expected = reference.hf_logits(hf, tokens)
@@ -153,8 +174,9 @@ def test_a_prompt_that_outgrows_the_sliding_caches(tmp_path: Path, chunk: int) -
         model.forward(tokens[start : start + chunk], cache, all_logits=True)
         for start in range(0, len(tokens), chunk)
     ]
-    assert cache.layers[0].start > 100
-    compare.assert_logits(np.concatenate(parts), expected, compare.FLOAT32_LOGITS)
+    assert cache.start(0) == 512
+    bound = compare.bf16_logits_max(shape.layers, operands=0)
+    compare.assert_logits(np.concatenate(parts), expected, bound)
 
 
 # --- the classic mistakes must be seen ------------------------------------------------------------
@@ -181,7 +203,7 @@ MUTATIONS: dict[str, Any] = {
 }
 
 
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("exact", "exact_cache")
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_mutated_configuration_is_seen(
     plain_case: Case, monkeypatch: pytest.MonkeyPatch, name: str
@@ -212,7 +234,7 @@ OPERATIONS: dict[str, tuple[str, Any]] = {
 REAL = {name: getattr(host, name) for name, _ in OPERATIONS.values()}
 
 
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("exact", "exact_cache")
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_a_mutated_operation_is_seen(
     plain_case: Case, monkeypatch: pytest.MonkeyPatch, name: str
@@ -295,16 +317,16 @@ def test_an_interrupted_pass_can_be_repeated(model: Model, monkeypatch: pytest.M
     assert np.abs(actual - expected).max() < compare.bf16_logits_max(6) * expected.std()
 
 
-@pytest.mark.usefixtures("exact")
-def test_sliding_layers_forget_what_is_beyond_the_window(tmp_path: Path) -> None:
+def test_sliding_layers_forget_what_is_beyond_window_and_history(tmp_path: Path) -> None:
     shape = Shape(layers=6, context=2048, width=32, head_dim=8, ffn_width=32, window=16)
     model = Model(GgufFile(write_model(tmp_path / "m.gguf", shape)))
     cache = model.new_cache()
     for _ in range(60):
         model.forward([7] * 30, cache)
-    sliding, full = cache.layers[0], cache.layers[5]
-    assert sliding._keys.shape[1] <= 128 and sliding.start > 1600
-    assert full.start == 0 and full._keys.shape[1] >= 1800
+    # The next query, at 1800, sees 1785 and later; 1024 positions more are kept.
+    assert cache.start(0) == (1785 - 1024) // 256 * 256
+    assert cache.start(5) == 0
+    assert cache.nbytes == (5 * 6 + 8) * cache.page_bytes
 
 
 def test_attention_equals_a_plain_loop() -> None:
@@ -432,13 +454,14 @@ def test_quantised_files_and_an_untied_head(
     expected = reference.hf_logits(hf, tokens)[-1:]
     with monkeypatch.context() as patch:
         patch.setattr(model_module, "Projection", ExactProjection)
+        ExactCache().install(patch)
         model = Model(GgufFile(path))
         actual = model.forward(tokens, model.new_cache())
     compare.assert_logits(actual, expected, compare.FLOAT32_LOGITS)
     model = Model(GgufFile(path))
     actual = model.forward(tokens, model.new_cache())
     # Prefills multiply weights rounded to bfloat16: as much again as rounding their inputs.
-    bound = 2**0.5 * compare.bf16_logits_max(shape.layers)
+    bound = compare.bf16_logits_max(shape.layers, operands=2)
     assert compare.max_error(actual, expected) <= bound
     del restored["output.weight"]
     tied = Model(GgufFile(write_model(tmp_path / "t.gguf", shape, weights=restored)))

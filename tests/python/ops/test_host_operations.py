@@ -4,12 +4,15 @@ with extreme, infinite and NaN inputs. Bounds: float32 rounding of the operation
 
 from __future__ import annotations
 
+import compare
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from npu._npu import host as native
+from npu.errors import ArgumentError
 from npu.ops import host
 
 EPS = 2.0**-23  # of float32
@@ -112,6 +115,39 @@ def test_attention(queries, shift, kv_heads, group, head_dim, window, seed):
     error = 2 * head_dim * 6 * head_dim**0.5 * EPS / 2 + (keys + 8) * EPS
     assert actual.shape == expected.shape
     assert np.abs(actual - expected).max() <= error * np.abs(wide_v).max()
+
+
+@given(
+    queries=st.integers(1, 40), start=st.integers(0, 600), kv_heads=st.integers(1, 3),
+    group=st.integers(1, 4), head_dim=st.sampled_from([8, 40, 64, 128, 256]),
+    window=st.sampled_from([None, 1, 9, 100, 300]), seed=st.integers(0, 2**32 - 1),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_attention_over_pages(queries, start, kv_heads, group, head_dim, window, seed):
+    """Rows of bfloat16 in pages in any order, pages before the window missing and everything else
+    in the pool NaN, are the float32 arrays of the same values, bit for bit."""
+    rng = np.random.default_rng(seed)
+    keys = start + queries
+    k, v = compare.round_bf16(rng.standard_normal((2, kv_heads, keys, head_dim)))
+    q = rng.standard_normal((queries, kv_heads * group, head_dim)).astype(np.float32)
+    count, chunk = -(-keys // 256), native.kv_chunk(head_dim)
+    oldest = max(0, start - window + 1) if window else 0
+    shape = (2 * count, kv_heads, 256 // chunk, 2, chunk, head_dim)
+    pool = np.full(shape, np.nan, ml_dtypes.bfloat16)
+    table = rng.permutation(2 * count)[:count].astype(np.int64)
+    for position in range(oldest, keys):
+        inside = position % 256
+        rows = pool[table[position // 256], :, inside // chunk, :, inside % chunk]
+        rows[:, 0], rows[:, 1] = k[:, position], v[:, position]
+    table[: oldest // 256] = -1
+    options = {"scale": head_dim**-0.5, "window": window}
+    flat = pool.view(np.uint8).reshape(-1)
+    paged = host.paged_attention(q, flat, table, kv_heads=kv_heads, start=start, **options)
+    plain = host.attention(q, k, v, query_start=start, key_start=0, **options)
+    assert np.array_equal(paged, plain)
+    table[-1] = -1
+    with pytest.raises(ArgumentError, match="does not hold positions"):
+        host.paged_attention(q, flat, table, kv_heads=kv_heads, start=start, **options)
 
 
 def test_attention_ignores_what_later_positions_hold():

@@ -1,32 +1,18 @@
 """npu.rms_norm: any shape, layout and float type against float64 within the derived bound; zero
-rows, equal rows, large and tiny values; NaN and infinity stay in their row; every typed error."""
+rows, equal rows, large and tiny values, residuals; NaN and infinity stay in their row; every typed
+error."""
 
 from __future__ import annotations
 
-import ml_dtypes
 import numpy as np
 import pytest
 from devices_under_test import DEVICES
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from vector_bounds import BF16, check_rms_norm
 
 import npu
 from npu.errors import ArgumentError, DtypeError, ShapeError
-
-BF16 = np.dtype(ml_dtypes.bfloat16)
-
-
-def check(x: np.ndarray, weight: np.ndarray | None, epsilon: float, found: np.ndarray) -> None:
-    """Half a unit in the last place of bfloat16 and the fp32 errors before it."""
-    width = x.shape[-1]
-    wide = x.astype(BF16).astype(np.float64)
-    mean = (wide**2).mean(-1, keepdims=True)
-    exact = wide / np.sqrt(mean + np.float64(np.float32(epsilon)))
-    exact *= 1 if weight is None else weight.astype(np.float32)
-    before = ((-(-width // 32) + 5) / 2 + 4) * 2.0**-24
-    bound = np.abs(exact) * (2.0**-8 * (1 + before) + before) + 2.0**-134  # half the least denormal
-    assert found.dtype == BF16 and found.shape == x.shape
-    assert np.all(np.abs(found.astype(np.float64) - exact) <= bound)
 
 
 @settings(max_examples=40, deadline=None)
@@ -43,7 +29,9 @@ def test_any_shape_is_the_formula(data):
     weight = rng.standard_normal(width).astype(np.float32) if data.draw(st.booleans()) else None
     epsilon = data.draw(st.sampled_from([0.0, 1e-6, 1e-5, 1.0]))
     name = data.draw(st.sampled_from(DEVICES))
-    check(x, weight, epsilon, npu.rms_norm(x, weight, epsilon=epsilon, device=name))
+    residual = rng.standard_normal(x.shape).astype(dtype) if data.draw(st.booleans()) else None
+    found = npu.rms_norm(x, weight, residual=residual, epsilon=epsilon, device=name)
+    check_rms_norm(found, x, weight, epsilon, residual)
 
 
 @pytest.mark.parametrize("arithmetic", ["fast", "silicon"])
@@ -54,7 +42,10 @@ def test_sizes_of_models(shape, name, arithmetic):
     x = rng.standard_normal(shape).astype(BF16)
     weight = rng.standard_normal(shape[1]).astype(np.float32)
     with npu.device(name, arithmetic=arithmetic):
-        check(x, weight, 1e-6, npu.rms_norm(x, weight))
+        check_rms_norm(npu.rms_norm(x, weight), x, weight, 1e-6)
+        residual = rng.standard_normal(shape).astype(BF16)
+        found = npu.rms_norm(x, weight, residual=residual)
+    check_rms_norm(found, x, weight, 1e-6, residual)
 
 
 def test_extreme_rows():
@@ -77,12 +68,23 @@ def test_nan_and_infinity_stay_in_their_row():
     np.testing.assert_array_equal(found[[0, 2, 4]], np.float32(1))
 
 
+def test_a_residual_is_added_to_the_norm():
+    """In fp32: where norm and residual cancel, digits remain that a rounded norm would not have."""
+    x = np.random.default_rng(3).standard_normal((9, 300)).astype(BF16)
+    plain = npu.rms_norm(x)
+    np.testing.assert_array_equal(npu.rms_norm(x, residual=np.zeros_like(x)), plain)
+    rest = npu.rms_norm(x, residual=-plain.astype(np.float32)).astype(np.float32)
+    assert rest.any() and np.all(np.abs(rest) <= np.abs(plain.astype(np.float32)) * 2.0**-8)
+
+
 def test_one_configuration_serves_every_size():
     device = npu.Device("emu:npu2", "fast")
     for rows, width in ((1, 3), (700, 1152), (9, 16384)):
-        npu.rms_norm(np.ones((rows, width), np.float32), device=device)
+        x = np.ones((rows, width), np.float32)
+        npu.rms_norm(x, device=device)
+        npu.rms_norm(x, residual=x, device=device)
     counters = device.counters()
-    assert counters["configuration_loads"] == 1 and counters["streams_built"] == 3
+    assert counters["configuration_loads"] == 1 and counters["streams_built"] == 6
 
 
 def test_empty_rows():
@@ -109,3 +111,14 @@ def test_empty_rows():
 def test_errors(x, weight, epsilon, error):
     with pytest.raises(error, match=r"\[rms_norm\] .*"):
         npu.rms_norm(x, weight, epsilon=epsilon)
+
+
+@pytest.mark.parametrize("residual, error", [
+    (np.ones((2, 7), np.float32), ShapeError),
+    (np.ones(8, np.float32), ShapeError),
+    (np.ones((2, 8)), DtypeError),
+    (np.ma.masked_array(np.ones((2, 8), np.float32)), ArgumentError),
+])  # fmt: skip
+def test_errors_of_residuals(residual, error):
+    with pytest.raises(error, match=r"\[rms_norm\] residual .*"):
+        npu.rms_norm(np.ones((2, 8), np.float32), residual=residual)

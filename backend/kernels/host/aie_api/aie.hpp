@@ -5,17 +5,23 @@
 #include "accum.hpp"
 #include "bfloat16.hpp"
 #include "bfp16.hpp"
+#include "compare.hpp"
 #include "config.hpp"
 #include "elementwise.hpp"
+#include "exp2.hpp"
 #include "int4.hpp"
+#include "lanewise.hpp"
 #include "mmul.hpp"
 #include "rounding.hpp"
+#include "tanh.hpp"
 #include "vector.hpp"
 
 #if !AIE_HOST_SILICON
+#include "../fast/attention.hpp"
 #include "../fast/bfp16.hpp"
 #include "../fast/dequant.hpp"
 #include "../fast/dequant_blocks.hpp"
+#include "../fast/gelu.hpp"
 #include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"
 #endif

@@ -44,11 +44,18 @@ AIE_HOST_INLINE accum<accfloat, N> mac(const accum<accfloat, N>& acc, const vect
   return out;
 }
 
-// fp32 sums of accumulators.
+// fp32 sums and differences of accumulators.
 template <unsigned N>
 AIE_HOST_INLINE accum<accfloat, N> add(const accum<accfloat, N>& a, const accum<accfloat, N>& b) {
   accum<accfloat, N> out;
   for (unsigned i = 0; i < N; ++i) out.set(a.get(i) + b.get(i), i);
+  return out;
+}
+
+template <unsigned N>
+AIE_HOST_INLINE accum<accfloat, N> sub(const accum<accfloat, N>& a, const accum<accfloat, N>& b) {
+  accum<accfloat, N> out;
+  for (unsigned i = 0; i < N; ++i) out.set(a.get(i) - b.get(i), i);
   return out;
 }
 

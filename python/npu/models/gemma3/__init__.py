@@ -14,10 +14,11 @@ from collections.abc import Callable
 from npu.models.gemma3.header import Header, read_header
 from npu.models.gemma3.model import Model
 from npu.models.generation import Generation, Timings
+from npu.models.kv_cache import Cache
 from npu.models.sampling import Sampler
 from npu.models.tokenizer import Tokenizer
 
-__all__ = ["Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
+__all__ = ["Cache", "Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
 
 
 def load(

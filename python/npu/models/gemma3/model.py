@@ -1,8 +1,9 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
-All projections and the output head run on the device ( bfloat16 operands, float32
-accumulation, native products unless the user chose otherwise); the rest are the operations of
-``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
+A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
+embedding row to the logits. Of a prompt the projections and the output head do (bfloat16 operands,
+float32 accumulation, native products unless the user chose otherwise); what lies between them are
+operations of ``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
 GGUF naming, whose norms store 1 + w.
 """
 
@@ -16,17 +17,21 @@ import numpy as np
 from npu.devices import current_device
 from npu.errors import ArgumentError
 from npu.formats.gguf_file import GgufFile
-from npu.models.cache import Cache
+from npu.models import identity
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
+from npu.models.gemma3.decoder import MAX_TOP, Decoder, array_head_dim, spread_heads
 from npu.models.gemma3.names import check_tensors
 from npu.models.gemma3.weights import HEAD, Projection, matrices
 from npu.models.interface import PREFILL_CHUNK
+from npu.models.kv_cache import Cache, Layout, Pool
 from npu.models.prepare import WeightsReport, check_choice, plan, prepare
 from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource
 from npu.models.sources.interface import Source
 from npu.ops import host
+
+_FIRST_PAGES = 8  # of KV per layer, before the pool grows
 
 
 @dataclass(frozen=True)
@@ -81,6 +86,25 @@ class Model:
         ]
         self._output_norm = source.float32(names.OUTPUT_NORM)
         self._head = projections[HEAD]
+        self._head_dim = array_head_dim(config.head_dim)
+        self._layout = Layout(config.windows, config.kv_heads, self._head_dim)
+        self._pool = Pool(self._layout.page_bytes, _FIRST_PAGES * config.layers)
+        self._files, self._weights = identity.files_identity(source.paths), weights
+        self._decoder = Decoder.of(config, source, prepared.blocks, self._embedding_scale)
+
+    @property
+    def decodes_on_array(self) -> bool:
+        """Whether a token is one submission. Models of sizes that the decode configuration does
+        not run (docs/decoder.md) compute between the products on the CPU."""
+        return self._decoder is not None
+
+    @property
+    def identity(self) -> str:
+        """What keys and values depend on: the model's files, configuration and arithmetic, that of
+        the current device included (npu.models.identity)."""
+        return identity.identity(
+            self._files, self.config, self._weights, current_device(), self.bf16
+        )
 
     def new_cache(self, context: int | None = None) -> Cache:
         """An empty cache for up to ``context`` positions (default: the model's context)."""
@@ -91,7 +115,7 @@ class Model:
                 f"[gemma3] a context of {context} was asked for, the model allows 1 to "
                 f"{config.context}"
             )
-        return Cache(config.windows, config.kv_heads, config.head_dim, context)
+        return Cache(self._layout, self._pool, context, self.identity)
 
     def forward(
         self, tokens: Sequence[int], cache: Cache, *, all_logits: bool = False
@@ -100,10 +124,12 @@ class Model:
 
         Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
         """
-        x = self._hidden(tokens, cache)
-        logits = self._logits(x if all_logits else x[-1:])
-        cache.length += len(tokens)
-        return logits
+        with cache.running(tokens):
+            if self._decoder is not None and len(tokens) == 1:
+                token = int(self._checked(tokens)[0])
+                return self._capped(self._decoder.logits(token, cache)[None])
+            x = self._hidden(tokens, cache)
+            return self._logits(x if all_logits else x[-1:])
 
     def prefill(
         self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
@@ -125,31 +151,40 @@ class Model:
         other logits do not leave the array. Raises FormatError if a logit is not finite.
         """
         last = self._without_last(tokens, cache, chunk)
-        x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
-        found = None
-        if self.config.logit_softcap is None:  # which makes equal what is not
-            found = self._head.top(x, k, size)
-        if found is None:
-            logits = self._projected(x[None])[0, :size]
-            check_finite(logits)
-            ids = largest(logits, min(k, size))
-            found = logits[ids], ids
-        cache.length += len(last)
-        return found
+        with cache.running(last):
+            if self._decoder is not None and len(last) == 1:
+                return self._top_of_token(int(self._checked(last)[0]), cache, k, size)
+            x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
+            found = None
+            if self.config.logit_softcap is None:  # which makes equal what is not
+                found = self._head.top(x, k, size)
+            return found or _largest_of(self._projected(x[None])[0, :size], k)
+
+    def _top_of_token(
+        self, token: int, cache: Cache, k: int, size: int
+    ) -> tuple[np.ndarray, np.ndarray]:
+        assert self._decoder is not None
+        # The cap makes equal what is not; a list from the device does not show all that is NaN.
+        safe = self.config.logit_softcap is None and self._head.finite_for(self._output_norm)
+        if not safe or not 1 <= k <= min(MAX_TOP, size):
+            return _largest_of(self._capped(self._decoder.logits(token, cache)[:size]), k)
+        values, ids = self._decoder.top(token, cache, k, size)
+        check_finite(values)
+        return values, ids
 
     def _without_last(self, tokens: Sequence[int], cache: Cache, chunk: int) -> Sequence[int]:
         """Runs all chunks of a prompt but the last, which is returned."""
         cache.check_room(len(tokens))
         last = (max(1, len(tokens)) - 1) // chunk * chunk
         for start in range(0, last, chunk):
-            self._hidden(tokens[start : start + chunk], cache)
-            cache.length += chunk
+            part = tokens[start : start + chunk]
+            with cache.running(part):
+                self._hidden(part, cache)
         return tokens[last:]
 
     def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
-        """The last layer's output for tokens at the cache's next positions."""
+        """The last layer's output for the tokens of the cache's pass."""
         ids = self._checked(tokens)
-        cache.check_room(len(ids))
         tables = self._rope_tables(cache.length, len(ids))
         # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
         with np.errstate(over="ignore", invalid="ignore"):
@@ -194,17 +229,20 @@ class Model:
         v = qkv[:, q_size + kv_size :].reshape(count, c.kv_heads, c.head_dim)
         q = host.rope(host.rms_norm(q, layer.q_norm, c.eps), table)
         k = host.rope(host.rms_norm(k, layer.k_norm, c.eps), table)
-        store = cache.layers[index]
-        keys, values = store.put(cache.length, k, v)
-        mixed = host.attention(
-            q,
-            keys,
-            values,
-            query_start=cache.length,
-            key_start=store.start,
+        wide = self._head_dim
+        cache.put(index, cache.length, spread_heads(k, wide), _padded(v, wide))
+        mixed = host.paged_attention(
+            spread_heads(q, self._head_dim),
+            cache.pool,
+            cache.page_table(index),
+            kv_heads=c.kv_heads,
+            start=cache.length,
             scale=c.attention_scale,
             window=layer.window,
         )
+        if wide != c.head_dim:
+            heads = mixed.reshape(count, c.heads, wide)[..., : c.head_dim]
+            mixed = np.ascontiguousarray(heads).reshape(count, -1)
         return host.rms_norm(layer.output.multiply(mixed), layer.post_attention_norm, c.eps)
 
     def _feed_forward(self, layer: Layer, x: np.ndarray) -> np.ndarray:
@@ -217,13 +255,28 @@ class Model:
         return self._projected(host.rms_norm(x, self._output_norm, self.config.eps))
 
     def _projected(self, x: np.ndarray) -> np.ndarray:
+        return self._capped(self._head.multiply(x))
+
+    def _capped(self, logits: np.ndarray) -> np.ndarray:
         cap = self.config.logit_softcap
-        logits = self._head.multiply(x)
         if cap is not None:
             # Bad weights show in the result, which the sampler checks.
             with np.errstate(over="ignore", invalid="ignore"):
                 logits = cap * np.tanh(logits / np.float32(cap))
         return logits
+
+
+def _largest_of(logits: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
+    check_finite(logits)
+    ids = largest(logits, min(k, logits.size))
+    return logits[ids], ids
+
+
+def _padded(v: np.ndarray, head_dim: int) -> np.ndarray:
+    """(..., d) with zeros up to head_dim."""
+    if v.shape[-1] == head_dim:
+        return v
+    return np.pad(v, [(0, 0)] * (v.ndim - 1) + [(0, head_dim - v.shape[-1])])
 
 
 def _load_layer(

@@ -135,10 +135,11 @@ def _in_memory(
     found: dict[str, BlockTensor] = {}
     filled: dict[str, int] = {}
     done = 0
+    memory = _one_piece(segments)
     for segment, part in convert(source, segments):
         if segment.name not in found:
-            memory = _aligned(segment.nbytes).reshape(segment.blocks_shape)
-            found[segment.name] = BlockTensor(memory, segment.shape, segment.format)
+            blocks = memory[segment.name].reshape(segment.blocks_shape)
+            found[segment.name] = BlockTensor(blocks, segment.shape, segment.format)
             filled[segment.name] = 0
         begin = filled[segment.name]
         found[segment.name].blocks[begin : begin + len(part)] = part
@@ -146,6 +147,20 @@ def _in_memory(
         done += part.nbytes
         progress(done, size)
     assert all(filled[s.name] == s.blocks_shape[0] for s in segments)
+    return found
+
+
+def _one_piece(segments: Sequence[Segment]) -> dict[str, np.ndarray]:
+    """Memory for the blocks of all segments, a page between them: a stream reaches few pieces of
+    memory, and reads some blocks beyond a matrix."""
+    sizes = [-(-segment.nbytes // _ALIGNMENT) * _ALIGNMENT for segment in segments]
+    slack = 4 * _ALIGNMENT
+    memory = _aligned(sum(sizes) + 2 * slack)
+    memory[:slack] = memory[-slack:] = 0
+    found, at = {}, slack
+    for segment, size in zip(segments, sizes, strict=True):
+        found[segment.name] = memory[at : at + segment.nbytes]
+        at += size
     return found
 
 

@@ -1,0 +1,525 @@
+// Attention by a pair of cores (attention.h). One scores chunk after chunk of keys: s = scale q k
+// in fp32, the running maximum m and weights 2^(s - m) in bfloat16. The other one sums up values
+// with these weights in fp32.
+//
+// m is rounded up to a whole number, so corrections 2^(m before - m) are powers of two, which
+// multiply exactly: however often m moves, no error adds up. The denominator l sums the rounded
+// weights, those that multiply the values. Scores that are not visible or -infinity count as
+// absent; a row without any has m = kNothing and l = 0, its result is 0.
+#include "attention.h"
+
+#include <stdint.h>
+
+#include <aie_api/aie.hpp>
+
+#include "attention_tiles.h"
+#include "exp.h"
+#include "kernel.h"
+
+namespace {
+namespace attention {
+
+using namespace npu::attention;
+using powers::Floats, powers::Sums;
+
+constexpr int32_t kRowBlock = 8, kBlocks = kRows / kRowBlock;
+constexpr int32_t kPartElements = kPartBytes / 2, kQueries = kRows * kMaxDim;
+constexpr int32_t kScoreWords = kScoreBytes / 4, kOutWords = kOutBytes / 4;
+// Words of an object of scores, after the weights.
+constexpr int32_t kCorrectionAt = kWeightBytes / 4, kMaximumAt = kCorrectionAt + kRows;
+constexpr int32_t kSumAt = kMaximumAt + kRows;
+// Words of the states: elements of q taken; chunks scored; objects sent. Then per row.
+constexpr int32_t kTaken = 0, kScored = 1, kSent = 0;
+constexpr int32_t kMaximum = 16, kSum = kMaximum + kRows, kBest = kSum + kRows;
+constexpr int32_t kScratch = kBest + kRows;  // scores of a chunk, or a block of q
+static_assert(kScratch + kRows * 64 == kScoresState && kSum + kRows == kValuesState);
+
+inline const Record& record_of(const int32_t* words) {
+  return *reinterpret_cast<const Record*>(words);
+}
+inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
+
+// Keys that a row sees: [from, end).
+struct Range {
+  int32_t from, end;
+};
+inline Range visible(const Record& r, int32_t row) {
+  const int32_t query = r.query_position + row / r.group;
+  Range range{r.keys_from, r.keys_end};
+  if (r.window != 0 && query - r.window + 1 > range.from) range.from = query - r.window + 1;
+  if (r.causal != 0 && query + 1 < range.end) range.end = query + 1;
+  return range;
+}
+
+// Whether some row does not see all of a chunk.
+inline bool is_masked(const Record& r, int32_t key, int32_t positions) {
+  const Range first = visible(r, 0), last = visible(r, r.rows - 1);
+  return key < last.from || key < first.from || key + positions > first.end ||
+         key + positions > last.end;
+}
+
+inline void take_record(const bfloat16* part, int32_t* words, int32_t index) {
+  const int32_t* table = reinterpret_cast<const int32_t*>(part);
+  aie::store_v(words, aie::load_v<kRecordWords>(table + index * kRecordWords));
+}
+
+#ifndef AIE_HOST_ATTENTION
+
+// q, whole, into the order of the tiles.
+inline void pack(bfloat16* q, const Record& r, int32_t* state) {
+  bfloat16* block = reinterpret_cast<bfloat16*>(state + kScratch);
+  const int32_t dim = r.head_dim, size = kRowBlock * dim;
+  const int32_t end = (r.rows + kRowBlock - 1) / kRowBlock * size;
+  for (int32_t i = r.rows * dim; i < end; i += 32) {
+    aie::store_v(q + i, aie::zeros<bfloat16, 32>());
+  }
+  for (int32_t at = 0; at < end; at += size) {
+    attention_tiles::pack_block(q + at, dim, block);
+    for (int32_t i = 0; i < size; i += 32) aie::store_v(q + at + i, aie::load_v<32>(block + i));
+  }
+}
+
+// Eight values for each of four positions.
+inline Floats four_times(const float* eight) {
+  const auto one = aie::load_v<8>(eight);
+  const auto two = aie::concat(one, one);
+  return aie::concat(two, two);
+}
+
+// Scales and masks the scores of a block of rows in place, and finds their largest.
+inline void scale_block(float* scores, const Record& r, int32_t first, int32_t key, bool masked,
+                        float* best) {
+  const Floats factor = powers::all(__builtin_bit_cast(float, r.scale));
+  const int32_t size = positions_of(r.head_dim) * kRowBlock;
+  alignas(64) int32_t from[32], end[32], at[32];
+  if (masked) {
+    for (int32_t i = 0; i < 32; ++i) {
+      const int32_t row = first + i % kRowBlock;
+      const Range range = visible(r, row < r.rows ? row : r.rows - 1);
+      from[i] = range.from, end[i] = range.end, at[i] = key + i / kRowBlock;
+    }
+  }
+  Floats largest = powers::all(kNothing);
+  for (int32_t i = 0; i < size; i += 32) {
+    Floats score = powers::product(aie::load_v<32>(scores + i), factor);
+    if (masked) {
+      auto position = aie::load_v<32>(at);
+      position = aie::add(position, aie::broadcast<int32_t, 32>(i / kRowBlock));
+      const auto seen =
+          aie::ge(position, aie::load_v<32>(from)) & aie::lt(position, aie::load_v<32>(end));
+      score = aie::select(powers::all(-__builtin_inff()), score, seen);
+    }
+    aie::store_v(scores + i, score);
+    largest = aie::max(largest, score);
+  }
+  const auto half = aie::max(largest.template extract<16>(0), largest.template extract<16>(1));
+  aie::store_v(best, aie::max(half.template extract<8>(0), half.template extract<8>(1)));
+}
+
+// The weights of a block of rows as tiles, and their sums.
+inline void weigh_block(const float* scores, const float* maximum, int32_t positions,
+                        bfloat16* weights, float* sum) {
+  const Floats top = four_times(maximum);
+  Sums total(aie::zeros<float, 32>());
+  for (int32_t i = 0; i < positions * kRowBlock; i += 64) {
+    const auto near = powers::exp2(powers::minus(aie::load_v<32>(scores + i), top));
+    const auto far = powers::exp2(powers::minus(aie::load_v<32>(scores + i + 32), top));
+    total = aie::add(aie::add(total, Sums(near)), Sums(far));
+    aie::store_v(weights + i, aie::transpose(aie::concat(near, far), 8, 8));
+  }
+  const auto lanes = total.template to_vector<float>();
+  using Half = aie::accum<accfloat, 16>;
+  const auto half =
+      aie::add(Half(lanes.template extract<16>(0)), Half(lanes.template extract<16>(1)))
+          .template to_vector<float>();
+  using Quarter = aie::accum<accfloat, 8>;
+  aie::store_v(sum,
+               aie::add(Quarter(half.template extract<8>(0)), Quarter(half.template extract<8>(1)))
+                   .template to_vector<float>());
+}
+
+// x rounded up to a whole number.
+inline Floats rounded_up(const Floats& x) {
+  const Floats zero = aie::zeros<float, 32>();
+  const Floats magic = aie::select(powers::all(0x1p23f), powers::all(-0x1p23f), aie::lt(x, zero));
+  const Floats nearest = powers::minus(powers::add(x, magic), magic);
+  const Floats up = powers::add(nearest, powers::all(1.0f));
+  const Floats whole = aie::select(nearest, up, aie::lt(nearest, x));
+  // From 2^23 on all are whole, and the sum above is not exact.
+  const auto small = aie::lt(x, powers::all(0x1p23f)) & aie::lt(powers::all(-0x1p23f), x);
+  return aie::select(x, whole, small);
+}
+
+// Maximum and correction of all rows, from the largest scores of a chunk.
+inline void move_maximum(int32_t* state, float* f) {
+  const auto before = aie::load_v<32>(floats(state) + kMaximum);
+  const auto maximum = aie::max(before, rounded_up(aie::load_v<32>(floats(state) + kBest)));
+  const Floats moved = powers::minus(before, maximum);
+  const Floats power =
+      powers::scaled(powers::all(1.0f), powers::add(moved, powers::all(powers::kWhole)));
+  const auto normal = aie::ge(moved, powers::all(-126.0f));
+  aie::store_v(f + kCorrectionAt, aie::select(aie::zeros<float, 32>(), power, normal));
+  aie::store_v(f + kMaximumAt, maximum);
+  aie::store_v(floats(state) + kMaximum, maximum);
+}
+
+inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
+                        int32_t* state) {
+  const int32_t dim = r.head_dim, positions = positions_of(dim);
+  const int32_t blocks = (r.rows + kRowBlock - 1) / kRowBlock, size = positions * kRowBlock;
+  float* scores = floats(state) + kScratch;
+  int32_t done = 0;
+  for (; done + 4 <= blocks; done += 4) {
+    attention_tiles::multiply_keys<4>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+  }
+  for (; done + 2 <= blocks; done += 2) {
+    attention_tiles::multiply_keys<2>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+  }
+  if (done < blocks) {
+    attention_tiles::multiply_keys<1>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+  }
+  const int32_t key = r.key_position + state[kScored] * positions;
+  const bool masked = is_masked(r, key, positions);
+  float* best = floats(state) + kBest;
+  aie::store_v(best, powers::all(kNothing));
+  for (int32_t b = 0; b < blocks; ++b) {
+    scale_block(scores + b * size, r, b * kRowBlock, key, masked, best + b * kRowBlock);
+  }
+  move_maximum(state, f);
+  bfloat16* weights = reinterpret_cast<bfloat16*>(f);
+  aie::store_v(best, aie::zeros<float, 32>());  // now the sums of the chunk
+  for (int32_t b = 0; b < blocks; ++b) {
+    weigh_block(scores + b * size, f + kMaximumAt + b * kRowBlock, positions, weights + b * size,
+                best + b * kRowBlock);
+  }
+  float* sum = floats(state) + kSum;
+  const auto total = aie::mac(Sums(aie::load_v<32>(best)), aie::load_v<32>(sum),
+                              aie::load_v<32>(f + kCorrectionAt))
+                         .template to_vector<float>();
+  aie::store_v(sum, total);
+  aie::store_v(f + kSumAt, total);
+}
+
+inline void add_values(const bfloat16* v, const float* f, float* y, const Record& r) {
+  const int32_t dim = r.head_dim, positions = positions_of(dim);
+  const bfloat16* weights = reinterpret_cast<const bfloat16*>(f);
+  for (int32_t first = 0; first < r.rows; first += kRowBlock) {
+    attention_tiles::multiply_values(v, weights + first * positions, f + kCorrectionAt + first, dim,
+                                     y + first * dim);
+  }
+}
+
+using attention_tiles::kColumns, attention_tiles::place_of;
+
+#else  // x86 `fast` builds, which have orders of their own
+
+constexpr uint32_t kColumns = 8;
+inline int32_t place_of(int32_t row, int32_t column, int32_t dim) { return row * dim + column; }
+inline void pack(bfloat16* q, const Record& r, int32_t*) { aie::host::pack_queries(q, r); }
+inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
+                        int32_t* state) {
+  const int32_t positions = positions_of(r.head_dim);
+  const int32_t key = r.key_position + state[kScored] * positions;
+  int32_t from[kRows], end[kRows];
+  const bool masked = is_masked(r, key, positions);
+  for (int32_t row = 0; masked && row < kRows; ++row) {
+    const Range range = visible(r, row < r.rows ? row : r.rows - 1);
+    from[row] = range.from - key, end[row] = range.end - key;
+  }
+  aie::host::attention_scores(k, q, f, r, masked, from, end, floats(state) + kMaximum,
+                              floats(state) + kSum);
+}
+inline void add_values(const bfloat16* v, const float* f, float* y, const Record& r) {
+  aie::host::attention_values(v, f, y, r);
+}
+
+#endif
+
+// `count` elements of q at most, and what they mean once they are complete.
+inline void take_queries(const bfloat16* from, int32_t count, bfloat16* q, const int32_t* words,
+                         int32_t* state) {
+  const Record& r = record_of(words);
+  const int32_t at = state[kTaken], size = r.rows * r.head_dim, left = size - at;
+  const int32_t some = left < count ? left : count;
+  for (int32_t i = 0; i < some; i += 32) aie::store_v(q + at + i, aie::load_v<32>(from + i));
+  state[kTaken] = at + some;
+  if (at + some == size) pack(q, r, state);
+}
+
+// 32 elements of a row of y.
+inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim) {
+  Floats out;
+  for (uint32_t i = 0; i < 32; i += kColumns) {
+    const int32_t place = place_of(row, column + int32_t(i), dim);
+    out.template insert<kColumns>(i / kColumns, aie::load_v<kColumns>(y + place));
+  }
+  return out;
+}
+
+// The next kOutBytes of the rows divided by their denominators, zeros after the last one.
+inline void send_rows(const float* y, const float* sums, const Record& r, int32_t part,
+                      bfloat16* out) {
+  // A core resets to floor, which would bias every result; the mode stays set afterwards.
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  constexpr int32_t kElements = kOutBytes / 2;
+  const int32_t dim = r.head_dim;
+  Floats factor = aie::zeros<float, 32>();
+  for (int32_t i = 0; i < kElements; i += 32) {
+    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    if (row >= r.rows) {
+      aie::store_v(out + i, aie::zeros<bfloat16, 32>());
+      continue;
+    }
+    if (i == 0 || column == 0) factor = powers::all(sums[row] == 0 ? 0 : 1 / sums[row]);
+    const Floats result = powers::product(row_part(y, row, column, dim), factor);
+    aie::store_v(out + i, Sums(result).template to_vector<bfloat16>());
+  }
+}
+
+// The same for numerators in fp32, then the statistics.
+inline void send_partial(const float* y, const float* statistics, const Record& r, int32_t part,
+                         float* out) {
+  constexpr int32_t kElements = kOutBytes / 4;
+  const int32_t dim = r.head_dim;
+  const bool last = part + 1 == r.out_objects;
+  for (int32_t i = 0; i < kElements; i += 32) {
+    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    Floats run = aie::zeros<float, 32>();
+    if (last && i < 2 * kRows) {
+      run = aie::load_v<32>(statistics + i);
+    } else if (!last && row < r.rows) {
+      run = row_part(y, row, column, dim);
+    }
+    aie::store_v(out + i, run);
+  }
+  if (!last) return;
+  for (int32_t row = r.rows; row < kRows; ++row) out[row] = kNothing, out[kRows + row] = 0;
+}
+
+#if NPU_DECLARATIONS
+constexpr int32_t kFarthest = 1 << 30;  // positions lie within
+
+// Whether a record keeps the kernels inside their buffers.
+bool record_fits(const Record& r) {
+  if (r.rows < 1 || r.rows > kRows || r.group < 1) return false;
+  if (r.head_dim != 64 && r.head_dim != 128 && r.head_dim != 256) return false;
+  if (r.objects != header_objects(r.rows, r.head_dim) - 1) return false;
+  const int64_t keys = int64_t{r.chunks} * positions_of(r.head_dim);
+  if (r.chunks < 0 || keys > kFarthest) return false;
+  for (const int32_t position : {r.query_position, r.key_position, r.keys_from, r.keys_end}) {
+    if (position < -kFarthest || position > kFarthest) return false;
+  }
+  if (r.window < 0 || r.window > kFarthest || r.causal < 0 || r.causal > 1) return false;
+  const auto output = Output(r.output);
+  if (output != Output::kRows && output != Output::kPartial) return false;
+  return r.out_objects >= 0 && r.out_objects <= out_objects_of(r.rows, r.head_dim, output);
+}
+
+[[noreturn]] void refuse(const char* kernel, const Record& r, const char* what) {
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] %s: rows %d, group %d, head_dim %d, objects %d, chunks %d, query_position %d, "
+            "key_position %d, keys %d to %d, window %d, causal %d, output %d, out_objects %d; send "
+            "a header with the job's record first",
+            kernel, what, r.rows, r.group, r.head_dim, r.objects, r.chunks, r.query_position,
+            r.key_position, r.keys_from, r.keys_end, r.window, r.causal, r.output, r.out_objects);
+}
+
+void check_record(const char* kernel, const Record& r) {
+  if (!record_fits(r)) refuse(kernel, r, "the record does not fit the core's buffers");
+}
+
+// begin: operands part, q or y, words, state, index.
+void check_begin(const char* kernel, const KernelArgument* operands) {
+  const auto* table = reinterpret_cast<const int32_t*>(operands[0].data);
+  check_record(kernel, record_of(table + operands[4].value * kRecordWords));
+}
+
+// more: part, q, words, state.
+void check_more(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[2].data));
+  check_record(kernel, r);
+  const int32_t taken = reinterpret_cast<const int32_t*>(operands[3].data)[kTaken];
+  if (taken < 0 || taken % 32 != 0 || taken >= r.rows * r.head_dim) {
+    refuse(kernel, r, "q is complete");
+  }
+}
+
+void check_chunk(const char* kernel, const Record& r, int64_t rows, int64_t dim) {
+  check_record(kernel, r);
+  if (rows != r.rows || dim != r.head_dim)
+    refuse(kernel, r, "rows or head_dim are not the record's");
+}
+
+// scores: k, q, f, words, state, rows, head_dim.
+void check_scores(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[3].data));
+  check_chunk(kernel, r, operands[5].value, operands[6].value);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[4].data);
+  if (state[kTaken] != r.rows * r.head_dim) refuse(kernel, r, "q is not complete");
+  if (state[kScored] < 0 || state[kScored] >= r.chunks) refuse(kernel, r, "all chunks are scored");
+}
+
+// chunk: v, f, y, words, state, rows, head_dim.
+void check_values(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[3].data));
+  check_chunk(kernel, r, operands[5].value, operands[6].value);
+}
+
+// out: y, out, words, state.
+void check_out(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[2].data));
+  check_record(kernel, r);
+  const int32_t sent = reinterpret_cast<const int32_t*>(operands[3].data)[kSent];
+  if (sent < 0 || sent >= r.out_objects) refuse(kernel, r, "all objects are sent");
+}
+
+// Not measured on hardware: instructions counted per slot. Loads have two slots of 64 bytes (npu1:
+// of 32), stores one; a move is a shuffle of 512 bits; products of fp32 are three of bf16.
+constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1, kCall = 24;
+constexpr double kMoves = 12 * 2;  // per eight positions of 32 elements, attention_tiles.h
+constexpr double kProduct = 3 * kHalves;
+
+// The multiplications of a chunk and so many blocks of rows at a time, which share the moves.
+double multiplied(const Timing& timing, double blocks) {
+  constexpr double kSteps = kPartElements / (8 * 32);  // of eight positions, 32 elements
+  const double macs = 8 * 32 * kRowBlock * blocks / timing.mac_bf16_native;
+  const double loads = kHalves * (8 + 4 * 2 * blocks) / 2;
+  return kSteps * longest(longest(macs, kMoves), loads);
+}
+
+double score_cycles(const Timing& timing, const int64_t* integers) {
+  const auto blocks = double((integers[0] + kRowBlock - 1) / kRowBlock);
+  double cycles = 0, left = blocks;
+  for (; left >= 4; left -= 4) cycles += multiplied(timing, 4);
+  for (; left >= 2; left -= 2) cycles += multiplied(timing, 2);
+  if (left > 0) cycles += multiplied(timing, 1);
+  // Per vector of 32 scores. First: scaled, compared with the two bounds and with the largest (two
+  // operations of 512 bits each), loaded and stored between. Then: minus the maximum, the power,
+  // the sum, and a transposition.
+  constexpr double kScale = kProduct + 3 * 2 + 2 * kHalves + 2 * kHalves;
+  // Of the power: two conversions; npu1: eight sums or choices of 512 bits, three products.
+  constexpr double kPower = __AIE_ARCH__ == 20 ? 8 * 2 + 3 * kProduct : 2;
+  constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves;
+  constexpr double kFold = 48, kMaxima = 96;  // per block of rows: reductions; per call
+  const auto vectors = blocks * positions_of(int32_t(integers[1])) * kRowBlock / 32;
+  return kCall + cycles + vectors * (kScale + kWeigh) + blocks * kFold + kMaxima;
+}
+
+double value_cycles(const Timing& timing, const int64_t* integers) {
+  const auto blocks = double((integers[0] + kRowBlock - 1) / kRowBlock);
+  // y: multiplied by its correction in vectors of 32, beside loads and stores.
+  const double vectors = blocks * kRowBlock * double(integers[1]) / 32;
+  return kCall + blocks * multiplied(timing, 1) + vectors * longest(kProduct, 2 * kHalves);
+}
+
+// Copying a part and, at the end, packing q: 32 rows at most; loads, moves and stores.
+constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + kCall);
+constexpr int kPack = int(kQueries / 256 * longest(kMoves, 3 * 8 * kHalves));
+constexpr int kClear = int(kQueries / 16 * kHalves + kCall);
+// A row of an object takes a reciprocal.
+constexpr int kSend = int(kOutBytes / 64 * (kProduct + 6 * kHalves) + 8 * 32 + kCall);
+
+constexpr Operand kPart = buffer("part", kPartElements), kQ = buffer("q", kQueries);
+constexpr Operand kWordsOperand = buffer("words", kRecordWords);
+constexpr Operand kScoresStateOperand = buffer("state", kScoresState);
+constexpr Operand kValuesStateOperand = buffer("state", kValuesState);
+constexpr Operand kY = buffer("y", kQueries), kF = buffer("f", kScoreWords);
+constexpr Operand kRowsOperand = integer("rows", 1, kRows);
+constexpr Operand kDimOperand = integer("head_dim", 64, kMaxDim, 64);
+#endif
+
+}  // namespace attention
+}  // namespace
+
+// The scoring core. Takes record `index` of the header's table, and the part of q behind it.
+NPU_KERNEL void attention_begin(const bfloat16* part, bfloat16* q, int32_t* words, int32_t* state,
+                                int32_t index) {
+  using namespace attention;
+  take_record(part, words, index);
+  aie::store_v(state, aie::zeros<int32_t, 16>());
+  aie::store_v(floats(state) + kMaximum, powers::all(kNothing));
+  aie::store_v(floats(state) + kSum, aie::zeros<float, 32>());
+  take_queries(part + kTableBytes / 2, kPartElements - kTableBytes / 2, q, words, state);
+}
+
+// The next part of the header.
+NPU_KERNEL void attention_more(const bfloat16* part, bfloat16* q, const int32_t* words,
+                               int32_t* state) {
+  attention::take_queries(part, attention::kPartElements, q, words, state);
+}
+
+// The next chunk: its scores become f. `rows` and `head_dim` are those of the record.
+NPU_KERNEL void attention_scores(const bfloat16* k, const bfloat16* q, float* f,
+                                 const int32_t* words, int32_t* state, int32_t rows,
+                                 int32_t head_dim) {
+  (void)rows, (void)head_dim;
+  aie::set_rounding(aie::rounding_mode::conv_even);  // of the weights; stays set
+  attention::score_chunk(k, q, f, attention::record_of(words), state);
+  ++state[attention::kScored];
+}
+
+// The other core: the record, and sums of nothing.
+NPU_KERNEL void values_begin(const bfloat16* part, float* y, int32_t* words, int32_t* state,
+                             int32_t index) {
+  using namespace attention;
+  take_record(part, words, index);
+  const Record& r = record_of(words);
+  aie::store_v(state, aie::zeros<int32_t, 16>());
+  aie::store_v(floats(state) + kMaximum, powers::all(kNothing));
+  aie::store_v(floats(state) + kSum, aie::zeros<float, 32>());
+  const int32_t size = (r.rows + kRowBlock - 1) / kRowBlock * kRowBlock * r.head_dim;
+  for (int32_t i = 0; i < size; i += 16) aie::store_v(y + i, aie::zeros<float, 16>());
+}
+
+// The next chunk of values, with the scores f of the same positions.
+NPU_KERNEL void values_chunk(const bfloat16* v, const float* f, float* y, const int32_t* words,
+                             int32_t* state, int32_t rows, int32_t head_dim) {
+  (void)rows, (void)head_dim;
+  using namespace attention;
+  aie::store_v(floats(state) + kMaximum, aie::load_v<kRows>(f + kMaximumAt));
+  aie::store_v(floats(state) + kSum, aie::load_v<kRows>(f + kSumAt));
+  add_values(v, f, y, record_of(words));
+}
+
+// The next object of results.
+NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, int32_t* state) {
+  using namespace attention;
+  const Record& r = record_of(words);
+  const int32_t part = state[kSent]++;
+  if (r.output == int32_t(Output::kRows)) {
+    send_rows(y, floats(state) + kSum, r, part, reinterpret_cast<bfloat16*>(out));
+  } else {
+    send_partial(y, floats(state) + kMaximum, r, part, floats(out));
+  }
+}
+
+NPU_DECLARE(attention_begin, {.operands = {attention::kPart, attention::kQ,
+                                           attention::kWordsOperand, attention::kScoresStateOperand,
+                                           integer("index", 0, npu::attention::kRecords - 1)},
+                              .cycles = fixed<attention::kTake + attention::kPack>,
+                              .check = attention::check_begin});
+NPU_DECLARE(attention_more, {.operands = {attention::kPart, attention::kQ, attention::kWordsOperand,
+                                          attention::kScoresStateOperand},
+                             .cycles = fixed<attention::kTake + attention::kPack>,
+                             .check = attention::check_more});
+NPU_DECLARE(attention_scores,
+            {.operands = {buffer("k", attention::kPartElements), attention::kQ, attention::kF,
+                          attention::kWordsOperand, attention::kScoresStateOperand,
+                          attention::kRowsOperand, attention::kDimOperand},
+             .cycles = attention::score_cycles,
+             .check = attention::check_scores});
+NPU_DECLARE(values_begin, {.operands = {attention::kPart, attention::kY, attention::kWordsOperand,
+                                        attention::kValuesStateOperand,
+                                        integer("index", 0, npu::attention::kRecords - 1)},
+                           .cycles = fixed<attention::kClear>,
+                           .check = attention::check_begin});
+NPU_DECLARE(values_chunk,
+            {.operands = {buffer("v", attention::kPartElements), attention::kF, attention::kY,
+                          attention::kWordsOperand, attention::kValuesStateOperand,
+                          attention::kRowsOperand, attention::kDimOperand},
+             .cycles = attention::value_cycles,
+             .check = attention::check_values});
+NPU_DECLARE(values_out, {.operands = {attention::kY, buffer("out", attention::kOutWords),
+                                      attention::kWordsOperand, attention::kValuesStateOperand},
+                         .cycles = fixed<attention::kSend>,
+                         .check = attention::check_out});

@@ -1,0 +1,319 @@
+// Tokens on a device (decoder.h).
+#include "ops/decoder/decoder.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+#include <cstring>
+
+#include "error.h"
+#include "ops/shim_commands.h"
+
+namespace npu::ops {
+
+namespace {
+
+int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
+
+DecoderPosition position_of(const DecoderArray& array, const DecoderModel& model,
+                            int64_t position) {
+  DecoderPosition out;
+  out.layout = {model.shape.kv_heads, model.shape.head_dim};
+  std::array<int64_t, DecoderWorkspace::kKinds> windows{};
+  for (const DecoderLayer& layer : model.layers) {
+    windows[static_cast<size_t>(DecoderWorkspace::kind_of(layer))] = layer.window;
+  }
+  for (size_t kind = 0; kind < windows.size(); ++kind) {
+    out.attention[kind] =
+        DecoderAttention::of(model.shape, out.layout, array.pairs, position, windows[kind]);
+  }
+  return out;
+}
+
+// Tables of records per key head, and how many partial results there are.
+void write_attention(const DecoderModel& model, const DecoderWorkspace& workspace,
+                     const DecoderPosition& position, std::span<std::byte> memory) {
+  const DecoderShape& shape = model.shape;
+  for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+    const DecoderAttention& work = position.attention[static_cast<size_t>(kind)];
+    std::byte* tables = memory.data() + workspace.tables(kind);
+    std::memset(tables, 0, static_cast<size_t>(shape.kv_heads * attention::kTableBytes));
+    for (const DecoderRange& range : work.ranges) {
+      const attention::Record record = work.record(shape, position.layout, range);
+      std::memcpy(tables + range.kv_head * attention::kTableBytes +
+                      range.pair * attention::kRecordWords * 4,
+                  &record, sizeof record);
+    }
+  }
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const auto kind = static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[i]));
+    workspace.write_parts(static_cast<int>(i), position.attention[kind].parts, memory);
+  }
+}
+
+// Partial results that nobody writes count nothing: their denominators are zero.
+void clear_statistics(const DecoderModel& model, const DecoderWorkspace& workspace,
+                      std::span<std::byte> memory) {
+  for (int64_t head = 0; head < model.shape.kv_heads; ++head) {
+    for (int64_t part = 0; part < DecoderWorkspace::kMaxParts; ++part) {
+      const int64_t at =
+          workspace.partial(head, part) + (workspace.partial_objects() - 1) * attention::kOutBytes;
+      std::memset(memory.data() + at, 0, attention::kOutBytes);
+    }
+  }
+}
+
+}  // namespace
+
+Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configuration,
+                 DecoderModel model, std::span<const std::span<const std::byte>> regions,
+                 const DecoderNorms& norms)
+    : operation_(std::move(device), std::move(configuration)),
+      array_(DecoderArray::of(operation_.configuration())),
+      model_(std::move(model)),
+      norms_(norms) {
+  model_.check();
+  const auto guard = operation_.lock();
+  Device& on = operation_.device();
+  if (regions.size() + kDecoderRegions > on.info().max_arguments) {
+    fail(ErrorKind::kArgument,
+         "[decoder] the weights lie in %zu separate pieces of memory, a submission takes %zu; load "
+         "them from one file",
+         regions.size(), on.info().max_arguments - kDecoderRegions);
+  }
+  for (const std::span<const std::byte> region : regions) {
+    Wrapped wrapped = wrap_input(on, region.data(), region.size());
+    if (!wrapped) {
+      wrapped.buffer = on.allocate(region.size());
+      std::memcpy(wrapped.buffer->host(), region.data(), region.size());
+      wrapped.ref = {wrapped.buffer.get(), 0, region.size(), Access::kRead};
+      wrapped.ref.sync_to_device();
+      operation_.count_copy(region.size());
+    }
+    regions_.push_back(std::move(wrapped.buffer));
+    region_refs_.push_back(wrapped.ref);
+  }
+}
+
+Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
+  Place& at = places_[{output, top, rows}];
+  if (at.buffer != nullptr) return at;
+  auto layout = std::make_unique<DecoderWorkspace>(array_, model_, output, top, rows);
+  at.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));
+  const std::span memory(at.buffer->host(), static_cast<size_t>(layout->bytes()));
+  std::memset(memory.data(), 0, memory.size());
+  layout->write_constants(norms_, memory);
+  at.buffer->sync_to_device(0, memory.size());
+  at.layout = std::move(layout);
+  return at;
+}
+
+void Decoder::write_control(const DecoderToken& token, const DecoderPosition& position,
+                            Place& at) const {
+  const DecoderWorkspace& layout = *at.layout;
+  const std::span memory(at.buffer->host(), static_cast<size_t>(layout.bytes()));
+  const auto row = static_cast<size_t>(layout.row());
+  std::memset(memory.data() + row, 0, static_cast<size_t>(4 * layout.width_words()));
+  std::memcpy(memory.data() + row, token.embedding.data(), token.embedding.size_bytes());
+  for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+    const std::span<const float> rotation = token.rotations[static_cast<size_t>(kind)];
+    const size_t half = rotation.size() / 2;
+    std::byte* to = memory.data() + layout.rotation(kind);
+    std::memcpy(to, rotation.data(), half * 4);
+    std::memcpy(to + vector::kInBytes / 2, rotation.data() + half, half * 4);
+  }
+  write_attention(model_, layout, position, memory);
+  clear_statistics(model_, layout, memory);
+  at.buffer->sync_to_device(0, memory.size());
+}
+
+RunReport Decoder::run(const DecoderToken& token, Place& at) {
+  const DecoderShape& shape = model_.shape;
+  if (token.embedding.size() != static_cast<size_t>(shape.width) ||
+      token.pages.size() != model_.layers.size() ||
+      std::ranges::any_of(token.rotations, [&](const auto& rotation) {
+        return rotation.size() != static_cast<size_t>(shape.dim);
+      })) {
+    fail(ErrorKind::kShape,
+         "[decoder] expected an embedding of %lld, rotations of %lld and pages of %zu layers",
+         static_cast<long long>(shape.width), static_cast<long long>(shape.dim),
+         model_.layers.size());
+  }
+  DecoderPosition position = position_of(array_, model_, token.position);
+  position.pages = token.pages;
+  write_control(token, position, at);
+  Device& device = operation_.device();
+  Wrapped pool = wrap_memory(device, token.pool.data(), token.pool.size(), Access::kReadWrite);
+  if (!pool) {
+    fail(ErrorKind::kArgument, "[decoder] the device cannot reach the memory of the KV cache");
+  }
+  const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
+    append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
+    return std::monostate{};
+  });
+  std::vector<BufferRef> arguments = {
+      {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite}, pool.ref};
+  arguments.insert(arguments.end(), region_refs_.begin(), region_refs_.end());
+  return operation_.submit(*entry, arguments);
+}
+
+RunReport Decoder::logits(const DecoderToken& token, float* out) {
+  const auto guard = operation_.lock();
+  Place& at = place(gemv::Output::kF32, 0, model_.shape.vocabulary);
+  const RunReport report = run(token, at);
+  std::memcpy(out, at.buffer->host() + at.layout->logits(),
+              static_cast<size_t>(model_.shape.vocabulary) * sizeof(float));
+  return report;
+}
+
+RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, DecoderTop* out) {
+  if (k < 1 || k > kMaxTop || k > rows || rows > model_.shape.vocabulary) {
+    fail(ErrorKind::kArgument, "[decoder] the %lld largest of %lld logits; use 1 to %lld",
+         static_cast<long long>(k), static_cast<long long>(rows),
+         static_cast<long long>(std::min(kMaxTop, rows)));
+  }
+  const auto guard = operation_.lock();
+  const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
+  Place& at = place(gemv::Output::kTop, top, rows);
+  const RunReport report = run(token, at);
+  std::vector<DecoderTop> found;
+  for (const DecoderPass& pass : at.layout->head()) {
+    for (int64_t list = 0; list < pass.active() * DecoderArray::kRows; ++list) {
+      const std::byte* from = at.buffer->host() + pass.y + list * pass.y_bytes() / 2;
+      for (int i = 0; i < top; ++i) {
+        float value;
+        int32_t row;
+        std::memcpy(&value, from + 4 * i, 4);
+        std::memcpy(&row, from + 4 * (top + i), 4);
+        // Rows that two cores compute appear twice.
+        if (row >= 0 && row < rows) found.push_back({value, row});
+      }
+    }
+  }
+  std::ranges::sort(found, [](const DecoderTop& a, const DecoderTop& b) {
+    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(b.value);
+    if (a.value != b.value && !std::isnan(a.value)) return a.value > b.value;
+    return a.row < b.row;
+  });
+  const auto end = std::ranges::unique(found, {}, &DecoderTop::row).begin();
+  found.erase(end, found.end());
+  assert(found.size() >= static_cast<size_t>(k));
+  std::copy_n(found.begin(), k, out);
+  return report;
+}
+
+namespace {
+
+// A model with one format of weights that lie one after the other.
+DecoderModel model_of(const Request& request) {
+  DecoderModel model;
+  DecoderShape& shape = model.shape;
+  constexpr int64_t kMost = int64_t{1} << 24;
+  shape.width = request.get("width", 1, kMost);
+  shape.heads = request.get("heads", 1, kMost);
+  shape.kv_heads = request.get("kv_heads", 1, kMost);
+  shape.head_dim = shape.dim = request.get("head_dim", 1, kMost);
+  shape.ffn = request.get("ffn", 1, kMost);
+  shape.vocabulary = request.get("vocabulary", 64, kMost);
+  shape.attention_scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
+  const auto format = static_cast<blocks::Format>(request.get("format", 0, blocks::kFormats - 1));
+  int64_t next = 0;
+  const auto matrix = [&](int64_t n, int64_t k) -> DecoderMatrix {
+    const DecoderSegment segment{0, next, n, k, format};
+    next += segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+    return {segment};
+  };
+  const int64_t sliding = request.get("sliding", 0, 1024), global = request.get("global", 0, 1024);
+  const int64_t window = request.get("window", 1, kMost);
+  for (int64_t i = 0; i < sliding + global; ++i) {
+    DecoderLayer layer;
+    layer.window = i < sliding ? window : 0;
+    layer.qkv = matrix(shape.qkv_rows(), shape.width);
+    layer.output = matrix(shape.width, shape.heads * shape.head_dim);
+    layer.gate_up = matrix(2 * shape.ffn, shape.width);
+    layer.down = matrix(shape.width, shape.ffn);
+    model.layers.push_back(std::move(layer));
+  }
+  model.head = matrix(shape.vocabulary, shape.width);
+  model.region_bytes = {next};
+  return model;
+}
+
+std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  const DecoderArray array = DecoderArray::of(configuration);
+  const DecoderModel model = model_of(request);
+  model.check();
+  const int64_t top = request.get("top", 0, Decoder::kMaxTop, 8);
+  const DecoderWorkspace layout(array, model, top > 0 ? gemv::Output::kTop : gemv::Output::kF32,
+                                static_cast<int>(top), model.shape.vocabulary);
+  DecoderPosition position =
+      position_of(array, model, request.get("position", 0, (int64_t{1} << 24) - 1));
+  std::vector<std::vector<int64_t>> pages(model.layers.size());
+  int64_t next = 0;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const auto& work =
+        position.attention[static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[i]))];
+    const int64_t first = work.from / KvLayout::kPagePositions;
+    for (int64_t page = 0; page <= work.position / KvLayout::kPagePositions; ++page) {
+      pages[i].push_back(page < first ? -1 : next++);
+    }
+    position.pages.emplace_back(pages[i]);
+  }
+  Submission out;
+  out.words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_decoder(builder, configuration, array, model, layout, position);
+  });
+  std::vector<std::byte> memory(static_cast<size_t>(layout.bytes()), std::byte{0});
+  layout.write_constants({}, memory);
+  write_attention(model, layout, position, memory);
+  ArgumentLayout workspace = ArgumentLayout::input("workspace", layout.bytes(), memory);
+  ArgumentLayout pool = ArgumentLayout::output("pool", next * position.layout.page_bytes());
+  workspace.access = pool.access = Access::kReadWrite;
+  out.arguments = {workspace, pool, ArgumentLayout::input("weights", model.region_bytes[0])};
+  return {std::move(out)};
+}
+
+}  // namespace
+
+const OperationType kDecoderType = {
+    "decoder",
+    "a token of a decoder: all layers and the head in one stream",
+    {{"position", "of the token; the cache holds those before it"},
+     {"sliding", "layers with a window"},
+     {"global", "layers without one, after them"},
+     {"width", "of the residual stream"},
+     {"heads", "query heads"},
+     {"kv_heads", "key heads"},
+     {"head_dim", "elements of a head"},
+     {"ffn", "width of the FFN"},
+     {"vocabulary", "rows of the head"},
+     {"window", "positions that a query of a sliding layer sees", 512},
+     {"top", "largest logits that leave the array, a multiple of 8; 0: all", 0},
+     {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0}},
+    {{"two layers of 1B",
+      {{"position", 1023},
+       {"sliding", 1},
+       {"global", 1},
+       {"width", 1152},
+       {"heads", 4},
+       {"kv_heads", 1},
+       {"head_dim", 256},
+       {"ffn", 6912},
+       {"vocabulary", 8192},
+       {"top", 8}}},
+     {"a layer of 4B",
+      {{"position", 1023},
+       {"sliding", 0},
+       {"global", 1},
+       {"width", 2560},
+       {"heads", 8},
+       {"kv_heads", 4},
+       {"head_dim", 256},
+       {"ffn", 10240},
+       {"vocabulary", 4096},
+       {"window", 1024},
+       {"top", 8}}}},
+    &submissions};
+
+}  // namespace npu::ops

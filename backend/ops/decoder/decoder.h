@@ -1,0 +1,69 @@
+// A token through a decoder on the array (designs/decoder.py): one submission, over weights and a
+// KV cache in memory that the device reaches.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <span>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "ops/decoder/decoder_stream.h"
+#include "runtime/operation.h"
+#include "runtime/operation_type.h"
+
+namespace npu::ops {
+
+extern const OperationType kDecoderType;
+
+// What a token needs besides the model. Rotations: cosines, then sines, of head_dim / 2 angles.
+struct DecoderToken {
+  int64_t position = 0;
+  std::span<const float> embedding;  // the row of the token's id
+  std::array<std::span<const float>, DecoderWorkspace::kKinds> rotations;  // global, sliding
+  std::span<std::byte> pool;                                               // of the cache
+  std::vector<std::span<const int64_t>> pages;                             // per layer
+};
+
+struct DecoderTop {
+  float value;
+  int64_t row;
+};
+
+class Decoder {
+ public:
+  // regions: memory with the blocks of weights, which must outlive this. Throws Error(kShape,
+  // kOutOfRange), Error(kArgument) where the device cannot reach a region.
+  Decoder(std::shared_ptr<SharedDevice> device, Configuration configuration, DecoderModel model,
+          std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
+
+  const DecoderModel& model() const { return model_; }
+  // The logits of the token, float32 (vocabulary). Thread-safe, as is top().
+  RunReport logits(const DecoderToken& token, float* out);
+  // The largest of the first `rows` logits, at most kMaxTop: largest first, equal ones by row.
+  RunReport top(const DecoderToken& token, int64_t k, int64_t rows, DecoderTop* out);
+  static constexpr int64_t kMaxTop = 64;
+  OperationCounters counters() const { return operation_.counters(); }
+
+ private:
+  struct Place {
+    std::unique_ptr<DecoderWorkspace> layout;
+    std::unique_ptr<Buffer> buffer;
+  };
+
+  Place& place(gemv::Output output, int top, int64_t rows);
+  void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
+  RunReport run(const DecoderToken& token, Place& at);
+
+  Operation<int> operation_;
+  DecoderArray array_;
+  DecoderModel model_;
+  DecoderNorms norms_;
+  std::vector<std::unique_ptr<Buffer>> regions_;
+  std::vector<BufferRef> region_refs_;
+  std::map<std::tuple<gemv::Output, int, int64_t>, Place> places_;
+};
+
+}  // namespace npu::ops

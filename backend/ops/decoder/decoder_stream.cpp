@@ -1,0 +1,432 @@
+// Appends the commands of a token (decoder_stream.h).
+//
+// The command processor does one thing at a time, so what a step does not depend on is pushed while
+// the step before it runs: its jobs and norms, where its results go, and above all weights, four
+// tasks ahead on every channel. Weight channels need no tokens: the results of a pass prove that
+// all its weights have been read.
+#include "ops/decoder/decoder_stream.h"
+
+#include <algorithm>
+#include <cassert>
+#include <deque>
+
+#include "ops/shim_commands.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr size_t kDepth = 4;  // tasks that a channel takes
+
+// BDs of shim tiles, a ring per channel.
+struct Ring {
+  int first, count;
+};
+constexpr Ring kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};
+constexpr Ring kVectorBds{8, 5}, kMemoryBds{13, 3};  // of the column of the vector core
+
+// Tasks of one channel: those under way end in order.
+class Queue {
+ public:
+  Queue() = default;
+  Queue(const Configuration::Port* port, Ring ring) : port_(port), ring_(ring) {}
+  const Configuration::Port& port() const { return *port_; }
+  int64_t limit() const { return std::min<int64_t>(kDepth, ring_.count); }
+  int64_t room() const { return limit() - (pushed_ - done_); }
+  int64_t pushed() const { return pushed_; }
+  int64_t done() const { return done_; }
+  int next() { return ring_.first + static_cast<int>(pushed_++ % ring_.count); }
+  void ended(int64_t tasks) { done_ = std::max(done_, tasks); }  // the first so many
+
+ private:
+  const Configuration::Port* port_ = nullptr;
+  Ring ring_{};
+  int64_t pushed_ = 0, done_ = 0;
+};
+
+class DecoderCommands : private ShimCommands {
+ public:
+  DecoderCommands(stream::Builder& builder, const Configuration& configuration,
+                  const DecoderArray& array, const DecoderModel& model,
+                  const DecoderWorkspace& workspace, const DecoderPosition& position)
+      : ShimCommands(builder, configuration),
+        array_(array),
+        model_(model),
+        workspace_(workspace),
+        position_(position),
+        vector_(port("X"), kVectorBds),
+        memory_(port("H"), kMemoryBds) {
+    for (int c = 0; c < array.columns; ++c) {
+      weights_.emplace_back(port("W", c), kWeightBds);
+      results_.emplace_back(port("Y", c), kResultBds);
+    }
+    for (int c = 0; c < array.pairs; ++c) {
+      kv_.emplace_back(port("KV", c), kKvBds);
+      partials_.emplace_back(port("O", c), kPartialBds);
+    }
+  }
+
+  void append() {
+    collect_weights();
+    const std::vector<DecoderStep>& steps = workspace_.steps();
+    push_weights();
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (placed_ == i) place(steps[i]);
+      if (begun_ == i) begin(steps[i]);
+      wait_for(steps[i].needs);
+      finish(steps[i]);
+      push_weights();
+      if (i + 1 == steps.size()) break;
+      const DecoderStep& next = steps[i + 1];
+      if (has_places(next)) {
+        place(next);
+        if (vector_.room() >= static_cast<int64_t>(next.early.size())) begin(next);
+      }
+    }
+    wait_results();
+    wait_memory();
+  }
+
+ private:
+  struct WeightTask {
+    DecoderPass::Task task;
+    int region;
+    size_t pass;  // number of its pass
+  };
+  // A pass whose results are under way.
+  struct Open {
+    const DecoderPass* pass;
+    int64_t reads;  // of the vector core until it had sent x
+  };
+
+  void collect_weights() {
+    tasks_.resize(weights_.size());
+    size_t number = 0;
+    for (const DecoderStep& step : workspace_.steps()) {
+      if (step.pass == nullptr) continue;
+      for (int c = 0; c < array_.columns; ++c) {
+        for (const DecoderPass::Task& task : step.pass->reads(array_, c)) {
+          tasks_[static_cast<size_t>(c)].push_back({task, step.pass->segment.region, number});
+        }
+      }
+      ++number;
+    }
+  }
+
+  // As many tasks of every weight channel as its queue takes.
+  void push_weights() {
+    bool more = true;
+    while (more) {
+      more = false;
+      for (size_t c = 0; c < weights_.size(); ++c) {
+        Queue& queue = weights_[c];
+        const auto next = static_cast<size_t>(queue.pushed());
+        if (next == tasks_[c].size() || queue.room() == 0) continue;
+        const WeightTask& task = tasks_[c][next];
+        push(queue, task.task.bd, kDecoderRegions + static_cast<uint32_t>(task.region),
+             task.task.offset, task.task.repeats, false);
+        more = true;
+      }
+    }
+  }
+
+  void push(Queue& queue, arch::Bd bd, uint32_t argument, int64_t offset, int64_t repeats,
+            bool token) {
+    assert(queue.room() > 0);
+    bd.burst = geometry_.shim_burst;
+    bd.axcache = kAxCache;
+    push_bd(queue.port(), queue.next(), bd, argument, offset, repeats, token);
+  }
+
+  void read(const DecoderRead& what) {
+    while (vector_.room() == 0) wait_pass_or_memory();
+    push(vector_, what.bd, kDecoderWorkspace, what.offset, what.repeats, false);
+  }
+
+  static int64_t writes(const DecoderStep& step) {
+    return step.kind == DecoderStep::Kind::kRotation ? 2 : step.writes_row ? 1 : 0;
+  }
+  bool has_places(const DecoderStep& step) const {
+    return memory_.room() >= writes(step) && (step.pass == nullptr || results_[0].room() > 0);
+  }
+
+  // Where a step's results go. Of attention, all but the start of its reads.
+  void place(const DecoderStep& step) {
+    ++placed_;
+    if (step.writes_row) push_row();
+    if (step.kind == DecoderStep::Kind::kRotation) push_rotated(step.layer);
+    if (step.kind == DecoderStep::Kind::kAttention) prepare_attention(step.layer);
+    if (step.pass != nullptr) push_results(*step.pass);
+  }
+
+  // What the vector core can begin with.
+  void begin(const DecoderStep& step) {
+    ++begun_;
+    while (vector_.room() < static_cast<int64_t>(step.early.size())) wait_pass_or_memory();
+    for (const DecoderRead& one : step.early) read(one);
+  }
+
+  void finish(const DecoderStep& step) {
+    if (step.kind == DecoderStep::Kind::kAttention) start_attention();
+    if (step.kind == DecoderStep::Kind::kCombination) read_partials(step.layer);
+    if (step.reads_row) wait_rows();
+    if (step.writes_row) rows_end_ = static_cast<int64_t>(finished_) + 1;
+    for (const DecoderRead& one : step.late) read(one);
+    // What it writes to memory comes after all that it reads.
+    for (int64_t i = 0; i < writes(step); ++i) {
+      reads_at_memory_[finished_++] = vector_.pushed();
+    }
+    if (step.pass != nullptr) open_.push_back({step.pass, vector_.pushed()});
+  }
+
+  void push_memory(const arch::Bd& bd, uint32_t argument, int64_t offset) {
+    push(memory_, bd, argument, offset, 1, true);
+    reads_at_memory_.push_back(vector_.pushed());
+  }
+
+  void push_row() {
+    push_memory(linear_bd(static_cast<uint32_t>(workspace_.width_words())), kDecoderWorkspace,
+                workspace_.row());
+  }
+
+  // The headers of the key heads, then the rows of keys and values in the cache.
+  void push_rotated(int layer) {
+    const DecoderShape& shape = model_.shape;
+    const auto words = [](int64_t bytes) { return static_cast<uint32_t>(bytes / 4); };
+    const auto heads = static_cast<uint32_t>(shape.kv_heads);
+    arch::Bd headers;
+    headers.wrap[0] = headers.step[1] = words(workspace_.queries_bytes() / 2);
+    headers.wrap[1] = 2;
+    headers.step[2] = words(workspace_.header_bytes());
+    headers.length = heads * words(workspace_.queries_bytes());
+    push_memory(headers, kDecoderWorkspace, workspace_.header(0));
+    const KvLayout& layout = position_.layout;
+    const int64_t at = position_.attention[0].position, size = layout.chunk_positions();
+    const std::span<const int64_t> pages = position_.pages[static_cast<size_t>(layer)];
+    const int64_t page = pages[static_cast<size_t>(at / KvLayout::kPagePositions)];
+    arch::Bd rows;
+    rows.wrap[0] = words(2 * shape.head_dim);
+    rows.wrap[1] = 2;
+    rows.step[1] = words(KvLayout::kChunkBytes);
+    rows.step[2] = words(layout.head_bytes());
+    rows.length = heads * words(4 * shape.head_dim);
+    push_memory(rows, kDecoderPool,
+                page * layout.page_bytes() +
+                    at % KvLayout::kPagePositions / size * 2 * KvLayout::kChunkBytes +
+                    at % size * shape.head_dim * 2);
+  }
+
+  void push_results(const DecoderPass& pass) {
+    while (results_[0].room() == 0) {
+      wait_pass();
+      push_weights();
+    }
+    for (int c = 0; c < pass.active(); ++c) {
+      const uint32_t words = pass.result_words(c), piece = gemv::kPieceBytes / 4;
+      arch::Bd bd;
+      bd.length = words;
+      bd.wrap[0] = bd.step[2] = piece;
+      bd.wrap[1] = DecoderArray::kRows;
+      bd.step[1] = words / DecoderArray::kRows;
+      push(results_[static_cast<size_t>(c)], bd, kDecoderWorkspace, pass.y_offset(c), 1, true);
+    }
+    for (size_t c = static_cast<size_t>(pass.active()); c < results_.size(); ++c) {
+      results_[c].next();  // keeps the columns in step
+    }
+  }
+
+  // Places for the partial results, and the BDs of all pairs: headers, then keys and values.
+  void prepare_attention(int layer) {
+    const DecoderLayer& one = model_.layers[static_cast<size_t>(layer)];
+    const DecoderAttention& work =
+        position_.attention[static_cast<size_t>(DecoderWorkspace::kind_of(one))];
+    kv_tasks_.assign(kv_.size(), {});
+    for (const DecoderRange& range : work.ranges) {
+      const auto pair = static_cast<size_t>(range.pair);
+      const int64_t words = workspace_.partial_objects() * attention::kOutBytes / 4;
+      push(partials_[pair], linear_bd(static_cast<uint32_t>(words)), kDecoderWorkspace,
+           workspace_.partial(range.kv_head, range.part), 1, true);
+      constexpr int64_t kPart = attention::kPartBytes;
+      for (int64_t i = 0; i < workspace_.header_bytes() / kPart; ++i) {  // once for each core
+        kv_tasks_[pair].push_back({kDecoderWorkspace, workspace_.header(range.kv_head) + i * kPart,
+                                   2, linear_bd(kPart / 4)});
+      }
+      const std::span<const int64_t> pages = position_.pages[static_cast<size_t>(layer)];
+      for (const KvRead& kv : kv_reads(position_.layout, pages, range)) {
+        kv_tasks_[pair].push_back({kDecoderPool, kv.offset, 1, kv.bd});
+      }
+    }
+    for (size_t pair = 0; pair < kv_.size(); ++pair) {
+      assert(kv_[pair].room() == kDepth);
+      for (size_t i = 0; i < std::min<size_t>(kDepth, kv_tasks_[pair].size()); ++i) {
+        KvTask& task = kv_tasks_[pair][i];
+        task.id = kv_[pair].next();
+        task.bd.burst = geometry_.shim_burst;
+        task.bd.axcache = kAxCache;
+        write_bd(kv_[pair].port(), task.id, task.bd, task.argument, task.offset);
+      }
+    }
+  }
+
+  // Tokens only where tasks wait for room: the partial results prove that all was read.
+  void start_attention() {
+    bool more = true;
+    for (size_t i = 0; more; ++i) {
+      more = false;
+      for (size_t pair = 0; pair < kv_.size(); ++pair) {
+        if (i >= kv_tasks_[pair].size()) continue;
+        more = true;
+        const KvTask& task = kv_tasks_[pair][i];
+        const bool token = kv_tasks_[pair].size() > kDepth;
+        if (i < kDepth) {
+          queue(kv_[pair].port(), task.id, task.repeats, token);
+          continue;
+        }
+        wait(kv_[pair].port());
+        kv_[pair].ended(kv_[pair].done() + 1);
+        push(kv_[pair], task.bd, task.argument, task.offset, task.repeats, token);
+      }
+    }
+  }
+
+  // Statistics of all parts, then the parts piece by piece.
+  void read_partials(int layer) {
+    const DecoderLayer& one = model_.layers[static_cast<size_t>(layer)];
+    const DecoderAttention& work =
+        position_.attention[static_cast<size_t>(DecoderWorkspace::kind_of(one))];
+    const auto words = [](int64_t bytes) { return static_cast<uint32_t>(bytes / 4); };
+    constexpr int64_t kObject = attention::kOutBytes;
+    const int64_t part = workspace_.partial_objects() * kObject;
+    const int64_t objects = workspace_.partial_objects() - 1, heads = model_.shape.kv_heads;
+    DecoderRead statistics{workspace_.partial(0, 0) + objects * kObject, {}, heads};
+    statistics.bd.length = words(work.parts * kObject);
+    statistics.bd.wrap[0] = words(kObject);
+    statistics.bd.step[1] = words(part);
+    statistics.bd.iteration_step = words(workspace_.partial(1, 0) - workspace_.partial(0, 0));
+    statistics.bd.iteration_wrap = static_cast<uint32_t>(heads);
+    DecoderRead values = statistics;
+    values.offset = workspace_.partial(0, 0);
+    values.bd.length = words(work.parts * objects * kObject);
+    values.bd.wrap[1] = static_cast<uint32_t>(work.parts);
+    values.bd.step[2] = words(kObject);
+    read(statistics);
+    read(values);
+  }
+
+  void wait_for(DecoderStep::Needs needs) {
+    switch (needs) {
+      case DecoderStep::Needs::kNothing:
+        return;
+      case DecoderStep::Needs::kResults:
+        return wait_results();
+      case DecoderStep::Needs::kMemory:
+        return wait_memory();
+      case DecoderStep::Needs::kAttention:
+        return wait_attention();
+    }
+  }
+
+  // The partial results of all pairs, those of neighbours at once.
+  void wait_attention() {
+    for (bool more = true; more;) {
+      size_t first = 0;
+      const auto open = [&](size_t pair) {
+        return partials_[pair].pushed() > partials_[pair].done();
+      };
+      while (first < partials_.size() && !open(first)) ++first;
+      size_t end = first;
+      while (end < partials_.size() && open(end)) ++end;
+      more = first < end;
+      if (more) wait(partials_[first].port(), static_cast<int>(end - first));
+      for (size_t pair = first; pair < end; ++pair)
+        partials_[pair].ended(partials_[pair].done() + 1);
+    }
+    for (size_t pair = 0; pair < kv_.size(); ++pair) {
+      const bool tokens = kv_tasks_[pair].size() > kDepth;
+      while (tokens && kv_[pair].pushed() > kv_[pair].done()) {
+        wait(kv_[pair].port());
+        kv_[pair].ended(kv_[pair].done() + 1);
+      }
+      kv_[pair].ended(kv_[pair].pushed());
+    }
+  }
+
+  void wait_results() {
+    while (!open_.empty()) {
+      wait_pass();
+      if (!open_.empty()) push_weights();
+    }
+  }
+
+  // The oldest pass: its results are there, so its weights and what made its x have been read.
+  void wait_pass() {
+    assert(!open_.empty());
+    const Open open = open_.front();
+    open_.pop_front();
+    wait(results_[0].port(), open.pass->active());
+    ++passes_done_;
+    for (Queue& queue : results_) queue.ended(queue.done() + 1);
+    vector_.ended(open.reads);
+    for (size_t c = 0; c < weights_.size(); ++c) {
+      int64_t ended = weights_[c].done();
+      while (ended < weights_[c].pushed() &&
+             tasks_[c][static_cast<size_t>(ended)].pass < passes_done_) {
+        ++ended;
+      }
+      weights_[c].ended(ended);
+    }
+  }
+
+  void wait_memory() {
+    while (memory_.pushed() > memory_.done()) wait_memory_task();
+  }
+  void wait_memory_task() {
+    wait(memory_.port());
+    memory_.ended(memory_.done() + 1);
+    vector_.ended(reads_at_memory_[static_cast<size_t>(memory_.done() - 1)]);
+  }
+
+  // The row that a norm reads was written by the norm before.
+  void wait_rows() {
+    while (memory_.done() < rows_end_) wait_memory_task();
+  }
+
+  void wait_pass_or_memory() {
+    if (memory_.done() < static_cast<int64_t>(finished_)) {
+      wait_memory_task();
+    } else {
+      wait_pass();
+      push_weights();
+    }
+  }
+
+  const DecoderArray& array_;
+  const DecoderModel& model_;
+  const DecoderWorkspace& workspace_;
+  const DecoderPosition& position_;
+  Queue vector_, memory_;
+  std::vector<Queue> weights_, results_, kv_, partials_;
+  std::vector<std::vector<WeightTask>> tasks_;  // per column
+  std::deque<Open> open_;
+  std::vector<int64_t> reads_at_memory_;  // of the vector core when a task for memory was pushed
+  struct KvTask {
+    uint32_t argument;
+    int64_t offset, repeats;
+    arch::Bd bd;
+    int id = 0;
+  };
+  std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
+  size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
+  size_t finished_ = 0;   // tasks for memory whose steps have all they read
+  int64_t rows_end_ = 0;  // tasks for memory up to the last row
+};
+
+}  // namespace
+
+void append_decoder(stream::Builder& builder, const Configuration& configuration,
+                    const DecoderArray& array, const DecoderModel& model,
+                    const DecoderWorkspace& workspace, const DecoderPosition& position) {
+  DecoderCommands(builder, configuration, array, model, workspace, position).append();
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,319 @@
+// Lays out the workspace and the steps of a token (decoder_workspace.h).
+#include "ops/decoder/decoder_workspace.h"
+
+#include <algorithm>
+#include <bit>
+#include <cassert>
+#include <cmath>
+
+#include "aie_kernels/attention.h"
+#include "arch/geometry.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr int64_t kIn = vector::kInBytes, kAlignment = 1024;
+using vector::Job, vector::Kind;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
+int32_t word(int64_t value) { return static_cast<int32_t>(value); }
+int32_t bits(float value) { return std::bit_cast<int32_t>(value); }
+
+Job empty_job(Kind kind, const DecoderShape& shape) {
+  Job job{};
+  job.kind = static_cast<int32_t>(kind);
+  job.take_bytes = vector::kInBytes;
+  job.epsilon = bits(shape.epsilon);
+  job.heads = word(shape.group());
+  job.kv_heads = word(shape.kv_heads);
+  job.head_dim = word(shape.head_dim);
+  job.dim = word(shape.dim);
+  job.width = word(shape.width);
+  job.y_at = -1;
+  return job;
+}
+
+DecoderRead linear(int64_t offset, int64_t bytes) {
+  DecoderRead read{offset, {}};
+  read.bd.length = static_cast<uint32_t>(bytes / 4);
+  return read;
+}
+
+}  // namespace
+
+int64_t DecoderWorkspace::take(int64_t bytes) {
+  const int64_t at = bytes_;
+  bytes_ += round_up(bytes, kAlignment);
+  return at;
+}
+
+int64_t DecoderWorkspace::queries_bytes() const {
+  return attention::kTableBytes + shape_.group() * shape_.head_dim * 2;
+}
+
+int64_t DecoderWorkspace::partial(int64_t kv_head, int64_t part) const {
+  return partials_ + (kv_head * kMaxParts + part) * partial_objects() * attention::kOutBytes;
+}
+
+// The object with a job, then the table for the cores, so that one read takes both.
+int64_t DecoderWorkspace::keep_job(const Job& job, const DecoderPass* pass) {
+  std::vector<int32_t> words(vector::kInBytes / 4, 0);
+  std::memcpy(words.data(), &job, sizeof job);
+  if (pass != nullptr) {
+    const std::vector<int32_t> table = pass->setup(array_);
+    words.insert(words.end(), table.begin(), table.end());
+  }
+  const auto bytes = std::as_bytes(std::span(words));
+  const int64_t at = take(static_cast<int64_t>(bytes.size()));
+  constants_.push_back({at, {bytes.begin(), bytes.end()}});
+  return at;
+}
+
+void DecoderWorkspace::send_x(Job& job, const DecoderPass& pass, int64_t x_at) const {
+  job.tables = 1;
+  job.table_parts = word(array_.cores() * gemv::kLongSetupWords * 4 / kIn);
+  job.x_at = word(x_at);
+  job.x_elements = word(pass.segment.k);
+  job.x_piece = word(pass.x_piece());
+  job.x_objects = word(pass.x_sends);
+  job.x_cycle = word(pass.x_objects);
+}
+
+// x from the store to a pass.
+DecoderStep DecoderWorkspace::send_step(const DecoderPass& pass, int64_t x_at) {
+  Job job = empty_job(Kind::kSend, shape_);
+  send_x(job, pass, x_at);
+  DecoderStep step;
+  step.early = {linear(keep_job(job, &pass), kIn * (1 + job.table_parts))};
+  step.pass = &pass;
+  return step;
+}
+
+void DecoderWorkspace::add_sends(const std::vector<DecoderPass>& passes, int64_t x_at) {
+  for (size_t i = 1; i < passes.size(); ++i) steps_.push_back(send_step(passes[i], x_at));
+}
+
+// y < 0: the row is a token's embedding.
+void DecoderWorkspace::add_norm(int64_t y, int64_t post, int64_t pre,
+                                const std::vector<DecoderPass>& passes, bool keep_row) {
+  const int64_t objects = width_words_ / (kIn / 4), x_at = 4 * width_words_;
+  Job job = empty_job(Kind::kNorm, shape_);
+  job.take = word(objects);
+  job.compute = 1;
+  job.weights = word(objects);
+  job.scale = bits(shape_.embedding_scale);
+  send_x(job, passes[0], x_at);
+  DecoderStep step;
+  if (y >= 0) {
+    const int64_t y_objects = divide_up(2 * width_words_, kIn);
+    job.y_at = word(x_at);
+    job.take = word(objects + y_objects);
+    job.apply = word(objects);
+    step.needs = DecoderStep::Needs::kResults;
+    step.reads_row = true;
+    step.late.push_back(linear(y, kIn * y_objects));
+    if (pre == post + 4 * width_words_) {  // neighbours: one read
+      step.late.push_back(linear(post, 8 * width_words_));
+    } else {
+      step.late.push_back(linear(post, 4 * width_words_));
+      step.late.push_back(linear(pre, 4 * width_words_));
+    }
+  } else {
+    step.late.push_back(linear(pre, 4 * width_words_));
+  }
+  if (keep_row) {
+    step.writes_row = true;
+    job.out = word(4 * width_words_ / vector::kOutBytes);
+  }
+  step.early = {linear(keep_job(job, &passes[0]), kIn * (1 + job.table_parts))};
+  step.late.insert(step.late.begin(), linear(row_, 4 * width_words_));
+  step.pass = &passes[0];
+  steps_.push_back(std::move(step));
+  add_sends(passes, x_at);
+}
+
+int64_t DecoderWorkspace::combine_at() const {
+  return round_up(8 * int64_t{attention::kRows} * kMaxParts * shape_.kv_heads, kAlignment);
+}
+
+void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
+                                 std::vector<int64_t>& load) {
+  const DecoderLayer& layer = model.layers[index];
+  const auto& norms = norms_[index];
+  const auto passes = [&](const DecoderMatrix& matrix, int64_t y) -> std::vector<DecoderPass>& {
+    passes_.push_back(decoder_passes(array_, model, matrix, gemv::Output::kBf16, 0, y, load));
+    return passes_.back();
+  };
+  // The largest matrix last: its rounds make up for what the others left uneven.
+  const auto& qkv = passes(layer.qkv, y_qkv_);
+  const auto& output = passes(layer.output, y_output_);
+  const auto& down = passes(layer.down, y_down_);
+  const auto& gate_up = passes(layer.gate_up, y_gate_up_);
+  const int64_t post = index == 0 ? 0 : norms_[index - 1][5];
+  add_norm(index == 0 ? -1 : y_down_, post, norms[0], qkv, true);
+  const int number = static_cast<int>(index), kind = kind_of(layer);
+  add_rotation(number, kind, norms[1]);
+  DecoderStep attention;
+  attention.needs = DecoderStep::Needs::kMemory;
+  attention.kind = DecoderStep::Kind::kAttention;
+  attention.layer = number;
+  steps_.push_back(attention);
+  add_combination(number, output);
+  add_norm(y_output_, norms[3], norms[4], gate_up, true);
+  add_geglu(down);
+}
+
+// QK-norm weights, the rotation and the tables, then the row of q, k, v.
+void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
+  const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
+  const int64_t rows = divide_up(2 * shape_.qkv_rows(), kIn);
+  Job job = empty_job(Kind::kRotate, shape_);
+  job.take = word(2 + 1 + tables + rows);
+  job.compute = 1;
+  job.y_at = word(kIn * (3 + tables));
+  job.out_at = word(kIn * (3 + tables + rows));
+  // The cores' mean is over head_dim elements; write_constants() scales the weights, too.
+  const float share = static_cast<float>(shape_.dim) / static_cast<float>(shape_.head_dim);
+  job.epsilon = bits(shape_.epsilon * share);
+  const int64_t out = shape_.kv_heads * (queries_bytes() + 4 * shape_.head_dim);
+  assert(out % vector::kOutBytes == 0);
+  job.out = word(out / vector::kOutBytes);
+  DecoderStep step;
+  step.needs = DecoderStep::Needs::kResults;
+  step.early = {linear(keep_job(job, nullptr), kIn), linear(norms, 2 * kIn),
+                linear(rotation(kind), kIn * (1 + tables))};
+  step.late = {linear(y_qkv_, kIn * rows)};
+  step.kind = DecoderStep::Kind::kRotation;
+  step.layer = layer;
+  steps_.push_back(std::move(step));
+}
+
+// A constant but for the number of parts (write_parts).
+void DecoderWorkspace::add_combination(int layer, const std::vector<DecoderPass>& passes) {
+  Job job = empty_job(Kind::kCombine, shape_);
+  job.take_bytes = 8 * attention::kRows;
+  job.y_at = word(combine_at());
+  send_x(job, passes[0], combine_at() + 2 * kIn);
+  DecoderStep step;
+  combinations_.push_back({layer, keep_job(job, &passes[0]), job});
+  step.early = {linear(combinations_.back().offset, kIn * (1 + job.table_parts))};
+  step.needs = DecoderStep::Needs::kAttention;
+  step.kind = DecoderStep::Kind::kCombination;
+  step.layer = layer;
+  step.pass = &passes[0];
+  steps_.push_back(std::move(step));
+  add_sends(passes, combine_at() + 2 * kIn);
+}
+
+void DecoderWorkspace::write_parts(int layer, int64_t parts, std::span<std::byte> memory) const {
+  for (const Combination& one : combinations_) {
+    if (one.layer != layer) continue;
+    Job job = one.job;
+    job.parts = word(parts);
+    job.take = word(parts * shape_.kv_heads);
+    job.apply = word(parts * shape_.kv_heads * part_objects_);
+    std::memcpy(memory.data() + one.offset, &job, sizeof job);
+  }
+}
+
+// Pairs of 512 gates and what they multiply, from the two halves of a row.
+void DecoderWorkspace::add_geglu(const std::vector<DecoderPass>& passes) {
+  const int64_t half = kIn / 2, pairs = divide_up(shape_.ffn, half);
+  Job job = empty_job(Kind::kGeglu, shape_);
+  job.apply = word(2 * pairs);
+  job.y_at = word(pairs * kIn);
+  send_x(job, passes[0], 0);
+  DecoderStep step;
+  step.needs = DecoderStep::Needs::kResults;
+  step.early = {linear(keep_job(job, &passes[0]), kIn * (1 + job.table_parts))};
+  DecoderRead read = linear(y_gate_up_, 2 * pairs * kIn);
+  read.bd.wrap[0] = static_cast<uint32_t>(kIn / 4);
+  read.bd.wrap[1] = 2;
+  read.bd.step[1] = static_cast<uint32_t>(shape_.ffn / 2);
+  read.bd.step[2] = static_cast<uint32_t>(kIn / 4);
+  step.late = {read};
+  step.pass = &passes[0];
+  steps_.push_back(std::move(step));
+  add_sends(passes, 0);
+}
+
+DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel& model,
+                                   gemv::Output output, int top, int64_t rows)
+    : array_(array), shape_(model.shape) {
+  width_words_ = round_up(shape_.width, kIn / 4);
+  row_ = take(4 * width_words_);
+  const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
+  for (Control& control : control_) {
+    control.rotation = take(kIn * (1 + tables));
+  }
+  header_bytes_ = round_up(queries_bytes(), attention::kPartBytes);
+  headers_ = take(shape_.kv_heads * header_bytes_);
+  part_objects_ = divide_up(shape_.group() * shape_.head_dim * 4, attention::kOutBytes);
+  partials_ = take(shape_.kv_heads * kMaxParts * partial_objects() * attention::kOutBytes);
+  y_qkv_ = take(2 * shape_.qkv_rows() + kIn);
+  y_output_ = take(2 * width_words_ + kIn);
+  y_gate_up_ = take(4 * shape_.ffn + 2 * kIn);
+  y_down_ = take(2 * width_words_ + kIn);
+  y_head_ =
+      take(output == gemv::Output::kTop ? 2 * array.cores() * 16 * int64_t{gemv::kPieceBytes} * 8
+                                        : 4 * round_up(shape_.vocabulary, 32));
+  passes_.reserve(4 * model.layers.size());
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    std::array<int64_t, 6> places{};
+    const int64_t width = 4 * width_words_;
+    places[0] = take(width);
+    places[1] = take(2 * kIn);  // of q and k
+    places[2] = places[1] + kIn;
+    places[3] = take(2 * width);  // after attention, then before the FFN
+    places[4] = places[3] + width;
+    places[5] = take(width);
+    norms_.push_back(places);
+  }
+  output_norm_ = take(4 * width_words_);
+  std::vector<int64_t> load(static_cast<size_t>(array.columns), 0);
+  for (size_t i = 0; i < model.layers.size(); ++i) add_layer(model, i, load);
+  DecoderMatrix head;
+  for (DecoderSegment segment : model.head) {
+    segment.n = std::min(segment.n, rows);
+    rows -= segment.n;
+    if (segment.n > 0) head.push_back(segment);
+  }
+  head_ = decoder_passes(array, model, head, output, top, y_head_, load);
+  add_norm(y_down_, norms_.back()[5], output_norm_, head_, false);
+}
+
+void DecoderWorkspace::write_constants(const DecoderNorms& norms,
+                                       std::span<std::byte> memory) const {
+  for (const Constant& constant : constants_) {
+    std::memcpy(memory.data() + constant.offset, constant.bytes.data(), constant.bytes.size());
+  }
+  const auto put = [&](int64_t at, const float* from, int64_t count) {
+    if (from != nullptr) std::memcpy(memory.data() + at, from, static_cast<size_t>(count) * 4);
+  };
+  // Of a head: where vector.cc puts its elements.
+  const auto put_head = [&](int64_t at, const float* from) {
+    if (from == nullptr) return;
+    const int64_t half = shape_.dim / 2;
+    const float scale =
+        std::sqrt(static_cast<float>(shape_.dim) / static_cast<float>(shape_.head_dim));
+    for (int64_t i = 0; i < shape_.dim; ++i) {
+      const int64_t place = i < half ? i : shape_.head_dim / 2 + i - half;
+      const float value = from[i] * scale;
+      std::memcpy(memory.data() + at + 4 * place, &value, 4);
+    }
+  };
+  for (size_t i = 0; i < norms.layers.size(); ++i) {
+    const DecoderNorms::Layer& layer = norms.layers[i];
+    put(norms_[i][0], layer.attention, shape_.width);
+    put_head(norms_[i][1], layer.q);
+    put_head(norms_[i][2], layer.k);
+    put(norms_[i][3], layer.post_attention, shape_.width);
+    put(norms_[i][4], layer.ffn, shape_.width);
+    put(norms_[i][5], layer.post_ffn, shape_.width);
+  }
+  put(output_norm_, norms.output, shape_.width);
+}
+
+}  // namespace npu::ops

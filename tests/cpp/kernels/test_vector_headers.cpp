@@ -1,0 +1,145 @@
+// What the headers of vector kernels offer beyond the kernels: gelu.h of AIE2 before its result is
+// rounded (the relative error of its factor h, for every bfloat16 gate, and of the polynomials it
+// is made of); norm.h and rope.h with fp32 operands and results, in place.
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#define __AIE_ARCH__ 20
+#define AIE_HOST_VARIANT test_vector_headers
+#define AIE_HOST_SILICON 1
+#include "aie_kernels/gelu.h"
+#include "aie_kernels/norm.h"
+#include "aie_kernels/rope.h"
+#include "kernel_calls.h"
+
+using namespace npu::gelu;
+using kernel_test::kUnit;
+
+namespace {
+
+// Of 32 lanes from `first` on in steps of `step`, the largest error relative to exact(x).
+template <typename Function, typename Exact>
+double error_of(const Function& function, const Exact& exact, double first, double step) {
+  Floats x;
+  for (unsigned i = 0; i < kLanes; ++i) x.set(static_cast<float>(first + i * step), i);
+  const Floats found = function(x);
+  double worst = 0;
+  for (unsigned i = 0; i < kLanes; ++i) {
+    const double wanted = exact(double{x[i]});
+    worst = std::max(worst, std::fabs(found[i] - wanted) / wanted);
+  }
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("the polynomials of gelu.h have the errors stated there") {
+  double power = 0, inverse = 0;
+  for (int i = 0; i < 1000; ++i) {
+    power = std::max(power, error_of([](const Floats& x) { return polynomial(kExp2, x); },
+                                     [](double x) { return std::exp2(x); }, -0.5 + i * 1e-3, 3e-5));
+    inverse = std::max(inverse, error_of([](const Floats& x) { return polynomial(kInverse, x); },
+                                         [](double x) { return 1 / (1 + x); }, i * 1e-3, 3e-5));
+  }
+  CHECK(power < 1.02e-4);
+  CHECK(inverse < 5.92e-5);
+}
+
+TEST_CASE("h of AIE2 is (1 + tanh u) / 2 within 1.9e-4 for every gate") {
+  for (uint32_t word = 0; word < 0x10000; word += kLanes) {
+    npu::fp32::Bf16s gate;
+    for (unsigned i = 0; i < kLanes; ++i) gate.set({static_cast<uint16_t>(word + i)}, i);
+    const Floats found = h(gate);
+    for (unsigned i = 0; i < kLanes; ++i) {
+      const double g = gate[i];
+      if (std::isnan(g)) continue;
+      const double u = std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g);
+      const double exact =
+          u < 0 ? std::exp(2 * u) / (1 + std::exp(2 * u)) : 1 / (1 + std::exp(-2 * u));
+      CHECK_MESSAGE(std::fabs(found[i] - exact) <= 1.9e-4 * exact + 0x1p-125, g);
+    }
+  }
+}
+
+namespace {
+
+// n numbers of both signs, none of them small.
+std::vector<float> numbers(int n, unsigned seed) {
+  std::mt19937 random(seed);
+  std::uniform_real_distribution<float> size(0.5f, 4.0f);
+  std::vector<float> out;
+  for (int i = 0; i < n; ++i) out.push_back(random() % 2 == 0 ? size(random) : -size(random));
+  return out;
+}
+
+constexpr int kCount = 320;
+
+}  // namespace
+
+TEST_CASE("norm.h with fp32 operands") {
+  const std::vector<float> x = numbers(kCount, 1), weight = numbers(kCount, 2);
+  const std::vector<float> residual = numbers(kCount, 3);
+  double total = 0;
+  for (const float value : x) total += double{value} * value;
+  const double exact = 1 / std::sqrt(total / kCount + 0.25);
+  const auto half = npu::norm::add_squares(npu::norm::no_squares(), x.data(), kCount / 2);
+  const auto squares = npu::norm::add_squares(half, x.data() + kCount / 2, kCount / 2);
+  const float factor = npu::norm::factor(squares, kCount, 0.25f);
+  CHECK(std::fabs(factor - exact) <= exact * 12 * kUnit);
+
+  std::vector<float> scaled = x, sum = residual, added = x, multiplied = x;
+  npu::norm::scale(scaled.data(), factor, weight.data(), scaled.data(), kCount);
+  npu::norm::scale_add(x.data(), factor, weight.data(), sum.data(), sum.data(), kCount);
+  npu::norm::add(added.data(), residual.data(), added.data(), kCount);
+  npu::norm::multiply(multiplied.data(), 3.3f, multiplied.data(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    const double wanted = double{x[i]} * factor * weight[i], before = std::fabs(wanted);
+    CHECK(std::fabs(scaled[i] - wanted) <= before * 2.1 * kUnit);
+    CHECK(std::fabs(sum[i] - (residual[i] + wanted)) <=
+          before * 2.1 * kUnit + std::fabs(residual[i] + wanted) * 1.1 * kUnit);
+    CHECK(added[i] == x[i] + residual[i]);
+    CHECK(multiplied[i] == x[i] * 3.3f);
+  }
+}
+
+TEST_CASE("norm.h sums bf16 and fp32 into either") {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const std::vector<float> a = numbers(kCount, 4);
+  std::vector<bfloat16> b(kCount), narrow(kCount);
+  std::vector<float> wide(kCount);
+  for (size_t i = 0; i < kCount; ++i) b[i] = {kernel_test::bf16_word(a[kCount - 1 - i])};
+  npu::norm::add(a.data(), b.data(), wide.data(), kCount);
+  npu::norm::add(b.data(), a.data(), narrow.data(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    CHECK(wide[i] == a[i] + float{b[i]});
+    CHECK(std::fabs(narrow[i] - wide[i]) <= std::fabs(wide[i]) * 0x1p-8);
+  }
+}
+
+TEST_CASE("rope.h with fp32 operands, in place") {
+  for (const int d : {64, 128, 256}) {
+    const std::vector<float> x = numbers(d, 5), weight = numbers(d, 6);
+    std::vector<float> cosine, sine, plain = x, normed = x;
+    double total = 0;
+    for (int i = 0; i < d / 2; ++i) {
+      cosine.push_back(std::cos(0.1f * static_cast<float>(i)));
+      sine.push_back(std::sin(0.1f * static_cast<float>(i)));
+    }
+    for (const float value : x) total += double{value} * value;
+    const double factor = 1 / std::sqrt(total / d + 1e-6f);
+    npu::rope::rope(plain.data(), cosine.data(), sine.data(), plain.data(), d);
+    npu::rope::qk_norm_rope(normed.data(), weight.data(), 1e-6f, cosine.data(), sine.data(),
+                            normed.data(), d);
+    for (size_t i = 0; i < cosine.size(); ++i) {
+      const size_t j = i + cosine.size();
+      const double c = cosine[i], s = sine[i];
+      CHECK(std::fabs(plain[i] - (x[i] * c - x[j] * s)) <= 8 * 2 * kUnit);
+      CHECK(std::fabs(plain[j] - (x[j] * c + x[i] * s)) <= 8 * 2 * kUnit);
+      const double low = x[i] * factor * weight[i], high = x[j] * factor * weight[j];
+      const double bound = (std::fabs(low) + std::fabs(high)) * 16 * kUnit;
+      CHECK(std::fabs(normed[i] - (low * c - high * s)) <= bound);
+      CHECK(std::fabs(normed[j] - (high * c + low * s)) <= bound);
+    }
+  }
+}
