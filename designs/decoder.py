@@ -21,7 +21,7 @@ from .lowering import forms
 from .worker import Buffer, Word, Worker
 
 BLOCK_BYTES: int = facts.BLOCK_BYTES
-RUN_BLOCKS = 3  # of a core that follow each other in memory: the length of a DRAM read
+RUN_BLOCKS = 5  # of a core that follow each other in memory: the length of a DRAM read
 X_BYTES, PIECE_BYTES = facts.GEMV_X_BYTES, facts.GEMV_PIECE_BYTES
 GEMV_WORDS: tuple[str, ...] = (
     *facts.GEMV_SETUP,

@@ -78,6 +78,15 @@ std::shared_ptr<const PreparedStream> Device::prepare(std::vector<uint32_t> word
   return prepared;
 }
 
+bool Device::patch(const std::shared_ptr<const PreparedStream>& stream,
+                   std::span<const StreamPatch> patches) {
+  auto& changed = const_cast<PreparedStream&>(*stream);  // made by this device, not const
+  if (!do_patch(changed, patches)) return false;
+  for (const StreamPatch& patch : patches) changed.words_[patch.word] = patch.value;
+  ++changed.patches_;
+  return true;
+}
+
 std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream,
                                     std::span<const BufferRef> refs) {
   if (configuration_ == nullptr) {

@@ -87,11 +87,19 @@ class PreparedStream {
   std::span<const uint32_t> words() const { return words_; }
   virtual size_t bytes() const { return words_.size() * 4; }  // of host memory it takes
   uint64_t configuration_id() const { return configuration_id_; }
+  uint64_t patches() const { return patches_; }  // how often it was changed
 
  private:
   friend class Device;
   std::vector<uint32_t> words_;
-  uint64_t configuration_id_ = 0;
+  uint64_t configuration_id_ = 0, patches_ = 0;
+};
+
+// Another value for a word of a prepared stream: of a BLOCKWRITE's data or an ADDRESS_PATCH's
+// offset.
+struct StreamPatch {
+  size_t word;
+  uint32_t value;
 };
 
 struct DeviceInfo {
@@ -133,6 +141,10 @@ class Device {
   // Does, once, what depends on a stream alone: parses it and checks that it touches only what
   // streams of the loaded configuration may. Throws Error(kFormat, kForbidden, kArgument).
   std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> words);
+  // Changes a prepared stream that no run uses. False: the device cannot, prepare another one.
+  // Throws Error(kForbidden) for other words.
+  bool patch(const std::shared_ptr<const PreparedStream>& stream,
+             std::span<const StreamPatch> patches);
   // Starts a stream of the loaded configuration; address patch i gets refs[i]. `stream`, the
   // buffers and the device must outlive the run. Throws Error(kArgument, kOutOfRange).
   std::unique_ptr<Run> submit(std::shared_ptr<const PreparedStream> stream,
@@ -144,6 +156,9 @@ class Device {
   virtual std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
                                                      stream::Stream /*parsed*/) {
     return std::make_shared<PreparedStream>(std::move(words));
+  }
+  virtual bool do_patch(PreparedStream& /*stream*/, std::span<const StreamPatch> /*patches*/) {
+    return false;
   }
   virtual std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
                                          std::span<const BufferRef> refs) = 0;

@@ -112,12 +112,22 @@ class Operation {
     const auto begin = Clock::now();
     stream::Builder builder(configuration_->generation, device.info().columns);
     Schedule schedule = build(builder);
-    auto made = std::make_shared<const Entry>(
-        Entry{device.prepare(builder.finish()), std::move(schedule)});
+    auto made =
+        std::make_shared<const Entry>(Entry{device.prepare(builder.finish()), std::move(schedule)});
     const uint64_t building = since(begin);
     counters_.stream_build_ns += building;
     counters_.submit_overhead_ns += since(start) - building;
     return made;
+  }
+
+  // Changes words of a prepared stream of this configuration. False: prepare another one.
+  bool patch(const Entry& entry, std::span<const StreamPatch> patches) {
+    const auto start = Clock::now();
+    Device& device = *device_->device;
+    device.load(configuration_);
+    const bool done = device.patch(entry.stream, patches);
+    counters_.submit_overhead_ns += since(start);
+    return done;
   }
 
   // Runs a prepared stream to its end. Whoever wrote an input has synchronised it; results are

@@ -1,6 +1,7 @@
 // The reading half of the TXN format: bytes -> header and typed operations, for header versions 0.1
 // and 1.0. Every length is checked before it is used; an inconsistent stream is rejected with
 // the operation, its byte offset and the cause. Formats: docs/reference/command_stream.md.
+#include <algorithm>
 #include <cstring>
 
 #include "error.h"
@@ -321,6 +322,37 @@ Stream Stream::parse(std::span<const std::byte> bytes) {
          header.operations, stream.operations_.size());
   }
   return stream;
+}
+
+void Stream::patch(size_t word, uint32_t value) {
+  if (operation_of_.empty()) {
+    operation_of_.resize(words_.size(), UINT32_MAX);
+    for (const Operation& operation : operations_) {
+      const size_t first = operation.byte_offset / 4;
+      std::fill_n(operation_of_.begin() + static_cast<ptrdiff_t>(first), operation.bytes / 4,
+                  operation.index);
+    }
+  }
+  const uint32_t index = word < words_.size() ? operation_of_[word] : UINT32_MAX;
+  if (index != UINT32_MAX) {
+    Operation& operation = operations_[index];
+    const size_t at = word - operation.byte_offset / 4;
+    if (operation.opcode == Opcode::kBlockWrite && words_.data() + word >= operation.data.data()) {
+      words_[word] = value;
+      return;
+    }
+    constexpr size_t kOffset = 10;  // of the long form: low half, high half
+    if (operation.opcode == Opcode::kAddressPatch && operation.bytes == 48 && at >= kOffset) {
+      words_[word] = value;
+      const uint32_t* half = words_.data() + operation.byte_offset / 4 + kOffset;
+      operation.argument_offset = uint64_t{half[1]} << 32 | half[0];
+      return;
+    }
+  }
+  fail(ErrorKind::kForbidden,
+       "[Stream::patch] word %zu of %zu is neither data of a BLOCKWRITE nor the offset of an "
+       "ADDRESS_PATCH; build another stream",
+       word, words_.size());
 }
 
 }  // namespace npu::stream

@@ -80,11 +80,15 @@ class Stream {
   const Header& header() const { return header_; }
   const std::vector<Operation>& operations() const { return operations_; }
   std::span<const uint32_t> words() const { return words_; }
+  // Gives a word of a BLOCKWRITE's data, or of an ADDRESS_PATCH's offset, another value: what a
+  // stream touches stays the same. Throws Error(kForbidden) for any other word.
+  void patch(size_t word, uint32_t value);
 
  private:
   Header header_;
   std::vector<uint32_t> words_;
-  std::vector<Operation> operations_;  // spans point into words_ (stable: moved, never copied)
+  std::vector<Operation> operations_;   // spans point into words_ (stable: moved, never copied)
+  std::vector<uint32_t> operation_of_;  // of every word; made by the first patch()
  public:
   Stream() = default;
   Stream(Stream&&) = default;

@@ -7,12 +7,14 @@ environment variable ``NPU_DEVICE``; ``emu:npu2``. There is no hardware backend 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import contextvars
 import dataclasses
 import importlib
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +89,9 @@ class Device:
         self.prefers = designs or ("host" if self.emulated else "array")
         self._designs: Any = None
         self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
-        self._lock = threading.Lock()
+        self._attached: list[Any] = []  # operations of others, counted here
+        self._past: collections.Counter[str] = collections.Counter()  # of those that are gone
+        self._lock = threading.RLock()  # a finalizer may interrupt its holder
         self._choosing = threading.Lock()
 
     def __repr__(self) -> str:
@@ -187,11 +191,23 @@ class Device:
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
-            operations = list(self._operations.values())
-        for operation in operations:
-            for name, value in operation.counters().items():
+            operations = [*self._operations.values(), *self._attached]
+            counted = [self._past, *(operation.counters() for operation in operations)]
+        for counters in counted:
+            for name, value in counters.items():
                 totals[name] += value
         return totals
+
+    def attach(self, owner: Any, operation: Any) -> None:
+        """Counts an operation as long as its owner lives, and what it did afterwards."""
+        with self._lock:
+            self._attached.append(operation)
+        weakref.finalize(owner, self._detach, operation)
+
+    def _detach(self, operation: Any) -> None:
+        with self._lock:
+            self._attached = [other for other in self._attached if other is not operation]
+            self._past.update(operation.counters())
 
 
 class _Registered:

@@ -50,7 +50,7 @@ class ParsedStream final : public PreparedStream {
   size_t bytes() const override {
     return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
   }
-  const stream::Stream parsed;
+  stream::Stream parsed;
 };
 
 class EmulatedRun;
@@ -87,6 +87,11 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
                                              stream::Stream parsed) override {
     return std::make_shared<ParsedStream>(std::move(words), std::move(parsed));
+  }
+  bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override {
+    auto& parsed = static_cast<ParsedStream&>(stream).parsed;
+    for (const StreamPatch& patch : patches) parsed.patch(patch.word, patch.value);
+    return true;
   }
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
                                  std::span<const BufferRef> refs) override;

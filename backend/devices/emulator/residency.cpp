@@ -72,7 +72,8 @@ void Intruders::remember(std::shared_ptr<const Configuration> configuration,
   size_t bytes = 0;
   for (const BufferRef& ref : refs) bytes += ref.bytes;
   if (bytes > kMaxCopy) return;
-  Stream stream{std::move(configuration), std::move(prepared), {}, {}};
+  const uint64_t patches = prepared->patches();
+  Stream stream{std::move(configuration), std::move(prepared), {}, {}, patches};
   for (const BufferRef& ref : refs) {
     stream.writable.push_back(writes(ref.access));
     stream.arguments.emplace_back(ref.bytes);
@@ -85,7 +86,8 @@ void Intruders::remember(std::shared_ptr<const Configuration> configuration,
 const Intruders::Stream* Intruders::other_than(const PreparedStream* stream) {
   for (size_t tried = 0; tried < streams_.size(); ++tried) {
     const Stream& candidate = streams_[next_++ % streams_.size()];
-    if (candidate.prepared.get() != stream) return &candidate;
+    if (candidate.prepared.get() == stream) continue;
+    if (candidate.prepared->patches() == candidate.patches) return &candidate;
   }
   return nullptr;
 }

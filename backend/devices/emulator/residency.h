@@ -54,6 +54,7 @@ class Intruders {
     std::shared_ptr<const PreparedStream> prepared;
     std::vector<std::vector<std::byte>> arguments;
     std::vector<bool> writable;
+    uint64_t patches;  // of the stream when it ran: another value, and it goes elsewhere now
   };
   // Keeps the latest few; large ones are left out.
   void remember(std::shared_ptr<const Configuration> configuration,

@@ -128,6 +128,23 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.buffer->sync_to_device(0, memory.size());
 }
 
+// Patches the stream of the token before, where that is enough.
+void Decoder::prepare(const DecoderPosition& position, Place& at) {
+  if (at.entry != nullptr) {
+    const std::vector<StreamPatch> patches =
+        decoder_patches(array_.generation, model_, at.position, position, at.variables);
+    if (!patches.empty() && operation_.patch(*at.entry, patches)) return;
+  }
+  at.entry = nullptr;
+  at.entry = operation_.prepare_once([&](stream::Builder& builder) {
+    at.variables =
+        append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
+    return std::monostate{};
+  });
+  at.position = position;
+  at.position.pages.clear();
+}
+
 RunReport Decoder::run(const DecoderToken& token, Place& at) {
   const DecoderShape& shape = model_.shape;
   if (token.embedding.size() != static_cast<size_t>(shape.width) ||
@@ -148,14 +165,11 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   if (!pool) {
     fail(ErrorKind::kArgument, "[decoder] the device cannot reach the memory of the KV cache");
   }
-  const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
-    append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
-    return std::monostate{};
-  });
+  prepare(position, at);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite}, pool.ref};
   arguments.insert(arguments.end(), region_refs_.begin(), region_refs_.end());
-  return operation_.submit(*entry, arguments);
+  return operation_.submit(*at.entry, arguments);
 }
 
 RunReport Decoder::logits(const DecoderToken& token, float* out) {

@@ -51,11 +51,16 @@ class Decoder {
   struct Place {
     std::unique_ptr<DecoderWorkspace> layout;
     std::unique_ptr<Buffer> buffer;
+    // The stream of the latest token: the next one's, but for a few words.
+    std::shared_ptr<const Operation<int>::Entry> entry;
+    std::vector<DecoderVariable> variables;
+    DecoderPosition position;  // without pages
   };
 
   Place& place(gemv::Output output, int top, int64_t rows);
   void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
   RunReport run(const DecoderToken& token, Place& at);
+  void prepare(const DecoderPosition& position, Place& at);
 
   Operation<int> operation_;
   DecoderArray array_;

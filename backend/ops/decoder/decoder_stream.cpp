@@ -25,6 +25,37 @@ struct Ring {
 constexpr Ring kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};
 constexpr Ring kVectorBds{8, 5}, kMemoryBds{13, 3};  // of the column of the vector core
 
+// Words of a stream from a BLOCKWRITE's begin to its data, and from there to the offset of the
+// ADDRESS_PATCH that follows a shim BD.
+constexpr size_t kBlockHeader = 4, kBdWords = 8, kReadOffset = kBdWords + 10;
+
+arch::Bd shim_bd(const arch::Bd& bd, uint32_t burst) {
+  arch::Bd out = bd;
+  out.burst = burst;
+  out.axcache = kAxCache;
+  return out;
+}
+
+int64_t row_offset(const DecoderPosition& position, int layer) {
+  const KvLayout& layout = position.layout;
+  const int64_t at = position.attention[0].position, size = layout.chunk_positions();
+  const std::span<const int64_t> pages = position.pages[static_cast<size_t>(layer)];
+  const int64_t page = pages[static_cast<size_t>(at / KvLayout::kPagePositions)];
+  return page * layout.page_bytes() +
+         at % KvLayout::kPagePositions / size * 2 * KvLayout::kChunkBytes +
+         at % size * layout.head_dim * 2;
+}
+
+// Whether attention has the same transfers but for their addresses and lengths.
+bool same_form(const DecoderAttention& a, const DecoderAttention& b) {
+  if (a.parts != b.parts || a.ranges.size() != b.ranges.size()) return false;
+  for (size_t i = 0; i < a.ranges.size(); ++i) {
+    const DecoderRange &x = a.ranges[i], &y = b.ranges[i];
+    if (x.pair != y.pair || x.kv_head != y.kv_head || x.part != y.part) return false;
+  }
+  return true;
+}
+
 // Tasks of one channel: those under way end in order.
 class Queue {
  public:
@@ -66,7 +97,7 @@ class DecoderCommands : private ShimCommands {
     }
   }
 
-  void append() {
+  std::vector<DecoderVariable> append() {
     collect_weights();
     const std::vector<DecoderStep>& steps = workspace_.steps();
     push_weights();
@@ -85,6 +116,7 @@ class DecoderCommands : private ShimCommands {
     }
     wait_results();
     wait_memory();
+    return std::move(variables_);
   }
 
  private:
@@ -92,6 +124,13 @@ class DecoderCommands : private ShimCommands {
     DecoderPass::Task task;
     int region;
     size_t pass;  // number of its pass
+  };
+  struct KvTask {
+    uint32_t argument;
+    int64_t offset, repeats;
+    arch::Bd bd;
+    int id = 0;
+    DecoderVariable variable = {};
   };
   // A pass whose results are under way.
   struct Open {
@@ -130,12 +169,18 @@ class DecoderCommands : private ShimCommands {
     }
   }
 
-  void push(Queue& queue, arch::Bd bd, uint32_t argument, int64_t offset, int64_t repeats,
+  void push(Queue& queue, const arch::Bd& bd, uint32_t argument, int64_t offset, int64_t repeats,
             bool token) {
     assert(queue.room() > 0);
-    bd.burst = geometry_.shim_burst;
-    bd.axcache = kAxCache;
-    push_bd(queue.port(), queue.next(), bd, argument, offset, repeats, token);
+    push_bd(queue.port(), queue.next(), shim_bd(bd, geometry_.shim_burst), argument, offset,
+            repeats, token);
+  }
+
+  // The BD that is written next may be another one at another position.
+  void note(const KvTask& task) {
+    if (task.argument != kDecoderPool) return;
+    variables_.push_back(task.variable);
+    variables_.back().word = builder_.bytes() / 4 + kBlockHeader;
   }
 
   void read(const DecoderRead& what) {
@@ -201,19 +246,15 @@ class DecoderCommands : private ShimCommands {
     headers.length = heads * words(workspace_.queries_bytes());
     push_memory(headers, kDecoderWorkspace, workspace_.header(0));
     const KvLayout& layout = position_.layout;
-    const int64_t at = position_.attention[0].position, size = layout.chunk_positions();
-    const std::span<const int64_t> pages = position_.pages[static_cast<size_t>(layer)];
-    const int64_t page = pages[static_cast<size_t>(at / KvLayout::kPagePositions)];
     arch::Bd rows;
     rows.wrap[0] = words(2 * shape.head_dim);
     rows.wrap[1] = 2;
     rows.step[1] = words(KvLayout::kChunkBytes);
     rows.step[2] = words(layout.head_bytes());
     rows.length = heads * words(4 * shape.head_dim);
-    push_memory(rows, kDecoderPool,
-                page * layout.page_bytes() +
-                    at % KvLayout::kPagePositions / size * 2 * KvLayout::kChunkBytes +
-                    at % size * shape.head_dim * 2);
+    const size_t bd = builder_.bytes() / 4 + kBlockHeader;
+    push_memory(rows, kDecoderPool, row_offset(position_, layer));
+    variables_.push_back({DecoderVariable::Kind::kRow, layer, 0, 0, bd + kReadOffset});
   }
 
   void push_results(const DecoderPass& pass) {
@@ -241,7 +282,8 @@ class DecoderCommands : private ShimCommands {
     const DecoderAttention& work =
         position_.attention[static_cast<size_t>(DecoderWorkspace::kind_of(one))];
     kv_tasks_.assign(kv_.size(), {});
-    for (const DecoderRange& range : work.ranges) {
+    for (size_t r = 0; r < work.ranges.size(); ++r) {
+      const DecoderRange& range = work.ranges[r];
       const auto pair = static_cast<size_t>(range.pair);
       const int64_t words = workspace_.partial_objects() * attention::kOutBytes / 4;
       push(partials_[pair], linear_bd(static_cast<uint32_t>(words)), kDecoderWorkspace,
@@ -252,8 +294,10 @@ class DecoderCommands : private ShimCommands {
                                    2, linear_bd(kPart / 4)});
       }
       const std::span<const int64_t> pages = position_.pages[static_cast<size_t>(layer)];
-      for (const KvRead& kv : kv_reads(position_.layout, pages, range)) {
-        kv_tasks_[pair].push_back({kDecoderPool, kv.offset, 1, kv.bd});
+      const std::vector<KvRead> reads = kv_reads(position_.layout, pages, range);
+      for (size_t i = 0; i < reads.size(); ++i) {
+        kv_tasks_[pair].push_back({kDecoderPool, reads[i].offset, 1, reads[i].bd});
+        kv_tasks_[pair].back().variable = {DecoderVariable::Kind::kRead, layer, r, i, 0};
       }
     }
     for (size_t pair = 0; pair < kv_.size(); ++pair) {
@@ -261,9 +305,9 @@ class DecoderCommands : private ShimCommands {
       for (size_t i = 0; i < std::min<size_t>(kDepth, kv_tasks_[pair].size()); ++i) {
         KvTask& task = kv_tasks_[pair][i];
         task.id = kv_[pair].next();
-        task.bd.burst = geometry_.shim_burst;
-        task.bd.axcache = kAxCache;
-        write_bd(kv_[pair].port(), task.id, task.bd, task.argument, task.offset);
+        note(task);
+        write_bd(kv_[pair].port(), task.id, shim_bd(task.bd, geometry_.shim_burst), task.argument,
+                 task.offset);
       }
     }
   }
@@ -284,6 +328,7 @@ class DecoderCommands : private ShimCommands {
         }
         wait(kv_[pair].port());
         kv_[pair].ended(kv_[pair].done() + 1);
+        note(task);
         push(kv_[pair], task.bd, task.argument, task.offset, task.repeats, token);
       }
     }
@@ -408,13 +453,8 @@ class DecoderCommands : private ShimCommands {
   std::vector<Queue> weights_, results_, kv_, partials_;
   std::vector<std::vector<WeightTask>> tasks_;  // per column
   std::deque<Open> open_;
+  std::vector<DecoderVariable> variables_;
   std::vector<int64_t> reads_at_memory_;  // of the vector core when a task for memory was pushed
-  struct KvTask {
-    uint32_t argument;
-    int64_t offset, repeats;
-    arch::Bd bd;
-    int id = 0;
-  };
   std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
   size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
   size_t finished_ = 0;   // tasks for memory whose steps have all they read
@@ -423,10 +463,53 @@ class DecoderCommands : private ShimCommands {
 
 }  // namespace
 
-void append_decoder(stream::Builder& builder, const Configuration& configuration,
-                    const DecoderArray& array, const DecoderModel& model,
-                    const DecoderWorkspace& workspace, const DecoderPosition& position) {
-  DecoderCommands(builder, configuration, array, model, workspace, position).append();
+std::vector<DecoderVariable> append_decoder(stream::Builder& builder,
+                                            const Configuration& configuration,
+                                            const DecoderArray& array, const DecoderModel& model,
+                                            const DecoderWorkspace& workspace,
+                                            const DecoderPosition& position) {
+  return DecoderCommands(builder, configuration, array, model, workspace, position).append();
+}
+
+std::vector<StreamPatch> decoder_patches(arch::Generation generation, const DecoderModel& model,
+                                         const DecoderPosition& before,
+                                         const DecoderPosition& position,
+                                         std::span<const DecoderVariable> variables) {
+  const uint32_t burst = arch::device_geometry(generation).shim_burst;
+  for (size_t kind = 0; kind < position.attention.size(); ++kind) {
+    if (!same_form(before.attention[kind], position.attention[kind])) return {};
+  }
+  std::vector<StreamPatch> out;
+  const auto offset = [&](size_t word, int64_t bytes) {
+    const auto value = static_cast<uint64_t>(bytes);
+    out.push_back({word, static_cast<uint32_t>(value)});
+    out.push_back({word + 1, static_cast<uint32_t>(value >> 32)});
+  };
+  std::vector<KvRead> reads;  // of the range of the variable before
+  int layer = -1;
+  size_t range = 0, used = 0, count = 0;
+  for (const DecoderVariable& one : variables) {
+    if (one.kind == DecoderVariable::Kind::kRow) {
+      offset(one.word, row_offset(position, one.layer));
+      continue;
+    }
+    const auto number = static_cast<size_t>(one.layer);
+    const auto kind = static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[number]));
+    if (one.layer != layer || one.range != range) {
+      layer = one.layer, range = one.range;
+      reads =
+          kv_reads(position.layout, position.pages[number], position.attention[kind].ranges[range]);
+      used += reads.size();
+    }
+    if (one.read >= reads.size()) return {};
+    ++count;
+    const KvRead& kv = reads[one.read];
+    const std::vector<uint32_t> bd = arch::encode_bd(arch::TileKind::kShim, shim_bd(kv.bd, burst));
+    for (size_t i = 0; i < bd.size(); ++i) out.push_back({one.word + i, bd[i]});
+    offset(one.word + kReadOffset, kv.offset);
+  }
+  if (used != count) return {};
+  return out;
 }
 
 }  // namespace npu::ops

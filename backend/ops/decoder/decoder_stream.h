@@ -8,6 +8,7 @@
 
 #include "ops/decoder/decoder_attention.h"
 #include "ops/decoder/decoder_workspace.h"
+#include "runtime/device.h"
 #include "stream/txn.h"
 
 namespace npu::ops {
@@ -23,8 +24,27 @@ struct DecoderPosition {
   std::array<DecoderAttention, DecoderWorkspace::kKinds> attention;
 };
 
-void append_decoder(stream::Builder& builder, const Configuration& configuration,
-                    const DecoderArray& array, const DecoderModel& model,
-                    const DecoderWorkspace& workspace, const DecoderPosition& position);
+// What of a stream depends on the position, and where it is: a stream for one position becomes that
+// of another one by a patch of these words, as long as attention has as many transfers.
+struct DecoderVariable {
+  enum class Kind : uint8_t { kRow, kRead };  // the row of keys and values, a read of them
+  Kind kind;
+  int layer;
+  size_t range, read;  // of attention's ranges; of the range's reads
+  size_t word;         // of the stream: a row's offset, or a BD, with its offset kReadOffset later
+};
+
+// The words of `variables` at another position; empty if the position needs another stream.
+std::vector<StreamPatch> decoder_patches(arch::Generation generation, const DecoderModel& model,
+                                         const DecoderPosition& before,
+                                         const DecoderPosition& position,
+                                         std::span<const DecoderVariable> variables);
+
+// Returns what depends on the position.
+std::vector<DecoderVariable> append_decoder(stream::Builder& builder,
+                                            const Configuration& configuration,
+                                            const DecoderArray& array, const DecoderModel& model,
+                                            const DecoderWorkspace& workspace,
+                                            const DecoderPosition& position);
 
 }  // namespace npu::ops

@@ -130,6 +130,7 @@ class Decoder:
             self._device.handle, configuration, shape, layers, head, regions.arrays,
             [*norms, source.float32(names.OUTPUT_NORM)],
         )  # fmt: skip
+        self._device.attach(self, self._native)
 
     def logits(self, token: int, cache: Cache) -> np.ndarray:
         """The float32 logits (vocabulary,) of a token at the position of the cache's pass."""
