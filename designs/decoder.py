@@ -10,18 +10,17 @@ buffers of the memtiles hold the weights that arrive meanwhile, so that reads ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from npu._npu import facts
 
 from .api import Design
+from .attention import score_keys, sum_values
 from .fifo import ObjectFifo
 from .hardware import FIRST_CORE_ROW, Tile
 from .lowering import forms
-from .worker import Buffer, Word, Worker
+from .worker import Word
 
 BLOCK_BYTES: int = facts.BLOCK_BYTES
-RUN_BLOCKS = 5  # of a core that follow each other in memory: the length of a DRAM read
+RUN_BLOCKS = 5  # of a core that follow each other in memory: a DRAM read
 X_BYTES, PIECE_BYTES = facts.GEMV_X_BYTES, facts.GEMV_PIECE_BYTES
 GEMV_WORDS: tuple[str, ...] = (
     *facts.GEMV_SETUP,
@@ -29,7 +28,6 @@ GEMV_WORDS: tuple[str, ...] = (
     *facts.GEMV_LOOPS,
 )
 JOB: tuple[str, ...] = facts.VECTOR_JOB
-RECORD: tuple[str, ...] = facts.ATTENTION_RECORD
 _GEMV_ROWS = (0, 1)  # cores of a column, counted from the memtile
 _PAIR_ROWS = (2, 3)
 _VECTOR_ROW = 2
@@ -196,69 +194,8 @@ def _pair(out: Design, col: int) -> None:
         f"O{col}", values, shim, facts.ATTENTION_OUT_BYTES // 4, "int32", depth=2,
         consumer_channel=1,
     )  # fmt: skip
-    score_worker(out, scores, k, f, col)
-    value_worker(out, values, v, f, o, col)
-
-
-def score_worker(out: Design, core: Tile, k: ObjectFifo, f: ObjectFifo, index: int) -> None:
-    """The core that turns keys into weights of values; `index`: its record in a table."""
-    worker, words, state, word = _attention(out, core, facts.ATTENTION_SCORES_STATE)
-    q = worker.buffer(
-        f"q_{core.col}_{core.row}", "bfloat16", (facts.ATTENTION_ROWS * facts.ATTENTION_MAX_DIM,)
-    )
-    names = ("attention_begin", "attention_more", "attention_scores")
-    begin, more, chunk = map(out.kernel, names)
-    with worker.forever():
-        worker.call(begin, worker.acquire(k), q, words, state, index)
-        worker.release(k)
-        with worker.loop(word("objects")):
-            worker.call(more, worker.acquire(k), q, words, state)
-            worker.release(k)
-        with worker.loop(word("chunks")):
-            worker.call(
-                chunk, worker.acquire(k), q, worker.acquire(f), words, state, word("rows"),
-                word("head_dim"),
-            )  # fmt: skip
-            worker.release(k)
-            worker.release(f)
-
-
-def value_worker(
-    out: Design, core: Tile, v: ObjectFifo, f: ObjectFifo, o: ObjectFifo, index: int
-) -> None:
-    """The core that sums weighted values and sends the result."""
-    worker, words, state, word = _attention(out, core, facts.ATTENTION_VALUES_STATE)
-    y = worker.buffer(
-        f"sum_{core.col}_{core.row}", "float32", (facts.ATTENTION_ROWS * facts.ATTENTION_MAX_DIM,)
-    )
-    begin, chunk, send = map(out.kernel, ("values_begin", "values_chunk", "values_out"))
-    with worker.forever():
-        worker.call(begin, worker.acquire(v), y, words, state, index)
-        worker.release(v)
-        with worker.loop(word("objects")):
-            worker.acquire(v)
-            worker.release(v)
-        with worker.loop(word("chunks")):
-            worker.call(
-                chunk, worker.acquire(v), worker.acquire(f), y, words, state, word("rows"),
-                word("head_dim"),
-            )  # fmt: skip
-            worker.release(v)
-            worker.release(f)
-        with worker.loop(word("out_objects")):
-            worker.call(send, y, worker.acquire(o), words, state)
-            worker.release(o)
-
-
-def _attention(
-    out: Design, core: Tile, state_words: int
-) -> tuple[Worker, Buffer, Buffer, Callable[[str], Word]]:
-    """A worker with its record and its state."""
-    worker = out.worker(core, stack_bytes=2048)
-    name = f"{core.col}_{core.row}"
-    words = worker.buffer(f"record_{name}", "int32", (facts.ATTENTION_RECORD_WORDS,))
-    state = worker.buffer(f"state_{name}", "int32", (state_words,))
-    return worker, words, state, lambda label: Word(words, RECORD.index(label))
+    score_keys(out, scores, k, f, col)
+    sum_values(out, values, v, f, o, col)
 
 
 def _vector(out: Design, core: Tile, x: ObjectFifo) -> None:

@@ -46,10 +46,7 @@ void write_attention(const DecoderModel& model, const DecoderWorkspace& workspac
                   &record, sizeof record);
     }
   }
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    const auto kind = static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[i]));
-    workspace.write_parts(static_cast<int>(i), position.attention[kind].parts, memory);
-  }
+  workspace.write_parts({position.attention[0].parts, position.attention[1].parts}, memory);
 }
 
 // Partial results that nobody writes count nothing: their denominators are zero.
@@ -128,21 +125,42 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
   at.buffer->sync_to_device(0, memory.size());
 }
 
+// Whether attention reads where it did for the token before: within a chunk it does.
+bool Decoder::reads_change(const DecoderPosition& position, const Place& at) {
+  for (size_t kind = 0; kind < position.attention.size(); ++kind) {
+    if (position.attention[kind].ranges != at.position.attention[kind].ranges) return true;
+  }
+  return !std::ranges::equal(position.pages, at.pages,
+                             [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
+}
+
 // Patches the stream of the token before, where that is enough.
 void Decoder::prepare(const DecoderPosition& position, Place& at) {
+  bool ready = false;
   if (at.entry != nullptr) {
+    const bool reads = reads_change(position, at);
     const std::vector<StreamPatch> patches =
-        decoder_patches(array_.generation, model_, at.position, position, at.variables);
-    if (!patches.empty() && operation_.patch(*at.entry, patches)) return;
+        decoder_patches(array_.generation, model_, at.position, position, at.variables, reads);
+    ready = !patches.empty() && operation_.patch(*at.entry, patches);
+    if (ready && !reads) {
+      at.position.attention = position.attention;
+      return;
+    }
   }
-  at.entry = nullptr;
-  at.entry = operation_.prepare_once([&](stream::Builder& builder) {
-    at.variables =
-        append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
-    return std::monostate{};
-  });
+  if (!ready) {
+    at.entry = nullptr;
+    at.entry = operation_.prepare_once([&](stream::Builder& builder) {
+      at.variables =
+          append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
+      return std::monostate{};
+    });
+  }
   at.position = position;
   at.position.pages.clear();
+  at.pages.clear();
+  for (const std::span<const int64_t> pages : position.pages) {
+    at.pages.emplace_back(pages.begin(), pages.end());
+  }
 }
 
 RunReport Decoder::run(const DecoderToken& token, Place& at) {

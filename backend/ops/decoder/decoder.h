@@ -54,13 +54,15 @@ class Decoder {
     // The stream of the latest token: the next one's, but for a few words.
     std::shared_ptr<const Operation<int>::Entry> entry;
     std::vector<DecoderVariable> variables;
-    DecoderPosition position;  // without pages
+    DecoderPosition position;  // of the latest token, without pages
+    std::vector<std::vector<int64_t>> pages;
   };
 
   Place& place(gemv::Output output, int top, int64_t rows);
   void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
   RunReport run(const DecoderToken& token, Place& at);
   void prepare(const DecoderPosition& position, Place& at);
+  static bool reads_change(const DecoderPosition& position, const Place& at);
 
   Operation<int> operation_;
   DecoderArray array_;

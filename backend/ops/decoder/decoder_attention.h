@@ -18,6 +18,7 @@ struct DecoderRange {
   int pair = 0;
   int64_t kv_head = 0, part = 0;
   int64_t first = 0, chunks = 0;  // positions / positions of a chunk
+  bool operator==(const DecoderRange&) const = default;
 };
 
 // The work of attention at one position with one window.

@@ -474,7 +474,8 @@ std::vector<DecoderVariable> append_decoder(stream::Builder& builder,
 std::vector<StreamPatch> decoder_patches(arch::Generation generation, const DecoderModel& model,
                                          const DecoderPosition& before,
                                          const DecoderPosition& position,
-                                         std::span<const DecoderVariable> variables) {
+                                         std::span<const DecoderVariable> variables,
+                                         bool reads_change) {
   const uint32_t burst = arch::device_geometry(generation).shim_burst;
   for (size_t kind = 0; kind < position.attention.size(); ++kind) {
     if (!same_form(before.attention[kind], position.attention[kind])) return {};
@@ -493,6 +494,7 @@ std::vector<StreamPatch> decoder_patches(arch::Generation generation, const Deco
       offset(one.word, row_offset(position, one.layer));
       continue;
     }
+    if (!reads_change) continue;
     const auto number = static_cast<size_t>(one.layer);
     const auto kind = static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[number]));
     if (one.layer != layer || one.range != range) {

@@ -35,10 +35,13 @@ struct DecoderVariable {
 };
 
 // The words of `variables` at another position; empty if the position needs another stream.
+// reads_change: whether attention may read elsewhere than before; if not, only rows are written
+// elsewhere.
 std::vector<StreamPatch> decoder_patches(arch::Generation generation, const DecoderModel& model,
                                          const DecoderPosition& before,
                                          const DecoderPosition& position,
-                                         std::span<const DecoderVariable> variables);
+                                         std::span<const DecoderVariable> variables,
+                                         bool reads_change);
 
 // Returns what depends on the position.
 std::vector<DecoderVariable> append_decoder(stream::Builder& builder,

@@ -160,7 +160,7 @@ void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
   attention.kind = DecoderStep::Kind::kAttention;
   attention.layer = number;
   steps_.push_back(attention);
-  add_combination(number, output);
+  add_combination(number, kind, output);
   add_norm(y_output_, norms[3], norms[4], gate_up, true);
   add_geglu(down);
 }
@@ -191,13 +191,14 @@ void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
 }
 
 // A constant but for the number of parts (write_parts).
-void DecoderWorkspace::add_combination(int layer, const std::vector<DecoderPass>& passes) {
+void DecoderWorkspace::add_combination(int layer, int kind,
+                                       const std::vector<DecoderPass>& passes) {
   Job job = empty_job(Kind::kCombine, shape_);
   job.take_bytes = 8 * attention::kRows;
   job.y_at = word(combine_at());
   send_x(job, passes[0], combine_at() + 2 * kIn);
   DecoderStep step;
-  combinations_.push_back({layer, keep_job(job, &passes[0]), job});
+  combinations_.push_back({kind, keep_job(job, &passes[0]), job});
   step.early = {linear(combinations_.back().offset, kIn * (1 + job.table_parts))};
   step.needs = DecoderStep::Needs::kAttention;
   step.kind = DecoderStep::Kind::kCombination;
@@ -207,13 +208,14 @@ void DecoderWorkspace::add_combination(int layer, const std::vector<DecoderPass>
   add_sends(passes, combine_at() + 2 * kIn);
 }
 
-void DecoderWorkspace::write_parts(int layer, int64_t parts, std::span<std::byte> memory) const {
+void DecoderWorkspace::write_parts(const std::array<int64_t, kKinds>& parts,
+                                   std::span<std::byte> memory) const {
   for (const Combination& one : combinations_) {
-    if (one.layer != layer) continue;
+    const int64_t count = parts[static_cast<size_t>(one.kind)];
     Job job = one.job;
-    job.parts = word(parts);
-    job.take = word(parts * shape_.kv_heads);
-    job.apply = word(parts * shape_.kv_heads * part_objects_);
+    job.parts = word(count);
+    job.take = word(count * shape_.kv_heads);
+    job.apply = word(count * shape_.kv_heads * part_objects_);
     std::memcpy(memory.data() + one.offset, &job, sizeof job);
   }
 }

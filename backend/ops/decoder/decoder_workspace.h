@@ -72,15 +72,15 @@ class DecoderWorkspace {
   static constexpr int64_t kMaxParts = 8;
   // Everything that does not depend on the token.
   void write_constants(const DecoderNorms& norms, std::span<std::byte> memory) const;
-  // How many partial results per key head a layer combines.
-  void write_parts(int layer, int64_t parts, std::span<std::byte> memory) const;
+  // How many partial results per key head layers of either kind combine.
+  void write_parts(const std::array<int64_t, kKinds>& parts, std::span<std::byte> memory) const;
 
  private:
   struct Control {
     int64_t rotation = 0;
   };
   struct Combination {
-    int layer;
+    int kind;  // of layers
     int64_t offset;
     vector::Job job;
   };
@@ -95,7 +95,7 @@ class DecoderWorkspace {
   void add_norm(int64_t y, int64_t post, int64_t pre, const std::vector<DecoderPass>& passes,
                 bool keep_row);
   void add_rotation(int layer, int kind, int64_t norms);
-  void add_combination(int layer, const std::vector<DecoderPass>& passes);
+  void add_combination(int layer, int kind, const std::vector<DecoderPass>& passes);
   void add_geglu(const std::vector<DecoderPass>& passes);
   DecoderStep send_step(const DecoderPass& pass, int64_t x_at);
   void add_sends(const std::vector<DecoderPass>& passes, int64_t x_at);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from npu.formats.blocks import BlockTensor
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
 from npu.models.gemma3.weights import HEAD
-from npu.models.kv_cache import Cache
+from npu.models.kv_cache import PAGE, Cache
 from npu.models.sources.interface import Source
 from npu.ops import host
 from npu.ops.registry import operation
@@ -103,7 +104,7 @@ class Decoder:
                 for tensor in blocks[key]
             ]
 
-        layers = [
+        layers: list[Any] = [
             (window or 0, *(segments(f"{index}.{name}") for name in _MATRICES))
             for index, window in enumerate(config.windows)
         ]
@@ -131,27 +132,42 @@ class Decoder:
             [*norms, source.float32(names.OUTPUT_NORM)],
         )  # fmt: skip
         self._device.attach(self, self._native)
+        self._rotated: tuple[int, tuple[np.ndarray, np.ndarray]] | None = None
 
     def logits(self, token: int, cache: Cache) -> np.ndarray:
         """The float32 logits (vocabulary,) of a token at the position of the cache's pass."""
         out = np.empty(self._config.vocabulary, np.float32)
-        self._native.logits(*self._inputs(token, cache), out.view(np.uint8))
+        self._native.logits(**self._inputs(token, cache), result=out.view(np.uint8))
         return out
 
     def top(self, token: int, cache: Cache, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """The k largest of the first ``rows`` logits and their ids, largest first."""
-        found = self._native.top(*self._inputs(token, cache), k, rows)
+        found = self._native.top(**self._inputs(token, cache), k=k, rows=rows)
         values, ids = zip(*found, strict=True)
         return np.array(values, np.float32), np.array(ids, np.int64)
 
-    def _inputs(self, token: int, cache: Cache) -> tuple[object, ...]:
+    def _inputs(self, token: int, cache: Cache) -> dict[str, Any]:
         c = self._config
         at = cache.length
-        tables = [
-            host.rope_table(at, 1, c.head_dim, c.rope_base, c.rope_factor),
-            host.rope_table(at, 1, c.head_dim, c.rope_base_sliding),
-        ]
-        rotations = [np.concatenate([cosines[0], sines[0]]) for cosines, sines in tables]
+        rotations = self._rotations(at // PAGE)
         row = self._source.float32(names.EMBEDDING, np.array([token]))[0]
-        pages = [cache.page_table(layer) for layer in range(c.layers)]
-        return at, np.ascontiguousarray(row), *rotations, cache.pool, pages
+        return {
+            "position": at,
+            "embedding": np.ascontiguousarray(row),
+            "global_rotation": rotations[0][at % PAGE],
+            "sliding_rotation": rotations[1][at % PAGE],
+            "pool": cache.pool,
+            "pages": [cache.page_table(layer) for layer in range(c.layers)],
+        }
+
+    def _rotations(self, page: int) -> tuple[np.ndarray, np.ndarray]:
+        """Cosines, then sines, of a page's positions: for global and for sliding layers."""
+        if self._rotated is None or self._rotated[0] != page:
+            c, first = self._config, page * PAGE
+            tables = (
+                host.rope_table(first, PAGE, c.head_dim, c.rope_base, c.rope_factor),
+                host.rope_table(first, PAGE, c.head_dim, c.rope_base_sliding),
+            )
+            whole, sliding = (np.concatenate(table, axis=1) for table in tables)
+            self._rotated = page, (whole, sliding)
+        return self._rotated[1]

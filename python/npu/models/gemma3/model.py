@@ -3,8 +3,8 @@
 A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
 embedding row to the logits. Of a prompt the projections and the output head do (bfloat16 operands,
 float32 accumulation, native products unless the user chose otherwise); what lies between them are
-operations of ``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor names: llama.cpp's
-GGUF naming, whose norms store 1 + w.
+operations of ``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor
+names: llama.cpp's GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
