@@ -1,7 +1,6 @@
-"""The operations of a decoder layer that still run on the host, in float32.
+"""What a decoder layer computes between the products of a prompt, on the host, in float32.
 
-Each is named after the device operation that will replace it, so a model calls these names and
-does not change when one moves. Reference: Gemma 3 technical report (arXiv 2503.19786), section 2.
+Reference: Gemma 3 technical report (arXiv 2503.19786), section 2.
 """
 
 from __future__ import annotations
