@@ -58,10 +58,14 @@ class Regions:
         for index, (begin, end) in enumerate(self._ranges):
             if begin <= at and at + blocks.nbytes <= end:
                 return index, at - begin
-        root = blocks
-        while isinstance(root.base, np.ndarray) and root.base.flags.c_contiguous:
-            root = root.base
-        whole = root.reshape(-1).view(np.uint8)
+        root: Any = blocks
+        while (base := getattr(root, "base", None)) is not None:
+            if isinstance(base, np.ndarray) and not base.flags.c_contiguous:
+                break
+            if not isinstance(base, np.ndarray) and not hasattr(base, "base"):
+                break  # the map, or whose memory it is
+            root = base
+        whole = np.asarray(root).reshape(-1).view(np.uint8)
         begin = whole.ctypes.data
         self.arrays.append(whole)
         self._ranges.append((begin, begin + whole.nbytes))
