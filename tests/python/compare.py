@@ -59,6 +59,33 @@ def bf16_logits_max(layers: int, score_std: float = 1.09, *, operands: int = 1) 
     return 6 * bf16_logits_rms(layers, score_std, operands=operands)
 
 
+def decoder_logits_rms(layers: int, score_std: float = 1.09) -> float:
+    """The bound of ``bf16_logits_rms`` for tokens that the array computes as a whole, where results
+    of projections are bfloat16, too (model and units: there).
+
+    Attention, besides rounding the inputs of both projections (2 + 2 s^2): q is rounded as a result
+    and after its rotation, k as a result and in the cache, each s^2; v once, as a result; the
+    softmax's weights 1 (of one key; of many they average out); the output projection's result 1:
+    3 + 4 s^2. Feed-forward, besides 3.3 for the inputs: results of gate and up 2.3, of down 1, and
+    the unit that computes tanh to bfloat16 1. Sums, norms, rotation and the residual stream are
+    float32.
+    """
+    squared = score_std**2
+    attention = (1 + 2 * squared, 5 + 6 * squared)
+    feed_forward = (2.3, 3.3 + 2.3 + 1 + 1)
+    error, parts = 0.0, 1
+    for _ in range(layers):
+        for gain, fresh in (attention, feed_forward):
+            parts += 1
+            error += ((gain - 1) * error + fresh) / parts
+    return BF16_RMS * math.sqrt(error + 1)
+
+
+def decoder_logits_max(layers: int, score_std: float = 1.09) -> float:
+    """Bound of a single logit, as ``bf16_logits_max``."""
+    return 6 * decoder_logits_rms(layers, score_std)
+
+
 def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference relative to the standard deviation of ``expected``."""
     assert actual.shape == expected.shape

@@ -112,3 +112,42 @@ def rounded(model: Any) -> Iterator[None]:
         modeling_gemma3.eager_attention_forward = eager
         for handle in handles:
             handle.remove()
+
+
+@contextlib.contextmanager
+def rounded_everywhere(model: Any) -> Iterator[None]:
+    """The arithmetic of a token on the array: inputs and results of projections are bfloat16 (the
+    logits float32), queries, keys and values too, and attention's weights before they are used."""
+    eager = modeling_gemma3.eager_attention_forward
+
+    def bf16(x: Any) -> Any:
+        return x.bfloat16().float()
+
+    def attention(
+        module: Any, q: Any, k: Any, v: Any, mask: Any, *_: Any, scaling: float, **__: Any
+    ) -> Any:
+        group = q.shape[1] // k.shape[1]
+        k, v = (bf16(x).repeat_interleave(group, dim=1) for x in (k, v))
+        scores = bf16(q) @ k.transpose(2, 3) * scaling
+        if mask is not None:
+            scores = scores + mask[:, :, :, : k.shape[2]]
+        weights = torch.exp(scores - scores.amax(-1, keepdim=True))
+        mixed = bf16(weights) @ v / weights.sum(-1, keepdim=True)
+        return mixed.transpose(1, 2).contiguous(), weights
+
+    def round_input(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        return (bf16(arguments[0]), *arguments[1:])
+
+    def round_result(module: Any, arguments: Any, result: Any) -> Any:
+        return result if module is model.lm_head else bf16(result)
+
+    linears = [module for module in model.modules() if isinstance(module, torch.nn.Linear)]
+    handles = [module.register_forward_pre_hook(round_input) for module in linears]
+    handles += [module.register_forward_hook(round_result) for module in linears]
+    modeling_gemma3.eager_attention_forward = attention
+    try:
+        yield
+    finally:
+        modeling_gemma3.eager_attention_forward = eager
+        for handle in handles:
+            handle.remove()

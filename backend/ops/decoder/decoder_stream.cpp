@@ -131,6 +131,7 @@ class DecoderCommands : private ShimCommands {
     arch::Bd bd;
     int id = 0;
     DecoderVariable variable = {};
+    const DecoderRange* partial = nullptr;  // of which the result needs a place first
   };
   // A pass whose results are under way.
   struct Open {
@@ -276,7 +277,13 @@ class DecoderCommands : private ShimCommands {
     }
   }
 
-  // Places for the partial results, and the BDs of all pairs: headers, then keys and values.
+  void push_partial(const DecoderRange& range) {
+    const int64_t words = workspace_.partial_objects() * attention::kOutBytes / 4;
+    push(partials_[static_cast<size_t>(range.pair)], linear_bd(static_cast<uint32_t>(words)),
+         kDecoderWorkspace, workspace_.partial(range.kv_head, range.part), 1, true);
+  }
+
+  // Places for the first partial results, and the BDs of all pairs: headers, then keys and values.
   void prepare_attention(int layer) {
     const DecoderLayer& one = model_.layers[static_cast<size_t>(layer)];
     const DecoderAttention& work =
@@ -285,9 +292,9 @@ class DecoderCommands : private ShimCommands {
     for (size_t r = 0; r < work.ranges.size(); ++r) {
       const DecoderRange& range = work.ranges[r];
       const auto pair = static_cast<size_t>(range.pair);
-      const int64_t words = workspace_.partial_objects() * attention::kOutBytes / 4;
-      push(partials_[pair], linear_bd(static_cast<uint32_t>(words)), kDecoderWorkspace,
-           workspace_.partial(range.kv_head, range.part), 1, true);
+      const bool later = partials_[pair].room() == 0;
+      if (!later) push_partial(range);
+      const size_t first = kv_tasks_[pair].size();
       constexpr int64_t kPart = attention::kPartBytes;
       for (int64_t i = 0; i < workspace_.header_bytes() / kPart; ++i) {  // once for each core
         kv_tasks_[pair].push_back({kDecoderWorkspace, workspace_.header(range.kv_head) + i * kPart,
@@ -299,6 +306,9 @@ class DecoderCommands : private ShimCommands {
         kv_tasks_[pair].push_back({kDecoderPool, reads[i].offset, 1, reads[i].bd});
         kv_tasks_[pair].back().variable = {DecoderVariable::Kind::kRead, layer, r, i, 0};
       }
+      // Two ranges are four tasks at least, so that this one is behind those prepared here.
+      if (later) kv_tasks_[pair][first].partial = &range;
+      assert(!later || first >= kDepth);
     }
     for (size_t pair = 0; pair < kv_.size(); ++pair) {
       assert(kv_[pair].room() == kDepth);
@@ -325,6 +335,11 @@ class DecoderCommands : private ShimCommands {
         if (i < kDepth) {
           queue(kv_[pair].port(), task.id, task.repeats, token);
           continue;
+        }
+        if (task.partial != nullptr) {
+          wait(partials_[pair].port());
+          partials_[pair].ended(partials_[pair].done() + 1);
+          push_partial(*task.partial);
         }
         wait(kv_[pair].port());
         kv_[pair].ended(kv_[pair].done() + 1);

@@ -1,0 +1,409 @@
+// The stream of a token (ops/decoder), replayed: only shim tiles are touched; no channel gets more
+// tasks than it takes and no BD is written before waits prove that the tasks before have ended;
+// every token that is asked for is waited for, results always ask; patches make the stream of
+// another position. What the vector core has read follows from its jobs: that side runs in
+// tests/python/designs/test_decoder_stream.py, on the emulator, which refuses overruns.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "error.h"
+#include "gemm_fixture.h"
+#include "ops/decoder/decoder_stream.h"
+#include "runtime/configuration.h"
+#include "streams.h"
+
+namespace {
+
+using namespace npu;
+using ops::DecoderArray;
+using ops::DecoderAttention;
+using ops::DecoderModel;
+using ops::DecoderPosition;
+using ops::DecoderWorkspace;
+using ops::KvLayout;
+
+Configuration configuration(arch::Generation generation) {
+  const int columns = arch::device_geometry(generation).columns, last = columns - 1;
+  std::string text = strf("npu-config 1\nname decoder\ngeneration %s\n",
+                          generation == arch::Generation::kNpu1 ? "npu1" : "npu2");
+  text += "source " + std::string(64, '0') + "\n";
+  text += strf("param columns %d\nparam pairs %d\nparam run_blocks 3\n", columns, last);
+  for (int c = 0; c < columns; ++c)
+    text += strf("port W%d %d mm2s 0\nport Y%d %d s2mm 0\n", c, c, c, c);
+  for (int c = 0; c < last; ++c)
+    text += strf("port KV%d %d mm2s 1\nport O%d %d s2mm 1\n", c, c, c, c);
+  text += strf("port X %d mm2s 1\nport H %d s2mm 1\n", last, last);
+  const std::vector<uint32_t> txn = stream::Builder(generation, columns).finish();
+  text += strf("txn %zu\n", txn.size() * 4);
+  text.append(reinterpret_cast<const char*>(txn.data()), txn.size() * 4);
+  return Configuration::parse(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+struct Random {
+  std::mt19937 engine;
+  int64_t below(int64_t most) { return int64_t(engine() % uint64_t(most)); }
+};
+
+struct Sizes {
+  int64_t width, heads, kv_heads, head_dim, ffn, vocabulary;
+};
+
+DecoderModel model_of(const Sizes& s, std::vector<int64_t> windows, blocks::Format format) {
+  DecoderModel model;
+  ops::DecoderShape& shape = model.shape;
+  shape.width = s.width, shape.heads = s.heads, shape.kv_heads = s.kv_heads;
+  shape.head_dim = shape.dim = s.head_dim, shape.ffn = s.ffn, shape.vocabulary = s.vocabulary;
+  int64_t next = 0;
+  const auto matrix = [&](int64_t n, int64_t k) -> ops::DecoderMatrix {
+    const ops::DecoderSegment segment{0, next, n, k, format};
+    next += segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+    return {segment};
+  };
+  for (const int64_t window : windows) {
+    ops::DecoderLayer layer;
+    layer.window = window;
+    layer.qkv = matrix(shape.qkv_rows(), s.width);
+    layer.output = matrix(s.width, s.heads * s.head_dim);
+    layer.gate_up = matrix(2 * s.ffn, s.width);
+    layer.down = matrix(s.width, s.ffn);
+    model.layers.push_back(layer);
+  }
+  model.head = matrix(s.vocabulary, s.width);
+  model.region_bytes = {next};
+  model.check();
+  return model;
+}
+
+using Pages = std::vector<std::vector<int64_t>>;
+
+// Pages of all layers for positions below `end`: runs and jumps.
+Pages random_pages(const DecoderModel& model, int64_t end, Random& random) {
+  Pages pages(model.layers.size());
+  std::set<int64_t> used;
+  for (auto& layer : pages) {
+    const int64_t count = (end + 255) / 256;
+    for (int64_t i = 0; i < count; ++i) {
+      int64_t next = layer.empty() || random.below(3) == 0 ? random.below(4096) : layer.back() + 1;
+      while (!used.insert(next).second) next = random.below(4096);
+      layer.push_back(next);
+    }
+  }
+  return pages;
+}
+
+DecoderPosition position_of(const DecoderArray& array, const DecoderModel& model, int64_t at,
+                            const Pages& pages) {
+  DecoderPosition out;
+  out.layout = {model.shape.kv_heads, model.shape.head_dim};
+  std::array<int64_t, 2> windows{};
+  for (const auto& layer : model.layers) {
+    windows[size_t(DecoderWorkspace::kind_of(layer))] = layer.window;
+  }
+  for (size_t kind = 0; kind < 2; ++kind) {
+    out.attention[kind] =
+        DecoderAttention::of(model.shape, out.layout, array.pairs, at, windows[kind]);
+  }
+  for (const auto& layer : pages) out.pages.emplace_back(layer);
+  return out;
+}
+
+// A channel of a shim tile, as a stream drives it.
+struct Channel {
+  struct Task {
+    int bd;
+    bool token;
+    int64_t runs;
+  };
+  std::vector<Task> tasks;
+  size_t ended = 0;  // proven to have
+  int tokens = 0;    // asked for and not waited for
+
+  void end_to(size_t count) { ended = std::max(ended, count); }
+  bool busy(int bd) const {
+    for (size_t i = ended; i < tasks.size(); ++i) {
+      if (tasks[i].bd == bd) return true;
+    }
+    return false;
+  }
+};
+
+class Replay {
+ public:
+  Replay(const DecoderArray& array, const DecoderModel& model, const DecoderWorkspace& workspace)
+      : last_(array.columns - 1),
+        needed_(size_t(array.columns)),
+        constant_(constants(model, workspace)) {
+    // Runs of weights until the end of every pass that a column takes part in.
+    for (const ops::DecoderStep& step : workspace.steps()) {
+      if (step.pass == nullptr) continue;
+      for (int c = 0; c < step.pass->active(); ++c) {
+        auto& needed = needed_[size_t(c)];
+        int64_t runs = needed.empty() ? 0 : needed.back();
+        for (const auto& task : step.pass->reads(array, c)) runs += task.repeats;
+        needed.push_back(runs);
+      }
+    }
+  }
+
+  void run(const stream::Stream& parsed) {
+    for (const stream::Operation& op : parsed.operations()) {
+      if (op.opcode == stream::Opcode::kBlockWrite) {
+        write_bd(uint32_t(op.address), op.data);
+      } else if (op.opcode == stream::Opcode::kWrite) {
+        push(uint32_t(op.address), op.value);
+      } else if (op.opcode == stream::Opcode::kSync) {
+        for (int c = 0; c < op.columns; ++c) wait(op.column + c, op.direction, op.channel);
+      } else {
+        REQUIRE(op.opcode == stream::Opcode::kAddressPatch);
+        const auto address = uint32_t(op.address);
+        REQUIRE(arch::address_row(address) == 0);
+        const int bd = int(arch::address_offset(address) - 0x1D004) / 0x20;
+        places_[{arch::address_col(address), bd}] = {op.argument, op.argument_offset};
+      }
+    }
+    for (const auto& [key, channel] : channels_) {
+      CAPTURE(std::get<0>(key));
+      REQUIRE(channel.tokens == 0);
+      if (!is_vector(key)) REQUIRE(channel.ended == channel.tasks.size());
+    }
+    for (size_t c = 0; c < needed_.size(); ++c) {
+      const Channel& weights = channels_[{int(c), true, 0}];
+      int64_t runs = 0;
+      for (const Channel::Task& task : weights.tasks) runs += task.runs;
+      REQUIRE(runs == (needed_[c].empty() ? 0 : needed_[c].back()));
+    }
+  }
+
+ private:
+  using Key = std::tuple<int, bool, int>;  // column, to the array, channel
+  bool is_vector(const Key& key) const { return key == Key{last_, true, 1}; }
+
+  void write_bd(uint32_t address, std::span<const uint32_t> words) {
+    REQUIRE(arch::address_row(address) == 0);
+    const uint32_t offset = arch::address_offset(address);
+    REQUIRE(offset >= 0x1D000);
+    REQUIRE(offset < 0x1D200);
+    const int col = arch::address_col(address), bd = int(offset - 0x1D000) / 0x20;
+    for (const bool in : {false, true}) {
+      for (const int channel : {0, 1}) {
+        const Key key{col, in, channel};
+        if (!is_vector(key)) REQUIRE(!channels_[key].busy(bd));
+      }
+    }
+    written_[{col, bd}] = arch::decode_bd(arch::TileKind::kShim, words);
+  }
+
+  void push(uint32_t address, uint32_t value) {
+    REQUIRE(arch::address_row(address) == 0);
+    const uint32_t offset = arch::address_offset(address);
+    const int col = arch::address_col(address), bd = int(value & 15);
+    Key key{};
+    for (const auto direction : {arch::Direction::kS2MM, arch::Direction::kMM2S}) {
+      for (const int channel : {0, 1}) {
+        if (arch::channel_queue(arch::TileKind::kShim, direction, channel) != offset) continue;
+        key = {col, direction == arch::Direction::kMM2S, channel};
+      }
+    }
+    Channel& channel = channels_[key];
+    REQUIRE(offset >= 0x1D204);  // the queue of some channel
+    REQUIRE(written_.count({col, bd}) == 1);
+    const bool token = value >> 31 != 0;
+    if (!std::get<1>(key)) {
+      REQUIRE(token);  // results always tell
+      check_written(written_[{col, bd}], places_.at({col, bd}));
+    }
+    if (!is_vector(key)) REQUIRE(channel.tasks.size() - channel.ended < 4);
+    channel.tasks.push_back({bd, token, int64_t(value >> 16 & 0xFF) + 1});
+    channel.tokens += token;
+  }
+
+  // Results leave jobs, setups and norms alone.
+  void check_written(const arch::Bd& bd, const std::pair<uint32_t, uint64_t>& place) const {
+    if (place.first != ops::kDecoderWorkspace) return;
+    bool free = true;
+    for (const uint64_t at : test::visited(bd, place.second)) {
+      free = free && at / 4 < constant_.size() && !constant_[at / 4];
+    }
+    REQUIRE(free);
+  }
+
+  // Words of the workspace that are written once.
+  static std::vector<bool> constants(const DecoderModel& model, const DecoderWorkspace& workspace) {
+    const std::vector<float> ones(size_t(model.shape.width), 1.0f), head(256, 1.0f);
+    ops::DecoderNorms norms;
+    const float *row = ones.data(), *of_head = head.data();
+    norms.layers.assign(model.layers.size(), {row, of_head, of_head, row, row, row});
+    norms.output = row;
+    std::vector<std::byte> memory(size_t(workspace.bytes()), std::byte{0});
+    workspace.write_constants(norms, memory);
+    std::vector<bool> out(memory.size() / 4);
+    for (size_t i = 0; i < memory.size(); ++i) {
+      if (memory[i] != std::byte{0}) out[i / 4] = true;
+    }
+    return out;
+  }
+
+  void wait(int col, arch::Direction direction, int number) {
+    const bool in = direction == arch::Direction::kMM2S;
+    Channel& channel = channels_[{col, in, number}];
+    REQUIRE(channel.tokens > 0);
+    --channel.tokens;
+    size_t next = channel.ended;
+    while (!channel.tasks[next].token) ++next;
+    channel.end_to(next + 1);
+    if (in) return;
+    if (number == 0) {  // the results of a pass: its weights have been read
+      const size_t pass = channel.ended;
+      Channel& weights = channels_[{col, true, 0}];
+      const int64_t runs = needed_[size_t(col)][pass - 1];
+      int64_t read = 0;
+      size_t count = 0;
+      while (count < weights.tasks.size() && read + weights.tasks[count].runs <= runs) {
+        read += weights.tasks[count++].runs;
+      }
+      weights.end_to(count);
+    } else if (col != last_ && channel.tokens == 0) {
+      // All partial results under way: what was pushed of keys and values has been read, unless
+      // tasks with tokens say so themselves.
+      Channel& kv = channels_[{col, true, 1}];
+      if (kv.tokens == 0) kv.end_to(kv.tasks.size());
+    }
+  }
+
+  int last_;
+  std::vector<std::vector<int64_t>> needed_;
+  std::map<Key, Channel> channels_;
+  std::map<std::pair<int, int>, arch::Bd> written_;
+  std::map<std::pair<int, int>, std::pair<uint32_t, uint64_t>> places_;  // argument, byte
+  std::vector<bool> constant_;
+};
+
+struct Made {
+  std::vector<uint32_t> words;
+  std::vector<ops::DecoderVariable> variables;
+};
+
+Made make(const Configuration& config, const DecoderArray& array, const DecoderModel& model,
+          const DecoderWorkspace& workspace, const DecoderPosition& position) {
+  Made out;
+  out.words = test::words_of(config, [&](stream::Builder& builder) {
+    out.variables = ops::append_decoder(builder, config, array, model, workspace, position);
+  });
+  return out;
+}
+
+void replay(const Made& made, const DecoderArray& array, const DecoderModel& model,
+            const DecoderWorkspace& workspace) {
+  const auto bytes = std::as_bytes(std::span(made.words));
+  const stream::Stream parsed = stream::Stream::parse(bytes);
+  CHECK_NOTHROW(stream::check_runtime_stream(parsed, {}));
+  Replay(array, model, workspace).run(parsed);
+}
+
+Sizes random_sizes(Random& random) {
+  const int64_t kv = 1 + random.below(8);
+  return {64 * (1 + random.below(24)), kv * (1 + random.below(8)),  kv,
+          64 << random.below(3),       64 * (1 + random.below(40)), 64 + random.below(9000)};
+}
+
+}  // namespace
+
+TEST_CASE("decoder stream: no channel is overrun, no token is left, for random models") {
+  Random random{std::mt19937(1)};
+  for (int round = 0; round < 60; ++round) {
+    const auto generation = round % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
+    const Configuration config = configuration(generation);
+    const DecoderArray array = DecoderArray::of(config);
+    const Sizes s = random_sizes(random);
+    CAPTURE(round);
+    CAPTURE(s.kv_heads);
+    const auto format = blocks::Format(random.below(3));
+    const DecoderModel model = model_of(s, {1 + random.below(600), 0}, format);
+    const bool top = random.below(2) == 0;
+    const DecoderWorkspace workspace(array, model, top ? gemv::Output::kTop : gemv::Output::kF32,
+                                     top ? 8 : 0, s.vocabulary);
+    const int64_t at = random.below(2) ? random.below(70) : random.below(3000);
+    CAPTURE(at);
+    const Pages pages = random_pages(model, at + 1, random);
+    replay(make(config, array, model, workspace, position_of(array, model, at, pages)), array,
+           model, workspace);
+  }
+}
+
+TEST_CASE("decoder stream: real models at every kind of position") {
+  Random random{std::mt19937(2)};
+  const Sizes sizes[] = {{1152, 4, 1, 256, 6912, 32768},
+                         {2560, 8, 4, 256, 10240, 32768},
+                         {640, 4, 1, 256, 2048, 262144},
+                         {3840, 16, 8, 256, 15360, 4096}};
+  for (const Sizes& s : sizes) {
+    for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
+      const Configuration config = configuration(generation);
+      const DecoderArray array = DecoderArray::of(config);
+      const DecoderModel model = model_of(s, {512, 512, 0}, blocks::Format::kQ4nx);
+      const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
+      for (const int64_t at : {0, 15, 16, 31, 255, 256, 511, 512, 4095, 32767}) {
+        CAPTURE(s.width);
+        CAPTURE(at);
+        const Pages pages = random_pages(model, at + 1, random);
+        replay(make(config, array, model, workspace, position_of(array, model, at, pages)), array,
+               model, workspace);
+      }
+    }
+  }
+}
+
+TEST_CASE("decoder stream: the longest lists of the largest heads have room") {
+  Random random{std::mt19937(4)};
+  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
+    for (const int64_t width : {2560, 5376}) {
+      CAPTURE(width);
+      const Configuration config = configuration(generation);
+      const DecoderArray array = DecoderArray::of(config);
+      const DecoderModel model =
+          model_of({width, 8, 4, 256, 2048, 262144}, {0}, blocks::Format::kBf16);
+      const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 64, 262144);
+      const Pages pages = random_pages(model, 10, random);
+      replay(make(config, array, model, workspace, position_of(array, model, 9, pages)), array,
+             model, workspace);
+    }
+  }
+}
+
+TEST_CASE("decoder stream: patches make the stream of another position, or say that they cannot") {
+  Random random{std::mt19937(3)};
+  int patched = 0;
+  for (int round = 0; round < 150; ++round) {
+    const auto generation = round % 2 ? arch::Generation::kNpu1 : arch::Generation::kNpu2;
+    const Configuration config = configuration(generation);
+    const DecoderArray array = DecoderArray::of(config);
+    const int64_t kv = 1 + random.below(4);
+    const Sizes s{128, kv * 2, kv, 64 << random.below(3), 128, 256};
+    const DecoderModel model = model_of(s, {1 + random.below(300), 0}, blocks::Format::kQ4nx);
+    const DecoderWorkspace workspace(array, model, gemv::Output::kTop, 8, s.vocabulary);
+    const int64_t at = random.below(1500), next = random.below(4) ? at + 1 : random.below(1500);
+    CAPTURE(at);
+    CAPTURE(next);
+    const Pages pages = random_pages(model, 1501, random);
+    // The same pages, or those of another cache.
+    const Pages others = random.below(2) ? pages : random_pages(model, 1501, random);
+    const DecoderPosition before = position_of(array, model, at, pages);
+    const DecoderPosition after = position_of(array, model, next, others);
+    Made made = make(config, array, model, workspace, before);
+    const Made expected = make(config, array, model, workspace, after);
+    const auto patches = ops::decoder_patches(generation, model, before, after, made.variables);
+    for (const StreamPatch& patch : patches) made.words[patch.word] = patch.value;
+    if (patches.empty()) continue;
+    ++patched;
+    REQUIRE(made.words == expected.words);
+  }
+  CHECK(patched > 30);
+}
