@@ -31,15 +31,19 @@ from npu.thread_pool import set_threads, threads
 
 __all__ = [
     "BoundWeights",
+    "DecodeLayer",
+    "DecodeShape",
     "Device",
     "DeviceDescription",
     "GemmTrace",
     "NpuError",
     "PackedMatrix",
+    "SimulatedDecode",
     "SimulatedDequantize",
     "SimulatedGemm",
     "SimulatedGemv",
     "Stats",
+    "TokenTrace",
     "__version__",
     "attention",
     "bind",
@@ -62,6 +66,7 @@ __all__ = [
     "rms_norm",
     "rope",
     "set_threads",
+    "simulate_decode",
     "simulate_dequantize",
     "simulate_gemm",
     "simulate_gemv",
@@ -69,6 +74,7 @@ __all__ = [
     "stream",
     "threads",
     "trace_gemm",
+    "trace_token",
     "tune",
 ]
 
@@ -84,13 +90,19 @@ _MODULES = {
 }
 _FUNCTIONS = {
     "GemmTrace": "npu.perf.trace",
+    "DecodeLayer": "npu.perf.decode_simulation",
+    "DecodeShape": "npu.perf.decode_simulation",
+    "TokenTrace": "npu.perf.token_trace",
+    "SimulatedDecode": "npu.perf.decode_simulation",
     "SimulatedDequantize": "npu.perf.dequant_simulation",
     "SimulatedGemm": "npu.perf.simulate",
     "SimulatedGemv": "npu.perf.gemv_simulation",
+    "simulate_decode": "npu.perf.decode_simulation",
     "simulate_dequantize": "npu.perf.dequant_simulation",
     "simulate_gemm": "npu.perf.simulate",
     "simulate_gemv": "npu.perf.gemv_simulation",
     "trace_gemm": "npu.perf.trace",
+    "trace_token": "npu.perf.token_trace",
 }
 
 

@@ -238,7 +238,7 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, Decod
 
 namespace {
 
-// A model with one format of weights that lie one after the other.
+// A model whose weights lie one after the other, each matrix in one format.
 DecoderModel model_of(const Request& request) {
   DecoderModel model;
   DecoderShape& shape = model.shape;
@@ -246,13 +246,17 @@ DecoderModel model_of(const Request& request) {
   shape.width = request.get("width", 1, kMost);
   shape.heads = request.get("heads", 1, kMost);
   shape.kv_heads = request.get("kv_heads", 1, kMost);
-  shape.head_dim = shape.dim = request.get("head_dim", 1, kMost);
+  shape.head_dim = request.get("head_dim", 1, kMost);
+  const int64_t dim = request.get("dim", 0, shape.head_dim);
+  shape.dim = dim > 0 ? dim : shape.head_dim;
   shape.ffn = request.get("ffn", 1, kMost);
   shape.vocabulary = request.get("vocabulary", 64, kMost);
-  shape.attention_scale = 1 / std::sqrt(static_cast<float>(shape.head_dim));
-  const auto format = static_cast<blocks::Format>(request.get("format", 0, blocks::kFormats - 1));
+  shape.attention_scale = 1 / std::sqrt(static_cast<float>(shape.dim));
+  const int64_t common = request.get("format", 0, blocks::kFormats - 1);
   int64_t next = 0;
-  const auto matrix = [&](int64_t n, int64_t k) -> DecoderMatrix {
+  const auto matrix = [&](const char* of, int64_t n, int64_t k) -> DecoderMatrix {
+    const int64_t own = request.get(of, -1, blocks::kFormats - 1);
+    const auto format = static_cast<blocks::Format>(own < 0 ? common : own);
     const DecoderSegment segment{0, next, n, k, format};
     next += segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
     return {segment};
@@ -262,13 +266,13 @@ DecoderModel model_of(const Request& request) {
   for (int64_t i = 0; i < sliding + global; ++i) {
     DecoderLayer layer;
     layer.window = i < sliding ? window : 0;
-    layer.qkv = matrix(shape.qkv_rows(), shape.width);
-    layer.output = matrix(shape.width, shape.heads * shape.head_dim);
-    layer.gate_up = matrix(2 * shape.ffn, shape.width);
-    layer.down = matrix(shape.width, shape.ffn);
+    layer.qkv = matrix("format_qkv", shape.qkv_rows(), shape.width);
+    layer.output = matrix("format_output", shape.width, shape.heads * shape.dim);
+    layer.gate_up = matrix("format_gate_up", 2 * shape.ffn, shape.width);
+    layer.down = matrix("format_down", shape.width, shape.ffn);
     model.layers.push_back(std::move(layer));
   }
-  model.head = matrix(shape.vocabulary, shape.width);
+  model.head = matrix("format_head", shape.vocabulary, shape.width);
   model.region_bytes = {next};
   return model;
 }
@@ -323,7 +327,13 @@ const OperationType kDecoderType = {
      {"vocabulary", "rows of the head"},
      {"window", "positions that a query of a sliding layer sees", 512},
      {"top", "largest logits that leave the array, a multiple of 8; 0: all", 0},
-     {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0}},
+     {"dim", "elements of a head that the model has; 0: head_dim", 0},
+     {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0},
+     {"format_qkv", "of q, k and v; -1: format", -1},
+     {"format_output", "of the output of attention; -1: format", -1},
+     {"format_gate_up", "of gate and up; -1: format", -1},
+     {"format_down", "of down; -1: format", -1},
+     {"format_head", "of the head; -1: format", -1}},
     {{"two layers of 1B",
       {{"position", 1023},
        {"sliding", 1},

@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import bench_compare, bench_model, common, dtypes
+from npu.cli import bench_compare, bench_model, bench_simulated, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
 
@@ -45,6 +45,10 @@ def expand(words: Sequence[str]) -> list[str]:
         return list(words)
     if "--compare" in words:
         return ["compare", *(word for word in words if word != "--compare")]
+    named = bool(words) and words[0] in _SUBCOMMANDS and words[0] != "model"
+    shapes = any(word == "--shape" or word.startswith("--shape=") for word in words)
+    if not named and ("--simulated" in words or shapes):
+        return ["simulated", *(word for word in words if word not in ("--simulated", "model"))]
     if not words or words[0] not in _SUBCOMMANDS:
         return ["model", *words]
     for mode in words[1:]:
@@ -205,6 +209,10 @@ _SUBCOMMANDS = {
     "model": _Subcommand(
         "a model's tokens per second: prompts, generation, depths (what `npu bench` alone does)",
         bench_model.add_options, "bench_model",
+    ),
+    "simulated": _Subcommand(
+        "simulated decode rate over context, of a model or a shape (`--simulated`, `--shape`)",
+        bench_simulated.add_options, "bench_simulated",
     ),
     "gemm": _Subcommand(
         "simulated TOPS over hundreds of sizes, per precision and layout of B",

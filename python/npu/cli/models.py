@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from npu.models.discovery import Found
 
 HELP = "list the models on this machine, whether they run, and their simulated decode rate"
+CONTEXT = 1024  # positions that the simulated token sees
 NOTE = (
-    "simulated on {device}, no hardware involved: a token's products with its projections and head "
-    "(all logits), with the block formats of `--weights auto`, completion token and dispatch of "
-    "each included; attention, norms and sampling, which the host computes, are not"
+    "simulated on {device}, no hardware involved: a token that sees {context} positions, all on "
+    "the array in one submission, with the block formats of `--weights auto`; dispatch included, "
+    "sampling not (npu bench -m MODEL --simulated has other contexts)"
 )
 
 
@@ -34,6 +35,7 @@ class _Model:
     formats: dict[str, int] = field(default_factory=dict)  # block format -> products of a step
     why: str | None = None
     seconds: float | None = None  # of a decode step, simulated
+    no_rate: str | None = None  # why the array does not decode it
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -71,10 +73,12 @@ def _examined(found: Found, device: str) -> _Model:
 
 
 def _read(model: _Model, device: str) -> None:
+    from npu.errors import ShapeError
     from npu.models.gemma3 import products
     from npu.models.gemma3.header import header_of
     from npu.models.gemma3.names import check_tensors
     from npu.models.sources import open_source
+    from npu.perf.decode_simulation import simulate_decode
 
     source = open_source(model.found.path)
     model.architecture = source.metadata.get("general.architecture")
@@ -82,10 +86,13 @@ def _read(model: _Model, device: str) -> None:
     check_tensors(source, header.config)
     model.parameters = products.parameters(source, header.config)
     model.types = products.weight_types(source, header.config)
-    step = products.products(source, header.config)
-    for product in step:
+    for product in products.products(source, header.config):
         model.formats[product.format] = model.formats.get(product.format, 0) + 1
-    model.seconds = products.simulated_step(device, step)
+    shape = products.decode_shape(model.found.name, source, header.config)
+    try:
+        model.seconds = simulate_decode(device, shape, CONTEXT).seconds
+    except ShapeError as error:
+        model.no_rate = " ".join(str(error).split())
 
 
 def _document(models: list[_Model], device: str) -> dict[str, Any]:
@@ -94,7 +101,7 @@ def _document(models: list[_Model], device: str) -> dict[str, Any]:
     return {
         "device": device,
         "times": "simulated",
-        "included": NOTE.format(device=device),
+        "included": NOTE.format(device=device, context=CONTEXT),
         "places": [{"kind": kind, "path": str(path)} for kind, path in discovery.places()],
         "models": [
             {
@@ -107,7 +114,9 @@ def _document(models: list[_Model], device: str) -> dict[str, Any]:
                 "products_per_token": model.formats,
                 "runs": model.why is None,
                 "reason": model.why,
+                "simulated_context": CONTEXT,
                 "simulated_seconds_per_token": model.seconds,
+                "simulated_reason": model.no_rate,
                 "simulated_tokens_per_s": 1 / model.seconds if model.seconds else None,
             }
             for model in models
@@ -129,7 +138,13 @@ def _print(models: list[_Model], device: str) -> None:
         for line in _lines(model):
             print(line.encode(encoding, "replace").decode(encoding))
     if any(model.seconds for model in models):
-        print("\n".join(textwrap.wrap(NOTE.format(device=device), 100, break_on_hyphens=False)))
+        print(
+            "\n".join(
+                textwrap.wrap(
+                    NOTE.format(device=device, context=CONTEXT), 100, break_on_hyphens=False
+                )
+            )
+        )
 
 
 def _count(parameters: int) -> str:
@@ -144,8 +159,10 @@ def _lines(model: _Model) -> list[str]:
     if model.why is not None:
         what = f"{model.architecture}: " if isinstance(model.architecture, str) else ""
         return [head, f"    {model.found.path}", f"    does not run: {what}{model.why}"]
-    assert model.parameters is not None and model.seconds is not None
-    rate = f"decodes {1 / model.seconds:.1f} tok/s (simulated)"
+    assert model.parameters is not None
+    rate = "no simulated rate: the array does not decode these sizes"
+    if model.seconds is not None:
+        rate = f"decodes {1 / model.seconds:.1f} tok/s (simulated)"
     size = f"{model.architecture}, {_count(model.parameters)} parameters"
     types = products.describe_types(model.types)
     return [head, f"    {model.found.path}", f"    {size}; weights {types}; {rate}"]

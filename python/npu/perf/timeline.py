@@ -1,15 +1,14 @@
-"""The recorded timeline of a simulated GEMM: events, and the tracks they are on."""
+"""The recorded timeline of a simulated run: events, and the tracks they are on."""
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
-from npu.perf.simulate import SimulatedGemm
 
 LOCKS_PER_TILE = 64
 NOBODY = 0xFFFFFFFF
@@ -53,11 +52,31 @@ class Track:
         return any(self.cycles.values())
 
 
+class TracedRun(Protocol):
+    """What a timeline says about the whole run."""
+
+    @property
+    def seconds(self) -> float: ...
+    @property
+    def dispatch_seconds(self) -> float: ...
+    @property
+    def cycles(self) -> float: ...
+    @property
+    def bound(self) -> str: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Timeline:
-    """Who worked and who waited, in a window of a simulated GEMM; see ``npu.GemmTrace``."""
+    """Who worked and who waited, in a window of a simulated run; see ``npu.GemmTrace``.
 
-    simulation: SimulatedGemm
+    ``rate``: name and value of the run's figure ("TOPS", 30.1); ``bars``: what the summary picture
+    averages besides the channels inside the array, labels and the tracks that belong to them.
+    """
+
+    simulation: TracedRun
+    what: str
+    rate: tuple[str, float]
+    bars: tuple[tuple[str, Callable[[Track], bool]], ...] = dataclasses.field(repr=False)
     title: str
     design: str
     device: str

@@ -9,6 +9,7 @@ simulated. Time 0 is the host's call: the dispatch comes first, then the array's
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,16 @@ if TYPE_CHECKING:
 
 DEFAULT_LIMIT = 1_000_000
 MAX_LIMIT = 10_000_000  # 48 bytes each
+_BARS: tuple[tuple[str, Callable[[Track], bool]], ...] = (
+    ("cores", lambda t: t.kind == "core"),
+    ("shim DMA, reads of A", lambda t: t.port.startswith("A")),
+    ("shim DMA, reads of B", lambda t: t.port.startswith("B")),
+    ("shim DMA, writes of C", lambda t: t.port.startswith("C")),
+)
 
 
-class GemmTrace(Timeline):
-    """The timeline of a simulated GEMM.
+class Trace(Timeline):
+    """The timeline of a simulated run.
 
     ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
     into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
@@ -53,25 +60,31 @@ class GemmTrace(Timeline):
         plot.save(self, path)
 
 
-def _microseconds(value: Any, name: str) -> float:
+class GemmTrace(Trace):
+    """The timeline of a simulated GEMM; see ``Trace``."""
+
+
+def _microseconds(function: str, value: Any, name: str) -> float:
     number = isinstance(value, (int, float, np.integer, np.floating)) and value == value
     if not number or isinstance(value, bool) or value < 0:
-        raise ArgumentError(f"[trace_gemm] {name} is {value!r}; it must be microseconds >= 0")
+        raise ArgumentError(f"[{function}] {name} is {value!r}; it must be microseconds >= 0")
     return float(value)
 
 
-def check_request(from_us: Any, to_us: Any, limit: Any) -> tuple[float, float, int]:
+def check_request(
+    from_us: Any, to_us: Any, limit: Any, function: str = "trace_gemm"
+) -> tuple[float, float, int]:
     """Window and limit, or an error before anything runs."""
-    begin = _microseconds(from_us, "from_us")
-    end = math.inf if to_us is None else _microseconds(to_us, "to_us")
+    begin = _microseconds(function, from_us, "from_us")
+    end = math.inf if to_us is None else _microseconds(function, to_us, "to_us")
     if end <= begin:
         raise ArgumentError(
-            f"[trace_gemm] the window is {begin:g} to {end:g} us; to_us must be after from_us"
+            f"[{function}] the window is {begin:g} to {end:g} us; to_us must be after from_us"
         )
     whole = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
     if not whole or not 1 <= limit <= MAX_LIMIT:
         raise ArgumentError(
-            f"[trace_gemm] limit is {limit!r}; it must be a whole number, 1 to {MAX_LIMIT}"
+            f"[{function}] limit is {limit!r}; it must be a whole number, 1 to {MAX_LIMIT}"
         )
     return begin, end, int(limit)
 
@@ -123,16 +136,19 @@ def trace_gemm(
     types = f"{problem.design.a_dtype} to {problem.design.c_dtype}"
     return GemmTrace(
         simulation=simulation,
+        what="Simulated GEMM",
+        rate=("TOPS", simulation.tops),
+        bars=_BARS,
         title=f"{device}, {types}, {M} x {K} x {N}{note}",
         design=_describe(problem.design),
         device=device,
         clock_hz=clock,
         window=(begin, min(end, total)),
         events=events[np.argsort(events["start"], kind="stable")],
-        tracks=_tracks(recorded["tracks"], config),
+        tracks=tracks_of(recorded["tracks"], config),
         kernels=recorded["kernels"],
         routes=recorded["routes"],
-        operations=_operations(traced.stream),
+        operations=operations_of(traced.stream),
         left_out=recorded["left_out"],
         left_out_from=(simulation.dispatch_seconds + first / clock) * 1e6,
     )
@@ -147,7 +163,7 @@ def _describe(design: DesignPoint) -> str:
     )
 
 
-def _tracks(found: list[dict[str, Any]], config: bytes) -> list[Track]:
+def tracks_of(found: list[dict[str, Any]], config: bytes) -> list[Track]:
     ports = {
         (col, direction.upper(), channel): name
         for name, col, direction, channel in _npu.device.parse_configuration(config)["ports"]
@@ -166,7 +182,7 @@ def _tracks(found: list[dict[str, Any]], config: bytes) -> list[Track]:
     return tracks
 
 
-def _operations(stream: bytes) -> list[str]:
+def operations_of(stream: bytes) -> list[str]:
     """What each operation does, from the disassembly: "task push shim(0,0).mm2s[0] bd[1] ..."."""
     names = []
     for line in _npu.stream.disassemble(stream).splitlines()[1:]:

@@ -1,4 +1,4 @@
-"""Trace-event JSON of a recorded GEMM: one process per tile, one thread per core or DMA channel.
+"""Trace-event JSON of a recorded run: one process per tile, one thread per core or DMA channel.
 
 The format is the Chrome trace-event format: "X" slices (ts and dur in microseconds), "C" counters
 for lock values, "M" names, "i" where events were left out. It is written in pieces, to a temporary
@@ -61,7 +61,7 @@ def metadata(trace: Timeline) -> dict[str, Any]:
         "dispatch_seconds": s.dispatch_seconds,
         "cycles": s.cycles,
         "clock_hz": trace.clock_hz,
-        "tops": s.tops,
+        trace.rate[0].lower().replace(" ", "_"): trace.rate[1],
         "bound": s.bound,
         "window_us": list(trace.window),
         "events": len(trace.events),

@@ -1,5 +1,5 @@
 """`npu models` finds models in every place, names them as their place does, once each; says why one
-does not run, whatever is broken; and its rate is the sum of the simulated products."""
+does not run, whatever is broken; and its rate is that of the simulated token."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import gguf
 import pytest
 from gemma3_files import Shape, config_of, small_vocabulary, write_model
 
-from npu import cli, simulate_gemv
+from npu import DecodeLayer, DecodeShape, cli, simulate_decode
 from npu.models import discovery
 from npu.models.convert import convert
 from npu.models.gemma3 import products
@@ -210,7 +210,7 @@ def test_a_failure_that_nobody_expects_does_not_end_the_list(
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize("kind", ["Q4NX", "Q8_0", "BF16"])
-def test_the_rate_is_the_sum_of_the_simulated_products(
+def test_the_rate_is_that_of_the_simulated_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
     device: str, kind: str,
 ) -> None:  # fmt: skip
@@ -221,12 +221,12 @@ def test_the_rate_is_the_sum_of_the_simulated_products(
     monkeypatch.setenv("NPU_MODELS", str(path))
     (model,) = listed(capsys, "--device", device)["models"]
     vocabulary = len(small_vocabulary().pieces)
-    # q (4 * 32) with k and v (2 * 32 each); o; gate with up; down: twice. And the head.
-    step = 2 * [(256, 64), (64, 128), (192, 64), (64, 96)] + [(vocabulary, 64)]
-    seconds = 0.0
-    for n, k in step:
-        one = simulate_gemv(device, n, k, format=format)
-        seconds += one.seconds + one.token_seconds + one.dispatch_seconds
+    shape = DecodeShape(
+        "m", SHAPE.width, SHAPE.heads, SHAPE.kv_heads, SHAPE.head_dim, SHAPE.ffn_width, vocabulary,
+        tuple(DecodeLayer(SHAPE.window, (format,) * 4) for _ in range(2)), format,
+    )  # fmt: skip
+    seconds = simulate_decode(device, shape, 1024).seconds
+    assert model["simulated_context"] == 1024
     assert model["simulated_seconds_per_token"] == pytest.approx(seconds)
     assert model["simulated_tokens_per_s"] == pytest.approx(1 / seconds)
     assert model["products_per_token"] == {format: 9}

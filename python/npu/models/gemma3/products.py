@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config
-from npu.models.gemma3.weights import matrices
+from npu.models.gemma3.weights import HEAD, matrices
 from npu.models.prepare.plan import plan
 from npu.models.sources.interface import Source
-from npu.perf.gemv_simulation import SimulatedGemv, simulate_gemv
+from npu.perf.decode_simulation import FORMATS, MATRICES, DecodeLayer, DecodeShape
 
 # Kind of weights -> parts of a layer.
 _LAYER = {
@@ -66,19 +66,18 @@ def _head(source: Source) -> str:
     return names.HEAD if names.HEAD in source.shapes else names.EMBEDDING
 
 
-@functools.cache
-def _simulated(device: str, product: Product) -> SimulatedGemv:
-    return simulate_gemv(device, product.n, product.k, format=product.format)
-
-
-def simulated_step(device: str, found: list[Product]) -> float:
-    """Simulated seconds of one decode step's products on "npu1" or "npu2", one submission each: the
-    array's time, the completion token and the dispatch. All logits leave the array.
-
-    Not included: attention, norms, rotary embedding and sampling, which the host computes.
-    """
-    total = 0.0
-    for product in found:
-        result = _simulated(device, product)
-        total += result.seconds + result.token_seconds + result.dispatch_seconds
-    return total
+def decode_shape(name: str, source: Source, config: Config, weights: str = "auto") -> DecodeShape:
+    """What the simulation of a token takes, with the block formats that ``weights`` gives. A matrix
+    whose rows are in several formats counts as if all were in the widest."""
+    formats: dict[str, str] = {}
+    for segment in plan(source, matrices(source, config), weights):
+        known = formats.get(segment.key, FORMATS[0])
+        formats[segment.key] = max(known, segment.format, key=FORMATS.index)
+    layers = []
+    for index, window in enumerate(config.windows):
+        qkv, output, gate_up, down = (formats[f"{index}.{matrix}"] for matrix in MATRICES)
+        layers.append(DecodeLayer(window or 0, (qkv, output, gate_up, down)))
+    return DecodeShape(
+        name, config.width, config.heads, config.kv_heads, config.head_dim, config.ffn_width,
+        config.vocabulary, tuple(layers), formats[HEAD],
+    )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Summary of a recorded GEMM: the array with the busy share of every tile, and where time goes."""
+"""Summary of a recorded run: the array with the busy share of every tile, and where time goes."""
 
 from __future__ import annotations
 
@@ -56,13 +56,13 @@ def draw(trace: Timeline) -> Any:
 
 def _draw_titles(trace: Timeline, figure: Any) -> None:
     s = trace.simulation
-    title = f"Simulated GEMM on {trace.title.replace(' x ', ' × ')}"
+    title = f"{trace.what} on {trace.title.replace(' x ', ' × ')}"
     figure.text(0.02, 0.975, title, fontsize=13, weight="bold", va="top")
     begin, end = trace.window
     whole = begin == 0 and end >= s.seconds * 1e6 * (1 - 1e-9)
     parts = [
         f"{s.seconds * 1e6:,.1f} µs with {s.dispatch_seconds * 1e6:.0f} µs dispatch",
-        f"{s.tops:.2f} TOPS",
+        f"{trace.rate[1]:.2f} {trace.rate[0]}",
         f"bound: {s.bound}",
     ]
     if not whole:
@@ -158,24 +158,23 @@ def _patch(colour: str, label: str) -> Any:
     return Patch(facecolor=colour, label=label)
 
 
-def _rows() -> list[tuple[str, Callable[[Track], bool]]]:
+def _rows(trace: Timeline) -> list[tuple[str, Callable[[Track], bool]]]:
     """The bars of the breakdown, top first: a name and the tracks it averages."""
+    cores = [bar for bar in trace.bars if not bar[0].startswith("shim")]
     return [
         ("command processor", lambda t: t.kind == "command"),
-        ("cores", lambda t: t.kind == "core"),
+        *cores,
         ("core DMA in", lambda t: t.kind == "in" and t.row >= 2),
         ("core DMA out", lambda t: t.kind == "out" and t.row >= 2),
         ("memtile DMA in", lambda t: t.kind == "in" and t.row == 1),
         ("memtile DMA out", lambda t: t.kind == "out" and t.row == 1),
-        ("shim DMA, reads of A", lambda t: t.port.startswith("A")),
-        ("shim DMA, reads of B", lambda t: t.port.startswith("B")),
-        ("shim DMA, writes of C", lambda t: t.port.startswith("C")),
+        *(bar for bar in trace.bars if bar not in cores),
     ]
 
 
 def _draw_breakdown(trace: Timeline, axes: Any) -> None:
     labels, seen = [], []
-    for position, (name, wanted) in enumerate(_rows()):
+    for position, (name, wanted) in enumerate(_rows(trace)):
         tracks = [t for t in trace.tracks if t.used and wanted(t)]
         labels.append(f"{name}  ({len(tracks)})" if len(tracks) != 1 else name)
         left = 0.0

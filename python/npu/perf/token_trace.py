@@ -1,0 +1,142 @@
+"""A simulated token of a decoder as a timeline: ``npu.trace_token``, as npu.perf.trace for GEMM."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from npu import _npu
+from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.ops.registry import operation
+from npu.perf.decode_simulation import (
+    MAX_CONTEXT,
+    DecodeShape,
+    check_shape,
+    request_of,
+    shape_of,
+    with_ceiling,
+)
+from npu.perf.execution import Totals, constant, execute, zeros_but
+from npu.perf.problem import checked_constants, whole
+from npu.perf.timeline import EVENT, Track
+from npu.perf.trace import DEFAULT_LIMIT, Trace, check_request, operations_of, tracks_of
+
+_Bar = tuple[str, Callable[[Track], bool]]
+
+
+class TokenTrace(Trace):
+    """The timeline of a simulated token; see ``Trace``."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TracedToken:
+    """The whole token that a window was kept of; ``seconds`` with the dispatch."""
+
+    seconds: float
+    dispatch_seconds: float
+    cycles: float
+    bound: str
+
+
+def trace_token(
+    device: str,
+    shape: str | DecodeShape,
+    context: int,
+    *,
+    format: str = "q4nx",
+    read_gbs: float | None = None,
+    from_us: float = 0,
+    to_us: float | None = None,
+    limit: int = DEFAULT_LIMIT,
+    locks: bool = True,
+    constants: Mapping[str, float] | None = None,
+) -> TokenTrace:
+    """The timeline of a token; device, shape, context, format, read_gbs, constants as of
+    ``simulate_decode``, from_us, to_us, limit, locks as of ``trace_gemm``.
+
+    All layers run, those with a window first; they need the same formats. Raises ArgumentError,
+    DeviceError, ShapeError.
+    """
+    if device not in ("npu1", "npu2"):
+        raise DeviceError(f'[trace_token] device is {device!r}; use "npu1" or "npu2"')
+    begin, end, limit = check_request(from_us, to_us, limit, "trace_token")
+    found = shape if isinstance(shape, DecodeShape) else shape_of(shape, format)
+    check_shape(found)
+    formats = {layer.formats for layer in found.layers}
+    if len(formats) > 1:
+        raise ShapeError("[trace_token] the layers differ in formats; use a shape with one of each")
+    length = whole("trace_token", context, "context", MAX_CONTEXT)
+    overrides = with_ceiling(device, read_gbs, checked_constants("trace_token", constants))
+    sliding = sum(layer.window > 0 for layer in found.layers)
+    counts = (sliding, len(found.layers) - sliding)
+    request = request_of(found, length, counts, formats.pop(), found.vocabulary)
+    config = operation("decoder").configuration(device)
+    (submission,) = _npu.operations.submissions("decoder", config, request)
+    clock = float(_npu.arch.device_geometry(device)["clock_hz"])
+    dispatch = constant("dispatch", overrides)
+    cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
+    report = execute(
+        config, submission["stream"],
+        data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
+        constants=overrides, trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
+    )  # fmt: skip
+    recorded = report.pop("trace")
+    run = _run(report)
+    total = run.seconds * 1e6
+    if begin >= total:
+        raise ArgumentError(
+            f"[trace_token] the window begins at {begin:g} us, the run ends at {total:g} us; "
+            "use a smaller from_us"
+        )
+    events = recorded["events"].view(EVENT)
+    return TokenTrace(
+        simulation=run,
+        what="Simulated token",
+        rate=("tokens per second", 1 / run.seconds),
+        bars=_bars(device),
+        title=f"{device}, {found.name}, context {length}",
+        design=f"{counts[0]} layers with a window, {counts[1]} without, the head",
+        device=device,
+        clock_hz=clock,
+        window=(begin, min(end, total)),
+        events=events[np.argsort(events["start"], kind="stable")],
+        tracks=tracks_of(recorded["tracks"], config),
+        kernels=recorded["kernels"],
+        routes=recorded["routes"],
+        operations=operations_of(submission["stream"]),
+        left_out=recorded["left_out"],
+        left_out_from=(run.dispatch_seconds + recorded["first_left_out"] / clock) * 1e6,
+    )
+
+
+def _run(report: dict[str, Any]) -> TracedToken:
+    totals = Totals.of([(1, report)])
+    timing = totals.timing
+    assert math.isfinite(timing["cycles"])
+    return TracedToken(timing["seconds"], timing["dispatch"], timing["cycles"], totals.bound)
+
+
+def _bars(device: str) -> tuple[_Bar, ...]:
+    last = int(_npu.arch.device_geometry(device)["columns"]) - 1
+
+    def core(rows: tuple[int, int], vector: bool | None) -> Callable[[Track], bool]:
+        return lambda t: (
+            t.kind == "core" and t.row in rows and vector in (None, t.col == last)
+        )  # fmt: skip
+
+    def port(name: str) -> Callable[[Track], bool]:
+        return lambda t: t.port.rstrip("0123456789") == name
+
+    return (
+        ("GEMV cores", core((2, 3), None)),
+        ("attention cores", core((4, 5), False)),
+        ("vector core", core((4, 5), True)),
+        ("shim DMA, weights", port("W")),
+        ("shim DMA, keys and values", port("KV")),
+        ("shim DMA, to the vector core", port("X")),
+        ("shim DMA, results of products", port("Y")),
+    )

@@ -1,0 +1,132 @@
+"""`npu bench --simulated`: rows and their split, the published figures, formats of a model's own
+matrices, the plot, and options that do not belong together; `npu trace --token`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemma3_files import Shape, write_model
+
+import npu
+from npu import cli
+
+SHAPE = Shape(layers=2, width=512, heads=4, kv_heads=2, head_dim=64, ffn_width=1024)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("model") / "m.gguf", SHAPE))
+
+
+@pytest.fixture(autouse=True)
+def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NPU_DEVICE", raising=False)
+
+
+def bench(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["bench", "--simulated", "--json", "-", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_rows_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
+    document = bench(capsys, "--shape", "gemma3-1b", "--context", "1k,2000")
+    assert document["times"] == "simulated" and document["device"] == "npu2"
+    assert document["stamp"]
+    rows = document["results"]
+    assert [row["context"] for row in rows] == [1024, 2000]
+    for row in rows:
+        found = npu.simulate_decode("npu2", "gemma3-1b", row["context"])
+        assert row["decode_tokens_per_second"] == found.tokens_per_second
+        assert row["ttft_seconds"] is None and "prompts" in document["ttft_note"]
+        assert sum(row["split_seconds"].values()) == pytest.approx(row["seconds_per_token"])
+    first = {one["source"]: one for one in rows[0]["published"]}
+    assert first["arXiv 2602.06063"]["tokens_per_second"] == 34.3
+    ratio = rows[0]["decode_tokens_per_second"] / 41.1
+    assert first["FastFlowLM 0.9.31"]["ratio"] == pytest.approx(ratio)
+    assert rows[1]["published"] == []
+
+
+def test_other_devices_ceilings_and_formats(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--shape", "gemma3-270m", "--context", "1k")
+    plain, *others = (
+        bench(capsys, *words, *more)["results"][0]
+        for more in ((), ("--device", "npu1"), ("--read-gbs", "30"), ("--format", "q8"))
+    )
+    assert all(o["seconds_per_token"] > plain["seconds_per_token"] for o in others)
+    assert others[0]["published"] == [] and others[2]["weight_bytes"] > plain["weight_bytes"]
+
+
+def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "--shape", "gemma3-4b", "--context", "1k,128k"]) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines())) <= 100
+    assert "simulated" in out and "FastFlowLM 0.9.31: 18.2 tok/s" in out
+
+
+def test_a_model_has_its_own_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    auto, q4nx = (
+        bench(capsys, "-m", model, "--context", "16", *more) for more in ((), ("--weights", "q4nx"))
+    )
+    assert auto["shape"] == q4nx["shape"] and auto["shape"].endswith("m.gguf")
+    assert auto["results"][0]["weight_bytes"] > q4nx["results"][0]["weight_bytes"]
+
+
+def test_the_plot(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    file = tmp_path / "p.svg"
+    words = ["--shape", "gemma3-1b", "--simulated", "--context", "1k,8k", "--plot", str(file)]
+    assert cli.main(["bench", *words]) == 0
+    text = file.read_text()
+    assert "simulated, npu2" in text and "published, measured: FastFlowLM 0.9.31" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "telling"),
+    [
+        (("--simulated", "--format", "q8"), "--shape"),
+        (("--shape", "gemma3-1b", "--weights", "q8"), "-m MODEL"),
+        (("--shape", "gemma3-1b", "-m", "x"), "not allowed"),
+        (("--shape", "gemma3-9b"), "gemma3-9b"),
+        (("--shape", "gemma3-1b", "--context", "k"), "positive"),
+        (("--shape", "gemma3-1b", "--context", "0"), "positive"),
+        (("--shape", "gemma3-1b", "--context", "4096k"), "context"),
+        (("--shape", "gemma3-1b", "--read-gbs", "-1"), "read ceiling"),
+        (("--shape", "gemma3-1b", "--device", "npu9"), "npu9"),
+        (("--shape", "gemma3-1b", "--plot", "x.bmp"), ".png"),
+    ],
+)
+def test_errors(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], telling: str) -> None:
+    try:
+        code = cli.main(["bench", *words])
+    except SystemExit as error:
+        code = int(error.code or 0)
+    err = capsys.readouterr().err
+    assert code in (1, 2) and telling in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(
+    ("words", "telling"),
+    [
+        (("--token", "--shape", "gemma3-270m", "--dtype", "int8", "4", "4", "4"), "M is of a GEMM"),
+        (("--token", "--tile", "4,4,4"), "--tile is of a GEMM"),
+        (("4", "4", "4", "--context", "1k"), "--context is of a token"),
+        (("--token", "--context", "1k,2k"), "one number"),
+    ],
+)
+def test_trace_errors(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], telling: str
+) -> None:
+    assert cli.main(["trace", *words, "-o", "/dev/null"]) == 1
+    assert telling in capsys.readouterr().err
+
+
+def test_trace_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json"
+    words = ["--token", "--shape", "gemma3-270m", "--context", "64", "--to", "300", "--no-locks"]
+    assert cli.main(["trace", *words, "-o", str(file)]) == 0
+    document = json.loads(file.read_text())
+    assert "gemma3-270m, context 64" in document["otherData"]["what"]
+    assert "tokens per second" in capsys.readouterr().err
