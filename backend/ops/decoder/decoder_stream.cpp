@@ -210,6 +210,11 @@ class DecoderCommands : private ShimCommands {
     ++begun_;
     while (vector_.room() < static_cast<int64_t>(step.early.size())) wait_pass_or_memory();
     for (const DecoderRead& one : step.early) read(one);
+    // The row before what the step waits for, if there is room: it has been there for a while.
+    row_read_ = step.reads_row && vector_.room() > 0;
+    if (!row_read_) return;
+    wait_rows();
+    read(step.late.front());
   }
 
   void finish(const DecoderStep& step) {
@@ -217,7 +222,8 @@ class DecoderCommands : private ShimCommands {
     if (step.kind == DecoderStep::Kind::kCombination) read_partials(step.layer);
     if (step.reads_row) wait_rows();
     if (step.writes_row) rows_end_ = static_cast<int64_t>(finished_) + 1;
-    for (const DecoderRead& one : step.late) read(one);
+    for (size_t i = row_read_ ? 1 : 0; i < step.late.size(); ++i) read(step.late[i]);
+    row_read_ = false;
     // What it writes to memory comes after all that it reads.
     for (int64_t i = 0; i < writes(step); ++i) {
       reads_at_memory_[finished_++] = vector_.pushed();
@@ -471,6 +477,7 @@ class DecoderCommands : private ShimCommands {
   std::vector<DecoderVariable> variables_;
   std::vector<int64_t> reads_at_memory_;  // of the vector core when a task for memory was pushed
   std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
+  bool row_read_ = false;  // by the step that has begun
   size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
   size_t finished_ = 0;   // tasks for memory whose steps have all they read
   int64_t rows_end_ = 0;  // tasks for memory up to the last row
