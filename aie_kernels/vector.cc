@@ -222,8 +222,9 @@ bool job_fits(const Job& job) {
       !inside(job.x_at, 2 * job.x_elements)) {
     return false;
   }
-  const bool shape =
-      heads >= 1 && kv >= 1 && heads <= 64 && kv <= 64 && (d == 64 || d == 128 || d == 256);
+  const int64_t dim = job.dim;
+  const bool shape = heads >= 1 && kv >= 1 && heads <= 64 && kv <= 64 &&
+                     (d == 64 || d == 128 || d == 256) && dim >= 2 && dim <= d && dim % 2 == 0;
   switch (Kind(job.kind)) {
     case Kind::kNorm: {
       const int64_t width = job.width, padded = (width + kInWords - 1) / kInWords * kInWords;
@@ -238,9 +239,9 @@ bool job_fits(const Job& job) {
              job.y_at >= job.x_at + int64_t{job.apply} / 2 * npu::vector::kInBytes;
     case Kind::kRotate:
       return shape && inside(3072, kv * kTableBytes) &&
-             inside(job.y_at, 2 * (heads + 2) * kv * d) &&
+             inside(job.y_at, 2 * (heads + 2) * kv * dim) &&
              inside(job.out_at, kv * (kTableBytes + 2 * heads * d + 4 * d)) &&
-             job.out_at >= job.y_at + 2 * (heads + 2) * kv * d;
+             job.out_at >= job.y_at + 2 * (heads + 2) * kv * dim;
     case Kind::kCombine:
       return shape && job.parts >= 1 && job.parts <= 64 && heads <= kPartStatistics &&
              inside(0, kv * job.parts * 8 * int64_t{kPartStatistics}) &&

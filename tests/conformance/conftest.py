@@ -17,6 +17,7 @@ import pytest
 import npu
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[1] / "python"))  # what makes test models
 import python_relay
 
 DEFAULT = (

@@ -5,8 +5,13 @@ repeatedly; a new size loads nothing on a device that stays configured; results 
 
 from __future__ import annotations
 
+import atexit
+import functools
 import itertools
+import shutil
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,6 +19,8 @@ import numpy as np
 import pytest
 
 import npu
+from npu.models.gemma3.model import Model
+from npu.models.sources import open_source
 from npu.ops.registry import operations
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -91,6 +98,30 @@ def _attention(
     return npu.attention(q, k, v)
 
 
+@functools.cache
+def _model(heads: int, kv_heads: int, width: int) -> Path:
+    """A file with a model of six layers, five with a window."""
+    files = pytest.importorskip("gemma3_files", reason="writes a model with the gguf package")
+    shape = files.Shape(
+        layers=6, width=64, ffn_width=96, heads=heads, kv_heads=kv_heads, head_dim=width, window=6
+    )
+    folder = Path(tempfile.mkdtemp(prefix="npu-conformance-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return files.write_model(folder / "m.gguf", shape)
+
+
+def _decoder(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int) -> np.ndarray:
+    """Logits, then the largest of them, token by token."""
+    model = Model(open_source(_model(heads, kv, width)))
+    assert model.decodes_on_array
+    cache, out = model.new_cache(), []
+    for token in rng.integers(0, 200, tokens):
+        out.append(model.forward([int(token)], cache)[0])
+        values, ids = model.top([int(token)], cache, 7, 300)
+        out.append(np.concatenate([values, ids.astype(np.float32)]))
+    return np.concatenate(out)
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
@@ -119,6 +150,9 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "attention": (_attention, (50, 300, 4, 1, 256)),
     "attention, one token": (_attention, (1, 500, 8, 4, 128)),
     "attention, many tasks": (_attention, (900, 900, 2, 2, 64)),
+    "decoder": (_decoder, (6, 4, 2, 32)),
+    "decoder, six key heads": (_decoder, (2, 6, 6, 64)),
+    "decoder, large heads": (_decoder, (2, 8, 1, 256)),
     "geglu, many tasks": (_geglu, (2200, 1001)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses

@@ -8,6 +8,7 @@ operands, float32 accumulation.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,8 +132,9 @@ def rounded_everywhere(model: Any) -> Iterator[None]:
         scores = bf16(q) @ k.transpose(2, 3) * scaling
         if mask is not None:
             scores = scores + mask[:, :, :, : k.shape[2]]
-        weights = torch.exp(scores - scores.amax(-1, keepdim=True))
-        mixed = bf16(weights) @ v / weights.sum(-1, keepdim=True)
+        scores = scores / math.log(2)  # maxima are rounded up to powers of two
+        weights = bf16(torch.exp2(scores - scores.amax(-1, keepdim=True).ceil()))
+        mixed = weights @ v / weights.sum(-1, keepdim=True)
         return mixed.transpose(1, 2).contiguous(), weights
 
     def round_input(module: Any, arguments: tuple[Any, ...]) -> tuple[Any, ...]:

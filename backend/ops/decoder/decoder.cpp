@@ -71,7 +71,8 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
       model_(std::move(model)),
       norms_(norms) {
   model_.check();
-  const DecoderWorkspace checked(array_, model_, gemv::Output::kF32, 0, model_.shape.vocabulary);
+  // What cannot be laid out is refused here, not with the first token.
+  (void)DecoderWorkspace(array_, model_, gemv::Output::kF32, 0, model_.shape.vocabulary);
   const auto guard = operation_.lock();
   Device& on = operation_.device();
   if (regions.size() + kDecoderRegions > on.info().max_arguments) {

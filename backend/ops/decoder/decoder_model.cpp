@@ -45,6 +45,24 @@ void check_matrix(const char* what, const DecoderModel& model, const DecoderMatr
        static_cast<long long>(found), static_cast<long long>(rows));
 }
 
+// What jobs keep in the store of the vector core at once (DecoderWorkspace).
+void check_store(const DecoderShape& s) {
+  constexpr int64_t kIn = vector::kInBytes;
+  const auto objects = [](int64_t bytes) { return (bytes + kIn - 1) / kIn * kIn; };
+  const int64_t kv = s.kv_heads, d = s.head_dim;
+  const int64_t turned = kv * attention::kTableBytes + 2 * s.heads * d + 4 * kv * d;
+  const int64_t rotation =
+      3 * kIn + objects(kv * attention::kTableBytes) + objects(2 * s.qkv_rows()) + turned;
+  check_range("rotated heads, in bytes,", rotation, 0, vector::kStoreBytes, 1);
+  // Objects of results are whole.
+  check_range("rotated heads, in bytes,", turned, 0, vector::kStoreBytes, vector::kOutBytes);
+  constexpr int64_t kMaxParts = 8;
+  const int64_t statistics = objects(8 * int64_t{attention::kRows} * kMaxParts * kv);
+  check_range("combined heads, in bytes,", statistics + 2 * kIn + 2 * s.heads * d + kIn, 0,
+              vector::kStoreBytes, 1);
+  check_range("elements of all heads", s.heads * s.dim, 16, int64_t{1} << 20, 16);
+}
+
 }  // namespace
 
 DecoderArray DecoderArray::of(const Configuration& configuration) {
@@ -66,6 +84,7 @@ void DecoderModel::check() const {
   check_range("head", s.dim, 2, s.head_dim, 2);
   check_range("number of key heads", s.kv_heads, 1, 16, 1);
   check_range("number of query heads", s.heads, s.kv_heads, 8 * s.kv_heads, s.kv_heads);
+  check_store(s);
   check_range("FFN width", s.ffn, 64, int64_t{vector::kStoreBytes} / 2 - 512, 32);
   if (layers.empty()) fail(ErrorKind::kShape, "[decoder] the model has no layers");
   for (const DecoderLayer& layer : layers) {

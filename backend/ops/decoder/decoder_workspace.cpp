@@ -258,9 +258,18 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
   y_output_ = take(2 * width_words_ + kIn);
   y_gate_up_ = take(4 * shape_.ffn + 2 * kIn);
   y_down_ = take(2 * width_words_ + kIn);
-  y_head_ =
-      take(output == gemv::Output::kTop ? 2 * array.cores() * 16 * int64_t{gemv::kPieceBytes} * 8
-                                        : 4 * round_up(shape_.vocabulary, 32));
+  DecoderMatrix head;
+  for (DecoderSegment segment : model.head) {
+    segment.n = std::min(segment.n, rows);
+    rows -= segment.n;
+    if (segment.n > 0) head.push_back(segment);
+  }
+  // Lists follow one another; how long they are does not depend on which columns have rounds.
+  std::vector<int64_t> load(static_cast<size_t>(array.columns), 0);
+  const DecoderPass last = decoder_passes(array, model, head, output, top, 0, load).back();
+  y_head_ = take(output == gemv::Output::kTop ? last.y + last.active() * last.y_bytes()
+                                              : 4 * round_up(shape_.vocabulary, 32));
+  std::ranges::fill(load, 0);
   passes_.reserve(4 * model.layers.size());
   for (size_t i = 0; i < model.layers.size(); ++i) {
     std::array<int64_t, 6> places{};
@@ -274,14 +283,7 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
     norms_.push_back(places);
   }
   output_norm_ = take(4 * width_words_);
-  std::vector<int64_t> load(static_cast<size_t>(array.columns), 0);
   for (size_t i = 0; i < model.layers.size(); ++i) add_layer(model, i, load);
-  DecoderMatrix head;
-  for (DecoderSegment segment : model.head) {
-    segment.n = std::min(segment.n, rows);
-    rows -= segment.n;
-    if (segment.n > 0) head.push_back(segment);
-  }
   head_ = decoder_passes(array, model, head, output, top, y_head_, load);
   add_norm(y_down_, norms_.back()[5], output_norm_, head_, false);
 }

@@ -163,7 +163,7 @@ void check_pass(const DecoderArray& array, const DecoderModel& model, const Deco
       const Record& record = records[size_t(DecoderArray::kRows * c + i)];
       const std::vector<int64_t> own = check_core(pass, model, record, read[size_t(i)]);
       const auto rounds = int64_t(own.size());
-      REQUIRE(half == 64 * (rounds * record.loops.pieces + record.loops.last));
+      if (rounds > 0) REQUIRE(half == 64 * (rounds * record.loops.pieces + record.loops.last));
       for (int64_t round = 0; round < rounds; ++round) {
         const int64_t row_block = own[size_t(round)];
         REQUIRE(row_block >= 0);
@@ -239,7 +239,8 @@ TEST_CASE("decoder products: random matrices are computed whole and in place") {
     const int64_t parts = 1 + below(3), k = 32 * (1 + below(120));
     for (int64_t part = 0; part < parts; ++part) {
       const int64_t n = part + 1 < parts ? 32 * (2 + below(60)) : 33 + below(2500);
-      const auto one = placed(model, n, k, kFormats[below(3)], below(2) == 0, below(9000));
+      const auto one =
+          placed(model, n, k, kFormats[below(3)], n > 2000 && below(2) == 0, 2560 + below(9000));
       matrix.push_back(one[0]);
     }
     const Output output = Output(below(3));
@@ -261,13 +262,14 @@ TEST_CASE("decoder products: matrices of real models, and equal loads") {
       for (const Format format : kFormats) {
         const DecoderArray array = array_of(generation);
         CAPTURE(m.width);
+        const bool real = m.width >= 640;  // enough blocks for runs, alone in memory
         CAPTURE(int(format));
         DecoderModel model;
         std::vector<DecoderMatrix> matrices = {
-            placed(model, (m.heads + 2 * m.kv_heads) * m.dim, m.width, format, true, 0),
-            placed(model, m.width, m.heads * m.dim, format, true, 0),
-            placed(model, m.width, m.ffn, format, false, 77),
-            placed(model, 2 * m.ffn, m.width, format, true, 0)};
+            placed(model, (m.heads + 2 * m.kv_heads) * m.dim, m.width, format, real, 4000),
+            placed(model, m.width, m.heads * m.dim, format, real, 4000),
+            placed(model, m.width, m.ffn, format, false, 4000),
+            placed(model, 2 * m.ffn, m.width, format, real, 4000)};
         std::vector<int64_t> load(size_t(array.columns), 0);
         for (const DecoderMatrix& one : matrices) {
           check_matrix(array, model, one, Output::kBf16, 0, load);
@@ -280,7 +282,7 @@ TEST_CASE("decoder products: matrices of real models, and equal loads") {
         // A column has at most the last matrix's round more than another, where that is enough
         // rounds to even out what the ones before left.
         const auto [least, most] = std::minmax_element(load.begin(), load.end());
-        if (m.width >= 640) CHECK(*most - *least <= 2 * matrices[3][0].column_blocks());
+        if (real) CHECK(*most - *least <= 2 * matrices[3][0].column_blocks());
       }
     }
   }

@@ -108,7 +108,8 @@ def test_logits_are_the_references_within_the_bound(case: Case, device: str) -> 
 
 
 def test_one_layer_rounds_where_the_reference_rounds(tmp_path: Path) -> None:
-    """Nearer to the reference that rounds at the same places than that is to float32."""
+    """On npu1, whose GELU is float32: most rows are nearer to the reference that rounds at the same
+    places than that is to float32."""
     reference = pytest.importorskip("gemma3_reference", exc_type=ImportError)
     shape = Shape(layers=1)
     weights = random_weights(shape, SIZE)
@@ -116,10 +117,13 @@ def test_one_layer_rounds_where_the_reference_rounds(tmp_path: Path) -> None:
     expected = reference.hf_logits(hf, tokens)
     with reference.rounded_everywhere(hf):
         rounded = reference.hf_logits(hf, tokens)
-    model = Model(open_source(write_model(tmp_path / "m.gguf", shape, weights=weights)))
-    actual = decoded(model, tokens, model.new_cache())
+    with npu.device("emu:npu1"):
+        model = Model(open_source(write_model(tmp_path / "m.gguf", shape, weights=weights)))
+        actual = decoded(model, tokens, model.new_cache())
     check_bound(actual, expected, 1)
-    assert compare.rms_error(actual, rounded) < 0.6 * compare.rms_error(rounded, expected)
+    apart = np.abs(actual - rounded).std(axis=-1)
+    rounding = np.abs(rounded - expected).std(axis=-1)
+    assert np.median(apart / rounding) < 0.5
 
 
 def test_bit_exact_arithmetic_gives_the_logits(tmp_path: Path) -> None:
@@ -136,7 +140,9 @@ KINDS = gguf.GGMLQuantizationType
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_formats_may_be_mixed(tmp_path: Path, device: str) -> None:
+def test_formats_may_be_mixed(
+    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """q and k in 4, v in 8 bits: matrices of several segments; the head in 8 bits."""
     shape = Shape(layers=2, width=128, ffn_width=256, kv_heads=2, head_dim=64)
     kinds = {"attn_q": KINDS.Q4_0, "attn_k": KINDS.Q4_0, "attn_v": KINDS.Q8_0,
@@ -145,9 +151,17 @@ def test_formats_may_be_mixed(tmp_path: Path, device: str) -> None:
     types["token_embd.weight"] = KINDS.Q8_0
     path, tokens = write_model(tmp_path / "m.gguf", shape, types=types), tokens_of(30)
     expected = float32_logits(path, tokens)
+    blocks: dict[str, Any] = {}
+    real = Decoder.of.__func__  # type: ignore[attr-defined]
+
+    def kept(cls: Any, config: Any, source: Any, prepared: Any, scale: float) -> Any:
+        blocks.update(prepared)
+        return real(cls, config, source, prepared, scale)
+
+    monkeypatch.setattr(Decoder, "of", classmethod(kept))
     with npu.device(device):
         model = Model(open_source(path))
-        assert len(model.weights_report.formats if False else model._decoder.formats) == 3
+        assert {t.format for layer in blocks.values() for t in layer} == {"q4nx", "q8", "bf16"}
         check_bound(decoded(model, tokens, model.new_cache()), expected, 2)
 
 
@@ -273,6 +287,9 @@ UNUSUAL = {
     "16 key heads, whose queries fill the vector core": Shape(
         layers=1, heads=32, kv_heads=16, head_dim=128
     ),
+    "8 key heads of 32": Shape(layers=1, heads=8, kv_heads=8),
+    "one head of 64": Shape(layers=1, heads=1, kv_heads=1, head_dim=64),
+    "heads of 36": Shape(layers=1, head_dim=36),
     "heads of 320": Shape(layers=1, heads=1, kv_heads=1, head_dim=320),
 }
 

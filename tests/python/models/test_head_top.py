@@ -143,13 +143,18 @@ def test_without_top_k_all_logits_are_needed():
 
 
 class Spy:
-    """Counts the answers of ``Projection.top``; ``off`` makes it answer None."""
+    """Counts the answers of ``Projection.top``; ``off`` makes it answer None, and the decoder send
+    all logits."""
 
     def __init__(self, real: Projection, off: bool) -> None:
         self.real, self.off, self.found = real, off, 0
 
     def multiply(self, x: np.ndarray) -> np.ndarray:
         return self.real.multiply(x)
+
+    def finite_for(self, norm: np.ndarray) -> bool:
+        self.found += not self.off
+        return not self.off and self.real.finite_for(norm)
 
     def top(self, x: np.ndarray, k: int, rows: int) -> Any:
         found = None if self.off else self.real.top(x, k, rows)
