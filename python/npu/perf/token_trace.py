@@ -29,7 +29,7 @@ _Bar = tuple[str, Callable[[Track], bool]]
 
 
 class TokenTrace(Trace):
-    """The timeline of a simulated token; see ``Trace``."""
+    """The timeline of a simulated token, with the members of ``GemmTrace``."""
 
 
 @dataclasses.dataclass(frozen=True)

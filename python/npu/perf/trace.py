@@ -38,14 +38,7 @@ _BARS: tuple[tuple[str, Callable[[Track], bool]], ...] = (
 
 
 class Trace(Timeline):
-    """The timeline of a simulated run.
-
-    ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
-    into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
-    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
-    (microseconds) are there. ``window`` is in microseconds.
-    ``microseconds(cycles)`` puts an array cycle on the trace's axis.
-    """
+    """The timeline of a simulated run, as file or picture; see ``GemmTrace``."""
 
     def save(self, path: str | Path) -> int:
         """Writes the trace-event file, compressed if the name ends in .gz; returns its bytes."""
@@ -61,7 +54,15 @@ class Trace(Timeline):
 
 
 class GemmTrace(Trace):
-    """The timeline of a simulated GEMM; see ``Trace``."""
+    """The timeline of a simulated GEMM.
+
+    ``events`` are records (EVENT) in the order of their start, ``track`` and ``other`` are indices
+    into ``tracks``, ``kernels``, ``routes`` or ``operations`` as ``kind`` (an index into KINDS)
+    says. ``left_out`` events did not fit the limit; all that end before ``left_out_from``
+    (microseconds) are there. ``window`` is in microseconds.
+    ``microseconds(cycles)`` puts an array cycle on the trace's axis, ``save(path)`` writes the
+    trace-event file, ``plot(path)`` draws the summary.
+    """
 
 
 def _microseconds(function: str, value: Any, name: str) -> float:
