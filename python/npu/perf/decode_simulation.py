@@ -87,14 +87,12 @@ class SimulatedDecode:
     """A simulated decode step: times are of the modelled NPU, not of this machine.
 
     ``seconds``: from the host's call until the token's largest logits are in memory, the dispatch
-    included; ``split`` are its parts in seconds, which add up to it (docs/decoder.md):
-
-    - weights, kv: what the memory needs for these bytes at its read ceiling;
-    - products, attention, small operations: the memory had bandwidth left while weights were
-      multiplied or read, attention ran, or the vector core did (norms, rotation, GeGLU, sums);
-    - command processor, waiting: the same while none of these ran, and the command processor
-      executed an operation, or not even that: latencies, tokens on their way;
-    - dispatch: the host's call and its return.
+    included. ``split`` has its parts in seconds, which add up to it. "weights" and "kv" are what
+    the memory needs for these bytes at its read ceiling. The rest is time in which the memory was
+    not at its ceiling while weights were multiplied or read ("products"), attention ran
+    ("attention"), the vector core did ("small operations"), of the others only the command
+    processor worked ("command processor") or nothing did ("waiting"), and the host's call and its
+    return ("dispatch"); docs/decoder.md has more.
 
     ``bound`` names the largest part. ``weight_bytes``, ``kv_bytes``: read per token; ``floor``: the
     seconds that these take at the ceiling (``ceiling``, bytes per second).

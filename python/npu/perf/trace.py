@@ -21,7 +21,7 @@ from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
 from npu.perf.execution import constant, execute
 from npu.perf.problem import Choices, gemm_problem
-from npu.perf.simulate import submissions, summary
+from npu.perf.simulate import SimulatedGemm, submissions, summary
 from npu.perf.timeline import EVENT, KINDS, Timeline, Track
 
 if TYPE_CHECKING:
@@ -63,6 +63,8 @@ class GemmTrace(Trace):
     ``microseconds(cycles)`` puts an array cycle on the trace's axis, ``save(path)`` writes the
     trace-event file, ``plot(path)`` draws the summary.
     """
+
+    simulation: SimulatedGemm
 
 
 def _microseconds(function: str, value: Any, name: str) -> float:

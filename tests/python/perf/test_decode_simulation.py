@@ -115,19 +115,20 @@ def test_formats_per_matrix() -> None:
 
 
 def test_layers_of_several_formats() -> None:
-    wide = ("q4nx", "q4nx", "q4nx", "q8")
-    layers = tuple(
-        DecodeLayer(layer.window, wide if i < 4 else layer.formats)
-        for i, layer in enumerate(SMALL.layers)
-    )
-    mixed = dataclasses.replace(SMALL, layers=layers)
-    every = dataclasses.replace(
-        SMALL, layers=tuple(DecodeLayer(layer.window, wide) for layer in SMALL.layers)
-    )
-    bytes_of = [
-        npu.simulate_decode("npu2", shape, 64).weight_bytes for shape in (SMALL, mixed, every)
-    ]
-    assert bytes_of[1] == pytest.approx(bytes_of[0] + (bytes_of[2] - bytes_of[0]) * 4 / 9, rel=1e-3)
+    shape = dataclasses.replace(shape_of("gemma3-270m"), vocabulary=4096)
+    wide = ("q4nx", "q4nx", "q8", "q8")
+
+    def bytes_with(count: int) -> int:
+        layers = tuple(
+            DecodeLayer(layer.window, wide if i < count else layer.formats)
+            for i, layer in enumerate(shape.layers)
+        )
+        other = dataclasses.replace(shape, layers=layers)
+        return npu.simulate_decode("npu2", other, 64).weight_bytes
+
+    none, some, every = (bytes_with(count) for count in (0, 7, 18))
+    assert every > 1.3 * none
+    assert some == pytest.approx(none + (every - none) * 7 / 18, rel=1e-2)
 
 
 @pytest.mark.parametrize(
