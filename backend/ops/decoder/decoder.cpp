@@ -52,11 +52,13 @@ void write_attention(const DecoderModel& model, const DecoderWorkspace& workspac
 // Partial results that nobody writes count nothing: their denominators are zero.
 void clear_statistics(const DecoderModel& model, const DecoderWorkspace& workspace,
                       std::span<std::byte> memory) {
-  for (int64_t head = 0; head < model.shape.kv_heads; ++head) {
-    for (int64_t part = 0; part < DecoderWorkspace::kMaxParts; ++part) {
-      const int64_t at =
-          workspace.partial(head, part) + (workspace.partial_objects() - 1) * attention::kOutBytes;
-      std::memset(memory.data() + at, 0, attention::kOutBytes);
+  const int64_t statistics = (workspace.partial_objects() - 1) * attention::kOutBytes;
+  for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+    for (int64_t head = 0; head < model.shape.kv_heads; ++head) {
+      for (int64_t part = 0; part < DecoderWorkspace::kMaxParts; ++part) {
+        std::memset(memory.data() + workspace.partial(kind, head, part) + statistics, 0,
+                    attention::kOutBytes);
+      }
     }
   }
 }
@@ -221,7 +223,7 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, Decod
         std::memcpy(&value, from + 4 * i, 4);
         std::memcpy(&row, from + 4 * (top + i), 4);
         // Rows that two cores compute appear twice.
-        if (row >= 0 && row < rows) found.push_back({value, row});
+        if (row >= 0 && row < pass.segment.n) found.push_back({value, pass.first_row + row});
       }
     }
   }

@@ -169,6 +169,7 @@ std::vector<DecoderPass> decoder_passes(const DecoderArray& array, const Decoder
     for (int64_t first = 0; first < total; first += step) {
       DecoderPass pass;
       pass.segment = segment;
+      pass.first_row = rows;
       pass.output = output;
       pass.top = top;
       spread(array, first, std::min(step, total - first), load, pass);

@@ -29,6 +29,7 @@ struct DecoderPass {
   };
 
   DecoderSegment segment;
+  int64_t first_row = 0;  // of the segment, in the matrix
   gemv::Output output = gemv::Output::kBf16;
   int top = 0;
   int64_t y = 0;  // byte of the workspace where row 0 of the segment, or the first list, goes

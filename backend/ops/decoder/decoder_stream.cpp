@@ -286,14 +286,14 @@ class DecoderCommands : private ShimCommands {
   void push_partial(const DecoderRange& range) {
     const int64_t words = workspace_.partial_objects() * attention::kOutBytes / 4;
     push(partials_[static_cast<size_t>(range.pair)], linear_bd(static_cast<uint32_t>(words)),
-         kDecoderWorkspace, workspace_.partial(range.kv_head, range.part), 1, true);
+         kDecoderWorkspace, workspace_.partial(kv_kind_, range.kv_head, range.part), 1, true);
   }
 
   // Places for the first partial results, and the BDs of all pairs: headers, then keys and values.
   void prepare_attention(int layer) {
     const DecoderLayer& one = model_.layers[static_cast<size_t>(layer)];
-    const DecoderAttention& work =
-        position_.attention[static_cast<size_t>(DecoderWorkspace::kind_of(one))];
+    kv_kind_ = DecoderWorkspace::kind_of(one);
+    const DecoderAttention& work = position_.attention[static_cast<size_t>(kv_kind_)];
     kv_tasks_.assign(kv_.size(), {});
     for (size_t r = 0; r < work.ranges.size(); ++r) {
       const DecoderRange& range = work.ranges[r];
@@ -358,20 +358,21 @@ class DecoderCommands : private ShimCommands {
   // Statistics of all parts, then the parts piece by piece.
   void read_partials(int layer) {
     const DecoderLayer& one = model_.layers[static_cast<size_t>(layer)];
-    const DecoderAttention& work =
-        position_.attention[static_cast<size_t>(DecoderWorkspace::kind_of(one))];
+    const int kind = DecoderWorkspace::kind_of(one);
+    const DecoderAttention& work = position_.attention[static_cast<size_t>(kind)];
+    const int64_t begin = workspace_.partial(kind, 0, 0);
     const auto words = [](int64_t bytes) { return static_cast<uint32_t>(bytes / 4); };
     constexpr int64_t kObject = attention::kOutBytes;
     const int64_t part = workspace_.partial_objects() * kObject;
     const int64_t objects = workspace_.partial_objects() - 1, heads = model_.shape.kv_heads;
-    DecoderRead statistics{workspace_.partial(0, 0) + objects * kObject, {}, heads};
+    DecoderRead statistics{begin + objects * kObject, {}, heads};
     statistics.bd.length = words(work.parts * kObject);
     statistics.bd.wrap[0] = words(kObject);
     statistics.bd.step[1] = words(part);
-    statistics.bd.iteration_step = words(workspace_.partial(1, 0) - workspace_.partial(0, 0));
+    statistics.bd.iteration_step = words(workspace_.partial(kind, 1, 0) - begin);
     statistics.bd.iteration_wrap = static_cast<uint32_t>(heads);
     DecoderRead values = statistics;
-    values.offset = workspace_.partial(0, 0);
+    values.offset = begin;
     values.bd.length = words(work.parts * objects * kObject);
     values.bd.wrap[1] = static_cast<uint32_t>(work.parts);
     values.bd.step[2] = words(kObject);
@@ -477,7 +478,8 @@ class DecoderCommands : private ShimCommands {
   std::vector<DecoderVariable> variables_;
   std::vector<int64_t> reads_at_memory_;  // of the vector core when a task for memory was pushed
   std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
-  bool row_read_ = false;  // by the step that has begun
+  int kv_kind_ = 0;                            // and the kind of its layer
+  bool row_read_ = false;                      // by the step that has begun
   size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
   size_t finished_ = 0;   // tasks for memory whose steps have all they read
   int64_t rows_end_ = 0;  // tasks for memory up to the last row

@@ -53,8 +53,9 @@ int64_t DecoderWorkspace::queries_bytes() const {
   return attention::kTableBytes + shape_.group() * shape_.head_dim * 2;
 }
 
-int64_t DecoderWorkspace::partial(int64_t kv_head, int64_t part) const {
-  return partials_ + (kv_head * kMaxParts + part) * partial_objects() * attention::kOutBytes;
+int64_t DecoderWorkspace::partial(int kind, int64_t kv_head, int64_t part) const {
+  const int64_t head = kind * shape_.kv_heads + kv_head;
+  return partials_ + (head * kMaxParts + part) * partial_objects() * attention::kOutBytes;
 }
 
 // The object with a job, then the table for the cores, so that one read takes both.
@@ -253,7 +254,7 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
   header_bytes_ = round_up(queries_bytes(), attention::kPartBytes);
   headers_ = take(shape_.kv_heads * header_bytes_);
   part_objects_ = divide_up(shape_.group() * shape_.head_dim * 4, attention::kOutBytes);
-  partials_ = take(shape_.kv_heads * kMaxParts * partial_objects() * attention::kOutBytes);
+  partials_ = take(kKinds * shape_.kv_heads * kMaxParts * partial_objects() * attention::kOutBytes);
   y_qkv_ = take(2 * shape_.qkv_rows() + kIn);
   y_output_ = take(2 * width_words_ + kIn);
   y_gate_up_ = take(4 * shape_.ffn + 2 * kIn);

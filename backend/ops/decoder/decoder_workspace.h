@@ -67,7 +67,8 @@ class DecoderWorkspace {
   int64_t header_bytes() const { return header_bytes_; }
   int64_t queries_bytes() const;  // of a key head
   // Partial results of attention: (key heads, parts, objects), the last object has the statistics.
-  int64_t partial(int64_t kv_head, int64_t part) const;
+  // Of each kind of layers: a head may have fewer parts in one than in the other.
+  int64_t partial(int kind, int64_t kv_head, int64_t part) const;
   int64_t partial_objects() const { return part_objects_ + 1; }
   static constexpr int64_t kMaxParts = 8;
   // Everything that does not depend on the token.

@@ -141,12 +141,14 @@ class Decoder:
     def logits(self, token: int, cache: Cache) -> np.ndarray:
         """The float32 logits (vocabulary,) of a token at the position of the cache's pass."""
         out = np.empty(self._config.vocabulary, np.float32)
-        self._native.logits(**self._inputs(token, cache), result=out.view(np.uint8))
+        with cache.pinned():
+            self._native.logits(**self._inputs(token, cache), result=out.view(np.uint8))
         return out
 
     def top(self, token: int, cache: Cache, k: int, rows: int) -> tuple[np.ndarray, np.ndarray]:
         """The k largest of the first ``rows`` logits and their ids, largest first."""
-        found = self._native.top(**self._inputs(token, cache), k=k, rows=rows)
+        with cache.pinned():
+            found = self._native.top(**self._inputs(token, cache), k=k, rows=rows)
         values, ids = zip(*found, strict=True)
         return np.array(values, np.float32), np.array(ids, np.int64)
 
@@ -166,12 +168,13 @@ class Decoder:
 
     def _rotations(self, page: int) -> tuple[np.ndarray, np.ndarray]:
         """Cosines, then sines, of a page's positions: for global and for sliding layers."""
-        if self._rotated is None or self._rotated[0] != page:
+        latest = self._rotated  # other threads may replace it
+        if latest is None or latest[0] != page:
             c, first = self._config, page * PAGE
             tables = (
                 host.rope_table(first, PAGE, c.head_dim, c.rope_base, c.rope_factor),
                 host.rope_table(first, PAGE, c.head_dim, c.rope_base_sliding),
             )
             whole, sliding = (np.concatenate(table, axis=1) for table in tables)
-            self._rotated = page, (whole, sliding)
-        return self._rotated[1]
+            self._rotated = latest = page, (whole, sliding)
+        return latest[1]

@@ -100,6 +100,10 @@ class Cache:
         """How often the pool has moved: an address of it is good as long as this is the same."""
         return self._pool.moves
 
+    def pinned(self) -> contextlib.AbstractContextManager[None]:
+        """The pool does not move meanwhile: for who writes to it while other threads run."""
+        return self._pool.pinned()
+
     @property
     def page_bytes(self) -> int:
         return self._pool.page_bytes
@@ -186,13 +190,11 @@ class Cache:
             raise ArgumentError(
                 f"[kv_cache] k and v have shapes {k.shape} and {v.shape}; give {expected}"
             )
-        native.kv_put(
-            self._pool.buffer.view(np.uint16),
-            running.state.tables[layer],
-            position,
-            np.ascontiguousarray(k, np.float32),
-            np.ascontiguousarray(v, np.float32),
-        )
+        k, v = (np.ascontiguousarray(x, np.float32) for x in (k, v))
+        with self.pinned():
+            native.kv_put(
+                self._pool.buffer.view(np.uint16), running.state.tables[layer], position, k, v
+            )
         running.layers += 1
 
     def commit(self, tokens: Sequence[int] | np.ndarray) -> None:

@@ -8,10 +8,11 @@ address compares ``moves``.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -84,6 +85,13 @@ class Pool:
                 if not self._references[page]:
                     self._zero(page)
                     self._free.append(page)
+
+    @contextlib.contextmanager
+    def pinned(self) -> Iterator[None]:
+        """The buffer stays where it is meanwhile: rows that another thread's growth would miss are
+        written inside."""
+        with self._lock:
+            yield
 
     def release_later(self, pages: list[int]) -> None:
         """``release`` for finalizers: the next call of another method does it."""
