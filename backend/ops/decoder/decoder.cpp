@@ -184,14 +184,21 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   write_control(token, position, at);
   Device& device = operation_.device();
   Wrapped pool = wrap_memory(device, token.pool.data(), token.pool.size(), Access::kReadWrite);
-  if (!pool) {
-    fail(ErrorKind::kArgument, "[decoder] the device cannot reach the memory of the KV cache");
+  const bool copied = !pool;  // a device that does not reach the cache gets it with every token
+  if (copied) {
+    pool.buffer = device.allocate(token.pool.size());
+    std::memcpy(pool.buffer->host(), token.pool.data(), token.pool.size());
+    pool.ref = {pool.buffer.get(), 0, token.pool.size(), Access::kReadWrite};
+    pool.ref.sync_to_device();
+    operation_.count_copy(2 * token.pool.size());
   }
   prepare(position, at);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite}, pool.ref};
   arguments.insert(arguments.end(), region_refs_.begin(), region_refs_.end());
-  return operation_.submit(*at.entry, arguments);
+  const RunReport report = operation_.submit(*at.entry, arguments);
+  if (copied) std::memcpy(token.pool.data(), pool.buffer->host(), token.pool.size());
+  return report;
 }
 
 RunReport Decoder::logits(const DecoderToken& token, float* out) {

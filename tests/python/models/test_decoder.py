@@ -140,9 +140,7 @@ KINDS = gguf.GGMLQuantizationType
 
 
 @pytest.mark.parametrize("device", DEVICES)
-def test_formats_may_be_mixed(
-    tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_formats_may_be_mixed(tmp_path: Path, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """q and k in 4, v in 8 bits: matrices of several segments; the head in 8 bits."""
     shape = Shape(layers=2, width=128, ffn_width=256, kv_heads=2, head_dim=64)
     kinds = {"attn_q": KINDS.Q4_0, "attn_k": KINDS.Q4_0, "attn_v": KINDS.Q8_0,
