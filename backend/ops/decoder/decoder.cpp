@@ -78,7 +78,7 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
   const auto guard = operation_.lock();
   Device& on = operation_.device();
   if (regions.size() + kDecoderRegions > on.info().max_arguments) {
-    fail(ErrorKind::kArgument,
+    fail(ErrorKind::kShape,
          "[decoder] the weights lie in %zu separate pieces of memory, a submission takes %zu; load "
          "them from one file",
          regions.size(), on.info().max_arguments - kDecoderRegions);

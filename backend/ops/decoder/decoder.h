@@ -35,7 +35,7 @@ struct DecoderTop {
 class Decoder {
  public:
   // regions: memory with the blocks of weights, which must outlive this. Throws Error(kShape,
-  // kOutOfRange), Error(kArgument) where the device cannot reach a region.
+  // kOutOfRange), kShape also where they lie in more pieces than a submission takes.
   Decoder(std::shared_ptr<SharedDevice> device, Configuration configuration, DecoderModel model,
           std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
 

@@ -269,6 +269,31 @@ def test_an_interrupted_token_leaves_the_cache_as_it_was(
     assert np.array_equal(decoded(model, tokens[256:], cache), expected)
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_heads_in_more_parts_in_global_than_in_sliding_layers(tmp_path: Path, device: str) -> None:
+    """Of three heads one is in two parts within the window, all are in all of the context: a part
+    that a sliding layer does not have is not what a global layer left there."""
+    shape = Shape(layers=7, heads=3, kv_heads=3, head_dim=256, window=61, context=400)
+    path, tokens = write_model(tmp_path / "m.gguf", shape), tokens_of(302)
+    expected = float32_logits(path, tokens)[300:]
+    with npu.device(device):
+        model = Model(open_source(path))
+        cache = model.new_cache()
+        model.prefill(tokens[:300], cache)
+        check_bound(decoded(model, tokens[300:], cache), expected, 7)
+
+
+def test_a_token_runs_on_the_device_of_its_call(small: Path) -> None:
+    with npu.device("emu:npu2"):
+        model = Model(open_source(small))
+        cache, tokens = model.new_cache(), tokens_of(24)
+        expected = decoded(model, tokens, model.new_cache())
+    with npu.device("emu:npu1"):
+        before = npu.stats()
+        check_bound(decoded(model, tokens, cache), expected, 6)
+        assert (npu.stats() - before).submissions == len(tokens)
+
+
 def test_wrong_tokens_are_refused(small: Path) -> None:
     model = Model(open_source(small))
     cache = model.new_cache()

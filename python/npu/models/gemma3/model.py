@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from npu.devices import current_device
+from npu.devices import Device, current_device
 from npu.errors import ArgumentError
 from npu.formats.gguf_file import GgufFile
 from npu.models import identity
@@ -90,13 +90,24 @@ class Model:
         self._layout = Layout(config.windows, config.kv_heads, self._head_dim)
         self._pool = Pool(self._layout.page_bytes, _FIRST_PAGES * config.layers)
         self._files, self._weights = identity.files_identity(source.paths), weights
-        self._decoder = Decoder.of(config, source, prepared.blocks, self._embedding_scale)
+        self._blocks = prepared.blocks
+        self._decoders: dict[Device, Decoder | None] = {}  # devices are never closed
+        self._decoder()
+
+    def _decoder(self) -> Decoder | None:
+        """Of the current device, made by its first token there."""
+        device = current_device()
+        if device not in self._decoders:
+            self._decoders[device] = Decoder.of(
+                self.config, self.source, self._blocks, self._embedding_scale
+            )
+        return self._decoders[device]
 
     @property
     def decodes_on_array(self) -> bool:
         """Whether a token is one submission. Models of sizes that the decode configuration does
         not run (docs/decoder.md) compute between the products on the CPU."""
-        return self._decoder is not None
+        return self._decoder() is not None
 
     @property
     def identity(self) -> str:
@@ -125,9 +136,10 @@ class Model:
         Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
         """
         with cache.running(tokens):
-            if self._decoder is not None and len(tokens) == 1:
+            decoder = self._decoder() if len(tokens) == 1 else None
+            if decoder is not None:
                 token = int(self._checked(tokens)[0])
-                return self._capped(self._decoder.logits(token, cache)[None])
+                return self._capped(decoder.logits(token, cache)[None])
             x = self._hidden(tokens, cache)
             return self._logits(x if all_logits else x[-1:])
 
@@ -152,8 +164,9 @@ class Model:
         """
         last = self._without_last(tokens, cache, chunk)
         with cache.running(last):
-            if self._decoder is not None and len(last) == 1:
-                return self._top_of_token(int(self._checked(last)[0]), cache, k, size)
+            decoder = self._decoder() if len(last) == 1 else None
+            if decoder is not None:
+                return self._top_of_token(decoder, int(self._checked(last)[0]), cache, k, size)
             x = host.rms_norm(self._hidden(last, cache)[-1], self._output_norm, self.config.eps)
             found = None
             if self.config.logit_softcap is None:  # which makes equal what is not
@@ -161,14 +174,13 @@ class Model:
             return found or _largest_of(self._projected(x[None])[0, :size], k)
 
     def _top_of_token(
-        self, token: int, cache: Cache, k: int, size: int
+        self, decoder: Decoder, token: int, cache: Cache, k: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
-        assert self._decoder is not None
         # The cap makes equal what is not; a list from the device does not show all that is NaN.
         safe = self.config.logit_softcap is None and self._head.finite_for(self._output_norm)
         if not safe or not 1 <= k <= min(MAX_TOP, size):
-            return _largest_of(self._capped(self._decoder.logits(token, cache)[:size]), k)
-        values, ids = self._decoder.top(token, cache, k, size)
+            return _largest_of(self._capped(decoder.logits(token, cache)[:size]), k)
+        values, ids = decoder.top(token, cache, k, size)
         check_finite(values)
         return values, ids
 

@@ -7,6 +7,7 @@ shorter and longer than a page; one pool for all caches of a test, whose pages m
 from __future__ import annotations
 
 import copy
+import threading
 from pathlib import Path
 
 import ml_dtypes
@@ -299,6 +300,23 @@ def test_a_pool_that_grows_keeps_everything_and_says_that_it_moved() -> None:
     assert first.pool.ctypes.data % 4096 == 0
     check(first, np.arange(10))
     check(second, np.arange(2000) % 1000)
+
+
+def test_the_pool_does_not_move_while_somebody_writes_to_it() -> None:
+    """Growth copies pages: what is written to the old buffer meanwhile would be lost."""
+    shape = layout()
+    pool = pool_of(shape, 1)
+    first, second = (Cache(shape, pool, CONTEXT, IDENTITY) for _ in range(2))
+    append(first, np.arange(10))
+    grower = threading.Thread(target=append, args=(second, np.arange(2000) % 1000))
+    with first.pinned():
+        moves = first.pool_moves
+        grower.start()
+        grower.join(0.2)
+        assert grower.is_alive() and first.pool_moves == moves
+    grower.join()
+    assert first.pool_moves > moves
+    check(first, np.arange(10))
 
 
 def test_no_memory_is_an_error_that_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
