@@ -98,7 +98,9 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
 }
 
 Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
-  Place& at = places_[{output, top, rows}];
+  const std::tuple key{output, top, rows};
+  if (places_.size() == kMaxPlaces && !places_.contains(key)) places_.clear();
+  Place& at = places_[key];
   if (at.buffer != nullptr) return at;
   auto layout = std::make_unique<DecoderWorkspace>(array_, model_, output, top, rows);
   at.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));

@@ -64,6 +64,9 @@ class Decoder {
   void prepare(const DecoderPosition& position, Place& at);
   static bool reads_change(const DecoderPosition& position, const Place& at);
 
+  // Lists of up to 64 entries in eights, and all logits; callers who vary `rows` start again.
+  static constexpr size_t kMaxPlaces = 12;
+
   Operation<int> operation_;
   DecoderArray array_;
   DecoderModel model_;

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from npu import _npu
 from npu.devices import Device, current_device
 from npu.errors import ArgumentError
 from npu.formats.gguf_file import GgufFile
@@ -178,7 +179,8 @@ class Model:
     ) -> tuple[np.ndarray, np.ndarray]:
         # The cap makes equal what is not; a list from the device does not show all that is NaN.
         safe = self.config.logit_softcap is None and self._head.finite_for(self._output_norm)
-        if not safe or not 1 <= k <= min(MAX_TOP, size):
+        # Nor does the array run fewer rows than two row-blocks have.
+        if not safe or not 1 <= k <= min(MAX_TOP, size) or size <= _npu.facts.BLOCK_ROWS:
             return _largest_of(self._capped(decoder.logits(token, cache)[:size]), k)
         values, ids = decoder.top(token, cache, k, size)
         check_finite(values)
