@@ -406,7 +406,8 @@ TEST_CASE("decoder stream: patches make the stream of another position, or say t
     const DecoderPosition after = position_of(array, model, next, others);
     Made made = make(config, array, model, workspace, before);
     const Made expected = make(config, array, model, workspace, after);
-    const auto patches = ops::decoder_patches(generation, model, before, after, made.variables);
+    const auto patches =
+        ops::decoder_patches(generation, model, before, after, made.variables, true);
     for (const StreamPatch& patch : patches) made.words[patch.word] = patch.value;
     if (patches.empty()) continue;
     ++patched;
