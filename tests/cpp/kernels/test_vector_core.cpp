@@ -418,7 +418,8 @@ Job random_job(Random& random) {
   constexpr int32_t kCandidates[] = {0,   1,   2,    3,    4,    8,     16,    32,    64,  128,
                                      256, 512, 1024, 2048, 3072, 10240, 20480, 45056, -64, 1 << 30};
   for (size_t i = 0; i < sizeof job / 4; ++i) {
-    words[i] = kCandidates[size_t(random.below(20))] * (random.below(3) ? 1 : 1 + random.below(3));
+    const int64_t factor = random.below(3) ? 1 : 1 + random.below(3);
+    words[i] = int32_t(uint32_t(kCandidates[size_t(random.below(20))] * factor));
     if (random.below(20) == 0) words[i] = int32_t(random.engine());
   }
   job.kind = random.below(int(vec::kKinds));

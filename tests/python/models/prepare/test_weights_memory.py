@@ -36,6 +36,8 @@ def watch():
 watcher = threading.Thread(target=watch, daemon=True)
 watcher.start()
 from npu import gemma3
+from npu.ops.registry import operation
+operation("decoder").configuration("npu2")  # once per process, whatever the model
 before = anonymous()
 model, _ = gemma3.load(sys.argv[1], cache=sys.argv[2] == "cache")
 over.set()
