@@ -534,7 +534,7 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
       const int32_t counts[] = {0,
                                 0,
                                 1,
-                                job.take * (job.take_bytes & 0x7FF),
+                                int32_t(int64_t{job.take} * (job.take_bytes & 0x7FF)),
                                 job.apply,
                                 job.weights,
                                 int32_t(random.engine())};
