@@ -10,6 +10,7 @@
 
 #include "aie_kernels/weight_block.h"
 #include "host/clones.h"
+#include "rounding.h"
 
 namespace npu::weights {
 
@@ -19,8 +20,6 @@ using blocks::q8::kCodesAt, blocks::q8::kGroup;
 constexpr int64_t kBlockRows = blocks::kRows, kBlockBytes = blocks::kBytes;
 constexpr int64_t kColumns8 = blocks::q8::kColumns, kColumnsBf16 = blocks::bf16::kColumns;
 constexpr uint32_t kInfinity = 0x7f800000;
-
-int64_t rounded_up(int64_t n, int64_t step) { return (n + step - 1) / step * step; }
 
 NPU_INLINE uint16_t to_bf16(float value) {
   const auto bits = std::bit_cast<uint32_t>(value);
@@ -168,7 +167,7 @@ int64_t by_row_blocks(const uint8_t* raw, int64_t stride, int64_t rows, const Ro
 
 int64_t convert4(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
                  uint8_t* out) {
-  const int64_t width = rounded_up(k, q4nx::kColumns), groups = width / q4nx::kGroup;
+  const int64_t width = round_up(k, q4nx::kColumns), groups = width / q4nx::kGroup;
   const int64_t used = k / q4nx::kGroup, bytes = width / q4nx::kColumns * kBlockBytes;
   std::vector<uint8_t> codes(static_cast<size_t>(kBlockRows * width));
   std::vector<uint16_t> d(static_cast<size_t>(kBlockRows * groups)), m(d.size());
@@ -193,7 +192,7 @@ int64_t convert4(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, 
 
 int64_t convert8(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
                  uint8_t* out) {
-  const int64_t width = rounded_up(k, kColumns8), groups = width / kGroup;
+  const int64_t width = round_up(k, kColumns8), groups = width / kGroup;
   const int64_t bytes = width / kColumns8 * kBlockBytes;
   std::vector<int8_t> codes(static_cast<size_t>(kBlockRows * width));
   std::vector<float> d(static_cast<size_t>(kBlockRows * groups));
@@ -220,7 +219,7 @@ int64_t convert8(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, 
 
 int64_t convert_bf16(Stored type, const uint8_t* raw, int64_t stride, int64_t rows, int64_t k,
                      uint8_t* out) {
-  const int64_t width = rounded_up(k, kColumnsBf16);
+  const int64_t width = round_up(k, kColumnsBf16);
   const int64_t bytes = width / kColumnsBf16 * kBlockBytes;
   std::vector<uint16_t> narrow(static_cast<size_t>(kBlockRows * width));
   std::vector<float> values(static_cast<size_t>(k));

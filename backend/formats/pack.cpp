@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "host/thread_pool.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -57,8 +58,8 @@ void pack(const MatrixView& matrix, int64_t tile_rows, int64_t tile_cols, TileOr
   constexpr int64_t kIn = sizeof(typename Op::In);
   const int64_t row_step = matrix.row_stride * kIn, col_step = matrix.col_stride * kIn;
   Out* out = reinterpret_cast<Out*>(out_bytes);
-  const int64_t down = (matrix.rows + tile_rows - 1) / tile_rows;
-  const int64_t across = (matrix.cols + tile_cols - 1) / tile_cols;
+  const int64_t down = divide_up(matrix.rows, tile_rows);
+  const int64_t across = divide_up(matrix.cols, tile_cols);
   const int64_t tile_size = tile_rows * tile_cols;
   ThreadPool::shared().parallel_for(static_cast<size_t>(down * across), [&](size_t i) {
     // Consecutive indices are consecutive in memory of the output.
@@ -119,8 +120,8 @@ std::optional<ElementType> element_named(std::string_view name) {
 
 size_t packed_bytes(int64_t rows, int64_t cols, ElementType target, int64_t tile_rows,
                     int64_t tile_cols) {
-  const int64_t down = (rows + tile_rows - 1) / tile_rows;
-  const int64_t across = (cols + tile_cols - 1) / tile_cols;
+  const int64_t down = divide_up(rows, tile_rows);
+  const int64_t across = divide_up(cols, tile_cols);
   return static_cast<size_t>(down * across * tile_rows * tile_cols) * element_bytes(target);
 }
 

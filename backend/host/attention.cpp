@@ -10,6 +10,7 @@
 #include "host/clones.h"
 #include "host/host_math.h"
 #include "host/thread_pool.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -242,7 +243,7 @@ void attend(const float* q, const Rows& source, const AttentionShape& s, int64_t
 
 template <typename Rows>
 void attend_all(const float* q, const Rows& source, const AttentionShape& s, float* out) {
-  const int64_t blocks = (s.queries + kQueries - 1) / kQueries, jobs = blocks * s.kv_heads;
+  const int64_t blocks = divide_up(s.queries, kQueries), jobs = blocks * s.kv_heads;
   const int64_t max_keys =
       s.window > 0 ? std::min(s.keys, s.window + kQueries) : std::max<int64_t>(s.keys, 1);
   const auto rows = static_cast<size_t>(s.heads / s.kv_heads * std::min(kQueries, s.queries));

@@ -44,11 +44,15 @@ bool KvPages::covers(int64_t first, int64_t last) const {
   return true;
 }
 
+int64_t KvLayout::row(std::span<const int64_t> pages, int64_t head, int64_t position) const {
+  const int64_t chunk = chunk_positions(), inside = position % kPagePositions;
+  const int64_t page = pages[static_cast<size_t>(position / kPagePositions)];
+  return page * page_bytes() + head * head_bytes() + inside / chunk * 2 * chunk_bytes() +
+         inside % chunk * head_dim * 2;
+}
+
 uint16_t* KvPages::row(int64_t head, int64_t position) const {
-  const int64_t chunk = chunk_positions(head_dim), inside = position % kPagePositions;
-  const int64_t page = table[static_cast<size_t>(position / kPagePositions)];
-  const int64_t block = head * (kPagePositions / chunk) + inside / chunk;
-  return pool.data() + page * page_elements() + (2 * block * chunk + inside % chunk) * head_dim;
+  return pool.data() + layout().row(table, head, position) / 2;
 }
 
 void put_rows(const KvPages& pages, int64_t first, int64_t count, const float* k, const float* v) {

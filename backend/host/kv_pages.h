@@ -13,12 +13,27 @@ inline constexpr int64_t kPagePositions = 256;
 // Positions of a chunk: 4096 elements (8 KiB) of K, at most a page; a power of two.
 int64_t chunk_positions(int64_t head_dim);
 
+// Sizes and places in bytes; a page begins at a multiple of page_bytes() of its pool.
+struct KvLayout {
+  int64_t kv_heads = 0, head_dim = 0;
+
+  int64_t chunk_positions() const { return ops::chunk_positions(head_dim); }
+  int64_t chunk_bytes() const { return chunk_positions() * head_dim * 2; }    // of K; V's follows
+  int64_t page_chunks() const { return kPagePositions / chunk_positions(); }  // of a head
+  int64_t head_bytes() const { return page_chunks() * 2 * chunk_bytes(); }
+  int64_t page_bytes() const { return kv_heads * head_bytes(); }
+  // Where the K row of a position is; its V row is chunk_bytes() behind it.
+  // pages: of the layer, by position / kPagePositions.
+  int64_t row(std::span<const int64_t> pages, int64_t head, int64_t position) const;
+};
+
 struct KvPages {
   std::span<uint16_t> pool;        // bfloat16
   std::span<const int64_t> table;  // page by position / 256; negative: not kept
   int64_t kv_heads = 0, head_dim = 0;
 
-  int64_t page_elements() const { return 2 * kv_heads * kPagePositions * head_dim; }
+  KvLayout layout() const { return {kv_heads, head_dim}; }
+  int64_t page_elements() const { return layout().page_bytes() / 2; }
   // Whether positions [first, last) lie in pages of the table that lie in the pool.
   bool covers(int64_t first, int64_t last) const;
   // The K row of a position; its V row is chunk_positions(head_dim) rows behind it.

@@ -47,9 +47,40 @@ std::vector<Submission> one_submission(const Configuration& configuration, const
   return {std::move(out)};
 }
 
+// A BD with what all shim BDs have in common.
+inline arch::Bd shim_bd(const arch::Bd& bd, const arch::Geometry& geometry) {
+  arch::Bd out = bd;
+  out.burst = geometry.shim_burst;
+  out.axcache = kAxCache;
+  return out;
+}
+
+// Where write_bd() puts a BD, in words from the end of the stream before it, and where the offset
+// of its address is, in words from the BD: for patches of the stream.
+constexpr size_t kBdWord = 4, kBdOffsetWord = 8 + 10;
+
 // Share `index` of `shares` equal ones of `count` things: [first, end).
 inline std::pair<int64_t, int64_t> equal_share(int64_t count, int64_t index, int64_t shares) {
   return {count * index / shares, count * (index + 1) / shares};
+}
+
+// Consecutive groups of things, one BD repeated.
+struct GroupTask {
+  int64_t first, groups;  // first: thing
+};
+
+// Groups [first, end) of `group` things each, of all `count` things, in tasks as long as a BD can
+// repeat. Things that are no multiple of a group: the last one begins earlier and has some again.
+inline std::vector<GroupTask> group_tasks(int64_t first, int64_t end, int64_t group,
+                                          int64_t count) {
+  const int64_t limit = arch::tile_geometry(arch::TileKind::kShim).max_iteration;
+  const bool ragged = end * group > count;
+  std::vector<GroupTask> out;
+  for (const int64_t whole = end - ragged; first < whole; first += limit) {
+    out.push_back({first * group, std::min(limit, whole - first)});
+  }
+  if (ragged) out.push_back({count - group, 1});
+  return out;
 }
 
 // Tasks in flight: a task is pushed into the next of `slots` slots, once no more than `in_flight`
@@ -106,10 +137,11 @@ class ShimCommands {
   arch::Bd linear_bd(uint32_t words) const {
     arch::Bd bd;
     bd.length = words;
-    bd.burst = geometry_.shim_burst;
-    bd.axcache = kAxCache;
-    return bd;
+    return shim_bd(bd, geometry_);
   }
+
+  // Word of the stream where the BD begins that is written next.
+  size_t next_bd_word() const { return builder_.bytes() / 4 + kBdWord; }
 
   static uint32_t bd_address(const Port& at, int id) {
     const uint32_t base = arch::tile_geometry(arch::TileKind::kShim).bd_base;

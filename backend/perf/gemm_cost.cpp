@@ -3,11 +3,13 @@
 
 #include <algorithm>
 
+#include "rounding.h"
+
 namespace npu::perf {
 
 namespace {
 
-double ceil_div(int64_t a, int64_t b) { return static_cast<double>((a + b - 1) / b); }
+double ceil_div(int64_t a, int64_t b) { return static_cast<double>(divide_up(a, b)); }
 
 // Seconds to read `bytes` whose runs are `run` bytes with `channels` shim channels.
 struct Reader {

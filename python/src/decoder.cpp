@@ -160,14 +160,14 @@ void init_decoder(nb::module_& m) {
              int64_t rows) {
             const ops::DecoderToken token = token_of(position, embedding, global, sliding,
                                                      output_of(pool, "decoder", "pool"), pages);
-            std::vector<ops::DecoderTop> found(
-                static_cast<size_t>(std::clamp<int64_t>(k, 0, ops::Decoder::kMaxTop)));
+            std::vector<ops::TopEntry> found(
+                static_cast<size_t>(std::clamp<int64_t>(k, 0, ops::kMaxTop)));
             {
               nb::gil_scoped_release release;
               self.decoder->top(token, k, rows, found.data());
             }
             std::vector<std::tuple<float, int64_t>> out;
-            for (const ops::DecoderTop& one : found) out.emplace_back(one.value, one.row);
+            for (const ops::TopEntry& one : found) out.emplace_back(one.value, one.row);
             return out;
           },
           "position"_a, "embedding"_a, "global_rotation"_a, "sliding_rotation"_a, "pool"_a,

@@ -15,6 +15,18 @@ namespace nb = nanobind;
 
 namespace npu::python {
 
+namespace {
+
+// Of a record's words, in their order.
+template <typename Names>
+nb::tuple names(const Names& of) {
+  nb::list out;
+  for (const char* name : of) out.append(name);
+  return nb::tuple(out);
+}
+
+}  // namespace
+
 void init_facts(nb::module_& m) {
   nb::module_ sub = m.def_submodule("facts", "Numbers that C++ and Python share.");
   sub.attr("Q4NX_ROWS") = q4nx::kRows;
@@ -31,7 +43,7 @@ void init_facts(nb::module_& m) {
   }
   sub.attr("BLOCK_COLUMNS") = columns;  // in the order of blocks::Format
   sub.attr("GEMV_BATCH") = gemv::kMaxBatch;
-  sub.attr("GEMV_TOP") = ops::kMaxGemvTop;
+  sub.attr("GEMV_TOP") = ops::kMaxTop;
   sub.attr("GEMV_TOP_OUTPUT") = static_cast<int>(gemv::Output::kTop);
   sub.attr("GEMV_X_BYTES") = gemv::kXBytes;
   sub.attr("GEMV_Y_BYTES") = gemv::kYBytes;
@@ -39,18 +51,12 @@ void init_facts(nb::module_& m) {
   sub.attr("GEMV_X_BD") = ops::kGemvXBd;
   sub.attr("GEMV_Y_BD") = ops::kGemvYBd;
   sub.attr("GEMV_SETUP_WORDS") = gemv::kSetupWords;
-  nb::list setup;
-  for (const char* name : gemv::kSetupNames) setup.append(name);
-  sub.attr("GEMV_SETUP") = nb::tuple(setup);
-  nb::list loops;
-  for (const char* name : gemv::kLoopNames) loops.append(name);
-  sub.attr("GEMV_LOOPS") = nb::tuple(loops);
+  sub.attr("GEMV_SETUP") = names(gemv::kSetupNames);
+  sub.attr("GEMV_LOOPS") = names(gemv::kLoopNames);
   sub.attr("GEMV_LONG_SETUP_WORDS") = gemv::kLongSetupWords;
   sub.attr("GEMV_KEPT_ELEMENTS") = gemv::kKeptElements;
   sub.attr("GEMV_PIECE_BYTES") = gemv::kPieceBytes;
-  nb::list record;
-  for (const char* name : attention::kRecordNames) record.append(name);
-  sub.attr("ATTENTION_RECORD") = nb::tuple(record);
+  sub.attr("ATTENTION_RECORD") = names(attention::kRecordNames);
   sub.attr("ATTENTION_RECORD_WORDS") = attention::kRecordWords;
   sub.attr("ATTENTION_RECORDS") = attention::kRecords;
   sub.attr("ATTENTION_TABLE_BYTES") = attention::kTableBytes;
@@ -61,9 +67,7 @@ void init_facts(nb::module_& m) {
   sub.attr("ATTENTION_OUT_BYTES") = attention::kOutBytes;
   sub.attr("ATTENTION_SCORES_STATE") = attention::kScoresState;
   sub.attr("ATTENTION_VALUES_STATE") = attention::kValuesState;
-  nb::list job;
-  for (const char* name : vector::kJobNames) job.append(name);
-  sub.attr("VECTOR_JOB") = nb::tuple(job);
+  sub.attr("VECTOR_JOB") = names(vector::kJobNames);
   sub.attr("VECTOR_JOB_WORDS") = vector::kJobWords;
   sub.attr("VECTOR_STATE_WORDS") = vector::kStateWords;
   sub.attr("VECTOR_STORE_BYTES") = vector::kStoreBytes;

@@ -86,7 +86,7 @@ void init_gemv(nb::module_& m) {
         check_size(rows, count * sizeof(int64_t), "gemv_top");
         check_apart(overlap(values.data(), values.size(), rows.data(), rows.size()), "gemv_top",
                     "the other one");
-        std::vector<ops::GemvTop> found(count);
+        std::vector<ops::TopEntry> found(count);
         {
           nb::gil_scoped_release release;
           self.top(*w.weights, view, k, found.data());

@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -42,11 +43,11 @@ AttentionJobs::AttentionJobs(const Request& request)
     fail(ErrorKind::kShape, "[attention] head_dim is 192; pad it with zeros to 64, 128 or 256");
   }
   block_tokens = std::min<int64_t>(tokens, attention::kRows / group);
-  blocks = (tokens + block_tokens - 1) / block_tokens;
+  blocks = divide_up(tokens, block_tokens);
   const auto rows = static_cast<int32_t>(block_tokens * group),
              dim = static_cast<int32_t>(head_dim);
   positions = attention::positions_of(dim);
-  chunks = (keys + positions - 1) / positions;
+  chunks = divide_up(keys, positions);
   header_parts = attention::header_objects(rows, dim);
   y_bytes = int64_t{attention::out_objects_of(rows, dim, output())} * attention::kOutBytes;
 }
@@ -59,7 +60,7 @@ Record AttentionJobs::record(int64_t job) const {
   const int64_t from = window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
   const int64_t end = causal ? std::min(keys, query + count) : keys;
   const int64_t first_chunk = from / positions;
-  const int64_t end_chunk = from < end ? (end + positions - 1) / positions : first_chunk;
+  const int64_t end_chunk = from < end ? divide_up(end, positions) : first_chunk;
   const auto [share, share_end] = equal_share(end_chunk - first_chunk, job % parts, parts);
   Record r = {};
   r.rows = static_cast<int32_t>(count * group);

@@ -2,19 +2,16 @@
 #include "ops/decoder/decoder.h"
 
 #include <algorithm>
-#include <bit>
-#include <cassert>
 #include <cmath>
 #include <cstring>
 
 #include "error.h"
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
 namespace {
-
-int64_t round_up(int64_t a, int64_t b) { return (a + b - 1) / b * b; }
 
 DecoderPosition position_of(const DecoderArray& array, const DecoderModel& model,
                             int64_t position) {
@@ -31,9 +28,13 @@ DecoderPosition position_of(const DecoderArray& array, const DecoderModel& model
   return out;
 }
 
-// Tables of records per key head, and how many partial results there are.
-void write_attention(const DecoderModel& model, const DecoderWorkspace& workspace,
-                     const DecoderPosition& position, std::span<std::byte> memory) {
+bool same_ranges(const DecoderPosition::Attention& a, const DecoderPosition::Attention& b) {
+  return std::ranges::equal(a, b, {}, &DecoderAttention::ranges, &DecoderAttention::ranges);
+}
+
+// Tables of records per key head.
+void write_records(const DecoderModel& model, const DecoderWorkspace& workspace,
+                   const DecoderPosition& position, std::span<std::byte> memory) {
   const DecoderShape& shape = model.shape;
   for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
     const DecoderAttention& work = position.attention[static_cast<size_t>(kind)];
@@ -46,6 +47,10 @@ void write_attention(const DecoderModel& model, const DecoderWorkspace& workspac
                   &record, sizeof record);
     }
   }
+}
+
+void write_parts(const DecoderWorkspace& workspace, const DecoderPosition& position,
+                 std::span<std::byte> memory) {
   workspace.write_parts({position.attention[0].parts, position.attention[1].parts}, memory);
 }
 
@@ -55,12 +60,22 @@ void clear_statistics(const DecoderModel& model, const DecoderWorkspace& workspa
   const int64_t statistics = (workspace.partial_objects() - 1) * attention::kOutBytes;
   for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
     for (int64_t head = 0; head < model.shape.kv_heads; ++head) {
-      for (int64_t part = 0; part < DecoderWorkspace::kMaxParts; ++part) {
+      for (int64_t part = 0; part < DecoderArray::kMaxParts; ++part) {
         std::memset(memory.data() + workspace.partial(kind, head, part) + statistics, 0,
                     attention::kOutBytes);
       }
     }
   }
+}
+
+// A copy of memory that the device does not reach.
+Wrapped copy_of(Device& device, std::span<const std::byte> memory, Access access) {
+  Wrapped out;
+  out.buffer = device.allocate(memory.size());
+  std::memcpy(out.buffer->host(), memory.data(), memory.size());
+  out.ref = {out.buffer.get(), 0, memory.size(), access};
+  out.ref.sync_to_device();
+  return out;
 }
 
 }  // namespace
@@ -74,7 +89,7 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
       norms_(norms) {
   model_.check();
   // What cannot be laid out is refused here, not with the first token.
-  (void)DecoderWorkspace(array_, model_, gemv::Output::kF32, 0, model_.shape.vocabulary);
+  laid_out(gemv::Output::kF32, 0, model_.shape.vocabulary);
   const auto guard = operation_.lock();
   Device& on = operation_.device();
   if (regions.size() + kDecoderRegions > on.info().max_arguments) {
@@ -86,10 +101,7 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
   for (const std::span<const std::byte> region : regions) {
     Wrapped wrapped = wrap_input(on, region.data(), region.size());
     if (!wrapped) {
-      wrapped.buffer = on.allocate(region.size());
-      std::memcpy(wrapped.buffer->host(), region.data(), region.size());
-      wrapped.ref = {wrapped.buffer.get(), 0, region.size(), Access::kRead};
-      wrapped.ref.sync_to_device();
+      wrapped = copy_of(on, region, Access::kRead);
       operation_.count_copy(region.size());
     }
     regions_.push_back(std::move(wrapped.buffer));
@@ -97,18 +109,26 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
   }
 }
 
-Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
+Decoder::Place& Decoder::laid_out(gemv::Output output, int top, int64_t rows) {
   const std::tuple key{output, top, rows};
   if (places_.size() == kMaxPlaces && !places_.contains(key)) places_.clear();
   Place& at = places_[key];
+  if (at.layout == nullptr) {
+    at.layout = std::make_unique<DecoderWorkspace>(array_, model_, output, top, rows);
+  }
+  return at;
+}
+
+Decoder::Place& Decoder::place(gemv::Output output, int top, int64_t rows) {
+  Place& at = laid_out(output, top, rows);
   if (at.buffer != nullptr) return at;
-  auto layout = std::make_unique<DecoderWorkspace>(array_, model_, output, top, rows);
-  at.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));
-  const std::span memory(at.buffer->host(), static_cast<size_t>(layout->bytes()));
-  std::memset(memory.data(), 0, memory.size());
-  layout->write_constants(norms_, memory);
-  at.buffer->sync_to_device(0, memory.size());
-  at.layout = std::move(layout);
+  const auto bytes = static_cast<size_t>(at.layout->bytes());
+  std::unique_ptr<Buffer> buffer = operation_.device().allocate(bytes);
+  const std::span memory(buffer->host(), bytes);
+  std::memset(memory.data(), 0, bytes);
+  at.layout->write_constants(norms_, memory);
+  buffer->sync_to_device(0, bytes);
+  at.buffer = std::move(buffer);
   return at;
 }
 
@@ -126,16 +146,20 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
     std::memcpy(to, rotation.data(), half * 4);
     std::memcpy(to + vector::kInBytes / 2, rotation.data() + half, half * 4);
   }
-  write_attention(model_, layout, position, memory);
+  write_records(model_, layout, position, memory);
+  if (same_ranges(position.attention, at.combined)) {
+    at.buffer->sync_to_device(0, static_cast<size_t>(layout.control_bytes()));
+    return;
+  }
+  write_parts(layout, position, memory);
   clear_statistics(model_, layout, memory);
   at.buffer->sync_to_device(0, memory.size());
+  at.combined = position.attention;
 }
 
 // Whether attention reads where it did for the token before: within a chunk it does.
 bool Decoder::reads_change(const DecoderPosition& position, const Place& at) {
-  for (size_t kind = 0; kind < position.attention.size(); ++kind) {
-    if (position.attention[kind].ranges != at.position.attention[kind].ranges) return true;
-  }
+  if (!same_ranges(position.attention, at.position.attention)) return true;
   return !std::ranges::equal(position.pages, at.pages,
                              [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
 }
@@ -188,10 +212,7 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   Wrapped pool = wrap_memory(device, token.pool.data(), token.pool.size(), Access::kReadWrite);
   const bool copied = !pool;  // a device that does not reach the cache gets it with every token
   if (copied) {
-    pool.buffer = device.allocate(token.pool.size());
-    std::memcpy(pool.buffer->host(), token.pool.data(), token.pool.size());
-    pool.ref = {pool.buffer.get(), 0, token.pool.size(), Access::kReadWrite};
-    pool.ref.sync_to_device();
+    pool = copy_of(device, token.pool, Access::kReadWrite);
     operation_.count_copy(2 * token.pool.size());
   }
   prepare(position, at);
@@ -212,7 +233,7 @@ RunReport Decoder::logits(const DecoderToken& token, float* out) {
   return report;
 }
 
-RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, DecoderTop* out) {
+RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out) {
   if (k < 1 || k > kMaxTop || k > rows || rows > model_.shape.vocabulary) {
     fail(ErrorKind::kArgument, "[decoder] the %lld largest of %lld logits; use 1 to %lld",
          static_cast<long long>(k), static_cast<long long>(rows),
@@ -222,29 +243,14 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, Decod
   const int top = static_cast<int>(round_up(k, gemv::kPieceBytes / gemv::kTopBytes));
   Place& at = place(gemv::Output::kTop, top, rows);
   const RunReport report = run(token, at);
-  std::vector<DecoderTop> found;
+  TopLists lists;
   for (const DecoderPass& pass : at.layout->head()) {
     for (int64_t list = 0; list < pass.active() * DecoderArray::kRows; ++list) {
-      const std::byte* from = at.buffer->host() + pass.y + list * pass.y_bytes() / 2;
-      for (int i = 0; i < top; ++i) {
-        float value;
-        int32_t row;
-        std::memcpy(&value, from + 4 * i, 4);
-        std::memcpy(&row, from + 4 * (top + i), 4);
-        // Rows that two cores compute appear twice.
-        if (row >= 0 && row < pass.segment.n) found.push_back({value, pass.first_row + row});
-      }
+      lists.add(at.buffer->host() + pass.y + list * pass.y_bytes() / 2, top, pass.segment.n,
+                pass.first_row);
     }
   }
-  std::ranges::sort(found, [](const DecoderTop& a, const DecoderTop& b) {
-    if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(b.value);
-    if (a.value != b.value && !std::isnan(a.value)) return a.value > b.value;
-    return a.row < b.row;
-  });
-  const auto end = std::ranges::unique(found, {}, &DecoderTop::row).begin();
-  found.erase(end, found.end());
-  assert(found.size() >= static_cast<size_t>(k));
-  std::copy_n(found.begin(), k, out);
+  lists.take(k, out);
   return report;
 }
 
@@ -293,7 +299,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   const DecoderArray array = DecoderArray::of(configuration);
   const DecoderModel model = model_of(request);
   model.check();
-  const int64_t top = request.get("top", 0, Decoder::kMaxTop, 8);
+  const int64_t top = request.get("top", 0, kMaxTop, 8);
   const DecoderWorkspace layout(array, model, top > 0 ? gemv::Output::kTop : gemv::Output::kF32,
                                 static_cast<int>(top), model.shape.vocabulary);
   DecoderPosition position =
@@ -303,8 +309,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   for (size_t i = 0; i < pages.size(); ++i) {
     const auto& work =
         position.attention[static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[i]))];
-    const int64_t first = work.from / KvLayout::kPagePositions;
-    for (int64_t page = 0; page <= work.position / KvLayout::kPagePositions; ++page) {
+    const int64_t first = work.from / kPagePositions;
+    for (int64_t page = 0; page <= work.position / kPagePositions; ++page) {
       pages[i].push_back(page < first ? -1 : next++);
     }
     position.pages.emplace_back(pages[i]);
@@ -315,7 +321,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   });
   std::vector<std::byte> memory(static_cast<size_t>(layout.bytes()), std::byte{0});
   layout.write_constants({}, memory);
-  write_attention(model, layout, position, memory);
+  write_records(model, layout, position, memory);
+  write_parts(layout, position, memory);
   ArgumentLayout workspace = ArgumentLayout::input("workspace", layout.bytes(), memory);
   ArgumentLayout pool = ArgumentLayout::output("pool", next * position.layout.page_bytes());
   workspace.access = pool.access = Access::kReadWrite;

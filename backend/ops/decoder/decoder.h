@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/decoder/decoder_stream.h"
+#include "ops/top_list.h"
 #include "runtime/operation.h"
 #include "runtime/operation_type.h"
 
@@ -27,11 +28,6 @@ struct DecoderToken {
   std::vector<std::span<const int64_t>> pages;                             // per layer
 };
 
-struct DecoderTop {
-  float value;
-  int64_t row;
-};
-
 class Decoder {
  public:
   // regions: memory with the blocks of weights, which must outlive this. Throws Error(kShape,
@@ -42,15 +38,17 @@ class Decoder {
   const DecoderModel& model() const { return model_; }
   // The logits of the token, float32 (vocabulary). Thread-safe, as is top().
   RunReport logits(const DecoderToken& token, float* out);
-  // The largest of the first `rows` logits, at most kMaxTop: largest first, equal ones by row.
-  RunReport top(const DecoderToken& token, int64_t k, int64_t rows, DecoderTop* out);
-  static constexpr int64_t kMaxTop = 64;
+  // The largest of the first `rows` logits, at most kMaxTop, in the order of TopLists::take().
+  RunReport top(const DecoderToken& token, int64_t k, int64_t rows, TopEntry* out);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
   struct Place {
     std::unique_ptr<DecoderWorkspace> layout;
     std::unique_ptr<Buffer> buffer;
+    // For which ranges the buffer has the combinations' jobs, and zeros where nobody writes the
+    // statistics of a part.
+    DecoderPosition::Attention combined;
     // The stream of the latest token: the next one's, but for a few words.
     std::shared_ptr<const Operation<int>::Entry> entry;
     std::vector<DecoderVariable> variables;
@@ -58,6 +56,8 @@ class Decoder {
     std::vector<std::vector<int64_t>> pages;
   };
 
+  // With its layout, and with its buffer, too.
+  Place& laid_out(gemv::Output output, int top, int64_t rows);
   Place& place(gemv::Output output, int top, int64_t rows);
   void write_control(const DecoderToken& token, const DecoderPosition& position, Place& at) const;
   RunReport run(const DecoderToken& token, Place& at);

@@ -64,7 +64,8 @@ attention::Record DecoderAttention::record(const DecoderShape& shape, const KvLa
 
 std::vector<KvRead> kv_reads(const KvLayout& layout, std::span<const int64_t> pages,
                              const DecoderRange& range) {
-  constexpr int64_t kChunk = 2 * KvLayout::kChunkBytes, kLine = 512;  // bytes, words
+  constexpr int64_t kLine = 512;  // words
+  const int64_t chunk_bytes = 2 * layout.chunk_bytes();
   const int64_t per_page = layout.page_chunks();
   const auto page_at = [&](int64_t chunk) {
     const auto index = static_cast<size_t>(chunk / per_page);
@@ -81,9 +82,9 @@ std::vector<KvRead> kv_reads(const KvLayout& layout, std::span<const int64_t> pa
   const int64_t end = range.first + range.chunks;
   while (next < end) {
     const int64_t page = page_at(next);
-    KvRead read{
-        page * layout.page_bytes() + range.kv_head * layout.head_bytes() + next % per_page * kChunk,
-        {}};
+    KvRead read{page * layout.page_bytes() + range.kv_head * layout.head_bytes() +
+                    next % per_page * chunk_bytes,
+                {}};
     int64_t count = std::min(end - next, per_page - next % per_page);
     if (next % per_page == 0) {  // whole pages that follow each other
       while (next + count + per_page <= end && count % per_page == 0 &&
@@ -97,7 +98,7 @@ std::vector<KvRead> kv_reads(const KvLayout& layout, std::span<const int64_t> pa
       read.bd.wrap[1] = static_cast<uint32_t>(layout.head_bytes() / 4 / kLine);
       read.bd.step[2] = static_cast<uint32_t>(layout.page_bytes() / 4);
     }
-    read.bd.length = static_cast<uint32_t>(count * kChunk / 4);
+    read.bd.length = static_cast<uint32_t>(count * chunk_bytes / 4);
     out.push_back(read);
     next += count;
   }

@@ -8,6 +8,7 @@
 
 #include "aie_kernels/attention.h"
 #include "arch/bd.h"
+#include "host/kv_pages.h"
 #include "ops/decoder/decoder_model.h"
 
 namespace npu::ops {

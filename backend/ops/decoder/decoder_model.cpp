@@ -1,9 +1,9 @@
 // Checks of a decoder's description (decoder_model.h).
 #include "ops/decoder/decoder_model.h"
 
-#include "aie_kernels/attention.h"
 #include "aie_kernels/vector_job.h"
 #include "error.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -48,7 +48,7 @@ void check_matrix(const char* what, const DecoderModel& model, const DecoderMatr
 // What jobs keep in the store of the vector core at once (DecoderWorkspace).
 void check_store(const DecoderShape& s) {
   constexpr int64_t kIn = vector::kInBytes;
-  const auto objects = [](int64_t bytes) { return (bytes + kIn - 1) / kIn * kIn; };
+  const auto objects = [](int64_t bytes) { return round_up(bytes, kIn); };
   const int64_t kv = s.kv_heads, d = s.head_dim;
   const int64_t turned = kv * attention::kTableBytes + 2 * s.heads * d + 4 * kv * d;
   const int64_t rotation =
@@ -56,8 +56,7 @@ void check_store(const DecoderShape& s) {
   check_range("rotated heads, in bytes,", rotation, 0, vector::kStoreBytes, 1);
   // Objects of results are whole.
   check_range("rotated heads, in bytes,", turned, 0, vector::kStoreBytes, vector::kOutBytes);
-  constexpr int64_t kMaxParts = 8;
-  const int64_t statistics = objects(8 * int64_t{attention::kRows} * kMaxParts * kv);
+  const int64_t statistics = objects(8 * int64_t{attention::kRows} * DecoderArray::kMaxParts * kv);
   check_range("combined heads, in bytes,", statistics + 2 * kIn + 2 * s.heads * d + kIn, 0,
               vector::kStoreBytes, 1);
   check_range("elements of all heads", s.heads * s.dim, 16, int64_t{1} << 20, 16);

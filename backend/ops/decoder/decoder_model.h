@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "aie_kernels/attention.h"
 #include "aie_kernels/weight_block.h"
 #include "formats/weight_blocks.h"
 #include "runtime/configuration.h"
@@ -19,6 +20,8 @@ struct DecoderArray {
   int64_t run_blocks;
   arch::Generation generation;
   static constexpr int kRows = 2;  // GEMV cores of a column
+  // Partial results of a key head: the pairs' records share a table.
+  static constexpr int64_t kMaxParts = attention::kRecords;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static DecoderArray of(const Configuration& configuration);
@@ -60,18 +63,6 @@ struct DecoderModel {
 
   // Throws Error(kShape, kOutOfRange) for sizes that the array cannot run.
   void check() const;
-};
-
-// The KV cache in memory: pages of 256 positions of a layer, (key heads, chunks, {K, V}, positions
-// of a chunk, head_dim) in bfloat16.
-struct KvLayout {
-  static constexpr int64_t kPagePositions = 256, kChunkBytes = 8192;
-  int64_t kv_heads = 0, head_dim = 0;
-
-  int64_t chunk_positions() const { return kChunkBytes / 2 / head_dim; }
-  int64_t page_chunks() const { return kPagePositions / chunk_positions(); }
-  int64_t head_bytes() const { return page_chunks() * 2 * kChunkBytes; }
-  int64_t page_bytes() const { return kv_heads * head_bytes(); }
 };
 
 }  // namespace npu::ops

@@ -6,14 +6,13 @@
 #include <cstring>
 
 #include "error.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
 namespace {
 
 constexpr int64_t kMaxTasks = 4;  // of a pass on one channel: what its queue takes
-
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 int64_t max_iteration() { return arch::tile_geometry(arch::TileKind::kShim).max_iteration; }
 

@@ -1,10 +1,10 @@
 // The products of a token: passes of the GEMV cores over row-blocks of a matrix, and the setup of
 // the cores for each.
 //
-// A core takes a contiguous range of row-blocks and reads its blocks in memory order, three at a
-// time; the two cores of a column lie side by side in what their channel reads. Rounds go to the
-// columns that have read least so far: a channel that has less to do in one pass runs ahead into
-// the next.
+// A core takes a contiguous range of row-blocks and reads its blocks in memory order, in runs of
+// DecoderArray::run_blocks; the two cores of a column lie side by side in what their channel reads.
+// Rounds go to the columns that have read least so far: a channel that has less to do in one pass
+// runs ahead into the next.
 #pragma once
 
 #include <cstdint>

@@ -10,40 +10,22 @@
 #include <cassert>
 #include <deque>
 
-#include "ops/shim_commands.h"
+#include "ops/shim_queue.h"
 
 namespace npu::ops {
 
 namespace {
 
-constexpr size_t kDepth = 4;  // tasks that a channel takes
+constexpr size_t kDepth = arch::kTaskQueueDepth;
 
-// BDs of shim tiles, a ring per channel.
-struct Ring {
-  int first, count;
-};
-constexpr Ring kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};
-constexpr Ring kVectorBds{8, 5}, kMemoryBds{13, 3};  // of the column of the vector core
+// BDs of shim tiles.
+constexpr BdRing kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};
+constexpr BdRing kVectorBds{8, 5}, kMemoryBds{13, 3};  // of the column of the vector core
 
-// Words of a stream from a BLOCKWRITE's begin to its data, and from there to the offset of the
-// ADDRESS_PATCH that follows a shim BD.
-constexpr size_t kBlockHeader = 4, kBdWords = 8, kReadOffset = kBdWords + 10;
-
-arch::Bd shim_bd(const arch::Bd& bd, uint32_t burst) {
-  arch::Bd out = bd;
-  out.burst = burst;
-  out.axcache = kAxCache;
-  return out;
-}
-
+// Where the token's first key goes.
 int64_t row_offset(const DecoderPosition& position, int layer) {
-  const KvLayout& layout = position.layout;
-  const int64_t at = position.attention[0].position, size = layout.chunk_positions();
-  const std::span<const int64_t> pages = position.pages[static_cast<size_t>(layer)];
-  const int64_t page = pages[static_cast<size_t>(at / KvLayout::kPagePositions)];
-  return page * layout.page_bytes() +
-         at % KvLayout::kPagePositions / size * 2 * KvLayout::kChunkBytes +
-         at % size * layout.head_dim * 2;
+  return position.layout.row(position.pages[static_cast<size_t>(layer)], 0,
+                             position.attention[0].position);
 }
 
 // Whether attention has the same transfers but for their addresses and lengths.
@@ -56,31 +38,12 @@ bool same_form(const DecoderAttention& a, const DecoderAttention& b) {
   return true;
 }
 
-// Tasks of one channel: those under way end in order.
-class Queue {
- public:
-  Queue() = default;
-  Queue(const Configuration::Port* port, Ring ring) : port_(port), ring_(ring) {}
-  const Configuration::Port& port() const { return *port_; }
-  int64_t limit() const { return std::min<int64_t>(kDepth, ring_.count); }
-  int64_t room() const { return limit() - (pushed_ - done_); }
-  int64_t pushed() const { return pushed_; }
-  int64_t done() const { return done_; }
-  int next() { return ring_.first + static_cast<int>(pushed_++ % ring_.count); }
-  void ended(int64_t tasks) { done_ = std::max(done_, tasks); }  // the first so many
-
- private:
-  const Configuration::Port* port_ = nullptr;
-  Ring ring_{};
-  int64_t pushed_ = 0, done_ = 0;
-};
-
-class DecoderCommands : private ShimCommands {
+class DecoderCommands : private QueueCommands {
  public:
   DecoderCommands(stream::Builder& builder, const Configuration& configuration,
                   const DecoderArray& array, const DecoderModel& model,
                   const DecoderWorkspace& workspace, const DecoderPosition& position)
-      : ShimCommands(builder, configuration),
+      : QueueCommands(builder, configuration),
         array_(array),
         model_(model),
         workspace_(workspace),
@@ -159,7 +122,7 @@ class DecoderCommands : private ShimCommands {
     while (more) {
       more = false;
       for (size_t c = 0; c < weights_.size(); ++c) {
-        Queue& queue = weights_[c];
+        ShimQueue& queue = weights_[c];
         const auto next = static_cast<size_t>(queue.pushed());
         if (next == tasks_[c].size() || queue.room() == 0) continue;
         const WeightTask& task = tasks_[c][next];
@@ -170,18 +133,11 @@ class DecoderCommands : private ShimCommands {
     }
   }
 
-  void push(Queue& queue, const arch::Bd& bd, uint32_t argument, int64_t offset, int64_t repeats,
-            bool token) {
-    assert(queue.room() > 0);
-    push_bd(queue.port(), queue.next(), shim_bd(bd, geometry_.shim_burst), argument, offset,
-            repeats, token);
-  }
-
   // The BD that is written next may be another one at another position.
   void note(const KvTask& task) {
     if (task.argument != kDecoderPool) return;
     variables_.push_back(task.variable);
-    variables_.back().word = builder_.bytes() / 4 + kBlockHeader;
+    variables_.back().word = next_bd_word();
   }
 
   void read(const DecoderRead& what) {
@@ -221,19 +177,16 @@ class DecoderCommands : private ShimCommands {
     if (step.kind == DecoderStep::Kind::kAttention) start_attention();
     if (step.kind == DecoderStep::Kind::kCombination) read_partials(step.layer);
     if (step.reads_row) wait_rows();
-    if (step.writes_row) rows_end_ = static_cast<int64_t>(finished_) + 1;
+    if (step.writes_row) rows_end_ = finished() + 1;
     for (size_t i = row_read_ ? 1 : 0; i < step.late.size(); ++i) read(step.late[i]);
     row_read_ = false;
     // What it writes to memory comes after all that it reads.
-    for (int64_t i = 0; i < writes(step); ++i) {
-      reads_at_memory_[finished_++] = vector_.pushed();
-    }
+    for (int64_t i = 0; i < writes(step); ++i) reads_at_memory_.push_back(vector_.pushed());
     if (step.pass != nullptr) open_.push_back({step.pass, vector_.pushed()});
   }
 
   void push_memory(const arch::Bd& bd, uint32_t argument, int64_t offset) {
     push(memory_, bd, argument, offset, 1, true);
-    reads_at_memory_.push_back(vector_.pushed());
   }
 
   void push_row() {
@@ -256,12 +209,12 @@ class DecoderCommands : private ShimCommands {
     arch::Bd rows;
     rows.wrap[0] = words(2 * shape.head_dim);
     rows.wrap[1] = 2;
-    rows.step[1] = words(KvLayout::kChunkBytes);
+    rows.step[1] = words(layout.chunk_bytes());
     rows.step[2] = words(layout.head_bytes());
     rows.length = heads * words(4 * shape.head_dim);
-    const size_t bd = builder_.bytes() / 4 + kBlockHeader;
+    const size_t bd = next_bd_word();
     push_memory(rows, kDecoderPool, row_offset(position_, layer));
-    variables_.push_back({DecoderVariable::Kind::kRow, layer, 0, 0, bd + kReadOffset});
+    variables_.push_back({DecoderVariable::Kind::kRow, layer, 0, 0, bd + kBdOffsetWord});
   }
 
   void push_results(const DecoderPass& pass) {
@@ -320,10 +273,8 @@ class DecoderCommands : private ShimCommands {
       assert(kv_[pair].room() == kDepth);
       for (size_t i = 0; i < std::min<size_t>(kDepth, kv_tasks_[pair].size()); ++i) {
         KvTask& task = kv_tasks_[pair][i];
-        task.id = kv_[pair].next();
         note(task);
-        write_bd(kv_[pair].port(), task.id, shim_bd(task.bd, geometry_.shim_burst), task.argument,
-                 task.offset);
+        task.id = write_ahead(kv_[pair], task.bd, task.argument, task.offset);
       }
     }
   }
@@ -343,12 +294,10 @@ class DecoderCommands : private ShimCommands {
           continue;
         }
         if (task.partial != nullptr) {
-          wait(partials_[pair].port());
-          partials_[pair].ended(partials_[pair].done() + 1);
+          wait_oldest(partials_[pair]);
           push_partial(*task.partial);
         }
-        wait(kv_[pair].port());
-        kv_[pair].ended(kv_[pair].done() + 1);
+        wait_oldest(kv_[pair]);
         note(task);
         push(kv_[pair], task.bd, task.argument, task.offset, task.repeats, token);
       }
@@ -397,22 +346,18 @@ class DecoderCommands : private ShimCommands {
   void wait_attention() {
     for (bool more = true; more;) {
       size_t first = 0;
-      const auto open = [&](size_t pair) {
-        return partials_[pair].pushed() > partials_[pair].done();
-      };
+      const auto open = [&](size_t pair) { return partials_[pair].under_way() > 0; };
       while (first < partials_.size() && !open(first)) ++first;
       size_t end = first;
       while (end < partials_.size() && open(end)) ++end;
       more = first < end;
       if (more) wait(partials_[first].port(), static_cast<int>(end - first));
-      for (size_t pair = first; pair < end; ++pair)
-        partials_[pair].ended(partials_[pair].done() + 1);
+      for (size_t pair = first; pair < end; ++pair) partials_[pair].oldest_ended();
     }
     for (size_t pair = 0; pair < kv_.size(); ++pair) {
       const bool tokens = kv_tasks_[pair].size() > kDepth;
       while (tokens && kv_[pair].pushed() > kv_[pair].done()) {
-        wait(kv_[pair].port());
-        kv_[pair].ended(kv_[pair].done() + 1);
+        wait_oldest(kv_[pair]);
       }
       kv_[pair].ended(kv_[pair].pushed());
     }
@@ -432,7 +377,7 @@ class DecoderCommands : private ShimCommands {
     open_.pop_front();
     wait(results_[0].port(), open.pass->active());
     ++passes_done_;
-    for (Queue& queue : results_) queue.ended(queue.done() + 1);
+    for (ShimQueue& queue : results_) queue.oldest_ended();
     vector_.ended(open.reads);
     for (size_t c = 0; c < weights_.size(); ++c) {
       int64_t ended = weights_[c].done();
@@ -445,13 +390,16 @@ class DecoderCommands : private ShimCommands {
   }
 
   void wait_memory() {
-    while (memory_.pushed() > memory_.done()) wait_memory_task();
+    while (memory_.under_way() > 0) wait_memory_task();
   }
   void wait_memory_task() {
-    wait(memory_.port());
-    memory_.ended(memory_.done() + 1);
+    assert(memory_.done() < finished());
+    wait_oldest(memory_);
     vector_.ended(reads_at_memory_[static_cast<size_t>(memory_.done() - 1)]);
   }
+
+  // Tasks for memory whose steps have all they read.
+  int64_t finished() const { return static_cast<int64_t>(reads_at_memory_.size()); }
 
   // The row that a norm reads was written by the norm before.
   void wait_rows() {
@@ -459,7 +407,7 @@ class DecoderCommands : private ShimCommands {
   }
 
   void wait_pass_or_memory() {
-    if (memory_.done() < static_cast<int64_t>(finished_)) {
+    if (memory_.done() < finished()) {
       wait_memory_task();
     } else {
       wait_pass();
@@ -471,17 +419,17 @@ class DecoderCommands : private ShimCommands {
   const DecoderModel& model_;
   const DecoderWorkspace& workspace_;
   const DecoderPosition& position_;
-  Queue vector_, memory_;
-  std::vector<Queue> weights_, results_, kv_, partials_;
+  ShimQueue vector_, memory_;
+  std::vector<ShimQueue> weights_, results_, kv_, partials_;
   std::vector<std::vector<WeightTask>> tasks_;  // per column
   std::deque<Open> open_;
   std::vector<DecoderVariable> variables_;
-  std::vector<int64_t> reads_at_memory_;  // of the vector core when a task for memory was pushed
+  // Per task for memory whose step has all it reads: reads of the vector core until then.
+  std::vector<int64_t> reads_at_memory_;
   std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
   int kv_kind_ = 0;                            // and the kind of its layer
   bool row_read_ = false;                      // by the step that has begun
   size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
-  size_t finished_ = 0;   // tasks for memory whose steps have all they read
   int64_t rows_end_ = 0;  // tasks for memory up to the last row
 };
 
@@ -500,7 +448,7 @@ std::vector<StreamPatch> decoder_patches(arch::Generation generation, const Deco
                                          const DecoderPosition& position,
                                          std::span<const DecoderVariable> variables,
                                          bool reads_change) {
-  const uint32_t burst = arch::device_geometry(generation).shim_burst;
+  const arch::Geometry& geometry = arch::device_geometry(generation);
   for (size_t kind = 0; kind < position.attention.size(); ++kind) {
     if (!same_form(before.attention[kind], position.attention[kind])) return {};
   }
@@ -530,9 +478,10 @@ std::vector<StreamPatch> decoder_patches(arch::Generation generation, const Deco
     if (one.read >= reads.size()) return {};
     ++count;
     const KvRead& kv = reads[one.read];
-    const std::vector<uint32_t> bd = arch::encode_bd(arch::TileKind::kShim, shim_bd(kv.bd, burst));
+    const std::vector<uint32_t> bd =
+        arch::encode_bd(arch::TileKind::kShim, shim_bd(kv.bd, geometry));
     for (size_t i = 0; i < bd.size(); ++i) out.push_back({one.word + i, bd[i]});
-    offset(one.word + kReadOffset, kv.offset);
+    offset(one.word + kBdOffsetWord, kv.offset);
   }
   if (used != count) return {};
   return out;

@@ -21,7 +21,8 @@ enum DecoderArgument : uint32_t { kDecoderWorkspace, kDecoderPool, kDecoderRegio
 struct DecoderPosition {
   KvLayout layout;
   std::vector<std::span<const int64_t>> pages;
-  std::array<DecoderAttention, DecoderWorkspace::kKinds> attention;
+  using Attention = std::array<DecoderAttention, DecoderWorkspace::kKinds>;
+  Attention attention;
 };
 
 // What of a stream depends on the position, and where it is: a stream for one position becomes that
@@ -31,7 +32,7 @@ struct DecoderVariable {
   Kind kind;
   int layer;
   size_t range, read;  // of attention's ranges; of the range's reads
-  size_t word;         // of the stream: a row's offset, or a BD, with its offset kReadOffset later
+  size_t word;         // of the stream: a row's offset, or a BD, its offset kBdOffsetWord later
 };
 
 // The words of `variables` at another position; empty if the position needs another stream.

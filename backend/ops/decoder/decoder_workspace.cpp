@@ -8,6 +8,7 @@
 
 #include "aie_kernels/attention.h"
 #include "arch/geometry.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -16,8 +17,6 @@ namespace {
 constexpr int64_t kIn = vector::kInBytes, kAlignment = 1024;
 using vector::Job, vector::Kind;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-int64_t round_up(int64_t a, int64_t b) { return divide_up(a, b) * b; }
 int32_t word(int64_t value) { return static_cast<int32_t>(value); }
 int32_t bits(float value) { return std::bit_cast<int32_t>(value); }
 
@@ -55,7 +54,8 @@ int64_t DecoderWorkspace::queries_bytes() const {
 
 int64_t DecoderWorkspace::partial(int kind, int64_t kv_head, int64_t part) const {
   const int64_t head = kind * shape_.kv_heads + kv_head;
-  return partials_ + (head * kMaxParts + part) * partial_objects() * attention::kOutBytes;
+  return partials_ +
+         (head * DecoderArray::kMaxParts + part) * partial_objects() * attention::kOutBytes;
 }
 
 // The object with a job, then the table for the cores, so that one read takes both.
@@ -136,7 +136,8 @@ void DecoderWorkspace::add_norm(int64_t y, int64_t post, int64_t pre,
 }
 
 int64_t DecoderWorkspace::combine_at() const {
-  return round_up(8 * int64_t{attention::kRows} * kMaxParts * shape_.kv_heads, kAlignment);
+  return round_up(8 * int64_t{attention::kRows} * DecoderArray::kMaxParts * shape_.kv_heads,
+                  kAlignment);
 }
 
 void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
@@ -248,13 +249,13 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
   width_words_ = round_up(shape_.width, kIn / 4);
   row_ = take(4 * width_words_);
   const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
-  for (Control& control : control_) {
-    control.rotation = take(kIn * (1 + tables));
-  }
+  for (int64_t& rotation : rotations_) rotation = take(kIn * (1 + tables));
+  control_bytes_ = bytes_;
   header_bytes_ = round_up(queries_bytes(), attention::kPartBytes);
   headers_ = take(shape_.kv_heads * header_bytes_);
   part_objects_ = divide_up(shape_.group() * shape_.head_dim * 4, attention::kOutBytes);
-  partials_ = take(kKinds * shape_.kv_heads * kMaxParts * partial_objects() * attention::kOutBytes);
+  partials_ = take(kKinds * shape_.kv_heads * DecoderArray::kMaxParts * partial_objects() *
+                   attention::kOutBytes);
   y_qkv_ = take(2 * shape_.qkv_rows() + kIn);
   y_output_ = take(2 * width_words_ + kIn);
   y_gate_up_ = take(4 * shape_.ffn + 2 * kIn);

@@ -56,12 +56,15 @@ class DecoderWorkspace {
   DecoderWorkspace(const DecoderWorkspace&) = delete;
 
   int64_t bytes() const { return bytes_; }
+  // The control words, which every token writes, are the first so many bytes: row(), then
+  // rotation() and tables() of both kinds.
+  int64_t control_bytes() const { return control_bytes_; }
   const std::vector<DecoderStep>& steps() const { return steps_; }
   const std::vector<DecoderPass>& head() const { return head_; }
   int64_t logits() const { return y_head_; }
   int64_t row() const { return row_; }  // fp32, width_words() of it
   int64_t width_words() const { return width_words_; }
-  int64_t rotation(int kind) const { return control_[static_cast<size_t>(kind)].rotation; }
+  int64_t rotation(int kind) const { return rotations_[static_cast<size_t>(kind)]; }
   int64_t tables(int kind) const { return rotation(kind) + vector::kInBytes; }
   int64_t header(int64_t kv_head) const { return headers_ + kv_head * header_bytes_; }
   int64_t header_bytes() const { return header_bytes_; }
@@ -70,16 +73,12 @@ class DecoderWorkspace {
   // Of each kind of layers: a head may have fewer parts in one than in the other.
   int64_t partial(int kind, int64_t kv_head, int64_t part) const;
   int64_t partial_objects() const { return part_objects_ + 1; }
-  static constexpr int64_t kMaxParts = 8;
   // Everything that does not depend on the token.
   void write_constants(const DecoderNorms& norms, std::span<std::byte> memory) const;
   // How many partial results per key head layers of either kind combine.
   void write_parts(const std::array<int64_t, kKinds>& parts, std::span<std::byte> memory) const;
 
  private:
-  struct Control {
-    int64_t rotation = 0;
-  };
   struct Combination {
     int kind;  // of layers
     int64_t offset;
@@ -105,9 +104,10 @@ class DecoderWorkspace {
 
   const DecoderArray& array_;
   const DecoderShape shape_;
-  int64_t bytes_ = 0, width_words_ = 0, row_ = 0, headers_ = 0, header_bytes_ = 0, partials_ = 0,
-          part_objects_ = 0, y_qkv_ = 0, y_output_ = 0, y_gate_up_ = 0, y_down_ = 0, y_head_ = 0;
-  std::array<Control, kKinds> control_;
+  int64_t bytes_ = 0, control_bytes_ = 0, width_words_ = 0, row_ = 0, headers_ = 0,
+          header_bytes_ = 0, partials_ = 0, part_objects_ = 0, y_qkv_ = 0, y_output_ = 0,
+          y_gate_up_ = 0, y_down_ = 0, y_head_ = 0;
+  std::array<int64_t, kKinds> rotations_{};
   std::vector<Constant> constants_;
   std::vector<Combination> combinations_;
   std::vector<std::array<int64_t, 6>> norms_;  // of every layer: offsets in DecoderNorms' order

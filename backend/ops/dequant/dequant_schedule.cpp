@@ -10,6 +10,7 @@
 #include "error.h"
 #include "formats/weight_blocks.h"
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -66,7 +67,7 @@ class DequantCommands : private ShimCommands {
   // inside a pair, that pair begins earlier and its first row-block is written twice, with the same
   // values.
   void partition() {
-    const int64_t cores = array_.cores, pairs = (rows_ + cores - 1) / cores;
+    const int64_t cores = array_.cores, pairs = divide_up(rows_, cores);
     const int64_t lanes = int64_t{array_.columns} * array_.lanes;
     const int64_t unit = columns_ * lanes < pairs ? columns_ : 1;  // column blocks
     const int64_t units = pairs * columns_ / unit;

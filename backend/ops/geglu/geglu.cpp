@@ -2,7 +2,6 @@
 //
 // A task of a column is up to 64 objects of gate and up in turn: two chained BDs, repeated. Four
 // tasks are in flight. Idle columns get no parameters.
-#include <algorithm>
 #include <vector>
 
 #include "ops/shim_commands.h"
@@ -27,11 +26,12 @@ class GegluCommands : private ShimCommands {
     for (int c = 0; c < geometry_.columns; ++c) {
       const auto [first, end] = equal_share(elements_ / object_, c, geometry_.columns);
       if (first == end) continue;
-      lanes_.push_back({port("Y", c), tasks(first, end), TaskRing(kRing)});
+      lanes_.push_back(
+          {port("Y", c), group_tasks(first, end, 1, elements_ / object_), TaskRing(kRing)});
       write_rtps(c, {{"pairs", end - first}});
       route_tokens(*lanes_.back().results);
     }
-    run(lanes_, [&](const Lane<Task>& lane, size_t i, int slot) {
+    run(lanes_, [&](const Lane<GroupTask>& lane, size_t i, int slot) {
       push(lane.results->col, lane.tasks[i], slot);
     });
   }
@@ -42,33 +42,22 @@ class GegluCommands : private ShimCommands {
   }
 
  private:
-  struct Task {
-    int64_t object, count;
-  };
-
-  std::vector<Task> tasks(int64_t first, int64_t end) const {
-    const int64_t limit = arch::tile_geometry(arch::TileKind::kShim).max_iteration;
-    std::vector<Task> out;
-    for (; first < end; first += limit) out.push_back({first, std::min(limit, end - first)});
-    return out;
-  }
-
-  void push(int col, const Task& task, int slot) {
-    const int64_t bytes = object_ * 2, offset = task.object * bytes;
-    const arch::Bd whole = linear_bd(static_cast<uint32_t>(task.count * bytes / 4));
+  void push(int col, const GroupTask& task, int slot) {
+    const int64_t bytes = object_ * 2, offset = task.first * bytes;
+    const arch::Bd whole = linear_bd(static_cast<uint32_t>(task.groups * bytes / 4));
     push_bd(*port("Y", col), 2 * kRing + slot, whole, kY, offset, 1, true);
     arch::Bd up = linear_bd(static_cast<uint32_t>(bytes / 4));
     up.iteration_step = up.length;
-    up.iteration_wrap = static_cast<uint32_t>(task.count);
+    up.iteration_wrap = static_cast<uint32_t>(task.groups);
     arch::Bd gate = up;
     gate.use_next = true;
     gate.next_bd = static_cast<uint32_t>(kRing + slot);
     write_bd(*port("X", col), kRing + slot, up, kUp, offset);
-    push_bd(*port("X", col), slot, gate, kGate, offset, task.count, false);
+    push_bd(*port("X", col), slot, gate, kGate, offset, task.groups, false);
   }
 
   int64_t object_, elements_;
-  std::vector<Lane<Task>> lanes_;
+  std::vector<Lane<GroupTask>> lanes_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "error.h"
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 

@@ -6,6 +6,7 @@
 
 #include "arch/geometry.h"
 #include "error.h"
+#include "rounding.h"
 #include "text.h"
 
 namespace npu::ops {

@@ -5,6 +5,7 @@
 
 #include "arch/geometry.h"
 #include "error.h"
+#include "rounding.h"
 
 namespace npu::ops {
 

@@ -94,10 +94,6 @@ struct GemmLimits {
   int64_t columns = 0;    // of C, rounded down to the native size
 };
 
-inline constexpr int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
-
 // A whole product: (m, k) by (k, n) in padded sizes, of which (rows, cols) of C are wanted.
 struct GemmExtent {
   int64_t m = 0, k = 0, n = 0;  // multiples of the native sizes

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cmath>
 #include <cstring>
 #include <vector>
 
@@ -36,13 +35,6 @@ MatrixView columns_of(const MatrixView& x, int64_t first, int64_t count) {
   return out;
 }
 
-// Order of a top-k list.
-bool before(const GemvTop& a, const GemvTop& b) {
-  if (std::isnan(a.value) != std::isnan(b.value)) return std::isnan(b.value);
-  if (a.value != b.value && !std::isnan(a.value)) return a.value > b.value;
-  return a.row < b.row;
-}
-
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
   const GemvArray array = GemvArray::of(configuration);
   const int64_t n = request.get("n", 1, kMaxSide), k = request.get("k", 1, kMaxSide);
@@ -53,7 +45,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   problem.format = format;
   problem.output =
       static_cast<GemvOutput>(request.get("output", 0, static_cast<int64_t>(GemvOutput::kTop)));
-  problem.top = static_cast<int>(request.get("top", 0, kMaxGemvTop));
+  problem.top = static_cast<int>(request.get("top", 0, kMaxTop));
   const GemvSchedule schedule = schedule_gemv(array, problem);
   std::vector<uint32_t> words = stream_words(configuration, [&](stream::Builder& builder) {
     append_gemv(builder, configuration, problem, schedule);
@@ -244,18 +236,18 @@ RunReport Gemv::run(const BlockWeights& w, const MatrixView& x, std::byte* y, El
   return total;
 }
 
-RunReport Gemv::top(const BlockWeights& w, const MatrixView& x, int64_t k, GemvTop* top) {
+RunReport Gemv::top(const BlockWeights& w, const MatrixView& x, int64_t k, TopEntry* top) {
   check(w, x);
-  if (k < 1 || k > kMaxGemvTop || k > w.n) {
+  if (k < 1 || k > kMaxTop || k > w.n) {
     fail(ErrorKind::kArgument, "[gemv_top] k is %lld; use 1 to %lld", static_cast<long long>(k),
-         static_cast<long long>(std::min(kMaxGemvTop, w.n)));
+         static_cast<long long>(std::min(kMaxTop, w.n)));
   }
   const auto max_vectors = static_cast<int64_t>(
       std::bit_floor(static_cast<uint64_t>(array_.y_bytes / kGemvTopBytes / k)));
   const int64_t step = std::min<int64_t>(kGemvBatch, max_vectors);
   const auto guard = operation_.lock();
   RunReport total;
-  std::vector<GemvTop> found;
+  TopLists lists;
   for (int64_t done = 0; done < x.rows; done += step) {
     const int64_t vectors = std::min(step, x.rows - done);
     GemvProblem problem{w.row_blocks, w.column_blocks, w.n, padded_batch(vectors)};
@@ -265,24 +257,11 @@ RunReport Gemv::top(const BlockWeights& w, const MatrixView& x, int64_t k, GemvT
     const Pass one = pass(w, rows_of(x, done, vectors), problem);
     add(total, one.report);
     for (int64_t v = 0; v < vectors; ++v) {
-      found.clear();
       each_object(array_, one.entry->schedule, one.results,
                   [&](const GemvShare&, int, int64_t, const std::byte* list) {
-                    list += v * k * kGemvTopBytes;
-                    for (int64_t i = 0; i < k; ++i) {
-                      float value;
-                      int32_t row;
-                      std::memcpy(&value, list + i * 4, 4);
-                      std::memcpy(&row, list + (k + i) * 4, 4);
-                      if (row >= 0 && row < w.n) found.push_back({value, row});
-                    }
+                    lists.add(list + v * k * kGemvTopBytes, k, w.n);
                   });
-      std::sort(found.begin(), found.end(), before);
-      // Rows that two cores computed come next to each other, with the same value.
-      const auto same = [](const GemvTop& a, const GemvTop& b) { return a.row == b.row; };
-      found.erase(std::unique(found.begin(), found.end(), same), found.end());
-      std::copy_n(found.begin(), std::min(found.size(), static_cast<size_t>(k)),
-                  top + (done + v) * k);
+      lists.take(k, top + (done + v) * k);
     }
   }
   return total;

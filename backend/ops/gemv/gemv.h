@@ -10,18 +10,13 @@
 #include "formats/pack.h"
 #include "ops/block_weights.h"
 #include "ops/gemv/gemv_schedule.h"
+#include "ops/top_list.h"
 #include "runtime/operation.h"
 #include "runtime/operation_type.h"
 
 namespace npu::ops {
 
 extern const OperationType kGemvType;
-
-// An element of a top-k list.
-struct GemvTop {
-  float value;
-  int64_t row;
-};
 
 class Gemv {
  public:
@@ -34,9 +29,9 @@ class Gemv {
   // x: (batch, k) of kF32 (rounded to bfloat16) or kBf16, any strides; y: (batch, n) row-major of
   // `y_type`, kF32 or kBf16. Any batch >= 1: passes of up to eight vectors.
   RunReport run(const BlockWeights& w, const MatrixView& x, std::byte* y, ElementType y_type);
-  // The `k` largest elements of every row of y, largest first, equal ones by row; NaNs count as
-  // smallest. top: (batch, k).
-  RunReport top(const BlockWeights& w, const MatrixView& x, int64_t k, GemvTop* top);
+  // The `k` largest elements of every row of y, at most kMaxTop, in the order of TopLists::take().
+  // top: (batch, k).
+  RunReport top(const BlockWeights& w, const MatrixView& x, int64_t k, TopEntry* top);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
@@ -55,7 +50,5 @@ class Gemv {
   GemvArray array_;
   Scratch x_, y_;
 };
-
-inline constexpr int64_t kMaxGemvTop = 64;  // entries per vector of Gemv::top
 
 }  // namespace npu::ops

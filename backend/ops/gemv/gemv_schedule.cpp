@@ -12,6 +12,7 @@
 #include "error.h"
 #include "formats/weight_blocks.h"
 #include "perf/gemv_reads.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -245,12 +246,10 @@ GemvSchedule schedule_gemv(const GemvArray& array, const GemvProblem& problem) {
   check(array, problem);
   GemvSchedule schedule;
   // As few objects as hold x, of about equally many blocks.
-  const auto objects = [&](int64_t blocks) {
-    return (problem.column_blocks + blocks - 1) / blocks;
-  };
+  const auto objects = [&](int64_t blocks) { return divide_up(problem.column_blocks, blocks); };
   const int64_t line = blocks::columns_of(problem.format) * problem.batch;  // elements
   schedule.x_objects = objects(array.x_bytes / (2 * line));
-  schedule.x_blocks = (problem.column_blocks + schedule.x_objects - 1) / schedule.x_objects;
+  schedule.x_blocks = divide_up(problem.column_blocks, schedule.x_objects);
   schedule.x_objects = objects(schedule.x_blocks);
   schedule.x_bytes = (1 + schedule.x_objects) * array.x_bytes;
   schedule.resident = schedule.x_objects == 1;

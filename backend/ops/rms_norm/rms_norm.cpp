@@ -4,10 +4,10 @@
 // multiple of four: the last group begins earlier and computes rows again. With a residual, the BD
 // of x is chained to one of the residual, so that a group's rows and its residual alternate. Idle
 // columns get no parameters, so no core reads any after its stream.
-#include <algorithm>
 #include <vector>
 
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -30,11 +30,11 @@ class RmsNormCommands : private ShimCommands {
         residual_(request.get("residual", 0, 1) != 0) {}
 
   void append() {
-    const int64_t groups = (rows_ + cores_ - 1) / cores_;
+    const int64_t groups = divide_up(rows_, cores_);
     for (int c = 0; c < geometry_.columns; ++c) {
       const auto [first, end] = equal_share(groups, c, geometry_.columns);
       if (first == end) continue;
-      lanes_.push_back({port("Y", c), tasks(first, end, groups), TaskRing(kRing)});
+      lanes_.push_back({port("Y", c), group_tasks(first, end, cores_, rows_), TaskRing(kRing)});
       write_rtps(c, {{"rows", end - first},
                      {"chunks", width_ / chunk_},
                      {"plain", !residual_},
@@ -43,7 +43,7 @@ class RmsNormCommands : private ShimCommands {
                      {"epsilon", epsilon_}});
       route_tokens(*lanes_.back().results);
     }
-    run(lanes_, [&](const Lane<Task>& lane, size_t i, int slot) {
+    run(lanes_, [&](const Lane<GroupTask>& lane, size_t i, int slot) {
       push(lane.results->col, lane.tasks[i], slot);
     });
   }
@@ -57,22 +57,7 @@ class RmsNormCommands : private ShimCommands {
   }
 
  private:
-  struct Task {
-    int64_t row, groups;
-  };
-
-  std::vector<Task> tasks(int64_t first, int64_t end, int64_t groups) const {
-    const int64_t limit = arch::tile_geometry(arch::TileKind::kShim).max_iteration;
-    const bool ragged = end == groups && rows_ % cores_ != 0;
-    std::vector<Task> out;
-    for (const int64_t whole = end - ragged; first < whole; first += limit) {
-      out.push_back({first * cores_, std::min(limit, whole - first)});
-    }
-    if (ragged) out.push_back({rows_ - cores_, 1});
-    return out;
-  }
-
-  void push(int col, const Task& task, int slot) {
+  void push(int col, const GroupTask& task, int slot) {
     const auto words = [](int64_t elements) { return static_cast<uint32_t>(elements / 2); };
     arch::Bd rows = linear_bd(words(cores_ * width_));  // chunks of every row in turn
     rows.wrap[0] = rows.step[2] = words(chunk_);
@@ -81,7 +66,7 @@ class RmsNormCommands : private ShimCommands {
     rows.iteration_step = rows.length;
     rows.iteration_wrap = static_cast<uint32_t>(task.groups);
     const arch::Bd weight = linear_bd(static_cast<uint32_t>(width_));
-    const int64_t offset = task.row * width_ * 2;
+    const int64_t offset = task.first * width_ * 2;
     push_bd(*port("Y", col), 2 * kRing + slot, rows, kY, offset, task.groups, true);
     arch::Bd x = rows;
     if (residual_) {
@@ -95,7 +80,7 @@ class RmsNormCommands : private ShimCommands {
 
   int64_t cores_, chunk_, rows_, width_, mean_width_, epsilon_;
   bool residual_;
-  std::vector<Lane<Task>> lanes_;
+  std::vector<Lane<GroupTask>> lanes_;
 };
 
 }  // namespace

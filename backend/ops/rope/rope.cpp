@@ -7,11 +7,11 @@
 //
 // The tables' argument holds 256 floats of weights, the norm's first, and then for each token
 // width / 2 cosines and as many sines.
-#include <algorithm>
 #include <bit>
 #include <vector>
 
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -39,11 +39,11 @@ class RopeCommands : private ShimCommands {
   }
 
   void append() {
-    const int64_t groups = (tokens_ + group_ - 1) / group_;
+    const int64_t groups = divide_up(tokens_, group_);
     for (int c = 0; c < geometry_.columns; ++c) {
       const auto [first, end] = equal_share(groups, c, geometry_.columns);
       if (first == end) continue;
-      lanes_.push_back({port("Y", c), tasks(first, end, groups), TaskRing(kRing)});
+      lanes_.push_back({port("Y", c), group_tasks(first, end, group_, tokens_), TaskRing(kRing)});
       write_rtps(c, {{"groups", end - first},
                      {"heads", heads_},
                      {"doublings", std::bit_width(static_cast<uint64_t>(width_ / kMinWidth)) - 1},
@@ -51,7 +51,7 @@ class RopeCommands : private ShimCommands {
                      {"epsilon", epsilon_}});
       route_tokens(*lanes_.back().results);
     }
-    run(lanes_, [&](const Lane<Task>& lane, size_t i, int slot) {
+    run(lanes_, [&](const Lane<GroupTask>& lane, size_t i, int slot) {
       push(lane.results->col, lane.tasks[i], i == 0, slot);
     });
   }
@@ -64,22 +64,7 @@ class RopeCommands : private ShimCommands {
   }
 
  private:
-  struct Task {
-    int64_t token, groups;
-  };
-
-  std::vector<Task> tasks(int64_t first, int64_t end, int64_t groups) const {
-    const int64_t limit = arch::tile_geometry(arch::TileKind::kShim).max_iteration;
-    const bool ragged = end == groups && tokens_ % group_ != 0;
-    std::vector<Task> out;
-    for (const int64_t whole = end - ragged; first < whole; first += limit) {
-      out.push_back({first * group_, std::min(limit, whole - first)});
-    }
-    if (ragged) out.push_back({tokens_ - group_, 1});
-    return out;
-  }
-
-  void push(int col, const Task& task, bool first, int slot) {
+  void push(int col, const GroupTask& task, bool first, int slot) {
     const auto words = [](int64_t elements) { return static_cast<uint32_t>(elements / 2); };
     arch::Bd vectors = linear_bd(words(group_ * heads_ * width_));  // a head of all tokens in turn
     vectors.wrap[0] = words(width_);
@@ -88,11 +73,11 @@ class RopeCommands : private ShimCommands {
     vectors.step[2] = words(width_);
     vectors.iteration_step = vectors.length;
     vectors.iteration_wrap = static_cast<uint32_t>(task.groups);
-    const int64_t offset = task.token * heads_ * width_ * 2;
+    const int64_t offset = task.first * heads_ * width_ * 2;
     push_bd(*port("Y", col), 2 * kRing + slot, vectors, kY, offset, task.groups, true);
     push_bd(*port("X", col), slot, vectors, kX, offset, task.groups, false);
     const arch::Bd tables = linear_bd(static_cast<uint32_t>(task.groups * group_ * width_));
-    const int64_t table_offset = (object_ + task.token * width_) * 4;
+    const int64_t table_offset = (object_ + task.first * width_) * 4;
     if (first) push_bd(*port("T", col), kWeightBd, weight_bd(), kTables, 0, 1, false);
     push_bd(*port("T", col), kRing + slot, tables, kTables, table_offset, 1, false);
   }
@@ -101,7 +86,7 @@ class RopeCommands : private ShimCommands {
   arch::Bd weight_bd() const { return linear_bd(static_cast<uint32_t>(object_)); }
 
   int64_t object_, width_, group_, tokens_, heads_, normed_, epsilon_;
-  std::vector<Lane<Task>> lanes_;
+  std::vector<Lane<GroupTask>> lanes_;
 };
 
 }  // namespace

@@ -36,13 +36,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     generate_options.check(arguments)
     system = prompts.system_message(arguments, str)
-    if arguments.threads is not None:
-        common.use_threads(arguments.threads)
-    with common.use_device(arguments) as device:
-        common.check_computes(device, "chat")
-        header = common.read_header(arguments.model)
-        settings = generate_options.settings(arguments, header)
-        header.check_context(arguments.context)
+    with generate_options.opened(arguments, "chat") as (device, header, settings):
         model = common.load_model(
             header, arguments.weights, cache=not arguments.no_cache, quiet=arguments.quiet,
             report=False,

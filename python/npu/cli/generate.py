@@ -44,13 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
     generate_options.check(arguments)
     _check_cache(arguments)
     jobs = [_Job(number, prompt) for number, prompt in enumerate(prompts.read(arguments), 1)]
-    if arguments.threads is not None:
-        common.use_threads(arguments.threads)
-    with common.use_device(arguments) as device:
-        common.check_computes(device, "generate")
-        header = common.read_header(arguments.model)
-        settings = generate_options.settings(arguments, header)
-        header.check_context(arguments.context)
+    with generate_options.opened(arguments, "generate") as (device, header, settings):
         for job in jobs:
             _encode(job, header, arguments)
         model = None

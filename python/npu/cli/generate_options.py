@@ -8,13 +8,15 @@ it asks for what always happens; what would change the answer is refused (docs/g
 from __future__ import annotations
 
 import argparse
+import contextlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from npu.cli import common
 
 if TYPE_CHECKING:
+    from npu import Device
     from npu.models.gemma3.header import Header
     from npu.models.sampling_settings import Settings
 
@@ -163,6 +165,22 @@ def check(arguments: argparse.Namespace) -> None:
     seed = None if arguments.seed == -1 else arguments.seed
     Sampler(**{**DEFAULTS, **given}, seed=seed)  # type: ignore[arg-type]
     StopScanner(arguments.stop)
+
+
+@contextlib.contextmanager
+def opened(
+    arguments: argparse.Namespace, command: str
+) -> Iterator[tuple[Device, Header, Settings]]:
+    """The device of a run, the header of its model's file and its sampling settings: what they rule
+    out fails here, before a large model is read."""
+    if arguments.threads is not None:
+        common.use_threads(arguments.threads)
+    with common.use_device(arguments) as device:
+        common.check_computes(device, command)
+        header = common.read_header(arguments.model)
+        found = settings(arguments, header)
+        header.check_context(arguments.context)
+        yield device, header, found
 
 
 def settings(arguments: argparse.Namespace, header: Header) -> Settings:

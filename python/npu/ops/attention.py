@@ -24,6 +24,11 @@ MAX_KEYS = 131072
 _MAX_DISTANCE = 1 << 20  # of positions
 
 
+def array_head_dim(head_dim: int) -> int:
+    """The head size that the cores have for heads of this one; head_dim itself, if none has."""
+    return next((size for size in HEAD_DIMS if size >= head_dim), head_dim)
+
+
 def attention(
     q: ArrayLike,
     k: ArrayLike,
@@ -69,7 +74,7 @@ def attention(
         "keys": count,
         "heads": heads,
         "kv_heads": kv_heads,
-        "head_dim": next(size for size in HEAD_DIMS if size >= width),
+        "head_dim": array_head_dim(width),
         "query_position": _query_position(query_start, key_start, count - tokens),
         "window": _window(window),
         "causal": int(_flag(causal)),

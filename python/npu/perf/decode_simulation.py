@@ -16,6 +16,7 @@ import numpy as np
 
 from npu import _npu
 from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.ops.attention import array_head_dim
 from npu.ops.registry import operation
 from npu.perf.decode_split import TERMS, split
 from npu.perf.execution import constant, execute, zeros_but
@@ -206,7 +207,7 @@ def request_of(
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,
         # Smaller heads are spread (npu.models.gemma3.decoder).
-        "head_dim": next((size for size in (64, 128, 256) if size >= dim), dim),
+        "head_dim": array_head_dim(dim),
         "dim": dim,
         "ffn": shape.ffn,
         "vocabulary": head,

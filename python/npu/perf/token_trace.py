@@ -7,10 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import numpy as np
-
 from npu import _npu
-from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.errors import DeviceError, ShapeError
 from npu.ops.registry import operation
 from npu.perf.decode_simulation import (
     MAX_CONTEXT,
@@ -20,10 +18,10 @@ from npu.perf.decode_simulation import (
     shape_of,
     with_ceiling,
 )
-from npu.perf.execution import Totals, constant, execute, zeros_but
+from npu.perf.execution import Totals, zeros_but
 from npu.perf.problem import checked_constants, whole
-from npu.perf.timeline import EVENT, Track
-from npu.perf.trace import DEFAULT_LIMIT, Trace, check_request, operations_of, tracks_of
+from npu.perf.timeline import Track
+from npu.perf.trace import DEFAULT_LIMIT, Trace, check_request, members, operations_of, record
 
 _Bar = tuple[str, Callable[[Track], bool]]
 
@@ -76,40 +74,19 @@ def trace_token(
     request = request_of(found, length, counts, formats.pop(), found.vocabulary)
     config = operation("decoder").configuration(device)
     (submission,) = _npu.operations.submissions("decoder", config, request)
-    clock = float(_npu.arch.device_geometry(device)["clock_hz"])
-    dispatch = constant("dispatch", overrides)
-    cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
-    report = execute(
-        config, submission["stream"],
+    report, recorded = record(
+        device, config, submission["stream"], (begin, end, limit, bool(locks)), overrides,
         data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
-        constants=overrides, trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
     )  # fmt: skip
-    recorded = report.pop("trace")
     run = _run(report)
-    total = run.seconds * 1e6
-    if begin >= total:
-        raise ArgumentError(
-            f"[trace_token] the window begins at {begin:g} us, the run ends at {total:g} us; "
-            "use a smaller from_us"
-        )
-    events = recorded["events"].view(EVENT)
     return TokenTrace(
-        simulation=run,
         what="Simulated token",
         rate=("tokens per second", 1 / run.seconds),
         bars=_bars(device),
         title=f"{device}, {found.name}, context {length}",
         design=f"{counts[0]} layers with a window, {counts[1]} without, the head",
-        device=device,
-        clock_hz=clock,
-        window=(begin, min(end, total)),
-        events=events[np.argsort(events["start"], kind="stable")],
-        tracks=tracks_of(recorded["tracks"], config),
-        kernels=recorded["kernels"],
-        routes=recorded["routes"],
         operations=operations_of(submission["stream"]),
-        left_out=recorded["left_out"],
-        left_out_from=(run.dispatch_seconds + recorded["first_left_out"] / clock) * 1e6,
+        **members("trace_token", device, run, (begin, end), recorded, config),
     )
 
 

@@ -9,7 +9,7 @@ simulated. Time 0 is the host's call: the dispatch comes first, then the array's
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from npu.errors import ArgumentError
 from npu.perf.execution import constant, execute
 from npu.perf.problem import Choices, gemm_problem
 from npu.perf.simulate import SimulatedGemm, submissions, summary
-from npu.perf.timeline import EVENT, KINDS, Timeline, Track
+from npu.perf.timeline import EVENT, KINDS, Timeline, TracedRun, Track
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -116,45 +116,78 @@ def trace_gemm(
     problem = gemm_problem("trace_gemm", device, (M, K, N), **choices)
     config = gemm.configuration_of(problem.design)
     traced, *others = submissions(problem)
-    clock = float(_npu.arch.device_geometry(device)["clock_hz"])
-    dispatch = constant("dispatch", problem.constants)
-    cycles = [(us - dispatch) * clock / 1e6 for us in (begin, end)]
-    report = execute(
-        config, traced.stream, sizes=traced.sizes, constants=problem.constants,
-        trace=(max(0.0, cycles[0]), cycles[1], limit, bool(locks)),
+    report, recorded = record(
+        device, config, traced.stream, (begin, end, limit, bool(locks)), problem.constants,
+        sizes=traced.sizes,
     )  # fmt: skip
-    recorded = report.pop("trace")
     count = traced.count + sum(other.count for other in others)
     size = problem.size if count == 1 else traced.size
     simulation = summary(problem.design, size, [(1, report)])
     note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, size))})"
-    total = simulation.seconds * 1e6
-    if begin >= total:
-        raise ArgumentError(
-            f"[trace_gemm] the window begins at {begin:g} us, the run ends at {total:g} us; "
-            "use a smaller from_us"
-        )
-    events = recorded["events"].view(EVENT)
-    first = recorded["first_left_out"]
+    shared = members("trace_gemm", device, simulation, (begin, end), recorded, config)
     types = f"{problem.design.a_dtype} to {problem.design.c_dtype}"
     return GemmTrace(
-        simulation=simulation,
         what="Simulated GEMM",
         rate=("TOPS", simulation.tops),
         bars=_BARS,
         title=f"{device}, {types}, {M} x {K} x {N}{note}",
         design=_describe(problem.design),
-        device=device,
-        clock_hz=clock,
-        window=(begin, min(end, total)),
-        events=events[np.argsort(events["start"], kind="stable")],
-        tracks=tracks_of(recorded["tracks"], config),
-        kernels=recorded["kernels"],
-        routes=recorded["routes"],
         operations=operations_of(traced.stream),
-        left_out=recorded["left_out"],
-        left_out_from=(simulation.dispatch_seconds + first / clock) * 1e6,
+        **shared,
     )
+
+
+def record(
+    device: str,
+    config: bytes,
+    stream: bytes,
+    keep: tuple[float, float, int, bool],
+    constants: Mapping[str, float],
+    **operands: Any,
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The report of a run and what was recorded of it. keep: (from, to) in microseconds, the
+    largest number of events, whether locks count; operands: those of ``execute``."""
+    begin, end, limit, locks = keep
+    clock, dispatch = _clock(device), constant("dispatch", constants)
+    first, last = ((us - dispatch) * clock / 1e6 for us in (begin, end))
+    trace = max(0.0, first), last, limit, locks
+    report = execute(config, stream, constants=constants, trace=trace, **operands)
+    return report, report.pop("trace")
+
+
+def members(
+    function: str,
+    device: str,
+    run: TracedRun,
+    window: tuple[float, float],
+    recorded: Mapping[str, Any],
+    config: bytes,
+) -> dict[str, Any]:
+    """The members of a ``Trace`` that follow from the run and what was recorded of it. Raises
+    ArgumentError for a window behind the run."""
+    clock, (begin, end), total = _clock(device), window, run.seconds * 1e6
+    if begin >= total:
+        raise ArgumentError(
+            f"[{function}] the window begins at {begin:g} us, the run ends at {total:g} us; "
+            "use a smaller from_us"
+        )
+    events = recorded["events"].view(EVENT)
+    return {
+        "simulation": run,
+        "device": device,
+        "clock_hz": clock,
+        "window": (begin, min(end, total)),
+        "events": events[np.argsort(events["start"], kind="stable")],
+        "tracks": tracks_of(recorded["tracks"], config),
+        "kernels": recorded["kernels"],
+        "routes": recorded["routes"],
+        "left_out": recorded["left_out"],
+        "left_out_from": (run.dispatch_seconds + recorded["first_left_out"] / clock) * 1e6,
+    }
+
+
+def _clock(device: str) -> float:
+    return float(_npu.arch.device_geometry(device)["clock_hz"])
 
 
 def _describe(design: DesignPoint) -> str:

@@ -13,7 +13,6 @@
 #include "error.h"
 #include "gemm_fixture.h"
 #include "ops/decoder/decoder_attention.h"
-#include "ops/decoder/decoder_workspace.h"
 
 namespace {
 
@@ -38,7 +37,7 @@ void check_ranges(const ops::DecoderShape& shape, int pairs, int64_t position, i
   const int64_t size = layout.chunk_positions();
   const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
   REQUIRE(work.from == from);
-  REQUIRE(work.parts <= ops::DecoderWorkspace::kMaxParts);
+  REQUIRE(work.parts <= ops::DecoderArray::kMaxParts);
   std::map<std::pair<int64_t, int64_t>, int> seen;  // head, chunk
   std::map<int64_t, std::set<int64_t>> parts;       // of a head
   std::map<int, int64_t> load;                      // chunks of a pair
@@ -119,8 +118,8 @@ TEST_CASE("decoder attention: reads are those of a walk over the pages") {
           ((pages[size_t(chunk / layout.page_chunks())] * layout.kv_heads + range.kv_head) *
                layout.page_chunks() +
            chunk % layout.page_chunks()) *
-          2 * KvLayout::kChunkBytes;
-      for (int64_t b = 0; b < 2 * KvLayout::kChunkBytes; b += 4) {
+          2 * 8192;
+      for (int64_t b = 0; b < 2 * 8192; b += 4) {
         expected.push_back(uint64_t(at + b));
       }
     }

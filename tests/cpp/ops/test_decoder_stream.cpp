@@ -324,6 +324,27 @@ DecoderModel random_model(Random& random, std::vector<int64_t> windows, blocks::
 
 }  // namespace
 
+TEST_CASE("decoder workspace: what every token writes comes first") {
+  Random random{std::mt19937(8)};
+  for (int round = 0; round < 20; ++round) {
+    const auto config = configuration(arch::Generation::kNpu2);
+    const auto array = DecoderArray::of(config);
+    const auto model = random_model(random, {0, 20}, blocks::Format::kQ4nx);
+    const DecoderWorkspace workspace(array, model, gemv::Output::kF32, 0, model.shape.vocabulary);
+    const int64_t end = workspace.control_bytes(), heads = model.shape.kv_heads;
+    REQUIRE(workspace.row() + 4 * workspace.width_words() <= end);
+    for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+      REQUIRE(workspace.tables(kind) + heads * attention::kTableBytes <= end);
+    }
+    REQUIRE(workspace.header(0) >= end);
+    std::vector<std::byte> memory(size_t(workspace.bytes()), std::byte{0});
+    workspace.write_constants({}, memory);
+    workspace.write_parts({1, 1}, memory);
+    REQUIRE(std::all_of(memory.begin(), memory.begin() + end,
+                        [](std::byte b) { return b == std::byte{0}; }));
+  }
+}
+
 TEST_CASE("decoder stream: no channel is overrun, no token is left, for random models") {
   Random random{std::mt19937(1)};
   for (int round = 0; round < 60; ++round) {

@@ -283,6 +283,21 @@ def test_heads_in_more_parts_in_global_than_in_sliding_layers(tmp_path: Path, de
         check_bound(decoded(model, tokens[300:], cache), expected, 7)
 
 
+def test_parts_of_a_longer_sequence_do_not_count(tmp_path: Path) -> None:
+    """Token 301 of one cache has three parts of every head, token 151 of another one three of the
+    second head and two of the others: what is the third one then was a result before."""
+    shape = Shape(layers=7, heads=3, kv_heads=3, head_dim=256, window=61, context=400)
+    path, tokens = write_model(tmp_path / "m.gguf", shape), tokens_of(301)
+    with npu.device("emu:npu2"):
+        model = Model(open_source(path))
+        short, long = model.new_cache(), model.new_cache()
+        model.prefill(tokens[:150], short)
+        expected = decoded(model, tokens[150:152], short.fork())
+        model.prefill(tokens[:300], long)
+        decoded(model, tokens[300:], long)
+        assert np.array_equal(decoded(model, tokens[150:152], short), expected)
+
+
 def test_a_token_runs_on_the_device_of_its_call(small: Path) -> None:
     with npu.device("emu:npu2"):
         model = Model(open_source(small))

@@ -152,9 +152,9 @@ class Spy:
     def multiply(self, x: np.ndarray) -> np.ndarray:
         return self.real.multiply(x)
 
-    def finite_for(self, norm: np.ndarray) -> bool:
+    def finite_for(self, bound: float) -> bool:
         self.found += not self.off
-        return not self.off and self.real.finite_for(norm)
+        return not self.off and self.real.finite_for(bound)
 
     def top(self, x: np.ndarray, k: int, rows: int) -> Any:
         found = None if self.off else self.real.top(x, k, rows)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from npu import _npu
-from npu.devices import Device, current_device
+from npu.devices import current_device
 from npu.errors import ShapeError
 from npu.formats.blocks import BlockTensor
 from npu.models.gemma3 import names
@@ -17,6 +17,7 @@ from npu.models.gemma3.weights import HEAD
 from npu.models.kv_cache import PAGE, Cache
 from npu.models.sources.interface import Source
 from npu.ops import host
+from npu.ops.attention import array_head_dim
 from npu.ops.registry import operation
 
 MAX_TOP = 64  # logits that leave the array, at most, where not all do
@@ -25,11 +26,6 @@ _NORMS = (
     "attn_norm", "attn_q_norm", "attn_k_norm", "post_attention_norm", "ffn_norm", "post_ffw_norm",
 )  # fmt: skip
 _MATRICES = ("qkv", "output", "gate_up", "down")
-
-
-def array_head_dim(head_dim: int) -> int:
-    """The head size of attention on the array: a smaller head is spread, with zeros."""
-    return next((size for size in (64, 128, 256) if size >= head_dim), head_dim)
 
 
 def spread_heads(x: np.ndarray, head_dim: int) -> np.ndarray:
@@ -96,10 +92,9 @@ class Decoder:
         source: Source,
         blocks: Mapping[str, Sequence[BlockTensor]],
         embedding_scale: float,
-        device: Device | None = None,
     ) -> None:
         self._config, self._source = config, source
-        self._device = device or current_device()
+        self._device = current_device()
         regions = Regions()
 
         def segments(key: str) -> list[tuple[int, int, int, int, str]]:

@@ -21,7 +21,7 @@ from npu.formats.gguf_file import GgufFile
 from npu.models import identity
 from npu.models.gemma3 import names
 from npu.models.gemma3.config import Config, read_config
-from npu.models.gemma3.decoder import MAX_TOP, Decoder, array_head_dim, spread_heads
+from npu.models.gemma3.decoder import MAX_TOP, Decoder, spread_heads
 from npu.models.gemma3.names import check_tensors
 from npu.models.gemma3.weights import HEAD, Projection, matrices
 from npu.models.interface import PREFILL_CHUNK
@@ -31,6 +31,7 @@ from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource
 from npu.models.sources.interface import Source
 from npu.ops import host
+from npu.ops.attention import array_head_dim
 
 _FIRST_PAGES = 8  # of KV per layer, before the pool grows
 
@@ -86,6 +87,10 @@ class Model:
             _load_layer(source, config, index, projections) for index in range(config.layers)
         ]
         self._output_norm = source.float32(names.OUTPUT_NORM)
+        # The most that the elements of a row sum to which was normalised with these weights: none
+        # exceeds sqrt(width) times its weight.
+        weights_sum = np.abs(self._output_norm, dtype=np.float64).sum()
+        self._normed_sum = float(np.sqrt(config.width) * weights_sum)
         self._head = projections[HEAD]
         self._head_dim = array_head_dim(config.head_dim)
         self._layout = Layout(config.windows, config.kv_heads, self._head_dim)
@@ -96,7 +101,7 @@ class Model:
         self._decoder()
 
     def _decoder(self) -> Decoder | None:
-        """Of the current device, made by its first token there."""
+        """Of the current device: made at load, on another device by the first token there."""
         device = current_device()
         if device not in self._decoders:
             self._decoders[device] = Decoder.of(
@@ -178,7 +183,7 @@ class Model:
         self, decoder: Decoder, token: int, cache: Cache, k: int, size: int
     ) -> tuple[np.ndarray, np.ndarray]:
         # The cap makes equal what is not; a list from the device does not show all that is NaN.
-        safe = self.config.logit_softcap is None and self._head.finite_for(self._output_norm)
+        safe = self.config.logit_softcap is None and self._head.finite_for(self._normed_sum)
         # Nor does the array run fewer rows than two row-blocks have.
         if not safe or not 1 <= k <= min(MAX_TOP, size) or size <= _npu.facts.BLOCK_ROWS:
             return _largest_of(self._capped(decoder.logits(token, cache)[:size]), k)

@@ -58,8 +58,6 @@ class Projection:
         """``Weight.top`` where the matrix is one weight."""
         return self.weights[0].top(x, k, rows) if len(self.weights) == 1 else None
 
-    def finite_for(self, norm: np.ndarray) -> bool:
-        """Whether every element of W x is certainly finite for a row that was normalised with
-        these weights: |x| is at most sqrt(width) |norm|."""
-        bound = float(np.sqrt(norm.size) * np.abs(norm, dtype=np.float64).sum())
+    def finite_for(self, bound: float) -> bool:
+        """Whether every element of W x is certainly finite where the sum of |x| is at most this."""
         return all(bound < weight.safe_sum for weight in self.weights)

@@ -18,7 +18,7 @@ import numpy as np
 from npu._npu import host as native
 from npu.errors import ArgumentError
 from npu.models.kv_cache import file
-from npu.models.kv_cache.layout import PAGE, Layout
+from npu.models.kv_cache.layout import PAGE, Layout, first_page
 from npu.models.kv_cache.pool import Pool
 
 # Positions that sliding layers keep beyond their window, so that a chat can go back by an answer.
@@ -170,7 +170,9 @@ class Cache:
             assert tail is not None
             replaced = tail.tolist()
             for source, target in zip(replaced, tables[:, first].tolist(), strict=True):
-                self._copy_rows(source, target, self.length % PAGE)
+                # The others of the new page stay zero.
+                pages = self._pool.page(source), self._pool.page(target)
+                self.layout.copy_rows(*pages, self.length % PAGE)
         self._now = old, _Pass(State(end, tables), count, new, replaced)
         return range(self.length, end)
 
@@ -362,15 +364,6 @@ class Cache:
                 dropped += old
         return State(state.length, tables), dropped
 
-    def _copy_rows(self, source: int, target: int, rows: int) -> None:
-        """The first rows of a page; the others of the new page stay zero."""
-        page, chunk = self.layout.page_view, self.layout.chunk
-        old, new = page(self._pool.page(source)), page(self._pool.page(target))
-        full, rest = divmod(rows, chunk)
-        new[:, :full] = old[:, :full]
-        if rest:
-            new[:, full, :, :rest] = old[:, full, :, :rest]
-
     def _clear(self, state: State, first: int, last: int) -> None:
         """Zeroes rows [first, last) as far as they are in the state's last page, if unshared."""
         last = min(last, state.tables.shape[1] * PAGE)
@@ -391,5 +384,4 @@ def _unneeded(length: int, window: int) -> int:
 
 def _start(table: np.ndarray) -> int:
     """The first position that a table has a page for; behind all of them, if it has none."""
-    kept = np.flatnonzero(table >= 0)
-    return PAGE * (int(kept[0]) if kept.size else len(table))
+    return PAGE * first_page(table)

@@ -20,7 +20,7 @@ import numpy as np
 
 from npu.errors import ArgumentError, FormatError
 from npu.formats import atomic_file
-from npu.models.kv_cache.layout import PAGE, Layout
+from npu.models.kv_cache.layout import PAGE, Layout, first_page
 from npu.models.kv_cache.pool import Pool
 
 MAGIC = b"npu-kv\r\n"
@@ -42,7 +42,7 @@ def save(
         "identity": identity,
         "tokens": len(tokens),
         "layout": _layout_fields(layout),
-        "first_pages": [_first_page(table) for table in tables],
+        "first_pages": [first_page(table) for table in tables],
         "notes": dict(notes),
     }
     text = json.dumps(header, ensure_ascii=False).encode("utf-8", errors="surrogatepass")
@@ -60,7 +60,7 @@ def save(
         write(_FIXED.pack(MAGIC, VERSION, len(text)) + text)
         write(tokens.astype("<i4").tobytes())
         for table in tables:
-            for index in range(_first_page(table), len(table)):
+            for index in range(first_page(table), len(table)):
                 page = pool.page(int(table[index]))
                 rows = len(tokens) - index * PAGE
                 write((page if rows >= PAGE else _with_rows(layout, page, rows)).data)
@@ -193,19 +193,10 @@ def _layout_fields(layout: Layout) -> dict[str, int]:
     }
 
 
-def _first_page(table: np.ndarray) -> int:
-    kept = np.flatnonzero(table >= 0)
-    return int(kept[0]) if kept.size else len(table)
-
-
 def _with_rows(layout: Layout, page: np.ndarray, rows: int) -> np.ndarray:
     """A page with zeros behind its first rows, whatever a fork has there."""
     whole = np.zeros_like(page)
-    full, rest = divmod(rows, layout.chunk)
-    old, new = layout.page_view(page), layout.page_view(whole)
-    new[:, :full] = old[:, :full]
-    if rest:
-        new[:, full, :, :rest] = old[:, full, :, :rest]
+    layout.copy_rows(page, whole, rows)
     return whole
 
 

@@ -38,3 +38,17 @@ class Layout:
         """A page's bytes as uint16 (kv_heads, chunks, 2, positions of a chunk, head_dim)."""
         shape = (self.kv_heads, PAGE // self.chunk, 2, self.chunk, self.head_dim)
         return page.view(np.uint16).reshape(shape)
+
+    def copy_rows(self, source: np.ndarray, target: np.ndarray, rows: int) -> None:
+        """The first rows of a page; the others of ``target`` stay as they are."""
+        old, new = self.page_view(source), self.page_view(target)
+        full, rest = divmod(rows, self.chunk)
+        new[:, :full] = old[:, :full]
+        if rest:
+            new[:, full, :, :rest] = old[:, full, :, :rest]
+
+
+def first_page(table: np.ndarray) -> int:
+    """The index of the first page that a table has; behind all of them, if it has none."""
+    kept = np.flatnonzero(table >= 0)
+    return int(kept[0]) if kept.size else len(table)
