@@ -40,7 +40,7 @@ void Scheduler::wake(Agent* agent, const Agent* from) {
   (serial ? ready_ : columns_[agent->column_].ready).push_back(agent);
 }
 
-void Scheduler::wake_all(WaitList& list, const Agent* from) {
+void Scheduler::wake_listed(WaitList& list, const Agent* from) {
   for (Agent* agent : list) wake(agent, from);
   list.clear();
 }

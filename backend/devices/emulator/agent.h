@@ -66,7 +66,9 @@ class Scheduler {
  public:
   // `from`: the agent that wakes; may be null while no columns run.
   void wake(Agent* agent, const Agent* from);
-  void wake_all(WaitList& list, const Agent* from);
+  void wake_all(WaitList& list, const Agent* from) {
+    if (!list.empty()) wake_listed(list, from);
+  }
   // Queues the agent's job, in the serial part and in timed runs. In columns an agent runs its jobs
   // itself.
   void post(Agent* agent);
@@ -99,6 +101,7 @@ class Scheduler {
     bool progressed = false;
     std::exception_ptr error;
   };
+  void wake_listed(WaitList& list, const Agent* from);
   size_t advance_ready();
   bool timed_round();
   void run_jobs();

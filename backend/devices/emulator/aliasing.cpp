@@ -129,6 +129,17 @@ std::byte* AliasTable::in_argument(uint64_t address, uint64_t bytes) const {
   return data;
 }
 
+std::byte* AliasTable::in_block(uint64_t address, uint64_t bytes, BlockRef* block,
+                                bool* whole) const {
+  const size_t i = first_behind(address);
+  if (i == aliases_.size() || aliases_[i].address > address) return nullptr;
+  const Alias& alias = aliases_[i];
+  if (alias.source.argument != nullptr || alias.end() - address < bytes) return nullptr;
+  *block = alias.source.block;
+  *whole = alias.bytes == bytes;
+  return alias.source.data() + (address - alias.address);
+}
+
 bool AliasTable::flush_overlapping(uint64_t address, uint64_t bytes) {
   const size_t first = first_behind(address);
   const size_t last = first_from(first, end_of(address, bytes));

@@ -93,6 +93,9 @@ class AliasTable {
   // Where the bytes [address, address + bytes) lie in an argument, or null: all of them aliased, by
   // one alias or by neighbours whose sources are neighbours too.
   std::byte* in_argument(uint64_t address, uint64_t bytes) const;
+  // Where the bytes [address, address + bytes) lie in a block that an alias refers to, or null.
+  // *whole: whether they are all of that alias.
+  std::byte* in_block(uint64_t address, uint64_t bytes, BlockRef* block, bool* whole) const;
   // False only if no alias overlaps the range.
   bool may_overlap(uint64_t address, uint64_t bytes) const {
     return (pages(address, bytes) & aliased_pages_) != 0;

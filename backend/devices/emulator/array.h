@@ -63,8 +63,9 @@ class Array {
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
   // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
-  // submission and must outlive them. Null ends it.
-  void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr);
+  // submission and must outlive them; kernels: those that run (TimingOptions). Null ends it.
+  void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr,
+                  const std::vector<std::string>& kernels = {});
   // Of the last timed submission.
   const RunTiming& timing_report() const { return timing_report_; }
   bool timed() const { return timeline_ != nullptr; }

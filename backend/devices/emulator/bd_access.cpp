@@ -147,7 +147,8 @@ void BdEngine::begin_transfer() {
   current_.owner = memory.owner;
   current_.offset = memory.offset;
   current_.span = (last + 1) * 4;
-  current_.walk = slot.pattern.rebased(array_.moves_data() ? memory.data : nullptr, begin);
+  current_.walk = slot.pattern;
+  current_.walk.rebase(array_.moves_data() ? memory.data : nullptr, begin);
   prepare_transfer(memory);
 }
 

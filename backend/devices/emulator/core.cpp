@@ -37,7 +37,7 @@ Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction
 void Core::restart() {
   pc_ = 0;
   done_ = program_.code.empty();
-  calling_ = false;
+  calling_ = idles_ = false;
   tile_.aliases.unpin();
   blocked_ = nullptr;
   frames_.clear();
@@ -225,6 +225,7 @@ void Core::advance() {
 }
 
 void Core::execute() {
+  if (idles_) return;
   functions_[static_cast<size_t>(program_.code[pc_].function)].call(arguments_, state_);
 }
 
@@ -237,6 +238,7 @@ void Core::start(Timeline& timeline) {
                "theirs (NPU_DECLARE, aie_kernels/README.md)",
                program_.functions[function].c_str()));
   }
+  idles_ = !timeline.computes(program_.functions[function]);
   const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
   if (kernel->product) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
@@ -246,7 +248,7 @@ void Core::start(Timeline& timeline) {
 void Core::complete() {
   ++array_.report(tile_.col).kernel_calls;
   tile_.aliases.unpin();
-  calling_ = false;
+  calling_ = idles_ = false;
   ++pc_;
   array_.scheduler().wake(this, this);
 }

@@ -64,6 +64,7 @@ class Core final : public Agent {
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;
+  bool idles_ = false;  // a call that only takes its time
   std::vector<Frame> frames_;
   std::vector<int> counters_;
   std::vector<KernelArgument> arguments_;

@@ -267,7 +267,7 @@ void EmulatedDevice::run_intruder(const Intruders::Stream& stream) {
 void EmulatedDevice::start(const TimingOptions& options) {
   constants_.emplace(geometry_.generation, options.constants);
   recorder_ = options.trace ? std::make_shared<Recorder>(*options.trace) : nullptr;
-  array_.set_timing(&*constants_, options.data, recorder_.get());
+  array_.set_timing(&*constants_, options.data, recorder_.get(), options.kernels);
   array_.set_watchdog_budget(kTimedWatchdogBudget);
 }
 

@@ -12,9 +12,22 @@ namespace npu::emulator {
 
 using arch::TileKind;
 
+namespace {
+
+constexpr uint64_t kMaxObjectBytes = 16384;  // that memtiles keep in a block: blocks never shrink
+
+}  // namespace
+
 bool Receiver::takes_tile(uint64_t words) const {
   return tile_.core && tile_.core->accepts_aliases() && current_.total == words &&
          current_.left == words;
+}
+
+bool Receiver::takes_object(uint64_t words) const {
+  const uint64_t bytes = words * 4;
+  return tile_.geometry.kind == TileKind::kMem && current_.owner->keeps_blocks &&
+         current_.total == words && current_.left == words && current_.walk.contiguous() >= words &&
+         bytes >= AliasTable::kMinBytes && bytes <= kMaxObjectBytes;
 }
 
 bool Receiver::fills_range() const { return tile_.bds[static_cast<size_t>(current_.id)].fills; }
@@ -39,7 +52,7 @@ void Receiver::begin_move(bool aliased) {
 }
 
 void Receiver::alias_tile(uint64_t words, const AliasSource& source) {
-  tile_.aliases.add(current_.offset + current_.walk.start() * 4, words * 4, source);
+  current_.owner->aliases.add(current_.offset + current_.walk.start() * 4, words * 4, source);
 }
 
 void Receiver::alias_next(uint64_t words, std::byte* argument, const BlockRef& packing) {

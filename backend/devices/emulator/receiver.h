@@ -19,6 +19,8 @@ class Receiver final : public BdEngine {
   void add_sender(Agent* sender) { add_waiter(senders_, sender); }  // woken when it is ready again
   // Whether these words are a whole tile of a core whose memory may be aliased.
   bool takes_tile(uint64_t words) const;
+  // Whether they are a whole object of a memtile that may stay in a block.
+  bool takes_object(uint64_t words) const;
   bool fills_range() const;  // its BD writes every word of a range, in any order
   // Whether its memory may alias these words of an argument, which holds them in runs of `run`.
   bool can_alias(uint64_t words, uint64_t run) const;

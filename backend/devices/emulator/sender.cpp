@@ -40,7 +40,7 @@ void Sender::reset() {
   route_.reset();
   packet_ = {};
   pieces_.clear();
-  block_ = {};
+  block_ = source_ = {};
   blocked_ = {};
 }
 
@@ -192,25 +192,44 @@ bool Sender::can_share(uint64_t words) const {
   return route_->sinks.size() > 1 && fills_whole_tiles(words) && first_receiver().fills_range();
 }
 
+// Whether the words, which a memtile's channel may hand on, go to a block instead of its memory.
+bool Sender::can_keep(uint64_t words) const {
+  return tile_.geometry.kind == TileKind::kShim && route_->sinks.size() == 1 &&
+         !packet_.header_pending && array_.moves_data() && !array_.timed() &&
+         first_receiver().takes_object(words);
+}
+
+// Whether the receivers, several cores, may alias the block that the words are all of.
+bool Sender::can_hand_on(uint64_t words) const {
+  return source_ && whole_ && route_->sinks.size() > 1 && fills_whole_tiles(words) &&
+         first_receiver().walk().contiguous() >= words;
+}
+
 // Finds out where its next words lie: in the memory that its BD names, or where that aliases them.
 void Sender::locate(uint64_t words) {
   if (padded_ || !array_.moves_data()) return;
   AliasTable& aliases = current_.owner->aliases;
   Walk& walk = current_.walk;
   std::byte* base = current_.owner->memory->data() + current_.offset;
-  constant_ = false;
+  constant_ = whole_ = false;
+  source_ = {};
   if (aliases.may_overlap(current_.offset, current_.span)) {
     uint64_t skipped = 0, bytes = current_.span;
     if (walk.contiguous() >= words) {
       skipped = walk.next() * 4;
       bytes = words * 4;
     }
-    std::byte* const data = aliases.in_argument(current_.offset + skipped, bytes);
+    const uint64_t address = current_.offset + skipped;
+    std::byte* data = aliases.in_argument(address, bytes);
     constant_ = data != nullptr;
-    if (constant_) {
+    if (!constant_ && !array_.timed()) {
+      data = aliases.in_block(address, bytes, &source_, &whole_);
+      whole_ &= walk.contiguous() >= words;  // else in another order
+    }
+    if (data != nullptr) {
       base = data - skipped;
-    } else {
-      aliases.flush(current_.offset + skipped, bytes);
+    } else if (aliases.flush(address, bytes)) {
+      current_.owner->keeps_blocks = false;
     }
   }
   walk.move_to(base);
@@ -241,14 +260,18 @@ bool Sender::begin_move(uint64_t words) {
   state_ = State::kBusy;
   if (current_.owner != nullptr) locate(words);
   const bool from_argument = alias_argument(words);
-  if (!from_argument && can_share(words)) {
+  const bool handed_on = !from_argument && can_hand_on(words);
+  if (handed_on) {
+    block_ = source_;
+    current_.walk.take_contiguous(words);
+  } else if (!from_argument && (can_share(words) || can_keep(words))) {
     block_ = BlockRef(array_.blocks(tile_.col).take(words * 4));
   }
   for (const Route::Sink& sink : route_->sinks) {
     if (packet_.header_pending && !sink.keeps_header) continue;
     sink.receiver->begin_move(from_argument || block_);
   }
-  if (from_argument && !array_.timed()) return true;
+  if ((from_argument || handed_on) && !array_.timed()) return true;
   if (array_.scheduler().in_columns()) {
     execute();
     return true;
@@ -353,7 +376,7 @@ void Sender::finish_move() {
     to.accept(n);
   }
   pieces_.clear();
-  block_ = {};
+  block_ = source_ = {};
   state_ = State::kMove;
   if (header) return;
   current_.left -= n;

@@ -65,6 +65,8 @@ class Sender final : public BdEngine {
   void locate(uint64_t words);
   bool fills_whole_tiles(uint64_t words) const;
   bool can_share(uint64_t words) const;
+  bool can_keep(uint64_t words) const;
+  bool can_hand_on(uint64_t words) const;
   bool alias_argument(uint64_t words);
   void move_header();
   const std::byte* copy_words(Walk& to);
@@ -77,6 +79,8 @@ class Sender final : public BdEngine {
   // block for their packed form), or a block.
   std::vector<Piece> pieces_;
   BlockRef block_;
+  BlockRef source_;                // holds the next words
+  bool whole_ = false;             // they are all of its alias
   bool constant_ = false;          // the next words lie in an argument that nothing writes
   bool padded_ = false;            // they have been staged
   std::vector<std::byte> staged_;  // padded or gathered data

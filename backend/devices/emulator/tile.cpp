@@ -27,6 +27,7 @@ Tile::~Tile() = default;
 
 void Tile::reset() {
   aliases.clear();
+  keeps_blocks = true;
   std::fill(memory->begin(), memory->end(), std::byte{0});
   for (Lock& lock : locks) {
     lock.value = 0;

@@ -47,6 +47,7 @@ struct Tile {
   const arch::TileGeometry& geometry;
   std::shared_ptr<AlignedBytes> memory;  // shared with views given to callbacks
   AliasTable aliases;                    // of `memory`
+  bool keeps_blocks = true;              // a memtile: no block had to be written back so far
   std::vector<Lock> locks;
   std::vector<BdSlot> bds;
   std::vector<std::unique_ptr<Receiver>> receivers;

@@ -26,8 +26,9 @@ double operation_cycles(const arch::Timing& t, const stream::Operation& op) {
 
 }  // namespace
 
-void Array::set_timing(const arch::Timing* timing, bool data, Recorder* recorder) {
-  timeline_ = timing ? std::make_unique<Timeline>(*timing, data, recorder) : nullptr;
+void Array::set_timing(const arch::Timing* timing, bool data, Recorder* recorder,
+                       const std::vector<std::string>& kernels) {
+  timeline_ = timing ? std::make_unique<Timeline>(*timing, data, recorder, kernels) : nullptr;
   if (timeline_) {
     timeline_->on_token = [this](uint32_t key) { ++tokens_[key]; };
   }

@@ -3,6 +3,7 @@
 // data switched off nothing is moved or computed and host buffers are never touched.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -20,11 +21,16 @@ class Recorder;
 class Timeline {
  public:
   // A recorder (timed_trace.h), if any, is told of all jobs.
-  Timeline(const arch::Timing& timing, bool data, Recorder* recorder = nullptr)
-      : timing_(timing), data_(data), recorder_(recorder) {}
+  Timeline(const arch::Timing& timing, bool data, Recorder* recorder = nullptr,
+           std::vector<std::string> kernels = {})
+      : timing_(timing), data_(data), recorder_(recorder), kernels_(std::move(kernels)) {}
 
   const arch::Timing& timing() const { return timing_; }
   bool moves_data() const { return data_; }
+  // Whether calls of this kernel do more than take their time (TimingOptions::kernels).
+  bool computes(const std::string& kernel) const {
+    return kernels_.empty() || std::ranges::find(kernels_, kernel) != kernels_.end();
+  }
   Recorder* recorder() const { return recorder_; }
   double now() const { return now_; }
   bool empty() const { return heap_.empty(); }
@@ -101,6 +107,7 @@ class Timeline {
   arch::Timing timing_;
   bool data_;
   Recorder* recorder_;
+  std::vector<std::string> kernels_;
   double now_ = 0, updated_ = 0;
   uint64_t sequence_ = 0;
   std::vector<Event> heap_;

@@ -119,8 +119,7 @@ bool Walk::same_pattern(const Walk& other) const {
 
 Walk Walk::rebased(std::byte* base, uint64_t offset) const {
   Walk walk = *this;
-  walk.base_ = base;
-  walk.offset_ = static_cast<int64_t>(offset);
+  walk.rebase(base, offset);
   return walk;
 }
 

@@ -42,8 +42,12 @@ class Walk {
   bool fills(uint64_t words) const;
   // Whether two walks, not begun, visit the same offsets in the same order.
   bool same_pattern(const Walk& other) const;
-  // This walk, not begun, with its first word `offset` words from `base`.
-  Walk rebased(std::byte* base, uint64_t offset) const;
+  // Makes this walk, not begun, start `offset` words from `base`.
+  void rebase(std::byte* base, uint64_t offset) {
+    base_ = base;
+    offset_ = static_cast<int64_t>(offset);
+  }
+  Walk rebased(std::byte* base, uint64_t offset) const;              // a copy
   uint64_t start() const { return static_cast<uint64_t>(offset_); }  // word the walk begins with
   // The same words of a copy of the memory, whose base is `base`.
   void move_to(std::byte* base) { base_ = base; }

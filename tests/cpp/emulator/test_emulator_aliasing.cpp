@@ -260,7 +260,9 @@ TEST_CASE("every delivery is packed once, under its form and shape") {
   PackedOperand shared;
   const int form = 0, other = 0;
   int found = 2;
-  aie_host::set_packed_operands(&shared, nullptr);
+  KernelArgument operands[2];
+  operands[0].packed = &shared;
+  aie_host::set_packed_operands(operands);
   void* const place = npu_host_pack_begin(0, &form, 5, 256, &found);
   CHECK(found == 0);
   int mine = 2;  // while it is being packed, others pack for themselves
@@ -283,7 +285,7 @@ TEST_CASE("every delivery is packed once, under its form and shape") {
   npu_host_pack_end(0, 0);  // the form cannot hold it
   npu_host_pack_begin(0, &form, 6, 256, &found);
   CHECK(found == -1);
-  aie_host::set_packed_operands(nullptr, nullptr);
+  aie_host::set_packed_operands({});
 }
 
 TEST_CASE("threads that share packed operands compute what one computes alone") {
