@@ -15,6 +15,7 @@
 #include "attention_tiles.h"
 #include "exp.h"
 #include "kernel.h"
+#include "softmax.h"
 
 namespace {
 namespace attention {
@@ -39,16 +40,10 @@ inline const Record& record_of(const int32_t* words) {
 }
 inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
 
-// Keys that a row sees: [from, end).
-struct Range {
-  int32_t from, end;
-};
+using softmax::Range;
 inline Range visible(const Record& r, int32_t row) {
   const int32_t query = r.query_position + row / r.group;
-  Range range{r.keys_from, r.keys_end};
-  if (r.window != 0 && query - r.window + 1 > range.from) range.from = query - r.window + 1;
-  if (r.causal != 0 && query + 1 < range.end) range.end = query + 1;
-  return range;
+  return softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
 }
 
 // Whether some row does not see all of a chunk.
@@ -79,86 +74,23 @@ inline void pack(bfloat16* q, const Record& r, int32_t* state) {
   }
 }
 
-// Eight values for each of four positions.
-inline Floats four_times(const float* eight) {
-  const auto one = aie::load_v<8>(eight);
-  const auto two = aie::concat(one, one);
-  return aie::concat(two, two);
-}
-
 // Scales and masks the scores of a block of rows in place, and finds their largest.
 inline void scale_block(float* scores, const Record& r, int32_t first, int32_t key, bool masked,
                         float* best) {
-  const Floats factor = powers::all(__builtin_bit_cast(float, r.scale));
-  const int32_t size = positions_of(r.head_dim) * kRowBlock;
-  alignas(64) int32_t from[32], end[32], at[32];
-  if (masked) {
-    for (int32_t i = 0; i < 32; ++i) {
-      const int32_t row = first + i % kRowBlock;
-      const Range range = visible(r, row < r.rows ? row : r.rows - 1);
-      from[i] = range.from, end[i] = range.end, at[i] = key + i / kRowBlock;
-    }
+  Range ranges[kRowBlock];
+  for (int32_t i = 0; masked && i < kRowBlock; ++i) {
+    ranges[i] = visible(r, first + i < r.rows ? first + i : r.rows - 1);
   }
-  Floats largest = powers::all(kNothing);
-  for (int32_t i = 0; i < size; i += 32) {
-    Floats score = powers::product(aie::load_v<32>(scores + i), factor);
-    if (masked) {
-      auto position = aie::load_v<32>(at);
-      position = aie::add(position, aie::broadcast<int32_t, 32>(i / kRowBlock));
-      const auto seen =
-          aie::ge(position, aie::load_v<32>(from)) & aie::lt(position, aie::load_v<32>(end));
-      score = aie::select(powers::all(-__builtin_inff()), score, seen);
-    }
-    aie::store_v(scores + i, score);
-    largest = aie::max(largest, score);
-  }
-  const auto half = aie::max(largest.template extract<16>(0), largest.template extract<16>(1));
-  aie::store_v(best, aie::max(half.template extract<8>(0), half.template extract<8>(1)));
-}
-
-// The weights of a block of rows as tiles, and their sums.
-inline void weigh_block(const float* scores, const float* maximum, int32_t positions,
-                        bfloat16* weights, float* sum) {
-  const Floats top = four_times(maximum);
-  Sums total(aie::zeros<float, 32>());
-  for (int32_t i = 0; i < positions * kRowBlock; i += 64) {
-    const auto near = powers::exp2(powers::minus(aie::load_v<32>(scores + i), top));
-    const auto far = powers::exp2(powers::minus(aie::load_v<32>(scores + i + 32), top));
-    total = aie::add(aie::add(total, Sums(near)), Sums(far));
-    aie::store_v(weights + i, aie::transpose(aie::concat(near, far), 8, 8));
-  }
-  const auto lanes = total.template to_vector<float>();
-  using Half = aie::accum<accfloat, 16>;
-  const auto half =
-      aie::add(Half(lanes.template extract<16>(0)), Half(lanes.template extract<16>(1)))
-          .template to_vector<float>();
-  using Quarter = aie::accum<accfloat, 8>;
-  aie::store_v(sum,
-               aie::add(Quarter(half.template extract<8>(0)), Quarter(half.template extract<8>(1)))
-                   .template to_vector<float>());
-}
-
-// x rounded up to a whole number.
-inline Floats rounded_up(const Floats& x) {
-  const Floats zero = aie::zeros<float, 32>();
-  const Floats magic = aie::select(powers::all(0x1p23f), powers::all(-0x1p23f), aie::lt(x, zero));
-  const Floats nearest = powers::minus(powers::add(x, magic), magic);
-  const Floats up = powers::add(nearest, powers::all(1.0f));
-  const Floats whole = aie::select(nearest, up, aie::lt(nearest, x));
-  // From 2^23 on all are whole, and the sum above is not exact.
-  const auto small = aie::lt(x, powers::all(0x1p23f)) & aie::lt(powers::all(-0x1p23f), x);
-  return aie::select(x, whole, small);
+  softmax::scale_block(scores, positions_of(r.head_dim), __builtin_bit_cast(float, r.scale), key,
+                       masked ? ranges : nullptr, best);
 }
 
 // Maximum and correction of all rows, from the largest scores of a chunk.
 inline void move_maximum(int32_t* state, float* f) {
   const auto before = aie::load_v<32>(floats(state) + kMaximum);
-  const auto maximum = aie::max(before, rounded_up(aie::load_v<32>(floats(state) + kBest)));
-  const Floats moved = powers::minus(before, maximum);
-  const Floats power =
-      powers::scaled(powers::all(1.0f), powers::add(moved, powers::all(powers::kWhole)));
-  const auto normal = aie::ge(moved, powers::all(-126.0f));
-  aie::store_v(f + kCorrectionAt, aie::select(aie::zeros<float, 32>(), power, normal));
+  const auto maximum =
+      aie::max(before, softmax::rounded_up(aie::load_v<32>(floats(state) + kBest)));
+  aie::store_v(f + kCorrectionAt, softmax::correction(before, maximum));
   aie::store_v(f + kMaximumAt, maximum);
   aie::store_v(floats(state) + kMaximum, maximum);
 }
@@ -170,13 +102,16 @@ inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Re
   float* scores = floats(state) + kScratch;
   int32_t done = 0;
   for (; done + 4 <= blocks; done += 4) {
-    attention_tiles::multiply_keys<4>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+    attention_tiles::multiply_keys<4>(k, q + done * kRowBlock * dim, dim, positions,
+                                      scores + done * size);
   }
   for (; done + 2 <= blocks; done += 2) {
-    attention_tiles::multiply_keys<2>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+    attention_tiles::multiply_keys<2>(k, q + done * kRowBlock * dim, dim, positions,
+                                      scores + done * size);
   }
   if (done < blocks) {
-    attention_tiles::multiply_keys<1>(k, q + done * kRowBlock * dim, dim, scores + done * size);
+    attention_tiles::multiply_keys<1>(k, q + done * kRowBlock * dim, dim, positions,
+                                      scores + done * size);
   }
   const int32_t key = r.key_position + state[kScored] * positions;
   const bool masked = is_masked(r, key, positions);
@@ -189,8 +124,9 @@ inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Re
   bfloat16* weights = reinterpret_cast<bfloat16*>(f);
   aie::store_v(best, aie::zeros<float, 32>());  // now the sums of the chunk
   for (int32_t b = 0; b < blocks; ++b) {
-    weigh_block(scores + b * size, f + kMaximumAt + b * kRowBlock, positions, weights + b * size,
-                best + b * kRowBlock);
+    softmax::fold(softmax::weigh_block(scores + b * size, f + kMaximumAt + b * kRowBlock, positions,
+                                       weights + b * size),
+                  best + b * kRowBlock);
   }
   float* sum = floats(state) + kSum;
   const auto total = aie::mac(Sums(aie::load_v<32>(best)), aie::load_v<32>(sum),
@@ -205,7 +141,7 @@ inline void add_values(const bfloat16* v, const float* f, float* y, const Record
   const bfloat16* weights = reinterpret_cast<const bfloat16*>(f);
   for (int32_t first = 0; first < r.rows; first += kRowBlock) {
     attention_tiles::multiply_values(v, weights + first * positions, f + kCorrectionAt + first, dim,
-                                     y + first * dim);
+                                     positions, y + first * dim);
   }
 }
 

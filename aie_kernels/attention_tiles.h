@@ -1,5 +1,5 @@
 // The products of attention on a core: tiles of aie::mmul made in registers from rows in memory;
-// included by attention.cc.
+// included by attention.cc and prefill_attention.cc.
 //
 // Scores are computed transposed, keys times queries, so that a vector has a row of queries in each
 // lane and maxima and sums need no reduction. Rows are padded to blocks of eight. Memory:
@@ -13,7 +13,6 @@
 
 #include <aie_api/aie.hpp>
 
-#include "attention.h"
 #include "kernel.h"
 
 namespace {
@@ -109,9 +108,8 @@ class Scores {
 // waits for the one before it.
 template <int32_t kBlocks>
 inline void multiply_keys(const bfloat16* __restrict k, const bfloat16* __restrict q, int32_t dim,
-                          float* __restrict scores) {
+                          int32_t positions, float* __restrict scores) {
   constexpr int32_t kParts = kBlocks == 1 ? 2 : 1;
-  const int32_t positions = npu::attention::positions_of(dim);
   for (int32_t p = 0; p < positions; p += 8) {
     Scores sums[kBlocks][2][kParts];
     for (int32_t c = 0; c < dim; c += kWide) {
@@ -142,8 +140,8 @@ inline void multiply_keys(const bfloat16* __restrict k, const bfloat16* __restri
 
 // y = correction y + weights v for one block of rows.
 inline void multiply_values(const bfloat16* __restrict v, const bfloat16* __restrict weights,
-                            const float* __restrict correction, int32_t dim, float* __restrict y) {
-  const int32_t positions = npu::attention::positions_of(dim);
+                            const float* __restrict correction, int32_t dim, int32_t positions,
+                            float* __restrict y) {
   constexpr int32_t kTiles = kWide / kColumns;  // of a row of four rows
   using Lanes = aie::vector<float, kTile>;
   Lanes factors[2];

@@ -8,14 +8,6 @@
 
 namespace {
 
-inline void convert_in_order(const bfloat16* __restrict src, bfp16ebs8* __restrict dst,
-                             int32_t count) {
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out(dst);
-  AIE_PREPARE_FOR_PIPELINING
-  for (int32_t i = 0; i < count; i += 64) out.push(BlockFloatTile::load_a(src + i));
-}
-
 #if NPU_DECLARATIONS
 consteval Declaration to_bfp16(Operand count) {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"), count},

@@ -10,6 +10,7 @@
 #include "kernel.h"
 #include "transposed_columns.h"
 #include "weight_block.h"
+#include "weight_values.h"
 
 namespace {
 namespace expand_q8 {
@@ -27,23 +28,20 @@ inline void expand(const uint8_t* __restrict block, bfloat16* __restrict out) {
     const auto scale = aie::load_v<32>(scales + c / q8::kGroup * kRows);
     aie::vector<bfloat16, 32> columns[transposed::kColumns];
     for (int32_t i = 0; i < transposed::kColumns; ++i) {
-      const auto code = aie::to_float<bfloat16>(aie::load_v<32>(codes + (c + i) * kRows));
-      const aie::accum<accfloat, 32> wide(code);
-      const aie::accum<accfloat, 32> none(aie::zeros<float, 32>());
-      columns[i] = aie::mac(none, wide.to_vector<float>(), scale).to_vector<bfloat16>();
+      columns[i] = weights::q8_column(codes + (c + i) * kRows, scale);
     }
     transposed::store(columns, out + c, kColumns);
   }
 }
 
 #if NPU_DECLARATIONS
-// Not measured on hardware. Per column of 32 codes: a load, to_float (gemv_q8.h), one fp32
-// multiplication of 32 lanes, built from bf16 parts, and a conversion to bf16 (npu1: of halves);
-// per eight columns the transposition and 32 stores.
+// Not measured on hardware. Per column of 32 codes the slots of weight_values.h and a load; per
+// eight columns the transposition (npu1: of halves) and 32 stores.
 double cycles(const Timing&, const int64_t*) {
-  constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1, kScale = 14, kCall = 24;
-  constexpr double kMoves = transposed::kColumns * (4 + 2 * kHalves) + transposed::kMoves * kHalves;
-  constexpr double kMacs = transposed::kColumns * (kHalves + kScale);
+  constexpr double kCall = 24;
+  constexpr double kMoves =
+      transposed::kColumns * weights::kQ8Moves + transposed::kMoves * weights::kHalves;
+  constexpr double kMacs = transposed::kColumns * weights::kQ8Macs;
   return double(kColumns / transposed::kColumns) *
              longest(longest(transposed::kStores, kMoves), kMacs) +
          kCall;

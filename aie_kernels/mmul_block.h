@@ -63,6 +63,15 @@ struct BlockFloatTile {
     }
   }
 };
+
+// `count` elements of bf16 tiles into blocks in the core's memory, mantissas to nearest even.
+inline void convert_in_order(const bfloat16* __restrict src, bfp16ebs8* __restrict dst,
+                             int32_t count) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out(dst);
+  AIE_PREPARE_FOR_PIPELINING
+  for (int32_t i = 0; i < count; i += 64) out.push(BlockFloatTile::load_a(src + i));
+}
 #endif
 
 // C tiles are elements of TOut in memory; they enter the accumulators shifted left by `shift` and

@@ -20,8 +20,9 @@ inline aie::vector<bfloat16, 64> pair(const aie::vector<bfloat16, 32>& left,
   return aie::concat(zipped.first, zipped.second);
 }
 
-inline void store(const aie::vector<bfloat16, 32> (&columns)[kColumns], bfloat16* __restrict out,
-                  int32_t stride) {
+// Eight rows of eight elements in each vector.
+inline void rows(const aie::vector<bfloat16, 32> (&columns)[kColumns],
+                 aie::vector<bfloat16, 64> (&out)[kRows / 8]) {
   // 32 rows of four elements, 16 rows in each vector, then of eight, 8 rows in each.
   const auto left =
       aie::interleave_zip(pair(columns[0], columns[1]), pair(columns[2], columns[3]), 2);
@@ -29,10 +30,19 @@ inline void store(const aie::vector<bfloat16, 32> (&columns)[kColumns], bfloat16
       aie::interleave_zip(pair(columns[4], columns[5]), pair(columns[6], columns[7]), 2);
   const auto upper = aie::interleave_zip(left.first, right.first, 4);
   const auto lower = aie::interleave_zip(left.second, right.second, 4);
+  out[0] = upper.first;
+  out[1] = upper.second;
+  out[2] = lower.first;
+  out[3] = lower.second;
+}
+
+inline void store(const aie::vector<bfloat16, 32> (&columns)[kColumns], bfloat16* __restrict out,
+                  int32_t stride) {
+  aie::vector<bfloat16, 64> eight[kRows / 8];
+  rows(columns, eight);
   for (int32_t r = 0; r < kRows; ++r) {
-    const auto& half = r < 16 ? upper : lower;
-    const auto& eight = r % 16 < 8 ? half.first : half.second;
-    aie::store_v(out + r * stride, eight.template extract<kColumns>(static_cast<unsigned>(r % 8)));
+    aie::store_v(out + r * stride,
+                 eight[r / 8].template extract<kColumns>(static_cast<unsigned>(r % 8)));
   }
 }
 

@@ -95,8 +95,8 @@ struct Declaration {
   double (*cycles)(const arch::Timing& timing, const int64_t* integers) = nullptr;
   // Throws Error(kKernel) if what the operands contain takes the kernel out of its buffers.
   void (*check)(const char* name, const KernelArgument* operands) = nullptr;
-  // C += A B of operands 0 to 2: simulations count its cycles apart, and host builds share the
-  // packed forms of A and B.
+  // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
+  // builds share the packed forms of A and B.
   bool product = false;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;

@@ -79,9 +79,7 @@ HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
 void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState& core) const {
   if (arguments.size() == static_cast<size_t>(declaration->count)) {
     const aie_host::CoreScope scope(core);
-    if (declaration->product) {
-      aie_host::set_packed_operands(arguments[0].packed, arguments[1].packed);
-    }
+    if (declaration->product) aie_host::set_packed_operands(arguments);
     if (run(arguments.data())) return;
   }
   kernels::check_call(*declaration, arguments);  // says what is wrong

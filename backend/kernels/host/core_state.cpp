@@ -33,7 +33,7 @@ struct Operand {
   bool packing = false;  // `shared` is this thread's to fill
   AlignedBytes scratch;  // otherwise; grows only
 };
-thread_local Operand operands[2];
+thread_local Operand operands[kPackedOperands];
 
 std::byte* grown(AlignedBytes& bytes, uint64_t wanted) {
   if (bytes.size() < wanted) bytes.resize(wanted);
@@ -50,9 +50,10 @@ CoreScope::CoreScope(CoreState& core) : previous_(current) {
 
 CoreScope::~CoreScope() { current = previous_; }
 
-void set_packed_operands(PackedOperand* a, PackedOperand* b) {
-  operands[0].shared = a;
-  operands[1].shared = b;
+void set_packed_operands(std::span<const KernelArgument> arguments) {
+  for (size_t i = 0; i < kPackedOperands; ++i) {
+    operands[i].shared = i < arguments.size() ? arguments[i].packed : nullptr;
+  }
 }
 
 }  // namespace npu::aie_host
@@ -96,6 +97,10 @@ void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape, uin
     }
   }
   return npu::aie_host::grown(mine.scratch, bytes);
+}
+
+int npu_host_pack_shared(uint32_t operand) {
+  return npu::aie_host::operands[operand].packing ? 1 : 0;
 }
 
 void npu_host_pack_end(uint32_t operand, int good) {

@@ -2,14 +2,19 @@
 // modes, and where packed operands are kept.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "kernels/host/packed_operand.h"
 #include "kernels/kernel.h"
 
 namespace npu::aie_host {
 
-// Where the packed forms of operands 0 and 1 of this thread's kernel call are kept for others; null
-// where nobody else reads the operand. A call sets both.
-void set_packed_operands(PackedOperand* a, PackedOperand* b);
+inline constexpr size_t kPackedOperands = 4;  // the first ones of a call may have packed forms
+
+// Where the packed forms of the operands of this thread's kernel call are kept for others; null
+// where nobody else reads the operand. A call sets all.
+void set_packed_operands(std::span<const KernelArgument> operands);
 
 // Makes `core` the current one of this thread until the scope ends.
 class CoreScope {

@@ -24,4 +24,7 @@
 #include "../fast/gelu.hpp"
 #include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"
+#include "../fast/prefill_attention.hpp"
+#include "../fast/prefill_product.hpp"
+#include "../fast/rows.hpp"
 #endif

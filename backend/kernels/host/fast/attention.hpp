@@ -146,34 +146,48 @@ template <typename Element>
   }
 }
 
+// Below, V: a vector of floats.
+template <typename V>
+using bits_of = simd<int32_t, sizeof(V) / 4>;
+
 // 2^x for x <= 0: a polynomial of degree 5 with relative error below 1e-7; 0 below 2^-126.
-AIE_HOST_INLINE att_floats power_of_two(att_floats x) {
+template <typename V>
+AIE_HOST_INLINE V power_of_two(V x) {
   constexpr float kWhole = 12582912.0f;  // leaves a whole number
-  const att_floats least = splat<float, kLanes>(-127.0f);
-  const att_floats y = x < least ? least : x;  // NaNs stay
-  const att_floats whole = y + kWhole;
-  const att_floats f = y - (whole - kWhole);
-  att_floats p = 0.0013276472f * f + 0.009675541f;
+  const V zero = {}, least = zero - 127.0f;
+  const V y = x < least ? least : x;  // NaNs stay
+  const V whole = y + kWhole;
+  const V f = y - (whole - kWhole);
+  V p = 0.0013276472f * f + 0.009675541f;
   p = p * f + 0.05550713f;
   p = p * f + 0.2402212f;
   p = p * f + 0.69314694f;
   p = p * f + 1.0f;
-  p = (att_floats)((lanes)p + ((lanes)whole << 23));
-  const att_floats zero = {};
+  p = (V)((bits_of<V>)p + ((bits_of<V>)whole << 23));
   return (y < -126.0f ? zero : p) + (f - f);
 }
 
-AIE_HOST_INLINE att_floats rounded_up(att_floats x) {
-  const att_floats magic =
-      x < 0.0f ? splat<float, kLanes>(-0x1p23f) : splat<float, kLanes>(0x1p23f);
-  const att_floats nearest = (x + magic) - magic;
-  const att_floats whole = nearest < x ? nearest + 1.0f : nearest;
+// 2^moved of whole numbers up to 0.
+template <typename V>
+AIE_HOST_INLINE V correction_of(V moved) {
+  const V zero = {};
+  const bits_of<V> exponent = ((bits_of<V>)(moved + 12582912.0f) + 127) << 23;
+  return moved >= -126.0f ? (V)exponent : zero;
+}
+
+template <typename V>
+AIE_HOST_INLINE V rounded_up(V x) {
+  const V zero = {};
+  const V magic = x < 0.0f ? zero - 0x1p23f : zero + 0x1p23f;
+  const V nearest = (x + magic) - magic;
+  const V whole = nearest < x ? nearest + 1.0f : nearest;
   return ((x < 0x1p23f) & (x > -0x1p23f)) ? whole : x;
 }
 
 // bfloat16 of weights in [0, 1], or NaN, in the upper halves of lanes.
-AIE_HOST_INLINE lanes rounded_weight(att_floats x) {
-  const lanes bits = (lanes)x;
+template <typename V>
+AIE_HOST_INLINE bits_of<V> rounded_weight(V x) {
+  const auto bits = (bits_of<V>)x;
   return (bits + 0x7FFF + ((bits >> 16) & 1)) & static_cast<int32_t>(0xFFFF0000);
 }
 
@@ -200,9 +214,7 @@ inline void weigh_rows(float* scores, const att::Record& r, int32_t first, bool 
   const auto before = load<att_floats>(maximum + first);
   const att_floats up = rounded_up(best);
   const att_floats top = before < up ? up : before;
-  const att_floats moved = before - top, zero = {};
-  const lanes exponent = ((lanes)(moved + 12582912.0f) + 127) << 23;
-  const att_floats correction = moved >= -126.0f ? (att_floats)exponent : zero;
+  const att_floats correction = correction_of(before - top), zero = {};
   att_floats total = load<att_floats>(sum + first) * correction;
   auto* const weights = reinterpret_cast<int32_t*>(f);
   for (int32_t p = 0; p < positions; p += 2) {
@@ -263,8 +275,8 @@ inline void attention_scores(const bfloat16* k, const bfloat16* q, float* f, con
 inline constexpr int32_t kAttColumns = kSimdBytes == 64 ? 4 : 2;  // vectors of y at a time
 
 // y = correction y + weights v for kCount rows and kAttColumns vectors of them. v: [position]
-// [stride] fp32, or with AVX512BF16 [position / 2][stride] pairs; weights likewise.
-template <int32_t kCount, typename Value>
+// [stride] fp32, or with AVX512BF16 [position / 2][stride] pairs; weights likewise, kStride apart.
+template <int32_t kCount, int32_t kStride, typename Value>
 AIE_HOST_INLINE void add_rows(const Value* v, int32_t stride, const Value* weights,
                               const float* correction, int32_t steps, int32_t dim, float* y) {
   att_floats sums[kCount][kAttColumns];
@@ -275,7 +287,7 @@ AIE_HOST_INLINE void add_rows(const Value* v, int32_t stride, const Value* weigh
           correction[i.value];
     });
   });
-  for (int32_t p = 0; p < steps; ++p, v += stride, weights += kAttRows) {
+  for (int32_t p = 0; p < steps; ++p, v += stride, weights += kStride) {
 #if defined(__AVX512BF16__)
     __m512bh values[kAttColumns];
     unroll<kAttColumns>(
@@ -303,24 +315,32 @@ AIE_HOST_INLINE void add_rows(const Value* v, int32_t stride, const Value* weigh
   });
 }
 
-template <int32_t kCount, typename Value>
+template <int32_t kCount, int32_t kStride = kAttRows, typename Value>
 [[gnu::noinline]] inline void add_columns_of(const Value* v, const Value* weights,
                                              const float* correction, int32_t steps, int32_t dim,
                                              float* y) {
   for (int32_t c = 0; c < dim; c += kAttColumns * kAttLanes) {
-    add_rows<kCount>(v + c, dim, weights, correction, steps, dim, y + c);
+    add_rows<kCount, kStride>(v + c, dim, weights, correction, steps, dim, y + c);
   }
 }
 
-inline void attention_values(const bfloat16* v, const float* f, float* y, const att::Record& r) {
-  const int32_t dim = r.head_dim, positions = att::positions_of(dim);
 #if defined(__AVX512BF16__)
-  alignas(64) uint32_t values[kAttElements / 2];
+// Of 32 elements of two positions: pairs of the first and of the last 16.
+struct PairOrder {
+  alignas(64) uint16_t at[64];
+};
+inline constexpr PairOrder kPairOrder = [] {
+  PairOrder order{};
+  for (int i = 0; i < 64; ++i) order.at[i] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
+  return order;
+}();
+
+// Pairs of positions [position / 2][dim] of rows of values.
+AIE_HOST_INLINE void pair_positions(const bfloat16* v, int32_t positions, int32_t dim,
+                                    uint32_t* values) {
   const auto* words = reinterpret_cast<const uint16_t*>(v);
-  // Of 32 elements of two positions: pairs of the first and of the last 16.
-  alignas(64) uint16_t order[2][32];
-  for (int i = 0; i < 64; ++i) order[i / 32][i % 32] = static_cast<uint16_t>(i / 2 + i % 2 * 32);
-  const __m512i first = _mm512_load_si512(order[0]), last = _mm512_load_si512(order[1]);
+  const __m512i first = _mm512_load_si512(kPairOrder.at);
+  const __m512i last = _mm512_load_si512(kPairOrder.at + 32);
   for (int32_t p = 0; p < positions; p += 2) {
     for (int32_t c = 0; c < dim; c += 2 * kAttLanes) {
       const __m512i near = _mm512_loadu_si512(words + p * dim + c);
@@ -330,6 +350,14 @@ inline void attention_values(const bfloat16* v, const float* f, float* y, const 
       _mm512_store_si512(to + kAttLanes, _mm512_permutex2var_epi16(near, last, far));
     }
   }
+}
+#endif
+
+inline void attention_values(const bfloat16* v, const float* f, float* y, const att::Record& r) {
+  const int32_t dim = r.head_dim, positions = att::positions_of(dim);
+#if defined(__AVX512BF16__)
+  alignas(64) uint32_t values[kAttElements / 2];
+  pair_positions(v, positions, dim, values);
   const auto* weights = reinterpret_cast<const uint32_t*>(f);
   const int32_t steps = positions / 2;
 #else

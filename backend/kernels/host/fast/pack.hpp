@@ -42,11 +42,52 @@ AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
   return magnitude == 0 || magnitude - (kLowest << 7) < (kHighest + 1 - kLowest) << 7;
 }
 
+#if defined(__AVX512BW__)
+// Four blocks of 8 elements. False if one is out of range.
+template <typename TPacked>
+AIE_HOST_INLINE bool round_four(const bfloat16* in, TPacked* out) {
+  const __m512i x = _mm512_loadu_si512(in);
+  __m512i top = _mm512_and_si512(x, _mm512_set1_epi16(0x7FFF));
+  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_BADC));
+  top = _mm512_max_epu16(top, _mm512_shuffle_epi32(top, _MM_PERM_CDAB));
+  top = _mm512_max_epu16(top, _mm512_rol_epi32(top, 16));
+  const __m512i distance = _mm512_sub_epi16(top, _mm512_set1_epi16(kLowest << 7));
+  const __m512i limit = _mm512_set1_epi16((kHighest + 1 - kLowest) << 7);
+  const __mmask32 bad =
+      _mm512_mask_cmpge_epu16_mask(_mm512_test_epi16_mask(top, top), distance, limit);
+  const __m512i exponents = _mm512_and_si512(top, _mm512_set1_epi16(0x7F80));
+  unroll<2>([&](auto half) {
+    const auto wide = [&](__m512i v) {
+      const __m256i words = _mm512_extracti64x4_epi64(v, half.value);
+      return _mm512_slli_epi32(_mm512_cvtepu16_epi32(words), 16);
+    };
+    const __m512i unit = wide(exponents);  // round_to_block()
+    const __m512 magic = _mm512_castsi512_ps(_mm512_or_si512(
+        _mm512_add_epi32(unit, _mm512_set1_epi32(17 << 23)), _mm512_set1_epi32(0x400000)));
+    const __m512 max = _mm512_castsi512_ps(_mm512_or_si512(unit, _mm512_set1_epi32(0x7E0000)));
+    const __m512 value = _mm512_castsi512_ps(wide(x));
+    const __m512 rounded = _mm512_min_ps(_mm512_sub_ps(_mm512_add_ps(value, magic), magic), max);
+    TPacked* const to = out + 16 * half.value;
+    if constexpr (std::is_same_v<TPacked, float>) {
+      _mm512_storeu_ps(to, rounded);
+    } else {
+      const __m512i bits = _mm512_srli_epi32(_mm512_castps_si512(rounded), 16);
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtepi32_epi16(bits));
+    }
+  });
+  return bad == 0;
+}
+#endif
+
 // Blocks of 8 consecutive elements. False if one is out of range.
 template <typename TPacked>
 inline bool round_rows(const bfloat16* in, int64_t count, TPacked* out) {
   bool good = true;
-  for (int64_t i = 0; i < count; i += 8) {
+  int64_t i = 0;
+#if defined(__AVX512BW__)
+  for (; i + 32 <= count; i += 32) good &= round_four(in + i, out + i);
+#endif
+  for (; i < count; i += 8) {
     const half8 x = load<half8>(in + i);
     const __m128i inverted = _mm_xor_si128((__m128i)(x & 0x7FFF), _mm_set1_epi16(-1));
     const unsigned top =

@@ -39,8 +39,8 @@ AIE_HOST_INLINE float_lanes codes_of(const uint8_t* column) {
       _mm512_and_si512(_mm512_srlv_epi32(_mm512_set1_epi64(bytes), shift), _mm512_set1_epi32(15));
   return (float_lanes)_mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, codes));
 #else
-  int32_t bytes;
-  __builtin_memcpy(&bytes, column + First / 2, 4);
+  int32_t bytes = 0;
+  __builtin_memcpy(&bytes, column + First / 2, kLanes / 2);  // not beyond the block
 #if defined(__AVX2__)
   const __m256i shift = _mm256_setr_epi32(0, 4, 8, 12, 16, 20, 24, 28);
   const __m256i codes =

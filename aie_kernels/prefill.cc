@@ -1,0 +1,145 @@
+// What every core of the prefill configuration does whatever the job (prefill_job.h): it takes the
+// header, from which it knows its own share, and keeps the constants that all cores keep.
+#include <stdint.h>
+
+#include <aie_api/aie.hpp>
+#include <algorithm>
+
+#include "kernel.h"
+#include "prefill_job.h"
+
+namespace {
+namespace prefill {
+
+using namespace npu::prefill;
+
+constexpr int32_t kArrayColumns = __AIE_ARCH__ == 20 ? 4 : 8, kArrayRows = 4;
+constexpr int32_t kConstantFloats = kABytes / 4;
+
+inline Job& job_of(int32_t* words) { return *reinterpret_cast<Job*>(words); }
+
+inline void take_share(Job& job, int32_t row, int32_t column) {
+  const int32_t* all = &job.blocks0;
+  const bool multiplies = job.kind == int32_t(Kind::kProduct);
+  job.row = row, job.column = column;
+  job.blocks = multiplies ? all[column] : 0;
+  job.clear = job.blocks > 0 ? 1 : 0;
+  const int32_t held =
+      job.format == int32_t(npu::blocks::Format::kBf16) ? 2 * job.blocks : job.blocks;
+  job.holds1 = held == 1 ? job.holds : 0;
+  job.holds2 = held == 2 ? job.holds : 0;
+  job.pass = multiplies && job.blocks == 0 ? job.holds * job.parts + job.scaled : 0;
+  job.factors = job.blocks > 0 ? job.scaled : 0;
+  job.pieces = job.blocks * (job.m / kRows);
+  job.a_before = column, job.a_after = kArrayColumns - 1 - column;
+  job.b_before = row, job.b_after = kArrayRows - 1 - row;
+  job.q_before = row * job.units, job.q_after = job.b_after * job.units;
+  job.out_pieces = job.units * unit_pieces(job.dim);
+}
+
+#if NPU_DECLARATIONS
+bool dims_fit(const Job& job) {
+  const int32_t d = job.head_dim;
+  return (d == 64 || d == 128 || d == 256) && job.dim >= kSlice && job.dim <= d &&
+         job.dim % kSlice == 0;
+}
+
+bool product_fits(const Job& job) {
+  const int32_t* blocks = &job.blocks0;
+  for (int32_t c = 0; c < kMaxColumns; ++c) {
+    if (blocks[c] < 0 || blocks[c] > kMaxBlocks || (blocks[c] > 0 && c >= kArrayColumns))
+      return false;
+  }
+  if ((job.m != 16 && job.m != 32 && job.m != 64) || job.slices != kRowSlots / job.m) return false;
+  if (job.format < 0 || job.format >= npu::blocks::kFormats) return false;
+  const auto format = npu::blocks::Format(job.format);
+  if (format == npu::blocks::Format::kBf16) {
+    if (job.m != kRowSlots || *std::max_element(blocks, blocks + kMaxColumns) > 1) return false;
+  }
+  const int32_t columns = range_columns(format);
+  return job.holds >= 1 && int64_t{job.parts} * job.slices * kSlice == columns && job.scaled >= 0 &&
+         job.scaled <= 1 && job.chunks == 0 && job.rounds == 0 && job.units == 0;
+}
+
+bool rows_fit(const Job& job) {
+  return job.rounds >= 1 && job.first_groups >= 0 && job.groups >= 1 && job.a_turns >= 0 &&
+         job.a_turns <= 1 && job.b_turns >= 1 && job.b_pieces >= 1 && job.tail >= 0 &&
+         job.units == 0;
+}
+
+bool attention_fits(const Job& job) {
+  return job.rounds == 0 && job.units == kUnits && dims_fit(job) && job.chunks >= 0;
+}
+
+bool header_fits(const Job& job) {
+  if (job.constants < 0 || job.constants > kStore / kConstantFloats) return false;
+  switch (Kind(job.kind)) {
+    case Kind::kProduct:
+      return product_fits(job);
+    case Kind::kNorm:
+    case Kind::kGeglu:
+      return rows_fit(job);
+    case Kind::kRotation:
+      return rows_fit(job) && dims_fit(job);
+    case Kind::kAttention:
+      return attention_fits(job);
+  }
+  return false;
+}
+
+// begin: operands a, words, row, column.
+void check_begin(const char* kernel, const KernelArgument* operands) {
+  const Job& job = *reinterpret_cast<const Job*>(operands[0].data);
+  if (header_fits(job)) return;
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] the header describes no job: kind %d, constants %d, m %d, holds %d x %d x %d, "
+            "rounds %d, groups %d, units %d, head_dim %d; send a header of prefill_job.h first",
+            kernel, job.kind, job.constants, job.m, job.holds, job.parts, job.slices, job.rounds,
+            job.groups, job.units, job.head_dim);
+}
+
+// constant: operands a, store, words.
+void check_constant(const char* kernel, const KernelArgument* operands) {
+  const auto* words = reinterpret_cast<const int32_t*>(operands[2].data);
+  const int32_t taken = words[kState];
+  if (taken >= 0 && taken < kStore / kConstantFloats) return;
+  npu::fail(npu::ErrorKind::kKernel, "[%s] %d objects of constants are there already", kernel,
+            taken);
+}
+
+// Not measured on hardware. Scalar loads, stores and a few operations for each word of the core;
+// copies of 64 bytes (npu1: 32) by a load and a store.
+constexpr int kBegin = 8 * kJobWords, kCopy = kABytes / (__AIE_ARCH__ == 20 ? 32 : 64) + 24;
+#endif
+
+}  // namespace prefill
+}  // namespace
+
+// Takes a header: the words of a job, and the core's own; counters become 0.
+NPU_KERNEL void prefill_begin(const bfloat16* a, int32_t* job, int32_t row, int32_t column) {
+  using namespace prefill;
+  const auto* words = reinterpret_cast<const int32_t*>(a);
+  for (int32_t i = 0; i < kState; i += 16) aie::store_v(job + i, aie::load_v<16>(words + i));
+  for (int32_t i = kState; i < kJobWords; i += 16) aie::store_v(job + i, aie::zeros<int32_t, 16>());
+  take_share(job_of(job), row, column);
+}
+
+// The next object of constants.
+NPU_KERNEL void prefill_constant(const bfloat16* a, float* store, int32_t* job) {
+  using namespace prefill;
+  const auto* from = reinterpret_cast<const float*>(a);
+  float* to = store + job[kState]++ * kConstantFloats;
+  for (int32_t i = 0; i < kConstantFloats; i += 16) aie::store_v(to + i, aie::load_v<16>(from + i));
+}
+
+NPU_DECLARE(prefill_begin, {.operands = {buffer("a", npu::prefill::kAElements),
+                                         buffer("job", npu::prefill::kJobWords),
+                                         integer("row", 0, prefill::kArrayRows - 1),
+                                         integer("column", 0, prefill::kArrayColumns - 1)},
+                            .cycles = fixed<prefill::kBegin>,
+                            .check = prefill::check_begin});
+NPU_DECLARE(prefill_constant, {.operands = {buffer("a", npu::prefill::kAElements),
+                                            buffer("store", npu::prefill::kStore),
+                                            buffer("job", npu::prefill::kJobWords)},
+                               .cycles = fixed<prefill::kCopy>,
+                               .check = prefill::check_constant});

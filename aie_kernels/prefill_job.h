@@ -1,0 +1,146 @@
+// What the cores of the prefill configuration are told about a job, and how data lies in memory.
+// Stated here only: the kernels (prefill*.cc) read it, schedules (backend/ops/prefill) fill the
+// headers, and the design bounds its loops by a job's words (npu._npu.facts.PREFILL_JOB).
+//
+// Every core runs the same program. Stream A brings objects of kABytes to all cores of a row of the
+// array, stream B objects of one weight block's size to all cores of a column, stream C takes
+// pieces of kPieceBytes from each core. A job is announced by a header, an object of A; its kind
+// says what the other objects are:
+//
+//   kProduct    C = A W: a tile of 4 m x columns 32 n. A: slices of 32 columns of the core row's m
+//               rows, kRowSlots / m slices per object. B: blocks of weights (weight_block.h), for
+//               each range of their columns n row-blocks. With `scaled`, a last object of A has for
+//               every 8 rows 512 bytes that begin with 8 fp32 factors of these rows. Results: per
+//               row-block of 32 columns and 8 rows a piece.
+//   kNorm       x += norm(y) w1; a = x w2; f = 1 / sqrt(mean(x^2) + epsilon), so that a f is the
+//               norm of x. A: w1, w2 (fp32, `columns` each, constants); y of each core's 8 rows in
+//               turn, once for the statistics (first_groups; none if there is no y) and once more.
+//               B: x in turn. Results: per block of 32 columns x (two pieces), then a (one); at the
+//               end a piece with f.
+//   kGeglu      gelu(gate) up; A: gate, B: up, in turn.
+//   kRotation   QK-norm and rotation of 8 rows, head by head. A: weights of q and k (fp32,
+//               constants) and each core's table in turn: 8 rows of head_dim / 2 cosines and as
+//               many sines, fp32. B: heads in turn, q, k, v. Results: q as it came, k and v
+//               row-major. A head of `dim` elements becomes one of head_dim: its halves come
+//               where the halves of that begin, v as it is, and zeros elsewhere.
+//   kAttention  kUnits units of each core, of one key head. B: queries in turn; A: per chunk (half
+//               of K, half of K, half of V, half of V). Results: unit after unit.
+//
+// "In turn": objects of all cores of a row (A) or column (B) of the array one after the other; a
+// core lets those of the others pass.
+//
+// Memory. Activations are bfloat16 in blocks of 8 rows x 32 columns, [column / 32][row / 8][8][32];
+// the residual x is fp32. What is multiplied by a W next (kNorm's a, results of kGeglu and
+// kAttention) has each block in the order of the cores' tiles, [8 / r][4][r][8], r 8 (npu1: 4); all
+// else row by row, [8][32]. x and a lie together, a record of kRecordBytes per block. A unit is 8
+// rows of a head, [head_dim / 32][8][32]. Of B objects that are no weights the first kBPayload
+// bytes count, of 8 columns of blocks each.
+#pragma once
+
+#include <stdint.h>
+
+#include "weight_block.h"
+
+namespace npu::prefill {
+
+enum class Kind : int32_t { kProduct, kNorm, kGeglu, kRotation, kAttention };
+
+inline constexpr int32_t kRowSlots = 64, kSlice = 32;
+inline constexpr int32_t kABytes = kRowSlots * kSlice * 2, kAElements = kABytes / 2;
+inline constexpr int32_t kBBytes = int32_t(blocks::kBytes), kBPayload = 4096;
+inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
+inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
+inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
+inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
+inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
+#if defined(__AIE_ARCH__)
+inline constexpr int32_t kUnits = __AIE_ARCH__ == 20 ? 2 : 3;
+#endif
+constexpr int32_t units_of(bool npu1) { return npu1 ? 2 : 3; }
+inline constexpr int32_t kMaxColumns = 8;  // of the array
+
+// A core's buffers, in elements.
+inline constexpr int32_t kStore = 6144;   // fp32: sums; constants of row jobs; sums of attention
+inline constexpr int32_t kWork = 2304;    // int32: what a job keeps beside them
+inline constexpr int32_t kJobWords = 96;  // header words, loops, and from kState on counters
+inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 8, 8 and 16 words
+
+// Words of a header. Those under "of the core" are filled by prefill_begin; a header has zeros.
+// clang-format off
+#define NPU_PREFILL_JOB(WORD)                                                                    \
+  WORD(kind)          /* a Kind */                                                               \
+  WORD(columns_used)  /* columns of the array that have a share of W */                          \
+  WORD(constants)     /* objects of A that all cores keep */                                     \
+  /* kProduct */                                                                                 \
+  WORD(m)             /* rows of a core: 16, 32 or 64 */                                         \
+  WORD(blocks0) WORD(blocks1) WORD(blocks2) WORD(blocks3) /* row-blocks per column: 0 to 2 */    \
+  WORD(blocks4) WORD(blocks5) WORD(blocks6) WORD(blocks7)                                        \
+  WORD(format)        /* of the blocks */                                                        \
+  WORD(holds)         /* ranges of W's columns: width / range_columns(format) */                 \
+  WORD(parts)         /* A objects per range */                                                  \
+  WORD(slices)        /* per A object: kRowSlots / m */                                          \
+  WORD(scaled)        /* 1: rows are multiplied by factors */                                    \
+  /* jobs of rows */                                                                             \
+  WORD(rounds)        /* times each core has 8 rows (kNorm, kRotation), or an object (kGeglu) */ \
+  WORD(first_groups)  /* per round: objects of A before the others */                            \
+  WORD(groups)                                                                                   \
+  WORD(a_turns)       /* per group: objects of A, of B for each core */                          \
+  WORD(b_turns)                                                                                  \
+  WORD(b_pieces)      /* results of an object of B */                                            \
+  WORD(tail)          /* results after a round */                                                \
+  WORD(width)         /* kNorm: columns that count */                                            \
+  WORD(columns)       /* kNorm: padded, of w1 and w2 */                                          \
+  WORD(epsilon)       /* bits of a float32 */                                                    \
+  WORD(heads) WORD(kv_heads)                                                                     \
+  WORD(head_dim)      /* of keys and values: 64, 128 or 256 */                                   \
+  WORD(dim)           /* of a head that the model has, a multiple of 32; the rest are zeros */   \
+  /* kAttention */                                                                               \
+  WORD(units)         /* per core: kUnits, or 0: no attention */                                 \
+  WORD(chunks)        /* of K and of V, for this row of the array */                             \
+  WORD(group)         /* query heads of the key head */                                          \
+  WORD(first_unit)    /* of the core in row 0, column 0 */                                       \
+  WORD(query_position)/* of row 0 of unit 0 */                                                   \
+  WORD(key_position)  /* of the first key of the first chunk */                                  \
+  WORD(keys_from)     /* keys that exist: positions [keys_from, keys_end) */                     \
+  WORD(keys_end)                                                                                 \
+  WORD(window)        /* not 0: a key is visible if key > query - window */                      \
+  WORD(causal)        /* 1: a key is visible if key <= query */                                  \
+  WORD(scale)         /* bits of a float32: of the softmax, times log2 e */                      \
+  /* of the core */                                                                              \
+  WORD(row) WORD(column)                                                                         \
+  WORD(blocks)        /* of the core's column */                                                 \
+  WORD(clear)         /* 1, if it has any */                                                     \
+  WORD(holds1) WORD(holds2) /* holds, if it has so many blocks */                                \
+  WORD(pass)          /* objects of A that it lets pass */                                       \
+  WORD(factors)       /* scaled, if it has blocks */                                             \
+  WORD(pieces)        /* results of a product */                                                 \
+  WORD(a_before) WORD(a_after) WORD(b_before) WORD(b_after) /* of others, around its own */      \
+  WORD(q_before) WORD(q_after) /* the same for queries */                                        \
+  WORD(out_pieces)    /* results of attention */
+// clang-format on
+
+#define NPU_PREFILL_MEMBER(name) int32_t name;
+#define NPU_PREFILL_NAME(name) #name,
+struct Job {
+  NPU_PREFILL_JOB(NPU_PREFILL_MEMBER)
+};
+inline constexpr const char* kJobNames[] = {NPU_PREFILL_JOB(NPU_PREFILL_NAME)};
+#undef NPU_PREFILL_MEMBER
+#undef NPU_PREFILL_NAME
+static_assert(sizeof(Job) <= 4 * kState);
+
+// Columns of W that a core holds at once: a block's, or those of two blocks of kBf16, so that they
+// are whole slices. A core has one row-block of kBf16 at most, and m is 64.
+constexpr int32_t range_columns(blocks::Format format) {
+  return int32_t(blocks::columns_of(format)) * (format == blocks::Format::kBf16 ? 2 : 1);
+}
+
+// Where 8 elements of a row of a block of 8 x 32 lie in the order of the tiles.
+constexpr int32_t tile_place(int32_t row, int32_t eight, int32_t r) {
+  return row / r * (r * kSlice) + eight * (r * 8) + row % r * 8;
+}
+
+constexpr int32_t chunk_positions(int32_t head_dim) { return 4096 / head_dim; }
+constexpr int32_t unit_pieces(int32_t head_dim) { return kRows * head_dim * 2 / kPieceBytes; }
+
+}  // namespace npu::prefill

@@ -1,0 +1,384 @@
+// Products of the prefill configuration, prefill_job.h's kProduct: sums += A W, slice by slice of
+// 32 columns, W from blocks of weights; then factors of rows, then results in bf16.
+//
+// A call of prefill_multiply expands its slice of the held blocks into `work` (prefill_weights.h),
+// on npu2 as BFP16 beside A in the same form, and multiplies as mmul_block.h does, k unrolled. Sums
+// are fp32 tiles [m / r][n / t][r][t]; host `fast` builds keep them row-major.
+#include <stdint.h>
+
+#include <aie_api/aie.hpp>
+
+#include "fp32.h"
+#include "kernel.h"
+#include "mmul_block.h"
+#include "prefill_job.h"
+#include "prefill_weights.h"
+
+namespace {
+namespace prefill_product {
+
+using namespace npu::prefill;
+using npu::blocks::Format;
+using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::kSteps;
+
+// Counters of a job: slices of its range of columns, pieces.
+constexpr int32_t kSliceAt = kState, kPieceAt = kState + 1;
+constexpr int32_t kPieceRows = kRows, kFactorsElements = 256;  // of A per 8 rows: 8 fp32, padding
+
+constexpr int32_t range_slices(int32_t format) { return range_columns(Format(format)) / kSlice; }
+
+#if __AIE_ARCH__ >= 21
+using Tile = BlockFloatTile;
+
+// Bytes of `work`: two slices of A, two of W.
+constexpr int32_t kSliceBytes = kAElements / 8 * 9, kWeightsAt = 2 * kSliceBytes;
+static_assert(kSliceBytes % 64 == 0 && kMaxBlocks * kRowBlock * kSlice / 8 * 9 <= kSliceBytes);
+static_assert(4 * kSliceBytes <= 4 * kWork);
+
+inline uint8_t* slice_of_a(int32_t* work, int32_t number) {
+  return reinterpret_cast<uint8_t*>(work) + number * kSliceBytes;
+}
+inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
+  return slice_of_a(work, number) + kWeightsAt;
+}
+
+inline void take_a(const bfloat16* a, int32_t* work, int32_t number, int32_t m) {
+  convert_in_order(a, reinterpret_cast<bfp16ebs8*>(slice_of_a(work, number)), m * kSlice);
+}
+
+// sums += A W of kSlices slices, one loop over 2x2 blocks: A [m/8][4], W pairs [n/16][4][2], blocks
+// of 8x8.
+template <int32_t kSlices>
+inline void multiply(int32_t* __restrict work, float* __restrict sums, int32_t m, int32_t blocks) {
+  constexpr int32_t kC = 64;
+  using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
+  const auto at = [](uint8_t* slice) { return Blocks(reinterpret_cast<bfp16ebs8*>(slice)); };
+  const int32_t across = blocks * kRowBlock / 16, count = m / 16 * across;
+  constexpr int32_t kLast = kSlices - 1;
+  Blocks a0[] = {at(slice_of_a(work, 0)), at(slice_of_a(work, kLast))};
+  Blocks a1[] = {at(slice_of_a(work, 0)), at(slice_of_a(work, kLast))};
+  Blocks b[] = {at(slice_of_w(work, 0)), at(slice_of_w(work, kLast))};
+  for (int32_t s = 0; s < kSlices; ++s) a1[s].seek(kSteps);
+  int32_t column = 0;
+  AIE_PREPARE_FOR_PIPELINING
+  for (int32_t i = 0; i < count; ++i) {
+    float* const lower = sums + 2 * across * kC;
+    MmulBlock<Tile, BLayout::kColumnMajor, float> block;
+    block.load(sums, lower, 0);
+    for (int32_t s = 0; s < kSlices; ++s) {
+      for (int32_t step = 0; step < kSteps; ++step) {
+        const auto left = b[s].pop(), right = b[s].pop();
+        block.multiply(a0[s].pop(), a1[s].pop(), left, right);
+      }
+    }
+    block.store(sums, lower, 0);
+    const bool last = ++column == across;  // selects, no branches: one loop body
+    column = last ? 0 : column;
+    for (int32_t s = 0; s < kSlices; ++s) {
+      a0[s].seek(last ? kSteps : -kSteps);
+      a1[s].seek(last ? kSteps : -kSteps);
+      b[s].seek(last ? -2 * kSteps * across : 0);
+    }
+    sums += last ? 2 * kC + 2 * across * kC : 2 * kC;
+  }
+}
+#else
+using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
+
+inline uint8_t* slice_of_w(int32_t* work, int32_t) { return reinterpret_cast<uint8_t*>(work); }
+static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork);
+
+// The same for A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
+inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, float* __restrict sums,
+                     int32_t m, int32_t blocks) {
+  constexpr int32_t kA = 4 * 8, kC = 4 * 4;
+  const auto* const weights = reinterpret_cast<const bfloat16*>(work);
+  const int32_t across = blocks * kRowBlock / 8;
+  for (int32_t row = 0; row < m; row += 8, a += 2 * kSteps * kA) {
+    const auto* b = weights;
+    float* lower = sums + 2 * across * kC;
+    for (int32_t column = 0; column < across; ++column) {
+      MmulBlock<Tile, BLayout::kRowMajor, float> block;
+      block.load(sums, lower, 0);
+      for (int32_t step = 0; step < kSteps; ++step, b += kPairTile) {
+        block.mac(a + step * kA, a + (kSteps + step) * kA, b, b + kPairTile / 2);
+      }
+      block.store(sums, lower, 0);
+      sums += 2 * kC;
+      lower += 2 * kC;
+    }
+    sums = lower;
+  }
+}
+#endif
+
+constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
+
+inline void clear(float* sums, int32_t count) {
+  for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
+}
+
+// The same columns of W as `slice` of A.
+inline void expand(const uint8_t* const* b, uint8_t* to, int32_t blocks, int32_t format,
+                   int32_t slice) {
+  if (format == int32_t(Format::kBf16)) return prefill_weights::expand_bf16(b, slice, to);
+  for (int32_t j = 0; j < blocks; ++j) {
+    if (format == int32_t(Format::kQ4nx)) {
+      prefill_weights::expand_q4nx(b[j], slice, to, j);
+    } else {
+      prefill_weights::expand_q8(b[j], slice, to, j);
+    }
+  }
+}
+
+// The slice of A in the core times the same columns of W. npu2 keeps a slice that another one of
+// its range follows, and multiplies both at once if `pairs`.
+inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* sums, int32_t* work,
+                           int32_t m, int32_t blocks, int32_t format, int32_t slice, bool pairs) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const int32_t number = pairs ? slice % 2 : 0;
+  expand(b, slice_of_w(work, number), blocks, format, slice);
+#if __AIE_ARCH__ >= 21
+  take_a(a, work, number, m);
+  if (number == 1) {
+    multiply<2>(work, sums, m, blocks);
+  } else if (!pairs || slice + 1 == range_slices(format)) {
+    multiply<1>(work, sums, m, blocks);
+  }
+#else
+  multiply(a, work, sums, m, blocks);
+#endif
+}
+
+// 32 lanes of a row of tiles: the factors of the rows that they belong to.
+inline npu::fp32::Floats row_factors(const float* factors, int32_t first) {
+  npu::fp32::Floats out;
+  constexpr unsigned kT = Tile::t, kLines = 32 / kT;
+  for (unsigned i = 0; i < kLines; ++i) {
+    const float factor = factors[first + int32_t(i % Tile::r)];
+    out.template insert<kT>(i, aie::broadcast<float, kT>(factor));
+  }
+  return out;
+}
+
+inline void scale(const bfloat16* __restrict a, float* __restrict sums, int32_t m, int32_t blocks) {
+  constexpr int32_t kParts = kTileElements > 32 ? 2 : 1;  // vectors that differ in their rows
+  const int32_t across = blocks * kRowBlock * kTileRows;  // elements of a row of tiles
+  for (int32_t row = 0; row < m; row += kTileRows, sums += across) {
+    const auto* factors = reinterpret_cast<const float*>(a + row / kRows * kFactorsElements);
+    for (int32_t part = 0; part < kParts; ++part) {
+      const auto f = row_factors(factors, row % kRows + part * kTileRows / kParts);
+      for (int32_t i = part * 32; i < across; i += kParts * 32) {
+        aie::store_v(sums + i, npu::fp32::product(aie::load_v<32>(sums + i), f));
+      }
+    }
+  }
+}
+
+// Eight columns of a row of tiles, row by row, in bf16.
+inline auto eight_columns(const float* sums) {
+  constexpr unsigned kElements = kTileRows * 8;
+  const auto tiles =
+      aie::accum<accfloat, kElements>(aie::load_v<kElements>(sums)).template to_vector<bfloat16>();
+  if constexpr (Tile::t == 8) {
+    return tiles;
+  } else {
+    const auto zipped =
+        aie::interleave_zip(tiles.template extract<16>(0), tiles.template extract<16>(1), 4);
+    return aie::concat(zipped.first, zipped.second);
+  }
+}
+
+// 8 rows of 32 columns as [8][32].
+inline void piece(const float* __restrict sums, bfloat16* __restrict out, int32_t m, int32_t blocks,
+                  int32_t number) {
+  constexpr int32_t kEight = kTileRows * 8, kTiles = kTileRows * kRowBlock;
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const int32_t parts = m / kPieceRows, first = number % parts * kPieceRows;
+  sums += first * blocks * kRowBlock + number / parts * kTiles;
+  for (int32_t row = 0; row < kPieceRows; row += kTileRows, sums += blocks * kTiles) {
+    const auto left = aie::interleave_zip(eight_columns(sums), eight_columns(sums + kEight), 8);
+    const auto right =
+        aie::interleave_zip(eight_columns(sums + 2 * kEight), eight_columns(sums + 3 * kEight), 8);
+    const auto upper = aie::interleave_zip(left.first, right.first, 16);
+    const auto lower = aie::interleave_zip(left.second, right.second, 16);
+    aie::store_v(out, upper.first);
+    aie::store_v(out + kEight, upper.second);
+    aie::store_v(out + 2 * kEight, lower.first);
+    aie::store_v(out + 3 * kEight, lower.second);
+    out += kTiles;
+  }
+}
+
+#ifdef AIE_HOST_PREFILL_MULTIPLY  // x86 `fast` builds
+// Operands beyond what those multiply in floating point: the code above, between sums in its order.
+[[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, const uint8_t* const* b,
+                                                float* sums, int32_t* work, int32_t m,
+                                                int32_t blocks, int32_t format, int32_t slice) {
+  constexpr int32_t kR = Tile::r, kT = Tile::t;
+  const int32_t n = blocks * kRowBlock;
+  alignas(64) float tiles[kStore];
+  const auto each = [&](auto&& body) {
+    for (int32_t i = 0; i < m; ++i) {
+      for (int32_t j = 0; j < n; ++j) {
+        body(sums[i * n + j],
+             tiles[i / kR * kR * n + j / kT * kTileElements + i % kR * kT + j % kT]);
+      }
+    }
+  };
+  each([](float& row, float& tile) { tile = row; });
+  multiply_slice(a, b, tiles, work, m, blocks, format, slice, false);
+  each([](float& row, float& tile) { row = tile; });
+}
+#endif
+
+#if NPU_DECLARATIONS
+constexpr Operand kA = buffer("a", kAElements, alignof(float));
+constexpr Operand kSums = buffer("store", kStore), kJob = buffer("job", kJobWords);
+constexpr Operand kM = integer("m", 16, kRowSlots, 16);
+constexpr Operand kBlocks = integer("blocks", 1, kMaxBlocks);
+constexpr Operand weight_block(const char* name) {
+  return {.name = name, .buffer = true, .alignment = alignof(float), .size = kBBytes};
+}
+
+void check_m(const char* kernel, int64_t m) {
+  if (m == 16 || m == 32 || m == 64) return;
+  npu::fail(npu::ErrorKind::kKernel, "[%s] m = %lld, must be 16, 32 or 64", kernel,
+            static_cast<long long>(m));
+}
+void check_counter(const char* kernel, const char* what, int32_t value, int64_t end) {
+  if (value >= 0 && value < end) return;
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] %s %d of the job does not exist, it has %lld; check the loops of the header",
+            kernel, what, value, static_cast<long long>(end));
+}
+
+// multiply: a, b0, b1, store, work, job, m, blocks, format.
+void check_multiply(const char* kernel, const KernelArgument* operands) {
+  const int64_t m = operands[6].value, blocks = operands[7].value;
+  check_m(kernel, m);
+  if (operands[8].value == int64_t(Format::kBf16) && (m != kRowSlots || blocks != 1)) {
+    npu::fail(npu::ErrorKind::kKernel,
+              "[%s] m = %lld, blocks = %lld; bfloat16 weights need 64 rows and one row-block",
+              kernel, static_cast<long long>(m), static_cast<long long>(blocks));
+  }
+  check_counter(kernel, "slice", reinterpret_cast<const int32_t*>(operands[5].data)[kSliceAt],
+                range_slices(int32_t(operands[8].value)));
+}
+// piece: store, c, job, m, blocks.
+void check_piece(const char* kernel, const KernelArgument* operands) {
+  check_m(kernel, operands[3].value);
+  check_counter(kernel, "piece", reinterpret_cast<const int32_t*>(operands[2].data)[kPieceAt],
+                operands[3].value / kPieceRows * operands[4].value);
+}
+
+constexpr double kCall = 24;  // call, counters, loop set-up
+
+// Not measured on hardware: the expansion (prefill_weights.h), the conversion of A, then the
+// multiplication, which has the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair
+// of slices, half. An odd range counts as single slices.
+double multiply_cycles(const Timing& timing, const int64_t* integers) {
+  const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
+  const double expansion =
+      double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
+  if constexpr (Tile::kBlockFloat) {
+    constexpr double kConverted = 2 + 1.125;  // bytes of an element that is read and written
+    const int32_t slices = range_slices(int32_t(integers[2])) % 2 == 0 ? 2 : 1;
+    return expansion + m * kSlice * kConverted / timing.l1_port + kCall +
+           npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m, slices * kSlice,
+                                       n) /
+               slices;
+  } else {
+    return expansion + kCall +
+           npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n);
+  }
+}
+
+// Vectors of 32 sums.
+constexpr double vectors(const int64_t* integers) {
+  return double(integers[0] * integers[1]) * kRowBlock / 32;
+}
+#endif
+
+}  // namespace prefill_product
+}  // namespace
+
+// A product begins: sums of 0, counters of 0.
+NPU_KERNEL void prefill_clear(float* store, int32_t* job, int32_t m, int32_t blocks) {
+  using namespace prefill_product;
+  clear(store, m * blocks * prefill_product::kRowBlock);
+  job[kSliceAt] = 0;
+  job[kPieceAt] = 0;
+}
+
+// The next slice of 32 columns of A and of the held blocks; of bfloat16, b0 and b1 are a
+// row-block's.
+NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
+                                 float* store, int32_t* work, int32_t* job, int32_t m,
+                                 int32_t blocks, int32_t format) {
+  using namespace prefill_product;
+  const int32_t slice = job[kSliceAt], next = slice + 1;
+  job[kSliceAt] = next == range_slices(format) ? 0 : next;
+  const int32_t in_object = slice & (kRowSlots / m - 1);  // a power of two
+  const uint8_t* const b[kMaxBlocks] = {b0, b1};
+#ifdef AIE_HOST_PREFILL_MULTIPLY
+  if (AIE_HOST_PREFILL_MULTIPLY(a, b, store, m, blocks, format, slice, in_object)) return;
+  multiply_in_tiles(a + in_object * m * kSlice, b, store, work, m, blocks, format, slice);
+#else
+  multiply_slice(a + in_object * m * kSlice, b, store, work, m, blocks, format, slice,
+                 Tile::kBlockFloat);
+#endif
+}
+
+// Rows times their factors.
+NPU_KERNEL void prefill_scale(const bfloat16* a, float* store, const int32_t* job, int32_t m,
+                              int32_t blocks) {
+  (void)job;
+#ifdef AIE_HOST_PREFILL_SCALE
+  AIE_HOST_PREFILL_SCALE(a, store, m, blocks);
+#else
+  prefill_product::scale(a, store, m, blocks);
+#endif
+}
+
+// The next piece of results.
+NPU_KERNEL void prefill_piece(const float* store, int32_t* c, int32_t* job, int32_t m,
+                              int32_t blocks) {
+  using namespace prefill_product;
+  const int32_t number = job[kPieceAt]++;
+#ifdef AIE_HOST_PREFILL_PIECE
+  AIE_HOST_PREFILL_PIECE(store, reinterpret_cast<bfloat16*>(c), m, blocks, number);
+#else
+  piece(store, reinterpret_cast<bfloat16*>(c), m, blocks, number);
+#endif
+}
+
+NPU_DECLARE(prefill_clear, {.operands = {prefill_product::kSums, prefill_product::kJob,
+                                         prefill_product::kM, prefill_product::kBlocks},
+                            .cycles = [](const Timing& timing, const int64_t* integers) {
+                              return prefill_product::kCall +
+                                     32 * 4 * prefill_product::vectors(integers) / timing.l1_port;
+                            }});
+NPU_DECLARE(prefill_multiply,
+            {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
+                          prefill_product::weight_block("b1"), prefill_product::kSums,
+                          buffer("work", npu::prefill::kWork), prefill_product::kJob,
+                          prefill_product::kM, prefill_product::kBlocks,
+                          integer("format", 0, npu::blocks::kFormats - 1)},
+             .cycles = prefill_product::multiply_cycles,
+             .check = prefill_product::check_multiply,
+             .product = true});
+NPU_DECLARE(prefill_scale,
+            {.operands = {prefill_product::kA, prefill_product::kSums, prefill_product::kJob,
+                          prefill_product::kM, prefill_product::kBlocks},
+             .cycles = [](const Timing&, const int64_t* integers) {
+               // A product per vector, beside its load and store; 8 factors.
+               return prefill_product::kCall + double(integers[0]) +
+                      prefill_product::vectors(integers) * npu::fp32::kProductSlots;
+             }});
+// Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles.
+NPU_DECLARE(prefill_piece,
+            {.operands = {prefill_product::kSums, buffer("c", npu::prefill::kPieceWords),
+                          prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
+             .cycles = fixed<int(prefill_product::kCall + 8 * 4 * weights::kHalves)>,
+             .check = prefill_product::check_piece});

@@ -1,0 +1,238 @@
+// A slice of 32 columns of blocks of weights, of any format, as the multiplications of
+// prefill_product.cc read it: no step through row-major tiles.
+//
+//   npu2  BFP16, blocks of 8 along k, W transposed: pairs of 8x8 blocks [n / 16][k / 8][2], in the
+//         order in which a stream of blocks is read; 576 bytes per 16 columns of the result
+//   npu1  bfloat16, pairs of row-major 8 x 4 tiles [n / 8][k / 8][2][8][4]
+#pragma once
+
+#include <stdint.h>
+
+#include <aie_api/aie.hpp>
+
+#include "kernel.h"
+#include "mmul_block.h"
+#include "prefill_job.h"
+#include "transposed_columns.h"
+#include "weight_values.h"
+
+namespace {
+namespace prefill_weights {
+
+namespace q4nx = npu::q4nx;
+namespace q8 = npu::blocks::q8;
+
+constexpr int32_t kRowBlock = npu::blocks::kRows, kSteps = npu::prefill::kSlice / 8;
+constexpr int32_t kPairTile = 8 * 8;  // elements of a step of 8 columns: npu1's pair of tiles
+
+using Rows = aie::vector<bfloat16, 64>;  // 8 rows of W, 8 columns each
+
+// A weight has the bits that weight_values.h gives it. npu2 computes them in fewer moves, which are
+// what an expansion waits for; the multiply slot, otherwise idle, widens what becomes BFP16.
+#if __AIE_ARCH__ >= 21
+template <unsigned kLanes>
+inline auto all(float value) {
+  const aie::accum<accfloat, kLanes> lanes(aie::broadcast<float, kLanes>(value));
+  return lanes.template to_vector<bfloat16>();
+}
+
+// Of 16 rows twice: d (128 + code) - 128 d is d code exactly, for |d| < 2^119.
+class Q4nxRows {
+ public:
+  Q4nxRows(const aie::vector<bfloat16, 16>& d, const aie::vector<bfloat16, 16>& m)
+      : d_(aie::concat(d, d)),
+        offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_, all<32>(-128.0f))),
+        m_(aie::concat(m, m)) {}
+
+  // 64 bytes of codes, as weights::q4nx_rows().
+  auto rows(const uint8_t* codes) const {
+    const auto pair = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(codes)));
+    const auto left = aie::concat(values(pair.extract<32>(0)), values(pair.extract<32>(1)));
+    const auto right = aie::concat(values(pair.extract<32>(2)), values(pair.extract<32>(3)));
+    return aie::interleave_zip(aie::transpose(left, 4, weights::kHalfRows),
+                               aie::transpose(right, 4, weights::kHalfRows), 4);
+  }
+
+ private:
+  aie::vector<bfloat16, 32> values(const aie::vector<uint8_t, 32>& codes) const {
+    const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
+    const auto zipped = aie::interleave_zip(codes, magic, 1);
+    const auto wide = aie::concat(zipped.first, zipped.second).template cast_to<bfloat16>();
+    return aie::add(aie::mac(offset_, wide, d_), m_).template to_vector<bfloat16>();
+  }
+  aie::vector<bfloat16, 32> d_;
+  weights::Sums offset_, m_;
+};
+
+// Scales as three bfloat16: products with a code and the sum of the smaller two are exact, so that
+// d code is rounded once. Scales below 2^-110 would lose their last bits.
+class Q8Scales {
+ public:
+  explicit Q8Scales(const float* scales) {
+    weights::Sums rest(aie::load_v<32>(scales));
+    for (auto& part : parts_) {
+      part = rest.to_vector<bfloat16>();
+      rest = aie::mac(rest, part, all<32>(-1.0f));
+    }
+  }
+  aie::vector<bfloat16, 32> column(const int8_t* codes) const {
+    const auto code = aie::to_float<bfloat16>(aie::load_v<32>(codes));
+    weights::Sums sum(aie::zeros<float, 32>());
+    for (int32_t i = 3; i-- > 0;) sum = aie::mac(sum, code, parts_[i]);
+    return sum.to_vector<bfloat16>();
+  }
+
+ private:
+  aie::vector<bfloat16, 32> parts_[3];
+};
+#else
+class Q4nxRows {
+ public:
+  Q4nxRows(const aie::vector<bfloat16, 16>& d, const aie::vector<bfloat16, 16>& m)
+      : d_(aie::concat(d, d)), m_(aie::concat(m, m)) {}
+  auto rows(const uint8_t* codes) const { return weights::q4nx_rows(codes, d_, m_); }
+
+ private:
+  aie::vector<bfloat16, 32> d_;
+  weights::Sums m_;
+};
+
+class Q8Scales {
+ public:
+  explicit Q8Scales(const float* scales) : scales_(aie::load_v<32>(scales)) {}
+  auto column(const int8_t* codes) const { return weights::q8_column(codes, scales_); }
+
+ private:
+  aie::vector<float, 32> scales_;
+};
+#endif
+
+// Where step after step of 16 rows of W goes; `rows` numbers groups of 16.
+#if __AIE_ARCH__ >= 21
+class Writer {
+ public:
+  Writer(uint8_t* to, int32_t rows)
+      : out_(reinterpret_cast<bfp16ebs8*>(to + rows * kSteps * 2 * (kPairTile / 8 * 9))) {}
+  void put(const Rows& upper, const Rows& lower) {
+    put(upper);
+    put(lower);
+  }
+
+ private:
+  void put(const Rows& rows) {
+    const aie::accum<accfloat, 64> none(aie::zeros<float, 64>());
+    out_.push(aie::mac(none, rows, all<64>(1.0f)).template to_vector<bfp16ebs8>());
+  }
+  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out_;
+};
+#else
+class Writer {
+ public:
+  Writer(uint8_t* to, int32_t rows)
+      : out_(reinterpret_cast<bfloat16*>(to) + rows * kSteps * 2 * kPairTile) {}
+  void put(const Rows& upper, const Rows& lower) {
+    pair(upper, out_);
+    pair(lower, out_ + kSteps * kPairTile);
+    out_ += kPairTile;
+  }
+
+ private:
+  static void pair(const Rows& rows, bfloat16* to) {
+    aie::store_v(to, aie::transpose(rows.template extract<32>(0), 4, 8));
+    aie::store_v(to + kPairTile / 2, aie::transpose(rows.template extract<32>(1), 4, 8));
+  }
+  bfloat16* out_;
+};
+#endif
+
+// Row-block `number` of the slice: a group of 32 columns.
+inline void expand_q4nx(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
+                        int32_t number) {
+  static_assert(q4nx::kGroup == npu::prefill::kSlice);
+  constexpr int32_t kHalfBytes = q4nx::kColumns * weights::kHalfRows / 2;
+  const auto* planes = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
+  const uint8_t* codes = block + q4nx::kCodesAt + slice * kSteps * weights::kSubBytes;
+  for (int32_t half = 0; half < 2; ++half) {
+    const bfloat16* at = planes + half * weights::kHalfRows;
+    const Q4nxRows q4nx_rows(aie::load_v<16>(at), aie::load_v<16>(at + q4nx::kPlaneBytes / 2));
+    Writer out(to, 2 * number + half);
+    for (int32_t step = 0; step < kSteps; ++step) {
+      const auto rows = q4nx_rows.rows(codes + half * kHalfBytes + step * weights::kSubBytes);
+      out.put(rows.first, rows.second);
+    }
+  }
+}
+
+inline void expand_q8(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
+                      int32_t number) {
+  const auto* scales = reinterpret_cast<const float*>(block);
+  const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt);
+  Writer upper(to, 2 * number), lower(to, 2 * number + 1);
+  for (int32_t step = 0; step < kSteps; ++step) {
+    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
+    const Q8Scales scale(scales + first / int32_t(q8::kGroup) * kRowBlock);
+    aie::vector<bfloat16, 32> columns[transposed::kColumns];
+    for (int32_t i = 0; i < transposed::kColumns; ++i) {
+      columns[i] = scale.column(codes + (first + i) * kRowBlock);
+    }
+    Rows rows[4];
+    transposed::rows(columns, rows);
+    upper.put(rows[0], rows[1]);
+    lower.put(rows[2], rows[3]);
+  }
+}
+
+// Of one row-block and two blocks that follow each other: the third of five slices has columns of
+// both, but no step of eight has.
+inline void expand_bf16(const uint8_t* const* blocks, int32_t slice, uint8_t* __restrict to) {
+  constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
+  static_assert(kColumns % transposed::kColumns == 0);
+  Writer upper(to, 0), lower(to, 1);
+  for (int32_t step = 0; step < kSteps; ++step) {
+    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
+    const bool second = first >= kColumns;
+    const auto* values = reinterpret_cast<const bfloat16*>(blocks[second ? 1 : 0]) +
+                         (second ? first - kColumns : first) * kRowBlock;
+    aie::vector<bfloat16, 32> columns[transposed::kColumns];
+    for (int32_t i = 0; i < transposed::kColumns; ++i) {
+      columns[i] = aie::load_v<32>(values + i * kRowBlock);
+    }
+    Rows rows[4];
+    transposed::rows(columns, rows);
+    upper.put(rows[0], rows[1]);
+    lower.put(rows[2], rows[3]);
+  }
+}
+
+#if NPU_DECLARATIONS
+// Of a row-block, not measured on hardware: slots counted as in weight_values.h.
+//
+// To store 8x8 weights npu2 has one move, a conversion, two multiplications that widen 32 lanes
+// each, and stores 72 bytes in at most two instructions; npu1 has two transposing shuffles and four
+// stores of 32 bytes. npu2's moves of 16x8 4-bit codes are an unpack, and 4 times an interleave, a
+// conversion and two shuffles; multiplications 4 times a product and an addition. A column of 8-bit
+// codes has as many moves as in weight_values.h, and four multiplications: one of to_float(), three
+// by the parts of its scale, which takes three conversions and as many products to split.
+double cycles(npu::blocks::Format format) {
+  constexpr bool kNpu1 = __AIE_ARCH__ == 20;
+  constexpr double kMoves = kNpu1 ? 2 : 1, kMacs = kNpu1 ? 0 : 2, kStores = kNpu1 ? 4 : 2;
+  if (format == npu::blocks::Format::kQ4nx) {
+    constexpr double kSubBlocks = 2 * kSteps;
+    constexpr double kSubMoves = kNpu1 ? weights::kQ4nxMoves : 1 + 4 * (1 + 1 + 2);
+    constexpr double kSubMacs = kNpu1 ? weights::kQ4nxMacs : 4 * 2;
+    return kSubBlocks * longest(longest(kSubMoves + 2 * kMoves, 2 * kStores), kSubMacs + 2 * kMacs);
+  }
+  constexpr double kShuffles = transposed::kMoves * weights::kHalves + 4 * kMoves;
+  if (format == npu::blocks::Format::kBf16) {
+    constexpr double kLoads = transposed::kColumns * weights::kHalves;
+    return kSteps * longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs));
+  }
+  constexpr double kSplit = kNpu1 ? 0 : 3, kColumnMacs = kNpu1 ? weights::kQ8Macs : 1 + 3;
+  constexpr double kColumnMoves = transposed::kColumns * weights::kQ8Moves + kSplit;
+  return kSteps * longest(longest(kColumnMoves + kShuffles, 4 * kStores),
+                          transposed::kColumns * kColumnMacs + kSplit + 4 * kMacs);
+}
+#endif
+
+}  // namespace prefill_weights
+}  // namespace

@@ -1,0 +1,294 @@
+// Products of the prefill configuration in the `fast` builds, in place of the loops of
+// aie_kernels/prefill_product.cc: sums are row-major [m][32 blocks], in another order of additions.
+//
+// A block of weights becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16): its
+// columns lie in memory as a panel's lines do, so that nothing is transposed. A keeps its layout.
+// Both forms, rounded to BFP16 on npu2, are made once for all cores that were sent an object; a
+// core that shares with nobody makes what its slice needs.
+#pragma once
+
+#include "aie_kernels/prefill_job.h"
+#include "dequant.hpp"
+#include "gemv.hpp"
+#include "matmul.hpp"
+#include "q4nx.hpp"
+
+#define AIE_HOST_PREFILL_MULTIPLY aie::host::prefill_multiply
+#define AIE_HOST_PREFILL_SCALE aie::host::prefill_scale
+#define AIE_HOST_PREFILL_PIECE aie::host::prefill_piece
+
+// Whether what npu_host_pack_begin() gave last for this operand is for other cores too.
+extern "C" int npu_host_pack_shared(uint32_t operand);
+
+AIE_HOST_BEGIN
+namespace host {
+
+inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
+inline constexpr int32_t kPfElements = npu::prefill::kAElements;
+inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
+inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
+
+using pf_format = format_of<bfloat16>::type;
+using pf_packed = pf_format::packed;
+inline constexpr int32_t kPfPerLane = pf_format::kPerLane;
+// Lanes of a panel.
+constexpr int32_t pf_panel(int32_t columns) { return columns / kPfPerLane * kPfBlock; }
+
+// Weights of rows First on of a slice, kLanes at a time, as fp32. kSlices of kColumns a block has.
+template <unsigned First>
+struct q4nx_slice {
+  float_lanes d, m;
+  const uint8_t* codes;
+
+  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ4Columns / kColumns;
+  q4nx_slice(const uint8_t* block, int32_t slice)
+      : codes(block + kQ4Codes + First / kQ4HalfRows * kQ4HalfBytes +
+              slice * kPfSlice * kQ4ColumnBytes) {
+    const auto* scales = reinterpret_cast<const uint16_t*>(block) + slice * kQ4Rows + First;
+    d = widen_bf16(scales);
+    m = widen_bf16(scales + kQ4Plane / 2);
+  }
+  AIE_HOST_INLINE float_lanes column(int32_t c) const {
+    return rounded(codes_of<First % kQ4HalfRows>(codes + c * kQ4ColumnBytes) * d) + m;
+  }
+};
+template <unsigned First>
+struct q8_slice {
+  const float* scales;
+  const int8_t* codes;
+
+  static constexpr int32_t kColumns = kPfSlice, kSlices = kQ8Columns / kColumns;
+  q8_slice(const uint8_t* block, int32_t slice)
+      : scales(reinterpret_cast<const float*>(block) + slice * kPfSlice / kQ8Group * kPfBlock +
+               First),
+        codes(reinterpret_cast<const int8_t*>(block) + kQ8Codes + slice * kPfSlice * kPfBlock +
+              First) {}
+  AIE_HOST_INLINE float_lanes column(int32_t c) const {
+    const auto scale = load<float_lanes>(scales + c / kQ8Group * kPfBlock);
+    return rounded(widen_int8(codes + c * kPfBlock) * scale) + 0.0f;  // no -0, as the kernel
+  }
+};
+
+// Half a slice: the third slice of two blocks has columns of both.
+template <unsigned First>
+struct bf16_slice {
+  const uint16_t* values;
+
+  static constexpr int32_t kColumns = kPfSlice / 2, kSlices = kBf16Columns / kColumns;
+  static_assert(kSlices * kColumns == kBf16Columns);
+  bf16_slice(const uint8_t* block, int32_t slice)
+      : values(reinterpret_cast<const uint16_t*>(block) + slice * kColumns * kPfBlock + First) {}
+  AIE_HOST_INLINE float_lanes column(int32_t c) const { return widen_bf16(values + c * kPfBlock); }
+};
+
+// Eight columns of W, bf16 as fp32, to multiples of their rows' units (pack.hpp).
+AIE_HOST_INLINE lanes round_lanes(lanes (&columns)[8]) {
+  lanes top{};
+  unroll<8>([&](auto i) {
+    const lanes magnitude = columns[i.value] & 0x7FFFFFFF;
+    top = magnitude > top ? magnitude : top;
+  });
+  const lanes exponents = top & 0x7F800000;
+  const auto magic = (float_lanes)((exponents + (17 << 23)) | 0x400000);
+  const auto max = (float_lanes)(exponents | 0x7E0000);
+  unroll<8>([&](auto i) {
+    const float_lanes rounded = ((float_lanes)columns[i.value] + magic) - magic;
+    columns[i.value] = (lanes)(rounded > max ? max : rounded);
+  });
+  return (top != 0) & ((exponents < int32_t{kLowest << 23}) |
+                       (exponents > static_cast<int32_t>(kHighest << 23)));
+}
+
+// One slice of a block. False if weights are not finite or beyond what floating point multiplies
+// exactly.
+template <template <unsigned> typename Slice>
+[[gnu::noinline]] inline bool pack_slice(const uint8_t* block, int32_t slice, int32_t* panel) {
+  lanes bad{};
+  unroll<kPfBlock / kLanes>([&](auto p) {
+    constexpr unsigned kFirst = p.value * kLanes;
+    const Slice<kFirst> weights(block, slice);
+    int32_t* to = panel + kFirst;
+    for (int32_t c = 0; c < Slice<kFirst>::kColumns; c += 8) {
+      lanes columns[8];
+      unroll<8>([&](auto i) {
+        const auto bits = (lanes)weights.column(c + static_cast<int32_t>(i.value));
+        bad |= (bits & 0x7FFFFFFF) >= 0x7F800000;
+        const auto odd = (bits >> 16) & 1;  // to nearest even
+        columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
+      });
+      if constexpr (kPfBlockFloat) bad |= round_lanes(columns);
+      unroll<8 / kPfPerLane>([&](auto i) {
+        if constexpr (kPfPerLane == 1) {
+          store(columns[i.value], to);
+        } else {
+          const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
+          store((lanes)even | columns[2 * i.value + 1], to);
+        }
+        to += kPfBlock;
+      });
+    }
+  });
+  int32_t any = 0;
+  for (unsigned i = 0; i < kLanes; ++i) any |= bad[i];
+  return any == 0;
+}
+
+[[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t count, pf_packed* out) {
+  return pack_a<bfloat16, kPfBlockFloat>(a, count, out);
+}
+
+// Part `part` of a packed operand: pack(part, out) for all parts if others read them.
+template <typename T, typename Pack>
+AIE_HOST_INLINE const T* packed_part(uint32_t operand, const void* form, int32_t parts,
+                                     int32_t part, int32_t elements, Pack&& pack) {
+  int found = 0;
+  auto* const to = static_cast<T*>(npu_host_pack_begin(
+      operand, form, parts, sizeof(T) * static_cast<uint64_t>(parts * elements), &found));
+  if (found == 0) {
+    const bool all = npu_host_pack_shared(operand) != 0;
+    bool good = true;
+    for (int32_t i = all ? 0 : part; i < (all ? parts : part + 1); ++i) {
+      good &= pack(i, to + i * elements);
+    }
+    npu_host_pack_end(operand, good);
+    found = good ? 1 : -1;
+  }
+  return found > 0 ? to + part * elements : nullptr;
+}
+
+template <template <unsigned> typename Slice>
+AIE_HOST_INLINE const int32_t* panel_of(uint32_t operand, const uint8_t* block, int32_t slice) {
+  constexpr auto kPack = &pack_slice<Slice>;
+  return packed_part<int32_t>(operand, reinterpret_cast<const void*>(kPack), Slice<0>::kSlices,
+                              slice, pf_panel(Slice<0>::kColumns),
+                              [&](int32_t i, int32_t* out) { return kPack(block, i, out); });
+}
+
+inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice) {
+  const int32_t elements = m * kPfSlice;
+  if constexpr (kPackedAsIs<bfloat16, kPfBlockFloat, pf_packed>) {
+    return reinterpret_cast<const pf_packed*>(a) + slice * elements;
+  } else {
+    return packed_part<pf_packed>(0, reinterpret_cast<const void*>(&pack_activations),
+                                  kPfElements / elements, slice, elements,
+                                  [&](int32_t i, pf_packed* out) {
+                                    return pack_activations(a + i * elements, elements, out);
+                                  });
+  }
+}
+
+// Sums of kPfRows x 2 vectors stay in registers for the columns of a panel, steps of k.
+inline constexpr int32_t kPfRows = kSimdBytes == 64 ? 8 : 4, kPfWidth = 2 * kLanes;
+
+// sums += A W for kPfRows rows and kPfWidth columns; `stride` from row to row of the sums.
+template <int32_t kSteps>
+AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, float* sums,
+                                   int32_t stride) {
+  using vector = pf_format::vector;
+  constexpr unsigned kQ = 8 / kPfPerLane;
+  vector c[kPfRows][2];
+  unroll<kPfRows>([&](auto i) {
+    unroll<2>([&](auto v) {
+      c[i.value][v.value] =
+          load<vector>(sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
+    });
+  });
+  for (int32_t step = 0; step < kSteps; ++step) {
+    unroll<kQ>([&](auto q) {
+      const lanes left = load<lanes>(panel), right = load<lanes>(panel + kLanes);
+      unroll<kPfRows>([&](auto i) {
+        constexpr int32_t kTile = i.value / kPfTileRows, kRow = i.value % kPfTileRows;
+        const auto x = load<int32_t>(a + kTile * kPfTileRows * kPfSlice + kRow * 8 +
+                                     int32_t(q.value) * kPfPerLane);
+        c[i.value][0] = pf_format::dot(c[i.value][0], x, left);
+        c[i.value][1] = pf_format::dot(c[i.value][1], x, right);
+      });
+      panel += kPfBlock;
+    });
+    a += kPfTileRows * 8;
+  }
+  unroll<kPfRows>([&](auto i) {
+    unroll<2>([&](auto v) {
+      store(c[i.value][v.value], sums + int32_t(i.value) * stride + int32_t(v.value * kLanes));
+    });
+  });
+}
+
+template <int32_t kColumns>
+[[gnu::noinline]] inline void multiply_panel(const pf_packed* a, const int32_t* panel, float* sums,
+                                             int32_t m, int32_t stride) {
+  for (int32_t row = 0; row < m; row += kPfRows) {
+    const auto* rows = a + row / kPfTileRows * kPfTileRows * kPfSlice + row % kPfTileRows * 8;
+    for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
+      multiply_part<kColumns / 8>(rows, panel + first, sums + row * stride + first, stride);
+    }
+  }
+}
+
+// prefill_multiply() for the two blocks of a row-block of bfloat16.
+inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float* sums, int32_t m,
+                          int32_t slice) {
+  using part = bf16_slice<0>;
+  const int32_t* panels[2];
+  for (int32_t i = 0; i < 2; ++i) {
+    const int32_t number = 2 * slice + i, object = number / part::kSlices;
+    panels[i] =
+        panel_of<bf16_slice>(static_cast<uint32_t>(1 + object), b[object], number % part::kSlices);
+  }
+  if (rows == nullptr || panels[0] == nullptr || panels[1] == nullptr) return false;
+  for (int32_t i = 0; i < 2; ++i) {
+    multiply_panel<part::kColumns>(rows + i * part::kColumns * kPfTileRows, panels[i], sums, m,
+                                   kPfBlock);
+  }
+  return true;
+}
+
+// Slice `slice` of the blocks times the slice of A that is number `in_object` of its object. False,
+// with the sums untouched, for operands that floating point does not multiply exactly.
+inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, int32_t m,
+                             int32_t blocks, int32_t format, int32_t slice, int32_t in_object) {
+  const pf_packed* const rows = activations_of(a, m, in_object);
+  if (format == int32_t(npu::blocks::Format::kBf16)) {
+    return multiply_bf16(rows, b, sums, m, slice);
+  }
+  bool good = rows != nullptr;
+  const int32_t* panels[npu::prefill::kMaxBlocks];
+  for (int32_t j = 0; j < blocks; ++j) {
+    const auto operand = static_cast<uint32_t>(1 + j);
+    panels[j] = format == int32_t(npu::blocks::Format::kQ4nx)
+                    ? panel_of<q4nx_slice>(operand, b[j], slice)
+                    : panel_of<q8_slice>(operand, b[j], slice);
+    good &= panels[j] != nullptr;
+  }
+  if (!good) return false;
+  for (int32_t j = 0; j < blocks; ++j) {
+    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, m, blocks * kPfBlock);
+  }
+  return true;
+}
+
+inline void prefill_scale(const bfloat16* a, float* sums, int32_t m, int32_t blocks) {
+  const int32_t n = blocks * kPfBlock;
+  for (int32_t row = 0; row < m; ++row, sums += n) {
+    constexpr int32_t kGroup = npu::prefill::kRows;
+    const auto factor = load<float>(a + row / kGroup * 256 + row % kGroup * 2);
+    for (int32_t i = 0; i < n; ++i) sums[i] *= factor;
+  }
+}
+
+// 8 rows of 32 columns as [8][32].
+inline void prefill_piece(const float* sums, bfloat16* out, int32_t m, int32_t blocks,
+                          int32_t number) {
+  constexpr int32_t kPieceRows = npu::prefill::kRows;
+  const int32_t n = blocks * kPfBlock, parts = m / kPieceRows;
+  sums += number % parts * kPieceRows * n + number / parts * kPfBlock;
+  for (int32_t row = 0; row < kPieceRows; ++row, sums += n, out += kPfBlock) {
+    unroll<kPfBlock / kLanes>([&](auto i) {
+      constexpr int32_t kAt = i.value * kLanes;
+      store(narrow_bf16<kLanes>(load<float_lanes>(sums + kAt)), out + kAt);
+    });
+  }
+}
+
+}  // namespace host
+AIE_HOST_END

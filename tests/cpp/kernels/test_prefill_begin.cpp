@@ -1,0 +1,288 @@
+// What every core of the prefill configuration makes of a header (aie_kernels/prefill.cc): for each
+// kind of job, row and column of the array the words that bound its loops, in every host build;
+// constants; headers that describe no job of the configuration are refused.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "aie_kernels/prefill_job.h"
+#include "aie_kernels/weight_block.h"
+#include "kernel_calls.h"
+
+using namespace kernel_test;
+
+namespace {
+
+namespace pre = npu::prefill;
+using pre::Job, pre::Kind;
+using Words = std::vector<int32_t>;
+
+constexpr int kRows = 4;
+int columns_of(const Build& build) { return build.generation == Generation::kNpu1 ? 4 : 8; }
+int units_of(const Build& build) { return build.generation == Generation::kNpu1 ? 2 : 3; }
+
+// A header as an object of A; what follows it is not zero.
+Words header_of(const Job& job) {
+  Words object(pre::kABytes / 4, -7);
+  std::fill_n(object.begin(), pre::kState, 0);
+  std::memcpy(object.data(), &job, sizeof job);
+  return object;
+}
+
+// The words of a core, which held something else before.
+Words begun(const Build& build, const Job& job, int row, int column) {
+  Words object = header_of(job), words(pre::kJobWords, -5);
+  const std::vector<npu::KernelArgument> operands = {buffer(object), buffer(words), integer(row),
+                                                     integer(column)};
+  npu::CoreState core;
+  build.find("prefill_begin")(operands, core);
+  return words;
+}
+Job job_in(const Words& words) {
+  Job job;
+  std::memcpy(&job, words.data(), sizeof job);
+  return job;
+}
+bool is_refused(const Build& build, const Job& job, int row = 0, int column = 0) {
+  Words object = header_of(job), words(pre::kJobWords);
+  return raised(build, "prefill_begin",
+                {buffer(object), buffer(words), integer(row), integer(column)}) == "kernel";
+}
+
+// Row-blocks of W: none, one, two in columns that follow each other, of bfloat16 none, one.
+int32_t blocks_in(npu::blocks::Format format, int column) {
+  return (column + 1) % (format == npu::blocks::Format::kBf16 ? 2 : 3);
+}
+Job product(npu::blocks::Format format, int32_t m, int32_t scaled, int columns) {
+  Job job{};
+  job.kind = int32_t(Kind::kProduct), job.columns_used = columns, job.m = m;
+  for (int c = 0; c < columns; ++c) (&job.blocks0)[c] = blocks_in(format, c);
+  job.format = int32_t(format), job.holds = 9, job.scaled = scaled, job.slices = 64 / m;
+  job.parts = pre::range_columns(format) / (job.slices * 32);
+  return job;
+}
+Job row_job(Kind kind) {
+  Job job{};
+  job.kind = int32_t(kind), job.constants = 2, job.rounds = 3, job.first_groups = 5;
+  job.groups = 5, job.a_turns = 1, job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
+  job.width = 1152, job.columns = 1280, job.epsilon = 77, job.heads = 4, job.kv_heads = 1;
+  job.head_dim = job.dim = 256;
+  return job;
+}
+Job attention(const Build& build, int32_t head_dim) {
+  Job job{};
+  job.kind = int32_t(Kind::kAttention), job.units = units_of(build), job.chunks = 7;
+  job.head_dim = job.dim = head_dim, job.group = 4, job.query_position = 16, job.keys_end = 40;
+  return job;
+}
+
+// The words that are no core's own are the header's; counters are 0.
+void check_common(const Words& words, const Job& header, int row, int column) {
+  const Words object = header_of(header);
+  const auto own = static_cast<ptrdiff_t>(offsetof(Job, row) / 4);
+  CHECK(std::equal(words.begin(), words.begin() + own, object.begin()));
+  CHECK(std::all_of(words.begin() + pre::kState, words.end(), [](int32_t w) { return w == 0; }));
+  CHECK(job_in(words).row == row);
+  CHECK(job_in(words).column == column);
+}
+void check_no_product(const Job& job) {
+  for (const int32_t word :
+       {job.blocks, job.clear, job.holds1, job.holds2, job.pass, job.factors, job.pieces}) {
+    CHECK(word == 0);
+  }
+}
+// Calls for each core of the array of a build.
+template <typename Check>
+void for_each_core(const Build& build, const Job& header, const Check& check) {
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < columns_of(build); ++column) {
+      INFO(build.name() << " row " << row << " column " << column);
+      const Words words = begun(build, header, row, column);
+      check_common(words, header, row, column);
+      check(job_in(words), row, column);
+    }
+  }
+}
+
+void check_product(const Build& build, const Job& header) {
+  // Objects of A that a job has: all columns see them, whether they multiply or not.
+  const int32_t objects = header.holds * header.parts + header.scaled;
+  for_each_core(build, header, [&](const Job& job, int, int column) {
+    const auto format = npu::blocks::Format(header.format);
+    const int32_t blocks = blocks_in(format, column);
+    // Blocks that lie in a core at once: two of bfloat16 next to each other.
+    const int32_t held = format == npu::blocks::Format::kBf16 ? 2 * blocks : blocks;
+    CHECK(job.blocks == blocks);
+    CHECK(job.clear == (blocks > 0 ? 1 : 0));
+    CHECK(job.holds1 == (held == 1 ? header.holds : 0));
+    CHECK(job.holds2 == (held == 2 ? header.holds : 0));
+    CHECK(job.factors == (blocks > 0 ? header.scaled : 0));
+    const int32_t multiplied = (job.holds1 + job.holds2) * job.parts;
+    CHECK(multiplied + job.factors + job.pass == objects);
+    // bfloat16, m rows and 32 columns per row-block.
+    CHECK(job.pieces * pre::kPieceBytes == blocks * header.m * 32 * 2);
+    CHECK(job.rounds == 0);
+    CHECK(job.units == 0);
+    CHECK(job.q_before + job.q_after + job.out_pieces == 0);
+  });
+}
+
+}  // namespace
+
+TEST_CASE("prefill_begin: a core's share of a product") {
+  using npu::blocks::Format;
+  for (const Build& build : builds()) {
+    for (const Format format : {Format::kQ4nx, Format::kQ8}) {
+      for (const int32_t m : {16, 32, 64}) {
+        check_product(build, product(format, m, 0, columns_of(build)));
+        check_product(build, product(format, m, 1, columns_of(build)));
+      }
+    }
+    // 160 columns per range, five slices.
+    const Job job = product(Format::kBf16, 64, 1, columns_of(build));
+    CHECK(job.parts == 5);
+    check_product(build, job);
+  }
+}
+
+TEST_CASE("prefill_begin: a core's turn in jobs of rows") {
+  for (const Build& build : builds()) {
+    for (const Kind kind : {Kind::kNorm, Kind::kGeglu, Kind::kRotation}) {
+      for_each_core(build, row_job(kind), [&](const Job& job, int row, int column) {
+        CHECK(job.a_before == column);
+        CHECK(job.a_before + 1 + job.a_after == columns_of(build));
+        CHECK(job.b_before == row);
+        CHECK(job.b_before + 1 + job.b_after == kRows);
+        CHECK(job.q_before + job.q_after + job.out_pieces == 0);
+        check_no_product(job);
+      });
+    }
+  }
+}
+
+TEST_CASE("prefill_begin: a core's queries and results of attention") {
+  for (const Build& build : builds()) {
+    const auto check = [&](int32_t head_dim, int32_t dim) {
+      Job header = attention(build, head_dim);
+      header.dim = dim;
+      for_each_core(build, header, [&](const Job& job, int row, int) {
+        CHECK(job.q_before == row * units_of(build));
+        CHECK(job.q_before + job.units + job.q_after == kRows * units_of(build));
+        // bfloat16, 8 rows per unit.
+        CHECK(job.out_pieces * pre::kPieceBytes == units_of(build) * 8 * dim * 2);
+        CHECK(job.rounds == 0);
+        check_no_product(job);
+      });
+    };
+    for (const int32_t head_dim : {64, 128, 256}) check(head_dim, head_dim);
+    check(64, 32);
+    check(128, 96);
+  }
+}
+
+namespace {
+
+using Word = int32_t Job::*;
+struct Wrong {
+  Word word;
+  std::vector<int32_t> values;
+};
+
+void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
+  CHECK_FALSE(is_refused(build, job));
+  for (size_t i = 0; i < cases.size(); ++i) {
+    for (const int32_t value : cases[i].values) {
+      Job other = job;
+      other.*cases[i].word = value;
+      INFO(build.name() << " kind " << job.kind << " case " << i << " value " << value);
+      CHECK(is_refused(build, other));
+    }
+  }
+}
+
+}  // namespace
+
+TEST_CASE("prefill_begin refuses headers that describe no job") {
+  for (const Build& build : builds()) {
+    const Job multiply = product(npu::blocks::Format::kQ8, 64, 0, 3);
+    check_refused(build, multiply,
+                  {{&Job::kind, {-1, 5, 1, 4}},
+                   {&Job::constants, {-1, 7}},
+                   {&Job::m, {0, 8, 32, 48, 128, -64}},
+                   {&Job::slices, {0, 2, -1}},
+                   {&Job::blocks0, {-1, 3}},
+                   {&Job::blocks2, {-1, 4}},
+                   {&Job::format, {-1, 0, 2, 3, 99}},
+                   {&Job::holds, {0, -1}},
+                   {&Job::parts, {0, multiply.parts + 1, -multiply.parts}},
+                   {&Job::scaled, {-1, 2}},
+                   {&Job::rounds, {1, -1}},
+                   {&Job::units, {1, -1}}});
+    check_refused(build, product(npu::blocks::Format::kBf16, 64, 0, 3),
+                  {{&Job::blocks0, {-1, 2}},
+                   {&Job::blocks1, {2}},
+                   {&Job::m, {32}},
+                   {&Job::parts, {2, 4, 6, 10}},
+                   {&Job::format, {0, 1}}});
+    Job few = product(npu::blocks::Format::kBf16, 64, 0, 3);
+    few.m = 32, few.slices = 2, few.parts = 5;
+    CHECK(is_refused(build, few));
+    // A column that the array does not have.
+    Job wide = multiply;
+    wide.blocks4 = 1;
+    CHECK(is_refused(build, wide) == (build.generation == Generation::kNpu1));
+    for (const Kind kind : {Kind::kNorm, Kind::kGeglu, Kind::kRotation}) {
+      check_refused(build, row_job(kind),
+                    {{&Job::constants, {-1, 7}},
+                     {&Job::rounds, {0, -1}},
+                     {&Job::first_groups, {-1}},
+                     {&Job::groups, {0, -1}},
+                     {&Job::a_turns, {-1, 2}},
+                     {&Job::b_turns, {0, -1}},
+                     {&Job::b_pieces, {0, -1}},
+                     {&Job::tail, {-1}},
+                     {&Job::units, {1, 3, -1}}});
+    }
+    check_refused(build, row_job(Kind::kRotation),
+                  {{&Job::head_dim, {0, 32, 192, 512, -64}}, {&Job::dim, {0, 16, 48, 288, -32}}});
+    check_refused(build, attention(build, 128),
+                  {{&Job::head_dim, {0, 32, 192, 512}},
+                   {&Job::dim, {0, 16, 48, 160, -32}},
+                   {&Job::units, {0, 1, 4, -1}},
+                   {&Job::chunks, {-1}},
+                   {&Job::rounds, {1}}});
+  }
+}
+
+TEST_CASE("prefill_begin refuses cores outside the array") {
+  for (const Build& build : builds()) {
+    const Job job = row_job(Kind::kNorm);
+    CHECK_FALSE(is_refused(build, job, kRows - 1, columns_of(build) - 1));
+    CHECK(is_refused(build, job, kRows, 0));
+    CHECK(is_refused(build, job, -1, 0));
+    CHECK(is_refused(build, job, 0, columns_of(build)));
+    CHECK(is_refused(build, job, 0, -1));
+  }
+}
+
+TEST_CASE("prefill_constant keeps objects one after the other, and no more than fit") {
+  for (const Build& build : builds()) {
+    INFO(build.name());
+    Words words = begun(build, row_job(Kind::kNorm), 1, 2);
+    std::vector<float> store(pre::kStore);
+    for (int32_t i = 0; i < 7; ++i) {
+      std::vector<float> object(1024);
+      for (size_t j = 0; j < object.size(); ++j)
+        object[j] = static_cast<float>(i) * 5000.0f + static_cast<float>(j);
+      const std::vector<npu::KernelArgument> operands = {buffer(object), buffer(store),
+                                                         buffer(words)};
+      CHECK(raised(build, "prefill_constant", operands) == (i < 6 ? "none" : "kernel"));
+    }
+    bool right = true;
+    for (size_t i = 0; i < store.size(); ++i) {
+      right = right &&
+              store[i] == static_cast<float>(i / 1024) * 5000.0f + static_cast<float>(i % 1024);
+    }
+    CHECK(right);
+  }
+}

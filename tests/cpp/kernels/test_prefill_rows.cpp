@@ -1,0 +1,599 @@
+// Jobs of rows of the prefill configuration (aie_kernels/prefill_rows.cc), run round by round as
+// the worker runs them, in every host build: against double, within bounds of fp32 and bfloat16.
+// Headers and counters that do not fit are refused, and no call writes outside its buffers.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <map>
+
+#include "aie_kernels/prefill_job.h"
+#include "kernel_calls.h"
+
+using namespace kernel_test;
+
+namespace {
+
+namespace pre = npu::prefill;
+using pre::Job, pre::Kind;
+
+constexpr double kBf16Unit = 0x1p-8, kTiny = 0x1p-126;
+constexpr float kEpsilon = 0.03f;
+constexpr size_t kGuard = 64;  // bytes around every buffer
+constexpr std::byte kMark{0xA5};
+
+// A buffer with marks around it.
+struct Memory {
+  explicit Memory(size_t count) : bytes(count + 2 * kGuard, kMark), size(count) {}
+  std::byte* data() { return bytes.data() + kGuard; }
+  npu::KernelArgument argument() { return {data(), static_cast<uint32_t>(size), 0}; }
+  int32_t* words() { return reinterpret_cast<int32_t*>(data()); }
+  bool intact() const {
+    const auto marked = [](std::byte b) { return b == kMark; };
+    return std::all_of(bytes.begin(), bytes.begin() + kGuard, marked) &&
+           std::all_of(bytes.end() - kGuard, bytes.end(), marked);
+  }
+  std::vector<std::byte> bytes;
+  size_t size;
+};
+
+using Bytes = std::vector<std::byte>;
+
+// Objects of a stream that hold `values` in turn; what follows in the last bytes is not a number.
+template <typename T>
+void append_objects(std::vector<Bytes>& stream, const std::vector<T>& values, size_t payload,
+                    size_t size) {
+  for (size_t at = 0; at < values.size(); at += payload / sizeof(T)) {
+    const size_t count = std::min(values.size() - at, payload / sizeof(T));
+    Bytes object(size, std::byte{0xFF});
+    std::memcpy(object.data(), values.data() + at, count * sizeof(T));
+    stream.push_back(object);
+  }
+}
+template <typename T>
+void append_a(std::vector<Bytes>& stream, const std::vector<T>& values) {
+  append_objects(stream, values, pre::kABytes, pre::kABytes);
+}
+template <typename T>
+void append_b(std::vector<Bytes>& stream, const std::vector<T>& values, size_t payload) {
+  append_objects(stream, values, payload, pre::kBBytes);
+}
+
+class Core {
+ public:
+  explicit Core(const Build& build) {
+    for (const char* name : {"first", "take", "piece", "tail"}) {
+      kernels_.emplace(name, build.find((std::string("prefill_row_") + name).c_str()));
+    }
+  }
+
+  void begin(const Job& job) {
+    std::fill_n(job_.words(), pre::kJobWords, 0);
+    std::memcpy(job_.data(), &job, sizeof job);
+    kind = job.kind, head_dim = job.head_dim;
+  }
+  void keep(const std::vector<float>& constants) {
+    std::memcpy(store_.data(), constants.data(), 4 * constants.size());
+  }
+  // The worker's rounds; results are those of its calls one after the other.
+  std::vector<std::byte> run(const Job& job, std::vector<Bytes> a, std::vector<Bytes> b) {
+    size_t next_a = 0, next_b = 0;
+    out_.clear();
+    for (int32_t round = 0; round < job.rounds; ++round) {
+      for (int32_t i = 0; i < job.first_groups; ++i) first(a.at(next_a++));
+      for (int32_t group = 0; group < job.groups; ++group) {
+        for (int32_t i = 0; i < job.a_turns; ++i) take(a.at(next_a++));
+        for (int32_t i = 0; i < job.b_turns; ++i, ++next_b) {
+          for (int32_t j = 0; j < job.b_pieces; ++j) piece(b.at(next_b));
+        }
+      }
+      for (int32_t i = 0; i < job.tail; ++i) tail();
+    }
+    CHECK(next_a == a.size());
+    CHECK(next_b == b.size());
+    CHECK(intact());
+    return out_;
+  }
+
+  void first(Bytes& object) {
+    call("first", {buffer(object), store_.argument(), work_.argument(), job_.argument(),
+                   integer(kind), integer(head_dim)});
+  }
+  void take(Bytes& object) {
+    call("take",
+         {buffer(object), store_.argument(), work_.argument(), job_.argument(), integer(kind)});
+  }
+  void piece(Bytes& object) {
+    call("piece", {buffer(object), piece_.argument(), store_.argument(), work_.argument(),
+                   job_.argument(), integer(kind), integer(head_dim)});
+    keep_piece();
+  }
+  void tail() {
+    call("tail", {work_.argument(), piece_.argument(), job_.argument()});
+    keep_piece();
+  }
+
+  // first, take, piece or tail ('z') by its letter; whether the call was refused.
+  bool refuses(char name) {
+    Bytes a(pre::kABytes), b(pre::kBBytes);
+    try {
+      if (name == 'f') first(a);
+      if (name == 't') take(a);
+      if (name == 'p') piece(b);
+      if (name == 'z') tail();
+    } catch (const npu::Error& e) {
+      return e.kind() == npu::ErrorKind::kKernel;
+    }
+    return false;
+  }
+
+  bool intact() const {
+    return store_.intact() && work_.intact() && job_.intact() && piece_.intact();
+  }
+  int32_t& word(int32_t number) { return job_.words()[number]; }
+
+  int32_t kind = 0, head_dim = 0;  // as operands
+
+ private:
+  void keep_piece() { out_.insert(out_.end(), piece_.data(), piece_.data() + pre::kPieceBytes); }
+  void call(const char* name, const std::vector<npu::KernelArgument>& arguments) {
+    kernels_.at(name)(arguments, core_);
+  }
+
+  std::map<std::string, npu::HostKernel> kernels_;
+  npu::CoreState core_;  // with the modes of a reset
+  Memory store_{4 * pre::kStore}, work_{4 * pre::kWork}, job_{4 * pre::kJobWords};
+  Memory piece_{pre::kPieceBytes};
+  std::vector<std::byte> out_;
+};
+
+struct Random {
+  std::mt19937 engine;
+  std::normal_distribution<float> normal;
+  std::vector<float> floats(size_t count) {
+    std::vector<float> out(count);
+    for (float& value : out) value = normal(engine);
+    return out;
+  }
+  std::vector<uint16_t> bf16(size_t count) {
+    std::vector<uint16_t> out(count);
+    for (uint16_t& value : out) value = bf16_word(normal(engine));
+    return out;
+  }
+};
+
+template <typename T>
+T value_at(const std::vector<std::byte>& bytes, size_t number) {
+  T value;
+  std::memcpy(&value, bytes.data() + number * sizeof(T), sizeof(T));
+  return value;
+}
+
+// In tiles of 8 rows x 32 columns.
+size_t place(int row, int column) {
+  return static_cast<size_t>(column / pre::kSlice * pre::kRows * pre::kSlice + row * pre::kSlice +
+                             column % pre::kSlice);
+}
+
+// The same in blocks in the order of a product's tiles of r rows, [8 / r][4][r][8].
+size_t tiled_place(int row, int column, Generation generation) {
+  const int r = bf16_shape(generation).r, eight = column % pre::kSlice / 8;
+  const int block = column / pre::kSlice * pre::kRows * pre::kSlice;
+  return static_cast<size_t>(block + ((row / r * 4 + eight) * r + row % r) * 8 + column % 8);
+}
+
+bool within(uint16_t found, double exact, double before) {
+  const double bound = std::fabs(exact) * kBf16Unit + before * (1 + kBf16Unit) + kTiny;
+  return std::fabs(bf16_value(found) - exact) <= bound;
+}
+
+// 1 / sqrt(mean of the squares + epsilon): in fp32, 32 sums, each of columns / 32 squares of whose
+// products and additions each is off by one unit (AIE2 cuts bf16 sums off: two); five more
+// additions, the mean, epsilon, the root. The root halves what was before it.
+constexpr double factor_unit(int columns) { return ((2 * columns / 32.0 + 6) / 2 + 3) * kUnit; }
+
+struct NormShape {
+  int width, columns, rounds;
+  bool has_y;
+};
+
+Job norm_job(const NormShape& shape) {
+  Job job{};
+  job.kind = int32_t(Kind::kNorm), job.rounds = shape.rounds;
+  job.width = shape.width, job.columns = shape.columns;
+  job.groups = shape.columns / pre::kGroup, job.a_turns = shape.has_y;
+  job.first_groups = shape.has_y ? job.groups : 0;
+  job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
+  job.epsilon = std::bit_cast<int32_t>(kEpsilon);
+  return job;
+}
+
+// 8 rows in tiles, zeros where columns only fill up.
+template <typename T>
+void clear_padding(std::vector<T>& rows, const NormShape& shape) {
+  for (int column = shape.width; column < shape.columns; ++column) {
+    for (int row = 0; row < pre::kRows; ++row) rows[place(row, column)] = T{};
+  }
+}
+
+struct NormData {
+  NormData(const NormShape& of, unsigned seed) : shape(of) {
+    Random random{std::mt19937(seed), {}};
+    const auto columns = static_cast<size_t>(shape.columns);
+    weights = random.floats(2 * columns);
+    for (size_t i = static_cast<size_t>(shape.width); i < columns; ++i) {
+      weights[i] = weights[columns + i] = 0;
+    }
+    for (int round = 0; round < shape.rounds; ++round) {
+      x.push_back(random.floats(columns * pre::kRows));
+      y.push_back(random.bf16(columns * pre::kRows));
+      clear_padding(x.back(), shape);
+      clear_padding(y.back(), shape);
+    }
+  }
+  std::vector<std::byte> run(Core& core) const {
+    std::vector<Bytes> a, b;
+    for (size_t round = 0; round < x.size(); ++round) {
+      for (int i = 0; i < (shape.has_y ? 2 : 0); ++i) append_a(a, y[round]);
+      append_b(b, x[round], pre::kBPayload);
+    }
+    const Job job = norm_job(shape);
+    core.begin(job);
+    core.keep(weights);
+    return core.run(job, a, b);
+  }
+
+  NormShape shape;
+  std::vector<float> weights;
+  std::vector<std::vector<float>> x;
+  std::vector<std::vector<uint16_t>> y;
+};
+
+// A round's results against its operands.
+class NormRound {
+ public:
+  NormRound(const NormData& data, const std::vector<std::byte>& out, size_t round,
+            Generation generation)
+      : data_(data), shape_(data.shape), out_(out), round_(round), generation_(generation) {
+    records_ = static_cast<size_t>(shape_.columns / pre::kSlice);
+    at_ = round * (records_ * pre::kRecordBytes + pre::kPieceBytes);
+  }
+  void check() const {
+    for (int row = 0; row < pre::kRows; ++row) check_row(row);
+    const size_t tail = (at_ + records_ * pre::kRecordBytes) / 4;
+    for (size_t i = pre::kRows; i < pre::kPieceWords; ++i) {
+      CHECK(value_at<int32_t>(out_, tail + i) == 0);
+    }
+  }
+
+ private:
+  // Of x (fp32) and a (bfloat16) in a record.
+  size_t record(int column) const {
+    return at_ + static_cast<size_t>(column / pre::kSlice) * pre::kRecordBytes;
+  }
+  float x_of(int row, int column) const {
+    return value_at<float>(out_, record(column) / 4 + place(row, column % pre::kSlice));
+  }
+  uint16_t a_of(int row, int column) const {
+    const size_t a = record(column) / 2 + 2 * pre::kRows * pre::kSlice;
+    return value_at<uint16_t>(out_, a + tiled_place(row, column % pre::kSlice, generation_));
+  }
+  double factor(int row) const {
+    double squares = 0;
+    for (int column = 0; column < shape_.width; ++column) {
+      const double value = bf16_value(data_.y[round_][place(row, column)]);
+      squares += value * value;
+    }
+    return 1 / std::sqrt(squares / shape_.width + kEpsilon);
+  }
+  void check_row(int row) const {
+    const double by = shape_.has_y ? factor(row) : 0;
+    double squares = 0;
+    bool x_right = true, a_right = true;
+    for (int column = 0; column < shape_.columns; ++column) {
+      const auto c = static_cast<size_t>(column);
+      const double part = by * bf16_value(data_.y[round_][place(row, column)]) * data_.weights[c];
+      const double sum = data_.x[round_][place(row, column)] + part;
+      // Two products before the sum.
+      const double before = std::fabs(part) * (factor_unit(shape_.columns) + 2 * kUnit) * 1.001;
+      const double error = before + std::fabs(sum) * kUnit;
+      const double found = x_of(row, column);
+      const double w2 = data_.weights[c + static_cast<size_t>(shape_.columns)];
+      squares += found * found;
+      x_right = x_right && std::fabs(found - sum) <= error * 1.001;
+      a_right = a_right && within(a_of(row, column), sum * w2,
+                                  std::fabs(w2) * (error + std::fabs(sum) * kUnit));
+    }
+    CHECK(x_right);
+    CHECK(a_right);
+    const double exact = 1 / std::sqrt(squares / shape_.width + kEpsilon);
+    const size_t tail = (at_ + records_ * pre::kRecordBytes) / 4 + static_cast<size_t>(row);
+    const double found = value_at<float>(out_, tail);
+    CHECK(std::fabs(found - exact) <= exact * factor_unit(shape_.columns) * 1.001);
+  }
+
+  const NormData& data_;
+  const NormShape& shape_;
+  const std::vector<std::byte>& out_;
+  size_t round_, records_ = 0, at_ = 0;  // its number; blocks of 32 columns; bytes before it
+  Generation generation_;
+};
+
+constexpr NormShape kNormShapes[] = {
+    {640, 768, 3, true}, {250, 256, 2, true}, {1152, 1280, 2, false}, {2999, 3072, 1, true}};
+
+Job geglu_job(int rounds) {
+  Job job{};
+  job.kind = int32_t(Kind::kGeglu), job.rounds = rounds, job.groups = 1;
+  job.a_turns = 1, job.b_turns = 1, job.b_pieces = 8;
+  return job;
+}
+
+}  // namespace
+
+TEST_CASE("prefill: rows of a norm with its residual, in every build") {
+  for (const Build& build : builds()) {
+    Core core(build);
+    for (const NormShape& shape : kNormShapes) {
+      INFO(build.name() << " " << shape.width);
+      const NormData data(shape, static_cast<unsigned>(shape.width));
+      const std::vector<std::byte> out = data.run(core);
+      for (size_t round = 0; round < data.x.size(); ++round)
+        NormRound(data, out, round, build.generation).check();
+    }
+  }
+}
+
+TEST_CASE("prefill: rows of GeGLU, in every build") {
+  constexpr int kRounds = 3;
+  Random random{std::mt19937(11), {}};
+  const std::vector<uint16_t> gate = random.bf16(2048 * kRounds), up = random.bf16(2048 * kRounds);
+  std::vector<Bytes> a, b;
+  append_a(a, gate);
+  append_b(b, up, pre::kBPayload);
+  for (const Build& build : builds()) {
+    INFO(build.name());
+    Core core(build);
+    core.begin(geglu_job(kRounds));
+    const std::vector<std::byte> out = core.run(geglu_job(kRounds), a, b);
+    REQUIRE(out.size() == 2 * gate.size());
+    const bool npu1 = build.generation == Generation::kNpu1;
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const int row = static_cast<int>(i) / pre::kSlice % pre::kRows;
+      const int column = static_cast<int>(i) / 256 * pre::kSlice + static_cast<int>(i) % 32;
+      const double g = bf16_value(gate[i]);
+      const double h = 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
+      // gelu.h: relative errors of h
+      const double unit = npu1 ? 2e-4 : kBf16Unit / 3 + (g < 0 ? kBf16Unit : 0) + 3e-5;
+      const double exact = g * h * bf16_value(up[i]);
+      const auto found = value_at<uint16_t>(out, tiled_place(row, column, build.generation));
+      CHECK(within(found, exact, std::fabs(exact) * unit));
+    }
+  }
+}
+
+namespace {
+
+// dim: of a head that comes, which becomes one of head_dim; 0: the same.
+Job rotation_job(int head_dim, int rounds, int dim = 0) {
+  Job job{};
+  job.kind = int32_t(Kind::kRotation), job.rounds = rounds, job.groups = 1;
+  job.heads = 3, job.kv_heads = 2, job.head_dim = head_dim, job.dim = dim > 0 ? dim : head_dim;
+  job.first_groups = head_dim == 256 ? 2 : 1;
+  job.b_turns = 7, job.b_pieces = head_dim / 32;
+  job.epsilon = std::bit_cast<int32_t>(kEpsilon);
+  return job;
+}
+
+struct RotationData {
+  RotationData(int head_dim, int of_dim, int rounds, unsigned seed)
+      : job(rotation_job(head_dim, rounds, of_dim)),
+        d(static_cast<size_t>(head_dim)),
+        dim(static_cast<size_t>(of_dim)) {
+    Random random{std::mt19937(seed), {}};
+    weights = random.floats(1024);
+    for (int round = 0; round < rounds; ++round) {
+      units.push_back(random.bf16(7 * pre::kRows * dim));
+      std::vector<float> angles = random.floats(pre::kRows * d / 2), table(pre::kRows * d);
+      for (size_t i = 0; i < angles.size(); ++i) {
+        const size_t at = i / (d / 2) * d + i % (d / 2);
+        table[at] = std::cos(3 * angles[i]);
+        table[at + d / 2] = std::sin(3 * angles[i]);
+      }
+      tables.push_back(table);
+    }
+  }
+  std::vector<std::byte> run(Core& core) const {
+    std::vector<Bytes> a, b;
+    for (size_t round = 0; round < units.size(); ++round) {
+      append_a(a, tables[round]);
+      append_b(b, units[round], 2 * pre::kRows * dim);
+    }
+    core.begin(job);
+    core.keep(weights);
+    return core.run(job, a, b);
+  }
+  // Of a head of head_dim: q and k have halves where its halves begin, v is as it was.
+  double element(size_t round, size_t unit, int row, size_t i) const {
+    const size_t part = unit >= 5 ? dim : dim / 2, step = unit >= 5 ? d : d / 2;
+    if (i % step >= part) return 0;
+    const auto from = static_cast<int>(i / step * part + i % step);
+    return bf16_value(units[round][unit * pre::kRows * dim + place(row, from)]);
+  }
+
+  Job job;
+  size_t d, dim;  // head_dim; of a head that comes
+  std::vector<float> weights;
+  std::vector<std::vector<uint16_t>> units;
+  std::vector<std::vector<float>> tables;
+};
+
+// head_dim and dim.
+constexpr std::pair<int, int> kHeads[] = {{64, 64}, {128, 128}, {256, 256}, {64, 32}, {128, 96}};
+
+// Whether a row of a unit is its normalised and rotated operand; the mean is that of head_dim.
+bool row_is_right(const RotationData& data, const std::vector<std::byte>& out, size_t round,
+                  size_t unit, int row) {
+  const size_t d = data.d, half = d / 2;
+  const bool is_query = unit < 3, is_value = unit >= 5;
+  const auto found = [&](size_t i) {
+    const size_t inside =
+        is_query ? place(row, static_cast<int>(i)) : static_cast<size_t>(row) * d + i;
+    return value_at<uint16_t>(out, (round * 7 + unit) * pre::kRows * d + inside);
+  };
+  const auto before = [&](size_t i) { return data.element(round, unit, row, i); };
+  double squares = 0;
+  for (size_t i = 0; i < d; ++i) squares += before(i) * before(i);
+  const double factor = 1 / std::sqrt(squares / static_cast<double>(d) + kEpsilon);
+  const float* weight = data.weights.data() + (is_query ? 0 : d);
+  const float* table = data.tables[round].data() + static_cast<size_t>(row) * d;
+  bool right = true;
+  for (size_t i = 0; i < half && !is_value; ++i) {
+    const double low = before(i) * factor * weight[i];
+    const double high = before(half + i) * factor * weight[half + i];
+    const double c = table[i], s = table[half + i];
+    // Two products before the rotation, whose products and sum are rounded.
+    const double error =
+        (std::fabs(low) + std::fabs(high)) * (factor_unit(static_cast<int>(d)) + 4 * kUnit) * 1.001;
+    right = right && within(found(i), low * c - high * s, error) &&
+            within(found(half + i), high * c + low * s, error);
+  }
+  for (size_t i = 0; i < d && is_value; ++i) right = right && bf16_value(found(i)) == before(i);
+  return right;
+}
+
+}  // namespace
+
+TEST_CASE("prefill: rows of q and k are normalised and rotated, in every build") {
+  for (const Build& build : builds()) {
+    Core core(build);
+    for (const auto& [head_dim, dim] : kHeads) {
+      INFO(build.name() << " " << dim << " of " << head_dim);
+      const RotationData data(head_dim, dim, 3, static_cast<unsigned>(head_dim));
+      const std::vector<std::byte> out = data.run(core);
+      REQUIRE(out.size() == 3 * 7 * 2 * pre::kRows * data.d);
+      for (size_t round = 0; round < 3; ++round) {
+        for (size_t unit = 0; unit < 7; ++unit) {
+          for (int row = 0; row < pre::kRows; ++row) {
+            CHECK_MESSAGE(row_is_right(data, out, round, unit, row), round << unit << row);
+          }
+        }
+      }
+    }
+  }
+}
+
+namespace {
+
+// The first call that a job's program makes.
+char first_call(const Job& job) { return job.first_groups > 0 ? 'f' : job.a_turns > 0 ? 't' : 'p'; }
+
+bool is_refused(const Build& build, const Job& job) {
+  Core core(build);
+  core.begin(job);
+  const bool refused = core.refuses(first_call(job));
+  CHECK(core.intact());
+  return refused;
+}
+
+using Word = int32_t Job::*;
+struct Wrong {
+  Word word;
+  std::vector<int32_t> values;
+};
+
+void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
+  CHECK_FALSE(is_refused(build, job));
+  for (const Wrong& wrong : cases) {
+    for (const int32_t value : wrong.values) {
+      Job other = job;
+      other.*wrong.word = value;
+      INFO("kind " << job.kind << " value " << value);
+      CHECK(is_refused(build, other));
+    }
+  }
+}
+
+// Calls in an order; a letter per call of the kernels, in capitals where it is to be refused.
+void check_order(const Build& build, const Job& job, const std::string& calls) {
+  Core core(build);
+  core.begin(job);
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const char name = static_cast<char>(std::tolower(calls[i]));
+    const bool refused = core.refuses(name);
+    CHECK_MESSAGE(refused == (calls[i] != name), calls << " at " << i);
+  }
+}
+
+}  // namespace
+
+TEST_CASE("prefill: headers of row jobs that do not fit are refused") {
+  const Build build = builds()[0];
+  check_refused(build, norm_job({640, 768, 1, true}),
+                {{&Job::kind, {-1, 0, 4, 5}},
+                 {&Job::width, {0, -1, 769}},
+                 {&Job::columns, {0, -256, 512, 767, 3328, 1 << 30}},
+                 {&Job::groups, {0, 2, 4, -1}},
+                 {&Job::first_groups, {1, 2, 4}},
+                 {&Job::a_turns, {0, 2, -1}},
+                 {&Job::b_turns, {0, 1, 3}},
+                 {&Job::b_pieces, {0, 11, 13}}});
+  check_refused(build, norm_job({640, 768, 1, false}),
+                {{&Job::width, {0, 769}}, {&Job::columns, {512, 3328}}, {&Job::groups, {0, 2, 4}}});
+  check_refused(build, geglu_job(1),
+                {{&Job::kind, {0, 4}}, {&Job::b_turns, {0, 2}}, {&Job::b_pieces, {0, 7, 9}}});
+  for (const int head_dim : {64, 128, 256}) {
+    check_refused(build, rotation_job(head_dim, 1),
+                  {{&Job::head_dim, {0, 32, 192, 512, head_dim == 64 ? 128 : 64}},
+                   {&Job::dim, {0, 16, 48, head_dim + 32, -32}},
+                   {&Job::heads, {0, -1, 4, 1 << 30}},
+                   {&Job::kv_heads, {0, -1, 3, 1 << 30}},
+                   {&Job::first_groups, {3, 4}},
+                   {&Job::groups, {0, 2}},
+                   {&Job::b_turns, {0, 6, 8}},
+                   {&Job::b_pieces, {0, 1, 9}}});
+  }
+}
+
+TEST_CASE("prefill: operands that contradict the header are refused") {
+  const Build build = builds()[0];
+  Core core(build);
+  const Job job = rotation_job(128, 1);
+  core.begin(job);
+  core.kind = int32_t(Kind::kNorm);
+  CHECK(core.refuses('f'));
+  core.kind = job.kind, core.head_dim = 256;
+  CHECK(core.refuses('f'));
+  core.head_dim = 128;
+  CHECK_FALSE(core.refuses('f'));
+}
+
+TEST_CASE("prefill: calls of a round out of order are refused; 'z' is the tail") {
+  const Build build = builds()[0];
+  const std::string most(23, 'p'), group = most + "p";
+  check_order(build, norm_job({300, 512, 1, true}),
+              "TPZfTPfFPtTF" + most + "ZpPFtTF" + most + "ZpTPFzTPff");
+  check_order(build, norm_job({300, 512, 1, false}), "FTZ" + group + "ZT" + group + "PTFzp");
+  check_order(build, geglu_job(1), "FPZtTppppppppPtpppppppp");
+  check_order(build, rotation_job(64, 1), "TPZfFTZ" + std::string(14, 'p') + "Pfp");
+}
+
+TEST_CASE("prefill: no header and no counters take a row kernel out of its buffers") {
+  std::mt19937 random(3);
+  const auto below = [&](unsigned n) { return static_cast<int32_t>(random() % n); };
+  const Job jobs[] = {norm_job({640, 768, 1, true}), norm_job({640, 768, 1, false}), geglu_job(1),
+                      rotation_job(64, 1), rotation_job(256, 1)};
+  int ran = 0;
+  for (const Build& build : builds()) {
+    Core core(build);
+    for (int i = 0; i < 3000; ++i) {
+      const Job job = jobs[below(5)];
+      core.begin(job);
+      for (int32_t n = 0; n < 4; ++n) core.word(pre::kRowState + n) = below(i % 2 ? 9 : 80) - 1;
+      if (below(2) == 0) core.word(below(pre::kState)) = below(4) == 0 ? -1 : below(5000);
+      core.kind = core.word(0);
+      if (!core.refuses("ftpz"[below(4)])) ++ran;
+      if (!core.intact()) FAIL("a mark beside a buffer was overwritten");
+    }
+  }
+  CHECK(ran > 100);
+}
