@@ -12,7 +12,8 @@
   TYPE(kRopeType)            \
   TYPE(kGegluType)           \
   TYPE(kAttentionType)       \
-  TYPE(kDecoderType)
+  TYPE(kDecoderType)         \
+  TYPE(kPrefillType)
 
 namespace npu {
 

@@ -49,6 +49,9 @@ struct TimingOptions {
   arch::TimingTable constants;  // of a simulation
   // false: nothing is moved or computed and arguments may be placeholders; for simulations only
   bool data = true;
+  // With data: the kernels that run, while the others only take their time; none: all of them. For
+  // simulations in which few kernels compute what loops are bounded by.
+  std::vector<std::string> kernels;
   std::optional<TraceOptions> trace;
 };
 

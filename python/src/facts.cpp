@@ -5,6 +5,7 @@
 
 #include "aie_kernels/attention.h"
 #include "aie_kernels/gemv_setup.h"
+#include "aie_kernels/prefill_job.h"
 #include "aie_kernels/vector_job.h"
 #include "aie_kernels/weight_block.h"
 #include "bindings.h"
@@ -73,6 +74,20 @@ void init_facts(nb::module_& m) {
   sub.attr("VECTOR_STORE_BYTES") = vector::kStoreBytes;
   sub.attr("VECTOR_IN_BYTES") = vector::kInBytes;
   sub.attr("VECTOR_OUT_BYTES") = vector::kOutBytes;
+  nb::list prefill_job;
+  for (const char* name : prefill::kJobNames) prefill_job.append(name);
+  sub.attr("PREFILL_JOB") = nb::tuple(prefill_job);
+  sub.attr("PREFILL_JOB_WORDS") = prefill::kJobWords;
+  sub.attr("PREFILL_A_BYTES") = prefill::kABytes;
+  sub.attr("PREFILL_B_BYTES") = prefill::kBBytes;
+  sub.attr("PREFILL_PIECE_BYTES") = prefill::kPieceBytes;
+  sub.attr("PREFILL_MAX_BLOCKS") = prefill::kMaxBlocks;
+  sub.attr("PREFILL_STORE") = prefill::kStore;
+  sub.attr("PREFILL_WORK") = prefill::kWork;
+  nb::dict units;
+  units["npu1"] = prefill::units_of(true);
+  units["npu2"] = prefill::units_of(false);
+  sub.attr("PREFILL_UNITS") = units;
 }
 
 }  // namespace npu::python

@@ -68,16 +68,6 @@ void clear_statistics(const DecoderModel& model, const DecoderWorkspace& workspa
   }
 }
 
-// A copy of memory that the device does not reach.
-Wrapped copy_of(Device& device, std::span<const std::byte> memory, Access access) {
-  Wrapped out;
-  out.buffer = device.allocate(memory.size());
-  std::memcpy(out.buffer->host(), memory.data(), memory.size());
-  out.ref = {out.buffer.get(), 0, memory.size(), access};
-  out.ref.sync_to_device();
-  return out;
-}
-
 }  // namespace
 
 Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configuration,
@@ -91,22 +81,9 @@ Decoder::Decoder(std::shared_ptr<SharedDevice> device, Configuration configurati
   // What cannot be laid out is refused here, not with the first token.
   laid_out(gemv::Output::kF32, 0, model_.shape.vocabulary);
   const auto guard = operation_.lock();
-  Device& on = operation_.device();
-  if (regions.size() + kDecoderRegions > on.info().max_arguments) {
-    fail(ErrorKind::kShape,
-         "[decoder] the weights lie in %zu separate pieces of memory, a submission takes %zu; load "
-         "them from one file",
-         regions.size(), on.info().max_arguments - kDecoderRegions);
-  }
-  for (const std::span<const std::byte> region : regions) {
-    Wrapped wrapped = wrap_input(on, region.data(), region.size());
-    if (!wrapped) {
-      wrapped = copy_of(on, region, Access::kRead);
-      operation_.count_copy(region.size());
-    }
-    regions_.push_back(std::move(wrapped.buffer));
-    region_refs_.push_back(wrapped.ref);
-  }
+  regions_ = std::make_unique<ModelRegions>("decoder", operation_.device(), regions,
+                                            size_t{kDecoderRegions});
+  operation_.count_copy(regions_->copied());
 }
 
 Decoder::Place& Decoder::laid_out(gemv::Output output, int top, int64_t rows) {
@@ -209,18 +186,14 @@ RunReport Decoder::run(const DecoderToken& token, Place& at) {
   position.pages = token.pages;
   write_control(token, position, at);
   Device& device = operation_.device();
-  Wrapped pool = wrap_memory(device, token.pool.data(), token.pool.size(), Access::kReadWrite);
-  const bool copied = !pool;  // a device that does not reach the cache gets it with every token
-  if (copied) {
-    pool = copy_of(device, token.pool, Access::kReadWrite);
-    operation_.count_copy(2 * token.pool.size());
-  }
+  CachePool pool(device, token.pool);  // copied with every token where the device does not reach it
   prepare(position, at);
   std::vector<BufferRef> arguments = {
-      {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite}, pool.ref};
-  arguments.insert(arguments.end(), region_refs_.begin(), region_refs_.end());
+      {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
+      pool.ref()};
+  arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
   const RunReport report = operation_.submit(*at.entry, arguments);
-  if (copied) std::memcpy(token.pool.data(), pool.buffer->host(), token.pool.size());
+  operation_.count_copy(pool.finish());
   return report;
 }
 
@@ -254,10 +227,7 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEn
   return report;
 }
 
-namespace {
-
-// A model whose weights lie one after the other, each matrix in one format.
-DecoderModel model_of(const Request& request) {
+DecoderModel decoder_model_of(const Request& request) {
   DecoderModel model;
   DecoderShape& shape = model.shape;
   constexpr int64_t kMost = int64_t{1} << 24;
@@ -295,9 +265,11 @@ DecoderModel model_of(const Request& request) {
   return model;
 }
 
+namespace {
+
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
   const DecoderArray array = DecoderArray::of(configuration);
-  const DecoderModel model = model_of(request);
+  const DecoderModel model = decoder_model_of(request);
   model.check();
   const int64_t top = request.get("top", 0, kMaxTop, 8);
   const DecoderWorkspace layout(array, model, top > 0 ? gemv::Output::kTop : gemv::Output::kF32,

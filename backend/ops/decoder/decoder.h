@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ops/decoder/decoder_stream.h"
+#include "ops/decoder/model_memory.h"
 #include "ops/top_list.h"
 #include "runtime/operation.h"
 #include "runtime/operation_type.h"
@@ -18,6 +19,10 @@
 namespace npu::ops {
 
 extern const OperationType kDecoderType;
+
+// The model that a request describes: its weights lie one after the other, each matrix in one
+// format.
+DecoderModel decoder_model_of(const Request& request);
 
 // What a token needs besides the model. Rotations: cosines, then sines, of head_dim / 2 angles.
 struct DecoderToken {
@@ -71,8 +76,7 @@ class Decoder {
   DecoderArray array_;
   DecoderModel model_;
   DecoderNorms norms_;
-  std::vector<std::unique_ptr<Buffer>> regions_;
-  std::vector<BufferRef> region_refs_;
+  std::unique_ptr<ModelRegions> regions_;
   std::map<std::tuple<gemv::Output, int, int64_t>, Place> places_;
 };
 

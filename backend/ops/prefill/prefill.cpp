@@ -1,0 +1,254 @@
+// Chunks of a prompt on a device (prefill.h).
+#include "ops/prefill/prefill.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "error.h"
+#include "ops/decoder/decoder.h"
+#include "ops/shim_commands.h"
+
+namespace npu::ops {
+
+namespace {
+
+constexpr int64_t kSide = prefill::kSlice, kHigh = prefill::kRows;
+
+// fp32 of a block of the residual in the workspace.
+float* x_block(const PrefillLayout& layout, std::byte* memory, int64_t column, int64_t row) {
+  return reinterpret_cast<float*>(memory + layout.records() +
+                                  (column * layout.row_blocks() + row) * prefill::kRecordBytes);
+}
+
+}  // namespace
+
+Prefill::Prefill(std::shared_ptr<SharedDevice> device, Configuration configuration,
+                 DecoderModel model, std::span<const std::span<const std::byte>> regions,
+                 const DecoderNorms& norms)
+    : operation_(std::move(device), std::move(configuration)),
+      array_(PrefillArray::of(operation_.configuration())),
+      model_(std::move(model)),
+      norms_(norms) {
+  check_prefill(array_, model_);
+  const auto guard = operation_.lock();
+  regions_ = std::make_unique<ModelRegions>("prefill", operation_.device(), regions,
+                                            size_t{kPrefillRegions});
+  operation_.count_copy(regions_->copied());
+}
+
+void Prefill::check(const PrefillTokens& tokens) const {
+  const DecoderShape& s = model_.shape;
+  if (tokens.count < 1 || tokens.count > kMaxTokens || tokens.position < 0) {
+    fail(ErrorKind::kOutOfRange, "[prefill] %lld tokens at position %lld; a chunk has 1 to %lld",
+         static_cast<long long>(tokens.count), static_cast<long long>(tokens.position),
+         static_cast<long long>(kMaxTokens));
+  }
+  const auto rows = static_cast<size_t>(tokens.count);
+  bool good = tokens.rows.size() == rows * static_cast<size_t>(s.width) &&
+              tokens.pages.size() == model_.layers.size();
+  for (const auto& rotation : tokens.rotations) {
+    good = good && rotation.size() == rows * static_cast<size_t>(s.dim);
+  }
+  if (!good) {
+    fail(ErrorKind::kShape,
+         "[prefill] expected %zu rows of %lld, rotations of %lld and pages of %zu layers", rows,
+         static_cast<long long>(s.width), static_cast<long long>(s.dim), model_.layers.size());
+  }
+  const KvLayout kv{s.kv_heads, s.head_dim};
+  const auto pool_pages = static_cast<int64_t>(tokens.pool.size()) / kv.page_bytes();
+  for (size_t i = 0; i < model_.layers.size(); ++i) {
+    const int64_t window = model_.layers[i].window, last = tokens.position + tokens.count - 1;
+    const int64_t first = window > 0 ? std::max<int64_t>(0, tokens.position - window + 1) : 0;
+    for (int64_t page = first / kPagePositions; page <= last / kPagePositions; ++page) {
+      const auto& table = tokens.pages[i];
+      if (page < static_cast<int64_t>(table.size()) && table[static_cast<size_t>(page)] >= 0 &&
+          table[static_cast<size_t>(page)] < pool_pages) {
+        continue;
+      }
+      fail(ErrorKind::kOutOfRange, "[prefill] layer %zu has no page %lld for position %lld", i,
+           static_cast<long long>(page), static_cast<long long>(last));
+    }
+  }
+}
+
+Prefill::Place& Prefill::place(int64_t tokens) {
+  auto layout = std::make_unique<PrefillLayout>(array_, model_, tokens);
+  if (place_.layout != nullptr && place_.layout->row_blocks() == layout->row_blocks())
+    return place_;
+  place_ = {};
+  place_.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));
+  const std::span memory(place_.buffer->host(), static_cast<size_t>(layout->bytes()));
+  std::memset(memory.data(), 0, memory.size());
+  layout->write_constants(norms_, memory);
+  place_.buffer->sync_to_device(0, memory.size());
+  place_.layout = std::move(layout);
+  return place_;
+}
+
+// Embeddings and rotations; other rows and columns are zero, whatever was there: 0 * NaN is NaN.
+void Prefill::write(const PrefillTokens& tokens, Place& at) const {
+  const PrefillLayout& layout = *at.layout;
+  std::byte* memory = at.buffer->host();
+  const int64_t width = model_.shape.width, d = model_.shape.head_dim, half = model_.shape.dim / 2;
+  const int64_t lead = tokens.position % PrefillLayout::kAlign;
+  for (int64_t row = 0; row < layout.row_blocks() * kHigh; ++row) {
+    const int64_t token = row - lead;
+    for (int64_t column = 0; column < layout.width_blocks() * kSide; column += kSide) {
+      float* to = x_block(layout, memory, column / kSide, row / kHigh) + row % kHigh * kSide;
+      if (token >= 0 && token < tokens.count && column < width) {
+        std::memcpy(to, tokens.rows.data() + token * width + column, kSide * sizeof(float));
+      } else {
+        std::memset(to, 0, kSide * sizeof(float));
+      }
+    }
+  }
+  at.buffer->sync_to_device(
+      static_cast<size_t>(layout.records()),
+      static_cast<size_t>(layout.width_blocks() * layout.row_blocks() * prefill::kRecordBytes));
+  for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
+    const std::span<const float> from = tokens.rotations[static_cast<size_t>(kind)];
+    const int64_t to = layout.table(kind) + lead * d * 4;
+    for (int64_t i = 0; i < 2 * tokens.count; ++i) {  // cosines, sines
+      std::memcpy(memory + to + i * d * 2, from.data() + i * half, static_cast<size_t>(half) * 4);
+    }
+    at.buffer->sync_to_device(static_cast<size_t>(to), static_cast<size_t>(tokens.count * d) * 4);
+  }
+}
+
+void Prefill::read(const PrefillTokens& tokens, const Place& at) const {
+  const int64_t width = model_.shape.width, lead = tokens.position % PrefillLayout::kAlign;
+  for (int64_t token = 0; token < tokens.count; ++token) {
+    const int64_t row = token + lead;
+    for (int64_t column = 0; column < width; column += kSide) {
+      const float* from = x_block(*at.layout, at.buffer->host(), column / kSide, row / kHigh);
+      std::memcpy(tokens.rows.data() + token * width + column, from + row % kHigh * kSide,
+                  kSide * sizeof(float));
+    }
+  }
+}
+
+RunReport Prefill::run(const PrefillTokens& tokens) {
+  check(tokens);
+  const auto guard = operation_.lock();
+  const int64_t lead = tokens.position % PrefillLayout::kAlign;
+  Place& at = place(lead + tokens.count);
+  write(tokens, at);
+  PrefillChunk chunk;
+  chunk.layout = {model_.shape.kv_heads, model_.shape.head_dim};
+  chunk.position = tokens.position - lead;
+  chunk.tokens = lead + tokens.count;
+  chunk.lead = lead;
+  chunk.pages = tokens.pages;
+  PrefillPlan plan(array_, model_, *at.layout, chunk);
+  const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
+    append_prefill(builder, operation_.configuration(), array_, plan, 0, plan.steps());
+    return std::monostate{};
+  });
+  Device& on = operation_.device();
+  const std::vector<std::byte> contents = plan.headers();
+  const std::unique_ptr<Buffer> headers = on.allocate(contents.size());
+  std::memcpy(headers->host(), contents.data(), contents.size());
+  headers->sync_to_device(0, contents.size());
+  CachePool pool(on, tokens.pool);
+  std::vector<BufferRef> arguments = {
+      {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
+      pool.ref(),
+      {headers.get(), 0, contents.size(), Access::kRead}};
+  arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
+  const RunReport report = operation_.submit(*entry, arguments);
+  operation_.count_copy(pool.finish());
+  read(tokens, at);
+  return report;
+}
+
+namespace {
+
+std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  const PrefillArray array = PrefillArray::of(configuration);
+  const DecoderModel model = decoder_model_of(request);
+  check_prefill(array, model);
+  PrefillChunk chunk;
+  chunk.layout = {model.shape.kv_heads, model.shape.head_dim};
+  const int64_t position = request.get("position", 0, (int64_t{1} << 24) - 1);
+  chunk.lead = position % PrefillLayout::kAlign;
+  chunk.position = position - chunk.lead;
+  chunk.tokens = chunk.lead + request.get("tokens", 1, int64_t{1} << 12);
+  const PrefillLayout layout(array, model, chunk.tokens);
+  std::vector<std::vector<int64_t>> pages(model.layers.size());
+  int64_t next = 0;
+  for (size_t i = 0; i < pages.size(); ++i) {
+    const int64_t window = model.layers[i].window;
+    const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
+    const int64_t last = (chunk.position + chunk.tokens - 1) / kPagePositions;
+    for (int64_t page = 0; page <= last; ++page) {
+      pages[i].push_back(page < from / kPagePositions ? -1 : next++);
+    }
+    chunk.pages.emplace_back(pages[i]);
+  }
+  PrefillPlan plan(array, model, layout, chunk);
+  const auto steps = static_cast<int64_t>(plan.steps());
+  const int64_t first = request.get("first_step", 0, steps), end = request.get("steps", 0, steps);
+  Submission out;
+  out.words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_prefill(builder, configuration, array, plan, static_cast<size_t>(first),
+                   static_cast<size_t>(end > 0 ? std::min(first + end, steps) : steps));
+  });
+  ArgumentLayout workspace = ArgumentLayout::output("workspace", layout.bytes());
+  ArgumentLayout pool = ArgumentLayout::output("pool", next * chunk.layout.page_bytes());
+  workspace.access = pool.access = Access::kReadWrite;
+  const std::vector<std::byte> headers = plan.headers();
+  out.arguments = {workspace, pool,
+                   ArgumentLayout::input("headers", static_cast<int64_t>(headers.size()), headers),
+                   ArgumentLayout::input("weights", model.region_bytes[0])};
+  return {std::move(out)};
+}
+
+}  // namespace
+
+const OperationType kPrefillType = {
+    "prefill",
+    "a chunk of a prompt: all layers of a decoder in one stream",
+    {{"tokens", "of the chunk"},
+     {"position", "of the first token; the cache holds those before it", 0},
+     {"sliding", "layers with a window"},
+     {"global", "layers without one, after them"},
+     {"width", "of the residual stream"},
+     {"heads", "query heads"},
+     {"kv_heads", "key heads"},
+     {"head_dim", "elements of a head"},
+     {"ffn", "width of the FFN"},
+     {"vocabulary", "rows of the head, which is not part of it", 64},
+     {"window", "positions that a query of a sliding layer sees", 512},
+     {"dim", "elements of a head that the model has; 0: head_dim", 0},
+     {"format", "of the weights; 0: q4nx, 1: q8", 0},
+     {"format_qkv", "of q, k and v; -1: format", -1},
+     {"format_output", "of the output of attention; -1: format", -1},
+     {"format_gate_up", "of gate and up; -1: format", -1},
+     {"format_down", "of down; -1: format", -1},
+     {"format_head", "of the head; -1: format", -1},
+     {"first_step", "of 9 per layer and a last one", 0},
+     {"steps", "how many; 0: all", 0}},
+    {{"a layer of 1B, 256 tokens",
+      {{"tokens", 256},
+       {"position", 512},
+       {"sliding", 1},
+       {"global", 0},
+       {"width", 1152},
+       {"heads", 4},
+       {"kv_heads", 1},
+       {"head_dim", 256},
+       {"ffn", 6912}}},
+     {"two small layers, 40 tokens",
+      {{"tokens", 40},
+       {"position", 96},
+       {"sliding", 1},
+       {"global", 1},
+       {"width", 320},
+       {"heads", 4},
+       {"kv_heads", 2},
+       {"head_dim", 64},
+       {"ffn", 512},
+       {"window", 32}}}},
+    &submissions};
+
+}  // namespace npu::ops

@@ -1,0 +1,62 @@
+// A prompt through a decoder on the array (designs/prefill.py): chunk after chunk of its tokens,
+// one submission each, over the weights and the KV cache of the decode steps (ops/decoder).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "ops/decoder/model_memory.h"
+#include "ops/prefill/prefill_stream.h"
+#include "runtime/operation.h"
+#include "runtime/operation_type.h"
+
+namespace npu::ops {
+
+extern const OperationType kPrefillType;
+
+// Tokens at consecutive positions. rows: embeddings
+// (tokens, width), multiplied by their scale; after run() the last layer's output. Rotations:
+// (tokens, dim): cosines, then sines, of dim / 2 angles.
+struct PrefillTokens {
+  int64_t position = 0, count = 0;
+  std::span<float> rows;
+  std::array<std::span<const float>, DecoderWorkspace::kKinds> rotations;  // global, sliding
+  std::span<std::byte> pool;                                               // of the cache
+  std::vector<std::span<const int64_t>> pages;                             // per layer
+};
+
+class Prefill {
+ public:
+  // regions: memory with the blocks of weights, which must outlive this. Throws Error(kShape,
+  // kOutOfRange), kShape also where they lie in more pieces than a submission takes.
+  Prefill(std::shared_ptr<SharedDevice> device, Configuration configuration, DecoderModel model,
+          std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
+
+  // Tokens of a run at most.
+  static constexpr int64_t kMaxTokens = 1024;
+  const DecoderModel& model() const { return model_; }
+  RunReport run(const PrefillTokens& tokens);
+  OperationCounters counters() const { return operation_.counters(); }
+
+ private:
+  // The workspace of chunks of so many row-blocks.
+  struct Place {
+    std::unique_ptr<PrefillLayout> layout;
+    std::unique_ptr<Buffer> buffer;
+  };
+  void check(const PrefillTokens& tokens) const;
+  Place& place(int64_t tokens);
+  void write(const PrefillTokens& tokens, Place& at) const;
+  void read(const PrefillTokens& tokens, const Place& at) const;
+
+  Operation<int> operation_;
+  PrefillArray array_;
+  DecoderModel model_;
+  DecoderNorms norms_;
+  std::unique_ptr<ModelRegions> regions_;
+  Place place_;
+};
+
+}  // namespace npu::ops

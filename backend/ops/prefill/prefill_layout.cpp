@@ -1,0 +1,153 @@
+// The workspace of a prompt (prefill_layout.h).
+#include "ops/prefill/prefill_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "error.h"
+#include "rounding.h"
+
+namespace npu::ops {
+
+namespace {
+
+using prefill::kABytes, prefill::kSlice;
+
+// Blocks of columns, in objects of 8.
+int64_t padded_blocks(int64_t columns) { return round_up(divide_up(columns, kSlice), 8); }
+
+// Heads of a group as units of a row of the array are dealt out: each row has whole row-blocks.
+int64_t padded_group(const PrefillArray& array, int64_t group) {
+  const int64_t per_row = int64_t{array.units} * array.columns;
+  while (per_row % group != 0) ++group;
+  return group;
+}
+
+void refuse(const char* what, int64_t value, const char* limit) {
+  fail(ErrorKind::kShape, "[prefill] %s is %lld; the array runs %s", what,
+       static_cast<long long>(value), limit);
+}
+
+// Row-blocks of a job's results, at least: blocks of kBf16 are multiplied by full jobs only.
+int64_t least_rows(const DecoderModel& model) {
+  for (const DecoderLayer& layer : model.layers) {
+    for (const DecoderMatrix* one : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      for (const DecoderSegment& segment : *one) {
+        if (segment.format == blocks::Format::kBf16) {
+          return PrefillArray::kRows * prefill::kRowSlots / prefill::kRows;
+        }
+      }
+    }
+  }
+  return PrefillArray::kRows * 2;
+}
+
+void check_matrix(const DecoderMatrix& matrix) {
+  for (const DecoderSegment& segment : matrix) {
+    if (segment.n % kSlice != 0)
+      refuse("the number of rows of a matrix", segment.n, "multiples of 32");
+  }
+}
+
+}  // namespace
+
+PrefillArray PrefillArray::of(const Configuration& configuration) {
+  PrefillArray array;
+  array.generation = configuration.generation;
+  const int columns = arch::device_geometry(configuration.generation).columns;
+  array.columns = static_cast<int>(configuration.param("columns", columns, columns));
+  array.units = static_cast<int>(configuration.param("units", 1, 3));
+  return array;
+}
+
+void check_prefill(const PrefillArray& array, const DecoderModel& model) {
+  model.check();
+  const DecoderShape& s = model.shape;
+  const int64_t width = padded_blocks(s.width) * kSlice;
+  if (s.width % kSlice != 0 || 2 * width > prefill::kStore) {
+    refuse("the width", s.width, "multiples of 32 up to 3072");
+  }
+  if (s.dim % kSlice != 0) refuse("a head", s.dim, "multiples of 32 up to 256");
+  if (s.ffn % kSlice != 0) refuse("the FFN width", s.ffn, "multiples of 32");
+  if (s.heads + 2 * s.kv_heads > 64) refuse("the number of heads", s.heads + 2 * s.kv_heads, "64");
+  if (padded_group(array, s.group()) > 8) refuse("the group of a key head", s.group(), "1 to 8");
+  for (const DecoderLayer& layer : model.layers) {
+    for (const DecoderMatrix* one : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
+      check_matrix(*one);
+    }
+  }
+}
+
+PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens)
+    : shape_(model.shape), layers_(model.layers.size()), head_dim_(model.shape.head_dim) {
+  const DecoderShape& s = shape_;
+  const int64_t round = array.cores();  // row-blocks that the cores take at once
+  rows_ = round_up(divide_up(tokens, prefill::kRows), least_rows(model));
+  if (rows_ > 2 * PrefillArray::kRows * 2) rows_ = round_up(rows_, round);
+  width_ = padded_blocks(s.width);
+  ffn_ = padded_blocks(s.ffn);
+  heads_ = padded_blocks(s.heads * s.dim);
+  group_ = padded_group(array, s.group());
+  // Reads beyond the end of an activation: rounds that are not full, and what fills B objects.
+  const int64_t column = rows_ * kBlock, slack = round * int64_t{kABytes} + 16 * column;
+  records_ = take(width_ * rows_ * prefill::kRecordBytes + 3 * slack);
+  factors_ = take(rows_ * kBlock + kABytes);
+  qkv_ = take(s.qkv_rows() / kSlice * column + slack);
+  const int64_t units = int64_t{array.units} * array.cores();
+  const int64_t jobs = divide_up(rows_ * group_, units), unit = 2 * prefill::kRows * s.head_dim;
+  queries_bytes_ = jobs * units * unit + prefill::kBBytes;
+  queries_ = take(s.kv_heads * queries_bytes_);
+  attention_rows_ = jobs * units / group_;
+  attention_ = take((heads_ + 8) * attention_rows_ * kBlock);
+  y_ = take(width_ * column + slack);
+  gate_ = take(ffn_ * column + slack);
+  up_ = take(ffn_ * column + slack);
+  act_ = take(ffn_ * column + slack);
+  for (int64_t& table : tables_) table = take(round_up(rows_, round) * table_bytes() + kABytes);
+  dump_ = take(std::max(width_ * 2 * prefill::kRecordBytes,
+                        (s.heads + 2 * s.kv_heads) * 2 * unit + kABytes));
+  norm_objects_ = divide_up(2 * width_ * kSlice * 4, kABytes);
+  const auto layers = static_cast<int64_t>(layers_);
+  constants_ = take(layers * (2 * norm_objects_ + 1) * kABytes);
+  last_constants_ = take(norm_objects_ * kABytes);
+}
+
+int64_t PrefillLayout::take(int64_t bytes) {
+  const int64_t at = bytes_;
+  bytes_ += round_up(bytes, 64);
+  return at;
+}
+
+int64_t PrefillLayout::constants(size_t layer, Constants which) const {
+  const int64_t own = static_cast<int64_t>(layer) * (2 * norm_objects_ + 1);
+  return constants_ + (own + which * norm_objects_) * kABytes;
+}
+
+void PrefillLayout::write_constants(const DecoderNorms& norms, std::span<std::byte> memory) const {
+  const auto put = [&](int64_t at, const float* from, int64_t count) {
+    if (from != nullptr) std::memcpy(memory.data() + at, from, static_cast<size_t>(count) * 4);
+  };
+  // Halves of a head where those of head_dim begin, times what a mean over head_dim leaves out.
+  const int64_t half = shape_.dim / 2;
+  const float share = std::sqrt(static_cast<float>(shape_.dim) / static_cast<float>(head_dim_));
+  const auto put_head = [&](int64_t at, const float* from) {
+    auto* to = reinterpret_cast<float*>(memory.data() + at);
+    for (int64_t i = 0; from != nullptr && i < shape_.dim; ++i) {
+      to[i < half ? i : head_dim_ / 2 + i - half] = from[i] * share;
+    }
+  };
+  const int64_t second = width_ * kSlice * 4;
+  for (size_t i = 0; i < norms.layers.size(); ++i) {
+    const DecoderNorms::Layer& layer = norms.layers[i];
+    if (i > 0) put(constants(i, kFirst), norms.layers[i - 1].post_ffn, shape_.width);
+    put(constants(i, kFirst) + second, layer.attention, shape_.width);
+    put(constants(i, kSecond), layer.post_attention, shape_.width);
+    put(constants(i, kSecond) + second, layer.ffn, shape_.width);
+    put_head(constants(i, kHeads), layer.q);
+    put_head(constants(i, kHeads) + head_dim_ * 4, layer.k);
+  }
+  if (!norms.layers.empty()) put(last_constants_, norms.layers.back().post_ffn, shape_.width);
+}
+
+}  // namespace npu::ops

@@ -1,0 +1,139 @@
+// Appends the commands of a chunk (prefill_stream.h).
+//
+// Every task gives a token. A channel takes four tasks; tasks go to whatever channel has room, and
+// where none has, the command processor waits for the task that ends first of all that stand before
+// others: what that one needs has been pushed. Results of a step are in memory when all its tasks
+// have ended; before it waits for them, it pushes what the next step can begin with.
+#include "ops/prefill/prefill_stream.h"
+
+#include <deque>
+#include <utility>
+
+#include "ops/shim_queue.h"
+
+namespace npu::ops {
+
+namespace {
+
+// BDs of shim tiles, a ring per channel.
+constexpr BdRing kABds{0, 4}, kBBds{4, 4}, kLowerBds{8, 4}, kUpperBds{12, 4};
+
+class PrefillCommands : private QueueCommands {
+ public:
+  PrefillCommands(stream::Builder& builder, const Configuration& configuration,
+                  const PrefillArray& array, PrefillPlan& plan)
+      : QueueCommands(builder, configuration), plan_(plan) {
+    for (int r = 0; r < PrefillArray::kRows; ++r) add(port("A", r), kABds);
+    for (int c = 0; c < array.columns; ++c) add(port("B", c), kBBds);
+    results_ = channels_.size();
+    for (int c = 0; c < array.columns; ++c) add(port("C", c), kLowerBds);
+    for (int c = 0; c < array.columns; ++c) add(port("D", c), kUpperBds);
+  }
+
+  void append(size_t first, size_t last) {
+    if (first == last) return;
+    take(plan_.make(first));
+    for (size_t step = first; step < last; ++step) {
+      push_all();
+      if (step + 1 < last) {
+        take(plan_.make(step + 1));
+        push_early();
+      }
+      for (size_t i = results_; i < channels_.size(); ++i) drain(channels_[i]);
+    }
+    for (Channel& channel : channels_) drain(channel);
+  }
+
+ private:
+  struct Channel {
+    ShimQueue queue;
+    std::deque<PrefillTask> tasks;                     // not pushed yet
+    std::deque<std::pair<double, int64_t>> under_way;  // when they end, when they were pushed
+  };
+
+  void add(const Port* at, BdRing ring) { channels_.push_back({{at, ring}, {}, {}}); }
+
+  // The tasks of a step; groups count on from those before.
+  void take(PrefillStep step) {
+    size_t next = 0;
+    int last = base_;
+    const auto give = [&](std::vector<PrefillTask>& tasks) {
+      for (PrefillTask& task : tasks) {
+        task.group += base_;
+        last = std::max(last, task.group);
+      }
+      Channel& channel = channels_[next++];
+      channel.tasks.insert(channel.tasks.end(), tasks.begin(), tasks.end());
+    };
+    for (auto& tasks : step.a) give(tasks);
+    for (auto& tasks : step.b) give(tasks);
+    for (auto& half : step.c) {
+      for (auto& tasks : half) give(tasks);
+    }
+    base_ = last + 1;
+  }
+
+  void push_next(Channel& channel) {
+    const PrefillTask& task = channel.tasks.front();
+    channel.under_way.emplace_back(task.group + task.part, pushed_++);
+    push(channel.queue, task.bd, task.argument, task.offset, task.repeats, true);
+    channel.tasks.pop_front();
+  }
+
+  void wait_next(Channel& channel) {
+    wait_oldest(channel.queue);
+    channel.under_way.pop_front();
+  }
+
+  void drain(Channel& channel) {
+    while (channel.queue.under_way() > 0) wait_next(channel);
+  }
+
+  // Round after round, so that no channel is far ahead of what its cores need from the others.
+  bool push_round(bool early) {
+    bool any = false;
+    for (Channel& channel : channels_) {
+      if (channel.tasks.empty() || channel.queue.room() == 0) continue;
+      if (early && !channel.tasks.front().early) continue;
+      push_next(channel);
+      any = true;
+    }
+    return any;
+  }
+
+  void push_early() {
+    while (push_round(true)) {
+    }
+  }
+
+  void push_all() {
+    for (;;) {
+      while (push_round(false)) {
+      }
+      Channel* next = nullptr;
+      for (Channel& channel : channels_) {
+        if (channel.tasks.empty()) continue;
+        if (next == nullptr || channel.under_way.front() < next->under_way.front()) {
+          next = &channel;
+        }
+      }
+      if (next == nullptr) return;
+      wait_next(*next);
+    }
+  }
+
+  PrefillPlan& plan_;
+  std::vector<Channel> channels_;
+  size_t results_ = 0;
+  int base_ = 0;  // of the groups of the next step
+  int64_t pushed_ = 0;
+};
+
+}  // namespace
+
+void append_prefill(stream::Builder& builder, const Configuration& configuration,
+                    const PrefillArray& array, PrefillPlan& plan, size_t first, size_t last) {
+  PrefillCommands(builder, configuration, array, plan).append(first, last);
+}
+
+}  // namespace npu::ops

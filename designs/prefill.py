@@ -1,0 +1,232 @@
+"""The prefill configuration: everything a prompt needs, on the array at once.
+
+Every core runs the same program and a job at a time (aie_kernels/prefill_job.h): tiles of products
+with weights in their blocks, norms, GeGLU, rotation, attention. As in a GEMM, stream A of a row of
+the array is broadcast along it and stream B of a column down it; results of a column leave through
+both of its shim channels, two cores each. Headers in stream A bound all loops, so that streams
+(backend/ops/prefill) write no runtime parameters.
+"""
+
+from __future__ import annotations
+
+from npu._npu import facts
+
+from .api import Design
+from .fifo import ObjectFifo
+from .hardware import CORE_ROWS, FIRST_CORE_ROW
+from .lowering import forms
+from .worker import Object, Word
+
+JOB: tuple[str, ...] = facts.PREFILL_JOB
+A_BYTES, B_BYTES, PIECE_BYTES = (
+    facts.PREFILL_A_BYTES, facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES,
+)  # fmt: skip
+MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
+STACK_BYTES = 1536
+# Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
+# object of results.
+_L2_INPUTS, _L2_PIECES = 4, 4
+_RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
+
+
+def design(generation: str) -> Design:
+    """The prefill design of a generation ("npu1", "npu2"). Raises DesignError."""
+    out = Design("prefill", generation, object_file="prefill.o")
+    out.params = {
+        "columns": out.columns,
+        "rows": CORE_ROWS,
+        "a_bytes": A_BYTES,
+        "b_bytes": B_BYTES,
+        "piece_bytes": PIECE_BYTES,
+        "units": facts.PREFILL_UNITS[generation],
+    }
+    out.token_ports = True
+    rows = [_row(out, row) for row in range(CORE_ROWS)]
+    for col in range(out.columns):
+        b, results = _column(out, col), _drain(out, col)
+        for row in range(CORE_ROWS):
+            _Core(out, row, col, rows[row], b, results[row]).program()
+    return out
+
+
+configuration, mlir = forms(design)
+
+
+def _row(out: Design, row: int) -> ObjectFifo:
+    """Stream A of a row of the array, from a column of its own."""
+    col = row * (out.columns // CORE_ROWS)
+    memtile = out.tile(col, 1)
+    cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
+    outer = out.fifo(
+        f"A2_{row}", out.tile(col, 0), memtile, A_BYTES // 2, "bfloat16", depth=_L2_INPUTS,
+        port=f"A{row}", producer_channel=0, consumer_channel=0,
+    )  # fmt: skip
+    inner = out.fifo(
+        f"A1_{row}", memtile, cores, A_BYTES // 2, "bfloat16", depth=2,
+        producer_channel=0, consumer_channel=0,
+    )  # fmt: skip
+    out.forward(outer, inner)
+    return inner
+
+
+def _column(out: Design, col: int) -> ObjectFifo:
+    """Stream B of a column."""
+    memtile = out.tile(col, 1)
+    outer = out.fifo(
+        f"B2_{col}", out.tile(col, 0), memtile, B_BYTES, "uint8", depth=_L2_INPUTS,
+        port=f"B{col}", producer_channel=1, consumer_channel=1,
+    )  # fmt: skip
+    inner = out.fifo(
+        f"B1_{col}", memtile, out.cores(col), B_BYTES, "uint8", depth=2 * MAX_BLOCKS,
+        producer_channel=1, consumer_channel=1,
+    )  # fmt: skip
+    out.forward(outer, inner)
+    return inner
+
+
+def _drain(out: Design, col: int) -> list[ObjectFifo]:
+    """Pieces of a column's cores; neighbours are joined."""
+    memtile, words = out.tile(col, 1), PIECE_BYTES // 4
+    parts = [
+        out.fifo(
+            f"c{col}_{row}", core, memtile, words, "int32", depth=(2, _L2_PIECES),
+            consumer_channel=2 + row,
+        )
+        for row, core in enumerate(out.cores(col))
+    ]  # fmt: skip
+    for channel, name in enumerate(_RESULTS):
+        whole = out.fifo(
+            f"{name}{col}", memtile, out.tile(col, 0), (2, words), "int32", depth=_L2_PIECES,
+            producer_channel=2 + channel, consumer_channel=channel,
+        )  # fmt: skip
+        out.join(parts[2 * channel : 2 * channel + 2], whole)
+    return parts
+
+
+class _Core:
+    """The program of one core. Loops of other kinds than the job's have no rounds."""
+
+    def __init__(
+        self, out: Design, row: int, col: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
+    ) -> None:
+        self._out, self._row, self._col = out, row, col
+        self._a, self._b, self._c = a, b, c
+        self._w = w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES)
+        name = f"{col}_{row}"
+        self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
+        self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK,))
+        self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
+
+    def program(self) -> None:
+        """Jobs, one after the other."""
+        w, store, job = self._w, self._store, self._job
+        with w.forever():
+            w.call(self._kernel("begin"), w.acquire(self._a), job, self._row, self._col)
+            w.release(self._a)
+            with w.loop(self._word("constants")):
+                w.call(self._kernel("constant"), w.acquire(self._a), store, job)
+                w.release(self._a)
+            self._product()
+            self._rows()
+            self._attention()
+
+    def _product(self) -> None:
+        w, store, job, word = self._w, self._store, self._job, self._word
+        shape = word("m"), word("blocks")
+        with w.loop(word("clear")):
+            w.call(self._kernel("clear"), store, job, *shape)
+        for blocks in range(1, MAX_BLOCKS + 1):
+            with w.loop(word(f"holds{blocks}")):
+                self._multiply(blocks)
+        self._skip(self._a, "pass")
+        with w.loop(word("factors")):
+            w.call(self._kernel("scale"), w.acquire(self._a), store, job, *shape)
+            w.release(self._a)
+        with w.loop(word("pieces")):
+            w.call(self._kernel("piece"), store, w.acquire(self._c), job, *shape)
+            w.release(self._c)
+
+    def _multiply(self, blocks: int) -> None:
+        """A range of columns of `blocks` row-blocks of W, times A slice by slice."""
+        w, word = self._w, self._word
+        held: list[Object] = [w.acquire(self._b) for _ in range(blocks)]
+        held += held[-1:] * (MAX_BLOCKS - blocks)
+        with w.loop(word("parts")):
+            a = w.acquire(self._a)
+            with w.loop(word("slices")):
+                w.call(
+                    self._kernel("multiply"), a, *held, self._store, self._work, self._job,
+                    word("m"), word("blocks"), word("format"),
+                )  # fmt: skip
+            w.release(self._a)
+        for _ in range(blocks):
+            w.release(self._b)
+
+    def _rows(self) -> None:
+        w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
+        with w.loop(word("rounds")):
+            with w.loop(word("first_groups")), self._turn(self._a, "a"):
+                w.call(
+                    self._kernel("row_first"), w.acquire(self._a), store, work, job, word("kind"),
+                    word("head_dim"),
+                )  # fmt: skip
+                w.release(self._a)
+            with w.loop(word("groups")):
+                with w.loop(word("a_turns")), self._turn(self._a, "a"):
+                    taken = w.acquire(self._a)
+                    w.call(self._kernel("row_take"), taken, store, work, job, word("kind"))
+                    w.release(self._a)
+                with w.loop(word("b_turns")), self._turn(self._b, "b"):
+                    b = w.acquire(self._b)
+                    with w.loop(word("b_pieces")):
+                        w.call(
+                            self._kernel("row_piece"), b, w.acquire(self._c), store, work, job,
+                            word("kind"), word("head_dim"),
+                        )  # fmt: skip
+                        w.release(self._c)
+                    w.release(self._b)
+            with w.loop(word("tail")):
+                w.call(self._kernel("row_tail"), work, w.acquire(self._c), job)
+                w.release(self._c)
+
+    def _attention(self) -> None:
+        w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
+        sizes = word("units"), word("head_dim")
+        with self._turn(self._b, "q"), w.loop(word("units")):
+            w.call(self._kernel("query"), w.acquire(self._b), store, work, job, word("head_dim"))
+            w.release(self._b)
+        with w.loop(word("chunks")):
+            for name in ("scores", "values"):
+                with w.loop(2):  # halves of a chunk
+                    w.call(self._kernel(name), w.acquire(self._a), store, work, job, *sizes)
+                    w.release(self._a)
+        with w.loop(word("out_pieces")):
+            w.call(self._kernel("out"), store, w.acquire(self._c), work, job, word("head_dim"))
+            w.release(self._c)
+
+    def _turn(self, fifo: ObjectFifo, prefix: str) -> _Turn:
+        return _Turn(self, fifo, prefix)
+
+    def _skip(self, fifo: ObjectFifo, count: str) -> None:
+        with self._w.loop(self._word(count)):
+            self._w.acquire(fifo)
+            self._w.release(fifo)
+
+    def _kernel(self, name: str):
+        return self._out.kernel(f"prefill_{name}")
+
+    def _word(self, label: str) -> Word:
+        return Word(self._job, JOB.index(label))
+
+
+class _Turn:
+    """A core's own objects among those of its row or column: it lets the others' pass."""
+
+    def __init__(self, core: _Core, fifo: ObjectFifo, prefix: str) -> None:
+        self._core, self._fifo, self._prefix = core, fifo, prefix
+
+    def __enter__(self) -> None:
+        self._core._skip(self._fifo, f"{self._prefix}_before")
+
+    def __exit__(self, *_: object) -> None:
+        self._core._skip(self._fifo, f"{self._prefix}_after")

@@ -1,0 +1,246 @@
+// Memory of the tests of a prompt's plan: names of all words before a chunk, what a step may read
+// and write, and what is to be there afterwards.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <random>
+#include <utility>
+
+#include "prefill_cores.h"
+
+namespace npu::prefill_test {
+
+using ops::DecoderModel;
+using ops::PrefillArray;
+using ops::PrefillChunk;
+using ops::PrefillLayout;
+using ops::PrefillPlan;
+
+inline constexpr int64_t kAWords = prefill::kABytes / 4, kBWords = prefill::kBBytes / 4;
+inline constexpr int64_t kPayload = prefill::kBPayload / 4, kPiece = prefill::kPieceWords;
+
+struct Random {
+  std::mt19937 engine{1};
+  int64_t below(int64_t most) { return int64_t(engine() % uint64_t(most)); }
+  int64_t upto(int64_t least, int64_t most) { return least + below(most - least + 1); }
+};
+
+inline PrefillArray array_of(arch::Generation generation) {
+  PrefillArray array;
+  array.generation = generation;
+  array.columns = arch::device_geometry(generation).columns;
+  array.units = prefill::units_of(generation == arch::Generation::kNpu1);
+  return array;
+}
+
+// Pages of the cache in any order; those before a window are gone.
+struct Cache {
+  std::vector<std::vector<int64_t>> tables;
+  int64_t pool_pages = 0;
+
+  Cache(Random& random, const DecoderModel& model, int64_t position, int64_t tokens) {
+    int64_t count = 0;
+    for (const ops::DecoderLayer& layer : model.layers) {
+      const int64_t from = layer.window > 0 ? std::max<int64_t>(0, position - layer.window + 1) : 0;
+      std::vector<int64_t> table;
+      for (int64_t page = 0; page <= (position + tokens - 1) / ops::kPagePositions; ++page) {
+        table.push_back(page < from / ops::kPagePositions ? -1 : count++);
+      }
+      tables.push_back(table);
+    }
+    pool_pages = count + random.below(3);
+    std::vector<int64_t> places(static_cast<size_t>(pool_pages));
+    for (size_t i = 0; i < places.size(); ++i) places[i] = int64_t(i);
+    if (random.below(2) == 0) std::shuffle(places.begin(), places.end(), random.engine);
+    for (auto& table : tables) {
+      for (int64_t& page : table) page = page < 0 ? -1 : places[size_t(page)];
+    }
+  }
+};
+
+// The memory that a chunk's stream sees, and what is to be in it before and afterwards.
+class PrefillMemory {
+ public:
+  PrefillMemory(const PrefillArray& array, const DecoderModel& model, const Cache& cache,
+                int64_t position, int64_t tokens)
+      : array_(array),
+        model_(model),
+        s_(model.shape),
+        lead_(position % PrefillLayout::kAlign),
+        end_(position + tokens),
+        position_(position),
+        used_((lead_ + tokens + 7) / 8),
+        layout_(array, model, lead_ + tokens),
+        chunk_{{s_.kv_heads, s_.head_dim}, position - lead_, lead_ + tokens, lead_, {}},
+        tables_(cache.tables) {
+    for (const auto& table : tables_) chunk_.pages.emplace_back(table);
+    plan_ = std::make_unique<PrefillPlan>(array_, model_, layout_, chunk_);
+    workspace_ = std::make_unique<Memory>(layout_.bytes(), 0);
+    pool_ = std::make_unique<Memory>(cache.pool_pages * chunk_.layout.page_bytes(), kAny);
+    name_inputs();
+  }
+
+ protected:
+  using Lane = std::vector<Channel>;
+
+  // --- memory
+
+  Memory& memory(uint32_t argument) {
+    if (argument > ops::kPrefillPool) FAIL("argument " << argument << " is no memory of names");
+    return argument == ops::kPrefillWorkspace ? *workspace_ : *pool_;
+  }
+
+  void put(int64_t offset, int64_t words, const auto& name_of) {
+    for (int64_t w = 0; w < words; ++w) workspace_->names[size_t(offset / 4 + w)] = name_of(w);
+  }
+
+  // Where K (V) of a position is, as docs/decoder.md has it.
+  size_t cache_word(size_t layer, int64_t head, bool values, int64_t at) const {
+    const int64_t size = 4096 / s_.head_dim, page = tables_[layer][size_t(at / 256)];
+    REQUIRE(page >= 0);
+    const int64_t chunk = (page * s_.kv_heads + head) * (256 / size) + at % 256 / size;
+    return size_t((((chunk * 2 + int{values}) * size + at % size) * s_.head_dim) / 2);
+  }
+
+  void name_cache(std::vector<uint64_t>& names, int64_t first, int64_t last) const {
+    for (size_t layer = 0; layer < model_.layers.size(); ++layer) {
+      for (int64_t at = first; at < last; ++at) {
+        if (tables_[layer][size_t(at / 256)] < 0) continue;
+        for (int64_t i = 0; i < 2 * s_.kv_heads; ++i) {
+          const size_t to = cache_word(layer, i / 2, i % 2 > 0, at);
+          for (int64_t w = 0; w < s_.head_dim / 2; ++w) {
+            names[to + size_t(w)] = key_name(layer, i % 2 > 0, at, i / 2, w);
+          }
+        }
+      }
+    }
+  }
+
+  static uint64_t key_name(size_t layer, bool values, int64_t at, int64_t head, int64_t word) {
+    return name(values ? Value::kV : Value::kK, int64_t(layer), at, head, word);
+  }
+
+  void name_inputs() {
+    for (int64_t row = 0; row < used_; ++row) {
+      for (int64_t column = 0; column < s_.width / 32; ++column) {
+        const int64_t at = column * layout_.row_blocks() + row;
+        put(layout_.records() + at * prefill::kRecordBytes, 256,
+            [&](int64_t w) { return name(Value::kX, 0, row, column, w); });
+      }
+      for (int kind = 0; kind < 2; ++kind) {
+        put(layout_.table(kind) + row * layout_.table_bytes(), 8 * s_.head_dim,
+            [&](int64_t w) { return name(Value::kTable, kind, row, 0, w); });
+      }
+    }
+    const auto constants = [&](int64_t offset, int64_t index, int64_t objects) {
+      put(offset, objects * kAWords,
+          [&](int64_t w) { return name(Value::kConstant, index, 0, w / kAWords, w % kAWords); });
+    };
+    for (size_t i = 0; i < model_.layers.size(); ++i) {
+      const auto layer = int64_t(i);
+      constants(layout_.constants(i, PrefillLayout::kFirst), 3 * layer, layout_.norm_objects());
+      constants(layout_.constants(i, PrefillLayout::kSecond), 3 * layer + 1,
+                layout_.norm_objects());
+      constants(layout_.constants(i, PrefillLayout::kHeads), 3 * layer + 2, 1);
+    }
+    constants(layout_.last_constants(), 3 * int64_t(model_.layers.size()), layout_.norm_objects());
+    name_cache(pool_->names, 0, position_);
+  }
+
+  // Words that count are read by their names, and not written in the same step.
+  void expect(const Place& at, uint64_t expected, bool in_place = false) {
+    if (memory(at.argument).names[at.offset / 4] != expected) {
+      CAPTURE(at.argument);
+      CAPTURE(at.offset);
+      FAIL("a word is " << std::hex << memory(at.argument).names[at.offset / 4] << ", expected "
+                        << expected);
+    }
+    if (!in_place) reads_.push_back(at);
+    if (at.early) early_.push_back(at);
+  }
+
+  void write(const Place& at, uint64_t value) { writes_.emplace_back(at, value); }
+
+  // Results of a core: per piece the name of its words.
+  using Pieces = std::vector<std::vector<uint64_t>>;
+
+  void write_pieces(Lane& lane, int64_t column, const Pieces& first, const Pieces& second) {
+    REQUIRE(first.size() == second.size());
+    for (size_t i = 0; i < first.size(); ++i) {
+      for (const Pieces* core : {&first, &second}) {
+        const auto places = lane[size_t(column)].take(kPiece);
+        for (int64_t w = 0; w < kPiece; ++w) write(places[size_t(w)], (*core)[i][size_t(w)]);
+      }
+    }
+  }
+
+  static std::vector<uint64_t> piece(const auto& name_of) {
+    std::vector<uint64_t> out;
+    for (int64_t w = 0; w < kPiece; ++w) out.push_back(name_of(w));
+    return out;
+  }
+
+  uint64_t x_name(int64_t version, int64_t row, int64_t column, int64_t word) const {
+    return column < s_.width / 32 ? name(Value::kX, version, row, column, word) : 0;
+  }
+
+  void check_inside(const Channel& channel) const {
+    for (const Place& at : channel.words()) {
+      int64_t bytes = 0;
+      if (at.argument == ops::kPrefillWorkspace) bytes = layout_.bytes();
+      if (at.argument == ops::kPrefillPool) bytes = int64_t(pool_->names.size()) * 4;
+      if (at.argument == ops::kPrefillHeaders) bytes = int64_t(headers_.size());
+      if (at.argument >= ops::kPrefillRegions) {
+        bytes = model_.region_bytes.at(at.argument - ops::kPrefillRegions);
+      }
+      if (int64_t(at.offset) + 4 > bytes) {
+        FAIL("byte " << at.offset << " of argument " << at.argument << ", which has " << bytes);
+      }
+    }
+  }
+
+  // --- afterwards
+
+  void check_result() {
+    const auto version = 2 * int64_t(model_.layers.size());
+    for (int64_t row = 0; row < used_; ++row) {
+      for (int64_t column = 0; column < s_.width / 32; ++column) {
+        const int64_t at =
+            layout_.records() + (column * layout_.row_blocks() + row) * prefill::kRecordBytes;
+        for (int64_t w = 0; w < 256; ++w) {
+          if (workspace_->names[size_t(at / 4 + w)] != x_name(version, row, column, w)) {
+            FAIL("row-block " << row << ", block " << column << " of the result");
+          }
+        }
+      }
+    }
+  }
+
+  // The cache has the chunk's keys and values; nothing else of it was written.
+  void check_pool() {
+    std::vector<uint64_t> expected(pool_->names.size(), kAny);
+    name_cache(expected, 0, end_);
+    REQUIRE(pool_->names == expected);
+    for (size_t i = 0; i < expected.size(); ++i) {
+      const auto position = int64_t(expected[i] >> 32 & 0xffff);
+      const bool new_key = expected[i] != kAny && position >= position_;
+      if ((pool_->written[i] > 0) != new_key) FAIL("word " << i << " of the cache");
+    }
+  }
+
+  const PrefillArray& array_;
+  const DecoderModel& model_;
+  const ops::DecoderShape& s_;
+  int64_t lead_, end_, position_, used_;
+  PrefillLayout layout_;
+  PrefillChunk chunk_;
+  std::vector<std::vector<int64_t>> tables_;
+  std::unique_ptr<PrefillPlan> plan_;
+  std::unique_ptr<Memory> workspace_, pool_;
+  std::vector<std::byte> headers_;
+  std::vector<Place> reads_, early_;
+  std::vector<std::pair<Place, uint64_t>> writes_;
+};
+
+}  // namespace npu::prefill_test

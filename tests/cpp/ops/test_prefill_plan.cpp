@@ -1,0 +1,609 @@
+// A prompt's plan (ops/prefill), word by word: for random models and chunks, every job gets what it
+// needs in the documented order, results come where the next step takes them, nothing is written
+// twice, nothing outside of its place, in the cache only the chunk's own positions.
+#include <doctest/doctest.h>
+
+#include <bit>
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "prefill_memory.h"
+
+namespace {
+
+using namespace npu;
+using namespace npu::prefill_test;
+using blocks::Format;
+using ops::DecoderMatrix;
+using prefill::Job;
+using Kind = PrefillPlan::Kind;
+
+// The array: jobs of every step, from the headers that it sends.
+class Walk : private PrefillMemory {
+ public:
+  using PrefillMemory::PrefillMemory;
+
+  void run() {
+    for (size_t i = 0; i < plan_->steps(); ++i) {
+      CAPTURE(i);
+      step(i);
+    }
+    for (const Place& at : early_) {  // no step writes what is read before its turn
+      if (memory(at.argument).written[at.offset / 4] != 0)
+        FAIL("byte " << at.offset << " is early");
+    }
+    check_result();
+    check_pool();
+  }
+
+ private:
+  // --- steps
+
+  void step(size_t index) {
+    index_ = index;
+    layer_ = index / PrefillPlan::kLayerSteps;
+    const ops::PrefillStep made = plan_->make(index);
+    headers_ = plan_->headers();
+    Lane a, b, low, high;
+    for (const auto& tasks : made.a) a.emplace_back(array_, tasks);
+    for (const auto& tasks : made.b) b.emplace_back(array_, tasks);
+    for (const auto& tasks : made.c[0]) low.emplace_back(array_, tasks);
+    for (const auto& tasks : made.c[1]) high.emplace_back(array_, tasks);
+    for (Lane* lane : {&a, &b, &low, &high}) {
+      for (const Channel& channel : *lane) check_inside(channel);
+    }
+    reads_.clear(), writes_.clear(), done_.clear();
+    while (!a[0].ended()) job(a, b, low, high);
+    for (Lane* lane : {&a, &b, &low, &high}) {
+      for (const Channel& channel : *lane) REQUIRE(channel.ended());
+    }
+    finish_step();
+  }
+
+  void finish_step() {
+    const int now = int(index_) + 1;
+    const auto dump = uint64_t(layout_.dump());
+    const auto dump_end = uint64_t(layout_.constants(0, PrefillLayout::kFirst));
+    for (const auto& [at, value] : writes_) {
+      Memory& to = memory(at.argument);
+      const bool dumped =
+          at.argument == ops::kPrefillWorkspace && at.offset >= dump && at.offset < dump_end;
+      if (at.argument == ops::kPrefillPool && value == kAny) FAIL("the cache gets what is no key");
+      if (!dumped && to.written[at.offset / 4] == now) {
+        FAIL("byte " << at.offset << " of argument " << at.argument << " is written twice");
+      }
+      to.written[at.offset / 4] = now;
+      to.names[at.offset / 4] = dumped ? kAny : value;
+    }
+    for (const Place& at : reads_) {
+      if (memory(at.argument).written[at.offset / 4] == now) {
+        FAIL("byte " << at.offset << " of argument " << at.argument << " is read and written");
+      }
+    }
+    const Kind kind = plan_->kind(index_);
+    const DecoderMatrix* matrix = matrix_of(kind);
+    if (matrix == nullptr) return;
+    size_t results = 0;
+    for (const auto& segment : *matrix) results += size_t(segment.n / 32 * used_);
+    REQUIRE(done_.size() == results);
+  }
+
+  void job(Lane& a, Lane& b, Lane& low, Lane& high) {
+    std::array<Job, PrefillArray::kRows> jobs;
+    for (size_t r = 0; r < jobs.size(); ++r) {
+      const auto words = a[r].take(kAWords);
+      for (size_t w = 0; w < words.size(); ++w) {
+        REQUIRE(words[w].argument == ops::kPrefillHeaders);
+        REQUIRE(words[w].offset == words[0].offset + 4 * w);
+      }
+      std::memcpy(&jobs[r], headers_.data() + words[0].offset, sizeof(Job));
+      REQUIRE(jobs[r].kind == jobs[0].kind);
+    }
+    const Kind kind = plan_->kind(index_);
+    switch (prefill::Kind(jobs[0].kind)) {
+      case prefill::Kind::kProduct:
+        REQUIRE(matrix_of(kind) != nullptr);
+        return product(jobs[0], a, b, low, high);
+      case prefill::Kind::kNorm:
+        REQUIRE((kind == Kind::kFirstNorm || kind == Kind::kSecondNorm || kind == Kind::kLastNorm));
+        return norm(jobs[0], a, b, low, high);
+      case prefill::Kind::kGeglu:
+        REQUIRE(kind == Kind::kGeglu);
+        return geglu(jobs[0], a, b, low, high);
+      case prefill::Kind::kRotation:
+        REQUIRE(kind == Kind::kRotation);
+        return rotation(jobs[0], a, b, low, high);
+      case prefill::Kind::kAttention:
+        REQUIRE(kind == Kind::kAttention);
+        return attention(jobs, a, b, low, high);
+    }
+    FAIL("no kind of job");
+  }
+
+  void constants(const Job& job, Lane& a, int64_t index) {
+    for (Channel& channel : a) {
+      for (int64_t object = 0; object < job.constants; ++object) {
+        const auto words = channel.take(kAWords);
+        for (int64_t w = 0; w < kAWords; ++w) {
+          expect(words[size_t(w)], name(Value::kConstant, index, 0, object, w));
+        }
+      }
+    }
+  }
+
+  // --- norms
+
+  void norm(const Job& job, Lane& a, Lane& b, Lane& low, Lane& high) {
+    const Kind kind = plan_->kind(index_);
+    const bool last = kind == Kind::kLastNorm, adds = index_ > 0;
+    const auto layer = int64_t(layer_);
+    const int64_t version = 2 * layer + (kind == Kind::kSecondNorm ? 1 : 0);
+    const Value from = kind == Kind::kSecondNorm ? Value::kOutput : Value::kDown;
+    const int64_t y_layer = kind == Kind::kSecondNorm ? layer : layer - 1;
+    constants(job, a, 3 * layer + (!last && kind == Kind::kSecondNorm ? 1 : 0));
+    REQUIRE(job.columns == layout_.width_blocks() * 32);
+    REQUIRE(job.width == s_.width);
+    REQUIRE(job.groups * 8 == layout_.width_blocks());
+    REQUIRE(job.first_groups == (adds ? job.groups : 0));
+    REQUIRE(job.a_turns == (adds ? 1 : 0));
+    for (int64_t round = 0; round < job.rounds; ++round) {
+      const int64_t first = round * array_.cores();
+      for (int64_t g = 0; adds && g < 2 * job.groups; ++g) {  // statistics, then results
+        for (int64_t core = 0; core < array_.cores(); ++core) {
+          const int64_t r = core % 4, row = first + core;
+          const auto words = a[size_t(r)].take(kAWords);
+          for (int64_t w = 0; row < used_ && w < kAWords; ++w) {
+            const int64_t column = g % job.groups * 8 + w / kPiece;
+            expect(words[size_t(w)],
+                   column < s_.width / 32 ? name(from, y_layer, row, column, w % kPiece) : 0);
+          }
+        }
+      }
+      for (int64_t c = 0; c < array_.columns; ++c) {
+        std::array<Pieces, 4> out;
+        for (int64_t turn = 0; turn < 2 * job.groups; ++turn) {
+          for (int64_t r = 0; r < 4; ++r) {
+            const int64_t row = first + 4 * c + r;
+            norm_object(b[size_t(c)].take(kBWords), row, turn, version, adds, out[size_t(r)]);
+          }
+        }
+        for (int64_t r = 0; r < 4; ++r) {
+          const int64_t row = first + 4 * c + r;
+          out[size_t(r)].push_back(piece([&](int64_t w) {
+            return row < used_ && w < 8 ? name(Value::kFactor, version, row, 0, w) : kAny;
+          }));
+        }
+        write_pieces(low, c, out[0], out[1]);
+        write_pieces(high, c, out[2], out[3]);
+      }
+    }
+    REQUIRE(job.rounds * array_.cores() >= used_);
+  }
+
+  void norm_object(std::span<const Place> words, int64_t row, int64_t turn, int64_t version,
+                   bool adds, Pieces& out) {
+    for (int64_t block = 0; block < 4; ++block) {
+      const int64_t column = 4 * turn + block;
+      const bool counts = row < used_;
+      for (int64_t w = 0; counts && w < 256; ++w) {
+        expect(words[size_t(256 * block + w)], x_name(version - (adds ? 1 : 0), row, column, w),
+               true);
+      }
+      for (int64_t half = 0; half < 2; ++half) {
+        out.push_back(piece([&](int64_t w) {
+          return counts ? x_name(version, row, column, kPiece * half + w) : kAny;
+        }));
+      }
+      const bool real = column < s_.width / 32;
+      out.push_back(piece([&](int64_t w) {
+        return !counts ? kAny : real ? name(Value::kA, version, row, column, w) : 0;
+      }));
+    }
+  }
+
+  // --- products
+
+  const DecoderMatrix* matrix_of(Kind kind) const {
+    if (kind == Kind::kQkv) return &model_.layers[layer_].qkv;
+    if (kind == Kind::kOutput) return &model_.layers[layer_].output;
+    if (kind == Kind::kGateUp) return &model_.layers[layer_].gate_up;
+    if (kind == Kind::kDown) return &model_.layers[layer_].down;
+    return nullptr;
+  }
+
+  uint64_t source_name(int64_t row, int64_t column, int64_t word) const {
+    const Kind kind = plan_->kind(index_);
+    const auto layer = int64_t(layer_);
+    if (column >= matrix_of(kind)->front().k / 32) return 0;
+    if (kind == Kind::kQkv) return name(Value::kA, 2 * layer, row, column, word);
+    if (kind == Kind::kOutput) return name(Value::kAttention, layer, row, column, word);
+    if (kind == Kind::kGateUp) return name(Value::kA, 2 * layer + 1, row, column, word);
+    return name(Value::kAct, layer, row, column, word);
+  }
+
+  void product(const Job& job, Lane& a, Lane& b, Lane& low, Lane& high) {
+    const Kind kind = plan_->kind(index_);
+    const auto format = Format(job.format);
+    const bool scaled = kind == Kind::kQkv || kind == Kind::kGateUp;
+    const int64_t k = matrix_of(kind)->front().k, rows = job.m / 8;
+    REQUIRE(int{scaled} == job.scaled);
+    REQUIRE(int64_t{job.parts} * job.slices * 32 == prefill::range_columns(format));
+    REQUIRE(int64_t{job.holds} * prefill::range_columns(format) >= k);
+    REQUIRE((int64_t{job.holds} - 1) * prefill::range_columns(format) < k);
+    REQUIRE(job.slices * job.m == prefill::kRowSlots);
+    int64_t first = -1;  // row-block of the job
+    for (int64_t r = 0; r < 4; ++r) {
+      for (int64_t slice = 0; slice < int64_t{job.holds} * job.parts * job.slices; ++slice) {
+        for (int64_t h = 0; h < rows; ++h) {
+          const auto words = a[size_t(r)].take(kPiece);
+          if (first < 0) first = int64_t(workspace_->names[words[0].offset / 4] >> 32 & 0xffff);
+          const int64_t row = first + r * rows + h;
+          for (int64_t w = 0; row < used_ && w < kPiece; ++w) {
+            expect(words[size_t(w)], source_name(row, slice, w));
+          }
+        }
+      }
+      if (!scaled) continue;
+      const int64_t version = 2 * int64_t(layer_) + (kind == Kind::kGateUp ? 1 : 0);
+      const auto words = a[size_t(r)].take(kAWords);
+      for (int64_t h = 0; h < rows; ++h) {
+        const int64_t row = first + r * rows + h;
+        for (int64_t w = 0; row < used_ && w < 8; ++w) {
+          expect(words[size_t(kPiece * h + w)], name(Value::kFactor, version, row, 0, w));
+        }
+      }
+    }
+    const int32_t* shares = &job.blocks0;
+    for (int64_t c = 0; c < prefill::kMaxColumns; ++c) {
+      if (shares[c] == 0) continue;
+      REQUIRE(c < array_.columns);
+      REQUIRE(shares[c] <= (format == Format::kBf16 ? 1 : prefill::kMaxBlocks));
+      const int64_t block = weights(job, shares[c], b[size_t(c)]);
+      std::array<Pieces, 4> out;
+      for (int64_t r = 0; r < 4; ++r) {
+        for (int64_t i = 0; i < shares[c] * rows; ++i) {
+          out[size_t(r)].push_back(result(first + r * rows + i % rows, block + i / rows));
+        }
+      }
+      write_pieces(low, c, out[0], out[1]);
+      write_pieces(high, c, out[2], out[3]);
+    }
+  }
+
+  std::vector<uint64_t> result(int64_t row, int64_t block) {
+    const Kind kind = plan_->kind(index_);
+    const Value value = kind == Kind::kQkv      ? Value::kQkv
+                        : kind == Kind::kOutput ? Value::kOutput
+                        : kind == Kind::kGateUp ? Value::kGateUp
+                                                : Value::kDown;
+    if (row >= used_) return piece([](int64_t) { return kAny; });
+    REQUIRE(++done_[{row, block}] == 1);
+    return piece([&](int64_t w) { return name(value, int64_t(layer_), row, block, w); });
+  }
+
+  // The blocks of a column's share, range after range; returns the first row-block of the matrix.
+  int64_t weights(const Job& job, int64_t share, Channel& b) {
+    const bool wide = Format(job.format) == Format::kBf16;
+    const DecoderMatrix& matrix = *matrix_of(plan_->kind(index_));
+    const ops::DecoderSegment* segment = nullptr;
+    int64_t before = 0, first = -1;
+    for (int64_t hold = 0; hold < job.holds; ++hold) {
+      for (int64_t i = 0; i < (wide ? 2 : share); ++i) {
+        const auto words = b.take(kBWords);
+        for (size_t w = 0; w < words.size(); ++w) {
+          const bool next = words[w].offset == words[0].offset + 4 * w;
+          if (!next || words[w].argument != words[0].argument) FAIL("a block is in pieces");
+        }
+        if (segment == nullptr) {
+          for (const auto& one : matrix) {
+            const int64_t bytes = one.row_blocks() * one.column_blocks() * prefill::kBBytes;
+            const auto at = int64_t(words[0].offset) - one.offset;
+            if (ops::kPrefillRegions + uint32_t(one.region) == words[0].argument && at >= 0 &&
+                at < bytes) {
+              segment = &one;
+              first = at / (one.column_blocks() * prefill::kBBytes);
+              break;
+            }
+            before += one.n / 32;
+          }
+          REQUIRE(segment != nullptr);
+          REQUIRE(int(segment->format) == job.format);
+          REQUIRE(first + share <= segment->row_blocks());
+        }
+        const int64_t columns = segment->column_blocks();
+        const int64_t column = wide ? std::min(2 * hold + i, columns - 1) : hold;
+        const int64_t row = wide ? first : first + i;
+        REQUIRE(int64_t(words[0].offset) ==
+                segment->offset + (row * columns + column) * prefill::kBBytes);
+      }
+    }
+    return before + first;
+  }
+
+  // --- GeGLU
+
+  // The blocks of an object: gates with the ups of the same place.
+  void geglu(const Job& job, Lane& a, Lane& b, Lane& low, Lane& high) {
+    const int64_t ffn = s_.ffn / 32;
+    const auto layer = int64_t(layer_);
+    for (int64_t round = 0; round < job.rounds; ++round) {
+      std::vector<std::array<std::span<const Place>, 4>> gates(static_cast<size_t>(array_.columns));
+      for (size_t r = 0; r < 4; ++r) {
+        for (auto& column : gates) column[r] = a[r].take(kAWords);
+      }
+      for (int64_t c = 0; c < array_.columns; ++c) {
+        std::array<Pieces, 4> out;
+        for (size_t r = 0; r < 4; ++r) {
+          const auto ups = b[size_t(c)].take(kBWords);
+          for (int64_t i = 0; i < 8; ++i) {
+            const Place gate = gates[size_t(c)][r][size_t(kPiece * i)];
+            const uint64_t first = workspace_->names[gate.offset / 4];
+            const int64_t row = int64_t(first >> 32 & 0xffff),
+                          column = int64_t(first >> 12 & 0xfffff);
+            const bool counts = first >> 56 == uint64_t(Value::kGateUp) && column < ffn;
+            for (int64_t w = 0; counts && w < kPiece; ++w) {
+              expect(gates[size_t(c)][r][size_t(kPiece * i + w)],
+                     name(Value::kGateUp, layer, row, column, w));
+              expect(ups[size_t(kPiece * i + w)],
+                     name(Value::kGateUp, layer, row, ffn + column, w));
+            }
+            const bool zero =
+                first == 0 && workspace_->names[ups[size_t(kPiece * i)].offset / 4] == 0;
+            out[r].push_back(piece([&](int64_t w) {
+              return counts ? name(Value::kAct, layer, row, column, w) : zero ? 0 : kAny;
+            }));
+          }
+        }
+        write_pieces(low, c, out[0], out[1]);
+        write_pieces(high, c, out[2], out[3]);
+      }
+    }
+  }
+
+  // --- rotation
+
+  void rotation(const Job& job, Lane& a, Lane& b, Lane& low, Lane& high) {
+    const auto layer = int64_t(layer_);
+    const int kind = ops::DecoderWorkspace::kind_of(model_.layers[layer_]);
+    REQUIRE(job.heads == s_.heads);
+    REQUIRE(job.kv_heads == s_.kv_heads);
+    REQUIRE(job.dim == s_.dim);
+    REQUIRE(job.head_dim == s_.head_dim);
+    constants(job, a, 3 * layer + 2);
+    REQUIRE(job.rounds * array_.cores() >= used_);
+    const int64_t turns = s_.heads + 2 * s_.kv_heads;
+    REQUIRE(job.b_turns == turns);
+    for (int64_t round = 0; round < job.rounds; ++round) {
+      const int64_t first = round * array_.cores();
+      for (int64_t object = 0; object < job.first_groups; ++object) {
+        for (int64_t core = 0; core < array_.cores(); ++core) {
+          const auto words = a[size_t(core % 4)].take(kAWords);
+          for (int64_t w = 0; first + core < used_ && w < kAWords; ++w) {
+            const int64_t at = object * kAWords + w;
+            if (at >= 8 * s_.head_dim) break;
+            expect(words[size_t(w)], name(Value::kTable, kind, first + core, 0, at));
+          }
+        }
+      }
+      REQUIRE(job.first_groups * kAWords >= 8 * s_.head_dim);
+      for (int64_t c = 0; c < array_.columns; ++c) {
+        std::array<Pieces, 4> out;
+        for (int64_t turn = 0; turn < turns; ++turn) {
+          for (int64_t r = 0; r < 4; ++r) {
+            rotate_head(b[size_t(c)].take(kBWords), first + 4 * c + r, turn, out[size_t(r)]);
+          }
+        }
+        write_pieces(low, c, out[0], out[1]);
+        write_pieces(high, c, out[2], out[3]);
+      }
+    }
+  }
+
+  void rotate_head(std::span<const Place> words, int64_t row, int64_t head, Pieces& out) {
+    const auto layer = int64_t(layer_);
+    const int64_t width = s_.dim / 32, half = s_.head_dim / 2;
+    for (int64_t w = 0; row < used_ && w < width * kPiece; ++w) {
+      expect(words[size_t(w)],
+             name(Value::kQkv, layer, row, head * width + w / kPiece, w % kPiece));
+    }
+    for (int64_t i = 0; i < s_.head_dim / 32; ++i) {
+      out.push_back(piece([&](int64_t w) {
+        const int64_t at = i * kPiece + w;
+        if (row >= used_) return kAny;
+        if (head < s_.heads) return name(Value::kQ, layer, row, head, at);
+        const int64_t position = chunk_.position + 8 * row + at / half;
+        if (position < position_ || position >= end_) return kAny;
+        const bool values = head >= s_.heads + s_.kv_heads;
+        return key_name(layer_, values, position, head - s_.heads - (values ? s_.kv_heads : 0),
+                        at % half);
+      }));
+    }
+  }
+
+  // --- attention
+
+  void attention(const std::array<Job, 4>& jobs, Lane& a, Lane& b, Lane& low, Lane& high) {
+    const auto layer = int64_t(layer_);
+    const int64_t group = jobs[0].group, units = array_.units, width = s_.dim / 32;
+    REQUIRE(group >= s_.group());
+    int64_t kv_head = -1;
+    for (int64_t c = 0; c < array_.columns; ++c) {
+      std::array<Pieces, 4> out;
+      for (int64_t r = 0; r < 4; ++r) {
+        const Job& job = jobs[size_t(r)];
+        REQUIRE(job.units == units);
+        REQUIRE(job.group == group);
+        for (int64_t j = 0; j < units; ++j) {
+          const int64_t unit = job.first_unit + (r * array_.columns + c) * units + j;
+          const int64_t row = unit / group, of_group = unit % group;
+          const auto words = b[size_t(c)].take(kBWords);
+          const bool counts = row < used_ && of_group < s_.group();
+          if (kv_head < 0 && counts) {
+            const auto head = int64_t(workspace_->names[words[0].offset / 4] >> 12 & 0xfffff);
+            kv_head = head / s_.group();
+          }
+          const int64_t head = kv_head * s_.group() + of_group;
+          for (int64_t w = 0; counts && w < 4 * s_.head_dim; ++w) {
+            expect(words[size_t(w)], name(Value::kQ, layer, row, head, w));
+          }
+          for (int64_t i = 0; i < width; ++i) {
+            out[size_t(r)].push_back(piece([&](int64_t w) {
+              return counts ? name(Value::kAttention, layer, row, head * width + i, w) : kAny;
+            }));
+          }
+          if (counts) check_keys(job, row);
+        }
+      }
+      write_pieces(low, c, out[0], out[1]);
+      write_pieces(high, c, out[2], out[3]);
+    }
+    for (size_t r = 0; r < 4; ++r) keys(jobs[r], a[r], kv_head);
+  }
+
+  // All that the tokens of a row-block see is among the keys that the row of the array gets, and
+  // what they do not see is masked.
+  void check_keys(const Job& job, int64_t row) {
+    const int64_t window = model_.layers[layer_].window;
+    REQUIRE(job.query_position == chunk_.position);
+    REQUIRE(job.window == window);
+    REQUIRE(job.causal == 1);
+    REQUIRE(job.keys_end == end_);
+    REQUIRE(job.head_dim == s_.head_dim);
+    const double scale = std::bit_cast<float>(job.scale);
+    REQUIRE(scale == doctest::Approx(double{s_.attention_scale} / std::log(2.0)).epsilon(1e-6));
+    const int64_t keys_end = job.key_position + job.chunks * (4096 / s_.head_dim);
+    for (int64_t i = 0; i < 8; ++i) {
+      const int64_t query = chunk_.position + 8 * row + i;
+      if (query < position_ || query >= end_) continue;
+      const int64_t from = window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
+      REQUIRE(job.key_position <= from);
+      REQUIRE(job.keys_from <= from);
+      REQUIRE(query < keys_end);
+    }
+  }
+
+  void keys(const Job& job, Channel& a, int64_t kv_head) {
+    const int64_t size = 4096 / s_.head_dim, half = s_.head_dim / 2;
+    for (int64_t chunk = 0; chunk < job.chunks; ++chunk) {
+      for (int values = 0; values < 2; ++values) {
+        for (int64_t i = 0; i < size; ++i) {
+          const auto words = a.take(half);
+          const int64_t at = job.key_position + chunk * size + i;
+          if (at < job.keys_from || at >= job.keys_end) continue;
+          for (int64_t w = 0; w < half; ++w) {
+            expect(words[size_t(w)], key_name(layer_, values > 0, at, kv_head, w));
+          }
+        }
+      }
+    }
+  }
+
+  size_t index_ = 0, layer_ = 0;
+  std::map<std::pair<int64_t, int64_t>, int> done_;  // results of a product
+};
+
+// --- random models
+
+// Rows of a matrix in up to three parts, each in its format, in a region with others around it.
+DecoderMatrix matrix(Random& random, DecoderModel& model, int64_t n, int64_t k,
+                     int formats = blocks::kFormats) {
+  DecoderMatrix out;
+  const int64_t region = int64_t(model.region_bytes.size()) - 1;
+  for (int64_t left = n; left > 0;) {
+    const bool last = out.size() == 2 || random.below(2) == 0;
+    ops::DecoderSegment segment;
+    segment.region = int(region);
+    segment.n = last ? left : 32 * random.upto(1, left / 32);
+    segment.k = k;
+    segment.format = Format(random.below(formats));
+    segment.offset = model.region_bytes.back() + 4 * random.below(100);
+    const int64_t bytes = segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
+    model.region_bytes.back() = segment.offset + bytes;
+    out.push_back(segment);
+    left -= segment.n;
+  }
+  return out;
+}
+
+DecoderModel random_model(Random& random, bool small) {
+  DecoderModel model;
+  ops::DecoderShape& s = model.shape;
+  s.head_dim = 64 << random.below(3);
+  s.dim = random.below(2) ? s.head_dim : 32 * random.upto(1, s.head_dim / 32);
+  s.kv_heads = random.upto(1, small ? 2 : 4);
+  s.heads = s.kv_heads * random.upto(1, 8);
+  s.width = 32 * random.upto(2, small ? 9 : 24);
+  s.ffn = 32 * random.upto(2, small ? 10 : 40);
+  s.vocabulary = 64;
+  s.attention_scale = 0.01f * float(random.upto(1, 40));
+  const int formats = 2 + int(random.below(2));  // with blocks of bfloat16 or without
+  for (int64_t i = random.upto(1, 2); i > 0; --i) {
+    ops::DecoderLayer layer;
+    layer.window = random.below(2) * random.upto(1, 600);
+    model.region_bytes.push_back(0);
+    layer.qkv = matrix(random, model, s.qkv_rows(), s.width, formats);
+    layer.output = matrix(random, model, s.width, s.heads * s.dim, formats);
+    if (random.below(2)) model.region_bytes.push_back(4 * random.below(9));
+    layer.gate_up = matrix(random, model, 2 * s.ffn, s.width, formats);
+    layer.down = matrix(random, model, s.width, s.ffn, formats);
+    model.layers.push_back(layer);
+  }
+  model.head = matrix(random, model, s.vocabulary, s.width, formats);
+  return model;
+}
+
+}  // namespace
+
+TEST_CASE("prefill plan: random models and chunks") {
+  Random random;
+  int walked = 0;
+  for (int round = 0; round < 40; ++round) {
+    const int64_t most[] = {20, 70, 140, 300, 1100};
+    const int64_t size = random.below(5), tokens = random.upto(1, most[size]);
+    const auto array =
+        array_of(random.below(2) ? arch::Generation::kNpu1 : arch::Generation::kNpu2);
+    const DecoderModel model = random_model(random, size > 1);
+    const int64_t position = random.below(3) * random.below(1500);
+    CAPTURE(round);
+    CAPTURE(tokens);
+    CAPTURE(position);
+    CAPTURE(array.columns);
+    CAPTURE(model.shape.width);
+    CAPTURE(model.shape.heads);
+    CAPTURE(model.shape.kv_heads);
+    CAPTURE(model.shape.dim);
+    CAPTURE(model.shape.head_dim);
+    CAPTURE(model.shape.ffn);
+    try {
+      ops::check_prefill(array, model);
+    } catch (const Error&) {
+      continue;  // what a store of the decode configuration does not hold
+    }
+    ++walked;
+    const Cache cache(random, model, position, tokens);
+    Walk(array, model, cache, position, tokens).run();
+  }
+  CHECK(walked >= 25);
+}
+
+TEST_CASE("prefill plan: more repeats than a BD has") {
+  Random random;
+  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
+    const auto array = array_of(generation);
+    DecoderModel model = random_model(random, true);
+    ops::DecoderShape& s = model.shape;
+    s.width = 3072, s.ffn = 64, s.heads = 2, s.kv_heads = 1, s.dim = s.head_dim = 64;
+    model.region_bytes = {0};
+    model.layers.resize(1);
+    ops::DecoderLayer& layer = model.layers[0];
+    layer.qkv = matrix(random, model, s.qkv_rows(), s.width);
+    layer.output = matrix(random, model, s.width, s.heads * s.dim);
+    layer.gate_up = matrix(random, model, 2 * s.ffn, s.width);
+    layer.down = matrix(random, model, s.width, s.ffn);
+    model.head = matrix(random, model, s.vocabulary, s.width);
+    REQUIRE_NOTHROW(ops::check_prefill(array, model));
+    const Cache cache(random, model, 5, 9);
+    Walk(array, model, cache, 5, 9).run();
+  }
+}
