@@ -13,6 +13,7 @@ void init_ops(nanobind::module_& m);          // gemm
 void init_gemv(nanobind::module_& m);         // gemv, added to ops
 void init_dequant(nanobind::module_& m);      // dequantisation, added to ops
 void init_decoder(nanobind::module_& m);      // a token of a decoder, added to ops
+void init_prefill(nanobind::module_& m);      // a chunk of a prompt, added to ops
 void init_operations(nanobind::module_& m);   // the registry
 void init_attention(nanobind::module_& m);    // jobs of attention
 void init_facts(nanobind::module_& m);        // numbers that C++ and Python share

@@ -34,6 +34,7 @@ NB_MODULE(_npu, m) {
   npu::python::init_gemv(m);
   npu::python::init_dequant(m);
   npu::python::init_decoder(m);
+  npu::python::init_prefill(m);
   npu::python::init_operations(m);
   npu::python::init_attention(m);
   npu::python::init_facts(m);

@@ -112,11 +112,12 @@ nb::dict timing_dict(const RunTiming& t) {
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
 // A stream on an emulated device. `sizes` are the bytes of its arguments; with `data` (timed or
-// not) it is executed on those arrays, without it nothing is computed. With `trace` a timed run is
-// recorded.
+// not) it is executed on those arrays, without it nothing is computed; `kernels`: with data, those
+// that run (none: all), TimingOptions. With `trace` a timed run is recorded.
 nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
                   const std::vector<size_t>& sizes, const std::vector<HostArray>& data, bool timed,
-                  const Overrides& overrides, const std::optional<TraceRequest>& trace) {
+                  const Overrides& overrides, const std::optional<TraceRequest>& trace,
+                  std::vector<std::string> kernels) {
   const auto configuration = std::make_shared<const Configuration>(
       Configuration::parse({reinterpret_cast<const std::byte*>(config.c_str()), config.size()}));
   std::vector<uint32_t> words(stream.size() / 4);
@@ -124,6 +125,7 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
   TimingOptions options;
   for (const auto& [name, value] : overrides) options.constants.set(name, value);
   options.data = !data.empty();
+  options.kernels = std::move(kernels);
   if (trace) {
     const auto& [from, to, limit, locks] = *trace;
     options.trace = TraceOptions{from, to, limit, locks};
@@ -164,7 +166,8 @@ void init_perf(nb::module_& m) {
   sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
           nb::arg("overrides") = Overrides{});
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),
-          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none());
+          nb::arg("data"), nb::arg("timed"), nb::arg("overrides"), nb::arg("trace") = nb::none(),
+          nb::arg("kernels") = std::vector<std::string>{});
 }
 
 }  // namespace npu::python

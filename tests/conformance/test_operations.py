@@ -122,6 +122,20 @@ def _decoder(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: 
     return np.concatenate(out)
 
 
+def _prefill(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: int) -> np.ndarray:
+    """The last layer's output of two chunks, and what they leave in the cache."""
+    model = Model(open_source(_model(heads, kv, width)))
+    prompts = model._prefill()
+    assert prompts is not None
+    cache, out = model.new_cache(), []
+    for count in (tokens, 5):
+        with cache.running(np.arange(count)):
+            x = rng.standard_normal((count, 64)).astype(np.float32)
+            out.append(prompts.run(x, cache).reshape(-1).copy())
+    keys = [cache.pool[page * cache.page_bytes :][: cache.page_bytes] for page in range(6)]
+    return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
@@ -153,6 +167,9 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "decoder": (_decoder, (6, 4, 2, 32)),
     "decoder, six key heads": (_decoder, (2, 6, 6, 64)),
     "decoder, large heads": (_decoder, (2, 8, 1, 256)),
+    "prefill": (_prefill, (40, 4, 2, 32)),
+    "prefill, several jobs": (_prefill, (150, 6, 6, 64)),
+    "prefill, large heads": (_prefill, (9, 8, 1, 256)),
     "geglu, many tasks": (_geglu, (2200, 1001)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses

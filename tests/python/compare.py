@@ -86,6 +86,43 @@ def decoder_logits_max(layers: int, score_std: float = 1.09) -> float:
     return 6 * decoder_logits_rms(layers, score_std)
 
 
+# Rounding to bfp16, as BF16_RMS relative to the root mean square of the values: steps of 2^(E - 6)
+# for the exponent E of the largest of 8 values, error step^2 / 12. Over all scales E[4^E] is 0.541
+# of E[largest^2], which for normal values is 3.5 times their variance: 14.2 BF16_RMS^2; 15.9 for a
+# normal value times 1 + 0.3 of another (inputs of projections), 25.5 for GELU(gate) up. Weights
+# of the softmax: at most 1 in 8 keys has the largest, all have its step, so the eight errors are
+# at most 8 steps^2 / 12 of a sum of one key's: 33.
+BFP16_NORMAL, BFP16_NORMED, BFP16_ACT, BFP16_SOFTMAX = 14.2, 15.9, 25.5, 33.0
+
+
+def prompt_logits_rms(
+    layers: int, score_std: float = 1.09, *, bfp16: bool, rounded_weights: bool = False
+) -> float:
+    """The bound of ``decoder_logits_rms`` for prompts on the array. ``bfp16``: npu2, whose products
+    round both operands once more; ``rounded_weights``: where blocks expand to other than bfloat16
+    values, which are rounded to bfloat16 before.
+
+    Per projection the input is off by its bfp16, the weights by theirs: (2 + 2 s^2) of both in
+    attention, 2.3 for gate and up and 1 for down. Scores: q and k each s^2; values: v 1 and the
+    softmax's weights.
+    """
+    squared = score_std**2
+    projection = 2 * squared + 1  # of q, k and v
+    attention, feed_forward = 5 + 6 * squared, 3.3 + 2.3 + 1 + 1
+    if rounded_weights:
+        attention, feed_forward = attention + projection + 1, feed_forward + 3.3
+    if bfp16:
+        attention += projection * (BFP16_NORMED + BFP16_NORMAL) + 2 * BFP16_NORMAL
+        attention += 2 * squared * BFP16_NORMAL + BFP16_NORMAL + BFP16_SOFTMAX
+        feed_forward += 2.3 * (BFP16_NORMED + BFP16_NORMAL) + BFP16_ACT + BFP16_NORMAL
+    error, parts = 0.0, 1
+    for _ in range(layers):
+        for gain, fresh in ((1 + 2 * squared, attention), (2.3, feed_forward)):
+            parts += 1
+            error += ((gain - 1) * error + fresh) / parts
+    return BF16_RMS * math.sqrt(error + 1 + rounded_weights)
+
+
 def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference relative to the standard deviation of ``expected``."""
     assert actual.shape == expected.shape

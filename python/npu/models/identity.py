@@ -46,10 +46,11 @@ def files_identity(paths: Sequence[str]) -> str:
     return f"model {found}; changed {','.join(map(str, times))}"
 
 
-def identity(files: str, config: Any, weights: str, device: Device, bf16: str) -> str:
-    """The identity of what a model computes on a device; ``weights``: as ``load`` takes it."""
+def identity(files: str, config: Any, weights: str, device: Device, bf16: str, prompts: str) -> str:
+    """The identity of what a model computes on a device. ``weights``: as ``load`` takes it;
+    ``prompts``: how those are computed."""
     shape = hashlib.blake2b(repr(config).encode(), digest_size=8).hexdigest()
     return (
         f"{files}; configuration {shape}; weights {weights}; "
-        f"device {device.generation}, {device.arithmetic}, {bf16}"
+        f"device {device.generation}, {device.arithmetic}, {bf16}; prompts {prompts}"
     )

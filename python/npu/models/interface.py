@@ -10,7 +10,7 @@ import numpy as np
 from npu.models.kv_cache import Cache
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
-PREFILL_CHUNK = 512
+PREFILL_CHUNK = 1024
 
 
 class ModelConfig(Protocol):

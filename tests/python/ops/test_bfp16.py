@@ -174,7 +174,7 @@ def test_packed_operands_keep_their_way() -> None:
             np.testing.assert_array_equal(npu.matmul(a, packed, bf16=used), want)
 
 
-def test_gemma_is_native_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_gemma_are_native_if_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NPU_BF16", raising=False)
 
     def logits() -> np.ndarray:
@@ -182,13 +182,14 @@ def test_gemma_is_native_unless_asked(monkeypatch: pytest.MonkeyPatch) -> None:
         prompt = [2, *range(5, 5 + DECODE_ROWS)]  # long enough for matrix products
         return model.forward(prompt, model.new_cache(64))
 
-    native = logits()
-    with npu.device("emu:npu2", bf16="native"):
-        np.testing.assert_array_equal(logits(), native)
+    usual = logits()
     with npu.device("emu:npu2", bf16="bfp16"):
-        assert not np.array_equal(logits(), native)
-    monkeypatch.setenv("NPU_BF16", "bfp16")
-    assert not np.array_equal(logits(), native)
+        np.testing.assert_array_equal(logits(), usual)
+    with npu.device("emu:npu2", bf16="native"):
+        native = logits()
+    assert not np.array_equal(native, usual)
+    monkeypatch.setenv("NPU_BF16", "native")
+    np.testing.assert_array_equal(logits(), native)
 
 
 ONES, BYTES = np.ones((4, 4), np.float32), np.ones((4, 4), np.int8)

@@ -32,7 +32,7 @@ def test_examples_are_simulated(name, example, generation):
     found = operation(name).submissions(operation(name).configuration(generation), request)
     result = simulate_operation(name, generation, request)
     sizes = [a["bytes"] for one in found for a in one.arguments if not a["written"]]
-    assert 0 < result.seconds < 0.01 and result.submissions == sum(one.count for one in found)
+    assert 0 < result.seconds < 0.03 and result.submissions == sum(one.count for one in found)
     assert result.read_bytes >= sum(sizes) / 2  # objects of x may be shorter than their buffers
     assert result.write_bytes > 0 and result.bound in result.shares
 

@@ -1,10 +1,11 @@
 """The Gemma 3 text decoder: its weights and the forward pass over a KV cache.
 
 A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
-embedding row to the logits. Of a prompt the projections and the output head do (bfloat16 operands,
-float32 accumulation, native products unless the user chose otherwise); what lies between them are
-operations of ``npu.ops.host``. Structure: Gemma 3 technical report (arXiv 2503.19786); tensor
-names: llama.cpp's GGUF naming, whose norms store 1 + w.
+embedding row to the logits. So do the layers of a prompt (``npu.models.gemma3.prefill``), chunk by
+chunk; the output head follows for the tokens whose logits are wanted. Of models of other sizes than
+these run, the projections and the head are products on the array (bfloat16 operands, float32
+accumulation), and what lies between them are operations of ``npu.ops.host``. Structure: Gemma 3
+technical report (arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from npu.errors import ArgumentError
 from npu.formats.gguf_file import GgufFile
 from npu.models import identity
 from npu.models.gemma3 import names
+from npu.models.gemma3.array_model import spread_heads
 from npu.models.gemma3.config import Config, read_config
-from npu.models.gemma3.decoder import MAX_TOP, Decoder, spread_heads
+from npu.models.gemma3.decoder import MAX_TOP, Decoder
 from npu.models.gemma3.names import check_tensors
+from npu.models.gemma3.prefill import Prefill, chunk_length
 from npu.models.gemma3.weights import HEAD, Projection, matrices
 from npu.models.interface import PREFILL_CHUNK
 from npu.models.kv_cache import Cache, Layout, Pool
@@ -73,7 +76,7 @@ class Model:
         check_choice(weights)
         self.config = config = read_config(source)
         self.source = source
-        # Native unless the user asked: published and reference logits are those of bfloat16.
+        # Of the head, and of prompts that run product by product.
         self.bf16 = current_device().bf16_chosen or "native"
         check_tensors(source, config)
         self._embedding_scale = 1.0 if source.embedding_scaled else config.embedding_scale
@@ -98,6 +101,7 @@ class Model:
         self._files, self._weights = identity.files_identity(source.paths), weights
         self._blocks = prepared.blocks
         self._decoders: dict[Device, Decoder | None] = {}  # devices are never closed
+        self._prefills: dict[Device, Prefill | None] = {}
         self._decoder()
 
     def _decoder(self) -> Decoder | None:
@@ -109,6 +113,16 @@ class Model:
             )
         return self._decoders[device]
 
+    def _prefill(self) -> Prefill | None:
+        """Of the current device, made by its first prompt there. npu2 multiplies prompts in block
+        floating point: who asked for native products gets those."""
+        device = current_device()
+        if device.generation == "npu2" and device.bf16_chosen == "native":
+            return None
+        if device not in self._prefills:
+            self._prefills[device] = Prefill.of(self.config, self.source, self._blocks)
+        return self._prefills[device]
+
     @property
     def decodes_on_array(self) -> bool:
         """Whether a token is one submission. Models of sizes that the decode configuration does
@@ -119,8 +133,9 @@ class Model:
     def identity(self) -> str:
         """What keys and values depend on: the model's files, configuration and arithmetic, that of
         the current device included (npu.models.identity)."""
+        prompts = "products" if self._prefill() is None else "array"
         return identity.identity(
-            self._files, self.config, self._weights, current_device(), self.bf16
+            self._files, self.config, self._weights, current_device(), self.bf16, prompts
         )
 
     def new_cache(self, context: int | None = None) -> Cache:
@@ -194,16 +209,20 @@ class Model:
     def _without_last(self, tokens: Sequence[int], cache: Cache, chunk: int) -> Sequence[int]:
         """Runs all chunks of a prompt but the last, which is returned."""
         cache.check_room(len(tokens))
-        last = (max(1, len(tokens)) - 1) // chunk * chunk
-        for start in range(0, last, chunk):
-            part = tokens[start : start + chunk]
-            with cache.running(part):
-                self._hidden(part, cache)
-        return tokens[last:]
+        left = tokens
+        while len(left) > (count := chunk_length(cache.length, chunk)):
+            with cache.running(left[:count]):
+                self._hidden(left[:count], cache)
+            left = left[count:]
+        return left
 
     def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
         """The last layer's output for the tokens of the cache's pass."""
         ids = self._checked(tokens)
+        prefill = self._prefill()
+        if prefill is not None:
+            x = host.embed(self.source.float32(names.EMBEDDING, ids), self._embedding_scale)
+            return prefill.run(x, cache)
         tables = self._rope_tables(cache.length, len(ids))
         # Overflow is legitimate in GELU; bad weights show in the logits, which the sampler checks.
         with np.errstate(over="ignore", invalid="ignore"):

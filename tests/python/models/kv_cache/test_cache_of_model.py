@@ -14,8 +14,9 @@ import npu
 from npu import gemma3
 from npu.cli import common
 from npu.errors import ArgumentError, FormatError
-from npu.models.gemma3.weights import Projection
+from npu.models.gemma3.prefill import Prefill
 from npu.models.identity import fingerprint
+from npu.models.kv_cache import Cache
 
 TEXT = "What is 17 + 25?"
 
@@ -70,17 +71,14 @@ def test_an_interrupted_pass_leaves_no_trace(
     cache = model.new_cache()
     model.forward(base, cache)
     used, before = model._pool.used, cache.tokens.tolist()
-    real, calls = Projection.multiply, 0
+    real = Prefill.run
 
-    def failing(projection: Projection, x: np.ndarray) -> np.ndarray:
-        nonlocal calls
-        calls += 1
-        if calls == 10:
-            raise KeyboardInterrupt
-        return real(projection, x)
+    def failing(self: Prefill, x: np.ndarray, cache: Cache) -> np.ndarray:
+        real(self, x, cache)
+        raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(Projection, "multiply", failing)
+        patch.setattr(Prefill, "run", failing)
         with pytest.raises(KeyboardInterrupt):
             model.prefill(list(range(300)), cache)
     assert (cache.length, cache.tokens.tolist()) == (55, before) and model._pool.used == used
