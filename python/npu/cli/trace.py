@@ -1,9 +1,10 @@
-"""`npu trace`: the timeline of a simulated GEMM or token for Perfetto, and a summary picture."""
+"""`npu trace`: the timeline of a simulated GEMM, token or prompt for Perfetto, and a summary."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from npu.cli import bench_simulated, common, dtypes
@@ -11,7 +12,7 @@ from npu.cli import bench_simulated, common, dtypes
 if TYPE_CHECKING:
     from npu.perf.trace import GemmTrace, Trace
 
-HELP = "record the timeline of a simulated GEMM or token (Perfetto JSON) and draw its summary"
+HELP = "record the timeline of a simulated GEMM, token or prompt (Perfetto JSON), draw its summary"
 
 
 def _tile(text: str) -> tuple[int, int, int]:
@@ -27,15 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             name, type=common.positive, nargs="?", help=f"{name} of C[M,N] = A[M,K] B[K,N]"
         )
-    parser.add_argument("--token", action="store_true", help="a token of a decoder, not a GEMM")
-    parser.add_argument("--shape", choices=bench_simulated.SHAPES, help="--token: of this model")
-    parser.add_argument(
-        "--context", type=bench_simulated.contexts, metavar="N", help="--token: its context (1k)"
-    )
-    parser.add_argument(
-        "--format", choices=common.BLOCK_FORMATS, help="--token: of the weights (q4nx)"
-    )
-    parser.add_argument("--read-gbs", type=float, metavar="GB/s", help="--token: read ceiling")
+    _add_model_arguments(parser)
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help=default)
     parser.add_argument(
         "--dtype", type=dtypes.operand, metavar="TYPE", default="int8", help=default
@@ -71,13 +64,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--png", metavar="FILE", help="summary picture, .png, .svg or .pdf")
 
 
+def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
+    add, number = parser.add_argument, bench_simulated.contexts
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--token", action="store_true", help="a token of a decoder, not a GEMM")
+    what.add_argument("--prefill", action="store_true", help="a chunk of a prompt, not a GEMM")
+    both = "--token, --prefill:"
+    add("--shape", choices=bench_simulated.SHAPES, help=f"{both} of this model (gemma3-1b)")
+    add("--format", choices=common.BLOCK_FORMATS, help=f"{both} of the weights (q4nx)")
+    add("--read-gbs", type=float, metavar="GB/s", help=f"{both} read ceiling")
+    add("--context", type=number, metavar="N", help="--token: its context (1k)")
+    add("--tokens", type=number, metavar="N", help="--prefill: of the chunk, up to 1k (1k)")
+    add("--position", type=number, metavar="N", help="--prefill: of its first token (0)")
+    add("--layers", type=common.positive, metavar="N", help="--prefill: the first ones only (all)")
+
+
 def run(arguments: argparse.Namespace) -> int:
     from npu.errors import ArgumentError
     from npu.formats.atomic_file import check_writable
     from npu.perf import plots
 
-    if not arguments.token and None in (arguments.M, arguments.K, arguments.N):
-        raise ArgumentError("[trace] name a GEMM as M K N, or a token with --token")
+    model = arguments.token or arguments.prefill
+    if not model and None in (arguments.M, arguments.K, arguments.N):
+        raise ArgumentError(
+            "[trace] name a GEMM as M K N, a token with --token, or a prompt with --prefill"
+        )
     if arguments.output is None and arguments.png is None:
         raise ArgumentError("[trace] nothing to write; name a file with -o, --png or both")
     if "-" in (arguments.output, arguments.png):
@@ -87,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.png is not None:
         plots.pyplot()
         check_writable(plots.check_format(arguments.png), "trace")
-    trace = _token(arguments) if arguments.token else _gemm(arguments)
+    trace = _model(arguments) if model else _gemm(arguments)
     _describe(trace)
     if arguments.output is not None:
         size = trace.save(arguments.output)
@@ -102,7 +113,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-_OF_TOKENS = ("shape", "context", "format", "read_gbs")
+_OF_MODELS = ("shape", "format", "read_gbs")
+_OF_TOKENS = ("context",)
+_OF_PROMPTS = ("tokens", "position", "layers")
 _OF_GEMM = {
     "M": None, "K": None, "N": None, "dtype": "int8", "out_dtype": None, "tile": None, "k_mt": None,
     "b_layout": "col", "c_buffers": 1, "bf16": "bfp16", "kernel": "published", "a_parts": 1,
@@ -110,32 +123,59 @@ _OF_GEMM = {
 }  # fmt: skip
 
 
-def _token(arguments: argparse.Namespace) -> Trace:
+def _model(arguments: argparse.Namespace) -> Trace:
     import npu
     from npu.errors import ArgumentError
 
+    flag = "--token" if arguments.token else "--prefill"
     for name, default in _OF_GEMM.items():
         if getattr(arguments, name) != default:
-            option = name if len(name) == 1 else "--" + name.replace("_", "-")
-            raise ArgumentError(f"[trace] {option} is of a GEMM; leave it out with --token")
-    contexts = arguments.context or [1024]
-    if len(contexts) != 1:
-        raise ArgumentError("[trace] --context takes one number; a trace is of one token")
-    return npu.trace_token(
-        arguments.device, arguments.shape or "gemma3-1b", contexts[0],
-        format=arguments.format or "q4nx", read_gbs=arguments.read_gbs, from_us=arguments.from_us,
-        to_us=arguments.to_us, limit=arguments.limit, locks=not arguments.no_locks,
+            raise ArgumentError(f"[trace] {_option(name)} is of a GEMM; leave it out with {flag}")
+    _refuse(arguments, _OF_PROMPTS if arguments.token else _OF_TOKENS, flag)
+    common = (arguments.device, arguments.shape or "gemma3-1b")
+    kept = {
+        "format": arguments.format or "q4nx", "read_gbs": arguments.read_gbs,
+        "from_us": arguments.from_us, "to_us": arguments.to_us, "limit": arguments.limit,
+        "locks": not arguments.no_locks,
+    }  # fmt: skip
+    if arguments.token:
+        return npu.trace_token(*common, _one(arguments, "context", 1024), **kept)
+    return npu.trace_prefill(
+        *common, _one(arguments, "tokens", 1024), position=_one(arguments, "position", 0),
+        layers=arguments.layers, **kept,
     )  # fmt: skip
+
+
+def _one(arguments: argparse.Namespace, name: str, default: int) -> int:
+    from npu.errors import ArgumentError
+
+    values = getattr(arguments, name) or [default]
+    if len(values) != 1:
+        raise ArgumentError(f"[trace] --{name} takes one number; a trace is of one run")
+    return int(values[0])
+
+
+def _option(name: str) -> str:
+    return name if len(name) == 1 else "--" + name.replace("_", "-")
+
+
+def _refuse(arguments: argparse.Namespace, names: Sequence[str], flag: str) -> None:
+    """Raises for options of what is not traced."""
+    from npu.errors import ArgumentError
+
+    kinds = dict.fromkeys(_OF_MODELS, "a token or a prompt; give --token or --prefill")
+    kinds |= dict.fromkeys(_OF_TOKENS, "a token; give --token")
+    kinds |= dict.fromkeys(_OF_PROMPTS, "a prompt; give --prefill")
+    for name in names:
+        if getattr(arguments, name) is not None:
+            instead = f", not {flag}" if flag else ", too"
+            raise ArgumentError(f"[trace] {_option(name)} is of {kinds[name]}{instead}")
 
 
 def _gemm(arguments: argparse.Namespace) -> GemmTrace:
     import npu
-    from npu.errors import ArgumentError
 
-    for name in _OF_TOKENS:
-        if getattr(arguments, name) is not None:
-            option = "--" + name.replace("_", "-")
-            raise ArgumentError(f"[trace] {option} is of a token; give --token, too")
+    _refuse(arguments, (*_OF_MODELS, *_OF_TOKENS, *_OF_PROMPTS), "")
     return npu.trace_gemm(
         arguments.device,
         arguments.M,

@@ -24,12 +24,14 @@ def execute(
     constants: Mapping[str, float] | None = None,
     timed: bool = True,
     trace: tuple[float, float, int, bool] | None = None,
+    kernels: Sequence[str] = (),
 ) -> dict[str, Any]:
     """The report of a run. ``sizes``: bytes of the arguments of a run without data; ``data``: byte
     arrays to run on; ``trace``: (from, to) in cycles, the largest number of events and whether to
-    record locks."""
+    record locks; ``kernels``: with data, those that compute, while all others only take their time
+    (none: all compute)."""
     report: dict[str, Any] = _npu.perf.simulate(
-        config, stream, list(sizes), list(data), timed, dict(constants or {}), trace
+        config, stream, list(sizes), list(data), timed, dict(constants or {}), trace, list(kernels)
     )
     return report
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from npu import _npu
@@ -32,7 +32,7 @@ class TokenTrace(Trace):
 
 @dataclasses.dataclass(frozen=True)
 class TracedToken:
-    """The whole token that a window was kept of; ``seconds`` with the dispatch."""
+    """The whole run that a window was kept of; ``seconds`` with the dispatch."""
 
     seconds: float
     dispatch_seconds: float
@@ -59,35 +59,74 @@ def trace_token(
     All layers run, those with a window first; they need the same formats. Raises ArgumentError,
     DeviceError, ShapeError.
     """
-    if device not in ("npu1", "npu2"):
-        raise DeviceError(f'[trace_token] device is {device!r}; use "npu1" or "npu2"')
-    begin, end, limit = check_request(from_us, to_us, limit, "trace_token")
-    found = shape if isinstance(shape, DecodeShape) else shape_of(shape, format)
-    check_shape(found)
-    formats = {layer.formats for layer in found.layers}
-    if len(formats) > 1:
-        raise ShapeError("[trace_token] the layers differ in formats; use a shape with one of each")
+    kept = Kept.checked("trace_token", from_us, to_us, limit, locks)
+    found, formats, counts = layers_of("trace_token", device, shape, format)
     length = whole("trace_token", context, "context", MAX_CONTEXT)
     overrides = with_ceiling(device, read_gbs, checked_constants("trace_token", constants))
-    sliding = sum(layer.window > 0 for layer in found.layers)
-    counts = (sliding, len(found.layers) - sliding)
-    request = request_of(found, length, counts, formats.pop(), found.vocabulary)
-    config = operation("decoder").configuration(device)
-    (submission,) = _npu.operations.submissions("decoder", config, request)
-    report, recorded = record(
-        device, config, submission["stream"], (begin, end, limit, bool(locks)), overrides,
-        data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
-    )  # fmt: skip
-    run = _run(report)
+    request = request_of(found, length, counts, formats, found.vocabulary)
+    run, fields = traced("decoder", device, request, kept, overrides)
     return TokenTrace(
         what="Simulated token",
         rate=("tokens per second", 1 / run.seconds),
         bars=_bars(device),
         title=f"{device}, {found.name}, context {length}",
         design=f"{counts[0]} layers with a window, {counts[1]} without, the head",
-        operations=operations_of(submission["stream"]),
-        **members("trace_token", device, run, (begin, end), recorded, config),
+        **fields,
     )
+
+
+@dataclasses.dataclass(frozen=True)
+class Kept:
+    """What of a run is kept: microseconds [begin, end), so many events, values of locks."""
+
+    function: str
+    begin: float
+    end: float
+    limit: int
+    locks: bool
+
+    @staticmethod
+    def checked(function: str, from_us: Any, to_us: Any, limit: Any, locks: Any) -> Kept:
+        return Kept(function, *check_request(from_us, to_us, limit, function), bool(locks))
+
+
+def layers_of(
+    function: str, device: str, shape: str | DecodeShape, format: str
+) -> tuple[DecodeShape, tuple[str, ...], tuple[int, int]]:
+    """The shape, its layers' formats, and how many layers have a window and how many do not. Raises
+    ArgumentError, DeviceError, ShapeError."""
+    if device not in ("npu1", "npu2"):
+        raise DeviceError(f'[{function}] device is {device!r}; use "npu1" or "npu2"')
+    found = shape if isinstance(shape, DecodeShape) else shape_of(shape, format)
+    check_shape(found)
+    formats = {layer.formats for layer in found.layers}
+    if len(formats) > 1:
+        raise ShapeError(f"[{function}] the layers differ in formats; use a shape with one of each")
+    sliding = sum(layer.window > 0 for layer in found.layers)
+    return found, formats.pop(), (sliding, len(found.layers) - sliding)
+
+
+def traced(
+    name: str,
+    device: str,
+    request: Mapping[str, int],
+    kept: Kept,
+    constants: Mapping[str, float],
+    kernels: Sequence[str] = (),
+) -> tuple[TracedToken, dict[str, Any]]:
+    """The one submission of a request to an operation: the run, and the members of its timeline
+    that follow from it. kernels: as of ``npu.perf.execution.execute``."""
+    config = operation(name).configuration(device)
+    (submission,) = _npu.operations.submissions(name, config, dict(request))
+    window = (kept.begin, kept.end)
+    report, recorded = record(
+        device, config, submission["stream"], (*window, kept.limit, kept.locks), constants,
+        data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
+        kernels=kernels,
+    )  # fmt: skip
+    run = _run(report)
+    shared = members(kept.function, device, run, window, recorded, config)
+    return run, shared | {"operations": operations_of(submission["stream"])}
 
 
 def _run(report: dict[str, Any]) -> TracedToken:

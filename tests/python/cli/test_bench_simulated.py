@@ -1,8 +1,10 @@
-"""`npu bench --simulated`: rows and their split, the published figures, formats of a model's own
-matrices, the plot, and options that do not belong together; `npu trace --token`."""
+"""`npu bench --simulated`: rows and their split, of tokens and prompts, the published figures,
+formats of a model's own matrices, the plot, and options that do not belong together; `npu trace
+--token` and `--prefill`."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -33,37 +35,47 @@ def bench(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
 
 def test_rows_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
     document = bench(capsys, "--shape", "gemma3-1b", "--context", "1k,2000")
+    assert document["ttft_note"] is None
     assert document["times"] == "simulated" and document["device"] == "npu2"
     assert document["stamp"]
     rows = document["results"]
     assert [row["context"] for row in rows] == [1024, 2000]
     for row in rows:
+        prompt = npu.simulate_prefill("npu2", "gemma3-1b", row["context"])
+        assert row["ttft_seconds"] == prompt.seconds and row["ttft_bound"] == prompt.bound
+        assert sum(row["ttft_split_seconds"].values()) == pytest.approx(prompt.seconds)
+        assert row["ttft_chunks"] == prompt.chunks == -(-row["context"] // 1024)
+        assert row["ttft_configuration_loads"] == 2 and row["ttft_bytes"]["weights"] > 0
         found = npu.simulate_decode("npu2", "gemma3-1b", row["context"])
         assert row["decode_tokens_per_second"] == found.tokens_per_second
-        assert row["ttft_seconds"] is None and "prompts" in document["ttft_note"]
         assert sum(row["split_seconds"].values()) == pytest.approx(row["seconds_per_token"])
     first = {one["source"]: one for one in rows[0]["published"]}
     assert first["arXiv 2602.06063"]["tokens_per_second"] == 34.3
     ratio = rows[0]["decode_tokens_per_second"] / 41.1
     assert first["FastFlowLM 0.9.31"]["ratio"] == pytest.approx(ratio)
-    assert rows[1]["published"] == []
+    assert rows[1]["published"] == [] and rows[1]["ttft_published"] == []
+    first = {one["source"]: one for one in rows[0]["ttft_published"]}
+    assert first["arXiv 2602.06063"]["seconds"] == 1.02
+    assert first["arXiv 2602.06063"]["ratio"] == pytest.approx(rows[0]["ttft_seconds"] / 1.02)
 
 
 def test_other_devices_ceilings_and_formats(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--shape", "gemma3-270m", "--context", "1k")
+    words = ("--shape", "gemma3-270m", "--context", "256")
     plain, *others = (
         bench(capsys, *words, *more)["results"][0]
         for more in ((), ("--device", "npu1"), ("--read-gbs", "30"), ("--format", "q8"))
     )
     assert all(o["seconds_per_token"] > plain["seconds_per_token"] for o in others)
+    assert all(o["ttft_seconds"] > plain["ttft_seconds"] for o in others)
     assert others[0]["published"] == [] and others[2]["weight_bytes"] > plain["weight_bytes"]
 
 
 def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--shape", "gemma3-4b", "--context", "1k,128k"]) == 0
+    assert cli.main(["bench", "--shape", "gemma3-1b", "--context", "1k,128k"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines())) <= 100
-    assert "simulated" in out and "FastFlowLM 0.9.31: 18.2 tok/s" in out
+    assert "simulated" in out and "FastFlowLM 0.9.31: 41.1 tok/s" in out
+    assert "arXiv 2602.06063: 1.02 s" in out and "binds most of the time" in out
 
 
 def test_a_model_has_its_own_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -72,15 +84,31 @@ def test_a_model_has_its_own_formats(model: str, capsys: pytest.CaptureFixture[s
     )
     assert auto["shape"] == q4nx["shape"] and auto["shape"].endswith("m.gguf")
     assert auto["results"][0]["weight_bytes"] > q4nx["results"][0]["weight_bytes"]
+    assert q4nx["results"][0]["ttft_seconds"] > 0 and q4nx["ttft_note"] is None
+
+
+def test_prompts_of_models_that_the_array_does_not_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shape = dataclasses.replace(SHAPE, head_dim=48)  # no multiple of 32
+    model = str(write_model(tmp_path / "m.gguf", shape))
+    document = bench(capsys, "-m", model, "--context", "16")
+    assert document["results"][0]["decode_tokens_per_second"] > 0
+    assert document["results"][0]["ttft_seconds"] is None
+    assert document["ttft_note"].startswith("null: ") and "a head" in document["ttft_note"]
+    assert cli.main(["bench", "--simulated", "-m", model, "--context", "16"]) == 0
+    out = capsys.readouterr().out
+    assert "ttft_seconds is null" in out and "binds" not in out
 
 
 def test_the_plot(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     file = tmp_path / "p.svg"
-    words = ["--shape", "gemma3-1b", "--simulated", "--context", "1k,8k", "--plot", str(file)]
+    words = ["--shape", "gemma3-1b", "--simulated", "--context", "256,1k", "--plot", str(file)]
     assert cli.main(["bench", *words]) == 0
     text = file.read_text()
     assert "simulated, npu2" in text and "published, measured: FastFlowLM 0.9.31" in text
+    assert "tokens per second" in text and "seconds to the first token" in text
 
 
 @pytest.mark.parametrize(
@@ -114,6 +142,12 @@ def test_errors(capsys: pytest.CaptureFixture[str], words: tuple[str, ...], tell
         (("--token", "--tile", "4,4,4"), "--tile is of a GEMM"),
         (("4", "4", "4", "--context", "1k"), "--context is of a token"),
         (("--token", "--context", "1k,2k"), "one number"),
+        (("--prefill", "--tokens", "1k,2k"), "one number"),
+        (("--prefill", "--tokens", "2k"), "tokens"),
+        (("--prefill", "--context", "1k"), "--context is of a token"),
+        (("--token", "--layers", "1"), "--layers is of a prompt"),
+        (("--prefill", "--tile", "4,4,4"), "leave it out with --prefill"),
+        (("4", "4", "4", "--position", "16"), "--position is of a prompt"),
     ],
 )
 def test_trace_errors(
@@ -130,3 +164,12 @@ def test_trace_of_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     document = json.loads(file.read_text())
     assert "gemma3-270m, context 64" in document["otherData"]["what"]
     assert "tokens per second" in capsys.readouterr().err
+
+
+def test_trace_of_a_prompt(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "t.json"
+    words = ["--prefill", "--shape", "gemma3-270m", "--tokens", "32", "--position", "64"]
+    assert cli.main(["trace", *words, "--layers", "1", "--no-locks", "-o", str(file)]) == 0
+    document = json.loads(file.read_text())
+    assert "gemma3-270m, 32 tokens at position 64" in document["otherData"]["what"]
+    assert "ms per layer" in capsys.readouterr().err
