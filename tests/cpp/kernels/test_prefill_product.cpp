@@ -506,10 +506,9 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
       Core core{build, s};
       core.job[word] = value;
       std::vector<KernelArgument> arguments = {
-          Core::constant(p.a_objects[0]),  Core::constant(p.w_objects[0]),
-          Core::constant(p.w_objects[0]),  Core::constant(p.w_objects[0]),
-          kernel_test::buffer(core.store), kernel_test::buffer(core.work),
-          kernel_test::buffer(core.job)};
+          Core::constant(p.a_objects[0]), Core::constant(p.w_objects[0]),
+          Core::constant(p.w_objects[0]), kernel_test::buffer(core.store),
+          kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
       if (std::string(name) == "prefill_piece") {
         arguments = {kernel_test::buffer(core.store), kernel_test::buffer(core.out),
                      kernel_test::buffer(core.job)};
