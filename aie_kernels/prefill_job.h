@@ -53,10 +53,10 @@ inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
-#if defined(__AIE_ARCH__)
-inline constexpr int32_t kUnits = __AIE_ARCH__ == 20 ? 2 : 3;
-#endif
 constexpr int32_t units_of(bool npu1) { return npu1 ? 2 : 3; }
+#if defined(__AIE_ARCH__)
+inline constexpr int32_t kUnits = units_of(__AIE_ARCH__ == 20);
+#endif
 inline constexpr int32_t kMaxColumns = 8;  // of the array
 
 // A core's buffers, in elements.
@@ -69,7 +69,6 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
 // clang-format off
 #define NPU_PREFILL_JOB(WORD)                                                                    \
   WORD(kind)          /* a Kind */                                                               \
-  WORD(columns_used)  /* columns of the array that have a share of W */                          \
   WORD(constants)     /* objects of A that all cores keep */                                     \
   /* kProduct */                                                                                 \
   WORD(m)             /* rows of a core: 16, 32 or 64 */                                         \

@@ -165,7 +165,6 @@ inline void copy_row(const bfloat16* from, int32_t from_step, bfloat16* to, int3
   }
 }
 
-// A unit of q (in the order it came), k or v (row-major) into `work`.
 // A row of a head of `dim` elements as one of head_dim, with zeros between or behind its halves.
 inline void take_head(const bfloat16* from, bfloat16* row, const Job& job, bool is_value) {
   const int32_t d = job.head_dim, half = job.dim / 2;
@@ -176,6 +175,8 @@ inline void take_head(const bfloat16* from, bfloat16* row, const Job& job, bool 
     aie::store_v(row + to, aie::load_v<16>(from + i / kSlice * kBlock + i % kSlice));
   }
 }
+
+// A unit of q (in the order it came), k or v (row-major) into `work`.
 inline void rotate_unit(const bfloat16* unit, const float* store, int32_t* work, const Job& job,
                         int32_t number) {
   const int32_t d = job.head_dim, key = number - job.heads;

@@ -74,9 +74,7 @@ void init_facts(nb::module_& m) {
   sub.attr("VECTOR_STORE_BYTES") = vector::kStoreBytes;
   sub.attr("VECTOR_IN_BYTES") = vector::kInBytes;
   sub.attr("VECTOR_OUT_BYTES") = vector::kOutBytes;
-  nb::list prefill_job;
-  for (const char* name : prefill::kJobNames) prefill_job.append(name);
-  sub.attr("PREFILL_JOB") = nb::tuple(prefill_job);
+  sub.attr("PREFILL_JOB") = names(prefill::kJobNames);
   sub.attr("PREFILL_JOB_WORDS") = prefill::kJobWords;
   sub.attr("PREFILL_A_BYTES") = prefill::kABytes;
   sub.attr("PREFILL_B_BYTES") = prefill::kBBytes;

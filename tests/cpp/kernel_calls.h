@@ -2,11 +2,14 @@
 // levels of this machine.
 #pragma once
 
+#include <doctest/doctest.h>
+
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -82,6 +85,13 @@ inline std::vector<Build> builds() {
     all.push_back({generation, Arithmetic::kSilicon, "v2"});
   }
   return all;
+}
+
+inline void each_build(const std::function<void(const Build&)>& body) {
+  for (const Build& build : builds()) {
+    CAPTURE(build.name());
+    body(build);
+  }
 }
 
 // (r, s, t) as the designs assume them: stated here, not read from the kernels.

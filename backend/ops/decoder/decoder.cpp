@@ -227,6 +227,38 @@ RunReport Decoder::top(const DecoderToken& token, int64_t k, int64_t rows, TopEn
   return report;
 }
 
+DecoderPages::DecoderPages(const DecoderModel& model, int64_t first, int64_t last)
+    : tables(model.layers.size()) {
+  for (size_t i = 0; i < tables.size(); ++i) {
+    const int64_t window = model.layers[i].window;
+    const int64_t from = window > 0 ? std::max<int64_t>(0, first - window + 1) : 0;
+    for (int64_t page = 0; page <= last / kPagePositions; ++page) {
+      tables[i].push_back(page < from / kPagePositions ? -1 : count++);
+    }
+  }
+}
+
+std::vector<RequestField> decoder_model_fields(std::vector<RequestField> own, int64_t head_rows) {
+  const RequestField model[] = {{"sliding", "layers with a window"},
+                                {"global", "layers without one, after them"},
+                                {"width", "of the residual stream"},
+                                {"heads", "query heads"},
+                                {"kv_heads", "key heads"},
+                                {"head_dim", "elements of a head"},
+                                {"ffn", "width of the FFN"},
+                                {"vocabulary", "rows of the head", head_rows},
+                                {"window", "positions that a query of a sliding layer sees", 512},
+                                {"dim", "elements of a head that the model has; 0: head_dim", 0},
+                                {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0},
+                                {"format_qkv", "of q, k and v; -1: format", -1},
+                                {"format_output", "of the output of attention; -1: format", -1},
+                                {"format_gate_up", "of gate and up; -1: format", -1},
+                                {"format_down", "of down; -1: format", -1},
+                                {"format_head", "of the head; -1: format", -1}};
+  own.insert(own.end(), std::begin(model), std::end(model));
+  return own;
+}
+
 DecoderModel decoder_model_of(const Request& request) {
   DecoderModel model;
   DecoderShape& shape = model.shape;
@@ -276,17 +308,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
                                 static_cast<int>(top), model.shape.vocabulary);
   DecoderPosition position =
       position_of(array, model, request.get("position", 0, (int64_t{1} << 24) - 1));
-  std::vector<std::vector<int64_t>> pages(model.layers.size());
-  int64_t next = 0;
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const auto& work =
-        position.attention[static_cast<size_t>(DecoderWorkspace::kind_of(model.layers[i]))];
-    const int64_t first = work.from / kPagePositions;
-    for (int64_t page = 0; page <= work.position / kPagePositions; ++page) {
-      pages[i].push_back(page < first ? -1 : next++);
-    }
-    position.pages.emplace_back(pages[i]);
-  }
+  const DecoderPages pages(model, position.attention[0].position, position.attention[0].position);
+  position.pages = pages.spans();
   Submission out;
   out.words = stream_words(configuration, [&](stream::Builder& builder) {
     append_decoder(builder, configuration, array, model, layout, position);
@@ -296,7 +319,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   write_records(model, layout, position, memory);
   write_parts(layout, position, memory);
   ArgumentLayout workspace = ArgumentLayout::input("workspace", layout.bytes(), memory);
-  ArgumentLayout pool = ArgumentLayout::output("pool", next * position.layout.page_bytes());
+  ArgumentLayout pool = ArgumentLayout::output("pool", pages.count * position.layout.page_bytes());
   workspace.access = pool.access = Access::kReadWrite;
   out.arguments = {workspace, pool, ArgumentLayout::input("weights", model.region_bytes[0])};
   return {std::move(out)};
@@ -307,24 +330,10 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
 const OperationType kDecoderType = {
     "decoder",
     "a token of a decoder: all layers and the head in one stream",
-    {{"position", "of the token; the cache holds those before it"},
-     {"sliding", "layers with a window"},
-     {"global", "layers without one, after them"},
-     {"width", "of the residual stream"},
-     {"heads", "query heads"},
-     {"kv_heads", "key heads"},
-     {"head_dim", "elements of a head"},
-     {"ffn", "width of the FFN"},
-     {"vocabulary", "rows of the head"},
-     {"window", "positions that a query of a sliding layer sees", 512},
-     {"top", "largest logits that leave the array, a multiple of 8; 0: all", 0},
-     {"dim", "elements of a head that the model has; 0: head_dim", 0},
-     {"format", "of the weights; 0: q4nx, 1: q8, 2: bf16", 0},
-     {"format_qkv", "of q, k and v; -1: format", -1},
-     {"format_output", "of the output of attention; -1: format", -1},
-     {"format_gate_up", "of gate and up; -1: format", -1},
-     {"format_down", "of down; -1: format", -1},
-     {"format_head", "of the head; -1: format", -1}},
+    decoder_model_fields(
+        {{"position", "of the token; the cache holds those before it"},
+         {"top", "largest logits that leave the array, a multiple of 8; 0: all", 0}},
+        RequestField::kRequired),
     {{"two layers of 1B",
       {{"position", 1023},
        {"sliding", 1},

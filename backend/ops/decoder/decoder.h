@@ -23,6 +23,18 @@ extern const OperationType kDecoderType;
 // The model that a request describes: its weights lie one after the other, each matrix in one
 // format.
 DecoderModel decoder_model_of(const Request& request);
+// The fields of such a request, after the operation's own. head_rows: what "vocabulary" is where it
+// is not given, or RequestField::kRequired.
+std::vector<RequestField> decoder_model_fields(std::vector<RequestField> own, int64_t head_rows);
+
+// Pages for a request: those that queries at positions [first, last] see, one after the other.
+struct DecoderPages {
+  std::vector<std::vector<int64_t>> tables;  // per layer, by position / 256
+  int64_t count = 0;
+
+  DecoderPages(const DecoderModel& model, int64_t first, int64_t last);
+  std::vector<std::span<const int64_t>> spans() const { return {tables.begin(), tables.end()}; }
+};
 
 // What a token needs besides the model. Rotations: cosines, then sines, of head_dim / 2 angles.
 struct DecoderToken {

@@ -174,17 +174,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   chunk.position = position - chunk.lead;
   chunk.tokens = chunk.lead + request.get("tokens", 1, int64_t{1} << 12);
   const PrefillLayout layout(array, model, chunk.tokens);
-  std::vector<std::vector<int64_t>> pages(model.layers.size());
-  int64_t next = 0;
-  for (size_t i = 0; i < pages.size(); ++i) {
-    const int64_t window = model.layers[i].window;
-    const int64_t from = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
-    const int64_t last = (chunk.position + chunk.tokens - 1) / kPagePositions;
-    for (int64_t page = 0; page <= last; ++page) {
-      pages[i].push_back(page < from / kPagePositions ? -1 : next++);
-    }
-    chunk.pages.emplace_back(pages[i]);
-  }
+  const DecoderPages pages(model, position, chunk.position + chunk.tokens - 1);
+  chunk.pages = pages.spans();
   PrefillPlan plan(array, model, layout, chunk);
   const auto steps = static_cast<int64_t>(plan.steps());
   const int64_t first = request.get("first_step", 0, steps), end = request.get("steps", 0, steps);
@@ -194,7 +185,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
                    static_cast<size_t>(end > 0 ? std::min(first + end, steps) : steps));
   });
   ArgumentLayout workspace = ArgumentLayout::output("workspace", layout.bytes());
-  ArgumentLayout pool = ArgumentLayout::output("pool", next * chunk.layout.page_bytes());
+  ArgumentLayout pool = ArgumentLayout::output("pool", pages.count * chunk.layout.page_bytes());
   workspace.access = pool.access = Access::kReadWrite;
   const std::vector<std::byte> headers = plan.headers();
   out.arguments = {workspace, pool,
@@ -208,26 +199,11 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
 const OperationType kPrefillType = {
     "prefill",
     "a chunk of a prompt: all layers of a decoder in one stream",
-    {{"tokens", "of the chunk"},
-     {"position", "of the first token; the cache holds those before it", 0},
-     {"sliding", "layers with a window"},
-     {"global", "layers without one, after them"},
-     {"width", "of the residual stream"},
-     {"heads", "query heads"},
-     {"kv_heads", "key heads"},
-     {"head_dim", "elements of a head"},
-     {"ffn", "width of the FFN"},
-     {"vocabulary", "rows of the head, which is not part of it", 64},
-     {"window", "positions that a query of a sliding layer sees", 512},
-     {"dim", "elements of a head that the model has; 0: head_dim", 0},
-     {"format", "of the weights; 0: q4nx, 1: q8", 0},
-     {"format_qkv", "of q, k and v; -1: format", -1},
-     {"format_output", "of the output of attention; -1: format", -1},
-     {"format_gate_up", "of gate and up; -1: format", -1},
-     {"format_down", "of down; -1: format", -1},
-     {"format_head", "of the head; -1: format", -1},
-     {"first_step", "of 9 per layer and a last one", 0},
-     {"steps", "how many; 0: all", 0}},
+    decoder_model_fields({{"tokens", "of the chunk"},
+                          {"position", "of the first token; the cache holds those before it", 0},
+                          {"first_step", "of 9 per layer and a last one", 0},
+                          {"steps", "how many; 0: all", 0}},
+                         64),  // the head is not part of it
     {{"a layer of 1B, 256 tokens",
       {{"tokens", 256},
        {"position", 512},

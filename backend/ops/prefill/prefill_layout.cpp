@@ -80,14 +80,13 @@ void check_prefill(const PrefillArray& array, const DecoderModel& model) {
 }
 
 PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens)
-    : shape_(model.shape), layers_(model.layers.size()), head_dim_(model.shape.head_dim) {
+    : shape_(model.shape), head_dim_(model.shape.head_dim) {
   const DecoderShape& s = shape_;
   const int64_t round = array.cores();  // row-blocks that the cores take at once
   rows_ = round_up(divide_up(tokens, prefill::kRows), least_rows(model));
   if (rows_ > 2 * PrefillArray::kRows * 2) rows_ = round_up(rows_, round);
   width_ = padded_blocks(s.width);
   ffn_ = padded_blocks(s.ffn);
-  heads_ = padded_blocks(s.heads * s.dim);
   group_ = padded_group(array, s.group());
   // Reads beyond the end of an activation: rounds that are not full, and what fills B objects.
   const int64_t column = rows_ * kBlock, slack = round * int64_t{kABytes} + 16 * column;
@@ -99,7 +98,7 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
   queries_bytes_ = jobs * units * unit + prefill::kBBytes;
   queries_ = take(s.kv_heads * queries_bytes_);
   attention_rows_ = jobs * units / group_;
-  attention_ = take((heads_ + 8) * attention_rows_ * kBlock);
+  attention_ = take((padded_blocks(s.heads * s.dim) + 8) * attention_rows_ * kBlock);
   y_ = take(width_ * column + slack);
   gate_ = take(ffn_ * column + slack);
   up_ = take(ffn_ * column + slack);
@@ -108,7 +107,7 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
   dump_ = take(std::max(width_ * 2 * prefill::kRecordBytes,
                         (s.heads + 2 * s.kv_heads) * 2 * unit + kABytes));
   norm_objects_ = divide_up(2 * width_ * kSlice * 4, kABytes);
-  const auto layers = static_cast<int64_t>(layers_);
+  const auto layers = static_cast<int64_t>(model.layers.size());
   constants_ = take(layers * (2 * norm_objects_ + 1) * kABytes);
   last_constants_ = take(norm_objects_ * kABytes);
 }

@@ -1,7 +1,6 @@
 // A prompt's workspace: one buffer with the activations of a chunk of tokens, and the constants of
-// its jobs (aie_kernels/prefill_job.h). Rows are tokens; a chunk begins at a
-// position that is a multiple of kAlign, so that blocks of 8 rows of keys and values lie together
-// in the cache.
+// its jobs (aie_kernels/prefill_job.h). Rows are tokens; a chunk begins at a position that is a
+// multiple of kAlign, so that blocks of 8 rows of keys and values lie together in the cache.
 #pragma once
 
 #include <array>
@@ -42,11 +41,9 @@ class PrefillLayout {
   PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens);
 
   int64_t bytes() const { return bytes_; }
-  const DecoderShape& shape() const { return shape_; }
   int64_t row_blocks() const { return rows_; }     // of all activations, a stride
   int64_t width_blocks() const { return width_; }  // columns / 32, padded to 8
   int64_t ffn_blocks() const { return ffn_; }
-  int64_t heads_blocks() const { return heads_; }
   int64_t group() const { return group_; }  // query heads of a key head, dummies included
   int64_t attention_rows() const { return attention_rows_; }  // row-blocks of its results
 
@@ -76,8 +73,7 @@ class PrefillLayout {
   int64_t take(int64_t bytes);
 
   const DecoderShape shape_;
-  size_t layers_;
-  int64_t bytes_ = 0, rows_ = 0, width_ = 0, ffn_ = 0, heads_ = 0, group_ = 0, head_dim_ = 0,
+  int64_t bytes_ = 0, rows_ = 0, width_ = 0, ffn_ = 0, group_ = 0, head_dim_ = 0,
           attention_rows_ = 0, records_ = 0, factors_ = 0, qkv_ = 0, queries_ = 0,
           queries_bytes_ = 0, attention_ = 0, y_ = 0, gate_ = 0, up_ = 0, act_ = 0, dump_ = 0,
           norm_objects_ = 0, constants_ = 0, last_constants_ = 0;

@@ -156,16 +156,21 @@ PrefillStep PrefillPlan::make(size_t index) {
   return step;
 }
 
+PrefillTask PrefillPlan::in_workspace(int64_t offset, const arch::Bd& bd) const {
+  PrefillTask out;
+  out.offset = offset;
+  out.bd = bd;
+  out.group = group_;
+  return out;
+}
+
 PrefillTask PrefillPlan::header(const Job& job) {
   std::vector<int32_t> words(sizeof job / 4);
   std::memcpy(words.data(), &job, sizeof job);
-  const auto [at, added] = known_.emplace(std::move(words), static_cast<int64_t>(list_.size()));
-  if (added) list_.push_back(at->first);
-  PrefillTask task;
+  const auto number = static_cast<int64_t>(headers_.size());
+  PrefillTask task = in_workspace(
+      headers_.try_emplace(std::move(words), number).first->second * kABytes, contiguous(kAWords));
   task.argument = kPrefillHeaders;
-  task.offset = at->second * kABytes;
-  task.bd = contiguous(kAWords);
-  task.group = group_;
   task.part = 0;
   task.early = true;
   return task;
@@ -177,28 +182,22 @@ void PrefillPlan::add_header(PrefillStep& step, const Job& job) {
 }
 
 std::vector<std::byte> PrefillPlan::headers() const {
-  std::vector<std::byte> out(list_.size() * kABytes);
-  for (size_t i = 0; i < list_.size(); ++i) {
-    std::memcpy(out.data() + i * kABytes, list_[i].data(), list_[i].size() * 4);
+  std::vector<std::byte> out(headers_.size() * kABytes);
+  for (const auto& [words, number] : headers_) {
+    std::memcpy(out.data() + number * kABytes, words.data(), words.size() * 4);
   }
   return out;
 }
 
 void PrefillPlan::add_constants(PrefillStep& step, int64_t offset, int64_t objects) {
-  PrefillTask task;
-  task.offset = offset;
-  task.bd = contiguous(objects * kAWords);
-  task.group = group_;
+  PrefillTask task = in_workspace(offset, contiguous(objects * kAWords));
   task.part = 0;
   task.early = true;
   for (auto& channel : step.a) channel.push_back(task);
 }
 
 void PrefillPlan::dump(std::vector<PrefillTask>& to, int64_t words) const {
-  PrefillTask task;
-  task.offset = layout_.dump();
-  task.bd = contiguous(words);
-  task.group = group_;
+  PrefillTask task = in_workspace(layout_.dump(), contiguous(words));
   to.push_back(task);
 }
 
@@ -228,11 +227,10 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
   const int64_t rows = layout_.row_blocks(), width = layout_.width_blocks();
   const int64_t first = round * array_.cores(), column = rows * kBlockWords;
   for (int64_t r = 0; adds && r < kArrayRows; ++r) {
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.y() + (first + r) * kBlock;
-    task.bd = bd_of(array_.columns * kAWords,
-                    {{1, kBlockWords}, {column, kGroupBlocks}, {kArrayRows * kBlockWords}});
+    PrefillTask task =
+        in_workspace(layout_.y() + (first + r) * kBlock,
+                     bd_of(array_.columns * kAWords,
+                           {{1, kBlockWords}, {column, kGroupBlocks}, {kArrayRows * kBlockWords}}));
     auto& channel = step.a[static_cast<size_t>(r)];
     for (int pass = 0; pass < 2; ++pass) {
       repeated(channel, task, width / kGroupBlocks, kGroupBlocks * column);
@@ -241,11 +239,10 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
   constexpr int64_t kXWords = kRows * kSlice;
   for (int64_t c = 0; c < array_.columns; ++c) {
     const int64_t at = first + kArrayRows * c;
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.records() + at * kRecord;
-    task.bd = bd_of(kArrayRows * kBWords,
-                    {{1, kXWords}, {rows * kRecordWords, kBWords / kXWords}, {kRecordWords}});
+    PrefillTask task = in_workspace(
+        layout_.records() + at * kRecord,
+        bd_of(kArrayRows * kBWords,
+              {{1, kXWords}, {rows * kRecordWords, kBWords / kXWords}, {kRecordWords}}));
     repeated(step.b[static_cast<size_t>(c)], task, width / 4, 4 * rows * kRecordWords);
     for (int64_t upper = 0; upper < 2; ++upper) {
       auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
@@ -259,10 +256,8 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
       task.bd =
           bd_of(kPairs * kRecordWords, {{1, kBlockWords}, {kRecordWords, kPairs}, {kBlockWords}});
       repeated(channel, task, width, rows * kRecordWords);
-      PrefillTask factors;
-      factors.group = group_;
-      factors.offset = layout_.factors() + row * kBlock;
-      factors.bd = contiguous(kPairs * kBlockWords);
+      PrefillTask factors =
+          in_workspace(layout_.factors() + row * kBlock, contiguous(kPairs * kBlockWords));
       channel.push_back(factors);
     }
   }
@@ -321,17 +316,15 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
   int32_t* shares = &job.blocks0;
   for (int64_t c = 0; c < array_.columns; ++c) {
     shares[c] = word(std::clamp<int64_t>(blocks - c * share, 0, share));
-    if (shares[c] > 0) ++job.columns_used;
   }
   add_header(step, job);
   for (int64_t r = 0; r < kArrayRows; ++r) {
     auto& channel = step.a[static_cast<size_t>(r)];
     const int64_t at = row + r * high;
-    PrefillTask task;
-    task.group = group_;
-    task.offset = source.offset + at * source.row_step * 4;
-    task.bd = bd_of(holds * columns / kSlice * high * kBlockWords,
-                    {{1, kBlockWords}, {source.row_step, high}, {source.column_step}});
+    PrefillTask task =
+        in_workspace(source.offset + at * source.row_step * 4,
+                     bd_of(holds * columns / kSlice * high * kBlockWords,
+                           {{1, kBlockWords}, {source.row_step, high}, {source.column_step}}));
     channel.push_back(task);
     if (job.scaled == 0) continue;
     task.offset = source.factors + at * kBlock;
@@ -378,19 +371,16 @@ void PrefillPlan::geglu(PrefillStep& step) {
   job.b_pieces = word(kABytes / kBlock);
   add_header(step, job);
   for (int64_t r = 0; r < kArrayRows; ++r) {
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.gate() + r * columns * kABytes;
-    task.bd = bd_of(job.rounds * columns * kAWords,
-                    {{1, kAWords / 2}, {kAWords / 2, 2 * columns}, {cores * kAWords}});
+    PrefillTask task =
+        in_workspace(layout_.gate() + r * columns * kABytes,
+                     bd_of(job.rounds * columns * kAWords,
+                           {{1, kAWords / 2}, {kAWords / 2, 2 * columns}, {cores * kAWords}}));
     step.a[static_cast<size_t>(r)].push_back(task);
   }
   for (int64_t c = 0; c < columns; ++c) {
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.up() + c * kABytes;
-    task.bd =
-        bd_of(kArrayRows * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {columns * kAWords}});
+    PrefillTask task = in_workspace(
+        layout_.up() + c * kABytes,
+        bd_of(kArrayRows * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {columns * kAWords}}));
     repeated(step.b[static_cast<size_t>(c)], task, job.rounds, cores * kAWords);
     for (int64_t upper = 0; upper < 2; ++upper) {
       task.offset = layout_.act() + (kPairs * upper * columns + c) * kABytes;
@@ -442,11 +432,10 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
   }
   for (int64_t c = 0; c < array_.columns; ++c) {
     const int64_t at = first + kArrayRows * c;
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.qkv() + at * kBlock;
-    task.bd = bd_of(kArrayRows * kBWords,
-                    {{1, kBlockWords}, {column, kBWords / kBlockWords}, {kBlockWords}});
+    PrefillTask task =
+        in_workspace(layout_.qkv() + at * kBlock,
+                     bd_of(kArrayRows * kBWords,
+                           {{1, kBlockWords}, {column, kBWords / kBlockWords}, {kBlockWords}}));
     repeated(step.b[static_cast<size_t>(c)], task, s.heads + 2 * s.kv_heads,
              s.dim / kSlice * column);
     for (int64_t upper = 0; upper < 2; ++upper) {
@@ -568,10 +557,9 @@ void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head
     }
   }
   for (int64_t c = 0; c < array_.columns; ++c) {
-    PrefillTask task;
-    task.group = group_;
-    task.offset = layout_.queries(kv_head) + (first + c * array_.units) * unit * 4;
-    task.bd = bd_of(array_.units * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}});
+    PrefillTask task =
+        in_workspace(layout_.queries(kv_head) + (first + c * array_.units) * unit * 4,
+                     bd_of(array_.units * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}}));
     repeated(step.b[static_cast<size_t>(c)], task, kArrayRows, per_row * unit);
     for (int64_t upper = 0; upper < 2; ++upper) {
       auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];

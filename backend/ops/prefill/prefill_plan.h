@@ -75,6 +75,8 @@ class PrefillPlan {
   struct Source;
   struct Target;
 
+  // A task of the group.
+  PrefillTask in_workspace(int64_t offset, const arch::Bd& bd) const;
   PrefillTask header(const prefill::Job& job);
   void add_header(PrefillStep& step, const prefill::Job& job);
   void add_constants(PrefillStep& step, int64_t offset, int64_t objects);
@@ -100,10 +102,9 @@ class PrefillPlan {
   const DecoderModel& model_;
   const PrefillLayout& layout_;
   const PrefillChunk& chunk_;
-  int64_t used_;                                   // row-blocks that have tokens
-  int group_ = 0;                                  // of the tasks that are added
-  std::map<std::vector<int32_t>, int64_t> known_;  // headers
-  std::vector<std::vector<int32_t>> list_;
+  int64_t used_;                                     // row-blocks that have tokens
+  int group_ = 0;                                    // of the tasks that are added
+  std::map<std::vector<int32_t>, int64_t> headers_;  // their numbers, by their words
 };
 
 }  // namespace npu::ops

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -27,7 +26,7 @@ namespace {
 
 using namespace npu;
 using attention::Output, attention::Record;
-using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::builds;
+using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::each_build;
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 constexpr double kLog2e = 1.4426950408889634;
@@ -219,13 +218,6 @@ void check(const Job& job, const Result& result) {
   }
   CHECK(numbers);
   CHECK(worst <= 1);
-}
-
-void each_build(const std::function<void(const Build&)>& body) {
-  for (const Build& build : builds()) {
-    CAPTURE(build.name());
-    body(build);
-  }
 }
 
 }  // namespace

@@ -26,7 +26,7 @@
 namespace {
 
 using namespace npu;
-using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::builds;
+using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::each_build;
 using prefill::Job;
 
 constexpr double kLog2e = 1.4426950408889634;
@@ -252,13 +252,6 @@ void check(const Task& task, const std::vector<float>& result) {
   }
   CHECK(numbers);
   CHECK(worst <= 1);
-}
-
-void each_build(const std::function<void(const Build&)>& body) {
-  for (const Build& build : builds()) {
-    CAPTURE(build.name());
-    body(build);
-  }
 }
 
 }  // namespace

@@ -55,7 +55,7 @@ int32_t blocks_in(npu::blocks::Format format, int column) {
 }
 Job product(npu::blocks::Format format, int32_t m, int32_t scaled, int columns) {
   Job job{};
-  job.kind = int32_t(Kind::kProduct), job.columns_used = columns, job.m = m;
+  job.kind = int32_t(Kind::kProduct), job.m = m;
   for (int c = 0; c < columns; ++c) (&job.blocks0)[c] = blocks_in(format, c);
   job.format = int32_t(format), job.holds = 9, job.scaled = scaled, job.slices = 64 / m;
   job.parts = pre::range_columns(format) / (job.slices * 32);
