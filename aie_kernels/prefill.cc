@@ -14,7 +14,7 @@ namespace prefill {
 using namespace npu::prefill;
 
 constexpr int32_t kArrayColumns = __AIE_ARCH__ == 20 ? 4 : 8, kArrayRows = 4;
-constexpr int32_t kConstantFloats = kABytes / 4;
+constexpr int32_t kConstantFloats = kAPayload / 4;
 
 inline Job& job_of(int32_t* words) { return *reinterpret_cast<Job*>(words); }
 
@@ -50,14 +50,16 @@ bool product_fits(const Job& job) {
     if (blocks[c] < 0 || blocks[c] > kMaxBlocks || (blocks[c] > 0 && c >= kArrayColumns))
       return false;
   }
-  if ((job.m != 16 && job.m != 32 && job.m != 64) || job.slices != kRowSlots / job.m) return false;
+  if (job.m != 16 && job.m != 32 && job.m != 64 && job.m != kRowSlots) return false;
+  if (job.slices != kRowSlots / job.m) return false;
   if (job.format < 0 || job.format >= npu::blocks::kFormats) return false;
   const auto format = npu::blocks::Format(job.format);
+  if (job.m < least_rows(format, kSizes)) return false;
   if (format == npu::blocks::Format::kBf16) {
-    if (job.m != kRowSlots || *std::max_element(blocks, blocks + kMaxColumns) > 1) return false;
+    if (*std::max_element(blocks, blocks + kMaxColumns) > 1) return false;
   }
-  const int32_t columns = range_columns(format);
-  return job.holds >= 1 && int64_t{job.parts} * job.slices * kSlice == columns && job.scaled >= 0 &&
+  const int32_t slices = range_columns(format) / kSlice;
+  return job.holds >= 1 && job.parts == (slices + job.slices - 1) / job.slices && job.scaled >= 0 &&
          job.scaled <= 1 && job.chunks == 0 && job.rounds == 0 && job.units == 0;
 }
 
@@ -109,7 +111,7 @@ void check_constant(const char* kernel, const KernelArgument* operands) {
 
 // Not measured on hardware. Scalar loads, stores and a few operations for each word of the core;
 // copies of 64 bytes (npu1: 32) by a load and a store.
-constexpr int kBegin = 8 * kJobWords, kCopy = kABytes / (__AIE_ARCH__ == 20 ? 32 : 64) + 24;
+constexpr int kBegin = 8 * kJobWords, kCopy = kAPayload / (__AIE_ARCH__ == 20 ? 32 : 64) + 24;
 #endif
 
 }  // namespace prefill

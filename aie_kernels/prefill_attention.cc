@@ -17,6 +17,7 @@
 #include "kernel.h"
 #include "prefill_attention_tiles.h"
 #include "prefill_job.h"
+#include "prefill_operand.h"
 #include "softmax.h"
 
 namespace {
@@ -225,6 +226,7 @@ inline void send(const float* y, const float* sums, int32_t piece, int32_t width
                    rounded.template extract<8>(eight));
     }
   }
+  npu::prefill_operand::from_tiles(out);
 }
 
 inline void take_query(const uint8_t* b, float* store, int32_t* work, int32_t* job, int32_t dim) {
@@ -383,8 +385,9 @@ double query_cycles(const Timing&, const int64_t* integers) {
   return kCall + steps * longest(kMoves, 3 * 8 * kHalves) + double(clear_cycles(integers[0]));
 }
 // A row of a slice takes a reciprocal.
-constexpr int kSend = int(kPieceBytes / 64 * (kProduct + kSumSlots + 6 * kHalves) +
-                          kPieceBytes / 64 * npu::fp32::kScalar + kCall);
+constexpr int kSend =
+    int(kPieceBytes / 64 * (kProduct + kSumSlots + 6 * kHalves) +
+        kPieceBytes / 64 * npu::fp32::kScalar + kCall + npu::prefill_operand::kFromTilesCycles);
 
 constexpr Operand kA = buffer("a", kAElements), kB = buffer("b", kBBytes);
 constexpr Operand kStoreOperand = buffer("store", kStore), kWorkOperand = buffer("work", kWork);

@@ -37,7 +37,7 @@ constexpr int32_t kSent = kPacked + 3, kSeen = kPacked + 4;
 constexpr int32_t kPadded = 32;  // rows, so that a vector holds them
 constexpr int32_t kMaximum = 0, kSum = kPadded, kCorrection = 2 * kPadded;
 constexpr int32_t kWeights = 3 * kPadded;
-constexpr int32_t half_positions(int32_t dim) { return kAElements / dim; }
+constexpr int32_t half_positions(int32_t dim) { return kAPayload / 2 / dim; }
 constexpr int32_t weight_words(int32_t dim) { return half_positions(dim) * kCoreRows / 2; }
 constexpr int32_t scores_at(int32_t dim) { return kWeights + weight_words(dim); }
 constexpr int32_t queries_at(int32_t dim) { return scores_at(dim) + 2 * weight_words(dim); }

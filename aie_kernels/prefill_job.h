@@ -8,10 +8,11 @@
 // says what the other objects are:
 //
 //   kProduct    C = A W: a tile of 4 m x columns 32 n. A: slices of 32 columns of the core row's m
-//               rows, kRowSlots / m slices per object. B: blocks of weights (weight_block.h), for
-//               each range of their columns n row-blocks. With `scaled`, a last object of A has for
-//               every 8 rows 512 bytes that begin with 8 fp32 factors of these rows. Results: per
-//               row-block of 32 columns and 8 rows a piece.
+//               rows, kRowSlots / m slices per object; what an object has beyond a range does not
+//               count. B: blocks of weights (weight_block.h), for each range of their columns n
+//               row-blocks. With `scaled`, a last object of A has for every 8 rows
+//               kOperandBytes that begin with 8 fp32 factors of these rows. Results: per row-block
+//               of 32 columns and 8 rows a piece.
 //   kNorm       x += norm(y) w1; a = x w2; f = 1 / sqrt(mean(x^2) + epsilon), so that a f is the
 //               norm of x. A: w1, w2 (fp32, `columns` each, constants); y of each core's 8 rows in
 //               turn, once for the statistics (first_groups; none if there is no y) and once more.
@@ -29,12 +30,13 @@
 // "In turn": objects of all cores of a row (A) or column (B) of the array one after the other; a
 // core lets those of the others pass.
 //
-// Memory. Activations are bfloat16 in blocks of 8 rows x 32 columns, [column / 32][row / 8][8][32];
+// Memory. Activations are blocks of 8 rows x 32 columns, [column / 32][row / 8], kPieceBytes each;
 // the residual x is fp32. What is multiplied by a W next (kNorm's a, results of kGeglu and
-// kAttention) has each block in the order of the cores' tiles, [8 / r][4][r][8], r 8 (npu1: 4); all
-// else row by row, [8][32]. x and a lie together, a record of kRecordBytes per block. A unit is 8
-// rows of a head, [head_dim / 32][8][32]. Of B objects that are no weights the first kBPayload
-// bytes count, of 8 columns of blocks each.
+// kAttention) is an operand, of which the first kOperandBytes count: on npu1 bfloat16 in the order
+// of the cores' tiles, [2][4][4][8], on npu2 BFP16, [4] tiles of 8 x 8. All else is bfloat16 row by
+// row, [8][32]. x and a lie together, a record of kRecordBytes per block. A unit is 8 rows of a
+// head, [head_dim / 32][8][32]. Of A objects that are no operands the first kAPayload bytes count,
+// of B objects that are no weights the first kBPayload bytes, of 8 columns of blocks each.
 #pragma once
 
 #include <stdint.h>
@@ -45,23 +47,18 @@ namespace npu::prefill {
 
 enum class Kind : int32_t { kProduct, kNorm, kGeglu, kRotation, kAttention };
 
-inline constexpr int32_t kRowSlots = 64, kSlice = 32;
-inline constexpr int32_t kABytes = kRowSlots * kSlice * 2, kAElements = kABytes / 2;
+inline constexpr int32_t kSlice = 32;
+inline constexpr int32_t kAPayload = 4096;
 inline constexpr int32_t kBBytes = int32_t(blocks::kBytes), kBPayload = 4096;
 inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
 inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
-constexpr int32_t units_of(bool npu1) { return npu1 ? 2 : 3; }
-#if defined(__AIE_ARCH__)
-inline constexpr int32_t kUnits = units_of(__AIE_ARCH__ == 20);
-#endif
-inline constexpr int32_t kMaxColumns = 8;  // of the array
+inline constexpr int32_t kMaxColumns = 8;                    // of the array
 
 // A core's buffers, in elements.
 inline constexpr int32_t kStore = 6144;   // fp32: sums; constants of row jobs; sums of attention
-inline constexpr int32_t kWork = 2304;    // int32: what a job keeps beside them
 inline constexpr int32_t kJobWords = 96;  // header words, loops, and from kState on counters
 inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 8, 8 and 16 words
 
@@ -71,7 +68,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(kind)          /* a Kind */                                                               \
   WORD(constants)     /* objects of A that all cores keep */                                     \
   /* kProduct */                                                                                 \
-  WORD(m)             /* rows of a core: 16, 32 or 64 */                                         \
+  WORD(m)             /* rows of a core: 16, 32, 64, or 128 */                                   \
   WORD(blocks0) WORD(blocks1) WORD(blocks2) WORD(blocks3) /* row-blocks per column: 0 to 2 */    \
   WORD(blocks4) WORD(blocks5) WORD(blocks6) WORD(blocks7)                                        \
   WORD(format)        /* of the blocks */                                                        \
@@ -129,7 +126,7 @@ inline constexpr const char* kJobNames[] = {NPU_PREFILL_JOB(NPU_PREFILL_NAME)};
 static_assert(sizeof(Job) <= 4 * kState);
 
 // Columns of W that a core holds at once: a block's, or those of two blocks of kBf16, so that they
-// are whole slices. A core has one row-block of kBf16 at most, and m is 64.
+// are whole slices. A core has one row-block of kBf16 at most.
 constexpr int32_t range_columns(blocks::Format format) {
   return int32_t(blocks::columns_of(format)) * (format == blocks::Format::kBf16 ? 2 : 1);
 }
@@ -137,6 +134,34 @@ constexpr int32_t range_columns(blocks::Format format) {
 // Where 8 elements of a row of a block of 8 x 32 lie in the order of the tiles.
 constexpr int32_t tile_place(int32_t row, int32_t eight, int32_t r) {
   return row / r * (r * kSlice) + eight * (r * 8) + row % r * 8;
+}
+
+// What differs between the generations.
+struct Sizes {
+  int32_t units;          // of attention, per core
+  int32_t row_slots;      // rows of a slice that fills an object of A
+  int32_t operand_bytes;  // of a block
+  int32_t work;           // int32 words: what a job keeps beside the store
+  constexpr int32_t a_bytes() const { return row_slots / kRows * operand_bytes; }
+};
+constexpr Sizes sizes_of(bool npu1) {
+  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{3, 128, kRows * kSlice / 8 * 9, 2624};
+}
+#if defined(__AIE_ARCH__)
+inline constexpr Sizes kSizes = sizes_of(__AIE_ARCH__ == 20);
+inline constexpr int32_t kUnits = kSizes.units, kRowSlots = kSizes.row_slots;
+inline constexpr int32_t kOperandBytes = kSizes.operand_bytes, kWork = kSizes.work;
+inline constexpr int32_t kABytes = kSizes.a_bytes(), kAElements = kABytes / 2;
+#endif
+
+// Sums of a product: its first rows are in the store, the others in `work`, as row by row.
+inline constexpr int32_t kStoreRows = kStore / (kMaxBlocks * kSlice);
+
+// Rows of a core in a product, at least: an object of A lies within a range of columns.
+constexpr int32_t least_rows(blocks::Format format, const Sizes& sizes) {
+  if (format == blocks::Format::kBf16) return 64;
+  const int32_t rows = sizes.row_slots * kSlice / range_columns(format);
+  return rows > 16 ? rows : 16;
 }
 
 constexpr int32_t chunk_positions(int32_t head_dim) { return 4096 / head_dim; }

@@ -2,8 +2,8 @@
 // 32 columns, W from blocks of weights; then factors of rows, then results in bf16.
 //
 // A call of prefill_multiply expands its slice of the held blocks into `work` (prefill_weights.h),
-// on npu2 as BFP16 beside A in the same form, and multiplies as mmul_block.h does, k unrolled. Sums
-// are fp32 tiles [m / r][n / t][r][t]; host `fast` builds keep them row-major.
+// and multiplies as mmul_block.h does, k unrolled. Sums are fp32 tiles [m / r][n / t][r][t], from
+// row kStoreRows on in `work`; host `fast` builds keep them row-major.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -23,40 +23,45 @@ using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::k
 
 // Counters of a job: slices of its range of columns, pieces.
 constexpr int32_t kSliceAt = kState, kPieceAt = kState + 1;
-constexpr int32_t kPieceRows = kRows, kFactorsElements = 256;  // of A per 8 rows: 8 fp32, padding
+constexpr int32_t kPieceRows = kRows;
 
 constexpr int32_t range_slices(int32_t format) { return range_columns(Format(format)) / kSlice; }
+// Those of the objects of A that a range takes.
+constexpr int32_t padded_slices(int32_t format, int32_t m) {
+  const int32_t slices = kRowSlots / m;
+  return (range_slices(format) + slices - 1) / slices * slices;
+}
 
 #if __AIE_ARCH__ >= 21
 using Tile = BlockFloatTile;
 
-// Bytes of `work`: two slices of A, two of W.
-constexpr int32_t kSliceBytes = kAElements / 8 * 9, kWeightsAt = 2 * kSliceBytes;
-static_assert(kSliceBytes % 64 == 0 && kMaxBlocks * kRowBlock * kSlice / 8 * 9 <= kSliceBytes);
-static_assert(4 * kSliceBytes <= 4 * kWork);
+// Bytes of a slice of W. The first lies behind the sums that `work` has for the most rows; the
+// second, of fewer rows, in their place.
+constexpr int32_t kTailBytes = (kRowSlots - kStoreRows) * kMaxBlocks * kRowBlock * 4;
+constexpr int32_t kSliceBytes = kMaxBlocks * kRowBlock * kSlice / 8 * 9;
+static_assert(kTailBytes % 64 == 0 && kSliceBytes <= kTailBytes);
+static_assert(kTailBytes + kSliceBytes <= 4 * kWork);
 
-inline uint8_t* slice_of_a(int32_t* work, int32_t number) {
-  return reinterpret_cast<uint8_t*>(work) + number * kSliceBytes;
-}
 inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
-  return slice_of_a(work, number) + kWeightsAt;
+  return reinterpret_cast<uint8_t*>(work) + (number == 0 ? kTailBytes : 0);
 }
-
-inline void take_a(const bfloat16* a, int32_t* work, int32_t number, int32_t m) {
-  convert_in_order(a, reinterpret_cast<bfp16ebs8*>(slice_of_a(work, number)), m * kSlice);
-}
+constexpr int32_t slice_bytes(int32_t m) { return m / kRows * kOperandBytes; }
 
 // sums += A W of kSlices slices, one loop over 2x2 blocks: A [m/8][4], W pairs [n/16][4][2], blocks
 // of 8x8.
 template <int32_t kSlices>
-inline void multiply(int32_t* __restrict work, float* __restrict sums, int32_t m, int32_t blocks) {
+inline void multiply(const uint8_t* __restrict a, int32_t* __restrict work, float* __restrict sums,
+                     float* __restrict tail, int32_t m, int32_t blocks) {
   constexpr int32_t kC = 64;
   using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
-  const auto at = [](uint8_t* slice) { return Blocks(reinterpret_cast<bfp16ebs8*>(slice)); };
+  const auto at = [](const uint8_t* slice) {
+    return Blocks(reinterpret_cast<const bfp16ebs8*>(slice));
+  };
   const int32_t across = blocks * kRowBlock / 16, count = m / 16 * across;
+  const int32_t in_store = kStoreRows / 16 * across;
   constexpr int32_t kLast = kSlices - 1;
-  Blocks a0[] = {at(slice_of_a(work, 0)), at(slice_of_a(work, kLast))};
-  Blocks a1[] = {at(slice_of_a(work, 0)), at(slice_of_a(work, kLast))};
+  const uint8_t* const last_a = a + kLast * slice_bytes(m);
+  Blocks a0[] = {at(a), at(last_a)}, a1[] = {at(a), at(last_a)};
   Blocks b[] = {at(slice_of_w(work, 0)), at(slice_of_w(work, kLast))};
   for (int32_t s = 0; s < kSlices; ++s) a1[s].seek(kSteps);
   int32_t column = 0;
@@ -79,14 +84,15 @@ inline void multiply(int32_t* __restrict work, float* __restrict sums, int32_t m
       a1[s].seek(last ? kSteps : -kSteps);
       b[s].seek(last ? -2 * kSteps * across : 0);
     }
-    sums += last ? 2 * kC + 2 * across * kC : 2 * kC;
+    sums = i + 1 == in_store ? tail : sums + (last ? 2 * kC + 2 * across * kC : 2 * kC);
   }
 }
 #else
 using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
 
 inline uint8_t* slice_of_w(int32_t* work, int32_t) { return reinterpret_cast<uint8_t*>(work); }
-static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork);
+static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork && kRowSlots <= kStoreRows);
+constexpr int32_t slice_bytes(int32_t m) { return m * kSlice * 2; }
 
 // The same for A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
 inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, float* __restrict sums,
@@ -118,6 +124,15 @@ inline void clear(float* sums, int32_t count) {
   for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
 }
 
+// Sums of rows from `row` on, n each: up to kStoreRows, or behind.
+template <typename T>
+inline T* sums_at(T* store, T* tail, int32_t row, int32_t n) {
+  return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
+}
+inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
+inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
+constexpr int32_t rows_in_store(int32_t m) { return m < kStoreRows ? m : kStoreRows; }
+
 // The same columns of W as `slice` of A.
 inline void expand(const uint8_t* const* b, uint8_t* to, int32_t blocks, int32_t format,
                    int32_t slice) {
@@ -131,21 +146,23 @@ inline void expand(const uint8_t* const* b, uint8_t* to, int32_t blocks, int32_t
   }
 }
 
-// The slice of A in the core times the same columns of W. npu2 keeps a slice that another one of
-// its range follows, and multiplies both at once if `pairs`.
-inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* sums, int32_t* work,
-                           int32_t m, int32_t blocks, int32_t format, int32_t slice, bool pairs) {
+// Slice `slice` of the range, whose A begins at `a`, times the same columns of W. If `pairs`, npu2
+// waits for a slice that follows in the same object, and multiplies both at once.
+inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
+                           int32_t* work, int32_t m, int32_t blocks, int32_t format, int32_t slice,
+                           bool pairs) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const int32_t number = pairs ? slice % 2 : 0;
   expand(b, slice_of_w(work, number), blocks, format, slice);
 #if __AIE_ARCH__ >= 21
-  take_a(a, work, number, m);
+  const auto* const from = reinterpret_cast<const uint8_t*>(a) - number * slice_bytes(m);
   if (number == 1) {
-    multiply<2>(work, sums, m, blocks);
+    multiply<2>(from, work, sums, tail, m, blocks);
   } else if (!pairs || slice + 1 == range_slices(format)) {
-    multiply<1>(work, sums, m, blocks);
+    multiply<1>(from, work, sums, tail, m, blocks);
   }
 #else
+  (void)tail;
   multiply(a, work, sums, m, blocks);
 #endif
 }
@@ -161,11 +178,13 @@ inline npu::fp32::Floats row_factors(const float* factors, int32_t first) {
   return out;
 }
 
-inline void scale(const bfloat16* __restrict a, float* __restrict sums, int32_t m, int32_t blocks) {
+inline void scale(const bfloat16* __restrict a, float* __restrict store, float* __restrict tail,
+                  int32_t m, int32_t blocks) {
   constexpr int32_t kParts = kTileElements > 32 ? 2 : 1;  // vectors that differ in their rows
-  const int32_t across = blocks * kRowBlock * kTileRows;  // elements of a row of tiles
-  for (int32_t row = 0; row < m; row += kTileRows, sums += across) {
-    const auto* factors = reinterpret_cast<const float*>(a + row / kRows * kFactorsElements);
+  const int32_t n = blocks * kRowBlock, across = n * kTileRows;  // elements of a row of tiles
+  for (int32_t row = 0; row < m; row += kTileRows) {
+    float* const sums = sums_at(store, tail, row, n);
+    const auto* factors = reinterpret_cast<const float*>(a + row / kRows * (kOperandBytes / 2));
     for (int32_t part = 0; part < kParts; ++part) {
       const auto f = row_factors(factors, row % kRows + part * kTileRows / kParts);
       for (int32_t i = part * 32; i < across; i += kParts * 32) {
@@ -190,12 +209,12 @@ inline auto eight_columns(const float* sums) {
 }
 
 // 8 rows of 32 columns as [8][32].
-inline void piece(const float* __restrict sums, bfloat16* __restrict out, int32_t m, int32_t blocks,
-                  int32_t number) {
+inline void piece(const float* __restrict store, const float* __restrict tail,
+                  bfloat16* __restrict out, int32_t m, int32_t blocks, int32_t number) {
   constexpr int32_t kEight = kTileRows * 8, kTiles = kTileRows * kRowBlock;
   aie::set_rounding(aie::rounding_mode::conv_even);
   const int32_t parts = m / kPieceRows, first = number % parts * kPieceRows;
-  sums += first * blocks * kRowBlock + number / parts * kTiles;
+  const float* sums = sums_at(store, tail, first, blocks * kRowBlock) + number / parts * kTiles;
   for (int32_t row = 0; row < kPieceRows; row += kTileRows, sums += blocks * kTiles) {
     const auto left = aie::interleave_zip(eight_columns(sums), eight_columns(sums + kEight), 8);
     const auto right =
@@ -217,17 +236,17 @@ inline void piece(const float* __restrict sums, bfloat16* __restrict out, int32_
                                                 int32_t blocks, int32_t format, int32_t slice) {
   constexpr int32_t kR = Tile::r, kT = Tile::t;
   const int32_t n = blocks * kRowBlock;
-  alignas(64) float tiles[kStore];
+  alignas(64) float tiles[kRowSlots * kMaxBlocks * kRowBlock];
   const auto each = [&](auto&& body) {
     for (int32_t i = 0; i < m; ++i) {
+      float* const row = sums_at(sums, tail_of(work), i, n);
       for (int32_t j = 0; j < n; ++j) {
-        body(sums[i * n + j],
-             tiles[i / kR * kR * n + j / kT * kTileElements + i % kR * kT + j % kT]);
+        body(row[j], tiles[i / kR * kR * n + j / kT * kTileElements + i % kR * kT + j % kT]);
       }
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  multiply_slice(a, b, tiles, work, m, blocks, format, slice, false);
+  multiply_slice(a, b, tiles, tiles + kStoreRows * n, work, m, blocks, format, slice, false);
   each([](float& row, float& tile) { row = tile; });
 }
 #endif
@@ -235,6 +254,7 @@ inline void piece(const float* __restrict sums, bfloat16* __restrict out, int32_
 #if NPU_DECLARATIONS
 constexpr Operand kA = buffer("a", kAElements, alignof(float));
 constexpr Operand kSums = buffer("store", kStore), kJob = buffer("job", kJobWords);
+constexpr Operand kWorkOperand = buffer("work", kWork);
 constexpr Operand kM = integer("m", 16, kRowSlots, 16);
 constexpr Operand kBlocks = integer("blocks", 1, kMaxBlocks);
 constexpr Operand weight_block(const char* name) {
@@ -242,9 +262,9 @@ constexpr Operand weight_block(const char* name) {
 }
 
 void check_m(const char* kernel, int64_t m) {
-  if (m == 16 || m == 32 || m == 64) return;
-  npu::fail(npu::ErrorKind::kKernel, "[%s] m = %lld, must be 16, 32 or 64", kernel,
-            static_cast<long long>(m));
+  if (m == 16 || m == 32 || m == 64 || m == kRowSlots) return;
+  npu::fail(npu::ErrorKind::kKernel, "[%s] m = %lld, must be 16, 32, 64 or %d", kernel,
+            static_cast<long long>(m), kRowSlots);
 }
 void check_counter(const char* kernel, const char* what, int32_t value, int64_t end) {
   if (value >= 0 && value < end) return;
@@ -257,37 +277,39 @@ void check_counter(const char* kernel, const char* what, int32_t value, int64_t 
 void check_multiply(const char* kernel, const KernelArgument* operands) {
   const int64_t m = operands[6].value, blocks = operands[7].value;
   check_m(kernel, m);
-  if (operands[8].value == int64_t(Format::kBf16) && (m != kRowSlots || blocks != 1)) {
+  const auto format = Format(operands[8].value);
+  if (m < least_rows(format, kSizes) || (format == Format::kBf16 && blocks != 1)) {
     npu::fail(npu::ErrorKind::kKernel,
-              "[%s] m = %lld, blocks = %lld; bfloat16 weights need 64 rows and one row-block",
-              kernel, static_cast<long long>(m), static_cast<long long>(blocks));
+              "[%s] m = %lld, blocks = %lld; this format needs %d rows at least, bfloat16 one "
+              "row-block",
+              kernel, static_cast<long long>(m), static_cast<long long>(blocks),
+              least_rows(format, kSizes));
   }
   check_counter(kernel, "slice", reinterpret_cast<const int32_t*>(operands[5].data)[kSliceAt],
-                range_slices(int32_t(operands[8].value)));
+                padded_slices(int32_t(operands[8].value), int32_t(m)));
 }
-// piece: store, c, job, m, blocks.
+// piece: store, c, work, job, m, blocks.
 void check_piece(const char* kernel, const KernelArgument* operands) {
-  check_m(kernel, operands[3].value);
-  check_counter(kernel, "piece", reinterpret_cast<const int32_t*>(operands[2].data)[kPieceAt],
-                operands[3].value / kPieceRows * operands[4].value);
+  check_m(kernel, operands[4].value);
+  check_counter(kernel, "piece", reinterpret_cast<const int32_t*>(operands[3].data)[kPieceAt],
+                operands[4].value / kPieceRows * operands[5].value);
 }
 
 constexpr double kCall = 24;  // call, counters, loop set-up
 
-// Not measured on hardware: the expansion (prefill_weights.h), the conversion of A, then the
-// multiplication, which has the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair
-// of slices, half. An odd range counts as single slices.
+// Not measured on hardware: the expansion (prefill_weights.h), then the multiplication, which has
+// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair of slices, half. An odd
+// range counts as single slices.
 double multiply_cycles(const Timing& timing, const int64_t* integers) {
   const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
   const double expansion =
       double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
   if constexpr (Tile::kBlockFloat) {
-    constexpr double kConverted = 2 + 1.125;  // bytes of an element that is read and written
-    const int32_t slices = range_slices(int32_t(integers[2])) % 2 == 0 ? 2 : 1;
-    return expansion + m * kSlice * kConverted / timing.l1_port + kCall +
-           npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m, slices * kSlice,
-                                       n) /
-               slices;
+    const bool pairs = integers[0] < kRowSlots && range_slices(int32_t(integers[2])) % 2 == 0;
+    const int32_t slices = pairs ? 2 : 1;
+    return expansion + npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m,
+                                                   slices * kSlice, n) /
+                           slices;
   } else {
     return expansion + kCall +
            npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n);
@@ -304,9 +326,12 @@ constexpr double vectors(const int64_t* integers) {
 }  // namespace
 
 // A product begins: sums of 0, counters of 0.
-NPU_KERNEL void prefill_clear(float* store, int32_t* job, int32_t m, int32_t blocks) {
+NPU_KERNEL void prefill_clear(float* store, int32_t* work, int32_t* job, int32_t m,
+                              int32_t blocks) {
   using namespace prefill_product;
-  clear(store, m * blocks * prefill_product::kRowBlock);
+  const int32_t n = blocks * prefill_product::kRowBlock, first = rows_in_store(m);
+  clear(store, first * n);
+  clear(tail_of(work), (m - first) * n);
   job[kSliceAt] = 0;
   job[kPieceAt] = 0;
 }
@@ -318,67 +343,73 @@ NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uin
                                  int32_t blocks, int32_t format) {
   using namespace prefill_product;
   const int32_t slice = job[kSliceAt], next = slice + 1;
-  job[kSliceAt] = next == range_slices(format) ? 0 : next;
+  job[kSliceAt] = next == padded_slices(format, m) ? 0 : next;
+  if (slice >= range_slices(format)) return;
   const int32_t in_object = slice & (kRowSlots / m - 1);  // a power of two
   const uint8_t* const b[kMaxBlocks] = {b0, b1};
 #ifdef AIE_HOST_PREFILL_MULTIPLY
-  if (AIE_HOST_PREFILL_MULTIPLY(a, b, store, m, blocks, format, slice, in_object)) return;
-  multiply_in_tiles(a + in_object * m * kSlice, b, store, work, m, blocks, format, slice);
+  if (AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice, in_object)) {
+    return;
+  }
+  multiply_in_tiles(a + in_object * slice_bytes(m) / 2, b, store, work, m, blocks, format, slice);
 #else
-  multiply_slice(a + in_object * m * kSlice, b, store, work, m, blocks, format, slice,
-                 Tile::kBlockFloat);
+  multiply_slice(a + in_object * slice_bytes(m) / 2, b, store, tail_of(work), work, m, blocks,
+                 format, slice, Tile::kBlockFloat && m < kRowSlots);
 #endif
 }
 
 // Rows times their factors.
-NPU_KERNEL void prefill_scale(const bfloat16* a, float* store, const int32_t* job, int32_t m,
+NPU_KERNEL void prefill_scale(const bfloat16* a, float* store, int32_t* work, int32_t m,
                               int32_t blocks) {
-  (void)job;
+  using namespace prefill_product;
 #ifdef AIE_HOST_PREFILL_SCALE
-  AIE_HOST_PREFILL_SCALE(a, store, m, blocks);
+  AIE_HOST_PREFILL_SCALE(a, store, tail_of(work), m, blocks);
 #else
-  prefill_product::scale(a, store, m, blocks);
+  scale(a, store, tail_of(work), m, blocks);
 #endif
 }
 
 // The next piece of results.
-NPU_KERNEL void prefill_piece(const float* store, int32_t* c, int32_t* job, int32_t m,
-                              int32_t blocks) {
+NPU_KERNEL void prefill_piece(const float* store, int32_t* c, const int32_t* work, int32_t* job,
+                              int32_t m, int32_t blocks) {
   using namespace prefill_product;
   const int32_t number = job[kPieceAt]++;
+  auto* const out = reinterpret_cast<bfloat16*>(c);
 #ifdef AIE_HOST_PREFILL_PIECE
-  AIE_HOST_PREFILL_PIECE(store, reinterpret_cast<bfloat16*>(c), m, blocks, number);
+  AIE_HOST_PREFILL_PIECE(store, tail_of(work), out, m, blocks, number);
 #else
-  piece(store, reinterpret_cast<bfloat16*>(c), m, blocks, number);
+  piece(store, tail_of(work), out, m, blocks, number);
 #endif
 }
 
-NPU_DECLARE(prefill_clear, {.operands = {prefill_product::kSums, prefill_product::kJob,
-                                         prefill_product::kM, prefill_product::kBlocks},
-                            .cycles = [](const Timing& timing, const int64_t* integers) {
-                              return prefill_product::kCall +
-                                     32 * 4 * prefill_product::vectors(integers) / timing.l1_port;
-                            }});
+NPU_DECLARE(prefill_clear,
+            {.operands = {prefill_product::kSums, prefill_product::kWorkOperand,
+                          prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
+             .cycles = [](const Timing& timing, const int64_t* integers) {
+               return prefill_product::kCall +
+                      32 * 4 * prefill_product::vectors(integers) / timing.l1_port;
+             }});
 NPU_DECLARE(prefill_multiply,
             {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
                           prefill_product::weight_block("b1"), prefill_product::kSums,
-                          buffer("work", npu::prefill::kWork), prefill_product::kJob,
-                          prefill_product::kM, prefill_product::kBlocks,
+                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
+                          prefill_product::kBlocks,
                           integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = prefill_product::multiply_cycles,
              .check = prefill_product::check_multiply,
              .product = true});
-NPU_DECLARE(prefill_scale,
-            {.operands = {prefill_product::kA, prefill_product::kSums, prefill_product::kJob,
-                          prefill_product::kM, prefill_product::kBlocks},
-             .cycles = [](const Timing&, const int64_t* integers) {
-               // A product per vector, beside its load and store; 8 factors.
-               return prefill_product::kCall + double(integers[0]) +
-                      prefill_product::vectors(integers) * npu::fp32::kProductSlots;
-             }});
+NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
+                                         prefill_product::kWorkOperand, prefill_product::kM,
+                                         prefill_product::kBlocks},
+                            .cycles = [](const Timing&, const int64_t* integers) {
+                              // A product per vector, beside its load and store; 8 factors.
+                              return prefill_product::kCall + double(integers[0]) +
+                                     prefill_product::vectors(integers) * npu::fp32::kProductSlots;
+                            }});
 // Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles.
 NPU_DECLARE(prefill_piece,
             {.operands = {prefill_product::kSums, buffer("c", npu::prefill::kPieceWords),
-                          prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
+                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
+                          prefill_product::kBlocks},
              .cycles = fixed<int(prefill_product::kCall + 8 * 4 * weights::kHalves)>,
              .check = prefill_product::check_piece});

@@ -10,6 +10,7 @@
 #include "kernel.h"
 #include "norm.h"
 #include "prefill_job.h"
+#include "prefill_operand.h"
 #include "rope.h"
 
 namespace {
@@ -71,14 +72,15 @@ inline float factor(const int32_t* squares, int32_t row, const Job& job) {
   return npu::norm::factor(sums, job.width, bits_float(job.epsilon));
 }
 
-// A block that is row by row in the order of the tiles of a product.
-inline void to_tiles(const bfloat16* from, bfloat16* to) {
+// A block that is row by row as products take it.
+inline void to_operand(const bfloat16* from, bfloat16* to) {
   for (int32_t row = 0; row < kRows; ++row) {
     for (int32_t i = 0; i < kSlice / kEight; ++i) {
       const auto eight = aie::load_v<kEight>(from + row * kSlice + i * kEight);
       aie::store_v(to + tile_place(row, i, kTileRows), eight);
     }
   }
+  npu::prefill_operand::from_tiles(to);
 }
 
 // What a half of a block of x needs besides it: 32 weights of each norm, and of its rows the
@@ -134,7 +136,7 @@ inline void norm_piece(const uint8_t* object, int32_t* piece, const float* store
   const Job& job = job_of(words);
   const int32_t part = words[kPieces] % kBlockPieces, block = words[kPieces] / kBlockPieces;
   if (part == kBlockPieces - 1) {
-    to_tiles(halves(work + kA), halves(piece));
+    to_operand(halves(work + kA), halves(piece));
     return;
   }
   if (words[kPieces] == 0) clear_squares(work + kXSquares);
@@ -155,7 +157,7 @@ inline void geglu_piece(const uint8_t* up, int32_t* piece, int32_t* work, int32_
   const int32_t at = block * kBlock;
   npu::gelu::geglu(halves(work) + at, reinterpret_cast<const bfloat16*>(up) + at,
                    halves(work + kResult), kBlock);
-  to_tiles(halves(work + kResult), halves(piece));
+  to_operand(halves(work + kResult), halves(piece));
 }
 
 inline void copy_row(const bfloat16* from, int32_t from_step, bfloat16* to, int32_t to_step,
@@ -215,7 +217,7 @@ inline void rotation_piece(const uint8_t* object, int32_t* piece, const float* s
 
 // Objects of A that hold the tables of 8 rows, and the words of one that count.
 constexpr int32_t table_objects(int32_t head_dim) {
-  return (kRows * head_dim * 4 + kABytes - 1) / kABytes;
+  return (kRows * head_dim * 4 + kAPayload - 1) / kAPayload;
 }
 constexpr int32_t table_words(int32_t head_dim) {
   return kRows * head_dim / table_objects(head_dim);
@@ -301,7 +303,7 @@ void check_row(const char* kernel, const KernelArgument* operands) {
 constexpr double copy_cycles(double words) { return words / (__AIE_ARCH__ == 20 ? 8 : 16); }
 
 double first_cycles(const Timing&, const int64_t* integers) {
-  if (Kind(integers[0]) == Kind::kRotation) return kCall + copy_cycles(kAElements / 2);
+  if (Kind(integers[0]) == Kind::kRotation) return kCall + copy_cycles(kAPayload / 4);
   return kCall + copy_cycles(kRows * kLanes) +
          kRows * (npu::norm::squares_cycles(kGroup, false) + 8);
 }
@@ -311,7 +313,7 @@ double take_cycles(const Timing&, const int64_t* integers) {
   return kCall + copy_cycles(kGateWords) + factors;
 }
 // A block in the order of tiles: 16 bytes per load and store.
-constexpr double kToTiles = kRows * (kSlice / kEight) * 2;
+constexpr double kToTiles = kRows * (kSlice / kEight) * 2 + npu::prefill_operand::kFromTilesCycles;
 // Of three pieces of kNorm two are computed. A unit of kRotation is computed once for its pieces:
 // as if each were a query.
 double piece_cycles(const Timing&, const int64_t* integers) {

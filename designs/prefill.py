@@ -18,11 +18,11 @@ from .lowering import forms
 from .worker import Object, Word
 
 JOB: tuple[str, ...] = facts.PREFILL_JOB
-A_BYTES, B_BYTES, PIECE_BYTES = (
-    facts.PREFILL_A_BYTES, facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES,
-)  # fmt: skip
+B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
 STACK_BYTES = 1536
+# Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
+_L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
@@ -35,7 +35,7 @@ def design(generation: str) -> Design:
     out.params = {
         "columns": out.columns,
         "rows": CORE_ROWS,
-        "a_bytes": A_BYTES,
+        "a_bytes": facts.PREFILL_A_BYTES[generation],
         "b_bytes": B_BYTES,
         "piece_bytes": PIECE_BYTES,
         "units": facts.PREFILL_UNITS[generation],
@@ -57,12 +57,13 @@ def _row(out: Design, row: int) -> ObjectFifo:
     col = row * (out.columns // CORE_ROWS)
     memtile = out.tile(col, 1)
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
+    elements = facts.PREFILL_A_BYTES[out.generation] // 2
     outer = out.fifo(
-        f"A2_{row}", out.tile(col, 0), memtile, A_BYTES // 2, "bfloat16", depth=_L2_INPUTS,
+        f"A2_{row}", out.tile(col, 0), memtile, elements, "bfloat16", depth=_L2_INPUTS,
         port=f"A{row}", producer_channel=0, consumer_channel=0,
     )  # fmt: skip
     inner = out.fifo(
-        f"A1_{row}", memtile, cores, A_BYTES // 2, "bfloat16", depth=2,
+        f"A1_{row}", memtile, cores, elements, "bfloat16", depth=2,
         producer_channel=0, consumer_channel=0,
     )  # fmt: skip
     out.forward(outer, inner)
@@ -77,7 +78,7 @@ def _column(out: Design, col: int) -> ObjectFifo:
         port=f"B{col}", producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     inner = out.fifo(
-        f"B1_{col}", memtile, out.cores(col), B_BYTES, "uint8", depth=2 * MAX_BLOCKS,
+        f"B1_{col}", memtile, out.cores(col), B_BYTES, "uint8", depth=_L1_BLOCKS[out.generation],
         producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     out.forward(outer, inner)
@@ -114,7 +115,7 @@ class _Core:
         self._w = w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES)
         name = f"{col}_{row}"
         self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
-        self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK,))
+        self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK[out.generation],))
         self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
 
     def program(self) -> None:
@@ -131,19 +132,19 @@ class _Core:
             self._attention()
 
     def _product(self) -> None:
-        w, store, job, word = self._w, self._store, self._job, self._word
+        w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
         shape = word("m"), word("blocks")
         with w.loop(word("clear")):
-            w.call(self._kernel("clear"), store, job, *shape)
+            w.call(self._kernel("clear"), store, work, job, *shape)
         for blocks in range(1, MAX_BLOCKS + 1):
             with w.loop(word(f"holds{blocks}")):
                 self._multiply(blocks)
         self._skip(self._a, "pass")
         with w.loop(word("factors")):
-            w.call(self._kernel("scale"), w.acquire(self._a), store, job, *shape)
+            w.call(self._kernel("scale"), w.acquire(self._a), store, work, *shape)
             w.release(self._a)
         with w.loop(word("pieces")):
-            w.call(self._kernel("piece"), store, w.acquire(self._c), job, *shape)
+            w.call(self._kernel("piece"), store, w.acquire(self._c), work, job, *shape)
             w.release(self._c)
 
     def _multiply(self, blocks: int) -> None:

@@ -3,6 +3,8 @@
 // attention the record of a job and the sizes of what its cores exchange.
 #include <nanobind/nanobind.h>
 
+#include <string_view>
+
 #include "aie_kernels/attention.h"
 #include "aie_kernels/gemv_setup.h"
 #include "aie_kernels/prefill_job.h"
@@ -76,16 +78,20 @@ void init_facts(nb::module_& m) {
   sub.attr("VECTOR_OUT_BYTES") = vector::kOutBytes;
   sub.attr("PREFILL_JOB") = names(prefill::kJobNames);
   sub.attr("PREFILL_JOB_WORDS") = prefill::kJobWords;
-  sub.attr("PREFILL_A_BYTES") = prefill::kABytes;
   sub.attr("PREFILL_B_BYTES") = prefill::kBBytes;
   sub.attr("PREFILL_PIECE_BYTES") = prefill::kPieceBytes;
   sub.attr("PREFILL_MAX_BLOCKS") = prefill::kMaxBlocks;
   sub.attr("PREFILL_STORE") = prefill::kStore;
-  sub.attr("PREFILL_WORK") = prefill::kWork;
-  nb::dict units;
-  units["npu1"] = prefill::units_of(true);
-  units["npu2"] = prefill::units_of(false);
+  nb::dict units, a_bytes, work;
+  for (const char* name : {"npu1", "npu2"}) {
+    const prefill::Sizes sizes = prefill::sizes_of(std::string_view(name) == "npu1");
+    units[name] = sizes.units;
+    a_bytes[name] = sizes.a_bytes();
+    work[name] = sizes.work;
+  }
   sub.attr("PREFILL_UNITS") = units;
+  sub.attr("PREFILL_A_BYTES") = a_bytes;
+  sub.attr("PREFILL_WORK") = work;
 }
 
 }  // namespace npu::python

@@ -55,7 +55,8 @@ void Prefill::check(const PrefillTokens& tokens) const {
          static_cast<long long>(s.width), static_cast<long long>(s.dim), model_.layers.size());
   }
   const KvLayout kv{s.kv_heads, s.head_dim};
-  const auto pool_pages = static_cast<int64_t>(tokens.pool.size()) / kv.page_bytes();
+  const int64_t pool_pages =
+      (static_cast<int64_t>(tokens.pool.size()) - array_.behind_pool()) / kv.page_bytes();
   for (size_t i = 0; i < model_.layers.size(); ++i) {
     const int64_t window = model_.layers[i].window, last = tokens.position + tokens.count - 1;
     const int64_t first = window > 0 ? std::max<int64_t>(0, tokens.position - window + 1) : 0;
@@ -185,7 +186,8 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
                    static_cast<size_t>(end > 0 ? std::min(first + end, steps) : steps));
   });
   ArgumentLayout workspace = ArgumentLayout::output("workspace", layout.bytes());
-  ArgumentLayout pool = ArgumentLayout::output("pool", pages.count * chunk.layout.page_bytes());
+  ArgumentLayout pool =
+      ArgumentLayout::output("pool", pages.count * chunk.layout.page_bytes() + array.behind_pool());
   workspace.access = pool.access = Access::kReadWrite;
   const std::vector<std::byte> headers = plan.headers();
   out.arguments = {workspace, pool,

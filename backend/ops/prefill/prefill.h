@@ -23,8 +23,8 @@ struct PrefillTokens {
   int64_t position = 0, count = 0;
   std::span<float> rows;
   std::array<std::span<const float>, DecoderWorkspace::kKinds> rotations;  // global, sliding
-  std::span<std::byte> pool;                                               // of the cache
-  std::vector<std::span<const int64_t>> pages;                             // per layer
+  std::span<std::byte> pool;                    // of the cache, and PrefillArray::behind_pool()
+  std::vector<std::span<const int64_t>> pages;  // per layer
 };
 
 class Prefill {

@@ -12,7 +12,7 @@ namespace npu::ops {
 
 namespace {
 
-using prefill::kABytes, prefill::kSlice;
+using prefill::kAPayload, prefill::kSlice;
 
 // Blocks of columns, in objects of 8.
 int64_t padded_blocks(int64_t columns) { return round_up(divide_up(columns, kSlice), 8); }
@@ -29,18 +29,17 @@ void refuse(const char* what, int64_t value, const char* limit) {
        static_cast<long long>(value), limit);
 }
 
-// Row-blocks of a job's results, at least: blocks of kBf16 are multiplied by full jobs only.
-int64_t least_rows(const DecoderModel& model) {
+// Row-blocks of a job's results, at least.
+int64_t least_rows(const PrefillArray& array, const DecoderModel& model) {
+  int32_t rows = 16;
   for (const DecoderLayer& layer : model.layers) {
     for (const DecoderMatrix* one : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
       for (const DecoderSegment& segment : *one) {
-        if (segment.format == blocks::Format::kBf16) {
-          return PrefillArray::kRows * prefill::kRowSlots / prefill::kRows;
-        }
+        rows = std::max(rows, prefill::least_rows(segment.format, array.sizes()));
       }
     }
   }
-  return PrefillArray::kRows * 2;
+  return int64_t{PrefillArray::kRows} * rows / prefill::kRows;
 }
 
 void check_matrix(const DecoderMatrix& matrix) {
@@ -83,15 +82,16 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
     : shape_(model.shape), head_dim_(model.shape.head_dim) {
   const DecoderShape& s = shape_;
   const int64_t round = array.cores();  // row-blocks that the cores take at once
-  rows_ = round_up(divide_up(tokens, prefill::kRows), least_rows(model));
+  rows_ = round_up(divide_up(tokens, prefill::kRows), least_rows(array, model));
   if (rows_ > 2 * PrefillArray::kRows * 2) rows_ = round_up(rows_, round);
   width_ = padded_blocks(s.width);
   ffn_ = padded_blocks(s.ffn);
   group_ = padded_group(array, s.group());
   // Reads beyond the end of an activation: rounds that are not full, and what fills B objects.
-  const int64_t column = rows_ * kBlock, slack = round * int64_t{kABytes} + 16 * column;
+  const int64_t a_bytes = array.sizes().a_bytes();
+  const int64_t column = rows_ * kBlock, slack = round * a_bytes + 16 * column;
   records_ = take(width_ * rows_ * prefill::kRecordBytes + 3 * slack);
-  factors_ = take(rows_ * kBlock + kABytes);
+  factors_ = take(rows_ * kBlock + 2 * round * kBlock);
   qkv_ = take(s.qkv_rows() / kSlice * column + slack);
   const int64_t units = int64_t{array.units} * array.cores();
   const int64_t jobs = divide_up(rows_ * group_, units), unit = 2 * prefill::kRows * s.head_dim;
@@ -103,13 +103,13 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
   gate_ = take(ffn_ * column + slack);
   up_ = take(ffn_ * column + slack);
   act_ = take(ffn_ * column + slack);
-  for (int64_t& table : tables_) table = take(round_up(rows_, round) * table_bytes() + kABytes);
+  for (int64_t& table : tables_) table = take(round_up(rows_, round) * table_bytes() + a_bytes);
   dump_ = take(std::max(width_ * 2 * prefill::kRecordBytes,
-                        (s.heads + 2 * s.kv_heads) * 2 * unit + kABytes));
-  norm_objects_ = divide_up(2 * width_ * kSlice * 4, kABytes);
+                        (s.heads + 2 * s.kv_heads) * 2 * unit + a_bytes));
+  norm_objects_ = divide_up(2 * width_ * kSlice * 4, kAPayload);
   const auto layers = static_cast<int64_t>(model.layers.size());
-  constants_ = take(layers * (2 * norm_objects_ + 1) * kABytes);
-  last_constants_ = take(norm_objects_ * kABytes);
+  constants_ = take(layers * (2 * norm_objects_ + 1) * kAPayload);
+  last_constants_ = take(norm_objects_ * kAPayload + a_bytes);
 }
 
 int64_t PrefillLayout::take(int64_t bytes) {
@@ -120,7 +120,7 @@ int64_t PrefillLayout::take(int64_t bytes) {
 
 int64_t PrefillLayout::constants(size_t layer, Constants which) const {
   const int64_t own = static_cast<int64_t>(layer) * (2 * norm_objects_ + 1);
-  return constants_ + (own + which * norm_objects_) * kABytes;
+  return constants_ + (own + which * norm_objects_) * kAPayload;
 }
 
 void PrefillLayout::write_constants(const DecoderNorms& norms, std::span<std::byte> memory) const {

@@ -25,6 +25,9 @@ struct PrefillArray {
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static PrefillArray of(const Configuration& configuration);
   int cores() const { return columns * kRows; }
+  prefill::Sizes sizes() const { return prefill::sizes_of(generation == arch::Generation::kNpu1); }
+  // Bytes behind the last page of a pool that streams read with its last keys and values.
+  int64_t behind_pool() const { return sizes().a_bytes() - prefill::kAPayload; }
 };
 
 // Throws Error(kShape) for models that the configuration does not run.
@@ -61,7 +64,7 @@ class PrefillLayout {
   int64_t table(int kind) const { return tables_[static_cast<size_t>(kind)]; }
   int64_t table_bytes() const { return 32 * head_dim_; }  // of 8 rows
   int64_t dump() const { return dump_; }                  // what nobody reads
-  // Norm weights, kABytes objects: those of the layer's first and second norm, of QK-norm.
+  // Norm weights, kAPayload objects: those of the layer's first and second norm, of QK-norm.
   enum Constants { kFirst, kSecond, kHeads };
   int64_t constants(size_t layer, Constants which) const;
   int64_t norm_objects() const { return norm_objects_; }

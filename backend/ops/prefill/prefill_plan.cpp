@@ -11,13 +11,13 @@
 
 namespace npu::ops {
 
-using prefill::Job, prefill::kABytes, prefill::kBBytes, prefill::kRows, prefill::kSlice;
+using prefill::Job, prefill::kBBytes, prefill::kRows, prefill::kSlice;
 
 namespace {
 
 constexpr int64_t kBlock = PrefillLayout::kBlock, kBlockWords = kBlock / 4;
 constexpr int64_t kRecord = prefill::kRecordBytes, kRecordWords = kRecord / 4;
-constexpr int64_t kAWords = kABytes / 4, kBWords = kBBytes / 4;
+constexpr int64_t kPayloadWords = prefill::kAPayload / 4, kBWords = kBBytes / 4;
 constexpr int64_t kArrayRows = PrefillArray::kRows, kPairs = 2;
 constexpr int64_t kGroupBlocks = prefill::kGroup / kSlice;
 constexpr int64_t kMostRepeats = 64;  // of a BD's iteration
@@ -68,6 +68,8 @@ void in_order(std::vector<PrefillTask>& tasks, size_t first) {
   }
 }
 
+int64_t objects_of(int64_t bytes) { return divide_up(bytes, int64_t{prefill::kAPayload}); }
+
 arch::Bd contiguous(int64_t words) { return bd_of(words, {}); }
 
 }  // namespace
@@ -89,6 +91,7 @@ PrefillPlan::PrefillPlan(const PrefillArray& array, const DecoderModel& model,
       model_(model),
       layout_(layout),
       chunk_(chunk),
+      a_words_(array.sizes().a_bytes() / 4),
       used_(divide_up(chunk.tokens, kRows)) {
   assert(chunk.position % PrefillLayout::kAlign == 0 && used_ <= layout.row_blocks());
 }
@@ -156,6 +159,11 @@ PrefillStep PrefillPlan::make(size_t index) {
   return step;
 }
 
+arch::Bd PrefillPlan::payloads(int64_t objects) const {
+  if (a_words_ == kPayloadWords) return contiguous(objects * a_words_);
+  return bd_of(objects * a_words_, {{1, a_words_ / 2}, {a_words_ / 2, 2}, {kPayloadWords}});
+}
+
 PrefillTask PrefillPlan::in_workspace(int64_t offset, const arch::Bd& bd) const {
   PrefillTask out;
   out.offset = offset;
@@ -168,8 +176,9 @@ PrefillTask PrefillPlan::header(const Job& job) {
   std::vector<int32_t> words(sizeof job / 4);
   std::memcpy(words.data(), &job, sizeof job);
   const auto number = static_cast<int64_t>(headers_.size());
-  PrefillTask task = in_workspace(
-      headers_.try_emplace(std::move(words), number).first->second * kABytes, contiguous(kAWords));
+  PrefillTask task =
+      in_workspace(headers_.try_emplace(std::move(words), number).first->second * a_words_ * 4,
+                   contiguous(a_words_));
   task.argument = kPrefillHeaders;
   task.part = 0;
   task.early = true;
@@ -182,15 +191,15 @@ void PrefillPlan::add_header(PrefillStep& step, const Job& job) {
 }
 
 std::vector<std::byte> PrefillPlan::headers() const {
-  std::vector<std::byte> out(headers_.size() * kABytes);
+  std::vector<std::byte> out(headers_.size() * static_cast<size_t>(a_words_) * 4);
   for (const auto& [words, number] : headers_) {
-    std::memcpy(out.data() + number * kABytes, words.data(), words.size() * 4);
+    std::memcpy(out.data() + number * a_words_ * 4, words.data(), words.size() * 4);
   }
   return out;
 }
 
 void PrefillPlan::add_constants(PrefillStep& step, int64_t offset, int64_t objects) {
-  PrefillTask task = in_workspace(offset, contiguous(objects * kAWords));
+  PrefillTask task = in_workspace(offset, payloads(objects));
   task.part = 0;
   task.early = true;
   for (auto& channel : step.a) channel.push_back(task);
@@ -227,10 +236,10 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
   const int64_t rows = layout_.row_blocks(), width = layout_.width_blocks();
   const int64_t first = round * array_.cores(), column = rows * kBlockWords;
   for (int64_t r = 0; adds && r < kArrayRows; ++r) {
-    PrefillTask task =
-        in_workspace(layout_.y() + (first + r) * kBlock,
-                     bd_of(array_.columns * kAWords,
-                           {{1, kBlockWords}, {column, kGroupBlocks}, {kArrayRows * kBlockWords}}));
+    PrefillTask task = in_workspace(
+        layout_.y() + (first + r) * kBlock,
+        bd_of(array_.columns * a_words_,
+              {{1, kBlockWords}, {column, a_words_ / kBlockWords}, {kArrayRows * kBlockWords}}));
     auto& channel = step.a[static_cast<size_t>(r)];
     for (int pass = 0; pass < 2; ++pass) {
       repeated(channel, task, width / kGroupBlocks, kGroupBlocks * column);
@@ -282,14 +291,15 @@ void PrefillPlan::product(PrefillStep& step, const DecoderMatrix& matrix, const 
 
 void PrefillPlan::product_rows(PrefillStep& step, const DecoderSegment& segment, int64_t first,
                                int64_t blocks, const Source& source, int64_t target) {
-  const bool wide = segment.format == blocks::Format::kBf16;
-  const int64_t most = (wide ? 1 : int64_t{prefill::kMaxBlocks}) * array_.columns;
+  const prefill::Sizes sizes = array_.sizes();
+  const int64_t shares = segment.format == blocks::Format::kBf16 ? 1 : prefill::kMaxBlocks;
+  const int64_t most = shares * array_.columns, least = least_rows(segment.format, sizes);
   const int64_t column = layout_.row_blocks() * kBlock;
   for (int64_t done = 0; done < blocks; done += most) {
     const int64_t count = std::min(most, blocks - done);
     for (int64_t row = 0; row < used_;) {
-      const int64_t left = used_ - row;  // a core has m rows, a job 4 m
-      const int64_t m = wide || left > 16 ? 64 : left > 8 ? 32 : 16;
+      int64_t m = sizes.row_slots;  // rows of a core, a job has four times as many
+      while (m > least && m / 2 * kArrayRows >= (used_ - row) * kRows) m /= 2;
       product_job(step, segment, first + done, count, source, target + done * column, row, m);
       row += kArrayRows * m / kRows;
       ++group_;
@@ -302,7 +312,8 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
                               int64_t m) {
   const int64_t row_bytes = segment.column_blocks() * kBBytes;
   const int64_t columns = prefill::range_columns(segment.format);
-  const int64_t holds = divide_up(segment.k, columns);
+  const int64_t holds = divide_up(segment.k, columns), slots = array_.sizes().row_slots;
+  const int64_t operand = array_.sizes().operand_bytes / 4;
   const int64_t share = divide_up(blocks, array_.columns), high = m / kRows;
   const int64_t column = layout_.row_blocks() * kBlockWords;
   Job job{};
@@ -310,8 +321,8 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
   job.m = word(m);
   job.format = word(int64_t(segment.format));
   job.holds = word(holds);
-  job.slices = word(prefill::kRowSlots / m);
-  job.parts = word(columns / kSlice / job.slices);
+  job.slices = word(slots / m);
+  job.parts = word(divide_up(columns / kSlice, job.slices));
   job.scaled = source.factors >= 0 ? 1 : 0;
   int32_t* shares = &job.blocks0;
   for (int64_t c = 0; c < array_.columns; ++c) {
@@ -321,14 +332,15 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
   for (int64_t r = 0; r < kArrayRows; ++r) {
     auto& channel = step.a[static_cast<size_t>(r)];
     const int64_t at = row + r * high;
+    const bool exact = job.parts * job.slices * kSlice == columns;
     PrefillTask task =
         in_workspace(source.offset + at * source.row_step * 4,
-                     bd_of(holds * columns / kSlice * high * kBlockWords,
-                           {{1, kBlockWords}, {source.row_step, high}, {source.column_step}}));
-    channel.push_back(task);
+                     bd_of((exact ? holds : 1) * job.parts * a_words_,
+                           {{1, operand}, {source.row_step, high}, {source.column_step}}));
+    repeated(channel, task, exact ? 1 : holds, columns / kSlice * source.column_step);
     if (job.scaled == 0) continue;
     task.offset = source.factors + at * kBlock;
-    task.bd = contiguous(kAWords);
+    task.bd = bd_of(a_words_, {{1, operand}, {kBlockWords, slots / kRows}});
     channel.push_back(task);
   }
   for (int64_t c = 0; c < array_.columns; ++c) {
@@ -360,34 +372,33 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
   }
 }
 
-// Objects of kABytes, dealt out to the cores by rows of the array.
+// Objects of kAPayload, dealt out to the cores by rows of the array.
 void PrefillPlan::geglu(PrefillStep& step) {
-  const int64_t objects = layout_.ffn_blocks() * layout_.row_blocks() * kBlock / kABytes;
+  constexpr int64_t kBytes = prefill::kAPayload;
+  const int64_t objects = layout_.ffn_blocks() * layout_.row_blocks() * kBlock / kBytes;
   const int64_t columns = array_.columns, cores = array_.cores();
   Job job{};
   job.kind = word(int64_t(prefill::Kind::kGeglu));
   job.rounds = word(divide_up(objects, cores));
   job.groups = job.a_turns = job.b_turns = 1;
-  job.b_pieces = word(kABytes / kBlock);
+  job.b_pieces = word(kBytes / kBlock);
   add_header(step, job);
   for (int64_t r = 0; r < kArrayRows; ++r) {
-    PrefillTask task =
-        in_workspace(layout_.gate() + r * columns * kABytes,
-                     bd_of(job.rounds * columns * kAWords,
-                           {{1, kAWords / 2}, {kAWords / 2, 2 * columns}, {cores * kAWords}}));
-    step.a[static_cast<size_t>(r)].push_back(task);
+    const PrefillTask task = in_workspace(layout_.gate() + r * columns * kBytes, payloads(columns));
+    repeated(step.a[static_cast<size_t>(r)], task, job.rounds, cores * kPayloadWords);
   }
   for (int64_t c = 0; c < columns; ++c) {
-    PrefillTask task = in_workspace(
-        layout_.up() + c * kABytes,
-        bd_of(kArrayRows * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {columns * kAWords}}));
-    repeated(step.b[static_cast<size_t>(c)], task, job.rounds, cores * kAWords);
+    PrefillTask task =
+        in_workspace(layout_.up() + c * kBytes,
+                     bd_of(kArrayRows * kBWords,
+                           {{1, kBWords / 2}, {kBWords / 2, 2}, {columns * kPayloadWords}}));
+    repeated(step.b[static_cast<size_t>(c)], task, job.rounds, cores * kPayloadWords);
     for (int64_t upper = 0; upper < 2; ++upper) {
-      task.offset = layout_.act() + (kPairs * upper * columns + c) * kABytes;
-      task.bd =
-          bd_of(kPairs * kAWords, {{1, kBlockWords}, {columns * kAWords, kPairs}, {kBlockWords}});
+      task.offset = layout_.act() + (kPairs * upper * columns + c) * kBytes;
+      task.bd = bd_of(kPairs * kPayloadWords,
+                      {{1, kBlockWords}, {columns * kPayloadWords, kPairs}, {kBlockWords}});
       repeated(step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)], task, job.rounds,
-               cores * kAWords);
+               cores * kPayloadWords);
     }
   }
 }
@@ -398,7 +409,7 @@ void PrefillPlan::rotation(PrefillStep& step, size_t layer) {
   job.kind = word(int64_t(prefill::Kind::kRotation));
   job.constants = 1;
   job.rounds = word(divide_up(used_, array_.cores()));
-  job.first_groups = word(divide_up(layout_.table_bytes(), kABytes));
+  job.first_groups = word(objects_of(layout_.table_bytes()));
   job.groups = 1;
   job.b_turns = word(s.heads + 2 * s.kv_heads);
   job.b_pieces = word(s.head_dim / kSlice);
@@ -426,9 +437,9 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
     task.group = group_;
     task.early = true;
     task.offset = layout_.table(kind) + (first + r) * table;
-    task.bd = bd_of(array_.columns * kAWords,
-                    {{1, kAWords / 2}, {kAWords / 2, 2}, {kArrayRows * table / 4}});
-    repeated(step.a[static_cast<size_t>(r)], task, divide_up(table, kABytes), kAWords);
+    task.bd = bd_of(array_.columns * a_words_,
+                    {{1, a_words_ / 2}, {a_words_ / 2, 2}, {kArrayRows * table / 4}});
+    repeated(step.a[static_cast<size_t>(r)], task, objects_of(table), kPayloadWords);
   }
   for (int64_t c = 0; c < array_.columns; ++c) {
     const int64_t at = first + kArrayRows * c;
@@ -549,7 +560,7 @@ void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head
       task.group = group_;
       task.argument = kPrefillPool;
       task.offset = kv_offset(layer, kv_head, chunk * size);
-      task.bd = contiguous(run * 2 * chunk_.layout.chunk_bytes() / 4);
+      task.bd = payloads(run * 2 * chunk_.layout.chunk_bytes() / prefill::kAPayload);
       task.part =
           static_cast<double>(chunk + run - stop + chunks) / static_cast<double>(chunks + 1);
       channel.push_back(task);

@@ -68,13 +68,15 @@ class PrefillPlan {
   size_t steps() const { return model_.layers.size() * kLayerSteps + 1; }
   Kind kind(size_t step) const;
   PrefillStep make(size_t step);
-  // Headers of the jobs of the steps that were made, kABytes each.
+  // Headers of the jobs of the steps that were made, an object of A each.
   std::vector<std::byte> headers() const;
 
  private:
   struct Source;
   struct Target;
 
+  // As many words of A as `objects` take that begin kAPayload after each other.
+  arch::Bd payloads(int64_t objects) const;
   // A task of the group.
   PrefillTask in_workspace(int64_t offset, const arch::Bd& bd) const;
   PrefillTask header(const prefill::Job& job);
@@ -102,6 +104,7 @@ class PrefillPlan {
   const DecoderModel& model_;
   const PrefillLayout& layout_;
   const PrefillChunk& chunk_;
+  int64_t a_words_;                                  // of an object of A
   int64_t used_;                                     // row-blocks that have tokens
   int group_ = 0;                                    // of the tasks that are added
   std::map<std::vector<int32_t>, int64_t> headers_;  // their numbers, by their words

@@ -20,10 +20,13 @@ using Words = std::vector<int32_t>;
 constexpr int kRows = 4;
 int columns_of(const Build& build) { return build.generation == Generation::kNpu1 ? 4 : 8; }
 int units_of(const Build& build) { return build.generation == Generation::kNpu1 ? 2 : 3; }
+pre::Sizes sizes_of(const Build& build) {
+  return pre::sizes_of(build.generation == Generation::kNpu1);
+}
 
 // A header as an object of A; what follows it is not zero.
-Words header_of(const Job& job) {
-  Words object(pre::kABytes / 4, -7);
+Words header_of(const Build& build, const Job& job) {
+  Words object(static_cast<size_t>(sizes_of(build).a_bytes() / 4), -7);
   std::fill_n(object.begin(), pre::kState, 0);
   std::memcpy(object.data(), &job, sizeof job);
   return object;
@@ -31,7 +34,7 @@ Words header_of(const Job& job) {
 
 // The words of a core, which held something else before.
 Words begun(const Build& build, const Job& job, int row, int column) {
-  Words object = header_of(job), words(pre::kJobWords, -5);
+  Words object = header_of(build, job), words(pre::kJobWords, -5);
   const std::vector<npu::KernelArgument> operands = {buffer(object), buffer(words), integer(row),
                                                      integer(column)};
   npu::CoreState core;
@@ -44,7 +47,7 @@ Job job_in(const Words& words) {
   return job;
 }
 bool is_refused(const Build& build, const Job& job, int row = 0, int column = 0) {
-  Words object = header_of(job), words(pre::kJobWords);
+  Words object = header_of(build, job), words(pre::kJobWords);
   return raised(build, "prefill_begin",
                 {buffer(object), buffer(words), integer(row), integer(column)}) == "kernel";
 }
@@ -53,12 +56,15 @@ bool is_refused(const Build& build, const Job& job, int row = 0, int column = 0)
 int32_t blocks_in(npu::blocks::Format format, int column) {
   return (column + 1) % (format == npu::blocks::Format::kBf16 ? 2 : 3);
 }
-Job product(npu::blocks::Format format, int32_t m, int32_t scaled, int columns) {
+Job product(const Build& build, npu::blocks::Format format, int32_t m, int32_t scaled,
+            int columns) {
   Job job{};
   job.kind = int32_t(Kind::kProduct), job.m = m;
   for (int c = 0; c < columns; ++c) (&job.blocks0)[c] = blocks_in(format, c);
-  job.format = int32_t(format), job.holds = 9, job.scaled = scaled, job.slices = 64 / m;
-  job.parts = pre::range_columns(format) / (job.slices * 32);
+  job.format = int32_t(format), job.holds = 9, job.scaled = scaled,
+  job.slices = sizes_of(build).row_slots / m;
+  const int32_t slices = pre::range_columns(format) / 32;
+  job.parts = (slices + job.slices - 1) / job.slices;
   return job;
 }
 Job row_job(Kind kind) {
@@ -77,8 +83,8 @@ Job attention(const Build& build, int32_t head_dim) {
 }
 
 // The words that are no core's own are the header's; counters are 0.
-void check_common(const Words& words, const Job& header, int row, int column) {
-  const Words object = header_of(header);
+void check_common(const Build& build, const Words& words, const Job& header, int row, int column) {
+  const Words object = header_of(build, header);
   const auto own = static_cast<ptrdiff_t>(offsetof(Job, row) / 4);
   CHECK(std::equal(words.begin(), words.begin() + own, object.begin()));
   CHECK(std::all_of(words.begin() + pre::kState, words.end(), [](int32_t w) { return w == 0; }));
@@ -98,7 +104,7 @@ void for_each_core(const Build& build, const Job& header, const Check& check) {
     for (int column = 0; column < columns_of(build); ++column) {
       INFO(build.name() << " row " << row << " column " << column);
       const Words words = begun(build, header, row, column);
-      check_common(words, header, row, column);
+      check_common(build, words, header, row, column);
       check(job_in(words), row, column);
     }
   }
@@ -133,14 +139,18 @@ TEST_CASE("prefill_begin: a core's share of a product") {
   using npu::blocks::Format;
   for (const Build& build : builds()) {
     for (const Format format : {Format::kQ4nx, Format::kQ8}) {
-      for (const int32_t m : {16, 32, 64}) {
-        check_product(build, product(format, m, 0, columns_of(build)));
-        check_product(build, product(format, m, 1, columns_of(build)));
+      for (int32_t m = 16; m <= sizes_of(build).row_slots; m *= 2) {
+        if (format == Format::kQ8 && m < (sizes_of(build).row_slots == 128 ? 32 : 16)) {
+          CHECK(is_refused(build, product(build, format, m, 0, columns_of(build))));
+          continue;
+        }
+        check_product(build, product(build, format, m, 0, columns_of(build)));
+        check_product(build, product(build, format, m, 1, columns_of(build)));
       }
     }
     // 160 columns per range, five slices.
-    const Job job = product(Format::kBf16, 64, 1, columns_of(build));
-    CHECK(job.parts == 5);
+    const Job job = product(build, Format::kBf16, 64, 1, columns_of(build));
+    CHECK(job.parts == (build.generation == Generation::kNpu1 ? 5 : 3));
     check_product(build, job);
   }
 }
@@ -204,12 +214,12 @@ void check_refused(const Build& build, const Job& job, const std::vector<Wrong>&
 
 TEST_CASE("prefill_begin refuses headers that describe no job") {
   for (const Build& build : builds()) {
-    const Job multiply = product(npu::blocks::Format::kQ8, 64, 0, 3);
+    const Job multiply = product(build, npu::blocks::Format::kQ8, 64, 0, 3);
     check_refused(build, multiply,
                   {{&Job::kind, {-1, 5, 1, 4}},
                    {&Job::constants, {-1, 7}},
                    {&Job::m, {0, 8, 32, 48, 128, -64}},
-                   {&Job::slices, {0, 2, -1}},
+                   {&Job::slices, {0, 3, -1}},
                    {&Job::blocks0, {-1, 3}},
                    {&Job::blocks2, {-1, 4}},
                    {&Job::format, {-1, 0, 2, 3, 99}},
@@ -218,14 +228,14 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::scaled, {-1, 2}},
                    {&Job::rounds, {1, -1}},
                    {&Job::units, {1, -1}}});
-    check_refused(build, product(npu::blocks::Format::kBf16, 64, 0, 3),
+    check_refused(build, product(build, npu::blocks::Format::kBf16, 64, 0, 3),
                   {{&Job::blocks0, {-1, 2}},
                    {&Job::blocks1, {2}},
                    {&Job::m, {32}},
                    {&Job::parts, {2, 4, 6, 10}},
                    {&Job::format, {0, 1}}});
-    Job few = product(npu::blocks::Format::kBf16, 64, 0, 3);
-    few.m = 32, few.slices = 2, few.parts = 5;
+    Job few = product(build, npu::blocks::Format::kBf16, 64, 0, 3);
+    few.m = 32, few.slices *= 2, few.parts = (5 + few.slices - 1) / few.slices;
     CHECK(is_refused(build, few));
     // A column that the array does not have.
     Job wide = multiply;
@@ -271,7 +281,7 @@ TEST_CASE("prefill_constant keeps objects one after the other, and no more than 
     Words words = begun(build, row_job(Kind::kNorm), 1, 2);
     std::vector<float> store(pre::kStore);
     for (int32_t i = 0; i < 7; ++i) {
-      std::vector<float> object(1024);
+      std::vector<float> object(static_cast<size_t>(sizes_of(build).a_bytes() / 4));
       for (size_t j = 0; j < object.size(); ++j)
         object[j] = static_cast<float>(i) * 5000.0f + static_cast<float>(j);
       const std::vector<npu::KernelArgument> operands = {buffer(object), buffer(store),

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "arch/timing.h"
+#include "block_float.h"
 #include "kernel_calls.h"
 #include "kernels/call.h"
 #include "kernels/host/packed_operand.h"
@@ -25,21 +26,15 @@ using namespace npu;
 using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kernel_test::builds;
 using kernel_test::kUnit;
 
-constexpr int kSlots = 64, kSlice = 32, kBlockRows = 32, kBf16 = 2;
-constexpr size_t kBlockBytes = 5120, kAElements = 2048, kSliceAt = 64, kPieceAt = 65;
+constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
+constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65;
+// Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
+int slots_of(bool npu1) { return npu1 ? 64 : 128; }
+size_t a_bytes(bool npu1) { return npu1 ? 4096 : 4608; }
 
 uint16_t nearest(double value) {  // to nearest even; finite
   const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
   return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-}
-
-// Eight values that share an exponent: multiples of 2^(E - 133), at most 127 of them.
-void round_block(double* x) {
-  double top = 0;
-  for (int i = 0; i < 8; ++i) top = std::max(top, std::fabs(x[i]));
-  const int exponent = top == 0 ? 0 : std::max(std::ilogb(top) + 127, 0);
-  const double unit = std::ldexp(1.0, exponent - 133);
-  for (int i = 0; i < 8; ++i) x[i] = std::min(std::nearbyint(x[i] / unit), 127.0) * unit;
 }
 
 struct Shape {
@@ -50,6 +45,11 @@ struct Shape {
   int held() const { return blocks * across(); }
   int range() const { return block_columns() * across(); }
   int k() const { return ranges * range(); }
+  // Objects of A per range.
+  int parts(bool npu1) const {
+    const int slices = slots_of(npu1) / m;
+    return (range() / kSlice + slices - 1) / slices;
+  }
   int n() const { return blocks * kBlockRows; }
 };
 
@@ -63,7 +63,7 @@ struct Product {
   Shape shape;
   bool npu1;
   std::vector<double> a, w, exact_w;              // m x k; n x k, rounded to bf16 and not
-  std::vector<std::vector<uint16_t>> a_objects;   // in order
+  std::vector<std::vector<std::byte>> a_objects;  // in order
   std::vector<std::vector<std::byte>> w_objects;  // [range][row-block][across]
 
   Product(Shape s, bool is_npu1, unsigned seed, Scales scales) : shape(s), npu1(is_npu1) {
@@ -149,24 +149,32 @@ struct Product {
     return double{d} * code;
   }
 
-  // Slices of 32 columns, kSlots / m per object, [slice][m / r][4][r][8].
+  // Slices of 32 columns, slots / m per object, [slice][m / r][4][r][8]; NaN behind a range.
   void pack_a() {
-    const int r = npu1 ? 4 : 8;
+    const int r = npu1 ? 4 : 8, slices = shape.range() / kSlice;
     a_objects.clear();
     for (int slice = 0; slice < shape.k() / kSlice; ++slice) {
-      if (slice % (kSlots / shape.m) == 0) a_objects.emplace_back();
+      if (slice % slices % (slots_of(npu1) / shape.m) == 0) a_objects.emplace_back();
       for (int tile = 0; tile < shape.m; tile += r) {
         for (int c = 0; c < kSlice; c += 8) {
           for (int y = 0; y < r; ++y) {
-            for (int x = 0; x < 8; ++x) {
-              const int at = (tile + y) * shape.k() + slice * kSlice + c + x;
-              a_objects.back().push_back(bf16_word(static_cast<float>(a[static_cast<size_t>(at)])));
-            }
+            pack_eight(&a[static_cast<size_t>((tile + y) * shape.k() + slice * kSlice + c)]);
           }
         }
       }
+      if (slice % slices == slices - 1) a_objects.back().resize(a_bytes(npu1), std::byte{0xFF});
     }
-    for (const auto& object : a_objects) REQUIRE(object.size() == kAElements);
+    for (const auto& object : a_objects) REQUIRE(object.size() == a_bytes(npu1));
+  }
+  void pack_eight(const double* x) {
+    std::vector<std::byte>& object = a_objects.back();
+    const size_t at = object.size();
+    object.resize(at + (npu1 ? 16 : block_float::kBytes));
+    if (!npu1) return block_float::encode(x, reinterpret_cast<uint8_t*>(object.data() + at));
+    for (size_t i = 0; i < 8; ++i) {
+      const uint16_t word = bf16_word(static_cast<float>(x[i]));
+      std::memcpy(object.data() + at + 2 * i, &word, 2);
+    }
   }
 
   double a_at(int i, int k) const { return a[static_cast<size_t>(i * shape.k() + k)]; }
@@ -177,9 +185,12 @@ struct Core {
   const Build& build;
   Shape shape;
   std::vector<float> store = std::vector<float>(6144, 7.0f);
-  std::vector<int32_t> work = std::vector<int32_t>(2304), job = std::vector<int32_t>(96, 5);
+  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 2624, 0x40E00000);
+  std::vector<int32_t> job = std::vector<int32_t>(96, 5);
   std::vector<int32_t> out = std::vector<int32_t>(128);
   CoreState state{};
+
+  bool npu1() const { return build.generation == kernel_test::Generation::kNpu1; }
 
   KernelArgument integer(int x) const { return kernel_test::integer(x); }
   template <typename T>
@@ -192,10 +203,13 @@ struct Core {
     if (std::string(name) == "prefill_multiply") arguments.push_back(integer(shape.format));
     build.find(name)(arguments, state);
   }
-  void clear() { call("prefill_clear", {kernel_test::buffer(store), kernel_test::buffer(job)}); }
+  void clear() {
+    call("prefill_clear",
+         {kernel_test::buffer(store), kernel_test::buffer(work), kernel_test::buffer(job)});
+  }
   // `shared`: packed forms of all objects of A, then of W, if there are any.
   void multiply(const Product& p, std::vector<PackedOperand>* shared = nullptr) {
-    const int slices = kSlots / shape.m, parts = shape.range() / (slices * kSlice);
+    const int slices = slots_of(npu1()) / shape.m, parts = shape.parts(npu1());
     size_t object = 0;
     for (int range = 0; range < shape.ranges; ++range) {
       for (int part = 0; part < parts; ++part, ++object) {
@@ -218,18 +232,22 @@ struct Core {
   }
   // fast: row-major; else tiles.
   double sum(int i, int j) const {
-    const int n = shape.n();
-    if (build.arithmetic == Arithmetic::kFast) return store[static_cast<size_t>(i * n + j)];
-    const int t = build.generation == kernel_test::Generation::kNpu1 ? 4 : 8;
-    return store[static_cast<size_t>(i / t * t * n + j / t * t * t + i % t * t + j % t)];
+    const int n = shape.n(), t = npu1() ? 4 : 8;
+    const bool behind = i >= kStoreRows;
+    if (behind) i -= kStoreRows;
+    const int at = build.arithmetic == Arithmetic::kFast
+                       ? i * n + j
+                       : i / t * t * n + j / t * t * t + i % t * t + j % t;
+    const auto place = static_cast<size_t>(at);
+    return behind ? std::bit_cast<float>(work[place]) : store[place];
   }
   // All pieces, as m x n.
   std::vector<uint16_t> pieces() {
     std::vector<uint16_t> all(static_cast<size_t>(shape.m * shape.n()));
     for (int j = 0; j < shape.blocks; ++j) {
       for (int row = 0; row < shape.m; row += 8) {
-        call("prefill_piece",
-             {kernel_test::buffer(store), kernel_test::buffer(out), kernel_test::buffer(job)});
+        call("prefill_piece", {kernel_test::buffer(store), kernel_test::buffer(out),
+                               kernel_test::buffer(work), kernel_test::buffer(job)});
         for (int i = 0; i < 256; ++i) {
           const int y = row + i / 32, x = j * 32 + i % 32;
           std::memcpy(&all[static_cast<size_t>(y * shape.n() + x)],
@@ -256,8 +274,8 @@ Worst compare(const Core& core, const Product& p) {
   const double gamma = roundings * kUnit / (1 - roundings * kUnit);
   std::vector<double> rows(p.a), weights(p.w);
   if (!npu1) {
-    for (size_t i = 0; i < rows.size(); i += 8) round_block(&rows[i]);
-    for (size_t i = 0; i < weights.size(); i += 8) round_block(&weights[i]);
+    for (size_t i = 0; i < rows.size(); i += 8) block_float::round(&rows[i]);
+    for (size_t i = 0; i < weights.size(); i += 8) block_float::round(&weights[i]);
   }
   Worst worst;
   for (int i = 0; i < p.shape.m; ++i) {
@@ -290,20 +308,28 @@ Worst compare(const Core& core, const Product& p) {
   return worst;
 }
 
-std::vector<Shape> shapes() {
+// Rows of a core at least: an object of A lies within a range.
+int least_m(int format, bool npu1) { return format == kBf16 ? 64 : format == 1 && !npu1 ? 32 : 16; }
+
+std::vector<Shape> shapes(bool npu1) {
   std::vector<Shape> all;
-  for (const int format : {0, 1}) {
-    for (const int m : {16, 32, 64}) {
-      for (const int blocks : {1, 2}) all.push_back({m, blocks, format, blocks == 2 ? 3 : 1});
+  for (int m = 16; m <= slots_of(npu1); m *= 2) {
+    for (const int format : {0, 1, kBf16}) {
+      if (m < least_m(format, npu1)) continue;
+      for (const int blocks : {1, 2}) {
+        if (format == kBf16 && blocks == 2) continue;
+        all.push_back({m, blocks, format, blocks == 2 ? 3 : 1});
+      }
     }
   }
-  for (const int ranges : {1, 3}) all.push_back({kSlots, 1, kBf16, ranges});
+  all.push_back({64, 1, kBf16, 3});
   return all;
 }
 
 // Of several row-blocks, where the format allows them.
-Shape shape_of(int m, int blocks, int format) {
-  return format == kBf16 ? Shape{kSlots, 1, kBf16, 1} : Shape{m, blocks, format, 1};
+Shape shape_of(int m, int blocks, int format, bool npu1) {
+  return format == kBf16 ? Shape{64, 1, kBf16, 1}
+                         : Shape{std::max(m, least_m(format, npu1)), blocks, format, 1};
 }
 
 bool is_npu1(const Build& build) { return build.generation == kernel_test::Generation::kNpu1; }
@@ -313,7 +339,7 @@ bool is_npu1(const Build& build) { return build.generation == kernel_test::Gener
 TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
   for (const Build& build : builds()) {
     double summed = 0;
-    for (const Shape& shape : shapes()) {
+    for (const Shape& shape : shapes(is_npu1(build))) {
       CAPTURE(build.name());
       CAPTURE(shape.m);
       CAPTURE(shape.blocks);
@@ -338,10 +364,11 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : {0, 1, kBf16}) {
-      const Shape shape = shape_of(64, 2, format);
+      const Shape shape = shape_of(64, 2, format, is_npu1(build));
       Product p(shape, is_npu1(build), 11, {});
       std::vector<double> weights(p.w);
-      for (size_t i = 0; !is_npu1(build) && i < weights.size(); i += 8) round_block(&weights[i]);
+      for (size_t i = 0; !is_npu1(build) && i < weights.size(); i += 8)
+        block_float::round(&weights[i]);
       int wrong = 0;
       for (int first = 0; first < shape.k(); first += shape.m) {
         for (int i = 0; i < shape.m * shape.k(); ++i) {
@@ -370,7 +397,7 @@ TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floati
       CAPTURE(scales.a);
       CAPTURE(scales.w);
       for (const int format : {0, 1, kBf16}) {
-        const Shape shape = shape_of(32, 2, format);
+        const Shape shape = shape_of(32, 2, format, is_npu1(build));
         const Product p(shape, false, 4, scales);
         Core core{build, shape};
         core.clear();
@@ -385,7 +412,7 @@ TEST_CASE("prefill_multiply: an infinite weight spoils its column only") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : {0, 1, kBf16}) {
-      const Shape shape = shape_of(16, 2, format);
+      const Shape shape = shape_of(16, 2, format, is_npu1(build));
       Product p(shape, is_npu1(build), 5, {});
       const uint32_t infinity = format == 1 ? 0x7F800000 : 0x7F80;
       const size_t size = format == 1 ? 4 : 2;  // row 7
@@ -408,7 +435,7 @@ TEST_CASE("prefill_multiply: an infinite weight spoils its column only") {
 TEST_CASE("prefill_multiply: finite bfloat16 weights beyond the width have no influence") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
-    const Shape shape{kSlots, 1, kBf16, 2};
+    const Shape shape{64, 1, kBf16, 2};
     Product p(shape, is_npu1(build), 9, {});
     const int width = shape.k() - shape.block_columns();
     for (int i = 0; i < shape.m; ++i) {
@@ -430,23 +457,24 @@ TEST_CASE("prefill_multiply: finite bfloat16 weights beyond the width have no in
 
 TEST_CASE("prefill products of whole numbers: scaled and rounded pieces bit for bit") {
   for (const Build& build : builds()) {
-    for (const Shape& shape : shapes()) {
+    for (const Shape& shape : shapes(is_npu1(build))) {
       CAPTURE(build.name());
       CAPTURE(shape.m);
       CAPTURE(shape.blocks);
       CAPTURE(shape.format);
       const Product p(shape, is_npu1(build), 6, {1, 1, true});
-      std::vector<uint16_t> factors(kAElements, 0x7FC0);  // NaN where nobody looks
+      std::vector<std::byte> factors(a_bytes(is_npu1(build)), std::byte{0xFF});  // NaN elsewhere
       std::vector<float> factor;
       for (int i = 0; i < shape.m; ++i) {
         factor.push_back(static_cast<float>(i % 11) * 0.25f - 1);
-        std::memcpy(&factors[static_cast<size_t>(i / 8 * 256 + i % 8 * 2)], &factor.back(), 4);
+        const int operand = is_npu1(build) ? 512 : 288;
+        std::memcpy(&factors[static_cast<size_t>(i / 8 * operand + i % 8 * 4)], &factor.back(), 4);
       }
       Core core{build, shape};
       core.clear();
       core.multiply(p);
       core.call("prefill_scale", {Core::constant(factors), kernel_test::buffer(core.store),
-                                  kernel_test::buffer(core.job)});
+                                  kernel_test::buffer(core.work)});
       const std::vector<uint16_t> found = core.pieces();
       CHECK(core.job[kPieceAt] == shape.blocks * shape.m / 8);
       int wrong = 0;
@@ -471,7 +499,7 @@ TEST_CASE("prefill_multiply: cores that share objects compute what one computes 
     CAPTURE(build.name());
     for (const Scales& scales : {Scales{}, Scales{1e-24f, 1}}) {
       for (const int format : {0, 1, kBf16}) {
-        const Shape shape = shape_of(16, 2, format);
+        const Shape shape = shape_of(16, 2, format, is_npu1(build));
         const Product p(shape, is_npu1(build), 7, scales);
         Core alone{build, shape};
         alone.clear();
@@ -511,7 +539,7 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
           kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
       if (std::string(name) == "prefill_piece") {
         arguments = {kernel_test::buffer(core.store), kernel_test::buffer(core.out),
-                     kernel_test::buffer(core.job)};
+                     kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
       }
       const std::vector<float> before = core.store;
       try {
@@ -531,8 +559,11 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kSliceAt, 0));
     CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kSliceAt, 0));
     CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kSliceAt, 0));
-    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, 4));
-    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, 5));
+    const int slices = is_npu1(build) ? 5 : 6;  // of its objects of A
+    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices - 1));
+    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices));
+    CHECK(refused("prefill_multiply", {16, 1, 1, 1}, kSliceAt, 0) == !is_npu1(build));
+    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
     CHECK(refused("prefill_multiply", {32, 1, kBf16, 1}, kSliceAt, 0));
     CHECK(refused("prefill_multiply", {16, 1, kBf16, 1}, kSliceAt, 0));
     CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "aie_kernels/prefill_job.h"
+#include "block_float.h"
 #include "kernel_calls.h"
 
 using namespace kernel_test;
@@ -51,7 +52,7 @@ void append_objects(std::vector<Bytes>& stream, const std::vector<T>& values, si
 }
 template <typename T>
 void append_a(std::vector<Bytes>& stream, const std::vector<T>& values) {
-  append_objects(stream, values, pre::kABytes, pre::kABytes);
+  append_objects(stream, values, pre::kAPayload, pre::kAPayload);
 }
 template <typename T>
 void append_b(std::vector<Bytes>& stream, const std::vector<T>& values, size_t payload) {
@@ -60,7 +61,7 @@ void append_b(std::vector<Bytes>& stream, const std::vector<T>& values, size_t p
 
 class Core {
  public:
-  explicit Core(const Build& build) {
+  explicit Core(const Build& build) : sizes_(pre::sizes_of(build.generation == Generation::kNpu1)) {
     for (const char* name : {"first", "take", "piece", "tail"}) {
       kernels_.emplace(name, build.find((std::string("prefill_row_") + name).c_str()));
     }
@@ -95,10 +96,12 @@ class Core {
   }
 
   void first(Bytes& object) {
+    fill(object);
     call("first", {buffer(object), store_.argument(), work_.argument(), job_.argument(),
                    integer(kind), integer(head_dim)});
   }
   void take(Bytes& object) {
+    fill(object);
     call("take",
          {buffer(object), store_.argument(), work_.argument(), job_.argument(), integer(kind)});
   }
@@ -114,7 +117,7 @@ class Core {
 
   // first, take, piece or tail ('z') by its letter; whether the call was refused.
   bool refuses(char name) {
-    Bytes a(pre::kABytes), b(pre::kBBytes);
+    Bytes a(pre::kAPayload), b(pre::kBBytes);
     try {
       if (name == 'f') first(a);
       if (name == 't') take(a);
@@ -134,6 +137,9 @@ class Core {
   int32_t kind = 0, head_dim = 0;  // as operands
 
  private:
+  void fill(Bytes& object) const {  // what follows the payload of A is not a number
+    object.resize(static_cast<size_t>(sizes_.a_bytes()), std::byte{0xFF});
+  }
   void keep_piece() { out_.insert(out_.end(), piece_.data(), piece_.data() + pre::kPieceBytes); }
   void call(const char* name, const std::vector<npu::KernelArgument>& arguments) {
     kernels_.at(name)(arguments, core_);
@@ -141,7 +147,9 @@ class Core {
 
   std::map<std::string, npu::HostKernel> kernels_;
   npu::CoreState core_;  // with the modes of a reset
-  Memory store_{4 * pre::kStore}, work_{4 * pre::kWork}, job_{4 * pre::kJobWords};
+  pre::Sizes sizes_;
+  Memory store_{4 * pre::kStore}, work_{4 * static_cast<size_t>(sizes_.work)};
+  Memory job_{4 * pre::kJobWords};
   Memory piece_{pre::kPieceBytes};
   std::vector<std::byte> out_;
 };
@@ -174,17 +182,36 @@ size_t place(int row, int column) {
                              column % pre::kSlice);
 }
 
-// The same in blocks in the order of a product's tiles of r rows, [8 / r][4][r][8].
-size_t tiled_place(int row, int column, Generation generation) {
-  const int r = bf16_shape(generation).r, eight = column % pre::kSlice / 8;
-  const int block = column / pre::kSlice * pre::kRows * pre::kSlice;
-  return static_cast<size_t>(block + ((row / r * 4 + eight) * r + row % r) * 8 + column % 8);
+// An element of an operand whose bytes begin at `block`: npu1 bfloat16 in tiles [2][4][4][8].
+double operand_at(const std::byte* block, int row, int column, Generation generation) {
+  if (generation != Generation::kNpu1) return npu::block_float::operand(block, row, column);
+  const int r = bf16_shape(generation).r, eight = column / 8;
+  const int place = ((row / r * 4 + eight) * r + row % r) * 8 + column % 8;
+  uint16_t word;
+  std::memcpy(&word, block + 2 * place, 2);
+  return bf16_value(word);
 }
 
-bool within(uint16_t found, double exact, double before) {
+bool within(double found, double exact, double before) {
   const double bound = std::fabs(exact) * kBf16Unit + before * (1 + kBf16Unit) + kTiny;
-  return std::fabs(bf16_value(found) - exact) <= bound;
+  return std::fabs(found - exact) <= bound;
 }
+bool within(uint16_t found, double exact, double before) {
+  return within(double{bf16_value(found)}, exact, before);
+}
+
+// Eight consecutive elements of an operand, exact and what is allowed before rounding.
+struct Eight {
+  double exact[8], before[8];
+  bool holds(const double* found, Generation generation) const {
+    for (size_t i = 0; i < 8; ++i) {
+      const bool npu1 = generation == Generation::kNpu1;
+      const double block = npu1 ? 0 : npu::block_float::reach(exact, i);
+      if (!within(found[i], exact[i], before[i] + block)) return false;
+    }
+    return true;
+  }
+};
 
 // 1 / sqrt(mean of the squares + epsilon): in fp32, 32 sums, each of columns / 32 squares of whose
 // products and additions each is off by one unit (AIE2 cuts bf16 sums off: two); five more
@@ -273,9 +300,9 @@ class NormRound {
   float x_of(int row, int column) const {
     return value_at<float>(out_, record(column) / 4 + place(row, column % pre::kSlice));
   }
-  uint16_t a_of(int row, int column) const {
-    const size_t a = record(column) / 2 + 2 * pre::kRows * pre::kSlice;
-    return value_at<uint16_t>(out_, a + tiled_place(row, column % pre::kSlice, generation_));
+  double a_of(int row, int column) const {
+    const std::byte* a = out_.data() + record(column) + 4 * pre::kRows * pre::kSlice;
+    return operand_at(a, row, column % pre::kSlice, generation_);
   }
   double factor(int row) const {
     double squares = 0;
@@ -289,6 +316,8 @@ class NormRound {
     const double by = shape_.has_y ? factor(row) : 0;
     double squares = 0;
     bool x_right = true, a_right = true;
+    Eight eight;
+    double a[8];
     for (int column = 0; column < shape_.columns; ++column) {
       const auto c = static_cast<size_t>(column);
       const double part = by * bf16_value(data_.y[round_][place(row, column)]) * data_.weights[c];
@@ -300,8 +329,10 @@ class NormRound {
       const double w2 = data_.weights[c + static_cast<size_t>(shape_.columns)];
       squares += found * found;
       x_right = x_right && std::fabs(found - sum) <= error * 1.001;
-      a_right = a_right && within(a_of(row, column), sum * w2,
-                                  std::fabs(w2) * (error + std::fabs(sum) * kUnit));
+      eight.exact[c % 8] = sum * w2;
+      eight.before[c % 8] = std::fabs(w2) * (error + std::fabs(sum) * kUnit);
+      a[c % 8] = a_of(row, column);
+      if (c % 8 == 7) a_right = a_right && eight.holds(a, generation_);
     }
     CHECK(x_right);
     CHECK(a_right);
@@ -357,16 +388,19 @@ TEST_CASE("prefill: rows of GeGLU, in every build") {
     const std::vector<std::byte> out = core.run(geglu_job(kRounds), a, b);
     REQUIRE(out.size() == 2 * gate.size());
     const bool npu1 = build.generation == Generation::kNpu1;
+    Eight eight;
+    double all[8];
     for (size_t i = 0; i < gate.size(); ++i) {
       const int row = static_cast<int>(i) / pre::kSlice % pre::kRows;
-      const int column = static_cast<int>(i) / 256 * pre::kSlice + static_cast<int>(i) % 32;
+      const std::byte* block = out.data() + i / 256 * pre::kPieceBytes;
       const double g = bf16_value(gate[i]);
       const double h = 0.5 * (1 + std::tanh(std::sqrt(2 / M_PI) * (g + 0.044715 * g * g * g)));
       // gelu.h: relative errors of h
       const double unit = npu1 ? 2e-4 : kBf16Unit / 3 + (g < 0 ? kBf16Unit : 0) + 3e-5;
-      const double exact = g * h * bf16_value(up[i]);
-      const auto found = value_at<uint16_t>(out, tiled_place(row, column, build.generation));
-      CHECK(within(found, exact, std::fabs(exact) * unit));
+      eight.exact[i % 8] = g * h * bf16_value(up[i]);
+      eight.before[i % 8] = std::fabs(eight.exact[i % 8]) * unit;
+      all[i % 8] = operand_at(block, row, static_cast<int>(i) % 32, build.generation);
+      if (i % 8 == 7) CHECK(eight.holds(all, build.generation));
     }
   }
 }

@@ -17,7 +17,7 @@ using ops::PrefillChunk;
 using ops::PrefillLayout;
 using ops::PrefillPlan;
 
-inline constexpr int64_t kAWords = prefill::kABytes / 4, kBWords = prefill::kBBytes / 4;
+inline constexpr int64_t kAWords = prefill::kAPayload / 4, kBWords = prefill::kBBytes / 4;
 inline constexpr int64_t kPayload = prefill::kBPayload / 4, kPiece = prefill::kPieceWords;
 
 struct Random {
@@ -30,7 +30,7 @@ inline PrefillArray array_of(arch::Generation generation) {
   PrefillArray array;
   array.generation = generation;
   array.columns = arch::device_geometry(generation).columns;
-  array.units = prefill::units_of(generation == arch::Generation::kNpu1);
+  array.units = prefill::sizes_of(generation == arch::Generation::kNpu1).units;
   return array;
 }
 
@@ -83,6 +83,16 @@ class PrefillMemory {
 
  protected:
   using Lane = std::vector<Channel>;
+
+  // --- sizes
+
+  prefill::Sizes sizes() const { return array_.sizes(); }
+  // Words of an operand that count.
+  int64_t operand() const { return sizes().operand_bytes / 4; }
+  // The payload of the next object of A.
+  std::span<const Place> take_a(Channel& channel) const {
+    return channel.take(sizes().a_bytes() / 4).first(kAWords);
+  }
 
   // --- memory
 
@@ -189,7 +199,8 @@ class PrefillMemory {
     for (const Place& at : channel.words()) {
       int64_t bytes = 0;
       if (at.argument == ops::kPrefillWorkspace) bytes = layout_.bytes();
-      if (at.argument == ops::kPrefillPool) bytes = int64_t(pool_->names.size()) * 4;
+      if (at.argument == ops::kPrefillPool)
+        bytes = int64_t(pool_->names.size()) * 4 + array_.behind_pool();
       if (at.argument == ops::kPrefillHeaders) bytes = int64_t(headers_.size());
       if (at.argument >= ops::kPrefillRegions) {
         bytes = model_.region_bytes.at(at.argument - ops::kPrefillRegions);

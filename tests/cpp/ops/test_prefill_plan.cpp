@@ -92,7 +92,7 @@ class Walk : private PrefillMemory {
   void job(Lane& a, Lane& b, Lane& low, Lane& high) {
     std::array<Job, PrefillArray::kRows> jobs;
     for (size_t r = 0; r < jobs.size(); ++r) {
-      const auto words = a[r].take(kAWords);
+      const auto words = a[r].take(sizes().a_bytes() / 4);
       for (size_t w = 0; w < words.size(); ++w) {
         REQUIRE(words[w].argument == ops::kPrefillHeaders);
         REQUIRE(words[w].offset == words[0].offset + 4 * w);
@@ -124,7 +124,7 @@ class Walk : private PrefillMemory {
   void constants(const Job& job, Lane& a, int64_t index) {
     for (Channel& channel : a) {
       for (int64_t object = 0; object < job.constants; ++object) {
-        const auto words = channel.take(kAWords);
+        const auto words = take_a(channel);
         for (int64_t w = 0; w < kAWords; ++w) {
           expect(words[size_t(w)], name(Value::kConstant, index, 0, object, w));
         }
@@ -152,7 +152,7 @@ class Walk : private PrefillMemory {
       for (int64_t g = 0; adds && g < 2 * job.groups; ++g) {  // statistics, then results
         for (int64_t core = 0; core < array_.cores(); ++core) {
           const int64_t r = core % 4, row = first + core;
-          const auto words = a[size_t(r)].take(kAWords);
+          const auto words = take_a(a[size_t(r)]);
           for (int64_t w = 0; row < used_ && w < kAWords; ++w) {
             const int64_t column = g % job.groups * 8 + w / kPiece;
             expect(words[size_t(w)],
@@ -228,29 +228,34 @@ class Walk : private PrefillMemory {
     const bool scaled = kind == Kind::kQkv || kind == Kind::kGateUp;
     const int64_t k = matrix_of(kind)->front().k, rows = job.m / 8;
     REQUIRE(int{scaled} == job.scaled);
-    REQUIRE(int64_t{job.parts} * job.slices * 32 == prefill::range_columns(format));
+    const int64_t slices = prefill::range_columns(format) / 32, read = job.parts * job.slices;
+    REQUIRE(read >= slices);
+    REQUIRE(read - job.slices < slices);
     REQUIRE(int64_t{job.holds} * prefill::range_columns(format) >= k);
     REQUIRE((int64_t{job.holds} - 1) * prefill::range_columns(format) < k);
-    REQUIRE(job.slices * job.m == prefill::kRowSlots);
+    REQUIRE(job.slices * job.m == sizes().row_slots);
+    REQUIRE(job.m >= prefill::least_rows(format, sizes()));
     int64_t first = -1;  // row-block of the job
     for (int64_t r = 0; r < 4; ++r) {
-      for (int64_t slice = 0; slice < int64_t{job.holds} * job.parts * job.slices; ++slice) {
+      for (int64_t at = 0; at < job.holds * read; ++at) {
+        const int64_t slice = at / read * slices + at % read;
         for (int64_t h = 0; h < rows; ++h) {
-          const auto words = a[size_t(r)].take(kPiece);
+          const auto words = a[size_t(r)].take(operand());
           if (first < 0) first = int64_t(workspace_->names[words[0].offset / 4] >> 32 & 0xffff);
           const int64_t row = first + r * rows + h;
-          for (int64_t w = 0; row < used_ && w < kPiece; ++w) {
+          if (at % read >= slices) continue;  // no column of the range
+          for (int64_t w = 0; row < used_ && w < operand(); ++w) {
             expect(words[size_t(w)], source_name(row, slice, w));
           }
         }
       }
       if (!scaled) continue;
       const int64_t version = 2 * int64_t(layer_) + (kind == Kind::kGateUp ? 1 : 0);
-      const auto words = a[size_t(r)].take(kAWords);
+      const auto words = a[size_t(r)].take(sizes().a_bytes() / 4);
       for (int64_t h = 0; h < rows; ++h) {
         const int64_t row = first + r * rows + h;
         for (int64_t w = 0; row < used_ && w < 8; ++w) {
-          expect(words[size_t(kPiece * h + w)], name(Value::kFactor, version, row, 0, w));
+          expect(words[size_t(operand() * h + w)], name(Value::kFactor, version, row, 0, w));
         }
       }
     }
@@ -330,7 +335,7 @@ class Walk : private PrefillMemory {
     for (int64_t round = 0; round < job.rounds; ++round) {
       std::vector<std::array<std::span<const Place>, 4>> gates(static_cast<size_t>(array_.columns));
       for (size_t r = 0; r < 4; ++r) {
-        for (auto& column : gates) column[r] = a[r].take(kAWords);
+        for (auto& column : gates) column[r] = take_a(a[r]);
       }
       for (int64_t c = 0; c < array_.columns; ++c) {
         std::array<Pieces, 4> out;
@@ -378,7 +383,7 @@ class Walk : private PrefillMemory {
       const int64_t first = round * array_.cores();
       for (int64_t object = 0; object < job.first_groups; ++object) {
         for (int64_t core = 0; core < array_.cores(); ++core) {
-          const auto words = a[size_t(core % 4)].take(kAWords);
+          const auto words = take_a(a[size_t(core % 4)]);
           for (int64_t w = 0; first + core < used_ && w < kAWords; ++w) {
             const int64_t at = object * kAWords + w;
             if (at >= 8 * s_.head_dim) break;
@@ -487,12 +492,14 @@ class Walk : private PrefillMemory {
     const int64_t size = 4096 / s_.head_dim, half = s_.head_dim / 2;
     for (int64_t chunk = 0; chunk < job.chunks; ++chunk) {
       for (int values = 0; values < 2; ++values) {
+        std::span<const Place> words;
         for (int64_t i = 0; i < size; ++i) {
-          const auto words = a.take(half);
+          if (i % (size / 2) == 0) words = take_a(a);
           const int64_t at = job.key_position + chunk * size + i;
           if (at < job.keys_from || at >= job.keys_end) continue;
           for (int64_t w = 0; w < half; ++w) {
-            expect(words[size_t(w)], key_name(layer_, values > 0, at, kv_head, w));
+            expect(words[size_t(i % (size / 2) * half + w)],
+                   key_name(layer_, values > 0, at, kv_head, w));
           }
         }
       }

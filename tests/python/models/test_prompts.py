@@ -161,7 +161,7 @@ def rows_of(cache: Cache, pool: np.ndarray, first: int, last: int) -> np.ndarray
     for layer in range(len(layout.windows)):
         table = cache.page_table(layer)
         shape = (-1, layout.kv_heads, 256 // size, 2, size, layout.head_dim * 2)
-        pages = marked.reshape(shape)
+        pages = marked[: pool.size // layout.page_bytes * layout.page_bytes].reshape(shape)
         for at in range(first, last):
             pages[table[at // 256], :, at % 256 // size, :, at % size] = True
     return marked

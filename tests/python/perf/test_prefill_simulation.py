@@ -25,7 +25,7 @@ from npu.perf.prefill_simulation import Chunk, request_of_steps, simulate_step, 
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
 
 BLOCK_BYTES, BLOCK_ROWS, COLUMNS = 5120, 32, {"q4nx": 256, "q8": 128}
-ROWS = 256  # of a product's job: weights are read once for so many tokens
+ROWS = 512  # of a product's job: weights are read once for so many tokens
 # A model small enough for many runs.
 SMALL = DecodeShape(
     "small", 320, 4, 2, 64, 512, 4096,
@@ -130,7 +130,7 @@ def test_weights_are_read_once_for_so_many_tokens(format: str) -> None:
         (2 * shape.ffn, shape.width), (shape.width, shape.ffn),
     ]  # fmt: skip
     blocks = sum(-(-n // BLOCK_ROWS) * -(-k // COLUMNS[format]) for n, k in sizes)
-    for tokens in (64, 256, 300):
+    for tokens in (64, 300, 600):
         found = npu.simulate_prefill("npu2", shape, tokens)
         times = -(-tokens // ROWS) * len(shape.layers)
         assert found.bytes["weights"] == blocks * BLOCK_BYTES * times

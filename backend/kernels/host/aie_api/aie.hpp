@@ -25,6 +25,7 @@
 #include "../fast/gemv.hpp"
 #include "../fast/matmul.hpp"
 #include "../fast/prefill_attention.hpp"
+#include "../fast/prefill_operand.hpp"
 #include "../fast/prefill_product.hpp"
 #include "../fast/rows.hpp"
 #endif

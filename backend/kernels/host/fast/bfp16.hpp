@@ -12,8 +12,10 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// `count` values. False if a block is beyond what floating point multiplies exactly.
-[[gnu::noinline]] inline bool decode_bfp16(const bfp16ebs8* blocks, int64_t count, bfloat16* out) {
+// `count` values as bf16 or fp32. False if a block is beyond what floating point multiplies
+// exactly.
+template <typename TPacked>
+[[gnu::noinline]] inline bool decode_bfp16(const bfp16ebs8* blocks, int64_t count, TPacked* out) {
   const auto* in = reinterpret_cast<const uint8_t*>(blocks);
   bool good = true;
   for (int64_t i = 0; i < count; i += 8, in += 9) {
@@ -24,8 +26,7 @@ namespace host {
     // 2^(exponent - 133) as fp32 bits
     const auto unit =
         __builtin_bit_cast(float, static_cast<uint32_t>(exponent > 6 ? exponent - 6 : 0) << 23);
-    store_packed(__builtin_convertvector(mantissas, float8) * unit,
-                 reinterpret_cast<uint16_t*>(out + i));
+    store_packed(__builtin_convertvector(mantissas, float8) * unit, out + i);
   }
   return good;
 }
@@ -38,15 +39,10 @@ struct exact_tile {
   static constexpr bool kBlockFloat = false;
 };
 
-// A; behind it in `out` there is room for `count` bf16.
+// A.
 template <typename TPacked>
 inline bool pack_bfp16_a(const bfp16ebs8* a, int64_t count, TPacked* out) {
-  if constexpr (sizeof(TPacked) == 2) {
-    return decode_bfp16(a, count, reinterpret_cast<bfloat16*>(out));
-  } else {
-    auto* const exact = reinterpret_cast<bfloat16*>(out + count);
-    return decode_bfp16(a, count, exact) && pack_a<bfloat16, false>(exact, count, out);
-  }
+  return decode_bfp16(a, count, out);
 }
 
 // B as panels of `room` lanes; behind them there is room for it as bf16.
@@ -54,7 +50,7 @@ template <typename Tile, typename TPacked>
 inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int64_t room,
                          int32_t* out) {
   auto* const exact = reinterpret_cast<bfloat16*>(out + room);
-  return decode_bfp16(b, int64_t{depth} * columns * 64, exact) &&
+  return decode_bfp16(b, int64_t{depth} * columns * 64, reinterpret_cast<uint16_t*>(exact)) &&
          pack_b<exact_tile<Tile>, true, kColumns, TPacked>(exact, depth, columns, out);
 }
 
@@ -72,7 +68,7 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
   constexpr auto kPackA = &pack_bfp16_a<packed>;
   constexpr auto kPackB = &pack_bfp16_b<Tile, packed>;
   const packed* const a_in = packed_operand<packed>(
-      0, reinterpret_cast<const void*>(kPackA), a_count, a_count * int64_t{sizeof(packed) + 2},
+      0, reinterpret_cast<const void*>(kPackA), a_count, a_count * int64_t{sizeof(packed)},
       [&](packed* out) { return kPackA(a, a_count, out); });
   const int32_t* const b_in = packed_operand<int32_t>(
       1, reinterpret_cast<const void*>(kPackB), int64_t{depth} << 32 | columns,

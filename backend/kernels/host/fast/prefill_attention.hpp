@@ -24,7 +24,7 @@ namespace prefill = npu::prefill;
 inline constexpr bool kPrefillRounds = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPrefillUnits = prefill::kUnits, kUnitRows = prefill::kRows;
 inline constexpr int32_t kPrefillRows = kPrefillUnits * kUnitRows, kPrefillDim = 256;
-inline constexpr int32_t kPrefillElements = prefill::kAElements;
+inline constexpr int32_t kPrefillElements = prefill::kAPayload / 2;
 #if defined(__AVX512BF16__)
 inline constexpr int32_t kPerWord = 2;  // elements
 #else

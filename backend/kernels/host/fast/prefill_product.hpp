@@ -2,12 +2,14 @@
 // aie_kernels/prefill_product.cc: sums are row-major [m][32 blocks], in another order of additions.
 //
 // A block of weights becomes one panel [k / per lane][32] per slice of 32 columns (bf16: 16): its
-// columns lie in memory as a panel's lines do, so that nothing is transposed. A keeps its layout.
-// Both forms, rounded to BFP16 on npu2, are made once for all cores that were sent an object; a
-// core that shares with nobody makes what its slice needs.
+// columns lie in memory as a panel's lines do, so that nothing is transposed; on npu2 it is
+// rounded to BFP16. A keeps its layout; npu2's BFP16 becomes bf16 or fp32, which hold it exactly.
+// Both forms are made once for all cores that were sent an object; a core that shares with nobody
+// makes what its slice needs.
 #pragma once
 
 #include "aie_kernels/prefill_job.h"
+#include "bfp16.hpp"
 #include "dequant.hpp"
 #include "gemv.hpp"
 #include "matmul.hpp"
@@ -24,7 +26,7 @@ AIE_HOST_BEGIN
 namespace host {
 
 inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
-inline constexpr int32_t kPfElements = npu::prefill::kAElements;
+inline constexpr int32_t kPfStoreRows = npu::prefill::kStoreRows;
 inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
 
@@ -133,8 +135,15 @@ template <template <unsigned> typename Slice>
   return any == 0;
 }
 
-[[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t count, pf_packed* out) {
-  return pack_a<bfloat16, kPfBlockFloat>(a, count, out);
+// Slice `slice` of `count` elements of an object of A.
+[[gnu::noinline]] inline bool pack_activations(const bfloat16* a, int32_t slice, int32_t count,
+                                               pf_packed* out) {
+#if __AIE_ARCH__ >= 21
+  const auto* blocks = reinterpret_cast<const uint8_t*>(a) + slice * (count / 8 * 9);
+  return decode_bfp16(reinterpret_cast<const bfp16ebs8*>(blocks), count, out);
+#else
+  return pack_a<bfloat16, false>(a + slice * count, count, out);
+#endif
 }
 
 // Part `part` of a packed operand: pack(part, out) for all parts if others read them.
@@ -169,11 +178,9 @@ inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t sli
   if constexpr (kPackedAsIs<bfloat16, kPfBlockFloat, pf_packed>) {
     return reinterpret_cast<const pf_packed*>(a) + slice * elements;
   } else {
-    return packed_part<pf_packed>(0, reinterpret_cast<const void*>(&pack_activations),
-                                  kPfElements / elements, slice, elements,
-                                  [&](int32_t i, pf_packed* out) {
-                                    return pack_activations(a + i * elements, elements, out);
-                                  });
+    return packed_part<pf_packed>(
+        0, reinterpret_cast<const void*>(&pack_activations), npu::prefill::kRowSlots / m, slice,
+        elements, [&](int32_t i, pf_packed* out) { return pack_activations(a, i, elements, out); });
   }
 }
 
@@ -214,20 +221,23 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
   });
 }
 
+// `tail`: the sums of rows from kPfStoreRows on.
 template <int32_t kColumns>
 [[gnu::noinline]] inline void multiply_panel(const pf_packed* a, const int32_t* panel, float* sums,
-                                             int32_t m, int32_t stride) {
+                                             float* tail, int32_t m, int32_t stride) {
+  static_assert(kPfStoreRows % kPfRows == 0);
   for (int32_t row = 0; row < m; row += kPfRows) {
     const auto* rows = a + row / kPfTileRows * kPfTileRows * kPfSlice + row % kPfTileRows * 8;
+    float* to = row < kPfStoreRows ? sums + row * stride : tail + (row - kPfStoreRows) * stride;
     for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
-      multiply_part<kColumns / 8>(rows, panel + first, sums + row * stride + first, stride);
+      multiply_part<kColumns / 8>(rows, panel + first, to + first, stride);
     }
   }
 }
 
 // prefill_multiply() for the two blocks of a row-block of bfloat16.
-inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float* sums, int32_t m,
-                          int32_t slice) {
+inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float* sums, float* tail,
+                          int32_t m, int32_t slice) {
   using part = bf16_slice<0>;
   const int32_t* panels[2];
   for (int32_t i = 0; i < 2; ++i) {
@@ -237,19 +247,20 @@ inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float*
   }
   if (rows == nullptr || panels[0] == nullptr || panels[1] == nullptr) return false;
   for (int32_t i = 0; i < 2; ++i) {
-    multiply_panel<part::kColumns>(rows + i * part::kColumns * kPfTileRows, panels[i], sums, m,
-                                   kPfBlock);
+    multiply_panel<part::kColumns>(rows + i * part::kColumns * kPfTileRows, panels[i], sums, tail,
+                                   m, kPfBlock);
   }
   return true;
 }
 
 // Slice `slice` of the blocks times the slice of A that is number `in_object` of its object. False,
 // with the sums untouched, for operands that floating point does not multiply exactly.
-inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, int32_t m,
-                             int32_t blocks, int32_t format, int32_t slice, int32_t in_object) {
+inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
+                             int32_t m, int32_t blocks, int32_t format, int32_t slice,
+                             int32_t in_object) {
   const pf_packed* const rows = activations_of(a, m, in_object);
   if (format == int32_t(npu::blocks::Format::kBf16)) {
-    return multiply_bf16(rows, b, sums, m, slice);
+    return multiply_bf16(rows, b, sums, tail, m, slice);
   }
   bool good = rows != nullptr;
   const int32_t* panels[npu::prefill::kMaxBlocks];
@@ -262,26 +273,31 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
   }
   if (!good) return false;
   for (int32_t j = 0; j < blocks; ++j) {
-    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, m, blocks * kPfBlock);
+    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, tail + j * kPfBlock, m,
+                             blocks * kPfBlock);
   }
   return true;
 }
 
-inline void prefill_scale(const bfloat16* a, float* sums, int32_t m, int32_t blocks) {
+inline void prefill_scale(const bfloat16* a, float* store, float* tail, int32_t m, int32_t blocks) {
   const int32_t n = blocks * kPfBlock;
-  for (int32_t row = 0; row < m; ++row, sums += n) {
-    constexpr int32_t kGroup = npu::prefill::kRows;
-    const auto factor = load<float>(a + row / kGroup * 256 + row % kGroup * 2);
+  for (int32_t row = 0; row < m; ++row) {
+    constexpr int32_t kGroup = npu::prefill::kRows, kStep = npu::prefill::kOperandBytes / 2;
+    float* const sums = row < kPfStoreRows ? store + row * n : tail + (row - kPfStoreRows) * n;
+    const auto factor = load<float>(a + row / kGroup * kStep + row % kGroup * 2);
     for (int32_t i = 0; i < n; ++i) sums[i] *= factor;
   }
 }
 
 // 8 rows of 32 columns as [8][32].
-inline void prefill_piece(const float* sums, bfloat16* out, int32_t m, int32_t blocks,
-                          int32_t number) {
+inline void prefill_piece(const float* first_sums, const float* tail, bfloat16* out, int32_t m,
+                          int32_t blocks, int32_t number) {
   constexpr int32_t kPieceRows = npu::prefill::kRows;
   const int32_t n = blocks * kPfBlock, parts = m / kPieceRows;
-  sums += number % parts * kPieceRows * n + number / parts * kPfBlock;
+  const int32_t first = number % parts * kPieceRows;
+  const float* sums =
+      first < kPfStoreRows ? first_sums + first * n : tail + (first - kPfStoreRows) * n;
+  sums += number / parts * kPfBlock;
   for (int32_t row = 0; row < kPieceRows; ++row, sums += n, out += kPfBlock) {
     unroll<kPfBlock / kLanes>([&](auto i) {
       constexpr int32_t kAt = i.value * kLanes;

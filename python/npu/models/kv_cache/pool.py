@@ -19,10 +19,12 @@ import numpy as np
 from npu.errors import FileError
 
 _SYSTEM_PAGE = mmap.PAGESIZE
+_BEHIND = 4096  # bytes; the objects in which prompts read keys are up to 512 larger than these
 
 
 class Pool:
-    """Pages of ``page_bytes`` each; ``first_pages`` before the buffer moves for the first time."""
+    """Pages of ``page_bytes`` each; ``first_pages`` before the buffer moves for the first time.
+    ``buffer``: the pages, and behind the last one some bytes that streams may read."""
 
     def __init__(self, page_bytes: int, first_pages: int) -> None:
         self.page_bytes = page_bytes
@@ -125,7 +127,7 @@ class Pool:
     def _mapped(self, pages: int) -> tuple[mmap.mmap, np.ndarray]:
         try:
             memory = mmap.mmap(
-                -1, pages * self.page_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+                -1, pages * self.page_bytes + _BEHIND, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
             )
         except (OSError, ValueError, OverflowError) as error:
             raise FileError(
