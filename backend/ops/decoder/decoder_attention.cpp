@@ -13,7 +13,7 @@ namespace npu::ops {
 namespace {
 
 // Fewer chunks are not worth a pair's start and its partial result.
-constexpr int64_t kMinChunks = 6;
+constexpr int64_t kMinChunks = 5;
 
 }  // namespace
 

@@ -18,6 +18,10 @@ namespace {
 
 constexpr size_t kDepth = arch::kTaskQueueDepth;
 
+// Bytes of weights behind q, k and v that a channel may read before attention's keys and values are
+// under way, which would wait behind more: what arrives in time, found by simulation.
+constexpr int64_t kAhead = 275 << 10;
+
 // BDs of shim tiles.
 constexpr BdRing kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};
 constexpr BdRing kVectorBds{8, 5}, kMemoryBds{13, 3};  // of the column of the vector core
@@ -69,13 +73,16 @@ class DecoderCommands : private QueueCommands {
       if (begun_ == i) begin(steps[i]);
       wait_for(steps[i].needs);
       finish(steps[i]);
-      push_weights();
+      // Keys and values first: what waits for them is on the way to the next product.
+      const bool reads_keys = steps[i].kind == DecoderStep::Kind::kAttention;
+      if (!reads_keys) push_weights();
       if (i + 1 == steps.size()) break;
       const DecoderStep& next = steps[i + 1];
       if (has_places(next)) {
         place(next);
         if (vector_.room() >= static_cast<int64_t>(next.early.size())) begin(next);
       }
+      if (reads_keys) push_weights();
     }
     wait_results();
     wait_memory();
@@ -86,7 +93,8 @@ class DecoderCommands : private QueueCommands {
   struct WeightTask {
     DecoderPass::Task task;
     int region;
-    size_t pass;  // number of its pass
+    size_t pass;   // number of its pass
+    size_t after;  // attentions that have begun before it is pushed
   };
   struct KvTask {
     uint32_t argument;
@@ -104,14 +112,33 @@ class DecoderCommands : private QueueCommands {
 
   void collect_weights() {
     tasks_.resize(weights_.size());
-    size_t number = 0;
+    int64_t ahead = 0;  // bytes that a channel may read before attention, on average
+    size_t number = 0, attentions = 0;
     for (const DecoderStep& step : workspace_.steps()) {
+      if (step.kind == DecoderStep::Kind::kAttention) {
+        ++attentions;
+        ahead = kAhead;
+      }
       if (step.pass == nullptr) continue;
+      int64_t all = 0;
       for (int c = 0; c < array_.columns; ++c) {
+        const auto column = static_cast<size_t>(c);
         for (const DecoderPass::Task& task : step.pass->reads(array_, c)) {
-          tasks_[static_cast<size_t>(c)].push_back({task, step.pass->segment.region, number});
+          const int64_t bytes = int64_t{task.bd.length} * 4;
+          const int64_t early =
+              attentions > 0 ? std::min(task.repeats, ahead / bytes) : task.repeats;
+          all += task.repeats * bytes;
+          const auto add = [&](int64_t first, int64_t count, size_t after) {
+            DecoderPass::Task part = task;
+            part.offset += first * int64_t{task.bd.iteration_step} * 4;
+            part.repeats = part.bd.iteration_wrap = static_cast<uint32_t>(count);
+            tasks_[column].push_back({part, step.pass->segment.region, number, after});
+          };
+          if (early > 0) add(0, early, 0);
+          if (early < task.repeats) add(early, task.repeats - early, attentions);
         }
       }
+      ahead = std::max<int64_t>(0, ahead - all / array_.columns);
       ++number;
     }
   }
@@ -126,6 +153,7 @@ class DecoderCommands : private QueueCommands {
         const auto next = static_cast<size_t>(queue.pushed());
         if (next == tasks_[c].size() || queue.room() == 0) continue;
         const WeightTask& task = tasks_[c][next];
+        if (task.after > attentions_) continue;
         push(queue, task.task.bd, kDecoderRegions + static_cast<uint32_t>(task.region),
              task.task.offset, task.task.repeats, false);
         more = true;
@@ -174,7 +202,10 @@ class DecoderCommands : private QueueCommands {
   }
 
   void finish(const DecoderStep& step) {
-    if (step.kind == DecoderStep::Kind::kAttention) start_attention();
+    if (step.kind == DecoderStep::Kind::kAttention) {
+      start_attention();
+      ++attentions_;
+    }
     if (step.kind == DecoderStep::Kind::kCombination) read_partials(step.layer);
     if (step.reads_row) wait_rows();
     if (step.writes_row) rows_end_ = finished() + 1;
@@ -429,7 +460,7 @@ class DecoderCommands : private QueueCommands {
   std::vector<std::vector<KvTask>> kv_tasks_;  // of the step of attention, per pair
   int kv_kind_ = 0;                            // and the kind of its layer
   bool row_read_ = false;                      // by the step that has begun
-  size_t placed_ = 0, begun_ = 0, passes_done_ = 0;
+  size_t placed_ = 0, begun_ = 0, passes_done_ = 0, attentions_ = 0;
   int64_t rows_end_ = 0;  // tasks for memory up to the last row
 };
 
