@@ -54,7 +54,6 @@ bool product_fits(const Job& job) {
   if (job.slices != kRowSlots / job.m) return false;
   if (job.format < 0 || job.format >= npu::blocks::kFormats) return false;
   const auto format = npu::blocks::Format(job.format);
-  if (job.m < least_rows(format, kSizes)) return false;
   if (format == npu::blocks::Format::kBf16) {
     if (*std::max_element(blocks, blocks + kMaxColumns) > 1) return false;
   }

@@ -157,13 +157,6 @@ inline constexpr int32_t kABytes = kSizes.a_bytes(), kAElements = kABytes / 2;
 // Sums of a product: its first rows are in the store, the others in `work`, as row by row.
 inline constexpr int32_t kStoreRows = kStore / (kMaxBlocks * kSlice);
 
-// Rows of a core in a product, at least: an object of A lies within a range of columns.
-constexpr int32_t least_rows(blocks::Format format, const Sizes& sizes) {
-  if (format == blocks::Format::kBf16) return 64;
-  const int32_t rows = sizes.row_slots * kSlice / range_columns(format);
-  return rows > 16 ? rows : 16;
-}
-
 constexpr int32_t chunk_positions(int32_t head_dim) { return 4096 / head_dim; }
 constexpr int32_t unit_pieces(int32_t head_dim) { return kRows * head_dim * 2 / kPieceBytes; }
 

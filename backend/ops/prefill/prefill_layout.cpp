@@ -29,19 +29,6 @@ void refuse(const char* what, int64_t value, const char* limit) {
        static_cast<long long>(value), limit);
 }
 
-// Row-blocks of a job's results, at least.
-int64_t least_rows(const PrefillArray& array, const DecoderModel& model) {
-  int32_t rows = 16;
-  for (const DecoderLayer& layer : model.layers) {
-    for (const DecoderMatrix* one : {&layer.qkv, &layer.output, &layer.gate_up, &layer.down}) {
-      for (const DecoderSegment& segment : *one) {
-        rows = std::max(rows, prefill::least_rows(segment.format, array.sizes()));
-      }
-    }
-  }
-  return int64_t{PrefillArray::kRows} * rows / prefill::kRows;
-}
-
 void check_matrix(const DecoderMatrix& matrix) {
   for (const DecoderSegment& segment : matrix) {
     if (segment.n % kSlice != 0)
@@ -82,7 +69,8 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
     : shape_(model.shape), head_dim_(model.shape.head_dim) {
   const DecoderShape& s = shape_;
   const int64_t round = array.cores();  // row-blocks that the cores take at once
-  rows_ = round_up(divide_up(tokens, prefill::kRows), least_rows(array, model));
+  // Those of the smallest job of a product, of two, or rounds.
+  rows_ = round_up(divide_up(tokens, prefill::kRows), 2 * PrefillArray::kRows);
   if (rows_ > 2 * PrefillArray::kRows * 2) rows_ = round_up(rows_, round);
   width_ = padded_blocks(s.width);
   ffn_ = padded_blocks(s.ffn);

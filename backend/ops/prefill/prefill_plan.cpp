@@ -21,6 +21,7 @@ constexpr int64_t kPayloadWords = prefill::kAPayload / 4, kBWords = kBBytes / 4;
 constexpr int64_t kArrayRows = PrefillArray::kRows, kPairs = 2;
 constexpr int64_t kGroupBlocks = prefill::kGroup / kSlice;
 constexpr int64_t kMostRepeats = 64;  // of a BD's iteration
+constexpr int64_t kLeastRows = 16;    // of a core in a product
 
 // Dimensions from the innermost on; the last needs no size.
 struct Dim {
@@ -293,13 +294,13 @@ void PrefillPlan::product_rows(PrefillStep& step, const DecoderSegment& segment,
                                int64_t blocks, const Source& source, int64_t target) {
   const prefill::Sizes sizes = array_.sizes();
   const int64_t shares = segment.format == blocks::Format::kBf16 ? 1 : prefill::kMaxBlocks;
-  const int64_t most = shares * array_.columns, least = least_rows(segment.format, sizes);
+  const int64_t most = shares * array_.columns;
   const int64_t column = layout_.row_blocks() * kBlock;
   for (int64_t done = 0; done < blocks; done += most) {
     const int64_t count = std::min(most, blocks - done);
     for (int64_t row = 0; row < used_;) {
       int64_t m = sizes.row_slots;  // rows of a core, a job has four times as many
-      while (m > least && m / 2 * kArrayRows >= (used_ - row) * kRows) m /= 2;
+      while (m > kLeastRows && m / 2 * kArrayRows >= (used_ - row) * kRows) m /= 2;
       product_job(step, segment, first + done, count, source, target + done * column, row, m);
       row += kArrayRows * m / kRows;
       ++group_;

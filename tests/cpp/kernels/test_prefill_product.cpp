@@ -308,14 +308,10 @@ Worst compare(const Core& core, const Product& p) {
   return worst;
 }
 
-// Rows of a core at least: an object of A lies within a range.
-int least_m(int format, bool npu1) { return format == kBf16 ? 64 : format == 1 && !npu1 ? 32 : 16; }
-
 std::vector<Shape> shapes(bool npu1) {
   std::vector<Shape> all;
   for (int m = 16; m <= slots_of(npu1); m *= 2) {
     for (const int format : {0, 1, kBf16}) {
-      if (m < least_m(format, npu1)) continue;
       for (const int blocks : {1, 2}) {
         if (format == kBf16 && blocks == 2) continue;
         all.push_back({m, blocks, format, blocks == 2 ? 3 : 1});
@@ -327,9 +323,8 @@ std::vector<Shape> shapes(bool npu1) {
 }
 
 // Of several row-blocks, where the format allows them.
-Shape shape_of(int m, int blocks, int format, bool npu1) {
-  return format == kBf16 ? Shape{64, 1, kBf16, 1}
-                         : Shape{std::max(m, least_m(format, npu1)), blocks, format, 1};
+Shape shape_of(int m, int blocks, int format) {
+  return {m, format == kBf16 ? 1 : blocks, format, 1};
 }
 
 bool is_npu1(const Build& build) { return build.generation == kernel_test::Generation::kNpu1; }
@@ -364,7 +359,7 @@ TEST_CASE("prefill_multiply: every weight bit for bit, as rows of A that are 1 i
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : {0, 1, kBf16}) {
-      const Shape shape = shape_of(64, 2, format, is_npu1(build));
+      const Shape shape = shape_of(64, 2, format);
       Product p(shape, is_npu1(build), 11, {});
       std::vector<double> weights(p.w);
       for (size_t i = 0; !is_npu1(build) && i < weights.size(); i += 8)
@@ -397,7 +392,7 @@ TEST_CASE("prefill_multiply: operands beyond what fast builds multiply in floati
       CAPTURE(scales.a);
       CAPTURE(scales.w);
       for (const int format : {0, 1, kBf16}) {
-        const Shape shape = shape_of(32, 2, format, is_npu1(build));
+        const Shape shape = shape_of(32, 2, format);
         const Product p(shape, false, 4, scales);
         Core core{build, shape};
         core.clear();
@@ -412,7 +407,7 @@ TEST_CASE("prefill_multiply: an infinite weight spoils its column only") {
   for (const Build& build : builds()) {
     CAPTURE(build.name());
     for (const int format : {0, 1, kBf16}) {
-      const Shape shape = shape_of(16, 2, format, is_npu1(build));
+      const Shape shape = shape_of(16, 2, format);
       Product p(shape, is_npu1(build), 5, {});
       const uint32_t infinity = format == 1 ? 0x7F800000 : 0x7F80;
       const size_t size = format == 1 ? 4 : 2;  // row 7
@@ -499,7 +494,7 @@ TEST_CASE("prefill_multiply: cores that share objects compute what one computes 
     CAPTURE(build.name());
     for (const Scales& scales : {Scales{}, Scales{1e-24f, 1}}) {
       for (const int format : {0, 1, kBf16}) {
-        const Shape shape = shape_of(16, 2, format, is_npu1(build));
+        const Shape shape = shape_of(16, 2, format);
         const Product p(shape, is_npu1(build), 7, scales);
         Core alone{build, shape};
         alone.clear();
@@ -562,10 +557,7 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     const int slices = is_npu1(build) ? 5 : 6;  // of its objects of A
     CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices - 1));
     CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices));
-    CHECK(refused("prefill_multiply", {16, 1, 1, 1}, kSliceAt, 0) == !is_npu1(build));
     CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
-    CHECK(refused("prefill_multiply", {32, 1, kBf16, 1}, kSliceAt, 0));
-    CHECK(refused("prefill_multiply", {16, 1, kBf16, 1}, kSliceAt, 0));
     CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));
     CHECK_FALSE(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 7));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));

@@ -234,7 +234,6 @@ class Walk : private PrefillMemory {
     REQUIRE(int64_t{job.holds} * prefill::range_columns(format) >= k);
     REQUIRE((int64_t{job.holds} - 1) * prefill::range_columns(format) < k);
     REQUIRE(job.slices * job.m == sizes().row_slots);
-    REQUIRE(job.m >= prefill::least_rows(format, sizes()));
     int64_t first = -1;  // row-block of the job
     for (int64_t r = 0; r < 4; ++r) {
       for (int64_t at = 0; at < job.holds * read; ++at) {

@@ -173,14 +173,16 @@ AIE_HOST_INLINE const int32_t* panel_of(uint32_t operand, const uint8_t* block, 
                               [&](int32_t i, int32_t* out) { return kPack(block, i, out); });
 }
 
-inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice) {
+// Slice `slice` of the `slices` of an object of A that count.
+inline const pf_packed* activations_of(const bfloat16* a, int32_t m, int32_t slice,
+                                       int32_t slices) {
   const int32_t elements = m * kPfSlice;
   if constexpr (kPackedAsIs<bfloat16, kPfBlockFloat, pf_packed>) {
     return reinterpret_cast<const pf_packed*>(a) + slice * elements;
   } else {
     return packed_part<pf_packed>(
-        0, reinterpret_cast<const void*>(&pack_activations), npu::prefill::kRowSlots / m, slice,
-        elements, [&](int32_t i, pf_packed* out) { return pack_activations(a, i, elements, out); });
+        0, reinterpret_cast<const void*>(&pack_activations), slices, slice, elements,
+        [&](int32_t i, pf_packed* out) { return pack_activations(a, i, elements, out); });
   }
 }
 
@@ -258,7 +260,9 @@ inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float*
 inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
                              int32_t m, int32_t blocks, int32_t format, int32_t slice,
                              int32_t in_object) {
-  const pf_packed* const rows = activations_of(a, m, in_object);
+  const int32_t range = npu::prefill::range_columns(npu::blocks::Format(format)) / kPfSlice;
+  const int32_t left = range - slice + in_object, most = npu::prefill::kRowSlots / m;
+  const pf_packed* const rows = activations_of(a, m, in_object, left < most ? left : most);
   if (format == int32_t(npu::blocks::Format::kBf16)) {
     return multiply_bf16(rows, b, sums, tail, m, slice);
   }
