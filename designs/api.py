@@ -24,6 +24,8 @@ class Design:
     """A description of what the array does.
 
     generation: "npu1" or "npu2". object_file: the compiled kernels that MLIR cores link with.
+    program_over: the design is kept although the program of a core is estimated to exceed program
+    memory (lowering/program_memory.py).
     """
 
     name: str
@@ -37,6 +39,8 @@ class Design:
     token_ports: bool = (
         False  # the configuration gives the ports' completion tokens their packet id
     )
+
+    program_over: bool = False
 
     def __post_init__(self) -> None:
         self._names = Names(self.name)

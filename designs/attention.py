@@ -26,7 +26,7 @@ STACK_BYTES = 2048
 
 def design(generation: str) -> Design:
     """The attention design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("attention", generation, object_file="attention.o")
+    out = Design("attention", generation, object_file="attention.o", program_over=True)
     out.params = {
         "columns": out.columns,
         "pairs": PAIRS,

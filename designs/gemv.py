@@ -83,7 +83,9 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
     two channels the cores of that channel stay idle. Raises DesignError.
     """
     o = options(generation, cores, channels)
-    out = Design(f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o")
+    out = Design(
+        f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o", program_over=True
+    )
     out.params = {
         "columns": o.columns,
         "rows": o.rows,

@@ -31,7 +31,7 @@ _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 
 def design(generation: str) -> Design:
     """The prefill design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("prefill", generation, object_file="prefill.o")
+    out = Design("prefill", generation, object_file="prefill.o", program_over=True)
     out.params = {
         "columns": out.columns,
         "rows": CORE_ROWS,

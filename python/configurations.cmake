@@ -2,7 +2,7 @@
 # designs at build time, or prepared elsewhere.
 if(NPU_CONFIGURATIONS STREQUAL "build")
   set(NPU_CONFIGURATIONS_FOLDER ${CMAKE_CURRENT_BINARY_DIR}/configurations)
-  file(GLOB_RECURSE NPU_DESIGN_SOURCES CONFIGURE_DEPENDS designs/*.py)
+  file(GLOB_RECURSE NPU_DESIGN_SOURCES CONFIGURE_DEPENDS designs/*.py designs/*.txt)
   file(GLOB NPU_CONFIGURATION_CHOICES CONFIGURE_DEPENDS python/npu/ops/configurations.py
        python/npu/ops/gemm_*.py python/npu/ops/registry.py)
   set(NPU_CONFIGURATIONS_WRITER ${CMAKE_CURRENT_SOURCE_DIR}/python/write_configurations.py)

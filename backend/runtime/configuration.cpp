@@ -214,7 +214,8 @@ class Reader {
     r.row = row(words[2], 0);
     r.kind = name(words[3]);
     r.limit = integer(words[5], "limit", 0, kMax);
-    r.used = integer(words[4], "use", 0, r.limit);
+    // An estimate may exceed what there is (designs/lowering/program_memory.py).
+    r.used = integer(words[4], "use", 0, r.kind == "program" ? kMax : r.limit);
     once(resources_, std::make_tuple(r.kind, r.col, r.row), "this resource of this tile");
     result_.resources.push_back(std::move(r));
   }

@@ -8,7 +8,8 @@
 //   port NAME COL s2mm|mm2s CHANNEL
 //   rtp NAME COL ROW ADDRESS              an int32 in a core's data memory
 //   rtplock COL ROW LOCK                  the lock that guards a core's RTPs
-//   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`)
+//   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`); `program` is
+//                                         an estimate and may exceed the limit
 //   core COL ROW                          then program lines (runtime/program.h) up to endcore
 #pragma once
 

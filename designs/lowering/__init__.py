@@ -12,7 +12,7 @@ from functools import cache, wraps
 from typing import ParamSpec
 
 from ..api import Design
-from . import program
+from . import program, program_memory
 from .dataflow import Dataflow
 from .lowered import Lowered
 from .mlir import print_mlir
@@ -41,7 +41,9 @@ def lower(design: Design) -> Lowered:
     out.connections = Router(design.columns, f"[lower {design.name}]").route(out.flows)
     for worker, core, buffers in reserved:
         program.build(worker, core, buffers, flow)
+        core.program_bytes = program_memory.core_bytes(core, out.generation)
         out.cores.append(core)
+    program_memory.check(out, design.program_over)
     ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}
     ends |= {c.tile for c in out.connections} | {w.tile for w in design.workers}
     out.tiles = sorted(ends)

@@ -172,6 +172,7 @@ class Core:
     rtps: dict[str, RtpWord] = field(default_factory=dict)
     rtp_lock: Lock | None = None
     buffers: list[Memory] = field(default_factory=list)
+    program_bytes: int | None = None  # estimated; None if a kernel has no estimate
 
 
 @dataclass

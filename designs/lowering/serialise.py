@@ -20,6 +20,7 @@ from ..hardware import (
     Tile,
 )
 from .lowered import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand, Port
+from .program_memory import PROGRAM_BYTES
 
 _CORE_CONTROL = 0x32000
 _CORE_RESET = 2
@@ -64,6 +65,7 @@ def resource_lines(lowered: Lowered) -> list[str]:
     """What each tile uses of what it has."""
     lines = []
     stacks = {core.tile: core.stack for core in lowered.cores}
+    programs = {core.tile: core.program_bytes for core in lowered.cores}
     for tile in lowered.tiles:
         limits = tile.limits
         channels = [c for c in lowered.channels if c.tile == tile]
@@ -78,6 +80,8 @@ def resource_lines(lowered: Lowered) -> list[str]:
                 ("bds", sum(len(c.descriptors) for c in channels), limits.bds),
                 *rows,
             ]
+        if (program := programs.get(tile)) is not None:
+            rows.append(("program", program, PROGRAM_BYTES))
         lines += [f"resource {tile.col} {tile.row} {k} {used} {lim}" for k, used, lim in rows]
     return lines
 

@@ -178,7 +178,10 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
     for name, col, row, address in config["rtps"]:
         print(f"  rtp {name}: core({col},{row}) address {address:#x}")
     for col, row, kind, used, limit in config["resources"]:
-        print(f"  tile ({col},{row}): {kind} {used} of {limit}")
+        grade = (
+            "" if kind != "program" else " (estimated)" if used <= limit else " (estimated over)"
+        )
+        print(f"  tile ({col},{row}): {kind} {used} of {limit}{grade}")
     for col, row, program in config["cores"]:
         print(f"core({col},{row}):")
         print("".join(f"    {line}\n" for line in program.splitlines()), end="")

@@ -32,6 +32,7 @@ const std::string kBody =
     "rtp k_tiles 1 2 1024\n"
     "rtplock 0 2 15\n"
     "resource 0 1 memory 100 524288\n"
+    "resource 0 2 program 20000 16384\n"
     "core 0 2\n"
     "  loop forever\n"
     "    acquire_ge 0 1\n"
@@ -87,7 +88,8 @@ TEST_CASE("every entry is read") {
   CHECK(c.rtps[1].address == 1024u);
   REQUIRE(c.rtp_locks.size() == 1);
   CHECK(c.rtp_locks[0].lock == 15);
-  REQUIRE(c.resources.size() == 1);
+  REQUIRE(c.resources.size() == 2);
+  CHECK(c.resources[1].used == 20000);  // an estimate may exceed the limit
   CHECK(c.resources[0].kind == "memory");
   CHECK(c.resources[0].limit == 524288);
   REQUIRE(c.cores.size() == 2);

@@ -10,6 +10,7 @@ import importlib
 import json
 import os
 import random
+import re
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from npu import cli, stream
 from npu._npu import facts
 from npu.cli import common
 from npu.cli import inspect as inspect_command
-from npu.designs import gemm
+from npu.designs import gemm, prefill
 from npu.ops.registry import operations
 
 
@@ -209,9 +210,17 @@ def test_compile_then_inspect(capsys, tmp_path, config):
     assert "configuration gemm_bf16_f32 for npu1" in out
     assert out.count("call matmul_bf16_f32") == 16
     assert "port C3: shim(3,0) s2mm 0" in out
+    assert len(re.findall(r": program \d+ of 16384 \(estimated\)\n", out)) == 16
     code, out, _ = run(capsys, "inspect", "--json", str(path))
     document = json.loads(out)
     assert document["params"]["columns"] == 4 and len(document["cores"]) == 16
+
+
+def test_inspect_says_which_programs_are_estimated_over(capsys, tmp_path):
+    path = tmp_path / "prefill.npucfg"
+    path.write_bytes(prefill.configuration("npu1"))
+    _, out, _ = run(capsys, "inspect", str(path))
+    assert len(re.findall(r": program \d+ of 16384 \(estimated over\)\n", out)) == 16
 
 
 def test_compile_writes_through_links_and_into_devices(capsys, tmp_path, config):

@@ -1,0 +1,141 @@
+"""Program memory of cores: the estimate's parts, its limit, and what configurations state."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from npu.designs import attention, decoder, geglu, gemv, prefill, rms_norm, rope
+from npu.designs.api import Design
+from npu.designs.lowering import lower, program_memory, serialise
+from npu.errors import DesignError
+
+OVER = {
+    "attention": attention.design,
+    "decoder": decoder.design,
+    "prefill": prefill.design,
+    "rope": rope.design,
+    "gemv": lambda generation: gemv.design(generation, 16, 1),
+}
+WITHIN = {"geglu": geglu.design, "rms_norm": rms_norm.design}
+GENERATIONS = ("npu1", "npu2")
+
+
+def copying(generation="npu2", *, calls=("zero_f32",), over=False, own=False):
+    """A core that calls kernels on what it sends."""
+    design = Design("synthetic", generation, program_over=over)
+    core = design.tile(0, 2)
+    out = design.fifo("out", core, design.tile(0, 0), 1024, "float32")
+    worker = design.worker(core)
+    block = worker.buffer("block", "uint8", (5120,))
+    tile = worker.buffer("tile", "bfloat16", (8192,))
+    with worker.forever():
+        result = worker.acquire(out)
+        for name in calls:
+            operands = (result, 1024) if name == "zero_f32" else (block, tile)
+            worker.call(design.kernel(name), *operands)
+        if own:
+            worker.call(design.kernel("my_kernel", [("float32", (1024,))]), result)
+        worker.release(out)
+    return design
+
+
+def program_of(design):
+    """The bytes that the configuration states, by core."""
+    text = serialise(lower(design)).split(b"\ntxn ")[0].decode()
+    rows = [line.split() for line in text.splitlines() if line.startswith("resource ")]
+    assert all(int(row[5]) == 16384 for row in rows if row[3] == "program")
+    return {(int(r[1]), int(r[2])): int(r[4]) for r in rows if r[3] == "program"}
+
+
+def test_kernels_count_once_and_calls_each_time():
+    once = program_of(copying())[0, 2]
+    twice = program_of(copying(calls=("zero_f32", "zero_f32")))[0, 2]
+    another = program_of(copying(calls=("zero_f32", "dequant_q4nx")))[0, 2]
+    tables = program_memory._tables()["fast", "npu2"][0]
+    call = 30 + 2 * 24 + 6  # a jump, two slots to choose from, a constant
+    assert twice - once == call
+    assert another - once == tables["dequant_q4nx"][0] + 30 + 2 * 6
+    # Start-up, a loop, two locks, a slot that advances.
+    assert once == 640 + tables["zero_f32"][0] + 50 + 6 + 2 * 20 + 24 + call
+
+
+def test_a_kernel_without_an_estimate_leaves_the_core_without_one():
+    assert program_of(copying(own=True)) == {}
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_program_that_is_too_large_is_refused(generation, monkeypatch):
+    size = program_of(copying(generation))[0, 2]
+    monkeypatch.setattr(program_memory, "PROGRAM_BYTES", size)
+    lower(copying(generation))  # all of it may be used
+    monkeypatch.setattr(program_memory, "PROGRAM_BYTES", size - 1)
+    with pytest.raises(DesignError, match=rf"estimated at {size} B, program memory has {size - 1}"):
+        lower(copying(generation))
+    lower(copying(generation, over=True))
+
+
+@pytest.mark.parametrize("name", OVER)
+def test_designs_that_are_over_say_so(name):
+    """And only where that is so: a design that has come to fit loses the mark."""
+    largest = 0
+    for generation in GENERATIONS:
+        design = OVER[name](generation)
+        assert design.program_over
+        largest = max(largest, *program_of(design).values())
+        design.program_over = False
+        if max(program_of_unchecked(design).values()) > 16384:
+            with pytest.raises(DesignError, match="set the design's program_over"):
+                lower(design)
+    assert largest > 16384
+
+
+def program_of_unchecked(design):
+    design.program_over = True
+    found = program_of(design)
+    design.program_over = False
+    return found
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("name", WITHIN)
+def test_other_operations_fit(name, generation):
+    design = WITHIN[name](generation)
+    sizes = program_of(design)
+    assert sizes.keys() == {(w.tile.col, w.tile.row) for w in design.workers}
+    assert max(sizes.values()) <= 16384
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_a_decoder_compiled_for_size_fits(generation):
+    for core in lower(decoder.design(generation)).cores:
+        assert program_memory.core_bytes(core, generation, "small") <= 16384
+
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "program_memory.md"
+# Cores of the page's table, by a kernel that they call.
+CORES = {
+    "prefill": (prefill, "prefill_begin"),
+    "decoder, GEMV": (decoder, "gemv_kept"),
+    "decoder, vector core": (decoder, "vector_apply"),
+    "decoder, attention: scores": (decoder, "attention_scores"),
+    "decoder, attention: values": (decoder, "values_chunk"),
+    "rope": (rope, "rope_rotate"),
+}
+
+
+@pytest.mark.parametrize("title", CORES)
+def test_the_documentation_has_these_figures(title):
+    row = next(r for r in PAGE.read_text().splitlines() if r.startswith(f"| {title} |"))
+    stated = [int(n) for n in re.findall(r"[\d,]+", "".join(row.split("|")[2:4]).replace(",", ""))]
+    module, kernel = CORES[title]
+    now = []
+    for form in ("fast", "small"):
+        for generation in GENERATIONS:
+            cores = [c for c in lower(module.design(generation)).cores if kernel in functions(c)]
+            now.append(max(program_memory.core_bytes(c, generation, form) for c in cores))
+    assert stated == pytest.approx(now, rel=0.1)
+
+
+def functions(core):
+    return {instruction.function for instruction in core.program}
