@@ -112,13 +112,19 @@ class Machine(RuleBasedStateMachine):
         self.layout = layout()
         self.pool = pool_of(self.layout)
         self.held: dict[int, tuple[Cache, np.ndarray]] = {}
+        self.reached: dict[int, int] = {}  # the longest that a cache was, since it was empty
         self.serial = 0
         self.random = np.random.default_rng(0)
 
-    def keep(self, cache: Cache, tokens: np.ndarray) -> int:
+    def keep(self, cache: Cache, tokens: np.ndarray, reached: int = 0) -> int:
         self.serial += 1
         self.held[self.serial] = cache, tokens
+        self.reached[self.serial] = reached
         return self.serial
+
+    def hold(self, name: int, cache: Cache, tokens: np.ndarray) -> None:
+        self.held[name] = cache, tokens
+        self.reached[name] = max(self.reached[name], len(tokens)) if len(tokens) > 0 else 0
 
     def some(self, count: int) -> np.ndarray:
         return self.random.integers(0, 1000, count)
@@ -141,7 +147,7 @@ class Machine(RuleBasedStateMachine):
             if window is not None and count >= PAGE:  # nothing older than it must be is kept
                 expected = max(0, length - window + 1 - HISTORY) // PAGE * PAGE
                 assert cache.start(layer) >= expected
-        self.held[name] = cache, np.concatenate([tokens, new])
+        self.hold(name, cache, np.concatenate([tokens, new]))
 
     @rule(name=caches, count=st.integers(1, 300), layers=st.integers(0, 3), forget=st.booleans())
     def give_up(self, name: int, count: int, layers: int, forget: bool) -> None:
@@ -167,7 +173,7 @@ class Machine(RuleBasedStateMachine):
         used = self.pool.used
         other = copy.deepcopy(cache) if deep else cache.fork()
         assert self.pool.used == used
-        return self.keep(other, tokens)
+        return self.keep(other, tokens, self.reached[name])
 
     @rule(name=caches, share=st.floats(0, 1))
     def truncate(self, name: int, share: float) -> None:
@@ -176,10 +182,10 @@ class Machine(RuleBasedStateMachine):
         if 0 < length < cache.shortest:
             with pytest.raises(ArgumentError, match="sliding layers have forgotten"):
                 cache.truncate(length)
-            assert length < len(tokens) - HISTORY
+            assert length < self.reached[name] - HISTORY
             return
         cache.truncate(length)
-        self.held[name] = cache, tokens[:length]
+        self.hold(name, cache, tokens[:length])
 
     @rule(name=caches, share=st.floats(0, 1), more=st.integers(0, 3))
     def reuse(self, name: int, share: float, more: int) -> None:
@@ -189,8 +195,8 @@ class Machine(RuleBasedStateMachine):
         kept = cache.reuse(prompt)
         assert kept in (0, min(common, max(0, len(prompt) - 1)))
         if kept == 0 and common > 1:
-            assert common - 1 < len(tokens) - HISTORY
-        self.held[name] = cache, tokens[:kept]
+            assert common - 1 < self.reached[name] - HISTORY
+        self.hold(name, cache, tokens[:kept])
 
     @rule(name=consumes(caches), close=st.booleans())
     def drop(self, name: int, close: bool) -> None:
