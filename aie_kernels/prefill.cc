@@ -30,8 +30,13 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.holds2 = held == 2 ? job.holds : 0;
   job.pass = multiplies && job.blocks == 0 ? job.holds * job.parts + job.scaled : 0;
   job.factors = job.blocks > 0 ? job.scaled : 0;
-  job.pieces = job.blocks * (job.m / kRows);
-  job.a_before = column, job.a_after = kArrayColumns - 1 - column;
+  job.pieces = product_pieces(job.m, job.blocks, job.wide);
+  const bool takes_part = column < job.used;
+  job.own_rounds = takes_part ? job.rounds : 0;
+  if (!takes_part) {
+    job.pass += job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
+  }
+  job.a_before = column, job.a_after = takes_part ? job.used - 1 - column : 0;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
   job.q_before = row * job.units, job.q_after = job.b_after * job.units;
   job.out_pieces = job.units * unit_pieces(job.dim);
@@ -59,13 +64,14 @@ bool product_fits(const Job& job) {
   }
   const int32_t slices = range_columns(format) / kSlice;
   return job.holds >= 1 && job.parts == (slices + job.slices - 1) / job.slices && job.scaled >= 0 &&
-         job.scaled <= 1 && job.chunks == 0 && job.rounds == 0 && job.units == 0;
+         job.scaled <= 1 && job.wide >= 0 && job.wide <= 1 && job.chunks == 0 && job.rounds == 0 &&
+         job.units == 0;
 }
 
 bool rows_fit(const Job& job) {
-  return job.rounds >= 1 && job.first_groups >= 0 && job.groups >= 1 && job.a_turns >= 0 &&
-         job.a_turns <= 1 && job.b_turns >= 1 && job.b_pieces >= 1 && job.tail >= 0 &&
-         job.units == 0;
+  return job.used >= 1 && job.used <= kArrayColumns && job.rounds >= 1 && job.first_groups >= 0 &&
+         job.groups >= 1 && job.a_turns >= 0 && job.a_turns <= 1 && job.b_turns >= 1 &&
+         job.b_pieces >= 1 && job.tail >= 0 && job.units == 0;
 }
 
 bool attention_fits(const Job& job) {

@@ -12,7 +12,8 @@
 //               count. B: blocks of weights (weight_block.h), for each range of their columns n
 //               row-blocks. With `scaled`, a last object of A has for every 8 rows
 //               kOperandBytes that begin with 8 fp32 factors of these rows. Results: per row-block
-//               of 32 columns and 8 rows a piece.
+//               of 32 columns and 8 rows a piece; with `wide` the last of every 8 rows in fp32,
+//               kWideLines lines of 32 columns a piece, [row-block][m / 8], the rest zeros.
 //   kNorm       x += norm(y) w1; a = x w2; f = 1 / sqrt(mean(x^2) + epsilon), so that a f is the
 //               norm of x. A: w1, w2 (fp32, `columns` each, constants); y of each core's 8 rows in
 //               turn, once for the statistics (first_groups; none if there is no y) and once more.
@@ -28,7 +29,7 @@
 //               of K, half of K, half of V, half of V). Results: unit after unit.
 //
 // "In turn": objects of all cores of a row (A) or column (B) of the array one after the other; a
-// core lets those of the others pass.
+// core lets those of the others pass. Columns from `used` on have no part in a job of rows.
 //
 // Memory. Activations are blocks of 8 rows x 32 columns, [column / 32][row / 8], kPieceBytes each;
 // the residual x is fp32. What is multiplied by a W next (kNorm's a, results of kGeglu and
@@ -51,6 +52,7 @@ inline constexpr int32_t kSlice = 32;
 inline constexpr int32_t kAPayload = 4096;
 inline constexpr int32_t kBBytes = int32_t(blocks::kBytes), kBPayload = 4096;
 inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
+inline constexpr int32_t kWideLines = kPieceBytes / (4 * kSlice);
 inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
@@ -76,7 +78,9 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(parts)         /* A objects per range */                                                  \
   WORD(slices)        /* per A object: kRowSlots / m */                                          \
   WORD(scaled)        /* 1: rows are multiplied by factors */                                    \
+  WORD(wide)          /* 1: results are fp32, of the last of every 8 rows */                     \
   /* jobs of rows */                                                                             \
+  WORD(used)          /* columns of the array, from the first on */                              \
   WORD(rounds)        /* times each core has 8 rows (kNorm, kRotation), or an object (kGeglu) */ \
   WORD(first_groups)  /* per round: objects of A before the others */                            \
   WORD(groups)                                                                                   \
@@ -108,6 +112,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(clear)         /* 1, if it has any */                                                     \
   WORD(holds1) WORD(holds2) /* holds, if it has so many blocks */                                \
   WORD(pass)          /* objects of A that it lets pass */                                       \
+  WORD(own_rounds)    /* rounds, if it has a part in them */                                      \
   WORD(factors)       /* scaled, if it has blocks */                                             \
   WORD(pieces)        /* results of a product */                                                 \
   WORD(a_before) WORD(a_after) WORD(b_before) WORD(b_after) /* of others, around its own */      \
@@ -129,6 +134,12 @@ static_assert(sizeof(Job) <= 4 * kState);
 // are whole slices. A core has one row-block of kBf16 at most.
 constexpr int32_t range_columns(blocks::Format format) {
   return int32_t(blocks::columns_of(format)) * (format == blocks::Format::kBf16 ? 2 : 1);
+}
+
+// Pieces of results that a core has of `blocks` row-blocks of W.
+constexpr int32_t product_pieces(int32_t m, int32_t blocks, int32_t wide) {
+  const int32_t lines = m / kRows * blocks;
+  return wide == 1 ? (lines + kWideLines - 1) / kWideLines : lines;
 }
 
 // Where 8 elements of a row of a block of 8 x 32 lie in the order of the tiles.

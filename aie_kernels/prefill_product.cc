@@ -25,6 +25,8 @@ using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::k
 constexpr int32_t kSliceAt = kState, kPieceAt = kState + 1;
 constexpr int32_t kPieceRows = kRows;
 
+inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(words)->wide; }
+
 constexpr int32_t range_slices(int32_t format) { return range_columns(Format(format)) / kSlice; }
 // Those of the objects of A that a range takes.
 constexpr int32_t padded_slices(int32_t format, int32_t m) {
@@ -229,6 +231,22 @@ inline void piece(const float* __restrict store, const float* __restrict tail,
   }
 }
 
+// The last of every 8 rows in fp32: kWideLines lines of 32 columns, [row-block][m / 8].
+inline void wide_piece(const float* store, const float* tail, float* out, int32_t m, int32_t blocks,
+                       int32_t number) {
+  const int32_t parts = m / kPieceRows;
+  for (int32_t i = 0; i < kWideLines; ++i, out += kSlice) {
+    const int32_t line = number * kWideLines + i;
+    const int32_t tiles = line % parts * kPieceRows + kPieceRows - kTileRows;  // their first row
+    const float* from = sums_at(store, tail, tiles, blocks * kRowBlock) +
+                        line / parts * kRowBlock * kTileRows + (kTileRows - 1) * Tile::t;
+    for (int32_t x = 0; x < kSlice; x += Tile::t, from += kTileElements) {
+      aie::store_v(out + x, line < parts * blocks ? aie::load_v<Tile::t>(from)
+                                                  : aie::zeros<float, Tile::t>());
+    }
+  }
+}
+
 #ifdef AIE_HOST_PREFILL_MULTIPLY  // x86 `fast` builds
 // Operands beyond what those multiply in floating point: the code above, between sums in its order.
 [[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, const uint8_t* const* b,
@@ -287,8 +305,10 @@ void check_multiply(const char* kernel, const KernelArgument* operands) {
 // piece: store, c, work, job, m, blocks.
 void check_piece(const char* kernel, const KernelArgument* operands) {
   check_m(kernel, operands[4].value);
-  check_counter(kernel, "piece", reinterpret_cast<const int32_t*>(operands[3].data)[kPieceAt],
-                operands[4].value / kPieceRows * operands[5].value);
+  const auto* words = reinterpret_cast<const int32_t*>(operands[3].data);
+  check_counter(
+      kernel, "piece", words[kPieceAt],
+      product_pieces(int32_t(operands[4].value), int32_t(operands[5].value), wide(words)));
 }
 
 constexpr double kCall = 24;  // call, counters, loop set-up
@@ -370,11 +390,16 @@ NPU_KERNEL void prefill_piece(const float* store, int32_t* c, const int32_t* wor
                               int32_t m, int32_t blocks) {
   using namespace prefill_product;
   const int32_t number = job[kPieceAt]++;
-  auto* const out = reinterpret_cast<bfloat16*>(c);
+  auto* const narrow = reinterpret_cast<bfloat16*>(c);
+  auto* const lines = reinterpret_cast<float*>(c);
 #ifdef AIE_HOST_PREFILL_PIECE
-  AIE_HOST_PREFILL_PIECE(store, tail_of(work), out, m, blocks, number);
+  if (wide(job) == 1) {
+    return AIE_HOST_PREFILL_WIDE_PIECE(store, tail_of(work), lines, m, blocks, number);
+  }
+  AIE_HOST_PREFILL_PIECE(store, tail_of(work), narrow, m, blocks, number);
 #else
-  piece(store, tail_of(work), out, m, blocks, number);
+  if (wide(job) == 1) return wide_piece(store, tail_of(work), lines, m, blocks, number);
+  piece(store, tail_of(work), narrow, m, blocks, number);
 #endif
 }
 

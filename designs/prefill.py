@@ -165,7 +165,7 @@ class _Core:
 
     def _rows(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
-        with w.loop(word("rounds")):
+        with w.loop(word("own_rounds")):
             with w.loop(word("first_groups")), self._turn(self._a, "a"):
                 w.call(
                     self._kernel("row_first"), w.acquire(self._a), store, work, job, word("kind"),

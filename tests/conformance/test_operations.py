@@ -136,6 +136,20 @@ def _prefill(rng: np.random.Generator, tokens: int, heads: int, kv: int, width: 
     return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
 
 
+def _batch(_: np.random.Generator, heads: int, kv: int, width: int) -> np.ndarray:
+    """Logits of three sequences of different lengths, and what they leave in their caches."""
+    model = Model(open_source(_model(heads, kv, width)))
+    assert model.batches_on_array
+    caches, out = [model.new_cache() for _ in range(3)], []
+    for cache, count in zip(caches, (40, 0, 7), strict=True):
+        model.extend(list(range(count)), cache)
+    for new in ([1, [2, 3, 4], 5], [[6, 7], 8, list(range(8))]):
+        out.append(model.decode_batch(new, caches).reshape(-1))
+    keys = [cache.pool[page * cache.page_bytes :][: cache.page_bytes]
+            for cache in caches for page in cache.page_table(0)[:1].tolist()]  # fmt: skip
+    return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
@@ -170,6 +184,8 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "prefill": (_prefill, (40, 4, 2, 32)),
     "prefill, several jobs": (_prefill, (150, 6, 6, 64)),
     "prefill, large heads": (_prefill, (9, 8, 1, 256)),
+    "prefill, a batch": (_batch, (4, 2, 32)),
+    "prefill, a batch, large heads": (_batch, (8, 1, 256)),
     "geglu, many tasks": (_geglu, (2200, 1001)),
 }
 _sizes = itertools.count(41)  # in units that no other test uses

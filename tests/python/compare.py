@@ -123,6 +123,16 @@ def prompt_logits_rms(
     return BF16_RMS * math.sqrt(error + 1 + rounded_weights)
 
 
+def batch_logits_rms(
+    layers: int, score_std: float = 1.09, *, bfp16: bool, rounded_weights: bool = False
+) -> float:
+    """The bound of ``prompt_logits_rms`` for batches, whose head is a product of that kind, too: on
+    npu2 both of its operands are rounded once more, to bfp16."""
+    prompt = prompt_logits_rms(layers, score_std, bfp16=bfp16, rounded_weights=rounded_weights)
+    head = BF16_RMS**2 * (BFP16_NORMED + BFP16_NORMAL) if bfp16 else 0.0
+    return math.sqrt(prompt**2 + head)
+
+
 def max_error(actual: np.ndarray, expected: np.ndarray) -> float:
     """Largest difference relative to the standard deviation of ``expected``."""
     assert actual.shape == expected.shape

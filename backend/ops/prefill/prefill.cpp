@@ -36,32 +36,32 @@ Prefill::Prefill(std::shared_ptr<SharedDevice> device, Configuration configurati
   operation_.count_copy(regions_->copied());
 }
 
-void Prefill::check(const PrefillTokens& tokens) const {
+void Prefill::check_sizes(const Rows& rows, int64_t count) const {
   const DecoderShape& s = model_.shape;
-  if (tokens.count < 1 || tokens.count > kMaxTokens || tokens.position < 0) {
-    fail(ErrorKind::kOutOfRange, "[prefill] %lld tokens at position %lld; a chunk has 1 to %lld",
-         static_cast<long long>(tokens.count), static_cast<long long>(tokens.position),
-         static_cast<long long>(kMaxTokens));
+  bool good = rows.embeddings.size() == static_cast<size_t>(count * s.width);
+  for (const auto& rotation : rows.rotations) {
+    good = good && rotation.size() == static_cast<size_t>(count * s.dim);
   }
-  const auto rows = static_cast<size_t>(tokens.count);
-  bool good = tokens.rows.size() == rows * static_cast<size_t>(s.width) &&
-              tokens.pages.size() == model_.layers.size();
-  for (const auto& rotation : tokens.rotations) {
-    good = good && rotation.size() == rows * static_cast<size_t>(s.dim);
+  if (good) return;
+  fail(ErrorKind::kShape, "[prefill] expected %lld rows of %lld and rotations of %lld",
+       static_cast<long long>(count), static_cast<long long>(s.width),
+       static_cast<long long>(s.dim));
+}
+
+// Pages that tokens read or write; pool: bytes.
+void Prefill::check_pages(std::span<const std::span<const int64_t>> pages, int64_t position,
+                          int64_t count, size_t pool) const {
+  if (pages.size() != model_.layers.size()) {
+    fail(ErrorKind::kShape, "[prefill] pages of %zu layers, the model has %zu", pages.size(),
+         model_.layers.size());
   }
-  if (!good) {
-    fail(ErrorKind::kShape,
-         "[prefill] expected %zu rows of %lld, rotations of %lld and pages of %zu layers", rows,
-         static_cast<long long>(s.width), static_cast<long long>(s.dim), model_.layers.size());
-  }
-  const KvLayout kv{s.kv_heads, s.head_dim};
-  const int64_t pool_pages =
-      (static_cast<int64_t>(tokens.pool.size()) - array_.behind_pool()) / kv.page_bytes();
+  const KvLayout kv{model_.shape.kv_heads, model_.shape.head_dim};
+  const int64_t pool_pages = (static_cast<int64_t>(pool) - array_.behind_pool()) / kv.page_bytes();
   for (size_t i = 0; i < model_.layers.size(); ++i) {
-    const int64_t window = model_.layers[i].window, last = tokens.position + tokens.count - 1;
-    const int64_t first = window > 0 ? std::max<int64_t>(0, tokens.position - window + 1) : 0;
+    const int64_t window = model_.layers[i].window, last = position + count - 1;
+    const int64_t first = window > 0 ? std::max<int64_t>(0, position - window + 1) : 0;
     for (int64_t page = first / kPagePositions; page <= last / kPagePositions; ++page) {
-      const auto& table = tokens.pages[i];
+      const auto& table = pages[i];
       if (page < static_cast<int64_t>(table.size()) && table[static_cast<size_t>(page)] >= 0 &&
           table[static_cast<size_t>(page)] < pool_pages) {
         continue;
@@ -72,34 +72,52 @@ void Prefill::check(const PrefillTokens& tokens) const {
   }
 }
 
-Prefill::Place& Prefill::place(int64_t tokens) {
-  auto layout = std::make_unique<PrefillLayout>(array_, model_, tokens);
-  if (place_.layout != nullptr && place_.layout->row_blocks() == layout->row_blocks())
-    return place_;
-  place_ = {};
-  place_.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));
-  const std::span memory(place_.buffer->host(), static_cast<size_t>(layout->bytes()));
+void Prefill::check(const PrefillTokens& tokens) const {
+  if (tokens.count < 1 || tokens.count > kMaxTokens || tokens.position < 0) {
+    fail(ErrorKind::kOutOfRange, "[prefill] %lld tokens at position %lld; a chunk has 1 to %lld",
+         static_cast<long long>(tokens.count), static_cast<long long>(tokens.position),
+         static_cast<long long>(kMaxTokens));
+  }
+  check_sizes({tokens.rows, tokens.rotations, {}}, tokens.count);
+  check_pages(tokens.pages, tokens.position, tokens.count, tokens.pool.size());
+}
+
+Prefill::Place& Prefill::place(Place& at, int64_t tokens, bool head) {
+  auto layout = std::make_unique<PrefillLayout>(array_, model_, tokens, head);
+  if (at.layout != nullptr && at.layout->row_blocks() == layout->row_blocks()) return at;
+  at = {};
+  at.buffer = operation_.device().allocate(static_cast<size_t>(layout->bytes()));
+  const std::span memory(at.buffer->host(), static_cast<size_t>(layout->bytes()));
   std::memset(memory.data(), 0, memory.size());
   layout->write_constants(norms_, memory);
-  place_.buffer->sync_to_device(0, memory.size());
-  place_.layout = std::move(layout);
-  return place_;
+  at.buffer->sync_to_device(0, memory.size());
+  at.layout = std::move(layout);
+  return at;
 }
 
 // Embeddings and rotations; other rows and columns are zero, whatever was there: 0 * NaN is NaN.
-void Prefill::write(const PrefillTokens& tokens, Place& at) const {
+void Prefill::write(const Rows& rows, Place& at) const {
   const PrefillLayout& layout = *at.layout;
   std::byte* memory = at.buffer->host();
   const int64_t width = model_.shape.width, d = model_.shape.head_dim, half = model_.shape.dim / 2;
-  const int64_t lead = tokens.position % PrefillLayout::kAlign;
   for (int64_t row = 0; row < layout.row_blocks() * kHigh; ++row) {
-    const int64_t token = row - lead;
+    const bool is_token =
+        row < std::ssize(rows.tokens) && rows.tokens[static_cast<size_t>(row)] >= 0;
+    const int64_t token = is_token ? rows.tokens[static_cast<size_t>(row)] : -1;
     for (int64_t column = 0; column < layout.width_blocks() * kSide; column += kSide) {
       float* to = x_block(layout, memory, column / kSide, row / kHigh) + row % kHigh * kSide;
-      if (token >= 0 && token < tokens.count && column < width) {
-        std::memcpy(to, tokens.rows.data() + token * width + column, kSide * sizeof(float));
+      if (is_token && column < width) {
+        std::memcpy(to, rows.embeddings.data() + token * width + column, kSide * sizeof(float));
       } else {
         std::memset(to, 0, kSide * sizeof(float));
+      }
+    }
+    for (int kind = 0; is_token && kind < DecoderWorkspace::kKinds; ++kind) {
+      const std::span<const float> from = rows.rotations[static_cast<size_t>(kind)];
+      std::byte* to = memory + layout.table(kind) + row * d * 4;
+      for (int64_t i = 0; i < 2; ++i) {  // cosines, sines
+        std::memcpy(to + i * d * 2, from.data() + (2 * token + i) * half,
+                    static_cast<size_t>(half) * 4);
       }
     }
   }
@@ -107,12 +125,8 @@ void Prefill::write(const PrefillTokens& tokens, Place& at) const {
       static_cast<size_t>(layout.records()),
       static_cast<size_t>(layout.width_blocks() * layout.row_blocks() * prefill::kRecordBytes));
   for (int kind = 0; kind < DecoderWorkspace::kKinds; ++kind) {
-    const std::span<const float> from = tokens.rotations[static_cast<size_t>(kind)];
-    const int64_t to = layout.table(kind) + lead * d * 4;
-    for (int64_t i = 0; i < 2 * tokens.count; ++i) {  // cosines, sines
-      std::memcpy(memory + to + i * d * 2, from.data() + i * half, static_cast<size_t>(half) * 4);
-    }
-    at.buffer->sync_to_device(static_cast<size_t>(to), static_cast<size_t>(tokens.count * d) * 4);
+    at.buffer->sync_to_device(static_cast<size_t>(layout.table(kind)),
+                              rows.tokens.size() * static_cast<size_t>(d) * 4);
   }
 }
 
@@ -132,8 +146,11 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   check(tokens);
   const auto guard = operation_.lock();
   const int64_t lead = tokens.position % PrefillLayout::kAlign;
-  Place& at = place(lead + tokens.count);
-  write(tokens, at);
+  Place& at = place(place_, lead + tokens.count, false);
+  Rows rows{tokens.rows, tokens.rotations, {}};
+  for (int64_t row = -lead; row < tokens.count; ++row)
+    rows.tokens.push_back(std::max<int64_t>(row, -1));
+  write(rows, at);
   PrefillChunk chunk;
   chunk.layout = {model_.shape.kv_heads, model_.shape.head_dim};
   chunk.position = tokens.position - lead;
@@ -141,6 +158,13 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   chunk.lead = lead;
   chunk.pages = tokens.pages;
   PrefillPlan plan(array_, model_, *at.layout, chunk);
+  const RunReport report = submit(plan, at, tokens.pool);
+  read(tokens, at);
+  return report;
+}
+
+// One submission of all steps.
+RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory) {
   const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
     append_prefill(builder, operation_.configuration(), array_, plan, 0, plan.steps());
     return std::monostate{};
@@ -150,7 +174,7 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   const std::unique_ptr<Buffer> headers = on.allocate(contents.size());
   std::memcpy(headers->host(), contents.data(), contents.size());
   headers->sync_to_device(0, contents.size());
-  CachePool pool(on, tokens.pool);
+  CachePool pool(on, memory);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool.ref(),
@@ -158,16 +182,59 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
   const RunReport report = operation_.submit(*entry, arguments);
   operation_.count_copy(pool.finish());
-  read(tokens, at);
   return report;
 }
 
 namespace {
 
+// A stream for `plan`; pages: of the pool.
+Submission submission(const Configuration& configuration, const PrefillArray& array,
+                      const DecoderModel& model, const PrefillLayout& layout, PrefillPlan& plan,
+                      int64_t pages, const Request& request) {
+  const auto steps = static_cast<int64_t>(plan.steps());
+  const int64_t first = request.get("first_step", 0, steps), end = request.get("steps", 0, steps);
+  Submission out;
+  out.words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_prefill(builder, configuration, array, plan, static_cast<size_t>(first),
+                   static_cast<size_t>(end > 0 ? std::min(first + end, steps) : steps));
+  });
+  const KvLayout kv{model.shape.kv_heads, model.shape.head_dim};
+  ArgumentLayout workspace = ArgumentLayout::output("workspace", layout.bytes());
+  ArgumentLayout pool =
+      ArgumentLayout::output("pool", pages * kv.page_bytes() + array.behind_pool());
+  workspace.access = pool.access = Access::kReadWrite;
+  const std::vector<std::byte> headers = plan.headers();
+  out.arguments = {workspace, pool,
+                   ArgumentLayout::input("headers", static_cast<int64_t>(headers.size()), headers),
+                   ArgumentLayout::input("weights", model.region_bytes[0])};
+  return out;
+}
+
+// Sequences that are alike, with pages of their own.
+Submission batch_submission(const Configuration& configuration, const PrefillArray& array,
+                            const DecoderModel& model, const Request& request, int64_t sequences) {
+  const int64_t position = request.get("position", 0, (int64_t{1} << 24) - 1);
+  const int64_t tokens = request.get("tokens", 1, PrefillBatch::kMaxTokens);
+  const DecoderPages pages(model, position, position + tokens - 1);
+  std::vector<DecoderPages> own(static_cast<size_t>(sequences), pages);
+  PrefillBatch batch;
+  for (size_t i = 0; i < own.size(); ++i) {
+    for (auto& table : own[i].tables) {
+      for (int64_t& page : table) page += page >= 0 ? static_cast<int64_t>(i) * pages.count : 0;
+    }
+    batch.sequences.push_back({position, tokens, own[i].spans()});
+  }
+  const PrefillLayout layout(array, model, PrefillBatch::kMaxSequences * kHigh, true);
+  PrefillPlan plan(array, model, layout, batch);
+  return submission(configuration, array, model, layout, plan, sequences * pages.count, request);
+}
+
 std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
   const PrefillArray array = PrefillArray::of(configuration);
   const DecoderModel model = decoder_model_of(request);
   check_prefill(array, model);
+  const int64_t sequences = request.get("sequences", 0, PrefillBatch::kMaxSequences);
+  if (sequences > 0) return {batch_submission(configuration, array, model, request, sequences)};
   PrefillChunk chunk;
   chunk.layout = {model.shape.kv_heads, model.shape.head_dim};
   const int64_t position = request.get("position", 0, (int64_t{1} << 24) - 1);
@@ -178,34 +245,20 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   const DecoderPages pages(model, position, chunk.position + chunk.tokens - 1);
   chunk.pages = pages.spans();
   PrefillPlan plan(array, model, layout, chunk);
-  const auto steps = static_cast<int64_t>(plan.steps());
-  const int64_t first = request.get("first_step", 0, steps), end = request.get("steps", 0, steps);
-  Submission out;
-  out.words = stream_words(configuration, [&](stream::Builder& builder) {
-    append_prefill(builder, configuration, array, plan, static_cast<size_t>(first),
-                   static_cast<size_t>(end > 0 ? std::min(first + end, steps) : steps));
-  });
-  ArgumentLayout workspace = ArgumentLayout::output("workspace", layout.bytes());
-  ArgumentLayout pool =
-      ArgumentLayout::output("pool", pages.count * chunk.layout.page_bytes() + array.behind_pool());
-  workspace.access = pool.access = Access::kReadWrite;
-  const std::vector<std::byte> headers = plan.headers();
-  out.arguments = {workspace, pool,
-                   ArgumentLayout::input("headers", static_cast<int64_t>(headers.size()), headers),
-                   ArgumentLayout::input("weights", model.region_bytes[0])};
-  return {std::move(out)};
+  return {submission(configuration, array, model, layout, plan, pages.count, request)};
 }
 
 }  // namespace
 
 const OperationType kPrefillType = {
     "prefill",
-    "a chunk of a prompt: all layers of a decoder in one stream",
+    "a chunk of a prompt, or a batch of sequences: all layers of a decoder in one stream",
     decoder_model_fields({{"tokens", "of the chunk"},
                           {"position", "of the first token; the cache holds those before it", 0},
-                          {"first_step", "of 9 per layer and a last one", 0},
+                          {"sequences", "each with so many tokens; 0: a chunk of a prompt", 0},
+                          {"first_step", "of 9 per layer and a last one; sequences: the head", 0},
                           {"steps", "how many; 0: all", 0}},
-                         64),  // the head is not part of it
+                         64),  // the head is not part of a chunk
     {{"a layer of 1B, 256 tokens",
       {{"tokens", 256},
        {"position", 512},
@@ -226,7 +279,20 @@ const OperationType kPrefillType = {
        {"kv_heads", 2},
        {"head_dim", 64},
        {"ffn", 512},
-       {"window", 32}}}},
+       {"window", 32}}},
+     {"a layer of each kind, three sequences, and the head",
+      {{"tokens", 2},
+       {"sequences", 3},
+       {"position", 300},
+       {"sliding", 1},
+       {"global", 1},
+       {"width", 320},
+       {"heads", 4},
+       {"kv_heads", 2},
+       {"head_dim", 64},
+       {"ffn", 512},
+       {"window", 32},
+       {"vocabulary", 1000}}}},
     &submissions};
 
 }  // namespace npu::ops

@@ -1,5 +1,6 @@
 // A prompt through a decoder on the array (designs/prefill.py): chunk after chunk of its tokens,
-// one submission each, over the weights and the KV cache of the decode steps (ops/decoder).
+// one submission each, over the weights and the KV cache of the decode steps (ops/decoder). And the
+// next tokens of several sequences, with their logits, one submission for all.
 #pragma once
 
 #include <cstdint>
@@ -27,6 +28,20 @@ struct PrefillTokens {
   std::vector<std::span<const int64_t>> pages;  // per layer
 };
 
+// Tokens of sequences whose caches share a pool, one sequence behind the other in rows (tokens,
+// width) and rotations; logits: (sequences, vocabulary), of each sequence's last token.
+struct PrefillSequences {
+  struct Sequence {
+    int64_t position = 0, count = 0;
+    std::vector<std::span<const int64_t>> pages;  // per layer
+  };
+  std::vector<Sequence> sequences;
+  std::span<const float> rows;
+  std::array<std::span<const float>, DecoderWorkspace::kKinds> rotations;
+  std::span<std::byte> pool;  // and PrefillArray::behind_pool()
+  std::span<float> logits;
+};
+
 class Prefill {
  public:
   // regions: memory with the blocks of weights, which must outlive this. Throws Error(kShape,
@@ -38,6 +53,7 @@ class Prefill {
   static constexpr int64_t kMaxTokens = 1024;
   const DecoderModel& model() const { return model_; }
   RunReport run(const PrefillTokens& tokens);
+  RunReport run(const PrefillSequences& batch);
   OperationCounters counters() const { return operation_.counters(); }
 
  private:
@@ -46,9 +62,20 @@ class Prefill {
     std::unique_ptr<PrefillLayout> layout;
     std::unique_ptr<Buffer> buffer;
   };
+  // What rows of the workspace are: embeddings and rotations, and per row which of them, or -1.
+  struct Rows {
+    std::span<const float> embeddings;
+    std::array<std::span<const float>, DecoderWorkspace::kKinds> rotations;
+    std::vector<int64_t> tokens;
+  };
   void check(const PrefillTokens& tokens) const;
-  Place& place(int64_t tokens);
-  void write(const PrefillTokens& tokens, Place& at) const;
+  void check(const PrefillSequences& batch) const;
+  void check_sizes(const Rows& rows, int64_t count) const;
+  void check_pages(std::span<const std::span<const int64_t>> pages, int64_t position, int64_t count,
+                   size_t pool) const;
+  Place& place(Place& at, int64_t tokens, bool head);
+  void write(const Rows& rows, Place& at) const;
+  RunReport submit(PrefillPlan& plan, Place& at, std::span<std::byte> pool);
   void read(const PrefillTokens& tokens, const Place& at) const;
 
   Operation<int> operation_;
@@ -56,7 +83,7 @@ class Prefill {
   DecoderModel model_;
   DecoderNorms norms_;
   std::unique_ptr<ModelRegions> regions_;
-  Place place_;
+  Place place_, batch_place_;
 };
 
 }  // namespace npu::ops

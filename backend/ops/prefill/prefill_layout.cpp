@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "error.h"
+#include "ops/prefill/prefill_head.h"
 #include "rounding.h"
 
 namespace npu::ops {
@@ -65,7 +66,15 @@ void check_prefill(const PrefillArray& array, const DecoderModel& model) {
   }
 }
 
-PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens)
+int64_t core_rows(const PrefillArray& array, int64_t left) {
+  constexpr int64_t kLeast = 16;
+  int64_t m = array.sizes().row_slots;
+  while (m > kLeast && m / 2 * PrefillArray::kRows >= left * prefill::kRows) m /= 2;
+  return m;
+}
+
+PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens,
+                             bool head)
     : shape_(model.shape), head_dim_(model.shape.head_dim) {
   const DecoderShape& s = shape_;
   const int64_t round = array.cores();  // row-blocks that the cores take at once
@@ -98,6 +107,7 @@ PrefillLayout::PrefillLayout(const PrefillArray& array, const DecoderModel& mode
   const auto layers = static_cast<int64_t>(model.layers.size());
   constants_ = take(layers * (2 * norm_objects_ + 1) * kAPayload);
   last_constants_ = take(norm_objects_ * kAPayload + a_bytes);
+  if (head) logits_ = take(HeadResults(array, model).bytes());
 }
 
 int64_t PrefillLayout::take(int64_t bytes) {
@@ -135,6 +145,7 @@ void PrefillLayout::write_constants(const DecoderNorms& norms, std::span<std::by
     put_head(constants(i, kHeads) + head_dim_ * 4, layer.k);
   }
   if (!norms.layers.empty()) put(last_constants_, norms.layers.back().post_ffn, shape_.width);
+  put(last_constants_ + second, norms.output, shape_.width);
 }
 
 }  // namespace npu::ops

@@ -33,6 +33,9 @@ struct PrefillArray {
 // Throws Error(kShape) for models that the configuration does not run.
 void check_prefill(const PrefillArray& array, const DecoderModel& model);
 
+// Rows that a core has in a product of `left` row-blocks; a job has kRows times as many.
+int64_t core_rows(const PrefillArray& array, int64_t left);
+
 // Where activations are. Offsets in bytes of the workspace; "blocks": 8 rows x 32 columns of
 // bfloat16, [column / 32][row / 8].
 class PrefillLayout {
@@ -40,8 +43,9 @@ class PrefillLayout {
   static constexpr int64_t kAlign = 16;
   static constexpr int64_t kBlock = prefill::kPieceBytes;  // bytes
 
-  // tokens: of the largest chunk, those before its first included.
-  PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens);
+  // tokens: of the largest chunk, those before its first included. head: its results have a place.
+  PrefillLayout(const PrefillArray& array, const DecoderModel& model, int64_t tokens,
+                bool head = false);
 
   int64_t bytes() const { return bytes_; }
   int64_t row_blocks() const { return rows_; }     // of all activations, a stride
@@ -61,6 +65,7 @@ class PrefillLayout {
   int64_t gate() const { return gate_; }
   int64_t up() const { return up_; }
   int64_t act() const { return act_; }
+  int64_t logits() const { return logits_; }  // prefill_head.h
   int64_t table(int kind) const { return tables_[static_cast<size_t>(kind)]; }
   int64_t table_bytes() const { return 32 * head_dim_; }  // of 8 rows
   int64_t dump() const { return dump_; }                  // what nobody reads
@@ -79,7 +84,7 @@ class PrefillLayout {
   int64_t bytes_ = 0, rows_ = 0, width_ = 0, ffn_ = 0, group_ = 0, head_dim_ = 0,
           attention_rows_ = 0, records_ = 0, factors_ = 0, qkv_ = 0, queries_ = 0,
           queries_bytes_ = 0, attention_ = 0, y_ = 0, gate_ = 0, up_ = 0, act_ = 0, dump_ = 0,
-          norm_objects_ = 0, constants_ = 0, last_constants_ = 0;
+          norm_objects_ = 0, constants_ = 0, last_constants_ = 0, logits_ = 0;
   std::array<int64_t, DecoderWorkspace::kKinds> tables_{};
 };
 

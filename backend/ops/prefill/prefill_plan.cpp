@@ -5,100 +5,36 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
-#include <numbers>
 
+#include "ops/prefill/prefill_tasks.h"
 #include "rounding.h"
 
 namespace npu::ops {
-
-using prefill::Job, prefill::kBBytes, prefill::kRows, prefill::kSlice;
-
-namespace {
-
-constexpr int64_t kBlock = PrefillLayout::kBlock, kBlockWords = kBlock / 4;
-constexpr int64_t kRecord = prefill::kRecordBytes, kRecordWords = kRecord / 4;
-constexpr int64_t kPayloadWords = prefill::kAPayload / 4, kBWords = kBBytes / 4;
-constexpr int64_t kArrayRows = PrefillArray::kRows, kPairs = 2;
-constexpr int64_t kGroupBlocks = prefill::kGroup / kSlice;
-constexpr int64_t kMostRepeats = 64;  // of a BD's iteration
-constexpr int64_t kLeastRows = 16;    // of a core in a product
-
-// Dimensions from the innermost on; the last needs no size.
-struct Dim {
-  int64_t step, size = 0;
-};
-
-arch::Bd bd_of(int64_t length, std::initializer_list<Dim> dims) {
-  arch::Bd bd;
-  bd.length = static_cast<uint32_t>(length);
-  size_t i = 0;
-  for (const Dim& dim : dims) {
-    bd.step[i] = static_cast<uint32_t>(dim.step);
-    if (i < 2) bd.wrap[i] = static_cast<uint32_t>(dim.size);
-    ++i;
-  }
-  return bd;
-}
-
-int32_t word(int64_t value) { return static_cast<int32_t>(value); }
-
-// One task, or several where a BD cannot repeat so often; `step` words from one repeat to the next.
-void repeated(std::vector<PrefillTask>& to, PrefillTask task, int64_t repeats, int64_t step) {
-  for (int64_t done = 0; done < repeats; done += kMostRepeats) {
-    PrefillTask part = task;
-    part.repeats = std::min(kMostRepeats, repeats - done);
-    part.part = static_cast<double>(done + part.repeats) / static_cast<double>(repeats);
-    part.offset += done * step * 4;
-    part.bd.iteration_step = static_cast<uint32_t>(step);
-    part.bd.iteration_wrap = static_cast<uint32_t>(part.repeats);
-    to.push_back(part);
-  }
-}
-
-// Tasks from number `first` on that end one after the other while their group runs, each when what
-// it and those before it move has been moved.
-void in_order(std::vector<PrefillTask>& tasks, size_t first) {
-  const auto words = [](const PrefillTask& task) {
-    return static_cast<double>(task.bd.length) * static_cast<double>(task.repeats);
-  };
-  double all = 0, before = 0;
-  for (size_t i = first; i < tasks.size(); ++i) all += words(tasks[i]);
-  for (size_t i = first; i < tasks.size(); ++i) {
-    before += words(tasks[i]);
-    tasks[i].part = before / all;
-  }
-}
-
-int64_t objects_of(int64_t bytes) { return divide_up(bytes, int64_t{prefill::kAPayload}); }
-
-arch::Bd contiguous(int64_t words) { return bd_of(words, {}); }
-
-}  // namespace
-
-// What is multiplied: blocks in memory, from row-block to row-block and from column to column.
-struct PrefillPlan::Source {
-  int64_t offset, row_step, column_step;  // words
-  int64_t factors = -1;                   // bytes of the workspace; -1: none
-};
-
-// Where row-blocks of a matrix (32 rows) go.
-struct PrefillPlan::Target {
-  int64_t first, count, offset;
-};
 
 PrefillPlan::PrefillPlan(const PrefillArray& array, const DecoderModel& model,
                          const PrefillLayout& layout, const PrefillChunk& chunk)
     : array_(array),
       model_(model),
       layout_(layout),
-      chunk_(chunk),
+      chunk_(&chunk),
       a_words_(array.sizes().a_bytes() / 4),
       used_(divide_up(chunk.tokens, kRows)) {
   assert(chunk.position % PrefillLayout::kAlign == 0 && used_ <= layout.row_blocks());
 }
 
+PrefillPlan::PrefillPlan(const PrefillArray& array, const DecoderModel& model,
+                         const PrefillLayout& layout, const PrefillBatch& batch)
+    : array_(array),
+      model_(model),
+      layout_(layout),
+      batch_(&batch),
+      a_words_(array.sizes().a_bytes() / 4),
+      used_(static_cast<int64_t>(batch.sequences.size())) {
+  assert(used_ >= 1 && used_ <= PrefillBatch::kMaxSequences && used_ <= layout.row_blocks());
+}
+
 PrefillPlan::Kind PrefillPlan::kind(size_t step) const {
-  if (step + 1 == steps()) return Kind::kLastNorm;
+  if (step >= last_norm()) return step == last_norm() ? Kind::kLastNorm : Kind::kHead;
   return static_cast<Kind>(step % kLayerSteps);
 }
 
@@ -115,6 +51,10 @@ PrefillStep PrefillPlan::make(size_t index) {
   const Kind what = kind(index);
   if (what == Kind::kLastNorm) {
     norm(step, l.last_constants(), true);
+    return step;
+  }
+  if (what == Kind::kHead) {
+    head(step, {a.offset, a.row_step, a.column_step, -1, true});
     return step;
   }
   const DecoderLayer& layer = model_.layers[at];
@@ -134,7 +74,11 @@ PrefillStep PrefillPlan::make(size_t index) {
       rotation(step, at);
       break;
     case Kind::kAttention:
-      attention(step, at);
+      if (batch_ != nullptr) {
+        batch_attention(step, at);
+      } else {
+        attention(step, at);
+      }
       break;
     case Kind::kOutput:
       product(step, layer.output, {l.attention(), kBlockWords, l.attention_rows() * kBlockWords},
@@ -155,6 +99,7 @@ PrefillStep PrefillPlan::make(size_t index) {
       product(step, layer.down, {l.act(), kBlockWords, column}, y);
       break;
     case Kind::kLastNorm:
+    case Kind::kHead:
       break;
   }
   return step;
@@ -217,6 +162,7 @@ void PrefillPlan::norm(PrefillStep& step, int64_t constants, bool adds) {
   Job job{};
   job.kind = word(int64_t(prefill::Kind::kNorm));
   job.constants = word(layout_.norm_objects());
+  job.used = word(used_columns());
   job.rounds = word(divide_up(used_, array_.cores()));
   job.first_groups = adds ? word(groups) : 0;
   job.groups = word(groups);
@@ -239,7 +185,7 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
   for (int64_t r = 0; adds && r < kArrayRows; ++r) {
     PrefillTask task = in_workspace(
         layout_.y() + (first + r) * kBlock,
-        bd_of(array_.columns * a_words_,
+        bd_of(used_columns() * a_words_,
               {{1, kBlockWords}, {column, a_words_ / kBlockWords}, {kArrayRows * kBlockWords}}));
     auto& channel = step.a[static_cast<size_t>(r)];
     for (int pass = 0; pass < 2; ++pass) {
@@ -247,7 +193,7 @@ void PrefillPlan::norm_round(PrefillStep& step, int64_t round, bool adds) {
     }
   }
   constexpr int64_t kXWords = kRows * kSlice;
-  for (int64_t c = 0; c < array_.columns; ++c) {
+  for (int64_t c = 0; c < used_columns(); ++c) {
     const int64_t at = first + kArrayRows * c;
     PrefillTask task = in_workspace(
         layout_.records() + at * kRecord,
@@ -290,33 +236,40 @@ void PrefillPlan::product(PrefillStep& step, const DecoderMatrix& matrix, const 
   }
 }
 
+DealtBlocks::DealtBlocks(const PrefillArray& array, blocks::Format format, int64_t begin,
+                         int64_t count)
+    : first(begin),
+      own(divide_up(count, int64_t{array.columns})),
+      most(format == blocks::Format::kBf16 ? 1 : int64_t{prefill::kMaxBlocks}),
+      end(begin + count) {}
+
 void PrefillPlan::product_rows(PrefillStep& step, const DecoderSegment& segment, int64_t first,
                                int64_t blocks, const Source& source, int64_t target) {
-  const prefill::Sizes sizes = array_.sizes();
-  const int64_t shares = segment.format == blocks::Format::kBf16 ? 1 : prefill::kMaxBlocks;
-  const int64_t most = shares * array_.columns;
-  const int64_t column = layout_.row_blocks() * kBlock;
-  for (int64_t done = 0; done < blocks; done += most) {
-    const int64_t count = std::min(most, blocks - done);
-    for (int64_t row = 0; row < used_;) {
-      int64_t m = sizes.row_slots;  // rows of a core, a job has four times as many
-      while (m > kLeastRows && m / 2 * kArrayRows >= (used_ - row) * kRows) m /= 2;
-      product_job(step, segment, first + done, count, source, target + done * column, row, m);
+  const DealtBlocks dealt(array_, segment.format, first, blocks);
+  const int64_t all = core_rows(array_, used_);
+  const bool one_job = used_ * kRows <= kArrayRows * all;  // has all rows
+  const int first_group = group_;
+  for (int64_t at = 0; at < dealt.own; at += dealt.most) {
+    for (int64_t row = 0; row < used_; ++group_) {
+      const int64_t m = core_rows(array_, used_ - row);  // a core's, a job has 4 m
+      product_job(step, segment, dealt, at, source, row, m);
+      if (!one_job) product_results(step, dealt, at, dealt.most, target, row, m, group_);
       row += kArrayRows * m / kRows;
-      ++group_;
     }
+  }
+  // Results of all jobs as one task: the command processor is what binds such short chunks.
+  if (one_job && !source.wide) {
+    product_results(step, dealt, 0, dealt.own, target, 0, all, first_group);
   }
 }
 
-void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, int64_t first,
-                              int64_t blocks, const Source& source, int64_t target, int64_t row,
-                              int64_t m) {
+void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
+                              const DealtBlocks& dealt, int64_t at, const Source& source,
+                              int64_t row, int64_t m) {
   const int64_t row_bytes = segment.column_blocks() * kBBytes;
   const int64_t columns = prefill::range_columns(segment.format);
   const int64_t holds = divide_up(segment.k, columns), slots = array_.sizes().row_slots;
-  const int64_t operand = array_.sizes().operand_bytes / 4;
-  const int64_t share = divide_up(blocks, array_.columns), high = m / kRows;
-  const int64_t column = layout_.row_blocks() * kBlockWords;
+  const int64_t operand = array_.sizes().operand_bytes / 4, high = m / kRows;
   Job job{};
   job.kind = word(int64_t(prefill::Kind::kProduct));
   job.m = word(m);
@@ -325,22 +278,23 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
   job.slices = word(slots / m);
   job.parts = word(divide_up(columns / kSlice, job.slices));
   job.scaled = source.factors >= 0 ? 1 : 0;
+  job.wide = source.wide ? 1 : 0;
   int32_t* shares = &job.blocks0;
   for (int64_t c = 0; c < array_.columns; ++c) {
-    shares[c] = word(std::clamp<int64_t>(blocks - c * share, 0, share));
+    shares[c] = word(dealt.count(c, at, dealt.most));
   }
   add_header(step, job);
   for (int64_t r = 0; r < kArrayRows; ++r) {
     auto& channel = step.a[static_cast<size_t>(r)];
-    const int64_t at = row + r * high;
+    const int64_t first = row + r * high;
     const bool exact = job.parts * job.slices * kSlice == columns;
     PrefillTask task =
-        in_workspace(source.offset + at * source.row_step * 4,
+        in_workspace(source.offset + first * source.row_step * 4,
                      bd_of((exact ? holds : 1) * job.parts * a_words_,
                            {{1, operand}, {source.row_step, high}, {source.column_step}}));
     repeated(channel, task, exact ? 1 : holds, columns / kSlice * source.column_step);
     if (job.scaled == 0) continue;
-    task.offset = source.factors + at * kBlock;
+    task.offset = source.factors + first * kBlock;
     task.bd = bd_of(a_words_, {{1, operand}, {kBlockWords, slots / kRows}});
     channel.push_back(task);
   }
@@ -350,7 +304,7 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
     task.group = group_;
     task.early = true;
     task.argument = kPrefillRegions + static_cast<uint32_t>(segment.region);
-    task.offset = segment.offset + (first + c * share) * row_bytes;
+    task.offset = segment.offset + dealt.begin(c, at) * row_bytes;
     auto& weights = step.b[static_cast<size_t>(c)];
     if (segment.format == blocks::Format::kBf16) {
       task.bd = contiguous(row_bytes / 4);
@@ -362,13 +316,27 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment, 
       task.bd = bd_of(shares[c] * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {row_bytes / 4}});
       repeated(weights, task, holds, kBWords);
     }
-    task.argument = kPrefillWorkspace;
-    task.early = false;
+  }
+}
+
+// Of jobs from the one on that begins with a column's row-block `at`, which is of group `group`.
+void PrefillPlan::product_results(PrefillStep& step, const DealtBlocks& dealt, int64_t at,
+                                  int64_t limit, int64_t target, int64_t row, int64_t m,
+                                  int group) const {
+  const int64_t column = layout_.row_blocks() * kBlockWords, high = m / kRows;
+  for (int64_t c = 0; c < array_.columns; ++c) {
+    const int64_t offset = target + (dealt.begin(c, at) - dealt.first) * column * 4;
     for (int64_t upper = 0; upper < 2; ++upper) {
-      task.offset = target + c * share * column * 4 + (row + kPairs * upper * high) * kBlock;
-      task.bd = bd_of(kPairs * high * kBlockWords,
-                      {{1, kBlockWords}, {high * kBlockWords, kPairs}, {kBlockWords}});
-      repeated(step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)], task, shares[c], column);
+      const PrefillTask task =
+          in_workspace(offset + (row + kPairs * upper * high) * kBlock,
+                       bd_of(kPairs * high * kBlockWords,
+                             {{1, kBlockWords}, {high * kBlockWords, kPairs}, {kBlockWords}}));
+      auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
+      size_t i = channel.size();
+      repeated(channel, task, dealt.count(c, at, limit), column);
+      for (int64_t before = 0; i < channel.size(); before += channel[i++].repeats) {
+        channel[i].group = group + word((before + channel[i].repeats - 1) / dealt.most);
+      }
     }
   }
 }
@@ -380,6 +348,7 @@ void PrefillPlan::geglu(PrefillStep& step) {
   const int64_t columns = array_.columns, cores = array_.cores();
   Job job{};
   job.kind = word(int64_t(prefill::Kind::kGeglu));
+  job.used = word(columns);
   job.rounds = word(divide_up(objects, cores));
   job.groups = job.a_turns = job.b_turns = 1;
   job.b_pieces = word(kBytes / kBlock);
@@ -409,6 +378,7 @@ void PrefillPlan::rotation(PrefillStep& step, size_t layer) {
   Job job{};
   job.kind = word(int64_t(prefill::Kind::kRotation));
   job.constants = 1;
+  job.used = word(used_columns());
   job.rounds = word(divide_up(used_, array_.cores()));
   job.first_groups = word(objects_of(layout_.table_bytes()));
   job.groups = 1;
@@ -438,11 +408,11 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
     task.group = group_;
     task.early = true;
     task.offset = layout_.table(kind) + (first + r) * table;
-    task.bd = bd_of(array_.columns * a_words_,
+    task.bd = bd_of(used_columns() * a_words_,
                     {{1, a_words_ / 2}, {a_words_ / 2, 2}, {kArrayRows * table / 4}});
     repeated(step.a[static_cast<size_t>(r)], task, objects_of(table), kPayloadWords);
   }
-  for (int64_t c = 0; c < array_.columns; ++c) {
+  for (int64_t c = 0; c < used_columns(); ++c) {
     const int64_t at = first + kArrayRows * c;
     PrefillTask task =
         in_workspace(layout_.qkv() + at * kBlock,
@@ -464,131 +434,12 @@ void PrefillPlan::rotation_round(PrefillStep& step, size_t layer, int64_t round)
                         {{1, kBlockWords}, {layout_.group() * unit, kPairs}, {kBlockWords}});
         repeated(channel, task, s.group(), unit);
       }
-      PrefillTask keys;
-      keys.group = group_;
-      keys.argument = kPrefillPool;
-      keys.bd = bd_of(kPairs * unit, {{1, kBlockWords}, {unit, kPairs}, {kBlockWords}});
-      keys.offset = kv_offset(layer, 0, chunk_.position + row * kRows);
-      for (int values = 0; values < 2; ++values, keys.offset += chunk_.layout.chunk_bytes()) {
-        if ((row == 0 && chunk_.lead > 0) || (row + kPairs) * kRows > chunk_.tokens) {
-          keys_of_tokens(channel, row, keys.offset, unit);
-        } else {
-          repeated(channel, keys, s.kv_heads, chunk_.layout.head_bytes() / 4);
-        }
+      if (batch_ != nullptr) {
+        batch_keys(channel, layer, row);
+      } else {
+        chunk_keys(channel, layer, row);
       }
       in_order(channel, tasks);
-    }
-  }
-}
-
-// Rows of a pair of row-blocks, whose pieces alternate: those that are no tokens go nowhere.
-void PrefillPlan::keys_of_tokens(std::vector<PrefillTask>& to, int64_t first, int64_t offset,
-                                 int64_t unit) const {
-  const int64_t row = model_.shape.head_dim / 2;  // words
-  const int64_t per_piece = kBlockWords / row, pieces = unit / kBlockWords;
-  PrefillTask task;
-  task.group = group_;
-  const auto add = [&](uint32_t argument, int64_t at) {
-    const bool follows =
-        task.bd.length > 0 && task.argument == argument &&
-        (argument == kPrefillWorkspace || task.offset + int64_t{task.bd.length} * 4 == at);
-    if (!follows && task.bd.length > 0) to.push_back(task);
-    if (!follows) task.argument = argument, task.offset = at, task.bd.length = 0;
-    task.bd.length += static_cast<uint32_t>(row);
-  };
-  for (int64_t g = 0; g < model_.shape.kv_heads; ++g) {
-    for (int64_t i = 0; i < kPairs * pieces * per_piece; ++i) {
-      const int64_t piece = i / per_piece / kPairs, upper = i / per_piece % kPairs;
-      const int64_t at = upper * kRows + piece * per_piece + i % per_piece;
-      const int64_t slot = first * kRows + at;
-      if (slot < chunk_.lead || slot >= chunk_.tokens) {
-        add(kPrefillWorkspace, layout_.dump());
-      } else {
-        add(kPrefillPool, offset + g * chunk_.layout.head_bytes() + at * row * 4);
-      }
-    }
-  }
-  to.push_back(task);
-}
-
-int64_t PrefillPlan::kv_offset(size_t layer, int64_t kv_head, int64_t position) const {
-  return chunk_.layout.row(chunk_.pages[layer], kv_head, position);
-}
-
-void PrefillPlan::attention(PrefillStep& step, size_t layer) {
-  const int64_t units = int64_t{array_.units} * array_.cores();
-  const int64_t jobs = divide_up(used_ * layout_.group(), units);
-  for (int64_t g = 0; g < model_.shape.kv_heads; ++g) {
-    for (int64_t job = 0; job < jobs; ++job, ++group_) attention_job(step, layer, g, job);
-  }
-}
-
-// Row r of the array has the units of `high` row-blocks, each core `units` of them.
-void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head, int64_t number) {
-  const DecoderShape& s = model_.shape;
-  const KvLayout& kv = chunk_.layout;
-  const int64_t per_row = int64_t{array_.units} * array_.columns, group = layout_.group();
-  const int64_t high = per_row / group, first = number * kArrayRows * per_row;
-  const int64_t unit = s.head_dim / kSlice * kBlockWords, window = model_.layers[layer].window;
-  const int64_t size = kv.chunk_positions(), end = chunk_.position + chunk_.tokens;
-  Job job{};
-  job.kind = word(int64_t(prefill::Kind::kAttention));
-  job.units = word(array_.units);
-  job.group = word(group);
-  job.first_unit = word(first);
-  job.head_dim = word(s.head_dim), job.dim = word(s.dim);
-  job.query_position = word(chunk_.position);
-  job.keys_end = word(end);
-  job.window = word(window);
-  job.causal = 1;
-  job.scale = std::bit_cast<int32_t>(s.attention_scale * std::numbers::log2e_v<float>);
-  for (int64_t r = 0; r < kArrayRows; ++r) {
-    auto& channel = step.a[static_cast<size_t>(r)];
-    const int64_t query = chunk_.position + (number * kArrayRows + r) * high * kRows;
-    const int64_t last = std::min(query + high * kRows, end);
-    const int64_t real = std::max(query, chunk_.position + chunk_.lead);
-    const int64_t from = window > 0 ? std::max<int64_t>(0, real - window + 1) : 0;
-    int64_t chunk = from / size;
-    const int64_t chunks = last > query ? divide_up(last, size) - chunk : 0;
-    job.chunks = word(chunks);
-    job.key_position = word(chunk * size);
-    job.keys_from = word(from);
-    channel.push_back(header(job));
-    for (const int64_t stop = chunk + chunks; chunk < stop;) {
-      const int64_t page_end = (chunk / kv.page_chunks() + 1) * kv.page_chunks();
-      const int64_t run = std::min(stop, page_end) - chunk;
-      PrefillTask task;
-      task.group = group_;
-      task.argument = kPrefillPool;
-      task.offset = kv_offset(layer, kv_head, chunk * size);
-      task.bd = payloads(run * 2 * chunk_.layout.chunk_bytes() / prefill::kAPayload);
-      task.part =
-          static_cast<double>(chunk + run - stop + chunks) / static_cast<double>(chunks + 1);
-      channel.push_back(task);
-      chunk += run;
-    }
-  }
-  for (int64_t c = 0; c < array_.columns; ++c) {
-    PrefillTask task =
-        in_workspace(layout_.queries(kv_head) + (first + c * array_.units) * unit * 4,
-                     bd_of(array_.units * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}}));
-    repeated(step.b[static_cast<size_t>(c)], task, kArrayRows, per_row * unit);
-    for (int64_t upper = 0; upper < 2; ++upper) {
-      auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
-      const int64_t width = s.dim / kSlice, result = width * kBlockWords;
-      for (int64_t j = 0; j < array_.units; ++j) {
-        const int64_t u = first + kPairs * upper * per_row + c * array_.units + j;
-        if (u % group >= s.group()) {
-          dump(channel, kPairs * result);
-          continue;
-        }
-        const int64_t rows = layout_.attention_rows();
-        const int64_t head = kv_head * s.group() + u % group;
-        task.offset = layout_.attention() + (head * width * rows + u / group) * kBlock;
-        task.bd = bd_of(kPairs * result,
-                        {{1, kBlockWords}, {high * kBlockWords, kPairs}, {rows * kBlockWords}});
-        channel.push_back(task);
-      }
     }
   }
 }

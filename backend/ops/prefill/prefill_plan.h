@@ -1,10 +1,12 @@
-// The steps of a prompt's chunk: which transfers each of them makes on which channel. A step begins
-// when the results of the one before it are in memory; what does not depend on them (weights,
-// headers, constants) is marked.
+// The steps of a prompt's chunk, or of a batch of sequences: which transfers each of them makes on
+// which channel. A step begins when the results of the one before it are in memory; what does not
+// depend on them (weights, headers, constants) is marked.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <span>
 #include <vector>
@@ -30,6 +32,18 @@ struct PrefillChunk {
   std::vector<std::span<const int64_t>> pages;  // per layer, by position / 256
 };
 
+// The next tokens of sequences, each with a row-block of its own: its last token is the block's
+// last row, rows before its first one are none of its tokens.
+struct PrefillBatch {
+  static constexpr int64_t kMaxSequences = 8, kMaxTokens = prefill::kRows;
+  struct Sequence {
+    int64_t position = 0, tokens = 0;             // of the first token; 1 to kMaxTokens
+    std::vector<std::span<const int64_t>> pages;  // per layer, by position / 256
+    int64_t end() const { return position + tokens; }
+  };
+  std::vector<Sequence> sequences;
+};
+
 struct PrefillTask {
   uint32_t argument = kPrefillWorkspace;
   int64_t offset = 0;
@@ -38,6 +52,20 @@ struct PrefillTask {
   int group = 0;       // tasks of a group run at the same time, after those of the groups before
   double part = 1;     // of the group's work that is done when the task ends, at least
   bool early = false;  // reads what no step writes
+};
+
+// Row-blocks of a matrix, dealt out to the columns of the array: each has `own` of them, one behind
+// the other, and in a job up to `most`.
+struct DealtBlocks {
+  int64_t first, own, most;  // first: of the matrix
+  int64_t end;               // behind the last
+
+  DealtBlocks(const PrefillArray& array, blocks::Format format, int64_t begin, int64_t count);
+  // The first one of a column in the job that begins with its number `at`, and how many.
+  int64_t begin(int64_t column, int64_t at) const { return first + column * own + at; }
+  int64_t count(int64_t column, int64_t at, int64_t limit) const {
+    return std::clamp<int64_t>(std::min(end - begin(column, 0), own) - at, 0, limit);
+  }
 };
 
 // Per channel the tasks of a step, in order.
@@ -51,6 +79,8 @@ class PrefillPlan {
  public:
   PrefillPlan(const PrefillArray& array, const DecoderModel& model, const PrefillLayout& layout,
               const PrefillChunk& chunk);
+  PrefillPlan(const PrefillArray& array, const DecoderModel& model, const PrefillLayout& layout,
+              const PrefillBatch& batch);
 
   enum class Kind : uint8_t {
     kFirstNorm,
@@ -62,19 +92,39 @@ class PrefillPlan {
     kGateUp,
     kGeglu,
     kDown,
-    kLastNorm
+    kLastNorm,
+    kHead  // of a batch
   };
   static constexpr size_t kLayerSteps = 9;
-  size_t steps() const { return model_.layers.size() * kLayerSteps + 1; }
+  size_t steps() const { return last_norm() + (batch_ != nullptr ? 2 : 1); }
   Kind kind(size_t step) const;
   PrefillStep make(size_t step);
   // Headers of the jobs of the steps that were made, an object of A each.
   std::vector<std::byte> headers() const;
 
  private:
-  struct Source;
-  struct Target;
+  // What is multiplied: blocks in memory, from row-block to row-block and from column to column.
+  struct Source {
+    int64_t offset, row_step, column_step;  // words
+    int64_t factors = -1;                   // bytes of the workspace; -1: none
+    bool wide = false;                      // results are the head's
+  };
+  // Where row-blocks of a matrix (32 rows) go.
+  struct Target {
+    int64_t first, count, offset;
+  };
+  // A key head of a sequence of a batch.
+  struct BatchHead {
+    int64_t kv_head, sequence;
+  };
 
+  size_t last_norm() const { return model_.layers.size() * kLayerSteps; }
+  KvLayout kv() const { return {model_.shape.kv_heads, model_.shape.head_dim}; }
+  // Columns of the array whose cores have row-blocks in norms and rotation.
+  int64_t used_columns() const {
+    return std::min<int64_t>(array_.columns,
+                             (used_ + PrefillArray::kRows - 1) / PrefillArray::kRows);
+  }
   // As many words of A as `objects` take that begin kAPayload after each other.
   arch::Bd payloads(int64_t objects) const;
   // A task of the group.
@@ -88,22 +138,37 @@ class PrefillPlan {
                std::span<const Target> targets);
   void product_rows(PrefillStep& step, const DecoderSegment& segment, int64_t first, int64_t blocks,
                     const Source& source, int64_t target);
-  void product_job(PrefillStep& step, const DecoderSegment& segment, int64_t first, int64_t blocks,
-                   const Source& source, int64_t target, int64_t row, int64_t m);
+  void product_job(PrefillStep& step, const DecoderSegment& segment, const DealtBlocks& dealt,
+                   int64_t at, const Source& source, int64_t row, int64_t m);
+  void product_results(PrefillStep& step, const DealtBlocks& dealt, int64_t at, int64_t limit,
+                       int64_t target, int64_t row, int64_t m, int group) const;
   void geglu(PrefillStep& step);
   void rotation(PrefillStep& step, size_t layer);
   void rotation_round(PrefillStep& step, size_t layer, int64_t round);
   void attention(PrefillStep& step, size_t layer);
   void attention_job(PrefillStep& step, size_t layer, int64_t kv_head, int64_t job);
-  int64_t kv_offset(size_t layer, int64_t kv_head, int64_t position) const;
-  void keys_of_tokens(std::vector<PrefillTask>& to, int64_t first, int64_t offset,
-                      int64_t unit) const;
+  prefill::Job attention_header(size_t layer) const;
+  void add_keys(std::vector<PrefillTask>& to, prefill::Job job, std::span<const int64_t> pages,
+                int64_t kv_head, int64_t first, int64_t last);
+  // Where a row of K of a pair of row-blocks goes in the pool; negative: nowhere. V's comes behind.
+  using KeyPlace = std::function<int64_t(int64_t kv_head, int64_t row)>;
+  void keys_by_rows(std::vector<PrefillTask>& to, const KeyPlace& place) const;
+  void chunk_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const;
+  // Of a batch (prefill_batch.cpp, prefill_head.cpp).
+  void batch_keys(std::vector<PrefillTask>& to, size_t layer, int64_t first) const;
+  void batch_attention(PrefillStep& step, size_t layer);
+  void batch_job(PrefillStep& step, size_t layer, std::span<const BatchHead> heads);
+  void batch_queries(std::vector<PrefillTask>& to, std::span<const BatchHead> heads,
+                     int64_t column) const;
+  void batch_results(PrefillStep& step, std::span<const BatchHead> heads, int64_t column) const;
+  void head(PrefillStep& step, const Source& source);
   void dump(std::vector<PrefillTask>& to, int64_t words) const;
 
   const PrefillArray& array_;
   const DecoderModel& model_;
   const PrefillLayout& layout_;
-  const PrefillChunk& chunk_;
+  const PrefillChunk* chunk_ = nullptr;  // or
+  const PrefillBatch* batch_ = nullptr;
   int64_t a_words_;                                  // of an object of A
   int64_t used_;                                     // row-blocks that have tokens
   int group_ = 0;                                    // of the tasks that are added

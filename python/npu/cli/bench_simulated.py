@@ -12,6 +12,7 @@ from npu.cli import bench_gemm_files as files
 from npu.cli import common, simulated_tables
 
 if TYPE_CHECKING:
+    from npu.perf.batch_simulation import SimulatedBatch
     from npu.perf.decode_simulation import DecodeShape
 
 _CONTEXTS = (1024, 4096, 16384, 32768)
@@ -29,6 +30,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--context", type=contexts, metavar="N,N,...",
         help="tokens of the prompt, and positions that a token sees: 1k,...,128k (1k,4k,16k,32k)",
+    )  # fmt: skip
+    add(
+        "--batch", type=common.positive, metavar="N",
+        help="also a step of so many sequences at once, 1 to 8, each of --context positions",
     )  # fmt: skip
     add("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
     add("--format", choices=common.BLOCK_FORMATS, help="of --shape's weights (q4nx)")
@@ -62,7 +67,8 @@ def run(arguments: argparse.Namespace) -> int:
     with outputs as opened:
         shape, paths = _shape(arguments)
         rows, prompts, note = _simulated(device, shape, arguments)
-        document = simulated_tables.document(device, rows, prompts, note)
+        batches = _batches(device, shape, arguments)
+        document = simulated_tables.document(device, rows, prompts, note, batches)
         if "json" in opened:
             opened["json"].write(files.json_bytes("decode", document, paths))
         if "plot" in opened:
@@ -72,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
             opened["plot"].write(decode.draw(rows, prompts, suffix))
     if arguments.json != files.STDOUT:
         simulated_tables.show(document, rows, prompts)
+        simulated_tables.show_batches(rows, batches)
     return 0
 
 
@@ -88,6 +95,20 @@ def _shape(arguments: argparse.Namespace) -> tuple[DecodeShape, Sequence[str]]:
         header.path, header.source, header.config, arguments.weights or "auto"
     )
     return shape, header.source.paths
+
+
+def _batches(
+    device: str, shape: DecodeShape, arguments: argparse.Namespace
+) -> list[SimulatedBatch]:
+    """Steps of --batch sequences. Raises ShapeError for models that the array does not run so."""
+    from npu.perf.batch_simulation import simulate_batch
+
+    if arguments.batch is None:
+        return []
+    return [
+        simulate_batch(device, shape, context, arguments.batch, read_gbs=arguments.read_gbs)
+        for context in arguments.context or _CONTEXTS
+    ]
 
 
 def _simulated(

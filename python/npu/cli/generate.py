@@ -43,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
     # What the command line and the file's header decide fails before a large model is read.
     generate_options.check(arguments)
     _check_cache(arguments)
+    _check_batch(arguments)
     jobs = [_Job(number, prompt) for number, prompt in enumerate(prompts.read(arguments), 1)]
     with generate_options.opened(arguments, "generate") as (device, header, settings):
         for job in jobs:
@@ -72,6 +73,22 @@ def _check_cache(arguments: argparse.Namespace) -> None:
             "one another; leave out --cache"
         )
     check_writable(arguments.cache, "generate")
+
+
+def _check_batch(arguments: argparse.Namespace) -> None:
+    """Raises ArgumentError where --batch has no meaning."""
+    from npu.errors import ArgumentError
+    from npu.models.interface import MOST_SEQUENCES
+
+    if arguments.batch > 1 and arguments.prompts is None:
+        raise ArgumentError(
+            "[generate] --batch applies to --prompts, one prompt was given; leave out --batch"
+        )
+    if arguments.batch > MOST_SEQUENCES:
+        raise ArgumentError(
+            f"[generate] a batch of {arguments.batch} was asked for, it has 1 to "
+            f"{MOST_SEQUENCES}; more prompts follow as others end"
+        )
 
 
 def _encode(job: _Job, header: Header, arguments: argparse.Namespace) -> None:
@@ -106,6 +123,8 @@ class _Run:
     def all(self, jobs: list[_Job]) -> None:
         from npu.errors import NpuError
 
+        if self.arguments.batch > 1 and any(not job.error for job in jobs):
+            return self._batched(jobs)
         for job in jobs:
             if not job.error:
                 try:
@@ -114,20 +133,68 @@ class _Run:
                     if self.arguments.prompts is None:
                         raise
                     job.error = str(error)
-            if job.error and self.arguments.json:
-                _print_json({"index": job.number, "prompt": job.prompt.text, "error": job.error})
-            elif job.error:
-                _note(f"npu: error: prompt {job.number}: {' '.join(job.error.split())}")
-            elif job is not jobs[-1] and not self.arguments.json:
-                print(flush=True)
+            self._end(job, job is jobs[-1])
 
-    def _one(self, job: _Job) -> None:
+    def _end(self, job: _Job, last: bool) -> None:
+        """Says why a prompt failed, or separates its answer from the next one."""
+        if job.error and self.arguments.json:
+            _print_json({"index": job.number, "prompt": job.prompt.text, "error": job.error})
+        elif job.error:
+            _note(f"npu: error: prompt {job.number}: {' '.join(job.error.split())}")
+        elif not last and not self.arguments.json:
+            print(flush=True)
+
+    def _batched(self, jobs: list[_Job]) -> None:
+        """Several prompts at a time; each answer is printed when it and those before it are
+        complete."""
+        from npu.models.gemma3 import BatchGeneration
+
+        assert self.model is not None
+        if not self.model.batches_on_array and not self.arguments.quiet:
+            _note("the array does not run batches of this model: tokens are computed one by one")
+        sound = [job for job in jobs if not job.error]
+        batch = BatchGeneration([self._generation(job) for job in sound], self.arguments.batch)
+        answers = [""] * len(sound)
+        places = {job.number: index for index, job in enumerate(sound)}
+        printed = 0
+
+        def print_complete() -> None:
+            nonlocal printed
+            while printed < len(jobs):
+                job = jobs[printed]
+                index = places.get(job.number)
+                if index is not None and index not in batch.ended:
+                    return
+                if index in batch.errors:
+                    job.error = str(batch.errors[index])
+                with progress.aside():
+                    if not job.error and index is not None:
+                        self._print(job, batch.generations[index], answers[index])
+                    self._end(job, job is jobs[-1])
+                printed += 1
+
+        with progress.shown(
+            "prompts", "answered", lambda: (printed, len(jobs)), quiet=self.arguments.quiet
+        ):
+            for index, text in batch:
+                answers[index] += text
+                print_complete()
+            print_complete()
+
+    def _print(self, job: _Job, generation: Generation, answer: str) -> None:
+        if self.arguments.json:
+            _print_json(self._document(job, generation, answer))
+        else:
+            print(_printable(answer), flush=True)
+        if not self.arguments.quiet:
+            report(generation, self.device, f"prompt {job.number}: ")
+
+    def _generation(self, job: _Job, cache: Cache | None = None) -> Generation:
+        """With a sampler of its own: the answer is that of a run with this prompt alone."""
         from npu.models.gemma3 import Generation
 
         assert self.model is not None
-        cache = self._cache()
-        # A sampler of its own: the answer is that of a run with this prompt alone.
-        generation = Generation(
+        return Generation(
             self.model,
             self.header.tokenizer,
             job.tokens,
@@ -137,6 +204,10 @@ class _Run:
             context=self.arguments.context,
             cache=cache,
         )
+
+    def _one(self, job: _Job) -> None:
+        cache = self._cache()
+        generation = self._generation(job, cache)
         if self.arguments.json:
             self._collect(job, generation)
         else:
@@ -193,8 +264,6 @@ class _Run:
 
 def stream(generation: Generation, quiet: bool, shown: list[str] | None = None) -> None:
     """Prints the text as it comes, and a newline behind it; ``shown`` gets its pieces."""
-    # A terminal of another encoding shows `?` instead of failing in the middle of an answer.
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     started = False
     texts = iter(generation)
     try:
@@ -206,11 +275,17 @@ def stream(generation: Generation, quiet: bool, shown: list[str] | None = None) 
             started = True
             if shown is not None:
                 shown.append(text)
-            print(text.encode(encoding, "replace").decode(encoding), end="", flush=True)
+            print(_printable(text), end="", flush=True)
             text = next(texts, None)
     finally:
         if started:
             print(flush=True)
+
+
+def _printable(text: str) -> str:
+    """A terminal of another encoding shows `?` instead of failing in the middle of an answer."""
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    return text.encode(encoding, "replace").decode(encoding)
 
 
 def report(generation: Generation, device: Device, prefix: str = "") -> None:

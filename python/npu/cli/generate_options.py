@@ -95,6 +95,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--cache", "--prompt-cache", metavar="FILE",
         help="KV cache: what FILE holds of the prompt is not run again; written at the end",
     )  # fmt: skip
+    add(
+        "--batch", type=common.positive, default=1, metavar="N",
+        help="so many of --prompts at a time, 1 to 8 (1): one pass over the weights for all",
+    )  # fmt: skip
     add("--json", action="store_true", help="one JSON object per prompt instead of text")
     _foreign_options(parser, _WITHOUT_EFFECT, _REFUSED)
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from npu.perf.batch_simulation import SimulatedBatch
     from npu.perf.decode_simulation import SimulatedDecode
     from npu.perf.prefill_simulation import SimulatedPrefill
 
@@ -29,6 +30,11 @@ _TOKEN_LEGEND = (
     "while weights were multiplied (product), attention or the vector core ran (small: norms, "
     "rotation, GeGLU), the command processor worked, or nothing did (waiting); docs/decoder.md."
 )
+_BATCH_LEGEND = (
+    "Simulated: a step gives every sequence its next token; tok/s of all together, and how often "
+    "that is the rate of one sequence. Parts of the time as of prompts, the head among them; "
+    "docs/prefill.md."
+)
 _PROMPT_LEGEND = (
     "Simulated: time to first token (TTFT) of a prompt of so many tokens, in chunks of 1024, with "
     "its largest logits. weight, KV, activ. (activations): the memory's share of the time, bytes / "
@@ -43,6 +49,7 @@ def document(
     rows: Sequence[SimulatedDecode],
     prompts: Sequence[SimulatedPrefill],
     note: str | None,
+    batches: Sequence[SimulatedBatch] = (),
 ) -> dict[str, Any]:
     """What ``--json`` writes."""
     from npu.perf import published_decode
@@ -73,6 +80,16 @@ def document(
             "ttft_chunks": prompt.chunks,
             "ttft_configuration_loads": prompt.configuration_loads,
             "ttft_published": _beside(times, prompt.tokens, "seconds", prompt.seconds),
+        }
+    for result, batch in zip(results, batches, strict=False):
+        result["batch"] = {
+            "sequences": batch.sequences,
+            "tokens_per_second": batch.tokens_per_second,
+            "seconds_per_step": batch.seconds,
+            "head_seconds": batch.head,
+            "split_seconds": batch.split,
+            "bound": batch.bound,
+            "bytes": batch.bytes,
         }
     return {
         "device": device,
@@ -128,6 +145,27 @@ def show(
         print(f"{prompt.tokens:>7} {prompt.seconds:>8.3f}{parts}")
     print(f"binds most of the time: {_in_turn([prompt.bound for prompt in prompts])}")
     _published(document, "ttft_published", "seconds", "{:.2f} s", rates=True)
+
+
+def show_batches(rows: Sequence[SimulatedDecode], batches: Sequence[SimulatedBatch]) -> None:
+    """Prints the table of batches, if there are any."""
+    if not batches:
+        return
+    names = {name: head for name, head in _PROMPT.items() if name in batches[0].split}
+    print(f"\nBatches of {batches[0].sequences} sequences")
+    _wrapped(_BATCH_LEGEND)
+    print(f"{'':>7} {'':>7} {'ms':>8} {'':>6}  of it, %:")
+    head = "".join(f"{name:>7}" for name in names.values())
+    print(f"{'context':>7} {'tok/s':>7} {'/ step':>8} {'rate':>6}{head}")
+    for row, batch in zip(rows, batches, strict=True):
+        ratio = batch.tokens_per_second / row.tokens_per_second
+        share = (100 * batch.split[name] / batch.seconds for name in names)
+        parts = "".join(f"{value:>7.1f}" for value in share)
+        print(
+            f"{batch.context:>7} {batch.tokens_per_second:>7.1f} {batch.seconds * 1e3:>8.2f} "
+            f"{ratio:>5.2f}x{parts}"
+        )
+    print(f"binds most of the time: {_in_turn([batch.bound for batch in batches])}")
 
 
 def _published(

@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from npu.errors import ArgumentError
 from npu.models.interface import PREFILL_CHUNK, Model
 from npu.models.kv_cache import Cache
@@ -96,6 +98,8 @@ class Generation:
     tokens: list[int] = field(default_factory=list)
     cache: Cache | None = None  # its ``progress`` tells how far
     finish_reason: str = ""  # "end", "stop", "length" or "context"
+    # What to run for the next token; nothing before the beginning and at the end.
+    pending: Sequence[int] = field(default=(), init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.max_tokens < 1:
@@ -112,6 +116,7 @@ class Generation:
                 f"[generate] a context of {self.context} was asked for, the cache has "
                 f"{self.cache.context}; leave one of them out"
             )
+        self._scanner, self._text = StopScanner(self.stop), self.tokenizer.stream()
 
     @property
     def position(self) -> float:
@@ -119,51 +124,79 @@ class Generation:
         return self.cache.progress if self.cache is not None else 0.0
 
     def __iter__(self) -> Iterator[str]:
-        scanner = StopScanner(self.stop)
-        stream = self.tokenizer.stream()
-        for token in self._draw():
-            if text := scanner.push(stream.push(token)):
-                yield text
-            if scanner.found:
-                self.finish_reason = "stop"
-                return
-        if text := scanner.push(stream.finish()):
-            yield text
-        if scanner.found:
-            self.finish_reason = "stop"
-        elif text := scanner.finish():
-            yield text
-
-    def _draw(self) -> Iterator[int]:
-        """Tokens until one of the ends; sets ``finish_reason``."""
-        timings = self.timings
         start = time.perf_counter()
-        cache = self._cache_with_prefix()
-        timings.prompt_tokens = len(self.prompt)
-        token = self._next(self.prompt[timings.reused_tokens :], cache)
-        timings.first_token = time.perf_counter() - start
-        while True:
-            if token in self.tokenizer.end_ids:
-                self.finish_reason = "end"
-                return
-            self.tokens.append(token)
-            timings.generated_tokens += 1
-            full = cache.length == cache.context
-            last = len(self.tokens) == self.max_tokens
-            self.finish_reason = "length" if last else "context" if full else ""
-            yield token
-            if last or full:
-                return
+        self.begin()
+        while self.pending:
+            token = self._next(self.pending, self._begun_cache)
+            self.took(time.perf_counter() - start)
+            yield from self.accept(token)
             start = time.perf_counter()
-            token = self._next([token], cache)
-            timings.decode += time.perf_counter() - start
-            timings.decode_steps += 1
 
-    def _cache_with_prefix(self) -> Cache:
-        """The cache, with nothing in it but what the prompt begins with."""
+    # The parts of the loop, for who runs several generations at a time (npu.models.batch).
+
+    def begin(self) -> None:
+        """``pending`` becomes what the cache does not have of the prompt."""
+        self._scanner, self._text = StopScanner(self.stop), self.tokenizer.stream()
+        self._cache_with_prefix()
+        self.timings.prompt_tokens = len(self.prompt)
+        self.pending = self.prompt[self.timings.reused_tokens :]
+
+    def took(self, seconds: float) -> None:
+        """Counts a step: the prompt, then token by token."""
+        if self.tokens:
+            self.timings.decode += seconds
+            self.timings.decode_steps += 1
+        else:
+            self.timings.first_token = seconds
+
+    def choose(self, logits: np.ndarray) -> int:
+        """The token that the sampler chooses by the logits (vocabulary,) after ``pending``."""
+        # Rows beyond the tokenizer are padding of the embedding and never chosen.
+        return self.sampler.choose(logits[: len(self.tokenizer)], [*self.prompt, *self.tokens])
+
+    def accept(self, token: int) -> list[str]:
+        """Takes the token after ``pending``, which has been run. Returns the text that is certain
+        by now; sets ``pending`` and, at the end, ``finish_reason``."""
+        cache, self.pending = self._begun_cache, ()
+        if token in self.tokenizer.end_ids:
+            self.finish_reason = "end"
+            return self._end()
+        self.tokens.append(token)
+        self.timings.generated_tokens += 1
+        full = cache.length == cache.context
+        last = len(self.tokens) == self.max_tokens
+        self.finish_reason = "length" if last else "context" if full else ""
+        texts = self._scanned(self._text.push(token))
+        if not self._scanner.found and self.finish_reason:
+            texts += self._end()
+        if not self.finish_reason:
+            self.pending = [token]
+        return texts
+
+    def _end(self) -> list[str]:
+        """What was held back."""
+        texts = self._scanned(self._text.finish())
+        if not self._scanner.found and (text := self._scanner.finish()):
+            texts.append(text)
+        return texts
+
+    def _scanned(self, text: str) -> list[str]:
+        """The part that cannot become a stop string, if there is any; one that ends all is seen."""
+        certain = self._scanner.push(text)
+        if self._scanner.found:
+            self.finish_reason = "stop"
+        return [certain] if certain else []
+
+    @property
+    def _begun_cache(self) -> Cache:
+        assert self.cache is not None
+        return self.cache
+
+    def _cache_with_prefix(self) -> None:
+        """Leaves nothing in the cache but what the prompt begins with."""
         if self.cache is None:
             self.cache = self.model.new_cache(self.context)
-            return self.cache
+            return
         cache = self.cache
         if cache.identity != self.model.identity:
             raise ArgumentError(
@@ -176,15 +209,12 @@ class Generation:
                 f"1 to {cache.context}"
             )
         self.timings.reused_tokens = cache.reuse(self.prompt)
-        return cache
 
     def _next(self, tokens: Sequence[int], cache: Cache) -> int:
         """The token that the sampler chooses after these."""
-        # Rows beyond the tokenizer are padding of the embedding and never chosen.
         size, history = len(self.tokenizer), [*self.prompt, *self.tokens]
         count = self.sampler.candidates_after(history)
         if 0 < count <= MAX_TOP:
             found = self.model.top(tokens, cache, min(count, size), size, self.chunk)
             return self.sampler.choose_among(*found, history)
-        logits = self.model.prefill(tokens, cache, self.chunk)
-        return self.sampler.choose(logits[0, :size], history)
+        return self.choose(self.model.prefill(tokens, cache, self.chunk)[0])

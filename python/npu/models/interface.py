@@ -7,10 +7,14 @@ from typing import Protocol
 
 import numpy as np
 
+from npu import _npu
 from npu.models.kv_cache import Cache
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
 PREFILL_CHUNK = 1024
+# Sequences of a batch, and tokens of each of them in a step.
+MOST_SEQUENCES: int = _npu.ops.Prefill.MOST_SEQUENCES
+MOST_NEW: int = _npu.ops.Prefill.MOST_NEW
 
 
 class ModelConfig(Protocol):
@@ -40,3 +44,12 @@ class Model(Protocol):
         self, tokens: Sequence[int], cache: Cache, k: int, size: int, chunk: int = PREFILL_CHUNK
     ) -> tuple[np.ndarray, np.ndarray]:
         """Like ``prefill``, for the k largest of the first ``size`` logits and their ids."""
+
+    def extend(self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK) -> None:
+        """Runs tokens in chunks, without logits."""
+
+    def decode_batch(
+        self, tokens: Sequence[int | Sequence[int]], caches: Sequence[Cache]
+    ) -> np.ndarray:
+        """Runs 1 to ``MOST_NEW`` tokens of each of 1 to ``MOST_SEQUENCES`` sequences; returns the
+        logits (sequences, vocabulary) of each one's last token."""

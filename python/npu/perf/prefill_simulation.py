@@ -151,12 +151,17 @@ def request_of_steps(
     counts: tuple[int, int],
     formats: tuple[str, ...],
     steps: tuple[int, int] = (0, 0),
+    sequences: int = 0,
 ) -> dict[str, int]:
     """The request for a chunk through so many (sliding, global) layers; steps: the first one, and
-    how many (0: all)."""
-    request = request_of(shape, position + 1, counts, formats, 64)
+    how many (0: all). sequences: of a batch, each with so many tokens, and its head; 0: a chunk."""
+    request = request_of(
+        shape, position + 1, counts, formats, shape.vocabulary if sequences else 64
+    )
     del request["top"]
-    request["format_head"] = 0
+    if not sequences:
+        request["format_head"] = 0
+    request["sequences"] = sequences
     return request | {"tokens": tokens, "first_step": steps[0], "steps": steps[1]}
 
 
@@ -216,7 +221,8 @@ def _clock(device: str) -> float:
 
 
 class Chunk:
-    """The steps of a chunk of ``tokens`` at ``position``."""
+    """The steps of a chunk of ``tokens`` at ``position``; or of a batch of ``sequences``, each with
+    so many tokens there."""
 
     def __init__(
         self,
@@ -225,9 +231,10 @@ class Chunk:
         tokens: int,
         position: int,
         constants: Mapping[str, float],
+        sequences: int = 0,
     ) -> None:
         self._device, self._shape, self._constants = device, shape, dict(constants)
-        self._tokens, self._position = tokens, position
+        self._tokens, self._position, self._sequences = tokens, position, sequences
 
     def steps(self) -> Iterator[tuple[str, int, StepRun]]:
         """Name, how often, and run of the steps of all layers."""
@@ -278,8 +285,14 @@ class Chunk:
     def _run(
         self, step: int, counts: tuple[int, int], formats: tuple[str, ...], position: int, work: str
     ) -> StepRun:
-        request = request_of_steps(self._shape, self._tokens, position, counts, formats, (step, 1))
+        request = request_of_steps(
+            self._shape, self._tokens, position, counts, formats, (step, 1), self._sequences
+        )
         return simulate_step(self._device, request, self._constants, work)
+
+    def head(self) -> StepRun:
+        """Of a batch, all of the vocabulary."""
+        return self._run(len(LAYER) + 1, (1, 0), PLAIN, self._near, "products")
 
     def overlap(self) -> float:
         """Cycles that a layer's steps, one behind the other, take less than alone: what does not
@@ -294,7 +307,9 @@ class Chunk:
             else:
                 alone.append(self.step(name, formats, False))
         steps = (0, len(LAYER) + 1)
-        request = request_of_steps(self._shape, self._tokens, self._near, (1, 0), formats, steps)
+        request = request_of_steps(
+            self._shape, self._tokens, self._near, (1, 0), formats, steps, self._sequences
+        )
         together = stream_cycles(self._device, request, self._constants)
         return sum(run.cycles for run in alone) - together
 

@@ -67,9 +67,10 @@ Job product(const Build& build, npu::blocks::Format format, int32_t m, int32_t s
   job.parts = (slices + job.slices - 1) / job.slices;
   return job;
 }
-Job row_job(Kind kind) {
+Job row_job(Kind kind, int32_t used = 4) {
   Job job{};
-  job.kind = int32_t(kind), job.constants = 2, job.rounds = 3, job.first_groups = 5;
+  job.kind = int32_t(kind), job.used = used, job.constants = 2, job.rounds = 3,
+  job.first_groups = 5;
   job.groups = 5, job.a_turns = 1, job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
   job.width = 1152, job.columns = 1280, job.epsilon = 77, job.heads = 4, job.kv_heads = 1;
   job.head_dim = job.dim = 256;
@@ -126,7 +127,10 @@ void check_product(const Build& build, const Job& header) {
     const int32_t multiplied = (job.holds1 + job.holds2) * job.parts;
     CHECK(multiplied + job.factors + job.pass == objects);
     // bfloat16, m rows and 32 columns per row-block.
-    CHECK(job.pieces * pre::kPieceBytes == blocks * header.m * 32 * 2);
+    const int32_t narrow = blocks * header.m * 32 * 2;
+    // fp32 of the last of 8 rows; whole pieces.
+    const int32_t wide = (blocks * header.m / 8 * 32 * 4 + pre::kPieceBytes - 1) / pre::kPieceBytes;
+    CHECK(job.pieces * pre::kPieceBytes == (header.wide ? wide * pre::kPieceBytes : narrow));
     CHECK(job.rounds == 0);
     CHECK(job.units == 0);
     CHECK(job.q_before + job.q_after + job.out_pieces == 0);
@@ -142,6 +146,9 @@ TEST_CASE("prefill_begin: a core's share of a product") {
       for (int32_t m = 16; m <= sizes_of(build).row_slots; m *= 2) {
         check_product(build, product(build, format, m, 0, columns_of(build)));
         check_product(build, product(build, format, m, 1, columns_of(build)));
+        Job wide = product(build, format, m, 0, columns_of(build));
+        wide.wide = 1;
+        check_product(build, wide);
       }
     }
     // 160 columns per range, five slices.
@@ -154,13 +161,32 @@ TEST_CASE("prefill_begin: a core's share of a product") {
 TEST_CASE("prefill_begin: a core's turn in jobs of rows") {
   for (const Build& build : builds()) {
     for (const Kind kind : {Kind::kNorm, Kind::kGeglu, Kind::kRotation}) {
-      for_each_core(build, row_job(kind), [&](const Job& job, int row, int column) {
-        CHECK(job.a_before == column);
-        CHECK(job.a_before + 1 + job.a_after == columns_of(build));
+      for_each_core(build, row_job(kind, columns_of(build)),
+                    [&](const Job& job, int row, int column) {
+                      CHECK(job.own_rounds == job.rounds);
+                      CHECK(job.a_before == column);
+                      CHECK(job.a_before + 1 + job.a_after == columns_of(build));
+                      CHECK(job.b_before == row);
+                      CHECK(job.b_before + 1 + job.b_after == kRows);
+                      CHECK(job.q_before + job.q_after + job.out_pieces == 0);
+                      check_no_product(job);
+                    });
+    }
+  }
+}
+
+TEST_CASE("prefill_begin: columns that have no part in a job of rows let it pass") {
+  for (const Build& build : builds()) {
+    for (const int used : {1, 3}) {
+      const Job header = row_job(Kind::kNorm, used);
+      // Objects of A of the columns that do.
+      const int32_t objects = header.rounds * (header.first_groups + header.groups) * used;
+      for_each_core(build, header, [&](const Job& job, int row, int column) {
+        CHECK(job.own_rounds == (column < used ? header.rounds : 0));
+        CHECK(job.pass == (column < used ? 0 : objects));
+        if (column < used) CHECK(job.a_before + 1 + job.a_after == used);
         CHECK(job.b_before == row);
         CHECK(job.b_before + 1 + job.b_after == kRows);
-        CHECK(job.q_before + job.q_after + job.out_pieces == 0);
-        check_no_product(job);
       });
     }
   }
@@ -222,6 +248,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::holds, {0, -1}},
                    {&Job::parts, {0, multiply.parts + 1, -multiply.parts}},
                    {&Job::scaled, {-1, 2}},
+                   {&Job::wide, {-1, 2}},
                    {&Job::rounds, {1, -1}},
                    {&Job::units, {1, -1}}});
     check_refused(build, product(build, npu::blocks::Format::kBf16, 64, 0, 3),
@@ -237,6 +264,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
     for (const Kind kind : {Kind::kNorm, Kind::kGeglu, Kind::kRotation}) {
       check_refused(build, row_job(kind),
                     {{&Job::constants, {-1, 7}},
+                     {&Job::used, {0, -1, columns_of(build) + 1}},
                      {&Job::rounds, {0, -1}},
                      {&Job::first_groups, {-1}},
                      {&Job::groups, {0, -1}},

@@ -13,7 +13,6 @@
 #include <string>
 #include <vector>
 
-#include "arch/timing.h"
 #include "block_float.h"
 #include "kernel_calls.h"
 #include "kernels/call.h"
@@ -27,7 +26,7 @@ using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build, kerne
 using kernel_test::kUnit;
 
 constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
-constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65;
+constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
 // Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
 int slots_of(bool npu1) { return npu1 ? 64 : 128; }
 size_t a_bytes(bool npu1) { return npu1 ? 4096 : 4608; }
@@ -241,13 +240,31 @@ struct Core {
     const auto place = static_cast<size_t>(at);
     return behind ? std::bit_cast<float>(work[place]) : store[place];
   }
+  void piece() {
+    call("prefill_piece", {kernel_test::buffer(store), kernel_test::buffer(out),
+                           kernel_test::buffer(work), kernel_test::buffer(job)});
+  }
+  // Of all wide pieces, how many values are not the sums of the last of every 8 rows, or zero.
+  int wrong_lines() {
+    const int parts = shape.m / 8, lines = parts * shape.blocks;
+    int wrong = 0;
+    job[kWideAt] = 1;
+    for (int line = 0; line % 4 != 0 || line < lines; ++line) {
+      if (line % 4 == 0) piece();
+      for (int i = 0; i < 32; ++i) {
+        const auto found = std::bit_cast<float>(out[static_cast<size_t>(line % 4 * 32 + i)]);
+        const int row = line % parts * 8 + 7;
+        wrong += double{found} != (line < lines ? sum(row, line / parts * 32 + i) : 0);
+      }
+    }
+    return wrong;
+  }
   // All pieces, as m x n.
   std::vector<uint16_t> pieces() {
     std::vector<uint16_t> all(static_cast<size_t>(shape.m * shape.n()));
     for (int j = 0; j < shape.blocks; ++j) {
       for (int row = 0; row < shape.m; row += 8) {
-        call("prefill_piece", {kernel_test::buffer(store), kernel_test::buffer(out),
-                               kernel_test::buffer(work), kernel_test::buffer(job)});
+        piece();
         for (int i = 0; i < 256; ++i) {
           const int y = row + i / 32, x = j * 32 + i % 32;
           std::memcpy(&all[static_cast<size_t>(y * shape.n() + x)],
@@ -349,6 +366,8 @@ TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
       CHECK(worst.rounded <= 1);
       CHECK(worst.rounded > 0);
       CHECK(core.job[kSliceAt] == 0);  // wraps at the end of a range
+      CHECK(core.wrong_lines() == 0);
+      CHECK_THROWS_AS(core.piece(), Error);  // there are no more
       CHECK(core.job[kSliceAt + 2] == 5);
     }
     CHECK(summed > 0);  // fp32 did round
@@ -563,26 +582,5 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, -1));
     CHECK(refused("prefill_piece", {48, 2, 1, 1}, kPieceAt, 0));
-  }
-}
-
-TEST_CASE("prefill_multiply: cycles grow with rows, row-blocks and 8-bit weights") {
-  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
-    const arch::Timing timing(generation, arch::TimingTable());
-    const auto cycles = [&](int64_t m, int64_t blocks, int64_t format) {
-      const int64_t integers[] = {m, blocks, format};
-      return kernels::find_declaration("prefill_multiply", generation)->cycles(timing, integers);
-    };
-    for (const int format : {0, 1}) {
-      CHECK(cycles(64, 1, format) > cycles(32, 1, format));
-      CHECK(cycles(64, 2, format) > cycles(64, 1, format));
-    }
-    CHECK(cycles(64, 2, 1) > cycles(64, 2, 0));
-    // No faster than the multiplications alone.
-    const double peak =
-        generation == arch::Generation::kNpu1 ? timing.mac_bf16_native : timing.mac_bfp16;
-    CHECK(cycles(64, 2, 0) > 64 * 64 * 32 / peak);
-    CHECK(cycles(64, 1, kBf16) > 64 * 32 * 32 / peak);
-    CHECK(cycles(64, 1, kBf16) < cycles(64, 1, 1));  // nothing is multiplied by scales
   }
 }

@@ -31,6 +31,7 @@ enum class Value : uint64_t {
   kGateUp,
   kAct,
   kDown,
+  kLogit,
   kTable,
   kConstant
 };

@@ -1,6 +1,7 @@
-// A prompt's plan (ops/prefill), word by word: for random models and chunks, every job gets what it
-// needs in the documented order, results come where the next step takes them, nothing is written
-// twice, nothing outside of its place, in the cache only the chunk's own positions.
+// The plan of a chunk or of a batch (ops/prefill), word by word: for random models and positions,
+// every job gets what it needs in the documented order, results come where the next step takes
+// them, nothing is written twice, nothing outside of its place, in the caches only the new
+// positions.
 #include <doctest/doctest.h>
 
 #include <bit>
@@ -9,13 +10,13 @@
 #include <random>
 
 #include "prefill_memory.h"
+#include "prefill_models.h"
 
 namespace {
 
 using namespace npu;
 using namespace npu::prefill_test;
 using blocks::Format;
-using ops::DecoderMatrix;
 using prefill::Job;
 using Kind = PrefillPlan::Kind;
 
@@ -35,6 +36,7 @@ class Walk : private PrefillMemory {
     }
     check_result();
     check_pool();
+    if (batched_) check_logits();
   }
 
  private:
@@ -62,30 +64,12 @@ class Walk : private PrefillMemory {
   }
 
   void finish_step() {
-    const int now = int(index_) + 1;
-    const auto dump = uint64_t(layout_.dump());
-    const auto dump_end = uint64_t(layout_.constants(0, PrefillLayout::kFirst));
-    for (const auto& [at, value] : writes_) {
-      Memory& to = memory(at.argument);
-      const bool dumped =
-          at.argument == ops::kPrefillWorkspace && at.offset >= dump && at.offset < dump_end;
-      if (at.argument == ops::kPrefillPool && value == kAny) FAIL("the cache gets what is no key");
-      if (!dumped && to.written[at.offset / 4] == now) {
-        FAIL("byte " << at.offset << " of argument " << at.argument << " is written twice");
-      }
-      to.written[at.offset / 4] = now;
-      to.names[at.offset / 4] = dumped ? kAny : value;
-    }
-    for (const Place& at : reads_) {
-      if (memory(at.argument).written[at.offset / 4] == now) {
-        FAIL("byte " << at.offset << " of argument " << at.argument << " is read and written");
-      }
-    }
+    apply_writes(int(index_) + 1);
     const Kind kind = plan_->kind(index_);
     const DecoderMatrix* matrix = matrix_of(kind);
     if (matrix == nullptr) return;
     size_t results = 0;
-    for (const auto& segment : *matrix) results += size_t(segment.n / 32 * used_);
+    for (const auto& segment : *matrix) results += size_t(segment.row_blocks() * used_);
     REQUIRE(done_.size() == results);
   }
 
@@ -150,7 +134,7 @@ class Walk : private PrefillMemory {
     for (int64_t round = 0; round < job.rounds; ++round) {
       const int64_t first = round * array_.cores();
       for (int64_t g = 0; adds && g < 2 * job.groups; ++g) {  // statistics, then results
-        for (int64_t core = 0; core < array_.cores(); ++core) {
+        for (int64_t core = 0; core < 4 * job.used; ++core) {
           const int64_t r = core % 4, row = first + core;
           const auto words = take_a(a[size_t(r)]);
           for (int64_t w = 0; row < used_ && w < kAWords; ++w) {
@@ -160,7 +144,7 @@ class Walk : private PrefillMemory {
           }
         }
       }
-      for (int64_t c = 0; c < array_.columns; ++c) {
+      for (int64_t c = 0; c < job.used; ++c) {
         std::array<Pieces, 4> out;
         for (int64_t turn = 0; turn < 2 * job.groups; ++turn) {
           for (int64_t r = 0; r < 4; ++r) {
@@ -178,7 +162,14 @@ class Walk : private PrefillMemory {
         write_pieces(high, c, out[2], out[3]);
       }
     }
-    REQUIRE(job.rounds * array_.cores() >= used_);
+    check_used(job);
+  }
+
+  // Every row-block has a core; only a single round leaves columns out.
+  void check_used(const Job& job) const {
+    REQUIRE(job.used <= array_.columns);
+    REQUIRE((job.rounds - 1) * array_.cores() + 4 * job.used >= used_);
+    REQUIRE((job.rounds == 1 || job.used == array_.columns));
   }
 
   void norm_object(std::span<const Place> words, int64_t row, int64_t turn, int64_t version,
@@ -209,6 +200,7 @@ class Walk : private PrefillMemory {
     if (kind == Kind::kOutput) return &model_.layers[layer_].output;
     if (kind == Kind::kGateUp) return &model_.layers[layer_].gate_up;
     if (kind == Kind::kDown) return &model_.layers[layer_].down;
+    if (kind == Kind::kHead) return &model_.head;
     return nullptr;
   }
 
@@ -216,7 +208,9 @@ class Walk : private PrefillMemory {
     const Kind kind = plan_->kind(index_);
     const auto layer = int64_t(layer_);
     if (column >= matrix_of(kind)->front().k / 32) return 0;
-    if (kind == Kind::kQkv) return name(Value::kA, 2 * layer, row, column, word);
+    if (kind == Kind::kQkv || kind == Kind::kHead) {
+      return name(Value::kA, 2 * layer, row, column, word);
+    }
     if (kind == Kind::kOutput) return name(Value::kAttention, layer, row, column, word);
     if (kind == Kind::kGateUp) return name(Value::kA, 2 * layer + 1, row, column, word);
     return name(Value::kAct, layer, row, column, word);
@@ -269,10 +263,12 @@ class Walk : private PrefillMemory {
         for (int64_t i = 0; i < shares[c] * rows; ++i) {
           out[size_t(r)].push_back(result(first + r * rows + i % rows, block + i / rows));
         }
+        if (job.wide == 1) lines(out[size_t(r)]);
       }
       write_pieces(low, c, out[0], out[1]);
       write_pieces(high, c, out[2], out[3]);
     }
+    REQUIRE((job.wide == 1) == (kind == Kind::kHead));
   }
 
   std::vector<uint64_t> result(int64_t row, int64_t block) {
@@ -280,6 +276,7 @@ class Walk : private PrefillMemory {
     const Value value = kind == Kind::kQkv      ? Value::kQkv
                         : kind == Kind::kOutput ? Value::kOutput
                         : kind == Kind::kGateUp ? Value::kGateUp
+                        : kind == Kind::kHead   ? Value::kLogit
                                                 : Value::kDown;
     if (row >= used_) return piece([](int64_t) { return kAny; });
     REQUIRE(++done_[{row, block}] == 1);
@@ -331,6 +328,7 @@ class Walk : private PrefillMemory {
   void geglu(const Job& job, Lane& a, Lane& b, Lane& low, Lane& high) {
     const int64_t ffn = s_.ffn / 32;
     const auto layer = int64_t(layer_);
+    REQUIRE(job.used == array_.columns);
     for (int64_t round = 0; round < job.rounds; ++round) {
       std::vector<std::array<std::span<const Place>, 4>> gates(static_cast<size_t>(array_.columns));
       for (size_t r = 0; r < 4; ++r) {
@@ -375,13 +373,13 @@ class Walk : private PrefillMemory {
     REQUIRE(job.dim == s_.dim);
     REQUIRE(job.head_dim == s_.head_dim);
     constants(job, a, 3 * layer + 2);
-    REQUIRE(job.rounds * array_.cores() >= used_);
+    check_used(job);
     const int64_t turns = s_.heads + 2 * s_.kv_heads;
     REQUIRE(job.b_turns == turns);
     for (int64_t round = 0; round < job.rounds; ++round) {
       const int64_t first = round * array_.cores();
       for (int64_t object = 0; object < job.first_groups; ++object) {
-        for (int64_t core = 0; core < array_.cores(); ++core) {
+        for (int64_t core = 0; core < 4 * job.used; ++core) {
           const auto words = take_a(a[size_t(core % 4)]);
           for (int64_t w = 0; first + core < used_ && w < kAWords; ++w) {
             const int64_t at = object * kAWords + w;
@@ -391,7 +389,7 @@ class Walk : private PrefillMemory {
         }
       }
       REQUIRE(job.first_groups * kAWords >= 8 * s_.head_dim);
-      for (int64_t c = 0; c < array_.columns; ++c) {
+      for (int64_t c = 0; c < job.used; ++c) {
         std::array<Pieces, 4> out;
         for (int64_t turn = 0; turn < turns; ++turn) {
           for (int64_t r = 0; r < 4; ++r) {
@@ -416,11 +414,11 @@ class Walk : private PrefillMemory {
         const int64_t at = i * kPiece + w;
         if (row >= used_) return kAny;
         if (head < s_.heads) return name(Value::kQ, layer, row, head, at);
-        const int64_t position = chunk_.position + 8 * row + at / half;
-        if (position < position_ || position >= end_) return kAny;
+        const Row token = row_of(row, at / half);
+        if (!token.real) return kAny;
         const bool values = head >= s_.heads + s_.kv_heads;
-        return key_name(layer_, values, position, head - s_.heads - (values ? s_.kv_heads : 0),
-                        at % half);
+        return key_name(token.sequence, layer_, values, token.position,
+                        head - s_.heads - (values ? s_.kv_heads : 0), at % half);
       }));
     }
   }
@@ -431,7 +429,7 @@ class Walk : private PrefillMemory {
     const auto layer = int64_t(layer_);
     const int64_t group = jobs[0].group, units = array_.units, width = s_.dim / 32;
     REQUIRE(group >= s_.group());
-    int64_t kv_head = -1;
+    std::array<int64_t, 4> heads{-1, -1, -1, -1}, sequences{};  // of the rows of the array
     for (int64_t c = 0; c < array_.columns; ++c) {
       std::array<Pieces, 4> out;
       for (int64_t r = 0; r < 4; ++r) {
@@ -440,13 +438,15 @@ class Walk : private PrefillMemory {
         REQUIRE(job.group == group);
         for (int64_t j = 0; j < units; ++j) {
           const int64_t unit = job.first_unit + (r * array_.columns + c) * units + j;
-          const int64_t row = unit / group, of_group = unit % group;
           const auto words = b[size_t(c)].take(kBWords);
-          const bool counts = row < used_ && of_group < s_.group();
-          if (kv_head < 0 && counts) {
-            const auto head = int64_t(workspace_->names[words[0].offset / 4] >> 12 & 0xfffff);
-            kv_head = head / s_.group();
-          }
+          const uint64_t first = workspace_->names[words[0].offset / 4];
+          // In a batch a row of the array has the head and the row-block of its first query.
+          int64_t row = unit / group, of_group = unit % group;
+          if (batched_ && c == 0 && j == 0) sequences[size_t(r)] = int64_t(first >> 32 & 0xffff);
+          if (batched_) row = sequences[size_t(r)], of_group = c * units + j;
+          const bool counts = row < used_ && of_group < s_.group() && (!batched_ || job.chunks > 0);
+          int64_t& kv_head = heads[batched_ ? size_t(r) : 0];
+          if (kv_head < 0 && counts) kv_head = int64_t(first >> 12 & 0xfffff) / s_.group();
           const int64_t head = kv_head * s_.group() + of_group;
           for (int64_t w = 0; counts && w < 4 * s_.head_dim; ++w) {
             expect(words[size_t(w)], name(Value::kQ, layer, row, head, w));
@@ -456,38 +456,38 @@ class Walk : private PrefillMemory {
               return counts ? name(Value::kAttention, layer, row, head * width + i, w) : kAny;
             }));
           }
-          if (counts) check_keys(job, row);
+          if (counts) check_keys(job, row, unit);
         }
       }
       write_pieces(low, c, out[0], out[1]);
       write_pieces(high, c, out[2], out[3]);
     }
-    for (size_t r = 0; r < 4; ++r) keys(jobs[r], a[r], kv_head);
+    for (size_t r = 0; r < 4; ++r) keys(jobs[r], a[r], heads[batched_ ? r : 0], sequences[r]);
   }
 
   // All that the tokens of a row-block see is among the keys that the row of the array gets, and
   // what they do not see is masked.
-  void check_keys(const Job& job, int64_t row) {
+  void check_keys(const Job& job, int64_t row, int64_t unit) {
     const int64_t window = model_.layers[layer_].window;
-    REQUIRE(job.query_position == chunk_.position);
+    REQUIRE(job.query_position + 8 * (unit / job.group) == row_of(row, 0).position);
     REQUIRE(job.window == window);
     REQUIRE(job.causal == 1);
-    REQUIRE(job.keys_end == end_);
+    REQUIRE(job.keys_end == spans_[size_t(row_of(row, 0).sequence)].end());
     REQUIRE(job.head_dim == s_.head_dim);
     const double scale = std::bit_cast<float>(job.scale);
     REQUIRE(scale == doctest::Approx(double{s_.attention_scale} / std::log(2.0)).epsilon(1e-6));
     const int64_t keys_end = job.key_position + job.chunks * (4096 / s_.head_dim);
     for (int64_t i = 0; i < 8; ++i) {
-      const int64_t query = chunk_.position + 8 * row + i;
-      if (query < position_ || query >= end_) continue;
-      const int64_t from = window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
+      const Row query = row_of(row, i);
+      if (!query.real) continue;
+      const int64_t from = window > 0 ? std::max<int64_t>(0, query.position - window + 1) : 0;
       REQUIRE(job.key_position <= from);
       REQUIRE(job.keys_from <= from);
-      REQUIRE(query < keys_end);
+      REQUIRE(query.position < keys_end);
     }
   }
 
-  void keys(const Job& job, Channel& a, int64_t kv_head) {
+  void keys(const Job& job, Channel& a, int64_t kv_head, int64_t sequence) {
     const int64_t size = 4096 / s_.head_dim, half = s_.head_dim / 2;
     for (int64_t chunk = 0; chunk < job.chunks; ++chunk) {
       for (int values = 0; values < 2; ++values) {
@@ -498,7 +498,7 @@ class Walk : private PrefillMemory {
           if (at < job.keys_from || at >= job.keys_end) continue;
           for (int64_t w = 0; w < half; ++w) {
             expect(words[size_t(i % (size / 2) * half + w)],
-                   key_name(layer_, values > 0, at, kv_head, w));
+                   key_name(sequence, layer_, values > 0, at, kv_head, w));
           }
         }
       }
@@ -508,56 +508,6 @@ class Walk : private PrefillMemory {
   size_t index_ = 0, layer_ = 0;
   std::map<std::pair<int64_t, int64_t>, int> done_;  // results of a product
 };
-
-// --- random models
-
-// Rows of a matrix in up to three parts, each in its format, in a region with others around it.
-DecoderMatrix matrix(Random& random, DecoderModel& model, int64_t n, int64_t k,
-                     int formats = blocks::kFormats) {
-  DecoderMatrix out;
-  const int64_t region = int64_t(model.region_bytes.size()) - 1;
-  for (int64_t left = n; left > 0;) {
-    const bool last = out.size() == 2 || random.below(2) == 0;
-    ops::DecoderSegment segment;
-    segment.region = int(region);
-    segment.n = last ? left : 32 * random.upto(1, left / 32);
-    segment.k = k;
-    segment.format = Format(random.below(formats));
-    segment.offset = model.region_bytes.back() + 4 * random.below(100);
-    const int64_t bytes = segment.row_blocks() * segment.column_blocks() * blocks::kBytes;
-    model.region_bytes.back() = segment.offset + bytes;
-    out.push_back(segment);
-    left -= segment.n;
-  }
-  return out;
-}
-
-DecoderModel random_model(Random& random, bool small) {
-  DecoderModel model;
-  ops::DecoderShape& s = model.shape;
-  s.head_dim = 64 << random.below(3);
-  s.dim = random.below(2) ? s.head_dim : 32 * random.upto(1, s.head_dim / 32);
-  s.kv_heads = random.upto(1, small ? 2 : 4);
-  s.heads = s.kv_heads * random.upto(1, 8);
-  s.width = 32 * random.upto(2, small ? 9 : 24);
-  s.ffn = 32 * random.upto(2, small ? 10 : 40);
-  s.vocabulary = 64;
-  s.attention_scale = 0.01f * float(random.upto(1, 40));
-  const int formats = 2 + int(random.below(2));  // with blocks of bfloat16 or without
-  for (int64_t i = random.upto(1, 2); i > 0; --i) {
-    ops::DecoderLayer layer;
-    layer.window = random.below(2) * random.upto(1, 600);
-    model.region_bytes.push_back(0);
-    layer.qkv = matrix(random, model, s.qkv_rows(), s.width, formats);
-    layer.output = matrix(random, model, s.width, s.heads * s.dim, formats);
-    if (random.below(2)) model.region_bytes.push_back(4 * random.below(9));
-    layer.gate_up = matrix(random, model, 2 * s.ffn, s.width, formats);
-    layer.down = matrix(random, model, s.width, s.ffn, formats);
-    model.layers.push_back(layer);
-  }
-  model.head = matrix(random, model, s.vocabulary, s.width, formats);
-  return model;
-}
 
 }  // namespace
 
@@ -587,8 +537,40 @@ TEST_CASE("prefill plan: random models and chunks") {
       continue;  // what a store of the decode configuration does not hold
     }
     ++walked;
-    const Cache cache(random, model, position, tokens);
-    Walk(array, model, cache, position, tokens).run();
+    const Cache cache(random, model, {{position, tokens}});
+    Walk(array, model, cache, Span{position, tokens}).run();
+  }
+  CHECK(walked >= 25);
+}
+
+TEST_CASE("prefill plan: random models and batches") {
+  Random random;
+  int walked = 0;
+  for (int round = 0; round < 40; ++round) {
+    const auto array =
+        array_of(random.below(2) ? arch::Generation::kNpu1 : arch::Generation::kNpu2);
+    DecoderModel model = random_model(random, round % 2 == 0);
+    model.shape.vocabulary = random.upto(33, 2500);
+    model.head = matrix(random, model, model.shape.vocabulary, model.shape.width);
+    std::vector<Span> spans;
+    for (int64_t i = random.upto(1, PrefillBatch::kMaxSequences); i > 0; --i) {
+      spans.push_back({random.below(3) * random.below(600), random.upto(1, 8)});
+    }
+    CAPTURE(round);
+    CAPTURE(spans.size());
+    CAPTURE(array.columns);
+    CAPTURE(model.shape.heads);
+    CAPTURE(model.shape.kv_heads);
+    CAPTURE(model.shape.dim);
+    CAPTURE(model.shape.head_dim);
+    CAPTURE(model.shape.vocabulary);
+    try {
+      ops::check_prefill(array, model);
+    } catch (const Error&) {
+      continue;
+    }
+    ++walked;
+    Walk(array, model, Cache(random, model, spans), spans).run();
   }
   CHECK(walked >= 25);
 }
@@ -609,7 +591,7 @@ TEST_CASE("prefill plan: more repeats than a BD has") {
     layer.down = matrix(random, model, s.width, s.ffn);
     model.head = matrix(random, model, s.vocabulary, s.width);
     REQUIRE_NOTHROW(ops::check_prefill(array, model));
-    const Cache cache(random, model, 5, 9);
-    Walk(array, model, cache, 5, 9).run();
+    const Cache cache(random, model, {{5, 9}});
+    Walk(array, model, cache, Span{5, 9}).run();
   }
 }

@@ -71,11 +71,26 @@ def test_other_devices_ceilings_and_formats(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_table_fits_100_columns(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["bench", "--shape", "gemma3-1b", "--context", "1k,128k"]) == 0
+    words = ["bench", "--shape", "gemma3-1b", "--context", "1k,128k", "--batch", "8"]
+    assert cli.main(words) == 0
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines())) <= 100
+    assert max(map(len, out.splitlines())) <= 100 and "Batches of 8 sequences" in out
     assert "simulated" in out and "FastFlowLM 0.9.31: 41.1 tok/s" in out
     assert "arXiv 2602.06063: 1.02 s" in out and "binds most of the time" in out
+
+
+def test_batches(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("--shape", "gemma3-1b", "--context", "256,1k", "--batch", "3")
+    rows = bench(capsys, *words)["results"]
+    for row in rows:
+        batch, found = row["batch"], npu.simulate_batch("npu2", "gemma3-1b", row["context"], 3)
+        assert batch["sequences"] == 3 and batch["seconds_per_step"] == found.seconds
+        assert batch["tokens_per_second"] == pytest.approx(3 / found.seconds)
+        assert sum(batch["split_seconds"].values()) == pytest.approx(found.seconds)
+        assert batch["bytes"] == found.bytes and batch["bound"] == found.bound
+    assert "batch" not in bench(capsys, *words[:4])["results"][0]
+    assert cli.main(["bench", "--simulated", "--shape", "gemma3-1b", "--batch", "9"]) == 1
+    assert "[simulate_batch] sequences" in capsys.readouterr().err
 
 
 def test_a_model_has_its_own_formats(model: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -22,6 +22,7 @@ from npu.models.convert import convert
 from npu.models.sampling_settings import DEFAULTS, from_generation_config, resolve
 from npu.models.sources import open_source
 
+DEMO = Path(__file__).parents[3] / "examples/demo_model/demo-gemma3.gguf"
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, head_dim=8, ffn_width=32, context=64)
 SAMPLING: dict[str, Any] = {
     "general.sampling.temp": 0.5,
@@ -284,6 +285,40 @@ def test_a_prompt_that_fails_does_not_lose_the_others(
     code, out, err = run(capsys, *base, "-q")
     assert code == 1 and out == found[0]["answer"] + "\n\n" + found[2]["answer"] + "\n"
     assert err.count("\n") == 1 and err.startswith("npu: error: prompt 2: [generate] ")
+
+
+@pytest.mark.parametrize("on_array", [False, True])
+def test_batches_of_prompts_have_the_answers_of_each(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str], on_array: bool
+) -> None:
+    """In order, though others end earlier; a prompt that is too long among them."""
+    file = tmp_path / "p.txt"
+    lines = ["How many days are in 2 weeks?", "What is 12 minus 5?", 400 * "12 "]
+    lines += ["What is 3 plus 4?", "What is 9 plus 6?"]
+    file.write_text("\n".join(lines))
+    path = str(DEMO) if on_array else model
+    base = ("-m", path, "-n", "9", "--temp", "0", "-c", "60", "--prompts", str(file))
+    code, expected, _ = run(capsys, *base, "-q")
+    assert code == 1 and len(expected) > 30
+    for size in ("2", "8"):
+        code, out, err = run(capsys, *base, "--batch", size)
+        assert code == 1 and out == expected
+        assert ("tokens are computed one by one" in err) is not on_array
+        assert "prompt 3: [generate]" in err and "prompt 4: TTFT" in err
+    code, out, _ = run(capsys, *base, "--batch", "3", "--json")
+    found = [json.loads(line) for line in out.splitlines()]
+    assert [one["index"] for one in found] == [1, 2, 3, 4, 5] and "error" in found[2]
+    answers = [one["answer"] for one in found if "answer" in one]
+    assert "\n\n".join(answers) + "\n" == expected
+
+
+def test_batches_are_refused_where_they_have_no_meaning(
+    tmp_path: Path, model: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, _, err = run(capsys, "-m", model, "-p", "x", "--batch", "2")
+    assert code == 1 and "--batch applies to --prompts" in err
+    code, _, err = run(capsys, "-m", model, "--prompts", "x", "--batch", "9")
+    assert code == 1 and "a batch of 9 was asked for, it has 1 to 8" in err
 
 
 def test_nothing_is_loaded_when_every_prompt_fails(

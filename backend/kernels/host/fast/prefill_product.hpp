@@ -18,6 +18,7 @@
 #define AIE_HOST_PREFILL_MULTIPLY aie::host::prefill_multiply
 #define AIE_HOST_PREFILL_SCALE aie::host::prefill_scale
 #define AIE_HOST_PREFILL_PIECE aie::host::prefill_piece
+#define AIE_HOST_PREFILL_WIDE_PIECE aie::host::prefill_wide_piece
 
 // Whether what npu_host_pack_begin() gave last for this operand is for other cores too.
 extern "C" int npu_host_pack_shared(uint32_t operand);
@@ -307,6 +308,19 @@ inline void prefill_piece(const float* first_sums, const float* tail, bfloat16* 
       constexpr int32_t kAt = i.value * kLanes;
       store(narrow_bf16<kLanes>(load<float_lanes>(sums + kAt)), out + kAt);
     });
+  }
+}
+
+// The last of every 8 rows, as lines [32].
+inline void prefill_wide_piece(const float* first_sums, const float* tail, float* out, int32_t m,
+                               int32_t blocks, int32_t number) {
+  constexpr int32_t kLines = npu::prefill::kWideLines, kPieceRows = npu::prefill::kRows;
+  const int32_t n = blocks * kPfBlock, parts = m / kPieceRows;
+  for (int32_t line = number * kLines; line < (number + 1) * kLines; ++line, out += kPfBlock) {
+    const int32_t row = line % parts * kPieceRows + kPieceRows - 1;
+    const float* from = row < kPfStoreRows ? first_sums + row * n : tail + (row - kPfStoreRows) * n;
+    from += line / parts * kPfBlock;
+    for (int32_t i = 0; i < kPfBlock; ++i) out[i] = line < parts * blocks ? from[i] : 0;
   }
 }
 

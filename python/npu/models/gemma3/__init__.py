@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from npu.models.batch import BatchGeneration
 from npu.models.gemma3.header import Header, read_header
 from npu.models.gemma3.model import Model
 from npu.models.generation import Generation, Timings
@@ -18,7 +19,16 @@ from npu.models.kv_cache import Cache
 from npu.models.sampling import Sampler
 from npu.models.tokenizer import Tokenizer
 
-__all__ = ["Cache", "Generation", "Model", "Sampler", "Timings", "Tokenizer", "load"]
+__all__ = [
+    "BatchGeneration",
+    "Cache",
+    "Generation",
+    "Model",
+    "Sampler",
+    "Timings",
+    "Tokenizer",
+    "load",
+]
 
 
 def load(

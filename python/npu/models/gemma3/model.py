@@ -2,7 +2,8 @@
 
 A token runs on the array as a whole (``npu.models.gemma3.decoder``): one submission from the
 embedding row to the logits. So do the layers of a prompt (``npu.models.gemma3.prefill``), chunk by
-chunk; the output head follows for the tokens whose logits are wanted. Of models of other sizes than
+chunk, whose output head follows for the tokens whose logits are wanted, and the next tokens of up
+to eight sequences, head included, with one pass over the weights. Of models of other sizes than
 these run, the projections and the head are products on the array (bfloat16 operands, float32
 accumulation), and what lies between them are operations of ``npu.ops.host``. Structure: Gemma 3
 technical report (arXiv 2503.19786); tensor names: llama.cpp's GGUF naming, whose norms store 1 + w.
@@ -27,8 +28,8 @@ from npu.models.gemma3.decoder import MAX_TOP, Decoder
 from npu.models.gemma3.names import check_tensors
 from npu.models.gemma3.prefill import Prefill, chunk_length
 from npu.models.gemma3.weights import HEAD, Projection, matrices
-from npu.models.interface import PREFILL_CHUNK
-from npu.models.kv_cache import Cache, Layout, Pool
+from npu.models.interface import MOST_NEW, MOST_SEQUENCES, PREFILL_CHUNK
+from npu.models.kv_cache import Cache, Layout, Pool, running_together
 from npu.models.prepare import WeightsReport, check_choice, plan, prepare
 from npu.models.sampling import check_finite, largest
 from npu.models.sources.gguf import GgufSource
@@ -157,12 +158,82 @@ class Model:
         Returns float32 logits (1, vocabulary) of the last token, or (T, vocabulary) of all.
         """
         with cache.running(tokens):
-            decoder = self._decoder() if len(tokens) == 1 else None
-            if decoder is not None:
-                token = int(self._checked(tokens)[0])
-                return self._capped(decoder.logits(token, cache)[None])
-            x = self._hidden(tokens, cache)
-            return self._logits(x if all_logits else x[-1:])
+            return self._passed(tokens, cache, all_logits)
+
+    def _passed(
+        self, tokens: Sequence[int] | np.ndarray, cache: Cache, all_logits: bool = False
+    ) -> np.ndarray:
+        """Logits of tokens of the cache's pass."""
+        decoder = self._decoder() if len(tokens) == 1 else None
+        if decoder is not None:
+            token = int(self._checked(tokens)[0])
+            return self._capped(decoder.logits(token, cache)[None])
+        x = self._hidden(tokens, cache)
+        return self._logits(x if all_logits else x[-1:])
+
+    @property
+    def batches_on_array(self) -> bool:
+        """Whether ``decode_batch`` reads the weights once for all sequences: on devices and for
+        sizes with which prompts run on the array (docs/prefill.md)."""
+        return self._prefill() is not None
+
+    def decode_batch(
+        self, tokens: Sequence[int | Sequence[int]], caches: Sequence[Cache]
+    ) -> np.ndarray:
+        """Runs the next 1 to 8 tokens of each of 1 to 8 sequences and adds them to their caches.
+
+        tokens: per sequence an id, or several; caches: of this model, each once. Returns float32
+        logits (sequences, vocabulary) of each one's last token, which do not depend on the other
+        sequences. Raises ArgumentError for other counts, ids or caches, and where a context is
+        full; if the step fails or is interrupted, all caches stay as they were. Where not
+        ``batches_on_array``, sequences run one after the other.
+        """
+        if not 1 <= len(tokens) <= MOST_SEQUENCES or len(caches) != len(tokens):
+            raise ArgumentError(
+                f"[decode_batch] tokens of {len(tokens)} sequences and {len(caches)} caches were "
+                f"given; give 1 to {MOST_SEQUENCES} sequences, each with its cache"
+            )
+        ids = [self._batch_ids(own) for own in tokens]
+        for index, cache in enumerate(caches):
+            self._check_batch_cache(index, cache, caches)
+        with running_together(caches, ids):
+            prefill = self._prefill()
+            if prefill is None:
+                parts = [self._passed(own, cache) for own, cache in zip(ids, caches, strict=True)]
+                return np.concatenate(parts)
+            rows = self.source.float32(names.EMBEDDING, np.concatenate(ids))
+            x = host.embed(rows, self._embedding_scale)
+            return self._capped(prefill.run_batch(x, [len(own) for own in ids], caches))
+
+    def _batch_ids(self, tokens: int | Sequence[int]) -> np.ndarray:
+        ids = self._checked(np.atleast_1d(tokens))
+        if len(ids) > MOST_NEW:
+            raise ArgumentError(
+                f"[decode_batch] {len(ids)} tokens of a sequence were given, a step runs up to "
+                f"{MOST_NEW}; run those before with extend"
+            )
+        return ids
+
+    def _check_batch_cache(self, index: int, cache: Cache, caches: Sequence[Cache]) -> None:
+        if any(cache is other for other in caches[:index]):
+            raise ArgumentError(
+                f"[decode_batch] cache {index} is among those before it; a sequence needs a cache "
+                "of its own, use fork"
+            )
+        if not cache.lies_in(self._pool) or cache.identity != self.identity:
+            raise ArgumentError(
+                f"[decode_batch] cache {index} is of another model, device or arithmetic "
+                f"({cache.identity}, this is {self.identity}); use new_cache of this model"
+            )
+
+    def extend(self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK) -> None:
+        """Runs tokens in chunks at the cache's next positions, without logits."""
+        cache.check_room(len(tokens))
+        while len(tokens):
+            count = chunk_length(cache.length, chunk)
+            with cache.running(tokens[:count]):
+                self._hidden(tokens[:count], cache)
+            tokens = tokens[count:]
 
     def prefill(
         self, tokens: Sequence[int], cache: Cache, chunk: int = PREFILL_CHUNK
@@ -216,7 +287,7 @@ class Model:
             left = left[count:]
         return left
 
-    def _hidden(self, tokens: Sequence[int], cache: Cache) -> np.ndarray:
+    def _hidden(self, tokens: Sequence[int] | np.ndarray, cache: Cache) -> np.ndarray:
         """The last layer's output for the tokens of the cache's pass."""
         ids = self._checked(tokens)
         prefill = self._prefill()
@@ -232,7 +303,7 @@ class Model:
                 x = x + self._feed_forward(layer, x)
         return x
 
-    def _checked(self, tokens: Sequence[int]) -> np.ndarray:
+    def _checked(self, tokens: Sequence[int] | np.ndarray) -> np.ndarray:
         ids = np.asarray(tokens)
         if ids.ndim != 1 or ids.size == 0 or not np.issubdtype(ids.dtype, np.integer):
             raise ArgumentError("[gemma3] expected a non-empty list of token ids")

@@ -1,4 +1,5 @@
-"""A model's prompts on the array: one submission per chunk of tokens (npu.designs.prefill)."""
+"""A model's prompts on the array: one submission per chunk of tokens (npu.designs.prefill). And the
+next tokens of several sequences, one submission for all."""
 
 from __future__ import annotations
 
@@ -68,3 +69,27 @@ class Prefill:
                 )  # fmt: skip
             position += len(rows)
         return x
+
+    def run_batch(
+        self, x: np.ndarray, counts: Sequence[int], caches: Sequence[Cache]
+    ) -> np.ndarray:
+        """Embeddings of all caches' passes, one behind the other, (sum of counts, width) float32,
+        scaled, contiguous: writes their keys and values and returns the logits (sequences,
+        vocabulary) float32 of each one's last token, without their cap."""
+        config = self._config
+        tables = [
+            rotations(config, cache.length, count)
+            for cache, count in zip(caches, counts, strict=True)
+        ]
+        whole, sliding = (np.concatenate(parts).reshape(-1) for parts in zip(*tables, strict=True))
+        logits = np.empty((len(caches), config.vocabulary), np.float32)
+        with caches[0].pinned():
+            sequences = [
+                (cache.length, count, [cache.page_table(layer) for layer in range(config.layers)])
+                for cache, count in zip(caches, counts, strict=True)
+            ]
+            self._native.run_sequences(
+                sequences, x.reshape(-1), whole, sliding, caches[0].pool,
+                logits.reshape(-1).view(np.uint8),
+            )  # fmt: skip
+        return logits

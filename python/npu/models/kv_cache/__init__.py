@@ -4,8 +4,8 @@
 layout, ``file.py`` caches in files.
 """
 
-from npu.models.kv_cache.cache import SLIDING_HISTORY, Cache
+from npu.models.kv_cache.cache import SLIDING_HISTORY, Cache, running_together
 from npu.models.kv_cache.layout import PAGE, Layout
 from npu.models.kv_cache.pool import Pool
 
-__all__ = ["PAGE", "SLIDING_HISTORY", "Cache", "Layout", "Pool"]
+__all__ = ["PAGE", "SLIDING_HISTORY", "Cache", "Layout", "Pool", "running_together"]

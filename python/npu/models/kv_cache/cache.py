@@ -100,6 +100,10 @@ class Cache:
         """How often the pool has moved: an address of it is good as long as this is the same."""
         return self._pool.moves
 
+    def lies_in(self, pool: Pool) -> bool:
+        """Whether its pages are those of a pool: of the model that made the cache."""
+        return self._pool is pool
+
     def pinned(self) -> contextlib.AbstractContextManager[None]:
         """The pool does not move meanwhile: for who writes to it while other threads run."""
         return self._pool.pinned()
@@ -202,6 +206,12 @@ class Cache:
     def commit(self, tokens: Sequence[int] | np.ndarray) -> None:
         """Ends a pass: its positions hold these tokens. Sliding layers give back pages that no
         query can need, ``SLIDING_HISTORY`` positions more than their window apart."""
+        state, gone = self._committed(tokens)
+        self._now = state, None
+        self._pool.release(gone)
+
+    def _committed(self, tokens: Sequence[int] | np.ndarray) -> tuple[State, list[int]]:
+        """What the pass ends with, and the pages that it gives back then."""
         running = self._pass
         if running is None or len(tokens) != running.count:
             raise ArgumentError(
@@ -212,9 +222,7 @@ class Cache:
         state, dropped = running.state, list[int]()
         if any(_unneeded(state.length, w) != _unneeded(self.length, w) for w in self._sliding):
             state, dropped = self._without_old(state)
-        self._now = state, None
-        self._pool.release(running.replaced)
-        self._pool.release(dropped)
+        return state, running.replaced + dropped
 
     def abort(self) -> None:
         """Gives up a pass that was not committed; nothing if there is none."""
@@ -375,6 +383,33 @@ class Cache:
                     self._pool.buffer.view(np.uint16), table, self.layout.kv_heads,
                     self.layout.head_dim, first, last,
                 )  # fmt: skip
+
+
+@contextlib.contextmanager
+def running_together(
+    caches: Sequence[Cache], tokens: Sequence[Sequence[int] | np.ndarray]
+) -> Iterator[None]:
+    """Passes of several caches, each over its tokens: begun here, committed when the block ends;
+    if anything fails or is interrupted, all are given up."""
+    before: list[tuple[State, _Pass | None]] = []
+    try:
+        for cache, own in zip(caches, tokens, strict=True):
+            cache.check_room(len(own))
+        for cache, own in zip(caches, tokens, strict=True):
+            cache.begin(len(own))
+        yield
+        ends = [cache._committed(own) for cache, own in zip(caches, tokens, strict=True)]
+        before = [cache._now for cache in caches]
+        for cache, (state, _) in zip(caches, ends, strict=True):
+            cache._now = state, None
+    except BaseException:
+        for cache, now in zip(caches, before, strict=False):  # nothing has been released
+            cache._now = now
+        for cache in caches:
+            cache.abort()
+        raise
+    for cache, (_, gone) in zip(caches, ends, strict=True):
+        cache._pool.release(gone)
 
 
 def _unneeded(length: int, window: int) -> int:
