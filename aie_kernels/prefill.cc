@@ -59,9 +59,8 @@ bool product_fits(const Job& job) {
   if (job.slices != kRowSlots / job.m) return false;
   if (job.format < 0 || job.format >= npu::blocks::kFormats) return false;
   const auto format = npu::blocks::Format(job.format);
-  if (format == npu::blocks::Format::kBf16) {
-    if (*std::max_element(blocks, blocks + kMaxColumns) > 1) return false;
-  }
+  const int32_t most = *std::max_element(blocks, blocks + kMaxColumns);
+  if (format == npu::blocks::Format::kBf16 && most > 1) return false;
   const int32_t slices = range_columns(format) / kSlice;
   return job.holds >= 1 && job.parts == (slices + job.slices - 1) / job.slices && job.scaled >= 0 &&
          job.scaled <= 1 && job.wide >= 0 && job.wide <= 1 && job.chunks == 0 && job.rounds == 0 &&

@@ -340,7 +340,7 @@ void check_out(const char* kernel, const KernelArgument* operands) {
 // moves that make four tiles, and on npu2 as many conversions in the same slot.
 constexpr double kHalves = kNpu1 ? 2 : 1, kCall = 24;
 constexpr double kConversion = kNpu1 ? 0 : 2, kMoves = 12 * 2 + 4 * kConversion;
-constexpr double kSteps = kAElements / (8 * 32);  // of a half
+constexpr double kSteps = kAPayload / 2 / (8 * 32);  // of a half
 constexpr double kProduct = npu::fp32::kProductSlots, kSumSlots = npu::fp32::kAddSlots;
 
 double products(const Timing& timing) {

@@ -36,8 +36,8 @@
 // kAttention) is an operand, of which the first kOperandBytes count: on npu1 bfloat16 in the order
 // of the cores' tiles, [2][4][4][8], on npu2 BFP16, [4] tiles of 8 x 8. All else is bfloat16 row by
 // row, [8][32]. x and a lie together, a record of kRecordBytes per block. A unit is 8 rows of a
-// head, [head_dim / 32][8][32]. Of A objects that are no operands the first kAPayload bytes count,
-// of B objects that are no weights the first kBPayload bytes, of 8 columns of blocks each.
+// head, [head_dim / 32][8][32]. Of A objects without operands or factors the first kAPayload bytes
+// count, of B objects that are no weights the first kBPayload bytes, of 8 columns of blocks each.
 #pragma once
 
 #include <stdint.h>

@@ -122,25 +122,38 @@ class DecoderCommands : private QueueCommands {
       if (step.pass == nullptr) continue;
       int64_t all = 0;
       for (int c = 0; c < array_.columns; ++c) {
-        const auto column = static_cast<size_t>(c);
-        for (const DecoderPass::Task& task : step.pass->reads(array_, c)) {
-          const int64_t bytes = int64_t{task.bd.length} * 4;
-          const int64_t early =
-              attentions > 0 ? std::min(task.repeats, ahead / bytes) : task.repeats;
-          all += task.repeats * bytes;
-          const auto add = [&](int64_t first, int64_t count, size_t after) {
-            DecoderPass::Task part = task;
-            part.offset += first * int64_t{task.bd.iteration_step} * 4;
-            part.repeats = part.bd.iteration_wrap = static_cast<uint32_t>(count);
-            tasks_[column].push_back({part, step.pass->segment.region, number, after});
-          };
-          if (early > 0) add(0, early, 0);
-          if (early < task.repeats) add(early, task.repeats - early, attentions);
-        }
+        all += collect_pass(*step.pass, c, number, attentions, ahead);
       }
       ahead = std::max<int64_t>(0, ahead - all / array_.columns);
       ++number;
     }
+  }
+
+  // What a channel reads for a pass, `ahead` bytes of it before attention. Returns its bytes. A
+  // task is split only where a place of the queue is left: none is free before the pass has ended.
+  int64_t collect_pass(const DecoderPass& pass, int column, size_t number, size_t attentions,
+                       int64_t ahead) {
+    std::vector<WeightTask>& to = tasks_[static_cast<size_t>(column)];
+    const std::vector<DecoderPass::Task> reads = pass.reads(array_, column);
+    const size_t before = to.size();
+    int64_t all = 0;
+    for (const DecoderPass::Task& task : reads) {
+      const int64_t bytes = int64_t{task.bd.length} * 4;
+      const int64_t left = std::max<int64_t>(0, ahead - all);
+      int64_t early = attentions > 0 ? std::min(task.repeats, left / bytes) : task.repeats;
+      if (early < task.repeats && reads.size() == kDepth) early = 0;
+      const auto add = [&](int64_t first, int64_t count, size_t after) {
+        DecoderPass::Task part = task;
+        part.offset += first * int64_t{task.bd.iteration_step} * 4;
+        part.repeats = part.bd.iteration_wrap = static_cast<uint32_t>(count);
+        to.push_back({part, pass.segment.region, number, after});
+      };
+      if (early > 0) add(0, early, 0);
+      if (early < task.repeats) add(early, task.repeats - early, attentions);
+      all += task.repeats * bytes;
+    }
+    assert(to.size() - before <= kDepth);
+    return all;
   }
 
   // As many tasks of every weight channel as its queue takes.

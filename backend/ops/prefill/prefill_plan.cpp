@@ -292,7 +292,11 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
         in_workspace(source.offset + first * source.row_step * 4,
                      bd_of((exact ? holds : 1) * job.parts * a_words_,
                            {{1, operand}, {source.row_step, high}, {source.column_step}}));
-    repeated(channel, task, exact ? 1 : holds, columns / kSlice * source.column_step);
+    if (exact) {
+      channel.push_back(task);
+    } else {
+      repeated(channel, task, holds, columns / kSlice * source.column_step);
+    }
     if (job.scaled == 0) continue;
     task.offset = source.factors + first * kBlock;
     task.bd = bd_of(a_words_, {{1, operand}, {kBlockWords, slots / kRows}});

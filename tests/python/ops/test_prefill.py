@@ -305,3 +305,15 @@ def test_every_step_of_a_layer(name: str, device: str) -> None:
     operand(act[own], (gelu * up_)[own], unit * 2)
     c.run(8)
     product(c.plain("y", s.width)[own], act[own], w_down)
+
+
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+@pytest.mark.parametrize("format_", [0, 1, 2])
+def test_a_stream_of_as_many_tokens_as_a_request_may_have(format_: int, device: str) -> None:
+    """Steps of BDs fit their fields."""
+    request = {
+        "tokens": 4096, "sliding": 1, "global": 0, "width": 320, "heads": 2, "kv_heads": 1,
+        "head_dim": 64, "ffn": 512, "format": format_,
+    }  # fmt: skip
+    op = operation("prefill")
+    assert op.submissions(op.configuration(device), request)[0].stream

@@ -52,6 +52,18 @@ def test_a_token_is_what_its_layers_add_up_to(device: str, context: int) -> None
     assert sum(found.split.values()) == pytest.approx(found.seconds, rel=1e-9)
 
 
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+def test_a_head_whose_weights_fill_the_queues_of_their_channels(device: str) -> None:
+    """A pass that has more tasks than a queue would wait for itself; DeadlockError."""
+    request = {
+        "position": 100, "sliding": 1, "global": 0, "window": 512, "top": 8, "width": 512,
+        "heads": 2, "kv_heads": 1, "head_dim": 64, "ffn": 512, "vocabulary": 262144,
+    }  # fmt: skip
+    whole = npu.perf.operation_simulation.simulate_operation("decoder", device, request)
+    bytes_of_head = 262144 // 32 * 2 * 5120
+    assert whole.seconds > bytes_of_head / 60e9
+
+
 def test_the_whole_token_of_1b() -> None:
     shape = shape_of("gemma3-1b")
     request = request_of(shape, 1024, (22, 4), ("q4nx",) * 4, shape.vocabulary)

@@ -19,7 +19,9 @@ import numpy as np
 from npu.errors import FileError
 
 _SYSTEM_PAGE = mmap.PAGESIZE
-_BEHIND = 4096  # bytes; the objects in which prompts read keys are up to 512 larger than these
+# Bytes behind the last page: prompts read keys in objects that may be 512 larger than these
+# (PrefillArray::behind_pool()). A page of the system, as buffers are whole ones.
+_BEHIND = 4096
 
 
 class Pool:
