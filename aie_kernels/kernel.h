@@ -9,6 +9,12 @@
 // Parameters are `const T*` (read), `T*` (written, perhaps read) and int32_t; declared are their
 // names, the elements that a call accesses as formulas of the integers, the integers' limits, and
 // the cost.
+//
+// Program memory is 16 KB (docs/reference/program_memory.md), so marks say what is not repeated:
+//
+//   NPU_OUTLINED inline void f(...)                      one copy of f, which its callers call
+//   NPU_ROLLED for (...)                                 the loop is not unrolled
+//   NPU_SERIAL_FOR(int32_t i = 0, i < count, i += 16)    nor pipelined: what takes little time
 #pragma once
 
 #ifdef AIE_HOST_VARIANT
@@ -19,10 +25,27 @@
 
 #include "kernels/host/declared.h"
 
+// x86 has room, and passes vectors of 128 bytes by memory.
+#define NPU_OUTLINED
+#define NPU_ROLLED
+#define NPU_SERIAL_FOR(start, condition, step) for (start; condition; step)
+
 #else  // the NPU
 
 #define NPU_KERNEL extern "C"
 #define NPU_DECLARATIONS 0
 #define NPU_DECLARE(...) static_assert(true)
+
+#define NPU_OUTLINED [[gnu::noinline]]
+#ifdef __clang__
+#define NPU_ROLLED _Pragma("clang loop unroll(disable)")
+#define NPU_SERIAL_FOR(start, condition, step) \
+  _Pragma("clang loop unroll(disable)")        \
+      _Pragma("clang loop pipeline(disable)") for (start; condition; step)
+#else  // counting/program_bytes.py, where a mark says that a loop is not pipelined
+#define NPU_ROLLED _Pragma("GCC unroll 1")
+#define NPU_SERIAL_FOR(start, condition, step) \
+  NPU_ROLLED for (start; condition; aie::detail::serial(), step)
+#endif
 
 #endif

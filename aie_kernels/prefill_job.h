@@ -168,6 +168,12 @@ inline constexpr int32_t kABytes = kSizes.a_bytes(), kAElements = kABytes / 2;
 // Sums of a product: its first rows are in the store, the others in `work`, as row by row.
 inline constexpr int32_t kStoreRows = kStore / (kMaxBlocks * kSlice);
 
+// Sums of rows from `row` on, n each; tail: those in `work`.
+template <typename T>
+inline T* sums_at(T* store, T* tail, int32_t row, int32_t n) {
+  return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
+}
+
 constexpr int32_t chunk_positions(int32_t head_dim) { return 4096 / head_dim; }
 constexpr int32_t unit_pieces(int32_t head_dim) { return kRows * head_dim * 2 / kPieceBytes; }
 

@@ -126,11 +126,6 @@ inline void clear(float* sums, int32_t count) {
   for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
 }
 
-// Sums of rows from `row` on, n each: up to kStoreRows, or behind.
-template <typename T>
-inline T* sums_at(T* store, T* tail, int32_t row, int32_t n) {
-  return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
-}
 inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
 inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
 constexpr int32_t rows_in_store(int32_t m) { return m < kStoreRows ? m : kStoreRows; }

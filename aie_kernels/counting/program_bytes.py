@@ -51,6 +51,7 @@ PIPELINED = 8  # an operation of a pipelined loop: bundles of 16 hold two or mor
 # Prologue and epilogue of a pipelined loop: its operations once more, and a bundle in each for
 # every cycle of the longest chain of results, as far as that is not hidden.
 DRAIN, DEEPEST = 12, 48
+WAIT = 2  # a nop, per cycle of a result that the next operation of a serial loop waits for
 ALIGNMENT = 16  # of a function
 # In the small form: an instruction, by kind, or an operation of a mark.
 SMALL = {"mark": 4, "scalar": 4, "jump": 4, "call": 8, "float": 20}
@@ -79,17 +80,17 @@ class Function:
     def bytes(self, form: str = "fast") -> int:
         if form == "small":
             total = sum(
-                size // OPERATION * SMALL[kind] if kind == "mark" else SMALL[kind]
+                size // OPERATION * SMALL[kind] if kind == "mark" else SMALL.get(kind, 0)
                 for kind, size, _ in self.items
             )
             return -(-total // ALIGNMENT) * ALIGNMENT
-        loops = self.pipelined()
+        loops = self.loops()
         inside = {i for start, end in loops for i in range(start, end + 1)}
         total = sum(size for i, (_, size, _) in enumerate(self.items) if i not in inside)
         total += sum(loop_bytes(self.items[start : end + 1]) for start, end in loops)
         return -(-total // ALIGNMENT) * ALIGNMENT
 
-    def pipelined(self) -> list[tuple[int, int]]:
+    def loops(self) -> list[tuple[int, int]]:
         """Innermost loops of one block, as (first item, jump)."""
         back = [(self.labels[to], at) for at, to in self.jumps if self.labels.get(to, at + 1) <= at]
         return [(a, b) for a, b in back if self._one_block(a, b)]
@@ -100,7 +101,10 @@ class Function:
 
 
 def loop_bytes(items: list[tuple[str, int, int]]) -> int:
-    """Of a pipelined loop: set-up, the loop, its prologue and epilogue."""
+    """Of a pipelined loop: set-up, the loop, its prologue and epilogue; of a serial one: the loop,
+    which waits for every result."""
+    if any(kind == "serial" for kind, _, _ in items):
+        return sum(max(size, size // 2 + WAIT * latency) for _, size, latency in items)
     operations = sum(size // OPERATION if kind == "mark" else 1 for kind, size, _ in items[:-1])
     operations += sum(size // SCALAR - 1 for kind, size, _ in items[:-1] if kind == "float")
     latency = sum(latency for _, _, latency in items)
@@ -134,6 +138,9 @@ def read(assembly: str) -> dict[str, Function]:
 
 def _add(function: Function, line: str) -> None:
     items = function.items
+    if line.startswith("#@ serial"):
+        items.append(("serial", 0, 0))
+        return
     if mark := _MARK.match(line):
         items.append(("mark", OPERATION * int(mark[1]), int(mark[2])))
         return

@@ -66,6 +66,9 @@ constexpr int log2(unsigned n) { return n <= 1 ? 0 : 1 + log2(n / 2); }
       : [slots] "i"(kSlots), [latency] "i"(kLatency), __VA_ARGS__)
 #define COUNT_OUT(out) [result] "=v"(out)
 
+// Ends a round of a loop that is not pipelined (NPU_SERIAL_FOR).
+COUNT_INLINE void serial() { asm volatile("#@ serial"); }
+
 template <int kSlots, int kLatency>
 COUNT_INLINE float op() {
   float out;

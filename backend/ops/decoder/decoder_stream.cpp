@@ -135,7 +135,7 @@ class DecoderCommands : private QueueCommands {
                        int64_t ahead) {
     std::vector<WeightTask>& to = tasks_[static_cast<size_t>(column)];
     const std::vector<DecoderPass::Task> reads = pass.reads(array_, column);
-    const size_t before = to.size();
+    [[maybe_unused]] const size_t before = to.size();
     int64_t all = 0;
     for (const DecoderPass::Task& task : reads) {
       const int64_t bytes = int64_t{task.bd.length} * 4;

@@ -68,8 +68,7 @@ void Prefill::check_pages(std::span<const std::span<const int64_t>> pages, int64
       }
       fail(ErrorKind::kOutOfRange,
            "[prefill] layer %zu has no page %lld for position %lld among the %lld of the pool, "
-           "which "
-           "needs %lld bytes behind them",
+           "which needs %lld bytes behind them",
            i, static_cast<long long>(page), static_cast<long long>(last),
            static_cast<long long>(pool_pages), static_cast<long long>(array_.behind_pool()));
     }

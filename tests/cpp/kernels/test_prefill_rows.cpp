@@ -1,159 +1,16 @@
 // Jobs of rows of the prefill configuration (aie_kernels/prefill_rows.cc), run round by round as
 // the worker runs them, in every host build: against double, within bounds of fp32 and bfloat16.
-// Headers and counters that do not fit are refused, and no call writes outside its buffers.
 #include <doctest/doctest.h>
 
-#include <algorithm>
-#include <map>
-
-#include "aie_kernels/prefill_job.h"
 #include "block_float.h"
-#include "kernel_calls.h"
+#include "kernels/prefill_row_core.h"
 
 using namespace kernel_test;
+using namespace npu::prefill_row_test;
 
 namespace {
 
-namespace pre = npu::prefill;
-using pre::Job, pre::Kind;
-
 constexpr double kBf16Unit = 0x1p-8, kTiny = 0x1p-126;
-constexpr float kEpsilon = 0.03f;
-constexpr size_t kGuard = 64;  // bytes around every buffer
-constexpr std::byte kMark{0xA5};
-
-// A buffer with marks around it.
-struct Memory {
-  explicit Memory(size_t count) : bytes(count + 2 * kGuard, kMark), size(count) {}
-  std::byte* data() { return bytes.data() + kGuard; }
-  npu::KernelArgument argument() { return {data(), static_cast<uint32_t>(size), 0}; }
-  int32_t* words() { return reinterpret_cast<int32_t*>(data()); }
-  bool intact() const {
-    const auto marked = [](std::byte b) { return b == kMark; };
-    return std::all_of(bytes.begin(), bytes.begin() + kGuard, marked) &&
-           std::all_of(bytes.end() - kGuard, bytes.end(), marked);
-  }
-  std::vector<std::byte> bytes;
-  size_t size;
-};
-
-using Bytes = std::vector<std::byte>;
-
-// Objects of a stream that hold `values` in turn; what follows in the last bytes is not a number.
-template <typename T>
-void append_objects(std::vector<Bytes>& stream, const std::vector<T>& values, size_t payload,
-                    size_t size) {
-  for (size_t at = 0; at < values.size(); at += payload / sizeof(T)) {
-    const size_t count = std::min(values.size() - at, payload / sizeof(T));
-    Bytes object(size, std::byte{0xFF});
-    std::memcpy(object.data(), values.data() + at, count * sizeof(T));
-    stream.push_back(object);
-  }
-}
-template <typename T>
-void append_a(std::vector<Bytes>& stream, const std::vector<T>& values) {
-  append_objects(stream, values, pre::kAPayload, pre::kAPayload);
-}
-template <typename T>
-void append_b(std::vector<Bytes>& stream, const std::vector<T>& values, size_t payload) {
-  append_objects(stream, values, payload, pre::kBBytes);
-}
-
-class Core {
- public:
-  explicit Core(const Build& build) : sizes_(pre::sizes_of(build.generation == Generation::kNpu1)) {
-    for (const char* name : {"first", "take", "piece", "tail"}) {
-      kernels_.emplace(name, build.find((std::string("prefill_row_") + name).c_str()));
-    }
-  }
-
-  void begin(const Job& job) {
-    std::fill_n(job_.words(), pre::kJobWords, 0);
-    std::memcpy(job_.data(), &job, sizeof job);
-    kind = job.kind, head_dim = job.head_dim;
-  }
-  void keep(const std::vector<float>& constants) {
-    std::memcpy(store_.data(), constants.data(), 4 * constants.size());
-  }
-  // The worker's rounds; results are those of its calls one after the other.
-  std::vector<std::byte> run(const Job& job, std::vector<Bytes> a, std::vector<Bytes> b) {
-    size_t next_a = 0, next_b = 0;
-    out_.clear();
-    for (int32_t round = 0; round < job.rounds; ++round) {
-      for (int32_t i = 0; i < job.first_groups; ++i) first(a.at(next_a++));
-      for (int32_t group = 0; group < job.groups; ++group) {
-        for (int32_t i = 0; i < job.a_turns; ++i) take(a.at(next_a++));
-        for (int32_t i = 0; i < job.b_turns; ++i, ++next_b) {
-          for (int32_t j = 0; j < job.b_pieces; ++j) piece(b.at(next_b));
-        }
-      }
-      for (int32_t i = 0; i < job.tail; ++i) tail();
-    }
-    CHECK(next_a == a.size());
-    CHECK(next_b == b.size());
-    CHECK(intact());
-    return out_;
-  }
-
-  void first(Bytes& object) {
-    fill(object);
-    call("first", {buffer(object), store_.argument(), work_.argument(), job_.argument(),
-                   integer(kind), integer(head_dim)});
-  }
-  void take(Bytes& object) {
-    fill(object);
-    call("take",
-         {buffer(object), store_.argument(), work_.argument(), job_.argument(), integer(kind)});
-  }
-  void piece(Bytes& object) {
-    call("piece", {buffer(object), piece_.argument(), store_.argument(), work_.argument(),
-                   job_.argument(), integer(kind), integer(head_dim)});
-    keep_piece();
-  }
-  void tail() {
-    call("tail", {work_.argument(), piece_.argument(), job_.argument()});
-    keep_piece();
-  }
-
-  // first, take, piece or tail ('z') by its letter; whether the call was refused.
-  bool refuses(char name) {
-    Bytes a(pre::kAPayload), b(pre::kBBytes);
-    try {
-      if (name == 'f') first(a);
-      if (name == 't') take(a);
-      if (name == 'p') piece(b);
-      if (name == 'z') tail();
-    } catch (const npu::Error& e) {
-      return e.kind() == npu::ErrorKind::kKernel;
-    }
-    return false;
-  }
-
-  bool intact() const {
-    return store_.intact() && work_.intact() && job_.intact() && piece_.intact();
-  }
-  int32_t& word(int32_t number) { return job_.words()[number]; }
-
-  int32_t kind = 0, head_dim = 0;  // as operands
-
- private:
-  void fill(Bytes& object) const {  // what follows the payload of A is not a number
-    object.resize(static_cast<size_t>(sizes_.a_bytes()), std::byte{0xFF});
-  }
-  void keep_piece() { out_.insert(out_.end(), piece_.data(), piece_.data() + pre::kPieceBytes); }
-  void call(const char* name, const std::vector<npu::KernelArgument>& arguments) {
-    kernels_.at(name)(arguments, core_);
-  }
-
-  std::map<std::string, npu::HostKernel> kernels_;
-  npu::CoreState core_;  // with the modes of a reset
-  pre::Sizes sizes_;
-  Memory store_{4 * pre::kStore}, work_{4 * static_cast<size_t>(sizes_.work)};
-  Memory job_{4 * pre::kJobWords};
-  Memory piece_{pre::kPieceBytes};
-  std::vector<std::byte> out_;
-};
-
 struct Random {
   std::mt19937 engine;
   std::normal_distribution<float> normal;
@@ -217,22 +74,6 @@ struct Eight {
 // products and additions each is off by one unit (AIE2 cuts bf16 sums off: two); five more
 // additions, the mean, epsilon, the root. The root halves what was before it.
 constexpr double factor_unit(int columns) { return ((2 * columns / 32.0 + 6) / 2 + 3) * kUnit; }
-
-struct NormShape {
-  int width, columns, rounds;
-  bool has_y;
-};
-
-Job norm_job(const NormShape& shape) {
-  Job job{};
-  job.kind = int32_t(Kind::kNorm), job.rounds = shape.rounds;
-  job.width = shape.width, job.columns = shape.columns;
-  job.groups = shape.columns / pre::kGroup, job.a_turns = shape.has_y;
-  job.first_groups = shape.has_y ? job.groups : 0;
-  job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
-  job.epsilon = std::bit_cast<int32_t>(kEpsilon);
-  return job;
-}
 
 // 8 rows in tiles, zeros where columns only fill up.
 template <typename T>
@@ -352,13 +193,6 @@ class NormRound {
 constexpr NormShape kNormShapes[] = {
     {640, 768, 3, true}, {250, 256, 2, true}, {1152, 1280, 2, false}, {2999, 3072, 1, true}};
 
-Job geglu_job(int rounds) {
-  Job job{};
-  job.kind = int32_t(Kind::kGeglu), job.rounds = rounds, job.groups = 1;
-  job.a_turns = 1, job.b_turns = 1, job.b_pieces = 8;
-  return job;
-}
-
 }  // namespace
 
 TEST_CASE("prefill: rows of a norm with its residual, in every build") {
@@ -406,17 +240,6 @@ TEST_CASE("prefill: rows of GeGLU, in every build") {
 }
 
 namespace {
-
-// dim: of a head that comes, which becomes one of head_dim; 0: the same.
-Job rotation_job(int head_dim, int rounds, int dim = 0) {
-  Job job{};
-  job.kind = int32_t(Kind::kRotation), job.rounds = rounds, job.groups = 1;
-  job.heads = 3, job.kv_heads = 2, job.head_dim = head_dim, job.dim = dim > 0 ? dim : head_dim;
-  job.first_groups = head_dim == 256 ? 2 : 1;
-  job.b_turns = 7, job.b_pieces = head_dim / 32;
-  job.epsilon = std::bit_cast<int32_t>(kEpsilon);
-  return job;
-}
 
 struct RotationData {
   RotationData(int head_dim, int of_dim, int rounds, unsigned seed)
@@ -514,120 +337,4 @@ TEST_CASE("prefill: rows of q and k are normalised and rotated, in every build")
       }
     }
   }
-}
-
-namespace {
-
-// The first call that a job's program makes.
-char first_call(const Job& job) { return job.first_groups > 0 ? 'f' : job.a_turns > 0 ? 't' : 'p'; }
-
-bool is_refused(const Build& build, const Job& job) {
-  Core core(build);
-  core.begin(job);
-  const bool refused = core.refuses(first_call(job));
-  CHECK(core.intact());
-  return refused;
-}
-
-using Word = int32_t Job::*;
-struct Wrong {
-  Word word;
-  std::vector<int32_t> values;
-};
-
-void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
-  CHECK_FALSE(is_refused(build, job));
-  for (const Wrong& wrong : cases) {
-    for (const int32_t value : wrong.values) {
-      Job other = job;
-      other.*wrong.word = value;
-      INFO("kind " << job.kind << " value " << value);
-      CHECK(is_refused(build, other));
-    }
-  }
-}
-
-// Calls in an order; a letter per call of the kernels, in capitals where it is to be refused.
-void check_order(const Build& build, const Job& job, const std::string& calls) {
-  Core core(build);
-  core.begin(job);
-  for (size_t i = 0; i < calls.size(); ++i) {
-    const char name = static_cast<char>(std::tolower(calls[i]));
-    const bool refused = core.refuses(name);
-    CHECK_MESSAGE(refused == (calls[i] != name), calls << " at " << i);
-  }
-}
-
-}  // namespace
-
-TEST_CASE("prefill: headers of row jobs that do not fit are refused") {
-  const Build build = builds()[0];
-  check_refused(build, norm_job({640, 768, 1, true}),
-                {{&Job::kind, {-1, 0, 4, 5}},
-                 {&Job::width, {0, -1, 769}},
-                 {&Job::columns, {0, -256, 512, 767, 3328, 1 << 30}},
-                 {&Job::groups, {0, 2, 4, -1}},
-                 {&Job::first_groups, {1, 2, 4}},
-                 {&Job::a_turns, {0, 2, -1}},
-                 {&Job::b_turns, {0, 1, 3}},
-                 {&Job::b_pieces, {0, 11, 13}}});
-  check_refused(build, norm_job({640, 768, 1, false}),
-                {{&Job::width, {0, 769}}, {&Job::columns, {512, 3328}}, {&Job::groups, {0, 2, 4}}});
-  check_refused(build, geglu_job(1),
-                {{&Job::kind, {0, 4}}, {&Job::b_turns, {0, 2}}, {&Job::b_pieces, {0, 7, 9}}});
-  for (const int head_dim : {64, 128, 256}) {
-    check_refused(build, rotation_job(head_dim, 1),
-                  {{&Job::head_dim, {0, 32, 192, 512, head_dim == 64 ? 128 : 64}},
-                   {&Job::dim, {0, 16, 48, head_dim + 32, -32}},
-                   {&Job::heads, {0, -1, 4, 1 << 30}},
-                   {&Job::kv_heads, {0, -1, 3, 1 << 30}},
-                   {&Job::first_groups, {3, 4}},
-                   {&Job::groups, {0, 2}},
-                   {&Job::b_turns, {0, 6, 8}},
-                   {&Job::b_pieces, {0, 1, 9}}});
-  }
-}
-
-TEST_CASE("prefill: operands that contradict the header are refused") {
-  const Build build = builds()[0];
-  Core core(build);
-  const Job job = rotation_job(128, 1);
-  core.begin(job);
-  core.kind = int32_t(Kind::kNorm);
-  CHECK(core.refuses('f'));
-  core.kind = job.kind, core.head_dim = 256;
-  CHECK(core.refuses('f'));
-  core.head_dim = 128;
-  CHECK_FALSE(core.refuses('f'));
-}
-
-TEST_CASE("prefill: calls of a round out of order are refused; 'z' is the tail") {
-  const Build build = builds()[0];
-  const std::string most(23, 'p'), group = most + "p";
-  check_order(build, norm_job({300, 512, 1, true}),
-              "TPZfTPfFPtTF" + most + "ZpPFtTF" + most + "ZpTPFzTPff");
-  check_order(build, norm_job({300, 512, 1, false}), "FTZ" + group + "ZT" + group + "PTFzp");
-  check_order(build, geglu_job(1), "FPZtTppppppppPtpppppppp");
-  check_order(build, rotation_job(64, 1), "TPZfFTZ" + std::string(14, 'p') + "Pfp");
-}
-
-TEST_CASE("prefill: no header and no counters take a row kernel out of its buffers") {
-  std::mt19937 random(3);
-  const auto below = [&](unsigned n) { return static_cast<int32_t>(random() % n); };
-  const Job jobs[] = {norm_job({640, 768, 1, true}), norm_job({640, 768, 1, false}), geglu_job(1),
-                      rotation_job(64, 1), rotation_job(256, 1)};
-  int ran = 0;
-  for (const Build& build : builds()) {
-    Core core(build);
-    for (int i = 0; i < 3000; ++i) {
-      const Job job = jobs[below(5)];
-      core.begin(job);
-      for (int32_t n = 0; n < 4; ++n) core.word(pre::kRowState + n) = below(i % 2 ? 9 : 80) - 1;
-      if (below(2) == 0) core.word(below(pre::kState)) = below(4) == 0 ? -1 : below(5000);
-      core.kind = core.word(0);
-      if (!core.refuses("ftpz"[below(4)])) ++ran;
-      if (!core.intact()) FAIL("a mark beside a buffer was overwritten");
-    }
-  }
-  CHECK(ran > 100);
 }

@@ -39,12 +39,6 @@ struct exact_tile {
   static constexpr bool kBlockFloat = false;
 };
 
-// A.
-template <typename TPacked>
-inline bool pack_bfp16_a(const bfp16ebs8* a, int64_t count, TPacked* out) {
-  return decode_bfp16(a, count, out);
-}
-
 // B as panels of `room` lanes; behind them there is room for it as bf16.
 template <typename Tile, typename TPacked>
 inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int64_t room,
@@ -65,7 +59,7 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
   const int64_t b_lanes = panels * kPanelColumns * k / format_for<Tile>::kPerLane;
   const int32_t depth = k / static_cast<int32_t>(Tile::s);
   const int32_t columns = n / static_cast<int32_t>(Tile::t);
-  constexpr auto kPackA = &pack_bfp16_a<packed>;
+  constexpr auto kPackA = &decode_bfp16<packed>;
   constexpr auto kPackB = &pack_bfp16_b<Tile, packed>;
   const packed* const a_in = packed_operand<packed>(
       0, reinterpret_cast<const void*>(kPackA), a_count, a_count * int64_t{sizeof(packed)},

@@ -38,6 +38,22 @@ AIE_HOST_INLINE float8 round_to_block(half8 x, word8 top) {
   return rounded > max ? max : rounded;
 }
 
+// Of eight bf16, as bits.
+AIE_HOST_INLINE unsigned largest_magnitude(half8 x) {
+  const __m128i inverted = _mm_xor_si128((__m128i)(x & 0x7FFF), _mm_set1_epi16(-1));
+  return 0xFFFF - static_cast<unsigned>(_mm_extract_epi16(_mm_minpos_epu16(inverted), 0));
+}
+
+#if __AIE_ARCH__ >= 21
+// Eight values of any size to bfp16, as the core converts them. Returns the exponent.
+[[gnu::noinline]] inline int32_t round_any(const float* values, int8_t* mantissas) {
+  block_vector<bfp16ebs8, 64> block;
+  block.convert(0, values, rounding_mode::conv_even);
+  for (unsigned i = 0; i < 8; ++i) mantissas[i] = static_cast<int8_t>(block.mantissa(i));
+  return block.exponent(0);
+}
+#endif
+
 AIE_HOST_INLINE bool block_in_range(unsigned magnitude) {
   return magnitude == 0 || magnitude - (kLowest << 7) < (kHighest + 1 - kLowest) << 7;
 }
@@ -89,9 +105,7 @@ inline bool round_rows(const bfloat16* in, int64_t count, TPacked* out) {
 #endif
   for (; i < count; i += 8) {
     const half8 x = load<half8>(in + i);
-    const __m128i inverted = _mm_xor_si128((__m128i)(x & 0x7FFF), _mm_set1_epi16(-1));
-    const unsigned top =
-        0xFFFF - static_cast<unsigned>(_mm_extract_epi16(_mm_minpos_epu16(inverted), 0));
+    const unsigned top = largest_magnitude(x);
     good &= block_in_range(top);
     store_packed(round_to_block(x, splat<uint32_t, 8>((top & 0x7F80) << 16)), out + i);
   }

@@ -72,13 +72,6 @@ AIE_HOST_INLINE V to_block(V x, bits_of<V> top) {
 
 #if __AIE_ARCH__ >= 21
 
-// Eight values to BFP16, of any size. Returns the exponent.
-[[gnu::noinline]] inline int32_t round_any(const float* values, int8_t* mantissas) {
-  block_vector<bfp16ebs8, 64> block;
-  block.convert(0, values, rounding_mode::conv_even);
-  for (unsigned i = 0; i < 8; ++i) mantissas[i] = static_cast<int8_t>(block.mantissa(i));
-  return block.exponent(0);
-}
 // 2^(exponent - 133); NaN for a block of infinities or NaN.
 AIE_HOST_INLINE float block_unit(int32_t exponent) {
   return exponent == 255 ? __builtin_nanf("") : __builtin_ldexpf(1.0f, exponent - 133);

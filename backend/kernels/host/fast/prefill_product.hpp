@@ -27,7 +27,6 @@ AIE_HOST_BEGIN
 namespace host {
 
 inline constexpr int32_t kPfSlice = npu::prefill::kSlice, kPfBlock = kBlockRows;
-inline constexpr int32_t kPfStoreRows = npu::prefill::kStoreRows;
 inline constexpr bool kPfBlockFloat = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPfTileRows = __AIE_ARCH__ >= 21 ? 8 : 4;  // of A
 
@@ -224,14 +223,14 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
   });
 }
 
-// `tail`: the sums of rows from kPfStoreRows on.
+// `tail`: the sums of rows from kStoreRows on.
 template <int32_t kColumns>
 [[gnu::noinline]] inline void multiply_panel(const pf_packed* a, const int32_t* panel, float* sums,
                                              float* tail, int32_t m, int32_t stride) {
-  static_assert(kPfStoreRows % kPfRows == 0);
+  static_assert(npu::prefill::kStoreRows % kPfRows == 0);
   for (int32_t row = 0; row < m; row += kPfRows) {
     const auto* rows = a + row / kPfTileRows * kPfTileRows * kPfSlice + row % kPfTileRows * 8;
-    float* to = row < kPfStoreRows ? sums + row * stride : tail + (row - kPfStoreRows) * stride;
+    float* const to = npu::prefill::sums_at(sums, tail, row, stride);
     for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
       multiply_part<kColumns / 8>(rows, panel + first, to + first, stride);
     }
@@ -288,7 +287,7 @@ inline void prefill_scale(const bfloat16* a, float* store, float* tail, int32_t 
   const int32_t n = blocks * kPfBlock;
   for (int32_t row = 0; row < m; ++row) {
     constexpr int32_t kGroup = npu::prefill::kRows, kStep = npu::prefill::kOperandBytes / 2;
-    float* const sums = row < kPfStoreRows ? store + row * n : tail + (row - kPfStoreRows) * n;
+    float* const sums = npu::prefill::sums_at(store, tail, row, n);
     const auto factor = load<float>(a + row / kGroup * kStep + row % kGroup * 2);
     for (int32_t i = 0; i < n; ++i) sums[i] *= factor;
   }
@@ -300,8 +299,7 @@ inline void prefill_piece(const float* first_sums, const float* tail, bfloat16* 
   constexpr int32_t kPieceRows = npu::prefill::kRows;
   const int32_t n = blocks * kPfBlock, parts = m / kPieceRows;
   const int32_t first = number % parts * kPieceRows;
-  const float* sums =
-      first < kPfStoreRows ? first_sums + first * n : tail + (first - kPfStoreRows) * n;
+  const float* sums = npu::prefill::sums_at(first_sums, tail, first, n);
   sums += number / parts * kPfBlock;
   for (int32_t row = 0; row < kPieceRows; ++row, sums += n, out += kPfBlock) {
     unroll<kPfBlock / kLanes>([&](auto i) {
@@ -318,7 +316,7 @@ inline void prefill_wide_piece(const float* first_sums, const float* tail, float
   const int32_t n = blocks * kPfBlock, parts = m / kPieceRows;
   for (int32_t line = number * kLines; line < (number + 1) * kLines; ++line, out += kPfBlock) {
     const int32_t row = line % parts * kPieceRows + kPieceRows - 1;
-    const float* from = row < kPfStoreRows ? first_sums + row * n : tail + (row - kPfStoreRows) * n;
+    const float* from = npu::prefill::sums_at(first_sums, tail, row, n);
     from += line / parts * kPfBlock;
     for (int32_t i = 0; i < kPfBlock; ++i) out[i] = line < parts * blocks ? from[i] : 0;
   }
