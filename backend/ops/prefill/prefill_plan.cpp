@@ -240,14 +240,28 @@ DealtBlocks::DealtBlocks(const PrefillArray& array, blocks::Format format, int64
                          int64_t count)
     : first(begin),
       own(divide_up(count, int64_t{array.columns})),
-      most(format == blocks::Format::kBf16 ? 1 : int64_t{prefill::kMaxBlocks}),
+      most(most_of(format)),
       end(begin + count) {}
 
 void PrefillPlan::product_rows(PrefillStep& step, const DecoderSegment& segment, int64_t first,
                                int64_t blocks, const Source& source, int64_t target) {
-  const DealtBlocks dealt(array_, segment.format, first, blocks);
   const int64_t all = core_rows(array_, used_);
-  const bool one_job = used_ * kRows <= kArrayRows * all;  // has all rows
+  if (used_ * kRows <= kArrayRows * all) {  // a job has all rows
+    product_blocks(step, segment, {array_, segment.format, first, blocks}, source, target, true);
+    return;
+  }
+  // Neighbours in memory at the same time, which the last jobs share evenly.
+  const int64_t most = DealtBlocks::most_of(segment.format) * array_.columns;
+  for (int64_t done = 0; done < blocks; done += most) {
+    const DealtBlocks dealt(array_, segment.format, first + done, std::min(most, blocks - done));
+    product_blocks(step, segment, dealt, source, target + done * layout_.row_blocks() * kBlock,
+                   false);
+  }
+}
+
+void PrefillPlan::product_blocks(PrefillStep& step, const DecoderSegment& segment,
+                                 const DealtBlocks& dealt, const Source& source, int64_t target,
+                                 bool one_job) {
   const int first_group = group_;
   for (int64_t at = 0; at < dealt.own; at += dealt.most) {
     for (int64_t row = 0; row < used_; ++group_) {
@@ -259,7 +273,7 @@ void PrefillPlan::product_rows(PrefillStep& step, const DecoderSegment& segment,
   }
   // Results of all jobs as one task: the command processor is what binds such short chunks.
   if (one_job && !source.wide) {
-    product_results(step, dealt, 0, dealt.own, target, 0, all, first_group);
+    product_results(step, dealt, 0, dealt.own, target, 0, core_rows(array_, used_), first_group);
   }
 }
 

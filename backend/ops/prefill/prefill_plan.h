@@ -61,6 +61,9 @@ struct DealtBlocks {
   int64_t end;               // behind the last
 
   DealtBlocks(const PrefillArray& array, blocks::Format format, int64_t begin, int64_t count);
+  static int64_t most_of(blocks::Format format) {
+    return format == blocks::Format::kBf16 ? 1 : int64_t{prefill::kMaxBlocks};
+  }
   // The first one of a column in the job that begins with its number `at`, and how many.
   int64_t begin(int64_t column, int64_t at) const { return first + column * own + at; }
   int64_t count(int64_t column, int64_t at, int64_t limit) const {
@@ -138,6 +141,8 @@ class PrefillPlan {
                std::span<const Target> targets);
   void product_rows(PrefillStep& step, const DecoderSegment& segment, int64_t first, int64_t blocks,
                     const Source& source, int64_t target);
+  void product_blocks(PrefillStep& step, const DecoderSegment& segment, const DealtBlocks& dealt,
+                      const Source& source, int64_t target, bool one_job);
   void product_job(PrefillStep& step, const DecoderSegment& segment, const DealtBlocks& dealt,
                    int64_t at, const Source& source, int64_t row, int64_t m);
   void product_results(PrefillStep& step, const DealtBlocks& dealt, int64_t at, int64_t limit,
