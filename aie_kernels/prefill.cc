@@ -39,6 +39,7 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.a_before = column, job.a_after = takes_part ? job.used - 1 - column : 0;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
   job.q_before = row * job.units, job.q_after = job.b_after * job.units;
+  job.attends = job.units > 0 ? 1 : 0;
   job.out_pieces = job.units * unit_pieces(job.dim);
 }
 

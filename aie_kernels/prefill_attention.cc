@@ -66,8 +66,11 @@ inline Range existing(const Job& job, int32_t half, int32_t positions) {
 }
 
 inline void clear(float* store, int32_t* work, int32_t dim) {
-  for (int32_t i = 0; i < kCoreRows * dim; i += 16) {
-    aie::store_v(store + i, aie::zeros<float, 16>());
+  for (int32_t unit = 0; unit < kUnits; ++unit) {
+    float* const sums = sums_of(store, work, unit, dim);
+    for (int32_t i = 0; i < kRows * dim; i += 16) {
+      aie::store_v(sums + i, aie::zeros<float, 16>());
+    }
   }
   aie::store_v(floats(work) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(work) + kSum, aie::zeros<float, 32>());
@@ -109,14 +112,15 @@ inline void move_maximum(int32_t* work, const float* best, int32_t half, int32_t
   }
 }
 
-inline void score_half(const bfloat16* k, const float* store, int32_t* work, const Job& job,
-                       int32_t scored, Seen seen, int32_t dim) {
+inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second,
+                       const float* store, int32_t* work, const Job& job, int32_t scored, Seen seen,
+                       int32_t dim) {
   const int32_t positions = half_positions(dim), size = positions * kRows, half = scored % 2;
   const int32_t key = job.key_position + scored * positions;
   float* const scores = floats(work) + scores_at(dim);
   alignas(64) float best[kPadded];
   aie::store_v(best, powers::all(kNothing));
-  if (seen != Seen::kNone) multiply_keys(k, store, work, dim, scores);
+  if (seen != Seen::kNone) multiply_keys(k, first, second, store, dim, scores);
   for (int32_t unit = 0; unit < kUnits && seen != Seen::kNone; ++unit) {
     Range ranges[kRows];
     for (int32_t row = 0; row < kRows; ++row) {
@@ -140,15 +144,15 @@ inline void score_half(const bfloat16* k, const float* store, int32_t* work, con
   aie::store_v(floats(work) + kSum, sum.template to_vector<float>());
 }
 
-inline void add_half(const bfloat16* v, const int32_t* work, int32_t half, bool seen,
-                     const Range& range, int32_t dim, float* y) {
+inline void add_half(const bfloat16* v, int32_t* work, int32_t half, bool seen, const Range& range,
+                     int32_t dim, float* store) {
   const float* const correction = floats(work) + kCorrection;
   if (!seen) {
-    if (half == 0) correct(correction, dim, y);
+    if (half == 0) correct(correction, dim, store, work);
     return;
   }
   const bfloat16* weights = reinterpret_cast<const bfloat16*>(work + weights_at(half, dim));
-  multiply_values(v, weights, half == 0 ? correction : nullptr, dim, range, y);
+  multiply_values(v, weights, half == 0 ? correction : nullptr, dim, range, store, work);
 }
 
 // 32 elements of a row of a unit's sums.
@@ -164,13 +168,18 @@ inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim)
 
 #else  // x86 `fast` builds, which have orders of their own
 
-inline void pack(const bfloat16* q, float* store, int32_t* work, int32_t unit, int32_t dim) {
-  auto* const queries =
-      kNpu1 ? reinterpret_cast<int32_t*>(store + kCoreRows * kMaxDim) : work + queries_at(dim);
-  aie::host::prefill_pack(q, queries, unit, dim);
+inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
+  if constexpr (kNpu1) {
+    auto* const queries = reinterpret_cast<int32_t*>(store + kCoreRows * kMaxDim);
+    aie::host::prefill_pack(q, queries, unit, dim);
+  } else {
+    auto* const part = reinterpret_cast<uint8_t*>(store) + unit / kPartUnits * part_bytes(dim);
+    aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(part), unit % kPartUnits, dim);
+  }
 }
-inline void score_half(const bfloat16* k, const float* store, int32_t* work, const Job& job,
-                       int32_t scored, Seen seen, int32_t dim) {
+inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second,
+                       const float* store, int32_t* work, const Job& job, int32_t scored, Seen seen,
+                       int32_t dim) {
   const int32_t positions = half_positions(dim), half = scored % 2;
   const int32_t key = job.key_position + scored * positions;
   float* const correction = floats(work) + kCorrection;
@@ -183,20 +192,24 @@ inline void score_half(const bfloat16* k, const float* store, int32_t* work, con
     const Range range = visible(job, query_of(job, row / kRows) + row % kRows);
     from[row] = range.from - key, end[row] = range.end - key;
   }
-  const auto* queries = kNpu1 ? reinterpret_cast<const int32_t*>(store + kCoreRows * kMaxDim)
-                              : work + queries_at(dim);
-  aie::host::prefill_score({queries, floats(work) + kMaximum, floats(work) + kSum, correction,
+  const auto* lower = reinterpret_cast<const int32_t*>(first);
+  if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(store + kCoreRows * kMaxDim);
+  const auto* upper = reinterpret_cast<const int32_t*>(second);
+  aie::host::prefill_score({{lower, upper},
+                            floats(work) + kMaximum,
+                            floats(work) + kSum,
+                            correction,
                             reinterpret_cast<uint32_t*>(work + weights_at(half, dim)),
                             half == 0 ? nullptr : reinterpret_cast<uint32_t*>(work + kWeights)},
                            k, dim, __builtin_bit_cast(float, job.scale),
                            seen == Seen::kSome ? from : nullptr, end);
 }
-inline void add_half(const bfloat16* v, const int32_t* work, int32_t half, bool seen,
-                     const Range& range, int32_t dim, float* y) {
+inline void add_half(const bfloat16* v, int32_t* work, int32_t half, bool seen, const Range& range,
+                     int32_t dim, float* store) {
   const auto* weights = reinterpret_cast<const uint32_t*>(work + weights_at(half, dim));
   aie::host::prefill_add(v, seen ? weights : nullptr,
                          half == 0 ? floats(work) + kCorrection : nullptr, dim, range.from,
-                         range.end, y);
+                         range.end, {store, floats(work) + kTailAt});
 }
 inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim) {
   return aie::load_v<32>(y + row * dim + column);
@@ -205,7 +218,7 @@ inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim)
 #endif
 
 // Piece number `piece`: the first `width` columns of rows, divided by their denominators.
-inline void send(const float* y, const float* sums, int32_t piece, int32_t width, int32_t dim,
+inline void send(const float* store, const int32_t* work, int32_t piece, int32_t width, int32_t dim,
                  bfloat16* out) {
   // A core resets to floor, which would bias every result; the mode stays set afterwards.
   aie::set_rounding(aie::rounding_mode::conv_even);
@@ -216,10 +229,10 @@ inline void send(const float* y, const float* sums, int32_t piece, int32_t width
   for (int32_t i = 0; i < kElements; i += kSlice) {
     const int32_t block = (piece * kElements + i) / kBlock, row = i / kSlice % kRows;
     const int32_t unit = block / blocks, column = block % blocks * kSlice;
-    const float sum = sums[unit * kRows + row];
+    const float sum = floats(work)[kSum + unit * kRows + row];
     const Floats factor = powers::all(sum == 0 ? 0 : 1 / sum);
     const Floats result =
-        powers::product(row_part(y + unit * kRows * dim, row, column, dim), factor);
+        powers::product(row_part(sums_of(store, work, unit, dim), row, column, dim), factor);
     const auto rounded = Sums(result).template to_vector<bfloat16>();
     for (uint32_t eight = 0; eight < kSlice / 8; ++eight) {  // in the order of a product's tiles
       aie::store_v(out + tile_place(row, int32_t(eight), kTileRows),
@@ -229,25 +242,37 @@ inline void send(const float* y, const float* sums, int32_t piece, int32_t width
   npu::prefill_operand::from_tiles(out);
 }
 
-inline void take_query(const uint8_t* b, float* store, int32_t* work, int32_t* job, int32_t dim) {
+inline void take_query(const uint8_t* b, float* store, int32_t* job, int32_t dim) {
   aie::set_rounding(aie::rounding_mode::conv_even);  // of BFP16; stays set
-  const int32_t unit = job[kPacked]++;
-  if (unit == 0) clear(store, work, dim);
-  pack(reinterpret_cast<const bfloat16*>(b), store, work, unit, dim);
+  pack(reinterpret_cast<const bfloat16*>(b), store, job[kPacked]++, dim);
 }
 
-inline void take_keys(const bfloat16* k, const float* store, int32_t* work, int32_t* job,
-                      int32_t dim) {
+// npu2's queries wait where the sums will be.
+inline void place_queries(uint8_t* first, uint8_t* second, float* store, int32_t* work,
+                          int32_t* job, int32_t dim) {
+  if constexpr (!kNpu1) {
+    const auto* from = reinterpret_cast<const uint8_t*>(store);
+    const int32_t bytes = part_bytes(dim);
+    for (int32_t i = 0; i < bytes; i += 64) {
+      aie::store_v(first + i, aie::load_v<64>(from + i));
+      aie::store_v(second + i, aie::load_v<64>(from + bytes + i));
+    }
+  }
+  clear(store, work, dim);
+  job[kPlaced] = 1;
+}
+
+inline void take_keys(const bfloat16* k, const uint8_t* first, const uint8_t* second,
+                      const float* store, int32_t* work, int32_t* job, int32_t dim) {
   aie::set_rounding(aie::rounding_mode::conv_even);  // of weights and BFP16
   const int32_t scored = job[kScored]++, positions = half_positions(dim);
   const int32_t key = job_of(job).key_position + scored * positions;
   const Seen seen = seen_by_core(job_of(job), key, positions);
   job[kSeen + scored % 2] = seen != Seen::kNone;
-  score_half(k, store, work, job_of(job), scored, seen, dim);
+  score_half(k, first, second, store, work, job_of(job), scored, seen, dim);
 }
 
-inline void take_values(const bfloat16* v, float* store, const int32_t* work, int32_t* job,
-                        int32_t dim) {
+inline void take_values(const bfloat16* v, float* store, int32_t* work, int32_t* job, int32_t dim) {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const int32_t added = job[kAdded]++, half = added % 2;
   const Range range = existing(job_of(job), added, half_positions(dim));
@@ -257,7 +282,7 @@ inline void take_values(const bfloat16* v, float* store, const int32_t* work, in
 inline void send_piece(const float* store, int32_t* c, const int32_t* work, int32_t* job,
                        int32_t dim) {
   const int32_t width = job_of(job).dim;
-  send(store, floats(work) + kSum, job[kSent]++, width, dim, reinterpret_cast<bfloat16*>(c));
+  send(store, work, job[kSent]++, width, dim, reinterpret_cast<bfloat16*>(c));
 }
 
 #if NPU_DECLARATIONS
@@ -302,18 +327,26 @@ void check_job(const char* kernel, const KernelArgument& job, const KernelArgume
   if (queries >= 0 && words[kPacked] != queries) refuse(kernel, words, "queries are missing");
 }
 
-// query: b, store, work, job, head_dim.
+// query: b, store, job, head_dim.
 void check_query(const char* kernel, const KernelArgument* operands) {
-  check_job(kernel, operands[3], operands[4], -1);
-  const auto* words = reinterpret_cast<const int32_t*>(operands[3].data);
+  check_job(kernel, operands[2], operands[3], -1);
+  const auto* words = reinterpret_cast<const int32_t*>(operands[2].data);
   if (words[kPacked] < 0 || words[kPacked] >= kUnits) refuse(kernel, words, "queries are complete");
 }
 
-// scores and values: a, store, work, job, units, head_dim.
-void check_half(const char* kernel, const KernelArgument* operands, bool values) {
-  check_job(kernel, operands[3], operands[5], kUnits);
-  const auto* words = reinterpret_cast<const int32_t*>(operands[3].data);
-  if (operands[4].value != kUnits) refuse(kernel, words, "units are not the header's");
+// place: b0, b1, store, work, job, head_dim.
+void check_place(const char* kernel, const KernelArgument* operands) {
+  check_job(kernel, operands[4], operands[5], kUnits);
+  const auto* words = reinterpret_cast<const int32_t*>(operands[4].data);
+  if (words[kPlaced] != 0) refuse(kernel, words, "queries are in their place");
+}
+
+// The operands from `job` on are job, units, head_dim.
+void check_half(const char* kernel, const KernelArgument* operands, int job, bool values) {
+  check_job(kernel, operands[job], operands[job + 2], kUnits);
+  const auto* words = reinterpret_cast<const int32_t*>(operands[job].data);
+  if (operands[job + 1].value != kUnits) refuse(kernel, words, "units are not the header's");
+  if (words[kPlaced] != 1) refuse(kernel, words, "queries are not in their place");
   const int32_t scored = words[kScored], added = words[kAdded];
   if (scored < 0 || added < 0) refuse(kernel, words, "a counter is negative");
   const int32_t done = values ? added : scored, other = values ? scored : added;
@@ -321,16 +354,17 @@ void check_half(const char* kernel, const KernelArgument* operands, bool values)
   if (other != done / 2 * 2 + (values ? 2 : 0)) refuse(kernel, words, "another half is due");
 }
 void check_scores(const char* kernel, const KernelArgument* operands) {
-  check_half(kernel, operands, false);
+  check_half(kernel, operands, 5, false);
 }
 void check_values(const char* kernel, const KernelArgument* operands) {
-  check_half(kernel, operands, true);
+  check_half(kernel, operands, 3, true);
 }
 
 // out: store, c, work, job, head_dim.
 void check_out(const char* kernel, const KernelArgument* operands) {
   check_job(kernel, operands[3], operands[4], kUnits);
   const auto* words = reinterpret_cast<const int32_t*>(operands[3].data);
+  if (words[kPlaced] != 1) refuse(kernel, words, "queries are not in their place");
   const int32_t pieces = kUnits * unit_pieces(job_of(words).dim);
   if (words[kSent] < 0 || words[kSent] >= pieces) refuse(kernel, words, "all pieces are sent");
 }
@@ -378,11 +412,15 @@ double value_cycles(const Timing& timing, const int64_t* integers) {
   return kCall + longest(kSteps * step, stores) + vectors * kCorrect / 2;
 }
 
-// A unit: loads, moves, stores; the first clears the sums.
-int64_t clear_cycles(int64_t dim) { return int64_t(kCoreRows * double(dim) / 16 * kHalves); }
+// A unit: loads, moves, stores.
 double query_cycles(const Timing&, const int64_t* integers) {
   const auto steps = double(integers[0]) / 32;
-  return kCall + steps * longest(kMoves, 3 * 8 * kHalves) + double(clear_cycles(integers[0]));
+  return kCall + steps * longest(kMoves, 3 * 8 * kHalves);
+}
+// 64 bytes copied by a load and a store; then sums cleared, 64 bytes (npu1: 32) at a time.
+double place_cycles(const Timing&, const int64_t* integers) {
+  const double copies = kNpu1 ? 0 : kHeld * double(part_bytes(int32_t(integers[0]))) / 64;
+  return kCall + copies + kCoreRows * double(integers[0]) / 16 * kHalves;
 }
 // A row of a slice takes a reciprocal.
 constexpr int kSend =
@@ -390,6 +428,7 @@ constexpr int kSend =
         kPieceBytes / 64 * npu::fp32::kScalar + kCall + npu::prefill_operand::kFromTilesCycles);
 
 constexpr Operand kA = buffer("a", kAElements), kB = buffer("b", kBBytes);
+constexpr Operand kFirst = buffer("b0", kBBytes), kSecond = buffer("b1", kBBytes);
 constexpr Operand kStoreOperand = buffer("store", kStore), kWorkOperand = buffer("work", kWork);
 constexpr Operand kJob = buffer("job", kJobWords), kUnitsOperand = integer("units", 1, kUnits);
 constexpr Operand kDim = integer("head_dim", 64, kMaxDim, 64);
@@ -398,21 +437,27 @@ constexpr Operand kDim = integer("head_dim", 64, kMaxDim, 64);
 }  // namespace prefill_attention
 }  // namespace
 
-// The next unit of queries. The first one begins the job.
-NPU_KERNEL void prefill_query(const uint8_t* b, float* store, int32_t* work, int32_t* job,
+// The next unit of queries.
+NPU_KERNEL void prefill_query(const uint8_t* b, float* store, int32_t* job, int32_t head_dim) {
+  prefill_attention::take_query(b, store, job, head_dim);
+}
+
+// All queries are there: they go to b0 and b1 (npu1: they stay), and sums begin.
+NPU_KERNEL void prefill_place(uint8_t* b0, uint8_t* b1, float* store, int32_t* work, int32_t* job,
                               int32_t head_dim) {
-  prefill_attention::take_query(b, store, work, job, head_dim);
+  prefill_attention::place_queries(b0, b1, store, work, job, head_dim);
 }
 
 // The next half of K: its weights in `work`.
-NPU_KERNEL void prefill_scores(const bfloat16* a, const float* store, int32_t* work, int32_t* job,
-                               int32_t units, int32_t head_dim) {
+NPU_KERNEL void prefill_scores(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
+                               const float* store, int32_t* work, int32_t* job, int32_t units,
+                               int32_t head_dim) {
   (void)units;
-  prefill_attention::take_keys(a, store, work, job, head_dim);
+  prefill_attention::take_keys(a, b0, b1, store, work, job, head_dim);
 }
 
 // The next half of V: weighed and added to the sums.
-NPU_KERNEL void prefill_values(const bfloat16* a, float* store, const int32_t* work, int32_t* job,
+NPU_KERNEL void prefill_values(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                int32_t units, int32_t head_dim) {
   (void)units;
   prefill_attention::take_values(a, store, work, job, head_dim);
@@ -425,12 +470,18 @@ NPU_KERNEL void prefill_out(const float* store, int32_t* c, const int32_t* work,
 }
 
 NPU_DECLARE(prefill_query, {.operands = {prefill_attention::kB, prefill_attention::kStoreOperand,
-                                         prefill_attention::kWorkOperand, prefill_attention::kJob,
-                                         prefill_attention::kDim},
+                                         prefill_attention::kJob, prefill_attention::kDim},
                             .cycles = prefill_attention::query_cycles,
                             .check = prefill_attention::check_query});
+NPU_DECLARE(prefill_place,
+            {.operands = {prefill_attention::kFirst, prefill_attention::kSecond,
+                          prefill_attention::kStoreOperand, prefill_attention::kWorkOperand,
+                          prefill_attention::kJob, prefill_attention::kDim},
+             .cycles = prefill_attention::place_cycles,
+             .check = prefill_attention::check_place});
 NPU_DECLARE(prefill_scores,
-            {.operands = {prefill_attention::kA, prefill_attention::kStoreOperand,
+            {.operands = {prefill_attention::kA, prefill_attention::kFirst,
+                          prefill_attention::kSecond, prefill_attention::kStoreOperand,
                           prefill_attention::kWorkOperand, prefill_attention::kJob,
                           prefill_attention::kUnitsOperand, prefill_attention::kDim},
              .cycles = prefill_attention::score_cycles,

@@ -25,8 +25,9 @@
 //               many sines, fp32. B: heads in turn, q, k, v. Results: q as it came, k and v
 //               row-major. A head of `dim` elements becomes one of head_dim: its halves come
 //               where the halves of that begin, v as it is, and zeros elsewhere.
-//   kAttention  kUnits units of each core, of one key head. B: queries in turn; A: per chunk (half
-//               of K, half of K, half of V, half of V). Results: unit after unit.
+//   kAttention  kUnits units of each core, of one key head. B: queries in turn, then kHeld objects
+//               of no meaning, which the cores keep to have room; A: per chunk (half of K, half of
+//               K, half of V, half of V). Results: unit after unit.
 //
 // "In turn": objects of all cores of a row (A) or column (B) of the array one after the other; a
 // core lets those of the others pass. Columns from `used` on have no part in a job of rows.
@@ -55,6 +56,7 @@ inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
 inline constexpr int32_t kWideLines = kPieceBytes / (4 * kSlice);
 inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
+inline constexpr int32_t kHeld = 2;       // objects of B kept during attention
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
 inline constexpr int32_t kMaxColumns = 8;                    // of the array
@@ -117,6 +119,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(pieces)        /* results of a product */                                                 \
   WORD(a_before) WORD(a_after) WORD(b_before) WORD(b_after) /* of others, around its own */      \
   WORD(q_before) WORD(q_after) /* the same for queries */                                        \
+  WORD(attends)       /* 1 in jobs of attention */                                               \
   WORD(out_pieces)    /* results of attention */
 // clang-format on
 
@@ -156,7 +159,7 @@ struct Sizes {
   constexpr int32_t a_bytes() const { return row_slots / kRows * operand_bytes; }
 };
 constexpr Sizes sizes_of(bool npu1) {
-  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{3, 128, kRows * kSlice / 8 * 9, 2624};
+  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{4, 128, kRows * kSlice / 8 * 9, 2624};
 }
 #if defined(__AIE_ARCH__)
 inline constexpr Sizes kSizes = sizes_of(__AIE_ARCH__ == 20);

@@ -194,16 +194,24 @@ class _Core:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
         sizes = word("units"), word("head_dim")
         with self._turn(self._b, "q"), w.loop(word("units")):
-            w.call(self._kernel("query"), w.acquire(self._b), store, work, job, word("head_dim"))
+            w.call(self._kernel("query"), w.acquire(self._b), store, job, word("head_dim"))
             w.release(self._b)
-        with w.loop(word("chunks")):
-            for name in ("scores", "values"):
+        with w.loop(word("attends")):
+            held = [w.acquire(self._b) for _ in range(facts.PREFILL_HELD)]
+            w.call(self._kernel("place"), *held, store, work, job, word("head_dim"))
+            with w.loop(word("chunks")):
                 with w.loop(2):  # halves of a chunk
-                    w.call(self._kernel(name), w.acquire(self._a), store, work, job, *sizes)
+                    a = w.acquire(self._a)
+                    w.call(self._kernel("scores"), a, *held, store, work, job, *sizes)
                     w.release(self._a)
-        with w.loop(word("out_pieces")):
-            w.call(self._kernel("out"), store, w.acquire(self._c), work, job, word("head_dim"))
-            w.release(self._c)
+                with w.loop(2):
+                    w.call(self._kernel("values"), w.acquire(self._a), store, work, job, *sizes)
+                    w.release(self._a)
+            with w.loop(word("out_pieces")):
+                w.call(self._kernel("out"), store, w.acquire(self._c), work, job, word("head_dim"))
+                w.release(self._c)
+            for _ in held:
+                w.release(self._b)
 
     def _turn(self, fifo: ObjectFifo, prefix: str) -> _Turn:
         return _Turn(self, fifo, prefix)

@@ -81,6 +81,7 @@ void init_facts(nb::module_& m) {
   sub.attr("PREFILL_B_BYTES") = prefill::kBBytes;
   sub.attr("PREFILL_PIECE_BYTES") = prefill::kPieceBytes;
   sub.attr("PREFILL_MAX_BLOCKS") = prefill::kMaxBlocks;
+  sub.attr("PREFILL_HELD") = prefill::kHeld;
   sub.attr("PREFILL_STORE") = prefill::kStore;
   nb::dict units, a_bytes, work;
   for (const char* name : {"npu1", "npu2"}) {

@@ -77,6 +77,8 @@ void PrefillPlan::batch_queries(std::vector<PrefillTask>& to, std::span<const Ba
     repeated(to, task, static_cast<int64_t>(end - r), std::max<int64_t>(step, 1));
     r = end;
   }
+  to.push_back(in_workspace(  // to be kept, whatever they are
+      words[0] * 4, bd_of(prefill::kHeld * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}})));
 }
 
 // They come when all keys have passed, so that no task ends before.

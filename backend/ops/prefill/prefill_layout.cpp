@@ -44,7 +44,7 @@ PrefillArray PrefillArray::of(const Configuration& configuration) {
   array.generation = configuration.generation;
   const int columns = arch::device_geometry(configuration.generation).columns;
   array.columns = static_cast<int>(configuration.param("columns", columns, columns));
-  array.units = static_cast<int>(configuration.param("units", 1, 3));
+  array.units = static_cast<int>(configuration.param("units", 1, 4));
   (void)configuration.param("a_bytes", array.sizes().a_bytes(), array.sizes().a_bytes());
   return array;
 }

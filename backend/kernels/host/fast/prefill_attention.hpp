@@ -6,9 +6,9 @@
 // factors and results count as zero). Orders of memory of their own, 8 rows r, h = 0 and 1:
 //   queries  words [unit][word / 2][r][h] of a row's words: two scalars of k meet 16 lanes of q.
 //            npu2 keeps their mantissas, int8, in that order, then an exponent per block,
-//            [unit][dim / 8][r]; npu1 bfloat16 pairs, or row-major
+//            [unit][dim / 8][r], in parts of kPartUnits units; npu1 bfloat16 pairs, or row-major
 //   weights  pairs of positions [position / 2][row]
-//   y        row-major
+//   y        row-major, what exceeds the store elsewhere
 #pragma once
 
 #include "aie_kernels/prefill_job.h"
@@ -25,6 +25,7 @@ inline constexpr bool kPrefillRounds = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPrefillUnits = prefill::kUnits, kUnitRows = prefill::kRows;
 inline constexpr int32_t kPrefillRows = kPrefillUnits * kUnitRows, kPrefillDim = 256;
 inline constexpr int32_t kPrefillElements = prefill::kAPayload / 2;
+inline constexpr int32_t kPartUnits = kPrefillUnits / prefill::kHeld;
 #if defined(__AVX512BF16__)
 inline constexpr int32_t kPerWord = 2;  // elements
 #else
@@ -180,10 +181,10 @@ constexpr int32_t mantissa_at(int32_t row, int32_t e) {
                        : e / 2 * 16 + 2 * row + e % 2;
 }
 
-// q: [dim / 32][8][32].
+// q: [dim / 32][8][32]. unit: of the part `queries`.
 inline void prefill_pack(const bfloat16* q, int32_t* queries, int32_t unit, int32_t dim) {
   auto* mantissas = reinterpret_cast<int8_t*>(queries) + unit * kUnitRows * dim;
-  auto* exponents = reinterpret_cast<uint8_t*>(queries) + kPrefillRows * dim + unit * dim;
+  auto* exponents = reinterpret_cast<uint8_t*>(queries) + kPartUnits * kUnitRows * dim + unit * dim;
   for (int32_t block = 0; block < dim / 8; ++block, mantissas += 64, exponents += 8) {
     for (int32_t row = 0; row < kUnitRows; ++row) {
       const bfloat16* from = q + block / 4 * 256 + row * 32 + block % 4 * 8;
@@ -229,13 +230,13 @@ AIE_HOST_INLINE lanes widened(const T* bytes) {
 #endif
 }
 
-// The words of all queries.
+// The words of the queries of a part.
 [[gnu::noinline]] inline void unpack_queries(const int32_t* queries, int32_t dim,
                                              prefill_word* out) {
   const auto* mantissas = reinterpret_cast<const int8_t*>(queries);
-  const auto* exponents = reinterpret_cast<const uint8_t*>(queries) + kPrefillRows * dim;
+  const auto* exponents = reinterpret_cast<const uint8_t*>(queries) + kPartUnits * kUnitRows * dim;
   const lanes none = {}, nan = none + 0x7FC00000;
-  for (int32_t block = 0; block < kPrefillUnits * dim / 8; ++block, mantissas += 64) {
+  for (int32_t block = 0; block < kPartUnits * dim / 8; ++block, mantissas += 64) {
     const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(exponents + 8 * block));
     alignas(16) uint8_t twice[16];
     store(_mm_unpacklo_epi8(eight, eight), twice);
@@ -277,7 +278,8 @@ inline void prefill_pack(const bfloat16* q, int32_t* queries, int32_t unit, int3
 
 inline constexpr int32_t kLanesPerUnit = 16;
 inline constexpr unsigned kUnitVectors = kLanesPerUnit / kLanes;
-inline constexpr int32_t kUnitsTogether = kSimdBytes == 64 ? kPrefillUnits : 1;
+inline constexpr int32_t kUnitsTogether = kSimdBytes == 64 ? 2 : 1;
+static_assert(kPrefillUnits % kUnitsTogether == 0);
 inline constexpr int32_t kKeysTogether = kSimdBytes == 64 ? 8 : kSimdBytes == 32 ? 4 : 2;
 
 // sum += q k of a word's elements.
@@ -344,7 +346,7 @@ AIE_HOST_INLINE void score_some(const prefill_word* k, const prefill_word* q, in
 // What a half of K changes: statistics per row, the weights of the half and of the first one, or
 // null.
 struct PrefillHalf {
-  const int32_t* queries;
+  const int32_t* queries[prefill::kHeld];  // parts; npu1: all in the first
   float *maximum, *sum, *correction;
   uint32_t *weights, *first;
 };
@@ -411,7 +413,10 @@ inline void prefill_score(const PrefillHalf& half, const bfloat16* k, int32_t di
   alignas(64) [[maybe_unused]] prefill_word keys[kPrefillElements / kPerWord];
   const prefill_word *q = queries, *words = keys;
 #if __AIE_ARCH__ >= 21
-  unpack_queries(half.queries, dim, queries);
+  for (int32_t part = 0; part < prefill::kHeld; ++part) {
+    unpack_queries(half.queries[part], dim,
+                   queries + part * kPartUnits * kUnitRows * dim / kPerWord);
+  }
   if (!round_keys(k, keys)) {
     alignas(64) bfloat16 rounded[kPrefillElements];
     round_all(k, 1, rounded);
@@ -422,10 +427,10 @@ inline void prefill_score(const PrefillHalf& half, const bfloat16* k, int32_t di
     }
   }
 #elif defined(__AVX512BF16__)
-  q = reinterpret_cast<const prefill_word*>(half.queries);
+  q = reinterpret_cast<const prefill_word*>(half.queries[0]);
   words = reinterpret_cast<const prefill_word*>(k);
 #else
-  widen_all(reinterpret_cast<const bfloat16*>(half.queries), kPrefillRows * dim, queries);
+  widen_all(reinterpret_cast<const bfloat16*>(half.queries[0]), kPrefillRows * dim, queries);
   widen_all(k, kPrefillElements, keys);
 #endif
   score_keys(words, q, dim, scores);
@@ -434,11 +439,21 @@ inline void prefill_score(const PrefillHalf& half, const bfloat16* k, int32_t di
   }
 }
 
+// Sums of all rows, of which the store has the first ones.
+struct PrefillSums {
+  float *store, *tail;
+  float* row(int32_t number, int32_t dim) const {
+    const int32_t at = number * dim;
+    return at < prefill::kStore ? store + at : tail + (at - prefill::kStore);
+  }
+};
+
 // A half of V without weights: y = correction y.
-inline void prefill_correct(const float* correction, int32_t dim, float* y) {
+inline void prefill_correct(const float* correction, int32_t dim, const PrefillSums& y) {
   for (int32_t row = 0; row < kPrefillRows; ++row) {
     if (correction[row] == 1.0f) continue;
-    for (int32_t c = 0; c < dim; ++c) y[row * dim + c] *= correction[row];
+    float* const sums = y.row(row, dim);
+    for (int32_t c = 0; c < dim; ++c) sums[c] *= correction[row];
   }
 }
 
@@ -468,7 +483,7 @@ inline void pack_values(const bfloat16* v, int32_t dim, int32_t from, int32_t en
 
 // A half of V: y = correction y + weights v. No weights: nothing is seen; no correction: 1.
 inline void prefill_add(const bfloat16* v, const uint32_t* weights, const float* correction,
-                        int32_t dim, int32_t from, int32_t end, float* y) {
+                        int32_t dim, int32_t from, int32_t end, const PrefillSums& y) {
   if (weights == nullptr) {
     if (correction != nullptr) prefill_correct(correction, dim, y);
     return;
@@ -492,7 +507,7 @@ inline void prefill_add(const bfloat16* v, const uint32_t* weights, const float*
   for (float& one : ones) one = 1;
   const float* const by = correction != nullptr ? correction : ones;
   for (int32_t row = 0; row < kPrefillRows; row += 4) {
-    add_columns_of<4, kPrefillRows>(values, factors + row, by + row, steps, dim, y + row * dim);
+    add_columns_of<4, kPrefillRows>(values, factors + row, by + row, steps, dim, y.row(row, dim));
   }
 }
 
