@@ -28,6 +28,8 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
       job.format == int32_t(npu::blocks::Format::kBf16) ? 2 * job.blocks : job.blocks;
   job.holds1 = held == 1 ? job.holds : 0;
   job.holds2 = held == 2 ? job.holds : 0;
+  job.full_parts = multiplies ? job.parts - 1 : 0;
+  job.full_slices = multiplies ? job.slices - 1 : 0;
   job.pass = multiplies && job.blocks == 0 ? job.holds * job.parts + job.scaled : 0;
   job.factors = job.blocks > 0 ? job.scaled : 0;
   job.pieces = product_pieces(job.m, job.blocks, job.wide);

@@ -113,6 +113,8 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(blocks)        /* of the core's column */                                                 \
   WORD(clear)         /* 1, if it has any */                                                     \
   WORD(holds1) WORD(holds2) /* holds, if it has so many blocks */                                \
+  WORD(full_parts)    /* objects of A of a range before its last, slices of an object before */  \
+  WORD(full_slices)   /* the last one */                                                         \
   WORD(pass)          /* objects of A that it lets pass */                                       \
   WORD(own_rounds)    /* rounds, if it has a part in them */                                      \
   WORD(factors)       /* scaled, if it has blocks */                                             \

@@ -2,7 +2,8 @@
 // 32 columns, W from blocks of weights; then factors of rows, then results in bf16.
 //
 // A call of prefill_multiply expands its slice of the held blocks into `work` (prefill_weights.h),
-// and multiplies as mmul_block.h does, k unrolled. Sums are fp32 tiles [m / r][n / t][r][t], from
+// and multiplies as mmul_block.h does, k unrolled. The last slice of a range has two calls, between
+// which the worker gives the blocks back. Sums are fp32 tiles [m / r][n / t][r][t], from
 // row kStoreRows on in `work`; host `fast` builds keep them row-major.
 #include <stdint.h>
 
@@ -143,15 +144,13 @@ inline void expand(const uint8_t* const* b, uint8_t* to, int32_t blocks, int32_t
   }
 }
 
-// Slice `slice` of the range, whose A begins at `a`, times the same columns of W. If `pairs`, npu2
-// waits for a slice that follows in the same object, and multiplies both at once.
-inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* sums, float* tail,
-                           int32_t* work, int32_t m, int32_t blocks, int32_t format, int32_t slice,
-                           bool pairs) {
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  const int32_t number = pairs ? slice % 2 : 0;
-  expand(b, slice_of_w(work, number), blocks, format, slice);
+// Slice `slice` of the range, whose A begins at `a`, times the same columns of W, which have been
+// expanded. If `pairs`, npu2 waits for a slice that follows in the same object, and multiplies both
+// at once.
+inline void multiply_expanded(const bfloat16* a, float* sums, float* tail, int32_t* work, int32_t m,
+                              int32_t blocks, int32_t format, int32_t slice, bool pairs) {
 #if __AIE_ARCH__ >= 21
+  const int32_t number = pairs ? slice % 2 : 0;
   const auto* const from = reinterpret_cast<const uint8_t*>(a) - number * slice_bytes(m);
   if (number == 1) {
     multiply<2>(from, work, sums, tail, m, blocks);
@@ -159,9 +158,28 @@ inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* su
     multiply<1>(from, work, sums, tail, m, blocks);
   }
 #else
-  (void)tail;
+  (void)tail, (void)format, (void)slice, (void)pairs;
   multiply(a, work, sums, m, blocks);
 #endif
+}
+
+inline void expand_slice(const uint8_t* const* b, int32_t* work, int32_t blocks, int32_t format,
+                         int32_t slice, bool pairs) {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  expand(b, slice_of_w(work, pairs ? slice % 2 : 0), blocks, format, slice);
+}
+
+constexpr bool in_pairs(int32_t m) { return Tile::kBlockFloat && m < kRowSlots; }
+
+// Of the range's slices, the one that a call is for; counts it.
+inline int32_t next_slice(int32_t* job, int32_t m, int32_t format) {
+  const int32_t slice = job[kSliceAt], next = slice + 1;
+  job[kSliceAt] = next == padded_slices(format, m) ? 0 : next;
+  return slice;
+}
+// Where its A begins; slices per object are a power of two.
+inline const bfloat16* slice_of_a(const bfloat16* a, int32_t slice, int32_t m) {
+  return a + (slice & (kRowSlots / m - 1)) * slice_bytes(m) / 2;
 }
 
 // 32 lanes of a row of tiles: the factors of the rows that they belong to.
@@ -259,8 +277,24 @@ inline void wide_piece(const float* store, const float* tail, float* out, int32_
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  multiply_slice(a, b, tiles, tiles + kStoreRows * n, work, m, blocks, format, slice, false);
+  expand_slice(b, work, blocks, format, slice, false);
+  multiply_expanded(a, tiles, tiles + kStoreRows * n, work, m, blocks, format, slice, false);
   each([](float& row, float& tile) { row = tile; });
+}
+
+inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* store, int32_t* work,
+                           int32_t m, int32_t blocks, int32_t format, int32_t slice) {
+  const int32_t in_object = slice & (kRowSlots / m - 1);
+  if (!AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice, in_object)) {
+    multiply_in_tiles(slice_of_a(a, slice, m), b, store, work, m, blocks, format, slice);
+  }
+}
+#else
+inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* store, int32_t* work,
+                           int32_t m, int32_t blocks, int32_t format, int32_t slice) {
+  expand_slice(b, work, blocks, format, slice, in_pairs(m));
+  multiply_expanded(slice_of_a(a, slice, m), store, tail_of(work), work, m, blocks, format, slice,
+                    in_pairs(m));
 }
 #endif
 
@@ -286,7 +320,7 @@ void check_counter(const char* kernel, const char* what, int32_t value, int64_t 
             kernel, what, value, static_cast<long long>(end));
 }
 
-// multiply: a, b0, b1, store, work, job, m, blocks, format.
+// multiply, last: a, b0, b1, store, work, job, m, blocks, format.
 void check_multiply(const char* kernel, const KernelArgument* operands) {
   const int64_t m = operands[6].value, blocks = operands[7].value;
   check_m(kernel, m);
@@ -296,6 +330,23 @@ void check_multiply(const char* kernel, const KernelArgument* operands) {
   }
   check_counter(kernel, "slice", reinterpret_cast<const int32_t*>(operands[5].data)[kSliceAt],
                 padded_slices(int32_t(operands[8].value), int32_t(m)));
+}
+void check_last(const char* kernel, const KernelArgument& job, int64_t m, int64_t format) {
+  const int32_t slice = reinterpret_cast<const int32_t*>(job.data)[kSliceAt];
+  if (slice + 1 == padded_slices(int32_t(format), int32_t(m))) return;
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] slice %d is not the last one of a range; check the loops of the header", kernel,
+            slice);
+}
+void check_last_multiply(const char* kernel, const KernelArgument* operands) {
+  check_multiply(kernel, operands);
+  check_last(kernel, operands[5], operands[6].value, operands[8].value);
+}
+// finish: a, store, work, job, m, blocks, format. The worker's loops end ranges.
+void check_finish(const char* kernel, const KernelArgument* operands) {
+  const int64_t m = operands[4].value;
+  check_m(kernel, m);
+  check_last(kernel, operands[3], m, operands[6].value);
 }
 // piece: store, c, work, job, m, blocks.
 void check_piece(const char* kernel, const KernelArgument* operands) {
@@ -311,20 +362,23 @@ constexpr double kCall = 24;  // call, counters, loop set-up
 // Not measured on hardware: the expansion (prefill_weights.h), then the multiplication, which has
 // the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair of slices, half. An odd
 // range counts as single slices.
-double multiply_cycles(const Timing& timing, const int64_t* integers) {
+double expand_cycles(const Timing&, const int64_t* integers) {
+  return double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
+}
+double expanded_cycles(const Timing& timing, const int64_t* integers) {
   const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
-  const double expansion =
-      double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
   if constexpr (Tile::kBlockFloat) {
     const bool pairs = integers[0] < kRowSlots && range_slices(int32_t(integers[2])) % 2 == 0;
     const int32_t slices = pairs ? 2 : 1;
-    return expansion + npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m,
-                                                   slices * kSlice, n) /
-                           slices;
+    return npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m, slices * kSlice,
+                                       n) /
+           slices;
   } else {
-    return expansion + kCall +
-           npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n);
+    return kCall + npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n);
   }
+}
+double multiply_cycles(const Timing& timing, const int64_t* integers) {
+  return expand_cycles(timing, integers) + expanded_cycles(timing, integers);
 }
 
 // Vectors of 32 sums.
@@ -353,19 +407,39 @@ NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uin
                                  float* store, int32_t* work, int32_t* job, int32_t m,
                                  int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  const int32_t slice = job[kSliceAt], next = slice + 1;
-  job[kSliceAt] = next == padded_slices(format, m) ? 0 : next;
+  const int32_t slice = next_slice(job, m, format);
   if (slice >= range_slices(format)) return;
-  const int32_t in_object = slice & (kRowSlots / m - 1);  // a power of two
+  const uint8_t* const b[kMaxBlocks] = {b0, b1};
+  multiply_slice(a, b, store, work, m, blocks, format, slice);
+}
+
+// The last slice of a range: what needs the blocks.
+NPU_KERNEL void prefill_last(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, float* store,
+                             int32_t* work, const int32_t* job, int32_t m, int32_t blocks,
+                             int32_t format) {
+  using namespace prefill_product;
+  const int32_t slice = job[kSliceAt];
+  if (slice >= range_slices(format)) return;
   const uint8_t* const b[kMaxBlocks] = {b0, b1};
 #ifdef AIE_HOST_PREFILL_MULTIPLY
-  if (AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice, in_object)) {
-    return;
-  }
-  multiply_in_tiles(a + in_object * slice_bytes(m) / 2, b, store, work, m, blocks, format, slice);
+  multiply_slice(a, b, store, work, m, blocks, format, slice);
 #else
-  multiply_slice(a + in_object * slice_bytes(m) / 2, b, store, tail_of(work), work, m, blocks,
-                 format, slice, Tile::kBlockFloat && m < kRowSlots);
+  (void)a, (void)store;
+  expand_slice(b, work, blocks, format, slice, in_pairs(m));
+#endif
+}
+
+// And what does not.
+NPU_KERNEL void prefill_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
+                               int32_t m, int32_t blocks, int32_t format) {
+  using namespace prefill_product;
+  const int32_t slice = next_slice(job, m, format);
+#ifdef AIE_HOST_PREFILL_MULTIPLY
+  (void)a, (void)store, (void)work, (void)blocks, (void)slice;
+#else
+  if (slice >= range_slices(format)) return;
+  multiply_expanded(slice_of_a(a, slice, m), store, tail_of(work), work, m, blocks, format, slice,
+                    in_pairs(m));
 #endif
 }
 
@@ -414,6 +488,21 @@ NPU_DECLARE(prefill_multiply,
              .cycles = prefill_product::multiply_cycles,
              .check = prefill_product::check_multiply,
              .product = true});
+NPU_DECLARE(prefill_last, {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
+                                        prefill_product::weight_block("b1"), prefill_product::kSums,
+                                        prefill_product::kWorkOperand, prefill_product::kJob,
+                                        prefill_product::kM, prefill_product::kBlocks,
+                                        integer("format", 0, npu::blocks::kFormats - 1)},
+                           .cycles = prefill_product::expand_cycles,
+                           .check = prefill_product::check_last_multiply,
+                           .product = true});
+NPU_DECLARE(prefill_finish, {.operands = {prefill_product::kA, prefill_product::kSums,
+                                          prefill_product::kWorkOperand, prefill_product::kJob,
+                                          prefill_product::kM, prefill_product::kBlocks,
+                                          integer("format", 0, npu::blocks::kFormats - 1)},
+                             .cycles = prefill_product::expanded_cycles,
+                             .check = prefill_product::check_finish,
+                             .product = true});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},

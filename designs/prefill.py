@@ -152,16 +152,20 @@ class _Core:
         w, word = self._w, self._word
         held: list[Object] = [w.acquire(self._b) for _ in range(blocks)]
         held += held[-1:] * (MAX_BLOCKS - blocks)
-        with w.loop(word("parts")):
+        core = self._store, self._work, self._job, word("m"), word("blocks"), word("format")
+        with w.loop(word("full_parts")):
             a = w.acquire(self._a)
             with w.loop(word("slices")):
-                w.call(
-                    self._kernel("multiply"), a, *held, self._store, self._work, self._job,
-                    word("m"), word("blocks"), word("format"),
-                )  # fmt: skip
+                w.call(self._kernel("multiply"), a, *held, *core)
             w.release(self._a)
-        for _ in range(blocks):
+        a = w.acquire(self._a)
+        with w.loop(word("full_slices")):
+            w.call(self._kernel("multiply"), a, *held, *core)
+        w.call(self._kernel("last"), a, *held, *core)
+        for _ in range(blocks):  # the next ones come while the last slice is multiplied
             w.release(self._b)
+        w.call(self._kernel("finish"), a, *core)
+        w.release(self._a)
 
     def _rows(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
