@@ -26,6 +26,8 @@ _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
+# Results in a core: as far as there is room, those of a product leave while the next one begins.
+_L1_PIECES = {"npu1": 2, "npu2": 6}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 
 
@@ -90,8 +92,8 @@ def _drain(out: Design, col: int) -> list[ObjectFifo]:
     memtile, words = out.tile(col, 1), PIECE_BYTES // 4
     parts = [
         out.fifo(
-            f"c{col}_{row}", core, memtile, words, "int32", depth=(2, _L2_PIECES),
-            consumer_channel=2 + row,
+            f"c{col}_{row}", core, memtile, words, "int32",
+            depth=(_L1_PIECES[out.generation], _L2_PIECES), consumer_channel=2 + row,
         )
         for row, core in enumerate(out.cores(col))
     ]  # fmt: skip

@@ -19,6 +19,7 @@ void init_prefill(nb::module_& m) {
   nb::module_ sub = nb::borrow<nb::module_>(m.attr("ops"));
   nb::class_<Held> prefill(sub, "Prefill");
   prefill.attr("MOST") = ops::Prefill::kMaxTokens;
+  prefill.attr("SUBMISSION_ROWS") = ops::Prefill::kSubmissionRows;
   prefill.attr("ALIGN") = ops::PrefillLayout::kAlign;
   prefill.attr("MOST_SEQUENCES") = ops::PrefillBatch::kMaxSequences;
   prefill.attr("MOST_NEW") = ops::PrefillBatch::kMaxTokens;

@@ -161,15 +161,30 @@ RunReport Prefill::run(const PrefillTokens& tokens) {
   chunk.lead = lead;
   chunk.pages = tokens.pages;
   PrefillPlan plan(array_, model_, *at.layout, chunk);
-  const RunReport report = submit(plan, at, tokens.pool);
+  const RunReport report = submit(plan, at, tokens.pool, chunk.tokens);
   read(tokens, at);
   return report;
 }
 
-// One submission of all steps.
-RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory) {
+// All steps.
+RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> memory, int64_t rows) {
+  const auto layers = static_cast<int64_t>(model_.layers.size());
+  const int64_t parts = std::min(divide_up(rows, kSubmissionRows), layers);
+  CachePool pool(operation_.device(), memory);
+  RunReport report;
+  for (int64_t part = 0; part < parts; ++part) {
+    const auto first = static_cast<size_t>(layers * part / parts) * PrefillPlan::kLayerSteps;
+    const auto last = static_cast<size_t>(layers * (part + 1) / parts) * PrefillPlan::kLayerSteps;
+    add(report, submit_steps(plan, first, part + 1 < parts ? last : plan.steps(), at, pool.ref()));
+  }
+  operation_.count_copy(pool.finish());
+  return report;
+}
+
+RunReport Prefill::submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
+                                const BufferRef& pool) {
   const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
-    append_prefill(builder, operation_.configuration(), array_, plan, 0, plan.steps());
+    append_prefill(builder, operation_.configuration(), array_, plan, first, last);
     return std::monostate{};
   });
   Device& on = operation_.device();
@@ -177,15 +192,12 @@ RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> mem
   const std::unique_ptr<Buffer> headers = on.allocate(contents.size());
   std::memcpy(headers->host(), contents.data(), contents.size());
   headers->sync_to_device(0, contents.size());
-  CachePool pool(on, memory);
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
-      pool.ref(),
+      pool,
       {headers.get(), 0, contents.size(), Access::kRead}};
   arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
-  const RunReport report = operation_.submit(*entry, arguments);
-  operation_.count_copy(pool.finish());
-  return report;
+  return operation_.submit(*entry, arguments);
 }
 
 namespace {

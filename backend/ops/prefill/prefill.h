@@ -49,8 +49,9 @@ class Prefill {
   Prefill(std::shared_ptr<SharedDevice> device, Configuration configuration, DecoderModel model,
           std::span<const std::span<const std::byte>> regions, const DecoderNorms& norms);
 
-  // Tokens of a run at most.
-  static constexpr int64_t kMaxTokens = 1024;
+  // Tokens of a run at most; rows whose layers are one submission: more are split by layers, as
+  // streams would grow with them.
+  static constexpr int64_t kMaxTokens = 2048, kSubmissionRows = 1024;
   const DecoderModel& model() const { return model_; }
   RunReport run(const PrefillTokens& tokens);
   RunReport run(const PrefillSequences& batch);
@@ -75,7 +76,9 @@ class Prefill {
                    size_t pool) const;
   Place& place(Place& at, int64_t tokens, bool head);
   void write(const Rows& rows, Place& at) const;
-  RunReport submit(PrefillPlan& plan, Place& at, std::span<std::byte> pool);
+  RunReport submit(PrefillPlan& plan, Place& at, std::span<std::byte> pool, int64_t rows);
+  RunReport submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
+                         const BufferRef& pool);
   void read(const PrefillTokens& tokens, const Place& at) const;
 
   Operation<int> operation_;

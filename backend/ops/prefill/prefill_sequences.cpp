@@ -64,7 +64,7 @@ RunReport Prefill::run(const PrefillSequences& batch) {
   }
   write(rows, at);
   PrefillPlan plan(array_, model_, *at.layout, planned);
-  const RunReport report = submit(plan, at, batch.pool);
+  const RunReport report = submit(plan, at, batch.pool, std::ssize(rows.tokens));
   const HeadResults results(array_, model_);
   const std::span<const std::byte> memory(at.buffer->host(),
                                           static_cast<size_t>(at.layout->bytes()));

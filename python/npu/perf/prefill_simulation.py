@@ -33,7 +33,7 @@ from npu.perf.prefill_split import MOVED, RESOURCES, TERMS, shares, split
 from npu.perf.problem import checked_constants, whole
 from npu.perf.timeline import EVENT
 
-MAX_CHUNK = 1024  # ops::Prefill::kMaxTokens
+MAX_CHUNK: int = _npu.ops.Prefill.MOST
 MAX_TOKENS = 1 << 20
 PARTS = (*TERMS, "head", "dispatch", "configuration loads")
 LAYER = (
@@ -345,7 +345,7 @@ class _Prompt:
         single = lengths[-1] == 1
         for i, length in enumerate(lengths[:-1] if single else lengths):
             self._add_chunk(length, self._position + i * self._chunk)
-            self._parts["dispatch"] += dispatch
+            self._parts["dispatch"] += -(-length // _npu.ops.Prefill.SUBMISSION_ROWS) * dispatch
         if single:
             self._add_token()
         else:

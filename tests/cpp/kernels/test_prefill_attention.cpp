@@ -116,6 +116,7 @@ struct Core {
   const Build& build;
   prefill::Sizes sizes = prefill::sizes_of(build.generation == arch::Generation::kNpu1);
   AlignedBytes a = AlignedBytes(at(sizes.a_bytes())), b = AlignedBytes(prefill::kBBytes),
+               b0 = AlignedBytes(prefill::kBBytes), b1 = AlignedBytes(prefill::kBBytes),
                c = AlignedBytes(prefill::kPieceBytes), store = AlignedBytes(prefill::kStore * 4),
                work = AlignedBytes(at(sizes.work * 4)), job = AlignedBytes(prefill::kJobWords * 4);
   CoreState state;
@@ -123,7 +124,7 @@ struct Core {
 
   Core(const Build& of, const Task& task)
       : build(of), units(task.job.units), dim(task.job.head_dim) {
-    for (AlignedBytes* bytes : {&a, &b, &c, &store, &work}) {
+    for (AlignedBytes* bytes : {&a, &b, &b0, &b1, &c, &store, &work}) {
       std::fill(bytes->begin(), bytes->end(), std::byte{0xFF});  // NaNs: nothing relies on them
     }
     std::fill(job.begin(), job.end(), std::byte{0});
@@ -135,13 +136,20 @@ struct Core {
   void query(const uint16_t* rows) {
     auto* to = reinterpret_cast<uint16_t*>(b.data());
     for (int64_t i = 0; i < 8 * dim; ++i) to[i] = rows[i / 32 % 8 * dim + i / 256 * 32 + i % 32];
-    build.find("prefill_query")(std::vector{all(b), all(store), all(work), all(job), number(dim)},
-                                state);
+    build.find("prefill_query")(std::vector{all(b), all(store), all(job), number(dim)}, state);
+  }
+  void place() {
+    build.find("prefill_place")(
+        std::vector{all(b0), all(b1), all(store), all(work), all(job), number(dim)}, state);
   }
   void half(const char* kernel, const uint16_t* rows) {
     std::memcpy(a.data(), rows, prefill::kAPayload);
-    build.find(kernel)(
-        std::vector{all(a), all(store), all(work), all(job), number(units), number(dim)}, state);
+    std::vector arguments{all(a),    all(b0),  all(b1),       all(store),
+                          all(work), all(job), number(units), number(dim)};
+    if (std::string(kernel) == "prefill_values") {
+      arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
+    }
+    build.find(kernel)(arguments, state);
   }
   void out() {
     build.find("prefill_out")(std::vector{all(store), all(c), all(work), all(job), number(dim)},
@@ -154,6 +162,7 @@ std::vector<float> run(const Build& build, const Task& task) {
   Core core(build, task);
   const int dim = task.job.head_dim, units = task.job.units;
   for (int unit = 0; unit < units; ++unit) core.query(task.q.data() + unit * 8 * dim);
+  core.place();
   for (int chunk = 0; chunk < task.job.chunks; ++chunk) {
     for (const char* kernel : {"prefill_scores", "prefill_values"}) {
       const Words& rows = kernel[8] == 's' ? task.k : task.v;
@@ -279,6 +288,7 @@ TEST_CASE("prefill attention: of smaller heads only the columns that the model h
       check(task, run(build, task));
       Core core(build, task);
       for (int unit = 0; unit < task.job.units; ++unit) core.query(task.q.data());
+      core.place();
       for (int i = 0; i < task.job.units * dim / 32; ++i) core.out();
       CHECK_THROWS_AS(core.out(), Error);
     }
@@ -424,10 +434,12 @@ TEST_CASE("prefill attention: what would leave the buffers, or comes out of turn
       CAPTURE(what);
       Core core(build, task);
       for (int unit = 0; unit < task.job.units; ++unit) core.query(task.q.data());
+      core.place();
       prepare(core);
       CHECK_THROWS_WITH_AS(call(core), doctest::Contains("[prefill_"), Error);
     };
     const auto query = [&](Core& core) { core.query(task.q.data()); };
+    const auto place = [](Core& core) { core.place(); };
     const auto scores = [&](Core& core) { core.half("prefill_scores", task.k.data()); };
     const auto values = [&](Core& core) { core.half("prefill_values", task.v.data()); };
     const auto out = [](Core& core) { core.out(); };
@@ -452,11 +464,22 @@ TEST_CASE("prefill attention: what would leave the buffers, or comes out of turn
         {"causal", [](Job& job) { job.causal = 2; }}};
     for (const auto& [what, spoil] : headers) {
       const auto prepare = [&](Core& core) { spoil(core.header()); };
-      for (const auto& call : std::vector<std::function<void(Core&)>>{query, scores, values, out}) {
+      for (const auto& call :
+           std::vector<std::function<void(Core&)>>{query, place, scores, values, out}) {
         refused(what, prepare, call);
       }
     }
-    refused("fourth query", [](Core&) {}, query);
+    refused("one query more", [](Core&) {}, query);
+    refused("placed twice", [](Core&) {}, place);
+    const auto unplaced = [](Core& core) { core.word(prefill::kAttentionState + 6) = 0; };
+    refused("scores of queries in no place", unplaced, scores);
+    refused("pieces before queries are placed", unplaced, out);
+    refused(
+        "values of queries in no place",
+        [&](Core& core) { scores(core), scores(core), unplaced(core); }, values);
+    refused(
+        "placed too early",
+        [&](Core& core) { unplaced(core), core.word(prefill::kAttentionState) = 1; }, place);
     refused("negative query", [](Core& core) { core.word(prefill::kAttentionState) = -1; }, query);
     refused("no queries", [](Core& core) { core.word(prefill::kAttentionState) = 1; }, scores);
     refused("values first", [](Core&) {}, values);

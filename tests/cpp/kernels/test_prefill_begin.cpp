@@ -19,7 +19,7 @@ using Words = std::vector<int32_t>;
 
 constexpr int kRows = 4;
 int columns_of(const Build& build) { return build.generation == Generation::kNpu1 ? 4 : 8; }
-int units_of(const Build& build) { return build.generation == Generation::kNpu1 ? 2 : 3; }
+int units_of(const Build& build) { return build.generation == Generation::kNpu1 ? 2 : 4; }
 pre::Sizes sizes_of(const Build& build) {
   return pre::sizes_of(build.generation == Generation::kNpu1);
 }
@@ -93,8 +93,8 @@ void check_common(const Build& build, const Words& words, const Job& header, int
   CHECK(job_in(words).column == column);
 }
 void check_no_product(const Job& job) {
-  for (const int32_t word :
-       {job.blocks, job.clear, job.holds1, job.holds2, job.pass, job.factors, job.pieces}) {
+  for (const int32_t word : {job.blocks, job.clear, job.holds1, job.holds2, job.pass, job.factors,
+                             job.pieces, job.full_parts, job.full_slices}) {
     CHECK(word == 0);
   }
 }
@@ -126,6 +126,8 @@ void check_product(const Build& build, const Job& header) {
     CHECK(job.factors == (blocks > 0 ? header.scaled : 0));
     const int32_t multiplied = (job.holds1 + job.holds2) * job.parts;
     CHECK(multiplied + job.factors + job.pass == objects);
+    CHECK(job.full_parts + 1 == header.parts);  // the last object, and its last slice, are apart
+    CHECK(job.full_slices + 1 == header.slices);
     // bfloat16, m rows and 32 columns per row-block.
     const int32_t narrow = blocks * header.m * 32 * 2;
     // fp32 of the last of 8 rows; whole pieces.
@@ -133,7 +135,7 @@ void check_product(const Build& build, const Job& header) {
     CHECK(job.pieces * pre::kPieceBytes == (header.wide ? wide * pre::kPieceBytes : narrow));
     CHECK(job.rounds == 0);
     CHECK(job.units == 0);
-    CHECK(job.q_before + job.q_after + job.out_pieces == 0);
+    CHECK(job.attends + job.q_before + job.q_after + job.out_pieces == 0);
   });
 }
 
@@ -168,7 +170,7 @@ TEST_CASE("prefill_begin: a core's turn in jobs of rows") {
                       CHECK(job.a_before + 1 + job.a_after == columns_of(build));
                       CHECK(job.b_before == row);
                       CHECK(job.b_before + 1 + job.b_after == kRows);
-                      CHECK(job.q_before + job.q_after + job.out_pieces == 0);
+                      CHECK(job.attends + job.q_before + job.q_after + job.out_pieces == 0);
                       check_no_product(job);
                     });
     }
@@ -198,6 +200,7 @@ TEST_CASE("prefill_begin: a core's queries and results of attention") {
       Job header = attention(build, head_dim);
       header.dim = dim;
       for_each_core(build, header, [&](const Job& job, int row, int) {
+        CHECK(job.attends == 1);
         CHECK(job.q_before == row * units_of(build));
         CHECK(job.q_before + job.units + job.q_after == kRows * units_of(build));
         // bfloat16, 8 rows per unit.
@@ -279,7 +282,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
     check_refused(build, attention(build, 128),
                   {{&Job::head_dim, {0, 32, 192, 512}},
                    {&Job::dim, {0, 16, 48, 160, -32}},
-                   {&Job::units, {0, 1, 4, -1}},
+                   {&Job::units, {0, 1, 3, 5, -1}},
                    {&Job::chunks, {-1}},
                    {&Job::rounds, {1}}});
   }

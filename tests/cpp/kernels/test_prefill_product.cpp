@@ -199,7 +199,10 @@ struct Core {
   void call(const char* name, std::vector<KernelArgument> arguments) {
     arguments.push_back(integer(shape.m));
     arguments.push_back(integer(shape.blocks));
-    if (std::string(name) == "prefill_multiply") arguments.push_back(integer(shape.format));
+    const std::string all = " prefill_multiply prefill_last prefill_finish ";
+    if (all.find(std::string(" ") + name + " ") != std::string::npos) {
+      arguments.push_back(integer(shape.format));
+    }
     build.find(name)(arguments, state);
   }
   void clear() {
@@ -224,7 +227,13 @@ struct Core {
           arguments.push_back(kernel_test::buffer(store));
           arguments.push_back(kernel_test::buffer(work));
           arguments.push_back(kernel_test::buffer(job));
-          call("prefill_multiply", arguments);
+          if (part < parts - 1 || slice < slices - 1) {
+            call("prefill_multiply", arguments);
+            continue;
+          }
+          call("prefill_last", arguments);
+          arguments.erase(arguments.begin() + 1, arguments.begin() + 3);  // blocks were given back
+          call("prefill_finish", arguments);
         }
       }
     }
@@ -551,6 +560,9 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
           Core::constant(p.a_objects[0]), Core::constant(p.w_objects[0]),
           Core::constant(p.w_objects[0]), kernel_test::buffer(core.store),
           kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
+      if (std::string(name) == "prefill_finish") {
+        arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
+      }
       if (std::string(name) == "prefill_piece") {
         arguments = {kernel_test::buffer(core.store), kernel_test::buffer(core.out),
                      kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
@@ -578,6 +590,13 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices));
     CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
     CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));
+    for (const char* name : {"prefill_last", "prefill_finish"}) {
+      CHECK_FALSE(refused(name, {32, 1, 0, 1}, kSliceAt, 7));
+      for (const int slice : {-1, 0, 6, 8}) CHECK(refused(name, {32, 1, 0, 1}, kSliceAt, slice));
+      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kSliceAt, slices - 1));
+      CHECK(refused(name, {64, 1, kBf16, 1}, kSliceAt, slices - 2));
+      CHECK(refused(name, {48, 1, 1, 1}, kSliceAt, 7));
+    }
     CHECK_FALSE(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 7));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, -1));

@@ -51,7 +51,7 @@ class Chunk:
 
     def __init__(self, size: Size, device: str) -> None:
         self.s = s = size
-        columns, self.units, a_bytes = (8, 3, 4608) if device == "npu2" else (4, 2, 4096)
+        columns, self.units, a_bytes = (8, 4, 4608) if device == "npu2" else (4, 2, 4096)
         self.bfp16 = device == "npu2"
         self.op = operation("prefill")
         self.config = self.op.configuration(device)
