@@ -41,7 +41,7 @@ _REFUSED = {
     ),
     ("-r", "--reverse-prompt"): "use --stop TEXT, which does not print TEXT",
     ("-tb", "--threads-batch"): "prompt and answer have the same threads, -t N",
-    ("-b", "--batch-size", "-ub", "--ubatch-size"): "prompts run in chunks of 1024 tokens",
+    ("-b", "--batch-size", "-ub", "--ubatch-size"): "prompts run in chunks of 2048 tokens",
     ("-ctk", "--cache-type-k", "-ctv", "--cache-type-v", "-nkvo", "--no-kv-offload"): _CACHE,
     ("-fa", "--flash-attn"): "attention has one implementation, which streams keys and values",
     ("--mlock", "--no-mmap"): "model files are mapped, not locked",

@@ -36,7 +36,7 @@ _BATCH_LEGEND = (
     "docs/prefill.md."
 )
 _PROMPT_LEGEND = (
-    "Simulated: time to first token (TTFT) of a prompt of so many tokens, in chunks of 1024, with "
+    "Simulated: time to first token (TTFT) of a prompt of so many tokens, in chunks of 2048, with "
     "its largest logits. weight, KV, activ. (activations): the memory's share of the time, bytes / "
     "read ceiling. The rest is time in which cores multiplied (prod.), attention or rows (norms, "
     "rotation, GeGLU) ran, the command processor worked (comm.), or nothing did (wait); then the "

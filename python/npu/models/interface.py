@@ -11,7 +11,7 @@ from npu import _npu
 from npu.models.kv_cache import Cache
 
 # Prompt tokens per forward pass: bounds the activations of a long prompt.
-PREFILL_CHUNK = 1024
+PREFILL_CHUNK = 2048
 # Sequences of a batch, and tokens of each of them in a step.
 MOST_SEQUENCES: int = _npu.ops.Prefill.MOST_SEQUENCES
 MOST_NEW: int = _npu.ops.Prefill.MOST_NEW

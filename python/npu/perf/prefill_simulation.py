@@ -56,9 +56,9 @@ class SimulatedPrefill:
     """A simulated prompt: times are of the modelled NPU, not of this machine.
 
     ``seconds``: from the host's call until the largest logits of the last token are in memory, with
-    ``chunks`` submissions and that of the head, their dispatches, and the loads of the prefill
-    configuration and of the head's (``configuration_loads``). What the host does before and between
-    (embedding rows, the norm before the head) is not in it.
+    all ``chunks`` (a submission per 1,024 tokens), the head, their dispatches, and the loads of the
+    prefill configuration and of the head's (``configuration_loads``). What the host does before and
+    between (embedding rows, the norm before the head) is not in it.
 
     ``split`` has its parts in seconds, which add up to it. "weights", "kv" and "activations" are
     the memory's share of the time, bytes / read ceiling. The rest is time in which the memory was
@@ -103,7 +103,7 @@ def simulate_prefill(
 
     shape, format, read_gbs, constants: as of ``simulate_decode``; tokens: of the prompt, 1 to
     1048576; position: of its first token, so many positions are in the cache already; chunk: tokens
-    of a submission, 1 to 1024. A last chunk of one token is a decode step. Raises ArgumentError,
+    of a chunk, 1 to 2048. A last chunk of one token is a decode step. Raises ArgumentError,
     DeviceError, ShapeError (also for sizes with which prompts do not run on the array).
     """
     if device not in ("npu1", "npu2"):

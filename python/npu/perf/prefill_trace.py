@@ -34,7 +34,7 @@ def trace_prefill(
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
 ) -> PrefillTrace:
-    """The timeline of a chunk of 1 to 1024 tokens; device, shape, position, format, read_gbs,
+    """The timeline of a chunk of 1 to 2048 tokens; device, shape, position, format, read_gbs,
     constants as of ``simulate_prefill``, from_us, to_us, limit, locks as of ``trace_gemm``.
 
     All layers run, those with a window first, or only the first ``layers`` of these; they need the

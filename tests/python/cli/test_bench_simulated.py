@@ -44,7 +44,7 @@ def test_rows_of_a_shape(capsys: pytest.CaptureFixture[str]) -> None:
         prompt = npu.simulate_prefill("npu2", "gemma3-1b", row["context"])
         assert row["ttft_seconds"] == prompt.seconds and row["ttft_bound"] == prompt.bound
         assert sum(row["ttft_split_seconds"].values()) == pytest.approx(prompt.seconds)
-        assert row["ttft_chunks"] == prompt.chunks == -(-row["context"] // 1024)
+        assert row["ttft_chunks"] == prompt.chunks == -(-row["context"] // 2048)
         assert row["ttft_configuration_loads"] == 2 and row["ttft_bytes"]["weights"] > 0
         found = npu.simulate_decode("npu2", "gemma3-1b", row["context"])
         assert row["decode_tokens_per_second"] == found.tokens_per_second

@@ -1,4 +1,4 @@
-"""Prompts on the array (npu.models.gemma3.prefill): a submission per chunk.
+"""Prompts on the array (npu.models.gemma3.prefill): a submission per chunk, of long ones some.
 
 Logits against Hugging Face's model in float32, or float32 on the host for quantised weights, within
 the bound derived in compare.py: one and several chunks, chunks at any position, tokens after them,
@@ -246,6 +246,24 @@ def test_a_chunk_is_one_submission_and_loads_nothing(small: Path, device: str) -
         model._without_last(tokens, cache, 40)
         used = npu.stats() - before
         assert used.submissions == 2 and used.configuration_loads <= 1
+
+
+@pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])
+def test_a_chunk_of_many_rows_is_two_submissions(tmp_path: Path, device: str) -> None:
+    """Of one layer and of two."""
+    shape = Shape(layers=3, width=64, ffn_width=64, context=1200, window=600)
+    path, tokens = write_model(tmp_path / "m.gguf", shape), tokens_of(1100)
+    with npu.device(device):
+        model = Model(open_source(path))
+        actual = in_chunks(model, tokens, (1100,), model.new_cache())
+        before = npu.stats()
+        model.extend(tokens, model.new_cache())
+        used = npu.stats() - before
+        assert used.submissions == 2 and used.configuration_loads <= 1
+        before = npu.stats()
+        model.extend(tokens[:1024], model.new_cache())
+        assert (npu.stats() - before).submissions == 1
+    check_bound(actual, float32_logits(path, tokens), 3, device)
 
 
 @pytest.mark.parametrize("device", ["emu:npu1", "emu:npu2"])

@@ -1,5 +1,5 @@
-"""A model's prompts on the array: one submission per chunk of tokens (npu.designs.prefill). And the
-next tokens of several sequences, one submission for all."""
+"""A model's prompts on the array, chunk by chunk (npu.designs.prefill). And the next tokens of
+several sequences, one submission for all."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from npu.models.kv_cache import Cache
 from npu.models.sources.interface import Source
 from npu.ops.registry import operation
 
-_MOST = _npu.ops.Prefill.MOST  # tokens of a submission
-_ALIGN = _npu.ops.Prefill.ALIGN  # positions that a submission's rows begin at
+_MOST = _npu.ops.Prefill.MOST  # tokens of a chunk
+_ALIGN = _npu.ops.Prefill.ALIGN  # positions that a chunk's rows begin at
 
 
 def chunk_length(position: int, most: int) -> int:
@@ -54,7 +54,7 @@ class Prefill:
 
     def run(self, x: np.ndarray, cache: Cache) -> np.ndarray:
         """Embeddings (T, width) float32, scaled, contiguous, at the next positions of the cache's
-        pass: writes their keys and values, a submission per 1,024, and returns the last layer's
+        pass: writes their keys and values, chunk by chunk, and returns the last layer's
         output in the same memory."""
         pages = [cache.page_table(layer) for layer in range(self._config.layers)]
         position, left = cache.length, x
