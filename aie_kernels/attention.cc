@@ -31,8 +31,8 @@ constexpr int32_t kScoreWords = kScoreBytes / 4, kOutWords = kOutBytes / 4;
 // Words of an object of scores, after the weights.
 constexpr int32_t kCorrectionAt = kWeightBytes / 4, kMaximumAt = kCorrectionAt + kRows;
 constexpr int32_t kSumAt = kMaximumAt + kRows;
-// Words of the states: elements of q taken; chunks scored; objects sent. Then per row.
-constexpr int32_t kTaken = 0, kScored = 1, kSent = 0;
+// Words of the states: elements of q taken, or kPacked; chunks scored; objects sent. Then per row.
+constexpr int32_t kTaken = 0, kScored = 1, kSent = 0, kPacked = -1;
 constexpr int32_t kMaximum = 16, kSum = kMaximum + kRows, kBest = kSum + kRows;
 constexpr int32_t kFrom = kBest + kRows, kEnd = kFrom + kRows;  // positions that a row sees
 constexpr int32_t kScratch = kEnd + kRows;  // scores of a chunk, or a block of q
@@ -42,6 +42,13 @@ inline const Record& record_of(const int32_t* words) {
   return *reinterpret_cast<const Record*>(words);
 }
 inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
+using softmax::Range;
+
+// log2 of a head dimension: the cores have no division.
+constexpr int32_t bits_of(int32_t dim) { return 6 + (dim >> 7); }
+constexpr int32_t positions_in(int32_t dim) { return 4096 >> bits_of(dim); }
+static_assert(1 << bits_of(64) == 64 && 1 << bits_of(128) == 128 && 1 << bits_of(256) == 256);
+static_assert(positions_in(256) == positions_of(256));
 
 inline void take_record(const bfloat16* part, int32_t* words, int32_t index) {
   const int32_t* table = reinterpret_cast<const int32_t*>(part);
@@ -52,23 +59,11 @@ inline void take_record(const bfloat16* part, int32_t* words, int32_t index) {
 
 // Of every row the positions that it sees: state[kFrom] and state[kEnd].
 inline void find_visible(const Record& r, int32_t* state) {
-  int32_t* const query = state + kFrom;
-  int32_t token = r.query_position, left = r.group;
-  NPU_ROLLED for (int32_t row = 0; row < kRows; ++row) {
-    query[row] = token;
-    if (--left == 0) ++token, left = r.group;
-  }
-  const auto all = [](int32_t value) { return aie::broadcast<int32_t, kStep>(value); };
-  NPU_SERIAL_FOR(int32_t i = 0, i < r.rows, i += kStep) {
-    const auto at = aie::load_v<kStep>(query + i);
-    auto from = all(r.keys_from), end = all(r.keys_end);
-    if (r.window != 0) from = aie::max(from, aie::add(at, all(1 - r.window)));
-    if (r.causal != 0) {
-      const auto behind = aie::add(at, all(1));
-      end = aie::select(end, behind, aie::lt(behind, end));
-    }
-    aie::store_v(state + kFrom + i, from);
-    aie::store_v(state + kEnd + i, end);
+  int32_t query = r.query_position, left = r.group;
+  NPU_SERIAL_FOR(int32_t row = 0, row < r.rows, ++row) {
+    const Range range = softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
+    state[kFrom + row] = range.from, state[kEnd + row] = range.end;
+    if (--left == 0) ++query, left = r.group;
   }
 }
 
@@ -118,10 +113,6 @@ inline void add_sums(int32_t* state, float* f, int32_t rows) {
   }
 }
 
-// positions_of() without a division.
-constexpr int32_t positions_in(int32_t dim) { return 64 >> (dim >> 7); }
-static_assert(positions_in(64) == positions_of(64) && positions_in(128) == positions_of(128) &&
-              positions_in(256) == positions_of(256));
 static_assert(8 * kMaxDim * 2 <= kWeightBytes);
 
 inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
@@ -173,7 +164,6 @@ inline void find_visible(const Record&, int32_t*) {}
 inline void copy(const bfloat16* from, int32_t count, bfloat16* to) {
   for (int32_t i = 0; i < count; i += 32) aie::store_v(to + i, aie::load_v<32>(from + i));
 }
-using softmax::Range;
 inline Range visible(const Record& r, int32_t row) {
   const int32_t query = r.query_position + row / r.group;
   return softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
@@ -206,15 +196,14 @@ inline void add_values(const bfloat16* v, const float* f, float* y, const Record
 
 #endif
 
-// `count` elements of q at most, and what they mean once they are complete.
-NPU_OUTLINED inline void take_queries(const bfloat16* from, int32_t count, bfloat16* q,
-                                      const int32_t* words, int32_t* state) {
+// `count` elements of q at most.
+inline void take_queries(const bfloat16* from, int32_t count, bfloat16* q, const int32_t* words,
+                         int32_t* state) {
   const Record& r = record_of(words);
-  const int32_t at = state[kTaken], size = r.rows * r.head_dim, left = size - at;
+  const int32_t at = state[kTaken], left = r.rows * r.head_dim - at;
   const int32_t some = left < count ? left : count;
   copy(from, some, q + at);
   state[kTaken] = at + some;
-  if (at + some == size) pack(q, r, state);
 }
 
 // 32 elements of a row of y.
@@ -236,7 +225,7 @@ inline void send_rows(const float* y, const float* sums, const Record& r, int32_
   const int32_t dim = r.head_dim;
   Floats factor = aie::zeros<float, 32>();
   for (int32_t i = 0; i < kElements; i += 32) {
-    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    const int32_t at = part * kElements + i, row = at >> bits_of(dim), column = at & (dim - 1);
     if (row >= r.rows) {
       aie::store_v(out + i, aie::zeros<bfloat16, 32>());
       continue;
@@ -254,7 +243,7 @@ inline void send_partial(const float* y, const float* statistics, const Record& 
   const int32_t dim = r.head_dim;
   const bool last = part + 1 == r.out_objects;
   for (int32_t i = 0; i < kElements; i += 32) {
-    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    const int32_t at = part * kElements + i, row = at >> bits_of(dim), column = at & (dim - 1);
     Floats run = aie::zeros<float, 32>();
     if (last && i < 2 * kRows) {
       run = aie::load_v<32>(statistics + i);
@@ -321,12 +310,20 @@ void check_chunk(const char* kernel, const Record& r, int64_t rows, int64_t dim)
     refuse(kernel, r, "rows or head_dim are not the record's");
 }
 
+// pack: q, words, state, rows, head_dim.
+void check_pack(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[1].data));
+  check_chunk(kernel, r, operands[3].value, operands[4].value);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[2].data);
+  if (state[kTaken] != r.rows * r.head_dim) refuse(kernel, r, "q is not complete");
+}
+
 // scores: k, q, f, words, state, rows, head_dim.
 void check_scores(const char* kernel, const KernelArgument* operands) {
   const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[3].data));
   check_chunk(kernel, r, operands[5].value, operands[6].value);
   const auto* state = reinterpret_cast<const int32_t*>(operands[4].data);
-  if (state[kTaken] != r.rows * r.head_dim) refuse(kernel, r, "q is not complete");
+  if (state[kTaken] != kPacked) refuse(kernel, r, "q is not packed");
   if (state[kScored] < 0 || state[kScored] >= r.chunks) refuse(kernel, r, "all chunks are scored");
 }
 
@@ -336,12 +333,13 @@ void check_values(const char* kernel, const KernelArgument* operands) {
   check_chunk(kernel, r, operands[5].value, operands[6].value);
 }
 
-// out: y, out, words, state.
+// out: y, out, words, state, output.
 void check_out(const char* kernel, const KernelArgument* operands) {
   const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[2].data));
   check_record(kernel, r);
   const int32_t sent = reinterpret_cast<const int32_t*>(operands[3].data)[kSent];
   if (sent < 0 || sent >= r.out_objects) refuse(kernel, r, "all objects are sent");
+  if (operands[4].value != r.output) refuse(kernel, r, "output is not the record's");
 }
 
 // Not measured on hardware: instructions counted per slot. Loads have two slots of 64 bytes (npu1:
@@ -399,15 +397,28 @@ double value_cycles(const Timing& timing, const int64_t* integers) {
                            vectors * longest(kProduct, 2 * kHalves) + dim / 32 * kFill);
 }
 
-// Copying a part and, at the end, packing q: 32 rows at most; moves beside loads and stores.
-constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + 2 * kInner + kFill + kCall);
-constexpr int kPack = int(kQueries / 256 * (8 * kHalves + longest(kMoves, 8 * kHalves)) +
-                          kBlocks * (kInner + 3 * kFill));
-// What rows see: a counter and its store per row, then twice some 15 operations of 16 rows.
-constexpr int kSee = 4 * kRows + 2 * 60;
+// Copying a part.
+constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + kInner + kFill + kCall);
+
+// What rows see, a row after the other; copying a block of rows; moves beside loads and stores.
+double pack_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kSee = 20;
+  const double steps = double(integers[1]) / 32;
+  const double block = kInner + 3 * kFill + steps * (8 * kHalves + longest(kMoves, 8 * kHalves));
+  return kCall + kSee * double(integers[0]) + blocks_of(integers[0]) * block;
+}
+
 constexpr int kClear = int(kQueries / 16 * kHalves + kCall);
-// A row of an object takes a reciprocal.
-constexpr int kSend = int(kOutBytes / 64 * (kProduct + 6 * kHalves) + 8 * 32 + kCall);
+// An object of vectors, each with its place, loads and stores. Rows: a product each, of up to eight
+// rows the reciprocal. Partial results: at the end the statistics of absent rows, one by one.
+double out_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kPlace = 8, kLanes = 32;
+  if (integers[0] == int64_t(Output::kRows)) {
+    return kCall + kOutBytes / 2 / kLanes * (kProduct + 6 * kHalves + kPlace) +
+           8 * npu::fp32::kScalar;
+  }
+  return kCall + kOutBytes / 4 / kLanes * (6 * kHalves + kPlace) + 2 * kRows * 2;
+}
 
 constexpr Operand kPart = buffer("part", kPartElements), kQ = buffer("q", kQueries);
 constexpr Operand kWordsOperand = buffer("words", kRecordWords);
@@ -430,7 +441,6 @@ NPU_KERNEL void attention_begin(const bfloat16* part, bfloat16* q, int32_t* word
   aie::store_v(floats(state) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(state) + kSum, aie::zeros<float, 32>());
   aie::store_v(floats(state) + kBest, aie::zeros<float, 32>());
-  find_visible(record_of(words), state);
   take_queries(part + kTableBytes / 2, kPartElements - kTableBytes / 2, q, words, state);
 }
 
@@ -438,6 +448,16 @@ NPU_KERNEL void attention_begin(const bfloat16* part, bfloat16* q, int32_t* word
 NPU_KERNEL void attention_more(const bfloat16* part, bfloat16* q, const int32_t* words,
                                int32_t* state) {
   attention::take_queries(part, attention::kPartElements, q, words, state);
+}
+
+// Once q is complete, before the first chunk.
+NPU_KERNEL void attention_pack(bfloat16* q, const int32_t* words, int32_t* state, int32_t rows,
+                               int32_t head_dim) {
+  (void)rows, (void)head_dim;
+  using namespace attention;
+  find_visible(record_of(words), state);
+  pack(q, record_of(words), state);
+  state[kTaken] = kPacked;
 }
 
 // The next chunk: its scores become f. `rows` and `head_dim` are those of the record.
@@ -473,8 +493,10 @@ NPU_KERNEL void values_chunk(const bfloat16* v, const float* f, float* y, const 
   add_values(v, f, y, record_of(words));
 }
 
-// The next object of results.
-NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, int32_t* state) {
+// The next object of results. `output`: the record's.
+NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, int32_t* state,
+                           int32_t output) {
+  (void)output;
   using namespace attention;
   const Record& r = record_of(words);
   const int32_t part = state[kSent]++;
@@ -485,16 +507,20 @@ NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, i
   }
 }
 
-NPU_DECLARE(attention_begin,
-            {.operands = {attention::kPart, attention::kQ, attention::kWordsOperand,
-                          attention::kScoresStateOperand,
-                          integer("index", 0, npu::attention::kRecords - 1)},
-             .cycles = fixed<attention::kTake + attention::kSee + attention::kPack>,
-             .check = attention::check_begin});
+NPU_DECLARE(attention_begin, {.operands = {attention::kPart, attention::kQ,
+                                           attention::kWordsOperand, attention::kScoresStateOperand,
+                                           integer("index", 0, npu::attention::kRecords - 1)},
+                              .cycles = fixed<attention::kTake>,
+                              .check = attention::check_begin});
 NPU_DECLARE(attention_more, {.operands = {attention::kPart, attention::kQ, attention::kWordsOperand,
                                           attention::kScoresStateOperand},
-                             .cycles = fixed<attention::kTake + attention::kPack>,
+                             .cycles = fixed<attention::kTake>,
                              .check = attention::check_more});
+NPU_DECLARE(attention_pack,
+            {.operands = {attention::kQ, attention::kWordsOperand, attention::kScoresStateOperand,
+                          attention::kRowsOperand, attention::kDimOperand},
+             .cycles = attention::pack_cycles,
+             .check = attention::check_pack});
 NPU_DECLARE(attention_scores,
             {.operands = {buffer("k", attention::kPartElements), attention::kQ, attention::kF,
                           attention::kWordsOperand, attention::kScoresStateOperand,
@@ -513,6 +539,7 @@ NPU_DECLARE(values_chunk,
              .cycles = attention::value_cycles,
              .check = attention::check_values});
 NPU_DECLARE(values_out, {.operands = {attention::kY, buffer("out", attention::kOutWords),
-                                      attention::kWordsOperand, attention::kValuesStateOperand},
-                         .cycles = fixed<attention::kSend>,
+                                      attention::kWordsOperand, attention::kValuesStateOperand,
+                                      integer("output", 0, 1)},
+                         .cycles = attention::out_cycles,
                          .check = attention::check_out});
