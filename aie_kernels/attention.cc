@@ -113,14 +113,14 @@ inline void add_sums(int32_t* state, float* f, int32_t rows) {
   }
 }
 
-static_assert(8 * kMaxDim * 2 <= kWeightBytes);
+static_assert(8 * kMaxDim * 2 <= kWeightBytes);  // which have the tiles of eight keys first
 
 inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
                         int32_t* state) {
   const int32_t dim = r.head_dim, positions = positions_in(dim);
   const int32_t rows = (r.rows + kRowBlock - 1) & -kRowBlock;
   float* const scores = floats(state) + kScratch;
-  bfloat16* const weights = reinterpret_cast<bfloat16*>(f);  // first the tiles of eight keys
+  bfloat16* const weights = reinterpret_cast<bfloat16*>(f);
   NPU_ROLLED for (int32_t p = 0; p < positions; p += 8) {
     attention_tiles::pack_keys(k + p * dim, dim, weights);
     NPU_ROLLED for (int32_t row = 0; row < rows; row += 2 * kRowBlock) {
@@ -400,12 +400,14 @@ double value_cycles(const Timing& timing, const int64_t* integers) {
 // Copying a part.
 constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + kInner + kFill + kCall);
 
-// What rows see, a row after the other; copying a block of rows; moves beside loads and stores.
+// What rows see, a row after the other; zeros behind the last one; copying a block of rows; moves
+// beside loads and stores.
 double pack_cycles(const Timing&, const int64_t* integers) {
   constexpr double kSee = 20;
   const double steps = double(integers[1]) / 32;
   const double block = kInner + 3 * kFill + steps * (8 * kHalves + longest(kMoves, 8 * kHalves));
-  return kCall + kSee * double(integers[0]) + blocks_of(integers[0]) * block;
+  return kCall + kSee * double(integers[0]) + kRowBlock * kHalves * steps +
+         blocks_of(integers[0]) * block;
 }
 
 constexpr int kClear = int(kQueries / 16 * kHalves + kCall);

@@ -147,7 +147,7 @@ NPU_OUTLINED inline void pack_keys(const bfloat16* __restrict k, int32_t dim,
 
 // The scores of eight positions and a block of q, not scaled; of a pair of blocks also `other`, of
 // the one behind. Of a single block two sums are made, of every other tile, so that products need
-// not wait for each other.
+// not wait for each other; then `other` is overwritten, too.
 NPU_OUTLINED inline void multiply_tiles(const bfloat16* __restrict keys,
                                         const bfloat16* __restrict q, int32_t dim, bool pair,
                                         float* __restrict scores, float* __restrict other) {

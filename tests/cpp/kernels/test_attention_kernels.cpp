@@ -517,7 +517,8 @@ TEST_CASE("attention kernels: a chunk of a decode step takes less than its 4096 
         CHECK(cycles > least);
         if (rows == 8) CHECK(cycles < 3072);
         const bool npu2 = generation == arch::Generation::kNpu2;
-        if (rows == 32) CHECK(cycles < least * (npu2 ? 1.8 : 7));
+        // Of 32 rows less than the pair's share of DRAM takes: 8.9 thousand (npu1: 7.5).
+        if (rows == 32) CHECK(cycles < least * (npu2 ? 2 : 7.5));
       }
     }
   }
