@@ -14,6 +14,7 @@
 
 #include "attention_tiles.h"
 #include "exp.h"
+#include "fp32.h"
 #include "kernel.h"
 #include "softmax.h"
 
@@ -23,35 +24,31 @@ namespace attention {
 using namespace npu::attention;
 using powers::Floats, powers::Sums;
 
+constexpr int32_t kStep = 16;  // rows whose maxima and sums are taken at once
 constexpr int32_t kRowBlock = 8, kBlocks = kRows / kRowBlock;
 constexpr int32_t kPartElements = kPartBytes / 2, kQueries = kRows * kMaxDim;
 constexpr int32_t kScoreWords = kScoreBytes / 4, kOutWords = kOutBytes / 4;
 // Words of an object of scores, after the weights.
 constexpr int32_t kCorrectionAt = kWeightBytes / 4, kMaximumAt = kCorrectionAt + kRows;
 constexpr int32_t kSumAt = kMaximumAt + kRows;
-// Words of the states: elements of q taken; chunks scored; objects sent. Then per row.
-constexpr int32_t kTaken = 0, kScored = 1, kSent = 0;
+// Words of the states: elements of q taken, or kPacked; chunks scored; objects sent. Then per row.
+constexpr int32_t kTaken = 0, kScored = 1, kSent = 0, kPacked = -1;
 constexpr int32_t kMaximum = 16, kSum = kMaximum + kRows, kBest = kSum + kRows;
-constexpr int32_t kScratch = kBest + kRows;  // scores of a chunk, or a block of q
+constexpr int32_t kFrom = kBest + kRows, kEnd = kFrom + kRows;  // positions that a row sees
+constexpr int32_t kScratch = kEnd + kRows;  // scores of a chunk, or a block of q
 static_assert(kScratch + kRows * 64 == kScoresState && kSum + kRows == kValuesState);
 
 inline const Record& record_of(const int32_t* words) {
   return *reinterpret_cast<const Record*>(words);
 }
 inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
-
 using softmax::Range;
-inline Range visible(const Record& r, int32_t row) {
-  const int32_t query = r.query_position + row / r.group;
-  return softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
-}
 
-// Whether some row does not see all of a chunk.
-inline bool is_masked(const Record& r, int32_t key, int32_t positions) {
-  const Range first = visible(r, 0), last = visible(r, r.rows - 1);
-  return key < last.from || key < first.from || key + positions > first.end ||
-         key + positions > last.end;
-}
+// log2 of a head dimension: the cores have no division.
+constexpr int32_t bits_of(int32_t dim) { return 6 + (dim >> 7); }
+constexpr int32_t positions_in(int32_t dim) { return 4096 >> bits_of(dim); }
+static_assert(1 << bits_of(64) == 64 && 1 << bits_of(128) == 128 && 1 << bits_of(256) == 256);
+static_assert(positions_in(256) == positions_of(256));
 
 inline void take_record(const bfloat16* part, int32_t* words, int32_t index) {
   const int32_t* table = reinterpret_cast<const int32_t*>(part);
@@ -60,84 +57,96 @@ inline void take_record(const bfloat16* part, int32_t* words, int32_t index) {
 
 #ifndef AIE_HOST_ATTENTION
 
+// Of every row the positions that it sees: state[kFrom] and state[kEnd].
+inline void find_visible(const Record& r, int32_t* state) {
+  int32_t query = r.query_position, left = r.group;
+  NPU_SERIAL_FOR(int32_t row = 0, row < r.rows, ++row) {
+    const Range range = softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
+    state[kFrom + row] = range.from, state[kEnd + row] = range.end;
+    if (--left == 0) ++query, left = r.group;
+  }
+}
+
+NPU_OUTLINED inline void copy(const bfloat16* from, int32_t count, bfloat16* to) {
+  NPU_ROLLED for (int32_t i = 0; i < count; i += 32) {
+    aie::store_v(to + i, aie::load_v<32>(from + i));
+  }
+}
+
 // q, whole, into the order of the tiles.
 inline void pack(bfloat16* q, const Record& r, int32_t* state) {
   bfloat16* block = reinterpret_cast<bfloat16*>(state + kScratch);
   const int32_t dim = r.head_dim, size = kRowBlock * dim;
-  const int32_t end = (r.rows + kRowBlock - 1) / kRowBlock * size;
-  for (int32_t i = r.rows * dim; i < end; i += 32) {
+  const int32_t end = ((r.rows + kRowBlock - 1) & -kRowBlock) * dim;
+  NPU_ROLLED for (int32_t i = r.rows * dim; i < end; i += 32) {
     aie::store_v(q + i, aie::zeros<bfloat16, 32>());
   }
-  for (int32_t at = 0; at < end; at += size) {
-    attention_tiles::pack_block(q + at, dim, block);
-    for (int32_t i = 0; i < size; i += 32) aie::store_v(q + at + i, aie::load_v<32>(block + i));
+  NPU_ROLLED for (int32_t at = 0; at < end; at += size) {
+    copy(q + at, size, block);
+    attention_tiles::pack_block(block, dim, q + at);
   }
-}
-
-// Scales and masks the scores of a block of rows in place, and finds their largest.
-inline void scale_block(float* scores, const Record& r, int32_t first, int32_t key, bool masked,
-                        float* best) {
-  Range ranges[kRowBlock];
-  for (int32_t i = 0; masked && i < kRowBlock; ++i) {
-    ranges[i] = visible(r, first + i < r.rows ? first + i : r.rows - 1);
-  }
-  softmax::scale_block(scores, positions_of(r.head_dim), __builtin_bit_cast(float, r.scale), key,
-                       masked ? ranges : nullptr, best);
 }
 
 // Maximum and correction of all rows, from the largest scores of a chunk.
-inline void move_maximum(int32_t* state, float* f) {
-  const auto before = aie::load_v<32>(floats(state) + kMaximum);
-  const auto maximum =
-      aie::max(before, softmax::rounded_up(aie::load_v<32>(floats(state) + kBest)));
-  aie::store_v(f + kCorrectionAt, softmax::correction(before, maximum));
-  aie::store_v(f + kMaximumAt, maximum);
-  aie::store_v(floats(state) + kMaximum, maximum);
+inline void move_maximum(int32_t* state, float* f, int32_t rows) {
+  float* const maxima = floats(state) + kMaximum;
+  NPU_SERIAL_FOR(int32_t i = 0, i < rows, i += kStep) {
+    const auto before = aie::load_v<kStep>(maxima + i);
+    const auto best = aie::load_v<kStep>(floats(state) + kBest + i);
+    const auto maximum = aie::max(before, softmax::rounded_up(best));
+    aie::store_v(f + kCorrectionAt + i, softmax::correction(before, maximum));
+    aie::store_v(f + kMaximumAt + i, maximum);
+    aie::store_v(maxima + i, maximum);
+  }
 }
+
+// Sums of all rows: corrected, and with those of the chunk.
+inline void add_sums(int32_t* state, float* f, int32_t rows) {
+  float* const sums = floats(state) + kSum;
+  NPU_SERIAL_FOR(int32_t i = 0, i < rows, i += kStep) {
+    const aie::accum<accfloat, kStep> of_chunk(aie::load_v<kStep>(floats(state) + kBest + i));
+    const auto sum =
+        aie::mac(of_chunk, aie::load_v<kStep>(sums + i), aie::load_v<kStep>(f + kCorrectionAt + i))
+            .template to_vector<float>();
+    aie::store_v(sums + i, sum);
+    aie::store_v(f + kSumAt + i, sum);
+  }
+}
+
+static_assert(8 * kMaxDim * 2 <= kWeightBytes);  // which have the tiles of eight keys first
 
 inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
                         int32_t* state) {
-  const int32_t dim = r.head_dim, positions = positions_of(dim);
-  const int32_t blocks = (r.rows + kRowBlock - 1) / kRowBlock, size = positions * kRowBlock;
-  float* scores = floats(state) + kScratch;
-  int32_t done = 0;
-  for (; done + 4 <= blocks; done += 4) {
-    attention_tiles::multiply_keys<4>(k, q + done * kRowBlock * dim, dim, positions,
-                                      scores + done * size);
-  }
-  for (; done + 2 <= blocks; done += 2) {
-    attention_tiles::multiply_keys<2>(k, q + done * kRowBlock * dim, dim, positions,
-                                      scores + done * size);
-  }
-  if (done < blocks) {
-    attention_tiles::multiply_keys<1>(k, q + done * kRowBlock * dim, dim, positions,
-                                      scores + done * size);
+  const int32_t dim = r.head_dim, positions = positions_in(dim);
+  const int32_t rows = (r.rows + kRowBlock - 1) & -kRowBlock;
+  float* const scores = floats(state) + kScratch;
+  bfloat16* const weights = reinterpret_cast<bfloat16*>(f);
+  NPU_ROLLED for (int32_t p = 0; p < positions; p += 8) {
+    attention_tiles::pack_keys(k + p * dim, dim, weights);
+    NPU_ROLLED for (int32_t row = 0; row < rows; row += 2 * kRowBlock) {
+      float* const at = scores + row * positions + p * kRowBlock;
+      attention_tiles::multiply_tiles(weights, q + row * dim, dim, row + kRowBlock < rows, at,
+                                      at + positions * kRowBlock);
+    }
   }
   const int32_t key = r.key_position + state[kScored] * positions;
-  const bool masked = is_masked(r, key, positions);
-  float* best = floats(state) + kBest;
-  aie::store_v(best, powers::all(kNothing));
-  for (int32_t b = 0; b < blocks; ++b) {
-    scale_block(scores + b * size, r, b * kRowBlock, key, masked, best + b * kRowBlock);
+  float* const best = floats(state) + kBest;
+  NPU_ROLLED for (int32_t row = 0; row < rows; row += kRowBlock) {
+    softmax::scale_block(scores + row * positions, positions, __builtin_bit_cast(float, r.scale),
+                         key, state + kFrom + row, state + kEnd + row, best + row);
   }
-  move_maximum(state, f);
-  bfloat16* weights = reinterpret_cast<bfloat16*>(f);
-  aie::store_v(best, aie::zeros<float, 32>());  // now the sums of the chunk
-  for (int32_t b = 0; b < blocks; ++b) {
-    softmax::fold(softmax::weigh_block(scores + b * size, f + kMaximumAt + b * kRowBlock, positions,
-                                       weights + b * size),
-                  best + b * kRowBlock);
+  move_maximum(state, f, rows);
+  // `best` has the sums of the chunk now.
+  NPU_ROLLED for (int32_t row = 0; row < rows; row += kRowBlock) {
+    softmax::fold(softmax::weigh_block(scores + row * positions, f + kMaximumAt + row, positions,
+                                       weights + row * positions),
+                  best + row);
   }
-  float* sum = floats(state) + kSum;
-  const auto total = aie::mac(Sums(aie::load_v<32>(best)), aie::load_v<32>(sum),
-                              aie::load_v<32>(f + kCorrectionAt))
-                         .template to_vector<float>();
-  aie::store_v(sum, total);
-  aie::store_v(f + kSumAt, total);
+  add_sums(state, f, rows);
 }
 
 inline void add_values(const bfloat16* v, const float* f, float* y, const Record& r) {
-  const int32_t dim = r.head_dim, positions = positions_of(dim);
+  const int32_t dim = r.head_dim, positions = positions_in(dim);
   const bfloat16* weights = reinterpret_cast<const bfloat16*>(f);
   for (int32_t first = 0; first < r.rows; first += kRowBlock) {
     attention_tiles::multiply_values(v, weights + first * positions, f + kCorrectionAt + first, dim,
@@ -151,6 +160,22 @@ using attention_tiles::kColumns, attention_tiles::place_of;
 
 constexpr uint32_t kColumns = 8;
 inline int32_t place_of(int32_t row, int32_t column, int32_t dim) { return row * dim + column; }
+inline void find_visible(const Record&, int32_t*) {}
+inline void copy(const bfloat16* from, int32_t count, bfloat16* to) {
+  for (int32_t i = 0; i < count; i += 32) aie::store_v(to + i, aie::load_v<32>(from + i));
+}
+inline Range visible(const Record& r, int32_t row) {
+  const int32_t query = r.query_position + row / r.group;
+  return softmax::visible({r.keys_from, r.keys_end}, r.window, r.causal, query);
+}
+
+// Whether some row does not see all of a chunk.
+inline bool is_masked(const Record& r, int32_t key, int32_t positions) {
+  const Range first = visible(r, 0), last = visible(r, r.rows - 1);
+  return key < last.from || key < first.from || key + positions > first.end ||
+         key + positions > last.end;
+}
+
 inline void pack(bfloat16* q, const Record& r, int32_t*) { aie::host::pack_queries(q, r); }
 inline void score_chunk(const bfloat16* k, const bfloat16* q, float* f, const Record& r,
                         int32_t* state) {
@@ -171,15 +196,14 @@ inline void add_values(const bfloat16* v, const float* f, float* y, const Record
 
 #endif
 
-// `count` elements of q at most, and what they mean once they are complete.
+// `count` elements of q at most.
 inline void take_queries(const bfloat16* from, int32_t count, bfloat16* q, const int32_t* words,
                          int32_t* state) {
   const Record& r = record_of(words);
-  const int32_t at = state[kTaken], size = r.rows * r.head_dim, left = size - at;
+  const int32_t at = state[kTaken], left = r.rows * r.head_dim - at;
   const int32_t some = left < count ? left : count;
-  for (int32_t i = 0; i < some; i += 32) aie::store_v(q + at + i, aie::load_v<32>(from + i));
+  copy(from, some, q + at);
   state[kTaken] = at + some;
-  if (at + some == size) pack(q, r, state);
 }
 
 // 32 elements of a row of y.
@@ -201,7 +225,7 @@ inline void send_rows(const float* y, const float* sums, const Record& r, int32_
   const int32_t dim = r.head_dim;
   Floats factor = aie::zeros<float, 32>();
   for (int32_t i = 0; i < kElements; i += 32) {
-    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    const int32_t at = part * kElements + i, row = at >> bits_of(dim), column = at & (dim - 1);
     if (row >= r.rows) {
       aie::store_v(out + i, aie::zeros<bfloat16, 32>());
       continue;
@@ -219,7 +243,7 @@ inline void send_partial(const float* y, const float* statistics, const Record& 
   const int32_t dim = r.head_dim;
   const bool last = part + 1 == r.out_objects;
   for (int32_t i = 0; i < kElements; i += 32) {
-    const int32_t row = (part * kElements + i) / dim, column = (part * kElements + i) % dim;
+    const int32_t at = part * kElements + i, row = at >> bits_of(dim), column = at & (dim - 1);
     Floats run = aie::zeros<float, 32>();
     if (last && i < 2 * kRows) {
       run = aie::load_v<32>(statistics + i);
@@ -286,12 +310,20 @@ void check_chunk(const char* kernel, const Record& r, int64_t rows, int64_t dim)
     refuse(kernel, r, "rows or head_dim are not the record's");
 }
 
+// pack: q, words, state, rows, head_dim.
+void check_pack(const char* kernel, const KernelArgument* operands) {
+  const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[1].data));
+  check_chunk(kernel, r, operands[3].value, operands[4].value);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[2].data);
+  if (state[kTaken] != r.rows * r.head_dim) refuse(kernel, r, "q is not complete");
+}
+
 // scores: k, q, f, words, state, rows, head_dim.
 void check_scores(const char* kernel, const KernelArgument* operands) {
   const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[3].data));
   check_chunk(kernel, r, operands[5].value, operands[6].value);
   const auto* state = reinterpret_cast<const int32_t*>(operands[4].data);
-  if (state[kTaken] != r.rows * r.head_dim) refuse(kernel, r, "q is not complete");
+  if (state[kTaken] != kPacked) refuse(kernel, r, "q is not packed");
   if (state[kScored] < 0 || state[kScored] >= r.chunks) refuse(kernel, r, "all chunks are scored");
 }
 
@@ -301,59 +333,94 @@ void check_values(const char* kernel, const KernelArgument* operands) {
   check_chunk(kernel, r, operands[5].value, operands[6].value);
 }
 
-// out: y, out, words, state.
+// out: y, out, words, state, output.
 void check_out(const char* kernel, const KernelArgument* operands) {
   const Record& r = record_of(reinterpret_cast<const int32_t*>(operands[2].data));
   check_record(kernel, r);
   const int32_t sent = reinterpret_cast<const int32_t*>(operands[3].data)[kSent];
   if (sent < 0 || sent >= r.out_objects) refuse(kernel, r, "all objects are sent");
+  if (operands[4].value != r.output) refuse(kernel, r, "output is not the record's");
 }
 
 // Not measured on hardware: instructions counted per slot. Loads have two slots of 64 bytes (npu1:
-// of 32), stores one; a move is a shuffle of 512 bits; products of fp32 are three of bf16.
+// of 32), stores one; a move is a shuffle of 512 bits; products and sums of fp32 as in fp32.h.
 constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1, kCall = 24;
+constexpr double kProduct = npu::fp32::kProductSlots;
 constexpr double kMoves = 12 * 2;  // per eight positions of 32 elements, attention_tiles.h
-constexpr double kProduct = 3 * kHalves;
+constexpr double kInner = 20;      // an outlined function: jump and return, registers kept
+// Each entry of a pipelined loop, which fills and drains: a load, three moves, a multiplication and
+// a conversion (7 + 3 x 2 + 6 + 4); an fp32 product, a chain of nine multiplications.
+constexpr double kFill = 24, kProductFill = 9 * 6;
+constexpr double kSteps = kPartElements / (8 * 32);  // of a chunk: eight positions, 32 elements
 
-// The multiplications of a chunk and so many blocks of rows at a time, which share the moves.
-double multiplied(const Timing& timing, double blocks) {
-  constexpr double kSteps = kPartElements / (8 * 32);  // of eight positions, 32 elements
-  const double macs = 8 * 32 * kRowBlock * blocks / timing.mac_bf16_native;
-  const double loads = kHalves * (8 + 4 * 2 * blocks) / 2;
-  return kSteps * longest(longest(macs, kMoves), loads);
+double blocks_of(int64_t rows) { return double((rows + kRowBlock - 1) / kRowBlock); }
+
+// The scores of a chunk, not scaled: eight positions at a time.
+double multiplied_keys(const Timing& timing, double blocks, double dim) {
+  const double pairs = double((int64_t(blocks) + 1) / 2), loads = kHalves * 8 / 2;
+  const double tiles = kInner + kFill + dim / 32 * longest(kMoves, 8 * kHalves);
+  // Of every round of the loop two tiles of keys and of q, four multiplications of 4x8x8.
+  const double round = longest(4 * 4 * 8 * 8 / timing.mac_bf16_native, loads);
+  constexpr double kEnds = 32;  // sums set to zero, converted, added, stored
+  return kSteps * 32 / dim * (tiles + pairs * (kInner + kFill + kEnds) + blocks * dim / 16 * round);
 }
 
 double score_cycles(const Timing& timing, const int64_t* integers) {
-  const auto blocks = double((integers[0] + kRowBlock - 1) / kRowBlock);
-  double cycles = 0, left = blocks;
-  for (; left >= 4; left -= 4) cycles += multiplied(timing, 4);
-  for (; left >= 2; left -= 2) cycles += multiplied(timing, 2);
-  if (left > 0) cycles += multiplied(timing, 1);
+  const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
   // Per vector of 32 scores. First: scaled, compared with the two bounds and with the largest (two
   // operations of 512 bits each), loaded and stored between. Then: minus the maximum, the power,
   // the sum, and a transposition.
   constexpr double kScale = kProduct + 3 * 2 + 2 * kHalves + 2 * kHalves;
   // Of the power: two conversions; npu1: eight sums or choices of 512 bits, three products.
-  constexpr double kPower = __AIE_ARCH__ == 20 ? 8 * 2 + 3 * kProduct : 2;
-  constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves;
-  constexpr double kFold = 48, kMaxima = 96;  // per block of rows: reductions; per call
-  const auto vectors = blocks * positions_of(int32_t(integers[1])) * kRowBlock / 32;
-  return kCall + cycles + vectors * (kScale + kWeigh) + blocks * kFold + kMaxima;
+  constexpr bool kNpu1 = __AIE_ARCH__ == 20;
+  constexpr double kPower = kNpu1 ? 8 * 2 + 3 * kProduct : 2;
+  // npu1 transposes 64 weights at a time and waits: loads, shuffles, stores.
+  constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves + (kNpu1 ? 20 : 0);
+  // Per block of rows: both loops filled, reductions.
+  constexpr double kBlock =
+      kInner + 2 * kFill + kProductFill + (kNpu1 ? 3 * kProductFill : 16) + 48;
+  // Per 16 rows, each result waited for: maxima rounded up and their corrections, then sums.
+  constexpr double kMaxima = 180 + 100;
+  const double vectors = blocks * kPartElements / dim * kRowBlock / 32;
+  return kCall + multiplied_keys(timing, blocks, dim) + vectors * (kScale + kWeigh) +
+         blocks * kBlock + double((int64_t(blocks) + 1) / 2) * kMaxima;
 }
 
 double value_cycles(const Timing& timing, const int64_t* integers) {
-  const auto blocks = double((integers[0] + kRowBlock - 1) / kRowBlock);
-  // y: multiplied by its correction in vectors of 32, beside loads and stores.
-  const double vectors = blocks * kRowBlock * double(integers[1]) / 32;
-  return kCall + blocks * multiplied(timing, 1) + vectors * longest(kProduct, 2 * kHalves);
+  const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
+  const double macs = 8 * 32 * kRowBlock / timing.mac_bf16_native;
+  const double loads = kHalves * (8 + 4 * 2) / 2;
+  // y: multiplied by its correction in vectors of 32, beside loads and stores. Of every 32 columns
+  // the loop over positions is entered anew.
+  const double vectors = kRowBlock * dim / 32;
+  return kCall + blocks * (kSteps * longest(longest(macs, kMoves), loads) +
+                           vectors * longest(kProduct, 2 * kHalves) + dim / 32 * kFill);
 }
 
-// Copying a part and, at the end, packing q: 32 rows at most; loads, moves and stores.
-constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + kCall);
-constexpr int kPack = int(kQueries / 256 * longest(kMoves, 3 * 8 * kHalves));
+// Copying a part.
+constexpr int kTake = int(kPartElements / 32 * 2 * kHalves + kInner + kFill + kCall);
+
+// What rows see, a row after the other; zeros behind the last one; copying a block of rows; moves
+// beside loads and stores.
+double pack_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kSee = 20;
+  const double steps = double(integers[1]) / 32;
+  const double block = kInner + 3 * kFill + steps * (8 * kHalves + longest(kMoves, 8 * kHalves));
+  return kCall + kSee * double(integers[0]) + kRowBlock * kHalves * steps +
+         blocks_of(integers[0]) * block;
+}
+
 constexpr int kClear = int(kQueries / 16 * kHalves + kCall);
-// A row of an object takes a reciprocal.
-constexpr int kSend = int(kOutBytes / 64 * (kProduct + 6 * kHalves) + 8 * 32 + kCall);
+// An object of vectors, each with its place, loads and stores. Rows: a product each, of up to eight
+// rows the reciprocal. Partial results: at the end the statistics of absent rows, one by one.
+double out_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kPlace = 8, kLanes = 32;
+  if (integers[0] == int64_t(Output::kRows)) {
+    return kCall + kOutBytes / 2 / kLanes * (kProduct + 6 * kHalves + kPlace) +
+           8 * npu::fp32::kScalar;
+  }
+  return kCall + kOutBytes / 4 / kLanes * (6 * kHalves + kPlace) + 2 * kRows * 2;
+}
 
 constexpr Operand kPart = buffer("part", kPartElements), kQ = buffer("q", kQueries);
 constexpr Operand kWordsOperand = buffer("words", kRecordWords);
@@ -375,6 +442,7 @@ NPU_KERNEL void attention_begin(const bfloat16* part, bfloat16* q, int32_t* word
   aie::store_v(state, aie::zeros<int32_t, 16>());
   aie::store_v(floats(state) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(state) + kSum, aie::zeros<float, 32>());
+  aie::store_v(floats(state) + kBest, aie::zeros<float, 32>());
   take_queries(part + kTableBytes / 2, kPartElements - kTableBytes / 2, q, words, state);
 }
 
@@ -382,6 +450,16 @@ NPU_KERNEL void attention_begin(const bfloat16* part, bfloat16* q, int32_t* word
 NPU_KERNEL void attention_more(const bfloat16* part, bfloat16* q, const int32_t* words,
                                int32_t* state) {
   attention::take_queries(part, attention::kPartElements, q, words, state);
+}
+
+// Once q is complete, before the first chunk.
+NPU_KERNEL void attention_pack(bfloat16* q, const int32_t* words, int32_t* state, int32_t rows,
+                               int32_t head_dim) {
+  (void)rows, (void)head_dim;
+  using namespace attention;
+  find_visible(record_of(words), state);
+  pack(q, record_of(words), state);
+  state[kTaken] = kPacked;
 }
 
 // The next chunk: its scores become f. `rows` and `head_dim` are those of the record.
@@ -417,8 +495,10 @@ NPU_KERNEL void values_chunk(const bfloat16* v, const float* f, float* y, const 
   add_values(v, f, y, record_of(words));
 }
 
-// The next object of results.
-NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, int32_t* state) {
+// The next object of results. `output`: the record's.
+NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, int32_t* state,
+                           int32_t output) {
+  (void)output;
   using namespace attention;
   const Record& r = record_of(words);
   const int32_t part = state[kSent]++;
@@ -432,12 +512,17 @@ NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, i
 NPU_DECLARE(attention_begin, {.operands = {attention::kPart, attention::kQ,
                                            attention::kWordsOperand, attention::kScoresStateOperand,
                                            integer("index", 0, npu::attention::kRecords - 1)},
-                              .cycles = fixed<attention::kTake + attention::kPack>,
+                              .cycles = fixed<attention::kTake>,
                               .check = attention::check_begin});
 NPU_DECLARE(attention_more, {.operands = {attention::kPart, attention::kQ, attention::kWordsOperand,
                                           attention::kScoresStateOperand},
-                             .cycles = fixed<attention::kTake + attention::kPack>,
+                             .cycles = fixed<attention::kTake>,
                              .check = attention::check_more});
+NPU_DECLARE(attention_pack,
+            {.operands = {attention::kQ, attention::kWordsOperand, attention::kScoresStateOperand,
+                          attention::kRowsOperand, attention::kDimOperand},
+             .cycles = attention::pack_cycles,
+             .check = attention::check_pack});
 NPU_DECLARE(attention_scores,
             {.operands = {buffer("k", attention::kPartElements), attention::kQ, attention::kF,
                           attention::kWordsOperand, attention::kScoresStateOperand,
@@ -456,6 +541,7 @@ NPU_DECLARE(values_chunk,
              .cycles = attention::value_cycles,
              .check = attention::check_values});
 NPU_DECLARE(values_out, {.operands = {attention::kY, buffer("out", attention::kOutWords),
-                                      attention::kWordsOperand, attention::kValuesStateOperand},
-                         .cycles = fixed<attention::kSend>,
+                                      attention::kWordsOperand, attention::kValuesStateOperand,
+                                      integer("output", 0, 1)},
+                         .cycles = attention::out_cycles,
                          .check = attention::check_out});

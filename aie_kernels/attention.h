@@ -61,7 +61,7 @@ inline constexpr int32_t kWeightBytes = 4096;
 inline constexpr int32_t kScoreBytes = kWeightBytes + 3 * 4 * kRows;
 
 // int32 words of the cores' states (attention.cc).
-inline constexpr int32_t kScoresState = 16 + 3 * kRows + kRows * 64, kValuesState = 16 + 2 * kRows;
+inline constexpr int32_t kScoresState = 16 + 5 * kRows + kRows * 64, kValuesState = 16 + 2 * kRows;
 
 constexpr int32_t positions_of(int32_t head_dim) { return kPartBytes / 2 / head_dim; }
 constexpr int32_t header_objects(int32_t rows, int32_t head_dim) {

@@ -57,22 +57,23 @@ inline void load_tiles(const bfloat16* from, int32_t stride, Tile (&out)[4]) {
 
 // Eight rows of q, `dim` long, to its tiles.
 inline void pack_block(const bfloat16* rows, int32_t dim, bfloat16* out) {
-  for (int32_t c = 0; c < dim; c += kWide, out += kBlock * kWide) {
-    if constexpr (kColumns == 8) {
+  if constexpr (kColumns == 8) {
+    NPU_ROLLED for (int32_t c = 0; c < dim; c += kWide, out += kBlock * kWide) {
       Tile tiles[4];
       load_tiles<1>(rows + c, dim, tiles);
       for (int32_t t = 0; t < 4; ++t) aie::store_v(out + t * 64, tiles[t]);
-    } else {
-      for (int32_t half = 0; half < 2; ++half) {
+    }
+  } else {
+    const bfloat16* const end = rows + kBlock * dim;
+    NPU_ROLLED for (; rows != end; rows += 4 * dim, out += 32) {
+      NPU_ROLLED for (int32_t c = 0; c < dim; c += kWide) {
         Part four[4];
-        for (int32_t i = 0; i < 4; ++i) {
-          four[i] = aie::load_v<32>(rows + (half * 4 + i) * dim + c);
-        }
+        for (int32_t i = 0; i < 4; ++i) four[i] = aie::load_v<32>(rows + i * dim + c);
         const auto both =
             aie::interleave_zip(zipped(four[0], four[1], 1), zipped(four[2], four[3], 1), 2);
         for (int32_t t = 0; t < 4; ++t) {
           const auto& tiles = t < 2 ? both.first : both.second;
-          aie::store_v(out + t * 64 + half * 32,
+          aie::store_v(out + c * kBlock + t * 64,
                        tiles.template extract<32>(static_cast<unsigned>(t % 2)));
         }
       }
@@ -104,14 +105,12 @@ class Scores {
   Mmul tiles_[kAcross];
 };
 
-// The scores of kBlocks blocks of q, not scaled. One block has two sums of each score: a product
-// waits for the one before it.
+// The scores of kBlocks blocks of q, not scaled.
 template <int32_t kBlocks>
 inline void multiply_keys(const bfloat16* __restrict k, const bfloat16* __restrict q, int32_t dim,
                           int32_t positions, float* __restrict scores) {
-  constexpr int32_t kParts = kBlocks == 1 ? 2 : 1;
   for (int32_t p = 0; p < positions; p += 8) {
-    Scores sums[kBlocks][2][kParts];
+    Scores sums[kBlocks][2];
     for (int32_t c = 0; c < dim; c += kWide) {
       Tile tiles[4];
       load_tiles<8>(k + p * dim + c, dim, tiles);
@@ -120,22 +119,60 @@ inline void multiply_keys(const bfloat16* __restrict k, const bfloat16* __restri
                    lower = tiles[t].template extract<32>(1);
         for (int32_t b = 0; b < kBlocks; ++b) {
           const bfloat16* tile = q + b * kBlock * dim + (c / 8 + t) * 64;
-          sums[b][0][t % kParts].mac(upper, tile);
-          sums[b][1][t % kParts].mac(lower, tile);
+          sums[b][0].mac(upper, tile);
+          sums[b][1].mac(lower, tile);
         }
       }
     }
     for (int32_t b = 0; b < kBlocks; ++b) {
       for (int32_t half = 0; half < 2; ++half) {
-        aie::accum<accfloat, 32> sum(sums[b][half][0].sum());
-        if constexpr (kParts == 2) {
-          sum = aie::add(sum, aie::accum<accfloat, 32>(sums[b][half][1].sum()));
-        }
-        aie::store_v(scores + (b * positions + p + half * 4) * kBlock,
-                     sum.template to_vector<float>());
+        aie::store_v(scores + (b * positions + p + half * 4) * kBlock, sums[b][half].sum());
       }
     }
   }
+}
+
+// Eight rows of keys to their tiles [dim / 8][8 positions][8 dims].
+NPU_OUTLINED inline void pack_keys(const bfloat16* __restrict k, int32_t dim,
+                                   bfloat16* __restrict tiles) {
+  NPU_ROLLED for (int32_t c = 0; c < dim; c += kWide) {
+    Tile of_keys[4];
+    load_tiles<8>(k + c, dim, of_keys);
+    for (const Tile& tile : of_keys) {
+      aie::store_v(tiles, tile);
+      tiles += 64;
+    }
+  }
+}
+
+// The scores of eight positions and a block of q, not scaled; of a pair of blocks also `other`, of
+// the one behind. Of a single block two sums are made, of every other tile, so that products need
+// not wait for each other; then `other` is overwritten, too.
+NPU_OUTLINED inline void multiply_tiles(const bfloat16* __restrict keys,
+                                        const bfloat16* __restrict q, int32_t dim, bool pair,
+                                        float* __restrict scores, float* __restrict other) {
+  const int32_t step = pair ? 64 : 128;
+  const bfloat16* keys2 = pair ? keys : keys + 64;
+  const bfloat16* q2 = pair ? q + kBlock * dim : q + 64;
+  Scores upper, lower, upper2, lower2;
+  NPU_ROLLED for (int32_t i = pair ? dim >> 3 : dim >> 4; i > 0; --i) {
+    upper.mac(aie::load_v<32>(keys), q);
+    lower.mac(aie::load_v<32>(keys + 32), q);
+    upper2.mac(aie::load_v<32>(keys2), q2);
+    lower2.mac(aie::load_v<32>(keys2 + 32), q2);
+    keys += step, keys2 += step, q += step, q2 += step;
+  }
+  aie::vector<float, 32> first = upper.sum(), second = lower.sum();
+  const auto first2 = upper2.sum(), second2 = lower2.sum();
+  aie::store_v(other, first2);
+  aie::store_v(other + 32, second2);
+  if (!pair) {
+    using Sum = aie::accum<accfloat, 32>;
+    first = aie::add(Sum(first), Sum(first2)).template to_vector<float>();
+    second = aie::add(Sum(second), Sum(second2)).template to_vector<float>();
+  }
+  aie::store_v(scores, first);
+  aie::store_v(scores + 32, second);
 }
 
 // y = correction y + weights v for one block of rows.

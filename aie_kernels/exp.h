@@ -21,42 +21,60 @@ using Sums = aie::accum<accfloat, kLanes>;
 // Adding it, and taking it away again, leaves a whole number: of magnitude up to 2^22.
 constexpr float kWhole = 12582912.0f;  // 1.5 * 2^23
 
-inline Floats add(const Floats& a, const Floats& b) {
-  return aie::add(Sums(a), Sums(b)).template to_vector<float>();
+template <unsigned N>
+inline aie::vector<float, N> add(const aie::vector<float, N>& a, const aie::vector<float, N>& b) {
+  using Sum = aie::accum<accfloat, N>;
+  return aie::add(Sum(a), Sum(b)).template to_vector<float>();
 }
-inline Floats product(const Floats& a, const Floats& b) {
-  return aie::mac(Sums(aie::zeros<float, kLanes>()), a, b).template to_vector<float>();
+template <unsigned N>
+inline aie::vector<float, N> product(const aie::vector<float, N>& a,
+                                     const aie::vector<float, N>& b) {
+  const aie::accum<accfloat, N> zero(aie::zeros<float, N>());
+  return aie::mac(zero, a, b).template to_vector<float>();
 }
-inline Floats minus(const Floats& a, const Floats& b) {
-  return aie::sub(Sums(a), Sums(b)).template to_vector<float>();
+template <unsigned N>
+inline aie::vector<float, N> minus(const aie::vector<float, N>& a, const aie::vector<float, N>& b) {
+  using Sum = aie::accum<accfloat, N>;
+  return aie::sub(Sum(a), Sum(b)).template to_vector<float>();
 }
-inline Floats all(float x) { return aie::broadcast<float, kLanes>(x); }
+template <unsigned N = kLanes>
+inline aie::vector<float, N> all(float x) {
+  return aie::broadcast<float, N>(x);
+}
 
 // x 2^i, given kWhole + i, for normal results: whatever else is in those bits is shifted out.
-inline Floats scaled(const Floats& x, const Floats& whole) {
+template <unsigned N>
+inline aie::vector<float, N> scaled(const aie::vector<float, N>& x,
+                                    const aie::vector<float, N>& whole) {
   const auto exponent = aie::upshift(whole.template cast_to<int32_t>(), 23);
   return aie::add(x.template cast_to<int32_t>(), exponent).template cast_to<float>();
 }
 
 #if __AIE_ARCH__ >= 21
-inline aie::vector<bfloat16, kLanes> exp2(const Floats& x) { return aie::exp2<bfloat16>(x); }
+template <unsigned N>
+inline aie::vector<bfloat16, N> exp2(const aie::vector<float, N>& x) {
+  return aie::exp2<bfloat16>(x);
+}
 #else
 constexpr float kConstant = 0x1.fff692p-1f, kLinear = 0x1.62f31ap-1f, kSquare = 0x1.f0de1ap-3f;
 constexpr float kCube = 0x1.c3f76p-5f;
 
-inline aie::vector<bfloat16, kLanes> exp2(const Floats& x) {
-  const auto least = all(-127.0f);
-  const Floats y = aie::select(x, least, aie::lt(x, least));  // -infinity has no fraction
-  const Floats whole = add(y, all(kWhole));
-  const Floats fraction = minus(y, minus(whole, all(kWhole)));
-  Sums power = aie::mac(Sums(all(kSquare)), fraction, all(kCube));
-  power = aie::mac(Sums(all(kLinear)), power.template to_vector<float>(), fraction);
-  power = aie::mac(Sums(all(kConstant)), power.template to_vector<float>(), fraction);
-  Floats result = scaled(power.template to_vector<float>(), whole);
+template <unsigned N>
+inline aie::vector<bfloat16, N> exp2(const aie::vector<float, N>& x) {
+  using Sum = aie::accum<accfloat, N>;
+  const Sum offset(all<N>(kWhole));
+  const Sum y(aie::max(x, all<N>(-127.0f)));  // -infinity has no fraction
+  const Sum whole = aie::add(y, offset);
+  const Sum part = aie::sub(y, aie::sub(whole, offset));
+  const auto fraction = part.template to_vector<float>();
+  Sum power = aie::mac(Sum(all<N>(kSquare)), fraction, all<N>(kCube));
+  power = aie::mac(Sum(all<N>(kLinear)), power.template to_vector<float>(), fraction);
+  power = aie::mac(Sum(all<N>(kConstant)), power.template to_vector<float>(), fraction);
+  const Sum result(scaled(power.template to_vector<float>(), whole.template to_vector<float>()));
   // A NaN's bits may have changed: it comes back by a sum with 0 or NaN.
-  result = add(result, minus(fraction, fraction));
-  const auto tiny = aie::lt(y, all(-126.0f));
-  return Sums(aie::select(result, aie::zeros<float, kLanes>(), tiny))
+  const Sum kept = aie::add(result, aie::sub(part, part));
+  const auto tiny = aie::lt(x, all<N>(-126.0f));
+  return Sum(aie::select(kept.template to_vector<float>(), aie::zeros<float, N>(), tiny))
       .template to_vector<bfloat16>();
 }
 #endif

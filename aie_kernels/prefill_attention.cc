@@ -122,12 +122,13 @@ inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* s
   aie::store_v(best, powers::all(kNothing));
   if (seen != Seen::kNone) multiply_keys(k, first, second, store, dim, scores);
   for (int32_t unit = 0; unit < kUnits && seen != Seen::kNone; ++unit) {
-    Range ranges[kRows];
+    alignas(32) int32_t from[kRows], end[kRows];
     for (int32_t row = 0; row < kRows; ++row) {
-      ranges[row] = visible(job, query_of(job, unit) + row);
+      const Range range = visible(job, query_of(job, unit) + row);
+      from[row] = range.from, end[row] = range.end;
     }
     softmax::scale_block(scores + unit * size, positions, __builtin_bit_cast(float, job.scale), key,
-                         seen == Seen::kAll ? nullptr : ranges, best + unit * kRows);
+                         from, end, best + unit * kRows);
   }
   move_maximum(work, best, half, dim);
   if (seen == Seen::kNone) return;

@@ -32,39 +32,63 @@ inline Range visible(const Range& keys, int32_t window, int32_t causal, int32_t 
   return range;
 }
 
-// Eight values for each of four positions.
-inline Floats four_times(const float* eight) {
-  const auto one = aie::load_v<8>(eight);
-  const auto two = aie::concat(one, one);
-  return aie::concat(two, two);
+// Vectors as wide as a core's accumulators; where they hold two positions instead of four, two
+// results take turns.
+constexpr uint32_t kLanes = __AIE_ARCH__ == 20 ? 16 : 32;
+constexpr int32_t kPositions = int32_t(kLanes) / kBlockRows, kTurns = 4 / kPositions;
+using Lanes = aie::vector<float, kLanes>;
+using LaneSums = aie::accum<accfloat, kLanes>;
+
+template <typename T>
+inline void turn(T (&results)[kTurns]) {
+  const T now = results[0];
+  results[0] = results[kTurns - 1], results[kTurns - 1] = now;
+}
+template <unsigned N>  // one of the branches is for the other generation
+inline Floats joined(const aie::vector<float, N> (&results)[kTurns]) {
+  if constexpr (N == 32) {
+    return results[0];
+  } else {
+    return aie::concat(results[0], results[kTurns - 1]);
+  }
 }
 
-// Scales the scores of a block in place and finds each row's largest; `ranges`: what its rows see,
-// or null if they see all. `key`: of the first position.
-inline void scale_block(float* scores, int32_t positions, float scale, int32_t key,
-                        const Range* ranges, float* best) {
-  const Floats factor = powers::all(scale);
-  alignas(64) int32_t from[32], end[32], at[32];
-  if (ranges != nullptr) {
-    for (int32_t i = 0; i < 32; ++i) {
-      const Range range = ranges[i % kBlockRows];
-      from[i] = range.from, end[i] = range.end, at[i] = key + i / kBlockRows;
-    }
+// A block's values for each of the positions of a vector.
+template <typename T>
+inline auto repeated(const T* eight) {
+  const auto one = aie::load_v<kBlockRows>(eight);
+  const auto two = aie::concat(one, one);
+  if constexpr (kPositions == 2) {
+    return two;
+  } else {
+    return aie::concat(two, two);
   }
-  Floats largest = powers::all(kNothing);
-  for (int32_t i = 0; i < positions * kBlockRows; i += 32) {
-    Floats score = powers::product(aie::load_v<32>(scores + i), factor);
-    if (ranges != nullptr) {
-      auto position = aie::load_v<32>(at);
-      position = aie::add(position, aie::broadcast<int32_t, 32>(i / kBlockRows));
-      const auto seen =
-          aie::ge(position, aie::load_v<32>(from)) & aie::lt(position, aie::load_v<32>(end));
-      score = aie::select(powers::all(-__builtin_inff()), score, seen);
-    }
-    aie::store_v(scores + i, score);
-    largest = aie::max(largest, score);
+}
+
+// Scales the scores of a block in place and finds each row's largest; its rows see positions
+// [from, end), eight of each. `key`: of the first position.
+NPU_OUTLINED inline void scale_block(float* scores, int32_t positions, float scale, int32_t key,
+                                     const int32_t* from, const int32_t* end, float* best) {
+  const Lanes factor = powers::all<kLanes>(scale);
+  const auto first = repeated(from), behind = repeated(end);
+  aie::vector<int32_t, kLanes> position;
+  for (int32_t i = 0; i < kPositions; ++i) {
+    position.template insert<kBlockRows>(unsigned(i), aie::broadcast<int32_t, kBlockRows>(key + i));
   }
-  const auto half = aie::max(largest.template extract<16>(0), largest.template extract<16>(1));
+  Lanes largest[kTurns];
+  for (Lanes& of_turn : largest) of_turn = powers::all<kLanes>(kNothing);
+  NPU_ROLLED for (int32_t i = 0; i < positions; i += kPositions) {
+    const Lanes score = powers::product(aie::load_v<kLanes>(scores), factor);
+    const auto seen = aie::ge(position, first) & aie::lt(position, behind);
+    const Lanes kept = aie::select(powers::all<kLanes>(-__builtin_inff()), score, seen);
+    aie::store_v(scores, kept);
+    largest[0] = aie::max(largest[0], kept);
+    turn(largest);
+    position = aie::add(position, aie::broadcast<int32_t, kLanes>(kPositions));
+    scores += kLanes;
+  }
+  const Floats four = joined(largest);
+  const auto half = aie::max(four.template extract<16>(0), four.template extract<16>(1));
   aie::store_v(best, aie::max(half.template extract<8>(0), half.template extract<8>(1)));
 }
 
@@ -72,15 +96,33 @@ inline void scale_block(float* scores, int32_t positions, float scale, int32_t k
 // the scores do: they are half as long.
 inline Sums weigh_block(const float* scores, const float* maximum, int32_t positions,
                         bfloat16* weights) {
-  const Floats top = four_times(maximum);
-  Sums total(aie::zeros<float, 32>());
-  for (int32_t i = 0; i < positions * kBlockRows; i += 64) {
-    const auto near = powers::exp2(powers::minus(aie::load_v<32>(scores + i), top));
-    const auto far = powers::exp2(powers::minus(aie::load_v<32>(scores + i + 32), top));
-    total = aie::add(aie::add(total, Sums(near)), Sums(far));
-    aie::store_v(weights + i, aie::transpose(aie::concat(near, far), 8, 8));
+  const Lanes top = repeated(maximum);
+  const auto power = [&](int32_t at) {
+    return powers::exp2(powers::minus(aie::load_v<kLanes>(scores + at), top));
+  };
+  const int32_t size = positions * kBlockRows;
+  LaneSums totals[kTurns];
+  for (LaneSums& total : totals) total = LaneSums(aie::zeros<float, kLanes>());
+  if constexpr (kTurns == 1) {
+    NPU_ROLLED for (int32_t i = 0; i < size; i += 64) {
+      const auto near = power(i), far = power(i + 32);
+      totals[0] = aie::add(aie::add(totals[0], LaneSums(near)), LaneSums(far));
+      aie::store_v(weights + i, aie::transpose(aie::concat(near, far), 8, 8));
+    }
+  } else {
+    NPU_ROLLED for (int32_t i = 0; i < size; i += int32_t(kLanes)) {
+      const auto now = power(i);
+      aie::store_v(weights + i, now);
+      totals[0] = aie::add(totals[0], LaneSums(now));
+      turn(totals);
+    }
+    NPU_SERIAL_FOR(int32_t i = 0, i < size, i += 64) {
+      aie::store_v(weights + i, aie::transpose(aie::load_v<64>(weights + i), 8, 8));
+    }
   }
-  return total;
+  Lanes lanes[kTurns];
+  for (int32_t i = 0; i < kTurns; ++i) lanes[i] = totals[i].template to_vector<float>();
+  return Sums(joined(lanes));
 }
 
 // Sums of eight rows from those of four positions each.
@@ -97,24 +139,28 @@ inline void fold(const Sums& total, float* sum) {
 }
 
 // x rounded up to a whole number.
-inline Floats rounded_up(const Floats& x) {
-  const Floats zero = aie::zeros<float, 32>();
-  const Floats magic = aie::select(powers::all(0x1p23f), powers::all(-0x1p23f), aie::lt(x, zero));
-  const Floats nearest = powers::minus(powers::add(x, magic), magic);
-  const Floats up = powers::add(nearest, powers::all(1.0f));
-  const Floats whole = aie::select(nearest, up, aie::lt(nearest, x));
+template <unsigned N>
+inline aie::vector<float, N> rounded_up(const aie::vector<float, N>& x) {
+  const auto zero = aie::zeros<float, N>();
+  const auto magic =
+      aie::select(powers::all<N>(0x1p23f), powers::all<N>(-0x1p23f), aie::lt(x, zero));
+  const auto nearest = powers::minus(powers::add(x, magic), magic);
+  const auto up = powers::add(nearest, powers::all<N>(1.0f));
+  const auto whole = aie::select(nearest, up, aie::lt(nearest, x));
   // From 2^23 on all are whole, and the sum above is not exact.
-  const auto small = aie::lt(x, powers::all(0x1p23f)) & aie::lt(powers::all(-0x1p23f), x);
+  const auto small = aie::lt(x, powers::all<N>(0x1p23f)) & aie::lt(powers::all<N>(-0x1p23f), x);
   return aie::select(x, whole, small);
 }
 
 // 2^(before - maximum), by which sums are corrected; 0 below 2^-126.
-inline Floats correction(const Floats& before, const Floats& maximum) {
-  const Floats moved = powers::minus(before, maximum);
-  const Floats power =
-      powers::scaled(powers::all(1.0f), powers::add(moved, powers::all(powers::kWhole)));
-  const auto normal = aie::ge(moved, powers::all(-126.0f));
-  return aie::select(aie::zeros<float, 32>(), power, normal);
+template <unsigned N>
+inline aie::vector<float, N> correction(const aie::vector<float, N>& before,
+                                        const aie::vector<float, N>& maximum) {
+  const auto moved = powers::minus(before, maximum);
+  const auto power =
+      powers::scaled(powers::all<N>(1.0f), powers::add(moved, powers::all<N>(powers::kWhole)));
+  const auto normal = aie::ge(moved, powers::all<N>(-126.0f));
+  return aie::select(aie::zeros<float, N>(), power, normal);
 }
 
 }  // namespace softmax

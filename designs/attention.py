@@ -26,7 +26,7 @@ STACK_BYTES = 2048
 
 def design(generation: str) -> Design:
     """The attention design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("attention", generation, object_file="attention.o", program_over=True)
+    out = Design("attention", generation, object_file="attention.o")
     out.params = {
         "columns": out.columns,
         "pairs": PAIRS,
@@ -70,19 +70,20 @@ def score_keys(
     words = worker.buffer(f"record_{name}", "int32", (RECORD_WORDS,))
     state = worker.buffer(f"state_{name}", "int32", (facts.ATTENTION_SCORES_STATE,))
     q = worker.buffer(f"q_{name}", "bfloat16", (QUERIES,))
-    begin, more, score = map(out.kernel, ("attention_begin", "attention_more", "attention_scores"))
+    begin, more, pack, score = (
+        out.kernel(f"attention_{name}") for name in ("begin", "more", "pack", "scores")
+    )
+    sizes = word(words, "rows"), word(words, "head_dim")
     with worker.forever():
         worker.call(begin, worker.acquire(keys), q, words, state, index)
         worker.release(keys)
         with worker.loop(word(words, "objects")):
             worker.call(more, worker.acquire(keys), q, words, state)
             worker.release(keys)
+        worker.call(pack, q, words, state, *sizes)
         with worker.loop(word(words, "chunks")):
             chunk, weights = worker.acquire(keys), worker.acquire(scores)
-            worker.call(
-                score, chunk, q, weights, words, state, word(words, "rows"),
-                word(words, "head_dim"),
-            )  # fmt: skip
+            worker.call(score, chunk, q, weights, words, state, *sizes)
             worker.release(keys)
             worker.release(scores)
 
@@ -116,7 +117,7 @@ def sum_values(
             worker.release(values)
             worker.release(scores)
         with worker.loop(word(words, "out_objects")):
-            worker.call(send, y, worker.acquire(results), words, state)
+            worker.call(send, y, worker.acquire(results), words, state, word(words, "output"))
             worker.release(results)
 
 

@@ -11,13 +11,12 @@ from npu.designs.lowering import lower, program_memory, serialise
 from npu.errors import DesignError
 
 OVER = {
-    "attention": attention.design,
     "decoder": decoder.design,
     "prefill": prefill.design,
     "rope": rope.design,
     "gemv": lambda generation: gemv.design(generation, 16, 1),
 }
-WITHIN = {"geglu": geglu.design, "rms_norm": rms_norm.design}
+WITHIN = {"attention": attention.design, "geglu": geglu.design, "rms_norm": rms_norm.design}
 GENERATIONS = ("npu1", "npu2")
 
 
