@@ -15,126 +15,146 @@
 namespace {
 
 using npu::blocks::Format, npu::blocks::columns_of;
-using npu::gemv::kLongSetupWords;
+using npu::gemv::kLongSetupWords, npu::gemv::State;
 using npu::gemv::kSetupWords, npu::gemv::kMaxBatch, npu::gemv::Output, npu::gemv::Setup;
 
 constexpr int32_t kBlockRows = npu::blocks::kRows;
 
-// Words of a core's state.
-// Done: blocks, row-blocks; entries kept; in the decoder: elements of x kept, pieces of y sent.
-enum State : int32_t { kBlock, kRowBlock, kKept, kStored, kSent };
-
-template <Format kFormat, int32_t kVectors>
-inline void multiply(const uint8_t* block, const bfloat16* x, float* y) {
 #ifdef AIE_HOST_GEMV  // x86 `fast` builds
-  AIE_HOST_GEMV<kFormat, kVectors>(block, x, y);
-#else
-  if constexpr (kFormat == Format::kQ4nx) {
-    gemv_q4nx::multiply<kVectors>(block, x, y);
-  } else if constexpr (kFormat == Format::kQ8) {
-    gemv_q8::multiply<kVectors>(block, x, y);
-  } else {
-    gemv_bf16::multiply<kVectors>(block, x, y);
-  }
-#endif
-}
-
 template <Format kFormat>
-inline void accumulate(const uint8_t* block, const bfloat16* x, float* sums, const Setup& setup,
-                       int32_t done, int32_t batch) {
-  constexpr auto kColumns = int32_t(columns_of(kFormat));
-  const bfloat16* line = x + done % setup.x_blocks * batch * kColumns;
-  if (batch == 1) {
-    multiply<kFormat, 1>(block, line, sums);
-  } else if (batch == 2) {
-    multiply<kFormat, 2>(block, line, sums);
-  } else if (batch == 4) {
-    multiply<kFormat, 4>(block, line, sums);
+inline void multiply_on_host(const uint8_t* block, const bfloat16* x, float* y, int32_t batch) {
+  if (batch == 1) return AIE_HOST_GEMV<kFormat, 1>(block, x, y);
+  if (batch == 2) return AIE_HOST_GEMV<kFormat, 2>(block, x, y);
+  if (batch == 4) return AIE_HOST_GEMV<kFormat, 4>(block, x, y);
+  AIE_HOST_GEMV<kFormat, 8>(block, x, y);
+}
+template <bool kBatches>
+inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float*, int32_t batch,
+                     Format format) {
+  if (format == Format::kQ4nx) {
+    multiply_on_host<Format::kQ4nx>(block, x, y, batch);
+  } else if (format == Format::kQ8) {
+    multiply_on_host<Format::kQ8>(block, x, y, batch);
   } else {
-    multiply<kFormat, 8>(block, line, sums);
+    multiply_on_host<Format::kBf16>(block, x, y, batch);
+  }
+}
+#else
+template <bool kBatches>
+NPU_OUTLINED inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float* work,
+                                  int32_t batch, Format format) {
+  if (format == Format::kQ4nx) {
+    gemv_q4nx::multiply<kBatches>(block, x, y, work, batch);
+  } else if (format == Format::kQ8) {
+    gemv_q8::multiply<kBatches>(block, x, y, work, batch);
+  } else {
+    gemv_bf16::multiply<kBatches>(block, x, y, work, batch);
+  }
+}
+#endif
+
+// The order of values in a list of the largest, as that of integers: zeros are equal, and NaNs come
+// last.
+inline int32_t order_of(int32_t bits) {
+  constexpr int32_t kNan = 0x7F800001;
+  const int32_t magnitude = bits & 0x7FFFFFFF, order = magnitude < kNan ? magnitude : kNan;
+  return bits < 0 || order == kNan ? -order : order;
+}
+
+// Merges values of consecutive rows into a vector's list: `top` values, then their rows, -1 where
+// there is none. Equal values keep their order.
+inline void keep_largest(const int32_t* values, int32_t first, int32_t count, int32_t top,
+                         int32_t* list) {
+  int32_t* rows = list + top;
+  NPU_ROLLED for (int32_t i = 0; i < count; ++i) {
+    const int32_t value = values[i], order = order_of(value);
+    int32_t place = top;
+    NPU_ROLLED for (; place > 0; --place) {
+      const int32_t before = list[place - 1], row = rows[place - 1];
+      if (row >= 0 && order <= order_of(before)) break;
+      if (place == top) continue;
+      list[place] = before;
+      rows[place] = row;
+    }
+    if (place == top) continue;
+    list[place] = value;
+    rows[place] = first + i;
   }
 }
 
-// Whether a comes before b in a list of largest values; NaNs come last, ties keep their order.
-inline bool larger(float a, float b) { return a > b || (b != b && a == a); }
-
-// Merges 32 values of consecutive rows into a vector's list: `top` values, then their rows.
-inline void keep_largest(const float* values, int32_t first, int32_t count, int32_t top,
-                         int32_t* kept, int32_t* list) {
-  int32_t filled = *kept;
-  float smallest = 0;
-  if (filled == top) __builtin_memcpy(&smallest, list + top - 1, 4);
-  for (int32_t i = 0; i < count; ++i) {
-    if (filled == top && !larger(values[i], smallest)) continue;
-    int32_t place = filled < top ? filled++ : top - 1;
-    for (; place > 0; --place) {
-      float before;
-      __builtin_memcpy(&before, list + place - 1, 4);
-      if (!larger(values[i], before)) break;
-      list[place] = list[place - 1];
-      list[top + place] = list[top + place - 1];
+inline void keep_largest(const float* sums, int32_t* list, const Setup& setup, int32_t row_block,
+                         int32_t batch) {
+  const int32_t first = setup.first + row_block * setup.step, top = setup.top;
+  const int32_t left = setup.rows - first, rows = left < kBlockRows ? left : kBlockRows;
+  NPU_ROLLED for (int32_t v = 0; v < batch; ++v) {
+    if (row_block == 0) {
+      NPU_SERIAL_FOR(int32_t i = 0, i < top, ++i) list[top + i] = -1;
     }
-    __builtin_memcpy(list + place, &values[i], 4);
-    list[top + place] = first + i;
-    __builtin_memcpy(&smallest, list + top - 1, 4);
+    keep_largest(reinterpret_cast<const int32_t*>(sums), first, rows, top, list);
+    sums += kBlockRows;
+    list += 2 * top;
   }
-  *kept = filled;
 }
 
 // A row-block is complete: its sums go where the setup says and become zero.
-inline void finish(float* sums, int32_t* y, const Setup& setup, int32_t* state) {
-  const int32_t batch = setup.batch, count = batch * kBlockRows, at = state[kRowBlock];
+NPU_OUTLINED inline void finish(float* sums, int32_t* y, const Setup& setup, int32_t* state,
+                                int32_t batch) {
+  const int32_t count = batch * kBlockRows, at = state[State::kRowBlock];
+  state[State::kRowBlock] = at + 1 == setup.row_blocks ? 0 : at + 1;
   if (setup.output == int32_t(Output::kTop)) {
-    const int32_t first = setup.first + at * setup.step, top = setup.top;
-    const int32_t left = setup.rows - first, rows = left < kBlockRows ? left : kBlockRows;
-    int32_t kept = 0;
-    for (int32_t v = 0; v < batch; ++v) {
-      kept = at == 0 ? 0 : state[kKept];
-      if (at == 0) {
-        for (int32_t i = 0; i < top; ++i) y[v * 2 * top + top + i] = -1;
-      }
-      keep_largest(sums + v * kBlockRows, first, rows, top, &kept, y + v * 2 * top);
-    }
-    state[kKept] = kept;  // the same for every vector
+    keep_largest(sums, y, setup, at, batch);
   } else if (setup.output == int32_t(Output::kF32)) {
     float* out = reinterpret_cast<float*>(y) + at * count;
-    for (int32_t i = 0; i < count; i += 16) aie::store_v(out + i, aie::load_v<16>(sums + i));
+    NPU_SERIAL_FOR(int32_t i = 0, i < count, i += 16) {
+      aie::store_v(out + i, aie::load_v<16>(sums + i));
+    }
   } else {
     // A core resets to floor, which would bias every result; the mode stays set afterwards.
     aie::set_rounding(aie::rounding_mode::conv_even);
     bfloat16* out = reinterpret_cast<bfloat16*>(y) + at * count;
-    for (int32_t i = 0; i < count; i += 16) {
+    NPU_SERIAL_FOR(int32_t i = 0, i < count, i += 16) {
       const aie::accum<accfloat, 16> wide(aie::load_v<16>(sums + i));
       aie::store_v(out + i, wide.to_vector<bfloat16>());
     }
   }
-  for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
-  state[kRowBlock] = at + 1 == setup.row_blocks ? 0 : at + 1;
+  gemv_columns::clear(sums, count);
 }
 
+// Blocks of the row-block's object-th object of x.
+inline int32_t blocks_of(const Setup& setup, int32_t object) {
+  return object < setup.x_objects ? setup.x_blocks : setup.x_last;
+}
+
+template <bool kBatches>
 inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
-                       const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
+                       const int32_t* words, int32_t* state, float* work, int32_t batch,
+                       int32_t format) {
   const Setup& setup = *reinterpret_cast<const Setup*>(words);
-  if (format == int32_t(Format::kQ4nx)) {
-    accumulate<Format::kQ4nx>(block, x, sums, setup, state[kBlock], batch);
-  } else if (format == int32_t(Format::kQ8)) {
-    accumulate<Format::kQ8>(block, x, sums, setup, state[kBlock], batch);
-  } else {
-    accumulate<Format::kBf16>(block, x, sums, setup, state[kBlock], batch);
+  const int32_t columns = int32_t(columns_of(Format(format)));
+  int32_t at = state[State::kBlock], object = state[State::kObject];
+  multiply<kBatches>(block, x + at * batch * columns, sums, work, batch, Format(format));
+  if (++at == blocks_of(setup, object)) {
+    at = 0;
+    if (object++ == setup.x_objects) {
+      object = 0;
+      finish(sums, y, setup, state, batch);
+    }
+    state[State::kObject] = object;
+    state[State::kBlocks] = blocks_of(setup, object);
   }
-  if (++state[kBlock] < setup.x_blocks * setup.x_objects + setup.x_last) return;
-  state[kBlock] = 0;
-  finish(sums, y, setup, state);
+  state[State::kBlock] = at;
 }
 
-inline void begin(const int32_t* record, int32_t words, int32_t* to, int32_t* state, float* sums) {
-  for (int32_t i = 0; i < words; i += kSetupWords) {
+NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to, int32_t* state,
+                               float* sums, int32_t count) {
+  NPU_SERIAL_FOR(int32_t i = 0, i < words, i += kSetupWords) {
     aie::store_v(to + i, aie::load_v<kSetupWords>(record + i));
   }
   aie::store_v(state, aie::zeros<int32_t, kSetupWords>());
-  for (int32_t i = 0; i < kMaxBatch * kBlockRows; i += 16) {
-    aie::store_v(sums + i, aie::zeros<float, 16>());
-  }
+  const Setup& setup = *reinterpret_cast<const Setup*>(record);
+  state[State::kObjects] = setup.x_objects + 1;
+  state[State::kBlocks] = blocks_of(setup, 0);
+  gemv_columns::clear(sums, count);
 }
 
 #if NPU_DECLARATIONS
@@ -155,23 +175,25 @@ bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t
     return false;
   }
   if (x_last < 1 || x_last > x_blocks) return false;
-  if (state[kBlock] < 0 || state[kBlock] >= x_objects * x_blocks + x_last) return false;
-  if (state[kRowBlock] < 0 || state[kRowBlock] >= row_blocks) return false;
+  const int64_t object = state[State::kObject], row_block = state[State::kRowBlock];
+  if (object < 0 || object > x_objects) return false;
+  const int64_t at = state[State::kBlock];
+  if (at < 0 || at >= (object < x_objects ? x_blocks : x_last)) return false;
+  if (row_block < 0 || row_block >= row_blocks) return false;
   const auto output = Output(setup.output);
   if (output == Output::kTop) {
-    return top >= 1 && top <= y_bytes && batch * top * npu::gemv::kTopBytes <= y_bytes &&
-           state[kKept] >= 0 && state[kKept] <= top;
+    return top >= 1 && top <= y_bytes && batch * top * npu::gemv::kTopBytes <= y_bytes;
   }
   if (output != Output::kBf16 && output != Output::kF32) return false;
   const int64_t bytes = output == Output::kF32 ? 4 : 2;
   return row_blocks <= y_bytes && row_blocks * batch * kBlockRows * bytes <= y_bytes;
 }
 
-template <int64_t kElements>  // of x
-void check_setup(const char* kernel, const KernelArgument* operands) {
+void check_setup(const char* kernel, const KernelArgument* operands, int64_t batch, int64_t format,
+                 int64_t elements) {
   const auto& setup = *reinterpret_cast<const Setup*>(operands[4].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[5].data);
-  if (setup_fits(setup, state, operands[6].value, operands[7].value, kElements)) return;
+  if (setup_fits(setup, state, batch, format, elements)) return;
   npu::fail(npu::ErrorKind::kKernel,
             "[%s] the setup (row_blocks %d, x_objects %d, x_blocks %d, batch %d, output %d, top "
             "%d, format %d) or the state of the core does not fit its buffers; send the setup "
@@ -180,18 +202,26 @@ void check_setup(const char* kernel, const KernelArgument* operands) {
             setup.top, setup.format);
 }
 
-double gemv_cycles(const Timing&, const int64_t* integers) {
-  constexpr double kCall = 24;  // call, counters, dispatch by format and batch, loop set-up
-  const int64_t batch = integers[0];
-  switch (Format(integers[1])) {
+template <int64_t kElements>  // of x
+void check_one(const char* kernel, const KernelArgument* operands) {
+  check_setup(kernel, operands, 1, operands[7].value, kElements);
+}
+
+template <bool kBatches>
+double cycles_of(int64_t batch, int64_t format) {
+  constexpr double kCall = 24;  // call, counters, dispatch by format and batch
+  switch (Format(format)) {
     case Format::kQ4nx:
-      return kCall + gemv_q4nx::cycles(batch);
+      return kCall + gemv_q4nx::cycles<kBatches>(batch);
     case Format::kQ8:
-      return kCall + gemv_q8::cycles(batch);
+      return kCall + gemv_q8::cycles<kBatches>(batch);
     case Format::kBf16:
       break;
   }
   return kCall + gemv_bf16::cycles(batch);
+}
+double one_cycles(const Timing&, const int64_t* integers) {
+  return cycles_of<false>(1, integers[0]);
 }
 #endif
 
@@ -201,45 +231,62 @@ double gemv_cycles(const Timing&, const int64_t* integers) {
 NPU_KERNEL void gemv_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums,
                            int32_t index) {
   const int32_t* records = reinterpret_cast<const int32_t*>(table);
-  begin(records + index * kSetupWords, kSetupWords, words, state, sums);
+  begin(records + index * kSetupWords, kSetupWords, words, state, sums, kMaxBatch * kBlockRows);
 }
 
-// The same for the long records of the decoder.
+// The same for the long records of the decoder, whose steps have one vector.
 NPU_KERNEL void gemv_long_setup(const bfloat16* table, int32_t* words, int32_t* state, float* sums,
                                 int32_t index) {
   const int32_t* records = reinterpret_cast<const int32_t*>(table);
-  begin(records + index * kLongSetupWords, kLongSetupWords, words, state, sums);
+  begin(records + index * kLongSetupWords, kLongSetupWords, words, state, sums, kBlockRows);
 }
 
 // The next block of the core's row-blocks. x: lines of a block's columns for the blocks of an
-// object, `batch` each. sums: (8, 32). y: the object of results. `batch` and `format` are those of
-// the setup.
+// object, `batch` each. sums: (8, 32). y: the object of results. work: for the kernel alone.
+// `batch` and `format` are those of the setup.
 NPU_KERNEL void gemv_block(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
-                           const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
-  next_block(block, x, sums, y, words, state, batch, format);
+                           const int32_t* words, int32_t* state, float* work, int32_t batch,
+                           int32_t format) {
+  next_block<true>(block, x, sums, y, words, state, work, batch, format);
+}
+
+namespace {
+NPU_OUTLINED inline void next_block_of_one(const uint8_t* block, const bfloat16* x, float* sums,
+                                           int32_t* y, const int32_t* words, int32_t* state,
+                                           float* work, int32_t format) {
+  next_block<false>(block, x, sums, y, words, state, work, 1, format);
+}
+}  // namespace
+
+// The same for one vector. sums: 32.
+NPU_KERNEL void gemv_one(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
+                         const int32_t* words, int32_t* state, float* work, int32_t format) {
+  next_block_of_one(block, x, sums, y, words, state, work, format);
 }
 
 // The same with x kept: it holds the lines of all blocks.
 NPU_KERNEL void gemv_kept(const uint8_t* block, const bfloat16* x, float* sums, int32_t* y,
-                          const int32_t* words, int32_t* state, int32_t batch, int32_t format) {
-  next_block(block, x, sums, y, words, state, batch, format);
-  state[kSent] = 0;
+                          const int32_t* words, int32_t* state, float* work, int32_t format) {
+  next_block_of_one(block, x, sums, y, words, state, work, format);
+  state[State::kSent] = 0;
 }
 
 // Appends the first elements of an object of x to the kept x, as far as there is room: what ends
 // there is padding.
 NPU_KERNEL void gemv_keep(const bfloat16* object, bfloat16* x, int32_t* state, int32_t count) {
-  bfloat16* to = x + state[kStored];
-  const int32_t room = npu::gemv::kKeptElements - state[kStored];
+  bfloat16* to = x + state[State::kStored];
+  const int32_t room = npu::gemv::kKeptElements - state[State::kStored];
   if (count > room) count = room;
-  for (int32_t i = 0; i < count; i += 16) aie::store_v(to + i, aie::load_v<16>(object + i));
-  state[kStored] += count;
+  NPU_ROLLED for (int32_t i = 0; i < count; i += 16) {
+    aie::store_v(to + i, aie::load_v<16>(object + i));
+  }
+  state[State::kStored] += count;
 }
 
 // The next piece of the results.
 NPU_KERNEL void gemv_piece(const int32_t* y, int32_t* piece, int32_t* state) {
-  aie::store_v(piece, aie::load_v<16>(y + state[kSent] * 16));
-  ++state[kSent];
+  aie::store_v(piece, aie::load_v<16>(y + state[State::kSent] * 16));
+  ++state[State::kSent];
 }
 
 NPU_DECLARE(gemv_setup,
@@ -249,33 +296,48 @@ NPU_DECLARE(gemv_setup,
              .cycles = fixed<64>});
 NPU_DECLARE(gemv_long_setup,
             {.operands = {buffer("table", kXElements), buffer("words", kLongSetupWords),
-                          buffer("state", kSetupWords), buffer("sums", kMaxBatch* kBlockRows),
+                          buffer("state", kSetupWords), buffer("sums", kBlockRows),
                           integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
              .cycles = fixed<68>});
-NPU_DECLARE(gemv_block,
-            {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
-                          buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
-                          buffer("words", kSetupWords), buffer("state", kSetupWords),
-                          multiple("batch", 1), integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = gemv_cycles,
-             .check = check_setup<kXElements>});
+NPU_DECLARE(gemv_block, {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
+                                      buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
+                                      buffer("words", kSetupWords), buffer("state", kSetupWords),
+                                      buffer("work", npu::gemv::kWork), multiple("batch", 1),
+                                      integer("format", 0, npu::blocks::kFormats - 1)},
+                         .cycles =
+                             [](const Timing&, const int64_t* integers) {
+                               return cycles_of<true>(integers[0], integers[1]);
+                             },
+                         .check =
+                             [](const char* kernel, const KernelArgument* operands) {
+                               check_setup(kernel, operands, operands[7].value, operands[8].value,
+                                           kXElements);
+                             }});
+NPU_DECLARE(gemv_one, {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
+                                    buffer("sums", kBlockRows), buffer("y", kYWords),
+                                    buffer("words", kSetupWords), buffer("state", kSetupWords),
+                                    buffer("work", npu::gemv::kWorkOfOne),
+                                    integer("format", 0, npu::blocks::kFormats - 1)},
+                       .cycles = one_cycles,
+                       .check = check_one<kXElements>});
 NPU_DECLARE(gemv_kept,
             {.operands = {buffer("block", npu::blocks::kBytes),
-                          buffer("x", npu::gemv::kKeptElements),
-                          buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
-                          buffer("words", kSetupWords), buffer("state", kSetupWords),
-                          multiple("batch", 1), integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = gemv_cycles,
-             .check = check_setup<npu::gemv::kKeptElements>});
+                          buffer("x", npu::gemv::kKeptElements), buffer("sums", kBlockRows),
+                          buffer("y", kYWords), buffer("words", kSetupWords),
+                          buffer("state", kSetupWords), buffer("work", npu::gemv::kWorkOfOne),
+                          integer("format", 0, npu::blocks::kFormats - 1)},
+             .cycles = one_cycles,
+             .check = check_one<npu::gemv::kKeptElements>});
+NPU_DECLARE(gemv_keep,
+            {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
+                          buffer("state", kSetupWords)
+                              .with_word(State::kStored, 0, npu::gemv::kKeptElements, 16),
+                          integer("count", 16, kXElements, 16)},
+             .cycles = [](const Timing& timing, const int64_t* count) {
+               return npu::perf::elementwise_cycles(timing, double(count[0]), 2, 2);
+             }});
 NPU_DECLARE(
-    gemv_keep,
-    {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
-                  buffer("state", kSetupWords).with_word(kStored, 0, npu::gemv::kKeptElements, 16),
-                  integer("count", 16, kXElements, 16)},
-     .cycles = [](const Timing& timing, const int64_t* count) {
-       return npu::perf::elementwise_cycles(timing, double(count[0]), 2, 2);
-     }});
-NPU_DECLARE(gemv_piece,
-            {.operands = {buffer("y", kYWords), buffer("piece", npu::gemv::kPieceBytes / 4),
-                          buffer("state", kSetupWords).with_word(kSent, 0, kYWords / 16 - 1)},
-             .cycles = fixed<24>});
+    gemv_piece,
+    {.operands = {buffer("y", kYWords), buffer("piece", npu::gemv::kPieceBytes / 4),
+                  buffer("state", kSetupWords).with_word(State::kSent, 0, kYWords / 16 - 1)},
+     .cycles = fixed<24>});

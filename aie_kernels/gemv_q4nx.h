@@ -5,13 +5,14 @@
 // rows half * 16 + 2 j (low nibble) and 2 j + 1. Arithmetic, per row and group:
 //   X = sum x      s = -128 X + sum (128 + code) x      y += d s + m X
 // in fp32: 128 + code is bf16 with the code as low byte, so that widening a code is one interleave,
-// and every product is exact in fp32. A sub-block of 16 x 8 codes is one 64-byte load.
+// and every product is exact in fp32. 16 x 4 codes are a load of 32 bytes.
 #pragma once
 
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
 
+#include "gemv_columns.h"
 #include "kernel.h"
 #include "weight_block.h"
 
@@ -21,9 +22,21 @@ namespace gemv_q4nx {
 namespace q4nx = npu::q4nx;
 
 constexpr int32_t kBlockRows = q4nx::kRows, kBlockColumns = q4nx::kColumns, kHalfRows = 16;
-constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups, kPlane = q4nx::kPlaneBytes;
+constexpr int32_t kGroup = q4nx::kGroup, kGroups = q4nx::kGroups;
 constexpr int32_t kHalf = kBlockColumns * kHalfRows / 2;  // bytes of codes per half
-constexpr int32_t kSubColumns = 8, kSubBytes = kSubColumns * kHalfRows / 2;
+constexpr int32_t kStep = 4, kStepBytes = kStep * kHalfRows / 2;
+constexpr int32_t kPairs = 2 * kGroups;  // products of a row: d s and m X of every group
+static_assert(kPairs * kBlockRows == gemv_columns::kApart);
+
+// Whether one vector or two take codes from registers instead of memory: AIE2, whose code is
+// longer, has no room for that beside the loop for four.
+template <bool kBatches>
+constexpr bool kDirect = !kBatches || __AIE_ARCH__ > 20;
+
+// 4 columns of 16 rows.
+inline aie::vector<uint8_t, kStep * kHalfRows> load_codes(const uint8_t* from) {
+  return aie::unpack(aie::load_v<kStep * kHalfRows>(reinterpret_cast<const uint4*>(from)));
+}
 
 // One column of 32 codes, as 128 + code.
 inline aie::vector<bfloat16, 32> widen(const aie::vector<uint8_t, 16>& upper,
@@ -33,73 +46,107 @@ inline aie::vector<bfloat16, 32> widen(const aie::vector<uint8_t, 16>& upper,
   return aie::concat(zipped.first, zipped.second).cast_to<bfloat16>();
 }
 
-template <int32_t kVectors>
-inline void multiply(const uint8_t* __restrict block, const bfloat16* __restrict x,
-                     float* __restrict y) {
-  const bfloat16* d = reinterpret_cast<const bfloat16*>(block);
-  const bfloat16* m = reinterpret_cast<const bfloat16*>(block + kPlane);
-  const uint8_t* upper = block + 2 * kPlane;
-  const uint8_t* lower = upper + kHalf;
-  // Few vectors have two sums each, of even and odd columns: a sum takes a product every 4 cycles.
-  constexpr int32_t kParts = kVectors <= 2 ? 2 : 1;
-  for (int32_t group = 0; group < kGroups; ++group) {
-    aie::accum<accfloat, 32> sums[kVectors][kParts];
-    float totals[kVectors];
-    for (int32_t v = 0; v < kVectors; ++v) {
-      const aie::accum<accfloat, 32> part(aie::load_v<32>(x + v * kBlockColumns));
-      totals[v] = aie::reduce_add(part.template to_vector<float>());
-      sums[v][0].from_vector(aie::broadcast<float, 32>(-128 * totals[v]));
-      if constexpr (kParts == 2) sums[v][1].from_vector(aie::zeros<float, 32>());
+// A group's columns.
+inline void expand(const uint8_t* __restrict codes, bfloat16* __restrict columns) {
+  NPU_ROLLED for (int32_t c = 0; c < kGroup; c += kStep) {
+    const auto above = load_codes(codes), below = load_codes(codes + kHalf);
+    for (unsigned i = 0; i < kStep; ++i) {
+      aie::store_v(columns, widen(above.extract<kHalfRows>(i), below.extract<kHalfRows>(i)));
+      columns += kBlockRows;
     }
-    for (int32_t sub = 0; sub < kGroup; sub += kSubColumns) {
-      const auto above = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(upper)));
-      const auto below = aie::unpack(aie::load_v<128>(reinterpret_cast<const uint4*>(lower)));
-      for (int32_t c = 0; c < kSubColumns; ++c) {
-        const auto codes = widen(above.extract<kHalfRows>(static_cast<unsigned>(c)),
-                                 below.extract<kHalfRows>(static_cast<unsigned>(c)));
-        for (int32_t v = 0; v < kVectors; ++v) {
-          const auto factor = aie::broadcast<bfloat16, 32>(x[v * kBlockColumns + sub + c]);
-          auto& sum = sums[v][c % kParts];
-          sum = aie::mac(sum, codes, factor);
-        }
-      }
-      upper += kSubBytes;
-      lower += kSubBytes;
-    }
-    const auto scale = aie::accum<accfloat, 32>(aie::load_v<32>(d)).to_vector<float>();
-    const auto minimum = aie::accum<accfloat, 32>(aie::load_v<32>(m)).to_vector<float>();
-    for (int32_t v = 0; v < kVectors; ++v) {
-      if constexpr (kParts == 2) sums[v][0] = aie::add(sums[v][0], sums[v][1]);
-      aie::accum<accfloat, 32> row(aie::load_v<32>(y + v * kBlockRows));
-      row = aie::mac(row, scale, sums[v][0].template to_vector<float>());
-      row = aie::mac(row, minimum, aie::broadcast<float, 32>(totals[v]));
-      aie::store_v(y + v * kBlockRows, row.template to_vector<float>());
-    }
-    d += kBlockRows;
-    m += kBlockRows;
-    x += kGroup;
+    codes += kStepBytes;
   }
 }
 
+// sums += a group's columns times x, in sums of even and odd columns.
+inline void multiply_codes(const uint8_t* __restrict codes, const bfloat16* __restrict x,
+                           float* __restrict sums) {
+  using namespace gemv_columns;
+  Sums even = load(sums), odd = zeros();
+  NPU_ROLLED for (int32_t c = 0; c < kGroup; c += kStep) {
+    const auto above = load_codes(codes), below = load_codes(codes + kHalf);
+    for (unsigned i = 0; i < kStep; ++i) {
+      const auto column = widen(above.extract<kHalfRows>(i), below.extract<kHalfRows>(i));
+      Sums& sum = i % 2 == 0 ? even : odd;
+      sum = add_column(sum, column, x[i]);
+    }
+    codes += kStepBytes;
+    x += kStep;
+  }
+  store(sums, aie::add(even, odd));
+}
+
+// The groups' d and m, in turn, as fp32.
+inline void widen_planes(const bfloat16* __restrict planes, float* __restrict to) {
+  NPU_ROLLED for (int32_t i = 0; i < kPairs; ++i) {
+    const aie::accum<accfloat, 32> wide(aie::load_v<32>(planes));
+    const int32_t place = 2 * (i % kGroups) + i / kGroups;
+    aie::store_v(to + place * kBlockRows, wide.to_vector<float>());
+    planes += kBlockRows;
+  }
+}
+
+// -128 X and X of consecutive groups of x.
+inline void start(const bfloat16* __restrict x, int32_t groups, float* __restrict to) {
+  NPU_ROLLED for (int32_t group = 0; group < groups; ++group) {
+    const aie::accum<accfloat, 32> wide(aie::load_v<32>(x));
+    const float total = aie::reduce_add(wide.to_vector<float>());
+    const auto first = aie::broadcast<float, 16>(-128 * total);
+    const auto all = aie::broadcast<float, 16>(total);
+    aie::store_v(to, first);
+    aie::store_v(to + 16, first);
+    aie::store_v(to + 32, all);
+    aie::store_v(to + 48, all);
+    x += kGroup;
+    to += 2 * kBlockRows;
+  }
+}
+
+// work: d and m, then s and X of vectors and groups, then the columns of a group.
+template <bool kBatches>
+inline void multiply(const uint8_t* block, const bfloat16* x, float* y, float* work,
+                     int32_t batch) {
+  using gemv_columns::kApart;
+  const uint8_t* codes = block + q4nx::kCodesAt;
+  float *sums = work + kApart, *to = sums;
+  bfloat16* columns = reinterpret_cast<bfloat16*>(sums + npu::gemv::kMaxBatch * kApart);
+  widen_planes(reinterpret_cast<const bfloat16*>(block), work);
+  start(x, batch * kGroups, sums);
+  NPU_ROLLED for (int32_t group = 0; group < kGroups; ++group) {
+    if (kDirect<kBatches> && (!kBatches || batch < gemv_columns::kFour)) {
+      NPU_ROLLED for (int32_t v = 0; v < (kBatches ? batch : 1); ++v) {
+        multiply_codes(codes, x + v * kBlockColumns, to + v * kApart);
+      }
+    } else {
+      expand(codes, columns);
+      gemv_columns::multiply<kBatches>(columns, x, 1, kGroup, to, batch, kBlockColumns);
+    }
+    codes += kGroup * kHalfRows / 2;
+    x += kGroup;
+    to += 2 * kBlockRows;
+  }
+  gemv_columns::add_products<kBatches>(work, sums, kPairs, batch, y);
+}
+
 #if NPU_DECLARATIONS
-// Not measured on hardware. Per 8 columns of 32 rows: two loads (npu1: four of 32 bytes) beside
-// everything else; in the move slot 4 unpacks of 4-bit codes, 8 interleaves that make bf16 of them,
-// and a broadcast per column and vector; in the multiply slot one 32-lane bf16 multiply-add per
-// column and vector (npu1: two of 16 lanes). A multiply-add follows 4 cycles after the one it
-// depends on: one or two vectors keep two sums each, of every other column. Per group of 32 columns
-// and vector: the sum of x (load, widen, 5 halvings), its start value, and two fp32 multiply-adds
-// of 32 lanes, each built from bf16 parts.
+// Not measured on hardware. Per 4 columns of 32 rows: two loads beside everything else; in the move
+// slot two unpacks of 4-bit codes and 4 interleaves that make bf16 of them; then 4 stores, and
+// their products (gemv_columns.h), or 4 broadcasts and products at once. At the start a load, a
+// conversion and two stores for each of 16 scales and minima, and per group of 32 columns and
+// vector the sum of x (load, widen, 5 halvings, stores); four more until the first is there. At the
+// end two fp32 products per group and vector.
+template <bool kBatches>
 double cycles(int64_t batch) {
-  constexpr double kUnpacks = 4, kInterleaves = 8, kChain = 4;
-  constexpr double kGroupSum = 14, kGroupScale = 28;  // cycles per vector
-  constexpr double kSteps = kBlockColumns / kSubColumns, kColumns = kSubColumns;
-  constexpr double kLanes = __AIE_ARCH__ == 20 ? 16 : 32;
-  const auto vectors = double(batch);
-  const double moves = kUnpacks + kInterleaves + kColumns * vectors;
-  const double macs = kColumns * vectors * kBlockRows / kLanes;
-  const double chain = kColumns * kChain / (batch <= 2 ? 2 : 1);
-  const double step = longest(longest(moves, macs), chain);
-  return kSteps * step + kGroups * vectors * (kGroupSum + kGroupScale);
+  using namespace gemv_columns;
+  constexpr double kMoves = 2 + 4, kGroupSum = 14;
+  constexpr double kSteps = kGroup / kStep;
+  const double direct = longest(kMoves + kStep, longest(kStep * kHalves, kStep * kChain / 2));
+  const double expand = longest(kMoves, kStep * kHalves);
+  const double group = kDirect<kBatches> && batch < kFour
+                           ? double(batch) * (kLoop + kSteps * direct)
+                           : kLoop + kSteps * expand + multiply_cycles(kGroup, batch);
+  return kLoop + kPairs * 2 * kHalves + (double(batch) * kGroups + 4) * kGroupSum +
+         kGroups * group + products_cycles<kBatches>(kPairs, batch);
 }
 #endif
 

@@ -59,15 +59,37 @@ struct Loops {
 inline constexpr const char* kLoopNames[] = {NPU_GEMV_LOOPS(NPU_GEMV_NAME)};
 inline constexpr int32_t kLongSetupWords = 2 * kSetupWords;
 static_assert(sizeof(Loops) <= 4 * kSetupWords);
+
+// Words of a core's state. Loops are bounded by `objects` and `blocks`.
+// clang-format off
+#define NPU_GEMV_STATE(WORD)                                                              \
+  WORD(Block)     /* blocks of the object of x that are done */                           \
+  WORD(RowBlock)  /* row-blocks of the object of y */                                     \
+  WORD(Object)    /* objects of x of the row-block */                                     \
+  WORD(Stored)    /* in the decoder: elements of x kept */                                \
+  WORD(Sent)      /* and pieces of y sent */                                              \
+  WORD(Objects)   /* objects of x per row-block */                                        \
+  WORD(Blocks)    /* blocks of weights of the next of them */
+// clang-format on
+#define NPU_GEMV_WORD(name) k##name,
+struct State {
+  enum : int32_t { NPU_GEMV_STATE(NPU_GEMV_WORD) };
+};
+inline constexpr const char* kStateNames[] = {NPU_GEMV_STATE(NPU_GEMV_NAME)};
+
 inline constexpr int32_t kKeptElements = 10240;  // of x, (blocks, batch, columns) of all its blocks
 inline constexpr int32_t kPieceBytes = 64;       // of y: 32 bfloat16, 16 fp32, 8 entries of a list
 inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, columns) bfloat16
 inline constexpr int32_t kYBytes = 512;   // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
 inline constexpr int32_t kMaxBatch = 8;   // vectors of one pass over the weights
+// Floats that a product needs: scales or columns, sums of each vector, columns.
+inline constexpr int32_t kWorkPart = 512;
+inline constexpr int32_t kWork = (1 + kMaxBatch + 1) * kWorkPart, kWorkOfOne = 2 * kWorkPart;
 inline constexpr int32_t kMaxCores = 32;
 inline constexpr int32_t kTopBytes = 8;  // of an entry of a list: fp32 value, int32 row
 
 #undef NPU_GEMV_MEMBER
 #undef NPU_GEMV_NAME
+#undef NPU_GEMV_WORD
 
 }  // namespace npu::gemv

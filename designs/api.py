@@ -25,7 +25,8 @@ class Design:
 
     generation: "npu1" or "npu2". object_file: the compiled kernels that MLIR cores link with.
     program_over: the design is kept although the program of a core is estimated to exceed program
-    memory (lowering/program_memory.py).
+    memory (lowering/program_memory.py). stack_over: although a core is estimated to need more stack
+    than it has (lowering/stack.py).
     """
 
     name: str
@@ -41,6 +42,7 @@ class Design:
     )
 
     program_over: bool = False
+    stack_over: bool = False
 
     def __post_init__(self) -> None:
         self._names = Names(self.name)

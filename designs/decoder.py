@@ -110,15 +110,16 @@ def _gemv_worker(
     out: Design, core: Tile, index: int, w: ObjectFifo, x: ObjectFifo, y: ObjectFifo
 ) -> None:
     """Take the setup, keep x or stream it, multiply row-block after row-block, send pieces."""
-    worker = out.worker(core, stack_bytes=2048)
+    worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"setup_{name}", "int32", (facts.GEMV_LONG_SETUP_WORDS,))
     state = worker.buffer(f"state_{name}", "int32", (facts.GEMV_SETUP_WORDS,))
-    sums = worker.buffer(f"sums_{name}", "float32", (facts.GEMV_BATCH, facts.BLOCK_ROWS))
+    sums = worker.buffer(f"sums_{name}", "float32", (facts.BLOCK_ROWS,))
+    work = worker.buffer(f"work_{name}", "float32", (facts.GEMV_WORK_OF_ONE,))
     kept = worker.buffer(f"kept_{name}", "bfloat16", (facts.GEMV_KEPT_ELEMENTS,))
     results = worker.buffer(f"results_{name}", "int32", (facts.GEMV_Y_BYTES // 4,))
     setup, keep, piece = map(out.kernel, ("gemv_long_setup", "gemv_keep", "gemv_piece"))
-    block_kernel, kept_kernel = out.kernel("gemv_block"), out.kernel("gemv_kept")
+    block_kernel, kept_kernel = out.kernel("gemv_one"), out.kernel("gemv_kept")
 
     def word(label: str) -> Word:
         return Word(words, GEMV_WORDS.index(label))
@@ -138,7 +139,7 @@ def _gemv_worker(
         with worker.loop(blocks):
             worker.call(
                 block_kernel, worker.acquire(w), vectors, sums, results, words, state,
-                word("batch"), word("format"),
+                work, word("format"),
             )  # fmt: skip
             worker.release(w)
         worker.release(x)
@@ -154,7 +155,7 @@ def _gemv_worker(
             with worker.loop(word("blocks")):
                 worker.call(
                     kept_kernel, worker.acquire(w), kept, sums, results, words, state,
-                    word("batch"), word("format"),
+                    work, word("format"),
                 )  # fmt: skip
                 worker.release(w)
             send(word("pieces"))

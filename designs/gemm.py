@@ -103,6 +103,7 @@ def _build(o: DesignPoint) -> Design:
     # Seven unrolled depths reach the limit by the conservative estimate, with some loops beyond it.
     over = o.kernel == "pipelined"
     out = Design(o.name, o.generation, object_file="gemm.o", program_over=over)
+    out.stack_over = over  # of the 1 KiB that tiles leave free: spilled parts of accumulators
     stride = out.columns // ROWS
     m, k, n = o.tile
     out.params = {

@@ -28,8 +28,9 @@ X_BYTES = facts.GEMV_X_BYTES  # an object of x: bfloat16 lines of a block, (bloc
 Y_BYTES = facts.GEMV_Y_BYTES  # of y: (row-blocks, batch, 32) bfloat16 or float32, or top-k lists
 # Words of a core's record in the setup object (aie_kernels/gemv_setup.h), and how many it takes.
 SETUP, SETUP_WORDS = facts.GEMV_SETUP, facts.GEMV_SETUP_WORDS
+STATE = facts.GEMV_STATE  # of a core's state
 PRECONFIGURED_BLOCKS = 6  # of weights, in a BD of the configuration, on channels with one core
-_DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 8, 4, {2: 4, 4: 2}
+_DEPTH_DIRECT, _DEPTH_SPLIT, _DEPTH_MEMTILE = 6, 4, {2: 4, 4: 2}
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,7 @@ def design(generation: str, cores: int | None = None, channels: int = 2) -> Desi
     two channels the cores of that channel stay idle. Raises DesignError.
     """
     o = options(generation, cores, channels)
-    out = Design(
-        f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o", program_over=True
-    )
+    out = Design(f"gemv_{o.cores}c{o.channels}", o.generation, object_file="gemv.o")
     out.params = {
         "columns": o.columns,
         "rows": o.rows,
@@ -161,21 +160,18 @@ def _worker(
     words = worker.buffer(f"setup_{name}", "int32", (SETUP_WORDS,))
     state = worker.buffer(f"state_{name}", "int32", (SETUP_WORDS,))
     sums = worker.buffer(f"sums_{name}", "float32", (MAX_BATCH, BLOCK_ROWS))
+    work = worker.buffer(f"work_{name}", "float32", (facts.GEMV_WORK,))
 
     def word(label: str) -> Word:
         return Word(words, SETUP.index(label))
 
     def take(blocks: Word, vectors: Object, results: Object) -> None:
         with worker.loop(blocks):
-            block = worker.acquire(w)
             worker.call(
-                gemv, block, vectors, sums, results, words, state, word("batch"), word("format")
-            )
+                gemv, worker.acquire(w), vectors, sums, results, words, state, work,
+                word("batch"), word("format"),
+            )  # fmt: skip
             worker.release(w)
-
-    def multiply(results: Object, blocks: Word) -> None:
-        take(blocks, worker.acquire(x), results)
-        worker.release(x)
 
     with worker.forever():
         worker.call(setup, worker.acquire(x), words, state, sums, index)
@@ -189,10 +185,10 @@ def _worker(
             worker.release(x)
         with worker.loop(word("y_objects")):
             results = worker.acquire(y)
-            with worker.loop(word("row_blocks")):
-                with worker.loop(word("x_objects")):
-                    multiply(results, word("x_blocks"))
-                multiply(results, word("x_last"))
+            objects, blocks = (Word(state, STATE.index(name)) for name in ("Objects", "Blocks"))
+            with worker.loop(word("row_blocks")), worker.loop(objects):
+                take(blocks, worker.acquire(x), results)
+                worker.release(x)
             worker.release(y)
         with worker.loop(word("idle")):
             worker.acquire(x)

@@ -20,7 +20,7 @@ from .worker import Object, Word
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
-STACK_BYTES = 1536
+STACK_BYTES = {"npu1": 1536, "npu2": 2048}
 # Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
 _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
@@ -114,7 +114,8 @@ class _Core:
     ) -> None:
         self._out, self._row, self._col = out, row, col
         self._a, self._b, self._c = a, b, c
-        self._w = w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES)
+        stack = STACK_BYTES[out.generation]
+        self._w = w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=stack)
         name = f"{col}_{row}"
         self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
         self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK[out.generation],))

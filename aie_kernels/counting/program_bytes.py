@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Estimates the program memory of every kernel, in bytes, without a compiler for the cores.
+"""Estimates the program memory and the stack of every kernel, in bytes, without a compiler for the
+cores.
 
     python aie_kernels/counting/program_bytes.py            writes designs/kernel_bytes.txt
     python aie_kernels/counting/program_bytes.py --print    a table, largest first
@@ -10,6 +11,7 @@ mark in the assembly; marks and instructions are then weighed as below, per gene
     fast   as kernels are meant to be compiled; stated conservatively
     small  compiled for size, nothing pipelined, no cycle spent waiting: the least they come to
 
+The stack is that of the fast form: x86 frames with registers at their size.
 docs/reference/program_memory.md has the sources of the weights and what they were compared with.
 """
 
@@ -57,8 +59,16 @@ ALIGNMENT = 16  # of a function
 SMALL = {"mark": 4, "scalar": 4, "jump": 4, "call": 8, "float": 20}
 # Routines of the compiler's library, assumed: operations of theirs times SCALAR, rounded up.
 LIBRARY = {"integer division": 512, "fp32 comparison": 512, "fp32 division": 1536, "memory": 512}
+# Of a frame: a scalar or saved register; a register of 512 bits, for which a float stands.
+SLOT, VECTOR_SLOT = 4, 64
+ARRAY_ALIGNMENT = 32  # of arrays that vectors are loaded from; others are of scalars or registers
+FRAME = 32  # what frames are multiples of
+LIBRARY_STACK = 64  # of a routine of the library, assumed
 
 _MARK = re.compile(r"#@ (\d+) (\d+)")
+_SLOT = re.compile(r"(-?\d*)\(%r[sb]p(,?)")
+_DUMPED = re.compile(r";; Function .*\((\S+?), funcdef_no")
+_PARTITION = re.compile(r"Partition \d+: size (\d+) align (\d+)")
 _LABEL = re.compile(r"(\.?[\w.$]+):")
 _CALL_TARGETS = {"memcpy": "memory", "memset": "memory", "memmove": "memory"}
 _FLOATS = re.compile(
@@ -76,6 +86,11 @@ class Function:
     labels: dict[str, int] = field(default_factory=dict)  # before which item
     jumps: list[tuple[int, str]] = field(default_factory=list)  # (item, label)
     calls: set[str] = field(default_factory=set)  # functions, and routines of LIBRARY
+    saved: int = 1  # registers, with that of the return address
+    slots: set[str] = field(default_factory=set)  # of the frame that scalars are in
+    vector_slots: set[str] = field(default_factory=set)
+    indexed: bool = False  # whether registers lie in an array that is indexed
+    arrays: list[tuple[int, int]] = field(default_factory=list)  # (bytes, alignment)
 
     def bytes(self, form: str = "fast") -> int:
         if form == "small":
@@ -89,6 +104,14 @@ class Function:
         total = sum(size for i, (_, size, _) in enumerate(self.items) if i not in inside)
         total += sum(loop_bytes(self.items[start : end + 1]) for start, end in loops)
         return -(-total // ALIGNMENT) * ALIGNMENT
+
+    def frame(self) -> int:
+        """Bytes of stack, without those of the functions that it calls."""
+        total = SLOT * (self.saved + len(self.slots)) + VECTOR_SLOT * len(self.vector_slots)
+        for size, alignment in self.arrays:
+            registers = self.indexed and alignment < ARRAY_ALIGNMENT
+            total += size * (VECTOR_SLOT // SLOT if registers else 1)
+        return -(-total // FRAME) * FRAME
 
     def loops(self) -> list[tuple[int, int]]:
         """Innermost loops of one block, as (first item, jump)."""
@@ -111,8 +134,8 @@ def loop_bytes(items: list[tuple[str, int, int]]) -> int:
     return LOOP + 2 * PIPELINED * operations + DRAIN * min(DEEPEST, latency)
 
 
-def read(assembly: str) -> dict[str, Function]:
-    """The functions of GCC's assembly for x86."""
+def read(assembly: str, dump: str = "") -> dict[str, Function]:
+    """The functions of GCC's assembly for x86; dump: of its pass "expand", which has the arrays."""
     functions: dict[str, Function] = {}
     entries = set(re.findall(r"\.globl\s+(\S+)", assembly))
     names = set(re.findall(r"\.type\s+(\S+), @function", assembly))
@@ -133,6 +156,12 @@ def read(assembly: str) -> dict[str, Function]:
         for function in functions.values():
             if alias in function.calls:
                 function.calls = function.calls - {alias} | {name}
+    name = ""
+    for line in dump.splitlines():
+        if header := _DUMPED.match(line):
+            name = header[1]
+        elif (array := _PARTITION.match(line)) and name in functions:
+            functions[name].arrays.append((int(array[1]), int(array[2])))
     return functions
 
 
@@ -145,6 +174,7 @@ def _add(function: Function, line: str) -> None:
         items.append(("mark", OPERATION * int(mark[1]), int(mark[2])))
         return
     name, _, operands = line.partition("\t")
+    _add_slots(function, name, operands)
     if name.startswith("j"):
         function.jumps.append((len(items), operands))
         items.append(("jump", JUMP, 0))
@@ -175,6 +205,15 @@ def _add(function: Function, line: str) -> None:
         items.append(("scalar", SCALAR, 1))
 
 
+def _add_slots(function: Function, name: str, operands: str) -> None:
+    """What an instruction says of its function's frame."""
+    function.saved += name.startswith("push")
+    vector = name.startswith("v") and not name.startswith(("vmovq", "vmovd", "vpextr", "vpinsr"))
+    for offset, index in _SLOT.findall(operands):
+        (function.vector_slots if vector else function.slots).add(offset)
+        function.indexed |= vector and bool(index)
+
+
 def _memory(name: str, operands: str) -> tuple[str, int, int]:
     """An instruction with an operand in memory; constants of x86 are immediates of the cores."""
     if "(%rip)" in operands:
@@ -188,11 +227,12 @@ def _memory(name: str, operands: str) -> tuple[str, int, int]:
 def compiled(source: Path, generation: str, form: str = "fast") -> dict[str, Function]:
     """The functions of a source."""
     with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "kernel.s"
+        out, dump = Path(folder) / "kernel.s", Path(folder) / "kernel.expand"
         folders = [f"-I{KERNELS / 'counting'}", f"-I{KERNELS}"]
         options = [FORMS[form], *OPTIONS, f"-D__AIE_ARCH__={ARCH[generation]}", *folders]
+        options += [f"-fdump-rtl-expand={dump}"]
         subprocess.run(["g++", *options, "-o", str(out), str(source)], check=True)
-        return read(out.read_text())
+        return read(out.read_text(), dump.read_text() if dump.exists() else "")
 
 
 def title(symbol: str, source: str) -> str:
@@ -236,6 +276,26 @@ def estimates(
     return dict(sorted(kernels.items())), {n: size for n, size in shared.items() if n in used}
 
 
+def stack(function: Function, functions: dict[str, Function]) -> int:
+    """Of a function with the deepest chain of calls that it starts."""
+    called = [functions[c] for c in function.calls if c in functions and c != function.name]
+    deepest = [stack(f, functions) for f in called]
+    library = LIBRARY_STACK if function.calls & LIBRARY.keys() else 0
+    return function.frame() + max([*deepest, library])
+
+
+def stacks(generation: str, sources: list[Path]) -> dict[str, int]:
+    """Kernels and the stack that they need."""
+    with ThreadPoolExecutor(2) as pool:
+        every = list(pool.map(lambda source: compiled(source, generation), sources))
+    return {
+        name: stack(function, functions)
+        for functions in every
+        for name, function in sorted(functions.items())
+        if function.entry
+    }
+
+
 def _reached(function: Function, functions: dict[str, Function]) -> set[str]:
     found: set[str] = set()
     todo = list(function.calls)
@@ -264,15 +324,19 @@ def lines(form: str, generation: str) -> list[str]:
     text = [f"{at} shared {size} {name}" for name, size in shared.items()]
     for name, (size, needed) in kernels.items():
         text.append("; ".join([f"{at} kernel {size} {name}", *needed]))
+    if form == "fast":
+        depths = stacks(generation, sources())
+        text += [f"{at} stack {depths[name]} {name}" for name in kernels]
     return text
 
 
 def table() -> str:
     """The text of designs/kernel_bytes.txt."""
     head = [
-        f"# Estimated program memory of the kernels, with {gcc()}",
+        f"# Estimated program memory and stack of the kernels, with {gcc()}",
         "# Written by aie_kernels/counting/program_bytes.py: run it when kernels have changed.",
         "# form, generation, kernel or shared, bytes, name; what a kernel needs of what is shared",
+        "# form, generation, stack, bytes, kernel",
     ]
     rows = [line for form in FORMS for generation in ARCH for line in lines(form, generation)]
     return "\n".join([*head, *rows, ""])

@@ -12,7 +12,7 @@ from functools import cache, wraps
 from typing import ParamSpec
 
 from ..api import Design
-from . import program, program_memory
+from . import program, program_memory, stack
 from .dataflow import Dataflow
 from .lowered import Lowered
 from .mlir import print_mlir
@@ -44,6 +44,7 @@ def lower(design: Design) -> Lowered:
         core.program_bytes = program_memory.core_bytes(core, out.generation)
         out.cores.append(core)
     program_memory.check(out, design.program_over)
+    stack.check(out, design.stack_over)
     ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}
     ends |= {c.tile for c in out.connections} | {w.tile for w in design.workers}
     out.tiles = sorted(ends)

@@ -50,13 +50,18 @@ def core_bytes(core: Core, generation: str, form: str = "fast") -> int | None:
     form: "fast", as kernels are meant to be compiled, stated conservatively; "small", compiled for
     size: the same sources at their least.
     """
-    kernels, shared = _tables()[form, generation]
+    kernels, shared, _ = _tables()[form, generation]
     called = {i.function for i in core.program if i.code == "call"}
     if not called <= kernels.keys():
         return None
     needed = {name for kernel in called for name in kernels[kernel][1]}
     total = START_BYTES + _program_bytes(core.program, _WEIGHTS[form])
     return total + sum(kernels[k][0] for k in called) + sum(shared[n] for n in needed)
+
+
+def kernel_stacks(generation: str) -> dict[str, int]:
+    """Bytes of stack that kernels need, as they are meant to be compiled."""
+    return _tables()["fast", generation][2]
 
 
 def check(lowered: Lowered, over: bool) -> None:
@@ -101,17 +106,17 @@ def _operand_bytes(operand: Operand, weights: _Weights) -> int:
 
 
 @cache
-def _tables() -> dict[tuple[str, str], tuple[Table, dict[str, int]]]:
-    """(kernels, what they share) by form and generation."""
-    found: dict[tuple[str, str], tuple[Table, dict[str, int]]] = {}
+def _tables() -> dict[tuple[str, str], tuple[Table, dict[str, int], dict[str, int]]]:
+    """(kernels, what they share, stacks) by form and generation."""
+    found: dict[tuple[str, str], tuple[Table, dict[str, int], dict[str, int]]] = {}
     for line in _KERNELS.read_text().splitlines():
         if line.startswith("#"):
             continue
         form, generation, kind, size, rest = line.split(" ", 4)
         name, *needed = rest.split("; ")
-        kernels, shared = found.setdefault((form, generation), ({}, {}))
+        kernels, shared, stacks = found.setdefault((form, generation), ({}, {}, {}))
         if kind == "kernel":
             kernels[name] = (int(size), tuple(needed))
         else:
-            shared[name] = int(size)
+            (stacks if kind == "stack" else shared)[name] = int(size)
     return found

@@ -55,6 +55,9 @@ void init_facts(nb::module_& m) {
   sub.attr("GEMV_Y_BD") = ops::kGemvYBd;
   sub.attr("GEMV_SETUP_WORDS") = gemv::kSetupWords;
   sub.attr("GEMV_SETUP") = names(gemv::kSetupNames);
+  sub.attr("GEMV_STATE") = names(gemv::kStateNames);
+  sub.attr("GEMV_WORK") = gemv::kWork;
+  sub.attr("GEMV_WORK_OF_ONE") = gemv::kWorkOfOne;
   sub.attr("GEMV_LOOPS") = names(gemv::kLoopNames);
   sub.attr("GEMV_LONG_SETUP_WORDS") = gemv::kLongSetupWords;
   sub.attr("GEMV_KEPT_ELEMENTS") = gemv::kKeptElements;

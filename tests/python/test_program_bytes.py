@@ -66,6 +66,18 @@ def test_the_table_is_what_the_sources_give(form, generation):
     assert not off, "kernels have changed: run aie_kernels/counting/program_bytes.py"
 
 
+@pytest.mark.parametrize("generation", program_bytes.ARCH)
+def test_the_stacks_of_the_table_are_what_the_sources_give(generation):
+    text = program_bytes.TABLE.read_text()
+    now = program_bytes.stacks(generation, program_bytes.sources())
+    before = {key[3]: v[0] for key, v in rows(text).items() if key[1:3] == (generation, "stack")}
+    assert before.keys() == now.keys()
+    if not text.splitlines()[0].endswith(program_bytes.gcc()):
+        pytest.skip("another version of GCC wrote the table: it spills otherwise")
+    off = {k: (before[k], n) for k, n in now.items() if abs(n - before[k]) > max(64, TOLERANCE * n)}
+    assert not off, "kernels have changed: run aie_kernels/counting/program_bytes.py"
+
+
 @pytest.mark.parametrize(("form", "generation"), KEYS)
 def test_every_declared_kernel_has_an_estimate(form, generation):
     names = {name for f, g, name in committed() if (f, g) == (form, generation)}
@@ -131,6 +143,55 @@ def test_routines_of_the_library_are_counted(tmp_path):
     assert estimate(tmp_path, "c[0] = a[0] / a[1];") >= program_bytes.LIBRARY["fp32 division"]
     assert estimate(tmp_path, "c[7 % n] = 0;") >= program_bytes.LIBRARY[_DIVISION]
     assert estimate(tmp_path, "c[0] = 0;") < 64
+
+
+def function_of(assembly, dump="", name="f"):
+    text = f".type\t{name}, @function\n{name}:\n{assembly}\n.size\t{name}, .-{name}\n"
+    return program_bytes.read(text, dump)[name]
+
+
+def test_a_frame_counts_registers_at_their_size():
+    assert function_of("ret").frame() == 32  # the return address, in units of 32
+    saved = "pushq\t%rbx\n" * 6 + "movl\t%eax, 8(%rsp)\nmovl\t8(%rsp), %eax\n"
+    assert function_of(saved).frame() == 32  # six, the return address, one scalar
+    spilled = saved + "vmovss\t%xmm1, 12(%rsp)\nvmovss\t12(%rsp), %xmm2\n"
+    assert function_of(spilled).frame() == 32 + 64
+    dump = ";; Function f (f, funcdef_no=1)\nPartition 0: size 128 align 64\n"
+    assert function_of(spilled, dump).frame() == 32 + 64 + 128
+    # An array of registers that is indexed: 8 of them, in 32 bytes of x86.
+    dump = ";; Function f (f, funcdef_no=1)\nPartition 0: size 32 align 16\n"
+    assert function_of("vmovss\t16(%rsp,%rax,4), %xmm2\n", dump).frame() == 32 + 64 + 512
+    assert function_of("movl\t16(%rsp,%rax,4), %ecx\n", dump).frame() == 64
+
+
+def test_a_stack_is_the_deepest_chain_of_calls():
+    functions = {
+        name: function_of("vmovss\t%xmm1, 4(%rsp)\n" * depth + "call\t" + callee, name=name)
+        for name, depth, callee in (("a", 1, "b"), ("b", 0, "c"), ("c", 1, "memcpy"))
+    }
+    assert program_bytes.stack(functions["c"], functions) == 96 + program_bytes.LIBRARY_STACK
+    assert program_bytes.stack(functions["a"], functions) == 96 + 32 + 96 + 64
+
+
+def test_arrays_of_a_kernel_are_in_its_stack(tmp_path):
+    body = "alignas(64) float t[96]; for (int32_t i = 0; i < n; ++i) t[i % 96] = a[i];"
+    body += "aie::store_v(c, aie::load_v<32>(t + n));"
+    source = tmp_path / "synthetic.cc"
+    source.write_text(
+        '#include <aie_api/aie.hpp>\n#include "kernel.h"\n'
+        f"NPU_KERNEL void synthetic(const float* a, float* c, int32_t n) {{ {body} }}\n"
+    )
+    (found,) = program_bytes.stacks("npu2", [source]).values()
+    assert 4 * 96 < found < 4 * 96 + 160
+
+
+def test_the_table_has_the_stack_of_every_kernel():
+    table = rows(program_bytes.TABLE.read_text())
+    for generation in program_bytes.ARCH:
+        stated = {
+            n for form, g, kind, n in table if (form, g, kind) == ("fast", generation, "stack")
+        }
+        assert stated == set(kernels.list(generation))
 
 
 # Listings of llvm-aie's tests: operations of the source's loop, vector operations outside it,

@@ -102,16 +102,22 @@ TEST_CASE("kernel costs by operands") {
   CHECK(cycles("zero_i8", {0}) == Approx(t.round));
 }
 
-TEST_CASE("Q4NX kernels: cycles per block as counted from their sources") {
-  // docs/gemv.md: 1000 cycles for one vector, 5144 (npu1: 6808) for eight.
-  CHECK(cycles("gemv_block", {1, 0}) == 1000);
-  CHECK(cycles("gemv_block", {8, 0}) == 5144);
-  CHECK(cycles("gemv_block", {8, 0}, Generation::kNpu1) == 6808);
-  // 8-bit: 128 columns of 6 moves, 8 group scales; bfloat16: 80 columns.
-  CHECK(cycles("gemv_block", {1, 1}) == 128 * 6 + 8 * 16 + 24);
-  CHECK(cycles("gemv_block", {8, 1}, Generation::kNpu1) == 128 * 18 + 8 * 8 * 16 + 24);
-  CHECK(cycles("gemv_block", {1, 2}) == 80 + 24 + 24);
-  CHECK(cycles("gemv_block", {8, 2}, Generation::kNpu1) == 80 * 16 + 8 * 24 + 24);
+TEST_CASE("GEMV kernels: cycles per block as counted from their sources") {
+  // docs/gemv.md. One vector: 16 scales and minima, 8 sums of x and four until the first is there,
+  // 8 loops of 8 steps of 10 moves, 16 products of 24.
+  const auto npu1 = Generation::kNpu1;
+  CHECK(cycles("gemv_block", {1, 0}) == 24 + 24 + 32 + 12 * 14 + 8 * (24 + 80) + 64 + 16 * 24);
+  CHECK(cycles("gemv_one", {0}) == cycles("gemv_block", {1, 0}));
+  CHECK(cycles("gemv_kept", {0}, npu1) == cycles("gemv_one", {0}) + 32);
+  CHECK(cycles("gemv_block", {8, 0}) == 5928);
+  CHECK(cycles("gemv_block", {8, 0}, npu1) == 9928);
+  // 8-bit: 8 groups, of which 16 columns take 5 moves, then 2 cycles for one vector, 4 for four.
+  CHECK(cycles("gemv_block", {1, 1}) == 24 + 68 + 8 * (24 + 80 + 36 + 32) + 64 + 8 * 24);
+  CHECK(cycles("gemv_block", {8, 1}) == 24 + 292 + 8 * (24 + 80 + 12 + 2 * 88) + 4 * 256);
+  CHECK(cycles("gemv_block", {8, 1}, npu1) == 6108);
+  // bfloat16: 80 columns; one vector takes half of them twice.
+  CHECK(cycles("gemv_block", {1, 2}) == 24 + 68 + 2 * (36 + 80) + 40);
+  CHECK(cycles("gemv_block", {8, 2}, npu1) == 24 + 548 + 12 + 2 * (24 + 640) + 8 * 40);
   CHECK(cycles("gemv_setup", {0}) == 64);
   CHECK(cycles("dequant_q4nx", {}) == 64 * 21 + 24);
   CHECK(cycles("dequant_q4nx", {}, Generation::kNpu1) == 64 * 42 + 24);

@@ -31,6 +31,7 @@ struct Memory {
   alignas(64) int32_t y[128];
   alignas(64) int32_t words[16];
   alignas(64) int32_t state[16];
+  alignas(64) float work[5120];
 
   explicit Memory(unsigned seed, bool whole = true) : Memory() {
     std::mt19937 random(seed);
@@ -55,6 +56,7 @@ struct Memory {
     std::memset(y, 0x7F, sizeof y);
     std::memset(words, 0, sizeof words);
     std::memset(state, 0, sizeof state);
+    std::memset(work, 0x7F, sizeof work);
   }
   void setup(int row_blocks, int x_objects, int x_blocks, int batch, int output, int top = 0) {
     const int32_t record[] = {1,  row_blocks, x_objects - 1, x_blocks, 0, batch, output,  top,
@@ -71,6 +73,7 @@ struct Memory {
             buffer(y),
             buffer(words),
             buffer(state),
+            buffer(work),
             KernelArgument{nullptr, 0, batch},
             KernelArgument{nullptr, 0, 0}};
   }
@@ -118,7 +121,8 @@ TEST_CASE("gemv_block: whole numbers are exact in every build, batch and line of
       bool same = true;
       for (size_t i = 0; i < 256; ++i) same &= double{memory.sums[i]} == expected[i];
       CHECK(same);
-      CHECK(memory.state[0] == lines);
+      CHECK(memory.state[0] == 0);
+      CHECK(memory.state[2] == 1);  // of two objects
       CHECK(memory.y[0] == 0x7F7F7F7F);
     }
   }
@@ -228,7 +232,10 @@ TEST_CASE("gemv_setup takes a core's record and starts afresh") {
     call({nullptr, 0, 31});
     CHECK(memory.words[0] == 31 * 16);
     CHECK(memory.words[15] == 31 * 16 + 15);
-    CHECK(std::all_of(memory.state, memory.state + 16, [](int32_t s) { return s == 0; }));
+    CHECK(std::all_of(memory.state, memory.state + 5, [](int32_t s) { return s == 0; }));
+    CHECK(memory.state[5] == memory.words[2] + 1);  // objects of x
+    CHECK(memory.state[6] == memory.words[3]);      // blocks of the first
+    CHECK(std::all_of(memory.state + 7, memory.state + 16, [](int32_t s) { return s == 0; }));
     CHECK(std::all_of(memory.sums, memory.sums + 256, [](float s) { return s == 0; }));
     CHECK_THROWS_AS(call({nullptr, 0, 32}), Error);
     CHECK_THROWS_AS(call({nullptr, 0, -1}), Error);
@@ -263,15 +270,17 @@ TEST_CASE("gemv_block refuses setups and operands that leave its buffers") {
   refused([](Memory& m, Arguments&) { m.words[6] = 2, m.words[7] = 0; });
   refused([](Memory& m, Arguments&) { m.state[0] = 4; });
   refused([](Memory& m, Arguments&) { m.state[1] = -1; });
-  refused([](Memory& m, Arguments&) { m.words[6] = 2, m.state[2] = 4; });
+  refused([](Memory& m, Arguments&) { m.state[2] = 1; });  // objects of x
+  refused([](Memory& m, Arguments&) { m.state[2] = -1; });
   refused([](Memory&, Arguments& a) { a[0].bytes = 5119; });
   refused([](Memory&, Arguments& a) { a[1].bytes = 4095; });
   refused([](Memory&, Arguments& a) { a[3].bytes = 511; });
+  refused([](Memory&, Arguments& a) { a[6].bytes = 20479; });
   refused([](Memory&, Arguments& a) { a.pop_back(); });
-  refused([](Memory&, Arguments& a) { a[6] = a[0]; });
-  refused([](Memory&, Arguments& a) { a[7].value = 1; });  // format disagrees
-  refused([](Memory& m, Arguments& a) { m.words[15] = 3, a[7].value = 3; });
+  refused([](Memory&, Arguments& a) { a[7] = a[0]; });
+  refused([](Memory&, Arguments& a) { a[8].value = 1; });  // format disagrees
+  refused([](Memory& m, Arguments& a) { m.words[15] = 3, a[8].value = 3; });
   refused([](Memory& m, Arguments& a) {  // lines of 80 columns: at most 25
-    m.words[15] = 2, m.words[3] = m.words[14] = 26, a[7].value = 2;
+    m.words[15] = 2, m.words[3] = m.words[14] = 26, a[8].value = 2;
   });
 }

@@ -124,24 +124,19 @@ void check_kernels(const DecoderArray& array, const DecoderPass& pass, const Rec
   std::vector<int32_t> words(gemv::kSetupWords), state(gemv::kSetupWords), y(gemv::kYBytes / 4);
   std::memcpy(words.data(), &record.setup, sizeof record.setup);
   std::vector<uint8_t> block(blocks::kBytes);
-  std::vector<float> sums(gemv::kMaxBatch * 32);
+  std::vector<float> sums(32), work(gemv::kWorkOfOne);
   std::vector<uint16_t> kept(gemv::kKeptElements), object(gemv::kXBytes / 2);
   const auto find = [&](const char* name) {
     return find_host_kernel(name, array.generation, Arithmetic::kFast);
   };
   CoreState core;
   const auto call = [&](const char* name, std::vector<uint16_t>& x) {
-    const KernelArgument all[] = {buffer(block),
-                                  buffer(x),
-                                  buffer(sums),
-                                  buffer(y),
-                                  buffer(words),
-                                  buffer(state),
-                                  kernel_test::integer(record.setup.batch),
-                                  kernel_test::integer(record.setup.format)};
+    const KernelArgument all[] = {
+        buffer(block), buffer(x),     buffer(sums), buffer(y),
+        buffer(words), buffer(state), buffer(work), kernel_test::integer(record.setup.format)};
     CHECK_NOTHROW(find(name)(all, core));
   };
-  if (!pass.kept) return call("gemv_block", object);
+  if (!pass.kept) return call("gemv_one", object);
   const KernelArgument keep[] = {buffer(object), buffer(kept), buffer(state),
                                  kernel_test::integer(record.loops.keep)};
   for (int32_t i = 0; i < record.loops.kept; ++i) CHECK_NOTHROW(find("gemv_keep")(keep, core));

@@ -1,22 +1,31 @@
-"""Program memory of cores: the estimate's parts, its limit, and what configurations state."""
+"""Program memory and stack of cores: the estimates' parts, their limits, and what configurations
+state."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from npu.designs import attention, decoder, geglu, gemv, prefill, rms_norm, rope
+from npu.designs import attention, decoder, dequant, geglu, gemm, gemv, prefill, rms_norm, rope
 from npu.designs.api import Design
-from npu.designs.lowering import lower, program_memory, serialise
+from npu.designs.lowering import lower, program_memory, serialise, stack
 from npu.errors import DesignError
 
 OVER = {
     "decoder": decoder.design,
     "prefill": prefill.design,
     "rope": rope.design,
-    "gemv": lambda generation: gemv.design(generation, 16, 1),
 }
-WITHIN = {"attention": attention.design, "geglu": geglu.design, "rms_norm": rms_norm.design}
+WITHIN = {
+    "attention": attention.design,
+    "geglu": geglu.design,
+    "rms_norm": rms_norm.design,
+    "gemv": gemv.design,
+    "gemv, one channel": lambda generation: gemv.design(generation, 16, 1),
+    "gemv, few cores": lambda generation: gemv.design(
+        generation, 8, 2 if generation == "npu1" else 1
+    ),
+}
 GENERATIONS = ("npu1", "npu2")
 
 
@@ -106,9 +115,61 @@ def test_other_operations_fit(name, generation):
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+def test_gemv_cores_of_the_decoder_fit(generation):
+    cores = [c for c in lower(decoder.design(generation)).cores if "gemv_kept" in functions(c)]
+    assert cores and max(c.program_bytes for c in cores) <= 16384
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_decoder_compiled_for_size_fits(generation):
     for core in lower(decoder.design(generation)).cores:
         assert program_memory.core_bytes(core, generation, "small") <= 16384
+
+
+def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):
+    depths = {"zero_f32": 96, "dequant_q4nx": 320, "gemv_setup": 32, "gemv_block": 192}
+    monkeypatch.setattr(stack, "kernel_stacks", lambda generation: depths)
+    own = 64 + 4 * (1 + 1)  # a slot that advances, a loop
+    (one,) = lower(copying()).cores
+    assert stack.core_stack(one, "npu2") == own + 96
+    (two,) = lower(copying(calls=("zero_f32", "dequant_q4nx"))).cores
+    assert stack.core_stack(two, "npu2") == own + 320
+    (core,) = lower(copying(own=True)).cores
+    assert stack.core_stack(core, "npu2") is None
+    # Three rotating buffers, five loops in each other, one operand beyond eight.
+    cores = lower(gemv.design("npu2")).cores
+    assert stack.core_stack(cores[0], "npu2") == 64 + 4 * (3 + 5 + 1) + 192
+
+
+def test_a_stack_that_is_too_small_is_refused():
+    design = copying(calls=("dequant_q4nx",))
+    need = stack.core_stack(lower(design).cores[0], "npu2")
+    worker = design.workers[0]
+    worker.stack_bytes = need
+    lower(design)
+    worker.stack_bytes = need - 1
+    with pytest.raises(DesignError, match=rf"stack is estimated at {need} B, the design gives"):
+        lower(design)
+    design.stack_over = True
+    lower(design)
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize(
+    "module", [attention, decoder, dequant, geglu, gemv, prefill, rms_norm, rope]
+)
+def test_stacks_suffice(module, generation):
+    design = module.design(generation)
+    assert not design.stack_over
+    for core in lower(design).cores:
+        assert 0 < stack.core_stack(core, generation) <= core.stack
+
+
+def test_pipelined_gemm_designs_say_that_their_stacks_do_not():
+    design = gemm.design("npu2", "int8", "int32", kernel="pipelined")
+    assert design.stack_over
+    assert all(stack.core_stack(core, "npu2") > core.stack for core in lower(design).cores)
+    assert not gemm.design("npu2", "int8", "int32", kernel="published").stack_over
 
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "program_memory.md"
@@ -116,6 +177,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "program_mem
 CORES = {
     "prefill": (prefill, "prefill_begin"),
     "decoder, GEMV": (decoder, "gemv_kept"),
+    "gemv": (gemv, "gemv_block"),
     "decoder, vector core": (decoder, "vector_apply"),
     "decoder, attention: scores": (decoder, "attention_scores"),
     "decoder, attention: values": (decoder, "values_chunk"),

@@ -12,7 +12,7 @@ from npu.errors import ArgumentError, DesignError, DeviceError, ShapeError
 from npu.perf.gemv_simulation import PROJECTIONS
 
 # Read bandwidth against the modelled ceiling, by model.
-MIN_SHARE = {"gemma3-1b": 0.80, "gemma3-4b": 0.90}
+MIN_SHARE = {"gemma3-1b": 0.79, "gemma3-4b": 0.90}
 
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
