@@ -36,13 +36,14 @@
 #define NPU_DECLARATIONS 0
 #define NPU_DECLARE(...) static_assert(true)
 
-#define NPU_OUTLINED [[gnu::noinline]]
 #ifdef __clang__
+#define NPU_OUTLINED [[gnu::noinline]]
 #define NPU_ROLLED _Pragma("clang loop unroll(disable)")
 #define NPU_SERIAL_FOR(start, condition, step) \
   _Pragma("clang loop unroll(disable)")        \
       _Pragma("clang loop pipeline(disable)") for (start; condition; step)
 #else  // counting/program_bytes.py, where a mark says that a loop is not pipelined
+#define NPU_OUTLINED [[gnu::noinline, gnu::noclone]]
 #define NPU_ROLLED _Pragma("GCC unroll 1")
 #define NPU_SERIAL_FOR(start, condition, step) \
   NPU_ROLLED for (start; condition; aie::detail::serial(), step)
