@@ -14,10 +14,9 @@ OVER = {
     "attention": attention.design,
     "decoder": decoder.design,
     "prefill": prefill.design,
-    "rope": rope.design,
     "gemv": lambda generation: gemv.design(generation, 16, 1),
 }
-WITHIN = {"geglu": geglu.design, "rms_norm": rms_norm.design}
+WITHIN = {"geglu": geglu.design, "rms_norm": rms_norm.design, "rope": rope.design}
 GENERATIONS = ("npu1", "npu2")
 
 
