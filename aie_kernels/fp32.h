@@ -82,13 +82,29 @@ inline const float* fill(float* to, float value) {
   return to;
 }
 
-// wide = d + (c + a b) of n elements, a multiple of 32, and the same rounded. `wide` may be an
-// operand. b advances by its step: kStep, or 0 for the same kStep values throughout, as c and d do
-// unless they are `wide`. A d of -0 changes nothing.
+struct alignas(128) Lanes {
+  float values[kLanes];
+};
+constexpr Lanes lanes_of(float value) {
+  Lanes out{};
+  for (float& lane : out.values) lane = value;
+  return out;
+}
+constexpr Lanes kZeros = lanes_of(0), kNothing = lanes_of(-0.0f);  // a sum with -0 is the summand
+
+// wide = c + a b of n elements, a multiple of 32, and the same rounded. `wide` may be an operand. b
+// advances by its step: kStep, or 0 for the same kStep values throughout, as those of c are unless
+// it is `wide`. Where c is null: wide += a b, with a product that is rounded on its own.
 NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_step,
-                                      const float* c, const float* d, float* wide,
-                                      bfloat16* rounded, int32_t n) {
-  const int32_t c_step = c == wide ? kStep : 0, d_step = d == wide ? kStep : 0;
+                                      const float* c, float* wide, bfloat16* rounded, int32_t n) {
+  const float *d = wide, *const none = kNothing.values;
+  int32_t d_step = kStep, c_step = 0;
+  if (c == nullptr) {
+    c = kZeros.values;
+  } else {
+    d = none, d_step = 0;
+    if (c == wide) c_step = kStep;
+  }
   NPU_ROLLED for (int32_t i = 0; i < n; i += kStep, b += b_step, c += c_step, d += d_step) {
     const StepSums part =
         aie::mac(load<kStep>(c), aie::load_v<kStep>(a + i), aie::load_v<kStep>(b));

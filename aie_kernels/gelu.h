@@ -146,21 +146,20 @@ constexpr int32_t passes_work(int32_t n) {
 inline bfloat16* junk(float* lanes) { return reinterpret_cast<bfloat16*>(lanes + 2 * kLanes); }
 
 // value = the polynomial of x. `lanes`: 2 kLanes, and junk.
-template <int32_t kTerms>
-inline void evaluate(const float (&coefficients)[kTerms], const float* x, float* value,
-                     float* lanes, const float* zeros, int32_t n) {
-  const float* before = fp32::fill(lanes, coefficients[kTerms - 1]);
+NPU_OUTLINED inline void evaluate(const float* coefficients, int32_t terms, const float* x,
+                                  float* value, float* lanes, int32_t n) {
+  const float* before = fp32::fill(lanes, coefficients[terms - 1]);
   int32_t step = 0;
-  NPU_ROLLED for (int32_t k = kTerms - 2; k >= 0; --k, before = value, step = kStep) {
+  NPU_ROLLED for (int32_t k = terms - 2; k >= 0; --k, before = value, step = kStep) {
     const float* term = fp32::fill(lanes + kLanes, coefficients[k]);
-    fp32::multiply_add(x, before, step, term, zeros + kLanes, value, junk(lanes), n);
+    fp32::multiply_add(x, before, step, term, value, junk(lanes), n);
   }
 }
 
 // geglu() in a tenth of the program: a polynomial is evaluated term by term for all elements. out
 // must not be an operand; it has the powers of two in between, which bfloat16 holds exactly.
 inline void geglu_in_passes(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n,
-                            float* work, const float* zeros) {
+                            float* work) {
   float *x = work, *value = work + n, *lanes = work + 2 * n;
   NPU_ROLLED for (int32_t i = 0; i < n; i += kStep) {
     Step fraction, scale;
@@ -168,26 +167,26 @@ inline void geglu_in_passes(const bfloat16* gate, const bfloat16* up, bfloat16* 
     aie::store_v(x + i, fraction);
     fp32::store(out + i, StepSums(scale));
   }
-  evaluate(kExp2, x, value, lanes, zeros, n);
+  evaluate(kExp2, 4, x, value, lanes, n);
   norm::widen_square(out, x, kLanes, lanes, n);
-  fp32::multiply_add(x, value, kStep, zeros, zeros + kLanes, x, junk(lanes), n);
-  evaluate(kInverse, x, value, lanes, zeros, n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, x, junk(lanes), n);
+  evaluate(kInverse, 6, x, value, lanes, n);
   NPU_ROLLED for (int32_t i = 0; i < n; i += kStep) {
     const Step g = fp32::floats(fp32::load<kStep>(gate + i));
     aie::store_v(x + i, side(g, aie::load_v<kStep>(x + i)));
   }
   // h, times the gate, times up.
-  fp32::multiply_add(x, value, kStep, zeros, zeros + kLanes, value, junk(lanes), n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, junk(lanes), n);
   norm::widen_square(gate, x, kLanes, lanes, n);
-  fp32::multiply_add(x, value, kStep, zeros, zeros + kLanes, value, junk(lanes), n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, junk(lanes), n);
   norm::widen_square(up, x, kLanes, lanes, n);
-  fp32::multiply_add(x, value, kStep, zeros, zeros + kLanes, value, out, n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, out, n);
 }
 
 #else
 
 inline void geglu_in_passes(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n,
-                            float*, const float*) {
+                            float*) {
   geglu(gate, up, out, n);
 }
 

@@ -42,7 +42,7 @@ inline Sums add_squares(const Sums& before, const float* x, int32_t n) {
 // 1 / sqrt(mean + epsilon) of `width` elements.
 inline float factor(const Sums& squares, int32_t width, float epsilon) {
   const float total = aie::reduce_add(fp32::floats(squares));
-  return aie::invsqrt(fp32::quotient(total, static_cast<float>(width)) + epsilon);
+  return aie::invsqrt(total / static_cast<float>(width) + epsilon);
 }
 
 // kStep elements times factor and weights.
@@ -116,9 +116,7 @@ constexpr double squares_cycles(int64_t n, bool is_float) {
   const double step = is_float ? fp32::kProductSlots + fp32::kAddSlots : fp32::kBf16Slots;
   return fp32::steps(n) * longest(step, fp32::kChain);
 }
-constexpr double factor_cycles() {
-  return fp32::kReduction + 2 * fp32::kScalar + fp32::kOutlined + fp32::kQuotient;
-}
+constexpr double factor_cycles() { return fp32::kReduction + 3 * fp32::kScalar; }
 constexpr double scale_cycles(int64_t n) { return fp32::steps(n) * 2 * fp32::kProductSlots; }
 constexpr double scale_add_cycles(int64_t n) {
   return scale_cycles(n) + fp32::steps(n) * fp32::kAddSlots;

@@ -27,7 +27,7 @@ constexpr int32_t kPartStatistics = npu::attention::kRows;  // maxima, then deno
 // Words of the state: objects of a table, bytes taken, objects applied and scaled, objects of x and
 // results sent; objects of x since it began; kCombine: the next part, its piece's first row in the
 // group, the rows' first word of statistics and first element of x. Then the lane sums of a norm,
-// lanes of a factor, zeros, -0, 1 / L of the rows of a piece, and what steps leave for the next
+// lanes of a factor, 1 / L of the rows of a piece, and what steps leave for the next
 // one.
 enum State : int32_t {
   kTabled,
@@ -46,13 +46,13 @@ enum State : int32_t {
   kInverses = 16,
   kSquares = 32,
   kFactor = 64,
-  kZeros = 96,
-  kNothing = 128,
-  kWork = 160
+  kWork = 96
 };
-// kRotate, in kWork: a head, a half of it that is turned, negated sines.
-constexpr int32_t kHead = npu::attention::kMaxDim, kTurned = kHead, kSines = kTurned + kHead / 2;
-static_assert(kWork + kSines + kHead / 2 <= kStateWords);
+// kRotate, in kWork: a head and its lower half again, its products with cosines, the cosines of
+// both halves, the sines of both, negated for the lower one.
+constexpr int32_t kHead = npu::attention::kMaxDim, kTurned = kHead + kHead / 2;
+constexpr int32_t kCosines = kTurned + kHead, kSines = kCosines + kHead;
+static_assert(kWork + kSines + kHead <= kStateWords);
 static_assert(kWork + npu::gelu::passes_work(kInHalves) <= kStateWords);
 
 using npu::fp32::kLanes, npu::fp32::kStep;
@@ -90,25 +90,26 @@ NPU_OUTLINED inline void copy_short(const bfloat16* from, bfloat16* to, int32_t 
 
 // The factor of `width` elements, from their squares, which begin anew.
 NPU_OUTLINED inline void make_factor(int32_t* state, int32_t width, int32_t epsilon) {
-  const npu::fp32::Sums squares = npu::fp32::load(floats(state + kSquares));
-  npu::fp32::fill(floats(state + kFactor), npu::norm::factor(squares, width, bits_float(epsilon)));
+  float* squares = floats(state + kSquares);
+  const float total = aie::reduce_add(aie::load_v<kLanes>(squares));
+  const float mean = npu::fp32::quotient(total, static_cast<float>(width));
+  npu::fp32::fill(floats(state + kFactor), aie::invsqrt(mean + bits_float(epsilon)));
   npu::fp32::fill(floats(state + kSquares), 0);
 }
 
-// to = base + x factor weights of n elements, and the same rounded. `base`: `to`, or kNothing.
+// to = x factor weights of n elements, and the same rounded. `base`: kZeros, or null: it is added.
 NPU_OUTLINED inline void scale(const float* x, const float* weights, const float* base, float* to,
                                bfloat16* rounded, int32_t n, int32_t* state) {
-  const float* zeros = floats(state + kZeros);
   float* work = floats(state + kWork);
-  npu::fp32::multiply_add(x, floats(state + kFactor), 0, zeros, zeros + kLanes, work, rounded, n);
-  npu::fp32::multiply_add(work, weights, kStep, zeros, base, to, rounded, n);
+  npu::fp32::multiply_add(x, floats(state + kFactor), 0, npu::fp32::kZeros.values, work, rounded,
+                          n);
+  npu::fp32::multiply_add(work, weights, kStep, base, to, rounded, n);
 }
 
 // The squares of 256 elements of the row, or of as many as are left.
 NPU_OUTLINED inline void square_row(const float* row, int32_t n, int32_t* state) {
-  const float* zeros = floats(state + kZeros);
   float* work = floats(state + kWork);
-  npu::fp32::multiply_add(row, row, kStep, zeros, zeros + kLanes, work,
+  npu::fp32::multiply_add(row, row, kStep, npu::fp32::kZeros.values, work,
                           reinterpret_cast<bfloat16*>(work + kInWords), n);
   npu::norm::add_lanes(work, floats(state + kSquares), n);
 }
@@ -123,9 +124,8 @@ NPU_OUTLINED inline void begin_norm(int32_t* store, const Job& job, int32_t* sta
     return;
   }
   const float* factor = npu::fp32::fill(floats(state + kFactor), bits_float(job.scale));
-  const float* zeros = floats(state + kZeros);
-  npu::fp32::multiply_add(row, factor, 0, zeros, zeros + kLanes, row, at<bfloat16>(store, job.x_at),
-                          job.width);
+  npu::fp32::multiply_add(row, factor, 0, npu::fp32::kZeros.values, row,
+                          at<bfloat16>(store, job.x_at), job.width);
   NPU_ROLLED for (int32_t left = job.width; left > 0; left -= kInWords, row += kInWords) {
     square_row(row, left < kInWords ? left : kInWords, state);
   }
@@ -139,7 +139,7 @@ NPU_OUTLINED inline void add_norm(const int32_t* object, int32_t* store, const J
   bfloat16* y = at<bfloat16>(store, job.y_at) + first;
   float *work = floats(state + kWork), *row = floats(store) + first;
   npu::norm::widen_square(y, work, kLanes, work + kInWords, count);
-  scale(work, reinterpret_cast<const float*>(object), row, row, y, count, state);
+  scale(work, reinterpret_cast<const float*>(object), nullptr, row, y, count, state);
   square_row(row, count, state);
 }
 
@@ -153,8 +153,7 @@ NPU_OUTLINED inline void next_geglu(const int32_t* object, int32_t* store, const
   }
   const bfloat16* up = reinterpret_cast<const bfloat16*>(object);
   bfloat16* x = at<bfloat16>(store, job.x_at) + (number >> 1) * kInHalves;
-  npu::gelu::geglu_in_passes(gates, up, x, kInHalves, floats(state + kWork),
-                             floats(state + kZeros));
+  npu::gelu::geglu_in_passes(gates, up, x, kInHalves, floats(state + kWork));
 }
 
 // The next head of `dim` elements, normalised and rotated as one of head_dim: its halves at the
@@ -172,17 +171,12 @@ NPU_OUTLINED inline void turn_head(int32_t* store, const float* weights, const J
     from = to;
   }
   float *head = floats(state + kWork), *turned = head + kTurned;
-  const float *zeros = floats(state + kZeros), *angles = at<float>(store, 2048);
   npu::norm::widen_square(from, head, kLanes, floats(state + kSquares), d);
   make_factor(state, d, job.epsilon);
-  scale(head, weights, zeros + kLanes, head, to, d, state);
-  npu::fp32::multiply_add(head, angles, kStep, zeros, zeros + kLanes, turned, to, half);
-  npu::fp32::multiply_add(head + half, head + kSines, kStep, turned, zeros + kLanes, turned, to,
-                          half);
-  npu::fp32::multiply_add(head + half, angles, kStep, zeros, zeros + kLanes, turned, to + half,
-                          half);
-  npu::fp32::multiply_add(head, angles + kHead / 2, kStep, turned, zeros + kLanes, turned,
-                          to + half, half);
+  scale(head, weights, npu::fp32::kZeros.values, head, to, d, state);
+  copy_words(head, head + d, half);
+  npu::fp32::multiply_add(head, head + kCosines, kStep, npu::fp32::kZeros.values, turned, to, d);
+  npu::fp32::multiply_add(head + half, head + kSines, kStep, turned, turned, to, d);
 }
 
 // The next value as one of head_dim elements.
@@ -205,19 +199,29 @@ NPU_OUTLINED inline void take_table(int32_t* store, int32_t number, int32_t* sta
 NPU_OUTLINED inline void rotate(int32_t* store, const Job& job, int32_t* state) {
   state[kFrom] = job.y_at;
   state[kTo] = job.out_at;
-  NPU_SERIAL_FOR(int32_t i = 0, i < kHead / 2, i += 16) {
-    const auto sines = aie::load_v<16>(store + 2560 / 4 + i);
-    const auto negated = aie::bit_xor(sines, aie::broadcast<int32_t, 16>(INT32_MIN));
-    aie::store_v(state + kWork + kSines + i, negated);
+  const int32_t half = job.head_dim >> 1, *angles = store + 2048 / 4;
+  int32_t *cosines = state + kWork + kCosines, *sines = state + kWork + kSines;
+  copy_words(angles, cosines, half);
+  copy_words(angles, cosines + half, half);
+  angles += kHead / 2;
+  copy_words(angles, sines + half, half);
+  NPU_SERIAL_FOR(int32_t i = 0, i < half, i += 16) {
+    const auto negated = aie::broadcast<int32_t, 16>(INT32_MIN);
+    aie::store_v(sines + i, aie::bit_xor(aie::load_v<16>(angles + i), negated));
   }
-  NPU_ROLLED for (int32_t g = 0; g < job.kv_heads; ++g) {
-    take_table(store, g, state);
-    NPU_ROLLED for (int32_t h = 0; h < job.heads; ++h) turn_head(store, floats(store), job, state);
-  }
-  NPU_ROLLED for (int32_t g = 0; g < job.kv_heads; ++g) {
+  int32_t key = 0;  // there is at least one, and one query for it
+  do {
+    take_table(store, key, state);
+    int32_t head = 0;
+    do {
+      turn_head(store, floats(store), job, state);
+    } while (++head < job.heads);
+  } while (++key < job.kv_heads);
+  key = 0;
+  do {
     turn_head(store, at<float>(store, 1024), job, state);
     take_value(store, job, state);
-  }
+  } while (++key < job.kv_heads);
 }
 
 // 2^n for a whole number n <= 0, 0 where that is no normal number.
@@ -262,8 +266,7 @@ NPU_OUTLINED inline void combine_row(const float* values, int32_t* store, const 
   const float share = factors[part];
   if (float_bits(share) != 0) {  // a part that nobody wrote may hold anything
     const float* f = npu::fp32::fill(floats(state + kFactor), share * *inverse);
-    npu::fp32::multiply_add(values + i, f, 0, sums + i, floats(state + kNothing), sums + i, rows,
-                            job.head_dim);
+    npu::fp32::multiply_add(values + i, f, 0, sums + i, sums + i, rows, job.head_dim);
   }
   if (part + 1 < job.parts) return;
   copy_short(rows, at<bfloat16>(store, job.x_at) + state[kRowX], job.dim, job.dim);
@@ -274,11 +277,13 @@ NPU_OUTLINED inline void combine_row(const float* values, int32_t* store, const 
 NPU_OUTLINED inline void combine(const int32_t* object, int32_t* store, const Job& job,
                                  int32_t* state) {
   if (state[kPart] == 0)
-    copy_words(state + kZeros, at<float>(store, job.y_at), 3 * kInWords / 2, 0);
-  int32_t number = 0, left = job.heads - state[kRow];
-  NPU_ROLLED for (int32_t i = 0; i < kInWords && number < left; i += job.head_dim, ++number) {
-    combine_row(reinterpret_cast<const float*>(object), store, job, state, i, number);
-  }
+    copy_words(&npu::fp32::kZeros, at<float>(store, job.y_at), 3 * kInWords / 2, 0);
+  int32_t number = 0, i = 0;
+  const int32_t left = job.heads - state[kRow];  // at least one
+  do {
+    combine_row(reinterpret_cast<const float*>(object), store, job, state, i, number++);
+    i += job.head_dim;
+  } while (i < kInWords && number < left);
   if (++state[kPart] < job.parts) return;
   state[kPart] = 0;
   state[kRow] += number;
@@ -375,7 +380,8 @@ void check_job(const char* kernel, const KernelArgument* operands) {
 constexpr double copy_cycles(int64_t words) {
   return npu::fp32::kOutlined + 12 + double(words) / 8;
 }
-constexpr double kFactorCycles = npu::fp32::kOutlined + npu::norm::factor_cycles();
+constexpr double kFactorCycles = npu::fp32::kReduction + 2 * npu::fp32::kScalar +
+                                 2 * npu::fp32::kOutlined + npu::fp32::kQuotient;
 constexpr double scale_cycles(int64_t n) {
   return npu::fp32::kOutlined + 2 * npu::fp32::multiply_add_cycles(n);
 }
@@ -384,7 +390,7 @@ constexpr double square_row_cycles(int64_t n) {
 }
 double turn_head_cycles(int64_t d) {
   return npu::fp32::kOutlined + npu::norm::widen_square_cycles(d) + kFactorCycles +
-         scale_cycles(d) + 4 * npu::fp32::multiply_add_cycles(d / 2);
+         scale_cycles(d) + copy_cycles(d / 2) + 2 * npu::fp32::multiply_add_cycles(d);
 }
 
 // Per 256 or 512 elements.
@@ -404,7 +410,7 @@ double apply_cycles(const Timing&, const int64_t* integers) {
 double compute_cycles(const Timing&, const int64_t* integers) {
   const int64_t width = integers[1], rows = integers[2] * integers[3] + integers[3];
   if (Kind(integers[0]) == Kind::kRotate) {
-    return kCall + 200 + double(rows) * turn_head_cycles(integers[4]) +
+    return kCall + 4 * copy_cycles(128) + 16 * 8 + double(rows) * turn_head_cycles(integers[4]) +
            double(integers[3]) * (copy_cycles(kTableBytes / 4) + copy_cycles(integers[4] / 2));
   }
   return kCall + npu::norm::widen_square_cycles(width) + kFactorCycles;
@@ -420,9 +426,7 @@ NPU_KERNEL void vector_begin(const int32_t* command, int32_t* job, int32_t* stat
   using namespace vector_core;
   aie::set_rounding(aie::rounding_mode::conv_even);  // a core resets to floor
   copy_words(command, job, kJobWords);
-  npu::fp32::fill(floats(state + kZeros), 0);
-  copy_words(state + kZeros, state, kZeros, 0);
-  npu::fp32::fill(floats(state + kNothing), -0.0f);
+  copy_words(&npu::fp32::kZeros, state, kWork, 0);
 }
 
 // A part of the table that sets up the GEMV cores.
@@ -472,7 +476,7 @@ NPU_KERNEL void vector_scale(const int32_t* object, int32_t* store, const int32_
   const Job& job = job_of(words);
   if (state[kScaled] == 0) make_factor(state, job.width, job.epsilon);
   const int32_t first = state[kScaled]++ * kInWords;
-  scale(floats(store) + first, reinterpret_cast<const float*>(object), floats(state + kNothing),
+  scale(floats(store) + first, reinterpret_cast<const float*>(object), npu::fp32::kZeros.values,
         floats(state + kWork), at<bfloat16>(store, job.x_at) + first, kInWords, state);
 }
 
@@ -486,7 +490,7 @@ NPU_KERNEL void vector_x(int32_t* store, bfloat16* x, const int32_t* words, int3
   int32_t left = job.x_elements - first;
   left = left < 0 ? 0 : left < job.x_piece ? left : job.x_piece;
   copy_words(at<bfloat16>(store, job.x_at) + first, x, left >> 1);
-  copy_words(state + kZeros, x + left, (job.x_piece - left) >> 1, 0);
+  copy_words(&npu::fp32::kZeros, x + left, (job.x_piece - left) >> 1, 0);
 }
 
 // The next object for memory.

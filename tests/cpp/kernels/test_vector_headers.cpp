@@ -135,23 +135,24 @@ TEST_CASE("quotient of fp32.h is the division of positive floats, rounded to nea
 TEST_CASE("passes of fp32.h and norm.h with fp32 rows, in place or into another") {
   aie::set_rounding(aie::rounding_mode::conv_even);
   const std::vector<float> x = numbers(kCount, 8), y = numbers(kCount, 9);
-  alignas(64) float lanes[2 * kLanes], nothing[kLanes], sums[kLanes];
-  npu::fp32::fill(lanes, 0), npu::fp32::fill(lanes + kLanes, 1.7f), npu::fp32::fill(nothing, -0.0f);
-  std::vector<float> out(kCount), added = y, base = y;
+  alignas(64) float factor[kLanes], sums[kLanes];
+  npu::fp32::fill(factor, 1.7f);
+  std::vector<float> out(kCount), added = y, base = y, offset(kCount);
   std::vector<bfloat16> rounded(kCount);
   using npu::fp32::kStep, npu::fp32::multiply_add;
-  multiply_add(x.data(), y.data(), kStep, lanes, nothing, out.data(), rounded.data(), kCount);
+  const float* zeros = npu::fp32::kZeros.values;
+  multiply_add(x.data(), y.data(), kStep, zeros, out.data(), rounded.data(), kCount);
   for (size_t i = 0; i < kCount; ++i) {
     CHECK(out[i] == x[i] * y[i]);
     CHECK(std::fabs(float{rounded[i]} - out[i]) <= std::fabs(out[i]) * 0x1p-8);
   }
-  multiply_add(x.data(), lanes + kLanes, 0, added.data(), nothing, added.data(), rounded.data(),
-               kCount);
-  multiply_add(x.data(), lanes + kLanes, 0, lanes, base.data(), base.data(), rounded.data(),
-               kCount);
+  multiply_add(x.data(), factor, 0, added.data(), added.data(), rounded.data(), kCount);
+  multiply_add(x.data(), factor, 0, nullptr, base.data(), rounded.data(), kCount);
+  multiply_add(x.data(), y.data(), kStep, factor, offset.data(), rounded.data(), kCount);
   for (size_t i = 0; i < kCount; ++i) {
     CHECK(added[i] == std::fmaf(x[i], 1.7f, y[i]));
     CHECK(base[i] == y[i] + x[i] * 1.7f);  // rounded twice
+    CHECK(offset[i] == std::fmaf(x[i], y[i], 1.7f));
   }
   npu::fp32::fill(sums, 1);
   npu::norm::add_lanes(x.data(), sums, kCount);
@@ -171,10 +172,9 @@ TEST_CASE("geglu of AIE2 in passes has the bits of geglu") {
       gate[i] = {(word & 0x7F80) == 0x7F80 ? uint16_t{0} : word};  // no infinity, no NaN
       up[i] = {kernel_test::bf16_word(static_cast<float>(static_cast<int>(i % 37) - 18) / 7)};
     }
-    alignas(64) float work[passes_work(kN)], zeros[2 * kLanes];
-    npu::fp32::fill(zeros, 0), npu::fp32::fill(zeros + kLanes, -0.0f);
+    alignas(64) float work[passes_work(kN)];
     geglu(gate.data(), up.data(), one.data(), kN);
-    geglu_in_passes(gate.data(), up.data(), other.data(), kN, work, zeros);
+    geglu_in_passes(gate.data(), up.data(), other.data(), kN, work);
     int different = 0;
     for (size_t i = 0; i < kN; ++i) different += one[i].bits != other[i].bits;
     CHECK_MESSAGE(different == 0, from);
