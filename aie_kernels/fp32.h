@@ -16,28 +16,103 @@ using Floats = aie::vector<float, kLanes>;
 using Bf16s = aie::vector<bfloat16, kLanes>;
 using Sums = aie::accum<accfloat, kLanes>;
 
+// Lanes of one fp32 multiplication: loops over elements that do not meet take as many at a time.
+constexpr int32_t kStep = __AIE_ARCH__ == 20 ? 16 : 32;
+
+using Step = aie::vector<float, kStep>;
+using StepSums = aie::accum<accfloat, kStep>;
+
 // T: float or bfloat16, here and below.
-template <typename T>
-inline Sums load(const T* from) {
-  return Sums(aie::load_v<kLanes>(from));
+template <unsigned N = kLanes, typename T>
+inline aie::accum<accfloat, N> load(const T* from) {
+  return aie::accum<accfloat, N>(aie::load_v<N>(from));
 }
 
 // bf16 is rounded as the core's mode says.
-template <typename T>
-inline void store(T* to, const Sums& value) {
+template <typename T, unsigned N>
+inline void store(T* to, const aie::accum<accfloat, N>& value) {
   aie::store_v(to, value.template to_vector<T>());
 }
 
-inline Floats floats(const Sums& value) { return value.template to_vector<float>(); }
+template <unsigned N>
+inline aie::vector<float, N> floats(const aie::accum<accfloat, N>& value) {
+  return value.template to_vector<float>();
+}
 
 // A core resets to floor, which would bias every result; the mode stays set afterwards.
 inline void round_to_nearest() { aie::set_rounding(aie::rounding_mode::conv_even); }
 
-inline Floats product(const Floats& a, const Floats& b) {
-  return floats(aie::mac(Sums(aie::zeros<float, kLanes>()), a, b));
+template <unsigned N>
+inline aie::vector<float, N> product(const aie::vector<float, N>& a,
+                                     const aie::vector<float, N>& b) {
+  return floats(aie::mac(aie::accum<accfloat, N>(aie::zeros<float, N>()), a, b));
 }
 
-inline Floats broadcast(float value) { return aie::broadcast<float, kLanes>(value); }
+template <unsigned N = kLanes>
+inline aie::vector<float, N> broadcast(float value) {
+  return aie::broadcast<float, N>(value);
+}
+
+// a / b, rounded to nearest, for positive numbers; results below 2^-126 are 0, and infinity and NaN
+// in a stay. b is normal, and at least 1 where a is subnormal. An estimate of the quotient of the
+// significands is corrected by its exact remainder: a third of the library's division.
+NPU_OUTLINED inline float quotient(float a, float b) {
+  constexpr uint32_t kOne = 0x00800000, kInfinity = 0x7F800000;
+  const auto word = __builtin_bit_cast(uint32_t, a), by = __builtin_bit_cast(uint32_t, b);
+  if (word >= kInfinity) return a;
+  uint32_t dividend = (word & (kOne - 1)) | kOne;
+  const uint32_t divisor = (by & (kOne - 1)) | kOne, less = dividend < divisor;
+  const auto exponent = static_cast<int32_t>((word >> 23) - (by >> 23) - less + 126);
+  if (exponent < 0) return 0;
+  dividend <<= less;
+  const float root = aie::invsqrt(__builtin_bit_cast(float, divisor + 0x3F000000));
+  auto found =
+      static_cast<int32_t>(static_cast<float>(static_cast<int32_t>(dividend)) * root * root);
+  auto rest = static_cast<int32_t>((dividend << 23) - static_cast<uint32_t>(found) * divisor);
+  const auto least = static_cast<int32_t>(divisor);
+  NPU_SERIAL_FOR(, rest < 0, rest += least)-- found;
+  NPU_SERIAL_FOR(, rest >= least, rest -= least)++ found;
+  found += 2 * rest > least;  // never half way
+  return __builtin_bit_cast(float, found + (exponent << 23));
+}
+
+// 32 equal values, as an operand of multiply_add() that does not advance.
+inline const float* fill(float* to, float value) {
+  aie::store_v(to, broadcast(value));
+  return to;
+}
+
+struct alignas(128) Lanes {
+  float values[kLanes];
+};
+constexpr Lanes lanes_of(float value) {
+  Lanes out{};
+  for (float& lane : out.values) lane = value;
+  return out;
+}
+constexpr Lanes kZeros = lanes_of(0), kNothing = lanes_of(-0.0f);  // a sum with -0 is the summand
+
+// wide = c + a b of n elements, a multiple of 32, and the same rounded. `wide` may be an operand. b
+// advances by its step: kStep, or 0 for the same kStep values throughout, as those of c are unless
+// it is `wide`. Where c is null: wide += a b, with a product that is rounded on its own.
+NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_step,
+                                      const float* c, float* wide, bfloat16* rounded, int32_t n) {
+  const float *d = wide, *const none = kNothing.values;
+  int32_t d_step = kStep, c_step = 0;
+  if (c == nullptr) {
+    c = kZeros.values;
+  } else {
+    d = none, d_step = 0;
+    if (c == wide) c_step = kStep;
+  }
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep, b += b_step, c += c_step, d += d_step) {
+    const StepSums part =
+        aie::mac(load<kStep>(c), aie::load_v<kStep>(a + i), aie::load_v<kStep>(b));
+    const StepSums sum = aie::add(load<kStep>(d), part);
+    store(wide + i, sum);
+    store(rounded + i, sum);
+  }
+}
 
 #if NPU_DECLARATIONS
 // Multiply slots per 32 lanes, not measured on hardware. AIE2 multiplies 16 bf16 lanes per cycle,
@@ -53,8 +128,18 @@ constexpr double kScalar = 40;
 // A reduction of 32 lanes: five shifts and additions that depend on each other.
 constexpr double kReduction = 5 * 8;
 
+// A call of an outlined function: jump, return, their delay slots, operands. And quotient(): an
+// inverse root and two products of scalars, some 30 operations of integers, five jumps.
+constexpr double kOutlined = 20, kQuotient = 120;
+
 // Steps of 32 lanes for n elements.
 constexpr double steps(int64_t n) { return double((n + kLanes - 1) / kLanes); }
+
+// multiply_add(): besides its multiply slots the call, and a round from load to store, in which
+// nothing overlaps: 7 + 40 (a product, with its factors split) + 6 + 4 + 3.
+constexpr double multiply_add_cycles(int64_t n) {
+  return kOutlined + 60 + steps(n) * (kProductSlots + kAddSlots);
+}
 #endif
 
 }  // namespace

@@ -18,76 +18,109 @@
 
 #include "fp32.h"
 #include "kernel.h"
+#include "norm.h"
 
 namespace npu::gelu {
 namespace {
 
 using fp32::Floats;
 using fp32::kLanes;
-using fp32::Sums;
+using fp32::kStep;
+using fp32::Step;
+using fp32::StepSums;
 
 constexpr float kRoot = 0.797884561f;  // sqrt(2 / pi)
 constexpr float kCube = 0.044715f;
 constexpr float kTwoLog2e = 2.88539008f;
 
 // factor (g + kCube g^3)
-inline Floats cubic(const fp32::Bf16s& gate, float factor) {
-  const Floats square = fp32::floats(aie::mac(Sums(aie::zeros<float, kLanes>()), gate, gate));
-  const Sums one(fp32::broadcast(factor));
-  const Sums slope = aie::mac(one, square, fp32::broadcast(factor * kCube));
+template <unsigned N>
+inline aie::vector<float, N> cubic(const aie::vector<bfloat16, N>& gate, float factor) {
+  using Sums = aie::accum<accfloat, N>;
+  const auto square = fp32::floats(aie::mac(Sums(aie::zeros<float, N>()), gate, gate));
+  const Sums one(fp32::broadcast<N>(factor));
+  const Sums slope = aie::mac(one, square, fp32::broadcast<N>(factor * kCube));
   return fp32::product(fp32::floats(slope), fp32::floats(Sums(gate)));
 }
 
 #if __AIE_ARCH__ >= 21
 
-inline Floats h(const fp32::Bf16s& gate) {
-  const Floats u = cubic(gate, kRoot), below = aie::min(u, aie::zeros<float, kLanes>());
+template <unsigned N>
+inline aie::vector<float, N> h(const aie::vector<bfloat16, N>& gate) {
+  using Sums = aie::accum<accfloat, N>;
+  const auto u = cubic(gate, kRoot), below = aie::min(u, aie::zeros<float, N>());
   // Half of min(1, 2^v)
-  const Sums exponent = aie::mac(Sums(fp32::broadcast(-1.0f)), below, fp32::broadcast(kTwoLog2e));
+  const Sums exponent =
+      aie::mac(Sums(fp32::broadcast<N>(-1.0f)), below, fp32::broadcast<N>(kTwoLog2e));
   const auto power = aie::exp2<bfloat16>(fp32::floats(exponent));
   const auto size =
-      aie::bit_and(u.template cast_to<int32_t>(), aie::broadcast<int32_t, kLanes>(0x7FFFFFFF));
+      aie::bit_and(u.template cast_to<int32_t>(), aie::broadcast<int32_t, N>(0x7FFFFFFF));
   const auto tangent = aie::tanh<bfloat16>(size.template cast_to<float>());
   return fp32::floats(aie::mac(Sums(power), power, tangent));
 }
 
 #else
 
-// Coefficients of x, x^2, ... of polynomials that begin with 1; each has the least largest relative
-// error of its degree.
-constexpr float kExp2[] = {0.693282927f, 0.242210962f, 0.0550089314f};  // [-1/2, 1/2]: 1.02e-4
-constexpr float kInverse[] = {-0.997308188f, 0.959154799f, -0.783540454f, 0.430776906f,
-                              -0.109112594f};  // 1 / (1 + x), [0, 1]: 5.9e-5
+// Coefficients of 1, x, x^2, ...; each polynomial has the least largest relative error of its
+// degree.
+constexpr float kExp2[] = {1.0f, 0.693282927f, 0.242210962f, 0.0550089314f};  // +-1/2: 1.02e-4
+constexpr float kInverse[] = {1.0f,         -0.997308188f, 0.959154799f, -0.783540454f,
+                              0.430776906f, -0.109112594f};  // 1 / (1 + x), [0, 1]: 5.9e-5
 
-template <int32_t kDegree>
-inline Floats polynomial(const float (&coefficients)[kDegree], const Floats& x) {
-  Floats value = fp32::broadcast(coefficients[kDegree - 1]);
-  for (int32_t k = kDegree - 2; k >= 0; --k) {
-    value = fp32::floats(aie::mac(Sums(fp32::broadcast(coefficients[k])), value, x));
+template <int32_t kTerms, unsigned N>
+inline aie::vector<float, N> polynomial(const float (&coefficients)[kTerms],
+                                        const aie::vector<float, N>& x) {
+  auto value = fp32::broadcast<N>(coefficients[kTerms - 1]);
+  for (int32_t k = kTerms - 2; k >= 0; --k) {
+    const aie::accum<accfloat, N> term(fp32::broadcast<N>(coefficients[k]));
+    value = fp32::floats(aie::mac(term, value, x));
   }
-  return fp32::floats(aie::mac(Sums(fp32::broadcast(1.0f)), value, x));
+  return value;
 }
 
-inline Floats h(const fp32::Bf16s& gate) {
-  const Floats v = cubic(gate, kRoot * kTwoLog2e);
-  const auto bits = v.template cast_to<int32_t>();
+// 2^-|v| = scale 2^fraction, |fraction| <= 1/2.
+template <unsigned N>
+inline void split_exponent(const aie::vector<float, N>& v, aie::vector<float, N>& fraction,
+                           aie::vector<float, N>& scale) {
+  using Sums = aie::accum<accfloat, N>;
   // -|v|, limited: 2^-127 becomes 0 below
-  const auto minus = aie::bit_or(bits, aie::broadcast<int32_t, kLanes>(INT32_MIN));
-  const Floats limited = aie::max(minus.template cast_to<float>(), fp32::broadcast(-127.0f));
+  const auto minus =
+      aie::bit_or(v.template cast_to<int32_t>(), aie::broadcast<int32_t, N>(INT32_MIN));
+  const auto limited = aie::max(minus.template cast_to<float>(), fp32::broadcast<N>(-127.0f));
   // 1.5 * 2^23 + 127: a sum with it is a whole number, whose low bits are the exponent of 2^n.
-  const Sums exponent(limited), magic(fp32::broadcast(12583039.0f));
+  const Sums exponent(limited), magic(fp32::broadcast<N>(12583039.0f));
   const Sums shifted = aie::add(exponent, magic);
-  const Floats fraction = fp32::floats(aie::sub(exponent, aie::sub(shifted, magic)));
-  const auto scale = aie::upshift(fp32::floats(shifted).template cast_to<int32_t>(), 23);
-  const Floats power = fp32::product(polynomial(kExp2, fraction), scale.template cast_to<float>());
-  // 1 where v >= 0, the power elsewhere
-  const auto one = fp32::broadcast(1.0f).template cast_to<int32_t>();
+  fraction = fp32::floats(aie::sub(exponent, aie::sub(shifted, magic)));
+  const auto bits = aie::upshift(fp32::floats(shifted).template cast_to<int32_t>(), 23);
+  scale = bits.template cast_to<float>();
+}
+
+// min(1, 2^v) of 2^-|v|; `sign`: v, or what has its sign (where v is 0, both are 1).
+template <unsigned N>
+inline aie::vector<float, N> side(const aie::vector<float, N>& sign,
+                                  const aie::vector<float, N>& power) {
+  const auto one = fp32::broadcast<N>(1.0f).template cast_to<int32_t>();
   const auto change = aie::bit_xor(one, power.template cast_to<int32_t>());
-  const auto side = aie::bit_xor(one, aie::bit_and(change, aie::downshift(bits, 31)));
-  return fp32::product(side.template cast_to<float>(), polynomial(kInverse, power));
+  const auto negative = aie::downshift(sign.template cast_to<int32_t>(), 31);
+  return aie::bit_xor(one, aie::bit_and(change, negative)).template cast_to<float>();
+}
+
+template <unsigned N>
+inline aie::vector<float, N> h(const aie::vector<bfloat16, N>& gate) {
+  const auto v = cubic(gate, kRoot * kTwoLog2e);
+  aie::vector<float, N> fraction, scale;
+  split_exponent(v, fraction, scale);
+  const auto power = fp32::product(polynomial(kExp2, fraction), scale);
+  return fp32::product(side(v, power), polynomial(kInverse, power));
 }
 
 #endif
+
+// gelu(gate) * up of kStep elements. In this order nothing overflows that the result does not.
+inline StepSums gated(const Step& h, const Step& gate, const bfloat16* up) {
+  const Step gelu = fp32::product(h, gate);
+  return StepSums(fp32::product(gelu, fp32::floats(fp32::load<kStep>(up))));
+}
 
 // out = gelu(gate) * up; n: a multiple of 32. out may be gate or up. Sets rounding to nearest even.
 inline void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n) {
@@ -95,14 +128,69 @@ inline void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32
 #ifdef AIE_HOST_GEGLU  // x86 `fast` builds
   AIE_HOST_GEGLU(gate, up, out, n);
 #else
-  for (int32_t i = 0; i < n; i += kLanes) {
-    const auto g = aie::load_v<kLanes>(gate + i);
-    // In this order nothing overflows that the result does not.
-    const Floats gelu = fp32::product(h(g), fp32::floats(Sums(g)));
-    fp32::store(out + i, Sums(fp32::product(gelu, fp32::floats(fp32::load(up + i)))));
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep) {
+    const auto g = aie::load_v<kStep>(gate + i);
+    fp32::store(out + i, gated(h(g), fp32::floats(StepSums(g)), up + i));
   }
 #endif
 }
+
+// Floats that geglu_in_passes() works with, for n elements.
+constexpr int32_t passes_work(int32_t n) {
+  return __AIE_ARCH__ == 20 ? 2 * n + 2 * kLanes + n / 2 : 0;
+}
+
+#if __AIE_ARCH__ == 20 && !defined(AIE_HOST_GEGLU)
+
+// Where multiply_add() leaves rounded sums that nobody reads.
+inline bfloat16* junk(float* lanes) { return reinterpret_cast<bfloat16*>(lanes + 2 * kLanes); }
+
+// value = the polynomial of x. `lanes`: 2 kLanes, and junk.
+NPU_OUTLINED inline void evaluate(const float* coefficients, int32_t terms, const float* x,
+                                  float* value, float* lanes, int32_t n) {
+  const float* before = fp32::fill(lanes, coefficients[terms - 1]);
+  int32_t step = 0;
+  NPU_ROLLED for (int32_t k = terms - 2; k >= 0; --k, before = value, step = kStep) {
+    const float* term = fp32::fill(lanes + kLanes, coefficients[k]);
+    fp32::multiply_add(x, before, step, term, value, junk(lanes), n);
+  }
+}
+
+// geglu() in 60 % of the program: a polynomial is evaluated term by term for all elements. out
+// must not be an operand; it has the powers of two in between, which bfloat16 holds exactly.
+inline void geglu_in_passes(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n,
+                            float* work) {
+  float *x = work, *value = work + n, *lanes = work + 2 * n;
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep) {
+    Step fraction, scale;
+    split_exponent(cubic(aie::load_v<kStep>(gate + i), kRoot * kTwoLog2e), fraction, scale);
+    aie::store_v(x + i, fraction);
+    fp32::store(out + i, StepSums(scale));
+  }
+  evaluate(kExp2, 4, x, value, lanes, n);
+  norm::widen_square(out, x, kLanes, lanes, n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, x, junk(lanes), n);
+  evaluate(kInverse, 6, x, value, lanes, n);
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep) {
+    const Step g = fp32::floats(fp32::load<kStep>(gate + i));
+    aie::store_v(x + i, side(g, aie::load_v<kStep>(x + i)));
+  }
+  // h, times the gate, times up.
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, junk(lanes), n);
+  norm::widen_square(gate, x, kLanes, lanes, n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, junk(lanes), n);
+  norm::widen_square(up, x, kLanes, lanes, n);
+  fp32::multiply_add(x, value, kStep, fp32::kZeros.values, value, out, n);
+}
+
+#else
+
+inline void geglu_in_passes(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32_t n,
+                            float*) {
+  geglu(gate, up, out, n);
+}
+
+#endif
 
 #if NPU_DECLARATIONS
 // Cycles of geglu(), by the multiply slot (fp32.h): products, bf16 multiply-adds and additions. The
@@ -110,6 +198,14 @@ inline void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* out, int32
 constexpr double geglu_cycles(int64_t n) {
   constexpr double kProducts = __AIE_ARCH__ == 20 ? 14 : 5, kOthers = __AIE_ARCH__ == 20 ? 4 : 2;
   return fp32::steps(n) * (kProducts * fp32::kProductSlots + kOthers * fp32::kBf16Slots);
+}
+
+// geglu_in_passes(): on AIE2 twelve passes, two conversions and two loops, of two products and of
+// none.
+constexpr double passes_cycles(int64_t n) {
+  if (__AIE_ARCH__ != 20) return geglu_cycles(n);
+  const double loops = fp32::steps(n) * (2 * fp32::kProductSlots + 24 * fp32::kBf16Slots) + 200;
+  return 12 * fp32::multiply_add_cycles(n) + 3 * norm::widen_square_cycles(n) + loops;
 }
 #endif
 

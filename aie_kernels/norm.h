@@ -14,6 +14,9 @@ namespace {
 
 using fp32::Floats;
 using fp32::kLanes;
+using fp32::kStep;
+using fp32::Step;
+using fp32::StepSums;
 using fp32::Sums;
 
 inline Sums no_squares() { return Sums(aie::zeros<float, kLanes>()); }
@@ -42,19 +45,19 @@ inline float factor(const Sums& squares, int32_t width, float epsilon) {
   return aie::invsqrt(total / static_cast<float>(width) + epsilon);
 }
 
-// 32 elements times factor and weights.
+// kStep elements times factor and weights.
 template <typename In>
-inline Floats scaled(const In* x, const Floats& factors, const float* weight) {
-  const Floats by_factor = fp32::product(fp32::floats(fp32::load(x)), factors);
-  return fp32::product(by_factor, aie::load_v<kLanes>(weight));
+inline Step scaled(const In* x, const Step& factors, const float* weight) {
+  const Step by_factor = fp32::product(fp32::floats(fp32::load<kStep>(x)), factors);
+  return fp32::product(by_factor, aie::load_v<kStep>(weight));
 }
 
 // y = x * factor * weight. y may be x.
 template <typename In, typename Out>
 inline void scale(const In* x, float factor, const float* weight, Out* y, int32_t n) {
-  const Floats factors = fp32::broadcast(factor);
-  for (int32_t i = 0; i < n; i += kLanes) {
-    fp32::store(y + i, Sums(scaled(x + i, factors, weight + i)));
+  const Step factors = fp32::broadcast<kStep>(factor);
+  for (int32_t i = 0; i < n; i += kStep) {
+    fp32::store(y + i, StepSums(scaled(x + i, factors, weight + i)));
   }
 }
 
@@ -62,11 +65,31 @@ inline void scale(const In* x, float factor, const float* weight, Out* y, int32_
 template <typename In, typename Residual, typename Out>
 inline void scale_add(const In* x, float factor, const float* weight, const Residual* residual,
                       Out* y, int32_t n) {
-  const Floats factors = fp32::broadcast(factor);
-  for (int32_t i = 0; i < n; i += kLanes) {
-    const Sums part(scaled(x + i, factors, weight + i));
-    fp32::store(y + i, aie::add(fp32::load(residual + i), part));
+  const Step factors = fp32::broadcast<kStep>(factor);
+  for (int32_t i = 0; i < n; i += kStep) {
+    const StepSums part(scaled(x + i, factors, weight + i));
+    fp32::store(y + i, aie::add(fp32::load<kStep>(residual + i), part));
   }
+}
+
+// Squares of x to a lane sum each, and x as fp32 to `wide`, which advances by `step`: kLanes, or 0
+// where nobody reads it.
+NPU_OUTLINED inline void widen_square(const bfloat16* x, float* wide, int32_t step, float* squares,
+                                      int32_t n) {
+  Sums sums = fp32::load(squares);
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kLanes, wide += step) {
+    const auto part = aie::load_v<kLanes>(x + i);
+    fp32::store(wide, Sums(part));
+    sums = aie::mac(sums, part, part);
+  }
+  fp32::store(squares, sums);
+}
+
+// Adds n elements to a lane sum each.
+NPU_OUTLINED inline void add_lanes(const float* x, float* sums, int32_t n) {
+  Sums total = fp32::load(sums);
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kLanes) total = aie::add(total, fp32::load(x + i));
+  fp32::store(sums, total);
 }
 
 // y = a + b. y may be a or b.
@@ -80,9 +103,9 @@ inline void add(const A* a, const B* b, Out* y, int32_t n) {
 // y = x * factor. y may be x.
 template <typename In, typename Out>
 inline void multiply(const In* x, float factor, Out* y, int32_t n) {
-  const Floats factors = fp32::broadcast(factor);
-  for (int32_t i = 0; i < n; i += kLanes) {
-    fp32::store(y + i, Sums(fp32::product(fp32::floats(fp32::load(x + i)), factors)));
+  const Step factors = fp32::broadcast<kStep>(factor);
+  for (int32_t i = 0; i < n; i += kStep) {
+    fp32::store(y + i, StepSums(fp32::product(fp32::floats(fp32::load<kStep>(x + i)), factors)));
   }
 }
 
@@ -101,6 +124,13 @@ constexpr double scale_add_cycles(int64_t n) {
 // Two loads and a store of up to 128 bytes each bind before the addition: 64 bytes (npu1: 32) per
 // slot and cycle, two load slots.
 constexpr double add_cycles(int64_t n) { return fp32::steps(n) * (__AIE_ARCH__ == 20 ? 4 : 2); }
+// A round of these loops takes 30 cycles, from load to sum or store.
+constexpr double widen_square_cycles(int64_t n) {
+  return fp32::kOutlined + 30 + fp32::steps(n) * longest(fp32::kBf16Slots, fp32::kChain);
+}
+constexpr double add_lanes_cycles(int64_t n) {
+  return fp32::kOutlined + 30 + fp32::steps(n) * longest(fp32::kAddSlots, fp32::kChain);
+}
 constexpr double multiply_cycles(int64_t n) { return fp32::steps(n) * fp32::kProductSlots; }
 #endif
 

@@ -14,17 +14,17 @@
 namespace npu::rope {
 namespace {
 
-using fp32::Floats;
-using fp32::kLanes;
-using fp32::Sums;
+using fp32::kStep;
+using fp32::Step;
+using fp32::StepSums;
 
-// 32 pairs.
+// kStep pairs.
 template <typename Out>
-inline void rotate(const Floats& low, const Floats& high, const float* cosine, const float* sine,
+inline void rotate(const Step& low, const Step& high, const float* cosine, const float* sine,
                    Out* out_low, Out* out_high) {
-  const Floats c = aie::load_v<kLanes>(cosine), s = aie::load_v<kLanes>(sine);
-  fp32::store(out_low, aie::msc(Sums(fp32::product(low, c)), high, s));
-  fp32::store(out_high, aie::mac(Sums(fp32::product(high, c)), low, s));
+  const Step c = aie::load_v<kStep>(cosine), s = aie::load_v<kStep>(sine);
+  fp32::store(out_low, aie::msc(StepSums(fp32::product(low, c)), high, s));
+  fp32::store(out_high, aie::mac(StepSums(fp32::product(high, c)), low, s));
 }
 
 // out = x rotated; cosine and sine: d / 2 elements. out may be x. Sets rounding to nearest even.
@@ -32,9 +32,9 @@ template <typename In, typename Out>
 inline void rope(const In* x, const float* cosine, const float* sine, Out* out, int32_t d) {
   fp32::round_to_nearest();
   const int32_t half = d / 2;
-  for (int32_t i = 0; i < half; i += kLanes) {
-    const Floats low = fp32::floats(fp32::load(x + i));
-    const Floats high = fp32::floats(fp32::load(x + half + i));
+  for (int32_t i = 0; i < half; i += kStep) {
+    const Step low = fp32::floats(fp32::load<kStep>(x + i));
+    const Step high = fp32::floats(fp32::load<kStep>(x + half + i));
     rotate(low, high, cosine + i, sine + i, out + i, out + half + i);
   }
 }
@@ -46,11 +46,11 @@ inline void qk_norm_rope(const In* x, const float* weight, float epsilon, const 
                          const float* sine, Out* out, int32_t d) {
   fp32::round_to_nearest();
   const int32_t half = d / 2;
-  const Sums squares = norm::add_squares(norm::no_squares(), x, d);
-  const Floats factors = fp32::broadcast(norm::factor(squares, d, epsilon));
-  for (int32_t i = 0; i < half; i += kLanes) {
-    const Floats low = norm::scaled(x + i, factors, weight + i);
-    const Floats high = norm::scaled(x + half + i, factors, weight + half + i);
+  const fp32::Sums squares = norm::add_squares(norm::no_squares(), x, d);
+  const Step factors = fp32::broadcast<kStep>(norm::factor(squares, d, epsilon));
+  for (int32_t i = 0; i < half; i += kStep) {
+    const Step low = norm::scaled(x + i, factors, weight + i);
+    const Step high = norm::scaled(x + half + i, factors, weight + half + i);
     rotate(low, high, cosine + i, sine + i, out + i, out + half + i);
   }
 }

@@ -58,9 +58,9 @@ inline constexpr const char* kJobNames[] = {NPU_VECTOR_JOB(NPU_VECTOR_NAME)};
 
 inline constexpr int32_t kJobWords = 32;
 static_assert(sizeof(Job) <= 4 * kJobWords);
-inline constexpr int32_t kInBytes = 1024;      // an object of its input
-inline constexpr int32_t kOutBytes = 256;      // an object sent to memory
-inline constexpr int32_t kStoreBytes = 45056;  // GeGLU of 21504 elements, or rows of 7168
-inline constexpr int32_t kStateWords = 64;
+inline constexpr int32_t kInBytes = 1024;          // an object of its input
+inline constexpr int32_t kOutBytes = 256;          // an object sent to memory
+inline constexpr int32_t kStoreBytes = 45056;      // GeGLU of 21504 elements, or rows of 7168
+inline constexpr int32_t kStateWords = 96 + 1344;  // counters and sums, what steps leave for others
 
 }  // namespace npu::vector

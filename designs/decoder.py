@@ -203,7 +203,7 @@ def _vector(out: Design, core: Tile, x: ObjectFifo) -> None:
     """The vector core: a job after the other, from its input to x and to memory."""
     shim = out.tile(core.col, 0)
     words = facts.VECTOR_IN_BYTES // 4
-    source = out.fifo("X", shim, core, words, "int32", depth=(1, 4), producer_channel=1)
+    source = out.fifo("X", shim, core, words, "int32", depth=(1, 2), producer_channel=1)
     sink = out.fifo(
         "H", core, shim, facts.VECTOR_OUT_BYTES // 4, "int32", producer_channel=1,
         consumer_channel=1,

@@ -21,7 +21,7 @@ WIDTHS = (64, 128, 256)
 
 def design(generation: str) -> Design:
     """The rotary embedding design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("rope", generation, object_file="rope.o", program_over=True)
+    out = Design("rope", generation, object_file="rope.o")
     out.params = {"columns": out.columns, "cores": CORES, "object": ELEMENTS}
     for col in range(out.columns):
         _column(out, col)

@@ -516,6 +516,7 @@ TEST_CASE("vector core: jobs that do not fit are refused") {
   CHECK(refused([](Job& job) { job.x_cycle = 0; }) == "kernel");
   CHECK(refused([](Job& job) { job.kind = vec::kKinds; }) == "kernel");
   CHECK(refused([](Job& job) { job.out = 1, job.out_at = 45056; }) == "kernel");
+  CHECK(refused([](Job& job) { job.x_elements = 500; }) == "kernel");
   CHECK(refused([](Job& job) { job.kind = int32_t(Kind::kCombine), job.parts = 65; }) == "kernel");
 }
 
@@ -538,6 +539,10 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
                                 job.apply,
                                 job.weights,
                                 int32_t(random.engine())};
+      state.as<int32_t>()[i] = counts[random.below(7)];
+    }
+    for (int i = 6; i < 13; ++i) {  // of x, of parts and rows
+      const int32_t counts[] = {0, 0, 0, 1, job.parts - 1, job.heads - 1, int32_t(random.engine())};
       state.as<int32_t>()[i] = counts[random.below(7)];
     }
     const int64_t sizes[] = {job.width, job.heads, job.kv_heads, job.head_dim};

@@ -3,6 +3,7 @@
 // is made of); norm.h and rope.h with fp32 operands and results, in place.
 #include <doctest/doctest.h>
 
+#include <bit>
 #include <cmath>
 
 #define __AIE_ARCH__ 20
@@ -100,6 +101,83 @@ TEST_CASE("norm.h with fp32 operands") {
           before * 2.1 * kUnit + std::fabs(residual[i] + wanted) * 1.1 * kUnit);
     CHECK(added[i] == x[i] + residual[i]);
     CHECK(multiplied[i] == x[i] * 3.3f);
+  }
+}
+
+TEST_CASE("quotient of fp32.h is the division of positive floats, rounded to nearest") {
+  std::mt19937 random(7);
+  const auto check = [](float a, float b) {
+    const float exact = static_cast<float>(double{a} / b);  // rounded twice, which is the same
+    const float wanted = exact < 0x1p-126f ? 0 : exact;
+    CHECK_MESSAGE(
+        std::bit_cast<uint32_t>(npu::fp32::quotient(a, b)) == std::bit_cast<uint32_t>(wanted),
+        a << " / " << b);
+  };
+  const auto number = [&](uint32_t exponents) {
+    const auto word = (127 - exponents / 2 + random() % exponents) << 23 | random() >> 9;
+    return std::bit_cast<float>(static_cast<uint32_t>(word));
+  };
+  for (int i = 0; i < 200000; ++i) {
+    check(number(80), number(40));
+    check(number(80), static_cast<float>(32 * (1 + random() % 224)));  // widths of rows
+    check(1, number(40));
+    // Quotients at and beside powers of two.
+    const float b = number(4), beside = std::nextafter(b, i % 2 == 0 ? 0.0f : 9.0f);
+    check(b, b), check(beside, b), check(b, beside);
+  }
+  for (const float width : {32.0f, 1152.0f, 7168.0f}) {
+    for (const float a : {0.0f, 1e-44f, 0x1p-126f, 0x1p-120f, 3.4e38f}) check(a, width);
+  }
+  CHECK(std::isinf(npu::fp32::quotient(INFINITY, 3)));
+  CHECK(std::isnan(npu::fp32::quotient(NAN, 3)));
+}
+
+TEST_CASE("passes of fp32.h and norm.h with fp32 rows, in place or into another") {
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  const std::vector<float> x = numbers(kCount, 8), y = numbers(kCount, 9);
+  alignas(64) float factor[kLanes], sums[kLanes];
+  npu::fp32::fill(factor, 1.7f);
+  std::vector<float> out(kCount), added = y, base = y, offset(kCount);
+  std::vector<bfloat16> rounded(kCount);
+  using npu::fp32::kStep, npu::fp32::multiply_add;
+  const float* zeros = npu::fp32::kZeros.values;
+  multiply_add(x.data(), y.data(), kStep, zeros, out.data(), rounded.data(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    CHECK(out[i] == x[i] * y[i]);
+    CHECK(std::fabs(float{rounded[i]} - out[i]) <= std::fabs(out[i]) * 0x1p-8);
+  }
+  multiply_add(x.data(), factor, 0, added.data(), added.data(), rounded.data(), kCount);
+  multiply_add(x.data(), factor, 0, nullptr, base.data(), rounded.data(), kCount);
+  multiply_add(x.data(), y.data(), kStep, factor, offset.data(), rounded.data(), kCount);
+  for (size_t i = 0; i < kCount; ++i) {
+    CHECK(added[i] == std::fmaf(x[i], 1.7f, y[i]));
+    CHECK(base[i] == y[i] + x[i] * 1.7f);  // rounded twice
+    CHECK(offset[i] == std::fmaf(x[i], y[i], 1.7f));
+  }
+  npu::fp32::fill(sums, 1);
+  npu::norm::add_lanes(x.data(), sums, kCount);
+  for (size_t lane = 0; lane < kLanes; ++lane) {
+    float wanted = 1;
+    for (size_t i = lane; i < kCount; i += kLanes) wanted += x[i];
+    CHECK(sums[lane] == wanted);
+  }
+}
+
+TEST_CASE("geglu of AIE2 in passes has the bits of geglu") {
+  constexpr int32_t kN = 512;
+  for (uint32_t from = 0; from < 0x10000; from += kN) {
+    std::vector<bfloat16> gate(kN), up(kN), one(kN), other(kN);
+    for (uint32_t i = 0; i < kN; ++i) {
+      const auto word = static_cast<uint16_t>(from + i);
+      gate[i] = {(word & 0x7F80) == 0x7F80 ? uint16_t{0} : word};  // no infinity, no NaN
+      up[i] = {kernel_test::bf16_word(static_cast<float>(static_cast<int>(i % 37) - 18) / 7)};
+    }
+    alignas(64) float work[passes_work(kN)];
+    geglu(gate.data(), up.data(), one.data(), kN);
+    geglu_in_passes(gate.data(), up.data(), other.data(), kN, work);
+    int different = 0;
+    for (size_t i = 0; i < kN; ++i) different += one[i].bits != other[i].bits;
+    CHECK_MESSAGE(different == 0, from);
   }
 }
 

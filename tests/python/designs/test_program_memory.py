@@ -14,12 +14,12 @@ from npu.errors import DesignError
 OVER = {
     "decoder": decoder.design,
     "prefill": prefill.design,
-    "rope": rope.design,
 }
 WITHIN = {
     "attention": attention.design,
     "geglu": geglu.design,
     "rms_norm": rms_norm.design,
+    "rope": rope.design,
     "gemv": gemv.design,
     "gemv, one channel": lambda generation: gemv.design(generation, 16, 1),
     "gemv, few cores": lambda generation: gemv.design(
