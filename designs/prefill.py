@@ -20,7 +20,7 @@ from .worker import Object, Word
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
-STACK_BYTES = {"npu1": 1536, "npu2": 2048}
+STACK_BYTES = {"npu1": 1536, "npu2": 2304}
 # Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
 _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
