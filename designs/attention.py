@@ -21,7 +21,7 @@ PART_BYTES, OUT_BYTES = facts.ATTENTION_PART_BYTES, facts.ATTENTION_OUT_BYTES
 RECORD, RECORD_WORDS = facts.ATTENTION_RECORD, facts.ATTENTION_RECORD_WORDS
 TABLE_BYTES = facts.ATTENTION_TABLE_BYTES  # the records at the start of a header
 QUERIES = facts.ATTENTION_ROWS * facts.ATTENTION_MAX_DIM  # elements of a block of queries
-STACK_BYTES = 2560
+STACK_BYTES = 2048
 
 
 def design(generation: str) -> Design:

@@ -128,9 +128,11 @@ void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head
         in_workspace(layout_.queries(kv_head) + (first + c * array_.units) * unit * 4,
                      bd_of(array_.units * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}}));
     auto& queries = step.b[static_cast<size_t>(c)];
+    const size_t tasks = queries.size();
     repeated(queries, task, kArrayRows, per_row * unit);
     task.bd = bd_of(prefill::kHeld * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}});
     queries.push_back(task);  // to be kept, whatever they are
+    before_keys(queries, tasks);
     for (int64_t upper = 0; upper < 2; ++upper) {
       auto& channel = step.c[static_cast<size_t>(upper)][static_cast<size_t>(c)];
       const int64_t width = s.dim / kSlice, result = width * kBlockWords;

@@ -61,6 +61,7 @@ void PrefillPlan::batch_job(PrefillStep& step, size_t layer, std::span<const Bat
 void PrefillPlan::batch_queries(std::vector<PrefillTask>& to, std::span<const BatchHead> heads,
                                 int64_t column) const {
   const int64_t unit = model_.shape.head_dim / kSlice * kBlockWords, group = layout_.group();
+  const size_t tasks = to.size();
   std::vector<int64_t> words;
   for (int64_t r = 0; r < kArrayRows; ++r) {
     const BatchHead& head = heads[std::min(static_cast<size_t>(r), heads.size() - 1)];
@@ -79,6 +80,7 @@ void PrefillPlan::batch_queries(std::vector<PrefillTask>& to, std::span<const Ba
   }
   to.push_back(in_workspace(  // to be kept, whatever they are
       words[0] * 4, bd_of(prefill::kHeld * kBWords, {{1, kBWords / 2}, {kBWords / 2, 2}, {unit}})));
+  before_keys(to, tasks);
 }
 
 // They come when all keys have passed, so that no task ends before.

@@ -68,6 +68,13 @@ inline void in_order(std::vector<PrefillTask>& tasks, size_t first) {
   }
 }
 
+// Tasks from number `first` on that have ended before any key of their group has passed: the
+// command processor waits for them first. Waiting for keys, it would not push what cores need
+// before those.
+inline void before_keys(std::vector<PrefillTask>& tasks, size_t first) {
+  for (size_t i = first; i < tasks.size(); ++i) tasks[i].part = 0;
+}
+
 inline int64_t objects_of(int64_t bytes) { return divide_up(bytes, int64_t{prefill::kAPayload}); }
 
 inline arch::Bd contiguous(int64_t words) { return bd_of(words, {}); }

@@ -74,7 +74,7 @@ def _add_model_arguments(parser: argparse.ArgumentParser) -> None:
     add("--format", choices=common.BLOCK_FORMATS, help=f"{both} of the weights (q4nx)")
     add("--read-gbs", type=float, metavar="GB/s", help=f"{both} read ceiling")
     add("--context", type=number, metavar="N", help="--token: its context (1k)")
-    add("--tokens", type=number, metavar="N", help="--prefill: of the chunk, up to 2k (1k)")
+    add("--tokens", type=number, metavar="N", help="--prefill: of the chunk, up to 1k (1k)")
     add("--position", type=number, metavar="N", help="--prefill: of its first token (0)")
     add("--layers", type=common.positive, metavar="N", help="--prefill: the first ones only (all)")
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from npu import _npu
 from npu.perf.decode_simulation import DecodeShape, with_ceiling
-from npu.perf.prefill_simulation import KERNELS, MAX_CHUNK, MAX_TOKENS, request_of_steps
+from npu.perf.prefill_simulation import KERNELS, MAX_TOKENS, request_of_steps
 from npu.perf.problem import checked_constants, whole
 from npu.perf.timeline import Track
 from npu.perf.token_trace import Kept, layers_of, traced
@@ -34,7 +35,7 @@ def trace_prefill(
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
 ) -> PrefillTrace:
-    """The timeline of a chunk of 1 to 2048 tokens; device, shape, position, format, read_gbs,
+    """The timeline of a chunk of 1 to 1024 tokens; device, shape, position, format, read_gbs,
     constants as of ``simulate_prefill``, from_us, to_us, limit, locks as of ``trace_gemm``.
 
     All layers run, those with a window first, or only the first ``layers`` of these; they need the
@@ -42,7 +43,7 @@ def trace_prefill(
     """
     kept = Kept.checked("trace_prefill", from_us, to_us, limit, locks)
     found, formats, (sliding, others) = layers_of("trace_prefill", device, shape, format)
-    count = whole("trace_prefill", tokens, "tokens", MAX_CHUNK)
+    count = whole("trace_prefill", tokens, "tokens", _npu.ops.Prefill.SUBMISSION_ROWS)
     first = whole("trace_prefill", position, "position", MAX_TOKENS) if position != 0 else 0
     if layers is not None:
         few = whole("trace_prefill", layers, "layers", sliding + others)

@@ -35,7 +35,8 @@ def whole_step(device: str, sequences: int, tokens: int, context: int) -> float:
 
 @pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize(
-    ("sequences", "tokens", "context"), [(8, 1, 40), (3, 8, 256), (1, 1, 1), (5, 2, 700)]
+    ("sequences", "tokens", "context"),
+    [(8, 1, 40), (3, 8, 256), (1, 1, 1), (5, 2, 700), (1, 1, 3000), (2, 3, 3000)],
 )
 def test_a_step_is_what_its_parts_add_up_to(
     device: str, sequences: int, tokens: int, context: int
