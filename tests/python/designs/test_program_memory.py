@@ -116,7 +116,7 @@ PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "program_mem
 CORES = {
     "prefill": (prefill, "prefill_begin"),
     "decoder, GEMV": (decoder, "gemv_kept"),
-    "decoder, vector core": (decoder, "vector_apply"),
+    "decoder, vector core": (decoder, "vector_input"),
     "decoder, attention: scores": (decoder, "attention_scores"),
     "decoder, attention: values": (decoder, "values_chunk"),
     "rope": (rope, "rope_rotate"),
