@@ -98,6 +98,7 @@ constexpr Lanes kZeros = lanes_of(0), kNothing = lanes_of(-0.0f);  // a sum with
 // is kNothing, too, to a lane sum each, kLanes in all.
 NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_step,
                                       const float* c, float* wide, bfloat16* rounded, int32_t n) {
+  constexpr bool kTurns = kStep < kLanes;  // AIE2: two steps of lane sums take turns
   const float *d = wide, *const none = kNothing.values;
   int32_t c_step = 0, mask = c == none ? kLanes - kStep : -1, d_mask = mask;
   if (c == nullptr || c == none) {
@@ -107,11 +108,13 @@ NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_
     if (c == wide) c_step = kStep;
   }
   NPU_ROLLED for (int32_t i = 0; i < n; i += kStep, b += b_step, c += c_step) {
+    const int32_t at = kTurns ? i & mask : 0, d_at = kTurns ? i & d_mask : 0;
     const StepSums part =
         aie::mac(load<kStep>(c), aie::load_v<kStep>(a + i), aie::load_v<kStep>(b));
-    const StepSums sum = aie::add(load<kStep>(d + (i & d_mask)), part);
-    store(wide + (i & mask), sum);
+    const StepSums sum = aie::add(load<kStep>(d + d_at), part);
+    store(wide + at, sum);
     store(rounded + i, sum);
+    if (!kTurns) wide += mask & kStep, d += d_mask & kStep;
   }
 }
 

@@ -32,7 +32,6 @@ constexpr unsigned kRowLanes = 16;                          // of them, as many 
 enum State : int32_t {
   kTabled,
   kLeft,
-  kSentX,
   kSentOut,
   kTurn,
   kPart,
@@ -51,6 +50,10 @@ constexpr int32_t kHead = npu::attention::kMaxDim, kTurned = kHead + kHead / 2;
 constexpr int32_t kCosines = kTurned + kHead, kSines = kCosines + kHead;
 static_assert(4 * (kSines + kHead) <= npu::vector::kWorkBytes);
 static_assert(4 * npu::gelu::passes_work(kInHalves) <= npu::vector::kWorkBytes);
+
+// Statistics of a key head: those of its parts, in whole objects.
+constexpr int32_t records(int32_t parts) { return (parts + 3) & ~3; }
+static_assert(4 * 8 * kPartStatistics == npu::vector::kInBytes);
 
 using npu::fp32::kLanes, npu::fp32::kStep;
 
@@ -131,7 +134,8 @@ NPU_OUTLINED inline void begin_norm(int32_t* store, const Job& job, int32_t* sta
     npu::norm::widen_square(x, work_of(store), 0, squares, n);  // y
   } else {                                                      // an embedding
     const float* factor = npu::fp32::fill(floats(state + kFactor), bits_float(job.scale));
-    npu::fp32::multiply_add(row, factor, 0, npu::fp32::kZeros.values, row, x, n);
+    npu::fp32::multiply_add(at<float>(store, job.row_at), factor, 0, npu::fp32::kZeros.values, row,
+                            x, n);
     npu::fp32::multiply_add(row, row, kStep, npu::fp32::kNothing.values, squares, x, n);
   }
   make_factor(state, n, job.epsilon);
@@ -179,7 +183,7 @@ NPU_OUTLINED inline void turn_head(int32_t* store, const float* weights, const J
 }
 
 // The next value as one of head_dim elements.
-NPU_OUTLINED inline void take_value(int32_t* store, const Job& job, int32_t* state) {
+inline void take_value(int32_t* store, const Job& job, int32_t* state) {
   const bfloat16* from = at<bfloat16>(store, state[kFrom] + 2 * (job.kv_heads - 1) * job.dim);
   bfloat16* to = at<bfloat16>(store, state[kTo]);
   state[kTo] += 2 * job.head_dim;
@@ -226,7 +230,7 @@ NPU_OUTLINED inline void rotate(int32_t* store, const Job& job, int32_t* state) 
 
 // What the rows of a key head count in every part, 2^(m - M) over all parts, takes the place of
 // their maxima, 1 / L that of the first part's denominators. `own`: the first part's statistics.
-NPU_OUTLINED inline void part_factors(float* own, int32_t parts, int32_t heads) {
+inline void part_factors(float* own, int32_t parts, int32_t heads) {
   using Acc = aie::accum<accfloat, kRowLanes>;
   const auto nothing = npu::fp32::broadcast<kRowLanes>(npu::attention::kNothing);
   const auto none = aie::zeros<int32_t, kRowLanes>();
@@ -291,7 +295,7 @@ NPU_OUTLINED inline void combine(const int32_t* object, int32_t* store, const Jo
   state[kPart] = 0;
   state[kRow] = row + number;
   if (number < left) return;
-  state[kStatistics] += job.parts * 2 * kPartStatistics;
+  state[kStatistics] += records(job.parts) * 2 * kPartStatistics;
   state[kRow] = 0;
 }
 
@@ -310,8 +314,7 @@ bool job_fits(const Job& job) {
       job.x_piece > kXElements || job.x_piece % 16 != 0 ||
       (job.x_objects != 0 && job.x_cycle < 1) || job.x_cycle < 0 || applied < 0 ||
       applied > store || job.take < 0 || job.take > store || job.out < 0 || job.out > store ||
-      job.take_bytes < 0 || job.take_bytes > npu::vector::kInBytes || job.take_bytes % 64 != 0 ||
-      !inside(0, int64_t{job.take} * job.take_bytes) ||
+      !inside(0, int64_t{job.take} * npu::vector::kInBytes) ||
       !inside(job.out_at, int64_t{job.out} * npu::vector::kOutBytes)) {
     return false;
   }
@@ -330,7 +333,8 @@ bool job_fits(const Job& job) {
       return width >= 32 && width % 32 == 0 && inside(job.out_at, 4 * width) && piece >= 32 &&
              piece % 32 == 0 && (kept ? piece >= width && pieces <= 1 : piece == kInWords) &&
              pieces >= 0 && (pieces - 1) * piece < width && job.kept == (kept ? pieces + 1 : 0) &&
-             inside(job.x_at, 2 * width) && inside(job.work_at, 4 * (piece + kLanes)) &&
+             inside(job.row_at, 4 * width) && inside(job.x_at, 2 * width) &&
+             inside(job.work_at, 4 * (piece + kLanes)) &&
              inside(job.weights_at, 4 * piece * job.kept) && (applied - pieces - 1) * piece < width;
     }
     case Kind::kGeglu:
@@ -344,10 +348,10 @@ bool job_fits(const Job& job) {
              job.out_at >= job.y_at + 2 * (heads + 2) * kv * dim;
     case Kind::kCombine:
       return shape && job.width == d && job.rows == heads && job.parts >= 1 && job.parts <= 64 &&
-             heads <= kRowLanes && job.take == kv * job.parts &&
-             inside(0, kv * job.parts * 8 * int64_t{kPartStatistics}) &&
+             heads <= kRowLanes && job.take == kv * records(job.parts) / 4 &&
+             inside(0, kv * records(job.parts) * 8 * int64_t{kPartStatistics}) &&
              inside(job.y_at, 4 * kInWords) &&
-             job.y_at >= kv * job.parts * 8 * int64_t{kPartStatistics} &&
+             job.y_at >= kv * records(job.parts) * 8 * int64_t{kPartStatistics} &&
              inside(job.y_at, 8 * kInWords) && job.x_at >= job.y_at + 8 * kInWords &&
              inside(job.x_at, 2 * (heads * kv * d + kInWords)) &&
              applied <= (heads * d + kInWords - 1) / kInWords * job.parts * kv;
@@ -363,15 +367,15 @@ void check_job(const char* kernel, const KernelArgument* operands) {
   const auto* state = reinterpret_cast<const int32_t*>(operands[kJobOperand + 1].data);
   bool counted = state[kTabled] >= 0 && state[kTabled] < 4 && state[kLeft] < job.take &&
                  int64_t{state[kLeft]} >= int64_t{job.take} - 1 - job.inputs &&
-                 state[kSentX] >= 0 && state[kSentX] <= job.x_objects && state[kSentOut] >= 0 &&
-                 state[kSentOut] <= job.out && state[kTurn] >= 0 &&
+                 state[kSentOut] >= 0 && state[kSentOut] <= job.out && state[kTurn] >= 0 &&
                  (state[kTurn] == 0 || state[kTurn] < job.x_cycle);
   if (Kind(job.kind) == Kind::kCombine) {
     const int64_t rows = int64_t{job.heads} * job.kv_heads;
-    counted = counted && state[kPart] >= 0 && state[kPart] < job.parts && state[kRow] >= 0 &&
-              state[kRow] < job.heads && state[kStatistics] >= 0 &&
-              state[kStatistics] <= int64_t{job.kv_heads} * job.parts * 2 * kPartStatistics &&
-              state[kRowX] >= 0 && state[kRowX] <= rows * job.dim;
+    counted =
+        counted && state[kPart] >= 0 && state[kPart] < job.parts && state[kRow] >= 0 &&
+        state[kRow] < job.heads && state[kStatistics] >= 0 &&
+        state[kStatistics] <= int64_t{job.kv_heads} * records(job.parts) * 2 * kPartStatistics &&
+        state[kRowX] >= 0 && state[kRowX] <= rows * job.dim;
   }
   if (counted && job_fits(job)) return;
   npu::fail(npu::ErrorKind::kKernel,
@@ -501,8 +505,7 @@ NPU_KERNEL void vector_input(const int32_t* object, int32_t* store, const int32_
   state[kLeft] = left - 1;
   const auto what = Kind(kind);
   if (left >= 0) {
-    const int32_t bytes = job.take_bytes, to = (job.take - 1 - left) * bytes;
-    copy_words(object, at<int32_t>(store, to), bytes >> 2);
+    copy_words(object, store + (job.take - 1 - left) * kInWords, kInWords);
     if (left > 0) return;
     if (what == Kind::kRotate) return rotate(store, job, state);
     if (what != Kind::kCombine) begin_norm(store, job, state);
@@ -519,7 +522,6 @@ NPU_KERNEL void vector_x(int32_t* store, bfloat16* x, const int32_t* words, int3
   const Job& job = job_of(words);
   const int32_t turn = state[kTurn], first = turn * job.x_piece;
   state[kTurn] = turn + 1 == job.x_cycle ? 0 : turn + 1;
-  ++state[kSentX];
   int32_t left = job.x_elements - first;
   left = left < 0 ? 0 : left < job.x_piece ? left : job.x_piece;
   copy_words(at<bfloat16>(store, job.x_at) + first, x, left >> 1);

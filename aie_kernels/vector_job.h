@@ -20,7 +20,6 @@ namespace npu::vector {
   WORD(table_parts)  /* objects that make one */                                          \
   WORD(inputs)       /* objects taken or applied */                                       \
   WORD(take)         /* objects kept in the store */                                      \
-  WORD(take_bytes)   /* of each of them */                                                \
   WORD(x_objects)    /* objects of x to send */                                           \
   WORD(out)          /* objects to send to memory */                                      \
   WORD(x_at)         /* byte of the store where x begins; norm: and where y is */          \
@@ -36,6 +35,7 @@ namespace npu::vector {
   WORD(pieces)       /* norm: of the first one, the weights of y */                       \
   WORD(kept)         /* norm: pieces of weights that are in the store, fp32, */           \
   WORD(weights_at)   /* and the byte where they begin */                                  \
+  WORD(row_at)       /* norm without y: the byte where its row is, fp32 */                \
   WORD(scale)        /* norm without y: bits of the factor of h (embedding scale) */      \
   WORD(epsilon)      /* bits of a float */                                                \
   WORD(heads)        /* rotate, combine: query heads per key head */                      \

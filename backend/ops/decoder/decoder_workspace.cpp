@@ -15,6 +15,9 @@ namespace npu::ops {
 namespace {
 
 constexpr int64_t kIn = vector::kInBytes, kAlignment = 1024;
+// Statistics in an object; heads begin with one.
+constexpr int64_t kRecords = kIn / (8 * attention::kRows);
+static_assert(DecoderArray::kMaxParts % kRecords == 0);
 using vector::Job, vector::Kind;
 
 int32_t word(int64_t value) { return static_cast<int32_t>(value); }
@@ -23,7 +26,6 @@ int32_t bits(float value) { return std::bit_cast<int32_t>(value); }
 Job empty_job(Kind kind, const DecoderShape& shape) {
   Job job{};
   job.kind = static_cast<int32_t>(kind);
-  job.take_bytes = vector::kInBytes;
   job.epsilon = bits(shape.epsilon);
   job.heads = word(shape.group());
   job.kv_heads = word(shape.kv_heads);
@@ -102,32 +104,34 @@ DecoderWorkspace::NormWeights DecoderWorkspace::add_norm(int64_t y,
                                                          const std::vector<DecoderPass>& passes,
                                                          bool keep_row) {
   const int64_t row = 4 * width_words_, norms = y < 0 ? 1 : 2, weights = norms * row;
-  const bool kept = weights + row + row / 2 + row + 128 <= vector::kStoreBytes;
+  const bool stays = row_stays(), reads = y < 0 || !stays;
+  const bool kept = stays || weights + norm_bytes() <= vector::kStoreBytes;
   const int64_t y_bytes = y < 0 ? 0 : round_up(row / 2, kIn), before = kept ? weights : 0;
-  const int64_t x_at = before + row;
+  const int64_t x_at = before + (reads ? row : 0);
   Job job = empty_job(kept ? Kind::kNorm : Kind::kLongNorm, shape_);
   job.width = word(shape_.width);
-  job.take = word((before + row + y_bytes) / kIn);
-  job.inputs = word((weights + row + y_bytes) / kIn);
+  job.take = word((x_at + y_bytes) / kIn);
+  job.inputs = word(job.take + (weights - before) / kIn);
   job.piece = word(kept ? width_words_ : kIn / 4);
   job.pieces = y < 0 ? 0 : word(width_words_ / job.piece);
   job.kept = kept ? word(norms) : 0;
   job.work_at = kept ? word(x_at + row / 2) : vector::kDataBytes;
-  job.out_at = word(before);
+  job.row_at = word(before);
+  job.out_at = stays ? word(vector::kDataBytes - row) : job.row_at;
   job.scale = bits(shape_.embedding_scale);
   send_x(job, passes[0], x_at);
   DecoderStep step;
-  if (keep_row) {
+  if (keep_row && !stays) {
     step.writes_row = true;
     job.out = word(row / vector::kOutBytes);
   }
   const int64_t job_bytes = kIn * (1 + job.table_parts);
   const int64_t at = keep_job(job, &passes[0], weights);
   step.early = {linear(at, job_bytes + before)};
-  step.late = {linear(row_, row)};
+  if (reads) step.late = {linear(row_, row)};
   if (y >= 0) {
     step.needs = DecoderStep::Needs::kResults;
-    step.reads_row = true;
+    step.reads_row = reads;
     step.late.push_back(linear(y, y_bytes));
   }
   if (!kept) step.late.push_back(linear(at + job_bytes, weights));
@@ -135,6 +139,21 @@ DecoderWorkspace::NormWeights DecoderWorkspace::add_norm(int64_t y,
   steps_.push_back(std::move(step));
   add_sends(passes, x_at);
   return {y < 0 ? -1 : at + job_bytes, at + job_bytes + weights - row};
+}
+
+// What a norm keeps besides its weights: a row, x, a row to work with.
+int64_t DecoderWorkspace::norm_bytes() const { return 10 * width_words_ + 128; }
+
+// Whether no job of a token needs the place of the residual row, the end of the store's data.
+bool DecoderWorkspace::row_stays() const {
+  const int64_t row = 4 * width_words_, kv = shape_.kv_heads;
+  const int64_t norm = 2 * row + norm_bytes();
+  const int64_t geglu = kIn * (divide_up(shape_.ffn, kIn / 2) + 1);
+  const int64_t rotation = kIn * 3 + round_up(kv * attention::kTableBytes, kIn) +
+                           round_up(2 * shape_.qkv_rows(), kIn) +
+                           kv * (queries_bytes() + 4 * shape_.head_dim);
+  const int64_t combination = combine_at() + 3 * kIn + 2 * shape_.heads * shape_.head_dim;
+  return std::max({norm, geglu, rotation, combination}) + row <= vector::kDataBytes;
 }
 
 int64_t DecoderWorkspace::combine_at() const {
@@ -199,7 +218,6 @@ void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
 void DecoderWorkspace::add_combination(int layer, int kind,
                                        const std::vector<DecoderPass>& passes) {
   Job job = empty_job(Kind::kCombine, shape_);
-  job.take_bytes = 8 * attention::kRows;
   job.rows = job.heads;
   job.y_at = word(combine_at());
   send_x(job, passes[0], combine_at() + 2 * kIn);
@@ -220,8 +238,8 @@ void DecoderWorkspace::write_parts(const std::array<int64_t, kKinds>& parts,
     const int64_t count = parts[static_cast<size_t>(one.kind)];
     Job job = one.job;
     job.parts = word(count);
-    job.take = word(count * shape_.kv_heads);
-    job.inputs = word(count * shape_.kv_heads * (1 + part_objects_));
+    job.take = word(divide_up(count, kRecords) * shape_.kv_heads);
+    job.inputs = word(job.take + count * shape_.kv_heads * part_objects_);
     std::memcpy(memory.data() + one.offset, &job, sizeof job);
   }
 }

@@ -103,6 +103,8 @@ class DecoderWorkspace {
   DecoderStep send_step(const DecoderPass& pass, int64_t x_at);
   void add_sends(const std::vector<DecoderPass>& passes, int64_t x_at);
   void add_layer(const DecoderModel& model, size_t index, std::vector<int64_t>& load);
+  int64_t norm_bytes() const;
+  bool row_stays() const;
   int64_t combine_at() const;  // bytes of the store: sums, then x
 
   const DecoderArray& array_;

@@ -162,7 +162,6 @@ void check_norm(const Build& build, int width, bool sublayer, Random& random) {
   filled.resize(size_t(y_padded));
   Job job{};
   job.kind = int32_t(Kind::kNorm);
-  job.take_bytes = vec::kInBytes;
   // Weights that the store has no room for follow the rest.
   const int norms = sublayer ? 2 : 1, y_bytes = sublayer ? 2 * y_padded : 0;
   const bool kept = width <= 2560;
@@ -171,7 +170,7 @@ void check_norm(const Build& build, int width, bool sublayer, Random& random) {
   job.width = width;
   job.epsilon = bits(float(epsilon));
   job.scale = bits(float(scale));
-  job.out_at = row_at;
+  job.out_at = job.row_at = row_at;
   job.x_at = row_at + 4 * padded;
   job.work_at = kept ? job.x_at + 2 * padded : vec::kDataBytes;
   job.piece = kept ? padded : 256;
@@ -225,7 +224,6 @@ void check_geglu(const Build& build, int ffn, Random& random) {
   const std::vector<uint16_t> up = random.bf16(size_t(pairs * 512));
   Job job{};
   job.kind = int32_t(Kind::kGeglu);
-  job.take_bytes = vec::kInBytes;
   job.inputs = 2 * pairs;
   job.y_at = pairs * vec::kInBytes;
   job.x_elements = ffn;
@@ -292,7 +290,6 @@ void check_rotate(const Build& build, const Heads& s, Random& random) {
   Job job{};
   job.kind = int32_t(Kind::kRotate);
   job.take = job.inputs = int32_t(input.size());
-  job.take_bytes = vec::kInBytes;
   job.width = d, job.rows = (s.heads + 1) * s.kv_heads;
   job.y_at = y_at;
   job.out_at = job.take * vec::kInBytes;
@@ -349,6 +346,7 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
   std::vector<std::vector<float>> sums(size_t(s.kv_heads * parts));
   std::vector<float> most(size_t(s.kv_heads * parts * 32)), counts(most.size());
   for (int g = 0; g < s.kv_heads; ++g) {
+    std::vector<float> records;
     for (int p = 0; p < parts; ++p) {
       const size_t at = size_t(g * parts + p);
       const bool none = p < masked;
@@ -363,8 +361,9 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
         statistics[32 + r] = unseen ? 0.0f : 0.5f + float(random.below(100));
         most[at * 32 + r] = statistics[r], counts[at * 32 + r] = statistics[32 + r];
       }
-      input.push_back(object_of(statistics.data(), 256));
+      records.insert(records.end(), statistics.begin(), statistics.end());
     }
+    for (const Object& one : objects_of(records)) input.push_back(one);
     for (int piece = 0; piece < objects; ++piece) {
       for (int p = 0; p < parts; ++p) {
         pieces.push_back(object_of(&sums[size_t(g * parts + p)][size_t(piece * 256)], 1024));
@@ -374,10 +373,9 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
   Job job{};
   job.kind = int32_t(Kind::kCombine);
   job.take = int32_t(input.size());
-  job.take_bytes = 8 * npu::attention::kRows;
   job.inputs = int32_t(input.size() + pieces.size());
   job.width = d, job.rows = s.heads;
-  job.y_at = round_up(job.take * job.take_bytes, 1024);
+  job.y_at = round_up(job.take * vec::kInBytes, 1024);
   job.x_at = job.y_at + 2048;
   job.heads = s.heads, job.kv_heads = s.kv_heads, job.head_dim = d, job.dim = s.dim;
   job.parts = parts;
@@ -422,7 +420,6 @@ Job random_job(Random& random) {
     if (random.below(20) == 0) words[i] = int32_t(random.engine());
   }
   job.kind = random.below(int(vec::kKinds));
-  if (random.below(2)) job.take_bytes = vec::kInBytes;
   if (random.below(2)) job.head_dim = 64 << random.below(3);
   if (random.below(2)) job.dim = job.head_dim;
   return job;
@@ -494,9 +491,9 @@ TEST_CASE("vector core: jobs that do not fit are refused") {
   const auto refused = [&](auto change) {
     Job job{};
     job.kind = int32_t(Kind::kNorm);
-    job.take_bytes = vec::kInBytes, job.take = job.inputs = 4, job.width = 512, job.x_at = 4096;
-    job.out_at = 2048, job.piece = 512, job.kept = 1, job.work_at = 6144, job.x_elements = 512,
-    job.x_piece = 256, job.x_objects = 2;
+    job.take = job.inputs = 4, job.width = 512, job.x_at = 4096;
+    job.out_at = job.row_at = 2048, job.piece = 512, job.kept = 1, job.work_at = 6144,
+    job.x_elements = 512, job.x_piece = 256, job.x_objects = 2;
     job.x_cycle = 2, job.heads = job.kv_heads = job.parts = 1, job.head_dim = job.dim = 64;
     change(job);
     Memory store(vec::kStoreBytes), words(4 * vec::kJobWords), state(4 * vec::kStateWords);
@@ -510,7 +507,6 @@ TEST_CASE("vector core: jobs that do not fit are refused") {
   };
   CHECK(refused([](Job&) {}) == "none");
   CHECK(refused([](Job& job) { job.take = job.inputs = 50; }) == "kernel");
-  CHECK(refused([](Job& job) { job.take_bytes = 1025; }) == "kernel");
   CHECK(refused([](Job& job) { job.x_at = 4090; }) == "kernel");
   CHECK(refused([](Job& job) { job.x_at = vec::kStoreBytes - 1023; }) == "kernel");
   CHECK(refused([](Job& job) { job.width = 24; }) == "kernel");
@@ -539,13 +535,8 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
     const Job job = random_job(random);
     std::memcpy(words.data(), &job, sizeof job);
     for (int i = 0; i < 6; ++i) {
-      const int32_t counts[] = {0,
-                                0,
-                                1,
-                                int32_t(int64_t{job.take} * (job.take_bytes & 0x7FF)),
-                                job.take - 1,
-                                job.take - job.inputs,
-                                int32_t(random.engine())};
+      const int32_t counts[] = {
+          0, 0, 1, job.take, job.take - 1, job.take - job.inputs, int32_t(random.engine())};
       state.as<int32_t>()[i] = counts[random.below(7)];
     }
     for (int i = 6; i < 13; ++i) {  // of x, of parts and rows
