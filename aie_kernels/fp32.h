@@ -94,23 +94,27 @@ constexpr Lanes kZeros = lanes_of(0), kNothing = lanes_of(-0.0f);  // a sum with
 
 // wide = c + a b of n elements, a multiple of 32, and the same rounded. `wide` may be an operand. b
 // advances by its step: kStep, or 0 for the same kStep values throughout, as those of c are unless
-// it is `wide`. Where c is null: wide += a b, with a product that is rounded on its own.
+// it is `wide`. Where c is null: wide += a b, with a product that is rounded on its own; where it
+// is kNothing, too, to a lane sum each, kLanes in all.
 NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_step,
                                       const float* c, float* wide, bfloat16* rounded, int32_t n) {
+  constexpr bool kTurns = kStep < kLanes;  // AIE2: two steps of lane sums take turns
   const float *d = wide, *const none = kNothing.values;
-  int32_t d_step = kStep, c_step = 0;
-  if (c == nullptr) {
+  int32_t c_step = 0, mask = c == none ? kLanes - kStep : -1, d_mask = mask;
+  if (c == nullptr || c == none) {
     c = kZeros.values;
   } else {
-    d = none, d_step = 0;
+    d = none, d_mask = 0;
     if (c == wide) c_step = kStep;
   }
-  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep, b += b_step, c += c_step, d += d_step) {
+  NPU_ROLLED for (int32_t i = 0; i < n; i += kStep, b += b_step, c += c_step) {
+    const int32_t at = kTurns ? i & mask : 0, d_at = kTurns ? i & d_mask : 0;
     const StepSums part =
         aie::mac(load<kStep>(c), aie::load_v<kStep>(a + i), aie::load_v<kStep>(b));
-    const StepSums sum = aie::add(load<kStep>(d), part);
-    store(wide + i, sum);
+    const StepSums sum = aie::add(load<kStep>(d + d_at), part);
+    store(wide + at, sum);
     store(rounded + i, sum);
+    if (!kTurns) wide += mask & kStep, d += d_mask & kStep;
   }
 }
 
@@ -139,6 +143,10 @@ constexpr double steps(int64_t n) { return double((n + kLanes - 1) / kLanes); }
 // nothing overlaps: 7 + 40 (a product, with its factors split) + 6 + 4 + 3.
 constexpr double multiply_add_cycles(int64_t n) {
   return kOutlined + 60 + steps(n) * (kProductSlots + kAddSlots);
+}
+// To lane sums: each round loads, 7, what the one before it has added, 6, and stored, 3 and 2 more.
+constexpr double multiply_lanes_cycles(int64_t n) {
+  return kOutlined + 60 + steps(n) * longest(kProductSlots + kAddSlots, kLanes / kStep * 18.0);
 }
 #endif
 

@@ -85,13 +85,6 @@ NPU_OUTLINED inline void widen_square(const bfloat16* x, float* wide, int32_t st
   fp32::store(squares, sums);
 }
 
-// Adds n elements to a lane sum each.
-NPU_OUTLINED inline void add_lanes(const float* x, float* sums, int32_t n) {
-  Sums total = fp32::load(sums);
-  NPU_ROLLED for (int32_t i = 0; i < n; i += kLanes) total = aie::add(total, fp32::load(x + i));
-  fp32::store(sums, total);
-}
-
 // y = a + b. y may be a or b.
 template <typename A, typename B, typename Out>
 inline void add(const A* a, const B* b, Out* y, int32_t n) {
@@ -124,12 +117,9 @@ constexpr double scale_add_cycles(int64_t n) {
 // Two loads and a store of up to 128 bytes each bind before the addition: 64 bytes (npu1: 32) per
 // slot and cycle, two load slots.
 constexpr double add_cycles(int64_t n) { return fp32::steps(n) * (__AIE_ARCH__ == 20 ? 4 : 2); }
-// A round of these loops takes 30 cycles, from load to sum or store.
+// A round of this loop takes 30 cycles, from load to sum or store.
 constexpr double widen_square_cycles(int64_t n) {
   return fp32::kOutlined + 30 + fp32::steps(n) * longest(fp32::kBf16Slots, fp32::kChain);
-}
-constexpr double add_lanes_cycles(int64_t n) {
-  return fp32::kOutlined + 30 + fp32::steps(n) * longest(fp32::kAddSlots, fp32::kChain);
 }
 constexpr double multiply_cycles(int64_t n) { return fp32::steps(n) * fp32::kProductSlots; }
 #endif

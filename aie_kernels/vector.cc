@@ -23,18 +23,15 @@ constexpr int32_t kStoreWords = npu::vector::kStoreBytes / 4, kXElements = 2048;
 constexpr int32_t kInHalves = npu::vector::kInBytes / 2;    // bfloat16 elements of an input object
 using npu::attention::kTableBytes;                          // in front of a key head's queries
 constexpr int32_t kPartStatistics = npu::attention::kRows;  // maxima, then denominators
+constexpr unsigned kRowLanes = 16;                          // of them, as many as a key head has
 
-// Words of the state: objects of a table, bytes taken, objects applied and scaled, objects of x and
-// results sent; objects of x since it began; kCombine: the next part, its piece's first row in the
-// group, the rows' first word of statistics and first element of x. Then the lane sums of a norm,
-// lanes of a factor, 1 / L of the rows of a piece, and what steps leave for the next
-// one.
+// Words of the state: objects of a table; kLeft of vector_job.h, below 0 what was applied; objects
+// of x and results sent; objects of x since it began; kCombine: the next part, its piece's first
+// row in the group, the group's first word of statistics, the next row's first element of x.
+// kRotate: where the next head is, and goes. Then the lane sums of a norm, and lanes of a factor.
 enum State : int32_t {
   kTabled,
-  kTaken,
-  kApplied,
-  kScaled,
-  kSentX,
+  kLeft,
   kSentOut,
   kTurn,
   kPart,
@@ -43,17 +40,20 @@ enum State : int32_t {
   kRowX,
   kFrom,
   kTo,
-  kInverses = 16,
   kSquares = 32,
-  kFactor = 64,
-  kWork = 96
+  kFactor = 64
 };
-// kRotate, in kWork: a head and its lower half again, its products with cosines, the cosines of
-// both halves, the sines of both, negated for the lower one.
+static_assert(kLeft == npu::vector::kLeft && kFactor + npu::fp32::kLanes <= kStateWords);
+// kRotate, in the store's work: a head and its lower half again, its products with cosines, the
+// cosines of both halves, the sines of both, negated for the lower one.
 constexpr int32_t kHead = npu::attention::kMaxDim, kTurned = kHead + kHead / 2;
 constexpr int32_t kCosines = kTurned + kHead, kSines = kCosines + kHead;
-static_assert(kWork + kSines + kHead <= kStateWords);
-static_assert(kWork + npu::gelu::passes_work(kInHalves) <= kStateWords);
+static_assert(4 * (kSines + kHead) <= npu::vector::kWorkBytes);
+static_assert(4 * npu::gelu::passes_work(kInHalves) <= npu::vector::kWorkBytes);
+
+// Statistics of a key head: those of its parts, in whole objects.
+constexpr int32_t records(int32_t parts) { return (parts + 3) & ~3; }
+static_assert(4 * 8 * kPartStatistics == npu::vector::kInBytes);
 
 using npu::fp32::kLanes, npu::fp32::kStep;
 
@@ -66,6 +66,8 @@ template <typename T>
 inline T* at(int32_t* store, int32_t byte) {
   return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(store) + byte);
 }
+
+inline float* work_of(int32_t* store) { return at<float>(store, npu::vector::kDataBytes); }
 
 // Multiples of 8 words; the same 8 throughout where `step` is 0.
 NPU_OUTLINED inline void copy_words(const void* from, void* to, int32_t count, int32_t step = 8) {
@@ -97,55 +99,56 @@ NPU_OUTLINED inline void make_factor(int32_t* state, int32_t width, int32_t epsi
   npu::fp32::fill(floats(state + kSquares), 0);
 }
 
-// to = x factor weights of n elements, and the same rounded. `base`: kZeros, or null: it is added.
-NPU_OUTLINED inline void scale(const float* x, const float* weights, const float* base, float* to,
+// to = x factor weights of n elements, and the same rounded; added to `to` where that is not
+// `work`.
+NPU_OUTLINED inline void scale(const float* x, const float* weights, float* work, float* to,
                                bfloat16* rounded, int32_t n, int32_t* state) {
-  float* work = floats(state + kWork);
-  npu::fp32::multiply_add(x, floats(state + kFactor), 0, npu::fp32::kZeros.values, work, rounded,
+  const float* const zeros = npu::fp32::kZeros.values;
+  npu::fp32::multiply_add(x, floats(state + kFactor), 0, zeros, work, rounded, n);
+  npu::fp32::multiply_add(work, weights, kStep, to == work ? zeros : nullptr, to, rounded, n);
+}
+
+// The next piece of a norm: h += norm(y) w while pieces of the first one last, then x = norm(h) w.
+NPU_OUTLINED inline void next_norm(const float* weights, int32_t* store, const Job& job,
+                                   int32_t* state, int32_t number) {
+  int32_t more = number - job.pieces, n = job.width;
+  const bool second = more >= 0;
+  const int32_t first = (second ? more : number) * job.piece;
+  n = n - first < job.piece ? n - first : job.piece;
+  bfloat16* x = at<bfloat16>(store, job.x_at) + first;
+  float *row = at<float>(store, job.out_at) + first, *work = at<float>(store, job.work_at);
+  if (!second) npu::norm::widen_square(x, work, kLanes, work + job.piece, n);  // y
+  scale(second ? row : work, weights, work, second ? work : row, x, n, state);
+  if (second) return;
+  npu::fp32::multiply_add(row, row, kStep, npu::fp32::kNothing.values, floats(state + kSquares), x,
                           n);
-  npu::fp32::multiply_add(work, weights, kStep, base, to, rounded, n);
+  if (more == -1) make_factor(state, job.width, job.epsilon);
 }
 
-// The squares of 256 elements of the row, or of as many as are left.
-NPU_OUTLINED inline void square_row(const float* row, int32_t n, int32_t* state) {
-  float* work = floats(state + kWork);
-  npu::fp32::multiply_add(row, row, kStep, npu::fp32::kZeros.values, work,
-                          reinterpret_cast<bfloat16*>(work + kInWords), n);
-  npu::norm::add_lanes(work, floats(state + kSquares), n);
-}
-
-// Before the weights of the first norm: its factor; where there is no sublayer, the scaled row.
+// What precedes the weights of a norm, then those that are kept.
 NPU_OUTLINED inline void begin_norm(int32_t* store, const Job& job, int32_t* state) {
-  float *squares = floats(state + kSquares), *row = floats(store);
-  if (job.y_at >= 0) {
-    npu::norm::widen_square(at<bfloat16>(store, job.y_at), floats(state + kWork), 0, squares,
-                            job.width);
-    make_factor(state, job.width, job.epsilon);
-    return;
+  const int32_t n = job.width;
+  float *row = at<float>(store, job.out_at), *squares = floats(state + kSquares);
+  bfloat16* x = at<bfloat16>(store, job.x_at);
+  if (job.pieces != 0) {
+    npu::norm::widen_square(x, work_of(store), 0, squares, n);  // y
+  } else {                                                      // an embedding
+    const float* factor = npu::fp32::fill(floats(state + kFactor), bits_float(job.scale));
+    npu::fp32::multiply_add(at<float>(store, job.row_at), factor, 0, npu::fp32::kZeros.values, row,
+                            x, n);
+    npu::fp32::multiply_add(row, row, kStep, npu::fp32::kNothing.values, squares, x, n);
   }
-  const float* factor = npu::fp32::fill(floats(state + kFactor), bits_float(job.scale));
-  npu::fp32::multiply_add(row, factor, 0, npu::fp32::kZeros.values, row,
-                          at<bfloat16>(store, job.x_at), job.width);
-  NPU_ROLLED for (int32_t left = job.width; left > 0; left -= kInWords, row += kInWords) {
-    square_row(row, left < kInWords ? left : kInWords, state);
+  make_factor(state, n, job.epsilon);
+  const float* weights = at<float>(store, job.weights_at);
+  NPU_SERIAL_FOR(int32_t i = 0, i < job.kept, ++i) {
+    next_norm(weights, store, job, state, i);
+    weights += job.piece;
   }
-}
-
-// h += norm(y) w for the next 256 elements.
-NPU_OUTLINED inline void add_norm(const int32_t* object, int32_t* store, const Job& job,
-                                  int32_t* state, int32_t number) {
-  const int32_t first = number * kInWords, left = job.width - first;
-  const int32_t count = left < kInWords ? left : kInWords;
-  bfloat16* y = at<bfloat16>(store, job.y_at) + first;
-  float *work = floats(state + kWork), *row = floats(store) + first;
-  npu::norm::widen_square(y, work, kLanes, work + kInWords, count);
-  scale(work, reinterpret_cast<const float*>(object), nullptr, row, y, count, state);
-  square_row(row, count, state);
 }
 
 // The gates of 512 elements, then what they multiply.
 NPU_OUTLINED inline void next_geglu(const int32_t* object, int32_t* store, const Job& job,
-                                    int32_t* state, int32_t number) {
+                                    int32_t number) {
   bfloat16* gates = at<bfloat16>(store, job.y_at);
   if ((number & 1) == 0) {
     copy_words(object, gates, kInWords);
@@ -153,7 +156,7 @@ NPU_OUTLINED inline void next_geglu(const int32_t* object, int32_t* store, const
   }
   const bfloat16* up = reinterpret_cast<const bfloat16*>(object);
   bfloat16* x = at<bfloat16>(store, job.x_at) + (number >> 1) * kInHalves;
-  npu::gelu::geglu_in_passes(gates, up, x, kInHalves, floats(state + kWork));
+  npu::gelu::geglu_in_passes(gates, up, x, kInHalves, work_of(store));
 }
 
 // The next head of `dim` elements, normalised and rotated as one of head_dim: its halves at the
@@ -170,17 +173,17 @@ NPU_OUTLINED inline void turn_head(int32_t* store, const float* weights, const J
     copy_short(from + (dim >> 1), to + half, dim >> 1, half);
     from = to;
   }
-  float *head = floats(state + kWork), *turned = head + kTurned;
+  float *head = work_of(store), *turned = head + kTurned;
   npu::norm::widen_square(from, head, kLanes, floats(state + kSquares), d);
   make_factor(state, d, job.epsilon);
-  scale(head, weights, npu::fp32::kZeros.values, head, to, d, state);
+  scale(head, weights, head, head, to, d, state);
   copy_words(head, head + d, half);
   npu::fp32::multiply_add(head, head + kCosines, kStep, npu::fp32::kZeros.values, turned, to, d);
   npu::fp32::multiply_add(head + half, head + kSines, kStep, turned, turned, to, d);
 }
 
 // The next value as one of head_dim elements.
-NPU_OUTLINED inline void take_value(int32_t* store, const Job& job, int32_t* state) {
+inline void take_value(int32_t* store, const Job& job, int32_t* state) {
   const bfloat16* from = at<bfloat16>(store, state[kFrom] + 2 * (job.kv_heads - 1) * job.dim);
   bfloat16* to = at<bfloat16>(store, state[kTo]);
   state[kTo] += 2 * job.head_dim;
@@ -200,7 +203,8 @@ NPU_OUTLINED inline void rotate(int32_t* store, const Job& job, int32_t* state) 
   state[kFrom] = job.y_at;
   state[kTo] = job.out_at;
   const int32_t half = job.head_dim >> 1, *angles = store + 2048 / 4;
-  int32_t *cosines = state + kWork + kCosines, *sines = state + kWork + kSines;
+  int32_t* cosines = at<int32_t>(store, npu::vector::kDataBytes) + kCosines;
+  int32_t* sines = cosines + kSines - kCosines;
   copy_words(angles, cosines, half);
   copy_words(angles, cosines + half, half);
   angles += kHead / 2;
@@ -224,34 +228,36 @@ NPU_OUTLINED inline void rotate(int32_t* store, const Job& job, int32_t* state) 
   } while (++key < job.kv_heads);
 }
 
-// 2^n for a whole number n <= 0, 0 where that is no normal number.
-inline float power_of_two(float n) {
-  constexpr uint32_t kLeast = 0xC2FC0000;  // -126
-  if (static_cast<uint32_t>(float_bits(n)) > kLeast) return 0;
-  return bits_float((static_cast<int32_t>(n) + 127) << 23);
-}
-
-// A number that compares as the float of these bits does.
-inline int32_t rank(int32_t bits) { return bits ^ (bits >> 31 & INT32_MAX); }
-
-// What a row counts in every part: 2^(m - M) / L over all parts; the result is 1 / L. `own`: the
-// statistics of the first part.
-NPU_OUTLINED inline float part_factors(const int32_t* own, int32_t parts, float* factors) {
-  int32_t most = float_bits(npu::attention::kNothing);
-  const int32_t* const end = own + parts * 2 * kPartStatistics;
-  for (const int32_t* one = own; one != end; one += 2 * kPartStatistics) {
-    if (one[kPartStatistics] != 0 && rank(one[0]) > rank(most)) most = one[0];
+// What the rows of a key head count in every part, 2^(m - M) over all parts, takes the place of
+// their maxima, 1 / L that of the first part's denominators. `own`: the first part's statistics.
+inline void part_factors(float* own, int32_t parts, int32_t heads) {
+  using Acc = aie::accum<accfloat, kRowLanes>;
+  const auto nothing = npu::fp32::broadcast<kRowLanes>(npu::attention::kNothing);
+  const auto none = aie::zeros<int32_t, kRowLanes>();
+  const float* const end = own + parts * 2 * kPartStatistics;
+  auto most = nothing;
+  NPU_SERIAL_FOR(const float* one = own, one != end, one += 2 * kPartStatistics) {
+    const auto count = aie::load_v<kRowLanes>(one + kPartStatistics);
+    const auto some = aie::lt(none, count.template cast_to<int32_t>());
+    most = aie::max(most, aie::select(nothing, aie::load_v<kRowLanes>(one), some));
   }
-  float sum = 0;
-  for (; own != end; own += 2 * kPartStatistics) {
-    float factor = 0;
-    if (own[kPartStatistics] != 0) {
-      factor = power_of_two(bits_float(own[0]) - bits_float(most));
-      sum += bits_float(own[kPartStatistics]) * factor;
-    }
-    *factors++ = factor;
+  Acc sum(aie::zeros<float, kRowLanes>());
+  NPU_SERIAL_FOR(float* one = own, one != end, one += 2 * kPartStatistics) {
+    const auto count = aie::load_v<kRowLanes>(one + kPartStatistics);
+    const auto some = aie::lt(none, count.template cast_to<int32_t>());
+    const Acc below = aie::sub(npu::fp32::load<kRowLanes>(one), Acc(most));
+    // A sum with 1.5 * 2^23 + 127 is a whole number, whose low bits are the exponent of 2^n.
+    const auto limited =
+        aie::max(npu::fp32::floats(below), npu::fp32::broadcast<kRowLanes>(-127.0f));
+    const Acc shifted = aie::add(Acc(limited), Acc(npu::fp32::broadcast<kRowLanes>(12583039.0f)));
+    const auto power = aie::upshift(npu::fp32::floats(shifted).template cast_to<int32_t>(), 23);
+    const auto factor = aie::select(none, power, some).template cast_to<float>();
+    sum = aie::mac(sum, count, factor);
+    aie::store_v(one, factor);
   }
-  return npu::fp32::quotient(1.0f, sum);
+  own += kPartStatistics;
+  npu::fp32::store(own, sum);
+  NPU_SERIAL_FOR(int32_t i = 0, i < heads, ++i) own[i] = npu::fp32::quotient(1.0f, own[i]);
 }
 
 // A row of a partial result, elements from `i` on of the piece: added to those of earlier parts;
@@ -259,14 +265,13 @@ NPU_OUTLINED inline float part_factors(const int32_t* own, int32_t parts, float*
 NPU_OUTLINED inline void combine_row(const float* values, int32_t* store, const Job& job,
                                      int32_t* state, int32_t i, int32_t number) {
   const int32_t part = state[kPart];
-  float *sums = at<float>(store, job.y_at), *inverse = floats(state + kInverses + number);
-  bfloat16* rows = reinterpret_cast<bfloat16*>(sums + kInWords) + i;
-  float* factors = sums + 3 * kInWords / 2 + number * job.parts;  // of each row in every part
-  if (part == 0) *inverse = part_factors(store + state[kStatistics] + number, job.parts, factors);
-  const float share = factors[part];
+  float* sums = at<float>(store, job.y_at) + i;
+  bfloat16* rows = at<bfloat16>(store, job.y_at + npu::vector::kInBytes) + i;
+  const float* own = floats(store) + state[kStatistics] + state[kRow] + number;
+  const float share = own[part * 2 * kPartStatistics];
   if (float_bits(share) != 0) {  // a part that nobody wrote may hold anything
-    const float* f = npu::fp32::fill(floats(state + kFactor), share * *inverse);
-    npu::fp32::multiply_add(values + i, f, 0, sums + i, sums + i, rows, job.head_dim);
+    const float* f = npu::fp32::fill(floats(state + kFactor), share * own[kPartStatistics]);
+    npu::fp32::multiply_add(values + i, f, 0, sums, sums, rows, job.head_dim);
   }
   if (part + 1 < job.parts) return;
   copy_short(rows, at<bfloat16>(store, job.x_at) + state[kRowX], job.dim, job.dim);
@@ -276,20 +281,21 @@ NPU_OUTLINED inline void combine_row(const float* values, int32_t* store, const 
 // The next 256 elements of a partial result: those of all parts, one after the other.
 NPU_OUTLINED inline void combine(const int32_t* object, int32_t* store, const Job& job,
                                  int32_t* state) {
-  if (state[kPart] == 0)
+  const int32_t row = state[kRow], left = job.heads - row;  // at least one
+  if (state[kPart] == 0) {
     copy_words(&npu::fp32::kZeros, at<float>(store, job.y_at), 3 * kInWords / 2, 0);
+    if (row == 0) part_factors(floats(store) + state[kStatistics], job.parts, job.heads);
+  }
   int32_t number = 0, i = 0;
-  const int32_t left = job.heads - state[kRow];  // at least one
   do {
     combine_row(reinterpret_cast<const float*>(object), store, job, state, i, number++);
     i += job.head_dim;
   } while (i < kInWords && number < left);
   if (++state[kPart] < job.parts) return;
   state[kPart] = 0;
-  state[kRow] += number;
-  state[kStatistics] += number;
+  state[kRow] = row + number;
   if (number < left) return;
-  state[kStatistics] += job.parts * 2 * kPartStatistics - job.heads;
+  state[kStatistics] += records(job.parts) * 2 * kPartStatistics;
   state[kRow] = 0;
 }
 
@@ -303,13 +309,12 @@ bool job_fits(const Job& job) {
     return from >= 0 && from % 64 == 0 && bytes >= 0 && from + bytes <= store;
   };
   const int64_t heads = job.heads, kv = job.kv_heads, d = job.head_dim;
+  const int64_t applied = int64_t{job.inputs} - job.take;
   if (job.x_elements < 0 || job.x_elements % 16 != 0 || job.x_elements > store || job.x_piece < 0 ||
       job.x_piece > kXElements || job.x_piece % 16 != 0 ||
-      (job.x_objects != 0 && job.x_cycle < 1) || job.x_cycle < 0 || job.apply < 0 ||
-      job.apply > store || job.take < 0 || job.take > store || job.out < 0 || job.out > store ||
-      job.weights < 0 || job.weights > store || job.take_bytes < 0 ||
-      job.take_bytes > npu::vector::kInBytes || job.take_bytes % 64 != 0 ||
-      !inside(0, int64_t{job.take} * job.take_bytes) ||
+      (job.x_objects != 0 && job.x_cycle < 1) || job.x_cycle < 0 || applied < 0 ||
+      applied > store || job.take < 0 || job.take > store || job.out < 0 || job.out > store ||
+      !inside(0, int64_t{job.take} * npu::vector::kInBytes) ||
       !inside(job.out_at, int64_t{job.out} * npu::vector::kOutBytes)) {
     return false;
   }
@@ -321,30 +326,35 @@ bool job_fits(const Job& job) {
   const bool shape = heads >= 1 && kv >= 1 && heads <= 64 && kv <= 64 &&
                      (d == 64 || d == 128 || d == 256) && dim >= 2 && dim <= d && dim % 2 == 0;
   switch (Kind(job.kind)) {
-    case Kind::kNorm: {
-      const int64_t width = job.width, padded = (width + kInWords - 1) / kInWords * kInWords;
-      return width >= 32 && width % 32 == 0 && inside(0, 4 * padded) &&
-             int64_t{job.apply} * kInWords <= padded && int64_t{job.weights} * kInWords <= padded &&
-             inside(job.x_at, 2 * padded) && job.x_at >= 4 * padded &&
-             (job.y_at < 0 || (job.y_at >= 4 * padded && inside(job.y_at, 2 * padded)));
+    case Kind::kNorm:
+    case Kind::kLongNorm: {
+      const int64_t width = job.width, piece = job.piece, pieces = job.pieces;
+      const bool kept = Kind(job.kind) == Kind::kNorm;
+      return width >= 32 && width % 32 == 0 && inside(job.out_at, 4 * width) && piece >= 32 &&
+             piece % 32 == 0 && (kept ? piece >= width && pieces <= 1 : piece == kInWords) &&
+             pieces >= 0 && (pieces - 1) * piece < width && job.kept == (kept ? pieces + 1 : 0) &&
+             inside(job.row_at, 4 * width) && inside(job.x_at, 2 * width) &&
+             inside(job.work_at, 4 * (piece + kLanes)) &&
+             inside(job.weights_at, 4 * piece * job.kept) && (applied - pieces - 1) * piece < width;
     }
     case Kind::kGeglu:
       return inside(job.y_at, npu::vector::kInBytes) &&
-             inside(job.x_at, int64_t{job.apply} / 2 * npu::vector::kInBytes) &&
-             job.y_at >= job.x_at + int64_t{job.apply} / 2 * npu::vector::kInBytes;
+             inside(job.x_at, applied / 2 * npu::vector::kInBytes) &&
+             job.y_at >= job.x_at + applied / 2 * npu::vector::kInBytes;
     case Kind::kRotate:
-      return shape && inside(3072, kv * kTableBytes) &&
-             inside(job.y_at, 2 * (heads + 2) * kv * dim) &&
+      return shape && job.width == d && job.rows == kv * (heads + 1) &&
+             inside(3072, kv * kTableBytes) && inside(job.y_at, 2 * (heads + 2) * kv * dim) &&
              inside(job.out_at, kv * (kTableBytes + 2 * heads * d + 4 * d)) &&
              job.out_at >= job.y_at + 2 * (heads + 2) * kv * dim;
     case Kind::kCombine:
-      return shape && job.parts >= 1 && job.parts <= 64 && heads <= kPartStatistics &&
-             inside(0, kv * job.parts * 8 * int64_t{kPartStatistics}) &&
+      return shape && job.width == d && job.rows == heads && job.parts >= 1 && job.parts <= 64 &&
+             heads <= kRowLanes && job.take == kv * records(job.parts) / 4 &&
+             inside(0, kv * records(job.parts) * 8 * int64_t{kPartStatistics}) &&
              inside(job.y_at, 4 * kInWords) &&
-             job.y_at >= kv * job.parts * 8 * int64_t{kPartStatistics} &&
+             job.y_at >= kv * records(job.parts) * 8 * int64_t{kPartStatistics} &&
              inside(job.y_at, 8 * kInWords) && job.x_at >= job.y_at + 8 * kInWords &&
              inside(job.x_at, 2 * (heads * kv * d + kInWords)) &&
-             job.apply <= (heads * d + kInWords - 1) / kInWords * job.parts * kv;
+             applied <= (heads * d + kInWords - 1) / kInWords * job.parts * kv;
     case Kind::kSend:
       return true;
   }
@@ -355,25 +365,43 @@ template <int kJobOperand>
 void check_job(const char* kernel, const KernelArgument* operands) {
   const auto& job = *reinterpret_cast<const Job*>(operands[kJobOperand].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[kJobOperand + 1].data);
-  bool counted = state[kTabled] >= 0 && state[kTabled] < 4 && state[kTaken] >= 0 &&
-                 state[kTaken] <= int64_t{job.take} * job.take_bytes && state[kApplied] >= 0 &&
-                 state[kApplied] <= job.apply && state[kScaled] >= 0 &&
-                 state[kScaled] <= job.weights && state[kSentX] >= 0 &&
-                 state[kSentX] <= job.x_objects && state[kSentOut] >= 0 &&
-                 state[kSentOut] <= job.out && state[kTurn] >= 0 &&
+  bool counted = state[kTabled] >= 0 && state[kTabled] < 4 && state[kLeft] < job.take &&
+                 int64_t{state[kLeft]} >= int64_t{job.take} - 1 - job.inputs &&
+                 state[kSentOut] >= 0 && state[kSentOut] <= job.out && state[kTurn] >= 0 &&
                  (state[kTurn] == 0 || state[kTurn] < job.x_cycle);
   if (Kind(job.kind) == Kind::kCombine) {
     const int64_t rows = int64_t{job.heads} * job.kv_heads;
-    counted = counted && state[kPart] >= 0 && state[kPart] < job.parts && state[kRow] >= 0 &&
-              state[kRow] < job.heads && state[kStatistics] >= 0 &&
-              state[kStatistics] <= int64_t{job.kv_heads} * job.parts * 2 * kPartStatistics &&
-              state[kRowX] >= 0 && state[kRowX] <= rows * job.dim;
+    counted =
+        counted && state[kPart] >= 0 && state[kPart] < job.parts && state[kRow] >= 0 &&
+        state[kRow] < job.heads && state[kStatistics] >= 0 &&
+        state[kStatistics] <= int64_t{job.kv_heads} * records(job.parts) * 2 * kPartStatistics &&
+        state[kRowX] >= 0 && state[kRowX] <= rows * job.dim;
   }
   if (counted && job_fits(job)) return;
   npu::fail(npu::ErrorKind::kKernel,
-            "[%s] the job (kind %d, take %d, apply %d, weights %d, x_objects %d, out %d) or the "
-            "state of the core does not fit its buffers; send the job first",
-            kernel, job.kind, job.take, job.apply, job.weights, job.x_objects, job.out);
+            "[%s] the job (kind %d, inputs %d, take %d, x_objects %d, out %d) or the state of the "
+            "core does not fit its buffers; send the job first",
+            kernel, job.kind, job.inputs, job.take, job.x_objects, job.out);
+}
+
+// And the numbers of a call are those of its job and state, for a kind that has such objects.
+void check_input(const char* kernel, const KernelArgument* operands) {
+  check_job<2>(kernel, operands);
+  const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[3].data);
+  const int32_t left = state[kLeft];
+  const Kind kind = Kind(job.kind);
+  const bool takes = kind != Kind::kSend && kind != Kind::kGeglu;
+  const bool applies = kind != Kind::kSend && kind != Kind::kRotate && kind != Kind::kNorm;
+  if (operands[4].value == left && operands[5].value == job.kind &&
+      operands[6].value == job.width && operands[7].value == job.rows &&
+      operands[8].value == job.parts && left >= job.take - job.inputs &&
+      (left >= 0 ? takes : applies)) {
+    return;
+  }
+  npu::fail(npu::ErrorKind::kKernel,
+            "[%s] object %d of %d of a job of kind %d, or its numbers, are not what the job says",
+            kernel, job.take - left, job.inputs, job.kind);
 }
 
 // Counted from the source, not measured; npu1 has half the lanes. A call of copy_words().
@@ -385,37 +413,66 @@ constexpr double kFactorCycles = npu::fp32::kReduction + 2 * npu::fp32::kScalar 
 constexpr double scale_cycles(int64_t n) {
   return npu::fp32::kOutlined + 2 * npu::fp32::multiply_add_cycles(n);
 }
-constexpr double square_row_cycles(int64_t n) {
-  return npu::fp32::kOutlined + npu::fp32::multiply_add_cycles(n) + npu::norm::add_lanes_cycles(n);
+// A piece of either norm.
+constexpr double add_norm_cycles(int64_t n) {
+  return npu::fp32::kOutlined + 20 + npu::norm::widen_square_cycles(n) + scale_cycles(n) +
+         npu::fp32::multiply_lanes_cycles(n);
+}
+constexpr double scale_norm_cycles(int64_t n) {
+  return npu::fp32::kOutlined + 20 + scale_cycles(n);
 }
 double turn_head_cycles(int64_t d) {
   return npu::fp32::kOutlined + npu::norm::widen_square_cycles(d) + kFactorCycles +
          scale_cycles(d) + copy_cycles(d / 2) + 2 * npu::fp32::multiply_add_cycles(d);
 }
+// A part in the two loops over parts, every result of which is waited for; a head's quotient.
+constexpr double kPartCycles = 40 + 130,
+                 kShareCycles = 2 * npu::fp32::kOutlined + npu::fp32::kQuotient;
 
-// Per 256 or 512 elements.
-double apply_cycles(const Timing&, const int64_t* integers) {
-  switch (Kind(integers[0])) {
+// When everything is taken.
+double taken_cycles(Kind kind, int64_t width, int64_t rows) {
+  switch (kind) {
     case Kind::kNorm:
-      return kCall + npu::norm::widen_square_cycles(kInWords) + scale_cycles(kInWords) +
-             square_row_cycles(kInWords);
-    case Kind::kGeglu:  // of two calls one computes
-      return kCall + (copy_cycles(kInWords) + npu::gelu::passes_cycles(kInHalves)) / 2;
-    case Kind::kCombine:  // a row's factors are made once for all its parts
-      return kCall + 60 + npu::fp32::multiply_add_cycles(kInWords);
+      return npu::fp32::kOutlined + npu::norm::widen_square_cycles(width) + 2 * kFactorCycles +
+             add_norm_cycles(width) + scale_norm_cycles(width);
+    case Kind::kLongNorm:
+      return npu::fp32::kOutlined + npu::norm::widen_square_cycles(width) + kFactorCycles;
+    case Kind::kRotate:  // of every key head a table and a value, for two heads at least
+      return 4 * copy_cycles(128) + 16 * 8 + double(rows) * turn_head_cycles(width) +
+             double(rows / 2) *
+                 (2 * npu::fp32::kOutlined + copy_cycles(kTableBytes / 4) + copy_cycles(width / 2));
     default:
-      return kCall;
+      return 0;
   }
 }
-double compute_cycles(const Timing&, const int64_t* integers) {
-  const int64_t width = integers[1], rows = integers[2] * integers[3] + integers[3];
-  if (Kind(integers[0]) == Kind::kRotate) {
-    return kCall + 4 * copy_cycles(128) + 16 * 8 + double(rows) * turn_head_cycles(integers[4]) +
-           double(integers[3]) * (copy_cycles(kTableBytes / 4) + copy_cycles(integers[4] / 2));
+// Per 256 elements, gates and what they multiply 512 each.
+double apply_cycles(Kind kind, int64_t width, int64_t rows, int64_t parts) {
+  switch (kind) {
+    case Kind::kLongNorm:  // of two calls one for either norm
+      return (add_norm_cycles(kInWords) + scale_norm_cycles(kInWords)) / 2 +
+             kFactorCycles * kInWords / 2 / double(width);
+    case Kind::kGeglu:  // of two calls one computes
+      return (copy_cycles(kInWords) + npu::gelu::passes_cycles(kInHalves)) / 2;
+    case Kind::kCombine: {  // for all parts of a row once: its factors, zeros, the copy into x
+      const double row =
+          npu::fp32::kOutlined + 40 + npu::fp32::kScalar + npu::fp32::multiply_add_cycles(width);
+      const double all = double(parts) * kPartCycles / double(rows) + kShareCycles;
+      return copy_cycles(3 * kInWords / 2) / double(parts) +
+             double(kInWords) / double(width) *
+                 (row + (all + npu::fp32::kOutlined + copy_cycles(width / 2)) / double(parts));
+    }
+    default:
+      return 0;
   }
-  return kCall + npu::norm::widen_square_cycles(width) + kFactorCycles;
 }
-consteval Operand kind_operand() { return integer("kind", 0, npu::vector::kKinds - 1); }
+// Of a call that has so many objects to take after its own; below 0 it applies one.
+double input_cycles(const Timing&, const int64_t* integers) {
+  const Kind kind = Kind(integers[1]);
+  const int64_t left = integers[0], width = integers[2], rows = integers[3];
+  if (left < 0) return kCall + apply_cycles(kind, width, rows, integers[4]);
+  const double copy = kCall + copy_cycles(kInWords);
+  return left > 0 ? copy : copy + taken_cycles(kind, width, rows);
+}
 #endif
 
 }  // namespace vector_core
@@ -426,7 +483,8 @@ NPU_KERNEL void vector_begin(const int32_t* command, int32_t* job, int32_t* stat
   using namespace vector_core;
   aie::set_rounding(aie::rounding_mode::conv_even);  // a core resets to floor
   copy_words(command, job, kJobWords);
-  copy_words(&npu::fp32::kZeros, state, kWork, 0);
+  copy_words(&npu::fp32::kZeros, state, npu::vector::kStateWords, 0);
+  state[kLeft] = job_of(job).take - 1;
 }
 
 // A part of the table that sets up the GEMV cores.
@@ -435,49 +493,27 @@ NPU_KERNEL void vector_table(const int32_t* part, bfloat16* x, int32_t* state) {
   copy_words(part, reinterpret_cast<int32_t*>(x) + state[kTabled]++ * kInWords, kInWords);
 }
 
-NPU_KERNEL void vector_take(const int32_t* object, int32_t* store, const int32_t* job,
-                            int32_t* state) {
+// The next object: kept, and when it is the last one of these, what there is to compute; then
+// weights of a long norm, gates and what they multiply, partial results. left: that of the state;
+// kind, width, rows, parts: those of the job.
+NPU_KERNEL void vector_input(const int32_t* object, int32_t* store, const int32_t* words,
+                             int32_t* state, int32_t left, int32_t kind, int32_t width,
+                             int32_t rows, int32_t parts) {
   using namespace vector_core;
-  const int32_t bytes = job_of(job).take_bytes, to = state[kTaken];
-  state[kTaken] = to + bytes;
-  copy_words(object, at<int32_t>(store, to), bytes >> 2);
-}
-
-// On what was taken. kind, width, heads, kv_heads, head_dim: those of the job.
-NPU_KERNEL void vector_compute(int32_t* store, const int32_t* job, int32_t* state, int32_t kind,
-                               int32_t width, int32_t heads, int32_t kv_heads, int32_t head_dim) {
-  using namespace vector_core;
-  (void)width, (void)heads, (void)kv_heads, (void)head_dim;
-  if (kind == int32_t(Kind::kRotate)) {
-    rotate(store, job_of(job), state);
-  } else if (kind == int32_t(Kind::kNorm)) {
-    begin_norm(store, job_of(job), state);
-  }
-}
-
-// With the next object: weights of the first norm, gates and what they multiply, partial results.
-NPU_KERNEL void vector_apply(const int32_t* object, int32_t* store, const int32_t* job,
-                             int32_t* state, int32_t kind) {
-  using namespace vector_core;
-  const int32_t number = state[kApplied]++;
-  if (kind == int32_t(Kind::kNorm)) {
-    add_norm(object, store, job_of(job), state, number);
-  } else if (kind == int32_t(Kind::kGeglu)) {
-    next_geglu(object, store, job_of(job), state, number);
-  } else if (kind == int32_t(Kind::kCombine)) {
-    combine(object, store, job_of(job), state);
-  }
-}
-
-// x = norm(h) w for the next 256 elements.
-NPU_KERNEL void vector_scale(const int32_t* object, int32_t* store, const int32_t* words,
-                             int32_t* state) {
-  using namespace vector_core;
+  (void)width, (void)rows, (void)parts;
   const Job& job = job_of(words);
-  if (state[kScaled] == 0) make_factor(state, job.width, job.epsilon);
-  const int32_t first = state[kScaled]++ * kInWords;
-  scale(floats(store) + first, reinterpret_cast<const float*>(object), npu::fp32::kZeros.values,
-        floats(state + kWork), at<bfloat16>(store, job.x_at) + first, kInWords, state);
+  state[kLeft] = left - 1;
+  const auto what = Kind(kind);
+  if (left >= 0) {
+    copy_words(object, store + (job.take - 1 - left) * kInWords, kInWords);
+    if (left > 0) return;
+    if (what == Kind::kRotate) return rotate(store, job, state);
+    if (what != Kind::kCombine) begin_norm(store, job, state);
+    return;
+  }
+  if (what == Kind::kGeglu) return next_geglu(object, store, job, ~left);
+  if (what == Kind::kCombine) return combine(object, store, job, state);
+  next_norm(reinterpret_cast<const float*>(object), store, job, state, ~left);
 }
 
 // The next object of x, with zeros where x has ended.
@@ -486,7 +522,6 @@ NPU_KERNEL void vector_x(int32_t* store, bfloat16* x, const int32_t* words, int3
   const Job& job = job_of(words);
   const int32_t turn = state[kTurn], first = turn * job.x_piece;
   state[kTurn] = turn + 1 == job.x_cycle ? 0 : turn + 1;
-  ++state[kSentX];
   int32_t left = job.x_elements - first;
   left = left < 0 ? 0 : left < job.x_piece ? left : job.x_piece;
   copy_words(at<bfloat16>(store, job.x_at) + first, x, left >> 1);
@@ -509,37 +544,15 @@ NPU_DECLARE(
     {.operands = {buffer("part", vector_core::kInWords), buffer("x", vector_core::kXElements),
                   buffer("state", vector_core::kStateWords).with_word(vector_core::kTabled, 0, 3)},
      .cycles = fixed<56>});
-NPU_DECLARE(vector_take, {.operands = {buffer("object", vector_core::kInWords),
-                                       buffer("store", vector_core::kStoreWords),
-                                       buffer("job", vector_core::kJobWords),
-                                       buffer("state", vector_core::kStateWords)},
-                          .cycles = fixed<60>,
-                          .check = vector_core::check_job<2>});
-NPU_DECLARE(vector_compute,
-            {.operands = {buffer("store", vector_core::kStoreWords),
-                          buffer("job", vector_core::kJobWords),
-                          buffer("state", vector_core::kStateWords), vector_core::kind_operand(),
-                          integer("width", 0, 1 << 16), integer("heads", 0, 64),
-                          integer("kv_heads", 0, 64), integer("head_dim", 0, 256)},
-             .cycles = vector_core::compute_cycles,
-             .check = vector_core::check_job<1>});
-NPU_DECLARE(vector_apply,
-            {.operands = {buffer("object", vector_core::kInWords),
-                          buffer("store", vector_core::kStoreWords),
-                          buffer("job", vector_core::kJobWords),
-                          buffer("state", vector_core::kStateWords), vector_core::kind_operand()},
-             .cycles = vector_core::apply_cycles,
-             .check = vector_core::check_job<2>});
-NPU_DECLARE(vector_scale, {.operands = {buffer("object", vector_core::kInWords),
-                                        buffer("store", vector_core::kStoreWords),
-                                        buffer("job", vector_core::kJobWords),
-                                        buffer("state", vector_core::kStateWords)},
-                           .cycles =
-                               [](const Timing&, const int64_t*) {
-                                 return vector_core::kCall +
-                                        vector_core::scale_cycles(vector_core::kInWords);
-                               },
-                           .check = vector_core::check_job<2>});
+NPU_DECLARE(
+    vector_input,
+    {.operands = {buffer("object", vector_core::kInWords),
+                  buffer("store", vector_core::kStoreWords), buffer("job", vector_core::kJobWords),
+                  buffer("state", vector_core::kStateWords), integer("left", -(1 << 20), 1 << 16),
+                  integer("kind", 0, npu::vector::kKinds - 1), integer("width", 0, 1 << 16),
+                  integer("rows", 0, 1 << 16), integer("parts", 0, 1 << 16)},
+     .cycles = vector_core::input_cycles,
+     .check = vector_core::check_input});
 NPU_DECLARE(vector_x, {.operands = {buffer("store", vector_core::kStoreWords),
                                     buffer("x", vector_core::kXElements),
                                     buffer("job", vector_core::kJobWords),

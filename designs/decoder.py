@@ -212,10 +212,8 @@ def _vector(out: Design, core: Tile, x: ObjectFifo) -> None:
     job = worker.buffer("job", "int32", (facts.VECTOR_JOB_WORDS,))
     state = worker.buffer("vector_state", "int32", (facts.VECTOR_STATE_WORDS,))
     store = worker.buffer("store", "int32", (facts.VECTOR_STORE_BYTES // 4,))
-    names = ("begin", "table", "take", "compute", "apply", "scale", "x", "out")
-    begin, table, take, compute, apply, scale, send_x, send = (
-        out.kernel(f"vector_{name}") for name in names
-    )
+    names = ("begin", "table", "input", "x", "out")
+    begin, table, step, send_x, send = (out.kernel(f"vector_{name}") for name in names)
 
     def word(label: str) -> Word:
         return Word(job, JOB.index(label))
@@ -229,17 +227,10 @@ def _vector(out: Design, core: Tile, x: ObjectFifo) -> None:
                 worker.call(table, worker.acquire(source), to, state)
                 worker.release(source)
             worker.release(x)
-        with worker.loop(word("take")):
-            worker.call(take, worker.acquire(source), store, job, state)
-            worker.release(source)
-        with worker.loop(word("compute")):
-            sizes = map(word, ("kind", "width", "heads", "kv_heads", "head_dim"))
-            worker.call(compute, store, job, state, *sizes)
-        with worker.loop(word("apply")):
-            worker.call(apply, worker.acquire(source), store, job, state, word("kind"))
-            worker.release(source)
-        with worker.loop(word("weights")):
-            worker.call(scale, worker.acquire(source), store, job, state)
+        with worker.loop(word("inputs")):
+            numbers = map(word, ("kind", "width", "rows", "parts"))
+            left = Word(state, facts.VECTOR_LEFT)
+            worker.call(step, worker.acquire(source), store, job, state, left, *numbers)
             worker.release(source)
         with worker.loop(word("x_objects")):
             worker.call(send_x, store, worker.acquire(x), job, state)

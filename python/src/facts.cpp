@@ -75,6 +75,7 @@ void init_facts(nb::module_& m) {
   sub.attr("ATTENTION_VALUES_STATE") = attention::kValuesState;
   sub.attr("VECTOR_JOB") = names(vector::kJobNames);
   sub.attr("VECTOR_JOB_WORDS") = vector::kJobWords;
+  sub.attr("VECTOR_LEFT") = vector::kLeft;
   sub.attr("VECTOR_STATE_WORDS") = vector::kStateWords;
   sub.attr("VECTOR_STORE_BYTES") = vector::kStoreBytes;
   sub.attr("VECTOR_IN_BYTES") = vector::kInBytes;

@@ -53,12 +53,12 @@ void check_store(const DecoderShape& s) {
   const int64_t turned = kv * attention::kTableBytes + 2 * s.heads * d + 4 * kv * d;
   const int64_t rotation =
       3 * kIn + objects(kv * attention::kTableBytes) + objects(2 * s.qkv_rows()) + turned;
-  check_range("rotated heads, in bytes,", rotation, 0, vector::kStoreBytes, 1);
+  check_range("rotated heads, in bytes,", rotation, 0, vector::kDataBytes, 1);
   // Objects of results are whole.
-  check_range("rotated heads, in bytes,", turned, 0, vector::kStoreBytes, vector::kOutBytes);
+  check_range("rotated heads, in bytes,", turned, 0, vector::kDataBytes, vector::kOutBytes);
   const int64_t statistics = objects(8 * int64_t{attention::kRows} * DecoderArray::kMaxParts * kv);
   check_range("combined heads, in bytes,", statistics + 2 * kIn + 2 * s.heads * d + kIn, 0,
-              vector::kStoreBytes, 1);
+              vector::kDataBytes, 1);
   check_range("elements of all heads", s.heads * s.dim, 16, int64_t{1} << 20, 16);
 }
 
@@ -76,7 +76,7 @@ DecoderArray DecoderArray::of(const Configuration& configuration) {
 
 void DecoderModel::check() const {
   const DecoderShape& s = shape;
-  constexpr int64_t kRow = int64_t{vector::kStoreBytes} / 6;  // fp32 and bf16 of the same row
+  constexpr int64_t kRow = int64_t{vector::kDataBytes} / 6;  // fp32 and bf16 of the same row
   check_range("width", s.width, 64, kRow / 256 * 256, 32);
   check_range("head of attention", s.head_dim, 64, 256, 64);
   if (s.head_dim == 192) check_range("head of attention", s.head_dim, 256, 256, 64);
@@ -84,7 +84,7 @@ void DecoderModel::check() const {
   check_range("number of key heads", s.kv_heads, 1, 16, 1);
   check_range("number of query heads", s.heads, s.kv_heads, 8 * s.kv_heads, s.kv_heads);
   check_store(s);
-  check_range("FFN width", s.ffn, 64, int64_t{vector::kStoreBytes} / 2 - 512, 32);
+  check_range("FFN width", s.ffn, 64, int64_t{vector::kDataBytes} / 2 - 512, 32);
   if (layers.empty()) fail(ErrorKind::kShape, "[decoder] the model has no layers");
   for (const DecoderLayer& layer : layers) {
     check_range("window", layer.window, 0, int64_t{1} << 30, 1);

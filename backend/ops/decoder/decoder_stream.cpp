@@ -11,6 +11,7 @@
 #include <deque>
 
 #include "ops/shim_queue.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
@@ -359,12 +360,14 @@ class DecoderCommands : private QueueCommands {
     const int64_t part = workspace_.partial_objects() * kObject;
     const int64_t objects = workspace_.partial_objects() - 1, heads = model_.shape.kv_heads;
     DecoderRead statistics{begin + objects * kObject, {}, heads};
-    statistics.bd.length = words(work.parts * kObject);
-    statistics.bd.wrap[0] = words(kObject);
+    constexpr int64_t kRecord = 8 * attention::kRows;
+    statistics.bd.length = words(round_up(work.parts * kRecord, vector::kInBytes));
+    statistics.bd.wrap[0] = words(kRecord);
     statistics.bd.step[1] = words(part);
     statistics.bd.iteration_step = words(workspace_.partial(kind, 1, 0) - begin);
     statistics.bd.iteration_wrap = static_cast<uint32_t>(heads);
     DecoderRead values = statistics;
+    values.bd.wrap[0] = words(kObject);
     values.offset = begin;
     values.bd.length = words(work.parts * objects * kObject);
     values.bd.wrap[1] = static_cast<uint32_t>(work.parts);

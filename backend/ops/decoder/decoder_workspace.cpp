@@ -15,6 +15,9 @@ namespace npu::ops {
 namespace {
 
 constexpr int64_t kIn = vector::kInBytes, kAlignment = 1024;
+// Statistics in an object; heads begin with one.
+constexpr int64_t kRecords = kIn / (8 * attention::kRows);
+static_assert(DecoderArray::kMaxParts % kRecords == 0);
 using vector::Job, vector::Kind;
 
 int32_t word(int64_t value) { return static_cast<int32_t>(value); }
@@ -23,14 +26,12 @@ int32_t bits(float value) { return std::bit_cast<int32_t>(value); }
 Job empty_job(Kind kind, const DecoderShape& shape) {
   Job job{};
   job.kind = static_cast<int32_t>(kind);
-  job.take_bytes = vector::kInBytes;
   job.epsilon = bits(shape.epsilon);
   job.heads = word(shape.group());
   job.kv_heads = word(shape.kv_heads);
   job.head_dim = word(shape.head_dim);
   job.dim = word(shape.dim);
-  job.width = word(shape.width);
-  job.y_at = -1;
+  job.width = word(shape.head_dim);
   return job;
 }
 
@@ -58,8 +59,9 @@ int64_t DecoderWorkspace::partial(int kind, int64_t kv_head, int64_t part) const
          (head * DecoderArray::kMaxParts + part) * partial_objects() * attention::kOutBytes;
 }
 
-// The object with a job, then the table for the cores, so that one read takes both.
-int64_t DecoderWorkspace::keep_job(const Job& job, const DecoderPass* pass) {
+// The object with a job, then the table for the cores, then `more` bytes, so that one read takes
+// all.
+int64_t DecoderWorkspace::keep_job(const Job& job, const DecoderPass* pass, int64_t more) {
   std::vector<int32_t> words(vector::kInBytes / 4, 0);
   std::memcpy(words.data(), &job, sizeof job);
   if (pass != nullptr) {
@@ -67,7 +69,7 @@ int64_t DecoderWorkspace::keep_job(const Job& job, const DecoderPass* pass) {
     words.insert(words.end(), table.begin(), table.end());
   }
   const auto bytes = std::as_bytes(std::span(words));
-  const int64_t at = take(static_cast<int64_t>(bytes.size()));
+  const int64_t at = take(static_cast<int64_t>(bytes.size()) + more);
   constants_.push_back({at, {bytes.begin(), bytes.end()}});
   return at;
 }
@@ -96,43 +98,62 @@ void DecoderWorkspace::add_sends(const std::vector<DecoderPass>& passes, int64_t
   for (size_t i = 1; i < passes.size(); ++i) steps_.push_back(send_step(passes[i], x_at));
 }
 
-// y < 0: the row is a token's embedding.
-void DecoderWorkspace::add_norm(int64_t y, int64_t post, int64_t pre,
-                                const std::vector<DecoderPass>& passes, bool keep_row) {
-  const int64_t objects = width_words_ / (kIn / 4), x_at = 4 * width_words_;
-  Job job = empty_job(Kind::kNorm, shape_);
-  job.take = word(objects);
-  job.compute = 1;
-  job.weights = word(objects);
+// y < 0: the row is a token's embedding. Weights of the norm of y, then of that of the row, follow
+// the job: they are read with it where the store has room for them, before what the step waits for.
+DecoderWorkspace::NormWeights DecoderWorkspace::add_norm(int64_t y,
+                                                         const std::vector<DecoderPass>& passes,
+                                                         bool keep_row) {
+  const int64_t row = 4 * width_words_, norms = y < 0 ? 1 : 2, weights = norms * row;
+  const bool stays = row_stays(), reads = y < 0 || !stays;
+  const bool kept = stays || weights + norm_bytes() <= vector::kStoreBytes;
+  const int64_t y_bytes = y < 0 ? 0 : round_up(row / 2, kIn), before = kept ? weights : 0;
+  const int64_t x_at = before + (reads ? row : 0);
+  Job job = empty_job(kept ? Kind::kNorm : Kind::kLongNorm, shape_);
+  job.width = word(shape_.width);
+  job.take = word((x_at + y_bytes) / kIn);
+  job.inputs = word(job.take + (weights - before) / kIn);
+  job.piece = word(kept ? width_words_ : kIn / 4);
+  job.pieces = y < 0 ? 0 : word(width_words_ / job.piece);
+  job.kept = kept ? word(norms) : 0;
+  job.work_at = kept ? word(x_at + row / 2) : vector::kDataBytes;
+  job.row_at = word(before);
+  job.out_at = stays ? word(vector::kDataBytes - row) : job.row_at;
   job.scale = bits(shape_.embedding_scale);
   send_x(job, passes[0], x_at);
   DecoderStep step;
-  if (y >= 0) {
-    const int64_t y_objects = divide_up(2 * width_words_, kIn);
-    job.y_at = word(x_at);
-    job.take = word(objects + y_objects);
-    job.apply = word(objects);
-    step.needs = DecoderStep::Needs::kResults;
-    step.reads_row = true;
-    step.late.push_back(linear(y, kIn * y_objects));
-    if (pre == post + 4 * width_words_) {  // neighbours: one read
-      step.late.push_back(linear(post, 8 * width_words_));
-    } else {
-      step.late.push_back(linear(post, 4 * width_words_));
-      step.late.push_back(linear(pre, 4 * width_words_));
-    }
-  } else {
-    step.late.push_back(linear(pre, 4 * width_words_));
-  }
-  if (keep_row) {
+  if (keep_row && !stays) {
     step.writes_row = true;
-    job.out = word(4 * width_words_ / vector::kOutBytes);
+    job.out = word(row / vector::kOutBytes);
   }
-  step.early = {linear(keep_job(job, &passes[0]), kIn * (1 + job.table_parts))};
-  step.late.insert(step.late.begin(), linear(row_, 4 * width_words_));
+  const int64_t job_bytes = kIn * (1 + job.table_parts);
+  const int64_t at = keep_job(job, &passes[0], weights);
+  step.early = {linear(at, job_bytes + before)};
+  if (reads) step.late = {linear(row_, row)};
+  if (y >= 0) {
+    step.needs = DecoderStep::Needs::kResults;
+    step.reads_row = reads;
+    step.late.push_back(linear(y, y_bytes));
+  }
+  if (!kept) step.late.push_back(linear(at + job_bytes, weights));
   step.pass = &passes[0];
   steps_.push_back(std::move(step));
   add_sends(passes, x_at);
+  return {y < 0 ? -1 : at + job_bytes, at + job_bytes + weights - row};
+}
+
+// What a norm keeps besides its weights: a row, x, a row to work with.
+int64_t DecoderWorkspace::norm_bytes() const { return 10 * width_words_ + 128; }
+
+// Whether no job of a token needs the place of the residual row, the end of the store's data.
+bool DecoderWorkspace::row_stays() const {
+  const int64_t row = 4 * width_words_, kv = shape_.kv_heads;
+  const int64_t norm = 2 * row + norm_bytes();
+  const int64_t geglu = kIn * (divide_up(shape_.ffn, kIn / 2) + 1);
+  const int64_t rotation = kIn * 3 + round_up(kv * attention::kTableBytes, kIn) +
+                           round_up(2 * shape_.qkv_rows(), kIn) +
+                           kv * (queries_bytes() + 4 * shape_.head_dim);
+  const int64_t combination = combine_at() + 3 * kIn + 2 * shape_.heads * shape_.head_dim;
+  return std::max({norm, geglu, rotation, combination}) + row <= vector::kDataBytes;
 }
 
 int64_t DecoderWorkspace::combine_at() const {
@@ -143,7 +164,6 @@ int64_t DecoderWorkspace::combine_at() const {
 void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
                                  std::vector<int64_t>& load) {
   const DecoderLayer& layer = model.layers[index];
-  const auto& norms = norms_[index];
   const auto passes = [&](const DecoderMatrix& matrix, int64_t y) -> std::vector<DecoderPass>& {
     passes_.push_back(decoder_passes(array_, model, matrix, gemv::Output::kBf16, 0, y, load));
     return passes_.back();
@@ -153,17 +173,19 @@ void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
   const auto& output = passes(layer.output, y_output_);
   const auto& down = passes(layer.down, y_down_);
   const auto& gate_up = passes(layer.gate_up, y_gate_up_);
-  const int64_t post = index == 0 ? 0 : norms_[index - 1][5];
-  add_norm(index == 0 ? -1 : y_down_, post, norms[0], qkv, true);
+  const NormWeights first = add_norm(index == 0 ? -1 : y_down_, qkv, true);
+  if (index > 0) norms_[index - 1][5] = first.post;
+  const int64_t heads = take(2 * kIn);  // of q and k
   const int number = static_cast<int>(index), kind = kind_of(layer);
-  add_rotation(number, kind, norms[1]);
+  add_rotation(number, kind, heads);
   DecoderStep attention;
   attention.needs = DecoderStep::Needs::kMemory;
   attention.kind = DecoderStep::Kind::kAttention;
   attention.layer = number;
   steps_.push_back(attention);
   add_combination(number, kind, output);
-  add_norm(y_output_, norms[3], norms[4], gate_up, true);
+  const NormWeights second = add_norm(y_output_, gate_up, true);
+  norms_.push_back({first.pre, heads, heads + kIn, second.post, second.pre, -1});
   add_geglu(down);
 }
 
@@ -172,8 +194,8 @@ void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
   const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
   const int64_t rows = divide_up(2 * shape_.qkv_rows(), kIn);
   Job job = empty_job(Kind::kRotate, shape_);
-  job.take = word(2 + 1 + tables + rows);
-  job.compute = 1;
+  job.take = job.inputs = word(2 + 1 + tables + rows);
+  job.rows = word((shape_.group() + 1) * shape_.kv_heads);
   job.y_at = word(kIn * (3 + tables));
   job.out_at = word(kIn * (3 + tables + rows));
   // The cores' mean is over head_dim elements; write_constants() scales the weights, too.
@@ -196,7 +218,7 @@ void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
 void DecoderWorkspace::add_combination(int layer, int kind,
                                        const std::vector<DecoderPass>& passes) {
   Job job = empty_job(Kind::kCombine, shape_);
-  job.take_bytes = 8 * attention::kRows;
+  job.rows = job.heads;
   job.y_at = word(combine_at());
   send_x(job, passes[0], combine_at() + 2 * kIn);
   DecoderStep step;
@@ -216,8 +238,8 @@ void DecoderWorkspace::write_parts(const std::array<int64_t, kKinds>& parts,
     const int64_t count = parts[static_cast<size_t>(one.kind)];
     Job job = one.job;
     job.parts = word(count);
-    job.take = word(count * shape_.kv_heads);
-    job.apply = word(count * shape_.kv_heads * part_objects_);
+    job.take = word(divide_up(count, kRecords) * shape_.kv_heads);
+    job.inputs = word(job.take + count * shape_.kv_heads * part_objects_);
     std::memcpy(memory.data() + one.offset, &job, sizeof job);
   }
 }
@@ -226,7 +248,7 @@ void DecoderWorkspace::write_parts(const std::array<int64_t, kKinds>& parts,
 void DecoderWorkspace::add_geglu(const std::vector<DecoderPass>& passes) {
   const int64_t half = kIn / 2, pairs = divide_up(shape_.ffn, half);
   Job job = empty_job(Kind::kGeglu, shape_);
-  job.apply = word(2 * pairs);
+  job.inputs = word(2 * pairs);
   job.y_at = word(pairs * kIn);
   send_x(job, passes[0], 0);
   DecoderStep step;
@@ -273,21 +295,11 @@ DecoderWorkspace::DecoderWorkspace(const DecoderArray& array, const DecoderModel
                                               : 4 * round_up(shape_.vocabulary, 32));
   std::ranges::fill(load, 0);
   passes_.reserve(4 * model.layers.size());
-  for (size_t i = 0; i < model.layers.size(); ++i) {
-    std::array<int64_t, 6> places{};
-    const int64_t width = 4 * width_words_;
-    places[0] = take(width);
-    places[1] = take(2 * kIn);  // of q and k
-    places[2] = places[1] + kIn;
-    places[3] = take(2 * width);  // after attention, then before the FFN
-    places[4] = places[3] + width;
-    places[5] = take(width);
-    norms_.push_back(places);
-  }
-  output_norm_ = take(4 * width_words_);
   for (size_t i = 0; i < model.layers.size(); ++i) add_layer(model, i, load);
   head_ = decoder_passes(array, model, head, output, top, y_head_, load);
-  add_norm(y_down_, norms_.back()[5], output_norm_, head_, false);
+  const NormWeights end = add_norm(y_down_, head_, false);
+  norms_.back()[5] = end.post;
+  output_norm_ = end.pre;
 }
 
 void DecoderWorkspace::write_constants(const DecoderNorms& norms,

@@ -89,17 +89,22 @@ class DecoderWorkspace {
     std::vector<std::byte> bytes;
   };
 
+  struct NormWeights {
+    int64_t post, pre;
+  };
+
   int64_t take(int64_t bytes);
-  int64_t keep_job(const vector::Job& job, const DecoderPass* pass);
+  int64_t keep_job(const vector::Job& job, const DecoderPass* pass, int64_t more = 0);
   void send_x(vector::Job& job, const DecoderPass& pass, int64_t x_at) const;
-  void add_norm(int64_t y, int64_t post, int64_t pre, const std::vector<DecoderPass>& passes,
-                bool keep_row);
+  NormWeights add_norm(int64_t y, const std::vector<DecoderPass>& passes, bool keep_row);
   void add_rotation(int layer, int kind, int64_t norms);
   void add_combination(int layer, int kind, const std::vector<DecoderPass>& passes);
   void add_geglu(const std::vector<DecoderPass>& passes);
   DecoderStep send_step(const DecoderPass& pass, int64_t x_at);
   void add_sends(const std::vector<DecoderPass>& passes, int64_t x_at);
   void add_layer(const DecoderModel& model, size_t index, std::vector<int64_t>& load);
+  int64_t norm_bytes() const;
+  bool row_stays() const;
   int64_t combine_at() const;  // bytes of the store: sums, then x
 
   const DecoderArray& array_;

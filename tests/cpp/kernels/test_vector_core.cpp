@@ -77,23 +77,11 @@ class Core {
       }
       send_x();
     }
-    for (int32_t i = 0; i < job.take; ++i) {
+    for (int32_t i = 0; i < job.inputs; ++i) {
       Object one = object();
-      call("take", {argument(one), store.argument(), job_.argument(), state_.argument()});
-    }
-    for (int32_t i = 0; i < job.compute; ++i) {
-      call("compute",
-           {store.argument(), job_.argument(), state_.argument(), integer(job.kind),
-            integer(job.width), integer(job.heads), integer(job.kv_heads), integer(job.head_dim)});
-    }
-    for (int32_t i = 0; i < job.apply; ++i) {
-      Object one = object();
-      call("apply", {argument(one), store.argument(), job_.argument(), state_.argument(),
-                     integer(job.kind)});
-    }
-    for (int32_t i = 0; i < job.weights; ++i) {
-      Object one = object();
-      call("scale", {argument(one), store.argument(), job_.argument(), state_.argument()});
+      call("input", {argument(one), store.argument(), job_.argument(), state_.argument(),
+                     integer(state_.as<int32_t>()[vec::kLeft]), integer(job.kind),
+                     integer(job.width), integer(job.rows), integer(job.parts)});
     }
     for (int32_t i = 0; i < job.x_objects; ++i) {
       call("x", {store.argument(), x_.argument(), job_.argument(), state_.argument()});
@@ -174,26 +162,35 @@ void check_norm(const Build& build, int width, bool sublayer, Random& random) {
   filled.resize(size_t(y_padded));
   Job job{};
   job.kind = int32_t(Kind::kNorm);
-  job.take_bytes = vec::kInBytes;
-  job.compute = 1;
-  job.weights = padded / 256;
+  // Weights that the store has no room for follow the rest.
+  const int norms = sublayer ? 2 : 1, y_bytes = sublayer ? 2 * y_padded : 0;
+  const bool kept = width <= 2560;
+  const int row_at = kept ? norms * 4 * padded : 0;
+  job.kind = int32_t(kept ? Kind::kNorm : Kind::kLongNorm);
   job.width = width;
   job.epsilon = bits(float(epsilon));
   job.scale = bits(float(scale));
-  job.x_at = 4 * padded;
-  job.y_at = sublayer ? 4 * padded : -1;
-  job.take = padded / 256 + (sublayer ? y_padded / 512 : 0);
-  job.apply = sublayer ? padded / 256 : 0;
+  job.out_at = job.row_at = row_at;
+  job.x_at = row_at + 4 * padded;
+  job.work_at = kept ? job.x_at + 2 * padded : vec::kDataBytes;
+  job.piece = kept ? padded : 256;
+  job.pieces = sublayer ? padded / job.piece : 0;
+  job.kept = kept ? norms : 0;
+  job.take = (row_at + 4 * padded + y_bytes) / vec::kInBytes;
   job.x_elements = width;
   job.x_piece = 512;
   job.x_objects = job.x_cycle = (width + 511) / 512 + 1;
   job.out = 4 * padded / vec::kOutBytes;
-  std::vector<Object> input = objects_of(row);
+  std::vector<Object> input, weights;
+  if (sublayer) weights = objects_of(post);
+  for (const Object& one : objects_of(pre)) weights.push_back(one);
+  if (kept) input = weights;
+  for (const Object& one : objects_of(row)) input.push_back(one);
   if (sublayer) {
     for (const Object& one : objects_of(filled)) input.push_back(one);
-    for (const Object& one : objects_of(post)) input.push_back(one);
   }
-  for (const Object& one : objects_of(pre)) input.push_back(one);
+  if (!kept) input.insert(input.end(), weights.begin(), weights.end());
+  job.inputs = int32_t(input.size());
   Core core(build);
   core.run(job, input);
 
@@ -227,8 +224,7 @@ void check_geglu(const Build& build, int ffn, Random& random) {
   const std::vector<uint16_t> up = random.bf16(size_t(pairs * 512));
   Job job{};
   job.kind = int32_t(Kind::kGeglu);
-  job.take_bytes = vec::kInBytes;
-  job.apply = 2 * pairs;
+  job.inputs = 2 * pairs;
   job.y_at = pairs * vec::kInBytes;
   job.x_elements = ffn;
   job.x_piece = 256;
@@ -293,9 +289,8 @@ void check_rotate(const Build& build, const Heads& s, Random& random) {
   for (const Object& o : objects_of(row)) input.push_back(o);
   Job job{};
   job.kind = int32_t(Kind::kRotate);
-  job.take = int32_t(input.size());
-  job.take_bytes = vec::kInBytes;
-  job.compute = 1;
+  job.take = job.inputs = int32_t(input.size());
+  job.width = d, job.rows = (s.heads + 1) * s.kv_heads;
   job.y_at = y_at;
   job.out_at = job.take * vec::kInBytes;
   job.heads = s.heads, job.kv_heads = s.kv_heads, job.head_dim = d, job.dim = s.dim;
@@ -351,6 +346,7 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
   std::vector<std::vector<float>> sums(size_t(s.kv_heads * parts));
   std::vector<float> most(size_t(s.kv_heads * parts * 32)), counts(most.size());
   for (int g = 0; g < s.kv_heads; ++g) {
+    std::vector<float> records;
     for (int p = 0; p < parts; ++p) {
       const size_t at = size_t(g * parts + p);
       const bool none = p < masked;
@@ -365,8 +361,9 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
         statistics[32 + r] = unseen ? 0.0f : 0.5f + float(random.below(100));
         most[at * 32 + r] = statistics[r], counts[at * 32 + r] = statistics[32 + r];
       }
-      input.push_back(object_of(statistics.data(), 256));
+      records.insert(records.end(), statistics.begin(), statistics.end());
     }
+    for (const Object& one : objects_of(records)) input.push_back(one);
     for (int piece = 0; piece < objects; ++piece) {
       for (int p = 0; p < parts; ++p) {
         pieces.push_back(object_of(&sums[size_t(g * parts + p)][size_t(piece * 256)], 1024));
@@ -376,9 +373,9 @@ void check_combine(const Build& build, const Heads& s, int parts, int masked, Ra
   Job job{};
   job.kind = int32_t(Kind::kCombine);
   job.take = int32_t(input.size());
-  job.take_bytes = 8 * npu::attention::kRows;
-  job.apply = int32_t(pieces.size());
-  job.y_at = round_up(job.take * job.take_bytes, 1024);
+  job.inputs = int32_t(input.size() + pieces.size());
+  job.width = d, job.rows = s.heads;
+  job.y_at = round_up(job.take * vec::kInBytes, 1024);
   job.x_at = job.y_at + 2048;
   job.heads = s.heads, job.kv_heads = s.kv_heads, job.head_dim = d, job.dim = s.dim;
   job.parts = parts;
@@ -423,7 +420,6 @@ Job random_job(Random& random) {
     if (random.below(20) == 0) words[i] = int32_t(random.engine());
   }
   job.kind = random.below(int(vec::kKinds));
-  if (random.below(2)) job.take_bytes = vec::kInBytes;
   if (random.below(2)) job.head_dim = 64 << random.below(3);
   if (random.below(2)) job.dim = job.head_dim;
   return job;
@@ -495,27 +491,34 @@ TEST_CASE("vector core: jobs that do not fit are refused") {
   const auto refused = [&](auto change) {
     Job job{};
     job.kind = int32_t(Kind::kNorm);
-    job.take_bytes = vec::kInBytes, job.take = 4, job.width = 512, job.x_at = 2048;
-    job.y_at = -1, job.weights = 2, job.x_elements = 512, job.x_piece = 256, job.x_objects = 2;
+    job.take = job.inputs = 4, job.width = 512, job.x_at = 4096;
+    job.out_at = job.row_at = 2048, job.piece = 512, job.kept = 1, job.work_at = 6144,
+    job.x_elements = 512, job.x_piece = 256, job.x_objects = 2;
     job.x_cycle = 2, job.heads = job.kv_heads = job.parts = 1, job.head_dim = job.dim = 64;
     change(job);
     Memory store(vec::kStoreBytes), words(4 * vec::kJobWords), state(4 * vec::kStateWords);
     std::memcpy(words.data(), &job, sizeof job);
+    state.as<int32_t>()[vec::kLeft] = job.take - 1;
     Object object(vec::kInBytes / 4);
-    return raised(build, "vector_take",
-                  {buffer(object), store.argument(), words.argument(), state.argument()});
+    return raised(build, "vector_input",
+                  {buffer(object), store.argument(), words.argument(), state.argument(),
+                   integer(job.take - 1), integer(job.kind), integer(job.width), integer(job.rows),
+                   integer(job.parts)});
   };
   CHECK(refused([](Job&) {}) == "none");
-  CHECK(refused([](Job& job) { job.take = 45; }) == "kernel");
-  CHECK(refused([](Job& job) { job.take_bytes = 1025; }) == "kernel");
-  CHECK(refused([](Job& job) { job.x_at = 2040; }) == "kernel");
-  CHECK(refused([](Job& job) { job.x_at = 45056 - 1023; }) == "kernel");
+  CHECK(refused([](Job& job) { job.take = job.inputs = 50; }) == "kernel");
+  CHECK(refused([](Job& job) { job.x_at = 4090; }) == "kernel");
+  CHECK(refused([](Job& job) { job.x_at = vec::kStoreBytes - 1023; }) == "kernel");
   CHECK(refused([](Job& job) { job.width = 24; }) == "kernel");
-  CHECK(refused([](Job& job) { job.weights = 3; }) == "kernel");
+  CHECK(refused([](Job& job) { job.inputs = 3; }) == "kernel");
+  CHECK(refused([](Job& job) { job.piece = 480; }) == "kernel");
+  CHECK(refused([](Job& job) { job.kept = 2; }) == "kernel");
+  CHECK(refused([](Job& job) { job.work_at = vec::kStoreBytes - 2048; }) == "kernel");
+  CHECK(refused([](Job& job) { job.kind = int32_t(Kind::kLongNorm); }) == "kernel");
   CHECK(refused([](Job& job) { job.x_piece = 2064; }) == "kernel");
   CHECK(refused([](Job& job) { job.x_cycle = 0; }) == "kernel");
   CHECK(refused([](Job& job) { job.kind = vec::kKinds; }) == "kernel");
-  CHECK(refused([](Job& job) { job.out = 1, job.out_at = 45056; }) == "kernel");
+  CHECK(refused([](Job& job) { job.out = 1, job.out_at = vec::kStoreBytes; }) == "kernel");
   CHECK(refused([](Job& job) { job.x_elements = 500; }) == "kernel");
   CHECK(refused([](Job& job) { job.kind = int32_t(Kind::kCombine), job.parts = 65; }) == "kernel");
 }
@@ -532,33 +535,24 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
     const Job job = random_job(random);
     std::memcpy(words.data(), &job, sizeof job);
     for (int i = 0; i < 6; ++i) {
-      const int32_t counts[] = {0,
-                                0,
-                                1,
-                                int32_t(int64_t{job.take} * (job.take_bytes & 0x7FF)),
-                                job.apply,
-                                job.weights,
-                                int32_t(random.engine())};
+      const int32_t counts[] = {
+          0, 0, 1, job.take, job.take - 1, job.take - job.inputs, int32_t(random.engine())};
       state.as<int32_t>()[i] = counts[random.below(7)];
     }
     for (int i = 6; i < 13; ++i) {  // of x, of parts and rows
       const int32_t counts[] = {0, 0, 0, 1, job.parts - 1, job.heads - 1, int32_t(random.engine())};
       state.as<int32_t>()[i] = counts[random.below(7)];
     }
-    const int64_t sizes[] = {job.width, job.heads, job.kv_heads, job.head_dim};
     const auto o = object.argument(), s = store.argument(), w = words.argument(),
                t = state.argument();
     const std::vector<std::pair<const char*, std::vector<npu::KernelArgument>>> calls = {
         {"vector_table", {o, x.argument(), t}},
-        {"vector_take", {o, s, w, t}},
-        {"vector_compute",
-         {s, w, t, integer(job.kind), integer(sizes[0]), integer(sizes[1]), integer(sizes[2]),
-          integer(sizes[3])}},
-        {"vector_apply", {o, s, w, t, integer(job.kind)}},
-        {"vector_scale", {o, s, w, t}},
+        {"vector_input",
+         {o, s, w, t, integer(state.as<int32_t>()[vec::kLeft]), integer(job.kind),
+          integer(job.width), integer(job.rows), integer(job.parts)}},
         {"vector_x", {s, x.argument(), w, t}},
         {"vector_out", {s, out.argument(), w, t}}};
-    const auto& [name, arguments] = calls[size_t(random.below(7))];
+    const auto& [name, arguments] = calls[size_t(random.below(7) * 4 / 7)];
     ran += raised(build, name, arguments) == "none";
     bool intact = true;
     for (const Memory* one : {&store, &words, &state, &x, &out, &object}) intact &= one->intact();

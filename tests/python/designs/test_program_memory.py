@@ -178,7 +178,7 @@ CORES = {
     "prefill": (prefill, "prefill_begin"),
     "decoder, GEMV": (decoder, "gemv_kept"),
     "gemv": (gemv, "gemv_block"),
-    "decoder, vector core": (decoder, "vector_apply"),
+    "decoder, vector core": (decoder, "vector_input"),
     "decoder, attention: scores": (decoder, "attention_scores"),
     "decoder, attention: values": (decoder, "values_chunk"),
     "rope": (rope, "rope_rotate"),

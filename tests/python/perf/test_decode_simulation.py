@@ -201,7 +201,7 @@ def test_the_trace_of_a_token(tmp_path: Path) -> None:
     document = json.loads(gzip.decompress(file.read_bytes()))
     assert document["otherData"]["tokens_per_second"] == 1 / trace.simulation.seconds
     names = {event["name"] for event in document["traceEvents"]}
-    assert {"gemv_kept", "attention_scores", "vector_compute"} <= names
+    assert {"gemv_kept", "attention_scores", "vector_input"} <= names
     pytest.importorskip("matplotlib")
     trace.plot(tmp_path / "t.svg")
     text = (tmp_path / "t.svg").read_text()
