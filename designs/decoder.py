@@ -37,7 +37,7 @@ _RUNS, _BLOCKS, _CHUNKS = 8, 6, 2
 
 def design(generation: str) -> Design:
     """The decode design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("decoder", generation, object_file="decoder.o", program_over=True)
+    out = Design("decoder", generation, object_file="decoder.o")
     last = out.columns - 1
     out.params = {
         "columns": out.columns,
