@@ -55,7 +55,7 @@ static_assert(4 * npu::gelu::passes_work(kInHalves) <= npu::vector::kWorkBytes);
 constexpr int32_t records(int32_t parts) { return (parts + 3) & ~3; }
 static_assert(4 * 8 * kPartStatistics == npu::vector::kInBytes);
 
-using npu::fp32::kLanes, npu::fp32::kStep;
+using npu::fp32::kLanes, npu::fp32::kStep, npu::vector::kLast;
 
 inline const Job& job_of(const int32_t* words) { return *reinterpret_cast<const Job*>(words); }
 inline float bits_float(int32_t bits) { return __builtin_bit_cast(float, bits); }
@@ -365,8 +365,9 @@ template <int kJobOperand>
 void check_job(const char* kernel, const KernelArgument* operands) {
   const auto& job = *reinterpret_cast<const Job*>(operands[kJobOperand].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[kJobOperand + 1].data);
-  bool counted = state[kTabled] >= 0 && state[kTabled] < 4 && state[kLeft] < job.take &&
-                 int64_t{state[kLeft]} >= int64_t{job.take} - 1 - job.inputs &&
+  bool counted = state[kTabled] >= 0 && state[kTabled] < 4 &&
+                 state[kLeft] - int64_t{kLast} < job.take &&
+                 state[kLeft] - int64_t{kLast} >= int64_t{job.take} - 1 - job.inputs &&
                  state[kSentOut] >= 0 && state[kSentOut] <= job.out && state[kTurn] >= 0 &&
                  (state[kTurn] == 0 || state[kTurn] < job.x_cycle);
   if (Kind(job.kind) == Kind::kCombine) {
@@ -389,11 +390,11 @@ void check_input(const char* kernel, const KernelArgument* operands) {
   check_job<2>(kernel, operands);
   const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[3].data);
-  const int32_t left = state[kLeft];
+  const int64_t left = int64_t{state[kLeft]} - kLast;
   const Kind kind = Kind(job.kind);
   const bool takes = kind != Kind::kSend && kind != Kind::kGeglu;
   const bool applies = kind != Kind::kSend && kind != Kind::kRotate && kind != Kind::kNorm;
-  if (operands[4].value == left && operands[5].value == job.kind &&
+  if (operands[4].value == state[kLeft] && operands[5].value == job.kind &&
       operands[6].value == job.width && operands[7].value == job.rows &&
       operands[8].value == job.parts && left >= job.take - job.inputs &&
       (left >= 0 ? takes : applies)) {
@@ -401,7 +402,7 @@ void check_input(const char* kernel, const KernelArgument* operands) {
   }
   npu::fail(npu::ErrorKind::kKernel,
             "[%s] object %d of %d of a job of kind %d, or its numbers, are not what the job says",
-            kernel, job.take - left, job.inputs, job.kind);
+            kernel, int(job.take - left), job.inputs, job.kind);
 }
 
 // Counted from the source, not measured; npu1 has half the lanes. A call of copy_words().
@@ -469,9 +470,9 @@ double apply_cycles(Kind kind, int64_t width, int64_t rows, int64_t parts) {
 double input_cycles(const Timing&, const int64_t* integers) {
   const Kind kind = Kind(integers[1]);
   const int64_t left = integers[0], width = integers[2], rows = integers[3];
-  if (left < 0) return kCall + apply_cycles(kind, width, rows, integers[4]);
+  if (left < kLast) return kCall + apply_cycles(kind, width, rows, integers[4]);
   const double copy = kCall + copy_cycles(kInWords);
-  return left > 0 ? copy : copy + taken_cycles(kind, width, rows);
+  return left > kLast ? copy : copy + taken_cycles(kind, width, rows);
 }
 #endif
 
@@ -484,7 +485,7 @@ NPU_KERNEL void vector_begin(const int32_t* command, int32_t* job, int32_t* stat
   aie::set_rounding(aie::rounding_mode::conv_even);  // a core resets to floor
   copy_words(command, job, kJobWords);
   copy_words(&npu::fp32::kZeros, state, npu::vector::kStateWords, 0);
-  state[kLeft] = job_of(job).take - 1;
+  state[kLeft] = job_of(job).take + (kLast - 1);
 }
 
 // A part of the table that sets up the GEMV cores.
@@ -504,16 +505,17 @@ NPU_KERNEL void vector_input(const int32_t* object, int32_t* store, const int32_
   const Job& job = job_of(words);
   state[kLeft] = left - 1;
   const auto what = Kind(kind);
-  if (left >= 0) {
-    copy_words(object, store + (job.take - 1 - left) * kInWords, kInWords);
-    if (left > 0) return;
+  if (left >= kLast) {
+    copy_words(object, store + (job.take + (kLast - 1) - left) * kInWords, kInWords);
+    if (left > kLast) return;
     if (what == Kind::kRotate) return rotate(store, job, state);
     if (what != Kind::kCombine) begin_norm(store, job, state);
     return;
   }
-  if (what == Kind::kGeglu) return next_geglu(object, store, job, ~left);
+  const int32_t number = kLast - 1 - left;
+  if (what == Kind::kGeglu) return next_geglu(object, store, job, number);
   if (what == Kind::kCombine) return combine(object, store, job, state);
-  next_norm(reinterpret_cast<const float*>(object), store, job, state, ~left);
+  next_norm(reinterpret_cast<const float*>(object), store, job, state, number);
 }
 
 // The next object of x, with zeros where x has ended.
@@ -544,15 +546,15 @@ NPU_DECLARE(
     {.operands = {buffer("part", vector_core::kInWords), buffer("x", vector_core::kXElements),
                   buffer("state", vector_core::kStateWords).with_word(vector_core::kTabled, 0, 3)},
      .cycles = fixed<56>});
-NPU_DECLARE(
-    vector_input,
-    {.operands = {buffer("object", vector_core::kInWords),
-                  buffer("store", vector_core::kStoreWords), buffer("job", vector_core::kJobWords),
-                  buffer("state", vector_core::kStateWords), integer("left", -(1 << 20), 1 << 16),
-                  integer("kind", 0, npu::vector::kKinds - 1), integer("width", 0, 1 << 16),
-                  integer("rows", 0, 1 << 16), integer("parts", 0, 1 << 16)},
-     .cycles = vector_core::input_cycles,
-     .check = vector_core::check_input});
+NPU_DECLARE(vector_input,
+            {.operands = {buffer("object", vector_core::kInWords),
+                          buffer("store", vector_core::kStoreWords),
+                          buffer("job", vector_core::kJobWords),
+                          buffer("state", vector_core::kStateWords), integer("left", 0, 1 << 16),
+                          integer("kind", 0, npu::vector::kKinds - 1), integer("width", 0, 1 << 16),
+                          integer("rows", 0, 1 << 16), integer("parts", 0, 1 << 16)},
+             .cycles = vector_core::input_cycles,
+             .check = vector_core::check_input});
 NPU_DECLARE(vector_x, {.operands = {buffer("store", vector_core::kStoreWords),
                                     buffer("x", vector_core::kXElements),
                                     buffer("job", vector_core::kJobWords),

@@ -69,6 +69,7 @@ inline constexpr int32_t kDataBytes = 45056;  // GeGLU of 21504 elements, or row
 inline constexpr int32_t kWorkBytes = 5376;   // behind them, for what steps leave for others
 inline constexpr int32_t kStoreBytes = kDataBytes + kWorkBytes;
 inline constexpr int32_t kStateWords = 96;  // counters and sums
-inline constexpr int32_t kLeft = 1;         // of them: objects to take after the next one
+inline constexpr int32_t kLeft = 1;        // of them: kLast and the objects to take after the next,
+inline constexpr int32_t kLast = 1 << 15;  // less than that: one is applied
 
 }  // namespace npu::vector

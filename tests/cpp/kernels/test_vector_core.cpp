@@ -498,12 +498,12 @@ TEST_CASE("vector core: jobs that do not fit are refused") {
     change(job);
     Memory store(vec::kStoreBytes), words(4 * vec::kJobWords), state(4 * vec::kStateWords);
     std::memcpy(words.data(), &job, sizeof job);
-    state.as<int32_t>()[vec::kLeft] = job.take - 1;
+    state.as<int32_t>()[vec::kLeft] = vec::kLast + job.take - 1;
     Object object(vec::kInBytes / 4);
     return raised(build, "vector_input",
                   {buffer(object), store.argument(), words.argument(), state.argument(),
-                   integer(job.take - 1), integer(job.kind), integer(job.width), integer(job.rows),
-                   integer(job.parts)});
+                   integer(vec::kLast + job.take - 1), integer(job.kind), integer(job.width),
+                   integer(job.rows), integer(job.parts)});
   };
   CHECK(refused([](Job&) {}) == "none");
   CHECK(refused([](Job& job) { job.take = job.inputs = 50; }) == "kernel");
@@ -535,8 +535,13 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
     const Job job = random_job(random);
     std::memcpy(words.data(), &job, sizeof job);
     for (int i = 0; i < 6; ++i) {
-      const int32_t counts[] = {
-          0, 0, 1, job.take, job.take - 1, job.take - job.inputs, int32_t(random.engine())};
+      const int32_t counts[] = {0,
+                                0,
+                                1,
+                                job.take,
+                                vec::kLast + job.take - 1,
+                                vec::kLast + job.take - job.inputs,
+                                int32_t(random.engine())};
       state.as<int32_t>()[i] = counts[random.below(7)];
     }
     for (int i = 6; i < 13; ++i) {  // of x, of parts and rows
