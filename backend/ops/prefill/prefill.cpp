@@ -255,7 +255,7 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
   const int64_t position = request.get("position", 0, (int64_t{1} << 24) - 1);
   chunk.lead = position % PrefillLayout::kAlign;
   chunk.position = position - chunk.lead;
-  chunk.tokens = chunk.lead + request.get("tokens", 1, int64_t{1} << 12);
+  chunk.tokens = chunk.lead + request.get("tokens", 1, Prefill::kMaxTokens);
   const PrefillLayout layout(array, model, chunk.tokens);
   const DecoderPages pages(model, position, chunk.position + chunk.tokens - 1);
   chunk.pages = pages.spans();

@@ -56,9 +56,9 @@ class SimulatedPrefill:
     """A simulated prompt: times are of the modelled NPU, not of this machine.
 
     ``seconds``: from the host's call until the largest logits of the last token are in memory, with
-    all ``chunks`` (a submission per 1,024 tokens), the head, their dispatches, and the loads of the
+    all ``chunks`` (a submission per 1,024 rows), the head, their dispatches, and the loads of the
     prefill configuration and of the head's (``configuration_loads``). What the host does before and
-    between (embedding rows, the norm before the head) is not in it.
+    between (embedding rows, streams, the norm before the head) is not in it.
 
     ``split`` has its parts in seconds, which add up to it. "weights", "kv" and "activations" are
     the memory's share of the time, bytes / read ceiling. The rest is time in which the memory was
@@ -345,7 +345,9 @@ class _Prompt:
         single = lengths[-1] == 1
         for i, length in enumerate(lengths[:-1] if single else lengths):
             self._add_chunk(length, self._position + i * self._chunk)
-            self._parts["dispatch"] += -(-length // _npu.ops.Prefill.SUBMISSION_ROWS) * dispatch
+            lead = (self._position + i * self._chunk) % _npu.ops.Prefill.ALIGN
+            rows = lead + length
+            self._parts["dispatch"] += -(-rows // _npu.ops.Prefill.SUBMISSION_ROWS) * dispatch
         if single:
             self._add_token()
         else:

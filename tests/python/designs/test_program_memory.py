@@ -11,11 +11,9 @@ from npu.designs.api import Design
 from npu.designs.lowering import lower, program_memory, serialise, stack
 from npu.errors import DesignError
 
-OVER = {
-    "decoder": decoder.design,
-    "prefill": prefill.design,
-}
+OVER = {"prefill": prefill.design}
 WITHIN = {
+    "decoder": decoder.design,
     "attention": attention.design,
     "geglu": geglu.design,
     "rms_norm": rms_norm.design,
