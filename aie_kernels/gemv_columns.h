@@ -114,8 +114,8 @@ NPU_OUTLINED inline void add_products(const float* __restrict a, const float* __
 #if NPU_DECLARATIONS
 // Cycles, not measured on hardware. AIE2 multiplies 16 bf16 lanes per cycle and stores 32 bytes,
 // AIE2P twice as much. Products into the same sum follow each other by kChain cycles; one of fp32
-// is six of bf16 into the same sum. Of two with a factor in common both fit into that time on AIE2P:
-// 18 multiply slots; on AIE2 one does, of 20.
+// is six of bf16 into the same sum. Of two with a factor in common both fit into that time on
+// AIE2P: 18 multiply slots; on AIE2 one does, of 20.
 constexpr double kHalves = __AIE_ARCH__ == 20 ? 2 : 1;
 constexpr double kChain = 4, kProduct = 6 * kChain;
 // A loop's set-up and until its first result is there (of fp32 products, whose factors are split
