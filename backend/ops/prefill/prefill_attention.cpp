@@ -2,6 +2,7 @@
 // them (prefill_plan.h).
 #include <algorithm>
 #include <bit>
+#include <cassert>
 #include <numbers>
 
 #include "ops/prefill/prefill_tasks.h"
@@ -111,6 +112,9 @@ void PrefillPlan::add_keys(std::vector<PrefillTask>& to, Job job, std::span<cons
 void PrefillPlan::attention_job(PrefillStep& step, size_t layer, int64_t kv_head, int64_t number) {
   const DecoderShape& s = model_.shape;
   const int64_t per_row = int64_t{array_.units} * array_.columns, group = layout_.group();
+  // A group's results, a task per unit and channel, are under way at once: the command processor
+  // may wait for tasks of the next group before it has pushed any more of them.
+  assert(array_.units <= arch::kTaskQueueDepth);
   const int64_t high = per_row / group, first = number * kArrayRows * per_row;
   const int64_t unit = s.head_dim / kSlice * kBlockWords;
   const int64_t end = chunk_->position + chunk_->tokens;

@@ -535,18 +535,15 @@ TEST_CASE("vector core: no job and no state makes it write outside its buffers")
     const Job job = random_job(random);
     std::memcpy(words.data(), &job, sizeof job);
     for (int i = 0; i < 6; ++i) {
-      const int32_t counts[] = {0,
-                                0,
-                                1,
-                                job.take,
-                                vec::kLast + job.take - 1,
-                                vec::kLast + job.take - job.inputs,
-                                int32_t(random.engine())};
-      state.as<int32_t>()[i] = counts[random.below(7)];
+      const int64_t take = job.take, last = vec::kLast + take;
+      const int64_t counts[] = {
+          0, 0, 1, take, last - 1, last - job.inputs, int64_t(random.engine())};
+      state.as<int32_t>()[i] = int32_t(counts[random.below(7)]);
     }
     for (int i = 6; i < 13; ++i) {  // of x, of parts and rows
-      const int32_t counts[] = {0, 0, 0, 1, job.parts - 1, job.heads - 1, int32_t(random.engine())};
-      state.as<int32_t>()[i] = counts[random.below(7)];
+      const int64_t counts[] = {
+          0, 0, 0, 1, int64_t{job.parts} - 1, int64_t{job.heads} - 1, int64_t(random.engine())};
+      state.as<int32_t>()[i] = int32_t(counts[random.below(7)]);
     }
     const auto o = object.argument(), s = store.argument(), w = words.argument(),
                t = state.argument();

@@ -55,6 +55,10 @@ class Walk : private PrefillMemory {
     for (Lane* lane : {&a, &b, &low, &high}) {
       for (const Channel& channel : *lane) check_inside(channel);
     }
+    const bool attends = plan_->kind(index) == Kind::kAttention;  // queries pass before keys
+    for (const auto& tasks : made.b) {
+      for (const auto& task : tasks) REQUIRE((task.part == 0 || !attends));
+    }
     reads_.clear(), writes_.clear(), done_.clear();
     while (!a[0].ended()) job(a, b, low, high);
     for (Lane* lane : {&a, &b, &low, &high}) {
