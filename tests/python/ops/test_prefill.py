@@ -312,7 +312,7 @@ def test_every_step_of_a_layer(name: str, device: str) -> None:
 def test_a_stream_of_as_many_tokens_as_a_request_may_have(format_: int, device: str) -> None:
     """Steps of BDs fit their fields."""
     request = {
-        "tokens": 4096, "sliding": 1, "global": 0, "width": 320, "heads": 2, "kv_heads": 1,
+        "tokens": 2048, "sliding": 1, "global": 0, "width": 320, "heads": 2, "kv_heads": 1,
         "head_dim": 64, "ffn": 512, "format": format_,
     }  # fmt: skip
     op = operation("prefill")
