@@ -75,7 +75,8 @@ def pack(matrix: Matrix) -> bytes:
 
 
 def value(blocks: bytes, k: int, row: int, column: int) -> float:
-    """One weight of additive blocks, by the reading formula, in float64."""
+    """One weight of additive blocks, by the reading formula, in float64; d code is exact in fp32,
+    but for overflow."""
     columns = -(-k // 256)
     start = (row // 32 * columns + column // 256) * BLOCK
     block = blocks[start : start + BLOCK]
@@ -85,7 +86,7 @@ def value(blocks: bytes, k: int, row: int, column: int) -> float:
     index = 2 * ((c // 32) * 32 + r)
     d = np.frombuffer(block[index : index + 2], ml_dtypes.bfloat16)[0]
     m = np.frombuffer(block[512 + index : 514 + index], ml_dtypes.bfloat16)[0]
-    return float(m) + float(d) * code
+    return float(m) + float(np.float32(float(d) * code))
 
 
 def write_file(
