@@ -92,6 +92,8 @@ bool header_fits(const Job& job) {
       return rows_fit(job) && dims_fit(job);
     case Kind::kAttention:
       return attention_fits(job);
+    case Kind::kJobs:
+      return job.jobs >= 0 && job.rounds == 0 && job.units == 0;
   }
   return false;
 }

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from npu.errors import DesignError
 
-from .fifo import Dims, Link, Names, ObjectFifo, ShimBd
+from .fifo import Dims, Link, Names, ObjectFifo, ProgramPort, ShimBd
 from .hardware import CORE_ROWS, DTYPE_BYTES, FIRST_CORE_ROW, ROWS, Tile, device_columns
 from .kernel import Kernel, kernel
 from .worker import Worker
@@ -37,6 +37,7 @@ class Design:
     links: list[Link] = field(default_factory=list)
     workers: list[Worker] = field(default_factory=list)
     shim_bds: list[ShimBd] = field(default_factory=list)
+    program_ports: list[ProgramPort] = field(default_factory=list)
     token_ports: bool = (
         False  # the configuration gives the ports' completion tokens their packet id
     )
@@ -288,6 +289,15 @@ class Design:
         if size < 4 or size % 4:
             raise self._error(f"{what} has {size} B; DMAs move multiples of 4 B")
         self.shim_bds.append(ShimBd(tile, id, size))
+
+    def programs(self, port: str, tile: Tile, channel: int, cores: Sequence[Tile]) -> None:
+        """A shim channel by which streams send overlays to cores, all the same at once."""
+        self._names.take(port)
+        if tile.kind != "shim" or not 0 <= channel < tile.limits.channels:
+            raise self._error(f'programs "{port}": {tile} has no channel {channel} of a shim tile')
+        if not cores or any(core.kind != "core" for core in cores):
+            raise self._error(f'programs "{port}" go to cores, not {[str(c) for c in cores]}')
+        self.program_ports.append(ProgramPort(port, tile, channel, tuple(cores)))
 
     def worker(self, tile: Tile, *, stack_bytes: int | None = None) -> Worker:
         """The control program of a core, empty; write it with the methods of Worker."""

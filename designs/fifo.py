@@ -86,6 +86,16 @@ class Link:
 
 
 @dataclass(frozen=True)
+class ProgramPort:
+    """A shim channel whose stream reaches the control ports of cores."""
+
+    name: str
+    tile: Tile
+    channel: int
+    cores: tuple[Tile, ...]
+
+
+@dataclass(frozen=True)
 class ShimBd:
     """A linear BD of a shim tile; streams patch its address and push it, without writing it."""
 

@@ -9,6 +9,8 @@ both of its shim channels, two cores each. Headers in stream A bound all loops, 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from npu._npu import facts
 
 from .api import Design
@@ -29,6 +31,8 @@ _L2_INPUTS, _L2_PIECES = 4, 4
 # Results in a core: as far as there is room, those of a product leave while the next one begins.
 _L1_PIECES = {"npu1": 2, "npu2": 6}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
+# Programs of npu2 come by a shim channel that has no stream A.
+_PROGRAMS_COLUMN, _PROGRAMS_CHANNEL = 1, 0
 
 
 def design(generation: str) -> Design:
@@ -44,10 +48,15 @@ def design(generation: str) -> Design:
     }
     out.token_ports = True
     rows = [_row(out, row) for row in range(CORE_ROWS)]
+    cores = []
     for col in range(out.columns):
         b, results = _column(out, col), _drain(out, col)
-        for row in range(CORE_ROWS):
-            _Core(out, row, col, rows[row], b, results[row]).program()
+        cores += [_Core(out, row, col, rows[row], b, results[row]) for row in range(CORE_ROWS)]
+    for core in cores:
+        core.program() if generation == "npu1" else core.overlays()
+    if generation != "npu1":
+        port = out.tile(_PROGRAMS_COLUMN, 0), _PROGRAMS_CHANNEL
+        out.programs("programs", *port, [core.tile for core in cores])
     return out
 
 
@@ -112,27 +121,51 @@ class _Core:
     def __init__(
         self, out: Design, row: int, col: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
     ) -> None:
-        self._out, self._row, self._col = out, row, col
+        self._out = out
         self._a, self._b, self._c = a, b, c
-        stack = STACK_BYTES[out.generation]
-        self._w = w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=stack)
+        self.tile = out.tile(col, FIRST_CORE_ROW + row)
+        self._w = w = out.worker(self.tile, stack_bytes=STACK_BYTES[out.generation])
         name = f"{col}_{row}"
+        place = w.buffer(f"place_{name}", "int32", (2,), init=(row, col))
+        self._place = Word(place, 0), Word(place, 1)
         self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
         self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK[out.generation],))
         self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
 
     def program(self) -> None:
-        """Jobs, one after the other."""
-        w, store, job = self._w, self._store, self._job
-        with w.forever():
-            w.call(self._kernel("begin"), w.acquire(self._a), job, self._row, self._col)
-            w.release(self._a)
-            with w.loop(self._word("constants")):
-                w.call(self._kernel("constant"), w.acquire(self._a), store, job)
-                w.release(self._a)
+        """Jobs of all kinds, one after the other."""
+        with self._w.forever():
+            self._begin()
+            self._constants()
             self._product()
             self._rows()
             self._attention()
+
+    def overlays(self) -> None:
+        """A program per kind of job, which takes as many as the first header says."""
+        self._overlay("products", self._product)
+        self._overlay("norm", self._constants, self._rows)
+        self._overlay("geglu", self._rows)
+        self._overlay("rotation", self._constants, self._rows)
+        self._overlay("attention", self._attention)
+
+    def _overlay(self, name: str, *parts: Callable[[], None]) -> None:
+        with self._w.overlay(name):
+            self._begin()
+            with self._w.loop(self._word("jobs")):
+                self._begin()
+                for part in parts:
+                    part()
+
+    def _begin(self) -> None:
+        self._w.call(self._kernel("begin"), self._w.acquire(self._a), self._job, *self._place)
+        self._w.release(self._a)
+
+    def _constants(self) -> None:
+        w = self._w
+        with w.loop(self._word("constants")):
+            w.call(self._kernel("constant"), w.acquire(self._a), self._store, self._job)
+            w.release(self._a)
 
     def _product(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word

@@ -11,6 +11,9 @@ A worker is filled by calling its methods in program order; loops are `with` blo
             worker.call(copy, source, sink, 256)
             worker.release(fifo_in)
             worker.release(fifo_out)
+
+What does not fit program memory at once are overlays: programs of which streams load one after the
+other (`with worker.overlay("name"): ...`), the same ones into all cores of a design.
 """
 
 from __future__ import annotations
@@ -43,6 +46,7 @@ class Buffer:
     dtype: str
     shape: tuple[int, ...]
     address: int | None
+    init: tuple[int, ...] = ()  # int32 words at its start, when the array is configured
 
     @property
     def bytes(self) -> int:
@@ -86,6 +90,8 @@ class Worker:
         self.tile = tile
         self.stack_bytes = STACK_BYTES if stack_bytes is None else stack_bytes
         self.steps: list[Step] = []
+        self.overlays: dict[str, list[Step]] = {}
+        self._program = self.steps  # that is being written
         self.rtps: list[Rtp] = []
         self.buffers: list[Buffer] = []
         self._acquired: dict[ObjectFifo, int] = {}  # objects so far
@@ -100,14 +106,45 @@ class Worker:
         self.rtps.append(Rtp(name))
         return self.rtps[-1]
 
+    @property
+    def all_steps(self) -> list[Step]:
+        """Of the program, or of all overlays."""
+        return [step for program in (self.steps, *self.overlays.values()) for step in program]
+
+    @contextmanager
+    def overlay(self, name: str) -> Iterator[None]:
+        """A program that streams load (Design.programs()) and that ends by itself."""
+        if name in self.overlays or self.steps or self.rtps or len(self._frames) > 1:
+            raise self._error(
+                f'overlay "{name}": a worker has either one program or overlays of different '
+                "names, without RTPs, none inside another"
+            )
+        self._program = self.overlays[name] = []
+        try:
+            yield
+        finally:
+            self._program = self.steps
+        held = [f'"{f.name}"' for f, n in self._frames[0].items() if n]
+        if held:
+            raise self._error(f'overlay "{name}" ends while holding objects of {", ".join(held)}')
+
     def buffer(
-        self, name: str, dtype: str, shape: tuple[int, ...], *, address: int | None = None
+        self,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        *,
+        address: int | None = None,
+        init: tuple[int, ...] = (),
     ) -> Buffer:
-        """Local memory, at a fixed byte address if one is given."""
+        """Local memory, at a fixed byte address if one is given. init: words it begins with when
+        the array is configured (int32 buffers)."""
         self._names.take(name)
         if dtype not in DTYPE_BYTES or not shape or min(shape) < 1:
             raise self._error(f'buffer "{name}" has dtype "{dtype}" and shape {shape}')
-        self.buffers.append(Buffer(name, dtype, tuple(shape), address))
+        if init and (dtype != "int32" or len(init) > math.prod(shape)):
+            raise self._error(f'buffer "{name}" of {dtype}{list(shape)} cannot begin with {init}')
+        self.buffers.append(Buffer(name, dtype, tuple(shape), address, tuple(init)))
         return self.buffers[-1]
 
     @contextmanager
@@ -132,7 +169,7 @@ class Worker:
         """Waits until the stream has set the RTP lock to 1, and takes it back to 0."""
         if not self.rtps:
             raise self._error("wait_rtps: declare the RTPs first")
-        self.steps.append(Step("wait_rtps"))
+        self._program.append(Step("wait_rtps"))
 
     def acquire(self, fifo: ObjectFifo) -> Object:
         """Waits for the next object: a free one of an output FIFO, a full one of an input FIFO."""
@@ -145,7 +182,7 @@ class Worker:
         sequence = self._acquired.get(fifo, 0)
         self._acquired[fifo] = sequence + 1
         self._frames[-1][fifo] = self._frames[-1].get(fifo, 0) + 1
-        self.steps.append(Step("acquire", fifo=fifo))
+        self._program.append(Step("acquire", fifo=fifo))
         return Object(fifo, sequence)
 
     def release(self, fifo: ObjectFifo) -> None:
@@ -158,7 +195,7 @@ class Worker:
             )
         self._frames[-1][fifo] -= 1
         self._released[fifo] = self._released.get(fifo, 0) + 1
-        self.steps.append(Step("release", fifo=fifo))
+        self._program.append(Step("release", fifo=fifo))
 
     def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | Word | int) -> None:
         """Calls a kernel with objects, buffers, integers, or RTPs and words read at the call."""
@@ -175,7 +212,7 @@ class Worker:
         signature = tuple(
             self._type_of(o) if isinstance(o, (Object, Buffer)) else d.dtype for o, d in pairs
         )
-        self.steps.append(Step("call", kernel=kernel, operands=lowered, signature=signature))
+        self._program.append(Step("call", kernel=kernel, operands=lowered, signature=signature))
 
     def finish(self) -> None:
         """Checks what can only be seen at the end; called by the lowering."""
@@ -184,6 +221,11 @@ class Worker:
             raise self._error(f"the program ends while holding objects of {', '.join(held)}")
         if self.rtps and not any(s.kind == "wait_rtps" for s in self.steps):
             raise self._error("the worker has RTPs but never calls wait_rtps")
+        if self.overlays and (self.steps or self.rtps):
+            raise self._error("a worker has either one program or overlays, which have no RTPs")
+        for name, steps in self.overlays.items():
+            if any(step.kind == "forever" for step in steps):
+                raise self._error(f'overlay "{name}" never ends; another could not be loaded')
 
     def _type_of(self, operand: Object | Buffer) -> tuple[str, tuple[int, ...]]:
         """(dtype, shape) of a buffer operand in this core's memory."""
@@ -249,7 +291,7 @@ class Worker:
 
     @contextmanager
     def _block(self, step: Step) -> Iterator[None]:
-        self.steps.append(step)
+        self._program.append(step)
         frame: dict[ObjectFifo, int] = {}
         self._frames.append(frame)
         try:
@@ -261,7 +303,7 @@ class Worker:
             raise self._error(
                 f"a loop body ends while holding objects of {', '.join(held)}; release them in it"
             )
-        self.steps.append(Step("end"))
+        self._program.append(Step("end"))
 
     def _held(self, fifo: ObjectFifo) -> int:
         return sum(frame.get(fifo, 0) for frame in self._frames)

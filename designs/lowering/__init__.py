@@ -12,7 +12,7 @@ from functools import cache, wraps
 from typing import ParamSpec
 
 from ..api import Design
-from . import program, program_memory, stack
+from . import overlays, program, program_memory, stack
 from .dataflow import Dataflow
 from .lowered import Lowered
 from .mlir import print_mlir
@@ -43,9 +43,11 @@ def lower(design: Design) -> Lowered:
         program.build(worker, core, buffers, flow)
         core.program_bytes = program_memory.core_bytes(core, out.generation)
         out.cores.append(core)
+    out.overlays = overlays.collect(out)
     program_memory.check(out, design.program_over)
     stack.check(out, design.stack_over)
     ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}
+    ends |= {t for p in design.program_ports for t in (p.tile, *p.cores)}
     ends |= {c.tile for c in out.connections} | {w.tile for w in design.workers}
     out.tiles = sorted(ends)
     return out

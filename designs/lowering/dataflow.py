@@ -222,6 +222,14 @@ class Dataflow:
                 )
             used[free[0]] = fifo.name
             self._channel_of[fifo, tile, direction] = free[0]
+        for port in self.design.program_ports:
+            used = taken.setdefault((port.tile, "mm2s"), {})
+            if port.channel in used:
+                raise self.error(
+                    f"{port.tile}: MM2S channel {port.channel} is asked for by "
+                    f'"{used[port.channel]}" and for programs'
+                )
+            used[port.channel] = port.name
 
     def build_ports_and_flows(self) -> None:
         """What the shim offers to runtime streams, and the streams between DMAs."""
@@ -234,6 +242,11 @@ class Dataflow:
                     direction = "mm2s" if tile == fifo.producer else "s2mm"
                     channel = self._channel_of[fifo, tile, direction]
                     self.out.ports.append(Port(fifo.port, tile, direction, channel))
+        for program in self.design.program_ports:
+            sinks = [Endpoint(core, 0, control=True) for core in program.cores]
+            source = Endpoint(program.tile, program.channel)
+            self.out.flows.append(Flow(program.name, source, sinks))
+            self.out.ports.append(Port(program.name, program.tile, "mm2s", program.channel))
         names = [p.name for p in self.out.ports]
         for name in names:
             if names.count(name) > 1:

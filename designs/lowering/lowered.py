@@ -34,6 +34,7 @@ class Memory:
     shape: tuple[int, ...]
     bytes: int
     address: int
+    init: tuple[int, ...] = ()  # int32 words at its start
 
 
 @dataclass
@@ -100,15 +101,17 @@ class Port:
 
 @dataclass(frozen=True)
 class Endpoint:
-    """One end of a flow: a DMA channel of a tile."""
+    """One end of a flow: a DMA channel of a tile, or the port by which packets reach its registers
+    and program memory."""
 
     tile: Tile
     channel: int
+    control: bool = False
 
 
 @dataclass
 class Flow:
-    """A stream from one MM2S channel to one or several S2MM channels."""
+    """A stream from one MM2S channel to one or several S2MM channels, or to control ports."""
 
     fifo: str
     source: Endpoint
@@ -173,6 +176,23 @@ class Core:
     rtp_lock: Lock | None = None
     buffers: list[Memory] = field(default_factory=list)
     program_bytes: int | None = None  # estimated; None if a kernel has no estimate
+    overlays: dict[str, list[Instruction]] = field(default_factory=dict)  # instead of a program
+    slots: Memory | None = None  # int32: where overlays keep their counters
+
+    @property
+    def programs(self) -> list[list[Instruction]]:
+        """The program, or the overlays."""
+        return list(self.overlays.values()) or [self.program]
+
+
+@dataclass
+class Overlay:
+    """A program that streams load into all cores."""
+
+    name: str
+    program: list[Instruction]  # a core's; the others' are the same words
+    bytes: int  # of its image
+    slots: int  # address of the counters in a core's data memory
 
 
 @dataclass
@@ -195,4 +215,5 @@ class Lowered:
     flows: list[Flow] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     cores: list[Core] = field(default_factory=list)
+    overlays: list[Overlay] = field(default_factory=list)
     kernels: dict[str, Signature] = field(default_factory=dict)

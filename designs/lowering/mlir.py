@@ -1,13 +1,17 @@
 """A lowered design as AIE-dialect MLIR, for mlir-aie's aiecc and Peano.
 
 Explicit addresses, lock numbers, BD numbers and flows, in the form mlir-aie itself reaches after
-lowering object FIFOs; only routing is left to it. Cores are printed by mlir_core.py.
+lowering object FIFOs; only routing is left to it. Cores are printed by mlir_core.py. A design with
+overlays is several devices: the array without cores, and for each overlay, under its name, cores
+with that program, of which only program memory is wanted.
 """
 
 from __future__ import annotations
 
+import math
+
 from ..hardware import DTYPE_MLIR, Tile
-from .lowered import Channel, Descriptor, Lock, Lowered, Memory
+from .lowered import Channel, Descriptor, Endpoint, Lock, Lowered, Memory
 from .mlir_core import print_core
 from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_offset
 
@@ -18,26 +22,16 @@ _TILE_NAMES = {"shim": "shim_noc_tile", "mem": "mem_tile", "core": "tile"}
 
 def print_mlir(lowered: Lowered) -> str:
     """The module text."""
-    lines: list[str] = []
-    for name, arguments in lowered.kernels.items():
-        types = ", ".join(DTYPE_MLIR[a] if isinstance(a, str) else memref(*a) for a in arguments)
-        lines.append(f"func.func private @{name}({types})")
-    for tile in lowered.tiles:
-        lines.append(
-            f"{tile_name(tile)} = aie.tile({tile.col}, {tile.row}) {{controller_id = "
-            f"#aie.packet_info<pkt_type = 0, pkt_id = {_CONTROLLER_IDS[tile.row]}>}}"
-        )
-    for tile in lowered.tiles:
-        lines += [_buffer(m) for m in lowered.memories.get(tile, [])]
-        lines += [_lock(k) for k in lowered.locks.get(tile, [])]
+    lines = _tiles(lowered, lowered.tiles)
     for flow in lowered.flows:
         for sink in flow.sinks:
             lines.append(
                 f"aie.flow({tile_name(flow.source.tile)}, DMA : {flow.source.channel}, "
-                f"{tile_name(sink.tile)}, DMA : {sink.channel})"
+                f"{tile_name(sink.tile)}, {_port(sink)})"
             )
     for core in lowered.cores:
-        lines += print_core(core, tile_name(core.tile), lowered.object_file)
+        if not core.overlays:
+            lines += print_core(core, core.program, tile_name(core.tile), lowered.object_file)
     for port in lowered.ports:
         lines.append(
             f"aie.shim_dma_allocation @{port.name}_shim_alloc({tile_name(port.tile)}, "
@@ -50,8 +44,41 @@ def print_mlir(lowered: Lowered) -> str:
     for tile in sorted({p.tile for p in lowered.ports}):
         lines += _token_flow(tile)
     lines += _shim_setup(lowered)
+    devices = _device(lowered, "", lines)
+    for overlay in lowered.overlays:
+        cores = [core for core in lowered.cores if core.overlays]
+        lines = _tiles(lowered, [core.tile for core in cores])
+        for core in cores:
+            program = core.overlays[overlay.name]
+            lines += print_core(core, program, tile_name(core.tile), lowered.object_file)
+        devices += _device(lowered, f" @{overlay.name}", lines)
+    return f"module {{\n{devices}}}\n"
+
+
+def _device(lowered: Lowered, name: str, lines: list[str]) -> str:
     body = "\n".join("    " + line if line else "" for line in lines)
-    return f"module {{\n  aie.device({lowered.generation}) {{\n{body}\n  }}\n}}\n"
+    return f"  aie.device({lowered.generation}){name} {{\n{body}\n  }}\n"
+
+
+def _tiles(lowered: Lowered, tiles: list[Tile]) -> list[str]:
+    """Kernels, and tiles with their buffers and locks."""
+    lines: list[str] = []
+    for name, arguments in lowered.kernels.items():
+        types = ", ".join(DTYPE_MLIR[a] if isinstance(a, str) else memref(*a) for a in arguments)
+        lines.append(f"func.func private @{name}({types})")
+    for tile in tiles:
+        lines.append(
+            f"{tile_name(tile)} = aie.tile({tile.col}, {tile.row}) {{controller_id = "
+            f"#aie.packet_info<pkt_type = 0, pkt_id = {_CONTROLLER_IDS[tile.row]}>}}"
+        )
+    for tile in tiles:
+        lines += [_buffer(m) for m in lowered.memories.get(tile, [])]
+        lines += [_lock(k) for k in lowered.locks.get(tile, [])]
+    return lines
+
+
+def _port(sink: Endpoint) -> str:
+    return "TileControl : 0" if sink.control else f"DMA : {sink.channel}"
 
 
 def tile_name(tile: Tile) -> str:
@@ -66,10 +93,12 @@ def _buffer(memory: Memory) -> str:
     limits = memory.tile.limits
     kind = memref(memory.dtype, memory.shape)
     bank = memory.address // (limits.memory_bytes // limits.banks)
+    words = [*memory.init, *[0] * (math.prod(memory.shape) - len(memory.init))]
+    begin = f" = dense<[{', '.join(map(str, words))}]>" if memory.init else ""
     return (
         f"%{memory.name} = aie.buffer({tile_name(memory.tile)}) {{"
         f"address = {memory.address} : i32, "
-        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {kind}'
+        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {kind}{begin}'
     )
 
 

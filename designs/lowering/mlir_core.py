@@ -1,7 +1,8 @@
 """One worker program as an aie.core: nested scf.for over lock operations and kernel calls.
 
 Slot counters are loop-carried values, so a loop bounded by an RTP keeps its place in the rotation
-from one round, and one run, to the next; a rotating operand is chosen by scf.index_switch.
+from one round, and one run, to the next; a rotating operand is chosen by scf.index_switch. An
+overlay loads them when it begins and stores them when it ends.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ class _Loop:
     body: list[_Loop | Instruction] = field(default_factory=list)
 
 
-def print_core(core: Core, tile: str, object_file: str) -> list[str]:
-    """The lines of %core_C_R, unindented."""
-    printer = _Printer(core)
+def print_core(core: Core, program: list[Instruction], tile: str, object_file: str) -> list[str]:
+    """The lines of %core_C_R with one of its programs, unindented."""
+    printer = _Printer(core, program)
     body = printer.run()
     constants = [
         f"{name} = arith.constant {value} : {kind}"
@@ -37,16 +38,25 @@ def print_core(core: Core, tile: str, object_file: str) -> list[str]:
 
 
 class _Printer:
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, core: Core, program: list[Instruction]) -> None:
+        self.core, self.program = core, program
         self.constants: dict[tuple[int, str], str] = {}
         self._values = 0
         self._lines: list[str] = []
         self._depth = 0
 
     def run(self) -> list[str]:
-        slots = {n: self._index(0) for n in range(self.core.counters)}
-        self._block(_nest(self.core.program), slots)
+        if (kept := self.core.slots) is None:
+            slots = {n: self._index(0) for n in range(self.core.counters)}
+            self._block(_nest(self.program), slots)
+            return self._lines
+        words = [RtpWord(kept.name, kept, n) for n in range(self.core.counters)]
+        slots = {word.index: self._cast(self._load(word), "i32", "index") for word in words}
+        self._block(_nest(self.program), slots)
+        for word in words:
+            value = self._cast(slots[word.index], "index", "i32")
+            at = f"%{kept.name}[{self._index(word.index)}]"
+            self._line(f"memref.store {value}, {at} : {_memref(kept)}")
         return self._lines
 
     def _block(self, block: list[_Loop | Instruction], slots: dict[int, str]) -> None:
@@ -101,9 +111,7 @@ class _Printer:
             return self._index(_FOREVER)
         if isinstance(head.count, int):
             return self._index(head.count)
-        number, bound = self._load(head.count), self._value()
-        self._line(f"{bound} = arith.index_cast {number} : i32 to index")
-        return bound
+        return self._cast(self._load(head.count), "i32", "index")
 
     def _call(self, call: Instruction, slots: dict[int, str]) -> None:
         operands = [self._operand(o, slots) for o in call.operands]
@@ -141,6 +149,11 @@ class _Printer:
         at = self._index(word.index)
         self._line(f"{value} = memref.load %{word.memory.name}[{at}] : {_memref(word.memory)}")
         return value
+
+    def _cast(self, value: str, source: str, result: str) -> str:
+        cast = self._value()
+        self._line(f"{cast} = arith.index_cast {value} : {source} to {result}")
+        return cast
 
     def _index(self, value: int) -> str:
         return self._constant(value, "index")

@@ -20,6 +20,15 @@ def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:
     buffers = {
         b.name: flow.add_memory(tile, b.name, b.dtype, b.shape, b.address) for b in worker.buffers
     }
+    for buffer in worker.buffers:
+        buffers[buffer.name].init = buffer.init
+    if worker.overlays:
+        fifos = {step.fifo for step in worker.all_steps if step.fifo is not None}
+        rotating = [fifo for fifo in fifos if len(flow.pool_of[fifo, tile].slots) > 1]
+        name, shape = f"slots_{tile.col}_{tile.row}", (max(1, len(rotating)),)
+        core.slots = flow.add_memory(tile, name, "int32", shape)
+        core.slots.init = (0,) * shape[0]
+        buffers[name] = core.slots
     core.buffers = list(buffers.values())
     if worker.rtps:
         name = f"rtp_{tile.col}_{tile.row}"
@@ -32,8 +41,15 @@ def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:
 def build(worker: Worker, core: Core, buffers: dict[str, Memory], flow: Dataflow) -> None:
     """Fills in the program of a reserved core."""
     counters: dict[ObjectFifo, int] = {}
-    for step in worker.steps:
-        core.program += _lower(step, core, buffers, flow, counters)
+    core.overlays = {name: [] for name in worker.overlays}
+    for steps, program in zip(
+        (worker.steps, *worker.overlays.values()),
+        (core.program, *core.overlays.values()),
+        strict=True,
+    ):
+        for step in steps:
+            program += _lower(step, core, buffers, flow, counters)
+    for step in worker.all_steps:
         if step.kernel is not None:
             known = flow.out.kernels.setdefault(step.kernel.name, step.signature)
             if known != step.signature:
@@ -45,7 +61,7 @@ def build(worker: Worker, core: Core, buffers: dict[str, Memory], flow: Dataflow
 
 def check_ends(design: Design) -> None:
     """Every FIFO end on a core must be used by a worker there, or the design stops."""
-    used = {(s.fifo, w.tile) for w in design.workers for s in w.steps if s.kind == "acquire"}
+    used = {(s.fifo, w.tile) for w in design.workers for s in w.all_steps if s.kind == "acquire"}
     for fifo in design.fifos:
         for tile in (fifo.producer, *fifo.consumers):
             if tile.kind == "core" and (fifo, tile) not in used:

@@ -45,17 +45,28 @@ Table = dict[str, tuple[int, tuple[str, ...]]]  # bytes, and what it needs besid
 
 
 def core_bytes(core: Core, generation: str, form: str = "fast") -> int | None:
-    """Estimated bytes of a core's program; None if it calls a kernel that has no estimate.
+    """Estimated bytes of a core's program, or of its largest overlay; None if it calls a kernel
+    that has no estimate.
 
     form: "fast", as kernels are meant to be compiled, stated conservatively; "small", compiled for
     size: the same sources at their least.
     """
+    sizes = [program_bytes(program, core, generation, form) for program in core.programs]
+    return None if None in sizes else max(size for size in sizes if size is not None)
+
+
+def program_bytes(
+    program: Sequence[Instruction], core: Core, generation: str, form: str = "fast"
+) -> int | None:
+    """The same of one of the core's programs."""
     kernels, shared, _ = _tables()[form, generation]
-    called = {i.function for i in core.program if i.code == "call"}
+    called = {i.function for i in program if i.code == "call"}
     if not called <= kernels.keys():
         return None
     needed = {name for kernel in called for name in kernels[kernel][1]}
-    total = START_BYTES + _program_bytes(core.program, _WEIGHTS[form])
+    total = START_BYTES + _program_bytes(program, _WEIGHTS[form])
+    if core.overlays:  # counters are loaded at the start and stored at the end
+        total += core.counters * (_WEIGHTS[form].load + _WEIGHTS[form].constant)
     return total + sum(kernels[k][0] for k in called) + sum(shared[n] for n in needed)
 
 

@@ -169,6 +169,8 @@ def _source_port(source: Endpoint) -> tuple[str, int]:
 
 
 def _sink_port(sink: Endpoint) -> tuple[str, int]:
+    if sink.control:
+        return ("control", 0)
     if sink.tile.kind == "shim":
         return ("south", SHIM_DMA_PORTS["s2mm"][sink.channel][0])
     return ("dma", sink.channel)

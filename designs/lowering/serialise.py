@@ -7,6 +7,7 @@ starts, stream switches, shim multiplexers.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from typing import Any
 
 from npu._npu import arch, kernels
@@ -19,7 +20,7 @@ from ..hardware import (
     SLAVE_PORTS,
     Tile,
 )
-from .lowered import Channel, Core, Descriptor, Instruction, Lock, Lowered, Operand, Port
+from .lowered import Channel, Descriptor, Instruction, Lock, Lowered, Operand, Port
 from .program_memory import PROGRAM_BYTES
 
 _CORE_CONTROL = 0x32000
@@ -46,10 +47,12 @@ def serialise(lowered: Lowered) -> bytes:
         if core.rtp_lock is not None:
             body.append(f"rtplock {at} {core.rtp_lock.id}")
     body += resource_lines(lowered)
+    for overlay in lowered.overlays:
+        body.append(f"overlay {overlay.name} {overlay.bytes} {overlay.slots}")
+        body += [*program_lines(overlay.program), "endoverlay"]
     for core in lowered.cores:
         body.append(f"core {core.tile.col} {core.tile.row}")
-        body += program_lines(core)
-        body.append("endcore")
+        body += [*program_lines(core.program), "endcore"]
     body.append(f"txn {len(stream)}")
     rest = ("\n".join(body) + "\n").encode() + stream
     head = [
@@ -86,10 +89,10 @@ def resource_lines(lowered: Lowered) -> list[str]:
     return lines
 
 
-def program_lines(core: Core) -> list[str]:
-    """The worker program as text."""
+def program_lines(program: Sequence[Instruction]) -> list[str]:
+    """A worker program as text."""
     lines, depth = [], 0
-    for instruction in core.program:
+    for instruction in program:
         depth -= instruction.code == "end"
         lines.append("  " * depth + _instruction(instruction))
         depth += instruction.code == "loop"
@@ -130,6 +133,10 @@ def static_stream(lowered: Lowered) -> bytes:
     for tile in lowered.tiles:
         if tile.kind != "shim":
             _write_locks(out, tile, lowered.locks.get(tile, []))
+        for memory in lowered.memories.get(tile, []):
+            for index, word in enumerate(memory.init):
+                address = memory.address + 4 * index
+                out.write(arch.tile_address(tile.col, tile.row, address), word)
     for channel in lowered.channels:
         _write_channel(out, channel)
     for bd in lowered.shim_bds:

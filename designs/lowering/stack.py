@@ -22,12 +22,13 @@ _OWN, _WORD, _OPERANDS = 64, 4, 8
 def core_stack(core: Core, generation: str) -> int | None:
     """Estimated bytes of a core's stack; None if it calls a kernel that has no estimate."""
     stacks = kernel_stacks(generation)
-    called = {i.function for i in core.program if i.code == "call"}
+    calls = [i for program in core.programs for i in program if i.code == "call"]
+    called = {i.function for i in calls}
     if not called <= stacks.keys():
         return None
-    operands = [len(i.operands) for i in core.program if i.code == "call"]
-    beyond = max(0, max(operands, default=0) - _OPERANDS)
-    own = _OWN + _WORD * (core.counters + _deepest(core.program) + beyond)
+    beyond = max(0, max((len(i.operands) for i in calls), default=0) - _OPERANDS)
+    deepest = max(_deepest(program) for program in core.programs)
+    own = _OWN + _WORD * (core.counters + deepest + beyond)
     return own + max((stacks[k] for k in called), default=0)
 
 

@@ -217,7 +217,8 @@ nb::dict device_geometry(const std::string& name) {
 nb::dict switch_ports(const std::string& kind, bool master) {
   using enum arch::PortSide;
   const std::pair<arch::PortSide, const char*> sides[] = {
-      {kDma, "dma"}, {kSouth, "south"}, {kWest, "west"}, {kNorth, "north"}, {kEast, "east"}};
+      {kDma, "dma"}, {kSouth, "south"}, {kWest, "west"}, {kNorth, "north"}, {kEast, "east"},
+      {kControl, "control"}};
   nb::dict out;
   for (const arch::PortRange& range : arch::port_ranges(tile_kind(kind), master)) {
     for (const auto& [side, name] : sides) {

@@ -8,6 +8,7 @@
 #include "error.h"
 #include "ops/prefill/prefill_head.h"
 #include "rounding.h"
+#include "runtime/overlay.h"
 
 namespace npu::ops {
 
@@ -39,6 +40,29 @@ void check_matrix(const DecoderMatrix& matrix) {
 
 }  // namespace
 
+namespace {
+
+// By prefill::Kind.
+constexpr const char* kProgramNames[] = {"products", "norm", "geglu", "rotation", "attention"};
+
+void find_programs(const Configuration& configuration, PrefillArray& array) {
+  for (size_t i = 0; i < configuration.overlays.size(); ++i) {
+    const auto name = std::ranges::find(kProgramNames, configuration.overlays[i].name);
+    if (name == std::end(kProgramNames)) continue;
+    const std::vector<uint32_t> packets = control_packets(overlay_image(configuration, i));
+    array.programs[static_cast<size_t>(name - kProgramNames)] = {
+        std::ssize(array.packets) * 4, std::ssize(packets)};
+    array.packets.insert(array.packets.end(), packets.begin(), packets.end());
+  }
+  for (size_t i = 0; i < array.programs.size() && array.loads_programs(); ++i) {
+    if (array.programs[i].words > 0) continue;
+    fail(ErrorKind::kFormat, "[prefill] the configuration has programs, but none for %s",
+         kProgramNames[i]);
+  }
+}
+
+}  // namespace
+
 PrefillArray PrefillArray::of(const Configuration& configuration) {
   PrefillArray array;
   array.generation = configuration.generation;
@@ -46,6 +70,7 @@ PrefillArray PrefillArray::of(const Configuration& configuration) {
   array.columns = static_cast<int>(configuration.param("columns", columns, columns));
   array.units = static_cast<int>(configuration.param("units", 1, 4));
   (void)configuration.param("a_bytes", array.sizes().a_bytes(), array.sizes().a_bytes());
+  find_programs(configuration, array);
   return array;
 }
 

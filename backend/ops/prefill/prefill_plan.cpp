@@ -38,7 +38,33 @@ PrefillPlan::Kind PrefillPlan::kind(size_t step) const {
   return static_cast<Kind>(step % kLayerSteps);
 }
 
+const PrefillArray::Program& PrefillPlan::program(size_t step) const {
+  using prefill::Kind;
+  static constexpr Kind kJobs[] = {Kind::kNorm,    Kind::kProduct, Kind::kRotation,
+                                   Kind::kAttention, Kind::kProduct, Kind::kNorm,
+                                   Kind::kProduct, Kind::kGeglu,   Kind::kProduct,
+                                   Kind::kNorm,    Kind::kProduct};  // by kind(step)
+  return array_.programs[static_cast<size_t>(kJobs[static_cast<size_t>(kind(step))])];
+}
+
+// Programs of one kind of jobs are told how many there are for each row.
+void PrefillPlan::announce(PrefillStep& step) {
+  group_ = 0;
+  for (auto& channel : step.a) {
+    Job job{};
+    job.kind = word(int64_t(prefill::Kind::kJobs));
+    job.jobs = word(std::ranges::count_if(channel, &PrefillTask::header));
+    channel.insert(channel.begin(), header(job));
+  }
+}
+
 PrefillStep PrefillPlan::make(size_t index) {
+  PrefillStep step = jobs(index);
+  if (array_.loads_programs()) announce(step);
+  return step;
+}
+
+PrefillStep PrefillPlan::jobs(size_t index) {
   PrefillStep step;
   const auto columns = static_cast<size_t>(array_.columns);
   step.b.resize(columns);
@@ -123,11 +149,12 @@ PrefillTask PrefillPlan::header(const Job& job) {
   std::memcpy(words.data(), &job, sizeof job);
   const auto number = static_cast<int64_t>(headers_.size());
   PrefillTask task =
-      in_workspace(headers_.try_emplace(std::move(words), number).first->second * a_words_ * 4,
+      in_workspace((array_.packets.size() +
+                    headers_.try_emplace(std::move(words), number).first->second * a_words_) * 4,
                    contiguous(a_words_));
   task.argument = kPrefillHeaders;
   task.part = 0;
-  task.early = true;
+  task.early = task.header = true;
   return task;
 }
 
@@ -137,9 +164,12 @@ void PrefillPlan::add_header(PrefillStep& step, const Job& job) {
 }
 
 std::vector<std::byte> PrefillPlan::headers() const {
-  std::vector<std::byte> out(headers_.size() * static_cast<size_t>(a_words_) * 4);
+  const size_t before = array_.packets.size() * 4;
+  std::vector<std::byte> out(before + headers_.size() * static_cast<size_t>(a_words_) * 4);
+  if (before > 0) std::memcpy(out.data(), array_.packets.data(), before);
   for (const auto& [words, number] : headers_) {
-    std::memcpy(out.data() + number * a_words_ * 4, words.data(), words.size() * 4);
+    std::memcpy(out.data() + before + static_cast<size_t>(number * a_words_) * 4, words.data(),
+                words.size() * 4);
   }
   return out;
 }

@@ -52,6 +52,7 @@ struct PrefillTask {
   int group = 0;       // tasks of a group run at the same time, after those of the groups before
   double part = 1;     // of the group's work that is done when the task ends, at least
   bool early = false;  // reads what no step writes
+  bool header = false;
 };
 
 // Row-blocks of a matrix, dealt out to the columns of the array: each has `own` of them, one behind
@@ -101,8 +102,11 @@ class PrefillPlan {
   static constexpr size_t kLayerSteps = 9;
   size_t steps() const { return last_norm() + (batch_ != nullptr ? 2 : 1); }
   Kind kind(size_t step) const;
+  // The control packets that load the program of a step, in what headers() gives.
+  const PrefillArray::Program& program(size_t step) const;
   PrefillStep make(size_t step);
-  // Headers of the jobs of the steps that were made, an object of A each.
+  // What kPrefillHeaders has: the array's control packets, then the headers of the jobs of the
+  // steps that were made, an object of A each.
   std::vector<std::byte> headers() const;
 
  private:
@@ -133,6 +137,8 @@ class PrefillPlan {
   // A task of the group.
   PrefillTask in_workspace(int64_t offset, const arch::Bd& bd) const;
   PrefillTask header(const prefill::Job& job);
+  PrefillStep jobs(size_t step);
+  void announce(PrefillStep& step);
   void add_header(PrefillStep& step, const prefill::Job& job);
   void add_constants(PrefillStep& step, int64_t offset, int64_t objects);
   void norm(PrefillStep& step, int64_t constants, bool adds);

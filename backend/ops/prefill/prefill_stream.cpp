@@ -9,13 +9,14 @@
 #include <deque>
 #include <utility>
 
+#include "ops/prefill/prefill_tasks.h"
 #include "ops/shim_queue.h"
 
 namespace npu::ops {
 
 namespace {
 
-// BDs of shim tiles, a ring per channel.
+// BDs of shim tiles, a ring per channel. Programs come by a channel that no stream A has.
 constexpr BdRing kABds{0, 4}, kBBds{4, 4}, kLowerBds{8, 4}, kUpperBds{12, 4};
 
 class PrefillCommands : private QueueCommands {
@@ -28,11 +29,13 @@ class PrefillCommands : private QueueCommands {
     results_ = channels_.size();
     for (int c = 0; c < array.columns; ++c) add(port("C", c), kLowerBds);
     for (int c = 0; c < array.columns; ++c) add(port("D", c), kUpperBds);
+    if (array.loads_programs()) programs_ = {port("programs"), kABds};
   }
 
   void append(size_t first, size_t last) {
     if (first == last) return;
     take(plan_.make(first));
+    load(first);
     for (size_t step = first; step < last; ++step) {
       push_all();
       if (step + 1 < last) {
@@ -40,6 +43,7 @@ class PrefillCommands : private QueueCommands {
         push_early();
       }
       for (size_t i = results_; i < channels_.size(); ++i) drain(channels_[i]);
+      if (step + 1 < last) load(step + 1);
     }
     for (Channel& channel : channels_) drain(channel);
   }
@@ -71,6 +75,17 @@ class PrefillCommands : private QueueCommands {
       for (auto& tasks : half) give(tasks);
     }
     base_ = last + 1;
+  }
+
+  // The program of a step, unless the cores have it. All results of the step before are there, so
+  // its program has ended, and so has the transfer that brought it.
+  void load(size_t step) {
+    if (programs_.limit() == 0) return;
+    const PrefillArray::Program& program = plan_.program(step);
+    if (&program == loaded_) return;
+    loaded_ = &program;
+    programs_.all_ended();
+    push(programs_, contiguous(program.words), kPrefillHeaders, program.offset, 1, false);
   }
 
   void push_next(Channel& channel) {
@@ -124,6 +139,8 @@ class PrefillCommands : private QueueCommands {
 
   PrefillPlan& plan_;
   std::vector<Channel> channels_;
+  ShimQueue programs_;
+  const PrefillArray::Program* loaded_ = nullptr;
   size_t results_ = 0;
   int base_ = 0;  // of the groups of the next step
   int64_t pushed_ = 0;
