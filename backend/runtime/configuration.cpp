@@ -22,8 +22,13 @@ constexpr size_t kMaxLine = 4096;
 constexpr size_t kMaxName = 128;
 constexpr size_t kMaxEntries = 1 << 16;  // ports, RTPs, resources, ... each
 constexpr std::string_view kMagic = "npu-config 1";
+constexpr int kImageStep = 16, kProgramMemoryBytes = 16384;  // of an overlay
 
 using Words = std::vector<std::string_view>;
+
+bool is_hex_digit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
 
 class Reader {
  public:
@@ -126,9 +131,10 @@ class Reader {
     if (key == "rtplock") return rtp_lock(words);
     if (key == "resource") return resource(words);
     if (key == "core") return core(words);
+    if (key == "overlay") return overlay(words);
     bad(
         strf("unknown entry %s; use name, generation, source, param, port, rtp, rtplock, "
-             "resource, core or txn",
+             "resource, core, overlay or txn",
              quoted(key).c_str()));
   }
 
@@ -226,20 +232,57 @@ class Reader {
     c.col = col(words[1]);
     c.row = row(words[2], arch::kFirstCoreRow);
     once(cores_, std::make_tuple(c.col, c.row), "this core");
+    c.program = program("core", strf("core(%d,%d)", c.col, c.row));
+    result_.cores.push_back(std::move(c));
+  }
+
+  void overlay(const Words& words) {
+    expect(words, 4, "overlay NAME BYTES COUNTERS");
+    const int64_t memory = arch::tile_geometry(arch::TileKind::kCore).memory_bytes;
+    Configuration::Overlay o;
+    o.name = name(words[1]);
+    if (o.name.empty()) bad("an overlay needs a name");
+    once(overlays_, o.name, "this overlay");
+    o.bytes =
+        static_cast<uint32_t>(integer(words[2], "image size", kImageStep, kProgramMemoryBytes));
+    if (o.bytes % kImageStep != 0) {
+      bad(strf("image size %u is not a multiple of %d", o.bytes, kImageStep));
+    }
+    o.counters = static_cast<uint32_t>(integer(words[3], "counter address", 0, memory - 4));
+    if (o.counters % 4 != 0) bad(strf("counter address %u is not a multiple of 4", o.counters));
+    const std::string_view hash = std::string_view(result_.source).substr(0, 8);
+    if (hash.size() < 8 || !std::all_of(hash.begin(), hash.end(), is_hex_digit)) {
+      bad(
+          strf("an overlay's image names the source, which must begin with 8 hexadecimal digits; "
+               "it is %s",
+               quoted(result_.source).c_str()));
+    }
+    const int line = line_;
+    o.program = program("overlay", "overlay " + quoted(o.name));
+    if (o.counters + 4 * int64_t{o.program.counters} > memory) {
+      fail(ErrorKind::kFormat,
+           "[Configuration::parse] line %d: %d slot counters at address %u reach past the %lld "
+           "bytes of a core's data memory",
+           line, o.program.counters, o.counters, static_cast<long long>(memory));
+    }
+    result_.overlays.push_back(std::move(o));
+  }
+
+  // The lines from here on up to "end" + key.
+  Program program(const std::string& key, const std::string& where) {
     const int first_line = line_ + 1;
     const char* begin = rest_.data();
     const char* end = begin;
     while (true) {
       const Words line = split_words(next_line());
-      if (line.size() == 1 && line[0] == "endcore") break;
-      if (!line.empty() && (line[0] == "core" || line[0] == "txn")) {
-        bad(strf("%s inside a core; endcore is missing", quoted(line[0]).c_str()));
+      if (line.size() == 1 && line[0] == "end" + key) break;
+      if (!line.empty() && (line[0] == "core" || line[0] == "overlay" || line[0] == "txn")) {
+        bad(strf("%s inside a program; end%s is missing", quoted(line[0]).c_str(), key.c_str()));
       }
       end = rest_.data();
     }
-    c.program = parse_program(std::string_view(begin, static_cast<size_t>(end - begin)),
-                              strf("core(%d,%d)", c.col, c.row), first_line);
-    result_.cores.push_back(std::move(c));
+    return parse_program(std::string_view(begin, static_cast<size_t>(end - begin)), where,
+                         first_line);
   }
 
   void static_stream(const Words& words) {
@@ -270,7 +313,7 @@ class Reader {
   std::string_view rest_;  // not read yet
   int line_ = 0;
   Configuration result_;
-  std::set<std::string> head_, port_names_;
+  std::set<std::string> head_, port_names_, overlays_;
   std::set<std::tuple<int, int, int>> port_channels_, rtp_words_, rtp_locks_;
   std::set<std::tuple<std::string, int, int>> rtp_names_, resources_;
   std::set<std::tuple<int, int>> cores_;

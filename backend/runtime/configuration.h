@@ -11,6 +11,13 @@
 //   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`); `program` is
 //                                         an estimate and may exceed the limit
 //   core COL ROW                          then program lines (runtime/program.h) up to endcore
+//   overlay NAME BYTES COUNTERS           then program lines up to endoverlay
+//
+// Overlays are programs of which a core has one at a time in its program memory; streams load them
+// (runtime/overlay.h). All cores with an empty program run them. BYTES: of an overlay's image, a
+// multiple of 16 that program memory holds. COUNTERS: where the slot counters of the program lie in
+// each core's data memory, int32 words, so that they keep their values when another overlay is
+// loaded; 0 after the configuration has been loaded. Overlays may share them.
 #pragma once
 
 #include <map>
@@ -48,6 +55,12 @@ struct Configuration {
     Program program;
   };
 
+  struct Overlay {
+    std::string name;
+    uint32_t bytes, counters;
+    Program program;
+  };
+
   // What the hardware artefact built from this design and these kernels is called.
   std::string artefact() const;
 
@@ -60,6 +73,7 @@ struct Configuration {
   std::vector<RtpLock> rtp_locks;
   std::vector<Resource> resources;
   std::vector<Core> cores;
+  std::vector<Overlay> overlays;
   std::vector<std::byte> txn;
 
   // Throws Error(kFormat) with the line number and what is wrong.

@@ -2,6 +2,7 @@
 #include "devices/emulator/array.h"
 
 #include <algorithm>
+#include <cassert>
 #include <chrono>
 #include <cstring>
 #include <iterator>
@@ -54,8 +55,9 @@ Array::HostMemory Array::host_memory(uint64_t address) const {
   const uint64_t offset = address & ((uint64_t{1} << kArgumentWindowBits) - 1);
   if (offset >= buffer.bytes) return {};
   static std::byte nowhere;  // not dereferenced in a run without data
-  return {moves_data() ? buffer.data + offset : &nowhere, buffer.bytes - offset, buffer.writable,
-          constant_[window - 1]};
+  const bool present = buffer.data != nullptr;
+  return {present ? buffer.data + offset : &nowhere, buffer.bytes - offset, buffer.writable,
+          constant_[window - 1], present};
 }
 
 std::string Array::describe_buffers() const {
@@ -131,8 +133,7 @@ RunReport Array::whole_report() {
   return report_;
 }
 
-void Array::attach(int col, int row, Program program, std::vector<KernelFunction> functions) {
-  const Entry entry(*this, "attach");
+Tile& Array::tile_for_program(int col, int row) {
   Tile& target = tile(col, row);
   if (target.geometry.kind != arch::TileKind::kCore) {
     fail(ErrorKind::kArgument, "[attach] %s has no core; cores are in rows %d..%d",
@@ -141,16 +142,38 @@ void Array::attach(int col, int row, Program program, std::vector<KernelFunction
   if (!configured_) {
     fail(ErrorKind::kArgument, "[attach] configure the array before attaching programs to cores");
   }
+  return target;
+}
+
+void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
+  // An earlier program may still wait for a lock.
+  for (Lock& lock : target.locks) std::erase(lock.waiters, target.core.get());
+  scheduler_.forget(target.core.get());
+  target.core = std::move(core);
+}
+
+void Array::attach(int col, int row, Program program, std::vector<KernelFunction> functions) {
+  const Entry entry(*this, "attach");
+  Tile& target = tile_for_program(col, row);
   link_program(program, target.name());
   if (functions.size() != program.functions.size()) {
     fail(ErrorKind::kKernel,
          "[attach] the program of %s names %zu functions, %zu were given; give one for each",
          target.name().c_str(), program.functions.size(), functions.size());
   }
-  // An earlier program may still wait for a lock.
-  for (Lock& lock : target.locks) std::erase(lock.waiters, target.core.get());
-  scheduler_.forget(target.core.get());
-  target.core = std::make_unique<Core>(*this, target, std::move(program), std::move(functions));
+  put_core(target, std::make_unique<Core>(*this, target,
+                                          CoreProgram{std::move(program), std::move(functions)}));
+}
+
+void Array::attach(int col, int row, const Overlays& overlays) {
+  const Entry entry(*this, "attach");
+  Tile& target = tile_for_program(col, row);
+  for (const OverlayProgram& overlay : *overlays) {
+    assert(overlay.functions.size() == overlay.program.functions.size());
+    std::fill_n(target.memory->data() + overlay.counters, 4 * overlay.program.counters,
+                std::byte{0});
+  }
+  put_core(target, std::make_unique<Core>(*this, target, overlays));
 }
 
 void Array::start_cores() {

@@ -13,6 +13,7 @@
 
 #include "arch/geometry.h"
 #include "devices/emulator/agent.h"
+#include "devices/emulator/control_port.h"
 #include "devices/emulator/core.h"
 #include "devices/emulator/tile.h"
 #include "devices/emulator/timed_run.h"
@@ -47,6 +48,9 @@ class Array {
   RunReport configure(std::span<const std::byte> txn);
   // Puts a worker program on a core; functions[i] implements program.functions[i].
   void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
+  // Gives a core programs that streams load (runtime/overlay.h); it runs none until then. Its slot
+  // counters become 0.
+  void attach(int col, int row, const Overlays& overlays);
   // Executes a runtime stream. After an error the array must be configured again.
   RunReport submit(std::span<const std::byte> txn, std::span<const Argument> buffers);
   // The same in steps, for runs that are waited for with a timeout: begin() once, resume() until it
@@ -60,6 +64,12 @@ class Array {
   // Register access as the command processor sees it.
   void write_register(uint32_t address, uint32_t value);
   uint32_t read_register(uint32_t address);
+  // A transfer of control packets from `sender` to the TileControl ports of these tiles: checked
+  // when it begins, executed when it has arrived.
+  void begin_control(const Sender& sender, std::span<Tile* const> ports,
+                     std::span<const ControlWrite> writes);
+  void control(const Sender& sender, std::span<Tile* const> ports,
+               std::span<const ControlWrite> writes);
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
   // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
@@ -94,6 +104,7 @@ class Array {
     std::byte* data = nullptr;
     uint64_t bytes = 0;                       // to the end of the argument
     bool writable = false, constant = false;  // constant: nothing writes it during the run
+    bool present = false;                     // false: a run without data has only its size
   };
   HostMemory host_memory(uint64_t address) const;
   std::string describe_buffers() const;
@@ -108,6 +119,10 @@ class Array {
   void write_channel(Tile& tile, uint32_t offset, uint32_t value);
   void write_lock(Tile& tile, uint32_t offset, uint32_t value);
   void write_core_control(Tile& tile, uint32_t value);
+  void write_program(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
+  void write_registers(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
+  Tile& tile_for_program(int col, int row);
+  void put_core(Tile& tile, std::unique_ptr<Core> core);
   uint32_t read_switch(const Tile& tile, uint32_t relative) const;
   uint32_t read_stored(const Tile& tile, uint32_t offset) const;
   void check_bd_free(const Tile& tile, int bd) const;
@@ -154,6 +169,7 @@ class Array {
   bool configuring_ = false, configured_ = false, faulted_ = false;
   std::atomic<bool> busy_{false};
   const stream::Operation* operation_ = nullptr;  // the one being executed, for errors
+  const Sender* control_sender_ = nullptr;        // of the control packets being executed
   // Progress of the stream: the operation, whether it has begun, tiles of its SYNC that are done.
   const stream::Stream* stream_ = nullptr;
   size_t next_operation_ = 0;

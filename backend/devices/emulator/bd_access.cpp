@@ -93,7 +93,7 @@ BdEngine::Memory BdEngine::resolve_host() const {
           strf("writes, with BD %d, an argument that was given read-only; pass a writable array",
                current_.id));
   }
-  return {host.data, host.bytes / 4, host.constant};
+  return {host.data, host.bytes / 4, host.constant, host.present};
 }
 
 BdEngine::Memory BdEngine::resolve() const {
@@ -112,7 +112,12 @@ BdEngine::Memory BdEngine::resolve() const {
                      : ""));
   }
   assert(within_part(*owner));
-  return {owner->memory->data() + offset, (bytes - offset) / 4, false, owner, offset};
+  return {owner->memory->data() + offset,
+          (bytes - offset) / 4,
+          false,
+          array_.moves_data(),
+          owner,
+          offset};
 }
 
 void BdEngine::check_padding() const {
@@ -147,8 +152,9 @@ void BdEngine::begin_transfer() {
   current_.owner = memory.owner;
   current_.offset = memory.offset;
   current_.span = (last + 1) * 4;
+  current_.readable = memory.readable;
   current_.walk = slot.pattern;
-  current_.walk.rebase(array_.moves_data() ? memory.data : nullptr, begin);
+  current_.walk.rebase(memory.readable ? memory.data : nullptr, begin);
   prepare_transfer(memory);
 }
 

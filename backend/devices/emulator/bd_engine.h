@@ -64,12 +64,14 @@ class BdEngine : public Agent {
     // Its base and what it touches from there on, bytes of a tile's memory; null: of an argument.
     Tile* owner = nullptr;
     uint64_t offset = 0, span = 0;
+    bool readable = true;  // false: a run without data does not have its words
   };
   // What a BD's base points at.
   struct Memory {
     std::byte* data;
     uint64_t words;         // to its end
     bool constant;          // nothing writes it during the run
+    bool readable;          // a run without data has only arguments that were given
     Tile* owner = nullptr;  // and where in its memory
     uint64_t offset = 0;
   };

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/sender.h"
 #include "error.h"
 
 namespace npu::emulator {
@@ -21,6 +22,9 @@ uint32_t token_key(int col, int row, arch::Direction direction, int channel) {
 }  // namespace
 
 std::string Array::who() const {
+  if (control_sender_) {
+    return strf("%s: control packet of %s", function(), control_sender_->name().c_str());
+  }
   if (!operation_) return function();
   return strf("%s: operation %u %s", function(), operation_->index,
               opcode_name(operation_->opcode));

@@ -1,6 +1,7 @@
 // The worker-program interpreter (core.h).
 #include "devices/emulator/core.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cstring>
 
@@ -21,28 +22,89 @@ constexpr int kMaxCalls = 256;
 
 }  // namespace
 
-Core::Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions)
-    : Agent(tile.col),
-      array_(array),
-      tile_(tile),
-      program_(std::move(program)),
-      functions_(std::move(functions)) {
-  for (const KernelFunction& function : functions_) {
+Core::Core(Array& array, Tile& tile, CoreProgram program)
+    : Agent(tile.col), array_(array), tile_(tile), own_(std::move(program)) {
+  use(own_);
+  restart();
+}
+
+Core::Core(Array& array, Tile& tile, Overlays overlays)
+    : Agent(tile.col), array_(array), tile_(tile), overlays_(std::move(overlays)) {
+  for (const OverlayProgram& overlay : *overlays_) use(overlay);
+  current_ = &own_;
+  restart();
+}
+
+// Memory is aliased only if all programs that may run declare what they access.
+void Core::use(const CoreProgram& program) {
+  current_ = &program;
+  for (const KernelFunction& function : program.functions) {
     accepts_aliases_ &= function.declaration != nullptr;
     if (function.serial) run_serially();
   }
-  restart();
 }
 
 void Core::restart() {
   pc_ = 0;
-  done_ = program_.code.empty();
+  done_ = program().code.empty();
   calling_ = idles_ = false;
   tile_.aliases.unpin();
   blocked_ = nullptr;
   frames_.clear();
-  counters_.assign(static_cast<size_t>(program_.counters), 0);
+  if (!overlays_) counters_.assign(static_cast<size_t>(program().counters), 0);
   state_ = CoreState{};
+}
+
+void Core::control(uint32_t value) {
+  const bool reset = value & kCoreReset,
+             enable = (value & (kCoreReset | kCoreEnable)) == kCoreEnable;
+  if (reset) {
+    check_reset();
+    if (overlays_) {
+      loaded_ = nullptr;
+      current_ = &own_;
+    }
+    restart();
+  }
+  if (enable && unloaded()) load_overlay();
+  halted_ = !enable;
+}
+
+void Core::check_reset() const {
+  const std::string why = unfinished();
+  if (why.empty()) return;
+  fail(ErrorKind::kKernel,
+       "[%s] resets %s, %s; let the stream wait until all cores have ended their programs",
+       array_.who().c_str(), name().c_str(), why.c_str());
+}
+
+std::string Core::unfinished() const {
+  if (!overlays_ || done_) return "";
+  return "which " + (blocked_ && !halted_ ? waiting() : "is at " + place());
+}
+
+void Core::load_overlay() {
+  const std::vector<uint32_t>& memory = tile_.program_memory;
+  for (const OverlayProgram& overlay : *overlays_) {
+    if (!std::equal(overlay.mark.begin(), overlay.mark.end(), memory.begin())) continue;
+    loaded_ = &overlay;
+    current_ = &overlay;
+    lock_operations_ = 0;
+    return restart();
+  }
+  std::string names;
+  for (const OverlayProgram& overlay : *overlays_) {
+    names += (names.empty() ? "" : ", ") + overlay.name;
+  }
+  fail(ErrorKind::kKernel,
+       "[%s] %s is enabled with program memory that holds no program of this configuration: it "
+       "begins with 0x%08x 0x%08x 0x%08x; write the image of one of its overlays there (%s)",
+       array_.who().c_str(), name().c_str(), memory[0], memory[1], memory[2], names.c_str());
+}
+
+std::string Core::place() const {
+  return loaded_ ? strf("instruction %zu of overlay \"%s\"", pc_, loaded_->name.c_str())
+                 : strf("instruction %zu of its program", pc_);
 }
 
 std::string Core::name() const { return tile_.name(); }
@@ -52,6 +114,7 @@ void Core::error(ErrorKind kind, const std::string& text) const {
 }
 
 uint32_t Core::status() const {
+  if (unloaded()) return kCoreReset;
   return halted_ ? 0u : 1u | (blocked_ ? 1u << 9 : 0u) | (done_ ? 1u << 20 : 0u);
 }
 
@@ -60,6 +123,32 @@ int32_t Core::load_word(uint32_t address) const {
   tile_.aliases.flush(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
+}
+
+void Core::store_word(uint32_t address, int32_t value) {
+  tile_.aliases.flush(address, sizeof value);
+  std::memcpy(tile_.memory->data() + address, &value, sizeof value);
+}
+
+size_t Core::slot(int counter, size_t slots) const {
+  if (!loaded_) return static_cast<size_t>(counters_[static_cast<size_t>(counter)]);
+  const uint32_t address = loaded_->counters + 4 * static_cast<uint32_t>(counter);
+  const int32_t value = load_word(address);
+  if (value >= 0 && static_cast<size_t>(value) < slots) return static_cast<size_t>(value);
+  error(ErrorKind::kKernel,
+        strf("finds %d in slot counter %d (address %u), which chooses among %zu slots, at %s; "
+             "nothing else may write slot counters",
+             value, counter, address, slots, place().c_str()));
+}
+
+void Core::advance_slot(const Instruction& instruction) {
+  const size_t slots = static_cast<size_t>(instruction.value);
+  const int next = static_cast<int>((slot(instruction.lock, slots) + 1) % slots);
+  if (loaded_) {
+    store_word(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
+  } else {
+    counters_[static_cast<size_t>(instruction.lock)] = next;
+  }
 }
 
 int64_t Core::loop_count(const Instruction& instruction) const {
@@ -142,16 +231,15 @@ void Core::prepare_call(const Instruction& instruction) {
       case Operand::Kind::kRotating:
         address = operand.kind == Operand::Kind::kBuffer
                       ? static_cast<uint32_t>(operand.value)
-                      : operand.addresses[static_cast<size_t>(
-                            counters_[static_cast<size_t>(operand.counter)])];
+                      : operand.addresses[slot(operand.counter, operand.addresses.size())];
         argument.data = tile_.memory->data() + address;
         argument.bytes = size - address;
         break;
     }
     arguments_.push_back(argument);
   }
-  tile_.aliases.redirect(arguments_,
-                         functions_[static_cast<size_t>(instruction.function)].declaration);
+  tile_.aliases.redirect(
+      arguments_, current_->functions[static_cast<size_t>(instruction.function)].declaration);
 }
 
 // The call becomes a job. In a program with wrong locks its operands' aliases may be replaced
@@ -165,7 +253,7 @@ void Core::post_call() {
 void Core::advance() {
   if (done_ || calling_ || halted_) return;
   int calls = 0;
-  for (int straight = 0; pc_ < program_.code.size(); ++straight) {
+  for (int straight = 0; pc_ < program().code.size(); ++straight) {
     if (straight == kMaxStraight) {
       error(
           ErrorKind::kKernel,
@@ -173,7 +261,7 @@ void Core::advance() {
                "check its loop bounds and locks",
                kMaxStraight, pc_));
     }
-    const Instruction& instruction = program_.code[pc_];
+    const Instruction& instruction = program().code[pc_];
     switch (instruction.code) {
       case Instruction::Code::kLoopForever:
       case Instruction::Code::kLoopCount:
@@ -198,11 +286,9 @@ void Core::advance() {
       case Instruction::Code::kRelease:
         release(instruction);
         break;
-      case Instruction::Code::kAdvance: {
-        int& counter = counters_[static_cast<size_t>(instruction.lock)];
-        counter = (counter + 1) % static_cast<int>(instruction.value);
+      case Instruction::Code::kAdvance:
+        advance_slot(instruction);
         break;
-      }
       case Instruction::Code::kCall:
         prepare_call(instruction);
         if (!array_.scheduler().in_columns()) {
@@ -226,19 +312,19 @@ void Core::advance() {
 
 void Core::execute() {
   if (idles_) return;
-  functions_[static_cast<size_t>(program_.code[pc_].function)].call(arguments_, state_);
+  current_->functions[static_cast<size_t>(program().code[pc_].function)].call(arguments_, state_);
 }
 
 void Core::start(Timeline& timeline) {
-  const auto function = static_cast<size_t>(program_.code[pc_].function);
-  const kernels::Declaration* kernel = functions_[function].declaration;
+  const auto function = static_cast<size_t>(program().code[pc_].function);
+  const kernels::Declaration* kernel = current_->functions[function].declaration;
   if (kernel == nullptr) {
     error(ErrorKind::kKernel,
           strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
                "theirs (NPU_DECLARE, aie_kernels/README.md)",
-               program_.functions[function].c_str()));
+               program().functions[function].c_str()));
   }
-  idles_ = !timeline.computes(program_.functions[function]);
+  idles_ = !timeline.computes(program().functions[function]);
   const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
   if (kernel->product) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
@@ -254,20 +340,23 @@ void Core::complete() {
 }
 
 std::string Core::waiting() const {
+  if (unloaded()) return "has no overlay loaded";
   if (halted_) return "is disabled (Core_Control, 0x32000)";
   if (!blocked_) return "";
   const Lock& lock = tile_.locks[static_cast<size_t>(blocked_->lock)];
   const bool equal = blocked_->code == Instruction::Code::kAcquireEq;
-  return strf("waits for its lock %d to be %s %lld (it is %d), at instruction %zu of its program",
-              blocked_->lock, equal ? "==" : ">=", static_cast<long long>(blocked_->value),
-              lock.value, pc_);
+  return strf("waits for its lock %d to be %s %lld (it is %d), at %s", blocked_->lock,
+              equal ? "==" : ">=", static_cast<long long>(blocked_->value), lock.value,
+              place().c_str());
 }
 
 bool Core::releases(int lock) const {
-  for (const Instruction& instruction : program_.code) {
-    if (instruction.code == Instruction::Code::kRelease && instruction.lock == lock) return true;
-  }
-  return false;
+  const auto in = [lock](const CoreProgram& program) {
+    return std::ranges::any_of(program.program.code, [lock](const Instruction& instruction) {
+      return instruction.code == Instruction::Code::kRelease && instruction.lock == lock;
+    });
+  };
+  return overlays_ ? std::ranges::any_of(*overlays_, in) : in(own_);
 }
 
 }  // namespace npu::emulator

@@ -1,7 +1,11 @@
-// A core as an agent: it interprets a worker program and calls kernels on its data memory.
+// A core as an agent: it interprets a worker program and calls kernels on its data memory. A core
+// has one program for as long as a configuration is loaded, or overlays: programs of which it runs
+// the one that its program memory holds when it is enabled after a reset.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,6 +14,7 @@
 #include "error.h"
 #include "kernels/declaration.h"
 #include "kernels/kernel.h"
+#include "runtime/overlay.h"
 #include "runtime/program.h"
 
 namespace npu::emulator {
@@ -21,12 +26,32 @@ struct KernelFunction {
   const kernels::Declaration* declaration = nullptr;
 };
 
+// A program and its kernels: functions[i] implements program.functions[i].
+struct CoreProgram {
+  Program program;
+  std::vector<KernelFunction> functions;
+};
+
+// One that streams load; the same for all cores that run overlays.
+struct OverlayProgram : CoreProgram {
+  std::string name;
+  OverlayMark mark{};     // what program memory begins with
+  uint32_t counters = 0;  // address of the slot counters in data memory
+};
+using Overlays = std::shared_ptr<const std::vector<OverlayProgram>>;
+
 class Core final : public Agent {
  public:
-  Core(Array& array, Tile& tile, Program program, std::vector<KernelFunction> functions);
+  Core(Array& array, Tile& tile, CoreProgram program);
+  Core(Array& array, Tile& tile, Overlays overlays);  // none of them is loaded
 
-  void restart();  // program counter, counters and modes to their reset state
-  void halt(bool halted) { halted_ = halted; }
+  // A write to Core_Control: `value` has the bits of kCoreEnable and kCoreReset (overlay.h).
+  void control(uint32_t value);
+  void check_reset() const;  // throws if a core with overlays must not be reset now
+  // Of a core with overlays, if it is in the middle of a program: what it does there. Else empty.
+  std::string unfinished() const;
+  bool has_overlays() const { return overlays_ != nullptr; }
+  bool unloaded() const { return overlays_ && !loaded_; }
   uint32_t status() const;  // the Core_Status register
   bool calling() const { return calling_; }
   void advance() override;
@@ -37,7 +62,7 @@ class Core final : public Agent {
   std::string waiting() const override;
   // Whether its memory may be aliased: all its kernels declare what they access.
   bool accepts_aliases() const { return accepts_aliases_; }
-  // Whether the program contains a release of this lock.
+  // Whether its program, or any of its overlays, contains a release of this lock.
   bool releases(int lock) const;
 
  private:
@@ -48,6 +73,14 @@ class Core final : public Agent {
   };
 
   [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
+  void restart();  // program counter, counters and modes to their reset state
+  void use(const CoreProgram& program);
+  void load_overlay();        // the one that program memory holds
+  std::string place() const;  // "instruction 3 of its program"
+  const Program& program() const { return current_->program; }
+  // The slot that a counter chooses among so many.
+  size_t slot(int counter, size_t slots) const;
+  void advance_slot(const Instruction& instruction);
   bool acquire(const Instruction& instruction);
   void release(const Instruction& instruction);
   int64_t loop_count(const Instruction& instruction) const;
@@ -55,18 +88,21 @@ class Core final : public Agent {
   void prepare_call(const Instruction& instruction);
   void post_call();
   int32_t load_word(uint32_t address) const;
+  void store_word(uint32_t address, int32_t value);
 
   Array& array_;
   Tile& tile_;
-  Program program_;
-  std::vector<KernelFunction> functions_;
-  int lock_operations_ = 0;  // since the last call
+  CoreProgram own_;    // without overlays
+  Overlays overlays_;  // or null
+  const OverlayProgram* loaded_ = nullptr;
+  const CoreProgram* current_;  // own_, the loaded overlay, or one of no instructions
+  int lock_operations_ = 0;     // since the last call
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;
   bool idles_ = false;  // a call that only takes its time
   std::vector<Frame> frames_;
-  std::vector<int> counters_;
+  std::vector<int> counters_;  // of own_; those of overlays lie in data memory
   std::vector<KernelArgument> arguments_;
   bool accepts_aliases_ = true;
   const Instruction* blocked_ = nullptr;

@@ -21,7 +21,7 @@ std::string Array::blocked_agents() const {
   std::vector<std::string> first, rest;
   for (const auto& t : tiles_) {
     if (t->core && !t->core->waiting().empty()) {
-      first.push_back(t->core->name() + " " + t->core->waiting());
+      (t->core->unloaded() ? rest : first).push_back(t->core->name() + " " + t->core->waiting());
     }
     for (const auto& side : t->channels) {
       for (const auto& channel : side) {

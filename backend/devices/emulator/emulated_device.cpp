@@ -99,6 +99,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
  private:
   friend class EmulatedRun;
   void configure(const Configuration& configuration);
+  std::vector<KernelFunction> kernels_of(const Configuration& configuration,
+                                         const Program& program) const;
+  Overlays overlays_of(const Configuration& configuration) const;
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
@@ -204,21 +207,42 @@ void EmulatedDevice::do_load(const Configuration& configuration) {
   configure(configuration);
 }
 
+std::vector<KernelFunction> EmulatedDevice::kernels_of(const Configuration& configuration,
+                                                       const Program& program) const {
+  std::vector<KernelFunction> functions;
+  for (const std::string& name : program.functions) {
+    const HostKernel kernel = find_host_kernel(name, geometry_.generation, arithmetic_);
+    if (!kernel) {
+      fail(ErrorKind::kKernel,
+           "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
+           configuration.name.c_str(), name.c_str(), geometry_.name);
+    }
+    functions.push_back({kernel, false, kernel.declaration});
+  }
+  return functions;
+}
+
+Overlays EmulatedDevice::overlays_of(const Configuration& configuration) const {
+  std::vector<OverlayProgram> overlays;
+  for (const Configuration::Overlay& overlay : configuration.overlays) {
+    overlays.push_back({{overlay.program, kernels_of(configuration, overlay.program)},
+                        overlay.name,
+                        overlay_mark(configuration, overlays.size()),
+                        overlay.counters});
+  }
+  return std::make_shared<const std::vector<OverlayProgram>>(std::move(overlays));
+}
+
 void EmulatedDevice::configure(const Configuration& configuration) {
   array_.configure(configuration.txn);
   if (residency_.on()) scramble_memories(array_);
+  const Overlays overlays = overlays_of(configuration);
   for (const Configuration::Core& core : configuration.cores) {
-    std::vector<KernelFunction> functions;
-    for (const std::string& name : core.program.functions) {
-      const HostKernel kernel = find_host_kernel(name, geometry_.generation, arithmetic_);
-      if (!kernel) {
-        fail(ErrorKind::kKernel,
-             "[load] configuration \"%s\" calls kernel \"%s\", which has no host build for %s",
-             configuration.name.c_str(), name.c_str(), geometry_.name);
-      }
-      functions.push_back({kernel, false, kernel.declaration});
+    if (core.program.code.empty() && !overlays->empty()) {
+      array_.attach(core.col, core.row, overlays);
+    } else {
+      array_.attach(core.col, core.row, core.program, kernels_of(configuration, core.program));
     }
-    array_.attach(core.col, core.row, core.program, std::move(functions));
   }
   if (!residency_.on() || array_.timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.

@@ -6,6 +6,7 @@
 
 #include "devices/emulator/array.h"
 #include "error.h"
+#include "runtime/overlay.h"
 
 namespace npu::emulator {
 
@@ -21,15 +22,13 @@ enum class Block : uint8_t {
   kMm2s,
   kLock,
   kSwitch,
-  kProgramMemory,  // decoded and dropped: cores run worker programs, not machine code
+  kProgramMemory,  // not executed: tells which overlay a core runs, if it has overlays
   kCoreControl,
   kCoreStatus,  // live for cores with a program
   kShimMux,
   kPadValue,
   kStored,  // performance counters, timers, events, clocks, status: kept for read-back only
 };
-
-constexpr uint32_t kCoreControlOffset = 0x32000;
 
 struct Range {
   uint32_t begin, end;
@@ -45,8 +44,8 @@ constexpr Range kCoreMap[] = {
     {0x1DF00, 0x1E000, Block::kStored},
     {0x1F000, 0x1F100, Block::kLock},
     {0x1F100, 0x1F130, Block::kStored},
-    {0x20000, 0x24000, Block::kProgramMemory},
-    {0x32000, 0x32004, Block::kCoreControl},
+    {kProgramMemory, kProgramMemory + kProgramMemoryBytes, Block::kProgramMemory},
+    {kCoreControl, kCoreControl + 4, Block::kCoreControl},
     {0x32004, 0x32008, Block::kCoreStatus},
     {0x30000, 0x3F000, Block::kStored},
     {0x3F000, 0x3F400, Block::kSwitch},
@@ -123,7 +122,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
     case Block::kSwitch:
       return write_switch(*target, offset, value);
     case Block::kProgramMemory:
-      return;
+      return write_program(*target, offset - range->begin, std::span(&value, 1));
     case Block::kCoreControl:
       return write_core_control(*target, value);
     case Block::kPadValue:
@@ -229,16 +228,41 @@ void Array::write_switch(Tile& target, uint32_t offset, uint32_t value) {
   }
 }
 
-// Bit 0 enables, bit 1 holds in reset. A core that no stream ever wrote to runs from the moment its
-// program is attached: configurations without program memory do not enable it either.
+// A core that no stream ever wrote to runs from the moment its program is attached: configurations
+// without program memory do not enable it either. Cores with overlays have to be reset and enabled.
 void Array::write_core_control(Tile& target, uint32_t value) {
-  const bool reset_bit = value >> 1 & 1;
-  if (target.core && reset_bit) check_at_rest(target.core->calling(), target.name());
-  target.other_registers[kCoreControlOffset] = value;
+  if (target.core && !target.core->has_overlays() && (value & kCoreReset) != 0) {
+    check_at_rest(target.core->calling(), target.name());
+  }
+  target.other_registers[kCoreControl] = value;
   if (!target.core) return;
-  if (reset_bit) target.core->restart();
-  target.core->halt((value & 3) != 1);
+  target.core->control(value);
   scheduler_.wake(target.core.get(), nullptr);
+}
+
+void Array::write_program(Tile& target, uint32_t offset, std::span<const uint32_t> words) {
+  if (target.core) {
+    if (const std::string why = target.core->unfinished(); !why.empty()) {
+      fail(ErrorKind::kKernel,
+           "[%s] writes the program memory of %s, %s; reset the core first, once its program has "
+           "ended",
+           who().c_str(), target.name().c_str(), why.c_str());
+    }
+  }
+  std::copy(words.begin(), words.end(), target.program_memory.begin() + offset / 4);
+}
+
+// Consecutive registers, as a control packet writes them.
+void Array::write_registers(Tile& target, uint32_t offset, std::span<const uint32_t> words) {
+  const uint32_t end = offset + static_cast<uint32_t>(4 * words.size());
+  if (target.geometry.kind == TileKind::kCore && offset % 4 == 0 && offset >= kProgramMemory &&
+      end <= kProgramMemory + kProgramMemoryBytes) {
+    return write_program(target, offset - kProgramMemory, words);
+  }
+  for (const uint32_t word : words) {
+    write_register(arch::tile_address(target.col, target.row, offset), word);
+    offset += 4;
+  }
 }
 
 uint32_t Array::read_switch(const Tile& target, uint32_t relative) const {
@@ -313,7 +337,7 @@ uint32_t Array::read_register(uint32_t address) {
     case Block::kPadValue:
       return target.pad_value[(offset - range->begin) / 4];
     case Block::kProgramMemory:
-      return 0;
+      return target.program_memory[(offset - range->begin) / 4];
     case Block::kCoreStatus:
       return target.core ? target.core->status() : 0;
     case Block::kCoreControl:

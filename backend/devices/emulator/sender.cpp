@@ -5,6 +5,7 @@
 #include <cassert>
 #include <cstring>
 
+#include "arch/control_packet.h"
 #include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/tile.h"
@@ -41,14 +42,14 @@ void Sender::reset() {
   packet_ = {};
   pieces_.clear();
   block_ = source_ = {};
+  control_words_.clear();
+  control_writes_.clear();
   blocked_ = {};
 }
 
 uint32_t Sender::packet_header() const {
-  uint32_t word = current_.bd.packet_id | current_.bd.packet_type << 12 |
-                  static_cast<uint32_t>(tile_.row) << 16 | static_cast<uint32_t>(tile_.col) << 21;
-  if (__builtin_popcount(word) % 2 == 0) word |= 1u << 31;  // odd parity
-  return word;
+  return arch::packet_header(current_.bd.packet_id, current_.bd.packet_type,
+                             static_cast<uint32_t>(tile_.col), static_cast<uint32_t>(tile_.row));
 }
 
 // The switch slave port an MM2S channel drives (hardware.md 3.2, 3.3).
@@ -76,6 +77,13 @@ void Sender::prepare_transfer(const Memory& memory) {
 }
 
 void Sender::end_of_data() {
+  if (!control_words_.empty()) {
+    if (control_writes_.empty()) parse_control();
+    state_ = State::kBusy;  // a packet that resets this channel does so in the middle of a transfer
+    array_.control(*this, route_->controls, control_writes_);
+    control_words_.clear();
+    control_writes_.clear();
+  }
   if (packet_.open) close_packet();
 }
 
@@ -115,14 +123,14 @@ bool Sender::open_route() {
   assert(!array_.scheduler().in_columns());
   uint32_t header = packet_header();
   // On a packet-switched route the first word of the data is the header.
-  if (!current_.bd.packet_enable && array_.moves_data()) {
+  if (!current_.bd.packet_enable && current_.readable) {
     if (current_.owner != nullptr) locate(1);
     Walk peek = current_.walk;
     peek.gather(reinterpret_cast<std::byte*>(&header), 1);
   }
   Route route = array_.trace(*this, slave_port(), header);
   const bool header_in_data = !current_.bd.packet_enable && !route.arbiters.empty();
-  if (header_in_data && !array_.moves_data()) {
+  if (header_in_data && !current_.readable) {
     error(ErrorKind::kUnsupported,
           "sends packet headers inside its data, which a run without data cannot follow; time it "
           "with data");
@@ -141,6 +149,7 @@ void Sender::open_packet(uint32_t header, bool header_in_data) {
     --current_.left;
     count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, 4);
   }
+  if (to_control()) control_words_.push_back(header);
   for (const Route::Sink& sink : route_->sinks) packet_.header_pending |= sink.keeps_header;
 }
 
@@ -172,6 +181,7 @@ bool Sender::receivers_ready(uint64_t* words) {
 bool Sender::transfer() {
   if (!open_route()) return false;
   if (!has_work_left()) return true;  // the BD held nothing but its packet's header
+  if (to_control()) return begin_control();
   uint64_t words = 0;
   if (!receivers_ready(&words) || !begin_move(words)) return false;
   finish_move();
@@ -280,7 +290,38 @@ bool Sender::begin_move(uint64_t words) {
   return false;
 }
 
+bool Sender::begin_control() {
+  if (!current_.readable) {
+    error(ErrorKind::kUnsupported,
+          "sends control packets from an argument without memory, which a run without data cannot "
+          "follow; give that argument its words");
+  }
+  move_words_ = current_.left;
+  state_ = State::kBusy;
+  if (current_.owner != nullptr) locate(move_words_);
+  const size_t before = control_words_.size();
+  control_words_.resize(before + move_words_);
+  current_.walk.gather(reinterpret_cast<std::byte*>(control_words_.data() + before), move_words_);
+  if (!current_.bd.tlast_suppress) parse_control();
+  array_.scheduler().post(this);
+  return false;
+}
+
+void Sender::parse_control() {
+  control_writes_ = parse_control_packets(control_words_, array_.device().generation, *this);
+  array_.begin_control(*this, route_->controls, control_writes_);
+}
+
+void Sender::finish_control() {
+  array_.scheduler().add_move(move_words_, this);
+  count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, move_words_ * 4);
+  state_ = State::kMove;
+  current_.left = 0;
+  finish_bd();
+}
+
 void Sender::execute() {
+  if (to_control()) return;
   if (packet_.header_pending) return move_header();
   if (!pieces_.empty()) return;
   // Source and destination may overlap (one host buffer for both): copies are memmoves.
@@ -362,6 +403,7 @@ void Sender::complete() {
 }
 
 void Sender::finish_move() {
+  if (to_control()) return finish_control();
   const bool header = packet_.header_pending;
   packet_.header_pending = false;
   const uint64_t n = move_words_;

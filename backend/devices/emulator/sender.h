@@ -9,6 +9,7 @@
 
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/bd_engine.h"
+#include "devices/emulator/control_port.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/stream_switch.h"
 
@@ -69,6 +70,12 @@ class Sender final : public BdEngine {
   bool can_hand_on(uint64_t words) const;
   bool alias_argument(uint64_t words);
   void move_header();
+  // Control ports (control_port.h) take words as fast as they come. A transfer to them is one BD up
+  // to TLAST, or several of which all but the last suppress it.
+  bool begin_control();
+  void parse_control();
+  void finish_control();
+  bool to_control() const { return route_ && !route_->controls.empty(); }
   const std::byte* copy_words(Walk& to);
   Receiver& first_receiver() const { return *route_->sinks[0].receiver; }
 
@@ -84,6 +91,9 @@ class Sender final : public BdEngine {
   bool constant_ = false;          // the next words lie in an argument that nothing writes
   bool padded_ = false;            // they have been staged
   std::vector<std::byte> staged_;  // padded or gathered data
+  // On their way to control ports: the words of a transfer so far, and what they say.
+  std::vector<uint32_t> control_words_;
+  std::vector<ControlWrite> control_writes_;
   Blocked blocked_;
 };
 

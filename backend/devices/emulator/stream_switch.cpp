@@ -69,7 +69,7 @@ int switch_ports(TileKind kind, bool master) {
 
 namespace {
 
-// Depth-first walk from a slave port to every S2MM channel it feeds.
+// Depth-first walk from a slave port to every S2MM channel or control port it feeds.
 class Tracer {
  public:
   Tracer(Array& array, const Sender& sender, uint32_t header)
@@ -110,7 +110,7 @@ class Tracer {
     sender_.error(
         ErrorKind::kNoConsumer,
         strf("sends on a route that ends in %s, where %s; every branch must reach an S2MM "
-             "channel",
+             "channel or a TileControl port",
              tile.name().c_str(), why.c_str()));
   }
 
@@ -165,12 +165,13 @@ class Tracer {
         ++col, enters = Side::kWest;
         break;
       case Side::kControl:
+        return control(tile, keeps_header);
       case Side::kCore:
       case Side::kOther:
         sender_.error(
             ErrorKind::kUnsupported,
-            strf("sends on a route that reaches the %s %d port of %s; only DMA channels are "
-                 "modelled as consumers",
+            strf("sends on a route that reaches the %s %d port of %s; only DMA channels and "
+                 "TileControl ports are modelled as consumers",
                  side_name(out.side), out.lane, tile.name().c_str()));
     }
     Tile* next = array_.find_tile(col, row);
@@ -188,6 +189,16 @@ class Tracer {
 
   void sink(Tile& tile, int channel, bool keeps_header) {
     route.sinks.push_back({tile.receivers[static_cast<size_t>(channel)].get(), keeps_header});
+  }
+
+  void control(Tile& tile, bool keeps_header) {
+    if (!keeps_header) {
+      sender_.error(ErrorKind::kUnsupported,
+                    strf("sends on a route that drops packet headers before the TileControl port "
+                         "of %s, which needs them; keep them in all master ports on the way",
+                         tile.name().c_str()));
+    }
+    route.controls.push_back(&tile);
   }
 
   // South masters of a shim tile leave through the demux.
@@ -214,7 +225,13 @@ Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
   tracer.slave(*find_tile(from.col, from.row), slave_port, true);
   Route route = std::move(tracer.route);
   route.epoch = switch_epoch_;
-  route.crosses = !route.arbiters.empty();
+  if (!route.controls.empty() && !route.sinks.empty()) {
+    sender.error(ErrorKind::kUnsupported,
+                 strf("sends on a route that reaches both %s and the TileControl port of %s; "
+                      "separate data from control packets",
+                      route.sinks[0].receiver->name().c_str(), route.controls[0]->name().c_str()));
+  }
+  route.crosses = !route.arbiters.empty() || !route.controls.empty();
   for (const Route::Sink& sink : route.sinks) {
     const Tile& to = sink.receiver->tile();
     route.crosses |= to.col != from.col;

@@ -30,15 +30,17 @@ struct StreamSwitch {
 // Number of master or slave ports of a tile's switch.
 int switch_ports(arch::TileKind kind, bool master);
 
-// Where a stream goes: the S2MM channels it reaches and the arbiters a packet holds on the way.
+// Where a stream goes: the S2MM channels or the tiles' control ports that it reaches, and the
+// arbiters a packet holds on the way.
 struct Route {
   struct Sink {
     Receiver* receiver;
     bool keeps_header;
   };
   std::vector<Sink> sinks;
+  std::vector<Tile*> controls;  // then there are no sinks
   std::vector<std::pair<Tile*, int>> arbiters;
-  bool crosses = false;          // to other columns, or through arbiters
+  bool crosses = false;          // to other columns, through arbiters or to control ports
   bool reaches_memtile = false;  // ends in one
   uint64_t epoch = 0;            // Array::switch_epoch() when it was found
 };

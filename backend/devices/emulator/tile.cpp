@@ -4,6 +4,7 @@
 #include "devices/emulator/core.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/sender.h"
+#include "runtime/overlay.h"
 
 namespace npu::emulator {
 
@@ -14,7 +15,8 @@ Tile::Tile(Array& array, int c, int r)
       memory(std::make_shared<AlignedBytes>(geometry.memory_bytes)),
       aliases(*memory),
       locks(static_cast<size_t>(geometry.locks)),
-      bds(static_cast<size_t>(geometry.bds)) {
+      bds(static_cast<size_t>(geometry.bds)),
+      program_memory(geometry.kind == arch::TileKind::kCore ? kProgramMemoryBytes / 4 : 0) {
   for (int i = 0; i < geometry.channels; ++i) {
     receivers.push_back(std::make_unique<Receiver>(array, *this, i));
     senders.push_back(std::make_unique<Sender>(array, *this, i));
@@ -44,6 +46,7 @@ void Tile::reset() {
   shim_mux = shim_demux = 0;
   pad_value = {};
   other_registers.clear();
+  std::fill(program_memory.begin(), program_memory.end(), 0u);
   core.reset();
 }
 

@@ -57,6 +57,7 @@ struct Tile {
   uint32_t shim_mux = 0, shim_demux = 0;
   std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
   std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
+  std::vector<uint32_t> program_memory;          // of a core
   std::unique_ptr<Core> core;
 };
 

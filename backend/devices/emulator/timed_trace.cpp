@@ -56,7 +56,14 @@ Recorder::Track& Recorder::add_agent(const Agent* agent, const Tile& tile) {
 void Recorder::add_core(const Core& core, const Tile& tile) {
   Track& track = add_agent(&core, tile);
   track.core = &core;
-  for (const std::string& name : core.program_.functions) {
+  name_functions(track);
+}
+
+// Those of the program that the core runs now.
+void Recorder::name_functions(Track& track) {
+  track.program = track.core->current_;
+  track.functions.clear();
+  for (const std::string& name : track.program->program.functions) {
     const auto found = std::find(kernels_.begin(), kernels_.end(), name);
     track.functions.push_back(static_cast<uint32_t>(found - kernels_.begin()));
     if (found == kernels_.end()) kernels_.push_back(name);
@@ -186,12 +193,13 @@ void Recorder::job(const Agent* agent, double now, double end) {
   if (index == TraceEvent::kNobody) return;
   if (tracks_[index].channel) return move(index, now, end, 0);
   const Core& core = *tracks_[index].core;
+  if (tracks_[index].program != core.current_) name_functions(tracks_[index]);
   TraceEvent event;
   event.start = now;
   event.end = end;
   event.track = index;
   event.other =
-      tracks_[index].functions[static_cast<size_t>(core.program_.code[core.pc_].function)];
+      tracks_[index].functions[static_cast<size_t>(core.program().code[core.pc_].function)];
   stop_waiting(index, now);
   record(event);
 }

@@ -17,6 +17,7 @@
 namespace npu::emulator {
 
 class Array;
+struct CoreProgram;
 
 // One slice of a track, or one value of a lock. Read by npu/perf/trace.py as a NumPy record.
 struct TraceEvent {
@@ -61,7 +62,8 @@ class Recorder final : public RunTrace {
     uint32_t wait_other = TraceEvent::kNobody;
     double since = 0;
     double move_begins = 0;                // of a shim read
-    std::vector<uint32_t> functions;       // of a core's program: indices into kernels()
+    const CoreProgram* program = nullptr;  // of a core
+    std::vector<uint32_t> functions;       // of that program: indices into kernels()
     uint32_t route = TraceEvent::kNobody;  // the last one
   };
 
@@ -97,6 +99,7 @@ class Recorder final : public RunTrace {
   uint32_t track_of(const Agent* agent) const;
   Track& add_agent(const Agent* agent, const Tile& tile);
   void add_core(const Core& core, const Tile& tile);
+  void name_functions(Track& track);
   bool record(const TraceEvent& event);
   void await(uint32_t track, TraceEvent::Kind kind, uint32_t other, double now);
   void stop_waiting(uint32_t track, double now) { await(track, kNone, TraceEvent::kNobody, now); }
