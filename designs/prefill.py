@@ -137,16 +137,17 @@ class _Core:
         with self._w.forever():
             self._begin()
             self._constants()
+            self._pass()
             self._product()
             self._rows()
             self._attention()
 
     def overlays(self) -> None:
         """A program per kind of job, which takes as many as the first header says."""
-        self._overlay("products", self._product)
-        self._overlay("norm", self._constants, self._rows)
-        self._overlay("geglu", self._rows)
-        self._overlay("rotation", self._constants, self._rows)
+        self._overlay("products", self._pass, self._product)
+        self._overlay("norm", self._constants, self._pass, self._rows)
+        self._overlay("geglu", self._pass, self._rows)
+        self._overlay("rotation", self._constants, self._pass, self._rows)
         self._overlay("attention", self._attention)
 
     def _overlay(self, name: str, *parts: Callable[[], None]) -> None:
@@ -160,6 +161,10 @@ class _Core:
     def _begin(self) -> None:
         self._w.call(self._kernel("begin"), self._w.acquire(self._a), self._job, *self._place)
         self._w.release(self._a)
+
+    def _pass(self) -> None:
+        """Objects of A of a job that this core has no part in."""
+        self._skip(self._a, "pass")
 
     def _constants(self) -> None:
         w = self._w
@@ -175,7 +180,6 @@ class _Core:
         for blocks in range(1, MAX_BLOCKS + 1):
             with w.loop(word(f"holds{blocks}")):
                 self._multiply(blocks)
-        self._skip(self._a, "pass")
         with w.loop(word("factors")):
             w.call(self._kernel("scale"), w.acquire(self._a), store, work, *shape)
             w.release(self._a)
