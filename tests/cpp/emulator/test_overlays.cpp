@@ -1,7 +1,8 @@
 // Overlays on the emulated array: a stream loads programs into two cores by broadcast, runs jobs,
 // loads others; what a reset keeps and what it does not; every way to load wrongly; simulated time.
-#include <cstring>
+#include <algorithm>
 
+#include "devices/emulator/timed_trace.h"
 #include "overlay_machine.h"
 #include "runtime/device.h"
 #include "runtime/interrupt.h"
@@ -231,6 +232,35 @@ TEST_CASE("overlay: in simulated time a program must have ended when the reset s
   m.load({"call zero_i32 @0 #1000000\n", ""});
   check_error(ErrorKind::kKernel, {"resets core (0,2)", "at instruction 0 of overlay \"o0\""},
               [&] { m.run(s, {view(packets, false)}); });
+}
+
+TEST_CASE("overlay: recorded kernels name it; packets go to cores") {
+  const arch::Timing timing{Generation::kNpu2, {}};
+  OverlayMachine m;
+  m.load({two_jobs("zero_i32"), two_jobs("zero_i32")});
+  emulator::Recorder recorder({});
+  m.array.set_timing(&timing, true, &recorder);
+  Words first = m.packets(0), second = m.packets(1);
+  m.run(three_loads(m, first.size()), {view(first, false), view(second, false)});
+  std::vector<std::string> kernels;
+  std::vector<std::string> receivers;
+  for (const emulator::TraceEvent& event : recorder.events()) {
+    if (event.kind == emulator::TraceEvent::Kind::kKernel &&
+        recorder.tracks()[event.track].name == "core (0,3)") {
+      kernels.push_back(recorder.kernels()[event.other]);
+    }
+    if (event.kind != emulator::TraceEvent::Kind::kSend) continue;
+    CHECK(event.bytes == 4 * first.size());
+    for (const uint32_t track : recorder.routes()[event.other]) {
+      receivers.push_back(recorder.tracks()[track].name);
+    }
+  }
+  const std::string o0 = "zero_i32 (o0)", o1 = "zero_i32 (o1)";
+  CHECK(kernels == std::vector<std::string>{o0, o0, o1, o1, o0, o0});
+  const std::string low = "core (0,2)", high = "core (0,3)";
+  REQUIRE(receivers.size() == 6);
+  std::sort(receivers.begin(), receivers.end());
+  CHECK(receivers == std::vector<std::string>{low, low, low, high, high, high});
 }
 
 namespace {
