@@ -51,6 +51,7 @@ class Core final : public Agent {
   // Of a core with overlays, if it is in the middle of a program: what it does there. Else empty.
   std::string unfinished() const;
   bool has_overlays() const { return overlays_ != nullptr; }
+  std::string overlay() const { return loaded_ ? loaded_->name : ""; }  // that is loaded
   bool unloaded() const { return overlays_ && !loaded_; }
   uint32_t status() const;  // the Core_Status register
   bool calling() const { return calling_; }

@@ -3,6 +3,7 @@
 #include "devices/emulator/timed_trace.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/receiver.h"
@@ -59,11 +60,13 @@ void Recorder::add_core(const Core& core, const Tile& tile) {
   name_functions(track);
 }
 
-// Those of the program that the core runs now.
+// Those of the program that the core runs now: "zero_i32", or "zero_i32 (norm)" in an overlay.
 void Recorder::name_functions(Track& track) {
   track.program = track.core->current_;
   track.functions.clear();
-  for (const std::string& name : track.program->program.functions) {
+  const std::string overlay = track.core->overlay();
+  for (const std::string& function : track.program->program.functions) {
+    const std::string name = overlay.empty() ? function : function + " (" + overlay + ")";
     const auto found = std::find(kernels_.begin(), kernels_.end(), name);
     track.functions.push_back(static_cast<uint32_t>(found - kernels_.begin()));
     if (found == kernels_.end()) kernels_.push_back(name);
@@ -148,17 +151,18 @@ void Recorder::advanced(const Agent* agent, double now) {
   await(index, Kind::kWaitReceiver, track_of(blocked.receiver), now);
 }
 
+// Control packets go to cores; those that other tiles take have no track.
 uint32_t Recorder::route_of(Track& track) {
-  const std::vector<Route::Sink>& sinks = track.sender->route_->sinks;
-  if (track.route != TraceEvent::kNobody) {
-    const std::vector<uint32_t>& last = routes_[track.route];
-    bool same = last.size() == sinks.size();
-    for (size_t i = 0; same && i < sinks.size(); ++i) same = last[i] == track_of(sinks[i].receiver);
-    if (same) return track.route;
+  const Route& taken = *track.sender->route_;
+  std::vector<uint32_t> route;
+  for (const Route::Sink& sink : taken.sinks) route.push_back(track_of(sink.receiver));
+  for (const Tile* tile : taken.controls) {
+    if (tile->core) route.push_back(track_of(tile->core.get()));
   }
-  track.route = static_cast<uint32_t>(routes_.size());
-  std::vector<uint32_t>& route = routes_.emplace_back();
-  for (const Route::Sink& sink : sinks) route.push_back(track_of(sink.receiver));
+  if (track.route == TraceEvent::kNobody || routes_[track.route] != route) {
+    track.route = static_cast<uint32_t>(routes_.size());
+    routes_.push_back(std::move(route));
+  }
   return track.route;
 }
 

@@ -40,7 +40,15 @@ const std::string kBody =
     "  end\n"
     "endcore\n"
     "core 1 2\n"
-    "endcore\n";
+    "endcore\n"
+    "overlay products 8192 65000\n"
+    "  loop 2\n"
+    "    call mac @1024|2048%1\n"
+    "    advance 1 2\n"
+    "  end\n"
+    "endoverlay\n"
+    "overlay norm 16384 65000\n"
+    "endoverlay\n";
 
 std::string with_txn(const std::string& text, const std::string& stream = txn()) {
   return text + "txn " + std::to_string(stream.size()) + "\n" + stream;
@@ -95,6 +103,14 @@ TEST_CASE("every entry is read") {
   REQUIRE(c.cores.size() == 2);
   CHECK(c.cores[0].program.code.size() == 4);
   CHECK(c.cores[1].program.code.empty());
+  REQUIRE(c.overlays.size() == 2);
+  CHECK(c.overlays[0].name == "products");
+  CHECK(c.overlays[0].bytes == 8192);
+  CHECK(c.overlays[0].counters == 65000);
+  CHECK(c.overlays[0].program.code.size() == 4);
+  CHECK(c.overlays[0].program.counters == 2);
+  CHECK(c.overlays[1].name == "norm");
+  CHECK(c.overlays[1].program.code.empty());
   CHECK(c.txn.size() == txn().size());
   CHECK_THROWS_AS(c.param("tile_k"), Error);
   CHECK_THROWS_AS(c.port("B0"), Error);
@@ -150,6 +166,34 @@ TEST_CASE("errors of entries name the line and the cause") {
   CHECK(contains(line_refusal("param a\r 1"), "control byte 0x0d"));
   CHECK(contains(line_refusal(std::string(5000, 'x')), "line 5: longer than 4096"));
   CHECK(contains(line_refusal("param " + std::string(200, 'x') + " 1"), "longer than 128"));
+}
+
+TEST_CASE("overlays: sizes, counters, names and programs are checked") {
+  CHECK(contains(line_refusal("overlay a 16"), "expected \"overlay NAME BYTES COUNTERS\""));
+  CHECK(contains(line_refusal("overlay a 24 0\nendoverlay"), "line 5: image size 24 is not a mul"));
+  CHECK(
+      contains(line_refusal("overlay a 0 0\nendoverlay"), "image size 0 is out of range 16..1638"));
+  CHECK(contains(line_refusal("overlay a 16400 0\nendoverlay"), "image size 16400"));
+  CHECK(
+      contains(line_refusal("overlay a 16 2\nendoverlay"), "counter address 2 is not a multiple"));
+  CHECK(contains(line_refusal("overlay a 16 65536\nendoverlay"), "counter address 65536"));
+  CHECK(contains(line_refusal("overlay a 16 0\nendoverlay\noverlay a 16 0\nendoverlay"),
+                 "line 7: this overlay is given twice"));
+  const std::string third = "call f @0%2\nadvance 2 1\nendoverlay";
+  CHECK(contains(line_refusal("overlay a 16 65528\n" + third),
+                 "line 5: 3 slot counters at address 65528 reach past the 65536 bytes"));
+  CHECK(parse(with_txn(kHead + "overlay a 16 65524\n" + third + "\n")).overlays.size() == 1);
+  CHECK(contains(line_refusal("overlay a 16 0\nacquire_ge 16 1\nendoverlay"),
+                 "overlay \"a\", line 6 (acquire_ge 16 1): lock 16 is out of range"));
+  CHECK(
+      contains(line_refusal("overlay a 16 0\nspin\nendoverlay"), "overlay \"a\", line 6: unknow"));
+  CHECK(contains(line_refusal("overlay a 16 0\ncore 0 2\nendcore"), "endoverlay is missing"));
+  CHECK(contains(line_refusal("overlay a 16 0\nendcore"), "endoverlay is missing"));
+  CHECK(contains(line_refusal("core 0 2\noverlay a 16 0"), "endcore is missing"));
+  CHECK(contains(refusal(kHead + "overlay a 16 0\n"), "line 6: the file ends"));
+  CHECK(contains(refusal(with_txn("npu-config 1\nname a generation npu2 source 0123abc\n"
+                                  "overlay a 16 0\nendoverlay\n")),
+                 "must begin with 8 hexadecimal digits; it is \"0123abc\""));
 }
 
 TEST_CASE("columns follow the generation") {

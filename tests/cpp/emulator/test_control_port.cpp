@@ -1,0 +1,190 @@
+// Control packets: what a TileControl port takes from circuits and from packet-switched routes, in
+// all kinds of tiles, and everything that it refuses.
+#include <random>
+
+#include "arch/control_packet.h"
+#include "overlay_machine.h"
+
+using namespace npu;
+using namespace npu::test;
+
+namespace {
+
+// A packet that writes `data` from `offset` on.
+Words packet(uint32_t offset, const Words& data) {
+  Words words{arch::packet_header(0),
+              arch::encode_control_word(
+                  {arch::ControlOperation::kWrite, static_cast<uint32_t>(data.size()), offset})};
+  words.insert(words.end(), data.begin(), data.end());
+  return words;
+}
+
+Words operator+(Words a, const Words& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+void refused(ErrorKind kind, const Words& words, std::initializer_list<const char*> telling,
+             Generation generation = Generation::kNpu2) {
+  OverlayMachine m(generation);
+  m.configure();
+  check_error(kind, telling, [&] { m.send(words); });
+}
+
+}  // namespace
+
+TEST_CASE("control packet: writes of one to four registers reach all tiles of a broadcast") {
+  OverlayMachine m;
+  m.configure();
+  const RunReport report =
+      m.send(packet(400, {1}) + packet(408, {2, 3}) + packet(416, {4, 5, 6, 7}) +
+             packet(0x1F010, {9}) + packet(0x23FFC, {8}));
+  CHECK(report.shim_read_bytes == 4 * (5 * 2 + 9));
+  for (const At core : kCores) {
+    CHECK(m.words(core, 100, 8) == Words{1, 0, 2, 3, 4, 5, 6, 7});
+    CHECK(m.lock(core, 1) == 9);
+    CHECK(m.array.read_register(core.address(0x23FFC)) == 8);
+  }
+}
+
+TEST_CASE("control packet: one per transfer on npu1") {
+  OverlayMachine m(Generation::kNpu1);
+  m.configure();
+  m.send(packet(400, {1, 2}));
+  m.send(packet(408, {3}));
+  CHECK(m.words(kCores[1], 100, 3) == Words{1, 2, 3});
+  refused(ErrorKind::kUnsupported, packet(400, {1, 2}) + packet(408, {3}),
+          {"shim (0,0) MM2S 0", "at word 4 of 7", "a second packet", "npu1 takes one packet"},
+          Generation::kNpu1);
+}
+
+TEST_CASE("control packet: what is not one is refused with what was found") {
+  const Words good = packet(400, {1, 2});
+  Words words = good;
+  words[0] ^= 1u << 31;
+  refused(ErrorKind::kFormat, words,
+          {"at word 0 of 4", "0x00000000 where a packet header should be, whose parity is even"});
+  words = good;
+  words[1] ^= 1u << 31;
+  refused(ErrorKind::kFormat, words,
+          {"at word 1 of 4", "where a control word should be, whose par"});
+  for (const uint32_t reserved : {1u << 5, 1u << 11, 1u << 15, 1u << 28, 1u << 30}) {
+    words = good;
+    words[0] = reserved;
+    refused(ErrorKind::kFormat, good + words, {"at word 4 of 8", "with reserved bits 0x"});
+  }
+  for (uint32_t cut = 1; cut < 4; ++cut) {
+    words = good;
+    words.resize(cut);
+    refused(ErrorKind::kFormat, words,
+            {cut == 1   ? "the end of the transfer where a control word"
+             : cut == 2 ? "0 of the 2 data words"
+                        : "1 of the 2 data words"});
+  }
+  for (uint32_t operation = 1; operation < 4; ++operation) {
+    words = good;
+    words[1] = arch::with_odd_parity(words[1] | operation << 22);
+    refused(ErrorKind::kUnsupported, words, {"with operation", "only writes (0) are modelled"});
+  }
+  refused(ErrorKind::kMisaligned, packet(402, {1}), {"at offset 0x00192"});
+  refused(ErrorKind::kMisaligned, packet(0xFFFFC, {1, 2}), {"writes 2 words at offset 0xffffc"});
+  refused(ErrorKind::kUnknownRegister, packet(0x50000, {1}),
+          {"control packet of shim (0,0) MM2S 0]", "core (0,2)", "offset 0x50000"});
+}
+
+TEST_CASE("control packet: a transfer may take several BDs, up to TLAST") {
+  OverlayMachine m;
+  m.configure();
+  const Words packets = packet(400, {1, 2, 3}) + packet(412, {4});
+  Words in = packets;
+  for (const uint32_t first : {1u, 2u, 4u, 5u, 7u}) {
+    Script s = m.script();
+    s.memory(kCores[1], 100, {0, 0, 0, 0});
+    Bd head = followed_by(linear(first), 1);
+    head.tlast_suppress = true;
+    s.host_bd(0, 0, head, 0).host_bd(0, 1, linear(8 - first), 0, 4 * first);
+    s.push(kShim0, kMM2S, 0, 0, 1, true).sync(kShim0, kMM2S, 0);
+    m.run(s, {view(in, false)});
+    CHECK(m.words(kCores[1], 100, 4) == Words{1, 2, 3, 4});
+  }
+}
+
+TEST_CASE("control packet: packet-switched, its header in the data or from the BD") {
+  for (const bool from_bd : {false, true}) {
+    OverlayMachine m;
+    Script& c = m.config;
+    c.packet_slave(kCores[0], cp::kSouthSlave, 0, 0, 0x1F, 2, 1);
+    c.packet_master(kCores[0], cp::kNorthMaster, 0, 0, false);
+    c.packet_master(kCores[0], kControlMaster, 2, 2, false);
+    m.configure();
+    Words in = packet(400, {1, 2}) + packet(408, {3});
+    if (from_bd) in.erase(in.begin());
+    Script s = m.script();
+    Bd bd = linear(static_cast<uint32_t>(in.size()));
+    bd.packet_enable = from_bd;
+    s.host_bd(0, 0, bd, 0).push(kShim0, kMM2S, 0, 0, 2, true).sync(kShim0, kMM2S, 0);
+    m.run(s, {view(in, false)});
+    CHECK(m.words(kCores[0], 100, 3) == Words{1, 2, 3});
+    CHECK(m.words(kCores[1], 100, 3) == Words(3));
+  }
+}
+
+TEST_CASE("control packet: routes that a control port cannot be part of") {
+  OverlayMachine drops;
+  drops.config.packet_slave(kCores[0], cp::kSouthSlave, 0, 0, 0x1F, 2, 1);
+  drops.config.packet_master(kCores[0], kControlMaster, 2, 2, true);
+  drops.configure();
+  check_error(ErrorKind::kUnsupported, {"drops packet headers", "TileControl port of core (0,2)"},
+              [&] { drops.send(packet(400, {1})); });
+  OverlayMachine both;
+  both.config.connect(kCores[1], cp::kSouthSlave, cp::kDma);
+  both.configure();
+  check_error(ErrorKind::kUnsupported,
+              {"reaches both core (0,3) S2MM 0 and the TileControl port of core (0,2)"},
+              [&] { both.send(packet(400, {1})); });
+}
+
+TEST_CASE("control packet: memtiles and shim tiles have a port, too; a core can send") {
+  Machine m;
+  const At mem{0, 1}, core{0, 2};
+  m.config.connect(core, cp::kDma, cp::kSouthMaster).connect(mem, mp::kNorthSlave, 6);
+  m.config.connect(mem, mp::kNorthSlave, mp::kSouthMaster).connect(kShim0, sp::kNorthSlave, 0);
+  m.config.memory(core, 50, packet(0x1D000, {11, 12}));
+  m.configure();
+  Script s = m.script();
+  s.bd(core, 0, releasing(linear(4, 50), 0, 1)).push(core, kMM2S, 0, 0);
+  s.raw.mask_poll(core.address(0x1F000), 1, 0x3F);
+  const RunReport report = m.run(s);
+  CHECK(report.core_read_bytes == 16);
+  CHECK(m.words(mem, 0x1D000 / 4, 2) == Words{11, 12});         // its data memory
+  CHECK(m.array.read_register(kShim0.address(0x1D000)) == 11);  // its BD 0
+  // A packet must not reset the channel that sends it.
+  Machine self;
+  self.config.connect(core, cp::kDma, kControlMaster).memory(core, 50, packet(0x1DE10, {2}));
+  self.configure();
+  Script resets = self.script();
+  resets.bd(core, 0, linear(3, 50)).push(core, kMM2S, 0, 0);
+  check_error(ErrorKind::kUnsupported, {"resets core (0,2) MM2S 0 in the middle of a transfer"},
+              [&] { self.run(resets); });
+}
+
+TEST_CASE("control packet: damaged transfers are refused or executed") {
+  // Random words with a packet's form most of the time: nothing but typed errors.
+  std::mt19937 random(7);
+  int accepted = 0;
+  for (int i = 0; i < 300; ++i) {
+    OverlayMachine m;
+    m.configure();
+    Words words =
+        packet(4 * (random() % 64), {1, 2}) + packet(0x20000 + 16 * (random() % 8), {1, 2, 3});
+    words[random() % words.size()] ^= 1u << random() % 32;
+    try {
+      m.send(words);
+      ++accepted;
+    } catch (const Error& error) {
+      REQUIRE(error.what()[0] == '[');
+    }
+  }
+  CHECK(accepted > 50);
+  CHECK(accepted < 250);
+}

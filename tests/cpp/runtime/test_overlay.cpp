@@ -1,0 +1,65 @@
+// Images of overlays and the control packets that load them, word by word: the fields are put
+// together and the parities counted here, bit by bit.
+#include <doctest/doctest.h>
+
+#include <string>
+
+#include "emulator_fixture.h"
+#include "runtime/overlay.h"
+#include "stream/txn.h"
+
+using namespace npu;
+using test::Words;
+
+namespace {
+
+int set_bits(uint32_t word) {
+  int count = 0;
+  for (int bit = 0; bit < 32; ++bit) count += static_cast<int>(word >> bit & 1);
+  return count;
+}
+
+// The word as it is, or with its highest bit, whichever has an odd number of bits.
+uint32_t odd(uint32_t word) { return set_bits(word) % 2 == 1 ? word : word + 0x80000000u; }
+
+Configuration two_overlays() {
+  const Words txn = stream::Builder(arch::Generation::kNpu2, 8).finish();
+  std::string text =
+      "npu-config 1\nname a generation npu2 source 0123abcdef\n"
+      "overlay first 32 0\nendoverlay\noverlay second 16384 4\nendoverlay\ntxn " +
+      std::to_string(4 * txn.size()) + "\n";
+  text.append(reinterpret_cast<const char*>(txn.data()), 4 * txn.size());
+  return Configuration::parse(std::as_bytes(std::span(text)));
+}
+
+}  // namespace
+
+TEST_CASE("overlay image: a mark, then zeros up to its size") {
+  const Configuration c = two_overlays();
+  CHECK(overlay_image(c, 0) == Words{0x5855504E, 0, 0x0123abcd, 0, 0, 0, 0, 0});
+  const Words second = overlay_image(c, 1);
+  REQUIRE(second.size() == 4096);
+  CHECK(second[1] == 1);
+  CHECK(std::string(reinterpret_cast<const char*>(second.data()), 4) == "NPUX");
+  for (size_t i = 3; i < second.size(); ++i) REQUIRE(second[i] == 0);
+  test::check_error(ErrorKind::kArgument, {"[overlay_image]", "overlay 2", "has 2"},
+                    [&] { overlay_image(c, 2); });
+}
+
+TEST_CASE("overlay packets: reset, program memory four words at a time, enable") {
+  const Words image{11, 12, 13, 14, 15, 16, 17, 18};
+  const Words packets = control_packets(image);
+  const Words expected{odd(0), odd(0x32000),           2,               //
+                       odd(0), odd(3 << 20 | 0x20000), 11, 12, 13, 14,  //
+                       odd(0), odd(3 << 20 | 0x20010), 15, 16, 17, 18,  //
+                       odd(0), odd(0x32000),           1};
+  CHECK(packets == expected);
+  CHECK(odd(0) == 0x80000000u);  // id 0, type 0: only the parity
+  CHECK(odd(0x32000) == 0x32000u);
+  CHECK(odd(3 << 20 | 0x20010) == 0x80320010u);
+  CHECK(control_packets(Words(4096)).size() == 3 + 1024 * 6 + 3);
+  for (const size_t wrong : {size_t{0}, size_t{6}, size_t{4100}}) {
+    test::check_error(ErrorKind::kArgument, {"[control_packets]", "a multiple of 4, at most 4096"},
+                      [&] { control_packets(Words(wrong)); });
+  }
+}
