@@ -229,9 +229,15 @@ TEST_CASE("overlay: in simulated time a program must have ended when the reset s
   m.send(s, packets.size());  // the token takes longer than the call
   m.run(s, {view(packets, false)});
   CHECK(m.calls[0].size() == 3);
-  m.load({"call zero_i32 @0 #1000000\n", ""});
+  // It would end before the words arrive, but not before the first of them could.
+  Words whole = m.packets(0, 4096);
+  const double cycles = timing.token + static_cast<double>(whole.size()) / 2;
+  m.load({"call zero_i32 @0 #" + std::to_string(static_cast<int>(cycles * 16)) + "\n", ""});
+  Script early = m.script();
+  m.send(early, whole.size());
+  m.send(early, whole.size());
   check_error(ErrorKind::kKernel, {"resets core (0,2)", "at instruction 0 of overlay \"o0\""},
-              [&] { m.run(s, {view(packets, false)}); });
+              [&] { m.run(early, {view(whole, false)}); });
 }
 
 TEST_CASE("overlay: recorded kernels name it; packets go to cores") {
