@@ -107,8 +107,9 @@ class Q8Scales {
 };
 #endif
 
-// Where step after step of 16 rows of W goes; `rows` numbers groups of 16.
+// Where step after step of 16 rows of W goes, from group `rows` of 16 on; bytes of a step, of a row-block.
 #if __AIE_ARCH__ >= 21
+constexpr int32_t kStepBytes = 2 * (kPairTile / 8 * 9), kBlockBytes = 2 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -117,6 +118,7 @@ class Writer {
     put(upper);
     put(lower);
   }
+  void end_group(bool) {}
 
  private:
   void put(const Rows& rows) {
@@ -126,6 +128,7 @@ class Writer {
   aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out_;
 };
 #else
+constexpr int32_t kStepBytes = kPairTile * 2, kBlockBytes = 4 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -135,6 +138,8 @@ class Writer {
     pair(lower, out_ + kSteps * kPairTile);
     out_ += kPairTile;
   }
+  // The next group begins behind the lower rows, if `last` was its last step.
+  void end_group(bool last) { out_ += last ? kSteps * kPairTile : 0; }
 
  private:
   static void pair(const Rows& rows, bfloat16* to) {
@@ -145,63 +150,66 @@ class Writer {
 };
 #endif
 
-// Row-block `number` of the slice: a group of 32 columns.
-inline void expand_q4nx(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
-                        int32_t number) {
-  static_assert(q4nx::kGroup == npu::prefill::kSlice);
+// A slice of `count` row-blocks: a group of 32 columns. One loop over halves of blocks and steps.
+inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict b1, int32_t count,
+                        int32_t slice, uint8_t* __restrict to) {
+  static_assert(q4nx::kGroup == npu::prefill::kSlice && kSteps == 4);
   constexpr int32_t kHalfBytes = q4nx::kColumns * weights::kHalfRows / 2;
-  const auto* planes = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
-  const uint8_t* codes = block + q4nx::kCodesAt + slice * kSteps * weights::kSubBytes;
-  for (int32_t half = 0; half < 2; ++half) {
-    const bfloat16* at = planes + half * weights::kHalfRows;
-    const Q4nxRows q4nx_rows(aie::load_v<16>(at), aie::load_v<16>(at + q4nx::kPlaneBytes / 2));
-    Writer out(to, 2 * number + half);
-    for (int32_t step = 0; step < kSteps; ++step) {
-      const auto rows = q4nx_rows.rows(codes + half * kHalfBytes + step * weights::kSubBytes);
-      out.put(rows.first, rows.second);
-    }
+  Writer out(to, 0);
+  NPU_ROLLED for (int32_t i = 0; i < count * 2 * kSteps; ++i) {
+    const uint8_t* const block = i < 2 * kSteps ? b0 : b1;
+    const int32_t half = i >> 2 & 1, step = slice * kSteps + (i & 3);
+    const auto* scales = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
+    scales += half * weights::kHalfRows;
+    const Q4nxRows q4nx_rows(aie::load_v<16>(scales),
+                             aie::load_v<16>(scales + q4nx::kPlaneBytes / 2));
+    const auto rows =
+        q4nx_rows.rows(block + q4nx::kCodesAt + half * kHalfBytes + step * weights::kSubBytes);
+    out.put(rows.first, rows.second);
+    out.end_group((i & 3) == 3);
   }
 }
 
-inline void expand_q8(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
-                      int32_t number) {
-  const auto* scales = reinterpret_cast<const float*>(block);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt);
-  Writer upper(to, 2 * number), lower(to, 2 * number + 1);
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
-    const Q8Scales scale(scales + first / int32_t(q8::kGroup) * kRowBlock);
-    aie::vector<bfloat16, 32> columns[transposed::kColumns];
-    for (int32_t i = 0; i < transposed::kColumns; ++i) {
-      columns[i] = scale.column(codes + (first + i) * kRowBlock);
-    }
-    Rows rows[4];
-    transposed::rows(columns, rows);
-    upper.put(rows[0], rows[1]);
-    lower.put(rows[2], rows[3]);
-  }
-}
-
-// Of one row-block and two blocks that follow each other: the third of five slices has columns of
-// both, but no step of eight has.
-inline void expand_bf16(const uint8_t* const* blocks, int32_t slice, uint8_t* __restrict to) {
+// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two blocks that
+// follow each other: the third of five slices has columns of both, but no step of eight has.
+inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
+                           int32_t count, bool narrow, int32_t slice, uint8_t* __restrict to) {
   constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
-  static_assert(kColumns % transposed::kColumns == 0);
-  Writer upper(to, 0), lower(to, 1);
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
-    const bool second = first >= kColumns;
-    const auto* values = reinterpret_cast<const bfloat16*>(blocks[second ? 1 : 0]) +
-                         (second ? first - kColumns : first) * kRowBlock;
+  static_assert(kColumns % transposed::kColumns == 0 && transposed::kColumns == 8 && kSteps == 4);
+  static_assert(q8::kGroup == 2 * transposed::kColumns);
+  NPU_ROLLED for (int32_t i = 0; i < count * kSteps; ++i) {
+    const int32_t at = slice * npu::prefill::kSlice + (i & 3) * transposed::kColumns;
     aie::vector<bfloat16, 32> columns[transposed::kColumns];
-    for (int32_t i = 0; i < transposed::kColumns; ++i) {
-      columns[i] = aie::load_v<32>(values + i * kRowBlock);
+    if (narrow) {
+      const uint8_t* const block = i < kSteps ? b0 : b1;
+      const auto* scales = reinterpret_cast<const float*>(block);
+      const Q8Scales scale(scales + at / int32_t(q8::kGroup) * kRowBlock);
+      const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
+      for (int32_t c = 0; c < transposed::kColumns; ++c) {
+        columns[c] = scale.column(codes + c * kRowBlock);
+      }
+    } else {
+      const auto* values = reinterpret_cast<const bfloat16*>(at < kColumns ? b0 : b1) +
+                           (at < kColumns ? at : at - kColumns) * kRowBlock;
+      for (int32_t c = 0; c < transposed::kColumns; ++c) {
+        columns[c] = aie::load_v<32>(values + c * kRowBlock);
+      }
     }
     Rows rows[4];
     transposed::rows(columns, rows);
+    Writer upper(to, 0), lower(to, 1);
     upper.put(rows[0], rows[1]);
     lower.put(rows[2], rows[3]);
+    to += i == kSteps - 1 ? kBlockBytes - (kSteps - 1) * kStepBytes : kStepBytes;
   }
+}
+
+// Slice `slice` of the held blocks.
+NPU_OUTLINED inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
+                                int32_t slice, uint8_t* to) {
+  using npu::blocks::Format;
+  if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, to);
+  expand_columns(b0, b1, count, format == int32_t(Format::kQ8), slice, to);
 }
 
 #if NPU_DECLARATIONS
