@@ -42,7 +42,7 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
   aie::set_rounding(aie::rounding_mode::conv_even);
   prefill_weights::expand(b0, b1, blocks, format, slice, slice_of_w(work, 0));
   const auto* const from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
-  multiply<1>(from, from, work, tiles, tiles + kStoreRows * n, m, blocks);
+  multiply_expanded(from, tiles, tiles + kStoreRows * n, work, m, blocks, 0);
   each([](float& row, float& tile) { row = tile; });
 }
 
@@ -219,16 +219,15 @@ NPU_KERNEL void prefill_piece(const float* store, int32_t* c, const int32_t* wor
                               int32_t m, int32_t blocks) {
   using namespace prefill_product;
   const int32_t number = job[kPieceAt]++;
-  auto* const narrow = reinterpret_cast<bfloat16*>(c);
-  auto* const lines = reinterpret_cast<float*>(c);
 #ifdef AIE_HOST_PREFILL_PIECE
   if (wide(job) == 1) {
+    auto* const lines = reinterpret_cast<float*>(c);
     return AIE_HOST_PREFILL_WIDE_PIECE(store, tail_of(work), lines, m, blocks, number);
   }
-  AIE_HOST_PREFILL_PIECE(store, tail_of(work), narrow, m, blocks, number);
+  auto* const rounded = reinterpret_cast<bfloat16*>(c);
+  AIE_HOST_PREFILL_PIECE(store, tail_of(work), rounded, m, blocks, number);
 #else
-  if (wide(job) == 1) return wide_piece(store, tail_of(work), lines, m, blocks, number);
-  piece(store, tail_of(work), narrow, m, blocks, number);
+  piece(store, tail_of(work), c, m, blocks, number, wide(job) == 1);
 #endif
 }
 

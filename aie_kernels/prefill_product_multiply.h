@@ -38,28 +38,32 @@ inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
   return reinterpret_cast<uint8_t*>(work) + kTailBytes - number * kSliceBytes;
 }
 
-// sums += A W of kSlices slices, one loop over 2x2 blocks: A [m/8][4], W pairs [n/16][4][2], blocks
-// of 8x8. last: the first row of the last slice's A.
+// What a multiplication reads and writes. A: [m/8][4], W: pairs [n/16][4][2], blocks of 8x8.
+struct Operands {
+  const uint8_t *a, *w, *w_end;
+  int32_t a_step;  // bytes to the second slice
+  float *sums, *tail;
+  const float* store_end;  // sums behind it are in the tail
+  int32_t row, count;      // elements of a row of tiles; 2x2 blocks
+};
+
+// sums += A W of kSlices slices, one loop over 2x2 blocks.
 template <int32_t kSlices>
-inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict last,
-                     int32_t* __restrict work, float* __restrict sums, float* __restrict tail,
-                     int32_t m, int32_t blocks) {
+inline void multiply(Operands o) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
   using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, kC>;
   const auto at = [](const uint8_t* from) {
     return Blocks(reinterpret_cast<const bfp16ebs8*>(from));
   };
-  const int32_t row = blocks * kRowBlock * 8;  // elements of a row of tiles
-  const uint8_t *const w = slice_of_w(work, 0), *const w_end = w + blocks * (2 * kRowBytes * 2);
-  const float* const store_end = sums + kStoreRows / 8 * row;
-  const uint8_t* b = w;
+  const uint8_t *a = o.a, *b = o.w;
+  float* __restrict sums = o.sums;
   AIE_PREPARE_FOR_PIPELINING
-  NPU_ROLLED for (int32_t i = m / 16 * (blocks * 2); i > 0; --i) {
-    float* const lower = sums + row;
+  NPU_ROLLED for (int32_t i = o.count; i > 0; --i) {
+    float* const lower = sums + o.row;
     MmulBlock<Tile, BLayout::kColumnMajor, float> block;
     block.load(sums, lower, 0);
     for (int32_t s = 0; s < kSlices; ++s) {
-      const uint8_t* const from = s + 1 == kSlices ? last : a;
+      const uint8_t* const from = a + s * o.a_step;
       Blocks a0 = at(from), a1 = at(from + kRowBytes), both = at(b - s * kSliceBytes);
       for (int32_t step = 0; step < kSteps; ++step) {
         const auto left = both.pop(), right = both.pop();
@@ -68,12 +72,11 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict last
     }
     block.store(sums, lower, 0);
     b += 2 * kRowBytes;
-    const bool ends = b == w_end;  // of two rows of tiles; selects, no branches: one loop body
-    b = ends ? w : b;
+    const bool ends = b == o.w_end;  // of two rows of tiles; selects, no branches: one loop body
+    b = ends ? o.w : b;
     a += ends ? 2 * kRowBytes : 0;
-    last += ends ? 2 * kRowBytes : 0;
-    sums = ends ? lower + 2 * kC : sums + 2 * kC;
-    sums = sums == store_end ? tail : sums;
+    sums = (ends ? lower : sums) + 2 * kC;
+    sums = sums == o.store_end ? o.tail : sums;
   }
 }
 #else
@@ -83,12 +86,9 @@ inline uint8_t* slice_of_w(int32_t* work, int32_t) { return reinterpret_cast<uin
 static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork && kRowSlots <= kStoreRows);
 
 // The same for A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
-template <int32_t kSlices>
-inline void multiply(const uint8_t*, const uint8_t* __restrict last, int32_t* __restrict work,
-                     float* __restrict sums, float*, int32_t m, int32_t blocks) {
-  static_assert(kSlices == 1);
+inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, float* __restrict sums,
+                     int32_t m, int32_t blocks) {
   constexpr int32_t kA = 4 * 8, kC = 4 * 4;
-  const auto* a = reinterpret_cast<const bfloat16*>(last);
   const auto* const weights = reinterpret_cast<const bfloat16*>(work);
   const int32_t across = blocks * kRowBlock / 8;
   NPU_ROLLED for (int32_t row = 0; row < m; row += 8, a += 2 * kSteps * kA) {
@@ -109,8 +109,8 @@ inline void multiply(const uint8_t*, const uint8_t* __restrict last, int32_t* __
 }
 #endif
 
-// Whether pairs of slices are multiplied at once.
-constexpr bool in_pairs(int32_t m) { return Tile::kBlockFloat && m < kRowSlots; }
+// 1 if pairs of slices are multiplied at once.
+constexpr int32_t in_pairs(int32_t m) { return Tile::kBlockFloat && m < kRowSlots; }
 
 constexpr int32_t range_slices(int32_t format) {
   constexpr auto kOf = [](Format f) { return range_columns(f) / kSlice << 4 * int32_t(f); };
@@ -121,20 +121,26 @@ constexpr int32_t range_slices(int32_t format) {
 constexpr int32_t row_of(int32_t slice, int32_t m) { return slice * m & (kRowSlots - 1); }
 constexpr int32_t kRowBytes = kOperandBytes / kRows;  // of A
 
-// Slice `slice` of the range, expanded, whose A begins at `a`. Of a pair, the first waits for the
-// second, which follows in the same object; the last of an odd number is alone.
-inline void multiply_expanded(const uint8_t* a, float* store, int32_t* work, int32_t m,
-                              int32_t blocks, int32_t slice, int32_t slices) {
-  float* const tail = tail_of(work);
+// A slice that was expanded, whose A begins at `from`; if `pair` is 1, the one before it, too.
+inline void multiply_expanded(const uint8_t* from, float* store, float* tail, int32_t* work,
+                              int32_t m, int32_t blocks, int32_t pair) {
 #if __AIE_ARCH__ >= 21
-  if (in_pairs(m) && slice % 2 == 1) {
-    multiply<2>(a - m * kRowBytes, a, work, store, tail, m, blocks);
-  } else if (!in_pairs(m) || slice + 1 == slices) {
-    multiply<1>(a, a, work, store, tail, m, blocks);
-  }
+  const int32_t row = blocks * kRowBlock * kRows, step = m * kRowBytes;
+  const uint8_t* const w = slice_of_w(work, 0);
+  const Operands operands = {.a = from - (step & -pair),
+                             .w = w,
+                             .w_end = w + blocks * (kSliceBytes / kMaxBlocks),
+                             .a_step = step,
+                             .sums = store,
+                             .tail = tail,
+                             .store_end = store + kStoreRows / kRows * row,
+                             .row = row,
+                             .count = (m >> 4) * (blocks * 2)};
+  if (pair != 0) return multiply<2>(operands);
+  multiply<1>(operands);
 #else
-  (void)slice, (void)slices;
-  multiply<1>(a, a, work, store, tail, m, blocks);
+  (void)tail, (void)pair;
+  multiply(reinterpret_cast<const bfloat16*>(from), work, store, m, blocks);
 #endif
 }
 
@@ -148,12 +154,15 @@ inline int32_t count_slice(int32_t* job, int32_t m, int32_t format) {
   return slice;
 }
 
+// Of a pair, the first waits for the second, which follows in the same object; the last of an odd
+// number is alone.
 NPU_OUTLINED inline void multiply_next(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                        int32_t m, int32_t blocks, int32_t format) {
-  const int32_t slice = count_slice(job, m, format), slices = range_slices(format);
-  if (slice >= slices) return;
+  const int32_t slice = count_slice(job, m, format), end = range_slices(format);
+  const int32_t pair = slice & in_pairs(m), last = in_pairs(m) & ~pair & (slice + 1 < end);
+  if ((slice >= end) | last) return;
   const auto* from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
-  multiply_expanded(from, store, work, m, blocks, slice, slices);
+  multiply_expanded(from, store, tail_of(work), work, m, blocks, pair);
 }
 
 NPU_OUTLINED inline void expand_next(const uint8_t* b0, const uint8_t* b1, int32_t* work,
@@ -162,7 +171,7 @@ NPU_OUTLINED inline void expand_next(const uint8_t* b0, const uint8_t* b1, int32
   const int32_t slice = job[kSliceAt];
   if (slice >= range_slices(format)) return;
   aie::set_rounding(aie::rounding_mode::conv_even);
-  uint8_t* const to = slice_of_w(work, in_pairs(m) ? slice & 1 : 0);
+  uint8_t* const to = slice_of_w(work, slice & in_pairs(m));
   prefill_weights::expand(b0, b1, blocks, format, slice, to);
 }
 

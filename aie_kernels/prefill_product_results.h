@@ -69,23 +69,11 @@ inline auto eight_columns(const float* sums) {
   }
 }
 
-// Sums of the row-block and rows that number `line` of lines of eight rows is in; their last
-// `count`.
-inline const float* line_at(const float* store, const float* tail, int32_t m, int32_t blocks,
-                            int32_t line, int32_t count) {
-  static_assert(kMaxBlocks == 2);  // so that nothing is divided
-  const int32_t row = line * kPieceRows, second = row >= m ? 1 : 0;
-  const int32_t first = row - (second == 0 ? 0 : m) + kPieceRows - count;
-  return sums_at(store, tail, first, blocks * kRowBlock) + second * (kTileRows * kRowBlock);
-}
-
-// 8 rows of 32 columns as [8][32].
-inline void piece(const float* __restrict store, const float* __restrict tail,
-                  bfloat16* __restrict out, int32_t m, int32_t blocks, int32_t number) {
-  constexpr int32_t kEight = kTileRows * 8, kTiles = kTileRows * kRowBlock;
+// 8 rows of 32 columns, in rows of tiles of `across` elements, as [8][32].
+inline void rounded_piece(const float* __restrict sums, bfloat16* __restrict out, int32_t across) {
+  constexpr int32_t kEight = kTileRows * 8;
   aie::set_rounding(aie::rounding_mode::conv_even);
-  const float* sums = line_at(store, tail, m, blocks, number, kPieceRows);
-  NPU_ROLLED for (int32_t row = 0; row < kPieceRows; row += kTileRows, sums += blocks * kTiles) {
+  NPU_ROLLED for (int32_t row = 0; row < kPieceRows; row += kTileRows, sums += across) {
     const auto left = aie::interleave_zip(eight_columns(sums), eight_columns(sums + kEight), 8);
     const auto right =
         aie::interleave_zip(eight_columns(sums + 2 * kEight), eight_columns(sums + 3 * kEight), 8);
@@ -95,24 +83,37 @@ inline void piece(const float* __restrict store, const float* __restrict tail,
     aie::store_v(out + kEight, upper.second);
     aie::store_v(out + 2 * kEight, lower.first);
     aie::store_v(out + 3 * kEight, lower.second);
-    out += kTiles;
+    out += kTileRows * kRowBlock;
   }
 }
 
-// The last of every 8 rows in fp32: kWideLines lines of 32 columns, [row-block][m / 8].
-inline void wide_piece(const float* store, const float* tail, float* out, int32_t m, int32_t blocks,
-                       int32_t number) {
-  NPU_ROLLED for (int32_t line = number * kWideLines; line < (number + 1) * kWideLines; ++line) {
-    if (line * kPieceRows < m * blocks) {
-      const float* from =
-          line_at(store, tail, m, blocks, line, kTileRows) + (kTileRows - 1) * Tile::t;
-      for (int32_t x = 0; x < kSlice; x += Tile::t, from += kTileElements) {
-        aie::store_v(out + x, aie::load_v<Tile::t>(from));
-      }
+// Of a row-block's 32 columns of a row of tiles, the last row.
+inline void last_row(const float* tiles, float* out) {
+  tiles += (kTileRows - 1) * Tile::t;
+  for (int32_t x = 0; x < kSlice; x += Tile::t, tiles += kTileElements) {
+    aie::store_v(out + x, aie::load_v<Tile::t>(tiles));
+  }
+}
+
+// 8 rows of a row-block, number after number [row-block][m / 8], rounded; or if `lines` is 1, of
+// the last of every 8 rows kWideLines lines in fp32, and zeros behind the last one.
+inline void piece(const float* store, const float* tail, int32_t* out, int32_t m, int32_t blocks,
+                  int32_t number, bool lines) {
+  static_assert(kMaxBlocks == 2);  // so that nothing is divided
+  const int32_t across = blocks * (kRowBlock * kTileRows);
+  int32_t row = number * kPieceRows * (lines ? kWideLines : 1);
+  NPU_ROLLED for (int32_t line = 0; line < kWideLines; ++line, row += kPieceRows) {
+    const int32_t second = row < m ? 0 : 1, of_block = row - (m & -second);
+    const int32_t first = of_block + (lines ? kPieceRows - kTileRows : 0);
+    const float* sums =
+        sums_at(store, tail, first, blocks * kRowBlock) + second * (kTileRows * kRowBlock);
+    if (!lines) return rounded_piece(sums, reinterpret_cast<bfloat16*>(out), across);
+    auto* const to = reinterpret_cast<float*>(out) + line * kSlice;
+    if (row < m * blocks) {
+      last_row(sums, to);
     } else {
-      for (int32_t x = 0; x < kSlice; x += 16) aie::store_v(out + x, aie::zeros<float, 16>());
+      for (int32_t x = 0; x < kSlice; x += 16) aie::store_v(to + x, aie::zeros<float, 16>());
     }
-    out += kSlice;
   }
 }
 

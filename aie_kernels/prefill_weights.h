@@ -205,8 +205,8 @@ inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restri
 }
 
 // Slice `slice` of the held blocks.
-NPU_OUTLINED inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
-                                int32_t slice, uint8_t* to) {
+inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
+                   int32_t slice, uint8_t* to) {
   using npu::blocks::Format;
   if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, to);
   expand_columns(b0, b1, count, format == int32_t(Format::kQ8), slice, to);
