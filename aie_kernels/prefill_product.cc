@@ -125,10 +125,10 @@ void check_piece(const char* kernel, const KernelArgument* operands) {
 constexpr double kCall = 24;  // call, counters, loop set-up
 
 // Not measured on hardware: the expansion (prefill_weights.h), then the multiplication, which has
-// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair of slices, half. An odd
-// range counts as single slices.
+// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32, with what its loop takes to fill and
+// to drain; of a pair of slices, half. An odd range counts as single slices.
 double expand_cycles(const Timing&, const int64_t* integers) {
-  return double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
+  return prefill_weights::cycles(Format(integers[2]), double(integers[1])) + kCall;
 }
 double expanded_cycles(const Timing& timing, const int64_t* integers) {
   const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
@@ -149,6 +149,32 @@ double multiply_cycles(const Timing& timing, const int64_t* integers) {
 // Vectors of 32 sums.
 constexpr double vectors(const int64_t* integers) {
   return double(integers[0] * integers[1]) * kRowBlock / 32;
+}
+// A loop of stores: nothing fills or drains.
+double clear_cycles(const Timing& timing, const int64_t* integers) {
+  return kCall + 32 * 4 * vectors(integers) / timing.l1_port;
+}
+// Per vector a product, beside its load and store; as moves it has four factors to broadcast and to
+// insert, and six parts of factors to round. A vector takes 7 + 40 (a product, with its factors
+// split) + 6 + 4 + 3 from load to store.
+double scale_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kMoves = weights::kHalves * (2 * kQuad + 6);
+  return kCall + 60 + vectors(integers) * longest(npu::fp32::kProductSlots, kMoves);
+}
+// Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles; one after
+// the other of 8 rows (npu1: twice), 7 + 4 + 3 * 2 + 2 from load to store. Of rows in fp32 four
+// lines, which take as long or twice that.
+constexpr int kPieceCycles = int(kCall) + int(weights::kHalves) * (8 * 4 + 19);
+
+// What multiply and last are given.
+constexpr Operand kFormat = integer("format", 0, npu::blocks::kFormats - 1);
+constexpr Declaration multiplying(double (*cycles)(const Timing&, const int64_t*),
+                                  void (*check)(const char*, const KernelArgument*)) {
+  return {.operands = {kA, weight_block("b0"), weight_block("b1"), kSums, kWorkOperand, kJob, kM,
+                       kBlocks, kFormat},
+          .cycles = cycles,
+          .check = check,
+          .product = true};
 }
 #endif
 
@@ -234,46 +260,25 @@ NPU_KERNEL void prefill_piece(const float* store, int32_t* c, const int32_t* wor
 NPU_DECLARE(prefill_clear,
             {.operands = {prefill_product::kSums, prefill_product::kWorkOperand,
                           prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
-             .cycles = [](const Timing& timing, const int64_t* integers) {
-               return prefill_product::kCall +
-                      32 * 4 * prefill_product::vectors(integers) / timing.l1_port;
-             }});
-NPU_DECLARE(prefill_multiply,
-            {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
-                          prefill_product::weight_block("b1"), prefill_product::kSums,
+             .cycles = prefill_product::clear_cycles});
+NPU_DECLARE(prefill_multiply, prefill_product::multiplying(prefill_product::multiply_cycles,
+                                                           prefill_product::check_multiply));
+NPU_DECLARE(prefill_last, prefill_product::multiplying(prefill_product::expand_cycles,
+                                                       prefill_product::check_last_multiply));
+NPU_DECLARE(prefill_finish,
+            {.operands = {prefill_product::kA, prefill_product::kSums,
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks,
-                          integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = prefill_product::multiply_cycles,
-             .check = prefill_product::check_multiply,
+                          prefill_product::kBlocks, prefill_product::kFormat},
+             .cycles = prefill_product::expanded_cycles,
+             .check = prefill_product::check_finish,
              .product = true});
-NPU_DECLARE(prefill_last, {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
-                                        prefill_product::weight_block("b1"), prefill_product::kSums,
-                                        prefill_product::kWorkOperand, prefill_product::kJob,
-                                        prefill_product::kM, prefill_product::kBlocks,
-                                        integer("format", 0, npu::blocks::kFormats - 1)},
-                           .cycles = prefill_product::expand_cycles,
-                           .check = prefill_product::check_last_multiply,
-                           .product = true});
-NPU_DECLARE(prefill_finish, {.operands = {prefill_product::kA, prefill_product::kSums,
-                                          prefill_product::kWorkOperand, prefill_product::kJob,
-                                          prefill_product::kM, prefill_product::kBlocks,
-                                          integer("format", 0, npu::blocks::kFormats - 1)},
-                             .cycles = prefill_product::expanded_cycles,
-                             .check = prefill_product::check_finish,
-                             .product = true});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},
-                            .cycles = [](const Timing&, const int64_t* integers) {
-                              // A product per vector, beside its load and store; 8 factors.
-                              return prefill_product::kCall + double(integers[0]) +
-                                     prefill_product::vectors(integers) * npu::fp32::kProductSlots;
-                            }});
-// Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles.
+                            .cycles = prefill_product::scale_cycles});
 NPU_DECLARE(prefill_piece,
             {.operands = {prefill_product::kSums, buffer("c", npu::prefill::kPieceWords),
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
                           prefill_product::kBlocks},
-             .cycles = fixed<int(prefill_product::kCall + 8 * 4 * weights::kHalves)>,
+             .cycles = fixed<prefill_product::kPieceCycles>,
              .check = prefill_product::check_piece});
