@@ -39,7 +39,7 @@ inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
 }
 
 // What a multiplication reads and writes. A: [m/8][4], W: pairs [n/16][4][2], blocks of 8x8.
-struct Operands {
+struct Multiplication {
   const uint8_t *a, *w, *w_end;
   int32_t a_step;  // bytes to the second slice
   float *sums, *tail;
@@ -49,7 +49,7 @@ struct Operands {
 
 // sums += A W of kSlices slices, one loop over 2x2 blocks.
 template <int32_t kSlices>
-inline void multiply(Operands o) {
+inline void multiply(Multiplication o) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
   using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, kC>;
   const auto at = [](const uint8_t* from) {
@@ -127,17 +127,17 @@ inline void multiply_expanded(const uint8_t* from, float* store, float* tail, in
 #if __AIE_ARCH__ >= 21
   const int32_t row = blocks * kRowBlock * kRows, step = m * kRowBytes;
   const uint8_t* const w = slice_of_w(work, 0);
-  const Operands operands = {.a = from - (step & -pair),
-                             .w = w,
-                             .w_end = w + blocks * (kSliceBytes / kMaxBlocks),
-                             .a_step = step,
-                             .sums = store,
-                             .tail = tail,
-                             .store_end = store + kStoreRows / kRows * row,
-                             .row = row,
-                             .count = (m >> 4) * (blocks * 2)};
-  if (pair != 0) return multiply<2>(operands);
-  multiply<1>(operands);
+  const Multiplication all = {.a = from - (step & -pair),
+                              .w = w,
+                              .w_end = w + blocks * (kSliceBytes / kMaxBlocks),
+                              .a_step = step,
+                              .sums = store,
+                              .tail = tail,
+                              .store_end = store + kStoreRows / kRows * row,
+                              .row = row,
+                              .count = (m >> 4) * (blocks * 2)};
+  if (pair != 0) return multiply<2>(all);
+  multiply<1>(all);
 #else
   (void)tail, (void)pair;
   multiply(reinterpret_cast<const bfloat16*>(from), work, store, m, blocks);
@@ -159,8 +159,8 @@ inline int32_t count_slice(int32_t* job, int32_t m, int32_t format) {
 NPU_OUTLINED inline void multiply_next(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                        int32_t m, int32_t blocks, int32_t format) {
   const int32_t slice = count_slice(job, m, format), end = range_slices(format);
-  const int32_t pair = slice & in_pairs(m), last = in_pairs(m) & ~pair & (slice + 1 < end);
-  if ((slice >= end) | last) return;
+  const int32_t pair = slice & in_pairs(m), waits = in_pairs(m) & ~pair & (slice + 1 < end);
+  if ((slice >= end) | waits) return;
   const auto* from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
   multiply_expanded(from, store, tail_of(work), work, m, blocks, pair);
 }
