@@ -38,32 +38,31 @@ inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
   return reinterpret_cast<uint8_t*>(work) + kTailBytes - number * kSliceBytes;
 }
 
-// What a multiplication reads and writes. A: [m/8][4], W: pairs [n/16][4][2], blocks of 8x8.
-struct Multiplication {
-  const uint8_t *a, *w, *w_end;
-  int32_t a_step;  // bytes to the second slice
-  float *sums, *tail;
-  const float* store_end;  // sums behind it are in the tail
-  int32_t row, count;      // elements of a row of tiles; 2x2 blocks
+// How a multiplication steps: A [m/8][4], W pairs [n/16][4][2], blocks of 8x8.
+struct Steps {
+  int32_t a, w;           // bytes of a slice of A, of W
+  int32_t row, in_store;  // sums of a row of tiles, and of those before the tail
+  int32_t count;          // 2x2 blocks
 };
 
 // sums += A W of kSlices slices, one loop over 2x2 blocks.
 template <int32_t kSlices>
-inline void multiply(Multiplication o) {
+inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
+                     float* __restrict sums, float* __restrict tail, const Steps& steps) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
   using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, kC>;
   const auto at = [](const uint8_t* from) {
     return Blocks(reinterpret_cast<const bfp16ebs8*>(from));
   };
-  const uint8_t *a = o.a, *b = o.w;
-  float* __restrict sums = o.sums;
+  const uint8_t *b = w, *const end = w + steps.w;
+  const float* const store_end = sums + steps.in_store;
   AIE_PREPARE_FOR_PIPELINING
-  NPU_ROLLED for (int32_t i = o.count; i > 0; --i) {
-    float* const lower = sums + o.row;
+  NPU_ROLLED for (int32_t i = steps.count; i > 0; --i) {
+    float* const lower = sums + steps.row;
     MmulBlock<Tile, BLayout::kColumnMajor, float> block;
     block.load(sums, lower, 0);
     for (int32_t s = 0; s < kSlices; ++s) {
-      const uint8_t* const from = a + s * o.a_step;
+      const uint8_t* const from = a + s * steps.a;
       Blocks a0 = at(from), a1 = at(from + kRowBytes), both = at(b - s * kSliceBytes);
       for (int32_t step = 0; step < kSteps; ++step) {
         const auto left = both.pop(), right = both.pop();
@@ -72,11 +71,11 @@ inline void multiply(Multiplication o) {
     }
     block.store(sums, lower, 0);
     b += 2 * kRowBytes;
-    const bool ends = b == o.w_end;  // of two rows of tiles; selects, no branches: one loop body
-    b = ends ? o.w : b;
+    const bool ends = b == end;  // of two rows of tiles; selects, no branches: one loop body
+    b = ends ? w : b;
     a += ends ? 2 * kRowBytes : 0;
     sums = (ends ? lower : sums) + 2 * kC;
-    sums = sums == o.store_end ? o.tail : sums;
+    sums = sums == store_end ? tail : sums;
   }
 }
 #else
@@ -125,19 +124,15 @@ constexpr int32_t kRowBytes = kOperandBytes / kRows;  // of A
 inline void multiply_expanded(const uint8_t* from, float* store, float* tail, int32_t* work,
                               int32_t m, int32_t blocks, int32_t pair) {
 #if __AIE_ARCH__ >= 21
-  const int32_t row = blocks * kRowBlock * kRows, step = m * kRowBytes;
-  const uint8_t* const w = slice_of_w(work, 0);
-  const Multiplication all = {.a = from - (step & -pair),
-                              .w = w,
-                              .w_end = w + blocks * (kSliceBytes / kMaxBlocks),
-                              .a_step = step,
-                              .sums = store,
-                              .tail = tail,
-                              .store_end = store + kStoreRows / kRows * row,
-                              .row = row,
-                              .count = (m >> 4) * (blocks * 2)};
-  if (pair != 0) return multiply<2>(all);
-  multiply<1>(all);
+  const int32_t row = blocks * kRowBlock * kRows;
+  const Steps steps = {.a = m * kRowBytes,
+                       .w = blocks * (kSliceBytes / kMaxBlocks),
+                       .row = row,
+                       .in_store = kStoreRows / kRows * row,
+                       .count = (m >> 4) * (blocks * 2)};
+  const uint8_t *const a = from - (steps.a & -pair), *const w = slice_of_w(work, 0);
+  if (pair != 0) return multiply<2>(a, w, store, tail, steps);
+  multiply<1>(a, w, store, tail, steps);
 #else
   (void)tail, (void)pair;
   multiply(reinterpret_cast<const bfloat16*>(from), work, store, m, blocks);
