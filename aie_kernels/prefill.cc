@@ -18,27 +18,28 @@ constexpr int32_t kConstantFloats = kAPayload / 4;
 
 inline Job& job_of(int32_t* words) { return *reinterpret_cast<Job*>(words); }
 
+// All bits if `condition`, else none: words without jumps.
+constexpr int32_t where(bool condition) { return -int32_t(condition); }
+
 inline void take_share(Job& job, int32_t row, int32_t column) {
   const int32_t* all = &job.blocks0;
-  const bool multiplies = job.kind == int32_t(Kind::kProduct);
+  const int32_t multiplies = where(job.kind == int32_t(Kind::kProduct));
+  const int32_t blocks = all[column] & multiplies, any = where(blocks > 0);
   job.row = row, job.column = column;
-  job.blocks = multiplies ? all[column] : 0;
-  job.clear = job.blocks > 0 ? 1 : 0;
-  const int32_t held =
-      job.format == int32_t(npu::blocks::Format::kBf16) ? 2 * job.blocks : job.blocks;
-  job.holds1 = held == 1 ? job.holds : 0;
-  job.holds2 = held == 2 ? job.holds : 0;
-  job.full_parts = multiplies ? job.parts - 1 : 0;
-  job.full_slices = multiplies ? job.slices - 1 : 0;
-  job.pass = multiplies && job.blocks == 0 ? job.holds * job.parts + job.scaled : 0;
-  job.factors = job.blocks > 0 ? job.scaled : 0;
-  job.pieces = product_pieces(job.m, job.blocks, job.wide);
-  const bool takes_part = column < job.used;
-  job.own_rounds = takes_part ? job.rounds : 0;
-  if (!takes_part) {
-    job.pass += job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
-  }
-  job.a_before = column, job.a_after = takes_part ? job.used - 1 - column : 0;
+  job.blocks = blocks;
+  job.clear = any & 1;
+  const int32_t held = blocks << (job.format == int32_t(npu::blocks::Format::kBf16) ? 1 : 0);
+  job.holds1 = job.holds & where(held == 1);
+  job.holds2 = job.holds & where(held == 2);
+  job.full_parts = (job.parts - 1) & multiplies;
+  job.full_slices = (job.slices - 1) & multiplies;
+  job.factors = job.scaled & any;
+  job.pieces = product_pieces(job.m, blocks, job.wide);
+  const int32_t takes_part = where(column < job.used);
+  job.own_rounds = job.rounds & takes_part;
+  const int32_t rows = job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
+  job.pass = ((job.holds * job.parts + job.scaled) & multiplies & ~any) + (rows & ~takes_part);
+  job.a_before = column, job.a_after = (job.used - 1 - column) & takes_part;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
   job.q_before = row * job.units, job.q_after = job.b_after * job.units;
   job.attends = job.units > 0 ? 1 : 0;

@@ -11,260 +11,22 @@
 
 #include "fp32.h"
 #include "kernel.h"
-#include "mmul_block.h"
 #include "prefill_job.h"
-#include "prefill_weights.h"
+#include "prefill_product_results.h"
 
 namespace {
 namespace prefill_product {
 
-using namespace npu::prefill;
-using npu::blocks::Format;
-using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::kSteps;
-
-// Counters of a job: slices of its range of columns, pieces.
-constexpr int32_t kSliceAt = kState, kPieceAt = kState + 1;
-constexpr int32_t kPieceRows = kRows;
+constexpr int32_t kPieceAt = kState + 1;  // counts pieces
 
 inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(words)->wide; }
 
-constexpr int32_t range_slices(int32_t format) { return range_columns(Format(format)) / kSlice; }
-// Those of the objects of A that a range takes.
-constexpr int32_t padded_slices(int32_t format, int32_t m) {
-  const int32_t slices = kRowSlots / m;
-  return (range_slices(format) + slices - 1) / slices * slices;
-}
-
-#if __AIE_ARCH__ >= 21
-using Tile = BlockFloatTile;
-
-// Bytes of a slice of W. The first lies behind the sums that `work` has for the most rows; the
-// second, of fewer rows, in their place.
-constexpr int32_t kTailBytes = (kRowSlots - kStoreRows) * kMaxBlocks * kRowBlock * 4;
-constexpr int32_t kSliceBytes = kMaxBlocks * kRowBlock * kSlice / 8 * 9;
-static_assert(kTailBytes % 64 == 0 && kSliceBytes <= kTailBytes);
-static_assert(kTailBytes + kSliceBytes <= 4 * kWork);
-
-inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
-  return reinterpret_cast<uint8_t*>(work) + (number == 0 ? kTailBytes : 0);
-}
-constexpr int32_t slice_bytes(int32_t m) { return m / kRows * kOperandBytes; }
-
-// sums += A W of kSlices slices, one loop over 2x2 blocks: A [m/8][4], W pairs [n/16][4][2], blocks
-// of 8x8.
-template <int32_t kSlices>
-inline void multiply(const uint8_t* __restrict a, int32_t* __restrict work, float* __restrict sums,
-                     float* __restrict tail, int32_t m, int32_t blocks) {
-  constexpr int32_t kC = 64;
-  using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
-  const auto at = [](const uint8_t* slice) {
-    return Blocks(reinterpret_cast<const bfp16ebs8*>(slice));
-  };
-  const int32_t across = blocks * kRowBlock / 16, count = m / 16 * across;
-  const int32_t in_store = kStoreRows / 16 * across;
-  constexpr int32_t kLast = kSlices - 1;
-  const uint8_t* const last_a = a + kLast * slice_bytes(m);
-  Blocks a0[] = {at(a), at(last_a)}, a1[] = {at(a), at(last_a)};
-  Blocks b[] = {at(slice_of_w(work, 0)), at(slice_of_w(work, kLast))};
-  for (int32_t s = 0; s < kSlices; ++s) a1[s].seek(kSteps);
-  int32_t column = 0;
-  AIE_PREPARE_FOR_PIPELINING
-  for (int32_t i = 0; i < count; ++i) {
-    float* const lower = sums + 2 * across * kC;
-    MmulBlock<Tile, BLayout::kColumnMajor, float> block;
-    block.load(sums, lower, 0);
-    for (int32_t s = 0; s < kSlices; ++s) {
-      for (int32_t step = 0; step < kSteps; ++step) {
-        const auto left = b[s].pop(), right = b[s].pop();
-        block.multiply(a0[s].pop(), a1[s].pop(), left, right);
-      }
-    }
-    block.store(sums, lower, 0);
-    const bool last = ++column == across;  // selects, no branches: one loop body
-    column = last ? 0 : column;
-    for (int32_t s = 0; s < kSlices; ++s) {
-      a0[s].seek(last ? kSteps : -kSteps);
-      a1[s].seek(last ? kSteps : -kSteps);
-      b[s].seek(last ? -2 * kSteps * across : 0);
-    }
-    sums = i + 1 == in_store ? tail : sums + (last ? 2 * kC + 2 * across * kC : 2 * kC);
-  }
-}
-#else
-using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
-
-inline uint8_t* slice_of_w(int32_t* work, int32_t) { return reinterpret_cast<uint8_t*>(work); }
-static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork && kRowSlots <= kStoreRows);
-constexpr int32_t slice_bytes(int32_t m) { return m * kSlice * 2; }
-
-// The same for A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
-inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, float* __restrict sums,
-                     int32_t m, int32_t blocks) {
-  constexpr int32_t kA = 4 * 8, kC = 4 * 4;
-  const auto* const weights = reinterpret_cast<const bfloat16*>(work);
-  const int32_t across = blocks * kRowBlock / 8;
-  for (int32_t row = 0; row < m; row += 8, a += 2 * kSteps * kA) {
-    const auto* b = weights;
-    float* lower = sums + 2 * across * kC;
-    for (int32_t column = 0; column < across; ++column) {
-      MmulBlock<Tile, BLayout::kRowMajor, float> block;
-      block.load(sums, lower, 0);
-      for (int32_t step = 0; step < kSteps; ++step, b += kPairTile) {
-        block.mac(a + step * kA, a + (kSteps + step) * kA, b, b + kPairTile / 2);
-      }
-      block.store(sums, lower, 0);
-      sums += 2 * kC;
-      lower += 2 * kC;
-    }
-    sums = lower;
-  }
-}
-#endif
-
-constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
-
-inline void clear(float* sums, int32_t count) {
-  for (int32_t i = 0; i < count; i += 16) aie::store_v(sums + i, aie::zeros<float, 16>());
-}
-
-inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
-inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
-constexpr int32_t rows_in_store(int32_t m) { return m < kStoreRows ? m : kStoreRows; }
-
-// The same columns of W as `slice` of A.
-inline void expand(const uint8_t* const* b, uint8_t* to, int32_t blocks, int32_t format,
-                   int32_t slice) {
-  if (format == int32_t(Format::kBf16)) return prefill_weights::expand_bf16(b, slice, to);
-  for (int32_t j = 0; j < blocks; ++j) {
-    if (format == int32_t(Format::kQ4nx)) {
-      prefill_weights::expand_q4nx(b[j], slice, to, j);
-    } else {
-      prefill_weights::expand_q8(b[j], slice, to, j);
-    }
-  }
-}
-
-// Slice `slice` of the range, whose A begins at `a`, times the same columns of W, which have been
-// expanded. If `pairs`, npu2 waits for a slice that follows in the same object, and multiplies both
-// at once.
-inline void multiply_expanded(const bfloat16* a, float* sums, float* tail, int32_t* work, int32_t m,
-                              int32_t blocks, int32_t format, int32_t slice, bool pairs) {
-#if __AIE_ARCH__ >= 21
-  const int32_t number = pairs ? slice % 2 : 0;
-  const auto* const from = reinterpret_cast<const uint8_t*>(a) - number * slice_bytes(m);
-  if (number == 1) {
-    multiply<2>(from, work, sums, tail, m, blocks);
-  } else if (!pairs || slice + 1 == range_slices(format)) {
-    multiply<1>(from, work, sums, tail, m, blocks);
-  }
-#else
-  (void)tail, (void)format, (void)slice, (void)pairs;
-  multiply(a, work, sums, m, blocks);
-#endif
-}
-
-inline void expand_slice(const uint8_t* const* b, int32_t* work, int32_t blocks, int32_t format,
-                         int32_t slice, bool pairs) {
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  expand(b, slice_of_w(work, pairs ? slice % 2 : 0), blocks, format, slice);
-}
-
-constexpr bool in_pairs(int32_t m) { return Tile::kBlockFloat && m < kRowSlots; }
-
-// Of the range's slices, the one that a call is for; counts it.
-inline int32_t next_slice(int32_t* job, int32_t m, int32_t format) {
-  const int32_t slice = job[kSliceAt], next = slice + 1;
-  job[kSliceAt] = next == padded_slices(format, m) ? 0 : next;
-  return slice;
-}
-// Where its A begins; slices per object are a power of two.
-inline const bfloat16* slice_of_a(const bfloat16* a, int32_t slice, int32_t m) {
-  return a + (slice & (kRowSlots / m - 1)) * slice_bytes(m) / 2;
-}
-
-// 32 lanes of a row of tiles: the factors of the rows that they belong to.
-inline npu::fp32::Floats row_factors(const float* factors, int32_t first) {
-  npu::fp32::Floats out;
-  constexpr unsigned kT = Tile::t, kLines = 32 / kT;
-  for (unsigned i = 0; i < kLines; ++i) {
-    const float factor = factors[first + int32_t(i % Tile::r)];
-    out.template insert<kT>(i, aie::broadcast<float, kT>(factor));
-  }
-  return out;
-}
-
-inline void scale(const bfloat16* __restrict a, float* __restrict store, float* __restrict tail,
-                  int32_t m, int32_t blocks) {
-  constexpr int32_t kParts = kTileElements > 32 ? 2 : 1;  // vectors that differ in their rows
-  const int32_t n = blocks * kRowBlock, across = n * kTileRows;  // elements of a row of tiles
-  for (int32_t row = 0; row < m; row += kTileRows) {
-    float* const sums = sums_at(store, tail, row, n);
-    const auto* factors = reinterpret_cast<const float*>(a + row / kRows * (kOperandBytes / 2));
-    for (int32_t part = 0; part < kParts; ++part) {
-      const auto f = row_factors(factors, row % kRows + part * kTileRows / kParts);
-      for (int32_t i = part * 32; i < across; i += kParts * 32) {
-        aie::store_v(sums + i, npu::fp32::product(aie::load_v<32>(sums + i), f));
-      }
-    }
-  }
-}
-
-// Eight columns of a row of tiles, row by row, in bf16.
-inline auto eight_columns(const float* sums) {
-  constexpr unsigned kElements = kTileRows * 8;
-  const auto tiles =
-      aie::accum<accfloat, kElements>(aie::load_v<kElements>(sums)).template to_vector<bfloat16>();
-  if constexpr (Tile::t == 8) {
-    return tiles;
-  } else {
-    const auto zipped =
-        aie::interleave_zip(tiles.template extract<16>(0), tiles.template extract<16>(1), 4);
-    return aie::concat(zipped.first, zipped.second);
-  }
-}
-
-// 8 rows of 32 columns as [8][32].
-inline void piece(const float* __restrict store, const float* __restrict tail,
-                  bfloat16* __restrict out, int32_t m, int32_t blocks, int32_t number) {
-  constexpr int32_t kEight = kTileRows * 8, kTiles = kTileRows * kRowBlock;
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  const int32_t parts = m / kPieceRows, first = number % parts * kPieceRows;
-  const float* sums = sums_at(store, tail, first, blocks * kRowBlock) + number / parts * kTiles;
-  for (int32_t row = 0; row < kPieceRows; row += kTileRows, sums += blocks * kTiles) {
-    const auto left = aie::interleave_zip(eight_columns(sums), eight_columns(sums + kEight), 8);
-    const auto right =
-        aie::interleave_zip(eight_columns(sums + 2 * kEight), eight_columns(sums + 3 * kEight), 8);
-    const auto upper = aie::interleave_zip(left.first, right.first, 16);
-    const auto lower = aie::interleave_zip(left.second, right.second, 16);
-    aie::store_v(out, upper.first);
-    aie::store_v(out + kEight, upper.second);
-    aie::store_v(out + 2 * kEight, lower.first);
-    aie::store_v(out + 3 * kEight, lower.second);
-    out += kTiles;
-  }
-}
-
-// The last of every 8 rows in fp32: kWideLines lines of 32 columns, [row-block][m / 8].
-inline void wide_piece(const float* store, const float* tail, float* out, int32_t m, int32_t blocks,
-                       int32_t number) {
-  const int32_t parts = m / kPieceRows;
-  for (int32_t i = 0; i < kWideLines; ++i, out += kSlice) {
-    const int32_t line = number * kWideLines + i;
-    const int32_t tiles = line % parts * kPieceRows + kPieceRows - kTileRows;  // their first row
-    const float* from = sums_at(store, tail, tiles, blocks * kRowBlock) +
-                        line / parts * kRowBlock * kTileRows + (kTileRows - 1) * Tile::t;
-    for (int32_t x = 0; x < kSlice; x += Tile::t, from += kTileElements) {
-      aie::store_v(out + x, line < parts * blocks ? aie::load_v<Tile::t>(from)
-                                                  : aie::zeros<float, Tile::t>());
-    }
-  }
-}
-
 #ifdef AIE_HOST_PREFILL_MULTIPLY  // x86 `fast` builds
 // Operands beyond what those multiply in floating point: the code above, between sums in its order.
-[[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, const uint8_t* const* b,
-                                                float* sums, int32_t* work, int32_t m,
-                                                int32_t blocks, int32_t format, int32_t slice) {
+[[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, const uint8_t* b0,
+                                                const uint8_t* b1, float* sums, int32_t* work,
+                                                int32_t m, int32_t blocks, int32_t format,
+                                                int32_t slice) {
   constexpr int32_t kR = Tile::r, kT = Tile::t;
   const int32_t n = blocks * kRowBlock;
   alignas(64) float tiles[kRowSlots * kMaxBlocks * kRowBlock];
@@ -277,24 +39,22 @@ inline void wide_piece(const float* store, const float* tail, float* out, int32_
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  expand_slice(b, work, blocks, format, slice, false);
-  multiply_expanded(a, tiles, tiles + kStoreRows * n, work, m, blocks, format, slice, false);
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  prefill_weights::expand(b0, b1, blocks, format, slice, slice_of_w(work, 0));
+  const auto* const from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
+  multiply_expanded(from, tiles, tiles + kStoreRows * n, work, m, blocks, 0);
   each([](float& row, float& tile) { row = tile; });
 }
 
-inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* store, int32_t* work,
-                           int32_t m, int32_t blocks, int32_t format, int32_t slice) {
-  const int32_t in_object = slice & (kRowSlots / m - 1);
-  if (!AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice, in_object)) {
-    multiply_in_tiles(slice_of_a(a, slice, m), b, store, work, m, blocks, format, slice);
+inline void multiply_slice(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, float* store,
+                           int32_t* work, int32_t m, int32_t blocks, int32_t format,
+                           int32_t slice) {
+  if (slice >= range_slices(format)) return;
+  const uint8_t* const b[kMaxBlocks] = {b0, b1};
+  if (!AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice,
+                                 row_of(slice, m) / m)) {
+    multiply_in_tiles(a, b0, b1, store, work, m, blocks, format, slice);
   }
-}
-#else
-inline void multiply_slice(const bfloat16* a, const uint8_t* const* b, float* store, int32_t* work,
-                           int32_t m, int32_t blocks, int32_t format, int32_t slice) {
-  expand_slice(b, work, blocks, format, slice, in_pairs(m));
-  multiply_expanded(slice_of_a(a, slice, m), store, tail_of(work), work, m, blocks, format, slice,
-                    in_pairs(m));
 }
 #endif
 
@@ -306,6 +66,11 @@ constexpr Operand kM = integer("m", 16, kRowSlots, 16);
 constexpr Operand kBlocks = integer("blocks", 1, kMaxBlocks);
 constexpr Operand weight_block(const char* name) {
   return {.name = name, .buffer = true, .alignment = alignof(float), .size = kBBytes};
+}
+
+constexpr int32_t padded_slices(int32_t format, int32_t m) {
+  const int32_t slices = kRowSlots / m;  // of an object of A
+  return (range_slices(format) + slices - 1) / slices * slices;
 }
 
 void check_m(const char* kernel, int64_t m) {
@@ -360,10 +125,10 @@ void check_piece(const char* kernel, const KernelArgument* operands) {
 constexpr double kCall = 24;  // call, counters, loop set-up
 
 // Not measured on hardware: the expansion (prefill_weights.h), then the multiplication, which has
-// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32; of a pair of slices, half. An odd
-// range counts as single slices.
+// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32, with what its loop takes to fill and
+// to drain; of a pair of slices, half. An odd range counts as single slices.
 double expand_cycles(const Timing&, const int64_t* integers) {
-  return double(integers[1]) * prefill_weights::cycles(Format(integers[2])) + kCall;
+  return prefill_weights::cycles(Format(integers[2]), double(integers[1])) + kCall;
 }
 double expanded_cycles(const Timing& timing, const int64_t* integers) {
   const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
@@ -385,6 +150,32 @@ double multiply_cycles(const Timing& timing, const int64_t* integers) {
 constexpr double vectors(const int64_t* integers) {
   return double(integers[0] * integers[1]) * kRowBlock / 32;
 }
+// A loop of stores: nothing fills or drains.
+double clear_cycles(const Timing& timing, const int64_t* integers) {
+  return kCall + 32 * 4 * vectors(integers) / timing.l1_port;
+}
+// Per vector a product, beside its load and store; as moves it has four factors to broadcast and to
+// insert, and six parts of factors to round. A vector takes 7 + 40 (a product, with its factors
+// split) + 6 + 4 + 3 from load to store.
+double scale_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kMoves = weights::kHalves * (2 * kQuad + 6);
+  return kCall + 60 + vectors(integers) * longest(npu::fp32::kProductSlots, kMoves);
+}
+// Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles; one after
+// the other of 8 rows (npu1: twice), 7 + 4 + 3 * 2 + 2 from load to store. Of rows in fp32 four
+// lines, which take as long or twice that.
+constexpr int kPieceCycles = int(kCall) + int(weights::kHalves) * (8 * 4 + 19);
+
+// What multiply and last are given.
+constexpr Operand kFormat = integer("format", 0, npu::blocks::kFormats - 1);
+constexpr Declaration multiplying(double (*cycles)(const Timing&, const int64_t*),
+                                  void (*check)(const char*, const KernelArgument*)) {
+  return {.operands = {kA, weight_block("b0"), weight_block("b1"), kSums, kWorkOperand, kJob, kM,
+                       kBlocks, kFormat},
+          .cycles = cycles,
+          .check = check,
+          .product = true};
+}
 #endif
 
 }  // namespace prefill_product
@@ -394,9 +185,7 @@ constexpr double vectors(const int64_t* integers) {
 NPU_KERNEL void prefill_clear(float* store, int32_t* work, int32_t* job, int32_t m,
                               int32_t blocks) {
   using namespace prefill_product;
-  const int32_t n = blocks * prefill_product::kRowBlock, first = rows_in_store(m);
-  clear(store, first * n);
-  clear(tail_of(work), (m - first) * n);
+  clear(store, tail_of(work), m, blocks * prefill_product::kRowBlock);
   job[kSliceAt] = 0;
   job[kPieceAt] = 0;
 }
@@ -407,10 +196,12 @@ NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uin
                                  float* store, int32_t* work, int32_t* job, int32_t m,
                                  int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  const int32_t slice = next_slice(job, m, format);
-  if (slice >= range_slices(format)) return;
-  const uint8_t* const b[kMaxBlocks] = {b0, b1};
-  multiply_slice(a, b, store, work, m, blocks, format, slice);
+#ifdef AIE_HOST_PREFILL_MULTIPLY
+  multiply_slice(a, b0, b1, store, work, m, blocks, format, count_slice(job, m, format));
+#else
+  expand_next(b0, b1, work, job, m, blocks, format);
+  multiply_next(a, store, work, job, m, blocks, format);
+#endif
 }
 
 // The last slice of a range: what needs the blocks.
@@ -418,14 +209,11 @@ NPU_KERNEL void prefill_last(const bfloat16* a, const uint8_t* b0, const uint8_t
                              int32_t* work, const int32_t* job, int32_t m, int32_t blocks,
                              int32_t format) {
   using namespace prefill_product;
-  const int32_t slice = job[kSliceAt];
-  if (slice >= range_slices(format)) return;
-  const uint8_t* const b[kMaxBlocks] = {b0, b1};
 #ifdef AIE_HOST_PREFILL_MULTIPLY
-  multiply_slice(a, b, store, work, m, blocks, format, slice);
+  multiply_slice(a, b0, b1, store, work, m, blocks, format, job[kSliceAt]);
 #else
   (void)a, (void)store;
-  expand_slice(b, work, blocks, format, slice, in_pairs(m));
+  expand_next(b0, b1, work, job, m, blocks, format);
 #endif
 }
 
@@ -433,13 +221,11 @@ NPU_KERNEL void prefill_last(const bfloat16* a, const uint8_t* b0, const uint8_t
 NPU_KERNEL void prefill_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  const int32_t slice = next_slice(job, m, format);
 #ifdef AIE_HOST_PREFILL_MULTIPLY
-  (void)a, (void)store, (void)work, (void)blocks, (void)slice;
+  (void)a, (void)store, (void)work, (void)blocks;
+  count_slice(job, m, format);
 #else
-  if (slice >= range_slices(format)) return;
-  multiply_expanded(slice_of_a(a, slice, m), store, tail_of(work), work, m, blocks, format, slice,
-                    in_pairs(m));
+  multiply_next(a, store, work, job, m, blocks, format);
 #endif
 }
 
@@ -459,62 +245,40 @@ NPU_KERNEL void prefill_piece(const float* store, int32_t* c, const int32_t* wor
                               int32_t m, int32_t blocks) {
   using namespace prefill_product;
   const int32_t number = job[kPieceAt]++;
-  auto* const narrow = reinterpret_cast<bfloat16*>(c);
-  auto* const lines = reinterpret_cast<float*>(c);
 #ifdef AIE_HOST_PREFILL_PIECE
   if (wide(job) == 1) {
+    auto* const lines = reinterpret_cast<float*>(c);
     return AIE_HOST_PREFILL_WIDE_PIECE(store, tail_of(work), lines, m, blocks, number);
   }
-  AIE_HOST_PREFILL_PIECE(store, tail_of(work), narrow, m, blocks, number);
+  auto* const rounded = reinterpret_cast<bfloat16*>(c);
+  AIE_HOST_PREFILL_PIECE(store, tail_of(work), rounded, m, blocks, number);
 #else
-  if (wide(job) == 1) return wide_piece(store, tail_of(work), lines, m, blocks, number);
-  piece(store, tail_of(work), narrow, m, blocks, number);
+  piece(store, tail_of(work), c, m, blocks, number, wide(job) == 1);
 #endif
 }
 
 NPU_DECLARE(prefill_clear,
             {.operands = {prefill_product::kSums, prefill_product::kWorkOperand,
                           prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
-             .cycles = [](const Timing& timing, const int64_t* integers) {
-               return prefill_product::kCall +
-                      32 * 4 * prefill_product::vectors(integers) / timing.l1_port;
-             }});
-NPU_DECLARE(prefill_multiply,
-            {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
-                          prefill_product::weight_block("b1"), prefill_product::kSums,
+             .cycles = prefill_product::clear_cycles});
+NPU_DECLARE(prefill_multiply, prefill_product::multiplying(prefill_product::multiply_cycles,
+                                                           prefill_product::check_multiply));
+NPU_DECLARE(prefill_last, prefill_product::multiplying(prefill_product::expand_cycles,
+                                                       prefill_product::check_last_multiply));
+NPU_DECLARE(prefill_finish,
+            {.operands = {prefill_product::kA, prefill_product::kSums,
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
-                          prefill_product::kBlocks,
-                          integer("format", 0, npu::blocks::kFormats - 1)},
-             .cycles = prefill_product::multiply_cycles,
-             .check = prefill_product::check_multiply,
+                          prefill_product::kBlocks, prefill_product::kFormat},
+             .cycles = prefill_product::expanded_cycles,
+             .check = prefill_product::check_finish,
              .product = true});
-NPU_DECLARE(prefill_last, {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
-                                        prefill_product::weight_block("b1"), prefill_product::kSums,
-                                        prefill_product::kWorkOperand, prefill_product::kJob,
-                                        prefill_product::kM, prefill_product::kBlocks,
-                                        integer("format", 0, npu::blocks::kFormats - 1)},
-                           .cycles = prefill_product::expand_cycles,
-                           .check = prefill_product::check_last_multiply,
-                           .product = true});
-NPU_DECLARE(prefill_finish, {.operands = {prefill_product::kA, prefill_product::kSums,
-                                          prefill_product::kWorkOperand, prefill_product::kJob,
-                                          prefill_product::kM, prefill_product::kBlocks,
-                                          integer("format", 0, npu::blocks::kFormats - 1)},
-                             .cycles = prefill_product::expanded_cycles,
-                             .check = prefill_product::check_finish,
-                             .product = true});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},
-                            .cycles = [](const Timing&, const int64_t* integers) {
-                              // A product per vector, beside its load and store; 8 factors.
-                              return prefill_product::kCall + double(integers[0]) +
-                                     prefill_product::vectors(integers) * npu::fp32::kProductSlots;
-                            }});
-// Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles.
+                            .cycles = prefill_product::scale_cycles});
 NPU_DECLARE(prefill_piece,
             {.operands = {prefill_product::kSums, buffer("c", npu::prefill::kPieceWords),
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
                           prefill_product::kBlocks},
-             .cycles = fixed<int(prefill_product::kCall + 8 * 4 * weights::kHalves)>,
+             .cycles = fixed<prefill_product::kPieceCycles>,
              .check = prefill_product::check_piece});

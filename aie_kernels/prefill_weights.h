@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
+#include <type_traits>
 
 #include "kernel.h"
 #include "mmul_block.h"
@@ -41,8 +42,8 @@ class Q4nxRows {
  public:
   Q4nxRows(const aie::vector<bfloat16, 16>& d, const aie::vector<bfloat16, 16>& m)
       : d_(aie::concat(d, d)),
-        offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_, all<32>(-128.0f))),
-        m_(aie::concat(m, m)) {}
+        m_(aie::concat(m, m)),
+        offset_(aie::mac(weights::Sums(aie::zeros<float, 32>()), d_, all<32>(-128.0f))) {}
 
   // 64 bytes of codes, as weights::q4nx_rows().
   auto rows(const uint8_t* codes) const {
@@ -58,10 +59,10 @@ class Q4nxRows {
     const auto magic = aie::broadcast<uint8_t, 32>(0x43);  // high byte of bf16 128
     const auto zipped = aie::interleave_zip(codes, magic, 1);
     const auto wide = aie::concat(zipped.first, zipped.second).template cast_to<bfloat16>();
-    return aie::add(aie::mac(offset_, wide, d_), m_).template to_vector<bfloat16>();
+    return aie::mac(aie::mac(offset_, wide, d_), m_, all<32>(1.0f)).template to_vector<bfloat16>();
   }
-  aie::vector<bfloat16, 32> d_;
-  weights::Sums offset_, m_;
+  aie::vector<bfloat16, 32> d_, m_;
+  weights::Sums offset_;
 };
 
 // Scales as three bfloat16: products with a code and the sum of the smaller two are exact, so that
@@ -107,8 +108,10 @@ class Q8Scales {
 };
 #endif
 
-// Where step after step of 16 rows of W goes; `rows` numbers groups of 16.
+// Where step after step of 16 rows of W goes, from group `rows` of 16 on; bytes of a step, of a
+// row-block.
 #if __AIE_ARCH__ >= 21
+constexpr int32_t kStepBytes = 2 * (kPairTile / 8 * 9), kBlockBytes = 2 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -117,6 +120,7 @@ class Writer {
     put(upper);
     put(lower);
   }
+  void end_group(bool) {}
 
  private:
   void put(const Rows& rows) {
@@ -126,6 +130,7 @@ class Writer {
   aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out_;
 };
 #else
+constexpr int32_t kStepBytes = kPairTile * 2, kBlockBytes = 4 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -135,6 +140,8 @@ class Writer {
     pair(lower, out_ + kSteps * kPairTile);
     out_ += kPairTile;
   }
+  // The next group begins behind the lower rows, if `last` was its last step.
+  void end_group(bool last) { out_ += last ? kSteps * kPairTile : 0; }
 
  private:
   static void pair(const Rows& rows, bfloat16* to) {
@@ -145,92 +152,118 @@ class Writer {
 };
 #endif
 
-// Row-block `number` of the slice: a group of 32 columns.
-inline void expand_q4nx(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
-                        int32_t number) {
-  static_assert(q4nx::kGroup == npu::prefill::kSlice);
+// A slice of `count` row-blocks: a group of 32 columns. One loop over halves of blocks and steps.
+inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict b1, int32_t count,
+                        int32_t slice, uint8_t* __restrict to) {
+  static_assert(q4nx::kGroup == npu::prefill::kSlice && kSteps == 4);
   constexpr int32_t kHalfBytes = q4nx::kColumns * weights::kHalfRows / 2;
-  const auto* planes = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
-  const uint8_t* codes = block + q4nx::kCodesAt + slice * kSteps * weights::kSubBytes;
-  for (int32_t half = 0; half < 2; ++half) {
-    const bfloat16* at = planes + half * weights::kHalfRows;
-    const Q4nxRows q4nx_rows(aie::load_v<16>(at), aie::load_v<16>(at + q4nx::kPlaneBytes / 2));
-    Writer out(to, 2 * number + half);
-    for (int32_t step = 0; step < kSteps; ++step) {
-      const auto rows = q4nx_rows.rows(codes + half * kHalfBytes + step * weights::kSubBytes);
-      out.put(rows.first, rows.second);
-    }
+  Writer out(to, 0);
+  NPU_ROLLED for (int32_t i = 0; i < count * 2 * kSteps; ++i) {
+    const uint8_t* const block = i < 2 * kSteps ? b0 : b1;
+    const int32_t half = i >> 2 & 1, step = slice * kSteps + (i & 3);
+    const auto* scales = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
+    scales += half * weights::kHalfRows;
+    const Q4nxRows q4nx_rows(aie::load_v<16>(scales),
+                             aie::load_v<16>(scales + q4nx::kPlaneBytes / 2));
+    const auto rows =
+        q4nx_rows.rows(block + q4nx::kCodesAt + half * kHalfBytes + step * weights::kSubBytes);
+    out.put(rows.first, rows.second);
+    out.end_group((i & 3) == 3);
   }
 }
 
-inline void expand_q8(const uint8_t* __restrict block, int32_t slice, uint8_t* __restrict to,
-                      int32_t number) {
-  const auto* scales = reinterpret_cast<const float*>(block);
-  const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt);
-  Writer upper(to, 2 * number), lower(to, 2 * number + 1);
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
-    const Q8Scales scale(scales + first / int32_t(q8::kGroup) * kRowBlock);
-    aie::vector<bfloat16, 32> columns[transposed::kColumns];
-    for (int32_t i = 0; i < transposed::kColumns; ++i) {
-      columns[i] = scale.column(codes + (first + i) * kRowBlock);
-    }
-    Rows rows[4];
-    transposed::rows(columns, rows);
-    upper.put(rows[0], rows[1]);
-    lower.put(rows[2], rows[3]);
-  }
-}
-
-// Of one row-block and two blocks that follow each other: the third of five slices has columns of
-// both, but no step of eight has.
-inline void expand_bf16(const uint8_t* const* blocks, int32_t slice, uint8_t* __restrict to) {
+// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two blocks that
+// follow each other: the third of five slices has columns of both, but no step of eight has.
+// Narrow: bool, or a constant.
+template <typename Narrow>
+inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
+                           int32_t count, Narrow narrow, int32_t slice, uint8_t* __restrict to) {
   constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
-  static_assert(kColumns % transposed::kColumns == 0);
-  Writer upper(to, 0), lower(to, 1);
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const int32_t first = slice * npu::prefill::kSlice + step * transposed::kColumns;
-    const bool second = first >= kColumns;
-    const auto* values = reinterpret_cast<const bfloat16*>(blocks[second ? 1 : 0]) +
-                         (second ? first - kColumns : first) * kRowBlock;
+  static_assert(kColumns % transposed::kColumns == 0 && transposed::kColumns == 8 && kSteps == 4);
+  static_assert(q8::kGroup == 2 * transposed::kColumns);
+  NPU_ROLLED for (int32_t i = 0; i < count * kSteps; ++i) {
+    const int32_t step = slice * kSteps + (i & 3), at = step * transposed::kColumns;
     aie::vector<bfloat16, 32> columns[transposed::kColumns];
-    for (int32_t i = 0; i < transposed::kColumns; ++i) {
-      columns[i] = aie::load_v<32>(values + i * kRowBlock);
+    if (narrow) {
+      const uint8_t* const block = i < kSteps ? b0 : b1;
+      const Q8Scales scale(reinterpret_cast<const float*>(block) + (step >> 1) * kRowBlock);
+      const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
+      for (int32_t c = 0; c < transposed::kColumns; ++c) {
+        columns[c] = scale.column(codes + c * kRowBlock);
+      }
+    } else {
+      const uint8_t* const block = at < kColumns ? b0 : b1;
+      const int32_t first = at < kColumns ? at : at - kColumns;
+      const auto* values = reinterpret_cast<const bfloat16*>(block) + first * kRowBlock;
+      for (int32_t c = 0; c < transposed::kColumns; ++c) {
+        columns[c] = aie::load_v<32>(values + c * kRowBlock);
+      }
     }
     Rows rows[4];
     transposed::rows(columns, rows);
+    Writer upper(to, 0), lower(to, 1);
     upper.put(rows[0], rows[1]);
     lower.put(rows[2], rows[3]);
+    to += i == kSteps - 1 ? kBlockBytes - (kSteps - 1) * kStepBytes : kStepBytes;
   }
+}
+
+// Slice `slice` of the held blocks. npu2 has one loop for formats by column, which the choice
+// between them keeps from being pipelined: its program memory has no room for two.
+inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
+                   int32_t slice, uint8_t* to) {
+  using npu::blocks::Format;
+  if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, to);
+  const bool narrow = format == int32_t(Format::kQ8);
+#if __AIE_ARCH__ >= 21
+  expand_columns(b0, b1, count, narrow, slice, to);
+#else
+  if (narrow) return expand_columns(b0, b1, count, std::true_type(), slice, to);
+  expand_columns(b0, b1, count, std::false_type(), slice, to);
+#endif
 }
 
 #if NPU_DECLARATIONS
-// Of a row-block, not measured on hardware: slots counted as in weight_values.h.
+// Of `blocks` row-blocks, not measured on hardware: slots counted as in weight_values.h, and what a
+// loop takes to fill and to drain, its chain of results.
 //
 // To store 8x8 weights npu2 has one move, a conversion, two multiplications that widen 32 lanes
 // each, and stores 72 bytes in at most two instructions; npu1 has two transposing shuffles and four
 // stores of 32 bytes. npu2's moves of 16x8 4-bit codes are an unpack, and 4 times an interleave, a
-// conversion and two shuffles; multiplications 4 times a product and an addition. A column of 8-bit
-// codes has as many moves as in weight_values.h, and four multiplications: one of to_float(), three
-// by the parts of its scale, which takes three conversions and as many products to split.
-double cycles(npu::blocks::Format format) {
+// conversion and two shuffles; multiplications 4 times a product and the minima, and the offset.
+// npu1 converts the minima, in halves. Scales and minima are loaded into both halves of a register.
+// A column of 8-bit codes has as many moves as in weight_values.h, and npu2 four multiplications:
+// one of to_float(), three by the parts of its scale, which takes three conversions and as many
+// products to split.
+double cycles(npu::blocks::Format format, double blocks) {
   constexpr bool kNpu1 = __AIE_ARCH__ == 20;
   constexpr double kMoves = kNpu1 ? 2 : 1, kMacs = kNpu1 ? 0 : 2, kStores = kNpu1 ? 4 : 2;
+  // Results: a load 7, an unpack 7, a multiplication 6, a conversion 4, a shuffle or a store 2.
+  constexpr double kEnd = kNpu1 ? 2 * 2 + 2 : 6 + 4 + 2;
+  const double steps = blocks * kSteps;
   if (format == npu::blocks::Format::kQ4nx) {
-    constexpr double kSubBlocks = 2 * kSteps;
-    constexpr double kSubMoves = kNpu1 ? weights::kQ4nxMoves : 1 + 4 * (1 + 1 + 2);
-    constexpr double kSubMacs = kNpu1 ? weights::kQ4nxMacs : 4 * 2;
-    return kSubBlocks * longest(longest(kSubMoves + 2 * kMoves, 2 * kStores), kSubMacs + 2 * kMacs);
+    constexpr double kChain = 7 + 7 + 2 + (kNpu1 ? 6 + 4 : 0) + 6 + 6 + 4 + 2 * 2 + 2 + kEnd;
+    constexpr double kSubMoves = kNpu1 ? weights::kQ4nxMoves + 2 : 1 + 4 * (1 + 1 + 2);
+    constexpr double kSubMacs = kNpu1 ? weights::kQ4nxMacs : 4 * 2 + 1;
+    return kChain +
+           2 * steps * longest(longest(kSubMoves + 2 * kMoves, 2 * kStores), kSubMacs + 2 * kMacs);
   }
   constexpr double kShuffles = transposed::kMoves * weights::kHalves + 4 * kMoves;
+  constexpr double kRowsChain = 7 + 3 * 2 + kEnd;
+  // npu1's loops are pipelined; npu2 has the whole chain in each step.
+  const auto loop = [steps](double slots, double chain) {
+    return kNpu1 ? chain + steps * slots : steps * (slots + chain);
+  };
   if (format == npu::blocks::Format::kBf16) {
     constexpr double kLoads = transposed::kColumns * weights::kHalves;
-    return kSteps * longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs));
+    return loop(longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs)), kRowsChain);
   }
   constexpr double kSplit = kNpu1 ? 0 : 3, kColumnMacs = kNpu1 ? weights::kQ8Macs : 1 + 3;
   constexpr double kColumnMoves = transposed::kColumns * weights::kQ8Moves + kSplit;
-  return kSteps * longest(longest(kColumnMoves + kShuffles, 4 * kStores),
-                          transposed::kColumns * kColumnMacs + kSplit + 4 * kMacs);
+  constexpr double kColumnChain = 8 + (kNpu1 ? 54 : 3 * 6) + 4;  // of to_float(), and a product
+  return loop(longest(longest(kColumnMoves + kShuffles, 4 * kStores),
+                      transposed::kColumns * kColumnMacs + kSplit + 4 * kMacs),
+              kColumnChain + kRowsChain);
 }
 #endif
 

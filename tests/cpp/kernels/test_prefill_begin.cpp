@@ -8,8 +8,11 @@
 #include "aie_kernels/prefill_job.h"
 #include "aie_kernels/weight_block.h"
 #include "kernel_calls.h"
+#include "kernels/prefill_headers.h"
 
 using namespace kernel_test;
+
+using npu::prefill_header_test::Wrong;
 
 namespace {
 
@@ -217,22 +220,9 @@ TEST_CASE("prefill_begin: a core's queries and results of attention") {
 
 namespace {
 
-using Word = int32_t Job::*;
-struct Wrong {
-  Word word;
-  std::vector<int32_t> values;
-};
-
 void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
-  CHECK_FALSE(is_refused(build, job));
-  for (size_t i = 0; i < cases.size(); ++i) {
-    for (const int32_t value : cases[i].values) {
-      Job other = job;
-      other.*cases[i].word = value;
-      INFO(build.name() << " kind " << job.kind << " case " << i << " value " << value);
-      CHECK(is_refused(build, other));
-    }
-  }
+  npu::prefill_header_test::check_refused(
+      build, job, cases, [](const Build& b, const Job& j) { return is_refused(b, j); });
 }
 
 }  // namespace

@@ -4,10 +4,13 @@
 
 #include <cctype>
 
+#include "kernels/prefill_headers.h"
 #include "kernels/prefill_row_core.h"
 
 using namespace kernel_test;
 using namespace npu::prefill_row_test;
+
+using npu::prefill_header_test::Wrong;
 
 namespace {
 
@@ -22,22 +25,9 @@ bool is_refused(const Build& build, const Job& job) {
   return refused;
 }
 
-using Word = int32_t Job::*;
-struct Wrong {
-  Word word;
-  std::vector<int32_t> values;
-};
-
 void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
-  CHECK_FALSE(is_refused(build, job));
-  for (const Wrong& wrong : cases) {
-    for (const int32_t value : wrong.values) {
-      Job other = job;
-      other.*wrong.word = value;
-      INFO("kind " << job.kind << " value " << value);
-      CHECK(is_refused(build, other));
-    }
-  }
+  npu::prefill_header_test::check_refused(
+      build, job, cases, [](const Build& b, const Job& j) { return is_refused(b, j); });
 }
 
 // Calls in an order; a letter per call of the kernels, in capitals where it is to be refused.

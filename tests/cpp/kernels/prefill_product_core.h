@@ -1,0 +1,286 @@
+// A product of the prefill configuration (aie_kernels/prefill_product.cc) as its values and as the
+// objects that a core is sent, and a core's memory with the kernels on it, as the worker calls
+// them.
+#pragma once
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "block_float.h"
+#include "kernel_calls.h"
+#include "kernels/call.h"
+#include "kernels/host/packed_operand.h"
+#include "kernels/registry.h"
+
+namespace npu::prefill_product_test {
+
+using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build;
+
+inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
+inline constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
+// Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
+inline int slots_of(bool npu1) { return npu1 ? 64 : 128; }
+inline size_t a_bytes(bool npu1) { return npu1 ? 4096 : 4608; }
+
+inline uint16_t nearest(double value) {  // to nearest even; finite
+  const auto bits = std::bit_cast<uint32_t>(static_cast<float>(value));
+  return static_cast<uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+struct Shape {
+  int m, blocks, format, ranges;
+  int block_columns() const { return format == 0 ? 256 : format == 1 ? 128 : 80; }
+  // Of bfloat16 a core holds two blocks of one row-block.
+  int across() const { return format == kBf16 ? 2 : 1; }
+  int held() const { return blocks * across(); }
+  int range() const { return block_columns() * across(); }
+  int k() const { return ranges * range(); }
+  // Objects of A per range.
+  int parts(bool npu1) const {
+    const int slices = slots_of(npu1) / m;
+    return (range() / kSlice + slices - 1) / slices;
+  }
+  int n() const { return blocks * kBlockRows; }
+};
+
+struct Scales {
+  float a = 1, w = 1;
+  bool whole = false;  // small whole numbers, which every step keeps
+};
+
+// A product, as its values and as the objects that a core is sent.
+struct Product {
+  Shape shape;
+  bool npu1;
+  std::vector<double> a, w, exact_w;              // m x k; n x k, rounded to bf16 and not
+  std::vector<std::vector<std::byte>> a_objects;  // in order
+  std::vector<std::vector<std::byte>> w_objects;  // [range][row-block][across]
+
+  Product(Shape s, bool is_npu1, unsigned seed, Scales scales) : shape(s), npu1(is_npu1) {
+    std::mt19937 random(seed);
+    const auto uniform = [&] { return static_cast<float>(random() % 2001) / 1000 - 1; };
+    for (int i = 0; i < s.m * s.k(); ++i) {
+      const float x = scales.whole ? static_cast<float>(random() % 7) - 3
+                                   : scales.a * std::ldexp(uniform(), int(random() % 9) - 4);
+      a.push_back(bf16_value(bf16_word(x)));
+    }
+    w.resize(static_cast<size_t>(s.n() * s.k()));
+    exact_w.resize(w.size());
+    for (int range = 0; range < s.ranges; ++range) {
+      for (int j = 0; j < s.held(); ++j) add_block(range, j, random, scales);
+    }
+    pack_a();
+  }
+
+  void add_block(int range, int j, std::mt19937& random, Scales scales) {
+    std::vector<std::byte> block(kBlockBytes);
+    for (std::byte& b : block) b = static_cast<std::byte>(random());
+    const auto uniform = [&] { return static_cast<float>(random() % 2001) / 1000 - 1; };
+    const size_t scale_count[] = {512, 256, 0};
+    for (size_t i = 0; i < scale_count[shape.format]; ++i) {
+      if (shape.format == 0) {
+        const float part = i < 256 ? 0.1f * (2 + uniform()) : 0.8f * uniform() - 1;
+        const float whole = i < 256 ? 1 : -8;
+        const uint16_t word = bf16_word(
+            scales.whole ? whole : std::ldexp(scales.w * part, static_cast<int>(i % 5) - 2));
+        std::memcpy(block.data() + 2 * i, &word, 2);
+      } else {
+        const float d = scales.whole ? 0.5f : scales.w * 0.01f * uniform();
+        std::memcpy(block.data() + 4 * i, &d, 4);
+      }
+    }
+    if (shape.format == 1 && scales.whole) {  // even codes of at most 16
+      for (size_t i = 1024; i < kBlockBytes; ++i) {
+        block[i] = static_cast<std::byte>(2 * (static_cast<int>(random() % 17) - 8));
+      }
+    }
+    for (size_t i = 0; shape.format == kBf16 && i < kBlockBytes; i += 2) {
+      const float part = std::ldexp(uniform(), static_cast<int>(random() % 9) - 4);
+      const uint16_t word =
+          bf16_word(scales.whole ? static_cast<float>(random() % 17) - 8 : scales.w * part);
+      std::memcpy(block.data() + i, &word, 2);
+    }
+    const int first_row = j / shape.across() * kBlockRows;
+    const int first = range * shape.range() + j % shape.across() * shape.block_columns();
+    for (int row = 0; row < kBlockRows; ++row) {
+      for (int c = 0; c < shape.block_columns(); ++c) {
+        const auto at = static_cast<size_t>((first_row + row) * shape.k() + first + c);
+        float rounded;
+        exact_w[at] = weight(block, row, c, rounded);
+        w[at] = bf16_value(nearest(double{rounded}));
+      }
+    }
+    w_objects.push_back(std::move(block));
+  }
+
+  // By the published layouts; `rounded`: to fp32.
+  double weight(const std::vector<std::byte>& block, int row, int c, float& rounded) const {
+    if (shape.format == 0) {
+      const auto byte = static_cast<unsigned>(
+          block[static_cast<size_t>(1024 + row / 16 * 2048 + c * 8 + row % 16 / 2)]);
+      const unsigned code = row % 2 == 0 ? byte & 15 : byte >> 4;
+      uint16_t d, m;
+      const auto at = static_cast<size_t>(2 * (c / 32 * 32 + row));
+      std::memcpy(&d, block.data() + at, 2);
+      std::memcpy(&m, block.data() + at + 512, 2);
+      const double value = double{bf16_value(d)} * code + double{bf16_value(m)};
+      rounded = static_cast<float>(value);  // the product is exact in fp32
+      return value;
+    }
+    if (shape.format == kBf16) {
+      uint16_t word;
+      std::memcpy(&word, block.data() + 2 * (c * 32 + row), 2);
+      return double{rounded = bf16_value(word)};
+    }
+    float d;
+    std::memcpy(&d, block.data() + 4 * (c / 16 * 32 + row), 4);
+    const auto code = static_cast<int8_t>(block[static_cast<size_t>(1024 + c * 32 + row)]);
+    rounded = d * static_cast<float>(code);
+    return double{d} * code;
+  }
+
+  // Slices of 32 columns, slots / m per object, [slice][m / r][4][r][8]; NaN behind a range.
+  void pack_a() {
+    const int r = npu1 ? 4 : 8, slices = shape.range() / kSlice;
+    a_objects.clear();
+    for (int slice = 0; slice < shape.k() / kSlice; ++slice) {
+      if (slice % slices % (slots_of(npu1) / shape.m) == 0) a_objects.emplace_back();
+      for (int tile = 0; tile < shape.m; tile += r) {
+        for (int c = 0; c < kSlice; c += 8) {
+          for (int y = 0; y < r; ++y) {
+            pack_eight(&a[static_cast<size_t>((tile + y) * shape.k() + slice * kSlice + c)]);
+          }
+        }
+      }
+      if (slice % slices == slices - 1) a_objects.back().resize(a_bytes(npu1), std::byte{0xFF});
+    }
+    for (const auto& object : a_objects) REQUIRE(object.size() == a_bytes(npu1));
+  }
+  void pack_eight(const double* x) {
+    std::vector<std::byte>& object = a_objects.back();
+    const size_t at = object.size();
+    object.resize(at + (npu1 ? 16 : block_float::kBytes));
+    if (!npu1) return block_float::encode(x, reinterpret_cast<uint8_t*>(object.data() + at));
+    for (size_t i = 0; i < 8; ++i) {
+      const uint16_t word = bf16_word(static_cast<float>(x[i]));
+      std::memcpy(object.data() + at + 2 * i, &word, 2);
+    }
+  }
+
+  double a_at(int i, int k) const { return a[static_cast<size_t>(i * shape.k() + k)]; }
+};
+
+// A core's memory, and the kernels on it as the worker calls them.
+struct Core {
+  const Build& build;
+  Shape shape;
+  std::vector<float> store = std::vector<float>(6144, 7.0f);
+  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 2624, 0x40E00000);
+  std::vector<int32_t> job = std::vector<int32_t>(96, 5);
+  std::vector<int32_t> out = std::vector<int32_t>(128);
+  CoreState state{};
+
+  bool npu1() const { return build.generation == kernel_test::Generation::kNpu1; }
+
+  KernelArgument integer(int x) const { return kernel_test::integer(x); }
+  template <typename T>
+  static KernelArgument constant(const std::vector<T>& v) {
+    return kernel_test::buffer(const_cast<std::vector<T>&>(v));
+  }
+  void call(const char* name, std::vector<KernelArgument> arguments) {
+    arguments.push_back(integer(shape.m));
+    arguments.push_back(integer(shape.blocks));
+    const std::string all = " prefill_multiply prefill_last prefill_finish ";
+    if (all.find(std::string(" ") + name + " ") != std::string::npos) {
+      arguments.push_back(integer(shape.format));
+    }
+    build.find(name)(arguments, state);
+  }
+  void clear() {
+    call("prefill_clear",
+         {kernel_test::buffer(store), kernel_test::buffer(work), kernel_test::buffer(job)});
+  }
+  // `shared`: packed forms of all objects of A, then of W, if there are any.
+  void multiply(const Product& p, std::vector<PackedOperand>* shared = nullptr) {
+    const int slices = slots_of(npu1()) / shape.m, parts = shape.parts(npu1());
+    size_t object = 0;
+    for (int range = 0; range < shape.ranges; ++range) {
+      for (int part = 0; part < parts; ++part, ++object) {
+        for (int slice = 0; slice < slices; ++slice) {
+          std::vector<KernelArgument> arguments = {constant(p.a_objects[object])};
+          if (shared != nullptr) arguments[0].packed = &(*shared)[object];
+          for (int j = 0; j < 2; ++j) {
+            const auto at =
+                static_cast<size_t>(range * shape.held() + std::min(j, shape.held() - 1));
+            arguments.push_back(constant(p.w_objects[at]));
+            if (shared != nullptr) arguments.back().packed = &(*shared)[p.a_objects.size() + at];
+          }
+          arguments.push_back(kernel_test::buffer(store));
+          arguments.push_back(kernel_test::buffer(work));
+          arguments.push_back(kernel_test::buffer(job));
+          if (part < parts - 1 || slice < slices - 1) {
+            call("prefill_multiply", arguments);
+            continue;
+          }
+          call("prefill_last", arguments);
+          arguments.erase(arguments.begin() + 1, arguments.begin() + 3);  // blocks were given back
+          call("prefill_finish", arguments);
+        }
+      }
+    }
+  }
+  // fast: row-major; else tiles.
+  double sum(int i, int j) const {
+    const int n = shape.n(), t = npu1() ? 4 : 8;
+    const bool behind = i >= kStoreRows;
+    if (behind) i -= kStoreRows;
+    const int at = build.arithmetic == Arithmetic::kFast
+                       ? i * n + j
+                       : i / t * t * n + j / t * t * t + i % t * t + j % t;
+    const auto place = static_cast<size_t>(at);
+    return behind ? std::bit_cast<float>(work[place]) : store[place];
+  }
+  void piece() {
+    call("prefill_piece", {kernel_test::buffer(store), kernel_test::buffer(out),
+                           kernel_test::buffer(work), kernel_test::buffer(job)});
+  }
+  // Of all wide pieces, how many values are not the sums of the last of every 8 rows, or zero.
+  int wrong_lines() {
+    const int parts = shape.m / 8, lines = parts * shape.blocks;
+    int wrong = 0;
+    job[kWideAt] = 1;
+    for (int line = 0; line % 4 != 0 || line < lines; ++line) {
+      if (line % 4 == 0) piece();
+      for (int i = 0; i < 32; ++i) {
+        const auto found = std::bit_cast<float>(out[static_cast<size_t>(line % 4 * 32 + i)]);
+        const int row = line % parts * 8 + 7;
+        wrong += double{found} != (line < lines ? sum(row, line / parts * 32 + i) : 0);
+      }
+    }
+    return wrong;
+  }
+  // All pieces, as m x n.
+  std::vector<uint16_t> pieces() {
+    std::vector<uint16_t> all(static_cast<size_t>(shape.m * shape.n()));
+    for (int j = 0; j < shape.blocks; ++j) {
+      for (int row = 0; row < shape.m; row += 8) {
+        piece();
+        for (int i = 0; i < 256; ++i) {
+          const int y = row + i / 32, x = j * 32 + i % 32;
+          std::memcpy(&all[static_cast<size_t>(y * shape.n() + x)],
+                      reinterpret_cast<const char*>(out.data()) + 2 * i, 2);
+        }
+      }
+    }
+    return all;
+  }
+};
+
+}  // namespace npu::prefill_product_test
