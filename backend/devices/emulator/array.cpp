@@ -95,12 +95,15 @@ class Array::Entry {
   Array& array_;
 };
 
-RunReport Array::configure(std::span<const std::byte> txn) {
+RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   const Entry entry(*this, "configure");
   const stream::Stream parsed = stream::Stream::parse(txn);
   scheduler_.reset();
   if (timeline_) timeline_->begin();  // its events name agents that go
-  for (auto& t : tiles_) t->reset();
+  for (auto& t : tiles_) {
+    t->reset();
+    std::fill(t->memory->begin(), t->memory->end(), contents);
+  }
   tokens_.clear();
   buffers_.clear();
   report_ = RunReport{};

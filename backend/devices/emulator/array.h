@@ -45,7 +45,8 @@ class Array {
   Array& operator=(const Array&) = delete;
 
   // Resets the array (programs are detached) and executes a configuration stream on it.
-  RunReport configure(std::span<const std::byte> txn);
+  // contents: of memories, where the stream writes nothing.
+  RunReport configure(std::span<const std::byte> txn, std::byte contents = std::byte{0});
   // Puts a worker program on a core; functions[i] implements program.functions[i].
   void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
   // Gives a core programs that streams load (runtime/overlay.h); it runs none until then. Its slot

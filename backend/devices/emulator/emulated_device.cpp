@@ -234,8 +234,8 @@ Overlays EmulatedDevice::overlays_of(const Configuration& configuration) const {
 }
 
 void EmulatedDevice::configure(const Configuration& configuration) {
-  array_.configure(configuration.txn);
-  if (residency_.on()) scramble_memories(array_);
+  // What a configuration does not write may be anything.
+  array_.configure(configuration.txn, residency_.on() ? kLeftOver : std::byte{0});
   const Overlays overlays = overlays_of(configuration);
   for (const Configuration::Core& core : configuration.cores) {
     if (core.program.code.empty() && !overlays->empty()) {

@@ -13,7 +13,6 @@ namespace {
 
 constexpr size_t kMaxStreams = 4;
 constexpr size_t kMaxCopy = size_t{64} << 20;  // bytes of one stream's arguments
-constexpr std::byte kPattern{0xA5};
 
 template <typename Visit>
 void each_lock(const Array& array, const Visit& visit) {
@@ -109,15 +108,6 @@ void check_locks(const Array& array, const std::vector<int>& expected) {
          "must leave locks as it found them",
          lock, tile.name().c_str(), value, wanted);
   });
-}
-
-void scramble_memories(Array& array) {
-  for (int col = 0; col < array.device().columns; ++col) {
-    for (int row = 1; row < arch::kRows; ++row) {
-      Tile& tile = array.tile(col, row);
-      std::fill(tile.memory->begin(), tile.memory->end(), kPattern);
-    }
-  }
 }
 
 }  // namespace npu::emulator

@@ -71,7 +71,7 @@ class Intruders {
 std::vector<int> lock_values(const Array& array);
 // Throws Error(kLock) for the first lock of `array` that differs from `expected`.
 void check_locks(const Array& array, const std::vector<int>& expected);
-// Fills the data memories with a pattern: what a reload leaves there is not defined.
-void scramble_memories(Array& array);
+// What a reload leaves in memories that the configuration does not write: anything.
+inline constexpr std::byte kLeftOver{0xA5};
 
 }  // namespace npu::emulator
