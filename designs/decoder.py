@@ -31,8 +31,10 @@ JOB: tuple[str, ...] = facts.VECTOR_JOB
 _GEMV_ROWS = (0, 1)  # cores of a column, counted from the memtile
 _PAIR_ROWS = (2, 3)
 _VECTOR_ROW = 2
-# Buffers: runs of weights in the memtile, blocks in a core, chunks of keys and values in both.
-_RUNS, _BLOCKS, _CHUNKS = 8, 6, 2
+# Buffers: runs of weights in the memtile, blocks in a core, chunks of keys and values in a core. A
+# memtile has one chunk, whose keys leave while its values arrive, and one piece of results: its
+# BDs and its memory are for weights.
+_RUNS, _BLOCKS, _CHUNKS = 9, 6, 2
 
 
 def design(generation: str) -> Design:
@@ -99,7 +101,7 @@ def _results(out: Design, col: int) -> list[ObjectFifo]:
         for i, core in enumerate(cores)
     ]
     whole = out.fifo(
-        f"Y{col}", memtile, out.tile(col, 0), (len(cores), words), "int32",
+        f"Y{col}", memtile, out.tile(col, 0), (len(cores), words), "int32", depth=1,
         producer_channel=5, consumer_channel=0,
     )  # fmt: skip
     out.join(parts, whole)
@@ -177,7 +179,7 @@ def _pair(out: Design, col: int) -> None:
     shim, memtile = out.tile(col, 0), out.tile(col, 1)
     part = facts.ATTENTION_PART_BYTES // 2
     whole = out.fifo(
-        f"KV{col}", shim, memtile, (2, part), "bfloat16", depth=_CHUNKS,
+        f"KV{col}", shim, memtile, (2, part), "bfloat16", depth=1,
         producer_channel=1, consumer_channel=2,
     )  # fmt: skip
     k, v = (

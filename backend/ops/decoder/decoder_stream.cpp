@@ -21,7 +21,7 @@ constexpr size_t kDepth = arch::kTaskQueueDepth;
 
 // Bytes of weights behind q, k and v that a channel may read before attention's keys and values are
 // under way, which would wait behind more: what arrives in time, found by simulation.
-constexpr int64_t kAhead = 275 << 10;
+constexpr int64_t kAhead = 325 << 10;
 
 // BDs of shim tiles.
 constexpr BdRing kWeightBds{0, 4}, kResultBds{4, 4}, kKvBds{8, 6}, kPartialBds{14, 2};

@@ -175,9 +175,8 @@ void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
   const auto& gate_up = passes(layer.gate_up, y_gate_up_);
   const NormWeights first = add_norm(index == 0 ? -1 : y_down_, qkv, true);
   if (index > 0) norms_[index - 1][5] = first.post;
-  const int64_t heads = take(2 * kIn);  // of q and k
   const int number = static_cast<int>(index), kind = kind_of(layer);
-  add_rotation(number, kind, heads);
+  const int64_t heads = add_rotation(number, kind);
   DecoderStep attention;
   attention.needs = DecoderStep::Needs::kMemory;
   attention.kind = DecoderStep::Kind::kAttention;
@@ -189,8 +188,9 @@ void DecoderWorkspace::add_layer(const DecoderModel& model, size_t index,
   add_geglu(down);
 }
 
-// QK-norm weights, the rotation and the tables, then the row of q, k, v.
-void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
+// QK-norm weights, with the job in one read, the rotation and the tables, then the row of q, k, v.
+// Returns where the weights are.
+int64_t DecoderWorkspace::add_rotation(int layer, int kind) {
   const int64_t tables = divide_up(shape_.kv_heads * attention::kTableBytes, kIn);
   const int64_t rows = divide_up(2 * shape_.qkv_rows(), kIn);
   Job job = empty_job(Kind::kRotate, shape_);
@@ -206,12 +206,13 @@ void DecoderWorkspace::add_rotation(int layer, int kind, int64_t norms) {
   job.out = word(out / vector::kOutBytes);
   DecoderStep step;
   step.needs = DecoderStep::Needs::kResults;
-  step.early = {linear(keep_job(job, nullptr), kIn), linear(norms, 2 * kIn),
-                linear(rotation(kind), kIn * (1 + tables))};
+  const int64_t at = keep_job(job, nullptr, 2 * kIn);
+  step.early = {linear(at, 3 * kIn), linear(rotation(kind), kIn * (1 + tables))};
   step.late = {linear(y_qkv_, kIn * rows)};
   step.kind = DecoderStep::Kind::kRotation;
   step.layer = layer;
   steps_.push_back(std::move(step));
+  return at + kIn;
 }
 
 // A constant but for the number of parts (write_parts).

@@ -97,7 +97,7 @@ class DecoderWorkspace {
   int64_t keep_job(const vector::Job& job, const DecoderPass* pass, int64_t more = 0);
   void send_x(vector::Job& job, const DecoderPass& pass, int64_t x_at) const;
   NormWeights add_norm(int64_t y, const std::vector<DecoderPass>& passes, bool keep_row);
-  void add_rotation(int layer, int kind, int64_t norms);
+  int64_t add_rotation(int layer, int kind);
   void add_combination(int layer, int kind, const std::vector<DecoderPass>& passes);
   void add_geglu(const std::vector<DecoderPass>& passes);
   DecoderStep send_step(const DecoderPass& pass, int64_t x_at);
