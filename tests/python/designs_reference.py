@@ -74,6 +74,8 @@ class Configuration:
     resources: dict[tuple[int, int, str], tuple[int, int]]
     cores: dict[Tile, list[str]]
     txn: bytes
+    # Of every overlay the bytes of its image, the address of its counters, its program.
+    overlays: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
 
 
 def read_configuration(data: bytes) -> Configuration:
@@ -83,7 +85,7 @@ def read_configuration(data: bytes) -> Configuration:
         raw, _, data = data.partition(b"\n")
         words = raw.decode().split()
         if core is not None:
-            if words == ["endcore"]:
+            if words in (["endcore"], ["endoverlay"]):
                 core = None
             else:
                 core.append(" ".join(words))
@@ -100,6 +102,9 @@ def read_configuration(data: bytes) -> Configuration:
             out.resources[int(words[1]), int(words[2]), words[3]] = (int(words[4]), int(words[5]))
         elif words[0] == "core":
             core = out.cores.setdefault((int(words[1]), int(words[2])), [])
+        elif words[0] == "overlay":
+            core = []
+            out.overlays[words[1]] = (int(words[2]), int(words[3]), core)
         elif words[0] == "txn":
             assert len(data) == int(words[1])
             out.txn, data = data, b""
