@@ -25,9 +25,7 @@ def two_programs(generation="npu2", *, unlike=False, over=False, second=("zero_f
         tile = worker.buffer(f"tile{i}", "bfloat16", (8192,))
         count = 512 if unlike and i else 1024
         with worker.overlay("first"), worker.loop(Word(place, 0)):
-            worker.call(
-                design.kernel("zero_f32"), worker.acquire(fifo), 512 if unlike and i else 1024
-            )
+            worker.call(design.kernel("zero_f32"), worker.acquire(fifo), count)
             worker.release(fifo)
         with worker.overlay("second"), worker.loop(2):
             result = worker.acquire(fifo)
