@@ -16,7 +16,7 @@ namespace prefill_product {
 
 constexpr int32_t kPieceRows = kRows;
 constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
-constexpr int32_t kQuad = 4;  // rows whose factors a vector has
+constexpr int32_t kQuad = 4;  // rows of a vector of fp32
 
 // The sums behind those that begin at `next`, which are in the store before `end`.
 inline float* behind(float* next, const float* end, float* tail) {
@@ -31,14 +31,14 @@ inline void clear(float* store, float* tail, int32_t m, int32_t n) {
   }
 }
 
-// Vectors of four rows of a tile, each row's factor in Tile::t lanes; of a factor's rows a row of
-// tiles has 8 `blocks`, where it has eight rows in turn with those of the others.
+// Rows times their factors, kQuad rows of a tile at a time: a row of tiles has 8 `blocks` such
+// vectors, the quads of its rows in turn.
 inline void scale(const bfloat16* __restrict a, float* __restrict store, float* __restrict tail,
                   int32_t m, int32_t blocks) {
   using npu::fp32::kStep, npu::fp32::Step;
-  static_assert(kStep == kQuad * Tile::t && 4 * kRowBlock == 8 * kStep / Tile::t * 4);
-  constexpr int32_t kQuads = kTileRows / kQuad;  // of a tile
-  const int32_t n = blocks * kRowBlock, shift = 2 + blocks;
+  static_assert(kStep == kQuad * Tile::t && kRowBlock * kTileRows == 8 * kStep);
+  constexpr int32_t kQuads = kTileRows / kQuad;              // of a tile
+  const int32_t n = blocks * kRowBlock, shift = 2 + blocks;  // 8 or 16 vectors
   const float* const end = store + kStoreRows * n;
   float* sums = store;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(a);

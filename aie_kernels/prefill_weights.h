@@ -108,10 +108,8 @@ class Q8Scales {
 };
 #endif
 
-// Where step after step of 16 rows of W goes, from group `rows` of 16 on; bytes of a step, of a
-// row-block.
+// Where step after step of 16 rows of W goes, from group `rows` of 16 on.
 #if __AIE_ARCH__ >= 21
-constexpr int32_t kStepBytes = 2 * (kPairTile / 8 * 9), kBlockBytes = 2 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -130,7 +128,6 @@ class Writer {
   aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out_;
 };
 #else
-constexpr int32_t kStepBytes = kPairTile * 2, kBlockBytes = 4 * kSteps * kStepBytes;
 class Writer {
  public:
   Writer(uint8_t* to, int32_t rows)
@@ -179,32 +176,32 @@ template <typename Narrow>
 inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
                            int32_t count, Narrow narrow, int32_t slice, uint8_t* __restrict to) {
   constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
-  static_assert(kColumns % transposed::kColumns == 0 && transposed::kColumns == 8 && kSteps == 4);
+  static_assert(kColumns % transposed::kColumns == 0);
   static_assert(q8::kGroup == 2 * transposed::kColumns);
-  NPU_ROLLED for (int32_t i = 0; i < count * kSteps; ++i) {
-    const int32_t step = slice * kSteps + (i & 3), at = step * transposed::kColumns;
-    aie::vector<bfloat16, 32> columns[transposed::kColumns];
-    if (narrow) {
-      const uint8_t* const block = i < kSteps ? b0 : b1;
-      const Q8Scales scale(reinterpret_cast<const float*>(block) + (step >> 1) * kRowBlock);
-      const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
-      for (int32_t c = 0; c < transposed::kColumns; ++c) {
-        columns[c] = scale.column(codes + c * kRowBlock);
+  NPU_ROLLED for (int32_t j = 0; j < count; ++j) {
+    const uint8_t* const block = j == 0 ? b0 : b1;
+    Writer upper(to, 2 * j), lower(to, 2 * j + 1);
+    NPU_ROLLED for (int32_t step = slice * kSteps; step < (slice + 1) * kSteps; ++step) {
+      const int32_t at = step * transposed::kColumns;
+      aie::vector<bfloat16, 32> columns[transposed::kColumns];
+      if (narrow) {
+        const Q8Scales scale(reinterpret_cast<const float*>(block) + (step >> 1) * kRowBlock);
+        const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
+        for (int32_t c = 0; c < transposed::kColumns; ++c) {
+          columns[c] = scale.column(codes + c * kRowBlock);
+        }
+      } else {
+        const auto* values = reinterpret_cast<const bfloat16*>(at < kColumns ? b0 : b1) +
+                             (at < kColumns ? at : at - kColumns) * kRowBlock;
+        for (int32_t c = 0; c < transposed::kColumns; ++c) {
+          columns[c] = aie::load_v<32>(values + c * kRowBlock);
+        }
       }
-    } else {
-      const uint8_t* const block = at < kColumns ? b0 : b1;
-      const int32_t first = at < kColumns ? at : at - kColumns;
-      const auto* values = reinterpret_cast<const bfloat16*>(block) + first * kRowBlock;
-      for (int32_t c = 0; c < transposed::kColumns; ++c) {
-        columns[c] = aie::load_v<32>(values + c * kRowBlock);
-      }
+      Rows rows[4];
+      transposed::rows(columns, rows);
+      upper.put(rows[0], rows[1]);
+      lower.put(rows[2], rows[3]);
     }
-    Rows rows[4];
-    transposed::rows(columns, rows);
-    Writer upper(to, 0), lower(to, 1);
-    upper.put(rows[0], rows[1]);
-    lower.put(rows[2], rows[3]);
-    to += i == kSteps - 1 ? kBlockBytes - (kSteps - 1) * kStepBytes : kStepBytes;
   }
 }
 
@@ -250,9 +247,9 @@ double cycles(npu::blocks::Format format, double blocks) {
   }
   constexpr double kShuffles = transposed::kMoves * weights::kHalves + 4 * kMoves;
   constexpr double kRowsChain = 7 + 3 * 2 + kEnd;
-  // npu1's loops are pipelined; npu2 has the whole chain in each step.
-  const auto loop = [steps](double slots, double chain) {
-    return kNpu1 ? chain + steps * slots : steps * (slots + chain);
+  // npu1 has a pipelined loop per row-block; npu2 the whole chain in each step.
+  const auto loop = [=](double slots, double chain) {
+    return steps * slots + (kNpu1 ? blocks : steps) * chain;
   };
   if (format == npu::blocks::Format::kBf16) {
     constexpr double kLoads = transposed::kColumns * weights::kHalves;
