@@ -47,7 +47,8 @@ class RunTrace {
 
 struct TimingOptions {
   arch::TimingTable constants;  // of a simulation
-  // false: nothing is moved or computed and arguments may be placeholders; for simulations only
+  // false: nothing is moved or computed and arguments may be placeholders, except for those that
+  // hold control packets (runtime/overlay.h); for simulations only
   bool data = true;
   // With data: the kernels that run, while the others only take their time; none: all of them. For
   // simulations in which few kernels compute what loops are bounded by.

@@ -73,8 +73,9 @@ class Array {
                std::span<const ControlWrite> writes);
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
-  // sizes (their data may be null) and kernels do not run. A recorder (timed_trace.h) records every
-  // submission and must outlive them; kernels: those that run (TimingOptions). Null ends it.
+  // sizes (their data may be null, control packets apart) and kernels do not run. A recorder
+  // (timed_trace.h) records every submission and must outlive them; kernels: those that run
+  // (TimingOptions). Null ends it.
   void set_timing(const arch::Timing* timing, bool data, Recorder* recorder = nullptr,
                   const std::vector<std::string>& kernels = {});
   // Of the last timed submission.

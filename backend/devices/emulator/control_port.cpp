@@ -120,7 +120,8 @@ void Array::begin_control(const Sender& sender, std::span<Tile* const> ports,
                           std::span<const ControlWrite> writes) {
   const Naming naming(control_sender_, sender);
   for (const ControlWrite& write : writes) {
-    if (write.offset != kCoreControl || (write.words[0] & kCoreReset) == 0) continue;
+    const size_t at = (size_t{kCoreControl} - write.offset) / 4;  // wraps around if it lies before
+    if (at >= write.words.size() || (write.words[at] & kCoreReset) == 0) continue;
     for (const Tile* const port : ports) {
       if (port->core) port->core->check_reset();
     }

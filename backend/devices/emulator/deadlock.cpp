@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/sender.h"
 #include "error.h"
 
 namespace npu::emulator {
@@ -138,6 +139,13 @@ void Array::livelock() {
 void Array::check_finished() {
   for (const auto& t : tiles_) {
     if (t->geometry.kind != TileKind::kShim) continue;
+    for (const auto& sender : t->senders) {
+      if (!sender->idle() || !sender->within_control()) continue;
+      fail(ErrorKind::kUnfinished,
+           "[submit] the stream ended inside a transfer of control packets: the last BD of %s "
+           "suppresses TLAST; clear that bit",
+           sender->name().c_str());
+    }
     for (const auto& side : t->channels) {
       for (const auto& channel : side) {
         if (channel->idle()) continue;

@@ -24,6 +24,8 @@ class Sender final : public BdEngine {
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
+  // Whether it has sent a part of a transfer to control ports, which TLAST has not ended.
+  bool within_control() const { return !control_words_.empty(); }
 
  private:
   friend class Recorder;

@@ -107,6 +107,12 @@ TEST_CASE("control packet: a transfer may take several BDs, up to TLAST") {
     m.run(s, {view(in, false)});
     CHECK(m.words(kCores[1], 100, 4) == Words{1, 2, 3, 4});
   }
+  Script open = m.script();
+  Bd head = linear(5);
+  head.tlast_suppress = true;
+  open.host_bd(0, 0, head, 0).push(kShim0, kMM2S, 0, 0, 1, true).sync(kShim0, kMM2S, 0);
+  check_error(ErrorKind::kUnfinished, {"inside a transfer of control packets", "shim (0,0) MM2S 0"},
+              [&] { m.run(open, {view(in, false)}); });
 }
 
 TEST_CASE("control packet: packet-switched, its header in the data or from the BD") {
