@@ -13,6 +13,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from npu import _npu
 from npu.errors import ArgumentError, DeviceError, ShapeError
@@ -29,6 +30,7 @@ MAX_CONTEXT = 1 << 20
 _TOP = 8  # of the logits leave the array, as for greedy decoding
 _SMALL_HEAD = 64  # rows of the head where its time cancels out
 _MAX_LAYERS = 1024
+_MEMORY_TERMS = 2  # the first ones are bytes / ceiling
 _MORE = 4  # layers of a kind whose time is taken at once: how a layer's time splits varies a little
 
 
@@ -236,6 +238,15 @@ def run(device: str, request: Mapping[str, int], constants: Mapping[str, float])
     return Run(cycles, terms, moved)
 
 
+def _shares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Terms as they are, but none below zero, where differences of runs may leave a small one: what
+    is missing is taken from the largest of those that the memory leaves."""
+    out = np.maximum(terms, 0.0)
+    rest = out[_MEMORY_TERMS:]
+    rest[rest.argmax()] -= (out - terms).sum()
+    return out
+
+
 class _Token:
     """Adds up the layers of a token."""
 
@@ -278,7 +289,7 @@ class _Token:
     def result(self) -> SimulatedDecode:
         total = self.total()
         dispatch = constant("dispatch", self.constants) * 1e-6
-        parts = dict(zip(TERMS, (total.terms / self.clock).tolist(), strict=True))
+        parts = dict(zip(TERMS, (_shares(total.terms) / self.clock).tolist(), strict=True))
         parts["dispatch"] = dispatch
         return SimulatedDecode(
             device=self.device,

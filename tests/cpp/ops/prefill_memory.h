@@ -33,6 +33,11 @@ inline PrefillArray array_of(arch::Generation generation) {
   array.generation = generation;
   array.columns = arch::device_geometry(generation).columns;
   array.units = prefill::sizes_of(generation == arch::Generation::kNpu1).units;
+  if (generation == arch::Generation::kNpu1) return array;
+  for (PrefillArray::Program& program : array.programs) {  // one per kind of jobs, of unlike sizes
+    program = {std::ssize(array.packets) * 4, 6 + std::ssize(array.packets)};
+    array.packets.insert(array.packets.end(), size_t(program.words), 0x5A5A5A5A);
+  }
   return array;
 }
 
@@ -132,6 +137,21 @@ class PrefillMemory {
   prefill::Sizes sizes() const { return array_.sizes(); }
   // Words of an operand that count.
   int64_t operand() const { return sizes().operand_bytes / 4; }
+  // The next header of every row of the array, all of one kind.
+  std::array<prefill::Job, PrefillArray::kRows> take_headers(Lane& a) const {
+    std::array<prefill::Job, PrefillArray::kRows> jobs;
+    for (size_t r = 0; r < jobs.size(); ++r) {
+      const auto words = a[r].take(sizes().a_bytes() / 4);
+      for (size_t w = 0; w < words.size(); ++w) {
+        REQUIRE(words[w].argument == ops::kPrefillHeaders);
+        REQUIRE(words[w].offset == words[0].offset + 4 * w);
+      }
+      REQUIRE(words[0].offset >= 4 * array_.packets.size());
+      std::memcpy(&jobs[r], headers_.data() + words[0].offset, sizeof jobs[r]);
+      REQUIRE(jobs[r].kind == jobs[0].kind);
+    }
+    return jobs;
+  }
   // The payload of the next object of A.
   std::span<const Place> take_a(Channel& channel) const {
     return channel.take(sizes().a_bytes() / 4).first(kAWords);

@@ -60,11 +60,25 @@ class Walk : private PrefillMemory {
       for (const auto& task : tasks) REQUIRE((task.part == 0 || !attends));
     }
     reads_.clear(), writes_.clear(), done_.clear();
-    while (!a[0].ended()) job(a, b, low, high);
+    const bool announced = array_.loads_programs();
+    int64_t jobs = announced ? announced_jobs(a) : 0;
+    for (; !a[0].ended(); --jobs) job(a, b, low, high);
+    REQUIRE((jobs == 0 || !announced));
     for (Lane* lane : {&a, &b, &low, &high}) {
       for (const Channel& channel : *lane) REQUIRE(channel.ended());
     }
     finish_step();
+  }
+
+  // What a program of one kind of jobs is told first; the array's control packets come before it.
+  int64_t announced_jobs(Lane& a) {
+    REQUIRE(std::memcmp(headers_.data(), array_.packets.data(), array_.packets.size() * 4) == 0);
+    const auto first = take_headers(a);
+    for (const Job& job : first) {
+      REQUIRE(prefill::Kind(job.kind) == prefill::Kind::kJobs);
+      REQUIRE(job.jobs == first[0].jobs);
+    }
+    return first[0].jobs;
   }
 
   void finish_step() {
@@ -78,16 +92,7 @@ class Walk : private PrefillMemory {
   }
 
   void job(Lane& a, Lane& b, Lane& low, Lane& high) {
-    std::array<Job, PrefillArray::kRows> jobs;
-    for (size_t r = 0; r < jobs.size(); ++r) {
-      const auto words = a[r].take(sizes().a_bytes() / 4);
-      for (size_t w = 0; w < words.size(); ++w) {
-        REQUIRE(words[w].argument == ops::kPrefillHeaders);
-        REQUIRE(words[w].offset == words[0].offset + 4 * w);
-      }
-      std::memcpy(&jobs[r], headers_.data() + words[0].offset, sizeof(Job));
-      REQUIRE(jobs[r].kind == jobs[0].kind);
-    }
+    const std::array<Job, PrefillArray::kRows> jobs = take_headers(a);
     const Kind kind = plan_->kind(index_);
     switch (prefill::Kind(jobs[0].kind)) {
       case prefill::Kind::kProduct:
@@ -105,6 +110,8 @@ class Walk : private PrefillMemory {
       case prefill::Kind::kAttention:
         REQUIRE(kind == Kind::kAttention);
         return attention(jobs, a, b, low, high);
+      case prefill::Kind::kJobs:
+        break;
     }
     FAIL("no kind of job");
   }

@@ -138,8 +138,8 @@ def test_programs_come_by_a_channel_of_their_own():
         design.programs("more", design.tile(3, 0), 2, design.cores(0, 2))
     with pytest.raises(DesignError, match="go to cores"):
         design.programs("others", design.tile(3, 0), 0, [design.tile(0, 1)])
-    design.fifo("in", design.tile(2, 0), design.tile(0, 2), 64, producer_channel=0)
-    with pytest.raises(DesignError, match='asked for by "in" and for programs'):
+    design.programs("again", design.tile(2, 0), 0, design.cores(0, 2))
+    with pytest.raises(DesignError, match='asked for by "programs" and for programs'):
         lower(design)
 
 

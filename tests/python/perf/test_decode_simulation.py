@@ -92,6 +92,13 @@ def test_never_faster_than_its_bytes(name: str) -> None:
     assert all(value >= 0 for value in found.split.values()), found.split
 
 
+def test_no_part_is_below_zero() -> None:
+    terms = np.array([5.0, 1.0, 2.0, -0.25, 0.5, 0.0, 0.5])
+    shares = decode_simulation._shares(terms)
+    assert shares.tolist() == [5.0, 1.0, 1.75, 0.0, 0.5, 0.0, 0.5]
+    assert decode_simulation._shares(shares).tolist() == shares.tolist()
+
+
 def test_more_context_and_slower_memory_take_longer() -> None:
     # Contexts apart: near each other, more pairs of cores may outweigh more positions.
     seconds = [npu.simulate_decode("npu2", SMALL, c).seconds for c in (1, 1024, 8192)]
