@@ -34,7 +34,10 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.factors = job.blocks > 0 ? job.scaled : 0;
   job.pieces = product_pieces(job.m, job.blocks, job.wide);
   const bool takes_part = column < job.used;
-  job.own_rounds = takes_part ? job.rounds : 0;
+  const int32_t rounds = takes_part ? job.rounds : 0;
+  job.norm_rounds = job.kind == int32_t(Kind::kNorm) ? rounds : 0;
+  job.geglu_rounds = job.kind == int32_t(Kind::kGeglu) ? rounds : 0;
+  job.rotation_rounds = job.kind == int32_t(Kind::kRotation) ? rounds : 0;
   if (!takes_part) {
     job.pass += job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
   }
@@ -73,7 +76,7 @@ bool product_fits(const Job& job) {
 bool rows_fit(const Job& job) {
   return job.used >= 1 && job.used <= kArrayColumns && job.rounds >= 1 && job.first_groups >= 0 &&
          job.groups >= 1 && job.a_turns >= 0 && job.a_turns <= 1 && job.b_turns >= 1 &&
-         job.b_pieces >= 1 && job.tail >= 0 && job.units == 0;
+         job.b_pieces >= 1 && job.units == 0;
 }
 
 bool attention_fits(const Job& job) {
