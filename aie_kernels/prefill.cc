@@ -34,12 +34,11 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.factors = job.blocks > 0 ? job.scaled : 0;
   job.pieces = product_pieces(job.m, job.blocks, job.wide);
   const bool takes_part = column < job.used;
-  const int32_t rounds = takes_part ? job.rounds : 0;
-  job.norm_rounds = job.kind == int32_t(Kind::kNorm) ? rounds : 0;
-  job.geglu_rounds = job.kind == int32_t(Kind::kGeglu) ? rounds : 0;
-  job.rotation_rounds = job.kind == int32_t(Kind::kRotation) ? rounds : 0;
+  job.norm_rounds = job.geglu_rounds = job.rotation_rounds = 0;
   if (!takes_part) {
     job.pass += job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
+  } else if (job.rounds > 0) {
+    (&job.norm_rounds)[job.kind - int32_t(Kind::kNorm)] = job.rounds;  // in the order of Kind
   }
   job.a_before = column, job.a_after = takes_part ? job.used - 1 - column : 0;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
