@@ -36,7 +36,10 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.factors = job.scaled & any;
   job.pieces = product_pieces(job.m, blocks, job.wide);
   const int32_t takes_part = where(column < job.used);
-  job.own_rounds = job.rounds & takes_part;
+  const int32_t own = job.rounds & takes_part;
+  job.norm_rounds = own & where(job.kind == int32_t(Kind::kNorm));
+  job.geglu_rounds = own & where(job.kind == int32_t(Kind::kGeglu));
+  job.rotation_rounds = own & where(job.kind == int32_t(Kind::kRotation));
   const int32_t rows = job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
   job.pass = ((job.holds * job.parts + job.scaled) & multiplies & ~any) + (rows & ~takes_part);
   job.a_before = column, job.a_after = (job.used - 1 - column) & takes_part;
@@ -74,7 +77,7 @@ bool product_fits(const Job& job) {
 bool rows_fit(const Job& job) {
   return job.used >= 1 && job.used <= kArrayColumns && job.rounds >= 1 && job.first_groups >= 0 &&
          job.groups >= 1 && job.a_turns >= 0 && job.a_turns <= 1 && job.b_turns >= 1 &&
-         job.b_pieces >= 1 && job.tail >= 0 && job.units == 0;
+         job.b_pieces >= 1 && job.units == 0;
 }
 
 bool attention_fits(const Job& job) {

@@ -92,7 +92,6 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(a_turns)       /* per group: objects of A, of B for each core */                          \
   WORD(b_turns)                                                                                  \
   WORD(b_pieces)      /* results of an object of B */                                            \
-  WORD(tail)          /* results after a round */                                                \
   WORD(width)         /* kNorm: columns that count */                                            \
   WORD(columns)       /* kNorm: padded, of w1 and w2 */                                          \
   WORD(epsilon)       /* bits of a float32 */                                                    \
@@ -119,7 +118,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(full_parts)    /* objects of A of a range before its last, slices of an object before */  \
   WORD(full_slices)   /* the last one */                                                         \
   WORD(pass)          /* objects of A that it lets pass */                                       \
-  WORD(own_rounds)    /* rounds, if it has a part in them */                                      \
+  WORD(norm_rounds) WORD(geglu_rounds) WORD(rotation_rounds) /* rounds that it has a part in */  \
   WORD(factors)       /* scaled, if it has blocks */                                             \
   WORD(pieces)        /* results of a product */                                                 \
   WORD(a_before) WORD(a_after) WORD(b_before) WORD(b_after) /* of others, around its own */      \

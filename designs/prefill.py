@@ -17,7 +17,7 @@ from .api import Design
 from .fifo import ObjectFifo
 from .hardware import CORE_ROWS, FIRST_CORE_ROW
 from .lowering import forms
-from .worker import Object, Word
+from .worker import Buffer, Object, Word
 
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
@@ -139,15 +139,17 @@ class _Core:
             self._constants()
             self._pass()
             self._product()
-            self._rows()
+            self._norm()
+            self._geglu()
+            self._rotation()
             self._attention()
 
     def overlays(self) -> None:
         """A program per kind of job, which takes as many as the first header says."""
         self._overlay("products", self._pass, self._product)
-        self._overlay("norm", self._constants, self._pass, self._rows)
-        self._overlay("geglu", self._pass, self._rows)
-        self._overlay("rotation", self._constants, self._pass, self._rows)
+        self._overlay("norm", self._constants, self._pass, self._norm)
+        self._overlay("geglu", self._pass, self._geglu)
+        self._overlay("rotation", self._constants, self._pass, self._rotation)
         self._overlay("attention", self._attention)
 
     def _overlay(self, name: str, *parts: Callable[[], None]) -> None:
@@ -207,32 +209,48 @@ class _Core:
         w.call(self._kernel("finish"), a, *core)
         w.release(self._a)
 
-    def _rows(self) -> None:
+    def _norm(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
-        with w.loop(word("own_rounds")):
+        with w.loop(word("norm_rounds")):
             with w.loop(word("first_groups")), self._turn(self._a, "a"):
-                w.call(
-                    self._kernel("row_first"), w.acquire(self._a), store, work, job, word("kind"),
-                    word("head_dim"),
-                )  # fmt: skip
+                w.call(self._kernel("norm_square"), w.acquire(self._a), work, job)
                 w.release(self._a)
             with w.loop(word("groups")):
                 with w.loop(word("a_turns")), self._turn(self._a, "a"):
-                    taken = w.acquire(self._a)
-                    w.call(self._kernel("row_take"), taken, store, work, job, word("kind"))
+                    y, groups = w.acquire(self._a), word("groups")
+                    w.call(self._kernel("norm_take"), y, work, job, groups)
                     w.release(self._a)
-                with w.loop(word("b_turns")), self._turn(self._b, "b"):
-                    b = w.acquire(self._b)
-                    with w.loop(word("b_pieces")):
-                        w.call(
-                            self._kernel("row_piece"), b, w.acquire(self._c), store, work, job,
-                            word("kind"), word("head_dim"),
-                        )  # fmt: skip
-                        w.release(self._c)
-                    w.release(self._b)
-            with w.loop(word("tail")):
-                w.call(self._kernel("row_tail"), work, w.acquire(self._c), job)
+                with w.loop(word("b_turns")):
+                    self._results("norm_piece", store, work, job)
+            w.call(self._kernel("norm_tail"), work, w.acquire(self._c), job)
+            w.release(self._c)
+
+    def _geglu(self) -> None:
+        w, work, job = self._w, self._work, self._job
+        with w.loop(self._word("geglu_rounds")):
+            with self._turn(self._a, "a"):
+                w.call(self._kernel("geglu_take"), w.acquire(self._a), work, job)
+                w.release(self._a)
+            self._results("geglu_piece", work, job)
+
+    def _rotation(self) -> None:
+        w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
+        with w.loop(word("rotation_rounds")):
+            with w.loop(word("first_groups")), self._turn(self._a, "a"):
+                w.call(self._kernel("rotation_table"), w.acquire(self._a), store, job)
+                w.release(self._a)
+            with w.loop(word("b_turns")):
+                self._results("rotation_piece", store, work, job, word("head_dim"))
+
+    def _results(self, kernel: str, *operands: Buffer | Word) -> None:
+        """The core's own object of B, and the results that a kernel makes of it."""
+        w = self._w
+        with self._turn(self._b, "b"):
+            b = w.acquire(self._b)
+            with w.loop(self._word("b_pieces")):
+                w.call(self._kernel(kernel), b, w.acquire(self._c), *operands)
                 w.release(self._c)
+            w.release(self._b)
 
     def _attention(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word

@@ -199,7 +199,6 @@ void PrefillPlan::norm(PrefillStep& step, int64_t constants, bool adds) {
   job.a_turns = adds ? 1 : 0;
   job.b_turns = 2;
   job.b_pieces = 12;
-  job.tail = 1;
   job.width = word(s.width);
   job.columns = word(layout_.width_blocks() * kSlice);
   job.epsilon = std::bit_cast<int32_t>(s.epsilon);

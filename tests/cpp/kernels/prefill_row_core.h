@@ -1,5 +1,6 @@
-// A core of the prefill configuration that runs jobs of rows (aie_kernels/prefill_rows.cc) round by
-// round as the worker does, between marks that nobody may overwrite; and the headers of such jobs.
+// A core of the prefill configuration that runs jobs of rows (aie_kernels/prefill_norm.cc,
+// prefill_geglu.cc, prefill_rotation.cc) round by round as the worker does, between marks that
+// nobody may overwrite; and the headers of such jobs.
 #pragma once
 
 #include <doctest/doctest.h>
@@ -60,15 +61,16 @@ void append_b(std::vector<Bytes>& stream, const std::vector<T>& values, size_t p
 class Core {
  public:
   explicit Core(const Build& build) : sizes_(pre::sizes_of(build.generation == Generation::kNpu1)) {
-    for (const char* name : {"first", "take", "piece", "tail"}) {
-      kernels_.emplace(name, build.find((std::string("prefill_row_") + name).c_str()));
+    for (const char* name : {"norm_square", "norm_take", "norm_piece", "norm_tail", "geglu_take",
+                             "geglu_piece", "rotation_table", "rotation_piece"}) {
+      kernels_.emplace(name, build.find((std::string("prefill_") + name).c_str()));
     }
   }
 
   void begin(const Job& job) {
     std::fill_n(job_.words(), pre::kJobWords, 0);
     std::memcpy(job_.data(), &job, sizeof job);
-    kind = job.kind, head_dim = job.head_dim;
+    kind = Kind(job.kind), groups = job.groups, head_dim = job.head_dim;
   }
   void keep(const std::vector<float>& constants) {
     std::memcpy(store_.data(), constants.data(), 4 * constants.size());
@@ -85,7 +87,7 @@ class Core {
           for (int32_t j = 0; j < job.b_pieces; ++j) piece(b.at(next_b));
         }
       }
-      for (int32_t i = 0; i < job.tail; ++i) tail();
+      if (Kind(job.kind) == Kind::kNorm) tail();
     }
     CHECK(next_a == a.size());
     CHECK(next_b == b.size());
@@ -93,23 +95,37 @@ class Core {
     return out_;
   }
 
+  // Kernels of `kind`; where it has none for a call, those of a norm.
   void first(Bytes& object) {
     fill(object);
-    call("first", {buffer(object), store_.argument(), work_.argument(), job_.argument(),
-                   integer(kind), integer(head_dim)});
+    if (kind == Kind::kRotation) {
+      call("rotation_table", {buffer(object), store_.argument(), job_.argument()});
+    } else {
+      call("norm_square", {buffer(object), work_.argument(), job_.argument()});
+    }
   }
   void take(Bytes& object) {
     fill(object);
-    call("take",
-         {buffer(object), store_.argument(), work_.argument(), job_.argument(), integer(kind)});
+    if (kind == Kind::kGeglu) {
+      call("geglu_take", {buffer(object), work_.argument(), job_.argument()});
+    } else {
+      call("norm_take", {buffer(object), work_.argument(), job_.argument(), integer(groups)});
+    }
   }
   void piece(Bytes& object) {
-    call("piece", {buffer(object), piece_.argument(), store_.argument(), work_.argument(),
-                   job_.argument(), integer(kind), integer(head_dim)});
+    if (kind == Kind::kRotation) {
+      call("rotation_piece", {buffer(object), piece_.argument(), store_.argument(),
+                              work_.argument(), job_.argument(), integer(head_dim)});
+    } else if (kind == Kind::kGeglu) {
+      call("geglu_piece", {buffer(object), piece_.argument(), work_.argument(), job_.argument()});
+    } else {
+      call("norm_piece", {buffer(object), piece_.argument(), store_.argument(), work_.argument(),
+                          job_.argument()});
+    }
     keep_piece();
   }
   void tail() {
-    call("tail", {work_.argument(), piece_.argument(), job_.argument()});
+    call("norm_tail", {work_.argument(), piece_.argument(), job_.argument()});
     keep_piece();
   }
 
@@ -132,7 +148,8 @@ class Core {
   }
   int32_t& word(int32_t number) { return job_.words()[number]; }
 
-  int32_t kind = 0, head_dim = 0;  // as operands
+  Kind kind = Kind::kNorm;           // whose kernels are called
+  int32_t groups = 0, head_dim = 0;  // as operands
 
  private:
   void fill(Bytes& object) const {  // what follows the payload of A is not a number
@@ -163,7 +180,7 @@ inline Job norm_job(const NormShape& shape) {
   job.width = shape.width, job.columns = shape.columns;
   job.groups = shape.columns / pre::kGroup, job.a_turns = shape.has_y;
   job.first_groups = shape.has_y ? job.groups : 0;
-  job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
+  job.b_turns = 2, job.b_pieces = 12;
   job.epsilon = std::bit_cast<int32_t>(kEpsilon);
   return job;
 }

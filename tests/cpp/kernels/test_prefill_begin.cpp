@@ -74,7 +74,7 @@ Job row_job(Kind kind, int32_t used = 4) {
   Job job{};
   job.kind = int32_t(kind), job.used = used, job.constants = 2, job.rounds = 3,
   job.first_groups = 5;
-  job.groups = 5, job.a_turns = 1, job.b_turns = 2, job.b_pieces = 12, job.tail = 1;
+  job.groups = 5, job.a_turns = 1, job.b_turns = 2, job.b_pieces = 12;
   job.width = 1152, job.columns = 1280, job.epsilon = 77, job.heads = 4, job.kv_heads = 1;
   job.head_dim = job.dim = 256;
   return job;
@@ -168,7 +168,9 @@ TEST_CASE("prefill_begin: a core's turn in jobs of rows") {
     for (const Kind kind : {Kind::kNorm, Kind::kGeglu, Kind::kRotation}) {
       for_each_core(build, row_job(kind, columns_of(build)),
                     [&](const Job& job, int row, int column) {
-                      CHECK(job.own_rounds == job.rounds);
+                      CHECK(job.norm_rounds == (kind == Kind::kNorm ? job.rounds : 0));
+                      CHECK(job.geglu_rounds == (kind == Kind::kGeglu ? job.rounds : 0));
+                      CHECK(job.rotation_rounds == (kind == Kind::kRotation ? job.rounds : 0));
                       CHECK(job.a_before == column);
                       CHECK(job.a_before + 1 + job.a_after == columns_of(build));
                       CHECK(job.b_before == row);
@@ -187,7 +189,7 @@ TEST_CASE("prefill_begin: columns that have no part in a job of rows let it pass
       // Objects of A of the columns that do.
       const int32_t objects = header.rounds * (header.first_groups + header.groups) * used;
       for_each_core(build, header, [&](const Job& job, int row, int column) {
-        CHECK(job.own_rounds == (column < used ? header.rounds : 0));
+        CHECK(job.norm_rounds == (column < used ? header.rounds : 0));
         CHECK(job.pass == (column < used ? 0 : objects));
         if (column < used) CHECK(job.a_before + 1 + job.a_after == used);
         CHECK(job.b_before == row);
@@ -264,7 +266,6 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                      {&Job::a_turns, {-1, 2}},
                      {&Job::b_turns, {0, -1}},
                      {&Job::b_pieces, {0, -1}},
-                     {&Job::tail, {-1}},
                      {&Job::units, {1, 3, -1}}});
     }
     check_refused(build, row_job(Kind::kRotation),

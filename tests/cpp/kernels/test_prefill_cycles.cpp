@@ -1,5 +1,5 @@
-// Cycles of the prefill configuration's products: how they depend on rows, row-blocks and formats,
-// and what bounds them.
+// Cycles of the prefill configuration's products, how they depend on rows, row-blocks and formats
+// and what bounds them, and of its jobs of rows.
 #include <doctest/doctest.h>
 
 #include "arch/timing.h"
@@ -59,5 +59,30 @@ TEST_CASE("prefill products: no faster than what they load and store") {
             cycles("prefill_last", 64, blocks, format) +
                 cycles("prefill_finish", 64, blocks, format));
     }
+  }
+}
+
+TEST_CASE("prefill: jobs of rows take longer than their fp32 products alone") {
+  for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
+    const arch::Timing timing(generation, arch::TimingTable());
+    const auto cycles = [&](const char* kernel, int64_t integer = 0) {
+      return kernels::find_declaration(kernel, generation)->cycles(timing, &integer);
+    };
+    const bool npu1 = generation == arch::Generation::kNpu1;
+    // Of each element of a block of 8 x 32: a product of fp32 is six of bfloat16, 32 per cycle
+    // (npu1: 16).
+    const auto least = [&](double products) { return products * 6 * 256 / (npu1 ? 16 : 32); };
+    CHECK(3 * cycles("prefill_norm_piece") > least(4));  // of a block three results
+    CHECK(cycles("prefill_geglu_piece") > least(npu1 ? 14 : 5));
+    double before = 0;
+    for (const int64_t d : {64, 128, 256}) {
+      CHECK(cycles("prefill_rotation_piece", d) > least(4));
+      const double unit = cycles("prefill_rotation_piece", d) * double(d / 32);
+      CHECK(unit > before);
+      before = unit;
+    }
+    // A round's factors are shared by its groups.
+    CHECK(cycles("prefill_norm_take", 1) > cycles("prefill_norm_take", 12));
+    CHECK(cycles("prefill_norm_take", 12) > 4096 / 64);
   }
 }

@@ -1,5 +1,6 @@
-// Jobs of rows of the prefill configuration (aie_kernels/prefill_rows.cc): headers, operands,
-// counters and orders of calls that do not fit are refused, and no call writes outside its buffers.
+// Jobs of rows of the prefill configuration (aie_kernels/prefill_norm.cc, prefill_geglu.cc,
+// prefill_rotation.cc): headers, operands, counters and orders of calls that do not fit are
+// refused, and no call writes outside its buffers.
 #include <doctest/doctest.h>
 
 #include <cctype>
@@ -17,9 +18,11 @@ namespace {
 // The first call that a job's program makes.
 char first_call(const Job& job) { return job.first_groups > 0 ? 'f' : job.a_turns > 0 ? 't' : 'p'; }
 
-bool is_refused(const Build& build, const Job& job) {
+// By the first kernel of a kind.
+bool is_refused(const Build& build, const Job& job, int32_t kind) {
   Core core(build);
   core.begin(job);
+  core.kind = Kind(kind);
   const bool refused = core.refuses(first_call(job));
   CHECK(core.intact());
   return refused;
@@ -27,7 +30,7 @@ bool is_refused(const Build& build, const Job& job) {
 
 void check_refused(const Build& build, const Job& job, const std::vector<Wrong>& cases) {
   npu::prefill_header_test::check_refused(
-      build, job, cases, [](const Build& b, const Job& j) { return is_refused(b, j); });
+      build, job, cases, [&](const Build& b, const Job& j) { return is_refused(b, j, job.kind); });
 }
 
 // Calls in an order; a letter per call of the kernels, in capitals where it is to be refused.
@@ -46,7 +49,7 @@ void check_order(const Build& build, const Job& job, const std::string& calls) {
 TEST_CASE("prefill: headers of row jobs that do not fit are refused") {
   const Build build = builds()[0];
   check_refused(build, norm_job({640, 768, 1, true}),
-                {{&Job::kind, {-1, 0, 4, 5}},
+                {{&Job::kind, {-1, 0, 2, 3, 4, 5}},
                  {&Job::width, {0, -1, 769}},
                  {&Job::columns, {0, -256, 512, 767, 3328, 1 << 30}},
                  {&Job::groups, {0, 2, 4, -1}},
@@ -57,15 +60,22 @@ TEST_CASE("prefill: headers of row jobs that do not fit are refused") {
   check_refused(build, norm_job({640, 768, 1, false}),
                 {{&Job::width, {0, 769}}, {&Job::columns, {512, 3328}}, {&Job::groups, {0, 2, 4}}});
   check_refused(build, geglu_job(1),
-                {{&Job::kind, {0, 4}}, {&Job::b_turns, {0, 2}}, {&Job::b_pieces, {0, 7, 9}}});
+                {{&Job::kind, {0, 1, 3, 4}},
+                 {&Job::first_groups, {1}},
+                 {&Job::groups, {0, 2}},
+                 {&Job::a_turns, {0, 2}},
+                 {&Job::b_turns, {0, 2}},
+                 {&Job::b_pieces, {0, 7, 9}}});
   for (const int head_dim : {64, 128, 256}) {
     check_refused(build, rotation_job(head_dim, 1),
-                  {{&Job::head_dim, {0, 32, 192, 512, head_dim == 64 ? 128 : 64}},
+                  {{&Job::kind, {0, 1, 2, 4}},
+                   {&Job::head_dim, {0, 32, 192, 512, head_dim == 64 ? 128 : 64}},
                    {&Job::dim, {0, 16, 48, head_dim + 32, -32}},
                    {&Job::heads, {0, -1, 4, 1 << 30}},
                    {&Job::kv_heads, {0, -1, 3, 1 << 30}},
                    {&Job::first_groups, {3, 4}},
                    {&Job::groups, {0, 2}},
+                   {&Job::a_turns, {-1, 1}},
                    {&Job::b_turns, {0, 6, 8}},
                    {&Job::b_pieces, {0, 1, 9}}});
   }
@@ -73,15 +83,20 @@ TEST_CASE("prefill: headers of row jobs that do not fit are refused") {
 
 TEST_CASE("prefill: operands that contradict the header are refused") {
   const Build build = builds()[0];
-  Core core(build);
-  const Job job = rotation_job(128, 1);
-  core.begin(job);
-  core.kind = int32_t(Kind::kNorm);
-  CHECK(core.refuses('f'));
-  core.kind = job.kind, core.head_dim = 256;
-  CHECK(core.refuses('f'));
-  core.head_dim = 128;
-  CHECK_FALSE(core.refuses('f'));
+  Core rotation(build);
+  rotation.begin(rotation_job(128, 1));
+  CHECK_FALSE(rotation.refuses('f'));
+  rotation.head_dim = 256;
+  CHECK(rotation.refuses('p'));
+  rotation.head_dim = 128;
+  CHECK_FALSE(rotation.refuses('p'));
+  Core norm(build);
+  norm.begin(norm_job({256, 256, 1, true}));
+  CHECK_FALSE(norm.refuses('f'));
+  norm.groups = 2;
+  CHECK(norm.refuses('t'));
+  norm.groups = 1;
+  CHECK_FALSE(norm.refuses('t'));
 }
 
 TEST_CASE("prefill: calls of a round out of order are refused; 'z' is the tail") {
@@ -107,7 +122,7 @@ TEST_CASE("prefill: no header and no counters take a row kernel out of its buffe
       core.begin(job);
       for (int32_t n = 0; n < 4; ++n) core.word(pre::kRowState + n) = below(i % 2 ? 9 : 80) - 1;
       if (below(2) == 0) core.word(below(pre::kState)) = below(4) == 0 ? -1 : below(5000);
-      core.kind = core.word(0);
+      if (below(4) == 0) core.kind = Kind(1 + below(3));
       if (!core.refuses("ftpz"[below(4)])) ++ran;
       if (!core.intact()) FAIL("a mark beside a buffer was overwritten");
     }

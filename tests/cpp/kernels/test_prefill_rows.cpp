@@ -1,5 +1,6 @@
-// Jobs of rows of the prefill configuration (aie_kernels/prefill_rows.cc), run round by round as
-// the worker runs them, in every host build: against double, within bounds of fp32 and bfloat16.
+// Jobs of rows of the prefill configuration (aie_kernels/prefill_norm.cc, prefill_geglu.cc,
+// prefill_rotation.cc), run round by round as the worker runs them, in every host build: against
+// double, within bounds of fp32 and bfloat16.
 #include <doctest/doctest.h>
 
 #include "block_float.h"

@@ -1,4 +1,4 @@
-// The norm of prefill_rows.cc in loops over 32 columns that vectorise whole: the same sums and
+// The norm of prefill_norm.cc in loops over 32 columns that vectorise whole: the same sums and
 // products, in the same order.
 #pragma once
 
@@ -28,16 +28,16 @@ inline void square(const bfloat16* y, int32_t blocks, float* squares) {
   }
 }
 
-// Four rows: out = x + y factor w1 (out = x without factors), a = out w2, squares of out.
+// A block: out = x + y factor w1 (out = x without y), a = out w2, squares of out. factors: 32 lanes
+// per row.
 inline void norm(const float* __restrict x, const float* __restrict w1, const float* __restrict w2,
                  const float* __restrict factors, const bfloat16* __restrict y,
                  bfloat16* __restrict a, float* __restrict squares, float* __restrict out) {
-  for (int32_t row = 0; row < kRows / 2; ++row) {
-    const float factor = factors == nullptr ? 0.0f : factors[row];
+  for (int32_t row = 0; row < kRows; ++row) {
     const int32_t at = row * kColumns;
     for (int32_t i = 0; i < kColumns; ++i) {
       float sum = x[at + i];
-      if (factors != nullptr) sum += static_cast<float>(y[at + i]) * factor * w1[i];
+      if (y != nullptr) sum += static_cast<float>(y[at + i]) * factors[at + i] * w1[i];
       out[at + i] = sum;
       squares[at + i] += sum * sum;
       a[at + i].bits = detail::narrow_bf16_even(__builtin_bit_cast(uint32_t, sum * w2[i]));
