@@ -97,7 +97,7 @@ bool header_fits(const Job& job) {
     case Kind::kAttention:
       return attention_fits(job);
     case Kind::kJobs:
-      return job.jobs >= 0 && job.rounds == 0 && job.units == 0;
+      return job.rounds >= 0 && job.used == 0 && job.units == 0;
   }
   return false;
 }

@@ -25,7 +25,7 @@
 //               many sines, fp32. B: heads in turn, q, k, v. Results: q as it came, k and v
 //               row-major. A head of `dim` elements becomes one of head_dim: its halves come
 //               where the halves of that begin, v as it is, and zeros elsewhere.
-//   kJobs       No job: the header that a program of one kind of jobs begins with. `jobs` of them
+//   kJobs       No job: the header that a program of one kind of jobs begins with. `rounds` of them
 //               follow for the cores of the row, then the program ends.
 //   kAttention  kUnits units of each core, of one key head. B: queries in turn, then kHeld objects
 //               of no meaning, which the cores keep to have room; A: per chunk (half of K, half of
@@ -72,7 +72,6 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
 // clang-format off
 #define NPU_PREFILL_JOB(WORD)                                                                    \
   WORD(kind)          /* a Kind */                                                               \
-  WORD(jobs)          /* kJobs */                                                                \
   WORD(constants)     /* objects of A that all cores keep */                                     \
   /* kProduct */                                                                                 \
   WORD(m)             /* rows of a core: 16, 32, 64, or 128 */                                   \

@@ -155,7 +155,7 @@ class _Core:
     def _overlay(self, name: str, *parts: Callable[[], None]) -> None:
         with self._w.overlay(name):
             self._begin()
-            with self._w.loop(self._word("jobs")):
+            with self._w.loop(self._word("rounds")):
                 self._begin()
                 for part in parts:
                     part()

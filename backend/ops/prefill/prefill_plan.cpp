@@ -53,7 +53,7 @@ void PrefillPlan::announce(PrefillStep& step) {
   for (auto& channel : step.a) {
     Job job{};
     job.kind = word(int64_t(prefill::Kind::kJobs));
-    job.jobs = word(std::ranges::count_if(channel, &PrefillTask::header));
+    job.rounds = word(std::ranges::count_if(channel, &PrefillTask::header));
     channel.insert(channel.begin(), header(job));
   }
 }

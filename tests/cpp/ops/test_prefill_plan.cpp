@@ -76,9 +76,9 @@ class Walk : private PrefillMemory {
     const auto first = take_headers(a);
     for (const Job& job : first) {
       REQUIRE(prefill::Kind(job.kind) == prefill::Kind::kJobs);
-      REQUIRE(job.jobs == first[0].jobs);
+      REQUIRE(job.rounds == first[0].rounds);
     }
-    return first[0].jobs;
+    return first[0].rounds;
   }
 
   void finish_step() {
