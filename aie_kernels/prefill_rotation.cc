@@ -33,12 +33,23 @@ constexpr int32_t table_words(int32_t head_dim) {
   return kRows * head_dim < kAPayload / 4 ? kRows * head_dim : kAPayload / 4;
 }
 
-// 1 / sqrt(mean + epsilon) from the rows' squares, as npu::norm::factor(); share: 1 / head_dim, a
-// power of two, so that the product is the quotient.
-inline void find_factors(float* squares, float share, float epsilon) {
-  NPU_ROLLED for (int32_t row = 0; row < kRows; ++row, squares += kLanes) {
-    const float mean = aie::reduce_add(aie::load_v<kLanes>(squares)) * share;
-    npu::fp32::fill(squares + kRowLanes, aie::invsqrt(mean + epsilon));
+// x / 2^shift for x >= 0, but 0 where it is below 2^-126; infinity and NaN stay.
+inline float divided(float x, int32_t shift) {
+  constexpr uint32_t kOne = 1u << 23, kInfinity = 0x7F800000;  // of an exponent
+  const auto bits = __builtin_bit_cast(uint32_t, x);
+  const uint32_t by = static_cast<uint32_t>(shift) * kOne;
+  const uint32_t less = bits < by + kOne ? 0 : bits - by;
+  return __builtin_bit_cast(float, bits >= kInfinity ? bits : less);
+}
+
+// 1 / sqrt(mean + epsilon) from the rows' squares, as npu::norm::factor(), for 2^shift columns.
+inline void find_factors(float* squares, int32_t shift, float epsilon) {
+  float* factors = squares + kRowLanes;
+  NPU_ROLLED for (int32_t i = 0; i < kRowLanes; i += kLanes) {
+    factors[i] = aie::reduce_add(aie::load_v<kLanes>(squares + i));
+  }
+  NPU_ROLLED for (int32_t i = 0; i < kRowLanes; i += kLanes) {
+    npu::fp32::fill(factors + i, aie::invsqrt(divided(factors[i], shift) + epsilon));
   }
 }
 
@@ -47,37 +58,34 @@ struct Steps {
   int32_t row, block;
 };
 
-// kStep columns of the lower half of a unit, and those that belong to them: `high` elements further
-// in the unit, `high_out` in the results, d / 2 in weights and tables.
-inline void rotate_columns(const bfloat16* __restrict unit, int32_t high,
-                           const float* __restrict weights, const float* __restrict factors,
-                           const float* __restrict cosines, int32_t d, bfloat16* __restrict out,
-                           int32_t high_out, int32_t out_step) {
-  const int32_t half = d >> 1;
-  NPU_ROLLED for (int32_t i = 0; i < kRowLanes; i += kLanes) {
-    const Step factor = aie::load_v<kStep>(factors + i);
-    const Step low = npu::norm::scaled(unit + i, factor, weights);
-    const Step upper = npu::norm::scaled(unit + high + i, factor, weights + half);
-    npu::rope::rotate(low, upper, cosines, cosines + half, out, out + high_out);
-    cosines += d, out += out_step;
+// The columns of the lower half of a unit, kStep of a row at a time, and those that belong to them.
+// factors: 32 lanes per row.
+inline void rotate_rows(const bfloat16* __restrict unit, const float* __restrict weights,
+                        const float* __restrict factors, const float* __restrict cosines,
+                        bfloat16* __restrict out, const Steps& steps, int32_t d) {
+  const int32_t half = d >> 1, high = half * kRows, high_out = (d >> 6) * steps.block;
+  NPU_ROLLED for (int32_t i = 0; i < half / kStep * kRows; ++i) {
+    const int32_t row = i & (kRows - 1), at = i / kRows * kStep;
+    const int32_t block = at >> 5, column = at & (kSlice - 1);
+    const bfloat16* x = unit + block * kBlock + row * kSlice + column;
+    const Step factor = aie::load_v<kStep>(factors + row * kLanes);
+    const Step low = npu::norm::scaled(x, factor, weights + at);
+    const Step upper = npu::norm::scaled(x + high, factor, weights + half + at);
+    const float* cosine = cosines + row * d + at;
+    bfloat16* to = out + block * steps.block + row * steps.row + column;
+    npu::rope::rotate(low, upper, cosine, cosine + half, to, to + high_out);
   }
 }
 
 // A unit of q or k, normalised and rotated.
 inline void rotate(const bfloat16* unit, const float* weights, float* store, bfloat16* out,
                    const Steps& steps, const Job& job) {
-  const int32_t d = job.head_dim, half = d >> 1, blocks = d >> 5;
+  const int32_t d = job.head_dim;
   float* squares = store + kSquares;
   clear(reinterpret_cast<int32_t*>(squares), kRowLanes);
-  square_rows(unit, blocks, squares);
-  const int32_t share = (127 << 24) - __builtin_bit_cast(int32_t, static_cast<float>(d));
-  find_factors(squares, bits_float(share), bits_float(job.epsilon));
-  NPU_ROLLED for (int32_t i = 0; i < half; i += kStep) {
-    const int32_t block = i >> 5, column = i & (kSlice - 1);
-    rotate_columns(unit + block * kBlock + column, half * kRows, weights + i, store + kFactors,
-                   store + kTables + i, d, out + block * steps.block + column,
-                   (blocks >> 1) * steps.block, steps.row);
-  }
+  square_rows(unit, d >> 5, squares);
+  find_factors(squares, __builtin_ctz(static_cast<uint32_t>(d)), bits_float(job.epsilon));
+  rotate_rows(unit, weights, store + kFactors, store + kTables, out, steps, d);
 }
 
 // A unit of heads of `dim` elements as one of head_dim, with zeros behind the heads or their
@@ -145,25 +153,32 @@ void check_piece(const char* kernel, const KernelArgument* operands) {
   const int32_t unit = words[kAt], part = words[kPart];
   const bool is_next = words[kFirsts] == job.first_groups && unit >= 0 && unit < job.b_turns &&
                        part >= 0 && part < job.b_pieces;
-  if (!fits(job) || operands[5].value != job.head_dim || !is_next) refuse(kernel, words);
+  const bool repeated = operands[5].value == job.head_dim && operands[6].value == job.dim;
+  if (!fits(job) || !repeated || !is_next) refuse(kernel, words);
 }
 
 constexpr double kTableCycles = kCall + copy_cycles(kAPayload / 4);
-// Per row a reduction, product, sum and root of scalars, all waited for.
-constexpr double kFactorCycles =
-    kRows * (npu::fp32::kReduction + 3 * npu::fp32::kScalar + 10) + copy_cycles(kRowLanes);
-// Of kStep columns of each half: four products behind each other, the two of the rotation into one
-// sum; eight in all.
+// Reductions of rows one after the other, three slots per halving; per row a sum and a root of
+// scalars, waited for, and ten operations of integers.
+constexpr double kFactorCycles = copy_cycles(kRowLanes) + npu::fp32::kReduction + 12 +
+                                 kRows * 3 * 5 + kRows * (2 * npu::fp32::kScalar + 24);
+// Per kStep columns of each half and row eight products; four of them behind each other in a round,
+// the last two into one sum.
 constexpr double rotate_cycles(double d) {
   constexpr double kRound = 8 * npu::fp32::kProductSlots * kStep / kLanes;
-  return d / 2 / kStep * (kFill + kConvertFill + 10 + 4 * kProductFill + kRows * kRound);
+  return 20 + kFill + kConvertFill + 4 * kProductFill + d / 2 / kStep * kRows * kRound;
+}
+// Per 16 columns an index; per row a load that the store waits for, and a jump.
+constexpr double widen_cycles(double d, double dim) {
+  return kOutlined + copy_cycles(kRows / 2 * d) + dim / 16 * (10 + kRows * 15);
 }
 // As if each unit were a query; its share of a unit.
 double piece_cycles(const Timing&, const int64_t* integers) {
-  const auto d = double(integers[0]);
+  const auto d = double(integers[0]), dim = double(integers[1]);
   if (!is_dim(integers[0])) return kCall;
   const double unit = kFactorCycles + square_cycles(d / kSlice) + rotate_cycles(d);
-  return kCall + copy_cycles(kPieceWords) + unit / (d / kSlice);
+  const double widened = dim == d ? 0 : widen_cycles(d, dim);
+  return kCall + copy_cycles(kPieceWords) + (widened + unit) / (d / kSlice);
 }
 #endif
 
@@ -178,10 +193,11 @@ NPU_KERNEL void prefill_rotation_table(const bfloat16* object, float* store, int
        words);
 }
 
-// The next result of a unit. head_dim: that of the job.
+// The next result of a unit. head_dim, dim: those of the job.
 NPU_KERNEL void prefill_rotation_piece(const uint8_t* object, int32_t* piece, float* store,
-                                       int32_t* work, int32_t* job, int32_t head_dim) {
+                                       int32_t* work, int32_t* job, int32_t head_dim, int32_t dim) {
   using namespace prefill_rotation;
+  (void)dim;
   npu::fp32::round_to_nearest();
   const Job& header = job_of(job);
   const int32_t unit = job[kAt], part = job[kPart];
@@ -204,6 +220,7 @@ NPU_DECLARE(
     {.operands = {buffer("object", npu::prefill::kBBytes),
                   buffer("piece", npu::prefill::kPieceWords), buffer("store", npu::prefill::kStore),
                   buffer("work", npu::prefill::kWork), buffer("job", npu::prefill::kJobWords),
-                  integer("head_dim", 0, prefill_rotation::kMaxDim, 64)},
+                  integer("head_dim", 0, prefill_rotation::kMaxDim, 64),
+                  integer("dim", 0, prefill_rotation::kMaxDim, npu::prefill::kSlice)},
      .cycles = prefill_rotation::piece_cycles,
      .check = prefill_rotation::check_piece});

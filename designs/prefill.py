@@ -240,7 +240,8 @@ class _Core:
                 w.call(self._kernel("rotation_table"), w.acquire(self._a), store, job)
                 w.release(self._a)
             with w.loop(word("b_turns")):
-                self._results("rotation_piece", store, work, job, word("head_dim"))
+                sizes = word("head_dim"), word("dim")
+                self._results("rotation_piece", store, work, job, *sizes)
 
     def _results(self, kernel: str, *operands: Buffer | Word) -> None:
         """The core's own object of B, and the results that a kernel makes of it."""

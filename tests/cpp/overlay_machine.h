@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/control_packet.h"
 #include "emulator_fixture.h"
 #include "runtime/overlay.h"
 
@@ -15,6 +16,15 @@ namespace npu::test {
 inline constexpr At kShim0{0, 0}, kCores[2] = {{0, 2}, {0, 3}};
 inline constexpr int kControlMaster = 3;  // of a core tile
 inline constexpr uint32_t kCounters = 60000, kCoreStatus = 0x32004, kDone = 1u << 20;
+
+// A packet that writes `data` from `offset` on.
+inline Words packet(uint32_t offset, const Words& data) {
+  Words words{arch::packet_header(0),
+              arch::encode_control_word(
+                  {arch::ControlOperation::kWrite, static_cast<uint32_t>(data.size()), offset})};
+  words.insert(words.end(), data.begin(), data.end());
+  return words;
+}
 
 struct OverlayMachine : Machine {
   explicit OverlayMachine(Generation generation = Generation::kNpu2) : Machine(generation) {

@@ -2,22 +2,12 @@
 // all kinds of tiles, and everything that it refuses.
 #include <random>
 
-#include "arch/control_packet.h"
 #include "overlay_machine.h"
 
 using namespace npu;
 using namespace npu::test;
 
 namespace {
-
-// A packet that writes `data` from `offset` on.
-Words packet(uint32_t offset, const Words& data) {
-  Words words{arch::packet_header(0),
-              arch::encode_control_word(
-                  {arch::ControlOperation::kWrite, static_cast<uint32_t>(data.size()), offset})};
-  words.insert(words.end(), data.begin(), data.end());
-  return words;
-}
 
 Words operator+(Words a, const Words& b) {
   a.insert(a.end(), b.begin(), b.end());

@@ -232,12 +232,17 @@ TEST_CASE("overlay: in simulated time a program must have ended when the reset s
   // It would end before the words arrive, but not before the first of them could.
   Words whole = m.packets(0, 4096);
   const double cycles = timing.token + static_cast<double>(whole.size()) / 2;
-  m.load({"call zero_i32 @0 #" + std::to_string(static_cast<int>(cycles * 16)) + "\n", ""});
-  Script early = m.script();
-  m.send(early, whole.size());
-  m.send(early, whole.size());
-  check_error(ErrorKind::kKernel, {"resets core (0,2)", "at instruction 0 of overlay \"o0\""},
-              [&] { m.run(early, {view(whole, false)}); });
+  // In a packet of its own, and behind the register before it.
+  Words joined = packet(0x31FFC, {0, kCoreReset});
+  joined.insert(joined.end(), whole.begin() + 3, whole.end());
+  for (Words* second : {&whole, &joined}) {
+    m.load({"call zero_i32 @0 #" + std::to_string(static_cast<int>(cycles * 16)) + "\n", ""});
+    Script early = m.script();
+    m.send(early, whole.size(), 0);
+    m.send(early, second->size(), 1);
+    check_error(ErrorKind::kKernel, {"resets core (0,2)", "at instruction 0 of overlay \"o0\""},
+                [&] { m.run(early, {view(whole, false), view(*second, false)}); });
+  }
 }
 
 TEST_CASE("overlay: recorded kernels name it; packets go to cores") {

@@ -70,7 +70,7 @@ class Core {
   void begin(const Job& job) {
     std::fill_n(job_.words(), pre::kJobWords, 0);
     std::memcpy(job_.data(), &job, sizeof job);
-    kind = Kind(job.kind), groups = job.groups, head_dim = job.head_dim;
+    kind = Kind(job.kind), groups = job.groups, head_dim = job.head_dim, dim = job.dim;
   }
   void keep(const std::vector<float>& constants) {
     std::memcpy(store_.data(), constants.data(), 4 * constants.size());
@@ -115,7 +115,7 @@ class Core {
   void piece(Bytes& object) {
     if (kind == Kind::kRotation) {
       call("rotation_piece", {buffer(object), piece_.argument(), store_.argument(),
-                              work_.argument(), job_.argument(), integer(head_dim)});
+                              work_.argument(), job_.argument(), integer(head_dim), integer(dim)});
     } else if (kind == Kind::kGeglu) {
       call("geglu_piece", {buffer(object), piece_.argument(), work_.argument(), job_.argument()});
     } else {
@@ -148,8 +148,8 @@ class Core {
   }
   int32_t& word(int32_t number) { return job_.words()[number]; }
 
-  Kind kind = Kind::kNorm;           // whose kernels are called
-  int32_t groups = 0, head_dim = 0;  // as operands
+  Kind kind = Kind::kNorm;                    // whose kernels are called
+  int32_t groups = 0, head_dim = 0, dim = 0;  // as operands
 
  private:
   void fill(Bytes& object) const {  // what follows the payload of A is not a number

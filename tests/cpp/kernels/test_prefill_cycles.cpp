@@ -65,8 +65,9 @@ TEST_CASE("prefill products: no faster than what they load and store") {
 TEST_CASE("prefill: jobs of rows take longer than their fp32 products alone") {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     const arch::Timing timing(generation, arch::TimingTable());
-    const auto cycles = [&](const char* kernel, int64_t integer = 0) {
-      return kernels::find_declaration(kernel, generation)->cycles(timing, &integer);
+    const auto cycles = [&](const char* kernel, int64_t first = 0, int64_t second = 0) {
+      const int64_t integers[] = {first, second};
+      return kernels::find_declaration(kernel, generation)->cycles(timing, integers);
     };
     const bool npu1 = generation == arch::Generation::kNpu1;
     // Of each element of a block of 8 x 32: a product of fp32 is six of bfloat16, 32 per cycle
@@ -76,8 +77,9 @@ TEST_CASE("prefill: jobs of rows take longer than their fp32 products alone") {
     CHECK(cycles("prefill_geglu_piece") > least(npu1 ? 14 : 5));
     double before = 0;
     for (const int64_t d : {64, 128, 256}) {
-      CHECK(cycles("prefill_rotation_piece", d) > least(4));
-      const double unit = cycles("prefill_rotation_piece", d) * double(d / 32);
+      CHECK(cycles("prefill_rotation_piece", d, d) > least(4));
+      CHECK(cycles("prefill_rotation_piece", d, d - 32) > cycles("prefill_rotation_piece", d, d));
+      const double unit = cycles("prefill_rotation_piece", d, d) * double(d / 32);
       CHECK(unit > before);
       before = unit;
     }

@@ -88,7 +88,9 @@ TEST_CASE("prefill: operands that contradict the header are refused") {
   CHECK_FALSE(rotation.refuses('f'));
   rotation.head_dim = 256;
   CHECK(rotation.refuses('p'));
-  rotation.head_dim = 128;
+  rotation.head_dim = 128, rotation.dim = 96;
+  CHECK(rotation.refuses('p'));
+  rotation.dim = 128;
   CHECK_FALSE(rotation.refuses('p'));
   Core norm(build);
   norm.begin(norm_job({256, 256, 1, true}));

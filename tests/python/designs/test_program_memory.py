@@ -124,6 +124,19 @@ def test_a_decoder_compiled_for_size_fits(generation):
         assert program_memory.core_bytes(core, generation, "small") <= 16384
 
 
+@pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("kind", ["norm", "geglu", "rotation"])
+def test_jobs_of_rows_of_prompts_fit_as_programs_of_their_own(kind, generation, monkeypatch):
+    for other in {"product", "norm", "geglu", "rotation", "attention"} - {kind}:
+        monkeypatch.setattr(prefill._Core, f"_{other}", lambda core: None)
+    cores = lower(prefill.design(generation)).cores
+    called = {name for name in functions(cores[0]) if name}
+    assert len(called) > 2 and all(
+        name.startswith((f"prefill_{kind}", "prefill_begin", "prefill_constant")) for name in called
+    )
+    assert max(core.program_bytes for core in cores) <= 16384
+
+
 def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):
     depths = {"zero_f32": 96, "dequant_q4nx": 320, "gemv_setup": 32, "gemv_block": 192}
     monkeypatch.setattr(stack, "kernel_stacks", lambda generation: depths)
