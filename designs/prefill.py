@@ -37,7 +37,8 @@ _PROGRAMS_COLUMN, _PROGRAMS_CHANNEL = 1, 0
 
 def design(generation: str) -> Design:
     """The prefill design of a generation ("npu1", "npu2"). Raises DesignError."""
-    out = Design("prefill", generation, object_file="prefill.o", program_over=True)
+    out = Design("prefill", generation, object_file="prefill.o")
+    out.program_over = generation == "npu1"
     out.params = {
         "columns": out.columns,
         "rows": CORE_ROWS,

@@ -11,7 +11,6 @@ from npu.designs.api import Design
 from npu.designs.lowering import lower, program_memory, serialise, stack
 from npu.errors import DesignError
 
-OVER = {"prefill": prefill.design}
 WITHIN = {
     "decoder": decoder.design,
     "attention": attention.design,
@@ -81,26 +80,15 @@ def test_a_program_that_is_too_large_is_refused(generation, monkeypatch):
     lower(copying(generation, over=True))
 
 
-@pytest.mark.parametrize("name", OVER)
-def test_designs_that_are_over_say_so(name):
+def test_the_design_that_is_over_says_so():
     """And only where that is so: a design that has come to fit loses the mark."""
-    largest = 0
-    for generation in GENERATIONS:
-        design = OVER[name](generation)
-        assert design.program_over
-        largest = max(largest, *program_of(design).values())
-        design.program_over = False
-        if max(program_of_unchecked(design).values()) > 16384:
-            with pytest.raises(DesignError, match="set the design's program_over"):
-                lower(design)
-    assert largest > 16384
-
-
-def program_of_unchecked(design):
-    design.program_over = True
-    found = program_of(design)
+    design = prefill.design("npu1")
+    assert design.program_over and max(program_of(design).values()) > 16384
     design.program_over = False
-    return found
+    with pytest.raises(DesignError, match="set the design's program_over"):
+        lower(design)
+    design = prefill.design("npu2")
+    assert not design.program_over and max(program_of(design).values()) <= 16384
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -124,17 +112,21 @@ def test_a_decoder_compiled_for_size_fits(generation):
         assert program_memory.core_bytes(core, generation, "small") <= 16384
 
 
-@pytest.mark.parametrize("generation", GENERATIONS)
-@pytest.mark.parametrize("kind", ["norm", "geglu", "rotation"])
-def test_jobs_of_rows_of_prompts_fit_as_programs_of_their_own(kind, generation, monkeypatch):
-    for other in {"product", "norm", "geglu", "rotation", "attention"} - {kind}:
-        monkeypatch.setattr(prefill._Core, f"_{other}", lambda core: None)
-    cores = lower(prefill.design(generation)).cores
-    called = {name for name in functions(cores[0]) if name}
-    assert len(called) > 2 and all(
-        name.startswith((f"prefill_{kind}", "prefill_begin", "prefill_constant")) for name in called
-    )
-    assert max(core.program_bytes for core in cores) <= 16384
+def test_programs_of_prefill_call_kernels_of_their_kind_and_fit():
+    kernels = {
+        "products": "multiply|last|finish|clear|scale|piece",
+        "norm": "constant|norm_.*",
+        "geglu": "geglu_.*",
+        "rotation": "constant|rotation_.*",
+        "attention": "query|place|scores|values|out",
+    }
+    for core in lower(prefill.design("npu2")).cores:
+        assert core.overlays.keys() == kernels.keys()
+        for name, program in core.overlays.items():
+            called = {i.function for i in program if i.function}
+            assert all(re.fullmatch(f"prefill_(begin|{kernels[name]})", k) for k in called), called
+            assert program_memory.program_bytes(program, core, "npu2") <= 16384
+            assert program_memory.program_bytes(program, core, "npu2", "small") <= 16384
 
 
 def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):
@@ -210,4 +202,4 @@ def test_the_documentation_has_these_figures(title):
 
 
 def functions(core):
-    return {instruction.function for instruction in core.program}
+    return {instruction.function for program in core.programs for instruction in program}
