@@ -7,14 +7,16 @@
 // exponents; the denominators sum the weights rounded so. Values of positions that no row may see
 // are taken as zero, so that they do not matter to the exponents. npu1 multiplies in bfloat16.
 //
-// Keys of the second half may move the maximum: then the weights of the first half are corrected,
-// too, which is exact, and the sums take the correction of the chunk once, with the first values.
+// npu2 packs halves and weighs whole chunks. npu1 weighs halves: where keys of the second one move
+// the maximum, weights of the first are corrected, too, which is exact. Sums: once per chunk.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
+#include <algorithm>
 
 #include "fp32.h"
 #include "kernel.h"
+#include "prefill_attention_blocks.h"
 #include "prefill_attention_tiles.h"
 #include "prefill_job.h"
 #include "prefill_operand.h"
@@ -23,151 +25,84 @@
 namespace {
 namespace prefill_attention {
 
-inline const Job& job_of(const int32_t* words) { return *reinterpret_cast<const Job*>(words); }
-inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
-inline const float* floats(const int32_t* words) { return reinterpret_cast<const float*>(words); }
-inline int32_t weights_at(int32_t half, int32_t dim) {
-  return half == 0 ? kWeights : scores_at(dim);
-}
+// The highest bit of a unit's number, and what it may be shifted for a division.
+constexpr int32_t kUnitBits = 25, kMaxGroup = 32;
+#ifdef AIE_HOST_PREFILL_ATTENTION
+constexpr bool kByRows = true;  // sums row by row, else by blocks of columns
+#else
+constexpr bool kByRows = false;
+#endif
 
-// Query position of row 0 of a unit of this core.
-inline int32_t query_of(const Job& job, int32_t unit) {
+// Of every row the positions that it sees, in `work`.
+inline void find_visible(const Job& job, int32_t* work) {
+  // The first unit's number by the heads of a group: a division, bit by bit.
   const int32_t core = job.column + kArrayColumns * job.row;
-  return job.query_position + kRows * ((job.first_unit + kUnits * core + unit) / job.group);
-}
-inline Range visible(const Job& job, int32_t query) {
-  return softmax::visible({job.keys_from, job.keys_end}, job.window, job.causal, query);
-}
-
-enum class Seen { kNone, kSome, kAll };
-
-// How much of positions [key, key + positions) the rows of a unit see. kSome is safe.
-inline Seen seen_by(const Job& job, int32_t query, int32_t key, int32_t positions) {
-  const Range first = visible(job, query), last = visible(job, query + kRows - 1);
-  if (last.end <= key || first.from >= key + positions) return Seen::kNone;
-  const bool all = last.from <= key && first.from <= key && first.end >= key + positions &&
-                   last.end >= key + positions;
-  return all ? Seen::kAll : Seen::kSome;
-}
-inline Seen seen_by_core(const Job& job, int32_t key, int32_t positions) {
-  Seen of_core = seen_by(job, query_of(job, 0), key, positions);
-  for (int32_t unit = 1; unit < kUnits; ++unit) {
-    const Seen of_unit = seen_by(job, query_of(job, unit), key, positions);
-    if (of_unit != of_core) of_core = Seen::kSome;
+  int32_t head = job.first_unit + kUnits * core, blocks = 0;
+  NPU_SERIAL_FOR(int32_t bit = kUnitBits, bit >= 0, --bit) {
+    const int32_t part = job.group << bit, rest = head - part, below = rest >> 31;
+    head = rest + (part & below);
+    blocks = 2 * blocks + 1 + below;
   }
-  return of_core;
-}
-
-// Of a half of V, the positions that some query may see, from its first.
-inline Range existing(const Job& job, int32_t half, int32_t positions) {
-  const int32_t key = job.key_position + half * positions;
-  const int32_t from = job.keys_from - key, end = job.keys_end - key;
-  return {from > 0 ? from : 0, end < positions ? end : positions};
+  int32_t query = job.query_position + kRows * blocks;
+  // From `back` before the query's position to `on` behind it.
+  constexpr int32_t kFar = 1 << 29;
+  const int32_t first = job.keys_from, end = job.keys_end;
+  const int32_t back = job.window != 0 ? job.window - 1 : kFar, on = job.causal != 0 ? 1 : kFar;
+  const int32_t* const behind = work + kCoreRows;
+  NPU_ROLLED do {
+    NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
+      const int32_t from = std::max(first, query + row - back);
+      work[kBefore] = int32_t(0x80000000 - uint32_t(from));
+      work[kLength] = std::max(std::min(end, query + row + on) - from, 0) ^ INT32_MIN;
+      ++work;
+    }
+    ++head;
+    const bool last = head == job.group;
+    head = last ? 0 : head;
+    query += last ? kRows : 0;
+  }
+  while (work != behind);
 }
 
 inline void clear(float* store, int32_t* work, int32_t dim) {
-  for (int32_t unit = 0; unit < kUnits; ++unit) {
-    float* const sums = sums_of(store, work, unit, dim);
-    for (int32_t i = 0; i < kRows * dim; i += 16) {
-      aie::store_v(sums + i, aie::zeros<float, 16>());
-    }
+  float* y = store;
+  NPU_SERIAL_FOR(int32_t left = kCoreRows * dim, left != 0, left -= 16) {
+    aie::store_v(y, aie::zeros<float, 16>());
+    y += 16;
+    y = y == store + kStore ? floats(work) + kTailAt : y;
   }
   aie::store_v(floats(work) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(work) + kSum, aie::zeros<float, 32>());
-  aie::store_v(floats(work) + kCorrection, powers::all(1.0f));
 }
 
-#ifndef AIE_HOST_PREFILL_ATTENTION
-
-// Moves the maxima to scores as large as `best`, and with them the denominators, the chunk's
-// correction and, in the second half, the weights of the first.
-inline void move_maximum(int32_t* work, const float* best, int32_t half, int32_t dim) {
-  float* const maximum = floats(work) + kMaximum;
-  const auto before = aie::load_v<32>(maximum);
-  const auto now = aie::max(before, softmax::rounded_up(aie::load_v<32>(best)));
-  const Floats factor = softmax::correction(before, now);
-  aie::store_v(maximum, now);
-  const auto sum = aie::load_v<32>(floats(work) + kSum);
-  aie::store_v(floats(work) + kSum, powers::product(sum, factor));
-  if (half == 0) {
-    aie::store_v(floats(work) + kCorrection, factor);
-    return;
-  }
-  const auto chunk = aie::load_v<32>(floats(work) + kCorrection);
-  aie::store_v(floats(work) + kCorrection, powers::product(chunk, factor));
-  alignas(64) float factors[kPadded];
-  aie::store_v(factors, factor);
-  bfloat16* weights = reinterpret_cast<bfloat16*>(work + kWeights);
-  for (int32_t unit = 0; unit < kUnits; ++unit) {
-    for (int32_t p = 0; p < half_positions(dim); p += 4) {  // half a tile: four rows
-      Floats of_rows;
-      for (unsigned i = 0; i < 4; ++i) {
-        const int32_t row = unit * kRows + p % 8 + int32_t(i);
-        of_rows.template insert<8>(i, aie::broadcast<float, 8>(factors[row]));
-      }
-      const Floats weight = Sums(aie::load_v<32>(weights)).template to_vector<float>();
-      aie::store_v(weights, Sums(powers::product(weight, of_rows)).template to_vector<bfloat16>());
-      weights += 32;
+// Reciprocals of 16 denominators, rounded to nearest; 0 of 0. They are 0 or from 2^-2 to 2^60:
+// 24 bits of the quotient are found one by one.
+NPU_OUTLINED inline void invert(float* sums) {
+  using Ints = aie::vector<int32_t, 16>;
+  const auto all = [](int32_t x) { return aie::broadcast<int32_t, 16>(x); };
+  constexpr int32_t kOne = 1 << 23;
+  {
+    const Ints bits = aie::load_v<16>(sums).template cast_to<int32_t>(), zero = all(0);
+    const Ints divisor = aie::bit_or(aie::bit_and(bits, all(kOne - 1)), all(kOne));
+    const Ints minus = aie::add(aie::bit_xor(divisor, all(-1)), all(1));
+    Ints rest = all(kOne), quotient = zero;
+    NPU_SERIAL_FOR(int32_t bit = 24, bit != 0, --bit) {
+      const Ints twice = aie::add(rest, rest), less = aie::add(twice, minus);
+      const auto over = aie::lt(less, zero);
+      rest = aie::select(less, twice, over);
+      quotient = aie::add(aie::add(quotient, quotient), aie::select(all(1), zero, over));
     }
+    const auto up = aie::lt(divisor, aie::add(rest, rest));  // never half way
+    quotient = aie::add(quotient, aie::select(zero, all(1), up));
+    // Exponents: 2^47 / divisor is the quotient, and the sum divisor 2^(e - 150).
+    const Ints exponent = aie::bit_xor(aie::bit_and(bits, all(0x7F800000)), all(-1));
+    const Ints inverse = aie::add(aie::add(quotient, exponent), all((252 << 23) + 1));
+    const auto some = aie::lt(zero, bits);
+    aie::store_v(sums, aie::select(zero, inverse, some).template cast_to<float>());
   }
 }
 
-inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second,
-                       const float* store, int32_t* work, const Job& job, int32_t scored, Seen seen,
-                       int32_t dim) {
-  const int32_t positions = half_positions(dim), size = positions * kRows, half = scored % 2;
-  const int32_t key = job.key_position + scored * positions;
-  float* const scores = floats(work) + scores_at(dim);
-  alignas(64) float best[kPadded];
-  aie::store_v(best, powers::all(kNothing));
-  if (seen != Seen::kNone) multiply_keys(k, first, second, store, dim, scores);
-  for (int32_t unit = 0; unit < kUnits && seen != Seen::kNone; ++unit) {
-    alignas(32) int32_t from[kRows], end[kRows];
-    for (int32_t row = 0; row < kRows; ++row) {
-      const Range range = visible(job, query_of(job, unit) + row);
-      from[row] = range.from, end[row] = range.end;
-    }
-    softmax::scale_block(scores + unit * size, positions, __builtin_bit_cast(float, job.scale), key,
-                         from, end, best + unit * kRows);
-  }
-  move_maximum(work, best, half, dim);
-  if (seen == Seen::kNone) return;
-  bfloat16* const weights = reinterpret_cast<bfloat16*>(work + weights_at(half, dim));
-  aie::store_v(best, aie::zeros<float, 32>());  // now the sums of the half
-  for (int32_t unit = 0; unit < kUnits; ++unit) {
-    const Sums total =
-        softmax::weigh_block(scores + unit * size, floats(work) + kMaximum + unit * kRows,
-                             positions, weights + unit * size);
-    sum_weights(weights + unit * size, positions, total, best + unit * kRows);
-  }
-  const auto sum =
-      aie::add(Sums(aie::load_v<32>(floats(work) + kSum)), Sums(aie::load_v<32>(best)));
-  aie::store_v(floats(work) + kSum, sum.template to_vector<float>());
-}
-
-inline void add_half(const bfloat16* v, int32_t* work, int32_t half, bool seen, const Range& range,
-                     int32_t dim, float* store) {
-  const float* const correction = floats(work) + kCorrection;
-  if (!seen) {
-    if (half == 0) correct(correction, dim, store, work);
-    return;
-  }
-  const bfloat16* weights = reinterpret_cast<const bfloat16*>(work + weights_at(half, dim));
-  multiply_values(v, weights, half == 0 ? correction : nullptr, dim, range, store, work);
-}
-
-// 32 elements of a row of a unit's sums.
-inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim) {
-  using attention_tiles::kColumns;
-  Floats out;
-  for (uint32_t i = 0; i < 32; i += kColumns) {
-    const int32_t at = attention_tiles::place_of(row, column + int32_t(i), dim);
-    out.template insert<kColumns>(i / kColumns, aie::load_v<kColumns>(y + at));
-  }
-  return out;
-}
-
-#else  // x86 `fast` builds, which have orders of their own
+#ifdef AIE_HOST_PREFILL_ATTENTION  // x86 `fast` builds, which have orders of their own
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
   if constexpr (kNpu1) {
@@ -178,20 +113,23 @@ inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
     aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(part), unit % kPartUnits, dim);
   }
 }
-inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second,
-                       const float* store, int32_t* work, const Job& job, int32_t scored, Seen seen,
+inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second, uint8_t*,
+                       const float* store, int32_t* work, int32_t* words, int32_t scored,
                        int32_t dim) {
   const int32_t positions = half_positions(dim), half = scored % 2;
-  const int32_t key = job.key_position + scored * positions;
+  const int32_t key = job_of(words).key_position + scored * positions;
   float* const correction = floats(work) + kCorrection;
-  if (seen == Seen::kNone) {
+  words[kSeen + half] = seen_by_core(work, key, positions);
+  if (words[kSeen + half] == 0) {
     for (int32_t row = 0; half == 0 && row < kPadded; ++row) correction[row] = 1;
     return;
   }
   int32_t from[kCoreRows], end[kCoreRows];
-  for (int32_t row = 0; seen == Seen::kSome && row < kCoreRows; ++row) {
-    const Range range = visible(job, query_of(job, row / kRows) + row % kRows);
-    from[row] = range.from - key, end[row] = range.end - key;
+  bool all = true;
+  for (int32_t row = 0; row < kCoreRows; ++row) {
+    const Range keys = visible_of(work, row);
+    from[row] = keys.from - key, end[row] = keys.end - key;
+    all = all && from[row] <= 0 && end[row] >= positions;
   }
   const auto* lower = reinterpret_cast<const int32_t*>(first);
   if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(store + kCoreRows * kMaxDim);
@@ -202,38 +140,46 @@ inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* s
                             correction,
                             reinterpret_cast<uint32_t*>(work + weights_at(half, dim)),
                             half == 0 ? nullptr : reinterpret_cast<uint32_t*>(work + kWeights)},
-                           k, dim, __builtin_bit_cast(float, job.scale),
-                           seen == Seen::kSome ? from : nullptr, end);
+                           k, dim, __builtin_bit_cast(float, job_of(words).scale),
+                           all ? nullptr : from, end);
 }
-inline void add_half(const bfloat16* v, int32_t* work, int32_t half, bool seen, const Range& range,
-                     int32_t dim, float* store) {
+inline void weigh_chunk(int32_t*, const int32_t*, int32_t, int32_t) {}
+inline void add_half(bfloat16* v, uint8_t*, float* store, int32_t* work, int32_t* words,
+                     int32_t added, int32_t dim) {
+  const int32_t half = added % 2;
+  const Range range = existing(job_of(words), added, half_positions(dim));
   const auto* weights = reinterpret_cast<const uint32_t*>(work + weights_at(half, dim));
-  aie::host::prefill_add(v, seen ? weights : nullptr,
+  aie::host::prefill_add(v, words[kSeen + half] != 0 ? weights : nullptr,
                          half == 0 ? floats(work) + kCorrection : nullptr, dim, range.from,
                          range.end, {store, floats(work) + kTailAt});
 }
-inline Floats row_part(const float* y, int32_t row, int32_t column, int32_t dim) {
-  return aie::load_v<32>(y + row * dim + column);
-}
+inline void add_chunk(const uint8_t*, float*, int32_t*, int32_t) {}
 
 #endif
 
-// Piece number `piece`: the first `width` columns of rows, divided by their denominators.
-inline void send(const float* store, const int32_t* work, int32_t piece, int32_t width, int32_t dim,
-                 bfloat16* out) {
-  // A core resets to floor, which would bias every result; the mode stays set afterwards.
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  constexpr int32_t kElements = kPieceBytes / 2, kBlock = kRows * kSlice;
-  constexpr int32_t kTileRows = __AIE_ARCH__ == 20 ? 4 : 8;
-  static_assert(kElements == kBlock);
-  const int32_t blocks = width / kSlice;  // of a unit
-  for (int32_t i = 0; i < kElements; i += kSlice) {
-    const int32_t block = (piece * kElements + i) / kBlock, row = i / kSlice % kRows;
-    const int32_t unit = block / blocks, column = block % blocks * kSlice;
-    const float sum = floats(work)[kSum + unit * kRows + row];
-    const Floats factor = powers::all(sum == 0 ? 0 : 1 / sum);
-    const Floats result =
-        powers::product(row_part(sums_of(store, work, unit, dim), row, column, dim), factor);
+#if defined(AIE_HOST_PREFILL_ATTENTION) || __AIE_ARCH__ == 20
+
+// 32 elements of a row of a unit's sums.
+inline Floats row_part(const float* y, int32_t row, int32_t dim) {
+#ifdef AIE_HOST_PREFILL_ATTENTION
+  return aie::load_v<32>(y + row * dim);
+#else
+  constexpr uint32_t kColumns = attention_tiles::kColumns;
+  Floats out;
+  for (uint32_t i = 0; i < 32; i += kColumns) {
+    const int32_t at = attention_tiles::place_of(row, int32_t(i), dim);
+    out.template insert<kColumns>(i / kColumns, aie::load_v<kColumns>(y + at));
+  }
+  return out;
+#endif
+}
+
+// A block of 32 columns of a unit's rows, times their factors.
+inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t dim, bfloat16* out) {
+  const float* const factors = floats(work) + kSum + unit * kRows;
+  constexpr int32_t kTileRows = kNpu1 ? 4 : 8;
+  NPU_SERIAL_FOR(int32_t row = 0, row < kRows, ++row) {
+    const Floats result = powers::product(row_part(y, row, dim), powers::all(factors[row]));
     const auto rounded = Sums(result).template to_vector<bfloat16>();
     for (uint32_t eight = 0; eight < kSlice / 8; ++eight) {  // in the order of a product's tiles
       aie::store_v(out + tile_place(row, int32_t(eight), kTileRows),
@@ -243,8 +189,11 @@ inline void send(const float* store, const int32_t* work, int32_t piece, int32_t
   npu::prefill_operand::from_tiles(out);
 }
 
+#endif
+
 inline void take_query(const uint8_t* b, float* store, int32_t* job, int32_t dim) {
-  aie::set_rounding(aie::rounding_mode::conv_even);  // of BFP16; stays set
+  // Of BFP16, weights and results, throughout a job: a core resets to floor.
+  aie::set_rounding(aie::rounding_mode::conv_even);
   pack(reinterpret_cast<const bfloat16*>(b), store, job[kPacked]++, dim);
 }
 
@@ -254,36 +203,29 @@ inline void place_queries(uint8_t* first, uint8_t* second, float* store, int32_t
   if constexpr (!kNpu1) {
     const auto* from = reinterpret_cast<const uint8_t*>(store);
     const int32_t bytes = part_bytes(dim);
-    for (int32_t i = 0; i < bytes; i += 64) {
+    NPU_SERIAL_FOR(int32_t i = 0, i < bytes, i += 64) {
       aie::store_v(first + i, aie::load_v<64>(from + i));
       aie::store_v(second + i, aie::load_v<64>(from + bytes + i));
     }
   }
   clear(store, work, dim);
+  find_visible(job_of(job), work);
   job[kPlaced] = 1;
 }
 
-inline void take_keys(const bfloat16* k, const uint8_t* first, const uint8_t* second,
-                      const float* store, int32_t* work, int32_t* job, int32_t dim) {
-  aie::set_rounding(aie::rounding_mode::conv_even);  // of weights and BFP16
-  const int32_t scored = job[kScored]++, positions = half_positions(dim);
-  const int32_t key = job_of(job).key_position + scored * positions;
-  const Seen seen = seen_by_core(job_of(job), key, positions);
-  job[kSeen + scored % 2] = seen != Seen::kNone;
-  score_half(k, first, second, store, work, job_of(job), scored, seen, dim);
-}
-
-inline void take_values(const bfloat16* v, float* store, int32_t* work, int32_t* job, int32_t dim) {
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  const int32_t added = job[kAdded]++, half = added % 2;
-  const Range range = existing(job_of(job), added, half_positions(dim));
-  add_half(v, work, half, job[kSeen + half] != 0, range, dim, store);
-}
-
-inline void send_piece(const float* store, int32_t* c, const int32_t* work, int32_t* job,
-                       int32_t dim) {
-  const int32_t width = job_of(job).dim;
-  send(store, work, job[kSent]++, width, dim, reinterpret_cast<bfloat16*>(c));
+// The next piece: a block of the first `dim` columns of a unit.
+inline void send_piece(const float* store, int32_t* c, int32_t* work, int32_t* job, int32_t dim) {
+  static_assert(kPieceBytes / 2 == kRows * kSlice);
+  if (job[kSent]++ == 0) {
+    for (int32_t row = 0; row < kCoreRows; row += 16) invert(floats(work) + kSum + row);
+  }
+  const int32_t unit = job[kUnitAt], column = job[kColumnAt];
+  const int32_t place = kByRows ? column : column * kRows;
+  put_block(sums_of(store, work, unit, dim) + place, unit, work, dim,
+            reinterpret_cast<bfloat16*>(c));
+  const bool last = column + kSlice == job_of(job).dim;
+  job[kColumnAt] = last ? 0 : column + kSlice;
+  job[kUnitAt] = last ? unit + 1 : unit;
 }
 
 #if NPU_DECLARATIONS
@@ -293,7 +235,8 @@ bool near(int32_t x) { return x >= -kFarthest && x <= kFarthest; }
 
 // Whether a header keeps the kernels inside their buffers and integers.
 bool header_fits(const Job& job) {
-  if (job.kind != int32_t(Kind::kAttention) || job.units != kUnits || job.group < 1) return false;
+  if (job.kind != int32_t(Kind::kAttention) || job.units != kUnits) return false;
+  if (job.group < 1 || job.group > kMaxGroup) return false;
   if (job.head_dim != 64 && job.head_dim != 128 && job.head_dim != 256) return false;
   if (job.dim < kSlice || job.dim > job.head_dim || job.dim % kSlice != 0) return false;
   if (job.chunks < 0 || int64_t{job.chunks} * chunk_positions(job.head_dim) > kFarthest) {
@@ -342,23 +285,35 @@ void check_place(const char* kernel, const KernelArgument* operands) {
   if (words[kPlaced] != 0) refuse(kernel, words, "queries are in their place");
 }
 
-// The operands from `job` on are job, units, head_dim.
-void check_half(const char* kernel, const KernelArgument* operands, int job, bool values) {
-  check_job(kernel, operands[job], operands[job + 2], kUnits);
+// The operands from `job` on are job, head_dim. `turn`: of a chunk's steps, two halves of K,
+// weights, two halves of V, sums.
+void check_step(const char* kernel, const KernelArgument* operands, int job, int32_t turn) {
+  check_job(kernel, operands[job], operands[job + 1], kUnits);
   const auto* words = reinterpret_cast<const int32_t*>(operands[job].data);
-  if (operands[job + 1].value != kUnits) refuse(kernel, words, "units are not the header's");
   if (words[kPlaced] != 1) refuse(kernel, words, "queries are not in their place");
   const int32_t scored = words[kScored], added = words[kAdded];
-  if (scored < 0 || added < 0) refuse(kernel, words, "a counter is negative");
-  const int32_t done = values ? added : scored, other = values ? scored : added;
-  if (done >= 2 * job_of(words).chunks) refuse(kernel, words, "all chunks are done");
-  if (other != done / 2 * 2 + (values ? 2 : 0)) refuse(kernel, words, "another half is due");
+  const int32_t weighed = words[kWeighed], summed = words[kSummed];
+  if (std::min({scored, added, weighed, summed}) < 0)
+    refuse(kernel, words, "a counter is negative");
+  if (summed >= job_of(words).chunks) refuse(kernel, words, "all chunks are done");
+  const int32_t steps[] = {scored - 2 * summed, weighed - summed, added - 2 * summed};
+  const bool due[] = {steps[0] < 2 && steps[1] == 0 && steps[2] == 0,
+                      steps[0] == 2 && steps[1] == 0 && steps[2] == 0,
+                      steps[0] == 2 && steps[1] == 1 && steps[2] < 2,
+                      steps[0] == 2 && steps[1] == 1 && steps[2] == 2};
+  if (!due[turn]) refuse(kernel, words, "another step is due");
 }
 void check_scores(const char* kernel, const KernelArgument* operands) {
-  check_half(kernel, operands, 5, false);
+  check_step(kernel, operands, 6, 0);
+}
+void check_weigh(const char* kernel, const KernelArgument* operands) {
+  check_step(kernel, operands, 1, 1);
 }
 void check_values(const char* kernel, const KernelArgument* operands) {
-  check_half(kernel, operands, 3, true);
+  check_step(kernel, operands, 4, 2);
+}
+void check_add(const char* kernel, const KernelArgument* operands) {
+  check_step(kernel, operands, 3, 3);
 }
 
 // out: store, c, work, job, head_dim.
@@ -366,72 +321,133 @@ void check_out(const char* kernel, const KernelArgument* operands) {
   check_job(kernel, operands[3], operands[4], kUnits);
   const auto* words = reinterpret_cast<const int32_t*>(operands[3].data);
   if (words[kPlaced] != 1) refuse(kernel, words, "queries are not in their place");
-  const int32_t pieces = kUnits * unit_pieces(job_of(words).dim);
-  if (words[kSent] < 0 || words[kSent] >= pieces) refuse(kernel, words, "all pieces are sent");
+  const int32_t sent = words[kSent], blocks = job_of(words).dim / kSlice;
+  if (sent < 0 || sent >= kUnits * blocks) refuse(kernel, words, "all pieces are sent");
+  if (words[kUnitAt] != sent / blocks || words[kColumnAt] != sent % blocks * kSlice) {
+    refuse(kernel, words, "the piece's place is not that of its number");
+  }
 }
 
 // Not measured on hardware: instructions counted per slot, as in attention.cc; BFP16 products of
 // 8x8x8 follow each other every mac_interval_bfp16 cycles. Per eight positions of 32 elements:
 // moves that make four tiles, and on npu2 as many conversions in the same slot.
 constexpr double kHalves = kNpu1 ? 2 : 1, kCall = 24;
-constexpr double kConversion = kNpu1 ? 0 : 2, kMoves = 12 * 2 + 4 * kConversion;
+constexpr double kConversion = 2, kMoves = 12 * 2 + (kNpu1 ? 0 : 4 * kConversion);
 constexpr double kSteps = kAPayload / 2 / (8 * 32);  // of a half
-constexpr double kProduct = npu::fp32::kProductSlots, kSumSlots = npu::fp32::kAddSlots;
+constexpr double kProduct = npu::fp32::kProductSlots;
+// Each entry of a pipelined loop, which fills and drains: a load, three moves, a multiplication and
+// a conversion (7 + 3 x 2 + 6 + 4); an fp32 product, a chain of nine multiplications; by_powers(),
+// five conversions, two differences, three products. An outlined function: jump, return.
+constexpr double kInner = npu::fp32::kOutlined, kFill = 24, kProductFill = 9 * 6;
+constexpr double kPowersFill = 5 * 4 + 5 * 6;
 
-double products(const Timing& timing) {
-  const double macs = 8 * 32 * kCoreRows;
-  return kNpu1 ? macs / timing.mac_bf16_native
-               : macs / timing.mac_bfp16 * timing.mac_interval_bfp16;
+double product_cycles(const Timing& timing) {
+  return 8 * 8 * 8 / timing.mac_bfp16 * timing.mac_interval_bfp16;
+}
+
+// pack_tiles(), whose loop over columns is entered for every eight rows.
+double tiles_cycles(double rows, double columns) {
+  return kInner + rows / 8 * (kFill + columns / 32 * kMoves);
 }
 
 double score_cycles(const Timing& timing, const int64_t* integers) {
+  const auto dim = double(integers[0]);
+  const double positions = half_positions(int32_t(integers[0]));
+  if constexpr (!kNpu1) {
+    // Two units at a time: of every round a tile of keys and two of queries, each two loads, and
+    // two products; of eight positions sums converted, shuffled and stored.
+    const double round = longest(2 * product_cycles(timing), 3 * 2 / 2);
+    constexpr double kEnds = 2 + 3 * 8 + 12;
+    return kCall + tiles_cycles(positions, dim) +
+           2 * (kInner + positions / 8 * (kFill + kEnds + dim / 8 * round));
+  }
+  const double macs = 8 * 32 * kCoreRows / timing.mac_bf16_native;
   const double loads = kHalves * (8 + 4 * 2 * kUnits) / 2;
-  const double multiplied = kSteps * longest(longest(products(timing), kMoves), loads);
+  const double multiplied = positions / 8 * kFill + kSteps * longest(longest(macs, kMoves), loads);
   // Per vector of 32 scores: scaled, compared with two bounds and the largest, loaded and stored;
-  // then minus the maximum, the power, the sum, a transposition (attention.cc).
+  // then minus the maximum, the power, the sum, loads and stores, a transposition (attention.cc).
   constexpr double kScale = kProduct + 3 * 2 + 2 * kHalves + 2 * kHalves;
-  constexpr double kPower = kNpu1 ? 8 * 2 + 3 * kProduct : 2;
-  constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves;
-  // Weights of the first half are corrected, npu2: summed as BFP16 (converted, and a product).
-  const double kRest = kProduct + 2 * kHalves + (kNpu1 ? 0 : kConversion + 1);
-  constexpr double kFold = 48, kMaxima = 128;  // per unit: reductions, ranges; per call
-  const double vectors = kCoreRows * half_positions(int32_t(integers[1])) / 32.0;
-  return kCall + multiplied + vectors * (kScale + kWeigh + kRest) + kUnits * kFold + kMaxima;
+  constexpr double kWeigh = 2 + 8 * 2 + 3 * kProduct + 2 + 2 * kHalves + 20;
+  // Weights of the first half are corrected.
+  constexpr double kRest = kProduct + 2 * kHalves;
+  // Per unit: loops filled, reductions, ranges; per call maxima, each result waited for.
+  constexpr double kUnit = kInner + 3 * kFill + 4 * kProductFill + 48, kMaxima = 280;
+  const double vectors = kCoreRows * positions / 32.0;
+  return kCall + multiplied + vectors * (kScale + kWeigh + kRest) + kUnits * kUnit + kMaxima;
+}
+
+// npu2, a position of all rows at a time. First: scaled, compared with the bound and the largest,
+// the position counted, loaded and stored. Maxima of 16 rows, twice, each result waited for. Then
+// two positions, which wait: loaded, minus the maximum in four steps, the power, stored. Tiles.
+double weigh_cycles(const Timing&, const int64_t* integers) {
+  if constexpr (kNpu1) return kCall;
+  constexpr double kScale = kProduct + 2 + 2 + 2 + 4, kMaxima = 2 * (kInner + 100), kBegin = 24;
+  constexpr double kWeigh = (7 + 4 + 6 + 4 + 8 + 2 + 9) / 2.0;
+  const double positions = 2 * half_positions(int32_t(integers[0]));
+  return kCall + kBegin + kFill + kProductFill + kMaxima + positions * (kScale + kWeigh) +
+         tiles_cycles(positions, kCoreRows);
 }
 
 double value_cycles(const Timing& timing, const int64_t* integers) {
-  // Sums are loaded and stored for every eight positions (npu1: once), 64 bytes at a time (32).
-  const double vectors = kCoreRows * double(integers[1]) / 32;
-  const double passes = kNpu1 ? 1 : half_positions(int32_t(integers[1])) / 8.0;
-  const double stores = passes * vectors * 2 * kHalves;
-  const double weights = kUnits * 2 * kHalves;  // npu2: converted, too
-  const double moves = kNpu1 ? kMoves * kUnits : kMoves + kUnits * kConversion;
-  const double step = longest(products(timing), moves + weights);
-  // The correction of the sums, charged always: by halves, as each chunk has it once. npu2: two
-  // differences and three products of bfloat16 (by_powers).
-  constexpr double kCorrect = kNpu1 ? kProduct : 5;
-  return kCall + longest(kSteps * step, stores) + vectors * kCorrect / 2;
+  if constexpr (!kNpu1) {
+    constexpr double kRange = 30;  // what exists; all else, rarely, is cleared
+    return kCall + kRange + tiles_cycles(half_positions(int32_t(integers[0])), double(integers[0]));
+  }
+  const double macs = 8 * 32 * kCoreRows / timing.mac_bf16_native;
+  const double vectors = kCoreRows * double(integers[0]) / 32;
+  const double weights = kUnits * 2 * kHalves;
+  // Sums are corrected, loaded and stored, 32 bytes at a time; the correction is charged always.
+  return kCall + kSteps * longest(macs, kMoves * kUnits + weights) +
+         vectors * longest(kProduct, 2 * kHalves) + kUnits * double(integers[0]) / 32 * kFill;
 }
 
-// A unit: loads, moves, stores.
+// npu2. By 16 positions and unit: weights, their sums and the correction, waited for, then tiles of
+// y, of which each is multiplied by powers (two differences and three products of 32 lanes, twice)
+// and gets two products. Then the denominators, waited for.
+double add_cycles(const Timing& timing, const int64_t* integers) {
+  if constexpr (kNpu1) return kCall;
+  const auto dim = double(integers[0]);
+  const double passes = half_positions(int32_t(integers[0])) / 8.0;
+  constexpr double kTile = 2 * 5, kUnit = kInner + 40 + kFill + kPowersFill;
+  constexpr double kSums = 2 * kInner + 7 + kProductFill + 4 + 2 * 2;
+  const double tile = kTile + 2 * product_cycles(timing);
+  return kCall + passes * (kUnits * (kUnit + dim / 8 * tile) + kSums);
+}
+
+// A unit: tiles of [dim / 32][8 rows][32].
 double query_cycles(const Timing&, const int64_t* integers) {
   const auto steps = double(integers[0]) / 32;
-  return kCall + steps * longest(kMoves, 3 * 8 * kHalves);
+  if constexpr (!kNpu1) return kCall + tiles_cycles(8 * steps, 32);
+  return kCall + steps * (kFill + longest(kMoves, 3 * 8 * kHalves));
 }
-// 64 bytes copied by a load and a store; then sums cleared, 64 bytes (npu1: 32) at a time.
+// Loops that wait: 64 bytes copied by a load and a store, twice; sums cleared; a division of 26
+// bits; a row after the other.
 double place_cycles(const Timing&, const int64_t* integers) {
-  const double copies = kNpu1 ? 0 : kHeld * double(part_bytes(int32_t(integers[0]))) / 64;
-  return kCall + copies + kCoreRows * double(integers[0]) / 16 * kHalves;
+  constexpr double kCopy = 24, kClear = 2 * kHalves, kBit = 8, kRow = 24;
+  const double copies = kNpu1 ? 0 : double(part_bytes(int32_t(integers[0]))) / 64;
+  return kCall + copies * kCopy + kCoreRows * double(integers[0]) / 16 * kClear +
+         (kUnitBits + 1) * kBit + kCoreRows * kRow;
 }
-// A row of a slice takes a reciprocal.
-constexpr int kSend =
-    int(kPieceBytes / 64 * (kProduct + kSumSlots + 6 * kHalves) +
-        kPieceBytes / 64 * npu::fp32::kScalar + kCall + npu::prefill_operand::kFromTilesCycles);
+// npu2, each result waited for: products of 32 lanes by a function and their rounding; tiles
+// transposed, converted, stored. npu1: rows that wait. And a share of the reciprocals, 24 bits of
+// seven operations.
+double out_cycles(const Timing&, const int64_t* integers) {
+  constexpr double kVectors = kPieceBytes / 64, kBit = 8 * 2, kInverse = kInner + 24 * kBit + 40;
+  const double pieces = kUnits * unit_pieces(int32_t(integers[0]));
+  const double inverses = kCoreRows / 16 * kInverse / pieces;
+  constexpr double kVector = 7 + 4 + kProductFill + 4 + 2;
+  if constexpr (kNpu1) {
+    return kCall + inverses + kVectors * (kVector + kProductFill + 6 * kHalves);
+  }
+  constexpr double kTile = 7 + 4 + 3 * 4 + 2 + 2;
+  return kCall + inverses + kVectors * (kInner + kVector) + kVectors / 2 * kTile;
+}
 
 constexpr Operand kA = buffer("a", kAElements), kB = buffer("b", kBBytes);
 constexpr Operand kFirst = buffer("b0", kBBytes), kSecond = buffer("b1", kBBytes);
+constexpr Operand kThird = buffer("b2", kBBytes);
 constexpr Operand kStoreOperand = buffer("store", kStore), kWorkOperand = buffer("work", kWork);
-constexpr Operand kJob = buffer("job", kJobWords), kUnitsOperand = integer("units", 1, kUnits);
+constexpr Operand kJob = buffer("job", kJobWords);
 constexpr Operand kDim = integer("head_dim", 64, kMaxDim, 64);
 #endif
 
@@ -449,23 +465,36 @@ NPU_KERNEL void prefill_place(uint8_t* b0, uint8_t* b1, float* store, int32_t* w
   prefill_attention::place_queries(b0, b1, store, work, job, head_dim);
 }
 
-// The next half of K: its weights in `work`.
-NPU_KERNEL void prefill_scores(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
-                               const float* store, int32_t* work, int32_t* job, int32_t units,
-                               int32_t head_dim) {
-  (void)units;
-  prefill_attention::take_keys(a, b0, b1, store, work, job, head_dim);
+// The next half of K: its scores in `work` (npu1: its weights). b2 changes.
+NPU_KERNEL void prefill_scores(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, uint8_t* b2,
+                               const float* store, int32_t* work, int32_t* job, int32_t head_dim) {
+  using namespace prefill_attention;
+  score_half(a, b0, b1, b2, store, work, job, job[kScored]++, head_dim);
 }
 
-// The next half of V: weighed and added to the sums.
-NPU_KERNEL void prefill_values(const bfloat16* a, float* store, int32_t* work, int32_t* job,
-                               int32_t units, int32_t head_dim) {
-  (void)units;
-  prefill_attention::take_values(a, store, work, job, head_dim);
+// Both halves of a chunk's K have been there: npu2's weights.
+NPU_KERNEL void prefill_weigh(int32_t* work, int32_t* job, int32_t head_dim) {
+  using namespace prefill_attention;
+  weigh_chunk(work, job, job[kWeighed]++, head_dim);
+}
+
+// The next half of V: in b2 (npu1: weighed and added to the sums). What does not exist becomes 0.
+NPU_KERNEL void prefill_values(bfloat16* a, uint8_t* b2, float* store, int32_t* work, int32_t* job,
+                               int32_t head_dim) {
+  using namespace prefill_attention;
+  add_half(a, b2, store, work, job, job[kAdded]++, head_dim);
+}
+
+// Both halves of a chunk's V have been there: npu2 adds them to the sums.
+NPU_KERNEL void prefill_add(const uint8_t* b2, float* store, int32_t* work, int32_t* job,
+                            int32_t head_dim) {
+  using namespace prefill_attention;
+  ++job[kSummed];
+  add_chunk(b2, store, work, head_dim);
 }
 
 // The next piece of results.
-NPU_KERNEL void prefill_out(const float* store, int32_t* c, const int32_t* work, int32_t* job,
+NPU_KERNEL void prefill_out(const float* store, int32_t* c, int32_t* work, int32_t* job,
                             int32_t head_dim) {
   prefill_attention::send_piece(store, c, work, job, head_dim);
 }
@@ -482,20 +511,29 @@ NPU_DECLARE(prefill_place,
              .check = prefill_attention::check_place});
 NPU_DECLARE(prefill_scores,
             {.operands = {prefill_attention::kA, prefill_attention::kFirst,
-                          prefill_attention::kSecond, prefill_attention::kStoreOperand,
-                          prefill_attention::kWorkOperand, prefill_attention::kJob,
-                          prefill_attention::kUnitsOperand, prefill_attention::kDim},
+                          prefill_attention::kSecond, prefill_attention::kThird,
+                          prefill_attention::kStoreOperand, prefill_attention::kWorkOperand,
+                          prefill_attention::kJob, prefill_attention::kDim},
              .cycles = prefill_attention::score_cycles,
              .check = prefill_attention::check_scores});
+NPU_DECLARE(prefill_weigh, {.operands = {prefill_attention::kWorkOperand, prefill_attention::kJob,
+                                         prefill_attention::kDim},
+                            .cycles = prefill_attention::weigh_cycles,
+                            .check = prefill_attention::check_weigh});
 NPU_DECLARE(prefill_values,
-            {.operands = {prefill_attention::kA, prefill_attention::kStoreOperand,
-                          prefill_attention::kWorkOperand, prefill_attention::kJob,
-                          prefill_attention::kUnitsOperand, prefill_attention::kDim},
+            {.operands = {prefill_attention::kA, prefill_attention::kThird,
+                          prefill_attention::kStoreOperand, prefill_attention::kWorkOperand,
+                          prefill_attention::kJob, prefill_attention::kDim},
              .cycles = prefill_attention::value_cycles,
              .check = prefill_attention::check_values});
+NPU_DECLARE(prefill_add, {.operands = {prefill_attention::kThird, prefill_attention::kStoreOperand,
+                                       prefill_attention::kWorkOperand, prefill_attention::kJob,
+                                       prefill_attention::kDim},
+                          .cycles = prefill_attention::add_cycles,
+                          .check = prefill_attention::check_add});
 NPU_DECLARE(prefill_out,
             {.operands = {prefill_attention::kStoreOperand, buffer("c", npu::prefill::kPieceWords),
                           prefill_attention::kWorkOperand, prefill_attention::kJob,
                           prefill_attention::kDim},
-             .cycles = fixed<prefill_attention::kSend>,
+             .cycles = prefill_attention::out_cycles,
              .check = prefill_attention::check_out});

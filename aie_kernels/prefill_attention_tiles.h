@@ -1,9 +1,15 @@
-// Memory of the attention of prompts and its products (prefill_attention.cc). Orders of memory:
-//   weights  [unit][positions / 8][8 rows][8 positions] bfloat16
-//   scores   [unit][position][8 rows]
-//   queries  npu2: BFP16 [unit][head_dim / 8][8 rows][8], kPartUnits units in each of the objects
+// Memory of the attention of prompts (prefill_attention.cc), and how npu1 multiplies; npu2 is in
+// prefill_attention_blocks.h. Orders of memory:
+//
+//   queries  npu2: BFP16 [unit][head_dim / 8][8 rows][8], kPartUnits units in each of two objects
 //            of B that a job keeps; npu1: as q in attention_tiles.h
-//   y        [unit][head_dim / 8][8 rows][8]; npu1: as in attention_tiles.h
+//   keys     npu2: BFP16 [position / 8][head_dim / 8][8 positions][8], of a half, in the third one
+//   values   npu2: BFP16 [position / 8][head_dim / 8][8 columns][8 positions], of a chunk, there
+//   scores   npu2: [position][rows], of a chunk; npu1: [unit][position][8 rows], of a half
+//   weights  npu2: where the scores were, bfloat16 [position][rows], and behind it BFP16
+//            [position / 8][unit][8 rows][8 positions]; npu1: bfloat16, of a half,
+//            [unit][position / 8][8 rows][8 positions]
+//   y        npu2: [unit][head_dim / 8][8 columns][8 rows]; npu1: as in attention_tiles.h
 #pragma once
 
 #include <stdint.h>
@@ -12,7 +18,6 @@
 
 #include "attention_tiles.h"
 #include "kernel.h"
-#include "mmul_block.h"
 #include "prefill_job.h"
 #include "softmax.h"
 
@@ -27,18 +32,25 @@ constexpr bool kNpu1 = __AIE_ARCH__ == 20;
 constexpr int32_t kArrayColumns = kNpu1 ? 4 : 8;
 constexpr int32_t kCoreRows = kUnits * kRows, kMaxDim = 256;
 
-// Counters from kAttentionState on: queries packed, halves of K scored, halves of V added, pieces
-// sent; whether any key of each half of the chunk is seen; 1 when the queries are in their place.
+// Words from kAttentionState on: queries packed, halves of K taken, halves of V taken, pieces sent;
+// npu1: whether any key of each half of the chunk is seen; 1 when the queries are in their place;
+// chunks weighed, chunks added; of the next piece, unit and column.
 constexpr int32_t kPacked = kAttentionState, kScored = kPacked + 1, kAdded = kPacked + 2;
 constexpr int32_t kSent = kPacked + 3, kSeen = kPacked + 4, kPlaced = kPacked + 6;
+constexpr int32_t kWeighed = kPacked + 7, kSummed = kPacked + 8;
+constexpr int32_t kUnitAt = kPacked + 9, kColumnAt = kPacked + 10;
 
-// Words of `work`: per row maximum, denominator and correction; weights of the first half of a
-// chunk; scores of a half, where the weights of the second half begin, too; at its end the sums of
-// the unit that the store has no room for. npu1 has its queries behind the sums, in `store`.
+// Words of `work`: per row maximum, denominator and correction, what is added to a position to have
+// it behind the first one that the row sees, and how many it sees. The last two have their highest
+// bit inverted, so that positions before the first one are large. Then npu2: a chunk's scores; else
+// weights of the first half of a chunk, and scores of a half, where the weights of the second half
+// begin, too. At the end the sums of the unit that the store has no room for. npu1 has its queries
+// behind the sums, in `store`.
 constexpr int32_t kPadded = 32;  // rows, so that a vector holds them
 constexpr int32_t kMaximum = 0, kSum = kPadded, kCorrection = 2 * kPadded;
-constexpr int32_t kWeights = 3 * kPadded;
-constexpr int32_t half_positions(int32_t dim) { return kAPayload / 2 / dim; }
+constexpr int32_t kBefore = 3 * kPadded, kLength = 4 * kPadded, kWeights = 5 * kPadded;
+constexpr int32_t bits_of(int32_t dim) { return 6 + (dim >> 7); }  // log2 of 64, 128 or 256
+constexpr int32_t half_positions(int32_t dim) { return kAPayload / 2 >> bits_of(dim); }
 constexpr int32_t weight_words(int32_t dim) { return half_positions(dim) * kCoreRows / 2; }
 constexpr int32_t scores_at(int32_t dim) { return kWeights + weight_words(dim); }
 constexpr int32_t tail_words(int32_t dim) {
@@ -47,17 +59,25 @@ constexpr int32_t tail_words(int32_t dim) {
 constexpr int32_t kTailAt = kWork - tail_words(kMaxDim);
 constexpr bool fits(int32_t dim) {
   const bool aligned = tail_words(dim) == 0 || (kStore % (kRows * dim) == 0 && dim == kMaxDim);
-  return aligned && scores_at(dim) + 2 * weight_words(dim) + tail_words(dim) <= kWork;
+  const int32_t words = (kNpu1 ? 3 : 4) * weight_words(dim);
+  return aligned && kWeights + words + tail_words(dim) <= kWork;
 }
 static_assert(fits(64) && fits(128) && fits(256) && kTailAt % 16 == 0);
 static_assert(!kNpu1 || kCoreRows * kMaxDim * 3 / 2 <= kStore);
-static_assert(kCoreRows <= kPadded && kPlaced < kJobWords);
+static_assert(kCoreRows <= kPadded && kColumnAt < kJobWords);
 
 // npu2's queries, by object.
-constexpr int32_t kPartUnits = kUnits / kHeld;
+constexpr int32_t kQueryParts = 2, kPartUnits = kUnits / kQueryParts;
 constexpr int32_t part_bytes(int32_t dim) { return kPartUnits * kRows * dim / 8 * 9; }
-static_assert(kNpu1 || (kUnits == kHeld * kPartUnits && part_bytes(kMaxDim) <= kBBytes &&
+static_assert(kNpu1 || (kUnits == kQueryParts * kPartUnits && part_bytes(kMaxDim) <= kBBytes &&
                         part_bytes(64) % 64 == 0));
+
+inline const Job& job_of(const int32_t* words) { return *reinterpret_cast<const Job*>(words); }
+inline float* floats(int32_t* words) { return reinterpret_cast<float*>(words); }
+inline const float* floats(const int32_t* words) { return reinterpret_cast<const float*>(words); }
+inline int32_t weights_at(int32_t half, int32_t dim) {
+  return half == 0 ? kWeights : scores_at(dim);
+}
 
 // Sums of a unit, of which the store has the first ones.
 inline float* sums_of(float* store, int32_t* work, int32_t unit, int32_t dim) {
@@ -69,41 +89,108 @@ inline const float* sums_of(const float* store, const int32_t* work, int32_t uni
   return at < kStore ? store + at : reinterpret_cast<const float*>(work + kTailAt);
 }
 
-#ifndef AIE_HOST_PREFILL_ATTENTION
+// The keys that a row sees: [from, end).
+inline Range visible_of(const int32_t* work, int32_t row) {
+  const uint32_t from = 0x80000000 - uint32_t(work[kBefore + row]);
+  return {int32_t(from), int32_t(from + (uint32_t(work[kLength + row]) ^ 0x80000000))};
+}
+// Whether any row may see one of `positions` keys from `key` on.
+inline bool seen_by_core(const int32_t* work, int32_t key, int32_t positions) {
+  return key < visible_of(work, kCoreRows - 1).end && key + positions > visible_of(work, 0).from;
+}
 
-using attention_tiles::load_tiles, attention_tiles::Tile;
+// Of a half of V, the positions that some query may see, from its first.
+inline Range existing(const Job& job, int32_t half, int32_t positions) {
+  const int32_t key = job.key_position + half * positions;
+  const int32_t from = job.keys_from - key, end = job.keys_end - key;
+  return {from < 0 ? 0 : (from < positions ? from : positions), end < positions ? end : positions};
+}
 
-#if __AIE_ARCH__ == 20
+#if !defined(AIE_HOST_PREFILL_ATTENTION) && __AIE_ARCH__ == 20
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
   auto* const to = reinterpret_cast<bfloat16*>(store + kCoreRows * kMaxDim) + unit * kRows * dim;
-  for (int32_t c = 0; c < dim; c += kSlice) {
+  NPU_ROLLED for (int32_t c = 0; c < dim; c += kSlice) {
     attention_tiles::pack_block(q + c * kRows, kSlice, to + c * kRows);
   }
 }
-inline void multiply_keys(const bfloat16* k, const uint8_t*, const uint8_t*, const float* store,
-                          int32_t dim, float* scores) {
-  const auto* q = reinterpret_cast<const bfloat16*>(store + kCoreRows * kMaxDim);
-  attention_tiles::multiply_keys<kUnits>(k, q, dim, half_positions(dim), scores);
-}
-inline void sum_weights(const bfloat16*, int32_t, const Sums& total, float* sum) {
-  softmax::fold(total, sum);
-}
-inline void multiply_values(const bfloat16* v, const bfloat16* weights, const float* correction,
-                            int32_t dim, const Range&, float* store, int32_t*) {
-  const int32_t positions = half_positions(dim);
+
+// Moves the maxima to scores as large as `best`, and with them the denominators, the chunk's
+// correction and, in the second half, the weights of the first.
+inline void move_maximum(int32_t* work, const float* best, int32_t half, int32_t dim) {
+  float* const maximum = floats(work) + kMaximum;
+  const auto before = aie::load_v<32>(maximum);
+  const auto now = aie::max(before, softmax::rounded_up(aie::load_v<32>(best)));
+  const Floats factor = softmax::correction(before, now);
+  aie::store_v(maximum, now);
+  const auto sum = aie::load_v<32>(floats(work) + kSum);
+  aie::store_v(floats(work) + kSum, powers::product(sum, factor));
+  if (half == 0) {
+    aie::store_v(floats(work) + kCorrection, factor);
+    return;
+  }
+  const auto chunk = aie::load_v<32>(floats(work) + kCorrection);
+  aie::store_v(floats(work) + kCorrection, powers::product(chunk, factor));
   alignas(64) float factors[kPadded];
-  aie::store_v(factors, correction != nullptr ? aie::load_v<32>(correction) : powers::all(1.0f));
+  aie::store_v(factors, factor);
+  bfloat16* weights = reinterpret_cast<bfloat16*>(work + kWeights);
   for (int32_t unit = 0; unit < kUnits; ++unit) {
-    attention_tiles::multiply_values(v, weights + unit * positions * kRows, factors + unit * kRows,
-                                     dim, positions, store + unit * kRows * dim);
+    NPU_ROLLED for (int32_t p = 0; p < half_positions(dim); p += 4) {  // half a tile: four rows
+      Floats of_rows;
+      for (unsigned i = 0; i < 4; ++i) {
+        const int32_t row = unit * kRows + p % 8 + int32_t(i);
+        of_rows.template insert<8>(i, aie::broadcast<float, 8>(factors[row]));
+      }
+      const Floats weight = Sums(aie::load_v<32>(weights)).template to_vector<float>();
+      aie::store_v(weights, Sums(powers::product(weight, of_rows)).template to_vector<bfloat16>());
+      weights += 32;
+    }
   }
 }
 
+inline void score_half(const bfloat16* k, const uint8_t*, const uint8_t*, uint8_t*,
+                       const float* store, int32_t* work, int32_t* words, int32_t scored,
+                       int32_t dim) {
+  const int32_t positions = half_positions(dim), size = positions * kRows, half = scored % 2;
+  const int32_t key = job_of(words).key_position + scored * positions;
+  const bool seen = seen_by_core(work, key, positions);
+  words[kSeen + half] = seen;
+  float* const scores = floats(work) + scores_at(dim);
+  alignas(64) float best[kPadded];
+  aie::store_v(best, powers::all(kNothing));
+  if (seen) {
+    const auto* q = reinterpret_cast<const bfloat16*>(store + kCoreRows * kMaxDim);
+    attention_tiles::multiply_keys<kUnits>(k, q, dim, positions, scores);
+    for (int32_t row = 0; row < kCoreRows; row += kRows) {
+      alignas(32) int32_t from[kRows], end[kRows];
+      NPU_SERIAL_FOR(int32_t i = 0, i < kRows, ++i) {
+        const Range keys = visible_of(work, row + i);
+        from[i] = keys.from, end[i] = keys.end;
+      }
+      softmax::scale_block(scores + row * positions, positions,
+                           __builtin_bit_cast(float, job_of(words).scale), key, from, end,
+                           best + row);
+    }
+  }
+  move_maximum(work, best, half, dim);
+  if (!seen) return;
+  bfloat16* const weights = reinterpret_cast<bfloat16*>(work + weights_at(half, dim));
+  aie::store_v(best, aie::zeros<float, 32>());  // now the sums of the half
+  for (int32_t unit = 0; unit < kUnits; ++unit) {
+    softmax::fold(softmax::weigh_block(scores + unit * size, floats(work) + kMaximum + unit * kRows,
+                                       positions, weights + unit * size),
+                  best + unit * kRows);
+  }
+  const auto sum =
+      aie::add(Sums(aie::load_v<32>(floats(work) + kSum)), Sums(aie::load_v<32>(best)));
+  aie::store_v(floats(work) + kSum, sum.template to_vector<float>());
+}
+inline void weigh_chunk(int32_t*, const int32_t*, int32_t, int32_t) {}
+
 // The correction alone, of a half without keys.
-inline void correct(const float* correction, int32_t dim, float* y, int32_t*) {
+inline void correct(const float* correction, int32_t dim, float* y) {
   using Part = aie::vector<float, 16>;
-  for (int32_t i = 0; i < kCoreRows * dim; i += 16) {
+  NPU_ROLLED for (int32_t i = 0; i < kCoreRows * dim; i += 16) {
     const int32_t row = i / (kRows * dim) * kRows + i / 16 % 2 * 4;
     Part factors;
     for (unsigned r = 0; r < 4; ++r) {
@@ -115,141 +202,23 @@ inline void correct(const float* correction, int32_t dim, float* y, int32_t*) {
   }
 }
 
-#else
-
-using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
-using Product = BlockFloatTile::Mmul;
-constexpr int32_t kTiles = kSlice / 8;
-
-inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
-  auto* const to =
-      reinterpret_cast<bfp16ebs8*>(reinterpret_cast<uint8_t*>(store) + unit * kRows * dim / 8 * 9);
-  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> out(to);
-  for (int32_t c = 0; c < dim; c += kSlice) {
-    Tile tiles[kTiles];
-    load_tiles<8>(q + c * kRows, kSlice, tiles);
-    for (int32_t t = 0; t < kTiles; ++t) out.push(BlockFloatTile::convert(tiles[t]));
+inline void add_half(bfloat16* v, uint8_t*, float* store, int32_t* work, int32_t* words,
+                     int32_t added, int32_t dim) {
+  const int32_t half = added % 2, positions = half_positions(dim);
+  float* const correction = floats(work) + kCorrection;
+  if (words[kSeen + half] == 0) {
+    if (half == 0) correct(correction, dim, store);
+    return;
   }
-}
-
-// Scores of all units, not scaled.
-inline void multiply_keys(const bfloat16* __restrict k, const uint8_t* first, const uint8_t* second,
-                          const float*, int32_t dim, float* __restrict scores) {
-  const int32_t positions = half_positions(dim);
-  const auto* lower = reinterpret_cast<const bfp16ebs8*>(first);
-  const auto* upper = reinterpret_cast<const bfp16ebs8*>(second);
-  for (int32_t p = 0; p < positions; p += 8) {
-    Blocks q0(lower), q1(lower), q2(upper), q3(upper);
-    q1.seek(dim / 8);
-    q3.seek(dim / 8);
-    const auto zero = aie::zeros<float, 64>();
-    Product s0(zero), s1(zero), s2(zero), s3(zero);
-    for (int32_t c = 0; c < dim; c += kSlice) {
-      Tile tiles[kTiles];
-      load_tiles<8>(k + p * dim + c, dim, tiles);
-      for (int32_t t = 0; t < kTiles; ++t) {
-        const auto keys = BlockFloatTile::convert(tiles[t]);
-        s0.mac(keys, q0.pop());
-        s1.mac(keys, q1.pop());
-        s2.mac(keys, q2.pop());
-        s3.mac(keys, q3.pop());
-      }
-    }
-    float* const at = scores + p * kRows;
-    aie::store_v(at, s0.template to_vector<float>());
-    aie::store_v(at + positions * kRows, s1.template to_vector<float>());
-    aie::store_v(at + 2 * positions * kRows, s2.template to_vector<float>());
-    aie::store_v(at + 3 * positions * kRows, s3.template to_vector<float>());
-  }
-}
-static_assert(kUnits == 4);
-
-// Sums of the weights as they are multiplied: tiles times ones.
-inline void sum_weights(const bfloat16* weights, int32_t positions, const Sums&, float* sum) {
-  const auto one = Sums(powers::all(1.0f)).template to_vector<bfloat16>();
-  const auto ones = BlockFloatTile::convert(aie::concat(one, one));
-  Product total(aie::zeros<float, 64>());
-  for (int32_t p = 0; p < positions; p += 8) {
-    total.mac(ones, BlockFloatTile::load_a(weights + p * kRows));
-  }
-  aie::store_v(sum, total.template to_vector<float>().template extract<8>(0));
-}
-
-// Tiles [8 columns][8 positions] of 32 columns of V; positions outside [from, end) are zero.
-inline void load_values(const bfloat16* v, int32_t dim, int32_t from, int32_t end,
-                        Tile (&tiles)[kTiles]) {
-  attention_tiles::Part rows[8];
-  for (int32_t i = 0; i < 8; ++i) {
-    rows[i] = i >= from && i < end ? aie::load_v<32>(v + i * dim) : aie::zeros<bfloat16, 32>();
-  }
-  attention_tiles::regroup<1>(rows, tiles);
-}
-
-// y times powers of two, exactly: three parts of y are bfloat16, as the powers are, which takes
-// half of what a product of fp32 does.
-using Block = aie::vector<float, 64>;
-using BlockSums = aie::accum<accfloat, 64>;
-inline BlockSums by_powers(const Block& y, const aie::vector<bfloat16, 64>& powers) {
-  const auto high = BlockSums(y).template to_vector<bfloat16>();
-  const BlockSums rest = aie::sub(BlockSums(y), BlockSums(high));
-  const auto middle = rest.template to_vector<bfloat16>();
-  const auto low = aie::sub(rest, BlockSums(middle)).template to_vector<bfloat16>();
-  BlockSums product = aie::mac(BlockSums(aie::zeros<float, 64>()), low, powers);
-  product = aie::mac(product, middle, powers);
-  return aie::mac(product, high, powers);
-}
-
-// A unit's corrections, each for the eight columns of its row.
-inline void load_powers(const float* correction, aie::vector<bfloat16, 64> (&powers)[kUnits]) {
-  alignas(64) bfloat16 of_rows[kPadded];
-  aie::store_v(of_rows, Sums(aie::load_v<32>(correction)).template to_vector<bfloat16>());
-  for (unsigned row = 0; row < unsigned(kCoreRows); ++row) {
-    powers[row / 8].template insert<8>(row % 8, aie::broadcast<bfloat16, 8>(of_rows[row]));
-  }
-}
-
-// y = correction y + weights v, or y + weights v; y [unit][dim / 8][8 rows][8].
-inline void multiply_values(const bfloat16* __restrict v, const bfloat16* __restrict weights,
-                            const float* __restrict correction, int32_t dim, const Range& range,
-                            float* __restrict store, int32_t* __restrict work) {
-  const int32_t positions = half_positions(dim);
-  aie::vector<bfloat16, 64> powers[kUnits];
-  if (correction != nullptr) load_powers(correction, powers);
-  for (int32_t p = 0; p < positions; p += 8) {
-    const bool corrected = correction != nullptr && p == 0;
-    for (int32_t c = 0; c < dim; c += kSlice) {
-      Tile tiles[kTiles];
-      load_values(v + p * dim + c, dim, range.from - p, range.end - p, tiles);
-      for (int32_t unit = 0; unit < kUnits; ++unit) {
-        const auto weight = BlockFloatTile::load_a(weights + (unit * positions + p) * kRows);
-        float* const at = sums_of(store, work, unit, dim) + c * kRows;
-        for (int32_t t = 0; t < kTiles; ++t) {
-          const auto y_before = aie::load_v<64>(at + t * 64);
-          const BlockSums before =
-              corrected ? by_powers(y_before, powers[unit]) : BlockSums(y_before);
-          Product sum(before);
-          sum.mac(weight, BlockFloatTile::convert(tiles[t]));
-          aie::store_v(at + t * 64, sum.template to_vector<float>());
-        }
-      }
-    }
-  }
-}
-
-// The correction alone, of a half without keys.
-inline void correct(const float* correction, int32_t dim, float* store, int32_t* work) {
-  aie::vector<bfloat16, 64> powers[kUnits];
-  load_powers(correction, powers);
+  const auto* weights = reinterpret_cast<const bfloat16*>(work + weights_at(half, dim));
+  alignas(64) float factors[kPadded];
+  aie::store_v(factors, half == 0 ? aie::load_v<32>(correction) : powers::all(1.0f));
   for (int32_t unit = 0; unit < kUnits; ++unit) {
-    float* const y = sums_of(store, work, unit, dim);
-    for (int32_t i = 0; i < kRows * dim; i += 64) {
-      const BlockSums sums = by_powers(aie::load_v<64>(y + i), powers[unit]);
-      aie::store_v(y + i, sums.template to_vector<float>());
-    }
+    attention_tiles::multiply_values(v, weights + unit * positions * kRows, factors + unit * kRows,
+                                     dim, positions, store + unit * kRows * dim);
   }
 }
-
-#endif
+inline void add_chunk(const uint8_t*, float*, int32_t*, int32_t) {}
 
 #endif
 

@@ -58,7 +58,7 @@ inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
 inline constexpr int32_t kWideLines = kPieceBytes / (4 * kSlice);
 inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
-inline constexpr int32_t kHeld = 2;       // objects of B kept during attention
+inline constexpr int32_t kHeld = 3;       // objects of B kept during attention
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
 inline constexpr int32_t kMaxColumns = 8;                    // of the array
@@ -162,7 +162,7 @@ struct Sizes {
   constexpr int32_t a_bytes() const { return row_slots / kRows * operand_bytes; }
 };
 constexpr Sizes sizes_of(bool npu1) {
-  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{4, 128, kRows * kSlice / 8 * 9, 2624};
+  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{4, 128, kRows * kSlice / 8 * 9, 2720};
 }
 #if defined(__AIE_ARCH__)
 inline constexpr Sizes kSizes = sizes_of(__AIE_ARCH__ == 20);

@@ -24,7 +24,7 @@ from .worker import Buffer, Object, Word
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
-STACK_BYTES = {"npu1": 1536, "npu2": 2304}
+STACK_BYTES = {"npu1": 1536, "npu2": 2048}
 # Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
 _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
@@ -258,21 +258,25 @@ class _Core:
 
     def _attention(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word
-        sizes = word("units"), word("head_dim")
+        dim = word("head_dim")
         with self._turn(self._b, "q"), w.loop(word("units")):
             w.call(self._kernel("query"), w.acquire(self._b), store, job, word("head_dim"))
             w.release(self._b)
         with w.loop(word("attends")):
             held = [w.acquire(self._b) for _ in range(facts.PREFILL_HELD)]
-            w.call(self._kernel("place"), *held, store, work, job, word("head_dim"))
+            queries, tiles = held[:2], held[2]  # npu2; tiles of keys and values
+            w.call(self._kernel("place"), *queries, store, work, job, word("head_dim"))
             with w.loop(word("chunks")):
                 with w.loop(2):  # halves of a chunk
                     a = w.acquire(self._a)
-                    w.call(self._kernel("scores"), a, *held, store, work, job, *sizes)
+                    w.call(self._kernel("scores"), a, *queries, tiles, store, work, job, dim)
                     w.release(self._a)
+                w.call(self._kernel("weigh"), work, job, dim)
                 with w.loop(2):
-                    w.call(self._kernel("values"), w.acquire(self._a), store, work, job, *sizes)
+                    a = w.acquire(self._a)
+                    w.call(self._kernel("values"), a, tiles, store, work, job, dim)
                     w.release(self._a)
+                w.call(self._kernel("add"), tiles, store, work, job, dim)
             with w.loop(word("out_pieces")):
                 w.call(self._kernel("out"), store, w.acquire(self._c), work, job, word("head_dim"))
                 w.release(self._c)

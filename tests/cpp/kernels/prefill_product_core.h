@@ -182,7 +182,7 @@ struct Core {
   const Build& build;
   Shape shape;
   std::vector<float> store = std::vector<float>(6144, 7.0f);
-  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 2624, 0x40E00000);
+  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 2720, 0x40E00000);
   std::vector<int32_t> job = std::vector<int32_t>(96, 5);
   std::vector<int32_t> out = std::vector<int32_t>(128);
   CoreState state{};

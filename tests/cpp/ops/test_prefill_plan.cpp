@@ -470,7 +470,8 @@ class Walk : private PrefillMemory {
           if (counts) check_keys(job, row, unit);
         }
       }
-      for (int held = 0; held < 2; ++held) b[size_t(c)].take(kBWords);  // of no meaning
+      for (int held = 0; held < prefill::kHeld; ++held)
+        b[size_t(c)].take(kBWords);  // of no meaning
       write_pieces(low, c, out[0], out[1]);
       write_pieces(high, c, out[2], out[3]);
     }

@@ -25,7 +25,7 @@ inline constexpr bool kPrefillRounds = __AIE_ARCH__ >= 21;
 inline constexpr int32_t kPrefillUnits = prefill::kUnits, kUnitRows = prefill::kRows;
 inline constexpr int32_t kPrefillRows = kPrefillUnits * kUnitRows, kPrefillDim = 256;
 inline constexpr int32_t kPrefillElements = prefill::kAPayload / 2;
-inline constexpr int32_t kPartUnits = kPrefillUnits / prefill::kHeld;
+inline constexpr int32_t kQueryParts = 2, kPartUnits = kPrefillUnits / kQueryParts;
 #if defined(__AVX512BF16__)
 inline constexpr int32_t kPerWord = 2;  // elements
 #else
@@ -346,7 +346,7 @@ AIE_HOST_INLINE void score_some(const prefill_word* k, const prefill_word* q, in
 // What a half of K changes: statistics per row, the weights of the half and of the first one, or
 // null.
 struct PrefillHalf {
-  const int32_t* queries[prefill::kHeld];  // parts; npu1: all in the first
+  const int32_t* queries[kQueryParts];  // parts; npu1: all in the first
   float *maximum, *sum, *correction;
   uint32_t *weights, *first;
 };
@@ -413,7 +413,7 @@ inline void prefill_score(const PrefillHalf& half, const bfloat16* k, int32_t di
   alignas(64) [[maybe_unused]] prefill_word keys[kPrefillElements / kPerWord];
   const prefill_word *q = queries, *words = keys;
 #if __AIE_ARCH__ >= 21
-  for (int32_t part = 0; part < prefill::kHeld; ++part) {
+  for (int32_t part = 0; part < kQueryParts; ++part) {
     unpack_queries(half.queries[part], dim,
                    queries + part * kPartUnits * kUnitRows * dim / kPerWord);
   }
