@@ -81,7 +81,8 @@ bool rows_fit(const Job& job) {
 }
 
 bool attention_fits(const Job& job) {
-  return job.rounds == 0 && job.units == kUnits && dims_fit(job) && job.chunks >= 0;
+  return job.rounds == 0 && job.units == kUnits && dims_fit(job) && job.chunks >= 0 &&
+         job.a_turns == kChunkHalves;
 }
 
 bool header_fits(const Job& job) {

@@ -59,6 +59,7 @@ inline constexpr int32_t kWideLines = kPieceBytes / (4 * kSlice);
 inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
 inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
 inline constexpr int32_t kHeld = 3;       // objects of B kept during attention
+inline constexpr int32_t kChunkHalves = 2;     // of a chunk's keys, of its values: objects of A
 inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
 inline constexpr int32_t kMaxColumns = 8;                    // of the array
@@ -88,7 +89,7 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(rounds)        /* times each core has 8 rows (kNorm, kRotation), or an object (kGeglu) */ \
   WORD(first_groups)  /* per round: objects of A before the others */                            \
   WORD(groups)                                                                                   \
-  WORD(a_turns)       /* per group: objects of A, of B for each core */                          \
+  WORD(a_turns)       /* per group: objects of A, of B for each core; kAttention: kChunkHalves */\
   WORD(b_turns)                                                                                  \
   WORD(b_pieces)      /* results of an object of B */                                            \
   WORD(width)         /* kNorm: columns that count */                                            \

@@ -24,7 +24,7 @@ from .worker import Buffer, Object, Word
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
-STACK_BYTES = {"npu1": 1536, "npu2": 2048}
+STACK_BYTES = {"npu1": 1536, "npu2": 1024}
 # Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
 _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
@@ -267,12 +267,12 @@ class _Core:
             queries, tiles = held[:2], held[2]  # npu2; tiles of keys and values
             w.call(self._kernel("place"), *queries, store, work, job, word("head_dim"))
             with w.loop(word("chunks")):
-                with w.loop(2):  # halves of a chunk
+                with w.loop(word("a_turns")):  # halves of a chunk; a constant would be unrolled
                     a = w.acquire(self._a)
                     w.call(self._kernel("scores"), a, *queries, tiles, store, work, job, dim)
                     w.release(self._a)
                 w.call(self._kernel("weigh"), work, job, dim)
-                with w.loop(2):
+                with w.loop(word("a_turns")):
                     a = w.acquire(self._a)
                     w.call(self._kernel("values"), a, tiles, store, work, job, dim)
                     w.release(self._a)

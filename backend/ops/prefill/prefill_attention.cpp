@@ -79,6 +79,7 @@ Job PrefillPlan::attention_header(size_t layer) const {
   job.head_dim = word(s.head_dim), job.dim = word(s.dim);
   job.window = word(model_.layers[layer].window);
   job.causal = 1;
+  job.a_turns = prefill::kChunkHalves;
   job.scale = std::bit_cast<int32_t>(s.attention_scale * std::numbers::log2e_v<float>);
   return job;
 }

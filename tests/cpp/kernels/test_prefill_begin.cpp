@@ -83,6 +83,7 @@ Job attention(const Build& build, int32_t head_dim) {
   Job job{};
   job.kind = int32_t(Kind::kAttention), job.units = units_of(build), job.chunks = 7;
   job.head_dim = job.dim = head_dim, job.group = 4, job.query_position = 16, job.keys_end = 40;
+  job.a_turns = pre::kChunkHalves;
   return job;
 }
 
@@ -275,6 +276,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::dim, {0, 16, 48, 160, -32}},
                    {&Job::units, {0, 1, 3, 5, -1}},
                    {&Job::chunks, {-1}},
+                   {&Job::a_turns, {0, 1, 3, -1}},
                    {&Job::rounds, {1}}});
   }
 }

@@ -439,6 +439,7 @@ class Walk : private PrefillMemory {
   void attention(const std::array<Job, 4>& jobs, Lane& a, Lane& b, Lane& low, Lane& high) {
     const auto layer = int64_t(layer_);
     const int64_t group = jobs[0].group, units = array_.units, width = s_.dim / 32;
+    for (const Job& job : jobs) REQUIRE(job.a_turns == prefill::kChunkHalves);
     REQUIRE(group >= s_.group());
     std::array<int64_t, 4> heads{-1, -1, -1, -1}, sequences{};  // of the rows of the array
     for (int64_t c = 0; c < array_.columns; ++c) {

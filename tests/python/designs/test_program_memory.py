@@ -118,7 +118,7 @@ def test_programs_of_prefill_call_kernels_of_their_kind_and_fit():
         "norm": "constant|norm_.*",
         "geglu": "geglu_.*",
         "rotation": "constant|rotation_.*",
-        "attention": "query|place|scores|values|out",
+        "attention": "query|place|scores|weigh|values|add|out",
     }
     for core in lower(prefill.design("npu2")).cores:
         assert core.overlays.keys() == kernels.keys()
