@@ -56,11 +56,11 @@ inline constexpr int32_t kAPayload = 4096;
 inline constexpr int32_t kBBytes = int32_t(blocks::kBytes), kBPayload = 4096;
 inline constexpr int32_t kPieceBytes = 512, kPieceWords = kPieceBytes / 4;
 inline constexpr int32_t kWideLines = kPieceBytes / (4 * kSlice);
-inline constexpr int32_t kMaxBlocks = 2;  // row-blocks of W per core and job
-inline constexpr int32_t kRows = 8;       // of a tile, a unit, a record
-inline constexpr int32_t kHeld = 3;       // objects of B kept during attention
-inline constexpr int32_t kChunkHalves = 2;     // of a chunk's keys, of its values: objects of A
-inline constexpr int32_t kGroup = 256;    // columns of an object of A in a job of rows
+inline constexpr int32_t kMaxBlocks = 2;    // row-blocks of W per core and job
+inline constexpr int32_t kRows = 8;         // of a tile, a unit, a record
+inline constexpr int32_t kHeld = 3;         // objects of B kept during attention
+inline constexpr int32_t kChunkHalves = 2;  // of a chunk's keys, of its values: objects of A
+inline constexpr int32_t kGroup = 256;      // columns of an object of A in a job of rows
 inline constexpr int32_t kRecordBytes = kRows * kSlice * 6;  // x, then a, of a block
 inline constexpr int32_t kMaxColumns = 8;                    // of the array
 

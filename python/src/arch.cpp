@@ -216,9 +216,9 @@ nb::dict device_geometry(const std::string& name) {
 // Sides by name, each (first port, ports); those that no route uses are left out.
 nb::dict switch_ports(const std::string& kind, bool master) {
   using enum arch::PortSide;
-  const std::pair<arch::PortSide, const char*> sides[] = {
-      {kDma, "dma"}, {kSouth, "south"}, {kWest, "west"}, {kNorth, "north"}, {kEast, "east"},
-      {kControl, "control"}};
+  const std::pair<arch::PortSide, const char*> sides[] = {{kDma, "dma"},   {kSouth, "south"},
+                                                          {kWest, "west"}, {kNorth, "north"},
+                                                          {kEast, "east"}, {kControl, "control"}};
   nb::dict out;
   for (const arch::PortRange& range : arch::port_ranges(tile_kind(kind), master)) {
     for (const auto& [side, name] : sides) {

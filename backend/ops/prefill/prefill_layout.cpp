@@ -50,8 +50,8 @@ void find_programs(const Configuration& configuration, PrefillArray& array) {
     const auto name = std::ranges::find(kProgramNames, configuration.overlays[i].name);
     if (name == std::end(kProgramNames)) continue;
     const std::vector<uint32_t> packets = control_packets(overlay_image(configuration, i));
-    array.programs[static_cast<size_t>(name - kProgramNames)] = {
-        std::ssize(array.packets) * 4, std::ssize(packets)};
+    array.programs[static_cast<size_t>(name - kProgramNames)] = {std::ssize(array.packets) * 4,
+                                                                 std::ssize(packets)};
     array.packets.insert(array.packets.end(), packets.begin(), packets.end());
   }
   for (size_t i = 0; i < array.programs.size() && array.loads_programs(); ++i) {

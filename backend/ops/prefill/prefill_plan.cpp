@@ -40,10 +40,10 @@ PrefillPlan::Kind PrefillPlan::kind(size_t step) const {
 
 const PrefillArray::Program& PrefillPlan::program(size_t step) const {
   using prefill::Kind;
-  static constexpr Kind kJobs[] = {Kind::kNorm,    Kind::kProduct, Kind::kRotation,
+  static constexpr Kind kJobs[] = {Kind::kNorm,      Kind::kProduct, Kind::kRotation,
                                    Kind::kAttention, Kind::kProduct, Kind::kNorm,
-                                   Kind::kProduct, Kind::kGeglu,   Kind::kProduct,
-                                   Kind::kNorm,    Kind::kProduct};  // by kind(step)
+                                   Kind::kProduct,   Kind::kGeglu,   Kind::kProduct,
+                                   Kind::kNorm,      Kind::kProduct};  // by kind(step)
   return array_.programs[static_cast<size_t>(kJobs[static_cast<size_t>(kind(step))])];
 }
 
@@ -150,7 +150,8 @@ PrefillTask PrefillPlan::header(const Job& job) {
   const auto number = static_cast<int64_t>(headers_.size());
   PrefillTask task =
       in_workspace((array_.packets.size() +
-                    headers_.try_emplace(std::move(words), number).first->second * a_words_) * 4,
+                    headers_.try_emplace(std::move(words), number).first->second * a_words_) *
+                       4,
                    contiguous(a_words_));
   task.argument = kPrefillHeaders;
   task.part = 0;
