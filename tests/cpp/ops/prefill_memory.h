@@ -152,6 +152,16 @@ class PrefillMemory {
     }
     return jobs;
   }
+  // What a program of one kind of jobs is told first; the array's control packets come before it.
+  int64_t announced_jobs(Lane& a) const {
+    REQUIRE(std::memcmp(headers_.data(), array_.packets.data(), array_.packets.size() * 4) == 0);
+    const auto first = take_headers(a);
+    for (const prefill::Job& job : first) {
+      REQUIRE(prefill::Kind(job.kind) == prefill::Kind::kJobs);
+      REQUIRE(job.rounds == first[0].rounds);
+    }
+    return first[0].rounds;
+  }
   // The payload of the next object of A.
   std::span<const Place> take_a(Channel& channel) const {
     return channel.take(sizes().a_bytes() / 4).first(kAWords);

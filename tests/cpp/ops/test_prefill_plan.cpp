@@ -70,17 +70,6 @@ class Walk : private PrefillMemory {
     finish_step();
   }
 
-  // What a program of one kind of jobs is told first; the array's control packets come before it.
-  int64_t announced_jobs(Lane& a) {
-    REQUIRE(std::memcmp(headers_.data(), array_.packets.data(), array_.packets.size() * 4) == 0);
-    const auto first = take_headers(a);
-    for (const Job& job : first) {
-      REQUIRE(prefill::Kind(job.kind) == prefill::Kind::kJobs);
-      REQUIRE(job.rounds == first[0].rounds);
-    }
-    return first[0].rounds;
-  }
-
   void finish_step() {
     apply_writes(int(index_) + 1);
     const Kind kind = plan_->kind(index_);
