@@ -31,7 +31,7 @@ _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
 # Results in a core: as far as there is room, those of a product leave while the next one begins.
-_L1_PIECES = {"npu1": 2, "npu2": 6}
+_L1_PIECES = {"npu1": 2, "npu2": 7}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 # Programs of npu2 come by a shim channel that has no stream A.
 _PROGRAMS_COLUMN, _PROGRAMS_CHANNEL = 1, 0
