@@ -1,12 +1,12 @@
 """The prefill configuration: everything a prompt needs, on the array at once.
 
-Every core does the same, a job at a time (aie_kernels/prefill_job.h): tiles of products with weights
-in their blocks, norms, GeGLU, rotation, attention. Program memory holds the program of one kind of
-job: on npu2 they are overlays, which streams load before a step of another kind; npu1, whose shim
-channels are all taken, has one program that is too large. As in a GEMM, stream A of a row of
-the array is broadcast along it and stream B of a column down it; results of a column leave through
-both of its shim channels, two cores each. Headers in stream A bound all loops, so that streams
-(backend/ops/prefill) write no runtime parameters.
+Every core does the same, a job at a time (aie_kernels/prefill_job.h): tiles of products with
+weights in their blocks, norms, GeGLU, rotation, attention. Program memory holds the program of one
+kind of job: on npu2 they are overlays, which streams load before a step of another kind; npu1,
+whose shim channels are all taken, has one program that is too large. As in a GEMM, stream A of a
+row of the array is broadcast along it and stream B of a column down it; results of a column leave
+through both of its shim channels, two cores each. Headers in stream A bound all loops, so that
+streams (backend/ops/prefill) write no runtime parameters.
 """
 
 from __future__ import annotations
