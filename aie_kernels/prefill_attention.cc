@@ -401,17 +401,18 @@ double value_cycles(const Timing& timing, const int64_t* integers) {
          vectors * longest(kProduct, 2 * kHalves) + kUnits * double(integers[0]) / 32 * kFill;
 }
 
-// npu2. By 16 positions and unit: weights, their sums and the correction, waited for, then tiles of
-// y, of which each is multiplied by powers (two differences and three products of 32 lanes, twice)
-// and gets two products. Then the denominators, waited for.
+// npu2. By 16 positions: of each unit the sums of weights and the correction,
+// waited for; tiles of y, of which each is multiplied by powers (two
+// differences and three products of 32 lanes, twice) and gets two products;
+// then the denominators, waited for.
 double add_cycles(const Timing& timing, const int64_t* integers) {
   if constexpr (kNpu1) return kCall;
   const auto dim = double(integers[0]);
   const double passes = half_positions(int32_t(integers[0])) / 8.0;
-  constexpr double kTile = 2 * 5, kUnit = kInner + 40 + kFill + kPowersFill;
-  constexpr double kSums = 2 * kInner + 7 + kProductFill + 4 + 2 * 2;
+  constexpr double kTile = 2 * 5, kUnit = 40, kLoop = kFill + kPowersFill;
+  constexpr double kSums = 3 * kInner + 16 + 7 + kProductFill + 4 + 2 * 2;
   const double tile = kTile + 2 * product_cycles(timing);
-  return kCall + passes * (kUnits * (kUnit + dim / 8 * tile) + kSums);
+  return kCall + passes * (kUnits * (kUnit + dim / 8 * tile) + kLoop + kSums);
 }
 
 // A unit: tiles of [dim / 32][8 rows][32].

@@ -255,56 +255,63 @@ inline BlockSums by_powers(const Block& y, const Tile& powers) {
   return aie::mac(product, high, powers);
 }
 
-// A unit's y = correction y + weights v, and sums of the weights as they are multiplied, tiles
-// times ones. Of 16 positions: tiles of weights and of values of the last eight lie behind the
-// others.
-NPU_OUTLINED inline void add_values(const uint8_t* weights, const uint8_t* values, intptr_t dim,
-                                    float* rows, float* y) {
-  const auto near = blocks_from(weights).pop();
-  const auto far = blocks_from(weights + kUnits * kTileBytes).pop();
+// Of 16 positions: sums of the weights as they are multiplied, tiles times
+// ones, and the corrections in bfloat16, four times those of each unit.
+NPU_OUTLINED inline void sum_weights(const uint8_t* weights, float* rows, bfloat16* corrections) {
   const auto one = Sums(powers::all(1.0f)).template to_vector<bfloat16>();
   const auto ones = BlockFloatTile::convert(aie::concat(one, one));
-  Product total;
-  total.mac(ones, near);
-  total.mac(ones, far);
-  aie::store_v(rows + kBest, total.template to_vector<float>().template extract<kRows>(0));
-  const Part correction =
-      Sums(softmax::repeated(rows + kCorrection)).template to_vector<bfloat16>();
-  InBlocks v0 = blocks_from(values), v1 = blocks_from(values + 9 * dim);
-  const float* const end = y + kRows * dim;
-  NPU_ROLLED do {
-    Product sum(by_powers(aie::load_v<64>(y), aie::concat(correction, correction)));
-    sum.mac(v0.pop(), near);
-    sum.mac(v1.pop(), far);
-    aie::store_v(y, sum.template to_vector<float>());
-    y += 64;
+  InBlocks near = blocks_from(weights), far = blocks_from(weights + kUnits * kTileBytes);
+  NPU_SERIAL_FOR(int32_t unit = kUnits, unit != 0, --unit) {
+    Product total;
+    total.mac(ones, near.pop());
+    total.mac(ones, far.pop());
+    aie::store_v(rows + kBest, total.template to_vector<float>().template extract<kRows>(0));
+    aie::store_v(corrections,
+                 Sums(softmax::repeated(rows + kCorrection)).template to_vector<bfloat16>());
+    rows += kRows, corrections += kPadded;
   }
-  while (y != end);
 }
 
-// Denominators: corrected, and with the sums of weights. The correction is 1 from now on.
+// Denominators: corrected, and with the sums of weights. The correction is 1
+// from now on.
 NPU_OUTLINED inline void add_sums(float* rows) {
   multiply_add(rows + kSum, rows + kCorrection, rows + kBest, rows + kSum,
                reinterpret_cast<bfloat16*>(rows + kUnused));
   aie::store_v(rows + kCorrection, powers::all(1.0f));
 }
 
-// Values and denominators of a chunk, by 16 positions and unit.
+// y = correction y + weights v and the denominators, by 16 positions, whose
+// tiles of weights and of values of the last eight lie behind the others. The
+// correction is 1 behind the first ones.
 inline void add_chunk(const uint8_t* tiles, float* store, int32_t* work, intptr_t dim) {
+  float* const rows = floats(work);
+  auto* const corrections = reinterpret_cast<bfloat16*>(rows + kUnused + kPadded);
   const uint8_t* weights = weights_of(work, int32_t(dim));
-  int32_t left = kUnits * half_positions(int32_t(dim)) / 8;
-  float *y = store, *rows = floats(work);
+  const intptr_t across = 9 * dim;
+  int32_t positions = half_positions(int32_t(dim));
   NPU_ROLLED do {
-    add_values(weights, tiles, dim, rows, y);
-    weights += kTileBytes, rows += kRows, y += kRows * dim;
-    y = y == store + kStore ? floats(work) + kTailAt : y;
-    if (--left % kUnits == 0) {
-      weights += kUnits * kTileBytes, tiles += 18 * dim;
-      rows = floats(work), y = store;
-      add_sums(rows);
+    sum_weights(weights, rows, corrections);
+    const bfloat16* correction = corrections;
+    const uint8_t *of_unit = weights, *values = tiles;
+    const uint8_t *const end = tiles + across, *const behind = weights + kUnits * kTileBytes;
+    float* y = store;
+    NPU_ROLLED do {
+      const Part factor = aie::load_v<32>(correction);
+      Product sum(by_powers(aie::load_v<64>(y), aie::concat(factor, factor)));
+      sum.mac(blocks_from(values).pop(), blocks_from(of_unit).pop());
+      sum.mac(blocks_from(values + across).pop(), blocks_from(of_unit + kUnits * kTileBytes).pop());
+      aie::store_v(y, sum.template to_vector<float>());
+      y += 64, values += kTileBytes;
+      y = y == store + kStore ? rows + kTailAt : y;
+      const intptr_t last = -intptr_t(values == end);  // of a unit
+      values -= across & last, of_unit += kTileBytes & last, correction += kPadded & last;
     }
+    while (of_unit != behind);
+    weights = behind;
+    weights += kUnits * kTileBytes, tiles += 2 * across, positions -= 8;
+    add_sums(rows);
   }
-  while (left != 0);
+  while (positions != 0);
 }
 
 // A block of 32 columns of the rows of a unit, times their factors.
