@@ -44,7 +44,7 @@ nb::dict configuration_dict(const Configuration& configuration) {
   d["artefact"] = configuration.artefact();
   for (const auto& [key, value] : configuration.params) params[key.c_str()] = value;
   d["params"] = params;
-  nb::list ports, rtps, resources, cores;
+  nb::list ports, rtps, resources, overlays, cores;
   for (const auto& port : configuration.ports) {
     ports.append(nb::make_tuple(port.name, port.col,
                                 port.direction == arch::Direction::kS2MM ? "s2mm" : "mm2s",
@@ -56,12 +56,17 @@ nb::dict configuration_dict(const Configuration& configuration) {
   for (const auto& use : configuration.resources) {
     resources.append(nb::make_tuple(use.col, use.row, use.kind, use.used, use.limit));
   }
+  for (const auto& overlay : configuration.overlays) {
+    overlays.append(nb::make_tuple(overlay.name, overlay.bytes, overlay.counters,
+                                   print_program(overlay.program)));
+  }
   for (const auto& core : configuration.cores) {
     cores.append(nb::make_tuple(core.col, core.row, print_program(core.program)));
   }
   d["ports"] = ports;
   d["rtps"] = rtps;
   d["resources"] = resources;
+  d["overlays"] = overlays;
   d["cores"] = cores;
   d["txn"] = nb::bytes(configuration.txn.data(), configuration.txn.size());
   return d;

@@ -158,6 +158,10 @@ def _print_stream(data: bytes, as_json: bool) -> None:
         print(stream.disassemble(data), end="")
 
 
+def _print_program(program: str) -> None:
+    print("".join(f"    {line}\n" for line in program.splitlines()), end="")
+
+
 def _print_configuration(data: bytes, as_json: bool) -> None:
     from npu import _npu, stream
 
@@ -182,7 +186,11 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
             "" if kind != "program" else " (estimated)" if used <= limit else " (estimated over)"
         )
         print(f"  tile ({col},{row}): {kind} {used} of {limit}{grade}")
+    for name, size, counters, program in config["overlays"]:
+        print(f"overlay {name}, loaded by streams, {size} bytes, counters at {counters:#x}:")
+        _print_program(program)
     for col, row, program in config["cores"]:
-        print(f"core({col},{row}):")
-        print("".join(f"    {line}\n" for line in program.splitlines()), end="")
+        loaded = " overlays" if config["overlays"] and not program else ""
+        print(f"core({col},{row}):{loaded}")
+        _print_program(program)
     print(stream.disassemble(txn), end="")

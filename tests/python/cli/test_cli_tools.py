@@ -223,6 +223,21 @@ def test_inspect_says_which_programs_are_estimated_over(capsys, tmp_path):
     assert len(re.findall(r": program \d+ of 16384 \(estimated over\)\n", out)) == 16
 
 
+def test_inspect_prints_the_programs_that_streams_load(capsys, tmp_path):
+    path = tmp_path / "prefill.npucfg"
+    path.write_bytes(prefill.configuration("npu2"))
+    code, out, _ = run(capsys, "inspect", str(path))
+    assert code == 0 and out.count(": overlays\n") == 32
+    heads = re.findall(r"^overlay (\w+), loaded by streams, (\d+) bytes, counters at 0x", out, re.M)
+    assert [name for name, _ in heads] == ["products", "norm", "geglu", "rotation", "attention"]
+    assert all(0 < int(size) <= 16384 for _, size in heads)
+    assert out.count("call prefill_multiply") == 4  # two counts of blocks, two loops each
+    _, out, _ = run(capsys, "inspect", "--json", str(path))
+    document = json.loads(out)
+    assert [one[0] for one in document["overlays"]] == [name for name, _ in heads]
+    assert all(not program for _, _, program in document["cores"])
+
+
 def test_compile_writes_through_links_and_into_devices(capsys, tmp_path, config):
     """A link keeps pointing to its file; a device such as /dev/stdout is not replaced."""
     target, link, pipe = tmp_path / "target", tmp_path / "link", tmp_path / "pipe"
