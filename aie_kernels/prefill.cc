@@ -85,6 +85,15 @@ bool attention_fits(const Job& job) {
          job.a_turns == kChunkHalves;
 }
 
+// Nothing but how many jobs follow.
+bool count_fits(Job job) {
+  const bool counts = job.rounds >= 0;
+  job.kind = job.rounds = 0;
+  const auto* words = reinterpret_cast<const int32_t*>(&job);
+  return counts && std::all_of(words, words + sizeof job / sizeof *words,
+                               [](int32_t word) { return word == 0; });
+}
+
 bool header_fits(const Job& job) {
   if (job.constants < 0 || job.constants > kStore / kConstantFloats) return false;
   switch (Kind(job.kind)) {
@@ -98,7 +107,7 @@ bool header_fits(const Job& job) {
     case Kind::kAttention:
       return attention_fits(job);
     case Kind::kJobs:
-      return job.rounds >= 0 && job.used == 0 && job.units == 0;
+      return count_fits(job);
   }
   return false;
 }

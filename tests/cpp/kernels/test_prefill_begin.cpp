@@ -278,6 +278,16 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::chunks, {-1}},
                    {&Job::a_turns, {0, 1, 3, -1}},
                    {&Job::rounds, {1}}});
+    Job count{};  // of jobs that follow
+    count.kind = int32_t(Kind::kJobs), count.rounds = 3;
+    check_refused(build, count,
+                  {{&Job::kind, {0, 1, 4, 6}},
+                   {&Job::rounds, {-1}},
+                   {&Job::constants, {1}},
+                   {&Job::m, {64}},
+                   {&Job::used, {1}},
+                   {&Job::units, {1}},
+                   {&Job::scale, {1}}});
   }
 }
 
