@@ -94,8 +94,18 @@ bool count_fits(Job job) {
                                [](int32_t word) { return word == 0; });
 }
 
+// Whether no product of counts leaves an integer, and constants are those of a job of rows.
+bool counts_fit(const Job& job) {
+  constexpr int32_t kFew = 1 << 6, kMany = 1 << 16;
+  const auto within = [](int32_t count, int32_t most) { return count >= 0 && count <= most; };
+  const bool constant = job.kind == int32_t(Kind::kNorm) || job.kind == int32_t(Kind::kRotation);
+  return within(job.rounds, kMany) && within(job.holds, kMany) && within(job.groups, kFew) &&
+         within(job.first_groups, kFew) && within(job.a_turns, kFew) && within(job.dim, 256) &&
+         within(job.constants, constant ? kStore / kConstantFloats : 0);
+}
+
 bool header_fits(const Job& job) {
-  if (job.constants < 0 || job.constants > kStore / kConstantFloats) return false;
+  if (!counts_fit(job)) return false;
   switch (Kind(job.kind)) {
     case Kind::kProduct:
       return product_fits(job);

@@ -2,10 +2,10 @@
 // Stated here only: the kernels (prefill*.cc) read it, schedules (backend/ops/prefill) fill the
 // headers, and the design bounds its loops by a job's words (npu._npu.facts.PREFILL_JOB).
 //
-// Every core runs the same program. Stream A brings objects of kABytes to all cores of a row of the
-// array, stream B objects of one weight block's size to all cores of a column, stream C takes
-// pieces of kPieceBytes from each core. A job is announced by a header, an object of A; its kind
-// says what the other objects are:
+// Every core runs the same program, on npu2 that of one kind of job. Stream A brings objects of
+// kABytes to all cores of a row of the array, stream B objects of one weight block's size to all
+// cores of a column, stream C takes pieces of kPieceBytes from each core. A job is announced by a
+// header, an object of A; its kind says what the other objects are:
 //
 //   kProduct    C = A W: a tile of 4 m x columns 32 n. A: slices of 32 columns of the core row's m
 //               rows, kRowSlots / m slices per object; what an object has beyond a range does not

@@ -119,7 +119,7 @@ def _drain(out: Design, col: int) -> list[ObjectFifo]:
 
 
 class _Core:
-    """The program of one core. Loops of other kinds than the job's have no rounds."""
+    """The programs of one core. In the one for all jobs, loops of other kinds have no rounds."""
 
     def __init__(
         self, out: Design, row: int, col: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo

@@ -114,7 +114,10 @@ class Worker:
     @contextmanager
     def overlay(self, name: str) -> Iterator[None]:
         """A program that streams load (Design.programs()) and that ends by itself."""
-        if name in self.overlays or self.steps or self.rtps or len(self._frames) > 1:
+        if not name.isidentifier():
+            raise self._error(f'overlay "{name}": a name has letters, digits and underscores')
+        inside = self._program is not self.steps or len(self._frames) > 1
+        if name in self.overlays or self.steps or self.rtps or inside:
             raise self._error(
                 f'overlay "{name}": a worker has either one program or overlays of different '
                 "names, without RTPs, none inside another"
@@ -142,7 +145,8 @@ class Worker:
         self._names.take(name)
         if dtype not in DTYPE_BYTES or not shape or min(shape) < 1:
             raise self._error(f'buffer "{name}" has dtype "{dtype}" and shape {shape}')
-        if init and (dtype != "int32" or len(init) > math.prod(shape)):
+        words = dtype == "int32" and len(shape) == 1 and len(init) <= math.prod(shape)
+        if init and not (words and all(-(1 << 31) <= word < 1 << 31 for word in init)):
             raise self._error(f'buffer "{name}" of {dtype}{list(shape)} cannot begin with {init}')
         self.buffers.append(Buffer(name, dtype, tuple(shape), address, tuple(init)))
         return self.buffers[-1]

@@ -9,7 +9,9 @@
 #include <set>
 #include <tuple>
 
+#include "arch/control_packet.h"
 #include "error.h"
+#include "runtime/overlay.h"
 #include "stream/txn.h"
 #include "text.h"
 
@@ -22,7 +24,7 @@ constexpr size_t kMaxLine = 4096;
 constexpr size_t kMaxName = 128;
 constexpr size_t kMaxEntries = 1 << 16;  // ports, RTPs, resources, ... each
 constexpr std::string_view kMagic = "npu-config 1";
-constexpr int kImageStep = 16, kProgramMemoryBytes = 16384;  // of an overlay
+constexpr int kImageStep = 4 * int(arch::kMaxControlWords);  // of an overlay
 
 using Words = std::vector<std::string_view>;
 
@@ -243,8 +245,8 @@ class Reader {
     o.name = name(words[1]);
     if (o.name.empty()) bad("an overlay needs a name");
     once(overlays_, o.name, "this overlay");
-    o.bytes =
-        static_cast<uint32_t>(integer(words[2], "image size", kImageStep, kProgramMemoryBytes));
+    o.bytes = static_cast<uint32_t>(
+        integer(words[2], "image size", kImageStep, int(kProgramMemoryBytes)));
     if (o.bytes % kImageStep != 0) {
       bad(strf("image size %u is not a multiple of %d", o.bytes, kImageStep));
     }

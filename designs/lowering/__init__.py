@@ -43,7 +43,7 @@ def lower(design: Design) -> Lowered:
         program.build(worker, core, buffers, flow)
         core.program_bytes = program_memory.core_bytes(core, out.generation)
         out.cores.append(core)
-    out.overlays = overlays.collect(out)
+    out.overlays = overlays.collect(out, design.program_ports)
     program_memory.check(out, design.program_over)
     stack.check(out, design.stack_over)
     ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}

@@ -7,8 +7,11 @@ What a core is, it finds in words of its data memory that the configuration writ
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from npu.errors import DesignError
 
+from ..fifo import ProgramPort
 from .lowered import Core, Lowered, Overlay
 from .program_memory import PROGRAM_BYTES, program_bytes
 from .serialise import program_lines
@@ -17,9 +20,16 @@ _ROUND = 16  # a control packet has four words of program memory
 _UNKNOWN = PROGRAM_BYTES  # of an image with kernels that have no estimate
 
 
-def collect(out: Lowered) -> list[Overlay]:
-    """The overlays of a design's cores; raises DesignError where cores differ."""
+def collect(out: Lowered, ports: Sequence[ProgramPort]) -> list[Overlay]:
+    """The overlays of a design's cores; raises DesignError where cores differ or where no port
+    brings them to all cores."""
     with_overlays = [core for core in out.cores if core.overlays]
+    reached = sorted(tile for port in ports for tile in port.cores)
+    if reached != sorted(core.tile for core in with_overlays) or len(ports) > 1:
+        raise DesignError(
+            f"[lower {out.name}] {len(with_overlays)} cores have overlays, {len(ports)} ports "
+            f"bring programs to {len(reached)}; give the design one that reaches each core once"
+        )
     if not with_overlays:
         return []
     first = with_overlays[0]

@@ -66,7 +66,7 @@ def program_bytes(
     needed = {name for kernel in called for name in kernels[kernel][1]}
     total = START_BYTES + _program_bytes(program, _WEIGHTS[form])
     if core.overlays:  # counters are loaded at the start and stored at the end
-        total += core.counters * (_WEIGHTS[form].load + _WEIGHTS[form].constant)
+        total += core.counters * (_WEIGHTS[form].load + 2 * _WEIGHTS[form].constant)
     return total + sum(kernels[k][0] for k in called) + sum(shared[n] for n in needed)
 
 

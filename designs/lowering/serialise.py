@@ -136,7 +136,7 @@ def static_stream(lowered: Lowered) -> bytes:
         for memory in lowered.memories.get(tile, []):
             for index, word in enumerate(memory.init):
                 address = memory.address + 4 * index
-                out.write(arch.tile_address(tile.col, tile.row, address), word)
+                out.write(arch.tile_address(tile.col, tile.row, address), word & 0xFFFFFFFF)
     for channel in lowered.channels:
         _write_channel(out, channel)
     for bd in lowered.shim_bds:

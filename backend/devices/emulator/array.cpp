@@ -100,10 +100,7 @@ RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   const stream::Stream parsed = stream::Stream::parse(txn);
   scheduler_.reset();
   if (timeline_) timeline_->begin();  // its events name agents that go
-  for (auto& t : tiles_) {
-    t->reset();
-    std::fill(t->memory->begin(), t->memory->end(), contents);
-  }
+  for (auto& t : tiles_) t->reset(contents);
   tokens_.clear();
   buffers_.clear();
   report_ = RunReport{};

@@ -27,10 +27,10 @@ Tile::Tile(Array& array, int c, int r)
 
 Tile::~Tile() = default;
 
-void Tile::reset() {
+void Tile::reset(std::byte contents) {
   aliases.clear();
   keeps_blocks = true;
-  std::fill(memory->begin(), memory->end(), std::byte{0});
+  std::fill(memory->begin(), memory->end(), contents);
   for (Lock& lock : locks) {
     lock.value = 0;
     lock.waiters.clear();

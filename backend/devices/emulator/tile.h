@@ -36,8 +36,8 @@ struct Tile {
   ~Tile();
   Tile(const Tile&) = delete;
   Tile& operator=(const Tile&) = delete;
-  // Power-on state; memory is cleared too.
-  void reset();
+  // Power-on state; contents: of its memory.
+  void reset(std::byte contents);
   std::string name() const;  // "core (0,2)"
   BdEngine& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];

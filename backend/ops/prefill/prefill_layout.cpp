@@ -38,17 +38,17 @@ void check_matrix(const DecoderMatrix& matrix) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // By prefill::Kind.
 constexpr const char* kProgramNames[] = {"products", "norm", "geglu", "rotation", "attention"};
 
 void find_programs(const Configuration& configuration, PrefillArray& array) {
   for (size_t i = 0; i < configuration.overlays.size(); ++i) {
     const auto name = std::ranges::find(kProgramNames, configuration.overlays[i].name);
-    if (name == std::end(kProgramNames)) continue;
+    if (name == std::end(kProgramNames)) {
+      fail(ErrorKind::kFormat,
+           "[prefill] the configuration has a program \"%s\", for no kind of job",
+           configuration.overlays[i].name.c_str());
+    }
     const std::vector<uint32_t> packets = control_packets(overlay_image(configuration, i));
     array.programs[static_cast<size_t>(name - kProgramNames)] = {std::ssize(array.packets) * 4,
                                                                  std::ssize(packets)};

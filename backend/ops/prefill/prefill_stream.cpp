@@ -6,6 +6,7 @@
 // have ended; before it waits for them, it pushes what the next step can begin with.
 #include "ops/prefill/prefill_stream.h"
 
+#include <cassert>
 #include <deque>
 #include <utility>
 
@@ -29,7 +30,12 @@ class PrefillCommands : private QueueCommands {
     results_ = channels_.size();
     for (int c = 0; c < array.columns; ++c) add(port("C", c), kLowerBds);
     for (int c = 0; c < array.columns; ++c) add(port("D", c), kUpperBds);
-    if (array.loads_programs()) programs_ = {port("programs"), kABds};
+    if (!array.loads_programs()) return;
+    programs_ = {port("programs"), kABds};
+    for (int r = 0; r < PrefillArray::kRows; ++r) {
+      [[maybe_unused]] const Port& a = *port("A", r);
+      assert(a.col != programs_.port().col);  // whose BDs they would share
+    }
   }
 
   void append(size_t first, size_t last) {
@@ -77,13 +83,12 @@ class PrefillCommands : private QueueCommands {
     base_ = last + 1;
   }
 
-  // The program of a step, unless the cores have it. All results of the step before are there, so
-  // its program has ended, and so has the transfer that brought it.
+  // The program of a step: it ends with the step, so that each needs a load. All results of the
+  // step before are there, so the transfer that brought its program has ended, and that itself: a
+  // core without results has let the objects of the others pass before any of those could leave.
   void load(size_t step) {
     if (programs_.limit() == 0) return;
     const PrefillArray::Program& program = plan_.program(step);
-    if (&program == loaded_) return;
-    loaded_ = &program;
     programs_.all_ended();
     push(programs_, contiguous(program.words), kPrefillHeaders, program.offset, 1, false);
   }
@@ -140,7 +145,6 @@ class PrefillCommands : private QueueCommands {
   PrefillPlan& plan_;
   std::vector<Channel> channels_;
   ShimQueue programs_;
-  const PrefillArray::Program* loaded_ = nullptr;
   size_t results_ = 0;
   int base_ = 0;  // of the groups of the next step
   int64_t pushed_ = 0;

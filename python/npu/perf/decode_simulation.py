@@ -240,10 +240,11 @@ def run(device: str, request: Mapping[str, int], constants: Mapping[str, float])
 
 def _shares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
     """Terms as they are, but none below zero, where differences of runs may leave a small one: what
-    is missing is taken from the largest of those that the memory leaves."""
+    is missing is taken from those that the memory leaves, by their shares, then from all."""
     out = np.maximum(terms, 0.0)
-    rest = out[_MEMORY_TERMS:]
-    rest[rest.argmax()] -= (out - terms).sum()
+    for part in (out[_MEMORY_TERMS:], out):
+        if (total := part.sum()) > 0:
+            part *= max(0.0, total - (out.sum() - terms.sum())) / total
     return out
 
 

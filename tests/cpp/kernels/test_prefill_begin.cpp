@@ -72,8 +72,8 @@ Job product(const Build& build, npu::blocks::Format format, int32_t m, int32_t s
 }
 Job row_job(Kind kind, int32_t used = 4) {
   Job job{};
-  job.kind = int32_t(kind), job.used = used, job.constants = 2, job.rounds = 3,
-  job.first_groups = 5;
+  job.kind = int32_t(kind), job.used = used, job.rounds = 3, job.first_groups = 5;
+  job.constants = kind == Kind::kGeglu ? 0 : 2;
   job.groups = 5, job.a_turns = 1, job.b_turns = 2, job.b_pieces = 12;
   job.width = 1152, job.columns = 1280, job.epsilon = 77, job.heads = 4, job.kv_heads = 1;
   job.head_dim = job.dim = 256;
@@ -235,13 +235,13 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
     const Job multiply = product(build, npu::blocks::Format::kQ8, 64, 0, 3);
     check_refused(build, multiply,
                   {{&Job::kind, {-1, 5, 1, 4}},
-                   {&Job::constants, {-1, 7}},
+                   {&Job::constants, {-1, 1, 7}},
                    {&Job::m, {0, 8, 32, 48, 128, -64}},
                    {&Job::slices, {0, 3, -1}},
                    {&Job::blocks0, {-1, 3}},
                    {&Job::blocks2, {-1, 4}},
                    {&Job::format, {-1, 0, 2, 3, 99}},
-                   {&Job::holds, {0, -1}},
+                   {&Job::holds, {0, -1, 1 << 20}},
                    {&Job::parts, {0, multiply.parts + 1, -multiply.parts}},
                    {&Job::scaled, {-1, 2}},
                    {&Job::wide, {-1, 2}},
@@ -261,9 +261,9 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
       check_refused(build, row_job(kind),
                     {{&Job::constants, {-1, 7}},
                      {&Job::used, {0, -1, columns_of(build) + 1}},
-                     {&Job::rounds, {0, -1}},
-                     {&Job::first_groups, {-1}},
-                     {&Job::groups, {0, -1}},
+                     {&Job::rounds, {0, -1, 1 << 30}},
+                     {&Job::first_groups, {-1, 1 << 30}},
+                     {&Job::groups, {0, -1, 1 << 30}},
                      {&Job::a_turns, {-1, 2}},
                      {&Job::b_turns, {0, -1}},
                      {&Job::b_pieces, {0, -1}},

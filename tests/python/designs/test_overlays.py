@@ -118,6 +118,19 @@ def test_workers_refuse_what_overlays_cannot_have():
     with pytest.raises(DesignError, match="cannot begin with"):
         worker.buffer("floats", "float32", (1,), init=(1,))
 
+    with pytest.raises(DesignError, match="letters, digits"), worker.overlay("a b"):
+        pass
+    nested = design.worker(design.tile(0, 5))
+    with (
+        nested.overlay("outer"),
+        pytest.raises(DesignError, match="none inside another"),
+        nested.overlay("inner"),
+    ):
+        pass
+    for init, shape in (((1 << 31,), (1,)), ((1, 2), (2, 2))):
+        with pytest.raises(DesignError, match="cannot begin with"):
+            worker.buffer(f"words{len(shape)}", "int32", shape, init=init)
+
     forever = design.worker(design.tile(0, 3))
     with forever.overlay("a"), forever.forever():
         pass
@@ -138,6 +151,13 @@ def test_programs_come_by_a_channel_of_their_own():
         design.programs("more", design.tile(3, 0), 2, design.cores(0, 2))
     with pytest.raises(DesignError, match="go to cores"):
         design.programs("others", design.tile(3, 0), 0, [design.tile(0, 1)])
+    design.programs("again", design.tile(3, 0), 0, design.cores(0, 2))
+    with pytest.raises(DesignError, match="2 cores have overlays, 2 ports bring programs to 4"):
+        lower(design)
+    design.program_ports.clear()
+    with pytest.raises(DesignError, match="2 cores have overlays, 0 ports"):
+        lower(design)
+    design = two_programs()
     design.programs("again", design.tile(2, 0), 0, design.cores(0, 2))
     with pytest.raises(DesignError, match='asked for by "programs" and for programs'):
         lower(design)

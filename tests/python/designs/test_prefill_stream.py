@@ -1,6 +1,6 @@
-"""Streams of prompts on npu2 load the programs of their steps, in order and once for steps of one
-kind behind each other; they end on the emulated array, which refuses to reload a core that has not
-ended. npu1 has one program, and streams load none."""
+"""Streams of prompts on npu2 load the program of each of their steps, in order; they end on the
+emulated array, which refuses to reload a core that has not ended. npu1 has one program, and streams
+load none."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_every_step_has_its_program(request_: dict[str, int], steps: list[str]) 
     execute(config, one.stream, data=data)
 
 
-def test_a_program_that_is_there_is_not_loaded_again() -> None:
+def test_every_submission_begins_with_a_load() -> None:
     config = operation("prefill").configuration("npu2")
     for first, steps, names in ((6, 1, ["products"]), (8, 3, ["products", "norm", "products"])):
         [one] = operation("prefill").submissions(

@@ -201,5 +201,16 @@ def test_the_documentation_has_these_figures(title):
     assert stated == pytest.approx(now, rel=0.1)
 
 
+def test_the_page_of_prefill_has_the_sizes_of_its_programs():
+    page = PAGE.parents[1] / "prefill.md"
+    (core, *_) = lower(prefill.design("npu2")).cores
+    for name, program in core.overlays.items():
+        row = next(r for r in page.read_text().splitlines() if r.startswith(f"| {name} |"))
+        stated = [int(cell.replace(",", "")) for cell in row.split("|")[3:5]]
+        assert stated == [
+            program_memory.program_bytes(program, core, "npu2", form) for form in ("fast", "small")
+        ]
+
+
 def functions(core):
     return {instruction.function for program in core.programs for instruction in program}
