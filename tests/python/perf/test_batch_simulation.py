@@ -62,10 +62,11 @@ def test_weights_are_read_once_for_all_sequences() -> None:
     blocks = len(SMALL.layers) * layer + SMALL.vocabulary // 32 * 2
     assert one.bytes["weights"] == eight.bytes["weights"] == blocks * BLOCK_BYTES
     # A chunk of 64 positions, K and V in two objects of A each, for each key head of a sequence;
-    # and headers for the rows of the array, which have one of these each.
+    # and headers for the rows of the array, which have one of these each, behind one that counts
+    # them.
     a_bytes = facts.PREFILL_A_BYTES["npu2"]
     for found, sequences, jobs in ((one, 1, 1), (eight, 8, 4)):
-        objects = sequences * 2 * 4 + jobs * 4
+        objects = sequences * 2 * 4 + (1 + jobs) * 4
         assert found.bytes["kv"] == len(SMALL.layers) * objects * a_bytes
     assert eight.seconds * eight.ceiling > sum(
         value for name, value in eight.bytes.items() if name != "activations written"

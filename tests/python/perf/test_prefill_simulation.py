@@ -248,7 +248,8 @@ def test_the_trace_of_a_chunk(tmp_path: Path) -> None:
     trace.save(file)
     document = json.loads(gzip.decompress(file.read_bytes()))
     names = {event["name"] for event in document["traceEvents"]}
-    assert {"prefill_multiply", "prefill_scores", "prefill_norm_piece"} <= names
+    kernels = {"multiply": "products", "scores": "attention", "norm_piece": "norm"}
+    assert {f"prefill_{kernel} ({overlay})" for kernel, overlay in kernels.items()} <= names
     pytest.importorskip("matplotlib")
     trace.plot(tmp_path / "t.svg")
     assert "Simulated prompt on npu2, small" in (tmp_path / "t.svg").read_text()
