@@ -2,8 +2,8 @@
 
 Every core does the same, a job at a time (aie_kernels/prefill_job.h): tiles of products with
 weights in their blocks, norms, GeGLU, rotation, attention. Program memory holds the program of one
-kind of job: on npu2 they are overlays, which streams load before a step of another kind; npu1,
-whose shim channels are all taken, has one program that is too large. As in a GEMM, stream A of a
+kind of job: on npu2 they are overlays, of which streams load one before every step; npu1, whose
+shim channels are all taken, has one program that is too large. As in a GEMM, stream A of a
 row of the array is broadcast along it and stream B of a column down it; results of a column leave
 through both of its shim channels, two cores each. Headers in stream A bound all loops, so that
 streams (backend/ops/prefill) write no runtime parameters.
@@ -55,11 +55,14 @@ def design(generation: str) -> Design:
     for col in range(out.columns):
         b, results = _column(out, col), _drain(out, col)
         cores += [_Core(out, row, col, rows[row], b, results[row]) for row in range(CORE_ROWS)]
+    if generation == "npu1":
+        for core in cores:
+            core.program()
+        return out
     for core in cores:
-        core.program() if generation == "npu1" else core.overlays()
-    if generation != "npu1":
-        port = out.tile(_PROGRAMS_COLUMN, 0), _PROGRAMS_CHANNEL
-        out.programs("programs", *port, [core.tile for core in cores])
+        core.overlays()
+    shim = out.tile(_PROGRAMS_COLUMN, 0)
+    out.programs("programs", shim, _PROGRAMS_CHANNEL, [core.tile for core in cores])
     return out
 
 

@@ -127,9 +127,8 @@ class Worker:
             yield
         finally:
             self._program = self.steps
-        held = [f'"{f.name}"' for f, n in self._frames[0].items() if n]
-        if held:
-            raise self._error(f'overlay "{name}" ends while holding objects of {", ".join(held)}')
+        if held := _held_names(self._frames[0]):
+            raise self._error(f'overlay "{name}" ends while holding objects of {held}')
 
     def buffer(
         self,
@@ -220,9 +219,8 @@ class Worker:
 
     def finish(self) -> None:
         """Checks what can only be seen at the end; called by the lowering."""
-        held = [f'"{f.name}"' for f, n in self._frames[0].items() if n]
-        if held:
-            raise self._error(f"the program ends while holding objects of {', '.join(held)}")
+        if held := _held_names(self._frames[0]):
+            raise self._error(f"the program ends while holding objects of {held}")
         if self.rtps and not any(s.kind == "wait_rtps" for s in self.steps):
             raise self._error("the worker has RTPs but never calls wait_rtps")
         if self.overlays and (self.steps or self.rtps):
@@ -302,10 +300,9 @@ class Worker:
             yield
         finally:
             self._frames.pop()
-        held = [f'"{f.name}"' for f, n in frame.items() if n]
-        if held:
+        if held := _held_names(frame):
             raise self._error(
-                f"a loop body ends while holding objects of {', '.join(held)}; release them in it"
+                f"a loop body ends while holding objects of {held}; release them in it"
             )
         self._program.append(Step("end"))
 
@@ -321,6 +318,11 @@ class Worker:
 
     def _error(self, text: str) -> DesignError:
         return DesignError(f"[worker {self.tile} of {self._names.design}] {text}")
+
+
+def _held_names(frame: dict[ObjectFifo, int]) -> str:
+    """Of FIFOs with objects that are still held, quoted; empty if there are none."""
+    return ", ".join(f'"{fifo.name}"' for fifo, count in frame.items() if count)
 
 
 def _source(operand: Object | Buffer) -> ObjectFifo | Buffer:

@@ -53,12 +53,18 @@ class Dataflow:
         return locks[-1]
 
     def add_memory(
-        self, tile: Tile, name: str, dtype: str, shape: tuple[int, ...], address: int | None = None
+        self,
+        tile: Tile,
+        name: str,
+        dtype: str,
+        shape: tuple[int, ...],
+        address: int | None = None,
+        init: tuple[int, ...] = (),
     ) -> Memory:
         """A single buffer; its address is filled in by place()."""
         size = math.prod(shape) * DTYPE_BYTES[dtype]
         self._request(tile, Request(name, size, 1, address))
-        memory = Memory(tile, name, dtype, shape, size, -1)
+        memory = Memory(tile, name, dtype, shape, size, -1, init)
         self.out.memories.setdefault(tile, []).append(memory)
         return memory
 

@@ -18,16 +18,14 @@ def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:
     tile = worker.tile
     core = Core(tile, worker.stack_bytes, [], 0)
     buffers = {
-        b.name: flow.add_memory(tile, b.name, b.dtype, b.shape, b.address) for b in worker.buffers
+        b.name: flow.add_memory(tile, b.name, b.dtype, b.shape, b.address, b.init)
+        for b in worker.buffers
     }
-    for buffer in worker.buffers:
-        buffers[buffer.name].init = buffer.init
     if worker.overlays:
         fifos = {step.fifo for step in worker.all_steps if step.fifo is not None}
         rotating = [fifo for fifo in fifos if len(flow.pool_of[fifo, tile].slots) > 1]
-        name, shape = f"slots_{tile.col}_{tile.row}", (max(1, len(rotating)),)
-        core.slots = flow.add_memory(tile, name, "int32", shape)
-        core.slots.init = (0,) * shape[0]
+        name, zeros = f"slots_{tile.col}_{tile.row}", (0,) * max(1, len(rotating))
+        core.slots = flow.add_memory(tile, name, "int32", (len(zeros),), init=zeros)
         buffers[name] = core.slots
     core.buffers = list(buffers.values())
     if worker.rtps:

@@ -144,15 +144,16 @@ PrefillTask PrefillPlan::in_workspace(int64_t offset, const arch::Bd& bd) const 
   return out;
 }
 
+int64_t PrefillPlan::header_offset(int64_t number) const {
+  return (std::ssize(array_.packets) + number * a_words_) * 4;
+}
+
 PrefillTask PrefillPlan::header(const Job& job) {
   std::vector<int32_t> words(sizeof job / 4);
   std::memcpy(words.data(), &job, sizeof job);
-  const auto number = static_cast<int64_t>(headers_.size());
-  PrefillTask task =
-      in_workspace((array_.packets.size() +
-                    headers_.try_emplace(std::move(words), number).first->second * a_words_) *
-                       4,
-                   contiguous(a_words_));
+  const auto next = static_cast<int64_t>(headers_.size());
+  const int64_t number = headers_.try_emplace(std::move(words), next).first->second;
+  PrefillTask task = in_workspace(header_offset(number), contiguous(a_words_));
   task.argument = kPrefillHeaders;
   task.part = 0;
   task.early = task.header = true;
@@ -165,12 +166,10 @@ void PrefillPlan::add_header(PrefillStep& step, const Job& job) {
 }
 
 std::vector<std::byte> PrefillPlan::headers() const {
-  const size_t before = array_.packets.size() * 4;
-  std::vector<std::byte> out(before + headers_.size() * static_cast<size_t>(a_words_) * 4);
-  if (before > 0) std::memcpy(out.data(), array_.packets.data(), before);
+  std::vector<std::byte> out(static_cast<size_t>(header_offset(std::ssize(headers_))));
+  std::ranges::copy(std::as_bytes(std::span(array_.packets)), out.begin());
   for (const auto& [words, number] : headers_) {
-    std::memcpy(out.data() + before + static_cast<size_t>(number * a_words_) * 4, words.data(),
-                words.size() * 4);
+    std::memcpy(out.data() + header_offset(number), words.data(), words.size() * 4);
   }
   return out;
 }

@@ -136,6 +136,7 @@ class PrefillPlan {
   arch::Bd payloads(int64_t objects) const;
   // A task of the group.
   PrefillTask in_workspace(int64_t offset, const arch::Bd& bd) const;
+  int64_t header_offset(int64_t number) const;
   PrefillTask header(const prefill::Job& job);
   PrefillStep jobs(size_t step);
   void announce(PrefillStep& step);
