@@ -18,9 +18,6 @@ constexpr int32_t kConstantFloats = kAPayload / 4;
 
 inline Job& job_of(int32_t* words) { return *reinterpret_cast<Job*>(words); }
 
-// All bits if `condition`, else none: words without jumps.
-constexpr int32_t where(bool condition) { return -int32_t(condition); }
-
 inline void take_share(Job& job, int32_t row, int32_t column) {
   const int32_t* all = &job.blocks0;
   const int32_t multiplies = where(job.kind == int32_t(Kind::kProduct));
@@ -28,11 +25,9 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.row = row, job.column = column;
   job.blocks = blocks;
   job.clear = any & 1;
-  const int32_t held = blocks << (job.format == int32_t(npu::blocks::Format::kBf16) ? 1 : 0);
-  job.holds1 = job.holds & where(held == 1);
-  job.holds2 = job.holds & where(held == 2);
-  job.full_parts = (job.parts - 1) & multiplies;
-  job.full_slices = (job.slices - 1) & multiplies;
+  job.held = blocks << (job.format == int32_t(npu::blocks::Format::kBf16) ? 1 : 0);
+  job.own_holds = job.holds & any;
+  job.expands = job.behind > 0 ? 1 : 0;
   job.factors = job.scaled & any;
   job.pieces = product_pieces(job.m, blocks, job.wide);
   const int32_t takes_part = where(column < job.used);
@@ -41,7 +36,8 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.geglu_rounds = own & where(job.kind == int32_t(Kind::kGeglu));
   job.rotation_rounds = own & where(job.kind == int32_t(Kind::kRotation));
   const int32_t rows = job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
-  job.pass = ((job.holds * job.parts + job.scaled) & multiplies & ~any) + (rows & ~takes_part);
+  const int32_t objects = job.holds * (job.before + job.behind) + job.scaled;
+  job.pass = (objects & multiplies & ~any) + (rows & ~takes_part);
   job.a_before = column, job.a_after = (job.used - 1 - column) & takes_part;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
   job.q_before = row * job.units, job.q_after = job.b_after * job.units;
@@ -63,15 +59,14 @@ bool product_fits(const Job& job) {
       return false;
   }
   if (job.m != 16 && job.m != 32 && job.m != 64 && job.m != kRowSlots) return false;
-  if (job.slices != kRowSlots / job.m) return false;
   if (job.format < 0 || job.format >= npu::blocks::kFormats) return false;
   const auto format = npu::blocks::Format(job.format);
   const int32_t most = *std::max_element(blocks, blocks + kMaxColumns);
   if (format == npu::blocks::Format::kBf16 && most > 1) return false;
-  const int32_t slices = range_columns(format) / kSlice;
-  return job.holds >= 1 && job.parts == (slices + job.slices - 1) / job.slices && job.scaled >= 0 &&
-         job.scaled <= 1 && job.wide >= 0 && job.wide <= 1 && job.chunks == 0 && job.rounds == 0 &&
-         job.units == 0;
+  const RangeParts of = range_parts(format, job.m, kRowSlots);
+  if (job.before != of.before || job.behind != of.behind) return false;
+  return job.holds >= 1 && job.scaled >= 0 && job.scaled <= 1 && job.wide >= 0 && job.wide <= 1 &&
+         job.chunks == 0 && job.rounds == 0 && job.units == 0;
 }
 
 bool rows_fit(const Job& job) {
@@ -127,9 +122,9 @@ void check_begin(const char* kernel, const KernelArgument* operands) {
   const Job& job = *reinterpret_cast<const Job*>(operands[0].data);
   if (header_fits(job)) return;
   npu::fail(npu::ErrorKind::kKernel,
-            "[%s] the header describes no job: kind %d, constants %d, m %d, holds %d x %d x %d, "
+            "[%s] the header describes no job: kind %d, constants %d, m %d, holds %d x (%d + %d), "
             "rounds %d, groups %d, units %d, head_dim %d; send a header of prefill_job.h first",
-            kernel, job.kind, job.constants, job.m, job.holds, job.parts, job.slices, job.rounds,
+            kernel, job.kind, job.constants, job.m, job.holds, job.before, job.behind, job.rounds,
             job.groups, job.units, job.head_dim);
 }
 

@@ -80,8 +80,8 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(blocks4) WORD(blocks5) WORD(blocks6) WORD(blocks7)                                        \
   WORD(format)        /* of the blocks */                                                        \
   WORD(holds)         /* ranges of W's columns: width / range_columns(format) */                 \
-  WORD(parts)         /* A objects per range */                                                  \
-  WORD(slices)        /* per A object: kRowSlots / m */                                          \
+  WORD(before)        /* objects of A per range that are multiplied while W's blocks are held */ \
+  WORD(behind)        /* and afterwards, by what was expanded last */                            \
   WORD(scaled)        /* 1: rows are multiplied by factors */                                    \
   WORD(wide)          /* 1: results are fp32, of the last of every 8 rows */                     \
   /* jobs of rows */                                                                             \
@@ -114,9 +114,9 @@ inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 
   WORD(row) WORD(column)                                                                         \
   WORD(blocks)        /* of the core's column */                                                 \
   WORD(clear)         /* 1, if it has any */                                                     \
-  WORD(holds1) WORD(holds2) /* holds, if it has so many blocks */                                \
-  WORD(full_parts)    /* objects of A of a range before its last, slices of an object before */  \
-  WORD(full_slices)   /* the last one */                                                         \
+  WORD(held)          /* blocks that it holds at once */                                         \
+  WORD(own_holds)     /* holds, if it has any */                                                 \
+  WORD(expands)       /* 1, if there are objects behind */                                       \
   WORD(pass)          /* objects of A that it lets pass */                                       \
   WORD(norm_rounds) WORD(geglu_rounds) WORD(rotation_rounds) /* rounds that it has a part in */  \
   WORD(factors)       /* scaled, if it has blocks */                                             \
@@ -143,6 +143,23 @@ constexpr int32_t range_columns(blocks::Format format) {
   return int32_t(blocks::columns_of(format)) * (format == blocks::Format::kBf16 ? 2 : 1);
 }
 
+// Slices of W that a core expands at once.
+inline constexpr int32_t kAtOnce = 2;
+
+// Objects of A of a range of columns: `before` while its blocks are held, `behind` afterwards, by
+// what was expanded last: none if an object has more slices than that.
+struct RangeParts {
+  int32_t before, behind;  // words of the job
+  constexpr int32_t objects() const { return before + behind; }
+};
+constexpr RangeParts range_parts(blocks::Format format, int32_t m, int32_t row_slots) {
+  const int32_t slices = range_columns(format) / kSlice, each = row_slots / m;
+  const int32_t objects = (slices + each - 1) / each;
+  const int32_t left = (slices - 1) % kAtOnce + 1;  // expanded last
+  const int32_t behind = each > kAtOnce ? 0 : (left + each - 1) / each;
+  return {objects - behind, behind};
+}
+
 // Pieces of results that a core has of `blocks` row-blocks of W.
 constexpr int32_t product_pieces(int32_t m, int32_t blocks, int32_t wide) {
   const int32_t lines = m / kRows * blocks;
@@ -163,7 +180,7 @@ struct Sizes {
   constexpr int32_t a_bytes() const { return row_slots / kRows * operand_bytes; }
 };
 constexpr Sizes sizes_of(bool npu1) {
-  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{4, 128, kRows * kSlice / 8 * 9, 2720};
+  return npu1 ? Sizes{2, 64, kPieceBytes, 2304} : Sizes{4, 128, kRows * kSlice / 8 * 9, 3200};
 }
 #if defined(__AIE_ARCH__)
 inline constexpr Sizes kSizes = sizes_of(__AIE_ARCH__ == 20);
@@ -180,6 +197,9 @@ template <typename T>
 inline T* sums_at(T* store, T* tail, int32_t row, int32_t n) {
   return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
 }
+
+// All bits if `condition`, else none: choices without jumps.
+constexpr int32_t where(bool condition) { return -int32_t(condition); }
 
 constexpr int32_t chunk_positions(int32_t head_dim) { return 4096 / head_dim; }
 constexpr int32_t unit_pieces(int32_t head_dim) { return kRows * head_dim * 2 / kPieceBytes; }

@@ -1,10 +1,11 @@
 // Products of the prefill configuration, prefill_job.h's kProduct: sums += A W, slice by slice of
 // 32 columns, W from blocks of weights; then factors of rows, then results in bf16.
 //
-// A call of prefill_multiply expands its slice of the held blocks into `work` (prefill_weights.h),
-// and multiplies as mmul_block.h does, k unrolled. The last slice of a range has two calls, between
-// which the worker gives the blocks back. Sums are fp32 tiles [m / r][n / t][r][t], from
-// row kStoreRows on in `work`; host `fast` builds keep them row-major.
+// A range of columns: prefill_multiply takes an object of A after the other, expands slices of the
+// held blocks into `work` (prefill_weights.h), kAtOnce when it comes to the first of them, and
+// multiplies as mmul_block.h does, k unrolled. With many rows prefill_expand expands the last ones;
+// the worker gives the blocks back, and prefill_finish multiplies by them. Sums are fp32 tiles
+// [m / r][n / t][r][t], from row kStoreRows on in `work`; host `fast` builds keep them row-major.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -23,10 +24,8 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
 
 #ifdef AIE_HOST_PREFILL_MULTIPLY  // x86 `fast` builds
 // Operands beyond what those multiply in floating point: the code above, between sums in its order.
-[[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, const uint8_t* b0,
-                                                const uint8_t* b1, float* sums, int32_t* work,
-                                                int32_t m, int32_t blocks, int32_t format,
-                                                int32_t slice) {
+[[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, float* sums, int32_t* work,
+                                                int32_t slice, int32_t m, int32_t blocks) {
   constexpr int32_t kR = Tile::r, kT = Tile::t;
   const int32_t n = blocks * kRowBlock;
   alignas(64) float tiles[kRowSlots * kMaxBlocks * kRowBlock];
@@ -39,22 +38,49 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  prefill_weights::expand(b0, b1, blocks, format, slice, slice_of_w(work, 0));
-  const auto* const from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
-  multiply_expanded(from, tiles, tiles + kStoreRows * n, work, m, blocks, 0);
+  multiply_slices(a, tiles, tiles + kStoreRows * n, work, slice, 1, m, blocks);
   each([](float& row, float& tile) { row = tile; });
 }
 
-inline void multiply_slice(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, float* store,
-                           int32_t* work, int32_t m, int32_t blocks, int32_t format,
-                           int32_t slice) {
-  if (slice >= range_slices(format)) return;
+inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
+                                float* store, int32_t* work, Slices slices, int32_t m,
+                                int32_t blocks, int32_t format) {
   const uint8_t* const b[kMaxBlocks] = {b0, b1};
-  if (!AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice,
-                                 row_of(slice, m) / m)) {
-    multiply_in_tiles(a, b0, b1, store, work, m, blocks, format, slice);
+  for (int32_t slice = slices.first; slice < slices.end; ++slice) {
+    if (AIE_HOST_PREFILL_MULTIPLY(a, b, store, tail_of(work), m, blocks, format, slice,
+                                  slice % object_slices(m))) {
+      continue;
+    }
+    expand_slices(b0, b1, work, slice / kAtOnce * kAtOnce, blocks, format);
+    multiply_in_tiles(a, store, work, slice, m, blocks);
   }
+}
+
+inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Slices slices,
+                              int32_t m, int32_t blocks) {
+  for (int32_t slice = slices.first; slice < slices.end; ++slice) {
+    if (!AIE_HOST_PREFILL_FINISH(a, slice_of_w(work, slice, blocks), store, tail_of(work), m,
+                                 blocks, slice - slices.first, slices.end - slices.first)) {
+      multiply_in_tiles(a, store, work, slice, m, blocks);
+    }
+  }
+}
+#else
+inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
+                                float* store, int32_t* work, Slices slices, int32_t m,
+                                int32_t blocks, int32_t format) {
+  int32_t count;
+  for (int32_t slice = slices.first; slice < slices.end; slice += count) {
+    expand_slices(b0, b1, work, slice, blocks, format);
+    const int32_t left = slices.end - slice;
+    count = left < kAtOnce ? left : kAtOnce;
+    multiply_slices(a, store, tail_of(work), work, slice, count, m, blocks);
+  }
+}
+inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Slices slices,
+                              int32_t m, int32_t blocks) {
+  multiply_slices(a, store, tail_of(work), work, slices.first, slices.end - slices.first, m,
+                  blocks);
 }
 #endif
 
@@ -66,11 +92,6 @@ constexpr Operand kM = integer("m", 16, kRowSlots, 16);
 constexpr Operand kBlocks = integer("blocks", 1, kMaxBlocks);
 constexpr Operand weight_block(const char* name) {
   return {.name = name, .buffer = true, .alignment = alignof(float), .size = kBBytes};
-}
-
-constexpr int32_t padded_slices(int32_t format, int32_t m) {
-  const int32_t slices = kRowSlots / m;  // of an object of A
-  return (range_slices(format) + slices - 1) / slices * slices;
 }
 
 void check_m(const char* kernel, int64_t m) {
@@ -85,33 +106,44 @@ void check_counter(const char* kernel, const char* what, int32_t value, int64_t 
             kernel, what, value, static_cast<long long>(end));
 }
 
-// multiply, last: a, b0, b1, store, work, job, m, blocks, format.
+void check_blocks(const char* kernel, int64_t format, int64_t blocks) {
+  if (format != int64_t(Format::kBf16) || blocks == 1) return;
+  npu::fail(npu::ErrorKind::kKernel, "[%s] blocks = %lld; a core has one row-block of bfloat16",
+            kernel, static_cast<long long>(blocks));
+}
+int32_t object_of(const KernelArgument& job) {
+  return reinterpret_cast<const int32_t*>(job.data)[kObjectAt];
+}
+// multiply: a, b0, b1, store, work, job, m, blocks, format.
 void check_multiply(const char* kernel, const KernelArgument* operands) {
-  const int64_t m = operands[6].value, blocks = operands[7].value;
+  const int64_t m = operands[6].value, format = operands[8].value;
   check_m(kernel, m);
-  if (operands[8].value == int64_t(Format::kBf16) && blocks != 1) {
-    npu::fail(npu::ErrorKind::kKernel, "[%s] blocks = %lld; a core has one row-block of bfloat16",
-              kernel, static_cast<long long>(blocks));
-  }
-  check_counter(kernel, "slice", reinterpret_cast<const int32_t*>(operands[5].data)[kSliceAt],
-                padded_slices(int32_t(operands[8].value), int32_t(m)));
+  check_blocks(kernel, format, operands[7].value);
+  check_counter(kernel, "object", object_of(operands[5]),
+                range_objects(int32_t(format), int32_t(m)));
 }
-void check_last(const char* kernel, const KernelArgument& job, int64_t m, int64_t format) {
-  const int32_t slice = reinterpret_cast<const int32_t*>(job.data)[kSliceAt];
-  if (slice + 1 == padded_slices(int32_t(format), int32_t(m))) return;
+void check_behind(const char* kernel, int32_t object, int64_t m, int64_t format, bool first) {
+  const RangeParts parts = range_parts(Format(format), int32_t(m), kRowSlots);
+  const int32_t last = first ? parts.before : parts.objects() - 1;
+  if (parts.behind > 0 && object >= parts.before && object <= last) return;
   npu::fail(npu::ErrorKind::kKernel,
-            "[%s] slice %d is not the last one of a range; check the loops of the header", kernel,
-            slice);
+            "[%s] object %d is none of a range's last %d of %d, which are multiplied by what was "
+            "expanded before; check the loops of the header",
+            kernel, object, parts.behind, parts.objects());
 }
-void check_last_multiply(const char* kernel, const KernelArgument* operands) {
-  check_multiply(kernel, operands);
-  check_last(kernel, operands[5], operands[6].value, operands[8].value);
-}
-// finish: a, store, work, job, m, blocks, format. The worker's loops end ranges.
-void check_finish(const char* kernel, const KernelArgument* operands) {
-  const int64_t m = operands[4].value;
+// expand: b0, b1, work, job, m, blocks, format.
+void check_expand(const char* kernel, const KernelArgument* operands) {
+  const int64_t m = operands[4].value, format = operands[6].value;
   check_m(kernel, m);
-  check_last(kernel, operands[3], m, operands[6].value);
+  check_blocks(kernel, format, operands[5].value);
+  check_behind(kernel, object_of(operands[3]), m, format, true);
+}
+// finish: a, store, work, job, m, blocks, format.
+void check_finish(const char* kernel, const KernelArgument* operands) {
+  const int64_t m = operands[4].value, format = operands[6].value;
+  check_m(kernel, m);
+  check_blocks(kernel, format, operands[5].value);
+  check_behind(kernel, object_of(operands[3]), m, format, false);
 }
 // piece: store, c, work, job, m, blocks.
 void check_piece(const char* kernel, const KernelArgument* operands) {
@@ -124,26 +156,45 @@ void check_piece(const char* kernel, const KernelArgument* operands) {
 
 constexpr double kCall = 24;  // call, counters, loop set-up
 
-// Not measured on hardware: the expansion (prefill_weights.h), then the multiplication, which has
-// the costs of matmul_bfp16_f32_pipelined or matmul_bf16_f32, with what its loop takes to fill and
-// to drain; of a pair of slices, half. An odd range counts as single slices.
-double expand_cycles(const Timing&, const int64_t* integers) {
-  return prefill_weights::cycles(Format(integers[2]), double(integers[1])) + kCall;
+// Not measured on hardware. The slices that are expanded at once (prefill_weights.h).
+double expand_cycles(const int64_t* integers, int32_t slices) {
+  return prefill_weights::cycles(Format(integers[2]), double(integers[1]), slices) + kCall;
 }
-double expanded_cycles(const Timing& timing, const int64_t* integers) {
+// Slices that are multiplied in one loop. Of npu2's 2x2 blocks of tiles one follows the other after
+// kPeriod cycles of the schedule of tests/python/perf/test_prefill_schedule.py, which no compiler
+// has made; of those, and to fill, to drain and to call, it takes what pipelined GEMM kernels are
+// measured to take (docs/timing.md). npu1 has the costs of matmul_bf16_f32.
+constexpr double kPeriod = 19;
+double slices_cycles(const Timing& timing, const int64_t* integers, int32_t slices) {
   const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
   if constexpr (Tile::kBlockFloat) {
-    const bool pairs = integers[0] < kRowSlots && range_slices(int32_t(integers[2])) % 2 == 0;
-    const int32_t slices = pairs ? 2 : 1;
-    return npu::perf::pipelined_cycles(timing, npu::perf::InputKind::kBfp16, 4, m, slices * kSlice,
-                                       n) /
-           slices;
+    return slices * m * n / 256 * kPeriod * timing.mac_interval_bfp16 + timing.kernel_call;
   } else {
-    return kCall + npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n);
+    return slices * npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n) + kCall;
   }
 }
+constexpr int32_t last_slices(int32_t format) { return (range_slices(format) - 1) % kAtOnce + 1; }
+
+// An object's share of its range: of 128 rows not every slice expands, and with few rows the last
+// object may have fewer slices.
 double multiply_cycles(const Timing& timing, const int64_t* integers) {
-  return expand_cycles(timing, integers) + expanded_cycles(timing, integers);
+  const auto m = int32_t(integers[0]), format = int32_t(integers[2]);
+  const int32_t each = object_slices(m) < kAtOnce ? 1 : kAtOnce, last = last_slices(format);
+  const int32_t before = range_slices(format) - last;
+  const double expansions =
+      before / kAtOnce * expand_cycles(integers, kAtOnce) + expand_cycles(integers, last);
+  const int32_t last_each = last < each ? last : each;
+  const double products = before / each * slices_cycles(timing, integers, each) +
+                          last / last_each * slices_cycles(timing, integers, last_each);
+  return kCall + (expansions + products) / range_objects(format, m);
+}
+double expand_last_cycles(const Timing&, const int64_t* integers) {
+  return expand_cycles(integers, last_slices(int32_t(integers[2])));
+}
+double finish_cycles(const Timing& timing, const int64_t* integers) {
+  const int32_t last = last_slices(int32_t(integers[2])),
+                most = object_slices(int32_t(integers[0]));
+  return kCall + slices_cycles(timing, integers, last < most ? last : most);
 }
 
 // Vectors of 32 sums.
@@ -166,16 +217,7 @@ double scale_cycles(const Timing&, const int64_t* integers) {
 // lines, which take as long or twice that.
 constexpr int kPieceCycles = int(kCall) + int(weights::kHalves) * (8 * 4 + 19);
 
-// What multiply and last are given.
 constexpr Operand kFormat = integer("format", 0, npu::blocks::kFormats - 1);
-constexpr Declaration multiplying(double (*cycles)(const Timing&, const int64_t*),
-                                  void (*check)(const char*, const KernelArgument*)) {
-  return {.operands = {kA, weight_block("b0"), weight_block("b1"), kSums, kWorkOperand, kJob, kM,
-                       kBlocks, kFormat},
-          .cycles = cycles,
-          .check = check,
-          .product = true};
-}
 #endif
 
 }  // namespace prefill_product
@@ -186,47 +228,31 @@ NPU_KERNEL void prefill_clear(float* store, int32_t* work, int32_t* job, int32_t
                               int32_t blocks) {
   using namespace prefill_product;
   clear(store, tail_of(work), m, blocks * prefill_product::kRowBlock);
-  job[kSliceAt] = 0;
+  job[kObjectAt] = 0;
   job[kPieceAt] = 0;
 }
 
-// The next slice of 32 columns of A and of the held blocks; of bfloat16, b0 and b1 are a
-// row-block's.
+// The next object of A of a range, times what it needs of the held blocks; of bfloat16, b0 and b1
+// are a row-block's.
 NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                  float* store, int32_t* work, int32_t* job, int32_t m,
                                  int32_t blocks, int32_t format) {
   using namespace prefill_product;
-#ifdef AIE_HOST_PREFILL_MULTIPLY
-  multiply_slice(a, b0, b1, store, work, m, blocks, format, count_slice(job, m, format));
-#else
-  expand_next(b0, b1, work, job, m, blocks, format);
-  multiply_next(a, store, work, job, m, blocks, format);
-#endif
+  expand_and_multiply(a, b0, b1, store, work, next_slices(job, m, format), m, blocks, format);
 }
 
-// The last slice of a range: what needs the blocks.
-NPU_KERNEL void prefill_last(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, float* store,
-                             int32_t* work, const int32_t* job, int32_t m, int32_t blocks,
-                             int32_t format) {
+// What the objects of a range that are left need of the blocks.
+NPU_KERNEL void prefill_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work,
+                               const int32_t* job, int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-#ifdef AIE_HOST_PREFILL_MULTIPLY
-  multiply_slice(a, b0, b1, store, work, m, blocks, format, job[kSliceAt]);
-#else
-  (void)a, (void)store;
-  expand_next(b0, b1, work, job, m, blocks, format);
-#endif
+  expand_slices(b0, b1, work, job[kObjectAt] * object_slices(m), blocks, format);
 }
 
-// And what does not.
+// The next of them.
 NPU_KERNEL void prefill_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-#ifdef AIE_HOST_PREFILL_MULTIPLY
-  (void)a, (void)store, (void)work, (void)blocks;
-  count_slice(job, m, format);
-#else
-  multiply_next(a, store, work, job, m, blocks, format);
-#endif
+  multiply_expanded(a, store, work, next_slices(job, m, format), m, blocks);
 }
 
 // Rows times their factors.
@@ -261,15 +287,26 @@ NPU_DECLARE(prefill_clear,
             {.operands = {prefill_product::kSums, prefill_product::kWorkOperand,
                           prefill_product::kJob, prefill_product::kM, prefill_product::kBlocks},
              .cycles = prefill_product::clear_cycles});
-NPU_DECLARE(prefill_multiply, prefill_product::multiplying(prefill_product::multiply_cycles,
-                                                           prefill_product::check_multiply));
-NPU_DECLARE(prefill_last, prefill_product::multiplying(prefill_product::expand_cycles,
-                                                       prefill_product::check_last_multiply));
+NPU_DECLARE(prefill_multiply,
+            {.operands = {prefill_product::kA, prefill_product::weight_block("b0"),
+                          prefill_product::weight_block("b1"), prefill_product::kSums,
+                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
+                          prefill_product::kBlocks, prefill_product::kFormat},
+             .cycles = prefill_product::multiply_cycles,
+             .check = prefill_product::check_multiply,
+             .product = true});
+NPU_DECLARE(prefill_expand,
+            {.operands = {prefill_product::weight_block("b0"), prefill_product::weight_block("b1"),
+                          prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
+                          prefill_product::kBlocks, prefill_product::kFormat},
+             .cycles = prefill_product::expand_last_cycles,
+             .check = prefill_product::check_expand,
+             .product = true});
 NPU_DECLARE(prefill_finish,
             {.operands = {prefill_product::kA, prefill_product::kSums,
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
                           prefill_product::kBlocks, prefill_product::kFormat},
-             .cycles = prefill_product::expanded_cycles,
+             .cycles = prefill_product::finish_cycles,
              .check = prefill_product::check_finish,
              .product = true});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,

@@ -1,8 +1,9 @@
-// The multiplication of prefill_product.cc: sums += a slice of A times the same slice of W, which
-// prefill_weights.h has expanded; on npu2 two slices at once where a core has 64 rows or less.
+// The multiplication of prefill_product.cc: sums += slices of A times the same slices of W, which
+// prefill_weights.h has expanded.
 //
-// Blocks of 2x2 tiles as in mmul_block.h, k unrolled, all blocks of a slice in one loop on npu2.
-// Sums are fp32 tiles [m / r][n / t][r][t], from row kStoreRows on in `work`.
+// Blocks of 2x2 tiles as in mmul_block.h, k unrolled, all blocks of a call in one loop on npu2: it
+// is filled and drained once. Sums are fp32 tiles [m / r][n / t][r][t], from row kStoreRows on in
+// `work`.
 #pragma once
 
 #include <stdint.h>
@@ -24,29 +25,35 @@ using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::k
 inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
 inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
 
+// The sums behind those that begin at `next`, which are in the store before `end`: a choice without
+// a jump, for loops that are pipelined.
+inline float* behind(float* next, const float* end, float* tail) {
+  const auto there = reinterpret_cast<uintptr_t>(next);
+  const auto store_end = reinterpret_cast<uintptr_t>(end);
+  const uintptr_t chosen = uintptr_t{0} - uintptr_t{there == store_end};
+  return reinterpret_cast<float*>(there +
+                                  ((reinterpret_cast<uintptr_t>(tail) - store_end) & chosen));
+}
+
 #if __AIE_ARCH__ >= 21
 using Tile = BlockFloatTile;
 
-// Slices of W in `work`, bytes: the first lies behind the sums that it has for the most rows; the
-// second, of fewer rows, in their place.
+// kAtOnce slices of W in `work`, one behind the other: behind the sums that it has for the most
+// rows.
 constexpr int32_t kTailBytes = (kRowSlots - kStoreRows) * kMaxBlocks * kRowBlock * 4;
-constexpr int32_t kSliceBytes = kMaxBlocks * kRowBlock * kSlice / 8 * 9;
-static_assert(kTailBytes % 64 == 0 && kSliceBytes % 64 == 0 && kSliceBytes <= kTailBytes);
-static_assert(kTailBytes + kSliceBytes <= 4 * kWork);
+constexpr int32_t kSliceBytes = kRowBlock * kSlice / 8 * 9;  // of a row-block
+static_assert(kTailBytes % 64 == 0 && kSliceBytes % 64 == 0);
+static_assert(kTailBytes + kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork);
 
-inline uint8_t* slice_of_w(int32_t* work, int32_t number) {
-  return reinterpret_cast<uint8_t*>(work) + kTailBytes - number * kSliceBytes;
-}
-
-// How a multiplication steps: A [m/8][4], W pairs [n/16][4][2], blocks of 8x8.
+// How a multiplication steps: A [slices][m/8][4], W pairs [slices][n/16][4][2], blocks of 8x8.
 struct Steps {
-  int32_t a, w;           // bytes of a slice of A, of W
-  int32_t row, in_store;  // sums of a row of tiles, and of those before the tail
-  int32_t count;          // 2x2 blocks
+  int32_t w;              // bytes of a slice of W
+  int32_t row, all;       // sums of a row of tiles; of all rows, of 128 none: one slice
+  int32_t count;          // 2x2 blocks of all slices
+  const float* in_store;  // end of the sums before the tail
 };
 
-// sums += A W of kSlices slices, one loop over 2x2 blocks.
-template <int32_t kSlices>
+// Rows of tiles, then slices. Masks, no branches: one loop body.
 inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
                      float* __restrict sums, float* __restrict tail, const Steps& steps) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
@@ -54,43 +61,48 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
   const auto at = [](const uint8_t* from) {
     return Blocks(reinterpret_cast<const bfp16ebs8*>(from));
   };
-  const uint8_t *b = w, *const end = w + steps.w;
-  const float* const store_end = sums + steps.in_store;
+  const uint8_t* w_end = w + steps.w;
+  const float* const sums_end = sums + steps.all;
   AIE_PREPARE_FOR_PIPELINING
   NPU_ROLLED for (int32_t i = steps.count; i > 0; --i) {
     float* const lower = sums + steps.row;
     MmulBlock<Tile, BLayout::kColumnMajor, float> block;
     block.load(sums, lower, 0);
-    for (int32_t s = 0; s < kSlices; ++s) {
-      const uint8_t* const from = a + s * steps.a;
-      Blocks a0 = at(from), a1 = at(from + kRowBytes), both = at(b - s * kSliceBytes);
-      for (int32_t step = 0; step < kSteps; ++step) {
-        const auto left = both.pop(), right = both.pop();
-        block.multiply(a0.pop(), a1.pop(), left, right);
-      }
+    Blocks a0 = at(a), a1 = at(a + kRowBytes), both = at(w);
+    for (int32_t step = 0; step < kSteps; ++step) {
+      const auto left = both.pop(), right = both.pop();
+      block.multiply(a0.pop(), a1.pop(), left, right);
     }
     block.store(sums, lower, 0);
-    b += 2 * kRowBytes;
-    const bool ends = b == end;  // of two rows of tiles; selects, no branches: one loop body
-    b = ends ? w : b;
-    a += ends ? 2 * kRowBytes : 0;
-    sums = (ends ? lower : sums) + 2 * kC;
-    sums = sums == store_end ? tail : sums;
+    w += 2 * kRowBytes;
+    const int32_t row_ends = where(w == w_end);  // of two rows of tiles
+    w -= steps.w & row_ends;
+    a += 2 * kRowBytes & row_ends;
+    sums += 2 * kC + (steps.row & row_ends);
+    sums = behind(sums, steps.in_store, tail);
+    const int32_t slice_ends = where(sums == sums_end);
+    w += steps.w & slice_ends;
+    w_end += steps.w & slice_ends;
+    sums -= steps.all & slice_ends;
   }
 }
 #else
 using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
 
-inline uint8_t* slice_of_w(int32_t* work, int32_t) { return reinterpret_cast<uint8_t*>(work); }
-static_assert(kMaxBlocks * kRowBlock * kSlice * 2 <= 4 * kWork && kRowSlots <= kStoreRows);
+constexpr int32_t kTailBytes = 0;
+constexpr int32_t kSliceBytes = kRowBlock * kSlice * 2;  // of a row-block
+static_assert(kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork && kRowSlots <= kStoreRows);
 
-// The same for A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
-inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, float* __restrict sums,
-                     int32_t m, int32_t blocks) {
+// The same for A [slices][m/4][4][4][8] and W pairs [slices][n/8][4][2][8][4].
+inline void multiply(const bfloat16* __restrict a, const bfloat16* __restrict weights,
+                     float* __restrict store, int32_t m, int32_t blocks, int32_t count) {
   constexpr int32_t kA = 4 * 8, kC = 4 * 4;
-  const auto* const weights = reinterpret_cast<const bfloat16*>(work);
   const int32_t across = blocks * kRowBlock / 8;
-  NPU_ROLLED for (int32_t row = 0; row < m; row += 8, a += 2 * kSteps * kA) {
+  float* sums = store;
+  NPU_ROLLED for (int32_t row = count * m; row > 0; row -= 8, a += 2 * kSteps * kA) {
+    const bool next = row != count * m && (row & (m - 1)) == 0;  // the next slice begins
+    weights += next ? across * kSteps * kPairTile : 0;
+    sums = next ? store : sums;
     const auto* b = weights;
     float* lower = sums + 2 * across * kC;
     NPU_ROLLED for (int32_t column = 0; column < across; ++column) {
@@ -108,66 +120,70 @@ inline void multiply(const bfloat16* __restrict a, int32_t* __restrict work, flo
 }
 #endif
 
-// 1 if pairs of slices are multiplied at once.
-constexpr int32_t in_pairs(int32_t m) { return Tile::kBlockFloat && m < kRowSlots; }
-
 constexpr int32_t range_slices(int32_t format) {
   constexpr auto kOf = [](Format f) { return range_columns(f) / kSlice << 4 * int32_t(f); };
   constexpr int32_t kAll = kOf(Format::kQ4nx) | kOf(Format::kQ8) | kOf(Format::kBf16);
   return kAll >> 4 * format & 15;
 }
-// Rows of an object of A before those of a slice: a power of two, as all m, is divided by.
-constexpr int32_t row_of(int32_t slice, int32_t m) { return slice * m & (kRowSlots - 1); }
 constexpr int32_t kRowBytes = kOperandBytes / kRows;  // of A
 
-// A slice that was expanded, whose A begins at `from`; if `pair` is 1, the one before it, too.
-inline void multiply_expanded(const uint8_t* from, float* store, float* tail, int32_t* work,
-                              int32_t m, int32_t blocks, int32_t pair) {
+inline uint8_t* slice_of_w(int32_t* work, int32_t slice, int32_t blocks) {
+  const int32_t number = slice & (kAtOnce - 1);
+  return reinterpret_cast<uint8_t*>(work) + kTailBytes + number * blocks * kSliceBytes;
+}
+
+// If `slice` is the first of those that are expanded at once: these, of the held blocks.
+NPU_OUTLINED inline void expand_slices(const uint8_t* b0, const uint8_t* b1, int32_t* work,
+                                       int32_t slice, int32_t blocks, int32_t format) {
+  if ((slice & (kAtOnce - 1)) != 0) return;
+  const int32_t left = range_slices(format) - slice, count = left < kAtOnce ? left : kAtOnce;
+  aie::set_rounding(aie::rounding_mode::conv_even);
+  prefill_weights::expand(b0, b1, blocks, format, slice, count, slice_of_w(work, 0, blocks));
+}
+
+// `count` slices that were expanded, times those of an object of A, from `slice` on.
+NPU_OUTLINED inline void multiply_slices(const bfloat16* a, float* store, float* tail,
+                                         int32_t* work, int32_t slice, int32_t count, int32_t m,
+                                         int32_t blocks) {
+  // Slices of an object follow each other in it; their number is a power of two, as all m are.
+  const int32_t row = slice * m & (kRowSlots - 1), n = blocks * kRowBlock;
+  const auto* const from = reinterpret_cast<const uint8_t*>(a) + row * kRowBytes;
+  const uint8_t* const w = slice_of_w(work, slice, blocks);
 #if __AIE_ARCH__ >= 21
-  const int32_t row = blocks * kRowBlock * kRows;
-  const Steps steps = {.a = m * kRowBytes,
-                       .w = blocks * (kSliceBytes / kMaxBlocks),
-                       .row = row,
-                       .in_store = kStoreRows / kRows * row,
-                       .count = (m >> 4) * (blocks * 2)};
-  const uint8_t *const a = from - (steps.a & -pair), *const w = slice_of_w(work, 0);
-  if (pair != 0) return multiply<2>(a, w, store, tail, steps);
-  multiply<1>(a, w, store, tail, steps);
+  multiply(from, w, store, tail,
+           {.w = blocks * kSliceBytes,
+            .row = n * kRows,
+            .all = m * n & where(m <= kStoreRows),
+            .count = (m >> 4) * (blocks * 2) * count,
+            .in_store = store + kStoreRows * n});
 #else
-  (void)tail, (void)pair;
-  multiply(reinterpret_cast<const bfloat16*>(from), work, store, m, blocks);
+  (void)tail, (void)n;
+  multiply(reinterpret_cast<const bfloat16*>(from), reinterpret_cast<const bfloat16*>(w), store, m,
+           blocks, count);
 #endif
 }
 
-constexpr int32_t kSliceAt = kState;  // of a job's words: counts slices of a range of columns
+constexpr int32_t kObjectAt = kState;  // of a job's words: counts a range's objects of A
 
-// Of the range's slices, the one that a call is for; counts it.
-inline int32_t count_slice(int32_t* job, int32_t m, int32_t format) {
-  const int32_t slice = job[kSliceAt], next = slice + 1;
-  const bool more = next < range_slices(format) || row_of(next, m) != 0;  // objects of A end
-  job[kSliceAt] = more ? next : 0;
-  return slice;
+// Slices per object: kRowSlots / m, without a division.
+constexpr int32_t object_slices(int32_t m) {
+  int32_t slices = 1;
+  for (int32_t rows = m; rows < kRowSlots; rows *= 2) slices *= 2;
+  return slices;
+}
+constexpr int32_t range_objects(int32_t format, int32_t m) {
+  return (range_slices(format) * m + kRowSlots - 1) / kRowSlots;
 }
 
-// Of a pair, the first waits for the second, which follows in the same object; the last of an odd
-// number is alone.
-NPU_OUTLINED inline void multiply_next(const bfloat16* a, float* store, int32_t* work, int32_t* job,
-                                       int32_t m, int32_t blocks, int32_t format) {
-  const int32_t slice = count_slice(job, m, format), end = range_slices(format);
-  const int32_t pair = slice & in_pairs(m), waits = in_pairs(m) & ~pair & (slice + 1 < end);
-  if ((slice >= end) | waits) return;
-  const auto* from = reinterpret_cast<const uint8_t*>(a) + row_of(slice, m) * kRowBytes;
-  multiply_expanded(from, store, tail_of(work), work, m, blocks, pair);
-}
-
-NPU_OUTLINED inline void expand_next(const uint8_t* b0, const uint8_t* b1, int32_t* work,
-                                     const int32_t* job, int32_t m, int32_t blocks,
-                                     int32_t format) {
-  const int32_t slice = job[kSliceAt];
-  if (slice >= range_slices(format)) return;
-  aie::set_rounding(aie::rounding_mode::conv_even);
-  uint8_t* const to = slice_of_w(work, slice & in_pairs(m));
-  prefill_weights::expand(b0, b1, blocks, format, slice, to);
+// The slices of the next object of a range, [first, end).
+struct Slices {
+  int32_t first, end;
+};
+NPU_OUTLINED inline Slices next_slices(int32_t* job, int32_t m, int32_t format) {
+  const int32_t object = job[kObjectAt], next = object + 1, all = range_slices(format);
+  job[kObjectAt] = next < range_objects(format, m) ? next : 0;
+  const int32_t count = object_slices(m), end = next * count;
+  return {object * count, end < all ? end : all};
 }
 
 }  // namespace prefill_product

@@ -18,11 +18,6 @@ constexpr int32_t kPieceRows = kRows;
 constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
 constexpr int32_t kQuad = 4;  // rows of a vector of fp32
 
-// The sums behind those that begin at `next`, which are in the store before `end`.
-inline float* behind(float* next, const float* end, float* tail) {
-  return next == end ? tail : next;
-}
-
 inline void clear(float* store, float* tail, int32_t m, int32_t n) {
   const float* const end = store + kStoreRows * n;
   NPU_ROLLED for (int32_t i = m * n; i > 0; i -= 16) {

@@ -1,5 +1,5 @@
-// A slice of 32 columns of blocks of weights, of any format, as the multiplications of
-// prefill_product.cc read it: no step through row-major tiles.
+// Slices of 32 columns of blocks of weights, of any format, as the multiplications of
+// prefill_product.cc read them, one behind the other: no step through row-major tiles.
 //
 //   npu2  BFP16, blocks of 8 along k, W transposed: pairs of 8x8 blocks [n / 16][k / 8][2], in the
 //         order in which a stream of blocks is read; 576 bytes per 16 columns of the result
@@ -149,16 +149,18 @@ class Writer {
 };
 #endif
 
-// A slice of `count` row-blocks: a group of 32 columns. One loop over halves of blocks and steps.
+// `slices` of `count` row-blocks, each a group of 32 columns. One loop over slices, halves of
+// blocks and steps.
 inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict b1, int32_t count,
-                        int32_t slice, uint8_t* __restrict to) {
+                        int32_t slice, int32_t slices, uint8_t* __restrict to) {
   static_assert(q4nx::kGroup == npu::prefill::kSlice && kSteps == 4);
   constexpr int32_t kHalfBytes = q4nx::kColumns * weights::kHalfRows / 2;
   Writer out(to, 0);
-  NPU_ROLLED for (int32_t i = 0; i < count * 2 * kSteps; ++i) {
-    const uint8_t* const block = i < 2 * kSteps ? b0 : b1;
-    const int32_t half = i >> 2 & 1, step = slice * kSteps + (i & 3);
-    const auto* scales = reinterpret_cast<const bfloat16*>(block) + slice * kRowBlock;
+  const int32_t shift = 2 + count;  // of a slice's 8 or 16 turns
+  NPU_ROLLED for (int32_t i = 0; i < slices << shift; ++i) {
+    const uint8_t* const block = (i >> 3 & (count - 1)) == 0 ? b0 : b1;
+    const int32_t at = slice + (i >> shift), half = i >> 2 & 1, step = at * kSteps + (i & 3);
+    const auto* scales = reinterpret_cast<const bfloat16*>(block) + at * kRowBlock;
     scales += half * weights::kHalfRows;
     const Q4nxRows q4nx_rows(aie::load_v<16>(scales),
                              aie::load_v<16>(scales + q4nx::kPlaneBytes / 2));
@@ -169,19 +171,20 @@ inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict 
   }
 }
 
-// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two blocks that
-// follow each other: the third of five slices has columns of both, but no step of eight has.
-// Narrow: bool, or a constant.
-template <typename Narrow>
+// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two
+// blocks that follow each other: the third of five slices has columns of both, but no step of eight
+// has.
 inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
-                           int32_t count, Narrow narrow, int32_t slice, uint8_t* __restrict to) {
+                           int32_t count, bool narrow, int32_t slice, int32_t slices,
+                           uint8_t* __restrict to) {
   constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
   static_assert(kColumns % transposed::kColumns == 0);
   static_assert(q8::kGroup == 2 * transposed::kColumns);
-  NPU_ROLLED for (int32_t j = 0; j < count; ++j) {
-    const uint8_t* const block = j == 0 ? b0 : b1;
-    Writer upper(to, 2 * j), lower(to, 2 * j + 1);
-    NPU_ROLLED for (int32_t step = slice * kSteps; step < (slice + 1) * kSteps; ++step) {
+  NPU_ROLLED for (int32_t i = 0; i < slices * count; ++i) {
+    const uint8_t* const block = (i & (count - 1)) == 0 ? b0 : b1;
+    const int32_t first = (slice + (i >> (count - 1))) * kSteps;
+    Writer upper(to, 2 * i), lower(to, 2 * i + 1);
+    NPU_ROLLED for (int32_t step = first; step < first + kSteps; ++step) {
       const int32_t at = step * transposed::kColumns;
       aie::vector<bfloat16, 32> columns[transposed::kColumns];
       if (narrow) {
@@ -205,24 +208,18 @@ inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restri
   }
 }
 
-// Slice `slice` of the held blocks. npu2 has one loop for formats by column, which the choice
-// between them keeps from being pipelined: its program memory has no room for two.
+// `slices` of the held blocks from `slice` on. One loop for formats by column, which the choice
+// between them keeps from being pipelined: program memory has no room for two.
 inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
-                   int32_t slice, uint8_t* to) {
+                   int32_t slice, int32_t slices, uint8_t* to) {
   using npu::blocks::Format;
-  if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, to);
-  const bool narrow = format == int32_t(Format::kQ8);
-#if __AIE_ARCH__ >= 21
-  expand_columns(b0, b1, count, narrow, slice, to);
-#else
-  if (narrow) return expand_columns(b0, b1, count, std::true_type(), slice, to);
-  expand_columns(b0, b1, count, std::false_type(), slice, to);
-#endif
+  if (format == int32_t(Format::kQ4nx)) return expand_q4nx(b0, b1, count, slice, slices, to);
+  expand_columns(b0, b1, count, format == int32_t(Format::kQ8), slice, slices, to);
 }
 
 #if NPU_DECLARATIONS
-// Of `blocks` row-blocks, not measured on hardware: slots counted as in weight_values.h, and what a
-// loop takes to fill and to drain, its chain of results.
+// Of `slices` of `blocks` row-blocks, not measured on hardware: slots counted as in
+// weight_values.h, and what a loop takes to fill and to drain, its chain of results.
 //
 // To store 8x8 weights npu2 has one move, a conversion, two multiplications that widen 32 lanes
 // each, and stores 72 bytes in at most two instructions; npu1 has two transposing shuffles and four
@@ -232,12 +229,12 @@ inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t 
 // A column of 8-bit codes has as many moves as in weight_values.h, and npu2 four multiplications:
 // one of to_float(), three by the parts of its scale, which takes three conversions and as many
 // products to split.
-double cycles(npu::blocks::Format format, double blocks) {
+double cycles(npu::blocks::Format format, double blocks, double slices) {
   constexpr bool kNpu1 = __AIE_ARCH__ == 20;
   constexpr double kMoves = kNpu1 ? 2 : 1, kMacs = kNpu1 ? 0 : 2, kStores = kNpu1 ? 4 : 2;
   // Results: a load 7, an unpack 7, a multiplication 6, a conversion 4, a shuffle or a store 2.
   constexpr double kEnd = kNpu1 ? 2 * 2 + 2 : 6 + 4 + 2;
-  const double steps = blocks * kSteps;
+  const double steps = slices * blocks * kSteps;
   if (format == npu::blocks::Format::kQ4nx) {
     constexpr double kChain = 7 + 7 + 2 + (kNpu1 ? 6 + 4 : 0) + 6 + 6 + 4 + 2 * 2 + 2 + kEnd;
     constexpr double kSubMoves = kNpu1 ? weights::kQ4nxMoves + 2 : 1 + 4 * (1 + 1 + 2);
@@ -247,10 +244,7 @@ double cycles(npu::blocks::Format format, double blocks) {
   }
   constexpr double kShuffles = transposed::kMoves * weights::kHalves + 4 * kMoves;
   constexpr double kRowsChain = 7 + 3 * 2 + kEnd;
-  // npu1 has a pipelined loop per row-block; npu2 the whole chain in each step.
-  const auto loop = [=](double slots, double chain) {
-    return steps * slots + (kNpu1 ? blocks : steps) * chain;
-  };
+  const auto loop = [=](double slots, double chain) { return steps * (slots + chain); };
   if (format == npu::blocks::Format::kBf16) {
     constexpr double kLoads = transposed::kColumns * weights::kHalves;
     return loop(longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs)), kRowsChain);

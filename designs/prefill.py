@@ -31,7 +31,7 @@ _L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
 # Results in a core: as far as there is room, those of a product leave while the next one begins.
-_L1_PIECES = {"npu1": 2, "npu2": 7}
+_L1_PIECES = {"npu1": 2, "npu2": 4}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 # Programs of npu2 come by a shim channel that has no stream A.
 _PROGRAMS_COLUMN, _PROGRAMS_CHANNEL = 1, 0
@@ -185,9 +185,8 @@ class _Core:
         shape = word("m"), word("blocks")
         with w.loop(word("clear")):
             w.call(self._kernel("clear"), store, work, job, *shape)
-        for blocks in range(1, MAX_BLOCKS + 1):
-            with w.loop(word(f"holds{blocks}")):
-                self._multiply(blocks)
+        with w.loop(word("own_holds")):
+            self._multiply()
         with w.loop(word("factors")):
             w.call(self._kernel("scale"), w.acquire(self._a), store, work, *shape)
             w.release(self._a)
@@ -195,25 +194,22 @@ class _Core:
             w.call(self._kernel("piece"), store, w.acquire(self._c), work, job, *shape)
             w.release(self._c)
 
-    def _multiply(self, blocks: int) -> None:
-        """A range of columns of `blocks` row-blocks of W, times A slice by slice."""
+    def _multiply(self) -> None:
+        """A range of columns of the held blocks of W, times A object by object."""
         w, word = self._w, self._word
-        held: list[Object] = [w.acquire(self._b) for _ in range(blocks)]
-        held += held[-1:] * (MAX_BLOCKS - blocks)
-        core = self._store, self._work, self._job, word("m"), word("blocks"), word("format")
-        with w.loop(word("full_parts")):
-            a = w.acquire(self._a)
-            with w.loop(word("slices")):
-                w.call(self._kernel("multiply"), a, *held, *core)
+        held = w.acquire_some(self._b, word("held"), MAX_BLOCKS)
+        shape = word("m"), word("blocks"), word("format")
+        core = self._store, self._work, self._job, *shape
+        with w.loop(word("before")):
+            w.call(self._kernel("multiply"), w.acquire(self._a), *held, *core)
             w.release(self._a)
-        a = w.acquire(self._a)
-        with w.loop(word("full_slices")):
-            w.call(self._kernel("multiply"), a, *held, *core)
-        w.call(self._kernel("last"), a, *held, *core)
-        for _ in range(blocks):  # the next ones come while the last slice is multiplied
-            w.release(self._b)
-        w.call(self._kernel("finish"), a, *core)
-        w.release(self._a)
+        with w.loop(word("expands")):
+            w.call(self._kernel("expand"), *held, self._work, self._job, *shape)
+        # The next blocks come while the last objects are multiplied.
+        w.release_some(self._b, word("held"), MAX_BLOCKS)
+        with w.loop(word("behind")):
+            w.call(self._kernel("finish"), w.acquire(self._a), *core)
+            w.release(self._a)
 
     def _norm(self) -> None:
         w, store, work, job, word = self._w, self._store, self._work, self._job, self._word

@@ -176,29 +176,29 @@ class Worker:
 
     def acquire(self, fifo: ObjectFifo) -> Object:
         """Waits for the next object: a free one of an output FIFO, a full one of an input FIFO."""
-        held, depth = self._held(fifo), self._depth(fifo)
-        if held == depth:
-            raise self._error(
-                f'acquire of "{fifo.name}": {held} objects are held and its depth is {depth}; the '
-                "core would wait forever"
-            )
-        sequence = self._acquired.get(fifo, 0)
-        self._acquired[fifo] = sequence + 1
-        self._frames[-1][fifo] = self._frames[-1].get(fifo, 0) + 1
+        taken = self._take(fifo)
         self._program.append(Step("acquire", fifo=fifo))
-        return Object(fifo, sequence)
+        return taken
 
     def release(self, fifo: ObjectFifo) -> None:
         """Gives the oldest held object on (output FIFO) or back (input FIFO)."""
-        self._depth(fifo)
-        outer = self._held(fifo) - self._frames[-1].get(fifo, 0)
-        if self._frames[-1].get(fifo, 0) < 1 or outer:
-            raise self._error(
-                f'release of "{fifo.name}": the oldest object held was not acquired in this loop'
-            )
-        self._frames[-1][fifo] -= 1
-        self._released[fifo] = self._released.get(fifo, 0) + 1
+        self._give(fifo)
         self._program.append(Step("release", fifo=fifo))
+
+    def acquire_some(self, fifo: ObjectFifo, count: Word, most: int) -> list[Object]:
+        """Waits for as many objects as a word says, 1 to `most`. The others are operands that a
+        kernel does not touch."""
+        self._check_word("the number of objects", count)
+        with self._round(count):
+            objects = [self.acquire(fifo)]
+        return objects + [self._take(fifo) for _ in range(most - 1)]
+
+    def release_some(self, fifo: ObjectFifo, count: Word, most: int) -> None:
+        """Gives the objects of acquire_some() on or back; the word has the same value."""
+        with self._round(count):
+            self.release(fifo)
+        for _ in range(most - 1):
+            self._give(fifo)
 
     def call(self, kernel: Kernel, *operands: Object | Buffer | Rtp | Word | int) -> None:
         """Calls a kernel with objects, buffers, integers, or RTPs and words read at the call."""
@@ -305,6 +305,37 @@ class Worker:
                 f"a loop body ends while holding objects of {held}; release them in it"
             )
         self._program.append(Step("end"))
+
+    @contextmanager
+    def _round(self, count: Word) -> Iterator[None]:
+        """A loop around one acquire or release, whose objects are held outside of it."""
+        self._program.append(Step("loop", count=count))
+        yield
+        self._program.append(Step("end"))
+
+    def _take(self, fifo: ObjectFifo) -> Object:
+        """Counts an object that is acquired."""
+        held, depth = self._held(fifo), self._depth(fifo)
+        if held == depth:
+            raise self._error(
+                f'acquire of "{fifo.name}": {held} objects are held and its depth is {depth}; the '
+                "core would wait forever"
+            )
+        sequence = self._acquired.get(fifo, 0)
+        self._acquired[fifo] = sequence + 1
+        self._frames[-1][fifo] = self._frames[-1].get(fifo, 0) + 1
+        return Object(fifo, sequence)
+
+    def _give(self, fifo: ObjectFifo) -> None:
+        """Counts an object that is released."""
+        self._depth(fifo)
+        outer = self._held(fifo) - self._frames[-1].get(fifo, 0)
+        if self._frames[-1].get(fifo, 0) < 1 or outer:
+            raise self._error(
+                f'release of "{fifo.name}": the oldest object held was not acquired in this loop'
+            )
+        self._frames[-1][fifo] -= 1
+        self._released[fifo] = self._released.get(fifo, 0) + 1
 
     def _held(self, fifo: ObjectFifo) -> int:
         return sum(frame.get(fifo, 0) for frame in self._frames)

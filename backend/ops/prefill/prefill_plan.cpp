@@ -318,8 +318,8 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
   job.m = word(m);
   job.format = word(int64_t(segment.format));
   job.holds = word(holds);
-  job.slices = word(slots / m);
-  job.parts = word(divide_up(columns / kSlice, job.slices));
+  const auto parts = prefill::range_parts(segment.format, job.m, array_.sizes().row_slots);
+  job.before = parts.before, job.behind = parts.behind;
   job.scaled = source.factors >= 0 ? 1 : 0;
   job.wide = source.wide ? 1 : 0;
   int32_t* shares = &job.blocks0;
@@ -329,11 +329,11 @@ void PrefillPlan::product_job(PrefillStep& step, const DecoderSegment& segment,
   add_header(step, job);
   for (int64_t r = 0; r < kArrayRows; ++r) {
     auto& channel = step.a[static_cast<size_t>(r)];
-    const int64_t first = row + r * high;
-    const bool exact = job.parts * job.slices * kSlice == columns;
+    const int64_t first = row + r * high, objects = parts.objects();
+    const bool exact = objects * slots * kSlice == columns * m;
     PrefillTask task =
         in_workspace(source.offset + first * source.row_step * 4,
-                     bd_of((exact ? holds : 1) * job.parts * a_words_,
+                     bd_of((exact ? holds : 1) * objects * a_words_,
                            {{1, operand}, {source.row_step, high}, {source.column_step}}));
     if (exact) {
       channel.push_back(task);

@@ -16,6 +16,7 @@
 #include "q4nx.hpp"
 
 #define AIE_HOST_PREFILL_MULTIPLY aie::host::prefill_multiply
+#define AIE_HOST_PREFILL_FINISH aie::host::prefill_finish
 #define AIE_HOST_PREFILL_SCALE aie::host::prefill_scale
 #define AIE_HOST_PREFILL_PIECE aie::host::prefill_piece
 #define AIE_HOST_PREFILL_WIDE_PIECE aie::host::prefill_wide_piece
@@ -275,6 +276,51 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
                     : panel_of<q8_slice>(operand, b[j], slice);
     good &= panels[j] != nullptr;
   }
+  if (!good) return false;
+  for (int32_t j = 0; j < blocks; ++j) {
+    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, tail + j * kPfBlock, m,
+                             blocks * kPfBlock);
+  }
+  return true;
+}
+
+// The panel of a row-block's slice that prefill_weights.h has expanded. False as above.
+inline bool panel_of_expanded(const uint8_t* w, int32_t* panel) {
+  constexpr int32_t kElements = kPfBlock * kPfSlice;
+#if __AIE_ARCH__ >= 21
+  alignas(64) pf_packed values[kElements];
+  if (!decode_bfp16(reinterpret_cast<const bfp16ebs8*>(w), kElements, values)) return false;
+  for (int32_t k = 0; k < kPfSlice; k += kPfPerLane) {
+    for (int32_t n = 0; n < kPfBlock; ++n) {  // [n / 16][k / 8][2][8][8]
+      *panel++ =
+          load<int32_t>(values + ((n / 16 * 4 + k / 8) * 2 + n % 16 / 8) * 64 + n % 8 * 8 + k % 8);
+    }
+  }
+#else
+  constexpr bool kPairs = kPfPerLane == 2;
+  const auto* values = reinterpret_cast<const uint16_t*>(w);
+  for (int32_t i = 0; i < kElements; ++i) {
+    if ((values[i] & 0x7F80) == 0x7F80) return false;
+  }
+  for (int32_t k = 0; k < kPfSlice; k += kPfPerLane) {
+    for (int32_t n = 0; n < kPfBlock; ++n) {  // [n / 8][k / 8][2][8][4]
+      const auto* at = values + ((n / 8 * 4 + k / 8) * 2 + n % 8 / 4) * 32 + k % 8 * 4 + n % 4;
+      *panel++ = static_cast<int32_t>(kPairs ? uint32_t{at[0]} | uint32_t{at[4]} << 16
+                                             : uint32_t{at[0]} << 16);
+    }
+  }
+#endif
+  return true;
+}
+
+// prefill_multiply() by a slice of the blocks that was expanded; `slices` of A's object count.
+inline bool prefill_finish(const bfloat16* a, const uint8_t* w, float* sums, float* tail, int32_t m,
+                           int32_t blocks, int32_t in_object, int32_t slices) {
+  constexpr int32_t kBytes = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
+  alignas(64) int32_t panels[npu::prefill::kMaxBlocks][pf_panel(kPfSlice)];
+  const pf_packed* const rows = activations_of(a, m, in_object, slices);
+  bool good = rows != nullptr;
+  for (int32_t j = 0; j < blocks; ++j) good &= panel_of_expanded(w + j * kBytes, panels[j]);
   if (!good) return false;
   for (int32_t j = 0; j < blocks; ++j) {
     multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, tail + j * kPfBlock, m,
