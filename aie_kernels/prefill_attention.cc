@@ -7,8 +7,8 @@
 // exponents; the denominators sum the weights rounded so. Values of positions that no row may see
 // are taken as zero, so that they do not matter to the exponents. npu1 multiplies in bfloat16.
 //
-// npu2 packs halves and weighs whole chunks. npu1 weighs halves: where keys of the second one move
-// the maximum, weights of the first are corrected, too, which is exact. Sums: once per chunk.
+// Halves are packed, chunks weighed. npu2's maxima move once per chunk, npu1's with each half: where
+// keys of the second one move them, weights of the first are corrected, too, which is exact.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -16,7 +16,8 @@
 
 #include "fp32.h"
 #include "kernel.h"
-#include "prefill_attention_blocks.h"
+#include "prefill_attention_bf16.h"
+#include "prefill_attention_bfp16.h"
 #include "prefill_attention_tiles.h"
 #include "prefill_job.h"
 #include "prefill_operand.h"
@@ -106,8 +107,7 @@ NPU_OUTLINED inline void invert(float* sums) {
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
   if constexpr (kNpu1) {
-    auto* const queries = reinterpret_cast<int32_t*>(store + kCoreRows * kMaxDim);
-    aie::host::prefill_pack(q, queries, unit, dim);
+    aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(queries_of(store)), unit, dim);
   } else {
     auto* const part = reinterpret_cast<uint8_t*>(store) + unit / kPartUnits * part_bytes(dim);
     aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(part), unit % kPartUnits, dim);
@@ -132,7 +132,7 @@ inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* s
     all = all && from[row] <= 0 && end[row] >= positions;
   }
   const auto* lower = reinterpret_cast<const int32_t*>(first);
-  if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(store + kCoreRows * kMaxDim);
+  if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(queries_of(store));
   const auto* upper = reinterpret_cast<const int32_t*>(second);
   aie::host::prefill_score({{lower, upper},
                             floats(work) + kMaximum,
@@ -155,31 +155,13 @@ inline void add_half(bfloat16* v, uint8_t*, float* store, int32_t* work, int32_t
 }
 inline void add_chunk(const uint8_t*, float*, int32_t*, int32_t) {}
 
-#endif
-
-#if defined(AIE_HOST_PREFILL_ATTENTION) || __AIE_ARCH__ == 20
-
-// 32 elements of a row of a unit's sums.
-inline Floats row_part(const float* y, int32_t row, int32_t dim) {
-#ifdef AIE_HOST_PREFILL_ATTENTION
-  return aie::load_v<32>(y + row * dim);
-#else
-  constexpr uint32_t kColumns = attention_tiles::kColumns;
-  Floats out;
-  for (uint32_t i = 0; i < 32; i += kColumns) {
-    const int32_t at = attention_tiles::place_of(row, int32_t(i), dim);
-    out.template insert<kColumns>(i / kColumns, aie::load_v<kColumns>(y + at));
-  }
-  return out;
-#endif
-}
-
 // A block of 32 columns of a unit's rows, times their factors.
 inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t dim, bfloat16* out) {
   const float* const factors = floats(work) + kSum + unit * kRows;
   constexpr int32_t kTileRows = kNpu1 ? 4 : 8;
-  NPU_SERIAL_FOR(int32_t row = 0, row < kRows, ++row) {
-    const Floats result = powers::product(row_part(y, row, dim), powers::all(factors[row]));
+  for (int32_t row = 0; row < kRows; ++row) {
+    const Floats sums = aie::load_v<32>(y + row * dim);
+    const Floats result = powers::product(sums, powers::all(factors[row]));
     const auto rounded = Sums(result).template to_vector<bfloat16>();
     for (uint32_t eight = 0; eight < kSlice / 8; ++eight) {  // in the order of a product's tiles
       aie::store_v(out + tile_place(row, int32_t(eight), kTileRows),
