@@ -49,7 +49,7 @@ inline void find_visible(const Job& job, int32_t* work) {
   constexpr int32_t kFar = 1 << 29;
   const int32_t first = job.keys_from, end = job.keys_end;
   const int32_t back = job.window != 0 ? job.window - 1 : kFar, on = job.causal != 0 ? 1 : kFar;
-  const int32_t* const behind = work + kCoreRows;
+  int32_t units = kNpu1 ? job.units : kUnits;  // known, two would be two copies
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
       const int32_t from = std::max(first, query + row - back);
@@ -62,7 +62,7 @@ inline void find_visible(const Job& job, int32_t* work) {
     head = last ? 0 : head;
     query += last ? kRows : 0;
   }
-  while (work != behind);
+  while (--units != 0);
 }
 
 inline void clear(float* store, int32_t* work, int32_t dim) {
@@ -70,7 +70,7 @@ inline void clear(float* store, int32_t* work, int32_t dim) {
   NPU_SERIAL_FOR(int32_t left = kCoreRows * dim, left != 0, left -= 16) {
     aie::store_v(y, aie::zeros<float, 16>());
     y += 16;
-    y = y == store + kStore ? floats(work) + kTailAt : y;
+    if (kTailAt != kWork) y = y == store + kStore ? floats(work) + kTailAt : y;
   }
   aie::store_v(floats(work) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(work) + kSum, aie::zeros<float, 32>());

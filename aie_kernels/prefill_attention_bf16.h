@@ -29,8 +29,8 @@ static_assert(kCoreRows == 16 && kUnits == 2 && kWeights + 2 * kMostScores <= kT
 static_assert(kProducts + kRows * kSlice <= kTops && kAPayload <= kBBytes);
 
 // Of a half: where its scores and fractions were, rounded weights, then as tiles.
-inline uint8_t* weights_of(int32_t* work, int32_t half, int32_t size) {
-  return reinterpret_cast<uint8_t*>(work + kWeights + half * size + size / 2);
+inline bfloat16* weights_of(int32_t* work, int32_t half, int32_t size) {
+  return reinterpret_cast<bfloat16*>(work + kWeights) + (2 * half + 1) * size;
 }
 
 // to = a b + c of n lanes; of b those with the bits `mask` of their numbers.
@@ -46,40 +46,61 @@ NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t ma
   while (i != n);
 }
 
+// y times powers of two of n lanes, exactly: `moved` has exponents times 2^23, 0 or less, those with
+// the bits `mask` of a lane's number. What becomes less than 2^-126 is 0.
+NPU_OUTLINED inline void scale_down(float* __restrict y, const float* __restrict moved,
+                                    int32_t mask, int32_t n) {
+  const HalfInts magnitude = all_ints(INT32_MAX), least = all_ints(1 << 23);
+  const HalfInts most = all_ints(0x7F7FFFFF), zero = aie::zeros<int32_t, 16>();
+  int32_t i = 0;
+  NPU_ROLLED do {
+    const HalfInts bits = aie::load_v<16>(y + i).template cast_to<int32_t>();
+    const HalfInts power = aie::load_v<16>(moved + (i & mask)).template cast_to<int32_t>();
+    const HalfInts size = aie::bit_and(bits, magnitude);
+    const auto small = aie::lt(aie::add(size, power), least);
+    const HalfInts finite = aie::select(aie::add(bits, power), zero, small);
+    const HalfInts result = aie::select(finite, bits, aie::lt(most, size));
+    aie::store_v(y + i, result.template cast_to<float>());
+    i += 16;
+  }
+  while (i != n);
+}
+
 // Scores of a half, in place, to fractions of what is below the maximum; `whole` gets that, times
 // 2^23, plus `moved`. Below -126 the fraction is 0 and the whole number -127.
 inline void split(float* scores, const Half& top, const HalfInts& moved, int32_t* whole,
                   int32_t size) {
   const HalfSums maximum(top), offset(powers::all<16>(powers::kWhole));
   const Half least = powers::all<16>(-126.0f), less = powers::all<16>(-127.0f);
-  int32_t i = 0;
-  NPU_SERIAL_FOR(, i != size, i += 16) {
+  const float* const end = scores + size;
+  NPU_SERIAL_FOR(, scores != end, scores += 16) {
     const Half x =
-        aie::sub(HalfSums(aie::load_v<16>(scores + i)), maximum).template to_vector<float>();
+        aie::sub(HalfSums(aie::load_v<16>(scores)), maximum).template to_vector<float>();
     const HalfSums y(aie::select(x, less, aie::lt(x, least)));
     const HalfSums nearest = aie::add(y, offset);
     const HalfSums fraction = aie::sub(y, aie::sub(nearest, offset));
-    aie::store_v(scores + i, fraction.template to_vector<float>());
+    aie::store_v(scores, fraction.template to_vector<float>());
     const auto number = nearest.template to_vector<float>().template cast_to<int32_t>();
-    aie::store_v(whole + i, aie::add(aie::upshift(number, 23), moved));
+    aie::store_v(whole, aie::add(aie::upshift(number, 23), moved));
+    whole += 16;
   }
 }
 
 // Weights of a half: powers of fractions times those of whole numbers, and their sums by row, which
 // four positions take turns in. A NaN's bits may have changed: it comes back by a sum with 0 or NaN.
-inline Half weigh(const float* fractions, const int32_t* whole, bfloat16* weights, int32_t size) {
+inline Half weigh(const float* powers, const int32_t* whole, bfloat16* weights, int32_t size) {
   const HalfInts zero = aie::zeros<int32_t, 16>();
   const HalfSums none(aie::zeros<float, 16>());
   HalfSums sum0 = none, sum1 = none, sum2 = none, sum3 = none;
-  int32_t i = 0;
-  NPU_SERIAL_FOR(, i != size, i += 16) {
-    const Half power = aie::load_v<16>(fractions + i);
-    const HalfInts bits =
-        aie::add(power.template cast_to<int32_t>(), aie::load_v<16>(whole + i));
+  const bfloat16* const end = weights + size;
+  NPU_SERIAL_FOR(, weights != end, weights += 16) {
+    const Half power = aie::load_v<16>(powers);
+    const HalfInts bits = aie::add(power.template cast_to<int32_t>(), aie::load_v<16>(whole));
     const HalfSums result(aie::max(bits, zero).template cast_to<float>()), again(power);
     const auto weight =
         aie::add(result, aie::sub(again, again)).template to_vector<bfloat16>();
-    aie::store_v(weights + i, weight);
+    aie::store_v(weights, weight);
+    powers += 16, whole += 16;
     const HalfSums sum = aie::add(sum0, HalfSums(weight));
     sum0 = sum1, sum1 = sum2, sum2 = sum3, sum3 = sum;
   }
@@ -89,6 +110,7 @@ inline Half weigh(const float* fractions, const int32_t* whole, bfloat16* weight
 // The chunk's scores become weights.
 inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, int32_t dim) {
   const int32_t positions = half_positions(dim), size = positions * kCoreRows;
+  if (size == 0) __builtin_unreachable();
   const Job& job = job_of(words);
   int32_t key = job.key_position + 2 * weighed * positions;
   float *const rows = floats(work), *const factor = rows + kFactor, *top = rows + kTops;
@@ -97,25 +119,24 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
   multiply_add(scores, factor, 0, 0, scores, 2 * size);
 
   // What each half moves the maximum by.
-  const HalfInts zero = aie::zeros<int32_t, 16>(), one = all_ints(0x3F800000);
   const HalfInts minus_one = all_ints(-0x3F800000);
-  HalfInts correction = one, moved;
+  HalfInts correction = aie::zeros<int32_t, 16>(), moved;
   NPU_ROLLED do {
     Seen seen(work, key);
     const float* const end = scores + size;
-    NPU_ROLLED do {
+    NPU_SERIAL_FOR(, scores != end, scores += 16) {
       seen.take(aie::load_v<16>(scores), scores);
-      scores += 16;
     }
-    while (scores != end);
     aie::store_v(top, move_maximum(seen.best, rows));
     moved = aie::add(aie::load_v<16>(rows + kCorrection).template cast_to<int32_t>(), minus_one);
-    correction = aie::max(aie::add(correction, moved), zero);
+    correction = aie::add(correction, moved);
     top += 16, key += positions;
   }
   while (scores != behind);
+  const auto gone = aie::lt(correction, all_ints(-126 << 23));
+  correction = aie::select(correction, all_ints(-254 << 23), gone);
   aie::store_v(rows + kCorrection, correction.template cast_to<float>());
-  multiply_add(rows + kSum, rows + kCorrection, 0, 0, rows + kSum, 16);
+  scale_down(rows + kSum, rows + kCorrection, 0, 16);
 
   int32_t* const whole = work + kWeights + 2 * size;
   float* const power = rows + kWeights + 3 * size;
@@ -131,8 +152,8 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
     const HalfSums before(aie::load_v<16>(rows + kSum));
     aie::store_v(rows + kSum, aie::add(before, sum).template to_vector<float>());
     pack_tiles(weights, kCoreRows, positions >> 3, Tiles::kColumns,
-               reinterpret_cast<uint8_t*>(scores + size / 2));
-    moved = zero, top += 16, scores += size;
+               reinterpret_cast<uint8_t*>(weights + size));
+    moved = aie::zeros<int32_t, 16>(), top += 16, scores += size;
   }
   while (scores != behind);
 }
@@ -140,9 +161,12 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
 // Of 16 rows' factors each four times, as rows of y have four columns.
 NPU_OUTLINED inline void spread(const float* factors, float* to) {
   const Half one = aie::load_v<16>(factors);
-  const auto twice = aie::interleave_zip(one, one, 1);
-  aie::store_v(to, attention_tiles::zipped(twice.first, twice.first, 2));
-  aie::store_v(to + 32, attention_tiles::zipped(twice.second, twice.second, 2));
+  const auto spread_half = [&](const Half& twice, float* at) {
+    aie::store_v(at, zip_low(twice, twice, 2));
+    aie::store_v(at + 16, zip_high(twice, twice, 2));
+  };
+  spread_half(zip_low(one, one, 1), to);
+  spread_half(zip_high(one, one, 1), to + 32);
 }
 
 // A half of V, which the first one's correction goes before: y = correction y + weights v.
@@ -154,35 +178,35 @@ inline void add_half(bfloat16* v, uint8_t* tiles, float* store, int32_t* work, i
   if (half == 0) {
     float* const factors = floats(work) + kFactors;
     spread(floats(work) + kCorrection, factors);
-    multiply_add(y, factors, 16, 0, y, unit);
-    multiply_add(y + unit, factors + 32, 16, 0, y + unit, unit);
+    scale_down(y, factors, 16, unit);
+    scale_down(y + unit, factors + 32, 16, unit);
   }
   if (!seen_by_core(work, job_of(words).key_position + added * positions, positions)) return;
   pack_tiles(v, dim, positions >> 3, kOfValues, tiles);
-  const uint8_t* at = weights_of(work, half, positions * kCoreRows);
-  InBlocks weights = blocks_from(at);
-  const uint8_t* values = tiles;
-  const uint8_t* const behind = tiles + kAPayload;
+  const bfloat16* weights = weights_of(work, half, positions * kCoreRows);
+  const uint8_t *values = tiles, *const behind = tiles + kAPayload;
+  const float* const last = store + 2 * unit;
   NPU_ROLLED do {
     y = store;
-    const uint8_t* const end = values + dim / 8 * kTileBytes;
+    const uint8_t* const end = values + intptr_t(kTileBytes / 8) * dim;
     NPU_ROLLED do {
-      const Tile weight = weights.pop();
+      const Part upper = aie::load_v<32>(weights), lower = aie::load_v<32>(weights + 32);
       InBlocks value = blocks_from(values);
       NPU_ROLLED do {
         Product sum;
         for (unsigned t = 0; t < 4; ++t) {
           sum.sums[t % 2][t / 2] = attention_tiles::Mmul(aie::load_v<16>(y + t * 16));
         }
-        sum.mac(weight, value.pop());
+        sum.mac(upper, lower, value.pop());
         for (unsigned t = 0; t < 4; ++t) {
           aie::store_v(y + t * 16, sum.sums[t % 2][t / 2].template to_vector<float>());
         }
         y += 64;
       }
       while (value.at != end);
+      weights += 64;
     }
-    while (y != store + kCoreRows * dim);
+    while (y != last);
     values = end;
   }
   while (values != behind);
@@ -201,8 +225,9 @@ inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t, bflo
   NPU_SERIAL_FOR(, out != end, out += 32) {
     const Part left = rounded(products), right = rounded(products + 32);
     for (unsigned i = 0; i < 2; ++i) {  // four rows, of which each side has four columns
-      aie::store_v(out + i * 4 * kSlice, attention_tiles::zipped(left.template extract<16>(i),
-                                                                 right.template extract<16>(i), 4));
+      const auto near = left.template extract<16>(i), far = right.template extract<16>(i);
+      aie::store_v(out + i * 4 * kSlice,
+                   aie::concat(zip_low(near, far, 4), zip_high(near, far, 4)));
     }
     products += 64;
   }

@@ -20,6 +20,9 @@ namespace {
 namespace prefill_attention {
 
 using attention_tiles::Part, attention_tiles::Tile;
+using Half = aie::vector<float, 16>;
+using HalfInts = aie::vector<int32_t, 16>;
+using HalfSums = aie::accum<accfloat, 16>;
 
 // Tiles in memory: npu2 blocks in BFP16, npu1 bfloat16 as its products of 4 x 8 x 4 take it. C is
 // 8 x 8 on npu2, on npu1 four tiles, of upper and lower rows times left and right columns.
@@ -55,12 +58,13 @@ struct InBlocks {
 struct Product {
   attention_tiles::Mmul sums[2][2];  // [rows][columns]
 
+  void mac(const Part& upper, const Part& lower, const Tile& b) {
+    const Part left = b.template extract<32>(0), right = b.template extract<32>(1);
+    sums[0][0].mac(upper, left), sums[0][1].mac(upper, right);
+    sums[1][0].mac(lower, left), sums[1][1].mac(lower, right);
+  }
   void mac(const Tile& a, const Tile& b) {
-    for (unsigned i = 0; i < 2; ++i) {
-      for (unsigned j = 0; j < 2; ++j) {
-        sums[i][j].mac(a.template extract<32>(i), b.template extract<32>(j));
-      }
-    }
+    mac(a.template extract<32>(0), a.template extract<32>(1), b);
   }
 };
 
@@ -135,15 +139,18 @@ inline void store_scores(const Product& s0, const Product& s1, float* scores) {
     aie::store_v(scores + (i + 4) * kCoreRows, both.second.template extract<16>(i));
   }
 #else
-  using attention_tiles::zipped;
-  for (unsigned i = 0; i < 2; ++i) {
-    const auto rows = [&](unsigned j) {  // j: of four rows, those of the unit, and of the other
-      return zipped(s0.sums[i][j].template to_vector<float>(),
-                    s1.sums[i][j].template to_vector<float>(), 4);
-    };
-    const auto both = aie::interleave_zip(rows(0), rows(1), 4);
-    aie::store_v(scores + i * 4 * kCoreRows, both.first);
-    aie::store_v(scores + (i * 4 + 2) * kCoreRows, both.second);
+  for (unsigned i = 0; i < 2; ++i) {  // four positions, of which each sum has four rows
+    const Half a = s0.sums[i][0].template to_vector<float>();
+    const Half b = s0.sums[i][1].template to_vector<float>();
+    const Half c = s1.sums[i][0].template to_vector<float>();
+    const Half d = s1.sums[i][1].template to_vector<float>();
+    const Half near0 = zip_low(a, c, 4), near1 = zip_low(b, d, 4);
+    const Half far0 = zip_high(a, c, 4), far1 = zip_high(b, d, 4);
+    aie::store_v(scores, zip_low(near0, near1, 4));
+    aie::store_v(scores + kCoreRows, zip_high(near0, near1, 4));
+    aie::store_v(scores + 2 * kCoreRows, zip_low(far0, far1, 4));
+    aie::store_v(scores + 3 * kCoreRows, zip_high(far0, far1, 4));
+    scores += 4 * kCoreRows;
   }
 #endif
 }
@@ -156,11 +163,14 @@ NPU_OUTLINED inline void multiply_keys(const uint8_t* keys, const uint8_t* queri
   NPU_ROLLED do {
     InBlocks q0 = blocks_from(queries), q1 = blocks_from(queries + size);
     Product s0, s1;
-    NPU_ROLLED for (int32_t i = size; i != 0; i -= kTileBytes) {
+    int32_t left = size;
+    NPU_ROLLED do {
       const auto of_keys = k.pop();
       s0.mac(of_keys, q0.pop());
       s1.mac(of_keys, q1.pop());
+      left -= kTileBytes;
     }
+    while (left != 0);
     store_scores(s0, s1, scores);
     positions -= 8, scores += 8 * kCoreRows;
   }
@@ -182,9 +192,6 @@ inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* s
   }
 }
 
-using Half = aie::vector<float, 16>;
-using HalfInts = aie::vector<int32_t, 16>;
-using HalfSums = aie::accum<accfloat, 16>;
 inline HalfInts all_ints(int32_t x) { return aie::broadcast<int32_t, 16>(x); }
 
 // Maxima of 16 rows, moved to scores as large as `best`, and the corrections. As
