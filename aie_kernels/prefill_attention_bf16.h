@@ -46,26 +46,6 @@ NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t ma
   while (i != n);
 }
 
-// y times powers of two of n lanes, exactly: `moved` has exponents times 2^23, 0 or less, those with
-// the bits `mask` of a lane's number. What becomes less than 2^-126 is 0.
-NPU_OUTLINED inline void scale_down(float* __restrict y, const float* __restrict moved,
-                                    int32_t mask, int32_t n) {
-  const HalfInts magnitude = all_ints(INT32_MAX), least = all_ints(1 << 23);
-  const HalfInts most = all_ints(0x7F7FFFFF), zero = aie::zeros<int32_t, 16>();
-  int32_t i = 0;
-  NPU_ROLLED do {
-    const HalfInts bits = aie::load_v<16>(y + i).template cast_to<int32_t>();
-    const HalfInts power = aie::load_v<16>(moved + (i & mask)).template cast_to<int32_t>();
-    const HalfInts size = aie::bit_and(bits, magnitude);
-    const auto small = aie::lt(aie::add(size, power), least);
-    const HalfInts finite = aie::select(aie::add(bits, power), zero, small);
-    const HalfInts result = aie::select(finite, bits, aie::lt(most, size));
-    aie::store_v(y + i, result.template cast_to<float>());
-    i += 16;
-  }
-  while (i != n);
-}
-
 // Scores of a half, in place, to fractions of what is below the maximum; `whole` gets that, times
 // 2^23, plus `moved`. Below -126 the fraction is 0 and the whole number -127.
 inline void split(float* scores, const Half& top, const HalfInts& moved, int32_t* whole,
@@ -119,8 +99,8 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
   multiply_add(scores, factor, 0, 0, scores, 2 * size);
 
   // What each half moves the maximum by.
-  const HalfInts minus_one = all_ints(-0x3F800000);
-  HalfInts correction = aie::zeros<int32_t, 16>(), moved;
+  const HalfInts one = all_ints(0x3F800000), minus_one = all_ints(-0x3F800000);
+  HalfInts correction = one, moved;
   NPU_ROLLED do {
     Seen seen(work, key);
     const float* const end = scores + size;
@@ -133,22 +113,21 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
     top += 16, key += positions;
   }
   while (scores != behind);
-  const auto gone = aie::lt(correction, all_ints(-126 << 23));
-  correction = aie::select(correction, all_ints(-254 << 23), gone);
-  aie::store_v(rows + kCorrection, correction.template cast_to<float>());
-  scale_down(rows + kSum, rows + kCorrection, 0, 16);
+  const HalfInts power = aie::max(correction, aie::zeros<int32_t, 16>());
+  aie::store_v(rows + kCorrection, power.template cast_to<float>());
+  multiply_add(rows + kSum, rows + kCorrection, 0, 0, rows + kSum, 16);
 
   int32_t* const whole = work + kWeights + 2 * size;
-  float* const power = rows + kWeights + 3 * size;
+  float* const powers_at = rows + kWeights + 3 * size;
   top = rows + kTops, scores = rows + kWeights;
   aie::store_v(factor, powers::all<16>(powers::kCube));
   NPU_ROLLED do {
     split(scores, aie::load_v<16>(top), moved, whole, size);
-    multiply_add(scores, factor, 0, powers::kSquare, power, size);
-    multiply_add(power, scores, -1, powers::kLinear, power, size);
-    multiply_add(power, scores, -1, powers::kConstant, power, size);
+    multiply_add(scores, factor, 0, powers::kSquare, powers_at, size);
+    multiply_add(powers_at, scores, -1, powers::kLinear, powers_at, size);
+    multiply_add(powers_at, scores, -1, powers::kConstant, powers_at, size);
     auto* const weights = reinterpret_cast<bfloat16*>(scores);
-    const HalfSums sum(weigh(power, whole, weights, size));
+    const HalfSums sum(weigh(powers_at, whole, weights, size));
     const HalfSums before(aie::load_v<16>(rows + kSum));
     aie::store_v(rows + kSum, aie::add(before, sum).template to_vector<float>());
     pack_tiles(weights, kCoreRows, positions >> 3, Tiles::kColumns,
@@ -178,8 +157,8 @@ inline void add_half(bfloat16* v, uint8_t* tiles, float* store, int32_t* work, i
   if (half == 0) {
     float* const factors = floats(work) + kFactors;
     spread(floats(work) + kCorrection, factors);
-    scale_down(y, factors, 16, unit);
-    scale_down(y + unit, factors + 32, 16, unit);
+    multiply_add(y, factors, 16, 0, y, unit);
+    multiply_add(y + unit, factors + 32, 16, 0, y + unit, unit);
   }
   if (!seen_by_core(work, job_of(words).key_position + added * positions, positions)) return;
   pack_tiles(v, dim, positions >> 3, kOfValues, tiles);
