@@ -20,9 +20,9 @@
 namespace {
 namespace prefill_attention {
 
-// Words of `work` behind a chunk's scores: of a half, exponents that its powers get and the powers
-// of fractions; at the end maxima of both halves, a factor of all rows. Values and results have
-// factors of rows and products there instead.
+// Words of `work` behind a chunk's scores: of a half, the exponents of its weights and the powers
+// of fractions; at the end maxima of both halves and a factor of all rows. While values are added
+// or results sent, factors of rows and products.
 constexpr int32_t kTops = kWork - 4 * kCoreRows, kFactor = kWork - 2 * kCoreRows;
 constexpr int32_t kFactors = kWeights + kMostScores, kProducts = kFactors + 4 * kCoreRows;
 static_assert(kCoreRows == 16 && kUnits == 2 && kWeights + 2 * kMostScores <= kTops);
@@ -54,8 +54,7 @@ inline void split(float* scores, const Half& top, const HalfInts& moved, int32_t
   const Half least = powers::all<16>(-126.0f), less = powers::all<16>(-127.0f);
   const float* const end = scores + size;
   NPU_SERIAL_FOR(, scores != end, scores += 16) {
-    const Half x =
-        aie::sub(HalfSums(aie::load_v<16>(scores)), maximum).template to_vector<float>();
+    const Half x = aie::sub(HalfSums(aie::load_v<16>(scores)), maximum).template to_vector<float>();
     const HalfSums y(aie::select(x, less, aie::lt(x, least)));
     const HalfSums nearest = aie::add(y, offset);
     const HalfSums fraction = aie::sub(y, aie::sub(nearest, offset));
@@ -67,22 +66,25 @@ inline void split(float* scores, const Half& top, const HalfInts& moved, int32_t
 }
 
 // Weights of a half: powers of fractions times those of whole numbers, and their sums by row, which
-// four positions take turns in. A NaN's bits may have changed: it comes back by a sum with 0 or NaN.
+// four positions take turns in. A NaN, whose bits may have changed, comes back by a sum.
 inline Half weigh(const float* powers, const int32_t* whole, bfloat16* weights, int32_t size) {
   const HalfInts zero = aie::zeros<int32_t, 16>();
   const HalfSums none(aie::zeros<float, 16>());
+  const auto one = [&](const HalfSums& sum, int32_t at) {
+    const Half power = aie::load_v<16>(powers + at);
+    const HalfInts bits = aie::add(power.template cast_to<int32_t>(), aie::load_v<16>(whole + at));
+    const HalfSums result(aie::max(bits, zero).template cast_to<float>()), again(power);
+    const auto weight = aie::add(result, aie::sub(again, again)).template to_vector<bfloat16>();
+    aie::store_v(weights + at, weight);
+    return aie::add(sum, HalfSums(weight));
+  };
+  // Two positions at a time wait for each result.
   HalfSums sum0 = none, sum1 = none, sum2 = none, sum3 = none;
   const bfloat16* const end = weights + size;
-  NPU_SERIAL_FOR(, weights != end, weights += 16) {
-    const Half power = aie::load_v<16>(powers);
-    const HalfInts bits = aie::add(power.template cast_to<int32_t>(), aie::load_v<16>(whole));
-    const HalfSums result(aie::max(bits, zero).template cast_to<float>()), again(power);
-    const auto weight =
-        aie::add(result, aie::sub(again, again)).template to_vector<bfloat16>();
-    aie::store_v(weights, weight);
-    powers += 16, whole += 16;
-    const HalfSums sum = aie::add(sum0, HalfSums(weight));
-    sum0 = sum1, sum1 = sum2, sum2 = sum3, sum3 = sum;
+  NPU_SERIAL_FOR(, weights != end, weights += 32) {
+    const HalfSums near = one(sum0, 0), far = one(sum1, 16);
+    sum0 = sum2, sum1 = sum3, sum2 = near, sum3 = far;
+    powers += 32, whole += 32;
   }
   return aie::add(aie::add(sum0, sum2), aie::add(sum1, sum3)).template to_vector<float>();
 }
@@ -90,7 +92,7 @@ inline Half weigh(const float* powers, const int32_t* whole, bfloat16* weights, 
 // The chunk's scores become weights.
 inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, int32_t dim) {
   const int32_t positions = half_positions(dim), size = positions * kCoreRows;
-  if (size == 0) __builtin_unreachable();
+  if (size == 0) __builtin_unreachable();  // loops need not ask
   const Job& job = job_of(words);
   int32_t key = job.key_position + 2 * weighed * positions;
   float *const rows = floats(work), *const factor = rows + kFactor, *top = rows + kTops;
@@ -98,15 +100,13 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
   aie::store_v(factor, powers::all<16>(__builtin_bit_cast(float, job.scale)));
   multiply_add(scores, factor, 0, 0, scores, 2 * size);
 
-  // What each half moves the maximum by.
+  // What each half moves the maximum by, as exponents.
   const HalfInts one = all_ints(0x3F800000), minus_one = all_ints(-0x3F800000);
   HalfInts correction = one, moved;
   NPU_ROLLED do {
     Seen seen(work, key);
     const float* const end = scores + size;
-    NPU_SERIAL_FOR(, scores != end, scores += 16) {
-      seen.take(aie::load_v<16>(scores), scores);
-    }
+    NPU_SERIAL_FOR(, scores != end, scores += 16) { seen.take(aie::load_v<16>(scores), scores); }
     aie::store_v(top, move_maximum(seen.best, rows));
     moved = aie::add(aie::load_v<16>(rows + kCorrection).template cast_to<int32_t>(), minus_one);
     correction = aie::add(correction, moved);
@@ -121,7 +121,7 @@ inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, in
   float* const powers_at = rows + kWeights + 3 * size;
   top = rows + kTops, scores = rows + kWeights;
   aie::store_v(factor, powers::all<16>(powers::kCube));
-  NPU_ROLLED do {
+  NPU_ROLLED do {  // the second half is not moved
     split(scores, aie::load_v<16>(top), moved, whole, size);
     multiply_add(scores, factor, 0, powers::kSquare, powers_at, size);
     multiply_add(powers_at, scores, -1, powers::kLinear, powers_at, size);

@@ -90,8 +90,7 @@ inline void add_half(bfloat16* v, uint8_t* tiles, float*, int32_t*, int32_t* wor
   NPU_SERIAL_FOR(bfloat16* at = place(job.keys_end), at != behind, at += 32) {
     aie::store_v(at, aie::zeros<bfloat16, 32>());
   }
-  pack_tiles(v, dim, positions >> 3, kOfValues,
-             tiles + (added & 1) * kHalfTiles * kTileBytes);
+  pack_tiles(v, dim, positions >> 3, kOfValues, tiles + (added & 1) * kHalfTiles * kTileBytes);
 }
 
 // y times powers of two, exactly: three parts of y are bfloat16, as the powers are, which takes

@@ -82,12 +82,16 @@ inline Vector zip_high(const Vector& a, const Vector& b, uint32_t chunk) {
   return aie::interleave_zip(a, b, chunk).second;
 }
 
-// What tiles are to hold of 8 rows x 8 columns: rows; columns; npu1, which multiplies by 8 x 4, also
-// the columns of each four rows, and the rows of each four columns. The first exchanges' chunk, and
-// 32 if there is no last one.
-enum class Tiles : int32_t { kColumns = 1, kRowQuarters = 4, kRows = 32 + 8, kColumnHalves = 32 + 1 };
+// What tiles hold of 8 rows x 8 columns. The first exchanges' chunk, and 32 if there is no last
+// one.
+enum class Tiles : int32_t {
+  kRows = 32 + 8,
+  kColumns = 1,
+  kRowHalves = 4,          // npu1, second operands: of four columns the rows, then of the others
+  kColumnHalves = 32 + 1,  // of four rows the columns
+};
 constexpr Tiles kOfQueries = kNpu1 ? Tiles::kColumnHalves : Tiles::kRows;
-constexpr Tiles kOfValues = kNpu1 ? Tiles::kRowQuarters : Tiles::kColumns;
+constexpr Tiles kOfValues = kNpu1 ? Tiles::kRowHalves : Tiles::kColumns;
 
 // `rows` times eight rows of `dim` columns to tiles of 8 x 8, one after the other. A register has
 // 16 columns of two rows, and three exchanges between registers, whose chunks are operands of the
@@ -125,7 +129,7 @@ NPU_OUTLINED inline void pack_tiles(const bfloat16* __restrict from, intptr_t di
 }
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
-  auto* const to = queries_of(store) + unit * (dim * kRows / 64 * kTileBytes);
+  auto* const to = queries_of(store) + unit * (kTileBytes / 8 * dim);
   pack_tiles(q, kSlice, dim >> 5, kOfQueries, to);
 }
 
@@ -243,7 +247,6 @@ struct Seen {
     place = aie::add(place, all_ints(1));
   }
 };
-
 
 }  // namespace prefill_attention
 }  // namespace
