@@ -105,33 +105,6 @@ class Scores {
   Mmul tiles_[kAcross];
 };
 
-// The scores of kBlocks blocks of q, not scaled.
-template <int32_t kBlocks>
-inline void multiply_keys(const bfloat16* __restrict k, const bfloat16* __restrict q, int32_t dim,
-                          int32_t positions, float* __restrict scores) {
-  for (int32_t p = 0; p < positions; p += 8) {
-    Scores sums[kBlocks][2];
-    for (int32_t c = 0; c < dim; c += kWide) {
-      Tile tiles[4];
-      load_tiles<8>(k + p * dim + c, dim, tiles);
-      for (int32_t t = 0; t < 4; ++t) {
-        const auto upper = tiles[t].template extract<32>(0),
-                   lower = tiles[t].template extract<32>(1);
-        for (int32_t b = 0; b < kBlocks; ++b) {
-          const bfloat16* tile = q + b * kBlock * dim + (c / 8 + t) * 64;
-          sums[b][0].mac(upper, tile);
-          sums[b][1].mac(lower, tile);
-        }
-      }
-    }
-    for (int32_t b = 0; b < kBlocks; ++b) {
-      for (int32_t half = 0; half < 2; ++half) {
-        aie::store_v(scores + (b * positions + p + half * 4) * kBlock, sums[b][half].sum());
-      }
-    }
-  }
-}
-
 // Eight rows of keys to their tiles [dim / 8][8 positions][8 dims].
 NPU_OUTLINED inline void pack_keys(const bfloat16* __restrict k, int32_t dim,
                                    bfloat16* __restrict tiles) {

@@ -7,8 +7,8 @@
 // exponents; the denominators sum the weights rounded so. Values of positions that no row may see
 // are taken as zero, so that they do not matter to the exponents. npu1 multiplies in bfloat16.
 //
-// npu2 packs halves and weighs whole chunks. npu1 weighs halves: where keys of the second one move
-// the maximum, weights of the first are corrected, too, which is exact. Sums: once per chunk.
+// Halves are packed, chunks weighed. npu2's maxima move once per chunk, npu1's with each half:
+// where keys of the second one move them, weights of the first are corrected, too, which is exact.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -16,7 +16,8 @@
 
 #include "fp32.h"
 #include "kernel.h"
-#include "prefill_attention_blocks.h"
+#include "prefill_attention_bf16.h"
+#include "prefill_attention_bfp16.h"
 #include "prefill_attention_tiles.h"
 #include "prefill_job.h"
 #include "prefill_operand.h"
@@ -48,7 +49,7 @@ inline void find_visible(const Job& job, int32_t* work) {
   constexpr int32_t kFar = 1 << 29;
   const int32_t first = job.keys_from, end = job.keys_end;
   const int32_t back = job.window != 0 ? job.window - 1 : kFar, on = job.causal != 0 ? 1 : kFar;
-  const int32_t* const behind = work + kCoreRows;
+  int32_t units = kNpu1 ? job.units : kUnits;  // known, two would be two copies
   NPU_ROLLED do {
     NPU_SERIAL_FOR(int32_t row = 0, row != kRows, ++row) {
       const int32_t from = std::max(first, query + row - back);
@@ -61,7 +62,7 @@ inline void find_visible(const Job& job, int32_t* work) {
     head = last ? 0 : head;
     query += last ? kRows : 0;
   }
-  while (work != behind);
+  while (--units != 0);
 }
 
 inline void clear(float* store, int32_t* work, int32_t dim) {
@@ -69,7 +70,7 @@ inline void clear(float* store, int32_t* work, int32_t dim) {
   NPU_SERIAL_FOR(int32_t left = kCoreRows * dim, left != 0, left -= 16) {
     aie::store_v(y, aie::zeros<float, 16>());
     y += 16;
-    y = y == store + kStore ? floats(work) + kTailAt : y;
+    if (kTailAt != kWork) y = y == store + kStore ? floats(work) + kTailAt : y;
   }
   aie::store_v(floats(work) + kMaximum, powers::all(kNothing));
   aie::store_v(floats(work) + kSum, aie::zeros<float, 32>());
@@ -106,8 +107,7 @@ NPU_OUTLINED inline void invert(float* sums) {
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
   if constexpr (kNpu1) {
-    auto* const queries = reinterpret_cast<int32_t*>(store + kCoreRows * kMaxDim);
-    aie::host::prefill_pack(q, queries, unit, dim);
+    aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(queries_of(store)), unit, dim);
   } else {
     auto* const part = reinterpret_cast<uint8_t*>(store) + unit / kPartUnits * part_bytes(dim);
     aie::host::prefill_pack(q, reinterpret_cast<int32_t*>(part), unit % kPartUnits, dim);
@@ -132,7 +132,7 @@ inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* s
     all = all && from[row] <= 0 && end[row] >= positions;
   }
   const auto* lower = reinterpret_cast<const int32_t*>(first);
-  if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(store + kCoreRows * kMaxDim);
+  if constexpr (kNpu1) lower = reinterpret_cast<const int32_t*>(queries_of(store));
   const auto* upper = reinterpret_cast<const int32_t*>(second);
   aie::host::prefill_score({{lower, upper},
                             floats(work) + kMaximum,
@@ -155,31 +155,13 @@ inline void add_half(bfloat16* v, uint8_t*, float* store, int32_t* work, int32_t
 }
 inline void add_chunk(const uint8_t*, float*, int32_t*, int32_t) {}
 
-#endif
-
-#if defined(AIE_HOST_PREFILL_ATTENTION) || __AIE_ARCH__ == 20
-
-// 32 elements of a row of a unit's sums.
-inline Floats row_part(const float* y, int32_t row, int32_t dim) {
-#ifdef AIE_HOST_PREFILL_ATTENTION
-  return aie::load_v<32>(y + row * dim);
-#else
-  constexpr uint32_t kColumns = attention_tiles::kColumns;
-  Floats out;
-  for (uint32_t i = 0; i < 32; i += kColumns) {
-    const int32_t at = attention_tiles::place_of(row, int32_t(i), dim);
-    out.template insert<kColumns>(i / kColumns, aie::load_v<kColumns>(y + at));
-  }
-  return out;
-#endif
-}
-
 // A block of 32 columns of a unit's rows, times their factors.
 inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t dim, bfloat16* out) {
   const float* const factors = floats(work) + kSum + unit * kRows;
   constexpr int32_t kTileRows = kNpu1 ? 4 : 8;
-  NPU_SERIAL_FOR(int32_t row = 0, row < kRows, ++row) {
-    const Floats result = powers::product(row_part(y, row, dim), powers::all(factors[row]));
+  for (int32_t row = 0; row < kRows; ++row) {
+    const Floats sums = aie::load_v<32>(y + row * dim);
+    const Floats result = powers::product(sums, powers::all(factors[row]));
     const auto rounded = Sums(result).template to_vector<bfloat16>();
     for (uint32_t eight = 0; eight < kSlice / 8; ++eight) {  // in the order of a product's tiles
       aie::store_v(out + tile_place(row, int32_t(eight), kTileRows),
@@ -333,7 +315,6 @@ void check_out(const char* kernel, const KernelArgument* operands) {
 // moves that make four tiles, and on npu2 as many conversions in the same slot.
 constexpr double kHalves = kNpu1 ? 2 : 1, kCall = 24;
 constexpr double kConversion = 2, kMoves = 12 * 2 + (kNpu1 ? 0 : 4 * kConversion);
-constexpr double kSteps = kAPayload / 2 / (8 * 32);  // of a half
 constexpr double kProduct = npu::fp32::kProductSlots;
 // Each entry of a pipelined loop, which fills and drains: a load, three moves, a multiplication and
 // a conversion (7 + 3 x 2 + 6 + 4); an fp32 product, a chain of nine multiplications; by_powers(),
@@ -342,6 +323,7 @@ constexpr double kInner = npu::fp32::kOutlined, kFill = 24, kProductFill = 9 * 6
 constexpr double kPowersFill = 5 * 4 + 5 * 6;
 
 double product_cycles(const Timing& timing) {
+  if constexpr (kNpu1) return 8 * 8 * 8 / timing.mac_bf16_native;
   return 8 * 8 * 8 / timing.mac_bfp16 * timing.mac_interval_bfp16;
 }
 
@@ -350,55 +332,55 @@ double tiles_cycles(double rows, double columns) {
   return kInner + rows / 8 * (kFill + columns / 32 * kMoves);
 }
 
+// npu1's fp32 products of n lanes by a function.
+double products_cycles(double n) { return kInner + kFill + kProductFill + n / 32 * kProduct; }
+
 double score_cycles(const Timing& timing, const int64_t* integers) {
   const auto dim = double(integers[0]);
   const double positions = half_positions(int32_t(integers[0]));
-  if constexpr (!kNpu1) {
-    // Two units at a time: of every round a tile of keys and two of queries, each two loads, and
-    // two products; of eight positions sums converted, shuffled and stored.
-    const double round = longest(2 * product_cycles(timing), 3 * 2 / 2);
-    constexpr double kEnds = 2 + 3 * 8 + 12;
-    return kCall + tiles_cycles(positions, dim) +
-           2 * (kInner + positions / 8 * (kFill + kEnds + dim / 8 * round));
-  }
-  const double macs = 8 * 32 * kCoreRows / timing.mac_bf16_native;
-  const double loads = kHalves * (8 + 4 * 2 * kUnits) / 2;
-  const double multiplied = positions / 8 * kFill + kSteps * longest(longest(macs, kMoves), loads);
-  // Per vector of 32 scores: scaled, compared with two bounds and the largest, loaded and stored;
-  // then minus the maximum, the power, the sum, loads and stores, a transposition (attention.cc).
-  constexpr double kScale = kProduct + 3 * 2 + 2 * kHalves + 2 * kHalves;
-  constexpr double kWeigh = 2 + 8 * 2 + 3 * kProduct + 2 + 2 * kHalves + 20;
-  // Weights of the first half are corrected.
-  constexpr double kRest = kProduct + 2 * kHalves;
-  // Per unit: loops filled, reductions, ranges; per call maxima, each result waited for.
-  constexpr double kUnit = kInner + 3 * kFill + 4 * kProductFill + 48, kMaxima = 280;
-  const double vectors = kCoreRows * positions / 32.0;
-  return kCall + multiplied + vectors * (kScale + kWeigh + kRest) + kUnits * kUnit + kMaxima;
+  // Two units at a time: of every round a tile of keys and two of queries, each two loads (npu1:
+  // four), and two products; of eight positions sums converted, shuffled and stored.
+  const double round = longest(2 * product_cycles(timing), 3 * 2 * kHalves / 2);
+  constexpr double kEnds = kNpu1 ? 6 + 8 * kConversion + 16 + 16 : 2 + 3 * 8 + 12;
+  return kCall + tiles_cycles(positions, dim) +
+         kUnits / 2 * (kInner + positions / 8 * (kFill + kEnds + dim / 8 * round));
 }
 
-// npu2, a position of all rows at a time. First: scaled, compared with the bound and the largest,
-// the position counted, loaded and stored. Maxima of 16 rows, twice, each result waited for. Then
-// two positions, which wait: loaded, minus the maximum in four steps, the power, stored. Tiles.
+// A position of all rows at a time. First: scaled, compared with the bound and the largest, the
+// position counted, loaded and stored. Maxima of 16 rows, twice, each result waited for. Then two
+// positions, which wait: loaded, minus the maximum in four steps, the power, stored. Tiles.
 double weigh_cycles(const Timing&, const int64_t* integers) {
-  if constexpr (kNpu1) return kCall;
-  constexpr double kScale = kProduct + 2 + 2 + 2 + 4, kMaxima = 2 * (kInner + 100), kBegin = 24;
+  const double half = half_positions(int32_t(integers[0])), positions = 2 * half;
+  constexpr double kMaxima = 2 * (kInner + 100), kBegin = 24;
+  if constexpr (kNpu1) {
+    // Positions wait: masked and compared; the fraction taken (a difference, a comparison, the
+    // whole number added and taken away); two at a time the power put together, rounded, summed.
+    // Of each half three products of its scores. Also a product of the denominators.
+    constexpr double kMask = 7 + 2 + 2 + 6 + 2 + 2, kSplit = 7 + 4 + 6 + 4 + 6 + 4 + 3 * 6 + 4 + 6;
+    constexpr double kPower = (7 + 2 + 2 + 4 + 6 + 4 + 4 + 6 + 16) / 2.0, kSum = 30;
+    const double lanes = half * kCoreRows;
+    return kCall + kBegin + kMaxima + products_cycles(2 * lanes) + products_cycles(kCoreRows) +
+           positions * (kMask + kSplit + kPower) +
+           2 * (3 * products_cycles(lanes) + kSum + tiles_cycles(half, kCoreRows));
+  }
+  constexpr double kScale = kProduct + 2 + 2 + 2 + 4;
   constexpr double kWeigh = (7 + 4 + 6 + 4 + 8 + 2 + 9) / 2.0;
-  const double positions = 2 * half_positions(int32_t(integers[0]));
   return kCall + kBegin + kFill + kProductFill + kMaxima + positions * (kScale + kWeigh) +
          tiles_cycles(positions, kCoreRows);
 }
 
 double value_cycles(const Timing& timing, const int64_t* integers) {
-  if constexpr (!kNpu1) {
-    constexpr double kRange = 30;  // what exists; all else, rarely, is cleared
-    return kCall + kRange + tiles_cycles(half_positions(int32_t(integers[0])), double(integers[0]));
-  }
-  const double macs = 8 * 32 * kCoreRows / timing.mac_bf16_native;
-  const double vectors = kCoreRows * double(integers[0]) / 32;
-  const double weights = kUnits * 2 * kHalves;
-  // Sums are corrected, loaded and stored, 32 bytes at a time; the correction is charged always.
-  return kCall + kSteps * longest(macs, kMoves * kUnits + weights) +
-         vectors * longest(kProduct, 2 * kHalves) + kUnits * double(integers[0]) / 32 * kFill;
+  constexpr double kRange = 30;  // what exists; npu2: all else, rarely, is cleared
+  const auto dim = double(integers[0]);
+  const double positions = half_positions(int32_t(integers[0]));
+  const double packed = kCall + kRange + tiles_cycles(positions, dim);
+  if constexpr (!kNpu1) return packed;
+  // Tiles of y of a unit and eight positions: products, or y loaded (the values, too) and stored.
+  const double tile = longest(product_cycles(timing), longest((8 + 4) / 2, 8));
+  // Before one half of two, sums are corrected, always.
+  constexpr double kSpread = kInner + 20;
+  const double corrected = kSpread + kUnits * products_cycles(kRows * dim);
+  return packed + positions / 8 * kUnits * (kFill + dim / 8 * tile) + corrected / 2;
 }
 
 // npu2. By 16 positions: of each unit the sums of weights and the correction,
@@ -417,9 +399,7 @@ double add_cycles(const Timing& timing, const int64_t* integers) {
 
 // A unit: tiles of [dim / 32][8 rows][32].
 double query_cycles(const Timing&, const int64_t* integers) {
-  const auto steps = double(integers[0]) / 32;
-  if constexpr (!kNpu1) return kCall + tiles_cycles(8 * steps, 32);
-  return kCall + steps * (kFill + longest(kMoves, 3 * 8 * kHalves));
+  return kCall + tiles_cycles(double(integers[0]) / 4, 32);
 }
 // Loops that wait: 64 bytes copied by a load and a store, twice; sums cleared; a division of 26
 // bits; a row after the other.
@@ -429,18 +409,18 @@ double place_cycles(const Timing&, const int64_t* integers) {
   return kCall + copies * kCopy + kCoreRows * double(integers[0]) / 16 * kClear +
          (kUnitBits + 1) * kBit + kCoreRows * kRow;
 }
-// npu2, each result waited for: products of 32 lanes by a function and their rounding; tiles
-// transposed, converted, stored. npu1: rows that wait. And a share of the reciprocals, 24 bits of
-// seven operations.
+// Each result waited for: products of 32 lanes by a function and their rounding; tiles transposed,
+// converted, stored. npu1: factors spread, products by a function; of 8 columns four loads,
+// rounded, exchanged, stored. And a share of the reciprocals, 24 bits of seven operations.
 double out_cycles(const Timing&, const int64_t* integers) {
   constexpr double kVectors = kPieceBytes / 64, kBit = 8 * 2, kInverse = kInner + 24 * kBit + 40;
   const double pieces = kUnits * unit_pieces(int32_t(integers[0]));
   const double inverses = kCoreRows / 16 * kInverse / pieces;
-  constexpr double kVector = 7 + 4 + kProductFill + 4 + 2;
   if constexpr (kNpu1) {
-    return kCall + inverses + kVectors * (kVector + kProductFill + 6 * kHalves);
+    constexpr double kSpread = kInner + 20, kEight = 7 + 8 + 2 * 4 + 4 * 2 + 4;
+    return kCall + inverses + kSpread + products_cycles(kRows * kSlice) + kSlice / 8 * kEight;
   }
-  constexpr double kTile = 7 + 4 + 3 * 4 + 2 + 2;
+  constexpr double kVector = 7 + 4 + kProductFill + 4 + 2, kTile = 7 + 4 + 3 * 4 + 2 + 2;
   return kCall + inverses + kVectors * (kInner + kVector) + kVectors / 2 * kTile;
 }
 
@@ -466,20 +446,20 @@ NPU_KERNEL void prefill_place(uint8_t* b0, uint8_t* b1, float* store, int32_t* w
   prefill_attention::place_queries(b0, b1, store, work, job, head_dim);
 }
 
-// The next half of K: its scores in `work` (npu1: its weights). b2 changes.
+// The next half of K: its scores in `work`. b2 changes.
 NPU_KERNEL void prefill_scores(const bfloat16* a, const uint8_t* b0, const uint8_t* b1, uint8_t* b2,
                                const float* store, int32_t* work, int32_t* job, int32_t head_dim) {
   using namespace prefill_attention;
   score_half(a, b0, b1, b2, store, work, job, job[kScored]++, head_dim);
 }
 
-// Both halves of a chunk's K have been there: npu2's weights.
+// Both halves of a chunk's K have been there: its weights.
 NPU_KERNEL void prefill_weigh(int32_t* work, int32_t* job, int32_t head_dim) {
   using namespace prefill_attention;
   weigh_chunk(work, job, job[kWeighed]++, head_dim);
 }
 
-// The next half of V: in b2 (npu1: weighed and added to the sums). What does not exist becomes 0.
+// The next half of V: in b2; npu1: added to the sums. npu2: what does not exist becomes 0.
 NPU_KERNEL void prefill_values(bfloat16* a, uint8_t* b2, float* store, int32_t* work, int32_t* job,
                                int32_t head_dim) {
   using namespace prefill_attention;

@@ -1,6 +1,6 @@
-// Attention of prompts as npu2 multiplies it (prefill_attention.cc): in BFP16, tiles of 8 x 8 that
-// lie in memory between the loops, so that one loop packs queries, keys, values and weights alike.
-// Maxima, weights and sums move once per chunk. Orders of memory: prefill_attention_tiles.h.
+// Attention of prompts (prefill_attention.cc) up to the scores, and how maxima move: operands are
+// tiles of 8 x 8 that lie in memory between the loops, so that one loop packs queries, keys, values
+// and weights alike. What becomes of scores: prefill_attention_bfp16.h, prefill_attention_bf16.h.
 #pragma once
 
 #include <stdint.h>
@@ -14,29 +14,64 @@
 #include "prefill_job.h"
 #include "softmax.h"
 
-#if !defined(AIE_HOST_PREFILL_ATTENTION) && __AIE_ARCH__ >= 21
+#ifndef AIE_HOST_PREFILL_ATTENTION
 
 namespace {
 namespace prefill_attention {
 
 using attention_tiles::Part, attention_tiles::Tile;
+using Half = aie::vector<float, 16>;
+using HalfInts = aie::vector<int32_t, 16>;
+using HalfSums = aie::accum<accfloat, 16>;
+
+// Tiles in memory: npu2 blocks in BFP16, npu1 bfloat16 as its products of 4 x 8 x 4 take it. C is
+// 8 x 8 on npu2, on npu1 four tiles, of upper and lower rows times left and right columns.
+#if __AIE_ARCH__ >= 21
 using InBlocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
 using OutBlocks = aie::block_vector_output_buffer_stream<bfp16ebs8, 64>;
 using Product = BlockFloatTile::Mmul;
-using Block = aie::vector<float, 64>;
-using BlockSums = aie::accum<accfloat, 64>;
-// Words of `work` while values are added: sums of weights, and what nobody reads.
-constexpr int32_t kBest = kWeights, kUnused = kWeights + kPadded;
-constexpr int32_t kTileBytes = 72, kHalfTiles = kAPayload / 2 / 64;
-static_assert(kUnits == 4 && 2 * kHalfTiles * kTileBytes <= kBBytes);
+constexpr int32_t kTileBytes = 72;
 
 inline OutBlocks blocks_to(uint8_t* at) { return OutBlocks(reinterpret_cast<bfp16ebs8*>(at)); }
 inline InBlocks blocks_from(const uint8_t* at) {
   return InBlocks(reinterpret_cast<const bfp16ebs8*>(at));
 }
-inline uint8_t* weights_of(int32_t* work, int32_t dim) {  // behind those in bfloat16
-  return reinterpret_cast<uint8_t*>(work + kWeights + 2 * weight_words(dim));
-}
+inline auto converted(const Tile& tile) { return BlockFloatTile::convert(tile); }
+#else
+constexpr int32_t kTileBytes = 128;
+
+struct OutBlocks {
+  uint8_t* at;
+  void push(const Tile& tile) {
+    aie::store_v(reinterpret_cast<bfloat16*>(at), tile);
+    at += kTileBytes;
+  }
+};
+struct InBlocks {
+  const uint8_t* at;
+  Tile pop() {
+    const Tile tile = aie::load_v<64>(reinterpret_cast<const bfloat16*>(at));
+    at += kTileBytes;
+    return tile;
+  }
+};
+struct Product {
+  attention_tiles::Mmul sums[2][2];  // [rows][columns]
+
+  void mac(const Part& upper, const Part& lower, const Tile& b) {
+    const Part left = b.template extract<32>(0), right = b.template extract<32>(1);
+    sums[0][0].mac(upper, left), sums[0][1].mac(upper, right);
+    sums[1][0].mac(lower, left), sums[1][1].mac(lower, right);
+  }
+  void mac(const Tile& a, const Tile& b) {
+    mac(a.template extract<32>(0), a.template extract<32>(1), b);
+  }
+};
+
+inline OutBlocks blocks_to(uint8_t* at) { return OutBlocks{at}; }
+inline InBlocks blocks_from(const uint8_t* at) { return InBlocks{at}; }
+inline const Tile& converted(const Tile& tile) { return tile; }
+#endif
 
 template <typename Vector>
 inline Vector zip_low(const Vector& a, const Vector& b, uint32_t chunk) {
@@ -47,7 +82,16 @@ inline Vector zip_high(const Vector& a, const Vector& b, uint32_t chunk) {
   return aie::interleave_zip(a, b, chunk).second;
 }
 
-enum class Tiles : int32_t { kAsTheyAre, kTransposed };
+// What tiles hold of 8 rows x 8 columns. The first exchanges' chunk, and 32 if there is no last
+// one.
+enum class Tiles : int32_t {
+  kRows = 32 + 8,
+  kColumns = 1,
+  kRowHalves = 4,          // npu1, second operands: of four columns the rows, then of the others
+  kColumnHalves = 32 + 1,  // of four rows the columns
+};
+constexpr Tiles kOfQueries = kNpu1 ? Tiles::kColumnHalves : Tiles::kRows;
+constexpr Tiles kOfValues = kNpu1 ? Tiles::kRowHalves : Tiles::kColumns;
 
 // `rows` times eight rows of `dim` columns to tiles of 8 x 8, one after the other. A register has
 // 16 columns of two rows, and three exchanges between registers, whose chunks are operands of the
@@ -56,8 +100,9 @@ NPU_OUTLINED inline void pack_tiles(const bfloat16* __restrict from, intptr_t di
                                     Tiles tiles, uint8_t* __restrict to) {
   // Between the rows of a register, and between registers; 32: no exchange.
   intptr_t step_x = dim, step_b = 2 * dim;
-  uint32_t chunk = 1, last = 1;
-  if (tiles == Tiles::kAsTheyAre) step_x = 4 * dim, step_b = dim, chunk = 8, last = 32;
+  const auto chunk = uint32_t(tiles) & 31;
+  uint32_t last = chunk;
+  if ((int32_t(tiles) & 32) != 0) step_x = 4 * dim, step_b = dim, last = 32;
   const intptr_t step_a = 2 * step_b;
   OutBlocks out = blocks_to(to);
   NPU_ROLLED do {
@@ -73,8 +118,8 @@ NPU_OUTLINED inline void pack_tiles(const bfloat16* __restrict from, intptr_t di
       const Part q1 = zip_low(p1, p3, chunk), q3 = zip_high(p1, p3, chunk);
       const Part r0 = zip_low(q0, q1, chunk), r1 = zip_high(q0, q1, chunk);
       const Part r2 = zip_low(q2, q3, chunk), r3 = zip_high(q2, q3, chunk);
-      out.push(BlockFloatTile::convert(aie::concat(zip_low(r0, r2, last), zip_high(r0, r2, last))));
-      out.push(BlockFloatTile::convert(aie::concat(zip_low(r1, r3, last), zip_high(r1, r3, last))));
+      out.push(converted(aie::concat(zip_low(r0, r2, last), zip_high(r0, r2, last))));
+      out.push(converted(aie::concat(zip_low(r1, r3, last), zip_high(r1, r3, last))));
       from += 16;
     }
     while (from != end);
@@ -84,11 +129,37 @@ NPU_OUTLINED inline void pack_tiles(const bfloat16* __restrict from, intptr_t di
 }
 
 inline void pack(const bfloat16* q, float* store, int32_t unit, int32_t dim) {
-  auto* const to = reinterpret_cast<uint8_t*>(store) + unit * (dim * kRows / 64 * kTileBytes);
-  pack_tiles(q, kSlice, dim >> 5, Tiles::kAsTheyAre, to);
+  auto* const to = queries_of(store) + unit * (kTileBytes / 8 * dim);
+  pack_tiles(q, kSlice, dim >> 5, kOfQueries, to);
 }
 
-// Scores of two units, not scaled, of eight positions at a time: two of the four units of each
+// Scores of eight positions and two units, by position.
+inline void store_scores(const Product& s0, const Product& s1, float* scores) {
+#if __AIE_ARCH__ >= 21
+  const auto left = s0.template to_vector<float>(), right = s1.template to_vector<float>();
+  const auto& both = aie::interleave_zip(left, right, kRows);
+  for (unsigned i = 0; i < 4; ++i) {
+    aie::store_v(scores + i * kCoreRows, both.first.template extract<16>(i));
+    aie::store_v(scores + (i + 4) * kCoreRows, both.second.template extract<16>(i));
+  }
+#else
+  for (unsigned i = 0; i < 2; ++i) {  // four positions, of which each sum has four rows
+    const Half a = s0.sums[i][0].template to_vector<float>();
+    const Half b = s0.sums[i][1].template to_vector<float>();
+    const Half c = s1.sums[i][0].template to_vector<float>();
+    const Half d = s1.sums[i][1].template to_vector<float>();
+    const Half near0 = zip_low(a, c, 4), near1 = zip_low(b, d, 4);
+    const Half far0 = zip_high(a, c, 4), far1 = zip_high(b, d, 4);
+    aie::store_v(scores, zip_low(near0, near1, 4));
+    aie::store_v(scores + kCoreRows, zip_high(near0, near1, 4));
+    aie::store_v(scores + 2 * kCoreRows, zip_low(far0, far1, 4));
+    aie::store_v(scores + 3 * kCoreRows, zip_high(far0, far1, 4));
+    scores += 4 * kCoreRows;
+  }
+#endif
+}
+
+// Scores of two units, not scaled, of eight positions at a time: two of the units of each
 // position. `size`: of a unit's queries and of eight keys, bytes.
 NPU_OUTLINED inline void multiply_keys(const uint8_t* keys, const uint8_t* queries, int32_t size,
                                        int32_t positions, float* scores) {
@@ -96,17 +167,15 @@ NPU_OUTLINED inline void multiply_keys(const uint8_t* keys, const uint8_t* queri
   NPU_ROLLED do {
     InBlocks q0 = blocks_from(queries), q1 = blocks_from(queries + size);
     Product s0, s1;
-    NPU_ROLLED for (int32_t i = size; i != 0; i -= kTileBytes) {
+    int32_t left = size;
+    NPU_ROLLED do {
       const auto of_keys = k.pop();
       s0.mac(of_keys, q0.pop());
       s1.mac(of_keys, q1.pop());
+      left -= kTileBytes;
     }
-    const Block left = s0.template to_vector<float>(), right = s1.template to_vector<float>();
-    const auto& both = aie::interleave_zip(left, right, kRows);
-    for (unsigned i = 0; i < 4; ++i) {
-      aie::store_v(scores + i * kCoreRows, both.first.template extract<16>(i));
-      aie::store_v(scores + (i + 4) * kCoreRows, both.second.template extract<16>(i));
-    }
+    while (left != 0);
+    store_scores(s0, s1, scores);
     positions -= 8, scores += 8 * kCoreRows;
   }
   while (positions != 0);
@@ -114,18 +183,19 @@ NPU_OUTLINED inline void multiply_keys(const uint8_t* keys, const uint8_t* queri
 
 // A half of K: its scores.
 inline void score_half(const bfloat16* k, const uint8_t* first, const uint8_t* second,
-                       uint8_t* tiles, const float*, int32_t* work, int32_t*, int32_t scored,
+                       uint8_t* tiles, const float* store, int32_t* work, int32_t*, int32_t scored,
                        int32_t dim) {
-  const int32_t positions = half_positions(dim), size = 9 * dim;
-  pack_tiles(k, dim, positions >> 3, Tiles::kAsTheyAre, tiles);
+  const int32_t positions = half_positions(dim), size = kTileBytes / 8 * dim;
+  pack_tiles(k, dim, positions >> 3, Tiles::kRows, tiles);
   float* const scores = floats(work) + kWeights + (scored & 1) * positions * kCoreRows;
-  multiply_keys(tiles, first, size, positions, scores);
-  multiply_keys(tiles, second, size, positions, scores + 2 * kRows);
+  if constexpr (kNpu1) {
+    multiply_keys(tiles, queries_of(store), size, positions, scores);
+  } else {
+    multiply_keys(tiles, first, size, positions, scores);
+    multiply_keys(tiles, second, size, positions, scores + 2 * kRows);
+  }
 }
 
-using Half = aie::vector<float, 16>;
-using HalfInts = aie::vector<int32_t, 16>;
-using HalfSums = aie::accum<accfloat, 16>;
 inline HalfInts all_ints(int32_t x) { return aie::broadcast<int32_t, 16>(x); }
 
 // Maxima of 16 rows, moved to scores as large as `best`, and the corrections. As
@@ -177,161 +247,6 @@ struct Seen {
     place = aie::add(place, all_ints(1));
   }
 };
-
-// The chunk's scores become weights.
-inline void weigh_chunk(int32_t* work, const int32_t* words, int32_t weighed, int32_t dim) {
-  const int32_t positions = 2 * half_positions(dim);
-  const Job& job = job_of(words);
-  const int32_t key = job.key_position + weighed * positions;
-
-  float* const scores = floats(work) + kWeights;
-  const float* const end = scores + positions * kCoreRows;
-  const float scale = __builtin_bit_cast(float, job.scale);
-  Seen lower(work, key), upper(work + 16, key);
-  float* at = scores;
-  NPU_ROLLED do {
-    const auto& score = powers::product(aie::load_v<32>(at), powers::all(scale));
-    lower.take(score.template extract<16>(0), at);
-    upper.take(score.template extract<16>(1), at + 16);
-    at += kCoreRows;
-  }
-  while (at != end);
-  const Half top0 = move_maximum(lower.best, floats(work));
-  const Half top1 = move_maximum(upper.best, floats(work) + 16);
-  auto* const weights = reinterpret_cast<bfloat16*>(scores);
-  bfloat16* to = weights;
-  // Two positions at a time wait for each result, which takes little longer than a loop that fills.
-  const auto power = [&](const float* of) {
-    return powers::exp2(powers::minus(aie::load_v<32>(of), aie::concat(top0, top1)));
-  };
-  NPU_SERIAL_FOR(at = scores, at != end, at += 2 * kCoreRows) {
-    const Part first = power(at), second = power(at + kCoreRows);
-    aie::store_v(to, first);
-    aie::store_v(to + kCoreRows, second);
-    to += 2 * kCoreRows;
-  }
-  pack_tiles(weights, kCoreRows, positions >> 3, Tiles::kTransposed, weights_of(work, dim));
-}
-
-// plus + a b of 32 numbers, and the same rounded.
-NPU_OUTLINED inline void multiply_add(const float* a, const float* b, const float* plus,
-                                      float* wide, bfloat16* rounded) {
-  const Sums sum = aie::mac(Sums(aie::load_v<32>(plus)), aie::load_v<32>(a), aie::load_v<32>(b));
-  aie::store_v(wide, sum.template to_vector<float>());
-  aie::store_v(rounded, sum.template to_vector<bfloat16>());
-}
-
-// A half of V as tiles. Positions that no row may see become zero, so that they do not matter to
-// exponents.
-inline void add_half(bfloat16* v, uint8_t* tiles, float*, int32_t*, int32_t* words, int32_t added,
-                     int32_t dim) {
-  const int32_t positions = half_positions(dim);
-  const Job& job = job_of(words);
-  const int32_t key = job.key_position + added * positions;
-  const auto place = [&](int32_t position) {
-    const int32_t at = position - key, some = at < 0 ? 0 : at;
-    return v + (some < positions ? some : positions) * intptr_t(dim);
-  };
-  const bfloat16 *const from = place(job.keys_from), *const behind = v + kAPayload / 2;
-  NPU_SERIAL_FOR(bfloat16* at = v, at != from, at += 32) {
-    aie::store_v(at, aie::zeros<bfloat16, 32>());
-  }
-  NPU_SERIAL_FOR(bfloat16* at = place(job.keys_end), at != behind, at += 32) {
-    aie::store_v(at, aie::zeros<bfloat16, 32>());
-  }
-  pack_tiles(v, dim, positions >> 3, Tiles::kTransposed,
-             tiles + (added & 1) * kHalfTiles * kTileBytes);
-}
-
-// y times powers of two, exactly: three parts of y are bfloat16, as the powers are, which takes
-// half of what a product of fp32 does.
-inline BlockSums by_powers(const Block& y, const Tile& powers) {
-  const auto high = BlockSums(y).template to_vector<bfloat16>();
-  const BlockSums rest = aie::sub(BlockSums(y), BlockSums(high));
-  const auto middle = rest.template to_vector<bfloat16>();
-  const auto low = aie::sub(rest, BlockSums(middle)).template to_vector<bfloat16>();
-  BlockSums product = aie::mac(BlockSums(aie::zeros<float, 64>()), low, powers);
-  product = aie::mac(product, middle, powers);
-  return aie::mac(product, high, powers);
-}
-
-// Of 16 positions: sums of the weights as they are multiplied, tiles times
-// ones, and the corrections in bfloat16, four times those of each unit.
-NPU_OUTLINED inline void sum_weights(const uint8_t* weights, float* rows, bfloat16* corrections) {
-  const auto one = Sums(powers::all(1.0f)).template to_vector<bfloat16>();
-  const auto ones = BlockFloatTile::convert(aie::concat(one, one));
-  InBlocks near = blocks_from(weights), far = blocks_from(weights + kUnits * kTileBytes);
-  NPU_SERIAL_FOR(int32_t unit = kUnits, unit != 0, --unit) {
-    Product total;
-    total.mac(ones, near.pop());
-    total.mac(ones, far.pop());
-    aie::store_v(rows + kBest, total.template to_vector<float>().template extract<kRows>(0));
-    aie::store_v(corrections,
-                 Sums(softmax::repeated(rows + kCorrection)).template to_vector<bfloat16>());
-    rows += kRows, corrections += kPadded;
-  }
-}
-
-// Denominators: corrected, and with the sums of weights. The correction is 1
-// from now on.
-NPU_OUTLINED inline void add_sums(float* rows) {
-  multiply_add(rows + kSum, rows + kCorrection, rows + kBest, rows + kSum,
-               reinterpret_cast<bfloat16*>(rows + kUnused));
-  aie::store_v(rows + kCorrection, powers::all(1.0f));
-}
-
-// y = correction y + weights v and the denominators, by 16 positions, whose
-// tiles of weights and of values of the last eight lie behind the others. The
-// correction is 1 behind the first ones.
-inline void add_chunk(const uint8_t* tiles, float* store, int32_t* work, intptr_t dim) {
-  float* const rows = floats(work);
-  auto* const corrections = reinterpret_cast<bfloat16*>(rows + kUnused + kPadded);
-  const uint8_t* weights = weights_of(work, int32_t(dim));
-  const intptr_t across = 9 * dim;
-  int32_t positions = half_positions(int32_t(dim));
-  NPU_ROLLED do {
-    sum_weights(weights, rows, corrections);
-    const bfloat16* correction = corrections;
-    const uint8_t *of_unit = weights, *values = tiles;
-    const uint8_t *const end = tiles + across, *const behind = weights + kUnits * kTileBytes;
-    float* y = store;
-    NPU_ROLLED do {
-      const Part factor = aie::load_v<32>(correction);
-      Product sum(by_powers(aie::load_v<64>(y), aie::concat(factor, factor)));
-      sum.mac(blocks_from(values).pop(), blocks_from(of_unit).pop());
-      sum.mac(blocks_from(values + across).pop(), blocks_from(of_unit + kUnits * kTileBytes).pop());
-      aie::store_v(y, sum.template to_vector<float>());
-      y += 64, values += kTileBytes;
-      y = y == store + kStore ? rows + kTailAt : y;
-      const intptr_t last = -intptr_t(values == end);  // of a unit
-      values -= across & last, of_unit += kTileBytes & last, correction += kPadded & last;
-    }
-    while (of_unit != behind);
-    weights = behind;
-    weights += kUnits * kTileBytes, tiles += 2 * across, positions -= 8;
-    add_sums(rows);
-  }
-  while (positions != 0);
-}
-
-// A block of 32 columns of the rows of a unit, times their factors.
-inline void put_block(const float* y, int32_t unit, int32_t* work, int32_t, bfloat16* out) {
-  constexpr int32_t kElements = kRows * kSlice;
-  float *const factors = floats(work) + kBest, *const unused = floats(work) + kUnused;
-  float* const zeros = unused + kPadded;
-  aie::store_v(factors, softmax::repeated(floats(work) + kSum + unit * kRows));
-  aie::store_v(zeros, aie::zeros<float, 32>());
-  bfloat16* to = out;
-  NPU_ROLLED do {
-    multiply_add(y, factors, zeros, unused, to);
-    y += 32, to += 32;
-  }
-  while (to != out + kElements);
-  OutBlocks blocks = blocks_to(reinterpret_cast<uint8_t*>(out));  // always behind what is loaded
-  NPU_SERIAL_FOR(, out != to, out += 64) {
-    blocks.push(BlockFloatTile::convert(aie::transpose(aie::load_v<64>(out), 8, 8)));
-  }
-}
 
 }  // namespace prefill_attention
 }  // namespace
