@@ -70,6 +70,7 @@ _SLOT = re.compile(r"(-?\d*)\(%r[sb]p(,?)")
 _DUMPED = re.compile(r";; Function .*\((\S+?), funcdef_no")
 _PARTITION = re.compile(r"Partition \d+: size (\d+) align (\d+)")
 _LABEL = re.compile(r"(\.?[\w.$]+):")
+_NEAR = re.compile(r"-?\d+\(%r\w+\), %r\w+")  # an address a constant away from another one
 _CALL_TARGETS = {"memcpy": "memory", "memset": "memory", "memmove": "memory"}
 _FLOATS = re.compile(
     r"v?(add|sub|mul|min|max|u?comi|cvt\w*|fn?madd\w*|fn?msub\w*)(ss|sd|si|sil|sl|ssl|sdl)\w*$"
@@ -199,6 +200,8 @@ def _add(function: Function, line: str) -> None:
         items.append(("mark", OPERATION, 2))  # a vector register is copied
     elif name.startswith("v") and "(%rsp)" in operands:
         items.append(("mark", 2 * OPERATION, 7))  # or spilled, in two halves
+    elif name == "leaq" and _NEAR.fullmatch(operands):
+        pass  # accesses have constant distances, or steps, as immediates
     elif "(" in operands and not name.startswith(("lea", "push")):
         items.append(_memory(name, operands))
     else:

@@ -24,7 +24,7 @@ namespace npu::prefill_product_test {
 using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build;
 
 inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
-inline constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
+inline constexpr size_t kBlockBytes = 5120, kObjectAt = 64, kPieceAt = 65, kWideAt = 16;
 // Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
 inline int slots_of(bool npu1) { return npu1 ? 64 : 128; }
 inline size_t a_bytes(bool npu1) { return npu1 ? 4096 : 4608; }
@@ -46,6 +46,11 @@ struct Shape {
   int parts(bool npu1) const {
     const int slices = slots_of(npu1) / m;
     return (range() / kSlice + slices - 1) / slices;
+  }
+  // Of them, those that are multiplied when the blocks have been given back.
+  int behind(bool npu1) const {
+    const int each = slots_of(npu1) / m, last = range() / kSlice % 2 == 0 ? 2 : 1;
+    return each > 2 ? 0 : (last + each - 1) / each;
   }
   int n() const { return blocks * kBlockRows; }
 };
@@ -182,7 +187,7 @@ struct Core {
   const Build& build;
   Shape shape;
   std::vector<float> store = std::vector<float>(6144, 7.0f);
-  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 2720, 0x40E00000);
+  std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 3200, 0x40E00000);
   std::vector<int32_t> job = std::vector<int32_t>(96, 5);
   std::vector<int32_t> out = std::vector<int32_t>(128);
   CoreState state{};
@@ -197,7 +202,7 @@ struct Core {
   void call(const char* name, std::vector<KernelArgument> arguments) {
     arguments.push_back(integer(shape.m));
     arguments.push_back(integer(shape.blocks));
-    const std::string all = " prefill_multiply prefill_last prefill_finish ";
+    const std::string all = " prefill_multiply prefill_expand prefill_finish ";
     if (all.find(std::string(" ") + name + " ") != std::string::npos) {
       arguments.push_back(integer(shape.format));
     }
@@ -209,30 +214,26 @@ struct Core {
   }
   // `shared`: packed forms of all objects of A, then of W, if there are any.
   void multiply(const Product& p, std::vector<PackedOperand>* shared = nullptr) {
-    const int slices = slots_of(npu1()) / shape.m, parts = shape.parts(npu1());
+    const int parts = shape.parts(npu1()), before = parts - shape.behind(npu1());
+    const KernelArgument sums = kernel_test::buffer(store), words = kernel_test::buffer(job);
+    const KernelArgument kept = kernel_test::buffer(work);
     size_t object = 0;
     for (int range = 0; range < shape.ranges; ++range) {
+      std::vector<KernelArgument> w;
+      for (int j = 0; j < 2; ++j) {
+        const auto at = static_cast<size_t>(range * shape.held() + std::min(j, shape.held() - 1));
+        w.push_back(constant(p.w_objects[at]));
+        if (shared != nullptr) w.back().packed = &(*shared)[p.a_objects.size() + at];
+      }
       for (int part = 0; part < parts; ++part, ++object) {
-        for (int slice = 0; slice < slices; ++slice) {
-          std::vector<KernelArgument> arguments = {constant(p.a_objects[object])};
-          if (shared != nullptr) arguments[0].packed = &(*shared)[object];
-          for (int j = 0; j < 2; ++j) {
-            const auto at =
-                static_cast<size_t>(range * shape.held() + std::min(j, shape.held() - 1));
-            arguments.push_back(constant(p.w_objects[at]));
-            if (shared != nullptr) arguments.back().packed = &(*shared)[p.a_objects.size() + at];
-          }
-          arguments.push_back(kernel_test::buffer(store));
-          arguments.push_back(kernel_test::buffer(work));
-          arguments.push_back(kernel_test::buffer(job));
-          if (part < parts - 1 || slice < slices - 1) {
-            call("prefill_multiply", arguments);
-            continue;
-          }
-          call("prefill_last", arguments);
-          arguments.erase(arguments.begin() + 1, arguments.begin() + 3);  // blocks were given back
-          call("prefill_finish", arguments);
+        KernelArgument rows = constant(p.a_objects[object]);
+        if (shared != nullptr) rows.packed = &(*shared)[object];
+        if (part < before) {
+          call("prefill_multiply", {rows, w[0], w[1], sums, kept, words});
+          continue;
         }
+        if (part == before) call("prefill_expand", {w[0], w[1], kept, words});
+        call("prefill_finish", {rows, sums, kept, words});  // the blocks were given back
       }
     }
   }

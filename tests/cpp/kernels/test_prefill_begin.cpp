@@ -64,10 +64,13 @@ Job product(const Build& build, npu::blocks::Format format, int32_t m, int32_t s
   Job job{};
   job.kind = int32_t(Kind::kProduct), job.m = m;
   for (int c = 0; c < columns; ++c) (&job.blocks0)[c] = blocks_in(format, c);
-  job.format = int32_t(format), job.holds = 9, job.scaled = scaled,
-  job.slices = sizes_of(build).row_slots / m;
-  const int32_t slices = pre::range_columns(format) / 32;
-  job.parts = (slices + job.slices - 1) / job.slices;
+  job.format = int32_t(format), job.holds = 9, job.scaled = scaled;
+  // Slices are expanded two at a time; the last ones are multiplied when the blocks are back,
+  // unless an object has more than those.
+  const int32_t each = sizes_of(build).row_slots / m, slices = pre::range_columns(format) / 32;
+  const int32_t last = slices % 2 == 0 ? 2 : 1;
+  job.behind = each > 2 ? 0 : (last + each - 1) / each;
+  job.before = (slices + each - 1) / each - job.behind;
   return job;
 }
 Job row_job(Kind kind, int32_t used = 4) {
@@ -97,8 +100,8 @@ void check_common(const Build& build, const Words& words, const Job& header, int
   CHECK(job_in(words).column == column);
 }
 void check_no_product(const Job& job) {
-  for (const int32_t word : {job.blocks, job.clear, job.holds1, job.holds2, job.pass, job.factors,
-                             job.pieces, job.full_parts, job.full_slices}) {
+  for (const int32_t word : {job.blocks, job.clear, job.held, job.own_holds, job.pass, job.factors,
+                             job.pieces, job.expands}) {
     CHECK(word == 0);
   }
 }
@@ -117,7 +120,7 @@ void for_each_core(const Build& build, const Job& header, const Check& check) {
 
 void check_product(const Build& build, const Job& header) {
   // Objects of A that a job has: all columns see them, whether they multiply or not.
-  const int32_t objects = header.holds * header.parts + header.scaled;
+  const int32_t objects = header.holds * (header.before + header.behind) + header.scaled;
   for_each_core(build, header, [&](const Job& job, int, int column) {
     const auto format = npu::blocks::Format(header.format);
     const int32_t blocks = blocks_in(format, column);
@@ -125,13 +128,12 @@ void check_product(const Build& build, const Job& header) {
     const int32_t held = format == npu::blocks::Format::kBf16 ? 2 * blocks : blocks;
     CHECK(job.blocks == blocks);
     CHECK(job.clear == (blocks > 0 ? 1 : 0));
-    CHECK(job.holds1 == (held == 1 ? header.holds : 0));
-    CHECK(job.holds2 == (held == 2 ? header.holds : 0));
+    CHECK(job.held == held);
+    CHECK(job.own_holds == (held > 0 ? header.holds : 0));
     CHECK(job.factors == (blocks > 0 ? header.scaled : 0));
-    const int32_t multiplied = (job.holds1 + job.holds2) * job.parts;
+    const int32_t multiplied = job.own_holds * (job.before + job.behind);
     CHECK(multiplied + job.factors + job.pass == objects);
-    CHECK(job.full_parts + 1 == header.parts);  // the last object, and its last slice, are apart
-    CHECK(job.full_slices + 1 == header.slices);
+    CHECK(job.expands == (header.behind > 0 ? 1 : 0));
     // bfloat16, m rows and 32 columns per row-block.
     const int32_t narrow = blocks * header.m * 32 * 2;
     // fp32 of the last of 8 rows; whole pieces.
@@ -159,7 +161,8 @@ TEST_CASE("prefill_begin: a core's share of a product") {
     }
     // 160 columns per range, five slices.
     const Job job = product(build, Format::kBf16, 64, 1, columns_of(build));
-    CHECK(job.parts == (build.generation == Generation::kNpu1 ? 5 : 3));
+    CHECK(job.before == (build.generation == Generation::kNpu1 ? 4 : 2));
+    CHECK(job.behind == 1);
     check_product(build, job);
   }
 }
@@ -237,12 +240,12 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                   {{&Job::kind, {-1, 5, 1, 4}},
                    {&Job::constants, {-1, 1, 7}},
                    {&Job::m, {0, 8, 32, 48, 128, -64}},
-                   {&Job::slices, {0, 3, -1}},
+                   {&Job::behind, {0, multiply.behind + 1, -1}},
                    {&Job::blocks0, {-1, 3}},
                    {&Job::blocks2, {-1, 4}},
                    {&Job::format, {-1, 0, 2, 3, 99}},
                    {&Job::holds, {0, -1, 1 << 20}},
-                   {&Job::parts, {0, multiply.parts + 1, -multiply.parts}},
+                   {&Job::before, {-1, multiply.before + 1, multiply.before - 1}},
                    {&Job::scaled, {-1, 2}},
                    {&Job::wide, {-1, 2}},
                    {&Job::rounds, {1, -1}},
@@ -251,7 +254,7 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                   {{&Job::blocks0, {-1, 2}},
                    {&Job::blocks1, {2}},
                    {&Job::m, {32}},
-                   {&Job::parts, {2, 4, 6, 10}},
+                   {&Job::before, {0, 1, 3, 5}},
                    {&Job::format, {0, 1}}});
     // A column that the array does not have.
     Job wide = multiply;

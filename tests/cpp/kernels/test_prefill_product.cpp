@@ -102,10 +102,10 @@ TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
       summed = std::max(summed, worst.summed);
       CHECK(worst.rounded <= 1);
       CHECK(worst.rounded > 0);
-      CHECK(core.job[kSliceAt] == 0);  // wraps at the end of a range
+      CHECK(core.job[kObjectAt] == 0);  // wraps at the end of a range
       CHECK(core.wrong_lines() == 0);
       CHECK_THROWS_AS(core.piece(), Error);  // there are no more
-      CHECK(core.job[kSliceAt + 2] == 5);
+      CHECK(core.job[kObjectAt + 2] == 5);
     }
     CHECK(summed > 0);  // fp32 did round
   }
@@ -291,6 +291,9 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
       if (std::string(name) == "prefill_finish") {
         arguments.erase(arguments.begin() + 1, arguments.begin() + 3);
       }
+      if (std::string(name) == "prefill_expand") {
+        arguments.erase(arguments.begin() + 3), arguments.erase(arguments.begin());
+      }
       if (std::string(name) == "prefill_piece") {
         arguments = {kernel_test::buffer(core.store), kernel_test::buffer(core.out),
                      kernel_test::buffer(core.work), kernel_test::buffer(core.job)};
@@ -305,25 +308,38 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
       }
       return false;
     };
-    CHECK_FALSE(refused("prefill_multiply", shape, kSliceAt, 3));
-    CHECK(refused("prefill_multiply", shape, kSliceAt, 4));
-    CHECK(refused("prefill_multiply", shape, kSliceAt, -1));
-    CHECK_FALSE(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 7));
-    CHECK(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 8));
-    CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kSliceAt, 0));
-    CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kSliceAt, 0));
-    CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kSliceAt, 0));
-    const int slices = is_npu1(build) ? 5 : 6;  // of its objects of A
-    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices - 1));
-    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, slices));
-    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
-    CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));
-    for (const char* name : {"prefill_last", "prefill_finish"}) {
-      CHECK_FALSE(refused(name, {32, 1, 0, 1}, kSliceAt, 7));
-      for (const int slice : {-1, 0, 6, 8}) CHECK(refused(name, {32, 1, 0, 1}, kSliceAt, slice));
-      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kSliceAt, slices - 1));
-      CHECK(refused(name, {64, 1, kBf16, 1}, kSliceAt, slices - 2));
-      CHECK(refused(name, {48, 1, 1, 1}, kSliceAt, 7));
+    // Objects of a range: npu1 has twice as many, of half the slices.
+    const int more = is_npu1(build) ? 2 : 1;
+    CHECK_FALSE(refused("prefill_multiply", shape, kObjectAt, more - 1));
+    CHECK(refused("prefill_multiply", shape, kObjectAt, more));
+    CHECK(refused("prefill_multiply", shape, kObjectAt, -1));
+    CHECK_FALSE(refused("prefill_multiply", {32, 1, 0, 1}, kObjectAt, 2 * more - 1));
+    CHECK(refused("prefill_multiply", {32, 1, 0, 1}, kObjectAt, 2 * more));
+    CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kObjectAt, 0));
+    CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kObjectAt, 0));
+    CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kObjectAt, 0));
+    const int objects = is_npu1(build) ? 5 : 3;
+    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kObjectAt, objects - 1));
+    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kObjectAt, objects));
+    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kObjectAt, 0) == is_npu1(build));
+    CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kObjectAt, 0));
+    // npu2's last object has both slices that are expanded last, npu1's last two one each.
+    const int last = 4 * more - 1, first = 4 * more - more;
+    CHECK_FALSE(refused("prefill_expand", {64, 1, 0, 1}, kObjectAt, first));
+    for (const int at : {-1, 0, first - 1, first + 1}) {
+      CHECK(refused("prefill_expand", {64, 1, 0, 1}, kObjectAt, at));
+    }
+    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, first));
+    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, last));
+    for (const int at : {-1, 0, first - 1, last + 1}) {
+      CHECK(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, at));
+    }
+    for (const char* name : {"prefill_expand", "prefill_finish"}) {
+      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kObjectAt, objects - 1));
+      CHECK(refused(name, {64, 1, kBf16, 1}, kObjectAt, objects - 2));
+      CHECK(refused(name, {16, 1, 0, 1}, kObjectAt, 0));  // nothing is left there
+      CHECK(refused(name, {48, 1, 1, 1}, kObjectAt, 1));
+      CHECK(refused(name, {64, 2, kBf16, 1}, kObjectAt, objects - 1));
     }
     CHECK_FALSE(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 7));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));

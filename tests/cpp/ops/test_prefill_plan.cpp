@@ -222,12 +222,12 @@ class Walk : private PrefillMemory {
     const bool scaled = kind == Kind::kQkv || kind == Kind::kGateUp;
     const int64_t k = matrix_of(kind)->front().k, rows = job.m / 8;
     REQUIRE(int{scaled} == job.scaled);
-    const int64_t slices = prefill::range_columns(format) / 32, read = job.parts * job.slices;
+    const int64_t slices = prefill::range_columns(format) / 32, each = sizes().row_slots / job.m;
+    const int64_t read = (job.before + job.behind) * each;
     REQUIRE(read >= slices);
-    REQUIRE(read - job.slices < slices);
+    REQUIRE(read - each < slices);
     REQUIRE(int64_t{job.holds} * prefill::range_columns(format) >= k);
     REQUIRE((int64_t{job.holds} - 1) * prefill::range_columns(format) < k);
-    REQUIRE(job.slices * job.m == sizes().row_slots);
     int64_t first = -1;  // row-block of the job
     for (int64_t r = 0; r < 4; ++r) {
       for (int64_t at = 0; at < job.holds * read; ++at) {
