@@ -45,10 +45,11 @@ def split(
     moved (MOVED). ceiling: of reads, bytes per cycle."""
     group = _groups(trace["tracks"], config)[events["track"]]
     kind = events["kind"]
+    data = (kind == _SEND) & ~_to_cores(trace, events)
     brought = _BRINGS[work]
     masks = {name: np.zeros(len(events), bool) for name in MOVED}
     for port, name in zip("AB", brought, strict=True):
-        masks[name] |= (group == port) & (kind == _SEND)
+        masks[name] |= (group == port) & data
     masks["activations written"] = np.isin(group, ("C", "D")) & (kind == _RECEIVE)
     moved = np.array([float(events["bytes"][masks[name]].sum()) for name in MOVED])
     rates = [_rate(events[masks[name]], ceiling) for name in MOVED]
@@ -97,6 +98,17 @@ def _groups(tracks: Sequence[dict[str, Any]], config: bytes) -> NDArray[np.str_]
         core = "core" if name.startswith("core ") and track["col"] >= 0 else ""
         groups.append("command" if track["col"] < 0 else ports.get(name, core))
     return np.array(groups)
+
+
+def _to_cores(trace: Mapping[str, Any], events: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether events that are sends go to cores: programs, not data, if the shim sends them."""
+    names = [track["name"] for track in trace["tracks"]]
+    cores = [any(names[i].startswith("core ") for i in route) for route in trace["routes"]]
+    sends = events["kind"] == _SEND
+    found: NDArray[np.bool_] = np.array([*cores, False])[
+        np.where(sends, events["other"], len(cores))
+    ]
+    return found
 
 
 _Edges = tuple[NDArray[np.float64], NDArray[np.float64]]  # times, changes
