@@ -125,6 +125,7 @@ class PrefillCommands : private QueueCommands {
     bool any = false;
     for (Channel& channel : channels_) {
       if (channel.tasks.empty() || channel.queue.room() == 0) continue;
+      // What is queued before a program must not keep it from the cores.
       if (early && (&channel == beside_ || !channel.tasks.front().early)) continue;
       push_next(channel);
       any = true;
