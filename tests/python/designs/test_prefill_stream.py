@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from npu._npu import arch
+from npu.errors import FormatError
 from npu.ops.registry import operation
 from npu.perf.execution import execute, zeros_but
 from npu.stream import operations
@@ -105,3 +106,29 @@ def test_every_submission_begins_with_a_load(generation: str) -> None:
             config, REQUEST | {"first_step": first, "steps": steps}
         )
         assert loaded(config, one) == names
+
+
+@pytest.mark.parametrize(
+    "generation, found, other, message",
+    [
+        ("npu1", b"overlay geglu", b"overlay gelu", 'a program "gelu", for no kind of job'),
+        ("npu1", b"overlay geglu", b"overlay norm2", 'a program "norm2", for no kind of job'),
+        ("npu2", b"programs 1 mm2s 0", b"programs 1 mm2s 0 7", "a channel that is not B0's"),
+        ("npu1", b"port B0 0 mm2s 1 1", b"port Z0 0 mm2s 1 1", 'no port "B0"'),
+    ],
+)
+def test_configurations_that_streams_cannot_load(
+    generation: str, found: bytes, other: bytes, message: str
+) -> None:
+    config = operation("prefill").configuration(generation)
+    assert config.count(found) == 1
+    with pytest.raises(FormatError, match=message):
+        operation("prefill").submissions(config.replace(found, other), REQUEST)
+
+
+def test_every_kind_of_job_needs_a_program() -> None:
+    config = operation("prefill").configuration("npu1")
+    without = re.sub(rb"\noverlay geglu .*?\nendoverlay", b"", config, flags=re.S)
+    assert len(without) < len(config)
+    with pytest.raises(FormatError, match="no program for geglu"):
+        operation("prefill").submissions(without, REQUEST)
