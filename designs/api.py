@@ -290,14 +290,35 @@ class Design:
             raise self._error(f"{what} has {size} B; DMAs move multiples of 4 B")
         self.shim_bds.append(ShimBd(tile, id, size))
 
-    def programs(self, port: str, tile: Tile, channel: int, cores: Sequence[Tile]) -> None:
-        """A shim channel by which streams send overlays to cores, all the same at once."""
+    def programs(
+        self,
+        port: str,
+        tile: Tile,
+        channel: int,
+        cores: Sequence[Tile],
+        *,
+        beside: ObjectFifo | None = None,
+    ) -> None:
+        """A shim channel by which streams send overlays to cores, all the same at once.
+
+        beside: the FIFO that begins at this channel, if it is not free. What either port sends are
+        packets then, whose ids tell switches where they go.
+        """
         self._names.take(port)
         if tile.kind != "shim" or not 0 <= channel < tile.limits.channels:
             raise self._error(f'programs "{port}": {tile} has no channel {channel} of a shim tile')
         if not cores or any(core.kind != "core" for core in cores):
             raise self._error(f'programs "{port}" go to cores, not {[str(c) for c in cores]}')
-        self.program_ports.append(ProgramPort(port, tile, channel, tuple(cores)))
+        if beside is not None:
+            begins = beside.producer, beside.producer_channel
+            if begins != (tile, channel) or beside not in self.fifos:
+                raise self._error(
+                    f'programs "{port}": fifo "{beside.name}" does not begin at MM2S channel '
+                    f"{channel} of {tile}; name the one whose producer_channel that is"
+                )
+            if any(other.beside is beside for other in self.program_ports):
+                raise self._error(f'programs "{port}": fifo "{beside.name}" has others beside it')
+        self.program_ports.append(ProgramPort(port, tile, channel, tuple(cores), beside))
 
     def worker(self, tile: Tile, *, stack_bytes: int | None = None) -> Worker:
         """The control program of a core, empty; write it with the methods of Worker."""

@@ -87,12 +87,14 @@ class Link:
 
 @dataclass(frozen=True)
 class ProgramPort:
-    """A shim channel whose stream reaches the control ports of cores."""
+    """A shim channel whose stream reaches the control ports of cores; beside: the FIFO that has the
+    channel, too."""
 
     name: str
     tile: Tile
     channel: int
     cores: tuple[Tile, ...]
+    beside: ObjectFifo | None = None
 
 
 @dataclass(frozen=True)

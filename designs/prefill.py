@@ -2,11 +2,10 @@
 
 Every core does the same, a job at a time (aie_kernels/prefill_job.h): tiles of products with
 weights in their blocks, norms, GeGLU, rotation, attention. Program memory holds the program of one
-kind of job: on npu2 they are overlays, of which streams load one before every step; npu1, whose
-shim channels are all taken, has one program that is too large. As in a GEMM, stream A of a
-row of the array is broadcast along it and stream B of a column down it; results of a column leave
-through both of its shim channels, two cores each. Headers in stream A bound all loops, so that
-streams (backend/ops/prefill) write no runtime parameters.
+kind of job: they are overlays, of which streams load one before every step. As in a GEMM, stream A
+of a row of the array is broadcast along it and stream B of a column down it; results of a column
+leave through both of its shim channels, two cores each. Headers in stream A bound all loops, so
+that streams (backend/ops/prefill) write no runtime parameters.
 """
 
 from __future__ import annotations
@@ -33,8 +32,9 @@ _L2_INPUTS, _L2_PIECES = 4, 4
 # Results in a core: as far as there is room, those of a product leave while the next one begins.
 _L1_PIECES = {"npu1": 2, "npu2": 4}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
-# Programs of npu2 come by a shim channel that has no stream A.
-_PROGRAMS_COLUMN, _PROGRAMS_CHANNEL = 1, 0
+# Shim column and channel by which programs come: on npu2 one that has no stream A; npu1, whose
+# channels are all taken, has them beside stream B of that column.
+_PROGRAMS = {"npu1": (0, 1), "npu2": (1, 0)}
 
 
 def design(generation: str) -> Design:
@@ -51,18 +51,17 @@ def design(generation: str) -> Design:
     }
     out.token_ports = True
     rows = [_row(out, row) for row in range(CORE_ROWS)]
-    cores = []
+    cores, from_shim = [], []
     for col in range(out.columns):
-        b, results = _column(out, col), _drain(out, col)
+        (outer, b), results = _column(out, col), _drain(out, col)
+        from_shim.append(outer)
         cores += [_Core(out, row, col, rows[row], b, results[row]) for row in range(CORE_ROWS)]
-    if generation == "npu1":
-        for core in cores:
-            core.program()
-        return out
     for core in cores:
         core.overlays()
-    shim = out.tile(_PROGRAMS_COLUMN, 0)
-    out.programs("programs", shim, _PROGRAMS_CHANNEL, [core.tile for core in cores])
+    col, channel = _PROGRAMS[generation]
+    tiles = [core.tile for core in cores]
+    beside = from_shim[col] if generation == "npu1" else None
+    out.programs("programs", out.tile(col, 0), channel, tiles, beside=beside)
     return out
 
 
@@ -87,8 +86,8 @@ def _row(out: Design, row: int) -> ObjectFifo:
     return inner
 
 
-def _column(out: Design, col: int) -> ObjectFifo:
-    """Stream B of a column."""
+def _column(out: Design, col: int) -> tuple[ObjectFifo, ObjectFifo]:
+    """Stream B of a column: to the memtile and from there."""
     memtile = out.tile(col, 1)
     outer = out.fifo(
         f"B2_{col}", out.tile(col, 0), memtile, B_BYTES, "uint8", depth=_L2_INPUTS,
@@ -99,7 +98,7 @@ def _column(out: Design, col: int) -> ObjectFifo:
         producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     out.forward(outer, inner)
-    return inner
+    return outer, inner
 
 
 def _drain(out: Design, col: int) -> list[ObjectFifo]:
@@ -122,7 +121,7 @@ def _drain(out: Design, col: int) -> list[ObjectFifo]:
 
 
 class _Core:
-    """The programs of one core. In the one for all jobs, loops of other kinds have no rounds."""
+    """The programs of one core."""
 
     def __init__(
         self, out: Design, row: int, col: int, a: ObjectFifo, b: ObjectFifo, c: ObjectFifo
@@ -137,18 +136,6 @@ class _Core:
         self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
         self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK[out.generation],))
         self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
-
-    def program(self) -> None:
-        """Jobs of all kinds, one after the other."""
-        with self._w.forever():
-            self._begin()
-            self._constants()
-            self._pass()
-            self._product()
-            self._norm()
-            self._geglu()
-            self._rotation()
-            self._attention()
 
     def overlays(self) -> None:
         """A program per kind of job, which takes as many as the first header says."""

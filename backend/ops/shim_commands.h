@@ -153,8 +153,10 @@ class ShimCommands {
     builder_.address_patch(bd_address(at, id) + 4, argument, static_cast<uint64_t>(offset));
   }
 
-  // A BD and the address it gets.
-  void write_bd(const Port& at, int id, const arch::Bd& bd, uint32_t argument, int64_t offset) {
+  // A BD and the address it gets. What a port with a packet id sends is a packet.
+  void write_bd(const Port& at, int id, arch::Bd bd, uint32_t argument, int64_t offset) {
+    bd.packet_enable = at.packet.has_value();
+    bd.packet_id = at.packet.value_or(0);
     builder_.block_write(bd_address(at, id), arch::encode_bd(arch::TileKind::kShim, bd));
     patch_bd(at, id, argument, offset);
   }

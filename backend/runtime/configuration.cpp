@@ -172,7 +172,7 @@ class Reader {
   }
 
   void port(const Words& words) {
-    expect(words, 5, "port NAME COL s2mm|mm2s CHANNEL");
+    if (words.size() != 6) expect(words, 5, "port NAME COL s2mm|mm2s CHANNEL [ID]");
     Configuration::Port p;
     p.name = name(words[1]);
     p.col = col(words[2]);
@@ -182,10 +182,21 @@ class Reader {
     p.direction = words[3] == "s2mm" ? arch::Direction::kS2MM : arch::Direction::kMM2S;
     const int channels = arch::tile_geometry(arch::TileKind::kShim).channels;
     p.channel = static_cast<int>(integer(words[4], "channel", 0, channels - 1));
+    if (words.size() == 6) {
+      if (p.direction != arch::Direction::kMM2S) bad("only mm2s ports send packets");
+      p.packet = static_cast<uint32_t>(integer(words[5], "packet id", 0, 31));
+    }
     once(port_names_, p.name, "this port name");
-    once(port_channels_, std::make_tuple(p.col, static_cast<int>(p.direction), p.channel),
-         "this shim channel");
+    take_channel(p);
     result_.ports.push_back(std::move(p));
+  }
+
+  // A channel is one port's, or that of packets with different ids.
+  void take_channel(const Configuration::Port& p) {
+    const uint32_t ids = p.packet ? uint32_t{1} << *p.packet : ~uint32_t{0};
+    uint32_t& taken = port_packets_[{p.col, static_cast<int>(p.direction), p.channel}];
+    if ((taken & ids) != 0) bad("this shim channel is given twice");
+    taken |= ids;
   }
 
   void rtp(const Words& words) {
@@ -316,7 +327,8 @@ class Reader {
   int line_ = 0;
   Configuration result_;
   std::set<std::string> head_, port_names_, overlays_;
-  std::set<std::tuple<int, int, int>> port_channels_, rtp_words_, rtp_locks_;
+  std::map<std::tuple<int, int, int>, uint32_t> port_packets_;  // by channel, a bit per id
+  std::set<std::tuple<int, int, int>> rtp_words_, rtp_locks_;
   std::set<std::tuple<std::string, int, int>> rtp_names_, resources_;
   std::set<std::tuple<int, int>> cores_;
 };

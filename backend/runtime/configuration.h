@@ -5,7 +5,8 @@
 //   npu-config 1
 //   name NAME     generation npu1|npu2     source SHA256      of the design and the kernel sources
 //   param NAME INTEGER                    anything the runtime needs (tile_m, ...)
-//   port NAME COL s2mm|mm2s CHANNEL
+//   port NAME COL s2mm|mm2s CHANNEL [ID]  a shim channel; ID: what is sent are packets of this id,
+//                                         of which ports with other ids may share an MM2S channel
 //   rtp NAME COL ROW ADDRESS              an int32 in a core's data memory
 //   rtplock COL ROW LOCK                  the lock that guards a core's RTPs
 //   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`); `program` is
@@ -21,6 +22,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -36,6 +38,7 @@ struct Configuration {
     int col;
     arch::Direction direction;
     int channel;
+    std::optional<uint32_t> packet{};  // id
   };
   struct Rtp {
     std::string name;

@@ -13,12 +13,17 @@ namespace {
 
 constexpr uint32_t kMagic = 0x5855504E;  // "NPUX", first letter in the low byte
 
-void append(std::vector<uint32_t>* words, uint32_t offset, std::span<const uint32_t> data) {
-  words->push_back(arch::packet_header(0));
-  words->push_back(arch::encode_control_word(
-      {arch::ControlOperation::kWrite, static_cast<uint32_t>(data.size()), offset}));
-  words->insert(words->end(), data.begin(), data.end());
-}
+struct Packets {
+  bool headers;
+  std::vector<uint32_t> words;
+
+  void append(uint32_t offset, std::span<const uint32_t> data) {
+    if (headers) words.push_back(arch::packet_header(0));
+    words.push_back(arch::encode_control_word(
+        {arch::ControlOperation::kWrite, static_cast<uint32_t>(data.size()), offset}));
+    words.insert(words.end(), data.begin(), data.end());
+  }
+};
 
 }  // namespace
 
@@ -41,7 +46,7 @@ std::vector<uint32_t> overlay_image(const Configuration& configuration, size_t o
   return image;
 }
 
-std::vector<uint32_t> control_packets(std::span<const uint32_t> image) {
+std::vector<uint32_t> control_packets(std::span<const uint32_t> image, bool headers) {
   if (image.empty() || image.size() % arch::kMaxControlWords != 0 ||
       image.size() > kProgramMemoryBytes / 4) {
     fail(ErrorKind::kArgument,
@@ -49,14 +54,15 @@ std::vector<uint32_t> control_packets(std::span<const uint32_t> image) {
          "%u, at most %u",
          image.size(), arch::kMaxControlWords, kProgramMemoryBytes / 4);
   }
-  std::vector<uint32_t> words;
-  append(&words, kCoreControl, std::span(&kCoreReset, 1));
+  static_assert(kRoundWords == 1 + int64_t{arch::kMaxControlWords});
+  Packets packets{headers, {}};
+  packets.append(kCoreControl, std::span(&kCoreReset, 1));
   for (size_t at = 0; at < image.size(); at += arch::kMaxControlWords) {
-    append(&words, kProgramMemory + static_cast<uint32_t>(4 * at),
-           image.subspan(at, arch::kMaxControlWords));
+    packets.append(kProgramMemory + static_cast<uint32_t>(4 * at),
+                   image.subspan(at, arch::kMaxControlWords));
   }
-  append(&words, kCoreControl, std::span(&kCoreEnable, 1));
-  return words;
+  packets.append(kCoreControl, std::span(&kCoreEnable, 1));
+  return std::move(packets.words);
 }
 
 }  // namespace npu

@@ -32,6 +32,9 @@ std::vector<uint32_t> overlay_image(const Configuration& configuration, size_t o
 // Control packets that load an image into whatever cores they reach: reset, program memory from its
 // begin on in packets of four words, enable. image: a multiple of four words that program memory
 // holds, else Error(kArgument). npu2 takes all of them in one transfer, npu1 one packet a transfer.
-std::vector<uint32_t> control_packets(std::span<const uint32_t> image);
+// headers: false if BDs give the packets their headers; the first and the last then have
+// kSwitchWords, those between them kRoundWords.
+std::vector<uint32_t> control_packets(std::span<const uint32_t> image, bool headers = true);
+inline constexpr int64_t kSwitchWords = 2, kRoundWords = 5;
 
 }  // namespace npu

@@ -16,7 +16,20 @@ from ..api import Design
 from ..fifo import Link, ObjectFifo
 from ..hardware import DTYPE_BYTES, MAX_LOCK_VALUE, Tile
 from .dims import Access, lower_dims
-from .lowered import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory, Part, Pool, Port
+from .lowered import (
+    FIFO_PACKET,
+    PROGRAM_PACKET,
+    Channel,
+    Descriptor,
+    Endpoint,
+    Flow,
+    Lock,
+    Lowered,
+    Memory,
+    Part,
+    Pool,
+    Port,
+)
 from .memory import Request, allocate
 
 End = tuple[ObjectFifo, Tile]
@@ -230,29 +243,35 @@ class Dataflow:
             self._channel_of[fifo, tile, direction] = free[0]
         for port in self.design.program_ports:
             used = taken.setdefault((port.tile, "mm2s"), {})
+            if port.beside is not None:
+                continue  # the FIFO has it
             if port.channel in used:
                 raise self.error(
                     f"{port.tile}: MM2S channel {port.channel} is asked for by "
-                    f'"{used[port.channel]}" and for programs'
+                    f'"{used[port.channel]}" and for programs; give them a channel of their own, '
+                    "or send them beside a FIFO"
                 )
             used[port.channel] = port.name
 
     def build_ports_and_flows(self) -> None:
         """What the shim offers to runtime streams, and the streams between DMAs."""
+        shared = [program.beside for program in self.design.program_ports]
         for fifo in self.design.fifos:
+            packet = FIFO_PACKET if any(other is fifo for other in shared) else None
             source = Endpoint(fifo.producer, self._channel_of[fifo, fifo.producer, "mm2s"])
             sinks = [Endpoint(t, self._channel_of[fifo, t, "s2mm"]) for t in fifo.consumers]
-            self.out.flows.append(Flow(fifo.name, source, sinks))
+            self.out.flows.append(Flow(fifo.name, source, sinks, packet))
             for tile in (fifo.producer, *fifo.consumers):
                 if tile.kind == "shim":
                     direction = "mm2s" if tile == fifo.producer else "s2mm"
                     channel = self._channel_of[fifo, tile, direction]
-                    self.out.ports.append(Port(fifo.port, tile, direction, channel))
+                    self.out.ports.append(Port(fifo.port, tile, direction, channel, packet))
         for program in self.design.program_ports:
             sinks = [Endpoint(core, 0, control=True) for core in program.cores]
             source = Endpoint(program.tile, program.channel)
-            self.out.flows.append(Flow(program.name, source, sinks))
-            self.out.ports.append(Port(program.name, program.tile, "mm2s", program.channel))
+            packet = PROGRAM_PACKET if program.beside is not None else None
+            self.out.flows.append(Flow(program.name, source, sinks, packet))
+            self.out.ports.append(Port(program.name, program.tile, "mm2s", program.channel, packet))
         names = [p.name for p in self.out.ports]
         for name in names:
             if names.count(name) > 1:

@@ -89,14 +89,20 @@ class Channel:
     descriptors: list[Descriptor] = field(default_factory=list)
 
 
+# Ids of packets where a FIFO and programs share a shim channel. In each switch, packets also have
+# the slot and the arbiter of this number.
+FIFO_PACKET, PROGRAM_PACKET = 1, 2
+
+
 @dataclass
 class Port:
-    """A shim DMA channel that runtime streams drive."""
+    """A shim DMA channel that runtime streams drive. packet: id of what they send, packets then."""
 
     name: str
     tile: Tile
     direction: str
     channel: int
+    packet: int | None = None
 
 
 @dataclass(frozen=True)
@@ -116,15 +122,18 @@ class Flow:
     fifo: str
     source: Endpoint
     sinks: list[Endpoint]
+    packet: int | None = None  # id; None: a circuit
 
 
 @dataclass(frozen=True)
 class Connection:
-    """In one stream switch: a master port fed by a slave port, each (group, index in group)."""
+    """In one stream switch: a master port fed by a slave port, each (group, index in group), or by
+    those of its packets that have an id."""
 
     tile: Tile
     slave: tuple[str, int]
     master: tuple[str, int]
+    packet: int | None = None
 
 
 @dataclass(frozen=True)

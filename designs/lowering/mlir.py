@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 
 from ..hardware import DTYPE_MLIR, Tile
-from .lowered import Channel, Descriptor, Endpoint, Lock, Lowered, Memory
+from .lowered import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory
 from .mlir_core import print_core
-from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_offset
+from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_registers
 
 # mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.
 _CONTROLLER_IDS = (15, 26, 27, 29, 30, 31)
@@ -24,11 +24,7 @@ def print_mlir(lowered: Lowered) -> str:
     """The module text."""
     lines = _tiles(lowered, lowered.tiles)
     for flow in lowered.flows:
-        for sink in flow.sinks:
-            lines.append(
-                f"aie.flow({tile_name(flow.source.tile)}, DMA : {flow.source.channel}, "
-                f"{tile_name(sink.tile)}, {_port(sink)})"
-            )
+        lines += _flow(flow)
     for core in lowered.cores:
         if not core.overlays:
             lines += print_core(core, core.program, tile_name(core.tile), lowered.object_file)
@@ -75,6 +71,20 @@ def _tiles(lowered: Lowered, tiles: list[Tile]) -> list[str]:
         lines += [_buffer(m) for m in lowered.memories.get(tile, [])]
         lines += [_lock(k) for k in lowered.locks.get(tile, [])]
     return lines
+
+
+def _flow(flow: Flow) -> list[str]:
+    source = f"{tile_name(flow.source.tile)}, DMA : {flow.source.channel}"
+    sinks = [f"{tile_name(sink.tile)}, {_port(sink)}" for sink in flow.sinks]
+    if flow.packet is None:
+        return [f"aie.flow({source}, {sink})" for sink in sinks]
+    keep = " {keep_pkt_header = true}" if flow.sinks[0].control else ""
+    return [
+        f"aie.packet_flow({flow.packet}) {{",
+        f"  aie.packet_source<{source}>",
+        *(f"  aie.packet_dest<{sink}>" for sink in sinks),
+        "}" + keep,
+    ]
 
 
 def _port(sink: Endpoint) -> str:
@@ -154,10 +164,10 @@ def _shim_setup(lowered: Lowered) -> list[str]:
                 f"  aiex.npu.write32 {{address = {shim_bd_offset(bd) + 4 * index} : ui32, "
                 f"column = {bd.tile.col} : i32, row = {bd.tile.row} : i32, value = {word} : ui32}}"
             )
-    for port in lowered.ports if lowered.token_ports else []:
+    for tile, offset in token_registers(lowered):
         lines.append(
-            f"  aiex.npu.maskwrite32 {{address = {token_offset(port)} : ui32, "
-            f"column = {port.tile.col} : i32, row = {port.tile.row} : i32, "
+            f"  aiex.npu.maskwrite32 {{address = {offset} : ui32, "
+            f"column = {tile.col} : i32, row = {tile.row} : i32, "
             f"value = {TOKEN_ID} : ui32, mask = {TOKEN_MASK} : ui32}}"
         )
     return ["aie.runtime_sequence @shim_setup() {", *lines, "}"] if lines else []

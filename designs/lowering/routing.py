@@ -3,7 +3,8 @@
 A flow is a tree of tiles; each destination is joined to the tree over the cheapest free lanes, with
 busy links costing more. Memtiles pass a stream straight through only on the same lane (hardware
 facts 3.4), so a memtile on the way is crossed as one step that takes the same lane on both sides.
-When a flow finds no path, it is routed first in another attempt.
+When a flow finds no path, it is routed first in another attempt. Flows of packets leave their DMA
+channel together; from its switch on each has lanes of its own.
 """
 
 from __future__ import annotations
@@ -25,7 +26,11 @@ class _Tree:
     """The tiles a flow has reached and the slave port by which it enters each."""
 
     entry: dict[Tile, tuple[str, int]]
+    packet: int | None
     connections: list[Connection] = field(default_factory=list)
+
+    def connect(self, tile: Tile, master: tuple[str, int]) -> None:
+        self.connections.append(Connection(tile, self.entry[tile], master, self.packet))
 
 
 class Router:
@@ -60,7 +65,7 @@ class Router:
     ) -> str | None:
         """Routes one flow, or says why it cannot be routed."""
         source = flow.source
-        tree = _Tree({source.tile: _source_port(source)})
+        tree = _Tree({source.tile: _source_port(source)}, flow.packet)
         tiles = sorted(flow.sinks, key=lambda s: (_distance(source.tile, s.tile), s.tile))
         for sink in tiles:
             if sink.tile not in tree.entry:
@@ -69,14 +74,14 @@ class Router:
                     return self._no_route(flow, sink)
                 for hop in path:
                     self._apply(tree, hop)
-            tree.connections.append(Connection(sink.tile, tree.entry[sink.tile], _sink_port(sink)))
+            tree.connect(sink.tile, _sink_port(sink))
         routed[index] = tree.connections
         return None
 
     def _apply(self, tree: _Tree, hop: Hop) -> None:
         tile, direction, lane = hop
         self._used.setdefault((tile, direction), set()).add(lane)
-        tree.connections.append(Connection(tile, tree.entry[tile], (direction, lane)))
+        tree.connect(tile, (direction, lane))
         end = self._neighbour(tile, direction)
         assert end is not None
         tree.entry[end] = (OPPOSITE[direction], lane)

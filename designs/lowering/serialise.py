@@ -20,7 +20,7 @@ from ..hardware import (
     SLAVE_PORTS,
     Tile,
 )
-from .lowered import Channel, Descriptor, Instruction, Lock, Lowered, Operand, Port
+from .lowered import Channel, Descriptor, Instruction, Lock, Lowered, Operand
 from .program_memory import PROGRAM_BYTES
 
 _CORE_CONTROL = 0x32000
@@ -28,6 +28,7 @@ _CORE_RESET = 2
 _AXCACHE = 2  # NoC upsizing, as in runtime streams (backend/ops/shim_commands.h)
 _ENABLE = 1 << 31
 _PACKET = 1 << 30
+_DROP_HEADER, _MSEL_0 = 1 << 7, 1 << 3  # of a master port of packets
 # Completion tokens leave a shim as packets of id 15 from its control port to its South port 0,
 # through arbiter 5 and msel 3; the values are the ones mlir-aie writes.
 _TOKEN_MASTER, _TOKEN_SLAVE = 2, 0  # register indices of South 0 and tile control
@@ -40,7 +41,9 @@ def serialise(lowered: Lowered) -> bytes:
     """The configuration as bytes."""
     stream = static_stream(lowered)
     body = [f"param {name} {value}" for name, value in lowered.params.items()]
-    body += [f"port {p.name} {p.tile.col} {p.direction} {p.channel}" for p in lowered.ports]
+    for p in lowered.ports:
+        packet = "" if p.packet is None else f" {p.packet}"
+        body.append(f"port {p.name} {p.tile.col} {p.direction} {p.channel}{packet}")
     for core in lowered.cores:
         at = f"{core.tile.col} {core.tile.row}"
         body += [f"rtp {name} {at} {word.address}" for name, word in core.rtps.items()]
@@ -73,7 +76,8 @@ def resource_lines(lowered: Lowered) -> list[str]:
         limits = tile.limits
         channels = [c for c in lowered.channels if c.tile == tile]
         ports = [p for p in lowered.ports if p.tile == tile]
-        directions = [c.direction for c in channels] + [p.direction for p in ports]
+        directions = [c.direction for c in channels]
+        directions += [d for d, _ in {(p.direction, p.channel) for p in ports}]
         rows = [(f"{d}_channels", directions.count(d), limits.channels) for d in ("s2mm", "mm2s")]
         if tile.kind != "shim":
             used = stacks.get(tile, 0) + sum(m.bytes for m in lowered.memories.get(tile, []))
@@ -142,9 +146,8 @@ def static_stream(lowered: Lowered) -> bytes:
     for bd in lowered.shim_bds:
         address = arch.tile_address(bd.tile.col, bd.tile.row, shim_bd_offset(bd))
         out.block_write(address, shim_bd_words(bd, lowered.generation))
-    for port in lowered.ports if lowered.token_ports else []:
-        address = arch.tile_address(port.tile.col, port.tile.row, token_offset(port))
-        out.mask_write(address, TOKEN_ID, TOKEN_MASK)
+    for tile, offset in token_registers(lowered):
+        out.mask_write(arch.tile_address(tile.col, tile.row, offset), TOKEN_ID, TOKEN_MASK)
     _write_switches(out, lowered)
     _write_muxes(out, lowered)
     return bytes(out.finish())
@@ -187,9 +190,11 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
     return list(arch.encode_bd(tile.kind, fields))
 
 
-def token_offset(port: Port) -> int:
-    """Of the control register that has the packet id of a port's completion tokens."""
-    return int(arch.channel_control("shim", port.direction, port.channel))
+def token_registers(lowered: Lowered) -> list[tuple[Tile, int]]:
+    """Control registers that get the packet id of a channel's completion tokens: tile, offset."""
+    ports = lowered.ports if lowered.token_ports else []
+    places = [(p.tile, int(arch.channel_control("shim", p.direction, p.channel))) for p in ports]
+    return list(dict.fromkeys(places))  # two ports may share a channel
 
 
 def shim_bd_offset(bd: ShimBd) -> int:
@@ -224,8 +229,15 @@ def _write_switches(out: txn.Builder, lowered: Lowered) -> None:
         for c in (c for c in lowered.connections if c.tile == tile):
             master = MASTER_PORTS[tile.kind][c.master[0]][0] + c.master[1]
             slave = SLAVE_PORTS[tile.kind][c.slave[0]][0] + c.slave[1]
-            write(4 * master, _ENABLE | slave)
-            write(0x100 + 4 * slave, _ENABLE)
+            if c.packet is None:
+                write(4 * master, _ENABLE | slave)
+                write(0x100 + 4 * slave, _ENABLE)
+                continue
+            drop = _DROP_HEADER if c.master[0] == "dma" else 0
+            write(4 * master, _ENABLE | _PACKET | drop | _MSEL_0 | c.packet)
+            write(0x100 + 4 * slave, _ENABLE | _PACKET)
+            slot = c.packet << 24 | 0x1F << 16 | 1 << 8 | c.packet
+            write(0x200 + 0x10 * slave + 4 * c.packet, slot)
         if any(p.tile == tile for p in lowered.ports):
             write(4 * _TOKEN_MASTER, _TOKEN_ROUTE)
             write(0x100 + 4 * _TOKEN_SLAVE, _ENABLE | _PACKET)

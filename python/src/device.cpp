@@ -46,9 +46,10 @@ nb::dict configuration_dict(const Configuration& configuration) {
   d["params"] = params;
   nb::list ports, rtps, resources, overlays, cores;
   for (const auto& port : configuration.ports) {
+    const nb::object packet = port.packet ? nb::object(nb::int_(*port.packet)) : nb::none();
     ports.append(nb::make_tuple(port.name, port.col,
                                 port.direction == arch::Direction::kS2MM ? "s2mm" : "mm2s",
-                                port.channel));
+                                port.channel, packet));
   }
   for (const auto& rtp : configuration.rtps) {
     rtps.append(nb::make_tuple(rtp.name, rtp.col, rtp.row, rtp.address));

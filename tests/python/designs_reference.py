@@ -76,6 +76,7 @@ class Configuration:
     txn: bytes
     # Of every overlay the bytes of its image, the address of its counters, its program.
     overlays: dict[str, tuple[int, int, list[str]]] = field(default_factory=dict)
+    packets: dict[str, int] = field(default_factory=dict)  # ids, by port
 
 
 def read_configuration(data: bytes) -> Configuration:
@@ -94,6 +95,8 @@ def read_configuration(data: bytes) -> Configuration:
         elif words[0] == "port":
             assert words[1] not in out.ports
             out.ports[words[1]] = (int(words[2]), words[3], int(words[4]))
+            if len(words) > 5:
+                out.packets[words[1]] = int(words[5])
         elif words[0] == "rtp":
             out.rtps[words[1], (int(words[2]), int(words[3]))] = int(words[4])
         elif words[0] == "rtplock":

@@ -18,6 +18,8 @@ using arch::TileKind;
 
 namespace {
 
+constexpr size_t kKnownRoutes = 32;  // of packets: as many as there are ids
+
 void count_bytes(RunReport& report, TileKind kind, Direction direction, uint64_t bytes) {
   const bool read = direction == Direction::kMM2S;
   switch (kind) {
@@ -116,6 +118,21 @@ bool Sender::route_stands() const {
   return route_ && !current_.bd.packet_enable && route_->epoch == array_.switch_epoch();
 }
 
+std::shared_ptr<const Route> Sender::find_route(uint32_t header) {
+  const auto known =
+      std::ranges::find(packet_routes_, header, [](const auto& r) { return r.first; });
+  if (known != packet_routes_.end() && known->second->epoch == array_.switch_epoch()) {
+    return known->second;
+  }
+  auto route = std::make_shared<const Route>(array_.trace(*this, slave_port(), header));
+  if (known != packet_routes_.end()) {
+    known->second = route;
+  } else if (!route->arbiters.empty() && packet_routes_.size() < kKnownRoutes) {
+    packet_routes_.emplace_back(header, route);
+  }
+  return route;
+}
+
 // A packet keeps its route until its TLAST, across BDs that suppress it. All arbiters on the way
 // are taken together; the hardware takes them one by one as the header travels.
 bool Sender::open_route() {
@@ -128,14 +145,14 @@ bool Sender::open_route() {
     Walk peek = current_.walk;
     peek.gather(reinterpret_cast<std::byte*>(&header), 1);
   }
-  Route route = array_.trace(*this, slave_port(), header);
-  const bool header_in_data = !current_.bd.packet_enable && !route.arbiters.empty();
+  std::shared_ptr<const Route> route = find_route(header);
+  const bool header_in_data = !current_.bd.packet_enable && !route->arbiters.empty();
   if (header_in_data && !current_.readable) {
     error(ErrorKind::kUnsupported,
           "sends packet headers inside its data, which a run without data cannot follow; time it "
           "with data");
   }
-  if (!take_arbiters(route)) return false;
+  if (!take_arbiters(*route)) return false;
   route_ = std::move(route);
   if (current_.bd.packet_enable || header_in_data) open_packet(header, header_in_data);
   return true;

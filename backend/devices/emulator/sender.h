@@ -5,7 +5,9 @@
 // progress deadlocks here; one that runs here does not need it.
 #pragma once
 
-#include <optional>
+#include <memory>
+#include <utility>
+#include <vector>
 
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/bd_engine.h"
@@ -59,6 +61,7 @@ class Sender final : public BdEngine {
   uint32_t packet_header() const;
   bool route_stands() const;
   bool open_route();  // false while an arbiter is taken
+  std::shared_ptr<const Route> find_route(uint32_t header);
   void open_packet(uint32_t header, bool header_in_data);
   bool take_arbiters(const Route& route);
   void close_packet();
@@ -81,7 +84,9 @@ class Sender final : public BdEngine {
   const std::byte* copy_words(Walk& to);
   Receiver& first_receiver() const { return *route_->sinks[0].receiver; }
 
-  std::optional<Route> route_;
+  std::shared_ptr<const Route> route_;
+  // Routes of packets, by their headers: a program is loaded by a thousand of them.
+  std::vector<std::pair<uint32_t, std::shared_ptr<const Route>>> packet_routes_;
   Packet packet_;
   uint64_t move_words_ = 0;  // of the posted job
   // What its receivers' memories alias instead of being written: pieces of an argument (with a

@@ -41,7 +41,18 @@ void check_matrix(const DecoderMatrix& matrix) {
 // By prefill::Kind.
 constexpr const char* kProgramNames[] = {"products", "norm", "geglu", "rotation", "attention"};
 
+// Whether programs share B0's channel.
+bool beside_b(const Configuration& configuration) {
+  const Configuration::Port& programs = configuration.port("programs");
+  const Configuration::Port& b = configuration.port("B0");
+  const bool shared = programs.col == b.col && programs.channel == b.channel;
+  if (shared == programs.packet.has_value()) return shared;
+  fail(ErrorKind::kFormat,
+       "[prefill] programs come as packets by a channel that is not B0's; lower the design again");
+}
+
 void find_programs(const Configuration& configuration, PrefillArray& array) {
+  array.beside_b = beside_b(configuration);
   for (size_t i = 0; i < configuration.overlays.size(); ++i) {
     const auto name = std::ranges::find(kProgramNames, configuration.overlays[i].name);
     if (name == std::end(kProgramNames)) {
@@ -49,15 +60,15 @@ void find_programs(const Configuration& configuration, PrefillArray& array) {
            "[prefill] the configuration has a program \"%s\", for no kind of job",
            configuration.overlays[i].name.c_str());
     }
-    const std::vector<uint32_t> packets = control_packets(overlay_image(configuration, i));
+    const std::vector<uint32_t> packets =
+        control_packets(overlay_image(configuration, i), !array.beside_b);
     array.programs[static_cast<size_t>(name - kProgramNames)] = {std::ssize(array.packets) * 4,
                                                                  std::ssize(packets)};
     array.packets.insert(array.packets.end(), packets.begin(), packets.end());
   }
-  for (size_t i = 0; i < array.programs.size() && array.loads_programs(); ++i) {
+  for (size_t i = 0; i < array.programs.size(); ++i) {
     if (array.programs[i].words > 0) continue;
-    fail(ErrorKind::kFormat, "[prefill] the configuration has programs, but none for %s",
-         kProgramNames[i]);
+    fail(ErrorKind::kFormat, "[prefill] the configuration has no program for %s", kProgramNames[i]);
   }
 }
 

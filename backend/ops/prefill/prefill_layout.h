@@ -23,17 +23,18 @@ struct PrefillArray {
   arch::Generation generation;
   static constexpr int kRows = 4;
   // Programs of the cores, one per kind of job, and the control packets that load them, all in a
-  // row; none if one program does all jobs.
+  // row. They come by a channel of their own; or by B0's, a BD per packet, which has no header
+  // then.
   struct Program {
     int64_t offset = 0, words = 0;  // in `packets`: bytes; words
   };
   std::array<Program, static_cast<size_t>(prefill::Kind::kJobs)> programs{};
   std::vector<uint32_t> packets{};
+  bool beside_b = false;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static PrefillArray of(const Configuration& configuration);
   int cores() const { return columns * kRows; }
-  bool loads_programs() const { return !packets.empty(); }
   prefill::Sizes sizes() const { return prefill::sizes_of(generation == arch::Generation::kNpu1); }
   // Bytes behind the last page of a pool that streams read with its last keys and values.
   int64_t behind_pool() const { return sizes().a_bytes() - prefill::kAPayload; }

@@ -60,7 +60,7 @@ void PrefillPlan::announce(PrefillStep& step) {
 
 PrefillStep PrefillPlan::make(size_t index) {
   PrefillStep step = jobs(index);
-  if (array_.loads_programs()) announce(step);
+  announce(step);
   return step;
 }
 

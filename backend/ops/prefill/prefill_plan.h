@@ -53,6 +53,7 @@ struct PrefillTask {
   double part = 1;     // of the group's work that is done when the task ends, at least
   bool early = false;  // reads what no step writes
   bool header = false;
+  bool program = false;  // control packets
 };
 
 // Row-blocks of a matrix, dealt out to the columns of the array: each has `own` of them, one behind

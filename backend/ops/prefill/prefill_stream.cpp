@@ -3,7 +3,8 @@
 // Every task gives a token. A channel takes four tasks; tasks go to whatever channel has room, and
 // where none has, the command processor waits for the task that ends first of all that stand before
 // others: what that one needs has been pushed. Results of a step are in memory when all its tasks
-// have ended; before it waits for them, it pushes what the next step can begin with.
+// have ended; before it waits for them, it pushes what the next step can begin with. Then comes the
+// program of the next step, by a channel of its own or before what the step has for that of B0.
 #include "ops/prefill/prefill_stream.h"
 
 #include <cassert>
@@ -17,7 +18,7 @@ namespace npu::ops {
 
 namespace {
 
-// BDs of shim tiles, a ring per channel. Programs come by a channel that no stream A has.
+// BDs of shim tiles, a ring per channel. A channel that only programs come by has no stream A.
 constexpr BdRing kABds{0, 4}, kBBds{4, 4}, kLowerBds{8, 4}, kUpperBds{12, 4};
 
 class PrefillCommands : private QueueCommands {
@@ -30,11 +31,15 @@ class PrefillCommands : private QueueCommands {
     results_ = channels_.size();
     for (int c = 0; c < array.columns; ++c) add(port("C", c), kLowerBds);
     for (int c = 0; c < array.columns; ++c) add(port("D", c), kUpperBds);
-    if (!array.loads_programs()) return;
-    programs_ = {port("programs"), kABds};
+    programs_port_ = port("programs");
+    if (array.beside_b) {
+      beside_ = &channels_[PrefillArray::kRows];
+      return;
+    }
+    programs_ = {programs_port_, kABds};
     for (int r = 0; r < PrefillArray::kRows; ++r) {
       [[maybe_unused]] const Port& a = *port("A", r);
-      assert(a.col != programs_.port().col);  // whose BDs they would share
+      assert(a.col != programs_port_->col);  // whose BDs they would share
     }
   }
 
@@ -87,8 +92,12 @@ class PrefillCommands : private QueueCommands {
   // step before are there, so the transfer that brought its program has ended, and that itself: a
   // core without results has let the objects of the others pass before any of those could leave.
   void load(size_t step) {
-    if (programs_.limit() == 0) return;
     const PrefillArray::Program& program = plan_.program(step);
+    if (beside_ != nullptr) {
+      const std::vector<PrefillTask> tasks = packet_tasks(program);
+      beside_->tasks.insert(beside_->tasks.begin(), tasks.begin(), tasks.end());
+      return;
+    }
     programs_.all_ended();
     push(programs_, contiguous(program.words), kPrefillHeaders, program.offset, 1, false);
   }
@@ -96,7 +105,9 @@ class PrefillCommands : private QueueCommands {
   void push_next(Channel& channel) {
     const PrefillTask& task = channel.tasks.front();
     channel.under_way.emplace_back(task.group + task.part, pushed_++);
-    push(channel.queue, task.bd, task.argument, task.offset, task.repeats, true);
+    const Port& at = task.program ? *programs_port_ : channel.queue.port();
+    push_bd(at, channel.queue.next(), shim_bd(task.bd, geometry_), task.argument, task.offset,
+            task.repeats, true);
     channel.tasks.pop_front();
   }
 
@@ -114,7 +125,8 @@ class PrefillCommands : private QueueCommands {
     bool any = false;
     for (Channel& channel : channels_) {
       if (channel.tasks.empty() || channel.queue.room() == 0) continue;
-      if (early && !channel.tasks.front().early) continue;
+      // What is queued before a program must not keep it from the cores.
+      if (early && (&channel == beside_ || !channel.tasks.front().early)) continue;
       push_next(channel);
       any = true;
     }
@@ -144,7 +156,9 @@ class PrefillCommands : private QueueCommands {
 
   PrefillPlan& plan_;
   std::vector<Channel> channels_;
-  ShimQueue programs_;
+  const Port* programs_port_ = nullptr;
+  ShimQueue programs_;         // those that have a channel of their own
+  Channel* beside_ = nullptr;  // that of the others
   size_t results_ = 0;
   int base_ = 0;  // of the groups of the next step
   int64_t pushed_ = 0;

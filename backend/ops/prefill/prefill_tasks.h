@@ -9,6 +9,7 @@
 
 #include "ops/prefill/prefill_plan.h"
 #include "rounding.h"
+#include "runtime/overlay.h"
 
 namespace npu::ops {
 
@@ -78,5 +79,24 @@ inline void before_keys(std::vector<PrefillTask>& tasks, size_t first) {
 inline int64_t objects_of(int64_t bytes) { return divide_up(bytes, int64_t{prefill::kAPayload}); }
 
 inline arch::Bd contiguous(int64_t words) { return bd_of(words, {}); }
+
+// Tasks that load a program with a BD per packet: reset, program memory, enable. Their group ends
+// before those of the steps.
+inline std::vector<PrefillTask> packet_tasks(const PrefillArray::Program& program) {
+  PrefillTask task;
+  task.argument = kPrefillHeaders;
+  task.group = -1;
+  task.program = true;
+  std::vector<PrefillTask> out;
+  const auto add = [&](int64_t first, int64_t words, int64_t repeats) {
+    task.offset = program.offset + first * 4;
+    task.bd = contiguous(words);
+    repeated(out, task, repeats, words);
+  };
+  add(0, kSwitchWords, 1);
+  add(kSwitchWords, kRoundWords, (program.words - 2 * kSwitchWords) / kRoundWords);
+  add(program.words - kSwitchWords, kSwitchWords, 1);
+  return out;
+}
 
 }  // namespace npu::ops

@@ -177,8 +177,9 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
     )
     for name, value in config["params"].items():
         print(f"  param {name} = {value}")
-    for name, col, direction, channel in config["ports"]:
-        print(f"  port {name}: shim({col},0) {direction} {channel}")
+    for name, col, direction, channel, packet in config["ports"]:
+        packets = "" if packet is None else f", packets of id {packet}"
+        print(f"  port {name}: shim({col},0) {direction} {channel}{packets}")
     for name, col, row, address in config["rtps"]:
         print(f"  rtp {name}: core({col},{row}) address {address:#x}")
     for col, row, kind, used, limit in config["resources"]:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npu import _npu
+from npu.perf.ports import port_names
 from npu.perf.timeline import KINDS
 
 TERMS = (
@@ -71,10 +71,7 @@ def split(
 
 def _groups(tracks: Sequence[dict[str, Any]], config: bytes) -> NDArray[np.str_]:
     """What a track belongs to: the channels W, KV, X; cores; the command processor."""
-    ports = {
-        f"shim ({col},0) {direction.upper()} {channel}": name.rstrip("0123456789")
-        for name, col, direction, channel in _npu.device.parse_configuration(config)["ports"]
-    }
+    ports = {channel: name.rstrip("0123456789") for channel, name in port_names(config).items()}
     last = max(track["col"] for track in tracks)
     groups = []
     for track in tracks:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from npu import _npu
+from npu.perf.ports import port_names
 from npu.perf.timeline import KINDS
 
 WORK = ("products", "attention", "rows")  # what cores do in a step
@@ -45,10 +45,11 @@ def split(
     moved (MOVED). ceiling: of reads, bytes per cycle."""
     group = _groups(trace["tracks"], config)[events["track"]]
     kind = events["kind"]
+    data = (kind == _SEND) & ~_to_cores(trace, events)
     brought = _BRINGS[work]
     masks = {name: np.zeros(len(events), bool) for name in MOVED}
     for port, name in zip("AB", brought, strict=True):
-        masks[name] |= (group == port) & (kind == _SEND)
+        masks[name] |= (group == port) & data
     masks["activations written"] = np.isin(group, ("C", "D")) & (kind == _RECEIVE)
     moved = np.array([float(events["bytes"][masks[name]].sum()) for name in MOVED])
     rates = [_rate(events[masks[name]], ceiling) for name in MOVED]
@@ -90,16 +91,24 @@ def shares(timing: Mapping[str, Any]) -> NDArray[np.float64]:
 
 def _groups(tracks: Sequence[dict[str, Any]], config: bytes) -> NDArray[np.str_]:
     """What a track belongs to: the shim channels A to D; cores; the command processor."""
-    ports = {
-        f"shim ({col},0) {direction.upper()} {channel}": name.rstrip("0123456789")
-        for name, col, direction, channel in _npu.device.parse_configuration(config)["ports"]
-    }
+    ports = {channel: name.rstrip("0123456789") for channel, name in port_names(config).items()}
     groups = []
     for track in tracks:
         name = track["name"]
         core = "core" if name.startswith("core ") and track["col"] >= 0 else ""
         groups.append("command" if track["col"] < 0 else ports.get(name, core))
     return np.array(groups)
+
+
+def _to_cores(trace: Mapping[str, Any], events: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Whether events that are sends go to cores: programs, not data, if the shim sends them."""
+    names = [track["name"] for track in trace["tracks"]]
+    cores = [any(names[i].startswith("core ") for i in route) for route in trace["routes"]]
+    sends = events["kind"] == _SEND
+    found: NDArray[np.bool_] = np.array([*cores, False])[
+        np.where(sends, events["other"], len(cores))
+    ]
+    return found
 
 
 _Edges = tuple[NDArray[np.float64], NDArray[np.float64]]  # times, changes

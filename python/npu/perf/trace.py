@@ -20,6 +20,7 @@ from npu.designs import gemm
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
 from npu.perf.execution import constant, execute
+from npu.perf.ports import port_names
 from npu.perf.problem import Choices, gemm_problem
 from npu.perf.simulate import SimulatedGemm, submissions, summary
 from npu.perf.timeline import EVENT, KINDS, Timeline, TracedRun, Track
@@ -200,16 +201,13 @@ def _describe(design: DesignPoint) -> str:
 
 
 def tracks_of(found: list[dict[str, Any]], config: bytes) -> list[Track]:
-    ports = {
-        (col, direction.upper(), channel): name
-        for name, col, direction, channel in _npu.device.parse_configuration(config)["ports"]
-    }
+    ports = port_names(config)
     tracks = []
     for track in found:
         name, col, row = track["name"], track["col"], track["row"]
-        direction, number = name.split()[-2:]
+        direction = name.split()[-2]
         kind = {"S2MM": "in", "MM2S": "out"}.get(direction, "core" if col >= 0 else "command")
-        port = ports.get((col, direction, int(number)), "") if row == 0 else ""
+        port = ports.get(name, "")
         cycles = dict(zip(KINDS, track["cycles"], strict=True))
         del cycles["lock"]
         cycles["wait memory"] = track["memory_wait"]

@@ -326,6 +326,27 @@ TEST_CASE("a route that is rewritten is found afresh") {
   CHECK(m.words(kCore, 2000, 4) == counting(4));
 }
 
+TEST_CASE("packets of one id go where their slot says when they set out") {
+  Machine m;
+  two_destinations(m, true);
+  m.config.bd(kCore, 0, packet(4, 0, 1)).bd(kCore, 1, packet(4, 8, 2));
+  m.config.bd(kCore, 3, linear(4, 1000)).bd({0, 3}, 3, linear(4, 1000));
+  m.configure();
+  Script s;
+  const auto send = [&](int bd, At to) {
+    s.push(kCore, kMM2S, 0, bd).push(to, kS2MM, 0, 3, 1, true).sync(to, kS2MM, 0);
+  };
+  send(0, kCore);
+  send(1, {0, 3});
+  s.packet_slave(kCore, cp::kDma, 0, 1, 0x1F, 3, 1);  // id 1 goes up now
+  send(0, {0, 3});
+  s.packet_slave(kCore, cp::kDma, 1, 2, 0x1F, 3, 0);  // and id 2 stays
+  send(1, kCore);
+  m.run(s);
+  CHECK(m.words({0, 3}, 1000, 4) == counting(4));
+  CHECK(m.words(kCore, 1000, 4) == counting(4, 9));
+}
+
 namespace {
 
 // Sends one word from a core (or the shim) over the routes of `setup`.

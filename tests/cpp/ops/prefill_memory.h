@@ -33,7 +33,6 @@ inline PrefillArray array_of(arch::Generation generation) {
   array.generation = generation;
   array.columns = arch::device_geometry(generation).columns;
   array.units = prefill::sizes_of(generation == arch::Generation::kNpu1).units;
-  if (generation == arch::Generation::kNpu1) return array;
   for (PrefillArray::Program& program : array.programs) {  // one per kind of jobs, of unlike sizes
     program = {std::ssize(array.packets) * 4, 6 + std::ssize(array.packets)};
     array.packets.insert(array.packets.end(), size_t(program.words), 0x5A5A5A5A);

@@ -28,6 +28,8 @@ const std::string kBody =
     "param bias -3\n"
     "port A0 0 mm2s 0\n"
     "port C7 7 s2mm 1\n"
+    "port B3 3 mm2s 1 1\n"
+    "port programs 3 mm2s 1 31\n"
     "rtp k_tiles 0 2 1024\n"
     "rtp k_tiles 1 2 1024\n"
     "rtplock 0 2 15\n"
@@ -86,7 +88,11 @@ TEST_CASE("every entry is read") {
   CHECK(c.generation == arch::Generation::kNpu2);
   CHECK(c.param("tile_m") == 64);
   CHECK(c.param("bias") == -3);
-  REQUIRE(c.ports.size() == 2);
+  REQUIRE(c.ports.size() == 4);
+  CHECK(!c.port("A0").packet.has_value());
+  CHECK(c.port("B3").packet == 1u);
+  CHECK(c.port("programs").packet == 31u);
+  CHECK(c.port("programs").channel == c.port("B3").channel);
   CHECK(c.port("C7").col == 7);
   CHECK(c.port("C7").direction == arch::Direction::kS2MM);
   CHECK(c.port("C7").channel == 1);
@@ -166,6 +172,22 @@ TEST_CASE("errors of entries name the line and the cause") {
   CHECK(contains(line_refusal("param a\r 1"), "control byte 0x0d"));
   CHECK(contains(line_refusal(std::string(5000, 'x')), "line 5: longer than 4096"));
   CHECK(contains(line_refusal("param " + std::string(200, 'x') + " 1"), "longer than 128"));
+}
+
+TEST_CASE("ports: a channel is one port's, or that of packets with different ids") {
+  const char* const twice = "shim channel is given twice";
+  CHECK(contains(line_refusal("port A 0 mm2s 0 1\nport B 0 mm2s 0 1"), twice));
+  CHECK(contains(line_refusal("port A 0 mm2s 0 0\nport B 0 mm2s 0"), twice));
+  CHECK(contains(line_refusal("port A 0 mm2s 0\nport B 0 mm2s 0 31"), twice));
+  CHECK(line_refusal("port A 0 mm2s 0 1\nport B 0 mm2s 1 1\nport C 1 mm2s 0 1") == "accepted");
+  CHECK(line_refusal("port A 0 mm2s 0 1\nport B 0 s2mm 0") == "accepted");
+  CHECK(contains(line_refusal("port A 0 mm2s 0 32"), "line 5: packet id 32 is out of range 0..31"));
+  CHECK(contains(line_refusal("port A 0 mm2s 0 -1"), "packet id -1 is out of range"));
+  CHECK(contains(line_refusal("port A 0 mm2s 0 x"), "packet id \"x\" is not an integer"));
+  CHECK(contains(line_refusal("port A 0 s2mm 0 1"), "only mm2s ports send packets"));
+  for (const char* line : {"port A 0 mm2s", "port A 0 mm2s 0 1 2"}) {
+    CHECK(contains(line_refusal(line), "expected \"port NAME COL s2mm|mm2s CHANNEL [ID]\""));
+  }
 }
 
 TEST_CASE("overlays: sizes, counters, names and programs are checked") {

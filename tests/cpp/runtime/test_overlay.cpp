@@ -54,6 +54,13 @@ TEST_CASE("overlay packets: reset, program memory four words at a time, enable")
                        odd(0), odd(3 << 20 | 0x20010), 15, 16, 17, 18,  //
                        odd(0), odd(0x32000),           1};
   CHECK(packets == expected);
+  // Without headers, for BDs that insert them: a packet is a control word and its data.
+  const Words bare{odd(0x32000),           2,               //
+                   odd(3 << 20 | 0x20000), 11, 12, 13, 14,  //
+                   odd(3 << 20 | 0x20010), 15, 16, 17, 18,  //
+                   odd(0x32000),           1};
+  CHECK(control_packets(image, false) == bare);
+  CHECK(bare.size() == 2 * kSwitchWords + 2 * kRoundWords);
   CHECK(odd(0) == 0x80000000u);  // id 0, type 0: only the parity
   CHECK(odd(0x32000) == 0x32000u);
   CHECK(odd(3 << 20 | 0x20010) == 0x80320010u);

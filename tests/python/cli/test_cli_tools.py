@@ -221,6 +221,9 @@ def test_inspect_says_which_programs_are_estimated_over(capsys, tmp_path):
     path.write_bytes(prefill.configuration("npu1"))
     _, out, _ = run(capsys, "inspect", str(path))
     assert len(re.findall(r": program \d+ of 16384 \(estimated over\)\n", out)) == 16
+    for port in ("B0: shim(0,0) mm2s 1, packets of id 1", "B1: shim(1,0) mm2s 1"):
+        assert f"  port {port}\n" in out
+    assert "  port programs: shim(0,0) mm2s 1, packets of id 2\n" in out
 
 
 def test_inspect_prints_the_programs_that_streams_load(capsys, tmp_path):

@@ -70,7 +70,9 @@ def test_resources_and_ports(generation, cores, channels):
     for col, row, kind, used, limit in parsed["resources"]:
         assert used <= limit or kind == "program", (col, row, kind)
     columns = 4 if generation == "npu1" else 8
-    ports = {name: (col, direction, channel) for name, col, direction, channel in parsed["ports"]}
+    ports = {
+        name: (col, direction, channel) for name, col, direction, channel, _ in parsed["ports"]
+    }
     weights = columns * channels - (channels == 2)
     assert sum(name.startswith("W") for name in ports) == weights
     assert ports["X"] == (columns - 1, "mm2s", 1)

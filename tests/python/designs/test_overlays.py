@@ -163,12 +163,11 @@ def test_programs_come_by_a_channel_of_their_own():
         lower(design)
 
 
-def test_prefill_has_a_program_per_kind_of_job():
-    config = config_of(prefill.design("npu2"))
+@pytest.mark.parametrize("generation, cores", [("npu1", 16), ("npu2", 32)])
+def test_prefill_has_a_program_per_kind_of_job(generation, cores):
+    config = config_of(prefill.design(generation))
     assert list(config.overlays) == ["products", "norm", "geglu", "rotation", "attention"]
-    assert len(config.cores) == 32 and not any(config.cores.values())
+    assert len(config.cores) == cores and not any(config.cores.values())
     for name, (size, _, lines) in config.overlays.items():
         assert 4096 < size <= 16384, name
         assert lines[0].startswith("acquire_ge") and "prefill_begin" in lines[1]
-    config = config_of(prefill.design("npu1"))
-    assert not config.overlays and all(config.cores.values())

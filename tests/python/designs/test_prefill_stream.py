@@ -1,6 +1,6 @@
-"""Streams of prompts on npu2 load the program of each of their steps, in order; they end on the
-emulated array, which refuses to reload a core that has not ended. npu1 has one program, and streams
-load none."""
+"""Streams of prompts load the program of each of their steps, in order; they end on the emulated
+array, which refuses to reload a core that has not ended. npu1's programs come by the channel of
+stream B of column 0, a BD per packet."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from npu._npu import arch
+from npu.errors import FormatError
 from npu.ops.registry import operation
 from npu.perf.execution import execute, zeros_but
 from npu.stream import operations
@@ -24,41 +25,82 @@ BATCH = REQUEST | {"tokens": 2, "sequences": 3, "vocabulary": 1000}
 
 
 def loaded(config: bytes, submission) -> list[str]:
-    """The programs that a stream loads, by the numbers in their images."""
+    """The programs that a stream loads, by the numbers in their images; every word of them."""
     text = config.split(b"\ntxn ")[0].decode()
     names = re.findall(r"^overlay (\S+)", text, re.M)
-    [(col, channel)] = re.findall(r"^port programs (\d+) mm2s (\d+)", text, re.M)
-    queue = arch.tile_address(int(col), 0, arch.channel_queue("shim", "mm2s", int(channel)))
     headers = next(a for a in submission.arguments if a["name"] == "headers")
     words = np.frombuffer(zeros_but(headers["contents"], headers["bytes"]), np.uint32)
-    patched, found = {}, []
-    for op in operations(submission.stream):
-        if op["opcode"] == "ADDRESS_PATCH":
-            patched[op["address"]] = op["argument"], op["argument_offset"]
-        elif op["opcode"] == "WRITE" and op["address"] == queue:
-            base = arch.tile_geometry("shim")["bd_base"] + 0x20 * (op["value"] & 15)
-            argument, offset = patched[arch.tile_address(int(col), 0, base) + 4]
-            assert argument == 2  # headers
-            # Packets: reset (3 words), then header, control word and 4 words of the image.
-            found.append(names[words[offset // 4 + 6]])
+    sent = [words[task] for task in tasks_of(text, submission.stream)]
+    if "port programs 1 mm2s 0\n" in text:  # npu2: all in one task; the packets have headers
+        packets = [task[0].reshape(-1)[:-3] for task in sent]
+        assert all(len(p) % 6 == 3 and list(p[2:3]) == [2] for p in packets)
+        return [names[p[3 + 3]] for p in packets]
+    assert "port programs 0 mm2s 1 2\n" in text
+    found, image = [], []
+    for task in sent:
+        if task.shape == (1, 2):  # core control
+            assert task[0, 0] & 0xFFFFF == 0x32000 and task[0, 1] in (1, 2)
+            if task[0, 1] == 1:
+                size = int(re.search(rf"^overlay {found[-1]} (\d+)", text, re.M)[1])
+                assert 4 * len(image) == size
+            image = []
+            continue
+        assert task.shape[1] == 5 and task.shape[0] <= 64
+        for control, *four in task.tolist():
+            assert control & 0x7FFFFFFF == 3 << 20 | 0x20000 + 4 * len(image)
+            if not image:
+                found.append(names[four[1]])
+            image += four
     return found
 
 
+def tasks_of(text: str, stream: bytes) -> list[np.ndarray]:
+    """What the tasks that send programs read of the headers: a row of word numbers per packet."""
+    [port] = re.findall(r"^port programs (\d+) mm2s (\d+) ?(\d*)$", text, re.M)
+    col, channel = int(port[0]), int(port[1])
+    queue = arch.tile_address(col, 0, arch.channel_queue("shim", "mm2s", channel))
+    written, patched, found = {}, {}, []
+    for op in operations(stream):
+        if op["opcode"] == "ADDRESS_PATCH":
+            patched[op["address"]] = op["argument"], op["argument_offset"]
+        elif op["opcode"] == "BLOCKWRITE":
+            written[op["address"]] = op["data"]
+        elif op["opcode"] == "WRITE" and op["address"] == queue:
+            base = arch.tile_geometry("shim")["bd_base"] + 0x20 * (op["value"] & 15)
+            address = arch.tile_address(col, 0, base)
+            bd = arch.decode_bd("shim", written[address])
+            assert bd["packet_enable"] == bool(port[2])
+            if port[2] and bd["packet_id"] != int(port[2]):
+                assert bd["packet_id"] == 1  # stream B
+                continue
+            argument, offset = patched[address + 4]
+            assert argument == 2  # headers
+            repeats = 1 + (op["value"] >> 16 & 0xFF)
+            assert bd["iteration_wrap"] == repeats
+            begins = offset // 4 + bd["iteration_step"] * np.arange(repeats)[:, None]
+            found.append(begins + np.arange(bd["length"]))
+    return found
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
 @pytest.mark.parametrize(
     "request_, steps",
     [(REQUEST, [*LAYER, *LAYER, "norm"]), (BATCH, [*LAYER, *LAYER, "norm", "products"])],
     ids=["chunk", "batch"],
 )
-def test_every_step_has_its_program(request_: dict[str, int], steps: list[str]) -> None:
-    config = operation("prefill").configuration("npu2")
+def test_every_step_has_its_program(
+    request_: dict[str, int], steps: list[str], generation: str
+) -> None:
+    config = operation("prefill").configuration(generation)
     [one] = operation("prefill").submissions(config, request_)
     assert loaded(config, one) == steps
     data = [zeros_but(a["contents"], a["bytes"]) for a in one.arguments]
     execute(config, one.stream, data=data)
 
 
-def test_every_submission_begins_with_a_load() -> None:
-    config = operation("prefill").configuration("npu2")
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_every_submission_begins_with_a_load(generation: str) -> None:
+    config = operation("prefill").configuration(generation)
     for first, steps, names in ((6, 1, ["products"]), (8, 3, ["products", "norm", "products"])):
         [one] = operation("prefill").submissions(
             config, REQUEST | {"first_step": first, "steps": steps}
@@ -66,9 +108,27 @@ def test_every_submission_begins_with_a_load() -> None:
         assert loaded(config, one) == names
 
 
-def test_one_program_is_never_loaded() -> None:
+@pytest.mark.parametrize(
+    "generation, found, other, message",
+    [
+        ("npu1", b"overlay geglu", b"overlay gelu", 'a program "gelu", for no kind of job'),
+        ("npu1", b"overlay geglu", b"overlay norm2", 'a program "norm2", for no kind of job'),
+        ("npu2", b"programs 1 mm2s 0", b"programs 1 mm2s 0 7", "a channel that is not B0's"),
+        ("npu1", b"port B0 0 mm2s 1 1", b"port Z0 0 mm2s 1 1", 'no port "B0"'),
+    ],
+)
+def test_configurations_that_streams_cannot_load(
+    generation: str, found: bytes, other: bytes, message: str
+) -> None:
+    config = operation("prefill").configuration(generation)
+    assert config.count(found) == 1
+    with pytest.raises(FormatError, match=message):
+        operation("prefill").submissions(config.replace(found, other), REQUEST)
+
+
+def test_every_kind_of_job_needs_a_program() -> None:
     config = operation("prefill").configuration("npu1")
-    assert b"\noverlay " not in config and b"port programs" not in config
-    [one] = operation("prefill").submissions(config, REQUEST)
-    data = [zeros_but(a["contents"], a["bytes"]) for a in one.arguments]
-    execute(config, one.stream, data=data)
+    without = re.sub(rb"\noverlay geglu .*?\nendoverlay", b"", config, flags=re.S)
+    assert len(without) < len(config)
+    with pytest.raises(FormatError, match="no program for geglu"):
+        operation("prefill").submissions(without, REQUEST)

@@ -112,7 +112,10 @@ def test_a_decoder_compiled_for_size_fits(generation):
         assert program_memory.core_bytes(core, generation, "small") <= 16384
 
 
-def test_programs_of_prefill_call_kernels_of_their_kind_and_fit():
+@pytest.mark.parametrize(
+    "generation, over", [("npu1", {"products", "attention"}), ("npu2", set())], ids=GENERATIONS
+)
+def test_programs_of_prefill_call_kernels_of_their_kind_and_fit(generation, over):
     kernels = {
         "products": "multiply|last|finish|clear|scale|piece",
         "norm": "constant|norm_.*",
@@ -120,13 +123,14 @@ def test_programs_of_prefill_call_kernels_of_their_kind_and_fit():
         "rotation": "constant|rotation_.*",
         "attention": "query|place|scores|weigh|values|add|out",
     }
-    for core in lower(prefill.design("npu2")).cores:
+    for core in lower(prefill.design(generation)).cores:
         assert core.overlays.keys() == kernels.keys()
         for name, program in core.overlays.items():
             called = {i.function for i in program if i.function}
             assert all(re.fullmatch(f"prefill_(begin|{kernels[name]})", k) for k in called), called
-            assert program_memory.program_bytes(program, core, "npu2") <= 16384
-            assert program_memory.program_bytes(program, core, "npu2", "small") <= 16384
+            fits = program_memory.program_bytes(program, core, generation) <= 16384
+            assert fits == (name not in over), name
+            assert program_memory.program_bytes(program, core, generation, "small") <= 16384
 
 
 def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):

@@ -25,7 +25,7 @@ from npu.perf.prefill_simulation import Chunk, request_of_steps, simulate_step, 
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
 
 BLOCK_BYTES, BLOCK_ROWS, COLUMNS = 5120, 32, {"q4nx": 256, "q8": 128}
-ROWS = 512  # of a product's job: weights are read once for so many tokens
+ROWS = {"npu1": 256, "npu2": 512}  # of a product's job: weights are read once for so many tokens
 # A model small enough for many runs.
 SMALL = DecodeShape(
     "small", 320, 4, 2, 64, 512, 4096,
@@ -120,8 +120,9 @@ def test_kernels_that_are_left_out_take_their_time_and_do_nothing() -> None:
     assert not np.any(np.isclose(results[2], 0.841, atol=0.01))
 
 
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
 @pytest.mark.parametrize("format", COLUMNS)
-def test_weights_are_read_once_for_so_many_tokens(format: str) -> None:
+def test_weights_are_read_once_for_so_many_tokens(format: str, device: str) -> None:
     layers = tuple(DecodeLayer(layer.window, (format,) * 4) for layer in SMALL.layers)
     shape = dataclasses.replace(SMALL, layers=layers)
     qkv = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
@@ -131,8 +132,8 @@ def test_weights_are_read_once_for_so_many_tokens(format: str) -> None:
     ]  # fmt: skip
     blocks = sum(-(-n // BLOCK_ROWS) * -(-k // COLUMNS[format]) for n, k in sizes)
     for tokens in (64, 300, 600):
-        found = npu.simulate_prefill("npu2", shape, tokens)
-        times = -(-tokens // ROWS) * len(shape.layers)
+        found = npu.simulate_prefill(device, shape, tokens)
+        times = -(-tokens // ROWS[device]) * len(shape.layers)
         assert found.bytes["weights"] == blocks * BLOCK_BYTES * times
         assert found.split["weights"] == pytest.approx(
             found.bytes["weights"] / found.ceiling, rel=1e-2
