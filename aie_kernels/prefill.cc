@@ -18,11 +18,10 @@ constexpr int32_t kConstantFloats = kAPayload / 4;
 
 inline Job& job_of(int32_t* words) { return *reinterpret_cast<Job*>(words); }
 
-inline void take_share(Job& job, int32_t row, int32_t column) {
+// Of a product.
+inline void take_product(Job& job, int32_t column) {
   const int32_t* all = &job.blocks0;
-  const int32_t multiplies = where(job.kind == int32_t(Kind::kProduct));
-  const int32_t blocks = all[column] & multiplies, any = where(blocks > 0);
-  job.row = row, job.column = column;
+  const int32_t blocks = all[column], any = where(blocks > 0);
   job.blocks = blocks;
   job.clear = any & 1;
   job.held = blocks << (job.format == int32_t(npu::blocks::Format::kBf16) ? 1 : 0);
@@ -30,19 +29,33 @@ inline void take_share(Job& job, int32_t row, int32_t column) {
   job.expands = job.behind > 0 ? 1 : 0;
   job.factors = job.scaled & any;
   job.pieces = product_pieces(job.m, blocks, job.wide);
+  job.pass = (job.holds * (job.before + job.behind) + job.scaled) & ~any;
+}
+
+// Of all other jobs.
+inline void take_turn(Job& job, int32_t row, int32_t column) {
   const int32_t takes_part = where(column < job.used);
   const int32_t own = job.rounds & takes_part;
   job.norm_rounds = own & where(job.kind == int32_t(Kind::kNorm));
   job.geglu_rounds = own & where(job.kind == int32_t(Kind::kGeglu));
   job.rotation_rounds = own & where(job.kind == int32_t(Kind::kRotation));
   const int32_t rows = job.rounds * (job.first_groups + job.groups * job.a_turns) * job.used;
-  const int32_t objects = job.holds * (job.before + job.behind) + job.scaled;
-  job.pass = (objects & multiplies & ~any) + (rows & ~takes_part);
+  job.pass = rows & ~takes_part;
   job.a_before = column, job.a_after = (job.used - 1 - column) & takes_part;
   job.b_before = row, job.b_after = kArrayRows - 1 - row;
   job.q_before = row * job.units, job.q_after = job.b_after * job.units;
   job.attends = job.units > 0 ? 1 : 0;
   job.out_pieces = job.units * unit_pieces(job.dim);
+}
+
+inline void take_words(const bfloat16* a, int32_t* job) {
+  const auto* words = reinterpret_cast<const int32_t*>(a);
+  NPU_SERIAL_FOR(int32_t i = 0, i < kState, i += 16) {
+    aie::store_v(job + i, aie::load_v<16>(words + i));
+  }
+  NPU_SERIAL_FOR(int32_t i = kState, i < kJobWords, i += 16) {
+    aie::store_v(job + i, aie::zeros<int32_t, 16>());
+  }
 }
 
 #if NPU_DECLARATIONS
@@ -117,15 +130,23 @@ bool header_fits(const Job& job) {
   return false;
 }
 
-// begin: operands a, words, row, column.
-void check_begin(const char* kernel, const KernelArgument* operands) {
+// begin, begin_product: operands a, words, row, column.
+void check_header(const char* kernel, const KernelArgument* operands, bool product) {
   const Job& job = *reinterpret_cast<const Job*>(operands[0].data);
-  if (header_fits(job)) return;
-  npu::fail(npu::ErrorKind::kKernel,
-            "[%s] the header describes no job: kind %d, constants %d, m %d, holds %d x (%d + %d), "
-            "rounds %d, groups %d, units %d, head_dim %d; send a header of prefill_job.h first",
-            kernel, job.kind, job.constants, job.m, job.holds, job.before, job.behind, job.rounds,
-            job.groups, job.units, job.head_dim);
+  const bool counts = job.kind == int32_t(Kind::kJobs);
+  if (header_fits(job) && (counts || product == (job.kind == int32_t(Kind::kProduct)))) return;
+  npu::fail(
+      npu::ErrorKind::kKernel,
+      "[%s] the header describes no job%s: kind %d, constants %d, m %d, holds %d x (%d + "
+      "%d), rounds %d, groups %d, units %d, head_dim %d; send a header of prefill_job.h first",
+      kernel, product ? " of products" : " of rows or attention", job.kind, job.constants, job.m,
+      job.holds, job.before, job.behind, job.rounds, job.groups, job.units, job.head_dim);
+}
+void check_begin(const char* kernel, const KernelArgument* operands) {
+  check_header(kernel, operands, false);
+}
+void check_begin_product(const char* kernel, const KernelArgument* operands) {
+  check_header(kernel, operands, true);
 }
 
 // constant: operands a, store, words.
@@ -145,13 +166,21 @@ constexpr int kBegin = 8 * kJobWords, kCopy = kAPayload / (__AIE_ARCH__ == 20 ? 
 }  // namespace prefill
 }  // namespace
 
-// Takes a header: the words of a job, and the core's own; counters become 0.
+// Takes a header of any job but products: its words, and the core's own; counters become 0.
 NPU_KERNEL void prefill_begin(const bfloat16* a, int32_t* job, int32_t row, int32_t column) {
   using namespace prefill;
-  const auto* words = reinterpret_cast<const int32_t*>(a);
-  for (int32_t i = 0; i < kState; i += 16) aie::store_v(job + i, aie::load_v<16>(words + i));
-  for (int32_t i = kState; i < kJobWords; i += 16) aie::store_v(job + i, aie::zeros<int32_t, 16>());
-  take_share(job_of(job), row, column);
+  take_words(a, job);
+  job_of(job).row = row, job_of(job).column = column;
+  take_turn(job_of(job), row, column);
+}
+
+// The same of a product.
+NPU_KERNEL void prefill_begin_product(const bfloat16* a, int32_t* job, int32_t row,
+                                      int32_t column) {
+  using namespace prefill;
+  take_words(a, job);
+  job_of(job).row = row, job_of(job).column = column;
+  take_product(job_of(job), column);
 }
 
 // The next object of constants.
@@ -168,6 +197,12 @@ NPU_DECLARE(prefill_begin, {.operands = {buffer("a", npu::prefill::kAElements),
                                          integer("column", 0, prefill::kArrayColumns - 1)},
                             .cycles = fixed<prefill::kBegin>,
                             .check = prefill::check_begin});
+NPU_DECLARE(prefill_begin_product, {.operands = {buffer("a", npu::prefill::kAElements),
+                                                 buffer("job", npu::prefill::kJobWords),
+                                                 integer("row", 0, prefill::kArrayRows - 1),
+                                                 integer("column", 0, prefill::kArrayColumns - 1)},
+                                    .cycles = fixed<prefill::kBegin>,
+                                    .check = prefill::check_begin_product});
 NPU_DECLARE(prefill_constant, {.operands = {buffer("a", npu::prefill::kAElements),
                                             buffer("store", npu::prefill::kStore),
                                             buffer("job", npu::prefill::kJobWords)},

@@ -192,9 +192,12 @@ inline constexpr int32_t kABytes = kSizes.a_bytes(), kAElements = kABytes / 2;
 // Sums of a product: its first rows are in the store, the others in `work`, as row by row.
 inline constexpr int32_t kStoreRows = kStore / (kMaxBlocks * kSlice);
 
-// Sums of rows from `row` on, n each; tail: those in `work`.
+// Sums of rows from `row` on, n each; tail: those in `work`, if there are so many rows.
 template <typename T>
-inline T* sums_at(T* store, T* tail, int32_t row, int32_t n) {
+inline T* sums_at(T* store, [[maybe_unused]] T* tail, int32_t row, int32_t n) {
+#if defined(__AIE_ARCH__)
+  if constexpr (kRowSlots <= kStoreRows) return store + row * n;
+#endif
   return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
 }
 

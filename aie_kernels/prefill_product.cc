@@ -38,7 +38,7 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  multiply_slices(a, tiles, tiles + kStoreRows * n, work, slice, 1, m, blocks);
+  multiply_rows(a, tiles, tiles + kStoreRows * n, work, {slice, slice + 1}, m, blocks);
   each([](float& row, float& tile) { row = tile; });
 }
 
@@ -69,18 +69,15 @@ inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Sl
 inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                 float* store, int32_t* work, Slices slices, int32_t m,
                                 int32_t blocks, int32_t format) {
-  int32_t count;
-  for (int32_t slice = slices.first; slice < slices.end; slice += count) {
-    expand_slices(b0, b1, work, slice, blocks, format);
-    const int32_t left = slices.end - slice;
-    count = left < kAtOnce ? left : kAtOnce;
-    multiply_slices(a, store, tail_of(work), work, slice, count, m, blocks);
+  NPU_ROLLED for (Slices some = slices; some.first < slices.end; some.first = some.end) {
+    expand_slices(b0, b1, work, some.first, blocks, format);
+    some.end = some.first + kAtOnce < slices.end ? some.first + kAtOnce : slices.end;
+    multiply_slices(a, store, work, some, m, blocks);
   }
 }
 inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Slices slices,
                               int32_t m, int32_t blocks) {
-  multiply_slices(a, store, tail_of(work), work, slices.first, slices.end - slices.first, m,
-                  blocks);
+  multiply_slices(a, store, work, slices, m, blocks);
 }
 #endif
 
@@ -111,19 +108,24 @@ void check_blocks(const char* kernel, int64_t format, int64_t blocks) {
   npu::fail(npu::ErrorKind::kKernel, "[%s] blocks = %lld; a core has one row-block of bfloat16",
             kernel, static_cast<long long>(blocks));
 }
-int32_t object_of(const KernelArgument& job) {
-  return reinterpret_cast<const int32_t*>(job.data)[kObjectAt];
+// The object of A of its range; -1 for a slice that begins none.
+int32_t object_of(const KernelArgument& job, int64_t m) {
+  const int32_t slice = reinterpret_cast<const int32_t*>(job.data)[kSliceAt];
+  const int32_t each = object_slices(int32_t(m));
+  return slice % each == 0 ? slice / each : -1;
+}
+RangeParts parts_of(int64_t m, int64_t format) {
+  return range_parts(Format(format), int32_t(m), kRowSlots);
 }
 // multiply: a, b0, b1, store, work, job, m, blocks, format.
 void check_multiply(const char* kernel, const KernelArgument* operands) {
   const int64_t m = operands[6].value, format = operands[8].value;
   check_m(kernel, m);
   check_blocks(kernel, format, operands[7].value);
-  check_counter(kernel, "object", object_of(operands[5]),
-                range_objects(int32_t(format), int32_t(m)));
+  check_counter(kernel, "object", object_of(operands[5], m), parts_of(m, format).objects());
 }
 void check_behind(const char* kernel, int32_t object, int64_t m, int64_t format, bool first) {
-  const RangeParts parts = range_parts(Format(format), int32_t(m), kRowSlots);
+  const RangeParts parts = parts_of(m, format);
   const int32_t last = first ? parts.before : parts.objects() - 1;
   if (parts.behind > 0 && object >= parts.before && object <= last) return;
   npu::fail(npu::ErrorKind::kKernel,
@@ -136,14 +138,14 @@ void check_expand(const char* kernel, const KernelArgument* operands) {
   const int64_t m = operands[4].value, format = operands[6].value;
   check_m(kernel, m);
   check_blocks(kernel, format, operands[5].value);
-  check_behind(kernel, object_of(operands[3]), m, format, true);
+  check_behind(kernel, object_of(operands[3], m), m, format, true);
 }
 // finish: a, store, work, job, m, blocks, format.
 void check_finish(const char* kernel, const KernelArgument* operands) {
   const int64_t m = operands[4].value, format = operands[6].value;
   check_m(kernel, m);
   check_blocks(kernel, format, operands[5].value);
-  check_behind(kernel, object_of(operands[3]), m, format, false);
+  check_behind(kernel, object_of(operands[3], m), m, format, false);
 }
 // piece: store, c, work, job, m, blocks.
 void check_piece(const char* kernel, const KernelArgument* operands) {
@@ -186,7 +188,7 @@ double multiply_cycles(const Timing& timing, const int64_t* integers) {
   const int32_t last_each = last < each ? last : each;
   const double products = before / each * slices_cycles(timing, integers, each) +
                           last / last_each * slices_cycles(timing, integers, last_each);
-  return kCall + (expansions + products) / range_objects(format, m);
+  return kCall + (expansions + products) / parts_of(m, format).objects();
 }
 double expand_last_cycles(const Timing&, const int64_t* integers) {
   return expand_cycles(integers, last_slices(int32_t(integers[2])));
@@ -210,7 +212,8 @@ double clear_cycles(const Timing& timing, const int64_t* integers) {
 // split) + 6 + 4 + 3 from load to store.
 double scale_cycles(const Timing&, const int64_t* integers) {
   constexpr double kMoves = weights::kHalves * (2 * kQuad + 6);
-  return kCall + 60 + vectors(integers) * longest(npu::fp32::kProductSlots, kMoves);
+  const double tiles = double(integers[0]) / kTileRows;  // rows of them, a loop each
+  return kCall + tiles * 60 + vectors(integers) * longest(npu::fp32::kProductSlots, kMoves);
 }
 // Per piece 8 vectors of 32: loads, stores, and moves: a conversion and three shuffles; one after
 // the other of 8 rows (npu1: twice), 7 + 4 + 3 * 2 + 2 from load to store. Of rows in fp32 four
@@ -228,7 +231,7 @@ NPU_KERNEL void prefill_clear(float* store, int32_t* work, int32_t* job, int32_t
                               int32_t blocks) {
   using namespace prefill_product;
   clear(store, tail_of(work), m, blocks * prefill_product::kRowBlock);
-  job[kObjectAt] = 0;
+  job[kSliceAt] = 0;
   job[kPieceAt] = 0;
 }
 
@@ -245,7 +248,7 @@ NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uin
 NPU_KERNEL void prefill_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work,
                                const int32_t* job, int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  expand_slices(b0, b1, work, job[kObjectAt] * object_slices(m), blocks, format);
+  expand_slices(b0, b1, work, job[kSliceAt], blocks, format);
 }
 
 // The next of them.

@@ -25,9 +25,14 @@ using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::k
 inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
 inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
 
+// Of the sums of rows from kStoreRows on, which npu1 does not have.
+constexpr int32_t kTailRows = kRowSlots > kStoreRows ? kRowSlots - kStoreRows : 0;
+constexpr int32_t kTailBytes = kTailRows * kMaxBlocks * kRowBlock * 4;
+
 // The sums behind those that begin at `next`, which are in the store before `end`: a choice without
 // a jump, for loops that are pipelined.
 inline float* behind(float* next, const float* end, float* tail) {
+  if constexpr (kTailBytes == 0) return next;
   const auto there = reinterpret_cast<uintptr_t>(next);
   const auto store_end = reinterpret_cast<uintptr_t>(end);
   const uintptr_t chosen = uintptr_t{0} - uintptr_t{there == store_end};
@@ -40,7 +45,6 @@ using Tile = BlockFloatTile;
 
 // kAtOnce slices of W in `work`, one behind the other: behind the sums that it has for the most
 // rows.
-constexpr int32_t kTailBytes = (kRowSlots - kStoreRows) * kMaxBlocks * kRowBlock * 4;
 constexpr int32_t kSliceBytes = kRowBlock * kSlice / 8 * 9;  // of a row-block
 static_assert(kTailBytes % 64 == 0 && kSliceBytes % 64 == 0);
 static_assert(kTailBytes + kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork);
@@ -89,20 +93,15 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
 #else
 using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
 
-constexpr int32_t kTailBytes = 0;
 constexpr int32_t kSliceBytes = kRowBlock * kSlice * 2;  // of a row-block
 static_assert(kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork && kRowSlots <= kStoreRows);
 
-// The same for A [slices][m/4][4][4][8] and W pairs [slices][n/8][4][2][8][4].
+// The same of a slice, A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
 inline void multiply(const bfloat16* __restrict a, const bfloat16* __restrict weights,
-                     float* __restrict store, int32_t m, int32_t blocks, int32_t count) {
+                     float* __restrict sums, int32_t m, int32_t blocks) {
   constexpr int32_t kA = 4 * 8, kC = 4 * 4;
   const int32_t across = blocks * kRowBlock / 8;
-  float* sums = store;
-  NPU_ROLLED for (int32_t row = count * m; row > 0; row -= 8, a += 2 * kSteps * kA) {
-    const bool next = row != count * m && (row & (m - 1)) == 0;  // the next slice begins
-    weights += next ? across * kSteps * kPairTile : 0;
-    sums = next ? store : sums;
+  NPU_ROLLED for (int32_t row = 0; row < m; row += 8, a += 2 * kSteps * kA) {
     const auto* b = weights;
     float* lower = sums + 2 * across * kC;
     NPU_ROLLED for (int32_t column = 0; column < across; ++column) {
@@ -141,14 +140,19 @@ NPU_OUTLINED inline void expand_slices(const uint8_t* b0, const uint8_t* b1, int
   prefill_weights::expand(b0, b1, blocks, format, slice, count, slice_of_w(work, 0, blocks));
 }
 
-// `count` slices that were expanded, times those of an object of A, from `slice` on.
-NPU_OUTLINED inline void multiply_slices(const bfloat16* a, float* store, float* tail,
-                                         int32_t* work, int32_t slice, int32_t count, int32_t m,
-                                         int32_t blocks) {
+// Slices [first, end) of a range.
+struct Slices {
+  int32_t first, end;
+};
+
+// Slices that were expanded, times those of an object of A.
+inline void multiply_rows(const bfloat16* a, float* store, float* tail, int32_t* work,
+                          Slices slices, int32_t m, int32_t blocks) {
   // Slices of an object follow each other in it; their number is a power of two, as all m are.
-  const int32_t row = slice * m & (kRowSlots - 1), n = blocks * kRowBlock;
+  const int32_t row = slices.first * m & (kRowSlots - 1), n = blocks * kRowBlock;
+  const int32_t count = slices.end - slices.first;
   const auto* const from = reinterpret_cast<const uint8_t*>(a) + row * kRowBytes;
-  const uint8_t* const w = slice_of_w(work, slice, blocks);
+  const uint8_t* const w = slice_of_w(work, slices.first, blocks);
 #if __AIE_ARCH__ >= 21
   multiply(from, w, store, tail,
            {.w = blocks * kSliceBytes,
@@ -158,32 +162,32 @@ NPU_OUTLINED inline void multiply_slices(const bfloat16* a, float* store, float*
             .in_store = store + kStoreRows * n});
 #else
   (void)tail, (void)n;
-  multiply(reinterpret_cast<const bfloat16*>(from), reinterpret_cast<const bfloat16*>(w), store, m,
-           blocks, count);
+  const auto* rows = reinterpret_cast<const bfloat16*>(from);
+  const auto* weights = reinterpret_cast<const bfloat16*>(w);
+  NPU_ROLLED for (int32_t i = 0; i < count; ++i) {
+    multiply(rows, weights, store, m, blocks);
+    rows += m * kSlice, weights += blocks * (kRowBlock * kSlice);
+  }
 #endif
 }
-
-constexpr int32_t kObjectAt = kState;  // of a job's words: counts a range's objects of A
-
-// Slices per object: kRowSlots / m, without a division.
-constexpr int32_t object_slices(int32_t m) {
-  int32_t slices = 1;
-  for (int32_t rows = m; rows < kRowSlots; rows *= 2) slices *= 2;
-  return slices;
-}
-constexpr int32_t range_objects(int32_t format, int32_t m) {
-  return (range_slices(format) * m + kRowSlots - 1) / kRowSlots;
+NPU_OUTLINED inline void multiply_slices(const bfloat16* a, float* store, int32_t* work,
+                                         Slices slices, int32_t m, int32_t blocks) {
+  multiply_rows(a, store, tail_of(work), work, slices, m, blocks);
 }
 
-// The slices of the next object of a range, [first, end).
-struct Slices {
-  int32_t first, end;
-};
-NPU_OUTLINED inline Slices next_slices(int32_t* job, int32_t m, int32_t format) {
-  const int32_t object = job[kObjectAt], next = object + 1, all = range_slices(format);
-  job[kObjectAt] = next < range_objects(format, m) ? next : 0;
-  const int32_t count = object_slices(m), end = next * count;
-  return {object * count, end < all ? end : all};
+constexpr int32_t kSliceAt = kState;  // of a job's words: counts a range's slices
+
+// Slices per object: kRowSlots / m for m = 16, 32, 64, 128, without a division.
+constexpr int32_t object_slices(int32_t m) { return kRowSlots / 16 >> ((m >> 5) - (m >> 7)); }
+static_assert(object_slices(16) == kRowSlots / 16 && object_slices(32) == kRowSlots / 32);
+static_assert(object_slices(64) == kRowSlots / 64 && object_slices(kRowSlots) == 1);
+
+// Those of the next object of a range.
+inline Slices next_slices(int32_t* job, int32_t m, int32_t format) {
+  const int32_t first = job[kSliceAt], all = range_slices(format), next = first + object_slices(m);
+  const int32_t more = where(next < all);
+  job[kSliceAt] = next & more;
+  return {first, (next & more) + (all & ~more)};
 }
 
 }  // namespace prefill_product

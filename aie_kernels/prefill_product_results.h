@@ -19,11 +19,15 @@ constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
 constexpr int32_t kQuad = 4;  // rows of a vector of fp32
 
 inline void clear(float* store, float* tail, int32_t m, int32_t n) {
-  const float* const end = store + kStoreRows * n;
-  NPU_ROLLED for (int32_t i = m * n; i > 0; i -= 16) {
-    aie::store_v(store, aie::zeros<float, 16>());
-    store = behind(store + 16, end, tail);
-  }
+  int32_t rows = kTailRows == 0 || m < kStoreRows ? m : kStoreRows;
+  do {  // those of the store, then the others
+    NPU_ROLLED for (int32_t i = rows * n; i > 0; i -= 16, store += 16) {
+      aie::store_v(store, aie::zeros<float, 16>());
+    }
+    m -= rows;
+    rows = m;
+    store = tail;
+  } while (kTailRows > 0 && m > 0);
 }
 
 // Rows times their factors, kQuad rows of a tile at a time: a row of tiles has 8 `blocks` such
@@ -32,21 +36,21 @@ inline void scale(const bfloat16* __restrict a, float* __restrict store, float* 
                   int32_t m, int32_t blocks) {
   using npu::fp32::kStep, npu::fp32::Step;
   static_assert(kStep == kQuad * Tile::t && kRowBlock * kTileRows == 8 * kStep);
-  constexpr int32_t kQuads = kTileRows / kQuad;              // of a tile
-  const int32_t n = blocks * kRowBlock, shift = 2 + blocks;  // 8 or 16 vectors
-  const float* const end = store + kStoreRows * n;
+  constexpr int32_t kQuads = kTileRows / kQuad;  // of a tile
+  const float* const end = store + kStoreRows * blocks * kRowBlock;
   float* sums = store;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(a);
-  NPU_ROLLED for (int32_t i = 0; i < m * n / kStep; ++i) {
-    const int32_t quad = (i >> shift) * kQuads + i % kQuads;
-    const auto* factors = reinterpret_cast<const float*>(bytes + (quad >> 1) * kOperandBytes);
-    factors += (quad & 1) * kQuad;
-    Step f;
-    for (unsigned row = 0; row < kQuad; ++row) {
-      f.template insert<Tile::t>(row, aie::broadcast<float, Tile::t>(factors[row]));
+  NPU_ROLLED for (int32_t row = 0; row < m; row += kTileRows) {
+    const auto* const rows = reinterpret_cast<const float*>(bytes + (row >> 3) * kOperandBytes);
+    NPU_ROLLED for (int32_t i = 0; i < 8 * blocks; ++i, sums += kStep) {
+      const float* const factors = rows + ((row + i % kQuads * kQuad) & 4);
+      Step f;
+      for (unsigned y = 0; y < kQuad; ++y) {
+        f.template insert<Tile::t>(y, aie::broadcast<float, Tile::t>(factors[y]));
+      }
+      aie::store_v(sums, npu::fp32::product(aie::load_v<kStep>(sums), f));
     }
-    aie::store_v(sums, npu::fp32::product(aie::load_v<kStep>(sums), f));
-    sums = behind(sums + kStep, end, tail);
+    sums = behind(sums, end, tail);
   }
 }
 

@@ -171,35 +171,34 @@ inline void expand_q4nx(const uint8_t* __restrict b0, const uint8_t* __restrict 
   }
 }
 
-// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two
-// blocks that follow each other: the third of five slices has columns of both, but no step of eight
-// has.
+// The same from columns of 32 rows, eight at a time. bfloat16 has one row-block and two blocks that
+// follow each other: the third of five slices has columns of both, but no step of eight has. 8-bit
+// codes become such columns first, in a loop that program memory has room for.
 inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restrict b1,
                            int32_t count, bool narrow, int32_t slice, int32_t slices,
                            uint8_t* __restrict to) {
-  constexpr int32_t kColumns = npu::blocks::bf16::kColumns;
-  static_assert(kColumns % transposed::kColumns == 0);
-  static_assert(q8::kGroup == 2 * transposed::kColumns);
+  constexpr int32_t kColumns = npu::blocks::bf16::kColumns, kEight = transposed::kColumns;
+  static_assert(kColumns % kEight == 0 && q8::kGroup == 2 * kEight);
+  alignas(64) bfloat16 values[kEight * kRowBlock];
   NPU_ROLLED for (int32_t i = 0; i < slices * count; ++i) {
     const uint8_t* const block = (i & (count - 1)) == 0 ? b0 : b1;
     const int32_t first = (slice + (i >> (count - 1))) * kSteps;
     Writer upper(to, 2 * i), lower(to, 2 * i + 1);
     NPU_ROLLED for (int32_t step = first; step < first + kSteps; ++step) {
-      const int32_t at = step * transposed::kColumns;
-      aie::vector<bfloat16, 32> columns[transposed::kColumns];
+      const int32_t at = step * kEight;
+      const int32_t second = npu::prefill::where(at >= kColumns);
+      const auto* from = reinterpret_cast<const bfloat16*>(second == 0 ? b0 : b1) +
+                         (at - (kColumns & second)) * kRowBlock;
       if (narrow) {
         const Q8Scales scale(reinterpret_cast<const float*>(block) + (step >> 1) * kRowBlock);
         const auto* codes = reinterpret_cast<const int8_t*>(block + q8::kCodesAt) + at * kRowBlock;
-        for (int32_t c = 0; c < transposed::kColumns; ++c) {
-          columns[c] = scale.column(codes + c * kRowBlock);
+        NPU_ROLLED for (int32_t c = 0; c < kEight * kRowBlock; c += kRowBlock) {
+          aie::store_v(values + c, scale.column(codes + c));
         }
-      } else {
-        const auto* values = reinterpret_cast<const bfloat16*>(at < kColumns ? b0 : b1) +
-                             (at < kColumns ? at : at - kColumns) * kRowBlock;
-        for (int32_t c = 0; c < transposed::kColumns; ++c) {
-          columns[c] = aie::load_v<32>(values + c * kRowBlock);
-        }
+        from = values;
       }
+      aie::vector<bfloat16, 32> columns[kEight];
+      for (int32_t c = 0; c < kEight; ++c) columns[c] = aie::load_v<32>(from + c * kRowBlock);
       Rows rows[4];
       transposed::rows(columns, rows);
       upper.put(rows[0], rows[1]);
@@ -208,8 +207,7 @@ inline void expand_columns(const uint8_t* __restrict b0, const uint8_t* __restri
   }
 }
 
-// `slices` of the held blocks from `slice` on. One loop for formats by column, which the choice
-// between them keeps from being pipelined: program memory has no room for two.
+// `slices` of the held blocks from `slice` on.
 inline void expand(const uint8_t* b0, const uint8_t* b1, int32_t count, int32_t format,
                    int32_t slice, int32_t slices, uint8_t* to) {
   using npu::blocks::Format;
@@ -242,19 +240,19 @@ double cycles(npu::blocks::Format format, double blocks, double slices) {
     return kChain +
            2 * steps * longest(longest(kSubMoves + 2 * kMoves, 2 * kStores), kSubMacs + 2 * kMacs);
   }
+  // Columns to rows: a step after the other, the whole chain in each.
   constexpr double kShuffles = transposed::kMoves * weights::kHalves + 4 * kMoves;
+  constexpr double kLoads = transposed::kColumns * weights::kHalves;
   constexpr double kRowsChain = 7 + 3 * 2 + kEnd;
-  const auto loop = [=](double slots, double chain) { return steps * (slots + chain); };
-  if (format == npu::blocks::Format::kBf16) {
-    constexpr double kLoads = transposed::kColumns * weights::kHalves;
-    return loop(longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs)), kRowsChain);
-  }
+  const double rows =
+      kRowsChain + longest(longest(kShuffles, 4 * kStores), longest(kLoads, 4 * kMacs));
+  if (format == npu::blocks::Format::kBf16) return steps * rows;
+  // Before it a loop over eight columns of codes: of to_float(), and a product; a store.
   constexpr double kSplit = kNpu1 ? 0 : 3, kColumnMacs = kNpu1 ? weights::kQ8Macs : 1 + 3;
-  constexpr double kColumnMoves = transposed::kColumns * weights::kQ8Moves + kSplit;
-  constexpr double kColumnChain = 8 + (kNpu1 ? 54 : 3 * 6) + 4;  // of to_float(), and a product
-  return loop(longest(longest(kColumnMoves + kShuffles, 4 * kStores),
-                      transposed::kColumns * kColumnMacs + kSplit + 4 * kMacs),
-              kColumnChain + kRowsChain);
+  constexpr double kColumnChain = 8 + (kNpu1 ? 54 : 3 * 6) + 4 + 2;
+  const double columns =
+      kSplit + kColumnChain + transposed::kColumns * longest(weights::kQ8Moves, kColumnMacs);
+  return steps * (columns + rows);
 }
 #endif
 

@@ -24,8 +24,8 @@ JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
 STACK_BYTES = {"npu1": 1536, "npu2": 1024}
-# Blocks of weights in a core, of which a job holds MAX_BLOCKS; npu2 has room for one more only.
-_L1_BLOCKS = {"npu1": 2 * MAX_BLOCKS, "npu2": MAX_BLOCKS + 1}
+# Blocks of weights in a core: those that a job holds, and one more.
+_L1_BLOCKS = MAX_BLOCKS + 1
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
@@ -40,7 +40,6 @@ _PROGRAMS = {"npu1": (0, 1), "npu2": (1, 0)}
 def design(generation: str) -> Design:
     """The prefill design of a generation ("npu1", "npu2"). Raises DesignError."""
     out = Design("prefill", generation, object_file="prefill.o")
-    out.program_over = generation == "npu1"
     out.params = {
         "columns": out.columns,
         "rows": CORE_ROWS,
@@ -94,7 +93,7 @@ def _column(out: Design, col: int) -> tuple[ObjectFifo, ObjectFifo]:
         port=f"B{col}", producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     inner = out.fifo(
-        f"B1_{col}", memtile, out.cores(col), B_BYTES, "uint8", depth=_L1_BLOCKS[out.generation],
+        f"B1_{col}", memtile, out.cores(col), B_BYTES, "uint8", depth=_L1_BLOCKS,
         producer_channel=1, consumer_channel=1,
     )  # fmt: skip
     out.forward(outer, inner)
@@ -139,22 +138,22 @@ class _Core:
 
     def overlays(self) -> None:
         """A program per kind of job, which takes as many as the first header says."""
-        self._overlay("products", self._pass, self._product)
-        self._overlay("norm", self._constants, self._pass, self._norm)
-        self._overlay("geglu", self._pass, self._geglu)
-        self._overlay("rotation", self._constants, self._pass, self._rotation)
-        self._overlay("attention", self._attention)
+        self._overlay("products", "begin_product", self._pass, self._product)
+        self._overlay("norm", "begin", self._constants, self._pass, self._norm)
+        self._overlay("geglu", "begin", self._pass, self._geglu)
+        self._overlay("rotation", "begin", self._constants, self._pass, self._rotation)
+        self._overlay("attention", "begin", self._attention)
 
-    def _overlay(self, name: str, *parts: Callable[[], None]) -> None:
+    def _overlay(self, name: str, begin: str, *parts: Callable[[], None]) -> None:
         with self._w.overlay(name):
-            self._begin()
+            self._begin(begin)
             with self._w.loop(self._word("rounds")):
-                self._begin()
+                self._begin(begin)
                 for part in parts:
                     part()
 
-    def _begin(self) -> None:
-        self._w.call(self._kernel("begin"), self._w.acquire(self._a), self._job, *self._place)
+    def _begin(self, kernel: str) -> None:
+        self._w.call(self._kernel(kernel), self._w.acquire(self._a), self._job, *self._place)
         self._w.release(self._a)
 
     def _pass(self) -> None:

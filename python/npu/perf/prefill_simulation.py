@@ -43,7 +43,7 @@ WORK = dict.fromkeys(("qkv", "output", "gate_up", "down"), "products") | {
     "attention": "attention"
 }  # of a step's cores; the others: rows
 # The kernel that loops depend on; data does not change the time of the others.
-KERNELS = ("prefill_begin",)
+KERNELS = ("prefill_begin", "prefill_begin_product")
 _PAGE = 256  # positions of a page of the cache: what follows repeats with them
 _FAR = (0, 1024, 4096)  # where attention to all positions is simulated; between and behind: lines
 PLAIN = ("q4nx",) * 4  # where formats do not matter

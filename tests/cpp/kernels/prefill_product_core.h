@@ -24,7 +24,7 @@ namespace npu::prefill_product_test {
 using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build;
 
 inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
-inline constexpr size_t kBlockBytes = 5120, kObjectAt = 64, kPieceAt = 65, kWideAt = 16;
+inline constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
 // Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
 inline int slots_of(bool npu1) { return npu1 ? 64 : 128; }
 inline size_t a_bytes(bool npu1) { return npu1 ? 4096 : 4608; }

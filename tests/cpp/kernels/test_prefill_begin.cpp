@@ -27,6 +27,10 @@ pre::Sizes sizes_of(const Build& build) {
   return pre::sizes_of(build.generation == Generation::kNpu1);
 }
 
+const char* kernel_of(const Job& job) {
+  return job.kind == int32_t(Kind::kProduct) ? "prefill_begin_product" : "prefill_begin";
+}
+
 // A header as an object of A; what follows it is not zero.
 Words header_of(const Build& build, const Job& job) {
   Words object(static_cast<size_t>(sizes_of(build).a_bytes() / 4), -7);
@@ -41,7 +45,7 @@ Words begun(const Build& build, const Job& job, int row, int column) {
   const std::vector<npu::KernelArgument> operands = {buffer(object), buffer(words), integer(row),
                                                      integer(column)};
   npu::CoreState core;
-  build.find("prefill_begin")(operands, core);
+  build.find(kernel_of(job))(operands, core);
   return words;
 }
 Job job_in(const Words& words) {
@@ -49,10 +53,15 @@ Job job_in(const Words& words) {
   std::memcpy(&job, words.data(), sizeof job);
   return job;
 }
-bool is_refused(const Build& build, const Job& job, int row = 0, int column = 0) {
+// By the kernel for it, or by another one.
+bool is_refused(const Build& build, const Job& job, const char* kernel, int row = 0,
+                int column = 0) {
   Words object = header_of(build, job), words(pre::kJobWords);
-  return raised(build, "prefill_begin",
-                {buffer(object), buffer(words), integer(row), integer(column)}) == "kernel";
+  return raised(build, kernel, {buffer(object), buffer(words), integer(row), integer(column)}) ==
+         "kernel";
+}
+bool is_refused(const Build& build, const Job& job, int row = 0, int column = 0) {
+  return is_refused(build, job, kernel_of(job), row, column);
 }
 
 // Row-blocks of W: none, one, two in columns that follow each other, of bfloat16 none, one.
@@ -291,6 +300,23 @@ TEST_CASE("prefill_begin refuses headers that describe no job") {
                    {&Job::used, {1}},
                    {&Job::units, {1}},
                    {&Job::scale, {1}}});
+  }
+}
+
+TEST_CASE("prefill_begin: programs of products and of other jobs take their own headers only") {
+  for (const Build& build : builds()) {
+    const Job multiply = product(build, npu::blocks::Format::kQ8, 64, 0, 3);
+    const Job norm = row_job(Kind::kNorm);
+    Job count{};
+    count.kind = int32_t(Kind::kJobs), count.rounds = 3;
+    CHECK(is_refused(build, multiply, "prefill_begin"));
+    CHECK_FALSE(is_refused(build, multiply, "prefill_begin_product"));
+    CHECK(is_refused(build, norm, "prefill_begin_product"));
+    CHECK(is_refused(build, attention(build, 128), "prefill_begin_product"));
+    CHECK_FALSE(is_refused(build, norm, "prefill_begin"));
+    for (const char* kernel : {"prefill_begin", "prefill_begin_product"}) {
+      CHECK_FALSE(is_refused(build, count, kernel));
+    }
   }
 }
 

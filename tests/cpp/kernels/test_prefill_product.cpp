@@ -102,10 +102,10 @@ TEST_CASE("prefill_multiply: sums within the bounds of their roundings") {
       summed = std::max(summed, worst.summed);
       CHECK(worst.rounded <= 1);
       CHECK(worst.rounded > 0);
-      CHECK(core.job[kObjectAt] == 0);  // wraps at the end of a range
+      CHECK(core.job[kSliceAt] == 0);  // wraps at the end of a range
       CHECK(core.wrong_lines() == 0);
       CHECK_THROWS_AS(core.piece(), Error);  // there are no more
-      CHECK(core.job[kObjectAt + 2] == 5);
+      CHECK(core.job[kSliceAt + 2] == 5);
     }
     CHECK(summed > 0);  // fp32 did round
   }
@@ -283,7 +283,8 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     const Product p(shape, is_npu1(build), 8, {});
     const auto refused = [&](const char* name, Shape s, size_t word, int32_t value) {
       Core core{build, s};
-      core.job[word] = value;
+      // Of a range's objects of A, or as it is.
+      core.job[word] = word == kSliceAt ? value * slots_of(is_npu1(build)) / s.m : value;
       std::vector<KernelArgument> arguments = {
           Core::constant(p.a_objects[0]), Core::constant(p.w_objects[0]),
           Core::constant(p.w_objects[0]), kernel_test::buffer(core.store),
@@ -310,36 +311,36 @@ TEST_CASE("prefill products: what leaves a core's buffers is refused") {
     };
     // Objects of a range: npu1 has twice as many, of half the slices.
     const int more = is_npu1(build) ? 2 : 1;
-    CHECK_FALSE(refused("prefill_multiply", shape, kObjectAt, more - 1));
-    CHECK(refused("prefill_multiply", shape, kObjectAt, more));
-    CHECK(refused("prefill_multiply", shape, kObjectAt, -1));
-    CHECK_FALSE(refused("prefill_multiply", {32, 1, 0, 1}, kObjectAt, 2 * more - 1));
-    CHECK(refused("prefill_multiply", {32, 1, 0, 1}, kObjectAt, 2 * more));
-    CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kObjectAt, 0));
-    CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kObjectAt, 0));
-    CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kObjectAt, 0));
+    CHECK_FALSE(refused("prefill_multiply", shape, kSliceAt, more - 1));
+    CHECK(refused("prefill_multiply", shape, kSliceAt, more));
+    CHECK(refused("prefill_multiply", shape, kSliceAt, -1));
+    CHECK_FALSE(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 2 * more - 1));
+    CHECK(refused("prefill_multiply", {32, 1, 0, 1}, kSliceAt, 2 * more));
+    CHECK(refused("prefill_multiply", {48, 1, 1, 1}, kSliceAt, 0));
+    CHECK(refused("prefill_multiply", {32, 3, 1, 1}, kSliceAt, 0));
+    CHECK(refused("prefill_multiply", {64, 1, 3, 1}, kSliceAt, 0));
     const int objects = is_npu1(build) ? 5 : 3;
-    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kObjectAt, objects - 1));
-    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kObjectAt, objects));
-    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kObjectAt, 0) == is_npu1(build));
-    CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kObjectAt, 0));
+    CHECK_FALSE(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, objects - 1));
+    CHECK(refused("prefill_multiply", {64, 1, kBf16, 1}, kSliceAt, objects));
+    CHECK(refused("prefill_multiply", {128, 2, 0, 1}, kSliceAt, 0) == is_npu1(build));
+    CHECK(refused("prefill_multiply", {64, 2, kBf16, 1}, kSliceAt, 0));
     // npu2's last object has both slices that are expanded last, npu1's last two one each.
     const int last = 4 * more - 1, first = 4 * more - more;
-    CHECK_FALSE(refused("prefill_expand", {64, 1, 0, 1}, kObjectAt, first));
+    CHECK_FALSE(refused("prefill_expand", {64, 1, 0, 1}, kSliceAt, first));
     for (const int at : {-1, 0, first - 1, first + 1}) {
-      CHECK(refused("prefill_expand", {64, 1, 0, 1}, kObjectAt, at));
+      CHECK(refused("prefill_expand", {64, 1, 0, 1}, kSliceAt, at));
     }
-    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, first));
-    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, last));
+    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, first));
+    CHECK_FALSE(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, last));
     for (const int at : {-1, 0, first - 1, last + 1}) {
-      CHECK(refused("prefill_finish", {64, 1, 0, 1}, kObjectAt, at));
+      CHECK(refused("prefill_finish", {64, 1, 0, 1}, kSliceAt, at));
     }
     for (const char* name : {"prefill_expand", "prefill_finish"}) {
-      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kObjectAt, objects - 1));
-      CHECK(refused(name, {64, 1, kBf16, 1}, kObjectAt, objects - 2));
-      CHECK(refused(name, {16, 1, 0, 1}, kObjectAt, 0));  // nothing is left there
-      CHECK(refused(name, {48, 1, 1, 1}, kObjectAt, 1));
-      CHECK(refused(name, {64, 2, kBf16, 1}, kObjectAt, objects - 1));
+      CHECK_FALSE(refused(name, {64, 1, kBf16, 1}, kSliceAt, objects - 1));
+      CHECK(refused(name, {64, 1, kBf16, 1}, kSliceAt, objects - 2));
+      CHECK(refused(name, {16, 1, 0, 1}, kSliceAt, 0));  // nothing is left there
+      CHECK(refused(name, {48, 1, 1, 1}, kSliceAt, 1));
+      CHECK(refused(name, {64, 2, kBf16, 1}, kSliceAt, objects - 1));
     }
     CHECK_FALSE(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 7));
     CHECK(refused("prefill_piece", {32, 2, 1, 1}, kPieceAt, 8));
