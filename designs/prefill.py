@@ -18,7 +18,7 @@ from .api import Design
 from .fifo import ObjectFifo
 from .hardware import CORE_ROWS, FIRST_CORE_ROW
 from .lowering import forms
-from .worker import Buffer, Object, Word
+from .worker import Buffer, Word
 
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES

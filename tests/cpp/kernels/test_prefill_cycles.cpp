@@ -64,6 +64,21 @@ TEST_CASE("prefill products: no faster than what they load and store") {
   }
 }
 
+TEST_CASE("prefill_finish: npu2's schedule, times what compiled ones take of theirs, and one call") {
+  const arch::Timing timing(arch::Generation::kNpu2, arch::TimingTable());
+  const auto finish = [&](int64_t m, int64_t blocks, int64_t format) {
+    const int64_t integers[] = {m, blocks, format};
+    return kernels::find_declaration("prefill_finish", arch::Generation::kNpu2)
+        ->cycles(timing, integers);
+  };
+  // tests/python/perf/test_prefill_schedule.py: 19 cycles per 2x2 cluster of 8x8 sums; then what
+  // fills, drains and calls a pipelined kernel (docs/timing.md), and this one's counters.
+  const double cluster = 19 * timing.mac_interval_bfp16, call = timing.kernel_call + 24;
+  CHECK(finish(128, 2, 0) == doctest::Approx(32 * cluster + call));     // a slice
+  CHECK(finish(64, 2, 0) == doctest::Approx(2 * 16 * cluster + call));  // two in one loop
+  CHECK(finish(64, 1, kBf16) == doctest::Approx(8 * cluster + call));   // the fifth alone
+}
+
 TEST_CASE("prefill: jobs of rows take longer than their fp32 products alone") {
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     const arch::Timing timing(generation, arch::TimingTable());
