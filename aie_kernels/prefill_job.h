@@ -2,7 +2,7 @@
 // Stated here only: the kernels (prefill*.cc) read it, schedules (backend/ops/prefill) fill the
 // headers, and the design bounds its loops by a job's words (npu._npu.facts.PREFILL_JOB).
 //
-// Every core runs the same program, on npu2 that of one kind of job. Stream A brings objects of
+// Every core runs the same program, that of one kind of job. Stream A brings objects of
 // kABytes to all cores of a row of the array, stream B objects of one weight block's size to all
 // cores of a column, stream C takes pieces of kPieceBytes from each core. A job is announced by a
 // header, an object of A; its kind says what the other objects are:
@@ -69,7 +69,8 @@ inline constexpr int32_t kStore = 6144;   // fp32: sums; constants of row jobs; 
 inline constexpr int32_t kJobWords = 96;  // header words, loops, and from kState on counters
 inline constexpr int32_t kState = 64, kRowState = 72, kAttentionState = 80;  // 8, 8 and 16 words
 
-// Words of a header. Those under "of the core" are filled by prefill_begin; a header has zeros.
+// Words of a header. Those under "of the core" are filled by prefill_begin (of products by
+// prefill_begin_product); a header has zeros.
 // clang-format off
 #define NPU_PREFILL_JOB(WORD)                                                                    \
   WORD(kind)          /* a Kind */                                                               \

@@ -38,7 +38,8 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  multiply_rows(a, tiles, tiles + kStoreRows * n, work, {slice, slice + 1}, m, blocks);
+  float* const tail = kTailRows > 0 ? tiles + kStoreRows * n : tiles;
+  multiply_rows(a, tiles, tail, work, {slice, slice + 1}, m, blocks);
   each([](float& row, float& tile) { row = tile; });
 }
 
@@ -56,16 +57,41 @@ inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint
   }
 }
 
-inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Slices slices,
-                              int32_t m, int32_t blocks) {
+// A word of the job that only these builds use: whether the last slices are in the order of the
+// code above, not kept in the host's.
+constexpr int32_t kExpandedAt = kState + 2;
+
+inline void expand_last(const uint8_t* b0, const uint8_t* b1, int32_t* work, int32_t* job,
+                        int32_t blocks, int32_t format) {
+  const uint8_t* const b[kMaxBlocks] = {b0, b1};
+  const int32_t first = job[kSliceAt];
+  bool kept = true;
+  for (int32_t slice = first; slice < range_slices(format) && kept; ++slice) {
+    kept = AIE_HOST_PREFILL_KEEP(b, blocks, format, slice, slice_of_w(work, slice, blocks));
+  }
+  if (!kept) expand_slices(b0, b1, work, first, blocks, format);
+  job[kExpandedAt] = kept ? 0 : 1;
+}
+
+inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, const int32_t* job,
+                              Slices slices, int32_t m, int32_t blocks) {
   for (int32_t slice = slices.first; slice < slices.end; ++slice) {
-    if (!AIE_HOST_PREFILL_FINISH(a, slice_of_w(work, slice, blocks), store, tail_of(work), m,
-                                 blocks, slice - slices.first, slices.end - slices.first)) {
-      multiply_in_tiles(a, store, work, slice, m, blocks);
+    uint8_t* const w = slice_of_w(work, slice, blocks);
+    if (job[kExpandedAt] == 0) {
+      if (AIE_HOST_PREFILL_FINISH(a, w, store, tail_of(work), m, blocks, slice - slices.first,
+                                  slices.end - slices.first)) {
+        continue;
+      }
+      AIE_HOST_PREFILL_EXPAND_KEPT(w, blocks);
     }
+    multiply_in_tiles(a, store, work, slice, m, blocks);
   }
 }
 #else
+inline void expand_last(const uint8_t* b0, const uint8_t* b1, int32_t* work, const int32_t* job,
+                        int32_t blocks, int32_t format) {
+  expand_slices(b0, b1, work, job[kSliceAt], blocks, format);
+}
 inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint8_t* b1,
                                 float* store, int32_t* work, Slices slices, int32_t m,
                                 int32_t blocks, int32_t format) {
@@ -75,8 +101,8 @@ inline void expand_and_multiply(const bfloat16* a, const uint8_t* b0, const uint
     multiply_slices(a, store, work, some, m, blocks);
   }
 }
-inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, Slices slices,
-                              int32_t m, int32_t blocks) {
+inline void multiply_expanded(const bfloat16* a, float* store, int32_t* work, const int32_t*,
+                              Slices slices, int32_t m, int32_t blocks) {
   multiply_slices(a, store, work, slices, m, blocks);
 }
 #endif
@@ -177,18 +203,17 @@ double slices_cycles(const Timing& timing, const int64_t* integers, int32_t slic
 }
 constexpr int32_t last_slices(int32_t format) { return (range_slices(format) - 1) % kAtOnce + 1; }
 
-// An object's share of its range: of 128 rows not every slice expands, and with few rows the last
-// object may have fewer slices.
+// An object's share of those that are multiplied before the blocks are given back: of 128 rows not
+// every slice expands, and with few rows the last object may have fewer slices.
 double multiply_cycles(const Timing& timing, const int64_t* integers) {
   const auto m = int32_t(integers[0]), format = int32_t(integers[2]);
-  const int32_t each = object_slices(m) < kAtOnce ? 1 : kAtOnce, last = last_slices(format);
-  const int32_t before = range_slices(format) - last;
-  const double expansions =
-      before / kAtOnce * expand_cycles(integers, kAtOnce) + expand_cycles(integers, last);
-  const int32_t last_each = last < each ? last : each;
-  const double products = before / each * slices_cycles(timing, integers, each) +
-                          last / last_each * slices_cycles(timing, integers, last_each);
-  return kCall + (expansions + products) / parts_of(m, format).objects();
+  const RangeParts parts = parts_of(m, format);
+  const int32_t most = object_slices(m) < kAtOnce ? 1 : kAtOnce, last = last_slices(format);
+  const int32_t left = parts.behind > 0 ? 0 : last, before = range_slices(format) - last;
+  double cycles = before / kAtOnce * expand_cycles(integers, kAtOnce) +
+                  before / most * slices_cycles(timing, integers, most);
+  if (left > 0) cycles += expand_cycles(integers, left) + slices_cycles(timing, integers, left);
+  return kCall + cycles / parts.before;
 }
 double expand_last_cycles(const Timing&, const int64_t* integers) {
   return expand_cycles(integers, last_slices(int32_t(integers[2])));
@@ -245,17 +270,18 @@ NPU_KERNEL void prefill_multiply(const bfloat16* a, const uint8_t* b0, const uin
 }
 
 // What the objects of a range that are left need of the blocks.
-NPU_KERNEL void prefill_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work,
-                               const int32_t* job, int32_t m, int32_t blocks, int32_t format) {
+NPU_KERNEL void prefill_expand(const uint8_t* b0, const uint8_t* b1, int32_t* work, int32_t* job,
+                               int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  expand_slices(b0, b1, work, job[kSliceAt], blocks, format);
+  (void)m;
+  expand_last(b0, b1, work, job, blocks, format);
 }
 
 // The next of them.
 NPU_KERNEL void prefill_finish(const bfloat16* a, float* store, int32_t* work, int32_t* job,
                                int32_t m, int32_t blocks, int32_t format) {
   using namespace prefill_product;
-  multiply_expanded(a, store, work, next_slices(job, m, format), m, blocks);
+  multiply_expanded(a, store, work, job, next_slices(job, m, format), m, blocks);
 }
 
 // Rows times their factors.

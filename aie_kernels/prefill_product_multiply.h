@@ -57,7 +57,8 @@ struct Steps {
   const float* in_store;  // end of the sums before the tail
 };
 
-// Rows of tiles, then slices. Masks, no branches: one loop body.
+// Rows of tiles, then slices. Masks, no branches: one loop body. The same sums come again after two
+// rounds at least (16 rows, 32 columns), when they have been stored.
 inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
                      float* __restrict sums, float* __restrict tail, const Steps& steps) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
@@ -65,7 +66,7 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
   const auto at = [](const uint8_t* from) {
     return Blocks(reinterpret_cast<const bfp16ebs8*>(from));
   };
-  const uint8_t* w_end = w + steps.w;
+  int32_t left = steps.w;  // bytes of the slice of W, for two rows of tiles
   const float* const sums_end = sums + steps.all;
   AIE_PREPARE_FOR_PIPELINING
   NPU_ROLLED for (int32_t i = steps.count; i > 0; --i) {
@@ -79,14 +80,15 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
     }
     block.store(sums, lower, 0);
     w += 2 * kRowBytes;
-    const int32_t row_ends = where(w == w_end);  // of two rows of tiles
+    left -= 2 * kRowBytes;
+    const int32_t row_ends = where(left == 0);
     w -= steps.w & row_ends;
+    left += steps.w & row_ends;
     a += 2 * kRowBytes & row_ends;
     sums += 2 * kC + (steps.row & row_ends);
     sums = behind(sums, steps.in_store, tail);
     const int32_t slice_ends = where(sums == sums_end);
     w += steps.w & slice_ends;
-    w_end += steps.w & slice_ends;
     sums -= steps.all & slice_ends;
   }
 }

@@ -71,7 +71,8 @@ class Object:
 
 @dataclass(frozen=True)
 class Step:
-    """One line of the program. `kind`: forever, loop, end, wait_rtps, acquire, release, call."""
+    """One line of the program. `kind`: forever, loop, end, wait_rtps, acquire, release, call.
+    A loop around one acquire or release is of acquire_some() or release_some()."""
 
     kind: str
     fifo: ObjectFifo | None = None
@@ -97,6 +98,7 @@ class Worker:
         self._acquired: dict[ObjectFifo, int] = {}  # objects so far
         self._released: dict[ObjectFifo, int] = {}
         self._frames: list[dict[ObjectFifo, int]] = [{}]  # objects held per open loop
+        self._some: dict[ObjectFifo, tuple[Word, int]] = {}  # by acquire_some()
 
     def rtp(self, name: str) -> Rtp:
         """A runtime parameter of this core. All of a core's are guarded by one lock."""
@@ -191,10 +193,17 @@ class Worker:
         self._check_word("the number of objects", count)
         with self._round(count):
             objects = [self.acquire(fifo)]
-        return objects + [self._take(fifo) for _ in range(most - 1)]
+        objects += [self._take(fifo) for _ in range(most - 1)]
+        self._some[fifo] = count, most
+        return objects
 
     def release_some(self, fifo: ObjectFifo, count: Word, most: int) -> None:
-        """Gives the objects of acquire_some() on or back; the word has the same value."""
+        """Gives the objects of acquire_some() on or back, of the same word, whose value stays."""
+        if self._some.pop(fifo, None) != (count, most):
+            raise self._error(
+                f'release_some of "{fifo.name}": its objects were not acquired by acquire_some of '
+                f"the same word, of at most {most}"
+            )
         with self._round(count):
             self.release(fifo)
         for _ in range(most - 1):

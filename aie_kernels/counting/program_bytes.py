@@ -54,6 +54,7 @@ PIPELINED = 8  # an operation of a pipelined loop: bundles of 16 hold two or mor
 # every cycle of the longest chain of results, as far as that is not hidden.
 DRAIN, DEEPEST = 12, 48
 WAIT = 2  # a nop, per cycle of a result that the next operation of a serial loop waits for
+REACH = 512  # bytes from an address, within which accesses have an immediate; assumed
 ALIGNMENT = 16  # of a function
 # In the small form: an instruction, by kind, or an operation of a mark.
 SMALL = {"mark": 4, "scalar": 4, "jump": 4, "call": 8, "float": 20}
@@ -70,7 +71,7 @@ _SLOT = re.compile(r"(-?\d*)\(%r[sb]p(,?)")
 _DUMPED = re.compile(r";; Function .*\((\S+?), funcdef_no")
 _PARTITION = re.compile(r"Partition \d+: size (\d+) align (\d+)")
 _LABEL = re.compile(r"(\.?[\w.$]+):")
-_NEAR = re.compile(r"-?\d+\(%r\w+\), %r\w+")  # an address a constant away from another one
+_NEAR = re.compile(r"(-?\d+)\(%r\w+\), %r\w+")  # an address a constant away from another one
 _CALL_TARGETS = {"memcpy": "memory", "memset": "memory", "memmove": "memory"}
 _FLOATS = re.compile(
     r"v?(add|sub|mul|min|max|u?comi|cvt\w*|fn?madd\w*|fn?msub\w*)(ss|sd|si|sil|sl|ssl|sdl)\w*$"
@@ -200,7 +201,7 @@ def _add(function: Function, line: str) -> None:
         items.append(("mark", OPERATION, 2))  # a vector register is copied
     elif name.startswith("v") and "(%rsp)" in operands:
         items.append(("mark", 2 * OPERATION, 7))  # or spilled, in two halves
-    elif name == "leaq" and _NEAR.fullmatch(operands):
+    elif name == "leaq" and (near := _NEAR.fullmatch(operands)) and abs(int(near[1])) <= REACH:
         pass  # accesses have constant distances, or steps, as immediates
     elif "(" in operands and not name.startswith(("lea", "push")):
         items.append(_memory(name, operands))

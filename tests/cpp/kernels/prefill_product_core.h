@@ -190,6 +190,7 @@ struct Core {
   std::vector<int32_t> work = std::vector<int32_t>(npu1() ? 2304 : 3200, 0x40E00000);
   std::vector<int32_t> job = std::vector<int32_t>(96, 5);
   std::vector<int32_t> out = std::vector<int32_t>(128);
+  std::vector<std::byte> nobodys = std::vector<std::byte>(kBlockBytes, std::byte{0xFF});
   CoreState state{};
 
   bool npu1() const { return build.generation == kernel_test::Generation::kNpu1; }
@@ -221,7 +222,11 @@ struct Core {
     for (int range = 0; range < shape.ranges; ++range) {
       std::vector<KernelArgument> w;
       for (int j = 0; j < 2; ++j) {
-        const auto at = static_cast<size_t>(range * shape.held() + std::min(j, shape.held() - 1));
+        const auto at = static_cast<size_t>(range * shape.held() + j);
+        if (j >= shape.held()) {  // a place that the core does not hold
+          w.push_back(constant(nobodys));
+          continue;
+        }
         w.push_back(constant(p.w_objects[at]));
         if (shared != nullptr) w.back().packed = &(*shared)[p.a_objects.size() + at];
       }

@@ -90,6 +90,27 @@ def test_a_design_that_is_over_is_refused_unless_it_says_so(monkeypatch):
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
+@pytest.mark.parametrize("name", WITHIN)
+def test_other_operations_fit(name, generation):
+    design = WITHIN[name](generation)
+    sizes = program_of(design)
+    assert not design.program_over
+    assert sizes.keys() == {(w.tile.col, w.tile.row) for w in design.workers}
+    assert max(sizes.values()) <= 16384
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
+def test_cores_of_the_decoder_fit(generation):
+    design = decoder.design(generation)
+    assert not design.program_over
+    cores = lower(design).cores
+    gemv_cores = [c for c in cores if "gemv_kept" in functions(c)]
+    assert gemv_cores and max(c.program_bytes for c in gemv_cores) <= 16384
+    for core in cores:
+        assert program_memory.core_bytes(core, generation, "small") <= 16384
+
+
+@pytest.mark.parametrize("generation", GENERATIONS)
 def test_programs_of_prefill_call_kernels_of_their_kind_and_fit(generation):
     kernels = {
         "products": "begin_product|multiply|expand|finish|clear|scale|piece",
@@ -106,6 +127,7 @@ def test_programs_of_prefill_call_kernels_of_their_kind_and_fit(generation):
             called = {i.function for i in program if i.function}
             assert all(re.fullmatch(f"prefill_({kernels[name]})", k) for k in called), called
             assert program_memory.program_bytes(program, core, generation) <= 16384
+            assert program_memory.program_bytes(program, core, generation, "small") <= 16384
 
 
 def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):

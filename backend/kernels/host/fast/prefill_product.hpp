@@ -16,6 +16,8 @@
 #include "q4nx.hpp"
 
 #define AIE_HOST_PREFILL_MULTIPLY aie::host::prefill_multiply
+#define AIE_HOST_PREFILL_KEEP aie::host::prefill_keep
+#define AIE_HOST_PREFILL_EXPAND_KEPT aie::host::prefill_expand_kept
 #define AIE_HOST_PREFILL_FINISH aie::host::prefill_finish
 #define AIE_HOST_PREFILL_SCALE aie::host::prefill_scale
 #define AIE_HOST_PREFILL_PIECE aie::host::prefill_piece
@@ -284,49 +286,159 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
   return true;
 }
 
-// The panel of a row-block's slice that prefill_weights.h has expanded. False as above.
-inline bool panel_of_expanded(const uint8_t* w, int32_t* panel) {
-  constexpr int32_t kElements = kPfBlock * kPfSlice;
+// A panel as what a core keeps of it in place of an expanded slice, in as many bytes: bfloat16
+// [k][32]; npu2 per 8 columns 32 exponents, then mantissas [8][32], which hold it as exactly.
+inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
+
+// Eight columns of a panel, a row of W per lane, as fp32.
+AIE_HOST_INLINE void load_eight(const int32_t* panel, float_lanes (&columns)[8]) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    const lanes line = load<lanes>(panel + int32_t(i.value) * kPfBlock);
+    if constexpr (kPfPerLane == 1) {
+      columns[i.value] = (float_lanes)line;
+    } else {
+      columns[2 * i.value] = (float_lanes)(line << 16);
+      columns[2 * i.value + 1] = (float_lanes)(line & ~0xFFFF);
+    }
+  });
+}
+AIE_HOST_INLINE void store_eight(const float_lanes (&columns)[8], int32_t* panel) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    int32_t* const to = panel + int32_t(i.value) * kPfBlock;
+    if constexpr (kPfPerLane == 1) {
+      store((lanes)columns[i.value], to);
+    } else {
+      const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
+      store((lanes)even | (lanes)columns[2 * i.value + 1], to);
+    }
+  });
+}
+
+// `steps` of 8 columns each, from step `first` of the slice on.
+[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t first, int32_t steps,
+                                         uint8_t* kept) {
+  kept += first * (kPfKept / 4);
+  for (; steps > 0; --steps, panel += 8 / kPfPerLane * kPfBlock, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      float_lanes columns[8];
+      load_eight(panel + n, columns);
 #if __AIE_ARCH__ >= 21
-  alignas(64) pf_packed values[kElements];
-  if (!decode_bfp16(reinterpret_cast<const bfp16ebs8*>(w), kElements, values)) return false;
-  for (int32_t k = 0; k < kPfSlice; k += kPfPerLane) {
-    for (int32_t n = 0; n < kPfBlock; ++n) {  // [n / 16][k / 8][2][8][8]
-      *panel++ =
-          load<int32_t>(values + ((n / 16 * 4 + k / 8) * 2 + n % 16 / 8) * 64 + n % 8 * 8 + k % 8);
-    }
-  }
+      lanes top{}, positive{};
+      unroll<8>([&](auto i) {
+        const auto value = (lanes)columns[i.value], magnitude = value & 0x7FFFFFFF;
+        top = magnitude > top ? magnitude : top;
+        positive = value > positive ? value : positive;
+      });
+      // A power of two below zero has mantissa -128, beside which others may have all their bits.
+      const lanes lowest = ((top & 0x7FFFFF) == 0) & (positive < top);  // all bits, if so
+      const lanes exponent = (top >> 23) + lowest;
+      const auto scale = (float_lanes)((260 - exponent) << 23);  // to mantissas of seven bits
+      store(__builtin_convertvector(exponent, simd<int8_t, kLanes>), kept + n);
+      unroll<8>([&](auto i) {
+        const lanes mantissa = __builtin_convertvector(columns[i.value] * scale, lanes);
+        store(__builtin_convertvector(mantissa, simd<int8_t, kLanes>),
+              kept + (1 + int32_t(i.value)) * kPfBlock + n);
+      });
 #else
-  constexpr bool kPairs = kPfPerLane == 2;
-  const auto* values = reinterpret_cast<const uint16_t*>(w);
-  for (int32_t i = 0; i < kElements; ++i) {
-    if ((values[i] & 0x7F80) == 0x7F80) return false;
-  }
-  for (int32_t k = 0; k < kPfSlice; k += kPfPerLane) {
-    for (int32_t n = 0; n < kPfBlock; ++n) {  // [n / 8][k / 8][2][8][4]
-      const auto* at = values + ((n / 8 * 4 + k / 8) * 2 + n % 8 / 4) * 32 + k % 8 * 4 + n % 4;
-      *panel++ = static_cast<int32_t>(kPairs ? uint32_t{at[0]} | uint32_t{at[4]} << 16
-                                             : uint32_t{at[0]} << 16);
+      unroll<8>([&](auto i) {
+        const auto high = (simd<uint32_t, kLanes>)columns[i.value] >> 16;
+        store(__builtin_convertvector(high, simd<uint16_t, kLanes>),
+              kept + (int32_t(i.value) * kPfBlock + n) * 2);
+      });
+#endif
     }
   }
+}
+
+[[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
+  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; n += kLanes) {
+      float_lanes columns[8];
+#if __AIE_ARCH__ >= 21
+      const lanes exponent = __builtin_convertvector(load<simd<uint8_t, kLanes>>(kept + n), lanes);
+      const auto unit = (float_lanes)((exponent > 6 ? exponent - 6 : lanes{}) << 23);
+      unroll<8>([&](auto i) {
+        const auto mantissa =
+            load<simd<int8_t, kLanes>>(kept + (1 + int32_t(i.value)) * kPfBlock + n);
+        columns[i.value] = __builtin_convertvector(mantissa, float_lanes) * unit;
+      });
+#else
+      unroll<8>([&](auto i) {
+        columns[i.value] =
+            widen_bf16(reinterpret_cast<const uint16_t*>(kept) + int32_t(i.value) * kPfBlock + n);
+      });
 #endif
+      store_eight(columns, panel + n);
+    }
+    panel += 8 / kPfPerLane * kPfBlock;
+  }
+}
+
+// What was kept in the order of prefill_weights.h, for the loops that are not of this file.
+inline void expand_kept(const uint8_t* kept, uint8_t* to) {
+  for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
+    for (int32_t n = 0; n < kPfBlock; ++n) {
+#if __AIE_ARCH__ >= 21  // [n / 16][k / 8][2][8][8], an exponent before eight
+      uint8_t* const block = to + (((n / 16 * 4 + step) * 2 + n % 16 / 8) * 8 + n % 8) * 9;
+      for (int32_t k = 0; k < 9; ++k) block[k] = kept[k * kPfBlock + n];
+#else  // [n / 8][k / 8][2][8][4]
+      const auto* const from = reinterpret_cast<const uint16_t*>(kept) + n;
+      auto* const tile =
+          reinterpret_cast<uint16_t*>(to) + ((n / 8 * 4 + step) * 2 + n % 8 / 4) * 32 + n % 4;
+      for (int32_t k = 0; k < 8; ++k) tile[4 * k] = from[k * kPfBlock];
+#endif
+    }
+  }
+}
+
+// Slice `slice` of the blocks, kept one row-block after the other. False for weights that panels do
+// not hold.
+inline bool prefill_keep(const uint8_t* const* b, int32_t blocks, int32_t format, int32_t slice,
+                         uint8_t* kept) {
+  if (format == int32_t(npu::blocks::Format::kBf16)) {
+    using part = bf16_slice<0>;
+    for (int32_t i = 0; i < 2; ++i) {
+      const int32_t number = 2 * slice + i, object = number / part::kSlices;
+      const int32_t* const panel =
+          panel_of<bf16_slice>(static_cast<uint32_t>(object), b[object], number % part::kSlices);
+      if (panel == nullptr) return false;
+      keep_panel(panel, 2 * i, 2, kept);
+    }
+    return true;
+  }
+  for (int32_t j = 0; j < blocks; ++j, kept += kPfKept) {
+    const auto operand = static_cast<uint32_t>(j);
+    const int32_t* const panel = format == int32_t(npu::blocks::Format::kQ4nx)
+                                     ? panel_of<q4nx_slice>(operand, b[j], slice)
+                                     : panel_of<q8_slice>(operand, b[j], slice);
+    if (panel == nullptr) return false;
+    keep_panel(panel, 0, 4, kept);
+  }
   return true;
 }
 
-// prefill_multiply() by a slice of the blocks that was expanded; `slices` of A's object count.
-inline bool prefill_finish(const bfloat16* a, const uint8_t* w, float* sums, float* tail, int32_t m,
-                           int32_t blocks, int32_t in_object, int32_t slices) {
-  constexpr int32_t kBytes = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
-  alignas(64) int32_t panels[npu::prefill::kMaxBlocks][pf_panel(kPfSlice)];
+// The same as prefill_multiply() by a slice that was kept; `slices` of A's object count. False for
+// an A that is refused.
+inline bool prefill_finish(const bfloat16* a, const uint8_t* kept, float* sums, float* tail,
+                           int32_t m, int32_t blocks, int32_t in_object, int32_t slices) {
   const pf_packed* const rows = activations_of(a, m, in_object, slices);
-  bool good = rows != nullptr;
-  for (int32_t j = 0; j < blocks; ++j) good &= panel_of_expanded(w + j * kBytes, panels[j]);
-  if (!good) return false;
+  if (rows == nullptr) return false;
   for (int32_t j = 0; j < blocks; ++j) {
-    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, tail + j * kPfBlock, m,
+    alignas(64) int32_t panel[pf_panel(kPfSlice)];
+    kept_panel(kept + j * kPfKept, panel);
+    multiply_panel<kPfSlice>(rows, panel, sums + j * kPfBlock, tail + j * kPfBlock, m,
                              blocks * kPfBlock);
   }
   return true;
+}
+
+// Kept slices of row-blocks, in place, as they are expanded.
+inline void prefill_expand_kept(uint8_t* kept, int32_t blocks) {
+  for (int32_t j = 0; j < blocks; ++j, kept += kPfKept) {
+    uint8_t copy[kPfKept];
+    for (int32_t i = 0; i < kPfKept; ++i) copy[i] = kept[i];
+    expand_kept(copy, kept);
+  }
 }
 
 inline void prefill_scale(const bfloat16* a, float* store, float* tail, int32_t m, int32_t blocks) {
