@@ -12,21 +12,27 @@
 AIE_HOST_BEGIN
 namespace host {
 
-// `count` values as bf16 or fp32. False if a block is beyond what floating point multiplies
-// exactly.
+// `count` values, a multiple of 16, as bf16 or fp32. False if a block is beyond what floating point
+// multiplies exactly.
 template <typename TPacked>
 [[gnu::noinline]] inline bool decode_bfp16(const bfp16ebs8* blocks, int64_t count, TPacked* out) {
   const auto* in = reinterpret_cast<const uint8_t*>(blocks);
   bool good = true;
-  for (int64_t i = 0; i < count; i += 8, in += 9) {
-    const unsigned exponent = in[0];
-    const auto mantissas = load<simd<int8_t, 8>>(in + 1);
-    const bool zero = __builtin_bit_cast(uint64_t, mantissas) == 0;
-    good &= (zero || exponent >= kLowest) && exponent <= kHighest;  // 255: all NaN
-    // 2^(exponent - 133) as fp32 bits
-    const auto unit =
-        __builtin_bit_cast(float, static_cast<uint32_t>(exponent > 6 ? exponent - 6 : 0) << 23);
-    store_packed(__builtin_convertvector(mantissas, float8) * unit, out + i);
+  const auto unit_of = [&](const uint8_t* block) {
+    const unsigned exponent = block[0];
+    if (exponent < kLowest || exponent > kHighest) {  // 255: all NaN
+      good &= exponent < kLowest && load<uint64_t>(block + 1) == 0;
+    }
+    // 2^(exponent - 133)
+    const uint32_t bits = exponent > 6 ? (exponent - 6) << 23 : 0;
+    return splat<float, 8>(__builtin_bit_cast(float, bits));
+  };
+  for (int64_t i = 0; i < count; i += 16, in += 18) {
+    const auto mantissas =
+        join<int32_t, 8>(widen_bytes<8>(reinterpret_cast<const int8_t*>(in + 1)),
+                         widen_bytes<8>(reinterpret_cast<const int8_t*>(in + 10)));
+    const auto units = join<float, 8>(unit_of(in), unit_of(in + 9));
+    store_packed(__builtin_convertvector(mantissas, simd<float, 16>) * units, out + i);
   }
   return good;
 }

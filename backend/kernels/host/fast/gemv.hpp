@@ -19,13 +19,7 @@ inline constexpr int32_t kBf16Columns = npu::blocks::bf16::kColumns;
 
 // kLanes int8 as fp32.
 AIE_HOST_INLINE float_lanes widen_int8(const int8_t* p) {
-#if defined(__AVX512F__)
-  return (float_lanes)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)p)));
-#elif defined(__AVX2__)
-  return (float_lanes)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i*)p)));
-#else
-  return __builtin_convertvector(load<simd<int8_t, kLanes> >(p), float_lanes);
-#endif
+  return __builtin_convertvector(widen_bytes<kLanes>(p), float_lanes);
 }
 
 template <int32_t kVectors, int32_t kColumns>

@@ -19,12 +19,14 @@ using float8 = simd<float, 8>;
 using word8 = simd<uint32_t, 8>;
 using half8 = simd<uint16_t, 8>;
 
-template <typename TPacked>
-AIE_HOST_INLINE void store_packed(float8 x, TPacked* out) {
+template <typename V, typename TPacked>
+AIE_HOST_INLINE void store_packed(V x, TPacked* out) {
   if constexpr (std::is_same_v<TPacked, float>) {
     store(x, out);
   } else {
-    store(__builtin_convertvector(reinterpret_cast<word8>(x) >> 16, half8), out);
+    constexpr unsigned kCount = sizeof x / sizeof x[0];
+    const auto high = reinterpret_cast<simd<uint32_t, kCount>>(x) >> 16;
+    store(__builtin_convertvector(high, simd<uint16_t, kCount>), out);
   }
 }
 

@@ -214,22 +214,6 @@ inline void prefill_pack(const bfloat16* q, int32_t* queries, int32_t unit, int3
   }
 }
 
-// So many bytes as there are lanes.
-template <typename T>
-AIE_HOST_INLINE lanes widened(const T* bytes) {
-  constexpr bool kSigned = std::is_same_v<T, int8_t>;
-#if defined(__AVX512F__)
-  const __m128i in = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
-  return kSigned ? (lanes)_mm512_cvtepi8_epi32(in) : (lanes)_mm512_cvtepu8_epi32(in);
-#elif defined(__AVX2__)
-  const __m128i in = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
-  return kSigned ? (lanes)_mm256_cvtepi8_epi32(in) : (lanes)_mm256_cvtepu8_epi32(in);
-#else
-  const __m128i in = _mm_cvtsi32_si128(load<int32_t>(bytes));
-  return kSigned ? (lanes)_mm_cvtepi8_epi32(in) : (lanes)_mm_cvtepu8_epi32(in);
-#endif
-}
-
 // The words of the queries of a part.
 [[gnu::noinline]] inline void unpack_queries(const int32_t* queries, int32_t dim,
                                              prefill_word* out) {
@@ -242,14 +226,13 @@ AIE_HOST_INLINE lanes widened(const T* bytes) {
     store(_mm_unpacklo_epi8(eight, eight), twice);
     unroll<16 / kLanes>([&](auto v) {
       constexpr auto kFirst = static_cast<int32_t>(v.value * kLanes);
-      const lanes exponent = widened(twice + kFirst);
+      const lanes exponent = widen_bytes<kLanes>(twice + kFirst);
       const lanes bits = exponent > 6 ? (exponent - 6) << 23 : none;
       const auto unit = (att_floats)(exponent == 255 ? nan : bits);
       att_floats x[4];
       unroll<4>([&](auto i) {
-        x[i.value] = __builtin_convertvector(widened(mantissas + 16 * int32_t(i.value) + kFirst),
-                                             att_floats) *
-                     unit;
+        const lanes mantissa = widen_bytes<kLanes>(mantissas + 16 * int32_t(i.value) + kFirst);
+        x[i.value] = __builtin_convertvector(mantissa, att_floats) * unit;
       });
       prefill_word* const to = out + block * 64 / kPerWord + kFirst;
       if constexpr (kPerWord == 2) {

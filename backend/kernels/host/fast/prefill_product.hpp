@@ -104,6 +104,30 @@ AIE_HOST_INLINE lanes round_lanes(lanes (&columns)[8]) {
                        (exponents > static_cast<int32_t>(kHighest << 23)));
 }
 
+// Eight columns of a panel, a row of W per lane, as the bits of fp32.
+AIE_HOST_INLINE void load_eight(const int32_t* panel, lanes (&columns)[8]) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    const lanes line = load<lanes>(panel + int32_t(i.value) * kPfBlock);
+    if constexpr (kPfPerLane == 1) {
+      columns[i.value] = line;
+    } else {
+      columns[2 * i.value] = line << 16;
+      columns[2 * i.value + 1] = line & ~0xFFFF;
+    }
+  });
+}
+AIE_HOST_INLINE void store_eight(const lanes (&columns)[8], int32_t* panel) {
+  unroll<8 / kPfPerLane>([&](auto i) {
+    int32_t* const to = panel + int32_t(i.value) * kPfBlock;
+    if constexpr (kPfPerLane == 1) {
+      store(columns[i.value], to);
+    } else {
+      const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
+      store((lanes)even | columns[2 * i.value + 1], to);
+    }
+  });
+}
+
 // One slice of a block. False if weights are not finite or beyond what floating point multiplies
 // exactly.
 template <template <unsigned> typename Slice>
@@ -122,15 +146,8 @@ template <template <unsigned> typename Slice>
         columns[i.value] = (bits + 0x7FFF + odd) & ~0xFFFF;
       });
       if constexpr (kPfBlockFloat) bad |= round_lanes(columns);
-      unroll<8 / kPfPerLane>([&](auto i) {
-        if constexpr (kPfPerLane == 1) {
-          store(columns[i.value], to);
-        } else {
-          const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
-          store((lanes)even | columns[2 * i.value + 1], to);
-        }
-        to += kPfBlock;
-      });
+      store_eight(columns, to);
+      to += 8 / kPfPerLane * kPfBlock;
     }
   });
   int32_t any = 0;
@@ -226,36 +243,54 @@ AIE_HOST_INLINE void multiply_part(const pf_packed* a, const int32_t* panel, flo
   });
 }
 
-// `tail`: the sums of rows from kStoreRows on.
-template <int32_t kColumns>
-[[gnu::noinline]] inline void multiply_panel(const pf_packed* a, const int32_t* panel, float* sums,
-                                             float* tail, int32_t m, int32_t stride) {
+// Panels of a slice: one of each row-block; of bfloat16 one of each half of its columns.
+struct Panels {
+  static_assert(npu::prefill::kMaxBlocks == 2 && kPfSlice == 2 * bf16_slice<0>::kColumns);
+  const int32_t* of[2];
+  int32_t count;
+};
+
+// Sums of all row-blocks [m][32 blocks], += A W; `tail`: those of rows from kStoreRows on.
+template <bool kHalves>
+[[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
+                                              float* tail, int32_t m) {
   static_assert(npu::prefill::kStoreRows % kPfRows == 0);
+  constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
+  constexpr int32_t kNextA = kHalves ? kSteps * kPfTileRows * 8 : 0;
+  constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
+  const int32_t stride = kHalves ? kPfBlock : panels.count * kPfBlock;
   for (int32_t row = 0; row < m; row += kPfRows) {
     const auto* rows = a + row / kPfTileRows * kPfTileRows * kPfSlice + row % kPfTileRows * 8;
-    float* const to = npu::prefill::sums_at(sums, tail, row, stride);
-    for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
-      multiply_part<kColumns / 8>(rows, panel + first, to + first, stride);
+    float* to = npu::prefill::sums_at(sums, tail, row, stride);
+    for (int32_t i = 0; i < panels.count; ++i, rows += kNextA, to += kNextSums) {
+      for (int32_t first = 0; first < kPfBlock; first += kPfWidth) {
+        multiply_part<kSteps>(rows, panels.of[i] + first, to + first, stride);
+      }
     }
   }
 }
 
-// prefill_multiply() for the two blocks of a row-block of bfloat16.
-inline bool multiply_bf16(const pf_packed* rows, const uint8_t* const* b, float* sums, float* tail,
-                          int32_t m, int32_t slice) {
-  using part = bf16_slice<0>;
-  const int32_t* panels[2];
-  for (int32_t i = 0; i < 2; ++i) {
-    const int32_t number = 2 * slice + i, object = number / part::kSlices;
-    panels[i] =
-        panel_of<bf16_slice>(static_cast<uint32_t>(1 + object), b[object], number % part::kSlices);
+// Of slice `slice` of the blocks, whose operands are numbered from `operand` on. False for blocks
+// that floating point does not multiply exactly.
+inline bool panels_of(uint32_t operand, const uint8_t* const* b, int32_t blocks, int32_t format,
+                      int32_t slice, Panels* panels) {
+  using npu::blocks::Format;
+  const bool halves = format == int32_t(Format::kBf16);
+  bool good = true;
+  panels->count = halves ? 2 : blocks;
+  for (int32_t i = 0; i < panels->count; ++i) {
+    constexpr int32_t kEach = bf16_slice<0>::kSlices;
+    const int32_t number = halves ? 2 * slice + i : slice;
+    const int32_t object = halves ? number / kEach : i;
+    const uint32_t at = operand + static_cast<uint32_t>(object);
+    const int32_t* const panel = halves ? panel_of<bf16_slice>(at, b[object], number % kEach)
+                                 : format == int32_t(Format::kQ4nx)
+                                     ? panel_of<q4nx_slice>(at, b[object], number)
+                                     : panel_of<q8_slice>(at, b[object], number);
+    panels->of[i] = panel;
+    good &= panel != nullptr;
   }
-  if (rows == nullptr || panels[0] == nullptr || panels[1] == nullptr) return false;
-  for (int32_t i = 0; i < 2; ++i) {
-    multiply_panel<part::kColumns>(rows + i * part::kColumns * kPfTileRows, panels[i], sums, tail,
-                                   m, kPfBlock);
-  }
-  return true;
+  return good;
 }
 
 // Slice `slice` of the blocks times the slice of A that is number `in_object` of its object. False,
@@ -266,22 +301,13 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
   const int32_t range = npu::prefill::range_columns(npu::blocks::Format(format)) / kPfSlice;
   const int32_t left = range - slice + in_object, most = npu::prefill::kRowSlots / m;
   const pf_packed* const rows = activations_of(a, m, in_object, left < most ? left : most);
+  Panels panels;
+  const bool good = panels_of(1, b, blocks, format, slice, &panels);
+  if (rows == nullptr || !good) return false;
   if (format == int32_t(npu::blocks::Format::kBf16)) {
-    return multiply_bf16(rows, b, sums, tail, m, slice);
-  }
-  bool good = rows != nullptr;
-  const int32_t* panels[npu::prefill::kMaxBlocks];
-  for (int32_t j = 0; j < blocks; ++j) {
-    const auto operand = static_cast<uint32_t>(1 + j);
-    panels[j] = format == int32_t(npu::blocks::Format::kQ4nx)
-                    ? panel_of<q4nx_slice>(operand, b[j], slice)
-                    : panel_of<q8_slice>(operand, b[j], slice);
-    good &= panels[j] != nullptr;
-  }
-  if (!good) return false;
-  for (int32_t j = 0; j < blocks; ++j) {
-    multiply_panel<kPfSlice>(rows, panels[j], sums + j * kPfBlock, tail + j * kPfBlock, m,
-                             blocks * kPfBlock);
+    multiply_panels<true>(rows, panels, sums, tail, m);
+  } else {
+    multiply_panels<false>(rows, panels, sums, tail, m);
   }
   return true;
 }
@@ -290,42 +316,16 @@ inline bool prefill_multiply(const bfloat16* a, const uint8_t* const* b, float* 
 // [k][32]; npu2 per 8 columns 32 exponents, then mantissas [8][32], which hold it as exactly.
 inline constexpr int32_t kPfKept = kPfBlock * kPfSlice * (kPfBlockFloat ? 9 : 16) / 8;
 
-// Eight columns of a panel, a row of W per lane, as fp32.
-AIE_HOST_INLINE void load_eight(const int32_t* panel, float_lanes (&columns)[8]) {
-  unroll<8 / kPfPerLane>([&](auto i) {
-    const lanes line = load<lanes>(panel + int32_t(i.value) * kPfBlock);
-    if constexpr (kPfPerLane == 1) {
-      columns[i.value] = (float_lanes)line;
-    } else {
-      columns[2 * i.value] = (float_lanes)(line << 16);
-      columns[2 * i.value + 1] = (float_lanes)(line & ~0xFFFF);
-    }
-  });
-}
-AIE_HOST_INLINE void store_eight(const float_lanes (&columns)[8], int32_t* panel) {
-  unroll<8 / kPfPerLane>([&](auto i) {
-    int32_t* const to = panel + int32_t(i.value) * kPfBlock;
-    if constexpr (kPfPerLane == 1) {
-      store((lanes)columns[i.value], to);
-    } else {
-      const auto even = (simd<uint32_t, kLanes>)columns[2 * i.value] >> 16;
-      store((lanes)even | (lanes)columns[2 * i.value + 1], to);
-    }
-  });
-}
-
-// `steps` of 8 columns each, from step `first` of the slice on.
-[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t first, int32_t steps,
-                                         uint8_t* kept) {
-  kept += first * (kPfKept / 4);
+// `steps` of 8 columns each.
+[[gnu::noinline]] inline void keep_panel(const int32_t* panel, int32_t steps, uint8_t* kept) {
   for (; steps > 0; --steps, panel += 8 / kPfPerLane * kPfBlock, kept += kPfKept / 4) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      float_lanes columns[8];
+      lanes columns[8];
       load_eight(panel + n, columns);
 #if __AIE_ARCH__ >= 21
       lanes top{}, positive{};
       unroll<8>([&](auto i) {
-        const auto value = (lanes)columns[i.value], magnitude = value & 0x7FFFFFFF;
+        const lanes value = columns[i.value], magnitude = value & 0x7FFFFFFF;
         top = magnitude > top ? magnitude : top;
         positive = value > positive ? value : positive;
       });
@@ -335,7 +335,7 @@ AIE_HOST_INLINE void store_eight(const float_lanes (&columns)[8], int32_t* panel
       const auto scale = (float_lanes)((260 - exponent) << 23);  // to mantissas of seven bits
       store(__builtin_convertvector(exponent, simd<int8_t, kLanes>), kept + n);
       unroll<8>([&](auto i) {
-        const lanes mantissa = __builtin_convertvector(columns[i.value] * scale, lanes);
+        const auto mantissa = __builtin_convertvector((float_lanes)columns[i.value] * scale, lanes);
         store(__builtin_convertvector(mantissa, simd<int8_t, kLanes>),
               kept + (1 + int32_t(i.value)) * kPfBlock + n);
       });
@@ -353,19 +353,19 @@ AIE_HOST_INLINE void store_eight(const float_lanes (&columns)[8], int32_t* panel
 [[gnu::noinline]] inline void kept_panel(const uint8_t* kept, int32_t* panel) {
   for (int32_t step = 0; step < 4; ++step, kept += kPfKept / 4) {
     for (int32_t n = 0; n < kPfBlock; n += kLanes) {
-      float_lanes columns[8];
+      lanes columns[8];
 #if __AIE_ARCH__ >= 21
-      const lanes exponent = __builtin_convertvector(load<simd<uint8_t, kLanes>>(kept + n), lanes);
+      const lanes exponent = widen_bytes<kLanes>(kept + n);
       const auto unit = (float_lanes)((exponent > 6 ? exponent - 6 : lanes{}) << 23);
       unroll<8>([&](auto i) {
-        const auto mantissa =
-            load<simd<int8_t, kLanes>>(kept + (1 + int32_t(i.value)) * kPfBlock + n);
-        columns[i.value] = __builtin_convertvector(mantissa, float_lanes) * unit;
+        const auto* const from = reinterpret_cast<const int8_t*>(kept);
+        const lanes mantissa = widen_bytes<kLanes>(from + (1 + int32_t(i.value)) * kPfBlock + n);
+        columns[i.value] = (lanes)(__builtin_convertvector(mantissa, float_lanes) * unit);
       });
 #else
       unroll<8>([&](auto i) {
-        columns[i.value] =
-            widen_bf16(reinterpret_cast<const uint16_t*>(kept) + int32_t(i.value) * kPfBlock + n);
+        const auto* const from = reinterpret_cast<const uint16_t*>(kept);
+        columns[i.value] = (lanes)widen_bf16(from + int32_t(i.value) * kPfBlock + n);
       });
 #endif
       store_eight(columns, panel + n);
@@ -395,24 +395,15 @@ inline void expand_kept(const uint8_t* kept, uint8_t* to) {
 // not hold.
 inline bool prefill_keep(const uint8_t* const* b, int32_t blocks, int32_t format, int32_t slice,
                          uint8_t* kept) {
-  if (format == int32_t(npu::blocks::Format::kBf16)) {
-    using part = bf16_slice<0>;
-    for (int32_t i = 0; i < 2; ++i) {
-      const int32_t number = 2 * slice + i, object = number / part::kSlices;
-      const int32_t* const panel =
-          panel_of<bf16_slice>(static_cast<uint32_t>(object), b[object], number % part::kSlices);
-      if (panel == nullptr) return false;
-      keep_panel(panel, 2 * i, 2, kept);
+  Panels panels;
+  if (!panels_of(0, b, blocks, format, slice, &panels)) return false;
+  const bool halves = format == int32_t(npu::blocks::Format::kBf16);
+  for (int32_t i = 0; i < panels.count; ++i) {
+    if (halves) {
+      keep_panel(panels.of[i], 2, kept + i * (kPfKept / 2));
+    } else {
+      keep_panel(panels.of[i], 4, kept + i * kPfKept);
     }
-    return true;
-  }
-  for (int32_t j = 0; j < blocks; ++j, kept += kPfKept) {
-    const auto operand = static_cast<uint32_t>(j);
-    const int32_t* const panel = format == int32_t(npu::blocks::Format::kQ4nx)
-                                     ? panel_of<q4nx_slice>(operand, b[j], slice)
-                                     : panel_of<q8_slice>(operand, b[j], slice);
-    if (panel == nullptr) return false;
-    keep_panel(panel, 0, 4, kept);
   }
   return true;
 }
@@ -423,12 +414,9 @@ inline bool prefill_finish(const bfloat16* a, const uint8_t* kept, float* sums, 
                            int32_t m, int32_t blocks, int32_t in_object, int32_t slices) {
   const pf_packed* const rows = activations_of(a, m, in_object, slices);
   if (rows == nullptr) return false;
-  for (int32_t j = 0; j < blocks; ++j) {
-    alignas(64) int32_t panel[pf_panel(kPfSlice)];
-    kept_panel(kept + j * kPfKept, panel);
-    multiply_panel<kPfSlice>(rows, panel, sums + j * kPfBlock, tail + j * kPfBlock, m,
-                             blocks * kPfBlock);
-  }
+  alignas(64) int32_t words[npu::prefill::kMaxBlocks][pf_panel(kPfSlice)];
+  for (int32_t j = 0; j < blocks; ++j) kept_panel(kept + j * kPfKept, words[j]);
+  multiply_panels<false>(rows, {{words[0], words[1]}, blocks}, sums, tail, m);
   return true;
 }
 

@@ -4,6 +4,7 @@
 
 #include <immintrin.h>
 
+#include <type_traits>
 #include <utility>
 
 #include "../aie_api/vector.hpp"
@@ -75,6 +76,32 @@ AIE_HOST_INLINE auto pick(V v, std::integer_sequence<int, I...>) {
 template <unsigned N, unsigned First, typename V>
 AIE_HOST_INLINE auto part(V v) {
   return pick<static_cast<int>(First)>(v, std::make_integer_sequence<int, N>());
+}
+
+// N bytes, int8_t or uint8_t, as int32: GCC 12 makes an instruction per byte of
+// __builtin_convertvector.
+template <unsigned N, typename T>
+AIE_HOST_INLINE simd<int32_t, N> widen_bytes(const T* bytes) {
+  static_assert(sizeof(T) == 1);
+  constexpr bool kSigned = std::is_signed_v<T>;
+  using out = simd<int32_t, N>;
+  if constexpr (4 * N > kSimdBytes) {
+    return join<int32_t, N / 2>(widen_bytes<N / 2>(bytes), widen_bytes<N / 2>(bytes + N / 2));
+#if defined(__AVX512F__)
+  } else if constexpr (N == 16) {
+    const __m128i in = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
+    return (out)(kSigned ? _mm512_cvtepi8_epi32(in) : _mm512_cvtepu8_epi32(in));
+#endif
+#if defined(__AVX2__)
+  } else if constexpr (N == 8) {
+    const __m128i in = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
+    return (out)(kSigned ? _mm256_cvtepi8_epi32(in) : _mm256_cvtepu8_epi32(in));
+#endif
+  } else {
+    static_assert(N == 4);
+    const __m128i in = _mm_cvtsi32_si128(load<int32_t>(bytes));
+    return (out)(kSigned ? _mm_cvtepi8_epi32(in) : _mm_cvtepu8_epi32(in));
+  }
 }
 
 }  // namespace host
