@@ -31,7 +31,8 @@ class BlockPool;
 struct SharedBlock {
   AlignedBytes data;
   PackedOperand packed;
-  BlockPool* pool = nullptr;
+  // On a cache line of their own: users are counted while other threads read the rest.
+  alignas(64) BlockPool* pool = nullptr;
   std::atomic<int> users = 0;
 };
 

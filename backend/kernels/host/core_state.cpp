@@ -81,8 +81,10 @@ void* npu_host_pack_begin(uint32_t operand, const void* form, int64_t shape, uin
   mine.packing = false;
   *found = 0;
   if (PackedOperand* shared = mine.shared) {
-    int state = PackedOperand::kEmpty;
-    if (shared->state.compare_exchange_strong(state, PackedOperand::kBeingPacked,
+    // Read before it is written: mostly it is ready, and in several CPUs' caches.
+    int state = shared->state.load(std::memory_order_acquire);
+    if (state == PackedOperand::kEmpty &&
+        shared->state.compare_exchange_strong(state, PackedOperand::kBeingPacked,
                                               std::memory_order_acquire)) {
       shared->form = form;
       shared->shape = shape;
