@@ -71,7 +71,7 @@ consteval Declaration product() {
                                             std::is_integral_v<TOut>, double(sizes[0]),
                                             double(sizes[1]), double(sizes[2]));
           },
-      .product = true};
+      .product = product_of<Tile>};
 }
 #endif
 

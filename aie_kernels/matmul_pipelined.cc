@@ -152,7 +152,7 @@ consteval Declaration pipelined_product() {
                                                    double(sizes[0]), double(sizes[1]),
                                                    double(sizes[2]));
               },
-          .product = true};
+          .product = product_of<Tile>};
 }
 
 template <typename TOut>

@@ -141,6 +141,10 @@ constexpr auto kInput =
     : std::is_same_v<typename Tile::element, int16_t> ? npu::perf::InputKind::kInt16
                                                       : npu::perf::InputKind::kBf16Native;
 
+template <typename Tile>
+constexpr Product product_of =
+    std::is_integral_v<typename Tile::element> ? Product::kIntegers : Product::kFloats;
+
 // Bits that an integer accumulator is shifted by on its way from and to a narrow C.
 constexpr Operand kShift = integer("shift", 0, 31);
 #endif

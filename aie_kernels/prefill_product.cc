@@ -323,21 +323,21 @@ NPU_DECLARE(prefill_multiply,
                           prefill_product::kBlocks, prefill_product::kFormat},
              .cycles = prefill_product::multiply_cycles,
              .check = prefill_product::check_multiply,
-             .product = true});
+             .product = Product::kFloats});
 NPU_DECLARE(prefill_expand,
             {.operands = {prefill_product::weight_block("b0"), prefill_product::weight_block("b1"),
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
                           prefill_product::kBlocks, prefill_product::kFormat},
              .cycles = prefill_product::expand_last_cycles,
              .check = prefill_product::check_expand,
-             .product = true});
+             .product = Product::kFloats});
 NPU_DECLARE(prefill_finish,
             {.operands = {prefill_product::kA, prefill_product::kSums,
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
                           prefill_product::kBlocks, prefill_product::kFormat},
              .cycles = prefill_product::finish_cycles,
              .check = prefill_product::check_finish,
-             .product = true});
+             .product = Product::kFloats});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},

@@ -12,5 +12,9 @@ const char* cpu_level_name(CpuLevel level);
 CpuLevel best_cpu_level();
 // The level kernels are taken from: NPU_CPU (v2, v3, v4, v4bf16) if set, else the best.
 CpuLevel cpu_level();
+// The level that kernels which multiply floats are taken from, of `level` for all others: where
+// vdpbf16ps multiplies less per cycle than FMAs of fp32, v4 in place of v4bf16, unless NPU_CPU is
+// set.
+CpuLevel product_cpu_level(CpuLevel level);
 
 }  // namespace npu::kernels

@@ -85,6 +85,8 @@ struct Operand {
   }
 };
 
+enum class Product : uint8_t { kNone, kIntegers, kFloats };
+
 struct Declaration {
   const char* name = nullptr;
   Operand operands[kMaxOperands] = {};
@@ -97,7 +99,7 @@ struct Declaration {
   void (*check)(const char* name, const KernelArgument* operands) = nullptr;
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.
-  bool product = false;
+  Product product = Product::kNone;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;
 

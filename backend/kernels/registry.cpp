@@ -18,9 +18,9 @@ const HostBuild& silicon_build(arch::Generation generation) {
   return generation == arch::Generation::kNpu1 ? npu1_silicon : npu2_silicon;
 }
 
-const HostBuild& fast_build(arch::Generation generation) {
+const HostBuild& fast_build(arch::Generation generation, CpuLevel level) {
   const bool npu1 = generation == arch::Generation::kNpu1;
-  switch (cpu_level()) {
+  switch (level) {
     case CpuLevel::kV2:
       break;
     case CpuLevel::kV3:
@@ -70,16 +70,22 @@ const char* arithmetic_name(Arithmetic arithmetic) {
 HostKernel find_host_kernel(std::string_view name, arch::Generation generation,
                             Arithmetic arithmetic) {
   using namespace kernels;
-  const HostFunction* function = find_in(
-      arithmetic == Arithmetic::kFast ? fast_build(generation) : silicon_build(generation), name);
+  const Declaration* declaration = find_declaration(name, generation);
+  const bool fast = arithmetic == Arithmetic::kFast;
+  const CpuLevel level = fast ? cpu_level() : CpuLevel::kV2;
+  if (declaration == nullptr) return {};
+  const bool floats = declaration->product == Product::kFloats;
+  const HostBuild& build = fast ? fast_build(generation, floats ? product_cpu_level(level) : level)
+                                : silicon_build(generation);
+  const HostFunction* function = find_in(build, name);
   if (function == nullptr) return {};
-  return {find_declaration(name, generation), function->run};
+  return {declaration, function->run};
 }
 
 void HostKernel::operator()(std::span<const KernelArgument> arguments, CoreState& core) const {
   if (arguments.size() == static_cast<size_t>(declaration->count)) {
     const aie_host::CoreScope scope(core);
-    if (declaration->product) aie_host::set_packed_operands(arguments);
+    if (declaration->product != kernels::Product::kNone) aie_host::set_packed_operands(arguments);
     if (run(arguments.data())) return;
   }
   kernels::check_call(*declaration, arguments);  // says what is wrong

@@ -89,7 +89,7 @@ nb::dict describe(const std::string& name, const std::string& generation) {
   nb::dict d;
   d["name"] = kernel.name;
   d["operands"] = operands;
-  d["product"] = kernel.product;
+  d["product"] = kernel.product != kernels::Product::kNone;
   d["in_place"] = kernel.in_place;
   d["costed"] = kernel.cycles != nullptr;
   return d;

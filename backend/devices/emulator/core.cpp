@@ -326,7 +326,7 @@ void Core::start(Timeline& timeline) {
   }
   idles_ = !timeline.computes(program().functions[function]);
   const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
-  if (kernel->product) timeline.count_matmul(cycles);
+  if (kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }

@@ -34,6 +34,7 @@ using npu::kernels::Element;
 using npu::kernels::integer;
 using npu::kernels::multiple;
 using npu::kernels::Operand;
+using npu::kernels::Product;
 
 // The declarations, numbered as the preprocessor meets them.
 template <int kNumber>

@@ -331,6 +331,31 @@ TEST_CASE("lookup: unknown names are null, NPU_CPU is checked") {
   CHECK_THROWS_AS(find("zero_f32", Generation::kNpu2), npu::Error);
 }
 
+TEST_CASE("lookup: products of floats are of the level that multiplies them best, integers not") {
+  using npu::kernels::CpuLevel;
+  const CpuLevel best = npu::kernels::best_cpu_level();
+  const CpuLevel floats = npu::kernels::product_cpu_level(best);
+  const bool intel = __builtin_cpu_is("intel") != 0 && best == CpuLevel::kV4Bf16;
+  CHECK(floats == (intel ? CpuLevel::kV4 : best));
+  const auto same = [](const char* kernel, CpuLevel level) {
+    const auto find = [&] {
+      return npu::find_host_kernel(kernel, Generation::kNpu2, Arithmetic::kFast);
+    };
+    const auto chosen = find();
+    const ForcedCpu forced(npu::kernels::cpu_level_name(level));
+    CHECK(npu::kernels::product_cpu_level(level) == level);
+    return chosen == find();
+  };
+  for (const char* kernel : {"matmul_bf16_f32", "matmul_bfp16_f32_pipelined", "prefill_multiply"}) {
+    CAPTURE(kernel);
+    CHECK(same(kernel, floats));
+  }
+  for (const char* kernel : {"matmul_i8_i32", "gemv_setup", "zero_f32"}) {
+    CAPTURE(kernel);
+    CHECK(same(kernel, best));
+  }
+}
+
 TEST_CASE("arithmetic names") {
   CHECK(std::string(npu::arithmetic_name(Arithmetic::kFast)) == "fast");
   CHECK(std::string(npu::arithmetic_name(Arithmetic::kSilicon)) == "silicon");
