@@ -85,7 +85,8 @@ void run_all(const Problem& problem, int repeats, std::string_view wanted) {
               static_cast<long long>(problem.n), repeats);
   for (const auto generation : {npu::arch::Generation::kNpu1, npu::arch::Generation::kNpu2}) {
     for (const npu::kernels::Declaration* kernel : npu::kernels::declarations(generation)) {
-      if (kernel->product == npu::kernels::Product::kNone || kernel->operands[3].buffer ||  // not of m, k, n
+      if (kernel->product == npu::kernels::Product::kNone ||
+          kernel->operands[3].buffer ||  // not of m, k, n
           std::string_view(kernel->name).find(wanted) == std::string_view::npos) {
         continue;
       }
