@@ -5,6 +5,7 @@
 #include "runtime/operation_type.h"
 
 #define NPU_OPERATIONS(TYPE) \
+  TYPE(kCopyType)            \
   TYPE(kGemmType)            \
   TYPE(kGemvType)            \
   TYPE(kDequantType)         \

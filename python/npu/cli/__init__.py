@@ -26,6 +26,7 @@ COMMANDS = (
     "convert",
     "q4nx",
     "devices",
+    "selftest",
     "inspect",
     "compile",
     "validate-model",

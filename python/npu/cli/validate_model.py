@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
     parser.add_argument(
+        "--report", metavar="FILE",
+        help="compare with the times that `npu selftest` measured on an NPU, and stop",
+    )  # fmt: skip
+    parser.add_argument(
         "--cross-validate",
         action="store_true",
         help="refit the constants without each figure in turn, predict it, and stop (20 s)",
@@ -37,6 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
+    if arguments.report:
+        return _report(arguments.report, arguments.json)
 
     constants = _npu.perf.constants()
     if arguments.constants:
@@ -80,6 +87,27 @@ def _cross_validate(as_json: bool) -> int:
     for metric, mean in means.items():
         label = f"mean, {metric}"
         print(f"  {label:22} {100 * mean['leave_one_out']:12.1f} % {100 * mean['half']:12.1f} %")
+    return 0
+
+
+def _report(path: str, as_json: bool) -> int:
+    """Times of a self-test beside simulated ones, with the constants of this version."""
+    from npu.hardware.selftest.validate import validate
+
+    found = validate(path)
+    if as_json:
+        print(json.dumps(dataclasses.asdict(found), indent=2))
+        return 0
+    print(f"{found.device}: measured (median, microseconds) against simulated")
+    print(f"  {'operation':10} {'example':46} {'measured':>10} {'simulated':>10} {'error':>8}")
+    for row in found.rows:
+        print(
+            f"  {row.operation:10} {row.example:46} {1e6 * row.measured:10.1f} "
+            f"{1e6 * row.simulated:10.1f} {100 * row.error:+7.1f} %"
+        )
+    print(f"  mean absolute error: {100 * found.mean_absolute_error:.1f} %")
+    for name in found.skipped:
+        print(f"  not compared: {name}")
     return 0
 
 
