@@ -150,7 +150,16 @@ def _batch(_: np.random.Generator, heads: int, kv: int, width: int) -> np.ndarra
     return np.concatenate([*out, np.concatenate(keys).view(BF16).astype(np.float32)])
 
 
+def _copy(rng: np.random.Generator, size: int) -> np.ndarray:
+    data = rng.integers(0, 256, size, dtype=np.uint8)
+    result = np.zeros_like(data)
+    npu.current_device().operation("copy").run({"bytes": size}, [data, result])
+    return result
+
+
 CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
+    "copy": (_copy, (3 << 16,)),
+    "copy, one column": (_copy, (4096,)),
     "gemm": (_gemm, (256, 128, 512)),
     "gemm, ragged": (_gemm, (300, 500, 700)),
     "gemm, one element": (_gemm, (1, 1, 1)),
@@ -285,6 +294,13 @@ def test_geglu_is_the_formula(device):
     exact = g / (1 + np.exp(-2 * np.sqrt(2 / np.pi) * (g + 0.044715 * g**3))) * up.astype(float)
     found = npu.geglu(gate, up).astype(np.float64)
     assert np.all(np.abs(found - exact) <= np.abs(exact) * 3 * 2.0**-8 + 1e-36)
+
+
+def test_copy_copies(device):
+    data = np.random.default_rng(3).integers(0, 256, 1 << 17, dtype=np.uint8)
+    result = np.zeros_like(data)
+    device.operation("copy").run({"bytes": data.size}, [data, result])
+    np.testing.assert_array_equal(result, data)
 
 
 def test_rms_norm_is_the_formula(device):

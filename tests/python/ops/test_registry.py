@@ -101,7 +101,7 @@ def test_a_configuration_of_another_version_is_refused():
 
 
 def test_unknown_names():
-    with pytest.raises(ArgumentError, match="there are gemm, gemv"):
+    with pytest.raises(ArgumentError, match="there are copy, gemm, gemv"):
         operation("conv")
     with pytest.raises(DeviceError):
         simulate_operation("gemm", "emu:npu2", {"m": 1, "k": 1, "n": 1})

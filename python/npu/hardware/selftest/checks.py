@@ -18,7 +18,8 @@ import npu
 from npu.devices import Device
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_HALF_ULP32, _ULP16 = 2.0**-24, 2.0**-8  # relative: half a unit of float32, a unit of bfloat16
+# Relative: half a unit in the last place of float32 and of bfloat16.
+_HALF_ULP32, _HALF_ULP16 = 2.0**-24, 2.0**-8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,7 +134,7 @@ def _floats(rng: np.random.Generator, generation: str) -> Iterator[Check]:
     # A rounding per product, on npu1 to the unit of the largest of eight; BFP16's are exact.
     sums = 2 * (_K + 8) * _HALF_ULP32 * products
     for mode in ("native", "bfp16") if generation == "npu2" else ("native",):
-        for out, last in ((np.dtype(np.float32), 0.0), (BFLOAT16, _ULP16)):
+        for out, last in ((np.dtype(np.float32), 0.0), (BFLOAT16, 2 * _HALF_ULP16)):
             yield Check(
                 f"gemm bfloat16 to {out}, {mode}", "gemm", _GEMM,
                 functools.partial(npu.matmul, a, b, out_dtype=out, bf16=mode),
@@ -153,7 +154,7 @@ def _weights(rng: np.random.Generator) -> Iterator[Check]:
         sums = 4 * (k + 8) * _HALF_ULP32 * (np.abs(x.astype(np.float64)) @ d_and_m.T)
         yield Check(
             f"gemv q4nx, {vectors} at a time", "gemv", f"{n}x{k}",
-            functools.partial(npu.gemv, packed, x), Bound(sums, _ULP16),
+            functools.partial(npu.gemv, packed, x), Bound(sums, 2 * _HALF_ULP16),
         )  # fmt: skip
 
 
@@ -161,15 +162,15 @@ def _rows(rng: np.random.Generator, generation: str) -> Iterator[Check]:
     x = rng.standard_normal((24, 640)).astype(BFLOAT16)
     weight = rng.standard_normal(640).astype(np.float32)
     normed = functools.partial(npu.rms_norm, x, weight)
-    yield Check("rms_norm", "rms_norm", "24x640", normed, Bound(1e-30, 2.01 * _ULP16))
+    yield Check("rms_norm", "rms_norm", "24x640", normed, Bound(1e-30, 2.01 * _HALF_ULP16))
     heads = rng.standard_normal((24, 2, 128)).astype(BFLOAT16)
     pair = np.abs(heads.astype(np.float64))
     both = np.tile(pair[..., :64] + pair[..., 64:], 2)
-    turned = Bound(2.02 * 4 * _HALF_ULP32 * both, 2 * _ULP16)
+    turned = Bound(2.02 * 4 * _HALF_ULP32 * both, 2 * _HALF_ULP16)
     yield Check("rope", "rope", "24x2x128", functools.partial(npu.rope, heads, 100), turned)
     gate, up = (rng.standard_normal(8192).astype(BFLOAT16) for _ in range(2))
     unit = 0.0002 if generation == "npu1" else 0.0053  # docs/fidelity.md, GeGLU
-    formula = Bound(1e-30, 2 * (_ULP16 * (1 + unit) + unit))
+    formula = Bound(1e-30, 2 * (_HALF_ULP16 * (1 + unit) + unit))
     yield Check("geglu", "geglu", "8192", functools.partial(npu.geglu, gate, up), formula)
 
 
@@ -181,7 +182,7 @@ def _attention(rng: np.random.Generator) -> Iterator[Check]:
         yield Check(
             name, "attention", f"{tokens} of {keys}",
             functools.partial(npu.attention, q, k, v, window=window),
-            Bound(2 * _attention_bound(q, k, v, window), 2 * _ULP16),
+            Bound(2 * _attention_bound(q, k, v, window), 2 * _HALF_ULP16),
         )  # fmt: skip
 
 
@@ -199,7 +200,7 @@ def _attention_bound(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | 
     total = weights.sum(-1, keepdims=True)
     finite = np.where(visible, np.abs(scores), 0.0)
     products = scale * np.abs(wide_q) @ np.abs(wide_k).T
-    r = (d + 4) * 2 * _HALF_ULP32 * products + 4 * _HALF_ULP32 * finite + _ULP16 + 7.6e-5
+    r = (d + 4) * 2 * _HALF_ULP32 * products + 4 * _HALF_ULP32 * finite + _HALF_ULP16 + 7.6e-5
     y = weights @ wide_v / total
     first = (
         (weights * r) @ np.abs(wide_v) + np.abs(y) * (weights * r).sum(-1, keepdims=True)
