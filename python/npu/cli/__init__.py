@@ -26,6 +26,7 @@ COMMANDS = (
     "convert",
     "q4nx",
     "devices",
+    "doctor",
     "inspect",
     "compile",
     "validate-model",

@@ -1,0 +1,50 @@
+"""Runs one small product on the NPU, compares it with NumPy, prints the outcome as one JSON line.
+
+Run as a process of its own by the probe `command`, which gives it a time limit.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+_SIDE = 64
+
+
+def product(device: Any) -> dict[str, Any]:
+    """An int8 product of 64 x 64 matrices; every word of the result must be right."""
+    import numpy as np
+
+    import npu
+
+    values = np.random.default_rng(1).integers(-128, 128, (2, _SIDE, _SIDE), dtype=np.int8)
+    a, b = values
+    start = time.perf_counter()
+    c = npu.matmul(a, b, device=device)
+    seconds = time.perf_counter() - start
+    wrong = int((np.asarray(c) != a.astype(np.int32) @ b.astype(np.int32)).sum())
+    if wrong:
+        return {"outcome": "wrong", "wrong": wrong, "of": _SIDE * _SIDE}
+    return {"outcome": "ok", "seconds": round(seconds, 6), "generation": device.generation}
+
+
+def main() -> None:
+    try:
+        import npu
+        from npu.devices import open_device
+
+        described = {device.name: device for device in npu.devices()}.get("xrt")
+        if described is None or not described.available:
+            reason = described.reason if described else "this version has no XRT device"
+            outcome: dict[str, Any] = {"outcome": "unavailable", "message": reason}
+        else:
+            outcome = product(open_device("xrt"))
+    except Exception as error:
+        kind = getattr(error, "kind", type(error).__name__)
+        outcome = {"outcome": "error", "kind": kind, "message": str(error)}
+    print(json.dumps(outcome))
+
+
+if __name__ == "__main__":
+    main()
