@@ -6,6 +6,8 @@ no IOMMU, -95 EOPNOTSUPP one that cannot (xdna-driver#704, #1028; containers: le
 
 from __future__ import annotations
 
+import re
+
 from npu.hardware.doctor import distribution as install
 from npu.hardware.doctor.kernel import iommu_off
 from npu.hardware.doctor.machine import Machine
@@ -18,7 +20,7 @@ _HEAP = 64 << 20  # bytes of a context's device heap, which is locked memory
 _GENEROUS = 4 << 30  # weights are locked too
 _CONTAINER = (
     "docker run --device /dev/accel/accel0 --ulimit memlock=-1:-1 \\\n"
-    "  --group-add $(getent group render | cut -d: -f3) IMAGE   # podman: the same"
+    "  --group-add $(getent group render | cut -d: -f3) IMAGE"
 )
 
 
@@ -29,7 +31,8 @@ def probe_iommu(machine: Machine) -> Result:
         text = f"{word} on the kernel's command line switches the IOMMU off; the NPU needs it."
         fix = Fix(text, install.boot_words(machine.distribution, remove=word))
         return broken(f"off by {word}", fix)
-    kind = shown(machine.system.text(f"{machine.npu.folder}/iommu_group/type"), 20)
+    kind = machine.system.text(f"{machine.npu.folder}/iommu_group/type")
+    kind = kind if re.fullmatch(r"[A-Za-z-]{1,20}", kind) else ""
     if machine.system.names("/sys/class/iommu") == ():
         text = (
             'The IOMMU is off. Switch on "IOMMU" (and "SVM") in the firmware set-up; if it is on, '
@@ -49,7 +52,7 @@ def _no_sva(machine: Machine, error: str | None, line: str | None) -> Result:
     if machine.container and code in ("EOPNOTSUPP", "-95"):
         text = (
             f"The NPU's driver cannot share page tables with a process in this container ({code}). "
-            "Run on the host, or update the host's kernel and driver; then start the container so:"
+            "Run on the host, or update the host's kernel and driver; then, with Docker or Podman:"
         )
         return broken(f"no SVA in this container ({code})", Fix(text, (_CONTAINER,)))
     text = (
@@ -68,7 +71,7 @@ def probe_node(machine: Machine) -> Result:
     found = machine.system.stat(node)
     if found is None:
         if machine.container:
-            text = f"{node} was not passed to this container. Start it so:"
+            text = f"{node} was not passed to this container. With Docker or Podman:"
             return broken(f"{node} is not in this container", Fix(text, (_CONTAINER,)))
         text = f"The driver runs but {node} is missing: udev did not make it."
         return broken(f"{node} is missing", Fix(text, ("sudo udevadm trigger", "ls -l /dev/accel")))
@@ -90,7 +93,10 @@ def _denied(machine: Machine, node: str, found: Stat, seen: str) -> Result:
     user, group = machine.system.user(), found.group
     shared = found.mode & 0o060 == 0o060
     if machine.container:
-        text = f"The container passes {node} without the group that may open it. Start it so:"
+        text = (
+            f"The container passes {node} without the group that may open it. With Docker or "
+            "Podman:"
+        )
         return broken(f"{seen}: not permitted", Fix(text, (_CONTAINER,)))
     if not shared or group in ("root", "nogroup"):
         text = f"{node} is open to root only. A udev rule gives it to the group render."
@@ -108,7 +114,7 @@ def _denied(machine: Machine, node: str, found: Stat, seen: str) -> Result:
         f"{node} may be opened by the group {group}, which you are not in. Join it, then log out "
     )
     fix = Fix(text + "and in.", (f"sudo usermod -aG {group} $USER",))
-    return broken(f"{seen}: you are not in {group}", fix)
+    return broken(f"{seen}: not in group {group}", fix)
 
 
 def probe_memory_lock(machine: Machine) -> Result:
@@ -130,7 +136,7 @@ def probe_memory_lock(machine: Machine) -> Result:
     )
     if machine.container:
         return broken(
-            f"{_size(soft)}", Fix(text + "Start the container so:", (_CONTAINER,)), **values
+            f"{_size(soft)}", Fix(text + "With Docker or Podman:", (_CONTAINER,)), **values
         )
     if hard == UNLIMITED:
         fix = Fix(text + "Raise it in this shell:", ("ulimit -l unlimited",))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from npu.hardware.doctor.distribution import install_xrt_tools
 from npu.hardware.doctor.machine import Machine
 from npu.hardware.doctor.parse import shown
 from npu.hardware.doctor.result import Fix, Result, broken, not_needed, ok, unknown
@@ -36,10 +37,11 @@ def probe_tools(machine: Machine) -> Result:
     lack = f"{', '.join(missing)} not installed"
     if machine.npu is None or machine.system.xclbins():
         return not_needed(lack, missing=missing)
-    text = f"Nothing is built yet, and `npu build` lacks {' and '.join(missing)}."
-    if "xclbinutil" in missing:
-        text += " xclbinutil comes with XRT's tools."
+    text = f"Nothing is built yet, and `npu build` lacks {', '.join(missing)}."
     commands = [command for name, command in _INSTALL.items() if name in missing]
+    if "xclbinutil" in missing:
+        text += " xclbinutil is one of XRT's tools."
+        commands.append(install_xrt_tools(machine.distribution)[-1])
     return broken(lack, Fix(text, (*commands, "npu build --all")), missing=missing)
 
 

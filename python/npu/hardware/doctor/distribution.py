@@ -60,12 +60,19 @@ def install_pyxrt(system: Distribution) -> tuple[str, ...]:
     return install_xrt(system)
 
 
+def _hwe_kernel(system: Distribution) -> tuple[str, ...]:
+    """Ubuntu's newest kernel for a release with long support, which the module is built for."""
+    if system.version not in ((22, 4), (24, 4)):
+        return ()
+    return (f"sudo apt install linux-generic-hwe-{system.version[0]}.04",)
+
+
 def install_driver(system: Distribution) -> tuple[str, ...]:
     """A kernel with a current amdxdna, or the driver as an out-of-tree module."""
     if system.family == "ubuntu":
         if packaged(system):
             return ("sudo apt update && sudo apt full-upgrade", REBOOT)
-        return (_PPA, "sudo apt install amdxdna-dkms", REBOOT)
+        return (*_hwe_kernel(system), _PPA, "sudo apt install amdxdna-dkms", REBOOT)
     if system.family == "debian" and packaged(system):
         return ("sudo apt install -t trixie-backports linux-image-amd64", REBOOT)
     if system.family == "fedora":
@@ -76,9 +83,7 @@ def install_driver(system: Distribution) -> tuple[str, ...]:
 
 
 def dkms_driver(system: Distribution) -> tuple[str, ...]:
-    """The driver as an out-of-tree module, newer than the kernel's own."""
-    if system.family == "ubuntu":
-        return (_PPA, "sudo apt install amdxdna-dkms", REBOOT)
+    """A newer driver: as an out-of-tree module where there is a package of it."""
     if system.family == "fedora":
         return (_COPR, "sudo dnf install amdxdna-dkms", REBOOT)
     if system.family == "arch":

@@ -48,7 +48,9 @@ def probe_firmware(machine: Machine) -> Result:
         return ok(f"{written(running)} runs", version=written(running), file=file)
     if text:
         return unknown("fw_version of the driver is damaged", file=file)
-    return unknown(f"{file or 'no file seen'}; its version cannot be read", file=file)
+    return unknown(
+        f"{(file or 'no file seen').rpartition('/')[2]}, not known which runs", file=file
+    )
 
 
 def _refused(machine: Machine, place: str, file: str | None) -> Result | None:
@@ -57,8 +59,8 @@ def _refused(machine: Machine, place: str, file: str | None) -> Result | None:
     if line := system.log("firmware protocol"):
         text = (
             f'The firmware file does not fit the driver ("{message(line)}"): firmware and driver '
-            "must be of one time. Update the kernel (7.0 takes both kinds of files), or install "
-            "the newest driver with its firmware."
+            "must be of one time. Linux 7.0 and newer load new firmware; or install the newest "
+            "driver with its firmware."
         )
         fix = Fix(text, install.dkms_driver(machine.distribution))
         return broken("firmware and driver do not fit together", fix, file=file)
@@ -71,7 +73,7 @@ def _refused(machine: Machine, place: str, file: str | None) -> Result | None:
             "files are there since the last start, they are missing from the initramfs: keep "
             "amdxdna out of it. Power off completely, not only restart."
         )
-        return broken(f"{file or place} does not start", Fix(text, commands), file=file)
+        return broken(f"{place} does not start", Fix(text, commands), file=file)
     return None
 
 

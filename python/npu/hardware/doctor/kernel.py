@@ -50,24 +50,28 @@ def probe_driver(machine: Machine) -> Result:
         text = f"The driver {bound} holds the NPU, for a virtual machine for example. Give it back."
         assert machine.npu is not None
         address, root = machine.npu.address, "sudo tee /sys/bus/pci"
-        commands = (
+        back = (
             f"echo {address} | {root}/drivers/{bound}/unbind",
             f"echo {address} | {root}/drivers_probe",
         )
-        return broken(f"{bound} holds the NPU, not amdxdna", Fix(text, commands))
+        return broken(f"{bound} holds the NPU, not amdxdna", Fix(text, back))
     if not loaded(machine) and bound is None:
         return _not_loaded(machine)
     kind = _kind(machine)
-    if bound is None and (line := machine.system.log(*_START_LOG)) and cause(machine) == "driver":
+    return _bound(machine, kind) if bound else _unbound(machine, kind)
+
+
+def _unbound(machine: Machine, kind: str) -> Result:
+    """Loaded, but without the NPU: is it this layer's fault."""
+    if cause(machine) != "driver":
+        return ok(f"amdxdna, {kind}, loaded; did not start the NPU", kind=kind)
+    if line := machine.system.log(*_START_LOG):
         text = f'The driver is loaded but does not start the NPU: "{message(line)}".'
         commands = ("sudo dmesg | grep amdxdna", *install.install_driver(machine.distribution))
         return broken("amdxdna does not start the NPU", Fix(text, commands), kind=kind)
-    if bound is None and cause(machine) == "driver" and machine.system.kernel_log() is not None:
-        text = "The driver is loaded but has not taken the NPU. Load it again."
-        return broken("amdxdna has not taken the NPU", Fix(text, (install.RELOAD,)), kind=kind)
-    if bound is None:
-        return ok(f"amdxdna ({kind}) is loaded, but did not start the NPU: see below", kind=kind)
-    return _bound(machine, kind)
+    text = "The driver is loaded but has not taken the NPU. Load it again and read what it says."
+    fix = Fix(text, (install.RELOAD, "sudo dmesg | grep amdxdna"))
+    return broken("amdxdna has not taken the NPU", fix, kind=kind)
 
 
 def _bound(machine: Machine, kind: str) -> Result:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import re
 
 from npu.hardware.doctor import parse
 from npu.hardware.doctor.result import Result
@@ -40,7 +41,9 @@ class Machine:
 
     @functools.cached_property
     def kernel_release(self) -> str:
-        return parse.shown(self.system.text("/proc/sys/kernel/osrelease"), 48)
+        """ "6.17.0-22-generic"; "" if it cannot be read."""
+        text = self.system.text("/proc/sys/kernel/osrelease")
+        return text if re.fullmatch(r"[0-9]{1,4}\.[\w.+~-]{1,60}", text) else ""
 
     @functools.cached_property
     def kernel(self) -> parse.Version | None:

@@ -5,6 +5,8 @@ PCI ids: drivers/accel/amdxdna/amdxdna_pci_drv.c of the Linux kernel and of amd/
 
 from __future__ import annotations
 
+import re
+
 from npu.hardware.doctor.distribution import no_hardware
 from npu.hardware.doctor.machine import Machine, Npu
 from npu.hardware.doctor.parse import Processor, hex_id
@@ -12,6 +14,7 @@ from npu.hardware.doctor.result import Fix, Result, broken, ok, unknown
 
 _AMD = 0x1022
 _DEVICES = "/sys/bus/pci/devices"
+_ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
 # (device, revision) -> generation, name, folder of its firmware
 _KNOWN = {
     (0x1502, 0x00): ("npu1", "NPU Phoenix or Hawk Point", "1502_00"),
@@ -29,6 +32,8 @@ _WITH_NPU = {
 
 def probe_npu(machine: Machine) -> Result:
     """The PCI device, its generation; without one, why."""
+    if machine.system.names(_DEVICES) is None and not machine.wsl:
+        return unknown("the PCI bus cannot be read")
     found, damaged = _amd_devices(machine)
     npus = [(address, ids) for address, ids in found if ids in _KNOWN]
     if npus:
@@ -48,7 +53,7 @@ def probe_npu(machine: Machine) -> Result:
         if device in {known for known, _ in _KNOWN}:
             return _unknown_revision(device, revision)
     if damaged:
-        return unknown(f"{damaged} PCI device(s) have unreadable ids; no NPU among the others")
+        return unknown(f"the ids of {damaged} PCI device(s) cannot be read")
     return _absent(machine)
 
 
@@ -56,6 +61,8 @@ def _amd_devices(machine: Machine) -> tuple[list[tuple[str, tuple[int, int]]], i
     """(address, (device, revision)) of AMD's PCI devices, and how many devices say nothing."""
     found, damaged = [], 0
     for address in machine.system.names(_DEVICES) or ():
+        if not _ADDRESS.fullmatch(address):
+            continue
         words = ("vendor", "device", "revision")
         texts = [machine.system.text(f"{_DEVICES}/{address}/{word}") for word in words]
         vendor, device, revision = (hex_id(text) for text in texts)

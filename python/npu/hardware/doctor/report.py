@@ -6,6 +6,7 @@ import itertools
 import textwrap
 from typing import Any
 
+from npu.hardware.doctor.distribution import EMULATED
 from npu.hardware.doctor.examine import ALL_LAYERS, NOT_CHECKED, Diagnosis, Layer
 from npu.hardware.doctor.result import Fix, Result, State
 
@@ -26,7 +27,7 @@ def plain(diagnosis: Diagnosis) -> str:
     end = _conclusion(diagnosis)
     room = LINES - 2 - len(end)  # below the head line and an empty one
     rows = _table(diagnosis, room)
-    return "\n".join([_head(diagnosis), *rows, "", *end])
+    return _printable([_head(diagnosis), *rows, "", *end])
 
 
 def verbose(diagnosis: Diagnosis) -> str:
@@ -41,7 +42,12 @@ def verbose(diagnosis: Diagnosis) -> str:
             lines += textwrap.wrap(f"note: {note}", WIDTH - 8, initial_indent=" " * 8,
                                    subsequent_indent=" " * 10)  # fmt: skip
         lines += [f"        {line}" for line in _fix(result.fix)] if result.fix else []
-    return "\n".join([*lines, "", *_conclusion(diagnosis)])
+    return _printable([*lines, "", *_conclusion(diagnosis)])
+
+
+def _printable(lines: list[str]) -> str:
+    """One text; what files and tools gave cannot move the cursor of a terminal."""
+    return "\n".join("".join(c if c.isprintable() else "?" for c in line) for line in lines)
 
 
 def _head(diagnosis: Diagnosis) -> str:
@@ -61,8 +67,7 @@ def _cut(text: str, width: int) -> str:
 def _table(diagnosis: Diagnosis, room: int) -> list[str]:
     """One row per layer; where they are too many, those without news share rows."""
     rows = [(layer, diagnosis.results[layer.name]) for layer in ALL_LAYERS]
-    first = diagnosis.first_broken
-    shared = {_SHARED[State.NOT_NEEDED]} if first and first.name == "npu" else set()
+    shared = set() if diagnosis.machine.npu else {_SHARED[State.NOT_NEEDED], NOT_CHECKED}
     lines = _lines(rows, shared)
     for words in _SHARED.values():
         if len(lines) > room:
@@ -76,7 +81,7 @@ def _lines(rows: list[tuple[Layer, Result]], shared: set[str]) -> list[str]:
     lines: list[str] = []
     for words, members in itertools.groupby(rows, lambda row: _sharing(row[1])):
         group = list(members)
-        if words not in shared:
+        if words not in shared or len(group) == 1:
             lines += [
                 _row(_MARKS[result.state], layer.title, result.found) for layer, result in group
             ]
@@ -104,6 +109,13 @@ def _conclusion(diagnosis: Diagnosis) -> list[str]:
         text = "All right: the NPU computes."
         if notes:
             text += f" {len(notes)} remark(s): npu doctor --verbose."
+        return textwrap.wrap(text, WIDTH)
+    if diagnosis.machine.npu is None:
+        text = (
+            f"No NPU was found, but that is not sure: {diagnosis.results['npu'].found}. Run "
+            "outside of sandboxes and containers; if it stays so, report it with `npu doctor "
+            f"--record FILE`. {EMULATED}"
+        )
         return textwrap.wrap(text, WIDTH)
     reason = diagnosis.results["command"]
     text = f"Nothing broken was found, but no command ran on the NPU: {reason.found}."

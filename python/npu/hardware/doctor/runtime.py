@@ -155,7 +155,10 @@ def _not_imported(machine: Machine, there: list[tuple[str, str | None]], said: s
             f"pyxrt in {there[0][0]} is built for Python {other}; this is {mine.version}. Use that "
             "Python for a new environment and install the package there."
         )
-        commands = (f"python{other} -m venv ~/npu-venv", "~/npu-venv/bin/pip install npu-xdna")
+        commands = (
+            f"python{other} -m venv ~/npu-venv",
+            "~/npu-venv/bin/pip install .   # in this project's folder",
+        )
         if there[0][0].startswith("/usr/"):
             commands = (f"python{other} -m venv --system-site-packages ~/npu-venv", commands[1])
         return broken(f"for Python {other}, this is {mine.version}", Fix(text, commands))
