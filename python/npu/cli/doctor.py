@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 
 HELP = "check everything between a program and the NPU; say what is broken and how to repair it"
 
@@ -31,7 +32,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     system: System = record.load(arguments.replay) if arguments.replay else LiveSystem()
     recorder = record.Recorder(system)
-    diagnosis = examine(recorder)
+    diagnosis = examine(recorder, _note)
+    _note("")
     if arguments.json:
         print(json.dumps(report.document(diagnosis), indent=2))
     else:
@@ -39,6 +41,12 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.record:
         _save(recorder, arguments.record, quiet=arguments.json)
     return 0 if diagnosis.verdict is State.OK else 1
+
+
+def _note(title: str) -> None:
+    """What is being looked at, on a terminal: a probe may wait for an NPU that does not answer."""
+    if sys.stderr.isatty():
+        print(f"\r{title:24}\r", end="", file=sys.stderr, flush=True)
 
 
 def _save(recorder: object, path: str, *, quiet: bool) -> None:

@@ -107,4 +107,4 @@ def _fix(machine: Machine, meaning: str, message: str) -> Fix:
         text = "The NPU computes, but not this: the configurations may be of another generation. "
         return Fix(text + "Build them anew and report it.", ("npu build --all", "npu selftest"))
     text = f"A command on the NPU fails.{said} Please report it."
-    return Fix(text, (_LOG, "npu doctor --record npu.json"))
+    return Fix(text, (_LOG, "npu doctor --record machine.json"))

@@ -72,13 +72,20 @@ class Diagnosis:
         return State.OK if ran else State.UNKNOWN
 
 
-def examine(system: System) -> Diagnosis:
-    """Probes all layers of a machine; a layer whose needs are broken is not probed."""
+def _silent(title: str) -> None:
+    pass
+
+
+def examine(system: System, note: Callable[[str], None] = _silent) -> Diagnosis:
+    """Probes all layers of a machine; a layer whose needs are broken is not probed. ``note`` is
+    called with the title of each layer before its probe."""
     machine = Machine(system)
+    _ = machine.distribution, machine.kernel_release, machine.processor  # of every report
     skipped: set[str] = set()
     for layer in ALL_LAYERS:
         reason = _reason_to_skip(layer, machine, skipped)
         if reason is None:
+            note(layer.title)
             machine.results[layer.name] = _probe(layer, machine)
         else:
             skipped.add(layer.name)

@@ -38,6 +38,7 @@ from npu.hardware.doctor.system import (
 _TOOL_FOLDERS = ("/usr/sbin", "/sbin", "/usr/local/bin", "/opt/xilinx/xrt/bin")
 _OPEN_SECONDS = 10.0
 _LOG_BYTES = 8 << 20
+_NO_LOG = 200  # bytes of journalctl's remark that there is nothing to see
 _KILL_SECONDS = 1.0  # until a killed process is left behind: it may hang in the kernel
 
 
@@ -123,15 +124,13 @@ class LiveSystem(System):
         return self._log
 
     def _read_log(self) -> tuple[str, ...] | None:
-        words = ("journalctl", "-k", "-b", "-o", "cat", "--no-pager", "-g", "amdxdna|iommu|AMD-Vi")
-        journal = self.command(*words)
-        if journal and journal.exit == 0 and (lines := privacy.kernel_lines(journal.output)):
-            return lines
-        program = _which("dmesg")
-        messages = run((program,), COMMAND_SECONDS, _LOG_BYTES) if program else None
-        if messages is None or messages.exit != 0:
-            return None
-        return tuple(self._scrub(line) for line in privacy.kernel_lines(messages.output))
+        journal = ("journalctl", "-k", "-b", "-o", "cat", "--no-pager")
+        for name, *options in (journal, ("dmesg",)):
+            program = _which(name)
+            done = program and run((program, *options), COMMAND_SECONDS, _LOG_BYTES)
+            if done and done.exit == 0 and len(done.output) > _NO_LOG:
+                return tuple(self._scrub(line) for line in privacy.kernel_lines(done.output))
+        return None
 
     def environment(self, name: str) -> str | None:
         assert name in ENVIRONMENT

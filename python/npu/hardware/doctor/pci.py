@@ -38,7 +38,10 @@ def probe_npu(machine: Machine) -> Result:
     npus = [(address, ids) for address, ids in found if ids in _KNOWN]
     if npus:
         address, ids = npus[0]
-        machine.npu = Npu(address, *ids, *_KNOWN[ids])
+        generation, name, firmware = _KNOWN[ids]
+        shown = machine.system.text(f"{_DEVICES}/{address}/vbnv")  # the driver's own name
+        name = shown if re.fullmatch(r"[\w+ -]{1,32}", shown, re.ASCII) else name
+        machine.npu = Npu(address, *ids, generation, name, firmware)
         others = len(npus) - 1
         return ok(
             f"{machine.npu.name} ({machine.npu.generation}), 1022:{ids[0]:04x} rev {ids[1]:02x}",
@@ -93,7 +96,7 @@ def _absent(machine: Machine) -> Result:
         return broken("none: this is a virtual machine", no_hardware(text))
     if name := _has_npu(processor):
         text = (
-            f"{processor.name} ({name}) comes with an NPU, but none is on the PCI bus. Switch it "
+            f"{processor.name} ({name}) has an NPU as a rule, but none is on the PCI bus. Switch it "
             'on in the firmware set-up ("NPU", "IPU" or "Ryzen AI", often below Advanced or '
             "CPU Configuration), update the BIOS, then power off completely and start again."
         )
@@ -108,4 +111,4 @@ def _has_npu(processor: Processor) -> str | None:
     if processor.vendor != "AuthenticAMD":
         return None
     known = _WITH_NPU.get((processor.family or 0, processor.model or 0))
-    return known or ("Ryzen AI" if "Ryzen AI" in processor.name else None)
+    return known or ("Ryzen AI" if "ryzen ai" in processor.name.lower() else None)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import json
 import os
@@ -124,7 +125,8 @@ def save(recorder: Recorder, path: str) -> int:
         part.write_text(text)
         part.replace(target)
     except OSError as error:
-        part.unlink(missing_ok=True) if part.parent.is_dir() else None
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise FileError(
             f"[doctor] record to {path}: {error.strerror}; name a file that can be written"
         ) from None

@@ -692,9 +692,7 @@ def sysfs_empty(record: Record) -> None:
 
 @machine(strix_ubuntu, "sysfs files that do not end")
 def sysfs_huge(record: Record) -> None:
-    for path in list(record["files"]):
-        if path.endswith(("/vendor", "/revision")):
-            record["files"][path] = "0x1022 " * 12000
+    record["files"][f"{PCI}/vendor"] = "0x1022 " * 10000
 
 
 @machine(strix_ubuntu, "a sandbox without /sys")
@@ -719,7 +717,15 @@ def main() -> None:
 
 
 def as_text(record: Record) -> str:
-    return json.dumps(record, indent=1) + "\n"
+    """One line per file, folder or command."""
+    parts = []
+    for name, value in record.items():
+        text = json.dumps(value)
+        if isinstance(value, dict) and value:
+            rows = (f"  {json.dumps(key)}: {json.dumps(entry)}" for key, entry in value.items())
+            text = "{\n" + ",\n".join(rows) + "\n }"
+        parts.append(f" {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
 if __name__ == "__main__":

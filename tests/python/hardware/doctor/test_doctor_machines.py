@@ -1,5 +1,5 @@
-"""Every recorded machine gives exactly its first broken layer, and a fix with the words and commands
-that matter on its distribution; the screen fits 80 x 24.
+"""Every recorded machine gives exactly its first broken layer, and a fix with the words and the
+commands that matter on its distribution; the screen fits 80 x 24.
 
 A new machine: a function in machine_records.py, its file (run that script), a line here.
 """
@@ -15,7 +15,7 @@ from npu.hardware.doctor import record, report
 from npu.hardware.doctor.examine import ALL_LAYERS, Diagnosis, examine
 from npu.hardware.doctor.result import State
 
-# name -> first broken layer (None: none), words of what was found and of the fix's text and commands
+# name -> first broken layer (None: none), words of what was found and of the fix
 EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "healthy_npu2_ubuntu": (None, ()),
     "healthy_npu2_fedora": (None, ()),

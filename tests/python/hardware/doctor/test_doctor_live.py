@@ -1,0 +1,194 @@
+"""The present machine through LiveSystem: commands that hang, flood or leave children behind end in
+time; files that are missing, huge, endless or binary give a bounded answer; nothing raises.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from limits import HANG
+
+from npu.hardware.doctor import live, open_node, privacy
+from npu.hardware.doctor.examine import ALL_LAYERS, examine
+from npu.hardware.doctor.live import LiveSystem
+from npu.hardware.doctor.system import LIMIT
+
+SECONDS = 0.5  # given to a command that never ends
+PATIENCE = 30.0  # until a test says that a time limit does not work
+
+
+@pytest.fixture
+def system() -> LiveSystem:
+    return LiveSystem()
+
+
+def test_a_command_that_hangs_is_stopped(system: LiveSystem) -> None:
+    start = time.monotonic()
+    done = system.command("sh", "-c", "echo begin; sleep 600", seconds=SECONDS)
+    assert done is not None and done.timed_out and done.output == "begin\n"
+    assert time.monotonic() - start < PATIENCE
+
+
+def test_what_a_stopped_command_started_is_stopped_too(system: LiveSystem, tmp_path: Path) -> None:
+    note = tmp_path / "pid"
+    script = f"sleep 600 & echo $! > {note}; wait"
+    assert system.command("sh", "-c", script, seconds=SECONDS) is not None
+    child = int(note.read_text())
+    end = time.monotonic() + PATIENCE
+    while _runs(child) and time.monotonic() < end:
+        time.sleep(0.01)
+    assert not _runs(child)
+
+
+def _runs(process: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{process}/stat").read_text().rsplit(")")[-1].split()[0]
+    except OSError:
+        return False
+
+
+def test_a_child_that_keeps_the_output_does_not_delay(system: LiveSystem) -> None:
+    start = time.monotonic()
+    done = system.command("sh", "-c", "sleep 60 & echo $!", seconds=40.0)
+    assert done is not None and done.exit == 0
+    assert time.monotonic() - start < PATIENCE
+    os.kill(int(done.output), 9)
+
+
+def test_a_flood_is_cut(system: LiveSystem) -> None:
+    start = time.monotonic()
+    done = system.command("sh", "-c", "while :; do echo yes; done", seconds=PATIENCE)
+    assert done is not None and len(done.output) == LIMIT
+    assert not done.timed_out and done.exit != 0
+    assert time.monotonic() - start < PATIENCE
+
+
+def test_exit_code_both_outputs_and_missing_commands(system: LiveSystem) -> None:
+    done = system.command("sh", "-c", "echo out; echo err >&2; exit 3")
+    assert done is not None and (done.exit, done.output) == (3, "out\nerr\n")
+    assert system.command("no-such-command-anywhere") is None
+    python = system.command("python", "-c", "import sys; print(sys.executable)")
+    assert python is not None and python.exit == 0
+
+
+def test_input_is_empty(system: LiveSystem) -> None:
+    done = system.command("cat", seconds=PATIENCE)
+    assert done is not None and (done.exit, done.output) == (0, "")
+
+
+def test_files_of_all_kinds(system: LiveSystem, tmp_path: Path) -> None:
+    (tmp_path / "huge").write_bytes(b"a" * (LIMIT + 5))
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").touch()
+    os.mkfifo(tmp_path / "pipe")
+    read = {name: system.read(str(tmp_path / name)) for name in os.listdir(tmp_path)}
+    assert len(read["huge"] or "") == LIMIT
+    assert "\ufffd" in (read["binary"] or "")
+    assert read["empty"] == read["pipe"] == ""
+    assert system.read("/dev/zero") == "\0" * LIMIT
+    for path in (str(tmp_path), str(tmp_path / "none"), "/proc/self/mem"):
+        assert system.read(path) is None
+    names = system.names(str(tmp_path))
+    assert names == ("binary", "empty", "huge", "pipe")
+    assert system.names(str(tmp_path / "none")) is None
+
+
+def test_links_and_stats(system: LiveSystem, tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("12345")
+    file.chmod(0o640)
+    (tmp_path / "link").symlink_to("file")
+    assert system.link(str(tmp_path / "link")) == "file"
+    assert system.link(str(file)) is None
+    found = system.stat(str(tmp_path / "link"))
+    assert found is not None
+    assert (found.kind, found.mode, found.size, found.access) == ("file", 0o640, 5, True)
+    null = system.stat("/dev/null")
+    assert null is not None and (null.kind, null.owner) == ("character device", "root")
+    assert system.stat(str(tmp_path / "none")) is None
+
+
+def test_opening_nodes(system: LiveSystem, tmp_path: Path) -> None:
+    """A node that is no DRM device opens, and tells no version; errors have their names."""
+    null = system.opened("/dev/null")
+    assert null is not None and (null.error, null.driver, null.version) == (None, None, None)
+    folder = system.opened(str(tmp_path))
+    assert folder is not None and folder.error == "EISDIR"
+    assert system.opened(str(tmp_path / "none")) is None
+
+
+def test_opening_a_node_that_hangs(
+    system: LiveSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_OPEN_SECONDS", SECONDS)
+    script = tmp_path / "open_node.py"
+    script.write_text("import time; time.sleep(600)")
+    monkeypatch.setattr(live, "__file__", str(tmp_path / "live.py"))
+    opened = system.opened("/dev/null")
+    assert opened is not None and opened.error == "TIMEOUT"
+
+
+def test_the_request_for_the_version_is_that_of_the_kernel() -> None:
+    """_IOWR('d', 0, 64 bytes) of asm-generic/ioctl.h; struct drm_version has 64 bytes."""
+    assert (3 << 30) | (64 << 16) | (ord("d") << 8) == open_node._DRM_IOCTL_VERSION
+
+
+def test_facts(system: LiveSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = system.memory_lock()
+    assert soft >= -1 and hard >= -1
+    assert system.user().root == (os.geteuid() == 0)
+    python = system.python()
+    assert python.version == ".".join(map(str, sys.version_info[:3]))
+    assert python.abi == f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
+    monkeypatch.setenv("XILINX_XRT", "/opt/xrt")
+    assert system.environment("XILINX_XRT") == "/opt/xrt"
+    with pytest.raises(AssertionError):
+        system.environment("PATH")
+
+
+def test_this_machine_is_examined_without_a_failed_probe(system: LiveSystem) -> None:
+    results = examine(system).results
+    assert set(results) == {layer.name for layer in ALL_LAYERS}
+    assert [r.found for r in results.values() if r.found.startswith("the probe failed")] == []
+
+
+def test_the_device_command_prints_one_outcome() -> None:
+    """As the probe runs it; without a device: why."""
+    words = (sys.executable, "-m", "npu.hardware.doctor.device_command")
+    done = subprocess.run(words, capture_output=True, text=True, timeout=HANG)
+    outcome = json.loads(done.stdout.splitlines()[-1])
+    assert outcome["outcome"] in ("ok", "unavailable", "error", "wrong")
+
+
+def test_the_product_of_the_device_command_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the emulated NPU: right, and wrong when one word of the result is."""
+    import npu
+    from npu.devices import open_device
+    from npu.hardware.doctor.device_command import product
+
+    device = open_device("emu:npu1")
+    outcome = product(device)
+    assert outcome["outcome"] == "ok" and outcome["generation"] == "npu1"
+    right = npu.matmul
+
+    def one_word_off(*arguments, **options):
+        result = right(*arguments, **options)
+        result[5, 7] += 1
+        return result
+
+    monkeypatch.setattr(npu, "matmul", one_word_off)
+    assert product(device) == {"outcome": "wrong", "wrong": 1, "of": 4096}
+
+
+def test_kernel_lines_are_those_of_the_npu() -> None:
+    text = "[    1.5] usb 1-1: SerialNumber: 123\n[   12.796147] amdxdna 0000:c4:00.1: [drm] Load\n"
+    assert privacy.kernel_lines(text) == ("amdxdna 0000:c4:00.1: [drm] Load",)
+    many = "\n".join(f"amdxdna line {n}" for n in range(1000))
+    assert privacy.kernel_lines(many)[-1] == "amdxdna line 999"
+    assert len(privacy.kernel_lines(many)) == 200
