@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from npu.hardware.doctor.distribution import install_xrt_tools
 from npu.hardware.doctor.machine import Machine
 from npu.hardware.doctor.parse import shown
@@ -22,27 +20,38 @@ _FIND_PACKAGE = (
 
 
 def probe_tools(machine: Machine) -> Result:
-    """aiecc (mlir-aie), Peano (llvm-aie) and xclbinutil (XRT or mlir-aie)."""
-    missing = [
-        name
-        for name, there in (
-            ("aiecc", _aiecc(machine)),
-            ("Peano", _peano(machine)),
-            ("xclbinutil", _xclbinutil(machine)),
-        )
-        if not there
-    ]
+    """aiecc (mlir-aie), Peano (llvm-aie) and xclbinutil (XRT, mlir-aie), where npu build looks."""
+    there = {
+        "aiecc": _aiecc(machine),
+        "Peano": _tool(machine, "PEANO_INSTALL_DIR", "llvm-aie", "clang++"),
+        "xclbinutil": _xclbinutil(machine),
+    }
+    missing = [name for name, found in there.items() if not found]
     if not missing:
         return ok("aiecc, Peano, xclbinutil", missing=[])
     lack = f"{', '.join(missing)} not installed"
-    if machine.npu is None or machine.system.xclbins():
+    if machine.npu is None or built(machine):
         return not_needed(lack, missing=missing)
     text = f"Nothing is built yet, and `npu build` lacks {', '.join(missing)}."
     commands = [command for name, command in _INSTALL.items() if name in missing]
     if "xclbinutil" in missing:
         text += " xclbinutil is one of XRT's tools."
         commands.append(install_xrt_tools(machine.distribution)[-1])
-    return broken(lack, Fix(text, (*commands, "npu build --all")), missing=missing)
+    return broken(lack, Fix(text, (*commands, build_command(machine))), missing=missing)
+
+
+def build_command(machine: Machine) -> str:
+    """What builds the configurations that are usually needed."""
+    return f"npu build --device {machine.npu.generation}" if machine.npu else "npu build"
+
+
+def built(machine: Machine) -> list[str] | None:
+    """What is built for this NPU (without one: for any); None: cannot be told."""
+    names = machine.system.xclbins()
+    if names is None:
+        return None
+    start = f"{machine.npu.generation}/" if machine.npu else ""
+    return [name for name in names if name.startswith(start)]
 
 
 def _package(machine: Machine, name: str) -> str | None:
@@ -51,36 +60,36 @@ def _package(machine: Machine, name: str) -> str | None:
     return shown(done.output, 400) if done and done.exit == 0 and done.output.strip() else None
 
 
+def _tool(machine: Machine, variable: str, package: str, program: str) -> bool:
+    """In the folder that a variable names, else in that of a Python package."""
+    folder = machine.system.environment(variable) or _package(machine, package)
+    return bool(folder and machine.system.stat(f"{folder}/bin/{program}"))
+
+
 def _aiecc(machine: Machine) -> bool:
-    done = machine.system.command("aiecc", "--version")
-    return done is not None or _package(machine, "mlir_aie") is not None
-
-
-def _peano(machine: Machine) -> bool:
-    folder = machine.system.environment("PEANO_INSTALL_DIR")
-    if folder:
-        return machine.system.stat(f"{folder}/bin/clang") is not None
-    return _package(machine, "llvm-aie") is not None
+    if _tool(machine, "MLIR_AIE_INSTALL_DIR", "mlir_aie", "aiecc"):
+        return True
+    return machine.system.command("aiecc", "--version") is not None
 
 
 def _xclbinutil(machine: Machine) -> bool:
+    if named := machine.system.environment("AIE_XCLBINUTIL"):
+        return machine.system.stat(named) is not None
     if machine.system.command("xclbinutil", "--version") is not None:
         return True
-    folder = _package(machine, "mlir_aie")
-    return bool(folder and machine.system.stat(f"{folder}/bin/hrx-xclbinutil"))
+    return _tool(machine, "MLIR_AIE_INSTALL_DIR", "mlir_aie", "xclbinutil")
 
 
 def probe_xclbins(machine: Machine) -> Result:
     """The cache of built configurations."""
-    names = machine.system.xclbins()
+    names = built(machine)
     if names is None and machine.npu is None:
         return not_needed("no NPU that it could serve")
     if names is None:
         return unknown("the cache cannot be read")
     if names:
-        kinds = sorted({re.split(r"[_.]", name)[0] for name in names})
-        return ok(f"{len(names)} built ({', '.join(kinds[:4])})", count=len(names))
+        return ok(f"{len(names)} built", count=len(names))
     if machine.npu is None:
         return not_needed("empty", count=0)
-    text = "No configuration has been built for this NPU yet."
-    return broken("empty", Fix(text, ("npu build --all",)), count=0)
+    text = f"No configuration has been built for {machine.npu.generation} yet."
+    return broken("empty", Fix(text, (build_command(machine),)), count=0)

@@ -29,22 +29,17 @@ def product(device: Any) -> dict[str, Any]:
     return {"outcome": "ok", "seconds": round(seconds, 6), "generation": device.generation}
 
 
-def main() -> None:
+def outcome() -> dict[str, Any]:
+    """Of the command, or why there was none."""
     try:
-        import npu
         from npu.devices import open_device
 
-        described = {device.name: device for device in npu.devices()}.get("xrt")
-        if described is None or not described.available:
-            reason = described.reason if described else "this version has no XRT device"
-            outcome: dict[str, Any] = {"outcome": "unavailable", "message": reason}
-        else:
-            outcome = product(open_device("xrt"))
+        return product(open_device("xrt"))
     except Exception as error:
         kind = getattr(error, "kind", type(error).__name__)
-        outcome = {"outcome": "error", "kind": kind, "message": str(error)}
-    print(json.dumps(outcome))
+        found = "unavailable" if kind == "unavailable" else "error"
+        return {"outcome": found, "kind": kind, "message": str(error)}
 
 
 if __name__ == "__main__":
-    main()
+    print(json.dumps(outcome()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import getpass
 import grp
+import importlib
 import json
 import os
 import pwd
@@ -160,13 +161,11 @@ class LiveSystem(System):
 
     def xclbins(self) -> tuple[str, ...] | None:
         try:
-            from npu.hardware.build import cache  # type: ignore[import-not-found,unused-ignore]
-
-            entries = cache.entries()
-            names = [str(getattr(entry, "name", entry)) for entry in entries]
-        except Exception:  # not there, or a cache that cannot be read
+            cache = importlib.import_module("npu.hardware.build.cache")
+            folders = [Path(entry.path).parent for entry in cache.entries()]
+        except Exception:  # not in this version, or a cache that cannot be read
             return None
-        return tuple(self._scrub(os.path.basename(name)) for name in sorted(names))
+        return tuple(sorted(f"{folder.parent.name}/{folder.name}" for folder in folders))
 
 
 def run(words: tuple[str, ...], seconds: float, limit: int = LIMIT) -> Command | None:

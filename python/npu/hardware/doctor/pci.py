@@ -96,8 +96,8 @@ def _absent(machine: Machine) -> Result:
         return broken("none: this is a virtual machine", no_hardware(text))
     if name := _has_npu(processor):
         text = (
-            f"{processor.name} ({name}) has an NPU as a rule, but none is on the PCI bus. Switch it "
-            'on in the firmware set-up ("NPU", "IPU" or "Ryzen AI", often below Advanced or '
+            f"{processor.name} ({name}) has an NPU as a rule, but none is on the PCI bus. Switch "
+            'it on in the firmware set-up ("NPU", "IPU" or "Ryzen AI", often below Advanced or '
             "CPU Configuration), update the BIOS, then power off completely and start again."
         )
         commands = ("systemctl reboot --firmware-setup", "lspci -nn -d 1022: | grep -i signal")

@@ -110,7 +110,11 @@ def _seen(machine: Machine) -> Result:
     }  # fmt: skip
     if name is None:
         return unknown(f"xrt-smi shows {next(iter(names))}, not this NPU", **values)
-    return ok(f"XRT {written(smi.xrt)} sees {name}", **values)
+    notes = []
+    driver = version(smi.driver or "")
+    if smi.xrt and driver and driver[0] == smi.xrt[0] and driver[:2] != smi.xrt[:2]:
+        notes.append(f"driver {smi.driver} and XRT {written(smi.xrt)} are of different releases")
+    return ok(f"XRT {written(smi.xrt)} sees {name}", *notes, **values)
 
 
 def probe_pyxrt(machine: Machine) -> Result:

@@ -70,7 +70,9 @@ class Python:
 
 NPU_GROUPS = ("render", "video")
 # The only environment variables that are read.
-ENVIRONMENT = ("LD_LIBRARY_PATH", "XILINX_XRT", "PYTHONPATH", "PEANO_INSTALL_DIR", "NPU_DEVICE")
+ENVIRONMENT = (
+    "LD_LIBRARY_PATH", "XILINX_XRT", "MLIR_AIE_INSTALL_DIR", "PEANO_INSTALL_DIR", "AIE_XCLBINUTIL",
+)  # fmt: skip
 
 
 class System(abc.ABC):
@@ -120,7 +122,7 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def xclbins(self) -> tuple[str, ...] | None:
-        """Names of the configurations that `npu build` has built; None: cannot be told."""
+        """What `npu build` has built, as "npu2/ARTEFACT"; None: cannot be told."""
 
     def text(self, path: str) -> str:
         """``read`` without surrounding blanks; "" where there is nothing."""

@@ -47,6 +47,7 @@ KRACKAN = (
     "AMD Ryzen AI 7 350 w/ Radeon 860M",
 )  # fmt: skip
 
+WHEELS = "/home/USER/venv/lib/python3.14/site-packages"
 BDF = "0000:c5:00.1"
 PCI = f"/sys/bus/pci/devices/{BDF}"
 NODE = "/dev/accel/accel0"
@@ -165,6 +166,8 @@ def healthy(
             sbin: {**file, "size": 73000},
             f"{lib}/libxrt_coreutil.so.2": {**file, "size": 2500000},
             f"{lib}/libxrt_driver_xdna.so.2": {**file, "size": 900000},
+            f"{WHEELS}/mlir_aie/bin/aiecc": {**file, "size": 90000000},
+            f"{WHEELS}/llvm-aie/bin/clang++": {**file, "size": 90000000},
         },
         "commands": {
             "xrt-smi examine": done(examine(npu, kernel, xrt, driver)),
@@ -175,10 +178,9 @@ def healthy(
                 "amdxdna.ko.zst\nlicense:        GPL\n"
             ),
             PYXRT: done("/usr/lib/python3/dist-packages/pyxrt.cpython-314-x86_64-linux-gnu.so\n"),
-            "aiecc --version": done("aiecc\n"),
             "xclbinutil --version": done(f"XRT Build Version: {xrt}\n"),
-            package("mlir_aie"): done("/home/USER/venv/lib/python3.14/site-packages/mlir_aie\n"),
-            package("llvm-aie"): done("/home/USER/venv/lib/python3.14/site-packages/llvm-aie\n"),
+            package("mlir_aie"): done(f"{WHEELS}/mlir_aie\n"),
+            package("llvm-aie"): done(f"{WHEELS}/llvm-aie\n"),
             DEVICE: done(
                 json.dumps({"outcome": "ok", "seconds": 0.0021, "generation": generation}) + "\n"
             ),
@@ -194,7 +196,7 @@ def healthy(
         "user": {"root": False, "groups": ["render"], "granted": ["render"]},
         "memory_lock": [-1, -1],
         "python": {"version": "3.14.1", "abi": "cpython-314", "virtual": True},
-        "xclbins": ["gemm_bf16_f32.xclbin", "gemm_i8_i32.xclbin", "decoder.xclbin"],
+        "xclbins": [f"{generation}/{name}-0123456789abcdef" for name in ("decoder", "gemm_i8_i32")],
     }  # fmt: skip
 
 
@@ -615,11 +617,24 @@ def empty_cache(record: Record) -> None:
     record["xclbins"] = []
 
 
+@machine(phoenix_arch, "a cache that was filled for the other generation")
+def cache_of_npu2(record: Record) -> None:
+    record["xclbins"] = ["npu2/gemm_i8_i32-0123456789abcdef"]
+
+
+@machine(strix_ubuntu, "a cache without the configuration of the command")
+def command_not_built(record: Record) -> None:
+    message = (
+        '[load] configuration "gemm_i8_i32" for npu2 has not been built (x is not in the cache); '
+        "build it: npu build --device npu2 gemm"
+    )
+    fails(record, "build", message)
+
+
 @machine(strix_ubuntu, "a machine before `npu build`, without its tools")
 def no_build_tools(record: Record) -> None:
     record["xclbins"] = []
-    for name in ("aiecc --version", "xclbinutil --version"):
-        record["commands"].pop(name)
+    record["commands"].pop("xclbinutil --version")
     for name in ("mlir_aie", "llvm-aie"):
         record["commands"][package(name)] = done("\n")
 
@@ -628,8 +643,9 @@ def no_build_tools(record: Record) -> None:
 def context_refused(record: Record) -> None:
     krackan = healthy(KRACKAN, "ubuntu", UBUNTU_26, "7.1.0-9-generic", "2.25.0")
     record.update({**krackan, "origin": record["origin"]})
-    fails(record, "refused", "DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-22): Invalid "
-          "argument")  # fmt: skip
+    fails(record, "context", "[load] a hardware context for configuration \"gemm\": the firmware "
+          "refuses it (DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed (err=-22): Invalid "
+          "argument)")  # fmt: skip
 
 
 @machine(strix_ubuntu, "an NPU that takes commands and does not finish them")

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 from limits import HANG
@@ -184,6 +186,60 @@ def test_the_product_of_the_device_command_is_compared(monkeypatch: pytest.Monke
 
     monkeypatch.setattr(npu, "matmul", one_word_off)
     assert product(device) == {"outcome": "wrong", "wrong": 1, "of": 4096}
+
+
+def program(folder: Path, name: str, script: str) -> None:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def test_tools_are_found_on_the_path_and_in_the_folder_of_xrt(
+    system: LiveSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", "xrt-smi", "echo from XRT $LC_ALL")
+    assert system.command("xrt-smi") is None
+    monkeypatch.setenv("XILINX_XRT", str(tmp_path))
+    done = system.command("xrt-smi")
+    assert done is not None and done.output == "from XRT C\n"
+
+
+LINE = "amdxdna 0000:c5:00.1: [drm] *ERROR* aie2_hw_start: firmware is not alive"
+
+
+@pytest.mark.parametrize(
+    ("journal", "messages", "found"),
+    [
+        (f"yes 'usb 1-1: noise' | head -n 20000; echo '{LINE}'", "exit 1", (LINE,)),
+        ("yes 'usb 1-1: noise' | head -n 50", f"echo '[   12.5] {LINE}'", ()),
+        ("echo '-- No entries --'", f"echo '[   12.5] {LINE}'; yes noise | head -n 99", (LINE,)),
+        ("exit 1", f"yes noise | head -n 99; echo '[   12.5] {LINE}'", (LINE,)),
+        ("echo '-- No entries --'", "echo 'dmesg: Operation not permitted'; exit 1", None),
+    ],
+)
+def test_the_kernels_log(
+    journal: str, messages: str, found: object, system: LiveSystem, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    """From the journal, else from dmesg; None if neither may be read."""
+    program(tmp_path, "journalctl", journal)
+    program(tmp_path, "dmesg", messages)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert system.kernel_log() == found
+
+
+def test_the_cache_of_npu_build(system: LiveSystem, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Artefacts by generation; a cache that fails to read is not empty but unknown."""
+    name = "npu.hardware.build.cache"
+    entry = SimpleNamespace(path=Path("/home/me/.cache/npu-xdna/xclbins/npu2/gemm-0123/a.xclbin"))
+    cache: Any = ModuleType(name)
+    cache.entries = lambda: [entry]
+    monkeypatch.setitem(sys.modules, "npu.hardware.build", ModuleType("npu.hardware.build"))
+    monkeypatch.setitem(sys.modules, name, cache)
+    assert system.xclbins() == ("npu2/gemm-0123",)
+    cache.entries = lambda: 1 / 0
+    assert system.xclbins() is None
 
 
 def test_kernel_lines_are_those_of_the_npu() -> None:

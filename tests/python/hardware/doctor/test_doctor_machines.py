@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from machine_records import FOLDER, MACHINES, as_text
+from machine_records import FOLDER, MACHINES, as_text, fails
 
 from npu.hardware.doctor import record, report
 from npu.hardware.doctor.examine import ALL_LAYERS, Diagnosis, examine
@@ -101,9 +101,14 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "contexts_taken": ("users", ("all 16 contexts", "ps -fp 2000 2001 2002 2003")),
     "no_build_tools": (
         "tools", ("aiecc, Peano, xclbinutil not installed", "pip install mlir_aie",
-                  "latest-wheels-4", "pip install llvm-aie", "libxrt-utils", "npu build --all"),
+                  "latest-wheels-4", "pip install llvm-aie", "libxrt-utils",
+                  "npu build --device npu2"),
     ),
-    "empty_cache": ("xclbins", ("empty", "npu build --all")),
+    "empty_cache": ("xclbins", ("empty", "npu build --device npu2")),
+    "cache_of_npu2": ("xclbins", ("empty", "npu build --device npu1")),
+    "command_not_built": (
+        "command", ("its configuration is not built", "npu build --device npu2 gemm"),
+    ),
     "context_refused": (
         "command", ("refuses every context", "CREATE_HWCTX", "err=-22", "apt full-upgrade"),
     ),
@@ -113,8 +118,8 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "command_aborts": ("command", ("aborted", "of different times", "amdxdna-dkms")),
     "command_without_memory": ("command", ("memory", "err=-11", "ulimit -l", "limits.d")),
     "command_crashes": ("command", ("the command failed", "Segmentation fault", "--record")),
-    "wrong_result": ("command", ("4096 of 4096 wrong", "another generation", "npu build --all")),
-    "other_generation": ("command", ("device says npu1, PCI says npu2", "npu build --all")),
+    "wrong_result": ("command", ("4096 of 4096 wrong", "another generation", "npu build")),
+    "other_generation": ("command", ("device says npu1, PCI says npu2", "npu build")),
     "no_xrt_device": (None, ()),
     "sysfs_garbage": (None, ()),
     "sysfs_empty": (None, ()),
@@ -203,11 +208,13 @@ def test_remarks_break_nothing() -> None:
     made["commands"]["xrt-smi examine -r platform"]["output"] = text.replace(
         "default", "powersaver"
     )
+    text = made["commands"]["xrt-smi examine"]["output"]
+    made["commands"]["xrt-smi examine"]["output"] = text.replace(": 0.8", ": 2.21.0_2025, 7c1d")
     diagnosis = examine(record.ReplaySystem(json.loads(json.dumps(made))))
     assert diagnosis.verdict is State.OK
     notes = {name: result.notes for name, result in diagnosis.results.items() if result.notes}
-    assert set(notes) == {"kernel", "memlock", "power"}
-    assert "3 remark(s): npu doctor --verbose" in report.plain(diagnosis)
+    assert set(notes) == {"kernel", "memlock", "power", "xrt-smi"}
+    assert "4 remark(s): npu doctor --verbose" in report.plain(diagnosis)
     assert "--pmode performance" in report.verbose(diagnosis)
 
 
@@ -242,3 +249,36 @@ def test_without_xrt_smi_the_command_decides() -> None:
     diagnosis = examine(record.ReplaySystem(made))
     assert diagnosis.results["xrt-smi"].state is State.UNKNOWN
     assert diagnosis.verdict is State.OK
+
+
+@pytest.mark.parametrize(
+    ("kind", "message", "found", "command"),
+    [
+        ("timeout", "[wait] the run did not end", "timed out", "modprobe -r amdxdna"),
+        ("abort", "[wait] the run", "aborted", "full-upgrade"),
+        ("versions", "[device] xrt: older", "do not fit", "full-upgrade"),
+        ("firmware", "[wait] status 0x3000003", "firmware refused", "npu build --device npu2"),
+        ("memory_lock", "[allocate] 64 bytes", "cannot be locked", "limits.d"),
+        ("generation", "[load] npu1", "generation", "npu build --device npu2"),
+        ("pyxrt", "[device] xrt: XRT sees 0 devices", "finds no NPU", "libxrt-npu2"),
+        ("context", "(err=-2)", "no device heap", "limits.d"),
+        ("context", "(err=-12)", "no memory", "limits.d"),
+        ("context", "(err=-19)", "no free columns", "aie-partitions"),
+        ("context", "(err=-22)", "refuses every context", "full-upgrade"),
+        ("context", "status 0x2000003", "refuses every context", "full-upgrade"),
+        ("RuntimeError", "CREATE_HWCTX IOCTL failed (err=-12)", "no memory", "limits.d"),
+        ("RuntimeError", "EXEC failed (err=-11): x", "cannot be locked", "limits.d"),
+        ("RuntimeError", "failed to allocate BO", "cannot be locked", "limits.d"),
+        ("RuntimeError", "No such device with index '0'", "finds no NPU", "libxrt-npu2"),
+        ("RuntimeError", "ERT_CMD_STATE_ABORT", "aborted", "full-upgrade"),
+        ("RuntimeError", "ERT_CMD_STATE_TIMEOUT", "timed out", "modprobe -r"),
+        ("ImportError", "something else", "the command failed", "--record"),
+        ("build", "no command in it", "not built", "npu build --device npu2"),
+    ],
+)
+def test_what_a_failed_command_means(kind: str, message: str, found: str, command: str) -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    fails(made, kind, message)
+    result = examine(record.ReplaySystem(made)).results["command"]
+    assert result.state is State.BROKEN and found in result.found
+    assert result.fix is not None and command in "\n".join(result.fix.commands)
