@@ -29,7 +29,11 @@ def probe_kernel(machine: Machine) -> Result:
         text = "The NPU's driver is part of Linux 6.14 and newer; 6.17 and newer are advised."
         fix = Fix(text, install.install_driver(machine.distribution))
         return broken(f"{release} is too old, 6.14 has the driver", fix, release=release)
-    notes = [] if kernel >= _ADVISED else ["Linux 6.17 or newer is advised: its watchdog is safer"]
+    notes = (
+        []
+        if kernel >= _ADVISED
+        else ["Linux 6.17 or newer is advised: older ones do not watch over runs"]
+    )
     return ok(f"Linux {release}", *notes, release=release)
 
 

@@ -125,7 +125,7 @@ class LiveSystem(System):
         return self._log
 
     def _read_log(self) -> tuple[str, ...] | None:
-        journal = ("journalctl", "-k", "-b", "-o", "cat", "--no-pager")
+        journal = ("journalctl", "-k", "-b", "-q", "-o", "cat", "--no-pager")
         for name, *options in (journal, ("dmesg",)):
             program = _which(name)
             done = program and run((program, *options), COMMAND_SECONDS, _LOG_BYTES)

@@ -8,7 +8,7 @@ import re
 
 from npu.hardware.doctor import parse
 from npu.hardware.doctor.result import Result
-from npu.hardware.doctor.system import OpenedNode, System
+from npu.hardware.doctor.system import Command, OpenedNode, System
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,7 +89,6 @@ class Machine:
         return self.system.opened(self.node) if self.node else None
 
     @functools.cached_property
-    def smi(self) -> parse.Smi | None:
-        """What `xrt-smi examine` says; None: it is missing or hangs."""
-        done = self.system.command("xrt-smi", "examine")
-        return parse.smi_examine(done.output) if done and not done.timed_out else None
+    def smi_examine(self) -> Command | None:
+        """What `xrt-smi examine` prints; None: it is missing."""
+        return self.system.command("xrt-smi", "examine")

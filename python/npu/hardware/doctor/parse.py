@@ -149,6 +149,17 @@ def smi_contexts(text: str) -> tuple[int, ...] | None:
     return tuple(int(row) for row in rows)
 
 
+def loader_folders(text: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The folders that `ldconfig -p` lists for libraries, in its order."""
+    found: dict[str, None] = {}
+    for line in text.splitlines():
+        name, arrow, path = line.strip().partition(" => ")
+        folder, slash, file = path.strip().rpartition("/")
+        if arrow and slash and file in names and name.startswith(file) and folder.startswith("/"):
+            found[folder] = None
+    return tuple(found)
+
+
 @dataclasses.dataclass(frozen=True)
 class Processor:
     """Of /proc/cpuinfo's first processor."""

@@ -6,7 +6,7 @@ import re
 
 from npu.hardware.doctor import distribution as install
 from npu.hardware.doctor.machine import Machine
-from npu.hardware.doctor.parse import shown, version, written
+from npu.hardware.doctor.parse import Smi, loader_folders, shown, smi_examine, version, written
 from npu.hardware.doctor.result import Fix, Result, broken, ok, unknown
 
 _CORE = "libxrt_coreutil.so.2"
@@ -25,7 +25,9 @@ def _folders(machine: Machine) -> tuple[list[str], list[str]]:
     """Where the loader looks first (LD_LIBRARY_PATH), and where XRT is installed otherwise."""
     first = [f for f in (machine.system.environment("LD_LIBRARY_PATH") or "").split(":") if f]
     root = machine.system.environment("XILINX_XRT") or _OPT
-    later = dict.fromkeys((*_SYSTEM, f"{root}/lib", f"{_OPT}/lib"))
+    known = machine.system.command("ldconfig", "-p")
+    listed = loader_folders(known.output, (_CORE, _PLUGIN)) if known else ()
+    later = dict.fromkeys((*listed, *_SYSTEM, f"{root}/lib", f"{_OPT}/lib"))
     return [f.rstrip("/") or "/" for f in first], list(later)
 
 
@@ -39,6 +41,8 @@ def probe_xrt(machine: Machine) -> Result:
     cores = _holding(machine, [*first, *later], _CORE)
     plugins = _holding(machine, [*first, *later], _PLUGIN)
     system = machine.distribution
+    if not cores and machine.smi_examine and smi_examine(machine.smi_examine.output).devices:
+        return unknown("in a folder that is not known; xrt-smi runs")
     if not cores:
         fix = Fix("XRT, AMD's runtime library, is not installed.", install.install_xrt(system))
         return broken("not installed", fix)
@@ -67,7 +71,7 @@ def probe_xrt(machine: Machine) -> Result:
 
 def probe_xrt_smi(machine: Machine) -> Result:
     """Does XRT see the NPU through the driver: `xrt-smi examine`."""
-    done = machine.system.command("xrt-smi", "examine")
+    done = machine.smi_examine
     tools = install.install_xrt_tools(machine.distribution)
     if done is None:
         return unknown("xrt-smi is not installed", f"to install xrt-smi: {tools[-1]}")
@@ -76,10 +80,9 @@ def probe_xrt_smi(machine: Machine) -> Result:
             "`xrt-smi examine` hangs: the NPU or its driver no longer answers. Stop what uses it "
             "and load the driver again; if that hangs too, power off completely."
         )
-        fix = Fix(text, (f"ls -l /proc/*/fd 2>/dev/null | grep {machine.node}", install.RELOAD))
+        fix = Fix(text, (f"sudo fuser -v {machine.node}", install.RELOAD))
         return broken("xrt-smi hangs", fix)
-    smi = machine.smi
-    assert smi is not None
+    smi = smi_examine(done.output)
     if old := _OLD_DRIVER.search(done.output):
         text = (
             f"The driver refuses what XRT {written(smi.xrt)} asks (error {old[1]}): it is older "
@@ -87,7 +90,7 @@ def probe_xrt_smi(machine: Machine) -> Result:
         ).replace("XRT ?", "XRT")
         fix = Fix(text, install.dkms_driver(machine.distribution))
         return broken(f"driver older than XRT (error {old[1]})", fix)
-    if done.exit != 0 or not smi.devices:
+    if not smi.devices:
         said = f": {smi.error}" if smi.error else ""
         text = (
             f"xrt-smi finds no NPU though the driver has one{said}. XRT and its plugin must be of "
@@ -95,12 +98,11 @@ def probe_xrt_smi(machine: Machine) -> Result:
         )
         fix = Fix(text, install.install_xrt(machine.distribution))
         return broken("xrt-smi finds no NPU", fix, error=smi.error)
-    return _seen(machine)
+    return _seen(machine, smi)
 
 
-def _seen(machine: Machine) -> Result:
-    smi = machine.smi
-    assert smi is not None and machine.npu is not None
+def _seen(machine: Machine, smi: Smi) -> Result:
+    assert machine.npu is not None
     names = dict(smi.devices)
     name = names.get(machine.npu.address.lower())
     values = {

@@ -19,7 +19,8 @@ from limits import HANG
 from npu.hardware.doctor import live, open_node, privacy
 from npu.hardware.doctor.examine import ALL_LAYERS, examine
 from npu.hardware.doctor.live import LiveSystem
-from npu.hardware.doctor.system import LIMIT
+from npu.hardware.doctor.result import State
+from npu.hardware.doctor.system import LIMIT, OpenedNode, Stat
 
 SECONDS = 0.5  # given to a command that never ends
 PATIENCE = 30.0  # until a test says that a time limit does not work
@@ -158,6 +159,72 @@ def test_this_machine_is_examined_without_a_failed_probe(system: LiveSystem) -> 
     results = examine(system).results
     assert set(results) == {layer.name for layer in ALL_LAYERS}
     assert [r.found for r in results.values() if r.found.startswith("the probe failed")] == []
+
+
+class Rooted(LiveSystem):
+    """This machine with the files of a folder: of another one's /sys, /proc, /etc and /lib."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__()
+        self._root = str(root)
+
+    def read(self, path: str) -> str | None:
+        return super().read(self._root + path)
+
+    def names(self, path: str) -> tuple[str, ...] | None:
+        return super().names(self._root + path)
+
+    def link(self, path: str) -> str | None:
+        return super().link(self._root + path)
+
+    def stat(self, path: str) -> Stat | None:
+        return super().stat(self._root + path)
+
+    def opened(self, path: str) -> OpenedNode | None:
+        return super().opened(self._root + path)
+
+
+def test_a_tree_of_files_as_linux_has_it(tmp_path: Path) -> None:
+    """Symbolic links of sysfs, a packed firmware file, a DRM node (here a plain file)."""
+    real = tmp_path / "sys/devices/pci0000:00/0000:00:08.2/0000:c5:00.1"
+    for folder in (
+        real / "accel/accel0", tmp_path / "sys/bus/pci/devices", tmp_path / "sys/class/iommu/ivhd0",
+        tmp_path / "sys/bus/pci/drivers/amdxdna", tmp_path / "sys/module/amdxdna/parameters",
+        tmp_path / "sys/kernel/iommu_groups/23", tmp_path / "proc/sys/kernel", tmp_path / "etc",
+        tmp_path / "lib/firmware/amdnpu/17f0_11", tmp_path / "dev/accel",
+        tmp_path / "usr/lib/x86_64-linux-gnu",
+    ):  # fmt: skip
+        folder.mkdir(parents=True)
+    (tmp_path / "sys/bus/pci/devices/0000:c5:00.1").symlink_to(real)
+    (real / "driver").symlink_to("../../../../bus/pci/drivers/amdxdna")
+    (real / "iommu_group").symlink_to("../../../../kernel/iommu_groups/23")
+    texts = {
+        real / "vendor": "0x1022\n", real / "device": "0x17f0\n", real / "revision": "0x11\n",
+        real / "fw_version": "1.1.2.65\n", real / "vbnv": "NPU Strix Halo\n",
+        tmp_path / "sys/kernel/iommu_groups/23/type": "DMA-FQ\n",
+        tmp_path / "sys/module/amdxdna/taint": "OE\n",
+        tmp_path / "sys/module/amdxdna/version": "2.25.0_20260601\n",
+        tmp_path / "proc/sys/kernel/osrelease": "6.17.0-22-generic\n",
+        tmp_path / "etc/os-release": "ID=arch\n",
+        tmp_path / "lib/firmware/amdnpu/17f0_11/npu_7.sbin.xz": "x",
+        tmp_path / "lib/firmware/amdnpu/17f0_11/npu.sbin.zst": "x",
+        tmp_path / "dev/accel/accel0": "",
+        tmp_path / "usr/lib/x86_64-linux-gnu/libxrt_coreutil.so.2.25.0": "",
+    }  # fmt: skip
+    for path, text in texts.items():
+        path.write_text(text)
+    library = tmp_path / "usr/lib/x86_64-linux-gnu/libxrt_coreutil.so.2"
+    library.symlink_to("libxrt_coreutil.so.2.25.0")
+    results = examine(Rooted(tmp_path)).results
+    assert results["npu"].found == "NPU Strix Halo (npu2), 1022:17f0 rev 11"
+    assert results["kernel"].found == "Linux 6.17.0-22-generic"
+    assert results["driver"].found == "amdxdna 2.25.0, out of tree"
+    assert results["firmware"].values["file"] == "/lib/firmware/amdnpu/17f0_11/npu_7.sbin.xz"
+    assert results["iommu"].found == "on, DMA-FQ"
+    assert results["node"].found.startswith("/dev/accel/accel0 ")
+    assert results["xrt"].values["version"] == "2.25.0"
+    assert (results["xrt"].state, results["xrt"].found) == (State.BROKEN, "no NPU plugin")
+    assert results["command"].state is State.UNKNOWN
 
 
 def test_the_device_command_prints_one_outcome() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from machine_records import FOLDER, MACHINES, as_text, fails
+from machine_records import FOLDER, MACHINES, as_text, done, fails
 
 from npu.hardware.doctor import record, report
 from npu.hardware.doctor.examine import ALL_LAYERS, Diagnosis, examine
@@ -240,6 +240,57 @@ def test_every_distribution_gets_its_own_commands(release: str, packages: str) -
     made["files"]["/etc/os-release"] = release
     fix = examine(record.ReplaySystem(made)).results["xrt"].fix
     assert fix is not None and packages in "\n".join(fix.commands)
+
+
+def test_xrt_where_only_the_loader_finds_it() -> None:
+    """Of another distribution's folders: from ldconfig; else xrt-smi shows that it is there."""
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    for part in ("stats", "links"):
+        for path in [path for path in made[part] if "libxrt" in path]:
+            made[part][path.replace("/usr/lib/x86_64-linux-gnu", "/nix/lib")] = made[part].pop(path)
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.results["xrt"].state is State.UNKNOWN
+    assert diagnosis.verdict is State.OK
+    made["commands"]["ldconfig -p"] = done(
+        "\tlibxrt_coreutil.so.2 (libc6,x86-64) => /nix/lib/libxrt_coreutil.so.2\n"
+    )
+    result = examine(record.ReplaySystem(made)).results["xrt"]
+    assert (result.state, result.values["folder"]) == (State.OK, "/nix/lib")
+
+
+@pytest.mark.parametrize(
+    ("soft", "root", "state"),
+    [
+        (0, False, State.BROKEN),
+        (64 << 20, False, State.BROKEN),
+        (128 << 20, False, State.BROKEN),
+        ((128 << 20) + 1, False, State.OK),
+        (4 << 30, False, State.OK),
+        (-1, False, State.OK),
+        (65536, True, State.OK),
+    ],
+)
+def test_memory_lock_limits(soft: int, root: bool, state: State) -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["memory_lock"], made["user"]["root"] = [soft, soft], root
+    result = examine(record.ReplaySystem(made)).results["memlock"]
+    assert result.state is state
+    assert bool(result.notes) == (128 << 20 < soft < 4 << 30)
+
+
+def test_an_old_kernel_with_a_driver_from_elsewhere_is_right() -> None:
+    """Linux 6.11 ran the out-of-tree driver (mlir-aie#2167)."""
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["files"]["/proc/sys/kernel/osrelease"] = "6.11.0-21-generic\n"
+    made["files"]["/sys/module/amdxdna/taint"] = "OE\n"
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.verdict is State.OK
+    assert "out of tree" in diagnosis.results["driver"].found
+
+
+def test_the_time_of_the_command_is_shown() -> None:
+    screen = report.plain(diagnosis_of("healthy_npu2_ubuntu"))
+    assert "a product is right in 2.1 ms" in screen
 
 
 def test_without_xrt_smi_the_command_decides() -> None:

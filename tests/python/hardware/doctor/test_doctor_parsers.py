@@ -117,6 +117,18 @@ def test_power_mode(mode: str) -> None:
     assert parse.smi_power_mode("Power Mode") is None
 
 
+def test_folders_of_the_loader() -> None:
+    text = (
+        "1542 libs found in cache\n"
+        "\tlibxrt_coreutil.so.2 (libc6,x86-64) => /nix/xrt/lib/libxrt_coreutil.so.2\n"
+        "\tlibxrt_coreutil.so (libc6,x86-64) => /dev/lib/libxrt_coreutil.so\n"
+        "\tlibxrt_driver_xdna.so.2 (libc6,x86-64) => /nix/xdna/lib/libxrt_driver_xdna.so.2\n"
+        "\tlibxrt_coreutil.so.2 => \n\tlibxrt_coreutil.so.2 => libxrt_coreutil.so.2\n"
+    )
+    names = ("libxrt_coreutil.so.2", "libxrt_driver_xdna.so.2")
+    assert parse.loader_folders(text, names) == ("/nix/xrt/lib", "/nix/xdna/lib")
+
+
 def test_processors() -> None:
     text = (
         "vendor_id\t: AuthenticAMD\ncpu family\t: 26\nmodel\t\t: 36\n"
@@ -135,6 +147,7 @@ def test_any_text_is_taken(text: str) -> None:
     parse.smi_power_mode(text)
     parse.smi_contexts(text)
     parse.cpuinfo(text)
+    parse.loader_folders(text, ("x",))
     system = parse.os_release(text)
     assert system.family in ("ubuntu", "debian", "fedora", "rhel", "arch", "other")
     smi = parse.smi_examine(text)
