@@ -103,18 +103,16 @@ def install_firmware(system: Distribution) -> tuple[str, ...]:
     return (commands.get(system.family, "# install a current linux-firmware"), REBOOT)
 
 
-def boot_words(system: Distribution, remove: str = "", add: str = "") -> tuple[str, ...]:
-    """Changes words of the kernel's command line."""
+def boot_words(system: Distribution, *, remove: str = "", add: str = "") -> tuple[str, ...]:
+    """Removes words from the kernel's command line, or adds some."""
     if system.family in ("fedora", "rhel"):
-        changes = [f'--remove-args="{remove}"'] if remove else []
-        changes += [f'--args="{add}"'] if add else []
-        return (f"sudo grubby --update-kernel=ALL {' '.join(changes)}", REBOOT)
+        change = f'--remove-args="{remove}"' if remove else f'--args="{add}"'
+        return (f"sudo grubby --update-kernel=ALL {change}", REBOOT)
     update = "sudo update-grub"
     if system.family not in ("ubuntu", "debian"):
         update = "sudo grub-mkconfig -o /boot/grub/grub.cfg   # or your boot loader's"
-    words = " and ".join(part for part in (remove and f"remove {remove}", add and f"add {add}"))
-    words = words.strip().removeprefix("and ").removesuffix(" and")
-    return (f"sudoedit /etc/default/grub   # {words}", update, REBOOT)
+    change = f"remove {remove}" if remove else f"add {add}"
+    return (f"sudoedit /etc/default/grub   # {change}", update, REBOOT)
 
 
 def unlimited_memory_lock(system: Distribution) -> tuple[str, ...]:

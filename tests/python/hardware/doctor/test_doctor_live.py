@@ -4,8 +4,10 @@ time; files that are missing, huge, endless or binary give a bounded answer; not
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -135,6 +137,31 @@ def test_opening_a_node_that_hangs(
     monkeypatch.setattr(live, "__file__", str(tmp_path / "live.py"))
     opened = system.opened("/dev/null")
     assert opened is not None and opened.error == "TIMEOUT"
+
+
+def test_the_version_of_a_drm_driver(
+    system: LiveSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    """struct drm_version: three ints, then length and address of the name (linux/drm.h)."""
+
+    def ioctl(_node: int, request: int, version: bytearray) -> None:
+        assert request == open_node._DRM_IOCTL_VERSION and len(version) == 64
+        length, address = struct.unpack_from("QQ", version, 16)
+        assert length >= 20
+        ctypes.memmove(address, b"amdxdna_accel_driver", 20)
+        struct.pack_into("iii4xQ", version, 0, 0, 6, 1, 20)
+
+    monkeypatch.setattr(open_node.fcntl, "ioctl", ioctl)
+    open_node.main("/dev/null")
+    printed = capsys.readouterr().out
+    script = tmp_path / "open_node.py"
+    script.write_text(f"print({printed!r})")
+    monkeypatch.setattr(live, "__file__", str(tmp_path / "live.py"))
+    opened = system.opened("/dev/null")
+    assert opened == OpenedNode(None, "amdxdna_accel_driver", (0, 6, 1))
+    script.write_text("print('[]')")
+    assert system.opened("/dev/null") == OpenedNode("EIO")
 
 
 def test_the_request_for_the_version_is_that_of_the_kernel() -> None:
