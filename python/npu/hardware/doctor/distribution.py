@@ -11,6 +11,7 @@ from npu.hardware.doctor.result import Fix
 UBUNTU_WITH_PACKAGES = (26, 4)  # the first release with XRT for the NPU in its archive
 DEBIAN_WITH_PACKAGES = (13,)  # in its backports
 FEDORA_WITH_PACKAGES = (46,)  # Rawhide in 2026-11
+EPEL_WITH_PACKAGES = (10, 4)
 _PPA = "sudo add-apt-repository ppa:amd-team/xrt"
 _COPR = "sudo dnf copr enable abn/amd-npu"
 SOURCE = "git clone --recursive https://github.com/amd/xdna-driver"
@@ -22,7 +23,7 @@ def packaged(system: Distribution) -> bool:
     """Whether the distribution's own archive has XRT with the NPU plugin."""
     first = {
         "ubuntu": UBUNTU_WITH_PACKAGES, "debian": DEBIAN_WITH_PACKAGES,
-        "fedora": FEDORA_WITH_PACKAGES, "rhel": (10,), "arch": (),
+        "fedora": FEDORA_WITH_PACKAGES, "rhel": EPEL_WITH_PACKAGES, "arch": (),
     }  # fmt: skip
     return system.family in first and system.version >= first[system.family]
 
