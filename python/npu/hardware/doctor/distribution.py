@@ -9,6 +9,7 @@ from npu.hardware.doctor.parse import Distribution
 from npu.hardware.doctor.result import Fix
 
 UBUNTU_WITH_PACKAGES = (26, 4)  # the first release with XRT for the NPU in its archive
+UBUNTU_WITH_PYXRT = (26, 10)
 DEBIAN_WITH_PACKAGES = (13,)  # in its backports
 FEDORA_WITH_PACKAGES = (46,)  # Rawhide in 2026-11
 EPEL_WITH_PACKAGES = (10, 4)
@@ -56,8 +57,10 @@ def install_pyxrt(system: Distribution) -> tuple[str, ...]:
     """The Python bindings of XRT."""
     if system.family == "ubuntu" and not packaged(system):
         return (_PPA, "sudo apt install python3-xrt")
-    if system.family in ("ubuntu", "debian"):
+    if system.family == "ubuntu" and system.version >= UBUNTU_WITH_PYXRT:
         return ("sudo apt install python3-xrt",)
+    if system.family in ("ubuntu", "debian"):
+        return (SOURCE, "less xdna-driver/README.md")
     return install_xrt(system)
 
 

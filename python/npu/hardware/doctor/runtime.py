@@ -130,7 +130,10 @@ def probe_pyxrt(machine: Machine) -> Result:
     there = _modules(machine)
     if not there:
         text = "XRT's Python bindings (pyxrt) are not installed."
-        return broken("not installed", Fix(text, install.install_pyxrt(machine.distribution)))
+        commands = install.install_pyxrt(machine.distribution)
+        if install.SOURCE in commands:
+            text += " There is no package of them for this system: build XRT, which brings them."
+        return broken("not installed", Fix(text, commands))
     return _not_imported(machine, there, done.output if done else "")
 
 

@@ -90,7 +90,7 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     ),
     "xrt_smi_hangs": ("xrt-smi", ("hangs", "power off completely", "modprobe -r amdxdna")),
     "xrt_smi_finds_nothing": ("xrt-smi", ("finds no NPU", "same version", "dnf install xrt")),
-    "pyxrt_missing": ("pyxrt", ("not installed", "sudo apt install python3-xrt")),
+    "pyxrt_missing": ("pyxrt", ("not installed", "no package", "git clone --recursive")),
     "pyxrt_other_python": (
         "pyxrt", ("for Python 3.12, this is 3.14.1", "python3.12 -m venv --system-site-packages"),
     ),
@@ -240,6 +240,22 @@ def test_every_distribution_gets_its_own_commands(release: str, packages: str) -
     made = MACHINES["no_xrt"]()
     made["files"]["/etc/os-release"] = release
     fix = examine(record.ReplaySystem(made)).results["xrt"].fix
+    assert fix is not None and packages in "\n".join(fix.commands)
+
+
+@pytest.mark.parametrize(
+    ("release", "packages"),
+    [
+        ('ID=ubuntu\nVERSION_ID="26.10"', "sudo apt install python3-xrt"),
+        ('ID=ubuntu\nVERSION_ID="24.04"', "add-apt-repository ppa:amd-team/xrt"),
+        ("ID=arch", "pacman -S xrt"),
+        ('ID=debian\nVERSION_ID="13"', "git clone --recursive"),
+    ],
+)
+def test_python_bindings_of_distributions(release: str, packages: str) -> None:
+    made = MACHINES["pyxrt_missing"]()
+    made["files"]["/etc/os-release"] = release
+    fix = examine(record.ReplaySystem(made)).results["pyxrt"].fix
     assert fix is not None and packages in "\n".join(fix.commands)
 
 
