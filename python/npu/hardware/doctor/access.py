@@ -77,7 +77,7 @@ def probe_node(machine: Machine) -> Result:
         return broken(f"{node} is missing", Fix(text, ("sudo udevadm trigger", "ls -l /dev/accel")))
     error = machine.opened.error if machine.opened else None
     seen = f"{node} {found.owner}:{found.group} {found.mode:04o}"
-    if error in ("EACCES", "EPERM") or (error is None and not found.access):
+    if error in ("EACCES", "EPERM"):
         return _denied(machine, node, found, seen)
     if error == "TIMEOUT":
         text = f"Opening {node} hangs: the driver waits for the NPU. Load it again, or power off."

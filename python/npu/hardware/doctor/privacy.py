@@ -59,7 +59,7 @@ class Scrubber:
     def __init__(self, home: str, names: Sequence[str]) -> None:
         self._home = home if len(home) > 1 else ""
         words = [n for n in names if len(n) > 2 and n.lower() not in _PROTECTED]
-        pattern = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+        pattern = "|".join(re.escape(word) for word in words)
         self._names = re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])") if words else None
 
     def __call__(self, text: str) -> str:

@@ -442,6 +442,20 @@ def iommu_without_sva(record: Record) -> None:
     record["kernel_log"].append(line)
 
 
+@machine(halo_fedora, "amd/xdna-driver#299 (Enable PASID failed)")
+def pasid_failed(record: Record) -> None:
+    not_started(
+        record,
+        f"amdxdna {BDF}: aie2_init: Enable PASID failed, ret -19",
+        f"amdxdna {BDF}: amdxdna_probe: Hardware init failed, ret -19",
+    )
+
+
+@machine(strix_ubuntu, "amd/xdna-driver#1028 (SVA bind -95 on the host)")
+def iommu_cannot_sva(record: Record) -> None:
+    record["opened"][NODE] = {"error": "EOPNOTSUPP", "driver": None, "version": None}
+
+
 @machine(strix_ubuntu, "an IOMMU that is switched off in the BIOS")
 def iommu_off_in_bios(record: Record) -> None:
     record["folders"]["/sys/class/iommu"] = []

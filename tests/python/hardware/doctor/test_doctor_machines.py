@@ -54,6 +54,8 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
         "iommu", ("off by amd_iommu=off", 'grubby --update-kernel=ALL --remove-args="amd_iommu'),
     ),
     "iommu_without_sva": ("iommu", ("SVA fails (ENODEV)", "add amd_iommu=on iommu=pt", "grub")),
+    "pasid_failed": ("iommu", ("SVA fails (-19)", "grubby", "amd_iommu=on iommu=pt")),
+    "iommu_cannot_sva": ("iommu", ("SVA fails (EOPNOTSUPP)", "just updated needs a restart")),
     "iommu_off_in_bios": ("iommu", ("the kernel has no IOMMU", "firmware set-up", "update-grub")),
     "container_without_sva": (
         "iommu", ("no SVA in this container (EOPNOTSUPP)", "on the host",
@@ -293,6 +295,32 @@ def test_memory_lock_limits(soft: int, root: bool, state: State) -> None:
     result = examine(record.ReplaySystem(made)).results["memlock"]
     assert result.state is state
     assert bool(result.notes) == (128 << 20 < soft < 4 << 30)
+
+
+@pytest.mark.parametrize(
+    ("vbnv", "name"),
+    [("RyzenAI-npu4\n", "RyzenAI-npu4"), ("", "NPU Strix"), ("\x1b[2J", "NPU Strix")],
+)
+def test_the_drivers_name_of_the_npu(vbnv: str, name: str) -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["files"]["/sys/bus/pci/devices/0000:c5:00.1/vbnv"] = vbnv
+    found = examine(record.ReplaySystem(made)).results["npu"].found
+    assert found == f"{name} (npu2), 1022:17f0 rev 10"
+
+
+def test_a_cache_that_cannot_be_read_breaks_nothing() -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["xclbins"] = None
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.results["xclbins"].state is State.UNKNOWN
+    assert diagnosis.verdict is State.OK
+
+
+def test_a_pyxrt_without_a_tag_of_python() -> None:
+    made = MACHINES["pyxrt_not_on_path"]()
+    made["folders"]["/opt/xilinx/xrt/python"] = ["pyxrt.so"]
+    result = examine(record.ReplaySystem(made)).results["pyxrt"]
+    assert result.found == "not on this Python's path: /opt/xilinx/xrt/python"
 
 
 def test_an_old_kernel_with_a_driver_from_elsewhere_is_right() -> None:

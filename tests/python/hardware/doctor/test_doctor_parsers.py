@@ -69,6 +69,12 @@ def test_xrt_smi_of_2_25() -> None:
     assert found.error is None
 
 
+def test_at_most_16_devices() -> None:
+    rows = "".join(f"|[0000:{n:02x}:00.1]  |NPU  |\n" for n in range(20))
+    found = parse.smi_examine(f"Device(s) Present\n{rows}").devices
+    assert [address for address, _ in found] == [f"0000:{n:02x}:00.1" for n in range(16)]
+
+
 def test_xrt_smi_of_2_19() -> None:
     """Two columns, the driver's name without "Version", warnings in between."""
     found = parse.smi_examine(

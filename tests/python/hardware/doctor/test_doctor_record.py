@@ -77,6 +77,12 @@ def test_what_probes_need_stays(text: str) -> None:
     assert privacy.Scrubber("/root", ["root", "npu", "amd"])(text) == text
 
 
+def test_homes_anywhere_are_taken_out_and_that_of_root_stays() -> None:
+    assert privacy.Scrubber("/data/me", [])("/data/me/xrt /data") == "/home/USER/xrt /data"
+    assert privacy.Scrubber("/", [])("/usr/lib") == "/usr/lib"
+    assert privacy.Scrubber("/root", [])("/root/xrt") == "/root/xrt"
+
+
 def test_only_the_needed_parts_of_files_are_read() -> None:
     boot = "root=UUID=1b2c ro quiet amd_iommu=off user=alice module_blacklist=amdxdna"
     assert privacy.reduced("/proc/cmdline", boot) == "amd_iommu=off module_blacklist=amdxdna"
