@@ -9,7 +9,8 @@ from __future__ import annotations
 import json
 
 import pytest
-from machine_records import FOLDER, MACHINES, as_text, done, fails
+from healthy_machines import done
+from machine_records import FOLDER, MACHINES, as_text, fails
 
 from npu.hardware.doctor import record, report
 from npu.hardware.doctor.examine import ALL_LAYERS, Diagnosis, examine
@@ -306,6 +307,15 @@ def test_the_drivers_name_of_the_npu(vbnv: str, name: str) -> None:
     made["files"]["/sys/bus/pci/devices/0000:c5:00.1/vbnv"] = vbnv
     found = examine(record.ReplaySystem(made)).results["npu"].found
     assert found == f"{name} (npu2), 1022:17f0 rev 10"
+
+
+@pytest.mark.parametrize("attribute", ["vendor", "device", "revision"])
+def test_one_damaged_id_makes_the_answer_unsure(attribute: str) -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["files"][f"/sys/bus/pci/devices/0000:c5:00.1/{attribute}"] = "\x00\x01"
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.results["npu"].state is State.UNKNOWN
+    assert "that is not sure" in " ".join(report.plain(diagnosis).split())
 
 
 def test_a_cache_that_cannot_be_read_breaks_nothing() -> None:

@@ -5,9 +5,9 @@ was written, take the layouts of XRT 2.17 to 2.26, and take any other text witho
 from __future__ import annotations
 
 import pytest
+from healthy_machines import STRIX, examine, partitions, platform
 from hypothesis import given
 from hypothesis import strategies as st
-from machine_records import STRIX, examine, partitions, platform
 
 from npu.hardware.doctor import parse
 
