@@ -27,6 +27,7 @@ COMMANDS = (
     "q4nx",
     "devices",
     "selftest",
+    "doctor",
     "inspect",
     "compile",
     "validate-model",
