@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> int:
         device, runs=arguments.runs, times=not arguments.no_times,
         progress=_Lines(out, device.emulated),
     )  # fmt: skip
-    found = {"stamp": _stamp(found)} | found
+    found = {"stamp": _stamp(found), "machine": _machine(device.emulated)} | found
     print(_summary(found), file=out)
     if arguments.json:
         print(json.dumps(found, indent=1))
@@ -74,6 +74,17 @@ def _stamp(found: dict[str, Any]) -> dict[str, Any]:
 
     device = found["device"]
     return stamp("selftest", {"device": device["name"], "arithmetic": device["arithmetic"]})
+
+
+def _machine(emulated: bool) -> dict[str, Any] | None:
+    """What `npu doctor` finds on a machine with an NPU, versions of driver and firmware among it."""
+    if emulated:
+        return None
+    from npu.hardware.doctor import report
+    from npu.hardware.doctor.examine import examine
+    from npu.hardware.doctor.live import LiveSystem
+
+    return report.document(examine(LiveSystem(), lambda title: None))
 
 
 def _summary(found: dict[str, Any]) -> str:
