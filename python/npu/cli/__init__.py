@@ -28,6 +28,7 @@ COMMANDS = (
     "devices",
     "inspect",
     "compile",
+    "build",
     "validate-model",
     "tune",
     "trace",
