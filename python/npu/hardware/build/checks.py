@@ -172,9 +172,9 @@ def _said(data: bytes, word: int) -> str:
 def _line(data: bytes, index: int) -> str:
     """The disassembler's line of an operation."""
     for line in stream.disassemble(data).splitlines():
-        number, _, rest = line.strip().partition(" ")
-        if number.strip(":#") == str(index):
-            return " ".join(rest.split())
+        number, *rest = line.split()
+        if number == str(index):
+            return " ".join(rest[1:])  # without its offset
     return f"operation {index}"
 
 
