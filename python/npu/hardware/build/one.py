@@ -248,28 +248,30 @@ def _kernels(prepared: Prepared, settings: Settings, work: Path) -> dict[str, in
         if not all(path.is_file() for path in objects):
             _compile(prepared, settings, recipe, work, objects)
     shutil.copyfile(objects[0], work / (out.object_file or "kernels.o"))
-    return kernel_stacks(Elf.read(objects[1]), list(out.kernels))
+    return kernel_stacks(Elf.read(objects[1]), out.kernels)
 
 
 def _compile(
     prepared: Prepared, settings: Settings, recipe: kernels.Recipe, work: Path,
     objects: list[Path],
 ) -> None:  # fmt: skip
-    """Both objects of a recipe, which appear when complete."""
+    """Both objects of a recipe, which appear when they are complete."""
     source = work / "kernels.cc"
     source.write_text(recipe.text)
-    for path, stack in zip(objects, (False, True), strict=True):
-        made = path.with_name(f".{path.name}.{os.getpid()}")
-        log = _log(prepared, "clang++")
-        command = kernels.command(
-            settings.tools, recipe, settings.sources, source, made, stack=stack
-        )
-        try:
-            process.run(command, work, log, settings.limits)
-            Elf.read(made)
-            os.replace(made, path)
-        finally:
-            made.unlink(missing_ok=True)
+    made = [path.with_name(f".{path.name}.{os.getpid()}") for path in objects]
+    try:
+        for path, stack in zip(made, (False, True), strict=True):
+            command = kernels.command(
+                settings.tools, recipe, settings.sources, source, path, stack=stack
+            )
+            process.run(command, work, _log(prepared, "clang++"), settings.limits)
+        Elf.read(made[0])
+        kernel_stacks(Elf.read(made[1]), prepared.lowered.kernels)
+        for path, target in zip(made, objects, strict=True):
+            os.replace(path, target)
+    finally:
+        for path in made:
+            path.unlink(missing_ok=True)
 
 
 def _store(

@@ -7,6 +7,7 @@ buffer too many.
 
 from __future__ import annotations
 
+import itertools
 import re
 import struct
 from dataclasses import dataclass
@@ -80,10 +81,15 @@ def _patched(data: bytes) -> int:
 
 def _shortened(data: bytes) -> bytes:
     """The first operations of a stream, as a stream."""
-    found = stream.operations(data)[:_OPERATIONS]
+    found = list(itertools.takewhile(_has_form, stream.operations(data)[:_OPERATIONS]))
     words = data[_HEADER : found[-1]["byte_offset"] + found[-1]["bytes"]] if found else b""
     sizes = struct.pack("<2I", len(found), _HEADER + len(words))
     return data[: _HEADER - len(sizes)] + sizes + words
+
+
+def _has_form(o: dict[str, Any]) -> bool:
+    """An offset of an address patch is an i32 in MLIR."""
+    return o["opcode"] != "ADDRESS_PATCH" or o["argument_offset"] < 1 << 32
 
 
 class _Writer:

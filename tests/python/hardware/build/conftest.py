@@ -22,7 +22,7 @@ def xclbins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     for name in ("MLIR_AIE_INSTALL_DIR", "PEANO_INSTALL_DIR", "AIE_XCLBINUTIL", "NPU_DEVICE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(checks, "LEAST_STACK", 1024)
+    monkeypatch.setattr(checks, "LEAST_STACK", 512)
     return tmp_path / "xclbins"
 
 

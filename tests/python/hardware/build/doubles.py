@@ -199,8 +199,9 @@ def sequences(body: str) -> list[tuple[str, bytes]]:
     generation, columns = (3, 4) if "device(npu1)" in body else (4, 8)
     found = []
     for name, inside in re.findall(
-        r"aie\.runtime_sequence @(\w+)\(.*?\) \{\n(.*?)\n    \}", body, re.S
+        r"aie\.runtime_sequence @(\w+)\(.*?\) \{(.*?)\n    \}", body, re.S
     ):
+        inside = inside.strip("\n")
         numbers: dict[str, int] = {}
         held: dict[str, list[int]] = {}
         operations = []

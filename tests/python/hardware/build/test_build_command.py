@@ -208,8 +208,18 @@ def test_what_goes_wrong_is_said_and_not_kept(program, fault, said, tools, npu):
 
 def test_nothing_of_a_failure_stays(tools, npu):
     doubles.set_faults(tools, aiecc={"text": 20000}, clang={"stack": 1200})
-    assert "program takes" in failure(npu) or "stack" in failure(npu)
-    doubles.set_faults(tools, aiecc={"version": "2"}, clang={"version": "2"})
+    assert "stack" in failure(npu)
+    doubles.set_faults(tools, aiecc={"text": 20000}, clang={"version": "2"})
+    assert "its program takes 20000 bytes" in failure(npu)
+    doubles.set_faults(tools, clang={"version": "2"})
+    assert npu("geglu")[0] == 0 and len(cache.entries()) == 1
+
+
+def test_an_object_without_a_kernel_is_not_kept(tools, npu, xclbins):
+    doubles.set_faults(tools, clang={"forget": 1})
+    failure(npu)
+    assert not list((xclbins / "npu2" / ".objects").iterdir())
+    doubles.set_faults(tools)
     assert npu("geglu")[0] == 0
 
 
@@ -258,7 +268,7 @@ def start(*words: str) -> subprocess.Popen[str]:
     """`npu build` as a process, with stacks as small as designs have them."""
     code = (
         "import sys\nfrom npu import cli\nfrom npu.hardware.build import checks\n"
-        f"checks.LEAST_STACK = 1024\nsys.exit(cli.main(['build', *{list(words)!r}]))"
+        f"checks.LEAST_STACK = 512\nsys.exit(cli.main(['build', *{list(words)!r}]))"
     )
     return subprocess.Popen(
         [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE

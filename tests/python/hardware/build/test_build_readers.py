@@ -95,7 +95,7 @@ def test_a_missing_xclbin(tmp_path):
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.data())
+@given(data=st.data())
 def test_fuzz(data, tmp_path_factory):
     damaged = bytearray(XCLBIN)
     for _ in range(data.draw(st.integers(1, 4))):
