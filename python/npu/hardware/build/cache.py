@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from npu.errors import ArgumentError, FileError
+from npu.errors import ArgumentError, FileError, NpuError
 from npu.hardware.build.process import Stopped
 
 FORMAT = 1  # of the manifest
@@ -171,6 +171,8 @@ def publish(made: Path, folder: Path) -> None:
 def _writing(place: Path) -> Iterator[None]:
     try:
         yield
+    except NpuError:
+        raise
     except OSError as error:
         raise FileError(
             f"[build] {place}: {error.strerror or error}; name another folder for xclbins in "

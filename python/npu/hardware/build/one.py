@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import inspect
 import json
 import os
 import shutil
@@ -28,6 +29,7 @@ from npu.hardware.build.stack import kernel_stacks
 from npu.hardware.build.targets import Target
 from npu.hardware.build.tools import Tools
 
+_PRINTED = inspect.signature(print_mlir).parameters.keys()
 _SHOWN = 2  # violated limits that an error lists
 
 
@@ -130,13 +132,18 @@ def _work(prepared: Prepared, settings: Settings, made: Path) -> Iterator[Path]:
 
 def _jobs(prepared: Prepared, settings: Settings, work: Path) -> list[Job]:
     """The array first, then the cores of each overlay."""
-    mlir = print_mlir(prepared.lowered)
-    names = list(compiled_mlir.read(mlir))
+    names = list(compiled_mlir.read(_module(prepared.lowered, settings.tools)))
     jobs = [Job(work, names[0], settings.threads)] if names else []
     return jobs + [
         Job(work, overlay.name, settings.threads, cores_only=True)
         for overlay in prepared.lowered.overlays
     ]
+
+
+def _module(lowered: Lowered, tools: Tools) -> str:
+    """The MLIR, in the dialect of this aiecc if the printer knows both."""
+    form = {"operands": tools.new_options}
+    return print_mlir(lowered, **(form if form.keys() <= _PRINTED else {}))
 
 
 def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, sources: str) -> None:
@@ -146,7 +153,7 @@ def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, source
     _check_stack_sizes(prepared)
     stacks = _kernels(prepared, settings, work)
     one = sample(prepared.target.operation, prepared.config)
-    mlir = print_mlir(out)
+    mlir = _module(out, tools)
     if one is not None:
         mlir = with_sequence(mlir, one, operands=tools.new_options)
     (work / aiecc.MLIR).write_text(mlir)
@@ -306,7 +313,7 @@ def _store(
         "built": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "seconds": round(seconds, 1),
         "sample": one.request if one else None,
-        "buffers": one.buffers if one else 0,
+        "buffers": {c.name: c.value for c in found}["kernel arguments"],
         "ports": [list(port) for port in parsed["ports"]],
         "overlays": [overlay.name for overlay in prepared.lowered.overlays],
         "checks": [asdict(check) for check in found],

@@ -1,8 +1,8 @@
 """A command stream of ours as a runtime sequence of MLIR: aiecc must make the same words of it.
 
-The sequence also tells aiecc how many buffers a run passes: the kernel metadata of an xclbin
-declares as many as the first sequence has arguments, at least five, and XRT does not survive a
-buffer too many.
+The kernel metadata of an xclbin declares as many buffers as the first sequence of a device has
+arguments, at least five, and XRT does not survive a buffer too many. So the sequence has as many as
+streams of the operation pass, and stands behind those that the design has.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def sample(name: str, config: bytes) -> Sample | None:
 
 
 def with_sequence(mlir: str, sample: Sample, *, operands: bool) -> str:
-    """The module with the stream as the first runtime sequence of its first device.
+    """The module with the stream as the last runtime sequence of its first device.
 
     operands: numbers as operands, as mlir-aie has them since 2026-07; else as attributes. Raises
     BuildError for a module of another form than designs.lowering prints.
@@ -68,9 +68,8 @@ def with_sequence(mlir: str, sample: Sample, *, operands: bool) -> str:
     end = next((n for n in range(begin, len(lines)) if lines[n] == margin + "}"), None)
     if end is None:
         raise BuildError("[build] the first device of the design's MLIR does not end")
-    place = next((n for n in range(begin, end) if "aie.runtime_sequence" in lines[n]), end)
     added = _Writer(operands).sequence(sample)
-    return "\n".join([*lines[:place], *(f"{margin}  {line}" for line in added), *lines[place:]])
+    return "\n".join([*lines[:end], *(f"{margin}  {line}" for line in added), *lines[end:]])
 
 
 def _patched(data: bytes) -> int:

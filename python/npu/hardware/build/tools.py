@@ -99,7 +99,7 @@ def find() -> Tools:
     return Tools(
         Tool(aiecc, _version(aiecc)), Tool(clang, _version(clang)),
         Tool(xclbinutil, _version(xclbinutil)),
-        clang.parent.parent, include, new, options,
+        _install_folder(clang), include, new, options,
     )  # fmt: skip
 
 
@@ -115,7 +115,7 @@ def _locate(name: str) -> Path | None:
                 f"[build] {_VARIABLES[name]} is {named}, but {chosen} is no program; correct it or "
                 "unset it"
             )
-        return chosen.resolve()
+        return chosen.absolute()
     places: list[Path | None] = [_program(shutil.which(name))]
     if name == "xclbinutil":
         places += [folder / name for folder in _XRT]
@@ -127,7 +127,7 @@ def _locate(name: str) -> Path | None:
         # A clang++ on PATH is the host's unless it comes with Peano: only Peano's knows AIE.
         first = [folder / "bin" / name] if folder else []
         places = [*first, *(p for p in places if name != "clang++" or _is_peano(p))]
-    return next((place.resolve() for place in places if place and _runs(place)), None)
+    return next((place.absolute() for place in places if place and _runs(place)), None)
 
 
 def _package(distribution: str) -> Path | None:
@@ -155,14 +155,21 @@ def _runs(path: Path) -> bool:
 
 
 def _include(aiecc: Path) -> Path:
-    """The folder with aie_api/aie.hpp. Raises BuildError."""
-    folder = aiecc.parent.parent / "include"
-    if not (folder / "aie_api" / "aie.hpp").is_file():
-        raise BuildError(
-            f"[build] {folder} of mlir-aie has no aie_api/aie.hpp, which kernels include; install "
-            f"mlir_aie again: {_PIP['aiecc']}"
-        )
-    return folder
+    """The folder with aie_api/aie.hpp, also where aiecc is a link. Raises BuildError."""
+    folders = [path.parent.parent / "include" for path in (aiecc, aiecc.resolve())]
+    for folder in folders:
+        if (folder / "aie_api" / "aie.hpp").is_file():
+            return folder
+    raise BuildError(
+        f"[build] {folders[0]} of mlir-aie has no aie_api/aie.hpp, which kernels include; install "
+        f"mlir_aie again: {_PIP['aiecc']}"
+    )
+
+
+def _install_folder(clang: Path) -> Path:
+    """Peano's folder, also where clang++ is a link into it: the one that has a linker."""
+    folders = [path.parent.parent for path in (clang, clang.resolve())]
+    return next((one for one in folders if (one / "bin" / "ld.lld").exists()), folders[1])
 
 
 def _version(path: Path) -> str:

@@ -129,6 +129,19 @@ def test_a_variable_that_names_nothing(name, tools, monkeypatch, tmp_path):
         module.find()
 
 
+def test_links_to_the_tools(tools, tmp_path, monkeypatch):
+    """A link is run by its own name: clang++ is one itself, to a program of another name."""
+    (tmp_path / "bin").mkdir()
+    for place, name in (("mlir_aie", "aiecc"), ("peano", "clang++"), ("xrt", "xclbinutil")):
+        (tmp_path / "bin" / name).symlink_to(tools / place / "bin" / name)
+    for name in doubles.variables(tools):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:/usr/bin")
+    found = module.find()
+    assert found.clang.path == tmp_path / "bin" / "clang++"
+    assert found.peano == tools / "peano" and found.include == tools / "mlir_aie" / "include"
+
+
 def test_an_aiecc_of_another_kind(tools):
     doubles.set_faults(tools, aiecc={"help": "usage: aiecc.py"})
     with pytest.raises(BuildError, match="neither the option --get-xclbin nor"):
