@@ -3,7 +3,7 @@ object file that its MLIR links with.
 
 An object is one translation unit that includes those sources, so that what they share exists once;
 functions have sections of their own, of which the linker keeps what a core calls. Flags are those
-of mlir-aie (python/utils/compile/utils.py). A second object with the same code carries the stack
+of mlir-aie (compile_cxx_core_function). A second object with the same code carries the stack
 sizes: older linker scripts of mlir-aie have no place for them.
 """
 

@@ -38,7 +38,8 @@ class Target:
         return self.design().name
 
 
-def every(generation: str) -> list[Target]:
+@functools.cache
+def every(generation: str) -> tuple[Target, ...]:
     """All configurations of a generation that the package uses, each once."""
     found: dict[str, Target] = {}
     default = _default_gemm(generation)
@@ -48,7 +49,7 @@ def every(generation: str) -> list[Target]:
         usual = _is_usual(use) or use.key == default
         if use.key not in found or usual:
             found[use.key] = Target(generation, use.operation, use.key, use.design, usual)
-    return list(found.values())
+    return tuple(found.values())
 
 
 def select(generation: str, names: Sequence[str] = (), everything: bool = False) -> list[Target]:
