@@ -192,7 +192,7 @@ def test_overlays_that_streams_cannot_load_are_refused(fault, said, tools, npu):
         ("aiecc", {"nothing": True}, "left no input_with_addresses.mlir"),
         ("aiecc", {"exit": 1}, "aiecc failed with exit code 1: error: no such thing"),
         ("clang", {"exit": 1}, "clang++ failed with exit code 1: error: no such thing"),
-        ("clang", {"stack": 1200}, "kernel geglu and the core's own program need 1"),
+        ("clang", {"stack": 5000}, "kernel geglu and the core's own program need 5"),
         ("clang", {"forget": 1}, "the object states no stack size of kernel geglu"),
         ("clang", {"cut": 300}, "cut off"),
         ("clang", {"nothing": True}, "No such file"),
@@ -207,7 +207,7 @@ def test_what_goes_wrong_is_said_and_not_kept(program, fault, said, tools, npu):
 
 
 def test_nothing_of_a_failure_stays(tools, npu):
-    doubles.set_faults(tools, aiecc={"text": 20000}, clang={"stack": 1200})
+    doubles.set_faults(tools, aiecc={"text": 20000}, clang={"stack": 5000})
     assert "stack" in failure(npu)
     doubles.set_faults(tools, aiecc={"text": 20000}, clang={"version": "2"})
     assert "its program takes 20000 bytes" in failure(npu)
@@ -337,7 +337,7 @@ def test_a_cache_that_is_a_file(tools, npu, xclbins):
 
 
 def test_a_cache_without_permission(tools, npu, monkeypatch):
-    def refused(*words):
+    def refused(*words, **options):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(cache.Path, "mkdir", refused)
