@@ -81,6 +81,14 @@ def test_damage_is_named(data, said):
         elf.calls()
 
 
+def test_a_section_beyond_the_end():
+    data = bytearray(doubles.elf(2, [(".text", 1, 6, 0, bytes(600))], []))
+    table = int.from_bytes(data[32:36], "little")
+    data[table + 60 : table + 64] = (1 << 20).to_bytes(4, "little")  # size of .text
+    with pytest.raises(FormatError, match="section 1 is cut off"):
+        parsed(bytes(data))
+
+
 def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(FormatError, match="No such file"):
         Elf.read(tmp_path / "none")
