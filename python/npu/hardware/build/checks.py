@@ -7,10 +7,11 @@ the words of a command stream are read from its output.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from npu import stream
+from npu.designs.hardware import Tile
 from npu.designs.lowering import Lowered, program_memory, stack
 from npu.designs.lowering.lowered import Core
 from npu.errors import NpuError
@@ -81,10 +82,13 @@ def _own(core: Core, called: Iterable[str], generation: str) -> int:
     return 0 if estimated is None else estimated - max((stated[k] for k in called), default=0)
 
 
-def addresses(lowered: Lowered, device: Device) -> list[Check]:
-    """Every buffer of the design lies where aiecc's module has it: one check per tile."""
+def addresses(lowered: Lowered, device: Device, tiles: Collection[Tile] = ()) -> list[Check]:
+    """Every buffer of the design lies where aiecc's module has it: one check per tile, of these
+    tiles or of all."""
     found = []
     for tile, memories in sorted(lowered.memories.items()):
+        if tiles and tile not in tiles:
+            continue
         moved = []
         for memory in memories:
             at = device.buffers.get((tile.col, tile.row, memory.name), "nowhere")
@@ -97,7 +101,7 @@ def addresses(lowered: Lowered, device: Device) -> list[Check]:
                 f"aiecc moved {len(moved)} of {len(memories)} buffers: {_few(moved)}; command "
                 "streams write to the design's addresses"
             )
-        where = f"tile ({tile.col}, {tile.row})"
+        where = f"tile ({tile.col}, {tile.row}){f' of {device.name}' if tiles else ''}"
         found.append(Check("buffer addresses", where, len(moved), 0, problem))
     return found
 

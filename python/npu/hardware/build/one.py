@@ -22,6 +22,7 @@ from npu.hardware.build import aiecc, cache, checks, compiled_mlir, kernels, ove
 from npu.hardware.build.aiecc import Job
 from npu.hardware.build.cache import Xclbin
 from npu.hardware.build.checks import Check
+from npu.hardware.build.compiled_mlir import Device
 from npu.hardware.build.elf import Elf
 from npu.hardware.build.process import Limits
 from npu.hardware.build.sample import NAME, Sample, sample, with_sequence
@@ -166,9 +167,11 @@ def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, source
         command = aiecc.command(tools, job)
         process.run(command, work, log, settings.limits, aiecc.environment(tools))
     found = _check_array(prepared, jobs[0], one, stacks)
+    cores = [core for core in out.cores if core.overlays]
     for overlay, job in zip(out.overlays, jobs[1:], strict=True):
         elfs = _elfs(job)
-        for core in (core for core in out.cores if core.overlays):
+        found += checks.addresses(out, _device(job), [core.tile for core in cores])
+        for core in cores:
             found += checks.program(core, _linked(elfs, core.tile, job), overlay.name)
         _demand(prepared, found)
         (made / f"{overlay.name}.overlay.bin").write_bytes(overlays.image(overlay, elfs))
@@ -188,11 +191,7 @@ def _check_array(
     prepared: Prepared, job: Job, one: Sample | None, stacks: dict[str, int]
 ) -> list[Check]:
     out = prepared.lowered
-    devices = compiled_mlir.read(aiecc.addresses(job))
-    device = devices.get(job.device)
-    if device is None:
-        raise BuildError(f"[build] aiecc's module has no device {job.device}")
-    elfs = _elfs(job)
+    device, elfs = _device(job), _elfs(job)
     found = checks.stacks(out, stacks)
     for core in (core for core in out.cores if not core.overlays):
         found += checks.program(core, _linked(elfs, core.tile, job))
@@ -212,6 +211,14 @@ def _check_array(
             raise BuildError("[build] aiecc made no instruction words of the sample stream")
         found += checks.words(one.words, path.read_bytes())
     return found
+
+
+def _device(job: Job) -> Device:
+    """The job's device as aiecc placed it."""
+    device = compiled_mlir.read(aiecc.addresses(job)).get(job.device)
+    if device is None:
+        raise BuildError(f"[build] aiecc's module has no device {job.device}")
+    return device
 
 
 def _elfs(job: Job) -> dict[tuple[int, int], Elf]:

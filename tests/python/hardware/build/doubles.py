@@ -158,6 +158,9 @@ def _changed(text: str, faults: dict[str, Any]) -> str:
     """The module "after allocation": the same, but for what is to go wrong."""
     if faults.get("move"):  # the first buffer
         text = re.sub(r"address = \d+", f"address = {faults['move']}", text, count=1)
+    if faults.get("move_last"):
+        head, _, tail = text.rpartition("address = ")
+        text = f"{head}address = 1{tail}"
     if faults.get("unplaced"):
         text = re.sub(r"address = \d+ : i32, ", "", text, count=1)
     if faults.get("port"):  # another channel for the first port
