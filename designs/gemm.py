@@ -89,6 +89,11 @@ def configuration_of(point: DesignPoint) -> bytes:
     return lower_to_bytes(_build(point))
 
 
+def design_of(point: DesignPoint) -> Design:
+    """The design of a design point."""
+    return _build(point)
+
+
 def mlir(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> str:
     """A GEMM design as AIE-dialect MLIR, see `design`."""
     return mlir_of(design_point(generation, a_dtype, c_dtype, **choices))

@@ -71,6 +71,13 @@ class DesignError(NpuError, ValueError):
     kind = "design"
 
 
+class BuildError(NpuError, RuntimeError):
+    """A build for the hardware that cannot start, fails, or breaks a limit; the message names the
+    tool and its log, or the core and its kernels."""
+
+    kind = "build"
+
+
 _CLASSES: dict[str, type[NpuError]] = {
     "argument": ArgumentError,
     "shape": ShapeError,

@@ -30,6 +30,7 @@ COMMANDS = (
     "doctor",
     "inspect",
     "compile",
+    "build",
     "validate-model",
     "tune",
     "trace",

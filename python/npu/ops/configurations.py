@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from npu.designs import dequant, gemm, gemm_catalogue
+from npu.designs.api import Design
 from npu.errors import ArgumentError, DesignError
 from npu.ops.gemm_designs import candidates, gemm_product_of
 from npu.ops.registry import Operation, operations
@@ -40,6 +41,7 @@ class Use:
     key: str
     about: tuple[tuple[str, str], ...]
     make: Callable[[], bytes]
+    design: Callable[[], Design]
 
     @property
     def file(self) -> str:
@@ -60,12 +62,14 @@ def _plain_uses(operation: Operation, generation: str) -> Iterator[Use]:
     """The default configuration, and one for every other format of dequantisation."""
     key = f"{generation}-{operation.name}"
     yield Use(
-        operation.name, generation, key, (), lambda: operation.configuration(generation)
+        operation.name, generation, key, (), lambda: operation.configuration(generation),
+        lambda: operation.design(generation),
     )  # fmt: skip
     for format in dequant.FORMATS[1:] if operation.name == "dequant" else ():
         yield Use(
             operation.name, generation, f"{key}-{format}", (("format", format),),
             functools.partial(operation.configuration, generation, format=format),
+            functools.partial(operation.design, generation, format=format),
         )  # fmt: skip
 
 
@@ -94,7 +98,10 @@ def _gemm_use(o: gemm.DesignPoint, prefers: str, layout: str) -> Use:
         "tile": "x".join(map(str, o.tile)), "k_mt": str(o.k_mt), "b_layout": o.b_layout,
         "c_buffers": str(o.c_buffers), "a_parts": str(o.a_parts), "b_pairs": str(int(o.b_pairs)),
     }  # fmt: skip
-    return Use("gemm", o.generation, o.key, tuple(about.items()), lambda: gemm.configuration_of(o))
+    return Use(
+        "gemm", o.generation, o.key, tuple(about.items()), lambda: gemm.configuration_of(o),
+        lambda: gemm.design_of(o),
+    )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)

@@ -61,6 +61,10 @@ class Operation:
         """The design as AIE-dialect MLIR."""
         return str(self._design().mlir(generation, *self._chosen(arguments), **choices))
 
+    def design(self, generation: str, *arguments: Any, **choices: Any) -> Any:
+        """The design (npu.designs.api.Design), not lowered."""
+        return self._design().design(generation, *self._chosen(arguments), **choices)
+
     def open(self, device: Any, config: bytes) -> Any:
         """The operation on an open device (a ``_npu.device.Device``)."""
         if self.name in _HANDLES:

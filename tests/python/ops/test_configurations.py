@@ -166,7 +166,7 @@ def test_a_failure_keeps_what_was_there(few, tmp_path, monkeypatch) -> None:
         raise OSError(28, "No space left on device")
 
     uses = [*configurations.uses()]
-    uses.append(configurations.Use("gemm", "npu2", "last", (), broken))
+    uses.append(configurations.Use("gemm", "npu2", "last", (), broken, broken))
     monkeypatch.setattr(configurations, "uses", lambda: iter(uses))
     with pytest.raises(ArgumentError, match="No space left"):
         configurations.write_all(target)

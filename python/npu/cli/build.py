@@ -1,0 +1,173 @@
+"""`npu build`: makes the xclbins of configurations and puts them into the cache."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import sys
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from npu.cli import common, progress
+
+if TYPE_CHECKING:
+    from npu.hardware.build.builder import Outcome
+    from npu.hardware.build.one import Settings
+    from npu.hardware.build.targets import Target
+
+HELP = "build configurations for the NPU with mlir-aie and Peano, check and keep them"
+_TIMEOUT = 3600.0  # s, of one tool
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "operation", nargs="*",
+        help=f"operations ({common.operation_names()}) or configurations by name; default: every "
+        "operation as it is usually called",
+    )  # fmt: skip
+    parser.add_argument(
+        "--device", choices=("npu1", "npu2"), help="(default: $NPU_DEVICE, else npu2)"
+    )
+    parser.add_argument("--all", action="store_true", help="every configuration of the package")
+    parser.add_argument(
+        "-j", "--jobs", type=common.positive, metavar="N", default=os.cpu_count() or 1,
+        help="builds at a time (one per CPU)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--timeout", type=_seconds, metavar="SECONDS", default=_TIMEOUT,
+        help=f"of each run of a tool ({_TIMEOUT:g})",
+    )  # fmt: skip
+    parser.add_argument("--keep", metavar="FOLDER", help="keep the files between the steps there")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--list", action="store_true", help="what is built, stale or missing")
+    what.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    parser.add_argument("--json", action="store_true", help="print results as JSON")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from npu.hardware.build import targets
+
+    generation = common.generation("build", arguments.device)
+    chosen = targets.select(generation, arguments.operation, arguments.all)
+    if arguments.list:
+        return _list(chosen, arguments.json)
+    settings = _settings(arguments, len(chosen))
+    if arguments.dry_run:
+        return _dry_run(chosen, settings, arguments.json)
+    return _build(chosen, settings, arguments)
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of seconds")
+    return value
+
+
+def _settings(arguments: argparse.Namespace, count: int) -> Settings:
+    from npu.hardware.build import kernels, tools
+    from npu.hardware.build.one import Settings
+    from npu.hardware.build.process import Limits
+
+    return Settings(
+        tools.find(), kernels.folder(), Limits(arguments.timeout, threading.Event()),
+        threads=max(1, arguments.jobs // max(1, min(arguments.jobs, count))),
+        keep=Path(arguments.keep) if arguments.keep else None,
+    )  # fmt: skip
+
+
+def _build(chosen: list[Target], settings: Settings, arguments: argparse.Namespace) -> int:
+    from npu.hardware.build import cache
+    from npu.hardware.build.builder import build_all
+
+    with progress.counted("building", "configurations", len(chosen)) as advance:
+
+        def report(outcome: Outcome) -> None:
+            advance(1)
+            with progress.aside():
+                _print(outcome, arguments.json)
+
+        outcomes = build_all(chosen, settings, arguments.jobs, report)
+    failed = sum(outcome.state == "failed" for outcome in outcomes)
+    if arguments.json:
+        print(json.dumps([_as_json(outcome) for outcome in outcomes], indent=2))
+    else:
+        built = sum(outcome.state == "built" for outcome in outcomes)
+        kept = len(outcomes) - built - failed
+        print(f"{cache.root()}: {built} built, {kept} were there, {failed} failed")
+    return 1 if failed else 0
+
+
+def _print(outcome: Outcome, as_json: bool) -> None:
+    if outcome.state == "failed":
+        text = " ".join(outcome.error.split())
+        print(f"npu: {outcome.target.key} failed: {text}", file=sys.stderr, flush=True)
+    elif not as_json:
+        word = "built" if outcome.state == "built" else "was there"
+        print(f"{outcome.target.key:44} {word}, {outcome.seconds:.1f} s", flush=True)
+
+
+def _as_json(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "key": outcome.target.key,
+        "operation": outcome.target.operation,
+        "artefact": outcome.artefact,
+        "state": outcome.state,
+        "seconds": round(outcome.seconds, 3),
+        "path": None if outcome.path is None else str(outcome.path),
+        "error": outcome.error,
+    }
+
+
+def _list(chosen: list[Target], as_json: bool) -> int:
+    from npu._npu import kernels
+    from npu.errors import BuildError
+    from npu.hardware.build import cache, tools
+    from npu.hardware.build.one import prepare, state
+
+    note = ""
+    try:
+        found = tools.find()
+    except BuildError:
+        found, note = None, "; tools are not found, so their versions are not compared"
+    rows = []
+    with progress.counted("lowering", "configurations", len(chosen), quiet=as_json) as advance:
+        for target in chosen:
+            prepared = prepare(target)
+            now = state(prepared, found, kernels.SOURCE_HASH)
+            rows.append(
+                {"key": target.key, "operation": target.operation, "name": target.name,
+                 "artefact": prepared.artefact, "state": now}
+            )  # fmt: skip
+            advance(1)
+    if as_json:
+        print(json.dumps({"folder": str(cache.root()), "configurations": rows}, indent=2))
+        return 0
+    for row in rows:
+        print(f"{row['state']:8} {row['operation']:10} {row['name']:28} {row['key']}")
+    built = sum(row["state"] == "built" for row in rows)
+    print(f"{cache.root()}: {built} of {len(rows)} built{note}")
+    return 0
+
+
+def _dry_run(chosen: list[Target], settings: Settings, as_json: bool) -> int:
+    from npu.hardware.build.one import commands, prepare
+
+    lists = {}
+    for target in chosen:
+        prepared = prepare(target)
+        folder = (settings.keep or prepared.folder.parent).absolute() / prepared.artefact
+        lists[target.key] = commands(prepared, settings, folder)
+        if not as_json:
+            print(f"# {target.key}")
+            for words in lists[target.key]:
+                print(shlex.join(words))
+    if as_json:
+        print(json.dumps(lists, indent=2))
+    return 0

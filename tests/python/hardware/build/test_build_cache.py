@@ -1,0 +1,144 @@
+"""The cache of xclbins as devices use it.
+
+Asserts where it is, that only complete entries are found, whatever a folder holds, and the command
+that a missing entry's message gives.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import pytest
+
+from npu.errors import ArgumentError, FileError
+from npu.hardware.build import cache
+from npu.hardware.build.process import Stopped
+from npu.hardware.build.targets import every, select
+
+ARTEFACT = "geglu-npu2-0123456789abcdef"
+
+
+@pytest.fixture
+def entry(xclbins):
+    folder = xclbins / "npu2" / ARTEFACT
+    folder.mkdir(parents=True)
+    (folder / cache.DESIGN).write_bytes(b"1234")
+    (folder / "norm.overlay.bin").write_bytes(b"code")
+    files = {cache.DESIGN: {"bytes": 4}, "norm.overlay.bin": {"bytes": 4}}
+    manifest = {
+        "format": cache.FORMAT, "artefact": ARTEFACT, "generation": "npu2", "tools": {},
+        "kernels": "", "files": files,
+    }  # fmt: skip
+    (folder / cache.MANIFEST).write_text(json.dumps(manifest))
+    return folder
+
+
+def test_an_entry_is_found(entry):
+    found = cache.find("npu2", ARTEFACT)
+    assert found is not None and found.path == entry / cache.DESIGN
+    assert found.manifest["artefact"] == ARTEFACT and found.overlay("norm") == b"code"
+    assert [one.path for one in cache.entries()] == [found.path]
+    assert cache.find("npu1", ARTEFACT) is None
+    with pytest.raises(FileError, match=r"other\.overlay\.bin"):
+        found.overlay("other")
+
+
+def test_nothing_is_found_where_nothing_is(xclbins):
+    assert cache.find("npu2", ARTEFACT) is None and cache.entries() == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"format": 99}, {"artefact": "other"}, {"generation": "npu1"}, {"files": {}}, {"tools": 1},
+        {"files": {cache.DESIGN: {"bytes": 5}}}, {"files": {cache.DESIGN: 4}}, {"files": 3},
+        {"files": {cache.DESIGN: {"bytes": 4}, "none.bin": {"bytes": 4}}}, {"kernels": None},
+        {"files": {cache.DESIGN: {"bytes": 4}, "../../x": {"bytes": 4}}},
+    ],
+)  # fmt: skip
+def test_damaged_entries_are_none(change, entry):
+    path = entry / cache.MANIFEST
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert cache.find("npu2", ARTEFACT) is None and cache.entries() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '"x"', "[" * 100000, "\udcff"])
+def test_manifests_that_are_none(text, entry):
+    (entry / cache.MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
+    assert cache.find("npu2", ARTEFACT) is None
+
+
+def test_an_xclbin_that_is_cut_or_gone(entry):
+    (entry / cache.DESIGN).write_bytes(b"123")
+    assert cache.find("npu2", ARTEFACT) is None
+    (entry / cache.DESIGN).unlink()
+    assert cache.find("npu2", ARTEFACT) is None
+
+
+@pytest.mark.parametrize("pair", [("npu3", "a"), ("npu2", "../a"), ("npu2", ""), ("npu2", ".a")])
+def test_names_that_no_configuration_has(pair, xclbins):
+    with pytest.raises(ArgumentError, match="no generation and artefact"):
+        cache.find(*pair)
+
+
+def test_where_it_is(monkeypatch, tmp_path):
+    monkeypatch.delenv("NPU_XCLBINS", raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("NPU_CACHE", "off")
+    assert cache.root() == tmp_path / "npu-xdna" / "xclbins"
+    monkeypatch.setenv("NPU_CACHE", str(tmp_path / "weights"))
+    assert cache.root() == tmp_path / "weights" / "xclbins"
+    monkeypatch.setenv("NPU_XCLBINS", "~/there")
+    assert cache.root().parts[-1] == "there" and "~" not in str(cache.root())
+    monkeypatch.delenv("NPU_XCLBINS")
+    monkeypatch.delenv("NPU_CACHE")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache.root().parts[-3:] == (".cache", "npu-xdna", "xclbins")
+
+
+def test_the_command_builds_the_configuration():
+    for generation in cache.GENERATIONS:
+        for target in every(generation):
+            head = f"npu build --device {generation} "
+            command = cache.command(generation, target.name)
+            assert command.startswith(head) and " --all" not in command
+            assert target.key in [t.key for t in select(generation, [command.removeprefix(head)])]
+    assert cache.command("npu2", "prefill") == "npu build --device npu2 prefill"
+    assert cache.command("npu2", "one of somebody's own") == "npu build --device npu2 --all"
+
+
+def test_what_is_built_by_default():
+    for generation in cache.GENERATIONS:
+        chosen = select(generation)
+        operations = {target.operation for target in chosen}
+        assert operations == {target.operation for target in every(generation)}
+        names = {target.name for target in chosen}
+        assert {"gemm_bf16_f32", "dequant_q4nx", "decoder", "prefill"} <= names
+        assert any(name.startswith("gemm_i8_i32") for name in names)
+        assert len(chosen) < len(select(generation, (), True)) == len(every(generation))
+        assert len(select(generation, ["gemm"], True)) > len(select(generation, ["gemm"]))
+
+
+def test_who_waits_for_a_lock_can_be_stopped(xclbins):
+    folder, stop = cache.place("npu2", ARTEFACT), threading.Event()
+    with cache.locked(folder, stop):
+        stop.set()
+        with pytest.raises(Stopped), cache.locked(folder, stop):
+            raise AssertionError
+
+
+def test_an_entry_is_replaced_whole(entry):
+    with cache.locked(entry, threading.Event()), cache.partial(entry) as made:
+        (made / "new").write_text("")
+        assert cache.find("npu2", ARTEFACT) is not None  # the old one, until the end
+        cache.publish(made, entry)
+    assert [path.name for path in entry.iterdir()] == ["new"]
+    assert [p.name for p in entry.parent.iterdir() if not p.name.endswith(".lock")] == [ARTEFACT]
+
+
+def test_a_partial_folder_goes_with_its_block(entry):
+    with pytest.raises(ZeroDivisionError), cache.partial(entry) as made:
+        (made / "new").write_text("")
+        raise ZeroDivisionError
+    assert not made.exists() and cache.find("npu2", ARTEFACT) is not None
