@@ -65,8 +65,8 @@ def _container(axlf: Axlf) -> Iterator[str]:
             f"kernel {kernel.name}: {kernel.kind or 'no type'}, id {kernel.kernel_id or 'none'}, "
             f"instances {', '.join(kernel.instances) or 'none'}, {len(kernel.arguments)} arguments"
         )
-        for one in kernel.arguments:
-            yield f"  argument {one.index} {one.name}: {one.qualifier} {one.type}, {one.size} bytes"
+        for arg in kernel.arguments:
+            yield f"  argument {arg.index} {arg.name}: {arg.qualifier} {arg.type}, {arg.size} bytes"
     yield from _generated_by(axlf)
 
 

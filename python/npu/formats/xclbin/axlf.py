@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import struct
-import uuid
+from uuid import UUID
 
 from npu.formats.xclbin.fields import Fields, text
 
@@ -53,8 +53,8 @@ class Axlf:
     version: str
     mode: int
     platform: str
-    uuid: uuid.UUID
-    interface_uuid: uuid.UUID
+    uuid: UUID
+    interface_uuid: UUID
     sections: tuple[Section, ...]
     label: str
 
@@ -95,8 +95,8 @@ def read_axlf(data: bytes | memoryview, label: str = "xclbin") -> Axlf:
         f"{major}.{minor}.{patch}",
         mode,
         text(platform),
-        uuid.UUID(bytes=own),
-        uuid.UUID(bytes=interface),
+        UUID(bytes=own),
+        UUID(bytes=interface),
         sections,
         label,
     )
