@@ -110,7 +110,7 @@ def read_kernels(data: bytes | memoryview, label: str = "EMBEDDED_METADATA") -> 
     if b"<!DOCTYPE" in raw or b"<!ENTITY" in raw:
         raise fields.fail("the XML declares a document type; the metadata of an xclbin has none")
     try:
-        root = ElementTree.fromstring(raw)
+        root = ElementTree.fromstring(raw.decode("utf-8"))
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         raise fields.fail(f"no valid XML: {show(str(error))}") from None
     return tuple(_kernel(fields, element) for element in root.iter("kernel"))
