@@ -105,6 +105,8 @@ def _read(path: Path) -> bytes:
         raise ArgumentError(
             f"[inspect] {path} has more than {_MAX_BYTES} bytes, the limit for files to print"
         )
+    if data.startswith(b"version https://git-lfs"):
+        raise ArgumentError(f"[inspect] {path} is a Git LFS pointer; fetch the file (git lfs pull)")
     return data
 
 

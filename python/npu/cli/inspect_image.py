@@ -139,13 +139,13 @@ def _configuration(configuration: Configuration) -> Iterator[str]:
             f"  the image ends {configuration.missing} bytes early, as the transformation of PDIs "
             "has left it in other files too; read as zero"
         )
-    txn, texts = _texts(cdo.commands)
+    txn, texts = _texts(configuration.name, cdo.commands)
     for tile in tiles.summarise(stream.operations(txn)).values():
         yield from ("  " + line for line in tiles.describe(tile))
     yield from texts
 
 
-def _texts(commands: tuple[Command, ...]) -> tuple[bytes, list[str]]:
+def _texts(label: str, commands: tuple[Command, ...]) -> tuple[bytes, list[str]]:
     """The stream of all register accesses, and a line per command with the disassembler's words."""
     builder = stream.Builder(_DEVICE, _COLUMNS)
     in_stream = []
@@ -154,7 +154,7 @@ def _texts(commands: tuple[Command, ...]) -> tuple[bytes, list[str]]:
         in_stream.append(writes.is_register_access(command) and narrow)
         if in_stream[-1]:
             writes.append(builder, command)
-    txn = builder.finish()
+    txn = writes.finish(builder, label)
     words = iter(stream.disassemble(txn).splitlines()[1:])
     lines = []
     for index, (command, decoded) in enumerate(zip(commands, in_stream, strict=True)):

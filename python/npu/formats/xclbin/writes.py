@@ -25,6 +25,7 @@ from npu.formats.xclbin.cdo import (
 
 END = 0x100
 _ADDRESSES = 1 << 32
+_MAX_STREAM = 1 << 24  # bytes that the reader of streams takes; a whole npu2 has 6.5 MB of memories
 
 
 def is_register_access(command: Command) -> bool:
@@ -61,7 +62,7 @@ def to_stream(cdos: Iterable[tuple[str, Cdo]], device: str, columns: int) -> byt
 
     Raises FormatError for a command that the NPU does not execute, or an address beyond 32 bits.
     """
-    builder = stream.Builder(device, columns)
+    builder, label = stream.Builder(device, columns), ""
     for label, cdo in cdos:
         for command in cdo.commands:
             if is_ignored(command):
@@ -78,4 +79,15 @@ def to_stream(cdos: Iterable[tuple[str, Cdo]], device: str, columns: int) -> byt
                     f"0x{address:x}; the array's addresses have 32 bits"
                 )
             append(builder, command)
-    return builder.finish()
+    return finish(builder, label)
+
+
+def finish(builder: stream.Builder, label: str) -> bytes:
+    """The stream's bytes. Raises FormatError for more than any NPU takes."""
+    txn = builder.finish()
+    if len(txn) > _MAX_STREAM:
+        raise FormatError(
+            f"[{label}] the commands write {len(txn)} bytes as a stream; at most {_MAX_STREAM} can "
+            "be read, and no NPU has as many registers and memories"
+        )
+    return txn

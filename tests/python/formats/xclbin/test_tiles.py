@@ -96,6 +96,13 @@ def test_the_stream_of_a_cdo(wide: bool) -> None:
     assert to_stream(commands, wide) == builder.finish()
 
 
+def test_more_than_an_npu_has() -> None:
+    fills: list[CommandTuple] = [("fill", 0, 1 << 18, 0)] * 16
+    with pytest.raises(FormatError, match=r"^\[here\] the commands write 167\d+ bytes"):
+        to_stream([*fills, ("write", 0, 0)])
+    assert to_stream(fills[:15])
+
+
 def test_what_the_npu_does_not_execute() -> None:
     with pytest.raises(FormatError, match=r"^\[here\] command 0x224 at byte 20 is not one"):
         to_stream([("other", 0x224, [1])])
