@@ -126,6 +126,8 @@ def _argument_view(index: int, buffer: Any) -> np.ndarray:
 class Array:
     """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
 
+    _enabled: Cores | None = None  # cores that may have programs; None: all
+
     def __init__(self, device: str) -> None:
         if not isinstance(device, str):
             raise ArgumentError(f'[Array] expected "npu1" or "npu2", found {device!r}')
@@ -134,7 +136,6 @@ class Array:
         # The callables live here, where the garbage collector sees them (they often refer to this
         # object); the C++ side reaches them through a weak reference.
         self._functions: dict[tuple[int, int], dict[str, Callable[..., Any]]] = {}
-        self._enabled: Cores | None = None  # cores that may have programs; None: all
 
     def configure(
         self, config: bytes | str | os.PathLike[str], *, pdi: int | None = None
