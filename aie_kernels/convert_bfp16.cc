@@ -37,7 +37,7 @@ NPU_KERNEL void convert_bf16_bfp16_b(const bfloat16* __restrict src, bfp16ebs8* 
   int32_t step = 0;
   AIE_PREPARE_FOR_PIPELINING
   for (int32_t i = 0; i < tiles; ++i) {
-    out.push(BlockFloatTile::load_b<BLayout::kRowMajor>(tile));
+    out.push(BlockFloatTile::blocks_of_b<BLayout::kRowMajor>(tile));
     const bool last = ++step == depth;
     step = last ? 0 : step;
     tile += (last ? 1 - (depth - 1) * columns : columns) * 64;

@@ -10,6 +10,9 @@
 // names, the elements that a call accesses as formulas of the integers, the integers' limits, and
 // the cost.
 //
+// NPU_TRANSPOSED(b) is the second operand of a product of block floats. Its blocks lie along k, so
+// that they are those of its transpose: aie_api wants to be told so, the host's knows nothing else.
+//
 // Program memory is 16 KB (docs/reference/program_memory.md), so marks say what is not repeated:
 //
 //   NPU_OUTLINED inline void f(...)                      one copy of f, which its callers call
@@ -28,6 +31,7 @@
 // x86 has room, and passes vectors of 128 bytes by memory.
 #define NPU_OUTLINED
 #define NPU_ROLLED
+#define NPU_TRANSPOSED(b) b
 #define NPU_SERIAL_FOR(start, condition, step) for (start; condition; step)
 
 #else  // the NPU
@@ -37,12 +41,18 @@
 #define NPU_DECLARE(...) static_assert(true)
 
 #ifdef __clang__
+#if __AIE_ARCH__ >= 21
+#define NPU_TRANSPOSED(b) aie::op_transpose(b)
+#else
+#define NPU_TRANSPOSED(b) b
+#endif
 #define NPU_OUTLINED [[gnu::noinline]]
 #define NPU_ROLLED _Pragma("clang loop unroll(disable)")
 #define NPU_SERIAL_FOR(start, condition, step) \
   _Pragma("clang loop unroll(disable)")        \
       _Pragma("clang loop pipeline(disable)") for (start; condition; step)
 #else  // counting/program_bytes.py, where a mark says that a loop is not pipelined
+#define NPU_TRANSPOSED(b) b
 #define NPU_OUTLINED [[gnu::noinline, gnu::noclone]]
 #define NPU_ROLLED _Pragma("GCC unroll 1")
 #define NPU_SERIAL_FOR(start, condition, step) \

@@ -103,7 +103,7 @@ inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __res
     block.load(c, c1, 0);
     UNROLL_STEPS
     for (int32_t step = 0; step < kSteps; ++step) {
-      block.multiply(a0.pop(), a1.pop(), b0.pop(), b1.pop());
+      block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(b0.pop()), NPU_TRANSPOSED(b1.pop()));
     }
     block.store(c, c1, 0);
     const bool last = ++column == across;

@@ -55,12 +55,16 @@ struct BlockFloatTile {
   }
   static auto load_a(const element* a) { return convert(aie::load_v<64>(a)); }
   template <BLayout kLayout>
-  static auto load_b(const element* b) {
+  static auto blocks_of_b(const element* b) {
     if constexpr (kLayout == BLayout::kColumnMajor) {
       return convert(aie::load_v<64>(b));
     } else {
       return convert(aie::transpose(aie::load_v<64>(b), 8, 8));
     }
+  }
+  template <BLayout kLayout>
+  static auto load_b(const element* b) {
+    return NPU_TRANSPOSED(blocks_of_b<kLayout>(b));
   }
 };
 
@@ -110,9 +114,8 @@ class MmulBlock {
   }
 
   // The same with the operands of one k step in registers; tiles of one part.
-  template <typename Operand>
-  void multiply(const Operand& upper, const Operand& lower, const Operand& left,
-                const Operand& right) {
+  template <typename A, typename B>
+  void multiply(const A& upper, const A& lower, const B& left, const B& right) {
     c00_[0].mac(upper, left);
     c01_[0].mac(upper, right);
     c10_[0].mac(lower, left);

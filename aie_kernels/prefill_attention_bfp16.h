@@ -113,8 +113,8 @@ NPU_OUTLINED inline void sum_weights(const uint8_t* weights, float* rows, bfloat
   InBlocks near = blocks_from(weights), far = blocks_from(weights + kUnits * kTileBytes);
   NPU_SERIAL_FOR(int32_t unit = kUnits, unit != 0, --unit) {
     Product total;
-    total.mac(ones, near.pop());
-    total.mac(ones, far.pop());
+    total.mac(ones, NPU_TRANSPOSED(near.pop()));
+    total.mac(ones, NPU_TRANSPOSED(far.pop()));
     aie::store_v(rows + kBest, total.template to_vector<float>().template extract<kRows>(0));
     aie::store_v(corrections,
                  Sums(softmax::repeated(rows + kCorrection)).template to_vector<bfloat16>());
@@ -148,8 +148,9 @@ inline void add_chunk(const uint8_t* tiles, float* store, int32_t* work, intptr_
     NPU_ROLLED do {
       const Part factor = aie::load_v<32>(correction);
       Product sum(by_powers(aie::load_v<64>(y), aie::concat(factor, factor)));
-      sum.mac(blocks_from(values).pop(), blocks_from(of_unit).pop());
-      sum.mac(blocks_from(values + across).pop(), blocks_from(of_unit + kUnits * kTileBytes).pop());
+      sum.mac(blocks_from(values).pop(), NPU_TRANSPOSED(blocks_from(of_unit).pop()));
+      sum.mac(blocks_from(values + across).pop(),
+              NPU_TRANSPOSED(blocks_from(of_unit + kUnits * kTileBytes).pop()));
       aie::store_v(y, sum.template to_vector<float>());
       y += 64, values += kTileBytes;
       y = y == store + kStore ? rows + kTailAt : y;

@@ -170,8 +170,8 @@ NPU_OUTLINED inline void multiply_keys(const uint8_t* keys, const uint8_t* queri
     int32_t left = size;
     NPU_ROLLED do {
       const auto of_keys = k.pop();
-      s0.mac(of_keys, q0.pop());
-      s1.mac(of_keys, q1.pop());
+      s0.mac(of_keys, NPU_TRANSPOSED(q0.pop()));
+      s1.mac(of_keys, NPU_TRANSPOSED(q1.pop()));
       left -= kTileBytes;
     }
     while (left != 0);

@@ -76,7 +76,7 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
     Blocks a0 = at(a), a1 = at(a + kRowBytes), both = at(w);
     for (int32_t step = 0; step < kSteps; ++step) {
       const auto left = both.pop(), right = both.pop();
-      block.multiply(a0.pop(), a1.pop(), left, right);
+      block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(left), NPU_TRANSPOSED(right));
     }
     block.store(sums, lower, 0);
     w += 2 * kRowBytes;

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import operator
+import os
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,12 @@ from typing import Any
 import numpy as np
 
 from npu import _npu
+from npu.emulator_configure import (
+    Cores,
+    check_enabled,
+    configuration_bytes,
+    configuration_stream,
+)
 from npu.errors import ArgumentError, FormatError
 
 __all__ = ["Array", "Report"]
@@ -119,6 +126,8 @@ def _argument_view(index: int, buffer: Any) -> np.ndarray:
 class Array:
     """An emulated NPU array: ``Array("npu1")`` (4 columns) or ``Array("npu2")`` (8 columns)."""
 
+    _enabled: Cores | None = None  # cores that may have programs; None: all
+
     def __init__(self, device: str) -> None:
         if not isinstance(device, str):
             raise ArgumentError(f'[Array] expected "npu1" or "npu2", found {device!r}')
@@ -128,14 +137,23 @@ class Array:
         # object); the C++ side reaches them through a weak reference.
         self._functions: dict[tuple[int, int], dict[str, Callable[..., Any]]] = {}
 
-    def configure(self, config: bytes) -> Report:
-        """Resets the array and executes a configuration stream (TXN bytes).
+    def configure(
+        self, config: bytes | str | os.PathLike[str], *, pdi: int | None = None
+    ) -> Report:
+        """Resets the array and executes a configuration: a TXN stream, CDO, PDI or xclbin, as bytes
+        or as the path of a file.
 
-        Programs attached earlier are detached. Raises FormatError for bytes that are not a valid
-        stream for this generation, EmulatorError for registers that do not exist.
+        ``pdi`` is the number of the PDI of an xclbin that has several (`npu inspect` lists them).
+        Programs attached earlier are detached. Program memory is stored, not executed; if the CDO
+        enables cores, programs can be attached to these only. CDOs do not say for which generation
+        they are. Raises FormatError for bytes that are not valid, or a stream of the other
+        generation, EmulatorError for registers that do not exist.
         """
-        report = Report(**self._array.configure(_stream_bytes("configure", config)))
+        data, label = configuration_bytes(config)
+        txn, enabled = configuration_stream(data, label, self.device, pdi)
+        report = Report(**self._array.configure(txn))
         self._functions.clear()
+        self._enabled = enabled
         return report
 
     def attach(
@@ -154,6 +172,7 @@ class Array:
         64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
         """
         col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
+        check_enabled(self._enabled, col, row)
         if not isinstance(ops, Iterable) or not isinstance(functions, Mapping):
             raise ArgumentError(
                 "[attach] expected a list of operations and a dict of functions, found "

@@ -329,8 +329,8 @@ def test_streams_of_any_bytes_type() -> None:
     config = through_core()
     for form in (bytearray(config), memoryview(config), np.frombuffer(config, np.uint32)):
         arr.configure(form)  # type: ignore[arg-type]
-    for wrong in (12, "stream", None, [1, 2]):
-        with pytest.raises(npu.errors.ArgumentError, match=r"\[configure\] the stream must"):
+    for wrong in (12, "stream", None, [1, 2]):  # text is a path
+        with pytest.raises(npu.errors.ArgumentError, match=r"\[configure\] (the|stream: No)"):
             arr.configure(wrong)  # type: ignore[arg-type]
         with pytest.raises(npu.errors.ArgumentError, match=r"\[submit\] the stream must"):
             arr.submit(wrong, [])  # type: ignore[arg-type]

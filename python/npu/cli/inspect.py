@@ -1,4 +1,5 @@
-"""`npu inspect`: a configuration, a command stream or the stream of a GEMM size, in words."""
+"""`npu inspect`: a configuration, command stream, xclbin, PDI or CDO, or the stream of a GEMM size,
+in words."""
 
 from __future__ import annotations
 
@@ -11,13 +12,16 @@ from typing import Any
 
 from npu.cli import common, dtypes
 
-HELP = "print a configuration or command stream (file), or the stream of a GEMM size, in words"
+HELP = (
+    "print a file (configuration, command stream, xclbin, PDI, CDO) or the stream of a GEMM size, "
+    "in words"
+)
 _MAX_BYTES = 64 << 20
 _MAX_ESTIMATED = 1 << 30  # M, K, N that a configuration can be chosen for
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", nargs="?", help="a serialised configuration or a TXN stream")
+    parser.add_argument("file", nargs="?", help="configuration, TXN stream, xclbin, PDI or CDO")
     parser.add_argument(
         "--gemm", type=common.gemm_size, metavar="S|MxKxN", help="the stream npu.matmul would build"
     )
@@ -59,6 +63,7 @@ _BELONGS = {
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from npu.cli import inspect_image
     from npu.errors import ArgumentError
 
     named = (arguments.file, arguments.gemm, arguments.operation)
@@ -68,7 +73,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.operation is not None and arguments.request is None:
         return _print_fields(arguments.operation, arguments.json)
     data = _stream(arguments) if arguments.file is None else _read(Path(arguments.file))
-    if data.startswith(b"npu-config"):
+    if arguments.file is not None and inspect_image.is_image(data):
+        inspect_image.print_image(data, Path(arguments.file).name, arguments.json)
+    elif data.startswith(b"npu-config"):
         _print_configuration(data, arguments.json)
     else:
         _print_stream(data, arguments.json)
@@ -96,9 +103,10 @@ def _read(path: Path) -> bytes:
         raise ArgumentError(f"[inspect] {path}: {error.strerror}") from error
     if len(data) > _MAX_BYTES:
         raise ArgumentError(
-            f"[inspect] {path} has more than {_MAX_BYTES} bytes, the limit for streams and "
-            "configurations"
+            f"[inspect] {path} has more than {_MAX_BYTES} bytes, the limit for files to print"
         )
+    if data.startswith(b"version https://git-lfs"):
+        raise ArgumentError(f"[inspect] {path} is a Git LFS pointer; fetch the file (git lfs pull)")
     return data
 
 
