@@ -1,0 +1,1 @@
+"""The real NPU: building configurations, running them, checking a machine."""

@@ -1,0 +1,207 @@
+"""Device ``xrt``: a DeviceBackend (npu/device_contract.py) over pyxrt.
+
+xclbin -> hardware context -> kernel (context.py); arguments are BOs (memory.py), a stream is a BO
+of its own (instructions.py). A run's arguments are 3 (a TXN stream), the stream, its number of
+words, then the stream's arguments. After a run that failed, its context is closed; loading the
+configuration builds it afresh.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import os
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from npu.device_contract import Argument, DeviceBackend
+from npu.errors import ArgumentError, DeviceError
+from npu.hardware.xrt import artefacts, failures, machine, memory
+from npu.hardware.xrt.context import FIRST_DATA, Context, Contexts, RunSlot, check_manifest
+from npu.hardware.xrt.instructions import HEAP_BYTES, InstructionPool, Prepared, Slot
+from npu.hardware.xrt.memory import XrtBuffer
+from npu.hardware.xrt.run import RUN_LIMIT, XrtRun
+
+MAX_ARGUMENTS = 16  # that an xclbin declares at most
+_PLACEHOLDER = (0, 0)  # RunSlot.bound of an argument that a stream leaves alone
+
+
+class XrtBackend(DeviceBackend):
+    """An NPU. ``pyxrt``: the module, imported if None; ``find``: the xclbin of a configuration;
+    ``run_limit``: seconds after which a run is given up; ``contexts``: how many are kept."""
+
+    def __init__(
+        self, name: str = "xrt", *, pyxrt: Any = None, index: int = 0,
+        find: artefacts.Finder = artefacts.find, run_limit: float = RUN_LIMIT,
+        heap_bytes: int = HEAP_BYTES, contexts: int | None = None, sysfs: Path = machine.SYSFS,
+    ) -> None:  # fmt: skip
+        self._pyxrt = pyxrt or machine.import_pyxrt()
+        self._device = machine.open_device(self._pyxrt, index)
+        self.identity = machine.identify(self._pyxrt, self._device, sysfs)
+        self._name, self._find, self._run_limit = name, find, run_limit
+        self._states = self._pyxrt.ert_cmd_state
+        self.pool = InstructionPool(self._pyxrt, self._device, heap_bytes)
+        self.contexts = Contexts(self.identity.generation, self.pool, contexts)
+        self._current: Context | None = None
+        self._placeholder: XrtBuffer | None = None
+        self._buffers: weakref.WeakSet[XrtBuffer] = weakref.WeakSet()
+        self._process = os.getpid()
+        self._closed = False
+        _close_at_exit(self)
+
+    def info(self) -> dict[str, Any]:
+        return {
+            "name": self._name, "generation": self.identity.generation, "emulated": False,
+            "arithmetic": "hardware", "max_arguments": MAX_ARGUMENTS,
+        }  # fmt: skip
+
+    def allocate(self, size: int) -> XrtBuffer:
+        self._check("allocate")
+        try:
+            buffer = memory.allocate(self._pyxrt, self._device, size)
+        except RuntimeError as error:
+            raise failures.of_memory("allocate", size, error) from error
+        self._buffers.add(buffer)
+        return buffer
+
+    def wrap(self, array: np.ndarray, writable: bool) -> XrtBuffer | None:
+        if not memory.can_wrap(array.ctypes.data, array.nbytes, writable):
+            return None
+        self._check("wrap")
+        try:
+            buffer = memory.wrap(self._pyxrt, self._device, array)
+        except RuntimeError as error:
+            raise failures.of_memory("wrap", array.nbytes, error) from error
+        self._buffers.add(buffer)
+        return buffer
+
+    def load(self, configuration: Any) -> None:
+        self._check("load")
+        self._current = None
+        self._current = self.contexts.get(configuration, lambda: self._context(configuration))
+
+    def prepare(self, stream: bytes) -> Prepared:
+        return self.pool.prepare(stream)
+
+    def submit(self, prepared: Prepared, arguments: Sequence[Argument]) -> XrtRun:
+        context = self._current
+        if context is None or context.closed or os.getpid() != self._process:
+            self._check("submit")
+            raise ArgumentError("[submit] no configuration is loaded; load one first")
+        count = len(arguments)
+        while count and arguments[count - 1] is None:
+            count -= 1
+        context.check_count(count)
+        slot = self.pool.place(prepared, context)
+        try:
+            chosen, keep = _started(context, slot, prepared.count, arguments)
+        except RuntimeError as error:
+            # Frames of the error would keep the run object, which goes before its context.
+            error = error.with_traceback(None)
+            self._give_up(context)
+            raise failures.of_start(error) from error
+        return XrtRun(context, chosen, prepared, keep, self._give_up, self._states, self._run_limit)
+
+    def close(self) -> None:
+        """Gives everything back: runs, streams and kernels before their contexts."""
+        if self._closed or os.getpid() != self._process:
+            return
+        self._closed = True
+        self._current = None
+        self.contexts.close()
+        self._placeholder = None
+
+    def _context(self, configuration: Any) -> Context:
+        xclbin = self._find(configuration)
+        check_manifest(configuration, xclbin)
+        if self._placeholder is None:
+            self._placeholder = self.allocate(memory.PAGE)
+        return Context(self._pyxrt, self._device, configuration.name, xclbin, self._placeholder.bo)
+
+    def _give_up(self, context: Context) -> None:
+        if context is self._current:
+            self._current = None
+        self.contexts.drop(context)
+
+    def _check(self, function: str) -> None:
+        if os.getpid() != self._process:
+            raise DeviceError(
+                f"[{function}] {self._name} was opened before this process was forked, and a fork "
+                'cannot share it; start processes with multiprocessing\'s "spawn", or open the '
+                "device in the child only"
+            )
+        if self._closed:
+            raise DeviceError(f"[{function}] {self._name} is closed, the program is ending")
+
+    def _leak(self) -> None:
+        """In a forked child: nothing of the parent's is ever given back, because the driver would
+        take it from the parent."""
+        kept: list[Any] = [self._device, self.pool, self.contexts, self._placeholder]
+        for context in self.contexts.all():
+            kept += [context.hardware, context.kernel, *(slot.run for slot in context.idle)]
+        kept += [slot.bo for slot in self.pool.slots()]
+        for buffer in list(self._buffers):
+            kept += [buffer.bo, *buffer.parts.values()]
+        for one in kept:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(one))
+
+
+def _started(
+    context: Context, slot: Slot, words: int, arguments: Sequence[Argument]
+) -> tuple[RunSlot, list[Any]]:
+    """The run object of a run that has been started, and what must live until its end."""
+    chosen = context.run_slot(slot.serial)
+    run = chosen.run
+    if chosen.stream != slot.serial:
+        chosen.stream = slot.serial
+        run.set_arg(1, slot.bo)
+        run.set_arg(2, words)
+    keep = _bind(chosen, arguments, context.placeholder)
+    run.start()
+    return chosen, keep
+
+
+def _bind(chosen: RunSlot, arguments: Sequence[Argument], placeholder: Any) -> list[Any]:
+    """Sets the arguments that differ from the last run's. Returns what the run must keep."""
+    keep = []
+    bound, run, count = chosen.bound, chosen.run, len(arguments)
+    for index in range(len(bound)):
+        argument = arguments[index] if index < count else None
+        if argument is None:
+            if bound[index] != _PLACEHOLDER:
+                run.set_arg(FIRST_DATA + index, placeholder)
+                bound[index] = _PLACEHOLDER
+            continue
+        buffer: Any = argument[0]
+        offset = argument[1]
+        keep.append(buffer)
+        key = (buffer.serial, offset)
+        if bound[index] != key:
+            part = buffer.at(offset)
+            bound[index] = None
+            run.set_arg(FIRST_DATA + index, part)
+            bound[index] = key
+            keep.append(part)
+    return keep
+
+
+def _close_at_exit(backend: XrtBackend) -> None:
+    """Before the interpreter takes objects apart in an order of its own, and in no forked child."""
+    reference = weakref.ref(backend)
+
+    def close() -> None:
+        alive = reference()
+        if alive is not None:
+            alive.close()
+
+    def forked() -> None:
+        alive = reference()
+        if alive is not None:
+            alive._leak()
+
+    atexit.register(close)
+    os.register_at_fork(after_in_child=forked)
