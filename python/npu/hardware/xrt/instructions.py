@@ -26,7 +26,8 @@ _COUNT = struct.Struct("<I")
 
 
 class Slot:
-    """A BO of the heap; ``uses``: runs under way that read it."""
+    """A BO of the heap with a stream; ``serial`` is the stream's; ``uses``: runs under way that
+    read it."""
 
     __slots__ = ("bo", "context", "granules", "prepared", "serial", "uses")
 
@@ -106,6 +107,7 @@ class InstructionPool:
         for slot in self._free:
             if slot.context is context and slot.granules == granules:
                 self._free.remove(slot)
+                slot.serial = self._next()  # another stream, of another length
                 return slot
         return None
 
@@ -124,9 +126,12 @@ class InstructionPool:
                     break
             if not self._evict():
                 raise failures.full_heap(size, self._heap)
-        self._serial += 1
         self.granules += granules
-        return Slot(bo, context, granules, self._serial)
+        return Slot(bo, context, granules, self._next())
+
+    def _next(self) -> int:
+        self._serial += 1
+        return self._serial
 
     def _evict(self) -> bool:
         if self._free:
