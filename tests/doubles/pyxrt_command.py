@@ -47,6 +47,7 @@ class Command:
     def end(self, state: str, detail: str = "") -> None:
         self.state = ert_cmd_state[f"ERT_CMD_STATE_{state}"]
         self.emulated = None
+        self.arguments = {}
         self.message = f"Command failed to complete successfully (ERT_CMD_STATE_{state}){detail}"
 
     def time_out(self, operation: int = UNKNOWN_OPERATION) -> None:

@@ -9,6 +9,7 @@ configuration builds it afresh.
 from __future__ import annotations
 
 import atexit
+import collections
 import ctypes
 import os
 import weakref
@@ -21,13 +22,20 @@ import numpy as np
 from npu.device_contract import Argument, DeviceBackend
 from npu.errors import ArgumentError, DeviceError
 from npu.hardware.xrt import artefacts, failures, machine, memory
-from npu.hardware.xrt.context import FIRST_DATA, Context, Contexts, RunSlot, check_manifest
+from npu.hardware.xrt.context import (
+    FIRST_DATA,
+    PLACEHOLDER,
+    Context,
+    Contexts,
+    RunSlot,
+    check_manifest,
+)
 from npu.hardware.xrt.instructions import HEAP_BYTES, InstructionPool, Prepared, Slot
 from npu.hardware.xrt.memory import XrtBuffer
 from npu.hardware.xrt.run import RUN_LIMIT, XrtRun
 
 MAX_ARGUMENTS = 16  # that an xclbin declares at most
-_PLACEHOLDER = (0, 0)  # RunSlot.bound of an argument that a stream leaves alone
+_MOST_GONE = 256  # buffers that have ended and may still be arguments of idle runs
 
 
 class XrtBackend(DeviceBackend):
@@ -39,6 +47,7 @@ class XrtBackend(DeviceBackend):
         find: artefacts.Finder = artefacts.find, run_limit: float = RUN_LIMIT,
         heap_bytes: int = HEAP_BYTES, contexts: int | None = None, sysfs: Path = machine.SYSFS,
     ) -> None:  # fmt: skip
+        self._closed = False
         self._pyxrt = pyxrt or machine.import_pyxrt()
         self._device = machine.open_device(self._pyxrt, index)
         self.identity = machine.identify(self._pyxrt, self._device, sysfs)
@@ -46,11 +55,12 @@ class XrtBackend(DeviceBackend):
         self._states = self._pyxrt.ert_cmd_state
         self.pool = InstructionPool(self._pyxrt, self._device, heap_bytes)
         self.contexts = Contexts(self.identity.generation, self.pool, contexts)
-        self._current: Context | None = None
+        self._configuration: Any = None  # that is loaded
+        self._current: Context | None = None  # of it
+        self._gone: collections.deque[int] = collections.deque()  # serials of buffers
         self._placeholder: XrtBuffer | None = None
         self._buffers: weakref.WeakSet[XrtBuffer] = weakref.WeakSet()
         self._process = os.getpid()
-        self._closed = False
         _close_at_exit(self)
 
     def info(self) -> dict[str, Any]:
@@ -61,8 +71,9 @@ class XrtBackend(DeviceBackend):
 
     def allocate(self, size: int) -> XrtBuffer:
         self._check("allocate")
+        self._unbind()
         try:
-            buffer = memory.allocate(self._pyxrt, self._device, size)
+            buffer = memory.allocate(self._pyxrt, self._device, size, self._gone)
         except RuntimeError as error:
             raise failures.of_memory("allocate", size, error) from error
         self._buffers.add(buffer)
@@ -73,7 +84,7 @@ class XrtBackend(DeviceBackend):
             return None
         self._check("wrap")
         try:
-            buffer = memory.wrap(self._pyxrt, self._device, array)
+            buffer = memory.wrap(self._pyxrt, self._device, array, self._gone)
         except RuntimeError as error:
             raise failures.of_memory("wrap", array.nbytes, error) from error
         self._buffers.add(buffer)
@@ -81,17 +92,23 @@ class XrtBackend(DeviceBackend):
 
     def load(self, configuration: Any) -> None:
         self._check("load")
-        self._current = None
+        self._unbind()
+        self._configuration = None
         self._current = self.contexts.get(configuration, lambda: self._context(configuration))
+        self._configuration = configuration
 
     def prepare(self, stream: bytes) -> Prepared:
         return self.pool.prepare(stream)
 
     def submit(self, prepared: Prepared, arguments: Sequence[Argument]) -> XrtRun:
-        context = self._current
-        if context is None or context.closed or os.getpid() != self._process:
-            self._check("submit")
+        self._check("submit")
+        if self._configuration is None:
             raise ArgumentError("[submit] no configuration is loaded; load one first")
+        if self._current is None:  # a submission failed, and its context with it
+            self.load(self._configuration)
+        context: Any = self._current
+        if len(self._gone) > _MOST_GONE:
+            self._unbind()
         count = len(arguments)
         while count and arguments[count - 1] is None:
             count -= 1
@@ -115,12 +132,24 @@ class XrtBackend(DeviceBackend):
         self.contexts.close()
         self._placeholder = None
 
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):  # opened
+            self.close()
+
     def _context(self, configuration: Any) -> Context:
         xclbin = self._find(configuration)
         check_manifest(configuration, xclbin)
         if self._placeholder is None:
             self._placeholder = self.allocate(memory.PAGE)
         return Context(self._pyxrt, self._device, configuration.name, xclbin, self._placeholder.bo)
+
+    def _unbind(self) -> None:
+        serials = set()
+        while self._gone:
+            serials.add(self._gone.popleft())
+        if serials:
+            for context in self.contexts.all():
+                context.unbind(serials)
 
     def _give_up(self, context: Context) -> None:
         if context is self._current:
@@ -157,7 +186,7 @@ def _started(
     chosen = context.run_slot(slot.serial)
     run = chosen.run
     if chosen.stream != slot.serial:
-        chosen.stream = slot.serial
+        chosen.slot, chosen.stream = slot, slot.serial
         run.set_arg(1, slot.bo)
         run.set_arg(2, words)
     keep = _bind(chosen, arguments, context.placeholder)
@@ -172,9 +201,9 @@ def _bind(chosen: RunSlot, arguments: Sequence[Argument], placeholder: Any) -> l
     for index in range(len(bound)):
         argument = arguments[index] if index < count else None
         if argument is None:
-            if bound[index] != _PLACEHOLDER:
+            if bound[index] != PLACEHOLDER:
                 run.set_arg(FIRST_DATA + index, placeholder)
-                bound[index] = _PLACEHOLDER
+                bound[index] = PLACEHOLDER
             continue
         buffer: Any = argument[0]
         offset = argument[1]

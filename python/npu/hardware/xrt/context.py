@@ -16,24 +16,26 @@ from typing import Any
 from npu.errors import ArgumentError, ContextError, DeviceError, GenerationError
 from npu.hardware.xrt import failures
 from npu.hardware.xrt.artefacts import Xclbin
-from npu.hardware.xrt.instructions import InstructionPool
+from npu.hardware.xrt.instructions import InstructionPool, Slot
 
 KERNEL = "MLIR_AIE"  # how the name begins of the kernel that mlir-aie makes
 FIRST_DATA = 3  # arguments before it: opcode, stream, its words
 OPCODE = 3  # a TXN stream
 CONTEXT_LIMITS = {"npu1": 6, "npu2": 16}
+PLACEHOLDER = (0, 0)  # RunSlot.bound of an argument that a stream leaves alone
 _RUN_OBJECTS = 4  # as many commands of a context are under way at most
 
 
 class RunSlot:
     """A run object of XRT and what its arguments are: set only where they change."""
 
-    __slots__ = ("bound", "run", "stream")
+    __slots__ = ("bound", "run", "slot", "stream")
 
     def __init__(self, run: Any, arguments: int) -> None:
         self.run = run
-        self.stream = 0  # the serial of the instruction slot
-        # Of each data argument: serial of the buffer and offset; (0, 0) is the placeholder.
+        self.slot: Slot | None = None  # where the stream is
+        self.stream = 0  # its serial
+        # Of each data argument: serial of the buffer and offset.
         self.bound: list[tuple[int, int] | None] = [None] * arguments
 
 
@@ -92,6 +94,20 @@ class Context:
                 "as the driver takes; wait for one first"
             )
         return self.idle.pop(0)
+
+    def forget(self, slot: Slot) -> None:
+        """Before an instruction BO is given back: run objects that would keep it go first."""
+        kept = [one for one in self.idle if one.slot is not slot]
+        self._made -= len(self.idle) - len(kept)
+        self.idle = kept
+
+    def unbind(self, serials: set[int]) -> None:
+        """Run objects keep no buffer that has ended."""
+        for slot in self.idle:
+            for index, key in enumerate(slot.bound):
+                if key is not None and key[0] in serials:
+                    slot.run.set_arg(FIRST_DATA + index, self.placeholder)
+                    slot.bound[index] = PLACEHOLDER
 
     def check_count(self, count: int) -> None:
         """Refuses more arguments than the xclbin declares."""

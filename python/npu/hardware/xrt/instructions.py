@@ -152,6 +152,7 @@ class InstructionPool:
         self._forget(slot)
 
     def _forget(self, slot: Slot) -> None:
+        slot.context.forget(slot)
         slot.bo = None
         self.granules -= slot.granules
 

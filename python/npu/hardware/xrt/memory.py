@@ -12,6 +12,7 @@ import ctypes
 import itertools
 import mmap
 import threading
+from collections import deque
 from typing import Any
 
 import numpy as np
@@ -45,17 +46,22 @@ def whole_pages(size: int) -> int:
 
 
 class XrtBuffer(DeviceBuffer):
-    """``memory`` of the host and the BO that has it. ``serial`` distinguishes buffers."""
+    """``memory`` of the host and the BO that has it. ``serial`` distinguishes buffers; that of one
+    that has ended is appended to ``gone``."""
 
-    def __init__(self, pyxrt: Any, bo: Any, memory: np.ndarray) -> None:
+    def __init__(self, pyxrt: Any, bo: Any, memory: np.ndarray, gone: deque[int]) -> None:
         self.memory = memory
         self.bo = bo  # XRT's views of a BO's memory do not keep it
         self.serial = next(_serials)
         self.parts: dict[int, Any] = {}  # offset -> sub-BO
+        self._gone = gone
         self._make = pyxrt.bo
         directions = pyxrt.xclBOSyncDirection
         self._to_device = directions.XCL_BO_SYNC_BO_TO_DEVICE
         self._from_device = directions.XCL_BO_SYNC_BO_FROM_DEVICE
+
+    def __del__(self) -> None:
+        self._gone.append(self.serial)
 
     def sync_to_device(self, offset: int, size: int) -> None:
         if size:
@@ -78,10 +84,10 @@ class XrtBuffer(DeviceBuffer):
         return part
 
 
-def allocate(pyxrt: Any, device: Any, size: int) -> XrtBuffer:
+def allocate(pyxrt: Any, device: Any, size: int, gone: deque[int]) -> XrtBuffer:
     """Memory of the device that the host sees. Raises what pyxrt raises."""
     bo = pyxrt.bo(device, whole_pages(size), pyxrt.bo.host_only, DATA_GROUP)
-    return XrtBuffer(pyxrt, bo, np.frombuffer(bo.map(), np.uint8)[:size])
+    return XrtBuffer(pyxrt, bo, np.frombuffer(bo.map(), np.uint8)[:size], gone)
 
 
 def can_wrap(address: int, size: int, writable: bool) -> bool:
@@ -90,7 +96,8 @@ def can_wrap(address: int, size: int, writable: bool) -> bool:
     return size > 0 and address % PAGE == 0 and (not writable or size % LINE == 0)
 
 
-def wrap(pyxrt: Any, device: Any, array: np.ndarray) -> XrtBuffer:
+def wrap(pyxrt: Any, device: Any, array: np.ndarray, gone: deque[int]) -> XrtBuffer:
     """Host memory for which ``can_wrap`` holds. Raises what pyxrt raises."""
     pointer = _capsule(array.ctypes.data, None, None)  # how pyxrt takes a void*
-    return XrtBuffer(pyxrt, pyxrt.ext.bo(device, pointer, whole_pages(array.nbytes)), array)
+    bo = pyxrt.ext.bo(device, pointer, whole_pages(array.nbytes))
+    return XrtBuffer(pyxrt, bo, array, gone)
