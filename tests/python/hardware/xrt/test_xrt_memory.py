@@ -216,8 +216,9 @@ def test_the_heap_is_shared_by_contexts_and_may_be_smaller_than_thought(machine)
     for stream in _streams(case, 5):
         assert case.handle.submit(stream, case.arguments).finish()["operations"] > 0
     assert Norm(case.handle)() == expected()
-    case.handle.load(case.configuration)
-    machine.inject("heap", -28, -28, -28, -28)
+    del case, stream
+    case = Submitted(backend())
+    machine.inject("heap", -28)
     with pytest.raises(HeapFullError, match="no room in the NPU's heap of 64 MiB"):
         case.run()
     assert case.run()["operations"] > 0
