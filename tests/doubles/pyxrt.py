@@ -195,8 +195,9 @@ class bo:
 
     def __del__(self) -> None:
         memory = getattr(self, "_memory", None)
-        if isinstance(memory, Instructions):
-            memory.context.bos -= 1
+        context = getattr(memory, "context", None)
+        if context is not None:
+            context.bos -= 1
 
     def _alive(self) -> Memory:
         if self._memory is None:

@@ -35,10 +35,25 @@ def write_xclbin(
     path: Path, configuration: bytes, *, arguments: int = 16, kernels: tuple[str, ...] = ()
 ) -> Path:
     """A file that the double takes as an xclbin: a serialised configuration, with the number of
-    data arguments of its kernel."""
+    data arguments of its kernel, without what mlir-aie keeps out of an xclbin."""
     head = {"kernels": list(kernels or ("MLIR_AIE",)), "arguments": arguments + 3}
-    path.write_bytes(MAGIC + json.dumps(head).encode() + b"\n" + configuration)
+    content = _without_shim_bds(configuration)
+    path.write_bytes(MAGIC + json.dumps(head).encode() + b"\n" + content)
     return path
+
+
+def _without_shim_bds(configuration: bytes) -> bytes:
+    """The configuration without writes to BDs and channels of shim tiles (row 0, 0x1D000 on)."""
+    size = len(_npu.device.parse_configuration(configuration)["txn"])
+    text, txn = configuration[:-size], configuration[-size:]
+    kept = [
+        txn[one["byte_offset"] :][: one["bytes"]]
+        for one in _npu.stream.operations(txn)
+        if one.get("address", 0) >> 20 & 31 or not 0x1D000 <= one["address"] & 0xFFFFF < 0x1D220
+    ]
+    content = b"".join(kept)
+    rest = txn[:8] + struct.pack("<II", len(kept), 16 + len(content)) + content
+    return text[: text.rindex(b"txn ")] + b"txn %d\n" % len(rest) + rest
 
 
 class Npu:

@@ -12,6 +12,7 @@ import atexit
 import collections
 import ctypes
 import os
+import traceback
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from npu.device_contract import Argument, DeviceBackend
-from npu.errors import ArgumentError, DeviceError
+from npu.errors import ArgumentError, DeviceError, NpuError
 from npu.hardware.xrt import artefacts, failures, machine, memory
 from npu.hardware.xrt.context import (
     FIRST_DATA,
@@ -33,6 +34,7 @@ from npu.hardware.xrt.context import (
 from npu.hardware.xrt.instructions import HEAP_BYTES, InstructionPool, Prepared, Slot
 from npu.hardware.xrt.memory import XrtBuffer
 from npu.hardware.xrt.run import RUN_LIMIT, XrtRun
+from npu.hardware.xrt.setup import setup_of
 
 MAX_ARGUMENTS = 16  # that an xclbin declares at most
 _MOST_GONE = 256  # buffers that have ended and may still be arguments of idle runs
@@ -52,6 +54,7 @@ class XrtBackend(DeviceBackend):
         self._device = machine.open_device(self._pyxrt, index)
         self.identity = machine.identify(self._pyxrt, self._device, sysfs)
         self._name, self._find, self._run_limit = name, find, run_limit
+        self._wraps = hasattr(self._pyxrt, "ext")  # since XRT 2.20
         self._states = self._pyxrt.ert_cmd_state
         self.pool = InstructionPool(self._pyxrt, self._device, heap_bytes)
         self.contexts = Contexts(self.identity.generation, self.pool, contexts)
@@ -80,7 +83,7 @@ class XrtBackend(DeviceBackend):
         return buffer
 
     def wrap(self, array: np.ndarray, writable: bool) -> XrtBuffer | None:
-        if not memory.can_wrap(array.ctypes.data, array.nbytes, writable):
+        if not self._wraps or not memory.can_wrap(array.ctypes.data, array.nbytes, writable):
             return None
         self._check("wrap")
         try:
@@ -98,15 +101,10 @@ class XrtBackend(DeviceBackend):
         self._configuration = configuration
 
     def prepare(self, stream: bytes) -> Prepared:
-        return self.pool.prepare(stream)
+        return self.pool.prepare(self._loaded("prepare").setup.before(stream))
 
     def submit(self, prepared: Prepared, arguments: Sequence[Argument]) -> XrtRun:
-        self._check("submit")
-        if self._configuration is None:
-            raise ArgumentError("[submit] no configuration is loaded; load one first")
-        if self._current is None:  # a submission failed, and its context with it
-            self.load(self._configuration)
-        context: Any = self._current
+        context = self._loaded("submit")
         if len(self._gone) > _MOST_GONE:
             self._unbind()
         count = len(arguments)
@@ -116,12 +114,28 @@ class XrtBackend(DeviceBackend):
         slot = self.pool.place(prepared, context)
         try:
             chosen, keep = _started(context, slot, prepared.count, arguments)
-        except RuntimeError as error:
+            return XrtRun(
+                context, chosen, prepared, keep, self._give_up, self._states, self._run_limit
+            )
+        except NpuError:
+            raise
+        except BaseException as error:  # KeyboardInterrupt too: the run may be under way
             # Frames of the error would keep the run object, which goes before its context.
-            error = error.with_traceback(None)
+            traceback.clear_frames(error.__traceback__)
             self._give_up(context)
-            raise failures.of_start(error) from error
-        return XrtRun(context, chosen, prepared, keep, self._give_up, self._states, self._run_limit)
+            if isinstance(error, RuntimeError):
+                raise failures.of_start(error) from error
+            raise
+
+    def _loaded(self, function: str) -> Context:
+        """The context of the loaded configuration, built afresh after a submission that failed."""
+        self._check(function)
+        if self._configuration is None:
+            raise ArgumentError(f"[{function}] no configuration is loaded; load one first")
+        if self._current is None:
+            self.load(self._configuration)
+        assert self._current is not None
+        return self._current
 
     def close(self) -> None:
         """Gives everything back: runs, streams and kernels before their contexts."""
@@ -138,10 +152,14 @@ class XrtBackend(DeviceBackend):
 
     def _context(self, configuration: Any) -> Context:
         xclbin = self._find(configuration)
-        check_manifest(configuration, xclbin)
+        about = configuration.as_dict()
+        check_manifest(configuration, xclbin, [one[0] for one in about["overlays"]])
         if self._placeholder is None:
             self._placeholder = self.allocate(memory.PAGE)
-        return Context(self._pyxrt, self._device, configuration.name, xclbin, self._placeholder.bo)
+        return Context(
+            self._pyxrt, self._device, configuration.name, xclbin, self._placeholder.bo,
+            setup_of(about["txn"]),
+        )  # fmt: skip
 
     def _unbind(self) -> None:
         serials = set()
@@ -233,4 +251,5 @@ def _close_at_exit(backend: XrtBackend) -> None:
             alive._leak()
 
     atexit.register(close)
-    os.register_at_fork(after_in_child=forked)
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=forked)

@@ -17,6 +17,7 @@ from npu.errors import ArgumentError, ContextError, DeviceError, GenerationError
 from npu.hardware.xrt import failures
 from npu.hardware.xrt.artefacts import Xclbin
 from npu.hardware.xrt.instructions import InstructionPool, Slot
+from npu.hardware.xrt.setup import Setup
 
 KERNEL = "MLIR_AIE"  # how the name begins of the kernel that mlir-aie makes
 FIRST_DATA = 3  # arguments before it: opcode, stream, its words
@@ -42,14 +43,16 @@ class RunSlot:
 class Context:
     """A loaded configuration: what XRT needs to run its streams."""
 
-    def __init__(self, pyxrt: Any, device: Any, name: str, xclbin: Xclbin, placeholder: Any):
+    def __init__(
+        self, pyxrt: Any, device: Any, name: str, xclbin: Xclbin, placeholder: Any, setup: Setup
+    ) -> None:
         self.name = name
+        self.setup = setup  # what every stream does first
         self.placeholder = placeholder  # for arguments that a stream leaves alone
         self.under_way: list[Any] = []  # XrtRun
         self.completed = 0  # runs
         self.closed = False
         self.idle: list[RunSlot] = []
-        self._made = 0
         self._pyxrt = pyxrt
         path = os.fspath(xclbin.path)
         try:
@@ -83,10 +86,9 @@ class Context:
         for index, slot in enumerate(self.idle):
             if slot.stream == stream:
                 return self.idle.pop(index)
-        if self._made < _RUN_OBJECTS:
+        if len(self.idle) + len(self.under_way) < _RUN_OBJECTS:
             run = self._pyxrt.run(self.kernel)
             run.set_arg(0, OPCODE)
-            self._made += 1
             return RunSlot(run, self.arguments)
         if not self.idle:
             raise ArgumentError(
@@ -97,9 +99,7 @@ class Context:
 
     def forget(self, slot: Slot) -> None:
         """Before an instruction BO is given back: run objects that would keep it go first."""
-        kept = [one for one in self.idle if one.slot is not slot]
-        self._made -= len(self.idle) - len(kept)
-        self.idle = kept
+        self.idle = [one for one in self.idle if one.slot is not slot]
 
     def unbind(self, serials: set[int]) -> None:
         """Run objects keep no buffer that has ended."""
@@ -186,12 +186,19 @@ class Contexts:
         return False
 
 
-def check_manifest(configuration: Any, xclbin: Xclbin) -> None:
-    """An xclbin of the other generation gives zeros and no error: what its builder wrote about it
-    is compared with the configuration. Raises GenerationError."""
+def check_manifest(configuration: Any, xclbin: Xclbin, overlays: list[str]) -> None:
+    """Compares what the builder wrote about an xclbin with the configuration and its overlays. One
+    of the other generation gives zeros and no error; overlays would be loaded as the stand-ins that
+    operations send, which are no machine code. Raises GenerationError, DeviceError."""
     built: Any = xclbin.manifest.get("generation", configuration.generation)
     if built != configuration.generation:
         raise GenerationError(
             f"[load] {xclbin.path} was built for {built}, configuration "
             f'"{configuration.name}" is for {configuration.generation}; build it again'
+        )
+    if xclbin.manifest.get("overlays", overlays):
+        raise DeviceError(
+            f'[load] configuration "{configuration.name}" loads programs while it runs '
+            f"({', '.join(overlays)}), and this version has no machine code of them to send; on "
+            'npu2, npu.device("xrt", bf16="native") computes prompts without it'
         )

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-import os
+import platform
 import re
 from pathlib import Path
 from typing import Any
 
 from npu._npu import version
-from npu.errors import DeviceError, GenerationError, MissingXrtError
+from npu.errors import DeviceError, GenerationError, MissingXrtError, VersionError
 from npu.hardware.xrt import failures
 
 SYSFS = Path("/sys")
@@ -26,6 +26,10 @@ _NAMES = (
     (re.compile(r"npu[456]\b|strix|krackan|gorgon", re.I), "npu2"),
 )
 _EMULATED = 'the emulated NPUs are "emu:npu2" and "emu:npu1"'
+_NEEDED = (
+    "bo", "device", "enumerate_devices", "ert_cmd_state", "hw_context", "kernel", "run",
+    "xclBOSyncDirection", "xclbin", "xrt_info_device",
+)  # fmt: skip
 _OPT = Path("/opt/xilinx/xrt/python")
 
 
@@ -41,9 +45,9 @@ class Identity:
 
 
 def import_pyxrt() -> Any:
-    """The module. Raises MissingXrtError."""
+    """The module. Raises MissingXrtError, VersionError."""
     try:
-        return importlib.import_module("pyxrt")
+        found = importlib.import_module("pyxrt")
     except ModuleNotFoundError as error:
         where = f"add {_OPT} to PYTHONPATH" if _OPT.is_dir() else "install XRT with its NPU plugin"
         raise MissingXrtError(
@@ -55,6 +59,13 @@ def import_pyxrt() -> Any:
             f"[device] xrt: pyxrt cannot be loaded ({error}); it was built for another Python or "
             f"another XRT; {_EMULATED}"
         ) from error
+    missing = [name for name in _NEEDED if not hasattr(found, name)]
+    if missing:
+        raise VersionError(
+            f"[device] xrt: the module pyxrt ({getattr(found, '__file__', None)}) has no "
+            f"{', '.join(missing)}; install XRT 2.20 or newer; {_EMULATED}"
+        )
+    return found
 
 
 def open_device(pyxrt: Any, index: int = 0) -> Any:
@@ -105,7 +116,7 @@ def identify(pyxrt: Any, device: Any, sysfs: Path = SYSFS) -> Identity:
 def stamp(identity: Identity, sysfs: Path = SYSFS) -> dict[str, str]:
     """What a verdict of the self-test depends on. "unknown" where the system does not say."""
     firmware = _read(sysfs / "bus/pci/devices" / identity.bdf / "fw_version")
-    driver = _read(sysfs / "module/amdxdna/version") or f"in Linux {os.uname().release}"
+    driver = _read(sysfs / "module/amdxdna/version") or f"in Linux {platform.release()}"
     return {
         "pci": identity.pci_id or identity.name,
         "firmware": firmware or "unknown",

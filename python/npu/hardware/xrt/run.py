@@ -85,10 +85,11 @@ class XrtRun(DeviceRun):
         if state == self._states.ERT_CMD_STATE_COMPLETED:
             fence()
             self._elapsed = time.perf_counter_ns() - self._started
-            assert self._run is not None
             self._context.completed += 1
-            self._context.idle.append(self._run)
+            run = self._run
             self.release()
+            assert run is not None
+            self._context.idle.append(run)
             return True
         if state in _failed_states(self._states):
             name = str(getattr(state, "name", state))
@@ -110,7 +111,7 @@ class XrtRun(DeviceRun):
         assert self._run is not None
         try:
             self._run.run.wait2()
-        except RuntimeError as error:
+        except (RuntimeError, AttributeError) as error:  # AttributeError: before XRT 2.20
             return str(error)
         return ""
 

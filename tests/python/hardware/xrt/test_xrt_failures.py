@@ -135,6 +135,23 @@ def test_a_run_that_the_driver_refuses(machine):
     assert norm() == expected()
 
 
+def test_an_interrupt_between_start_and_run_ends_the_run(machine, monkeypatch):
+    case = Submitted(backend())
+    case.run()
+    start = xrt_devices.pyxrt.run.start
+
+    def interrupted(run):
+        start(run)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(xrt_devices.pyxrt.run, "start", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        case.start()
+    monkeypatch.undo()
+    assert not machine.devices[1].contexts
+    assert case.run()["operations"] > 0
+
+
 @pytest.mark.parametrize("number", [95, -22, -95])
 def test_a_driver_older_than_xrt(machine, number):
     for where in ("device", "info"):

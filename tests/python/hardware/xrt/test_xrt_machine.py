@@ -4,18 +4,26 @@ system tells; configurations that were not built are errors with the command."""
 
 from __future__ import annotations
 
+import mmap
 import os
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import xrt_devices
 from pyxrt_machine import Npu
 from xrt_cases import Norm, backend
 
-from npu.errors import DeviceError, GenerationError, MissingBuildError, MissingXrtError
+from npu.errors import (
+    DeviceError,
+    GenerationError,
+    MissingBuildError,
+    MissingXrtError,
+    VersionError,
+)
 from npu.hardware.xrt import artefacts, machine
 
 pyxrt = xrt_devices.pyxrt
@@ -101,6 +109,19 @@ def test_a_pyxrt_of_another_python(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(MissingXrtError, match=r"cannot be loaded \(libxrt_coreutil.*another"):
         machine.import_pyxrt()
+
+
+@pytest.mark.parametrize("missing", ["hw_context", "enumerate_devices", "ert_cmd_state"])
+def test_a_pyxrt_that_is_too_old(monkeypatch, missing):
+    monkeypatch.delattr(pyxrt, missing)
+    with pytest.raises(VersionError, match=rf"has no {missing}; install XRT 2\.20 or newer"):
+        machine.import_pyxrt()
+
+
+def test_without_user_pointers_memory_is_copied(monkeypatch):
+    monkeypatch.delattr(pyxrt, "ext")
+    pages = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
+    assert backend().wrap(pages, False) is None
 
 
 def test_a_machine_without_a_device():

@@ -5,13 +5,18 @@ kept and few; a submission costs less than 30 us."""
 
 from __future__ import annotations
 
+import itertools
+
+import numpy as np
 import pytest
 import submission_cost
 import xrt_devices
 from xrt_cases import Norm, Submitted, backend, expected
 
-from npu import _npu
+import npu
+from npu import _npu, stream
 from npu.errors import ArgumentError, DeviceError, GenerationError
+from npu.hardware.xrt import setup
 from npu.ops.registry import operation
 
 
@@ -149,3 +154,54 @@ def test_configurations_of_the_other_generation_are_refused(machine):
 def test_a_submission_costs_less_than_the_limit():
     total, double = submission_cost.measure()
     assert total - double < submission_cost.LIMIT
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_streams_begin_with_what_an_xclbin_does_not_write(generation):
+    data = operation("gemv").configuration(generation)
+    configuration = _npu.device.Configuration.parse(data)
+    txn = configuration.as_dict()["txn"]
+    found = setup.setup_of(txn)
+    assert found.count > 0
+    request = {"n": 64, "k": 512}
+    words = operation("gemv").submissions(data, request)[0].stream
+    whole = found.before(words)
+    head, lines = stream.header(whole), stream.operations(whole)
+    assert head["operations"] == len(lines) == found.count + stream.header(words)["operations"]
+    assert head["bytes"] == len(whole)
+    in_txn = [one for one in stream.operations(txn) if setup.is_setup(one.get("address", 0))]
+    keys = ("opcode", "address", "value", "mask", "data")
+    for one, other in zip(in_txn, lines, strict=False):
+        assert all(one.get(key) == other.get(key) for key in keys)
+    assert whole[-len(words) + 16 :] == words[16:]
+    assert setup.Setup().before(words) is words
+
+
+def test_without_those_writes_nothing_runs(monkeypatch, machine):
+    """The double's xclbins are without them, as mlir-aie's are."""
+    with npu_device("npu2") as device:
+        x = np.ones((1, 512), np.float32)
+        assert npu.gemv(BLOCKS, x, device=device).shape == (1, 64)
+    monkeypatch.setattr(setup.Setup, "before", lambda _, words: words)
+    with npu_device("npu2") as device, pytest.raises(DeviceError):
+        npu.gemv(BLOCKS, x, device=device)
+
+
+def test_configurations_with_overlays_are_refused():
+    """Operations send stand-ins for them, which real cores cannot run."""
+    configuration = _npu.device.Configuration.parse(operation("prefill").configuration("npu2"))
+    found = xrt_devices.find(configuration)
+    for manifest in ({}, {"overlays": ["a"]}):
+        lie = xrt_devices.Xclbin(found.path, manifest)
+        with pytest.raises(DeviceError, match=r"loads programs while it runs .*no machine code"):
+            backend(find=lambda _, lie=lie: lie).load(configuration)
+
+
+BLOCKS = (np.zeros((4, 5120), np.uint8), (64, 512))
+_names = itertools.count()
+
+
+def npu_device(generation: str):
+    name = f"double:test-{next(_names)}"
+    npu.register_device(name, lambda: backend(generation))
+    return npu.device(name)
