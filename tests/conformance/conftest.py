@@ -23,6 +23,9 @@ sys.path.append(str(Path(__file__).parents[1] / "doubles"))
 import python_relay
 import xrt_devices
 
+sys.path.pop()
+sys.modules.pop("pyxrt", None)  # the double is not this machine's
+
 DEFAULT = (
     "emu:npu1,emu:npu2,emu:npu1+reload,emu:npu2+reload-second,emu:npu2+reload-random-11,"
     "emu:npu1+intruder,emu:npu2+intruder,python:relay,double:npu1,double:npu2"

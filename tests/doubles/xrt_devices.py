@@ -1,16 +1,18 @@
 """The device xrt over the test double: xclbins for all configurations that this process lowers,
-backends for both generations, and their registration as "double:npu1" and "double:npu2"."""
+backends for both generations, and their registration as "double:npu1" and "double:npu2".
+
+The double is handed to backends, so that test programs take it off ``sys.path`` and out of
+``sys.modules`` again: otherwise it counts as this machine's pyxrt.
+"""
 
 from __future__ import annotations
 
 import atexit
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent))
 import pyxrt
 from pyxrt_machine import write_xclbin
 

@@ -41,18 +41,22 @@ _MOST_GONE = 256  # buffers that have ended and may still be arguments of idle r
 
 
 class XrtBackend(DeviceBackend):
-    """An NPU. ``pyxrt``: the module, imported if None; ``find``: the xclbin of a configuration;
-    ``run_limit``: seconds after which a run is given up; ``contexts``: how many are kept."""
+    """An NPU. ``pyxrt``: the module, imported if None; ``index``: of XRT's devices, the first NPU
+    if None; ``find``: the xclbin of a configuration; ``run_limit``: seconds after which a run is
+    given up; ``contexts``: how many are kept."""
 
     def __init__(
-        self, name: str = "xrt", *, pyxrt: Any = None, index: int = 0,
+        self, name: str = "xrt", *, pyxrt: Any = None, index: int | None = None,
         find: artefacts.Finder = artefacts.find, run_limit: float = RUN_LIMIT,
         heap_bytes: int = HEAP_BYTES, contexts: int | None = None, sysfs: Path = machine.SYSFS,
     ) -> None:  # fmt: skip
         self._closed = False
         self._pyxrt = pyxrt or machine.import_pyxrt()
-        self._device = machine.open_device(self._pyxrt, index)
-        self.identity = machine.identify(self._pyxrt, self._device, sysfs)
+        if index is None:
+            self._device, self.identity = machine.first_npu(self._pyxrt, sysfs)
+        else:
+            self._device = machine.open_device(self._pyxrt, index)
+            self.identity = machine.identify(self._pyxrt, self._device, sysfs)
         self._name, self._find, self._run_limit = name, find, run_limit
         self._wraps = hasattr(self._pyxrt, "ext")  # since XRT 2.20
         self._states = self._pyxrt.ert_cmd_state

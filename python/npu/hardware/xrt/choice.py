@@ -7,11 +7,15 @@ from npu.hardware import verdict
 from npu.hardware.xrt import machine
 
 
+def stamp() -> dict[str, str]:
+    """What a verdict on this machine's NPU is for, as ``verdict.write`` takes it. Raises
+    MissingXrtError, GenerationError, VersionError, DeviceError where there is no usable NPU."""
+    return machine.stamp(machine.first_npu(machine.import_pyxrt())[1])
+
+
 def self_test() -> tuple[bool, str]:
-    """Whether it passed, and which NPU with which verdict. Raises MissingXrtError, GenerationError,
-    VersionError, DeviceError where there is no usable NPU."""
-    pyxrt = machine.import_pyxrt()
-    identity = machine.identify(pyxrt, machine.open_device(pyxrt))
+    """Whether it passed, and which NPU with which verdict. Raises what ``stamp`` raises."""
+    identity = machine.first_npu(machine.import_pyxrt())[1]
     found = verdict.read(machine.stamp(identity))
     npu = f"{identity.name} ({identity.generation}) at {identity.bdf}"
     if found is None:

@@ -6,6 +6,7 @@ build of the other generation gives zeros or hangs the NPU.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib
 import platform
@@ -54,7 +55,7 @@ def import_pyxrt() -> Any:
             f"[device] xrt: Python finds no module pyxrt, XRT's own ({error}); {where} (a build of "
             f"pyxrt is for one version of Python); {_EMULATED}"
         ) from error
-    except ImportError as error:
+    except Exception as error:  # whatever a broken installation raises
         raise MissingXrtError(
             f"[device] xrt: pyxrt cannot be loaded ({error}); it was built for another Python or "
             f"another XRT; {_EMULATED}"
@@ -82,6 +83,20 @@ def open_device(pyxrt: Any, index: int = 0) -> Any:
         if isinstance(error, DeviceError):
             raise
         raise failures.of_opening(error) from error
+
+
+def first_npu(pyxrt: Any, sysfs: Path = SYSFS) -> tuple[Any, Identity]:
+    """The first of XRT's devices that is an NPU, open. Raises what ``open_device`` and ``identify``
+    raise."""
+    device = open_device(pyxrt)
+    try:
+        return device, identify(pyxrt, device, sysfs)
+    except GenerationError:
+        for index in range(1, int(pyxrt.enumerate_devices())):
+            with contextlib.suppress(GenerationError):
+                device = open_device(pyxrt, index)
+                return device, identify(pyxrt, device, sysfs)
+        raise
 
 
 def identify(pyxrt: Any, device: Any, sysfs: Path = SYSFS) -> Identity:

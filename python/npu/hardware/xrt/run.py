@@ -15,7 +15,6 @@ from npu.errors import NpuError, RunAbortedError
 from npu.hardware.xrt import failures
 from npu.hardware.xrt.context import Context, RunSlot
 from npu.hardware.xrt.instructions import Prepared, Slot
-from npu.hardware.xrt.memory import fence
 
 RUN_LIMIT = 30.0  # seconds; the driver's watchdog has 2, older drivers' 16
 _SLICE_MS = 5  # of one wait, in which other threads do not run Python
@@ -83,7 +82,6 @@ class XrtRun(DeviceRun):
         """Whether the run has ended, well, within a slice of that time. Raises if not well."""
         state = self._state(nanoseconds)
         if state == self._states.ERT_CMD_STATE_COMPLETED:
-            fence()
             self._elapsed = time.perf_counter_ns() - self._started
             self._context.completed += 1
             run = self._run

@@ -10,9 +10,12 @@ from typing import Any
 
 import pytest
 
-sys.path.append(str(Path(__file__).parents[3] / "doubles"))
 sys.path.append(str(Path(__file__).parent))
+sys.path.append(str(Path(__file__).parents[3] / "doubles"))
 import xrt_devices
+
+sys.path.pop()
+sys.modules.pop("pyxrt", None)  # the double is not this machine's
 
 
 @pytest.fixture(autouse=True)

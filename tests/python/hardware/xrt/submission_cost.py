@@ -12,12 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[3] / "doubles"))
-import pyxrt
+sys.path.append(str(Path(__file__).parents[3] / "doubles"))
 import xrt_devices
 
 from npu import _npu
 from npu.ops.registry import operation
+
+sys.path.pop()
+pyxrt = xrt_devices.pyxrt
 
 LIMIT = 30.0  # microseconds
 

@@ -17,8 +17,8 @@ HERE = DOUBLE + f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
 ONE_NPU = "import pyxrt; pyxrt.machine.reset(('npu2',)); "
 PASSED = """
     from npu.hardware import verdict
-    from npu.hardware.xrt import machine
-    verdict.write(machine.stamp(machine.identify(pyxrt, pyxrt.device(0))), PASSED, "report.json")
+    from npu.hardware.xrt import choice
+    verdict.write(choice.stamp(), PASSED, "report.json")
 """
 REPORT = """
     import npu
@@ -140,7 +140,7 @@ FORK = """
                 npu.matmul(a, a.T.copy())
         except npu.errors.DeviceError as error:
             print(error, flush=True)
-        del keep
+        del keep, device
         npu.devices._xrt._handle = None
         npu.devices._open_devices.clear()
         import gc; gc.collect()

@@ -102,10 +102,11 @@ def test_a_machine_without_pyxrt(monkeypatch):
         machine.import_pyxrt()
 
 
-def test_a_pyxrt_of_another_python(monkeypatch, tmp_path):
-    text = "raise ImportError('libxrt_coreutil.so.2: cannot open shared object file')"
+@pytest.mark.parametrize("error", ["ImportError", "RuntimeError", "SystemError"])
+def test_a_pyxrt_of_another_python(monkeypatch, tmp_path, error):
+    text = f"raise {error}('libxrt_coreutil.so.2: cannot open shared object file')"
     (tmp_path / "pyxrt.py").write_text(text)
-    monkeypatch.delitem(sys.modules, "pyxrt")
+    monkeypatch.delitem(sys.modules, "pyxrt", raising=False)
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(MissingXrtError, match=r"cannot be loaded \(libxrt_coreutil.*another"):
         machine.import_pyxrt()
@@ -113,6 +114,7 @@ def test_a_pyxrt_of_another_python(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("missing", ["hw_context", "enumerate_devices", "ert_cmd_state"])
 def test_a_pyxrt_that_is_too_old(monkeypatch, missing):
+    monkeypatch.setitem(sys.modules, "pyxrt", pyxrt)
     monkeypatch.delattr(pyxrt, missing)
     with pytest.raises(VersionError, match=rf"has no {missing}; install XRT 2\.20 or newer"):
         machine.import_pyxrt()
@@ -122,6 +124,18 @@ def test_without_user_pointers_memory_is_copied(monkeypatch):
     monkeypatch.delattr(pyxrt, "ext")
     pages = np.frombuffer(mmap.mmap(-1, mmap.PAGESIZE), np.uint8)
     assert backend().wrap(pages, False) is None
+
+
+def test_the_npu_is_found_among_other_devices_of_xrt():
+    other = Npu(pyxrt.machine, "npu2", "xilinx_u250_gen3x16")
+    pyxrt.machine.devices[:] = [other, *pyxrt.machine.devices[::-1]]
+    assert backend(index=None).identity.generation == "npu2"
+    pyxrt.machine.devices[:] = [other]
+    with pytest.raises(GenerationError, match="xilinx_u250"):
+        backend(index=None)
+    pyxrt.machine.devices.clear()
+    with pytest.raises(MissingXrtError, match="XRT sees 0 devices"):
+        backend(index=None)
 
 
 def test_a_machine_without_a_device():

@@ -237,6 +237,22 @@ def test_bos_of_streams_that_are_gone_are_used_again(machine):
     assert _npu.stream.header(case.words)["operations"] == case.run()["operations"]
 
 
+def test_a_bo_that_is_used_again_holds_a_stream_of_another_length(machine):
+    norm = Norm(backend())
+    case = Submitted(norm.handle, rows=16)
+    case.run()
+    others = [Submitted(case.handle, rows=rows) for rows in (512, 8)]
+    made = machine.counts["bos"]
+    case.stream = None
+    case.handle.load(others[0].configuration)
+    for other in others:
+        case.handle.load(other.configuration)
+        assert other.run()["operations"] > 0
+        other.stream = None
+    assert machine.counts["bos"] == made
+    assert not machine.errors
+
+
 def test_a_large_stream_takes_its_granules(machine):
     case = Submitted(backend(), rows=4096)
     case.run()

@@ -45,7 +45,8 @@ class Submitted:
 
     def __init__(self, backend: Any, generation: str = "npu2", rows: int = 64) -> None:
         self.backend = backend
-        self.handle = _npu.device.open_python(backend)
+        known = hasattr(backend, "load") and not hasattr(backend, "pool")
+        self.handle = backend if known else _npu.device.open_python(backend)
         chosen = operation("rms_norm")
         data = chosen.configuration(generation)
         (submission,) = chosen.submissions(data, {"rows": rows, "width": WIDTH})
