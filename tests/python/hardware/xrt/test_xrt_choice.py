@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+import npu
+from npu.errors import MissingXrtError
+
 TESTS = Path(__file__).parents[3]
 DOUBLE = f"import sys; sys.path.insert(0, {str(TESTS / 'doubles')!r})\n"
 HERE = DOUBLE + f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -163,3 +166,16 @@ def test_a_fork_gives_nothing_back_and_says_why_it_cannot_run(tmp_path, end):
     assert "was opened before this process was forked" in out[0] and "spawn" in out[0]
     assert out[1] == "1 []"  # the parent's context is untouched
     assert out[-1] == "the parent goes on"
+
+
+def test_a_driver_without_pyxrt_is_told(monkeypatch):
+    module = sys.modules["npu.devices"]
+    monkeypatch.setattr(module, "_hardware_may_exist", lambda: True)
+    monkeypatch.setitem(sys.modules, "pyxrt", None)
+    (entry,) = [one for one in npu.devices() if one.name == "xrt"]
+    assert not entry.available and "Python finds no module pyxrt" in entry.reason
+    with pytest.raises(MissingXrtError, match=r"no module pyxrt.*emu:npu2"), npu.device("xrt"):
+        pass
+    monkeypatch.setattr(module, "_hardware_may_exist", lambda: False)
+    with pytest.raises(MissingXrtError, match=r"no NPU driver.*use emu:npu1"), npu.device("xrt"):
+        pass
