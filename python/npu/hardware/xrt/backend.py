@@ -101,7 +101,7 @@ class XrtBackend(DeviceBackend):
         self._check("load")
         self._unbind()
         self._configuration = None
-        self._current = self.contexts.get(configuration, lambda: self._context(configuration))
+        self._current = self._context_of(configuration)
         self._configuration = configuration
 
     def prepare(self, stream: bytes) -> Prepared:
@@ -137,9 +137,11 @@ class XrtBackend(DeviceBackend):
         if self._configuration is None:
             raise ArgumentError(f"[{function}] no configuration is loaded; load one first")
         if self._current is None:
-            self.load(self._configuration)
-        assert self._current is not None
+            self._current = self._context_of(self._configuration)
         return self._current
+
+    def _context_of(self, configuration: Any) -> Context:
+        return self.contexts.get(configuration, lambda: self._context(configuration))
 
     def close(self) -> None:
         """Gives everything back: runs, streams and kernels before their contexts."""

@@ -87,6 +87,11 @@ def of_context(name: str, error: Exception) -> NpuError:
     """A hardware context that was refused."""
     asked = f'[load] a hardware context for configuration "{name}"'
     number = number_of(error)
+    if heap_is_full(error):
+        return ContextError(
+            f"{asked}: the NPU's heap has no room for it ({_text(error)}); end other users of it "
+            "in this process"
+        )
     if number in _CONTEXT and "GET_INFO" not in str(error):
         return ContextError(f"{asked}: {_CONTEXT[number]} ({_text(error)})")
     code = _code_in(str(error))

@@ -100,7 +100,8 @@ def test_an_abort_right_after_loading_is_a_mismatch(machine):
     "number, words",
     [
         (-2, "heap for command streams is missing"), (-12, "ulimit -l unlimited"),
-        (-22, "too many contexts are open"), (-19, "no columns of the array are free"),
+        (-22, "too many contexts are open"), (28, "heap has no room for it"),
+        (-19, "no columns of the array are free"),
     ],
 )  # fmt: skip
 def test_contexts_that_are_refused(machine, number, words):
@@ -133,6 +134,18 @@ def test_a_run_that_the_driver_refuses(machine):
     with pytest.raises(errors.DeviceError, match=r"^\[submit\] the driver refuses the run"):
         norm()
     assert norm() == expected()
+
+
+def test_a_context_that_cannot_be_built_afresh_is_tried_again(machine):
+    case = Submitted(backend())
+    case.run()
+    machine.inject("start", -5)
+    with pytest.raises(errors.DeviceError, match="refuses the run"):
+        case.run()
+    machine.inject("context", -22)
+    with pytest.raises(errors.ContextError):
+        case.run()
+    assert case.run()["operations"] > 0
 
 
 def test_an_interrupt_between_start_and_run_ends_the_run(machine, monkeypatch):
