@@ -1,8 +1,11 @@
 """The available devices, the current one, and what each keeps between calls.
 
 The choice, first match wins: the ``device=`` argument; the innermost ``with npu.device(...)``; the
-environment variable ``NPU_DEVICE``; ``emu:npu2``. There is no hardware backend in this version. A
+environment variable ``NPU_DEVICE``; ``xrt``, the NPU, if its self-test has passed; ``emu:npu2``. A
 ``PackedMatrix`` belongs to the device it was packed for; naming another one is an error.
+
+``npu.hardware`` is imported only where a machine may have an NPU: it has /dev/accel/accel*, or
+Python finds a module pyxrt.
 """
 
 from __future__ import annotations
@@ -11,7 +14,10 @@ import collections
 import contextlib
 import contextvars
 import dataclasses
+import functools
+import glob
 import importlib
+import importlib.util
 import os
 import threading
 import weakref
@@ -19,7 +25,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from npu import _npu
-from npu.errors import DeviceError
+from npu.errors import DeviceError, MissingXrtError, NpuError
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -27,6 +33,7 @@ if TYPE_CHECKING:
     from npu.ops.gemm_product import GemmRun, Product
 
 DEFAULT_DEVICE = "emu:npu2"
+XRT = "xrt"
 DEFAULT_ARITHMETIC = "fast"
 EMULATED_DEVICES = ("emu:npu1", "emu:npu2")
 ARITHMETIC_MODES = ("fast", "silicon")
@@ -38,7 +45,8 @@ DESIGNS = ("host", "array")  # that a device may prefer
 
 @dataclasses.dataclass(frozen=True)
 class DeviceDescription:
-    """One line of ``npu.devices()``; ``reason`` says why a device is not available."""
+    """One line of ``npu.devices()``; ``reason`` says why a device is not available, or what an
+    available one is."""
 
     name: str
     available: bool
@@ -57,7 +65,7 @@ class Device:
         kernel: str | None = None,
         designs: str | None = None,
     ) -> None:
-        written = _registered.get(name)
+        written = _written(name)
         self.handle = (
             written.open() if written else _npu.device.open(name, arithmetic or DEFAULT_ARITHMETIC)
         )
@@ -240,6 +248,33 @@ class _Registered:
 _registered: dict[str, _Registered] = {}
 
 
+def _hardware_may_exist() -> bool:
+    """Cheap enough for every program: a folder is listed, a module looked for and not imported."""
+    if glob.glob("/dev/accel/accel*"):
+        return True
+    try:
+        return importlib.util.find_spec("pyxrt") is not None
+    except (ImportError, ValueError):  # ValueError: a module without a specification
+        return True
+
+
+def _open_xrt() -> DeviceBackend:
+    if not _hardware_may_exist():
+        raise MissingXrtError(f"[device] xrt: {_NO_HARDWARE}; use {' or '.join(EMULATED_DEVICES)}")
+    backend = importlib.import_module("npu.hardware.xrt.backend")
+    opened: DeviceBackend = backend.XrtBackend(XRT)
+    return opened
+
+
+_NO_HARDWARE = "this machine has no NPU driver (/dev/accel/accel*) and no XRT (module pyxrt)"
+_xrt = _Registered(XRT, _open_xrt)
+
+
+def _written(name: str) -> _Registered | None:
+    """The device written in Python of that name."""
+    return _xrt if name == XRT else _registered.get(name)
+
+
 def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
     """Makes a device that is written in Python available as ``npu.device(name)``.
 
@@ -291,9 +326,8 @@ def open_device(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
             f"{', '.join(EMULATED_DEVICES)}"
         )
-    default = (
-        None if name in _registered else os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
-    )
+    written = name == XRT or name in _registered
+    default = None if written else os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     mode = arithmetic or default
     if mode is not None and not isinstance(mode, str):
         raise DeviceError(
@@ -336,7 +370,7 @@ def current_device(choice: str | Device | None = None) -> Device:
     selected = _selected.get()
     if selected is not None:
         return selected
-    return open_device(os.environ.get("NPU_DEVICE") or DEFAULT_DEVICE)
+    return open_device(default_device().name)
 
 
 @contextlib.contextmanager
@@ -360,6 +394,38 @@ def device(
         _selected.reset(token)
 
 
+@dataclasses.dataclass(frozen=True)
+class DefaultDevice:
+    """The device that runs what no argument and no ``with`` chooses, and why it is that one."""
+
+    name: str
+    reason: str
+
+
+def default_device() -> DefaultDevice:
+    """``NPU_DEVICE``, else the NPU if its self-test has passed, else the emulated npu2."""
+    named = os.environ.get("NPU_DEVICE")
+    return DefaultDevice(named, "NPU_DEVICE names it") if named else _best_device()
+
+
+@functools.cache
+def _best_device() -> DefaultDevice:
+    found, reason = _hardware()
+    return DefaultDevice(XRT if found == "tested" else DEFAULT_DEVICE, reason)
+
+
+def _hardware() -> tuple[str, str]:
+    """("missing", "untested" or "tested", the reason) of the NPU."""
+    if not _hardware_may_exist():
+        return "missing", _NO_HARDWARE
+    try:
+        choice = importlib.import_module("npu.hardware.xrt.choice")
+        tested, reason = choice.self_test()
+    except NpuError as error:
+        return "missing", str(error)
+    return "tested" if tested else "untested", reason
+
+
 def devices() -> list[DeviceDescription]:
     """Every device this build knows, with the reason where one is not available."""
     found = []
@@ -368,14 +434,12 @@ def devices() -> list[DeviceDescription]:
         cores = 4 * model["columns"]
         found.append(
             DeviceDescription(
-                name, True, f"emulated NPU, {model['columns']} columns, {cores} cores"
+                name, True, f"emulated NPU, {model['columns']} columns, {cores} cores",
+                "runs on the CPU of every machine",
             )
-        )
-    try:
-        _npu.device.open("xrt", DEFAULT_ARITHMETIC)
-        found.append(DeviceDescription("xrt", True, "AMD NPU through XRT"))
-    except DeviceError as error:
-        found.append(DeviceDescription("xrt", False, "AMD NPU through XRT", str(error)))
+        )  # fmt: skip
+    state, reason = _hardware()
+    found.append(DeviceDescription(XRT, state != "missing", "AMD NPU through XRT", reason))
     return found
 
 

@@ -49,6 +49,66 @@ class DeviceError(NpuError, RuntimeError):
     kind = "device"
 
 
+class RunTimeoutError(DeviceError):
+    """A run on the NPU that did not end in time; the message names the operation reached."""
+
+    kind = "timeout"
+
+
+class RunAbortedError(DeviceError):
+    """A run that ended because its hardware context was torn down."""
+
+    kind = "abort"
+
+
+class FirmwareError(DeviceError):
+    """A command that the NPU's firmware refused or that failed in the array."""
+
+    kind = "firmware"
+
+
+class ContextError(DeviceError):
+    """A hardware context that the driver does not give."""
+
+    kind = "context"
+
+
+class HeapFullError(DeviceError):
+    """No room for a command stream in the memory that the NPU's firmware reads streams from."""
+
+    kind = "heap"
+
+
+class MemoryLockError(DeviceError):
+    """More locked memory than the system lets the process have."""
+
+    kind = "memory_lock"
+
+
+class GenerationError(DeviceError):
+    """A configuration or build of the other generation of NPUs."""
+
+    kind = "generation"
+
+
+class VersionError(DeviceError):
+    """Driver, firmware and XRT that do not fit each other."""
+
+    kind = "versions"
+
+
+class MissingBuildError(DeviceError):
+    """A configuration that has not been built for the NPU; the message has the command."""
+
+    kind = "build"
+
+
+class MissingXrtError(DeviceError):
+    """pyxrt, or the NPU that it should show, is not there."""
+
+    kind = "pyxrt"
+
+
 class StreamError(NpuError, RuntimeError):
     """A runtime stream that touches what it may not."""
 

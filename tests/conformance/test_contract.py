@@ -5,6 +5,8 @@ test_operations.py."""
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import python_relay
@@ -94,7 +96,8 @@ def test_ranges_outside_a_buffer_are_refused(prepared, offset, count):
 
 def test_read_only_memory_is_never_written(prepared):
     handle, _, stream, arguments = prepared
-    array = np.zeros(arguments[2][2], np.uint8)
+    # On a page, as some devices want it.
+    array = np.frombuffer(mmap.mmap(-1, arguments[2][2]), np.uint8)
     array.flags.writeable = False
     wrapped = handle.wrap(array, "read")
     if wrapped is None:

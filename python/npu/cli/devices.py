@@ -1,4 +1,4 @@
-"""`npu devices`: the devices this build knows, and why one is unavailable."""
+"""`npu devices`: the devices this build knows, why one is unavailable, which is the default."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import json
 
-HELP = "list the devices"
+HELP = "list the devices, and which one runs by default"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,12 +15,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     import npu
+    from npu.devices import default_device
 
-    devices = npu.devices()
+    devices, default = npu.devices(), default_device()
     if arguments.json:
-        print(json.dumps([dataclasses.asdict(device) for device in devices], indent=2))
+        entries = [
+            dataclasses.asdict(device) | {"default": device.name == default.name}
+            for device in devices
+        ]
+        print(json.dumps(entries, indent=2))
         return 0
     for device in devices:
-        state = "available" if device.available else f"not available: {device.reason}"
-        print(f"{device.name:10} {device.description}; {state}")
+        state = "available" if device.available else "not available"
+        reason = f": {device.reason}" if device.reason else ""
+        print(f"{device.name:10} {device.description}; {state}{reason}")
+    print(f"default    {default.name}: {default.reason}")
     return 0

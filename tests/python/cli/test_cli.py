@@ -125,13 +125,17 @@ def test_devices_lists_what_the_package_offers(
         npu.DeviceDescription("xrt", False, "AMD NPU", "no driver"),
     ]
     monkeypatch.setattr(npu, "devices", lambda: found)
+    monkeypatch.setenv("NPU_DEVICE", "emu:npu2")
     assert cli.main(["devices"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == ["emu:npu2", "xrt"]
+    assert [line.split()[0] for line in lines] == ["emu:npu2", "xrt", "default"]
     assert lines[0].endswith("emulated NPU; available")
     assert lines[1].endswith("AMD NPU; not available: no driver")
+    assert lines[2].endswith(" emu:npu2: NPU_DEVICE names it")
     assert cli.main(["devices", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)[1]["reason"] == "no driver"
+    entries = json.loads(capsys.readouterr().out)
+    assert entries[1]["reason"] == "no driver"
+    assert [entry["default"] for entry in entries] == [True, False]
 
 
 def test_the_device_of_the_command_line_is_used(

@@ -1,0 +1,78 @@
+"""The self-test's verdict on this machine's NPU, kept in a file of the cache.
+
+It holds for one stamp: PCI id, firmware, driver, XRT and version of this package. With another
+stamp, or if the file is damaged, there is no verdict. The file is ``selftest.json`` in the folder
+that ``NPU_CACHE`` names, else in npu-xdna under ``XDG_CACHE_HOME`` or ~/.cache (also with
+``NPU_CACHE=off``, which is about weights).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from npu.errors import ArgumentError, FileError
+from npu.formats.atomic_file import replacing
+
+FILE = "selftest.json"
+_FORMAT = 1
+_MAX_BYTES = 1 << 20
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Whether the self-test passed; ``report``: what it wrote, or where; ``time``: when, in UTC."""
+
+    passed: bool
+    report: str
+    time: str
+
+
+def path() -> Path:
+    """The file."""
+    named = os.environ.get("NPU_CACHE", "")
+    if named and named.lower() != "off":
+        return Path(os.path.expanduser(named)).absolute() / FILE
+    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(base).absolute() / "npu-xdna" / FILE
+
+
+def write(stamp: dict[str, str], passed: bool, report: str) -> Path:
+    """Keeps a verdict in place of the last one. Raises FileError."""
+    target = path()
+    content = {
+        "format": _FORMAT, "stamp": stamp, "passed": passed, "report": report,
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+    }  # fmt: skip
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(target, "selftest") as file:
+            file.write(json.dumps(content, indent=2).encode())
+    except (OSError, ArgumentError) as error:
+        raise FileError(
+            f"[selftest] {target}: the verdict cannot be kept ({error}); name a folder that can be "
+            "written with NPU_CACHE"
+        ) from error
+    return target
+
+
+def read(stamp: dict[str, str]) -> Verdict | None:
+    """The verdict for a stamp; None where there is none."""
+    try:
+        with path().open("rb") as file:
+            data = file.read(_MAX_BYTES + 1)
+        content: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
+    except (OSError, ValueError, RecursionError):
+        return None
+    if not isinstance(content, dict) or content.get("format") != _FORMAT:
+        return None
+    passed, report, when = (content.get(key) for key in ("passed", "report", "time"))
+    if content.get("stamp") != stamp or not isinstance(passed, bool):
+        return None
+    if not isinstance(report, str) or not isinstance(when, str):
+        return None
+    return Verdict(passed, report, when)
