@@ -87,7 +87,7 @@ def _keep_verdict(passed: bool, path: str) -> None:
 
 
 def _machine(emulated: bool) -> dict[str, Any] | None:
-    """What `npu doctor` finds on a machine with an NPU, versions of driver and firmware among it."""
+    """What `npu doctor` finds where there is an NPU: versions of driver and firmware, and more."""
     if emulated:
         return None
     from npu.hardware.doctor import report
