@@ -100,15 +100,15 @@ namespace xrt {
 using xrt_double::refuse;
 using xrt_double::Storage;
 
-bo::bo(const device& /*device*/, size_t bytes, flags flags, memory_group /*group*/)
+bo::bo(const device& /*device*/, size_t bytes, flags kind, memory_group /*group*/)
     : handle_(std::make_shared<bo_impl>()) {
-  handle_->storage = std::make_shared<Storage>(bytes, flags, nullptr);
+  handle_->storage = std::make_shared<Storage>(bytes, kind, nullptr);
   handle_->bytes = bytes;
 }
 
-bo::bo(const device& /*device*/, void* user, size_t bytes, flags flags, memory_group /*group*/)
+bo::bo(const device& /*device*/, void* user, size_t bytes, flags kind, memory_group /*group*/)
     : handle_(std::make_shared<bo_impl>()) {
-  handle_->storage = std::make_shared<Storage>(bytes, flags, static_cast<std::byte*>(user));
+  handle_->storage = std::make_shared<Storage>(bytes, kind, static_cast<std::byte*>(user));
   handle_->bytes = bytes;
 }
 

@@ -27,9 +27,9 @@ constexpr uint64_t kTransaction = 3;
 
 class run_impl : public Dependent {
  public:
-  explicit run_impl(std::shared_ptr<hw_context_impl> context)
-      : Dependent(std::move(context)),
-        buffers_(this->context->xclbin->buffers + 3),
+  explicit run_impl(std::shared_ptr<hw_context_impl> of)
+      : Dependent(std::move(of)),
+        buffers_(context->xclbin->buffers + 3),
         set_(buffers_.size()) {
     ++machine().counters.runs;
     packet_words_[0] = 0;
