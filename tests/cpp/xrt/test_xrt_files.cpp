@@ -105,4 +105,12 @@ TEST_CASE("xrt: damaged xclbins, and those of other kernels, are refused") {
   CHECK(raised([&] { device->load(configuration); }).says("none is called MLIR_AIE"));
   machine.build(std::as_bytes(std::span(file.data(), file.size())), 16, "MLIR_AIE_2");
   CHECK_NOTHROW(device->load(configuration));
+  // One that was built again while its context is open takes effect with the next load.
+  device->load(machine.loopback("other"));
+  device->load(configuration);
+  CHECK(xrt_double::counters().contexts_made == 2);
+  machine.build(std::as_bytes(std::span(file.data(), file.size())), 5);
+  device->load(machine.loopback("other"));
+  device->load(loopback(arch::Generation::kNpu2));
+  CHECK(xrt_double::counters().contexts_made >= 3);
 }

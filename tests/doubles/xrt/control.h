@@ -3,7 +3,8 @@
 // user memory too; BOs of other flags than the NPU driver takes are refused; contexts, the heap of
 // instructions (in granules of 32 KiB) and locked memory are limited; the configuration is reloaded
 // at random (the emulator's residency modes); a context whose run failed is dead; and misuse that
-// the real XRT answers with a crash, a hang or silence is recorded as a violation.
+// the real XRT answers with a crash, a hang or silence is recorded as a violation. Programs that do
+// not set anything choose the emulated device by the environment variable NPU_XRT_DOUBLE.
 #pragma once
 
 #include <cstddef>

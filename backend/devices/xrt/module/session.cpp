@@ -66,6 +66,7 @@ const Session::Program& Session::program(const std::string& path) {
   const int64_t changed = changed_at(path);
   const auto found = programs_.find(path);
   if (found != programs_.end() && found->second.changed == changed) return found->second;
+  contexts_.remove_if([&](const auto& context) { return context->path() == path; });  // built again
   return calling(NPU_XRT_XCLBIN, 0, [&]() -> const Program& {
     Program program;
     program.xclbin = xrt::xclbin(path);

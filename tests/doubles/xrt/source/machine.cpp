@@ -1,7 +1,7 @@
 // The machine's settings, counters and faults, devices and xclbins (../control.h).
 #include "machine.h"
 
-#include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <stdexcept>
@@ -16,7 +16,14 @@ constexpr const char* kMagic = "npu-xclbin-stand-in 1";
 }  // namespace
 
 Machine& machine() {
-  static Machine the_machine;
+  static Machine the_machine = [] {
+    Machine fresh;
+    const char* device = std::getenv("NPU_XRT_DOUBLE");
+    if (device != nullptr && *device != '\0') fresh.settings.device = device;
+    const bool npu1 = fresh.settings.device.find("npu1") != std::string::npos;
+    fresh.settings.name = npu1 ? "NPU Phoenix" : "NPU Strix";
+    return fresh;
+  }();
   return the_machine;
 }
 
