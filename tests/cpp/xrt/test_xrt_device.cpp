@@ -67,11 +67,11 @@ TEST_CASE("xrt: NPUs are told apart by XRT's names") {
 }
 
 TEST_CASE("xrt: contexts are kept for the configurations used last") {
-  XrtMachine machine({.contexts = 4});
+  XrtMachine machine;
   Copying copying(machine);
   std::vector<std::shared_ptr<const Configuration>> all = {copying.configuration};
   for (const char* name : {"b", "c", "d"}) all.push_back(machine.loopback(name));
-  // Four fit: going round them makes each once.
+  // Four are kept: going round them makes each once.
   for (int round = 0; round < 3; ++round) {
     for (const auto& configuration : all) {
       copying.device->load(configuration);

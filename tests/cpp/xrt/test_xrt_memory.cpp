@@ -213,19 +213,21 @@ TEST_CASE("xrt: streams beyond the heap are evicted in turn and written again") 
   CHECK(xrt_double::counters().most_heap_bytes == 6 * 32 << 10);
   // Streams that are gone give their space back.
   streams.clear();
-  CHECK(xrt_double::counters().heap_bytes <= 32 << 10);
+  CHECK(xrt_double::counters().heap_bytes == 0);
 }
 
 TEST_CASE("xrt: the heap is shared by the contexts, and a stream that never fits is an error") {
   XrtMachine machine({.heap_bytes = 2 * 32 << 10});
   Copying copying(machine);
   const auto other = machine.loopback("other");
+  std::vector<std::shared_ptr<const PreparedStream>> streams;
   for (int round = 0; round < 3; ++round) {
     for (const auto& configuration : {copying.configuration, other}) {
       copying.device->load(configuration);
       for (const uint32_t words : {8, 16}) {
         copying.fill(static_cast<uint8_t>(round));
-        copying.run(copying.prepare(words));
+        streams.push_back(copying.prepare(words));
+        copying.run(streams.back());
         CHECK(copying.copied(words * 4));
       }
     }

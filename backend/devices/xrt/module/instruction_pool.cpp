@@ -101,7 +101,6 @@ void InstructionPool::erase(Slots::iterator slot) {
 }
 
 void InstructionPool::clear() {
-  pinned_ = 0;
   while (!slots_.empty()) erase(slots_.begin());
 }
 
