@@ -107,7 +107,8 @@ NPU_API const char* npu_last_error(void); /* of this thread's last call that fai
 NPU_API const char* npu_status_name(npu_status status); /* "shape"; "unknown" for other numbers */
 
 /* Opens "emu:npu1", "emu:npu2" or "xrt", the NPU of this machine ("null:npu1", "null:npu2" compute
- * nothing). name NULL: NPU_DEVICE, else "emu:npu2". options may be NULL. On success *device is to be closed, else it is NULL. */
+ * nothing). name NULL: NPU_DEVICE, else "emu:npu2". options may be NULL. On success *device is to
+ * be closed, else it is NULL. */
 NPU_API npu_status npu_device_open(const char* name, const npu_device_options* options,
                                    npu_device** device);
 NPU_API void npu_device_close(npu_device* device); /* NULL: does nothing */

@@ -1,6 +1,6 @@
 // Instruction buffers of one hardware context: streams are written into BOs of the device heap and
 // stay there until the space is needed. The heap is 64 MiB per process and gives out whole granules
-// of 32 KiB (xdna-driver, shim buffer.cpp), so about 2,000 streams fit whatever their size; the
+// of 32 KiB (the shim of xdna-driver), so about 2,000 streams fit whatever their size; the
 // least recently used is evicted, never one that a run uses.
 #pragma once
 

@@ -28,9 +28,7 @@ constexpr uint64_t kTransaction = 3;
 class run_impl : public Dependent {
  public:
   explicit run_impl(std::shared_ptr<hw_context_impl> of)
-      : Dependent(std::move(of)),
-        buffers_(context->xclbin->buffers + 3),
-        set_(buffers_.size()) {
+      : Dependent(std::move(of)), buffers_(context->xclbin->buffers + 3), set_(buffers_.size()) {
     ++machine().counters.runs;
     packet_words_[0] = 0;
     packet()->state = ERT_CMD_STATE_NEW;
