@@ -25,6 +25,7 @@ std::unique_ptr<Device> open_device(const std::string& name, const std::string& 
   for (const auto generation : {arch::Generation::kNpu1, arch::Generation::kNpu2}) {
     const std::string npu = arch::device_geometry(generation).name;
     if (name == "null:" + npu) return open_null_device(generation);
+    if (name == "xrt:" + npu) return xrt::open_xrt_device(generation);
     const std::string emulated = "emu:" + npu;
     if (name == emulated) return emulator::open_emulated_device(generation, mode);
     if (name.starts_with(emulated + "+") && name.size() > emulated.size() + 1) {

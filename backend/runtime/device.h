@@ -1,6 +1,6 @@
 // The device contract: the only seam between the runtime and what executes streams. Nothing above
 // it knows whether an emulator or hardware is below. Implementations:
-// devices/emulator/emulated_device.cpp, devices/null/ (a minimal one), devices/xrt/ (a stub),
+// devices/emulator/emulated_device.cpp, devices/null/ (a minimal one), devices/xrt/ (the real NPU),
 // python/src/python_device.cpp (devices written in Python).
 //
 // Calls of one device are not concurrent; SharedDevice (shared_device.h) holds the lock. A Run, a
@@ -174,7 +174,8 @@ class Device {
   DeviceCounters counters_;
 };
 
-// "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt" is not there in this version.
+// "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt", the NPU of this machine, and "xrt:npu1",
+// "xrt:npu2" if it is of that generation.
 // Emulated devices take residency modes after a plus sign (devices/emulator/residency.h):
 // "emu:npu2+reload". Throws Error(kDevice, kUnavailable).
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);

@@ -1,4 +1,4 @@
-/* npu-xdna for C programs: matrix products on an AMD NPU, in this version always an emulated one.
+/* npu-xdna for C programs: matrix products on an AMD NPU, emulated or, untried so far, a real one.
  *
  * Functions return an npu_status; npu_last_error() says in a sentence what was asked, what was
  * found and what to do. No function throws or exits. Structs that begin with `size` grow in later
@@ -61,7 +61,7 @@ typedef struct npu_device_info {
   size_t size;
   char name[64];       /* "emu:npu2" */
   char generation[16]; /* "npu1", "npu2" */
-  char arithmetic[16];
+  char arithmetic[16]; /* "fast", "silicon"; "hardware" of a real NPU */
   char bf16[16];
   char designs[16];
   int32_t columns;
@@ -106,8 +106,9 @@ NPU_API int32_t npu_abi_version(void);    /* NPU_ABI_VERSION of the library */
 NPU_API const char* npu_last_error(void); /* of this thread's last call that failed, else "" */
 NPU_API const char* npu_status_name(npu_status status); /* "shape"; "unknown" for other numbers */
 
-/* Opens "emu:npu1" or "emu:npu2" ("null:npu1", "null:npu2" compute nothing). name NULL: NPU_DEVICE,
- * else "emu:npu2". options may be NULL. On success *device is to be closed, else it is NULL. */
+/* Opens "emu:npu1", "emu:npu2" or "xrt", the NPU of this machine ("null:npu1", "null:npu2" compute
+ * nothing). name NULL: NPU_DEVICE, else "emu:npu2". options may be NULL. On success *device is to
+ * be closed, else it is NULL. */
 NPU_API npu_status npu_device_open(const char* name, const npu_device_options* options,
                                    npu_device** device);
 NPU_API void npu_device_close(npu_device* device); /* NULL: does nothing */

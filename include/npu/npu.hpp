@@ -1,4 +1,4 @@
-// npu-xdna for C++20 programs: matrix products on an AMD NPU, in this version always an emulated
+// npu-xdna for C++20 programs: matrix products on an AMD NPU, emulated or, untried so far, a real
 // one. Header only, over the C interface of npu.h, which says what the options mean.
 //
 //   npu::Device device("emu:npu2");

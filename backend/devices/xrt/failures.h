@@ -1,0 +1,31 @@
+// What XRT reports, in words: the error that a failed call becomes, and the one that a run ended
+// with. Sources of what the codes mean: XRT's ert.h, xdna-driver (aie2_ctx.c, aie2_error.c).
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "devices/xrt/module/module_abi.h"
+#include "error.h"
+#include "stream/txn.h"
+
+namespace npu::xrt {
+
+// The error of a failed call: "[function] subject ...". `subject` says what was asked.
+Error call_error(const char* function, const std::string& subject, const npu_xrt_error& error);
+
+// What is known of a run that did not end well.
+struct FailedRun {
+  std::string configuration;  // its name
+  const char* generation = "npu2";
+  const stream::Stream* stream = nullptr;
+  npu_xrt_outcome outcome{};
+  double seconds = 0;      // since it was submitted
+  bool own_limit = false;  // no watchdog ended it, the library did
+};
+Error run_error(const FailedRun& run);
+
+// "operation 3 of 17: ..." as `npu inspect` prints it; "" if the index is outside the stream.
+std::string operation_text(const stream::Stream& stream, int64_t index);
+
+}  // namespace npu::xrt
