@@ -237,13 +237,14 @@ class Array:
         For the initial values of buffers that a compiler puts into a core's ELF file instead of
         the configuration; not during a submission.
         """
-        where = {"col": col, "row": row, "offset": offset}
+        where = [
+            _small_int("write_memory", name, value)
+            for name, value in (("col", col), ("row", row), ("offset", offset))
+        ]
         try:
             content = data.tobytes() if isinstance(data, np.ndarray) else bytes(memoryview(data))
         except TypeError:
             raise ArgumentError(
                 f"[write_memory] expected bytes or a NumPy array, found {type(data)}"
             ) from None
-        self._array.write_memory(
-            *(_small_int("write_memory", name, value) for name, value in where.items()), content
-        )
+        self._array.write_memory(where[0], where[1], where[2], content)
