@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from npu import _npu
-from npu.emulator_cores import Core, Program
+from npu.emulator_cores import Core, Fifo, Program
 from npu.errors import ArgumentError, FormatError
 
-__all__ = ["Array", "Core", "Report"]
+__all__ = ["Array", "Core", "Fifo", "Report"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -29,7 +29,7 @@ import numpy as np
 
 from npu.errors import ArgumentError
 
-__all__ = ["Core", "Operation", "Program"]
+__all__ = ["Core", "Fifo", "Operation", "Program"]
 
 # The order of a core's address map: 64 KiB and 16 locks of each side, "own" last.
 SIDES = ("south", "west", "north", "own")
@@ -191,6 +191,16 @@ class Core:
         """The int32 that is at a byte address now: a runtime parameter."""
         return int(self.buffer(address, 1, np.int32, side=side)[0])
 
+    def fifo(
+        self, buffers: Sequence[np.ndarray], *, acquire: int, release: int, side: str = "own"
+    ) -> Fifo:
+        """One end of an object FIFO: its buffers in their order and its two locks.
+
+        ``acquire`` is the lock that this end takes (the consumer's: filled objects), ``release``
+        the one that it gives (room); both of the tile ``side``.
+        """
+        return Fifo(self, buffers, acquire, release, side)
+
     # Checks
 
     def _make(
@@ -265,6 +275,49 @@ class Core:
                 f"[{name}] {self}: the words have {len(data)} bytes; a stream takes multiples of 4"
             )
         return data
+
+
+class Fifo:
+    """One end of an object FIFO, as mlir-aie lowers them: made by :meth:`Core.fifo`.
+
+    Objects stay acquired until they are released, so that a window of several slides by one::
+
+        window = yield from source.acquire(3)
+        ...
+        yield from source.release(1)
+    """
+
+    def __init__(
+        self, core: Core, buffers: Sequence[np.ndarray], acquire: int, release: int, side: str
+    ) -> None:
+        self._core = core
+        self._buffers = list(buffers)
+        self._locks = (acquire, release)
+        self._side = side
+        self._first = self._held = 0
+        if not self._buffers:
+            raise ArgumentError(f"[fifo] {core}: an object FIFO has at least one buffer")
+
+    def acquire(self, count: int = 1) -> Generator[Operation, Any, list[np.ndarray]]:
+        """The ``count`` oldest objects, by ``yield from``; waits for those not yet held."""
+        depth = len(self._buffers)
+        self._core._int("fifo.acquire", "count", count, 1, depth)
+        if count > self._held:
+            yield self._core.acquire(self._locks[0], count - self._held, side=self._side)
+            self._held = count
+        return [self._buffers[(self._first + i) % depth] for i in range(count)]
+
+    def release(self, count: int = 1) -> Generator[Operation, Any, None]:
+        """Gives the ``count`` oldest objects to the other end; by ``yield from``."""
+        self._core._int("fifo.release", "count", count, 1, len(self._buffers))
+        if count > self._held:
+            raise ArgumentError(
+                f"[fifo.release] {self._core}: {count} objects are to be released, {self._held} "
+                "are held; acquire them first"
+            )
+        yield self._core.release(self._locks[1], count, side=self._side)
+        self._held -= count
+        self._first = (self._first + count) % len(self._buffers)
 
 
 def _bytes_of(name: str, core: Core, values: Any) -> bytes:

@@ -56,7 +56,9 @@ class Script:
         return self.raw.finish()
 
 
-def through_core(device: str = "npu2", words: int = 16) -> bytes:
+def through_core(
+    device: str = "npu2", words: int = 16, source: int = CORE_BUFFER, target: int = CORE_RESULT
+) -> bytes:
     """Column 0: shim -> core (0,2) -> shim, one buffer each way with the usual pair of locks."""
     c = Script(device)
     c.write(0, 0, 0x1F000, 1 << 10).write(0, 0, 0x1F004, 1 << 4)
@@ -65,8 +67,8 @@ def through_core(device: str = "npu2", words: int = 16) -> bytes:
     c.lock(0, 2, 0, 1).lock(0, 2, 2, 1)
     chain: dict[str, Any] = {"length": words, "use_next": True, "acquire_enable": True}
     chain |= {"acquire_value": -1, "release_value": 1}
-    c.bd(0, 2, 0, next_bd=0, base=CORE_BUFFER // 4, acquire_id=0, release_id=1, **chain)
-    c.bd(0, 2, 1, next_bd=1, base=CORE_RESULT // 4, acquire_id=3, release_id=2, **chain)
+    c.bd(0, 2, 0, next_bd=0, base=source // 4, acquire_id=0, release_id=1, **chain)
+    c.bd(0, 2, 1, next_bd=1, base=target // 4, acquire_id=3, release_id=2, **chain)
     return c.push(0, 2, "s2mm", 0, 0).push(0, 2, "mm2s", 0, 1).bytes()
 
 
