@@ -51,11 +51,11 @@ class Array {
   RunReport configure(std::span<const std::byte> txn, std::byte contents = std::byte{0});
   // Puts a worker program on a core; functions[i] implements program.functions[i].
   void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
+  // Lets a callback say what a core does (driven_core.h).
+  void attach(int col, int row, CoreDriver driver);
   // Gives a core programs that streams load (runtime/overlay.h); it runs none until then. Its slot
   // counters become 0.
   void attach(int col, int row, const Overlays& overlays);
-  // Lets a callback say what a core does (driven_core.h).
-  void attach(int col, int row, CoreDriver driver);
   // Executes a runtime stream. After an error the array must be configured again.
   RunReport submit(std::span<const std::byte> txn, std::span<const Argument> buffers);
   // The same in steps, for runs that are waited for with a timeout: begin() once, resume() until it
