@@ -27,7 +27,8 @@ from typing import Any
 
 import numpy as np
 
-from npu.errors import ArgumentError
+from npu import _npu
+from npu.errors import ArgumentError, make_error
 
 __all__ = ["Core", "Fifo", "Operation", "Program"]
 
@@ -37,6 +38,7 @@ FIRST_ADDRESS, SIDE_BYTES, SIDE_LOCKS = 0x40000, 0x10000, 16
 CASCADE_BYTES = 64
 ACQUIRE_GE, ACQUIRE_EQ, RELEASE, PUT, GET, PUT_CASCADE, GET_CASCADE = range(7)
 MAX_LOCK_VALUE = 63
+PROCESSOR_BUS = 0x32038
 
 
 class Operation:
@@ -190,6 +192,23 @@ class Core:
     def parameter(self, address: int, *, side: str = "own") -> int:
         """The int32 that is at a byte address now: a runtime parameter."""
         return int(self.buffer(address, 1, np.int32, side=side)[0])
+
+    def register(self, offset: int) -> int:
+        """A register of the core's own tile, read over its processor bus.
+
+        EmulatorError unless the bus is enabled (bit 0 of 0x32038): hardware would hang.
+        """
+        where = self._int("register", "offset", offset, 0, (1 << 20) - 1)
+        if not self._array.read_register(self._address(PROCESSOR_BUS)) & 1:
+            raise make_error(
+                "kernel",
+                f"[register] {self} reads 0x{where:05x} over its processor bus, which is not "
+                "enabled; set bit 0 of register 0x32038",
+            )
+        return self._array.read_register(self._address(where))
+
+    def _address(self, offset: int) -> int:
+        return _npu.arch.tile_address(self.col, self.row, offset)
 
     def fifo(
         self, buffers: Sequence[np.ndarray], *, acquire: int, release: int, side: str = "own"

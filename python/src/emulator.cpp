@@ -26,7 +26,7 @@ std::span<const std::byte> span_of(const Bytes& bytes) {
 emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<AlignedBytes> memory) {
   emulator::KernelFunction function;
   function.serial = true;
-  function.call = [kept = held(callable), memory = std::move(memory)](
+  function.call = [kept = hold(callable), memory = std::move(memory)](
                       std::span<const KernelArgument> arguments, CoreState&) {
     nb::gil_scoped_acquire gil;
     nb::list list;

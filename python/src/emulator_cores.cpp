@@ -40,7 +40,7 @@ CoreOperation operation_of(const nb::object& made) {
 
 void attach_driver(emulator::Array& array, int col, int row, const nb::object& next,
                    const nb::object& place) {
-  const std::shared_ptr<nb::object> step = held(next), where = held(place);
+  const std::shared_ptr<nb::object> step = hold(next), where = hold(place);
   emulator::CoreDriver driver;
   driver.next = [step](bool restart, std::span<const uint32_t> result) {
     nb::gil_scoped_acquire gil;

@@ -23,7 +23,7 @@ inline nanobind::object view_of(std::byte* data, size_t bytes,
 }
 
 // A reference that is dropped with the GIL held, wherever its owner dies.
-inline std::shared_ptr<nanobind::object> held(const nanobind::object& object) {
+inline std::shared_ptr<nanobind::object> hold(const nanobind::object& object) {
   return {new nanobind::object(object), [](nanobind::object* reference) {
             nanobind::gil_scoped_acquire gil;
             delete reference;

@@ -193,6 +193,29 @@ def test_a_function_without_yields_is_a_core_that_ends() -> None:
     assert array.read_memory(0, 2, 0, 10) == b"\3\0" * 4 + b"\0\0"
 
 
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+def test_registers_over_the_processor_bus(device: str) -> None:
+    """Lock values of the core's own tile, as mlir-aie's test of the bus reads them."""
+
+    def program(core: Core) -> Steps:
+        yield core.acquire(0)
+        values = core.buffer(0, 4, np.int32)
+        values[:] = [core.register(0x1F080 + 0x10 * i) for i in range(4)]
+
+    script = Script(device)
+    for i in range(4):
+        script.lock(0, 2, 8 + i, 42 + i)
+    array = empty(device, script)
+    array.attach(0, 2, program)
+    run(array, Script(device).write(0, 2, 0x32038, 1).lock(0, 2, 0, 1), device)
+    assert ints(array, 0, 2, 0, 4) == [42, 43, 44, 45]
+    array = empty(device, script)
+    array.attach(0, 2, program)
+    message = r"\[register\] core \(0,2\) reads 0x1f080 over its processor bus, which is not"
+    with pytest.raises(npu.errors.EmulatorError, match=message):
+        run(array, Script(device).lock(0, 2, 0, 1), device)
+
+
 def test_acquire_equal_and_values() -> None:
     def program(core: Core) -> Steps:
         yield core.acquire_equal(0, 3)

@@ -99,6 +99,29 @@ TEST_CASE("control packet: a read of several tiles is answered by each") {
   CHECK(m.words(kCores[1], 1000, 2) == Words{arch::packet_header(2, 0, 0, 3), 73});
 }
 
+TEST_CASE("control packet: reads in a timed run") {
+  OverlayMachine m;
+  m.config.connect(kCores[0], 0, cp::kNorthMaster);
+  answers_to_dma(m, 9, true);
+  m.config.memory(kCores[0], 100, counting(4)).bd(kCores[0], 0, linear(4, 1000));
+  m.config.push(kCores[0], kS2MM, 0, 0);
+  // A shim tile's port answers, too: its own channel takes the packet back.
+  m.config.connect(kShim0, 0, sp::kS2mm0);
+  m.config.connect(kShim0, sp::kMm2s1, 0);
+  m.configure();
+  const arch::Timing timing{Generation::kNpu2, arch::TimingTable()};
+  m.array.set_timing(&timing, true);
+  m.send(reading(400, 4, 9));
+  CHECK(m.words(kCores[0], 1000, 4) == counting(4));
+  CHECK(m.array.timing_report().cycles > 0);
+  Script s = m.script();
+  Words in = reading(0x14000, 1, 3), out(2);
+  s.lock(kShim0, 0, 7).host_bd(0, 2, linear(2), 0).host_bd(0, 3, linear(2), 1);
+  s.push(kShim0, kS2MM, 0, 3, 1, true).push(kShim0, kMM2S, 1, 2).sync(kShim0, kS2MM, 0);
+  m.run(s, {view(in, false), view(out)});
+  CHECK(out == Words{arch::packet_header(3), 7});
+}
+
 TEST_CASE("control packet: an answer without a route, and reads of what is no register") {
   refused(ErrorKind::kNoConsumer, reading(400, 1, 2),
           {"core (0,2) TileControl sends on a route that ends in core (0,2)"});
