@@ -319,8 +319,13 @@ std::string DrivenCore::waiting() const {
   return what + place();
 }
 
+bool DrivenCore::waits_for(const Tile& owner, int lock) const {
+  const bool acquires = operation_.code == Code::kAcquireGe || operation_.code == Code::kAcquireEq;
+  return blocked_ && acquires && operation_.lock % kLocksOfSide == lock && &lock_owner() == &owner;
+}
+
 bool DrivenCore::releases(const Tile& owner, int lock) const {
-  if (done_ || lock >= kLocksOfSide) return false;
+  if (done_ || lock >= kLocksOfSide || waits_for(owner, lock)) return false;
   for (const CoreSide side :
        {CoreSide::kSouth, CoreSide::kWest, CoreSide::kNorth, CoreSide::kOwn}) {
     if (reached_by_core(array_, tile_.col, tile_.row, side) == &owner) return true;

@@ -57,7 +57,8 @@ class DrivenCore final : public Core {
   bool calling() const override;
   void advance() override;
   std::string waiting() const override;
-  // Nothing is known of its program: as long as it runs, it may release all that it reaches.
+  // Nothing is known of its program: as long as it runs, it may release all that it reaches but
+  // what it waits for.
   bool releases(const Tile& owner, int lock) const override;
 
  private:
@@ -71,6 +72,7 @@ class DrivenCore final : public Core {
   bool put_cascade();
   bool get_cascade();
   Tile& lock_owner() const;
+  bool waits_for(const Tile& owner, int lock) const;
   Cascade& cascade_output() const;
   void check_stream_input() const;
   void check_cascade_input() const;
