@@ -23,9 +23,10 @@ from npu.emulator_configure import (
     configuration_bytes,
     configuration_stream,
 )
+from npu.emulator_cores import Core, Fifo, Program
 from npu.errors import ArgumentError, FormatError
 
-__all__ = ["Array", "Report"]
+__all__ = ["Array", "Core", "Fifo", "Report"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -160,12 +161,16 @@ class Array:
         self,
         col: int,
         row: int,
-        ops: Iterable[Sequence[Any]],
-        functions: Mapping[str, Callable[..., Any]],
+        ops: Iterable[Sequence[Any]] | Callable[[Core], Any],
+        functions: Mapping[str, Callable[..., Any]] | None = None,
     ) -> None:
         """Puts a program on core (col, row), to run from the next submission on.
 
-        ``ops`` is one pass of the core's outermost loop: ``["acquire_ge", lock, n]``,
+        ``ops`` is a generator function that gets the core and yields its operations, see
+        :class:`Core` and docs/emulator.md, without ``functions``. It runs once, and again from its
+        beginning when Core_Control resets the core. What it raises comes out of ``submit``.
+
+        Or ``ops`` is one pass of the core's outermost loop: ``["acquire_ge", lock, n]``,
         ``["acquire_eq", lock, n]``, ``["release", lock, n]`` (the tile's own lock numbers 0-15) and
         ``["call", name, [{"buffer": byte address}, 7, ...]]``. ``functions[name]`` is called with a
         writable uint8 memoryview for each buffer operand, from its address to the end of the core's
@@ -173,9 +178,16 @@ class Array:
         """
         col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
         check_enabled(self._enabled, col, row)
+        if callable(ops) and functions is None:
+            program = Program(self._array, col, row, ops)
+            next_, place = (self._trampoline(col, row, name) for name in ("next", "place"))
+            self._array.attach_driver(col, row, next_, place)
+            self._functions[col, row] = {"next": program.next, "place": program.place}
+            return
         if not isinstance(ops, Iterable) or not isinstance(functions, Mapping):
             raise ArgumentError(
-                "[attach] expected a list of operations and a dict of functions, found "
+                "[attach] expected a generator function, or a list of operations and a dict of "
+                "functions, found "
                 f"{type(ops).__name__} and {type(functions).__name__}"
             )
         ops = list(ops)
@@ -197,14 +209,14 @@ class Array:
         self._array.attach(col, row, text, table)
         self._functions[col, row] = {name: functions[name] for name in names}
 
-    def _trampoline(self, col: int, row: int, name: str) -> Callable[..., None]:
+    def _trampoline(self, col: int, row: int, name: str) -> Callable[..., Any]:
         """Calls a core's function without keeping this object or the function alive."""
         reference = weakref.ref(self)
 
-        def call(*operands: Any) -> None:
+        def call(*operands: Any) -> Any:
             array = reference()
             assert array is not None  # cores run only inside its submit()
-            array._functions[col, row][name](*operands)
+            return array._functions[col, row][name](*operands)
 
         return call
 
@@ -237,3 +249,21 @@ class Array:
         return self._array.read_memory(
             *(_small_int("read_memory", name, value) for name, value in where.items())
         )
+
+    def write_memory(self, col: int, row: int, offset: int, data: Any) -> None:
+        """Writes bytes, or an array's, into a tile's data memory from byte ``offset`` on.
+
+        For the initial values of buffers that a compiler puts into a core's ELF file instead of
+        the configuration; not during a submission.
+        """
+        where = [
+            _small_int("write_memory", name, value)
+            for name, value in (("col", col), ("row", row), ("offset", offset))
+        ]
+        try:
+            content = data.tobytes() if isinstance(data, np.ndarray) else bytes(memoryview(data))
+        except TypeError:
+            raise ArgumentError(
+                f"[write_memory] expected bytes or a NumPy array, found {type(data)}"
+            ) from None
+        self._array.write_memory(where[0], where[1], where[2], content)

@@ -6,6 +6,7 @@
 
 #include "bindings.h"
 #include "devices/emulator/array.h"
+#include "emulator_views.h"
 #include "error.h"
 #include "report.h"
 #include "runtime/program.h"
@@ -22,32 +23,18 @@ std::span<const std::byte> span_of(const Bytes& bytes) {
   return {reinterpret_cast<const std::byte*>(bytes.c_str()), bytes.size()};
 }
 
-// A writable view of core memory that keeps the memory alive as long as Python holds it.
-nb::object view_of(const KernelArgument& argument, const std::shared_ptr<AlignedBytes>& memory) {
-  using Keep = std::shared_ptr<AlignedBytes>;
-  nb::capsule owner(new Keep(memory), [](void* p) noexcept { delete static_cast<Keep*>(p); });
-  nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> array(reinterpret_cast<uint8_t*>(argument.data),
-                                                     {argument.bytes}, owner);
-  nb::object numpy_array = nb::cast(array);
-  return nb::steal(PyMemoryView_FromObject(numpy_array.ptr()));
-}
-
 emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<AlignedBytes> memory) {
-  // The reference is dropped with the GIL held, wherever the function dies.
-  std::shared_ptr<nb::object> held(new nb::object(callable), [](nb::object* object) {
-    nb::gil_scoped_acquire gil;
-    delete object;
-  });
   emulator::KernelFunction function;
   function.serial = true;
-  function.call = [held, memory = std::move(memory)](std::span<const KernelArgument> arguments,
-                                                     CoreState&) {
+  function.call = [kept = hold(callable), memory = std::move(memory)](
+                      std::span<const KernelArgument> arguments, CoreState&) {
     nb::gil_scoped_acquire gil;
     nb::list list;
     for (const KernelArgument& argument : arguments) {
-      list.append(argument.data ? view_of(argument, memory) : nb::int_(argument.value));
+      list.append(argument.data ? view_of(argument.data, argument.bytes, memory)
+                                : nb::int_(argument.value));
     }
-    (*held)(*list);
+    (*kept)(*list);
   };
   return function;
 }
@@ -102,7 +89,9 @@ nb::dict report_dict(const RunReport& report) {
 
 void init_emulator(nb::module_& m) {
   nb::module_ sub = m.def_submodule("emulator", "The emulated array at register level.");
-  nb::class_<emulator::Array>(sub, "Array")
+  nb::class_<emulator::Array> array(sub, "Array");
+  init_emulator_cores(array);
+  array
       .def("__init__",
            [](emulator::Array* self, const std::string& device) {
              new (self) emulator::Array(arch::device_geometry(device));

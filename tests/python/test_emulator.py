@@ -20,71 +20,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from limits import HANG
+from register_script import CORE_BUFFER, CORE_RESULT, Script, copy_stream, through_core
 
 import npu
 from npu import _npu
-
-KIND = {0: "shim", 1: "mem"}
-CORE_BUFFER, CORE_RESULT = 0, 4096  # byte addresses in a core's memory
-
-
-class Script:
-    """A TXN stream under construction; the register map comes from npu._npu.arch."""
-
-    def __init__(self, device: str = "npu2") -> None:
-        columns = _npu.arch.device_geometry(device)["columns"]
-        self.raw = _npu.stream.Builder(device, columns)
-
-    def bd(self, col: int, row: int, index: int, **fields: Any) -> Script:
-        kind = KIND.get(row, "core")
-        base = _npu.arch.tile_geometry(kind)["bd_base"] + 0x20 * index
-        words = _npu.arch.encode_bd(kind, fields)
-        self.raw.block_write(_npu.arch.tile_address(col, row, base), words)
-        return self
-
-    def host_bd(self, col: int, index: int, argument: int, offset: int = 0, **f: Any) -> Script:
-        self.bd(col, 0, index, **f)
-        address = _npu.arch.tile_address(col, 0, 0x1D004 + 0x20 * index)
-        self.raw.address_patch(address, argument, offset)
-        return self
-
-    def push(
-        self, col: int, row: int, direction: str, channel: int, bd: int, token: bool = False
-    ) -> Script:
-        queue = _npu.arch.channel_queue(KIND.get(row, "core"), direction, channel)
-        self.raw.write(_npu.arch.tile_address(col, row, queue), bd | token << 31)
-        return self
-
-    def write(self, col: int, row: int, offset: int, value: int) -> Script:
-        self.raw.write(_npu.arch.tile_address(col, row, offset), value)
-        return self
-
-    def connect(self, col: int, row: int, slave: int, master: int) -> Script:
-        base = _npu.arch.tile_geometry(KIND.get(row, "core"))["switch_base"]
-        self.write(col, row, base + 0x100 + 4 * slave, 1 << 31)
-        return self.write(col, row, base + 4 * master, 1 << 31 | slave)
-
-    def lock(self, col: int, row: int, index: int, value: int) -> Script:
-        base = _npu.arch.tile_geometry(KIND.get(row, "core"))["lock_base"]
-        return self.write(col, row, base + 0x10 * index, value)
-
-    def bytes(self) -> bytes:
-        return self.raw.finish()
-
-
-def through_core(device: str = "npu2", words: int = 16) -> bytes:
-    """Column 0: shim -> core (0,2) -> shim, one buffer each way with the usual pair of locks."""
-    c = Script(device)
-    c.write(0, 0, 0x1F000, 1 << 10).write(0, 0, 0x1F004, 1 << 4)
-    c.connect(0, 0, 5, 12).connect(0, 1, 7, 11).connect(0, 2, 5, 1)  # up to core DMA S2MM 0
-    c.connect(0, 2, 1, 5).connect(0, 1, 13, 7).connect(0, 0, 14, 4)  # down from core DMA MM2S 0
-    c.lock(0, 2, 0, 1).lock(0, 2, 2, 1)
-    chain: dict[str, Any] = {"length": words, "use_next": True, "acquire_enable": True}
-    chain |= {"acquire_value": -1, "release_value": 1}
-    c.bd(0, 2, 0, next_bd=0, base=CORE_BUFFER // 4, acquire_id=0, release_id=1, **chain)
-    c.bd(0, 2, 1, next_bd=1, base=CORE_RESULT // 4, acquire_id=3, release_id=2, **chain)
-    return c.push(0, 2, "s2mm", 0, 0).push(0, 2, "mm2s", 0, 1).bytes()
-
 
 OPS: list[list[Any]] = [
     ["acquire_ge", 1, 1],
@@ -93,13 +32,6 @@ OPS: list[list[Any]] = [
     ["release", 0, 1],
     ["release", 3, 1],
 ]
-
-
-def copy_stream(device: str = "npu2", words: int = 16) -> bytes:
-    s = Script(device).host_bd(0, 0, 0, length=words).host_bd(0, 1, 1, length=words)
-    s.push(0, 0, "mm2s", 0, 0).push(0, 0, "s2mm", 0, 1, token=True)
-    s.raw.sync(0, 0, "s2mm", 0)
-    return s.bytes()
 
 
 def machine(function: Callable[..., Any], device: str = "npu2") -> npu.emulator.Array:

@@ -7,6 +7,8 @@
 #include <cstring>
 #include <iterator>
 
+#include "devices/emulator/driven_core.h"
+#include "devices/emulator/ports.h"
 #include "error.h"
 #include "host/thread_pool.h"
 
@@ -146,8 +148,13 @@ Tile& Array::tile_for_program(int col, int row) {
 }
 
 void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
-  // An earlier program may still wait for a lock.
-  for (Lock& lock : target.locks) std::erase(lock.waiters, target.core.get());
+  // An earlier program may still wait for a lock, its own or a neighbour's, or for a cascade.
+  for (auto& t : tiles_) {
+    for (Lock& lock : t->locks) std::erase(lock.waiters, target.core.get());
+    std::erase(t->ports->cascade.waiters, target.core.get());
+  }
+  target.ports->core_in.reset();
+  target.ports->core_out.reset();
   scheduler_.forget(target.core.get());
   target.core = std::move(core);
 }
@@ -161,8 +168,8 @@ void Array::attach(int col, int row, Program program, std::vector<KernelFunction
          "[attach] the program of %s names %zu functions, %zu were given; give one for each",
          target.name().c_str(), program.functions.size(), functions.size());
   }
-  put_core(target, std::make_unique<Core>(*this, target,
-                                          CoreProgram{std::move(program), std::move(functions)}));
+  put_core(target, std::make_unique<ProgramCore>(
+                       *this, target, CoreProgram{std::move(program), std::move(functions)}));
 }
 
 void Array::attach(int col, int row, const Overlays& overlays) {
@@ -173,7 +180,13 @@ void Array::attach(int col, int row, const Overlays& overlays) {
     std::fill_n(target.memory->data() + overlay.counters, 4 * overlay.program.counters,
                 std::byte{0});
   }
-  put_core(target, std::make_unique<Core>(*this, target, overlays));
+  put_core(target, std::make_unique<ProgramCore>(*this, target, overlays));
+}
+
+void Array::attach(int col, int row, CoreDriver driver) {
+  const Entry entry(*this, "attach");
+  Tile& target = tile_for_program(col, row);
+  put_core(target, std::make_unique<DrivenCore>(*this, target, std::move(driver)));
 }
 
 void Array::start_cores() {

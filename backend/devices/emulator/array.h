@@ -14,7 +14,7 @@
 #include "arch/geometry.h"
 #include "devices/emulator/agent.h"
 #include "devices/emulator/control_port.h"
-#include "devices/emulator/core.h"
+#include "devices/emulator/program_core.h"
 #include "devices/emulator/tile.h"
 #include "devices/emulator/timed_run.h"
 #include "runtime/program.h"
@@ -35,6 +35,8 @@ struct Argument {
   bool writable = true;
 };
 
+struct CoreDriver;
+
 class Array {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -49,6 +51,8 @@ class Array {
   RunReport configure(std::span<const std::byte> txn, std::byte contents = std::byte{0});
   // Puts a worker program on a core; functions[i] implements program.functions[i].
   void attach(int col, int row, Program program, std::vector<KernelFunction> functions);
+  // Lets a callback say what a core does (driven_core.h).
+  void attach(int col, int row, CoreDriver driver);
   // Gives a core programs that streams load (runtime/overlay.h); it runs none until then. Its slot
   // counters become 0.
   void attach(int col, int row, const Overlays& overlays);
@@ -68,9 +72,9 @@ class Array {
   // A transfer of control packets from `sender` to the TileControl ports of these tiles: checked
   // when it begins, executed when it has arrived.
   void begin_control(const Sender& sender, std::span<Tile* const> ports,
-                     std::span<const ControlWrite> writes);
+                     std::span<const ControlAccess> accesses);
   void control(const Sender& sender, std::span<Tile* const> ports,
-               std::span<const ControlWrite> writes);
+               std::span<const ControlAccess> accesses);
 
   // Makes submissions timed: with `data`, as functional as before; without, host buffers are only
   // sizes (their data may be null, control packets apart) and kernels do not run. A recorder
@@ -123,6 +127,7 @@ class Array {
   void write_core_control(Tile& tile, uint32_t value);
   void write_program(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
   void write_registers(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
+  void respond(Tile& tile, const ControlAccess& access);
   Tile& tile_for_program(int col, int row);
   void put_core(Tile& tile, std::unique_ptr<Core> core);
   uint32_t read_switch(const Tile& tile, uint32_t relative) const;

@@ -30,6 +30,18 @@ BdEngine::BdEngine(Array& array, Tile& tile, Direction direction, int index)
   queue_.reserve(arch::kTaskQueueDepth);
 }
 
+BdEngine::BdEngine(Array& array, Tile& tile, Direction direction, NoBds)
+    : Agent(tile.col), array_(array), tile_(tile), direction_(direction), index_(-1) {}
+
+void BdEngine::run_words(std::span<uint32_t> words, bool tlast) {
+  task_ = Task{};
+  current_ = Current{};
+  current_.bd.tlast_suppress = !tlast;
+  current_.total = current_.left = words.size();
+  current_.walk = Walk::linear(reinterpret_cast<std::byte*>(words.data()));
+  state_ = State::kMove;
+}
+
 std::string BdEngine::name() const {
   return strf("%s %s %d", tile_.name().c_str(), direction_ == Direction::kS2MM ? "S2MM" : "MM2S",
               index_);
@@ -179,6 +191,7 @@ void BdEngine::finish_bd() {
     task_.reset();
     state_ = State::kIdle;
     if (token) array_.add_token(tile_.col, tile_.row, direction_, index_);
+    task_ended();
   }
 }
 
@@ -236,9 +249,10 @@ void BdEngine::advance() {
 
 std::string BdEngine::progress() const {
   if (!task_) return "";
-  return strf("moved %llu of %llu words of BD %d",
-              static_cast<unsigned long long>(current_.total - current_.left),
-              static_cast<unsigned long long>(current_.total), current_.id);
+  const std::string words = strf("moved %llu of %llu words",
+                                 static_cast<unsigned long long>(current_.total - current_.left),
+                                 static_cast<unsigned long long>(current_.total));
+  return is_channel() ? strf("%s of BD %d", words.c_str(), current_.id) : words;
 }
 
 std::string BdEngine::waiting() const {

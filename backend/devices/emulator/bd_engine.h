@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct Tile;
 class BdEngine : public Agent {
  public:
   BdEngine(Array& array, Tile& tile, arch::Direction direction, int index);
+  // A stream port (ports.h), to which transfers come by run_words() instead of BDs.
+  struct NoBds {};
+  BdEngine(Array& array, Tile& tile, arch::Direction direction, NoBds);
 
   // The channel's registers; a write to the task queue is a push.
   uint32_t control = 0;
@@ -43,12 +47,13 @@ class BdEngine : public Agent {
   bool crosses() const;
 
   void advance() final;
-  std::string name() const final;
+  std::string name() const override;
   std::string waiting() const final;
 
   const Tile& tile() const { return tile_; }
   arch::Direction direction() const { return direction_; }
   int index() const { return index_; }
+  bool is_channel() const { return index_ >= 0; }  // not a stream port
   // An error of what this channel was told to do: "[submit] <name> <text>".
   [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
 
@@ -80,8 +85,9 @@ class BdEngine : public Agent {
   // it is blocked or has posted a job.
   virtual bool transfer() = 0;
   virtual bool has_work_left() const { return current_.left > 0; }  // words or a packet header
-  virtual void prepare_transfer(const Memory&) {}        // after the walk has been set up
-  virtual void end_of_data() {}                          // TLAST of a BD that does not suppress it
+  virtual void prepare_transfer(const Memory&) {}  // after the walk has been set up
+  virtual void end_of_data() {}                    // TLAST of a BD that does not suppress it
+  virtual void task_ended() {}
   virtual bool stream_crosses() const { return false; }  // to other columns
   virtual std::string waiting_for_stream() const = 0;
 
@@ -93,6 +99,8 @@ class BdEngine : public Agent {
   bool acquire();
   void begin_transfer();
   void finish_bd();
+  // Of a stream port: a transfer from or to these words, which must stay where they are.
+  void run_words(std::span<uint32_t> words, bool tlast);
 
   Array& array_;
   Tile& tile_;

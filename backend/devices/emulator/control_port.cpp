@@ -3,6 +3,7 @@
 
 #include "arch/control_packet.h"
 #include "devices/emulator/array.h"
+#include "devices/emulator/ports.h"
 #include "devices/emulator/sender.h"
 #include "error.h"
 #include "runtime/overlay.h"
@@ -18,7 +19,7 @@ class Parser {
   Parser(std::span<const uint32_t> words, arch::Generation generation, const Sender& sender)
       : words_(words), generation_(generation), sender_(sender) {}
 
-  std::vector<ControlWrite> parse() {
+  std::vector<ControlAccess> parse() {
     while (at_ < words_.size()) {
       if (at_ > 0 && generation_ == arch::Generation::kNpu1) {
         bad(ErrorKind::kUnsupported,
@@ -27,7 +28,7 @@ class Parser {
       }
       packet();
     }
-    return std::move(writes_);
+    return std::move(accesses_);
   }
 
  private:
@@ -59,43 +60,42 @@ class Parser {
     }
     ++at_;
     const arch::ControlWord control = arch::decode_control_word(checked("a control word"));
-    if (control.operation != arch::ControlOperation::kWrite) {
-      bad(ErrorKind::kUnsupported,
-          strf("a control word 0x%08x with operation %d; only writes (0) are modelled", words_[at_],
-               static_cast<int>(control.operation)));
-    }
     if (control.offset % 4 != 0 || control.offset + 4 * control.count > kOffsetEnd) {
       bad(ErrorKind::kMisaligned,
-          strf(
-              "a control word 0x%08x that writes %u words at offset 0x%05x of the tile; it must be "
-              "a multiple of 4 inside the tile",
-              words_[at_], control.count, control.offset));
+          strf("a control word 0x%08x for %u words at offset 0x%05x of the tile; it must be "
+               "a multiple of 4 inside the tile",
+               words_[at_], control.count, control.offset));
     }
     ++at_;
+    if (control.operation == arch::ControlOperation::kRead) {
+      accesses_.push_back({control.offset, {}, control.count, control.response});
+      return;
+    }
     if (words_.size() - at_ < control.count) {
       bad(ErrorKind::kFormat, strf("%zu of the %u data words of a packet before the transfer ends",
                                    words_.size() - at_, control.count));
     }
     const std::span<const uint32_t> data = words_.subspan(at_, control.count);
     at_ += control.count;
-    if (writes_.empty() ||
-        writes_.back().offset + 4 * writes_.back().words.size() != control.offset) {
-      writes_.push_back({control.offset, {}});
+    if (accesses_.empty() || accesses_.back().reads > 0 ||
+        accesses_.back().offset + 4 * accesses_.back().words.size() != control.offset) {
+      accesses_.push_back({control.offset, {}});
     }
-    writes_.back().words.insert(writes_.back().words.end(), data.begin(), data.end());
+    accesses_.back().words.insert(accesses_.back().words.end(), data.begin(), data.end());
   }
 
   std::span<const uint32_t> words_;
   arch::Generation generation_;
   const Sender& sender_;
   size_t at_ = 0;
-  std::vector<ControlWrite> writes_;
+  std::vector<ControlAccess> accesses_;
 };
 
 }  // namespace
 
-std::vector<ControlWrite> parse_control_packets(std::span<const uint32_t> words,
-                                                arch::Generation generation, const Sender& sender) {
+std::vector<ControlAccess> parse_control_packets(std::span<const uint32_t> words,
+                                                 arch::Generation generation,
+                                                 const Sender& sender) {
   return Parser(words, generation, sender).parse();
 }
 
@@ -117,11 +117,11 @@ class Naming {
 
 // The first word of a transfer may reset a core long before the last one arrives.
 void Array::begin_control(const Sender& sender, std::span<Tile* const> ports,
-                          std::span<const ControlWrite> writes) {
+                          std::span<const ControlAccess> accesses) {
   const Naming naming(control_sender_, sender);
-  for (const ControlWrite& write : writes) {
-    const size_t at = (size_t{kCoreControl} - write.offset) / 4;  // wraps around if it lies before
-    if (at >= write.words.size() || (write.words[at] & kCoreReset) == 0) continue;
+  for (const ControlAccess& access : accesses) {
+    const size_t at = (size_t{kCoreControl} - access.offset) / 4;  // wraps around if it lies before
+    if (at >= access.words.size() || (access.words[at] & kCoreReset) == 0) continue;
     for (const Tile* const port : ports) {
       if (port->core) port->core->check_reset();
     }
@@ -129,11 +129,27 @@ void Array::begin_control(const Sender& sender, std::span<Tile* const> ports,
 }
 
 void Array::control(const Sender& sender, std::span<Tile* const> ports,
-                    std::span<const ControlWrite> writes) {
+                    std::span<const ControlAccess> accesses) {
   const Naming naming(control_sender_, sender);
-  for (const ControlWrite& write : writes) {
-    for (Tile* const port : ports) write_registers(*port, write.offset, write.words);
+  for (const ControlAccess& access : accesses) {
+    for (Tile* const port : ports) {
+      if (access.reads == 0) {
+        write_registers(*port, access.offset, access.words);
+      } else {
+        respond(*port, access);
+      }
+    }
   }
+}
+
+// A packet of the words read: its header names the tile (hardware.md 3.5).
+void Array::respond(Tile& tile, const ControlAccess& access) {
+  std::vector<uint32_t> words{arch::packet_header(
+      access.response, 0, static_cast<uint32_t>(tile.col), static_cast<uint32_t>(tile.row))};
+  for (uint32_t i = 0; i < access.reads; ++i) {
+    words.push_back(read_register(arch::tile_address(tile.col, tile.row, access.offset + 4 * i)));
+  }
+  tile.ports->control.send(std::move(words), true, nullptr);
 }
 
 }  // namespace npu::emulator

@@ -1,112 +1,42 @@
-// A core as an agent: it interprets a worker program and calls kernels on its data memory. A core
-// has one program for as long as a configuration is loaded, or overlays: programs of which it runs
-// the one that its program memory holds when it is enabled after a reset.
+// A core as an agent: what the rest of the array sees of one. ProgramCore (program_core.h)
+// interprets worker programs, DrivenCore (driven_core.h) performs operations that a callback names
+// one by one.
 #pragma once
 
 #include <cstdint>
-#include <functional>
-#include <memory>
 #include <string>
-#include <vector>
 
 #include "devices/emulator/agent.h"
 #include "devices/emulator/tile.h"
 #include "error.h"
-#include "kernels/declaration.h"
-#include "kernels/kernel.h"
-#include "runtime/overlay.h"
-#include "runtime/program.h"
 
 namespace npu::emulator {
 
-struct KernelFunction {
-  std::function<void(std::span<const KernelArgument>, CoreState&)> call;
-  bool serial = false;  // must not run beside other jobs (Python callbacks)
-  // Null: may access all of the core's memory, and cannot run in simulated time.
-  const kernels::Declaration* declaration = nullptr;
-};
-
-// A program and its kernels: functions[i] implements program.functions[i].
-struct CoreProgram {
-  Program program;
-  std::vector<KernelFunction> functions;
-};
-
-// One that streams load; the same for all cores that run overlays.
-struct OverlayProgram : CoreProgram {
-  std::string name;
-  OverlayMark mark{};     // what program memory begins with
-  uint32_t counters = 0;  // address of the slot counters in data memory
-};
-using Overlays = std::shared_ptr<const std::vector<OverlayProgram>>;
-
-class Core final : public Agent {
+class Core : public Agent {
  public:
-  Core(Array& array, Tile& tile, CoreProgram program);
-  Core(Array& array, Tile& tile, Overlays overlays);  // none of them is loaded
+  Core(Array& array, Tile& tile) : Agent(tile.col), array_(array), tile_(tile) {}
 
   // A write to Core_Control: `value` has the bits of kCoreEnable and kCoreReset (overlay.h).
-  void control(uint32_t value);
-  void check_reset() const;  // throws if a core with overlays must not be reset now
+  virtual void control(uint32_t value) = 0;
+  virtual void check_reset() const {}  // throws if a core with overlays must not be reset now
   // Of a core with overlays, if it is in the middle of a program: what it does there. Else empty.
-  std::string unfinished() const;
-  bool has_overlays() const { return overlays_ != nullptr; }
-  std::string overlay() const { return loaded_ ? loaded_->name : ""; }  // that is loaded
-  bool unloaded() const { return overlays_ && !loaded_; }
-  uint32_t status() const;  // the Core_Status register
-  bool calling() const { return calling_; }
-  void advance() override;
-  void execute() override;
-  void complete() override;
-  void start(Timeline& timeline) override;
-  std::string name() const override;
-  std::string waiting() const override;
+  virtual std::string unfinished() const { return ""; }
+  virtual bool has_overlays() const { return false; }
+  virtual bool unloaded() const { return false; }  // it has overlays, none of which is loaded
+  virtual uint32_t status() const = 0;             // the Core_Status register
+  virtual bool calling() const = 0;  // a job of it or of its stream ports is under way
+  std::string name() const final { return tile_.name(); }
   // Whether its memory may be aliased: all its kernels declare what they access.
   bool accepts_aliases() const { return accepts_aliases_; }
-  // Whether its program, or any of its overlays, contains a release of this lock.
-  bool releases(int lock) const;
+  // Whether it may release this lock of a tile.
+  virtual bool releases(const Tile& owner, int lock) const = 0;
 
- private:
-  friend class Recorder;
-  struct Frame {
-    int loop;      // index of the loop instruction
-    int64_t left;  // iterations still to run after this one; -1 = forever
-  };
-
-  [[noreturn]] void error(ErrorKind kind, const std::string& text) const;
-  void restart();  // program counter, counters and modes to their reset state
-  void use(const CoreProgram& program);
-  void load_overlay();        // the one that program memory holds
-  std::string place() const;  // "instruction 3 of its program"
-  const Program& program() const { return current_->program; }
-  // The slot that a counter chooses among so many.
-  size_t slot(int counter, size_t slots) const;
-  void advance_slot(const Instruction& instruction);
-  bool acquire(const Instruction& instruction);
-  void release(const Instruction& instruction);
-  int64_t loop_count(const Instruction& instruction) const;
-  void enter_loop(const Instruction& instruction);
-  void prepare_call(const Instruction& instruction);
-  void post_call();
-  int32_t load_word(uint32_t address) const;
-  void store_word(uint32_t address, int32_t value);
+ protected:
+  [[noreturn]] void error(ErrorKind kind, const std::string& text) const;  // "[submit] <name> text"
 
   Array& array_;
   Tile& tile_;
-  CoreProgram own_;    // without overlays
-  Overlays overlays_;  // or null
-  const OverlayProgram* loaded_ = nullptr;
-  const CoreProgram* current_;  // own_, the loaded overlay, or one of no instructions
-  int lock_operations_ = 0;     // since the last call
-  CoreState state_;
-  size_t pc_ = 0;
-  bool done_ = false, calling_ = false, halted_ = false;
-  bool idles_ = false;  // a call that only takes its time
-  std::vector<Frame> frames_;
-  std::vector<int> counters_;  // of own_; those of overlays lie in data memory
-  std::vector<KernelArgument> arguments_;
   bool accepts_aliases_ = true;
-  const Instruction* blocked_ = nullptr;
 };
 
 }  // namespace npu::emulator

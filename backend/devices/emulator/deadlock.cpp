@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/ports.h"
 #include "devices/emulator/sender.h"
 #include "error.h"
 
@@ -33,6 +34,9 @@ std::string Array::blocked_agents() const {
         (informative ? first : rest).push_back(channel->name() + " " + why);
       }
     }
+    if (const std::string why = t->ports->control.waiting(); !why.empty()) {
+      first.push_back(t->ports->control.name() + " " + why);
+    }
   }
   first.insert(first.end(), rest.begin(), rest.end());
   std::string text;
@@ -48,9 +52,14 @@ std::string Array::blocked_agents() const {
 
 namespace {
 
-// Whether any BD of a tile (or a neighbouring memtile) or its core could release lock `id`.
+// Whether any BD of a tile (or a neighbouring memtile) or a core that reaches it could release lock
+// `id`.
 bool can_be_released(const Array& array, const Tile& owner, int id) {
-  if (owner.core && owner.core->releases(id)) return true;
+  // A core's locks are reached by its neighbours' cores, too.
+  for (const auto& [col, row] : {std::pair(0, 0), {0, 1}, {0, -1}, {1, 0}}) {
+    const Tile* t = array.find_tile(owner.col + col, owner.row + row);
+    if (t && t->core && t->core->releases(owner, id)) return true;
+  }
   for (int side = -1; side <= 1; ++side) {
     if (side != 0 && owner.geometry.kind != TileKind::kMem) continue;
     const Tile* t = array.find_tile(owner.col + side, owner.row);

@@ -7,10 +7,12 @@
 
 namespace npu::emulator {
 
-class Receiver final : public BdEngine {
+class Receiver : public BdEngine {
  public:
   Receiver(Array& array, Tile& tile, int index)
       : BdEngine(array, tile, arch::Direction::kS2MM, index) {}
+  Receiver(Array& array, Tile& tile, NoBds ports)
+      : BdEngine(array, tile, arch::Direction::kS2MM, ports) {}
 
   // What a sender asks before a move.
   bool ready() const { return state_ == State::kMove; }

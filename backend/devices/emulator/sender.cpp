@@ -45,7 +45,7 @@ void Sender::reset() {
   pieces_.clear();
   block_ = source_ = {};
   control_words_.clear();
-  control_writes_.clear();
+  control_accesses_.clear();
   blocked_ = {};
 }
 
@@ -80,11 +80,11 @@ void Sender::prepare_transfer(const Memory& memory) {
 
 void Sender::end_of_data() {
   if (!control_words_.empty()) {
-    if (control_writes_.empty()) parse_control();
+    if (control_accesses_.empty()) parse_control();
     state_ = State::kBusy;  // a packet that resets this channel does so in the middle of a transfer
-    array_.control(*this, route_->controls, control_writes_);
+    array_.control(*this, route_->controls, control_accesses_);
     control_words_.clear();
-    control_writes_.clear();
+    control_accesses_.clear();
   }
   if (packet_.open) close_packet();
 }
@@ -164,7 +164,8 @@ void Sender::open_packet(uint32_t header, bool header_in_data) {
     std::byte skipped[4];
     current_.walk.gather(skipped, 1);
     --current_.left;
-    count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, 4);
+    if (is_channel())
+      count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, 4);
   }
   if (to_control()) control_words_.push_back(header);
   for (const Route::Sink& sink : route_->sinks) packet_.header_pending |= sink.keeps_header;
@@ -325,13 +326,15 @@ bool Sender::begin_control() {
 }
 
 void Sender::parse_control() {
-  control_writes_ = parse_control_packets(control_words_, array_.device().generation, *this);
-  array_.begin_control(*this, route_->controls, control_writes_);
+  control_accesses_ = parse_control_packets(control_words_, array_.device().generation, *this);
+  array_.begin_control(*this, route_->controls, control_accesses_);
 }
 
 void Sender::finish_control() {
   array_.scheduler().add_move(move_words_, this);
-  count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, move_words_ * 4);
+  if (is_channel()) {
+    count_bytes(array_.report(tile_.col), tile_.geometry.kind, Direction::kMM2S, move_words_ * 4);
+  }
   state_ = State::kMove;
   current_.left = 0;
   finish_bd();
@@ -394,7 +397,7 @@ void Sender::start(Timeline& timeline) {
   const bool header = packet_.header_pending;
   const bool fresh = current_.left == current_.total || header;
   const double overhead = fresh ? timing.bd_overhead : 0;
-  if (tile_.geometry.kind != TileKind::kShim || header) {
+  if (tile_.geometry.kind != TileKind::kShim || header || !is_channel()) {
     const double words = header ? 1 : static_cast<double>(move_words_);
     const bool writes =
         std::any_of(route_->sinks.begin(), route_->sinks.end(), [](const Route::Sink& sink) {
@@ -429,7 +432,9 @@ void Sender::finish_move() {
   for (const Route::Sink& sink : route_->sinks) {
     if (header && !sink.keeps_header) continue;
     Receiver& to = *sink.receiver;
-    count_bytes(report, to.tile().geometry.kind, Direction::kS2MM, n * 4);
+    if (to.is_channel()) {
+      count_bytes(report, to.tile().geometry.kind, Direction::kS2MM, n * 4);
+    }
     for (const Piece& piece : pieces_) to.alias_next(piece.words, piece.data, block_);
     if (pieces_.empty() && block_) to.alias_tile(n, {nullptr, block_});
     to.accept(n);
@@ -439,7 +444,7 @@ void Sender::finish_move() {
   state_ = State::kMove;
   if (header) return;
   current_.left -= n;
-  count_bytes(report, tile_.geometry.kind, Direction::kMM2S, n * 4);
+  if (is_channel()) count_bytes(report, tile_.geometry.kind, Direction::kMM2S, n * 4);
   if (current_.left == 0) finish_bd();
 }
 

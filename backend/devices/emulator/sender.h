@@ -17,10 +17,12 @@
 
 namespace npu::emulator {
 
-class Sender final : public BdEngine {
+class Sender : public BdEngine {
  public:
   Sender(Array& array, Tile& tile, int index)
       : BdEngine(array, tile, arch::Direction::kMM2S, index) {}
+  Sender(Array& array, Tile& tile, NoBds ports)
+      : BdEngine(array, tile, arch::Direction::kMM2S, ports) {}
 
   void reset() override;  // and the packet
   void execute() override;
@@ -57,7 +59,7 @@ class Sender final : public BdEngine {
   bool stream_crosses() const override;
   std::string waiting_for_stream() const override;
 
-  int slave_port() const;
+  virtual int slave_port() const;
   uint32_t packet_header() const;
   bool route_stands() const;
   bool open_route();  // false while an arbiter is taken
@@ -100,7 +102,7 @@ class Sender final : public BdEngine {
   std::vector<std::byte> staged_;  // padded or gathered data
   // On their way to control ports: the words of a transfer so far, and what they say.
   std::vector<uint32_t> control_words_;
-  std::vector<ControlWrite> control_writes_;
+  std::vector<ControlAccess> control_accesses_;
   Blocked blocked_;
 };
 

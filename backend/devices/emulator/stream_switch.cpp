@@ -5,6 +5,7 @@
 
 #include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
+#include "devices/emulator/ports.h"
 #include "devices/emulator/sender.h"
 #include "devices/emulator/tile.h"
 #include "error.h"
@@ -55,9 +56,9 @@ const char* side_name(Side side) {
     case Side::kCore:
       return "Core";
     case Side::kOther:
-      break;
+      break;  // or a trace port, as a slave
   }
-  return "port";
+  return "FIFO";
 }
 
 }  // namespace
@@ -110,7 +111,7 @@ class Tracer {
     sender_.error(
         ErrorKind::kNoConsumer,
         strf("sends on a route that ends in %s, where %s; every branch must reach an S2MM "
-             "channel or a TileControl port",
+             "channel, a core or a TileControl port",
              tile.name().c_str(), why.c_str()));
   }
 
@@ -167,12 +168,13 @@ class Tracer {
       case Side::kControl:
         return control(tile, keeps_header);
       case Side::kCore:
+        route.sinks.push_back({&tile.ports->core_in, keeps_header});
+        return;
       case Side::kOther:
-        sender_.error(
-            ErrorKind::kUnsupported,
-            strf("sends on a route that reaches the %s %d port of %s; only DMA channels and "
-                 "TileControl ports are modelled as consumers",
-                 side_name(out.side), out.lane, tile.name().c_str()));
+        sender_.error(ErrorKind::kUnsupported,
+                      strf("sends on a route that reaches the %s %d port of %s; only DMA channels, "
+                           "cores and TileControl ports are modelled as consumers",
+                           side_name(out.side), out.lane, tile.name().c_str()));
     }
     Tile* next = array_.find_tile(col, row);
     if (!next) {

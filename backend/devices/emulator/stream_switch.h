@@ -30,7 +30,7 @@ struct StreamSwitch {
 // Number of master or slave ports of a tile's switch.
 int switch_ports(arch::TileKind kind, bool master);
 
-// Where a stream goes: the S2MM channels or the tiles' control ports that it reaches, and the
+// Where a stream goes: the S2MM channels, cores or tiles' control ports that it reaches, and the
 // arbiters a packet holds on the way.
 struct Route {
   struct Sink {

@@ -2,6 +2,7 @@
 #include "devices/emulator/tile.h"
 
 #include "devices/emulator/core.h"
+#include "devices/emulator/ports.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/sender.h"
 #include "runtime/overlay.h"
@@ -16,7 +17,8 @@ Tile::Tile(Array& array, int c, int r)
       aliases(*memory),
       locks(static_cast<size_t>(geometry.locks)),
       bds(static_cast<size_t>(geometry.bds)),
-      program_memory(geometry.kind == arch::TileKind::kCore ? kProgramMemoryBytes / 4 : 0) {
+      program_memory(geometry.kind == arch::TileKind::kCore ? kProgramMemoryBytes / 4 : 0),
+      ports(std::make_unique<Ports>(array, *this)) {
   for (int i = 0; i < geometry.channels; ++i) {
     receivers.push_back(std::make_unique<Receiver>(array, *this, i));
     senders.push_back(std::make_unique<Sender>(array, *this, i));
@@ -47,6 +49,7 @@ void Tile::reset(std::byte contents) {
   pad_value = {};
   other_registers.clear();
   std::fill(program_memory.begin(), program_memory.end(), 0u);
+  ports->reset();
   core.reset();
 }
 

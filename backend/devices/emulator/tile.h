@@ -22,6 +22,7 @@
 namespace npu::emulator {
 
 class Core;
+struct Ports;
 class Receiver;
 class Sender;
 
@@ -58,6 +59,7 @@ struct Tile {
   std::array<uint32_t, 6> pad_value{};           // memtile MM2S constants (npu2)
   std::map<uint32_t, uint32_t> other_registers;  // read-back storage of undecoded writes
   std::vector<uint32_t> program_memory;          // of a core
+  std::unique_ptr<Ports> ports;                  // that are not a DMA channel's
   std::unique_ptr<Core> core;
 };
 

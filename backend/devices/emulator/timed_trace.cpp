@@ -33,7 +33,8 @@ void Recorder::begin(const Array& array) {
       const Tile& tile = *array.find_tile(col, row);
       const size_t first = static_cast<size_t>(col * arch::kRows + row) * TraceEvent::kLocks;
       for (size_t i = 0; i < tile.locks.size(); ++i) locks_[first + i].value = tile.locks[i].value;
-      if (tile.core) add_core(*tile.core, tile);
+      if (const auto* core = dynamic_cast<const ProgramCore*>(tile.core.get()))
+        add_core(*core, tile);
       for (const auto& receiver : tile.receivers) {
         add_agent(receiver.get(), tile).channel = receiver.get();
       }
@@ -54,7 +55,7 @@ Recorder::Track& Recorder::add_agent(const Agent* agent, const Tile& tile) {
   return track;
 }
 
-void Recorder::add_core(const Core& core, const Tile& tile) {
+void Recorder::add_core(const ProgramCore& core, const Tile& tile) {
   Track& track = add_agent(&core, tile);
   track.core = &core;
   name_functions(track);
@@ -123,7 +124,7 @@ void Recorder::advanced(const Agent* agent, double now) {
   const auto lock_id = [](const Tile& tile, uint32_t lock) {
     return static_cast<uint32_t>(tile.col * arch::kRows + tile.row) * TraceEvent::kLocks + lock;
   };
-  if (const Core* core = track.core) {
+  if (const ProgramCore* core = track.core) {
     if (core->calling_) return;  // job() ends its wait
     if (!core->blocked_) return stop_waiting(index, now);
     const auto lock = static_cast<uint32_t>(core->blocked_->lock);
@@ -196,7 +197,7 @@ void Recorder::job(const Agent* agent, double now, double end) {
   const uint32_t index = track_of(agent);
   if (index == TraceEvent::kNobody) return;
   if (tracks_[index].channel) return move(index, now, end, 0);
-  const Core& core = *tracks_[index].core;
+  const ProgramCore& core = *tracks_[index].core;
   if (tracks_[index].program != core.current_) name_functions(tracks_[index]);
   TraceEvent event;
   event.start = now;

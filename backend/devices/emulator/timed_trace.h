@@ -17,6 +17,7 @@
 namespace npu::emulator {
 
 class Array;
+class ProgramCore;
 struct CoreProgram;
 
 // One slice of a track, or one value of a lock. Read by npu/perf/trace.py as a NumPy record.
@@ -55,7 +56,7 @@ class Recorder final : public RunTrace {
     std::array<double, TraceEvent::kKinds> cycles{};
     double memory_wait = 0;
     // The agent and what it waits for.
-    const Core* core = nullptr;
+    const ProgramCore* core = nullptr;
     const BdEngine* channel = nullptr;
     const Sender* sender = nullptr;                     // the channel, if it is one
     TraceEvent::Kind wait = TraceEvent::Kind::kKernel;  // kKernel: for nothing
@@ -98,7 +99,7 @@ class Recorder final : public RunTrace {
 
   uint32_t track_of(const Agent* agent) const;
   Track& add_agent(const Agent* agent, const Tile& tile);
-  void add_core(const Core& core, const Tile& tile);
+  void add_core(const ProgramCore& core, const Tile& tile);
   void name_functions(Track& track);
   bool record(const TraceEvent& event);
   void await(uint32_t track, TraceEvent::Kind kind, uint32_t other, double now);

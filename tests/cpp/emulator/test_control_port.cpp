@@ -1,5 +1,5 @@
 // Control packets: what a TileControl port takes from circuits and from packet-switched routes, in
-// all kinds of tiles, and everything that it refuses.
+// all kinds of tiles, how it answers reads, and everything that it refuses.
 #include <random>
 
 #include "overlay_machine.h"
@@ -37,6 +37,100 @@ TEST_CASE("control packet: writes of one to four registers reach all tiles of a 
   }
 }
 
+TEST_CASE("control packet: all three writes are to consecutive registers") {
+  for (const auto operation :
+       {arch::ControlOperation::kWriteIncrement, arch::ControlOperation::kBlock}) {
+    OverlayMachine m;
+    m.configure();
+    Words words = packet(400, {1, 2, 3});
+    words[1] = arch::encode_control_word({operation, 3, 400});
+    m.send(words + packet(412, {4}));
+    CHECK(m.words(kCores[1], 100, 4) == Words{1, 2, 3, 4});
+  }
+}
+
+namespace {
+
+// Reads `count` words, which are to come back as a packet of this id.
+Words reading(uint32_t offset, uint32_t count, uint32_t id) {
+  return {arch::packet_header(0),
+          arch::encode_control_word({arch::ControlOperation::kRead, count, offset, id})};
+}
+
+// Packets of `id` from the TileControl port of core (0,2) go to its own S2MM 0.
+void answers_to_dma(OverlayMachine& m, uint32_t id, bool drops_header) {
+  m.config.packet_slave(kCores[0], kControlMaster, 0, id, 0x1F, 3, 0);
+  m.config.packet_master(kCores[0], cp::kDma, 3, 1, drops_header);
+}
+
+}  // namespace
+
+TEST_CASE("control packet: reads are answered in order, with what was written before") {
+  for (const bool drops : {false, true}) {
+    OverlayMachine m;
+    // Only (0,2) takes the packets: a read of both would be answered by both.
+    m.config.connect(kCores[0], 0, cp::kNorthMaster);
+    answers_to_dma(m, 9, drops);
+    const uint32_t length = drops ? 7 : 10;
+    m.config.memory(kCores[0], 100, counting(8)).bd(kCores[0], 0, linear(length, 1000));
+    m.config.push(kCores[0], kS2MM, 0, 0);
+    m.configure();
+    m.send(reading(400, 4, 9) + packet(404, {50}) + reading(0x1F000, 1, 9 | 3 << 5) +
+           reading(404, 2, 9));
+    const Words header = drops ? Words{} : Words{arch::packet_header(9, 0, 0, 2)};
+    Words expected = header + Words{1, 2, 3, 4} + header + Words{0};
+    expected = expected + header + Words{50, 3};
+    expected.resize(length);
+    CHECK(m.words(kCores[0], 1000, length) == expected);
+  }
+}
+
+TEST_CASE("control packet: a read of several tiles is answered by each") {
+  OverlayMachine m;
+  answers_to_dma(m, 2, true);
+  m.config.connect(kCores[1], kControlMaster, cp::kDma);  // a circuit keeps the header
+  for (const At core : kCores) {
+    m.config.memory(core, 100, {static_cast<uint32_t>(70 + core.row)});
+    m.config.bd(core, 0, linear(core.row == 2 ? 1 : 2, 1000)).push(core, kS2MM, 0, 0);
+  }
+  m.configure();
+  m.send(reading(400, 1, 2));
+  CHECK(m.words(kCores[0], 1000, 1) == Words{72});
+  CHECK(m.words(kCores[1], 1000, 2) == Words{arch::packet_header(2, 0, 0, 3), 73});
+}
+
+TEST_CASE("control packet: reads in a timed run") {
+  OverlayMachine m;
+  m.config.connect(kCores[0], 0, cp::kNorthMaster);
+  answers_to_dma(m, 9, true);
+  m.config.memory(kCores[0], 100, counting(4)).bd(kCores[0], 0, linear(4, 1000));
+  m.config.push(kCores[0], kS2MM, 0, 0);
+  // A shim tile's port answers, too: its own channel takes the packet back.
+  m.config.connect(kShim0, 0, sp::kS2mm0);
+  m.config.connect(kShim0, sp::kMm2s1, 0);
+  m.configure();
+  const arch::Timing timing{Generation::kNpu2, arch::TimingTable()};
+  m.array.set_timing(&timing, true);
+  m.send(reading(400, 4, 9));
+  CHECK(m.words(kCores[0], 1000, 4) == counting(4));
+  CHECK(m.array.timing_report().cycles > 0);
+  Script s = m.script();
+  Words in = reading(0x14000, 1, 3), out(2);
+  s.lock(kShim0, 0, 7).host_bd(0, 2, linear(2), 0).host_bd(0, 3, linear(2), 1);
+  s.push(kShim0, kS2MM, 0, 3, 1, true).push(kShim0, kMM2S, 1, 2).sync(kShim0, kS2MM, 0);
+  m.run(s, {view(in, false), view(out)});
+  CHECK(out == Words{arch::packet_header(3), 7});
+}
+
+TEST_CASE("control packet: an answer without a route, and reads of what is no register") {
+  refused(ErrorKind::kNoConsumer, reading(400, 1, 2),
+          {"core (0,2) TileControl sends on a route that ends in core (0,2)"});
+  refused(ErrorKind::kMisaligned, reading(0xFFFFC, 2, 2), {"for 2 words at offset 0xffffc"});
+  refused(ErrorKind::kUnknownRegister, reading(0x50000, 1, 2), {"reads address 0x00250000"});
+  refused(ErrorKind::kUnsupported, reading(400, 1, 2) + reading(400, 1, 2), {"a second packet"},
+          Generation::kNpu1);
+}
+
 TEST_CASE("control packet: one per transfer on npu1") {
   OverlayMachine m(Generation::kNpu1);
   m.configure();
@@ -71,13 +165,8 @@ TEST_CASE("control packet: what is not one is refused with what was found") {
              : cut == 2 ? "0 of the 2 data words"
                         : "1 of the 2 data words"});
   }
-  for (uint32_t operation = 1; operation < 4; ++operation) {
-    words = good;
-    words[1] = arch::with_odd_parity(words[1] | operation << 22);
-    refused(ErrorKind::kUnsupported, words, {"with operation", "only writes (0) are modelled"});
-  }
   refused(ErrorKind::kMisaligned, packet(402, {1}), {"at offset 0x00192"});
-  refused(ErrorKind::kMisaligned, packet(0xFFFFC, {1, 2}), {"writes 2 words at offset 0xffffc"});
+  refused(ErrorKind::kMisaligned, packet(0xFFFFC, {1, 2}), {"for 2 words at offset 0xffffc"});
   refused(ErrorKind::kUnknownRegister, packet(0x50000, {1}),
           {"control packet of shim (0,0) MM2S 0]", "core (0,2)", "offset 0x50000"});
 }

@@ -423,11 +423,11 @@ TEST_CASE("packets that match nothing, loops and branches that meet") {
       {"meets itself at arbiter 0 of core (1,3)"}, kCore, id9);
 }
 
-TEST_CASE("consumers that are neither DMA channels nor control ports are not modelled") {
+TEST_CASE("consumers that are neither DMA channels, cores nor control ports are not modelled") {
   Machine m;
-  m.config.connect(kCore, cp::kDma, 0).bd(kCore, 0, linear(1)).push(kCore, kMM2S, 0, 0);
+  m.config.connect(kCore, cp::kDma, 4).bd(kCore, 0, linear(1)).push(kCore, kMM2S, 0, 0);
   m.configure();
   check_error(ErrorKind::kUnsupported,
-              {"core (0,2) MM2S 0", "the Core 0 port of core (0,2); only DMA channels"},
+              {"core (0,2) MM2S 0", "the FIFO 0 port of core (0,2); only DMA channels"},
               [&] { m.run(Script()); });
 }

@@ -1,0 +1,357 @@
+// The worker-program interpreter (program_core.h).
+#include "devices/emulator/program_core.h"
+
+#include <algorithm>
+#include <cassert>
+#include <cstring>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/timed_run.h"
+#include "error.h"
+#include "kernels/call.h"
+
+namespace npu::emulator {
+
+namespace {
+
+// Instructions in a row without a call or a wait: far more than any worker between two of them, a
+// fraction of a second of the interpreter.
+constexpr int kMaxStraight = 1 << 24;
+// Calls in a row while others of the column wait.
+constexpr int kMaxCalls = 256;
+
+}  // namespace
+
+ProgramCore::ProgramCore(Array& array, Tile& tile, CoreProgram program)
+    : Core(array, tile), own_(std::move(program)) {
+  use(own_);
+  restart();
+}
+
+ProgramCore::ProgramCore(Array& array, Tile& tile, Overlays overlays)
+    : Core(array, tile), overlays_(std::move(overlays)) {
+  for (const OverlayProgram& overlay : *overlays_) use(overlay);
+  current_ = &own_;
+  restart();
+}
+
+// Memory is aliased only if all programs that may run declare what they access.
+void ProgramCore::use(const CoreProgram& program) {
+  current_ = &program;
+  for (const KernelFunction& function : program.functions) {
+    accepts_aliases_ &= function.declaration != nullptr;
+    if (function.serial) run_serially();
+  }
+}
+
+void ProgramCore::restart() {
+  pc_ = 0;
+  done_ = program().code.empty();
+  calling_ = idles_ = false;
+  tile_.aliases.unpin();
+  blocked_ = nullptr;
+  frames_.clear();
+  if (!overlays_) counters_.assign(static_cast<size_t>(program().counters), 0);
+  state_ = CoreState{};
+}
+
+void ProgramCore::control(uint32_t value) {
+  const bool reset = value & kCoreReset,
+             enable = (value & (kCoreReset | kCoreEnable)) == kCoreEnable;
+  if (reset) {
+    check_reset();
+    if (overlays_) {
+      loaded_ = nullptr;
+      current_ = &own_;
+    }
+    restart();
+  }
+  if (enable && unloaded()) load_overlay();
+  halted_ = !enable;
+}
+
+void ProgramCore::check_reset() const {
+  const std::string why = unfinished();
+  if (why.empty()) return;
+  fail(ErrorKind::kKernel,
+       "[%s] resets %s, %s; let the stream wait until all cores have ended their programs",
+       array_.who().c_str(), name().c_str(), why.c_str());
+}
+
+std::string ProgramCore::unfinished() const {
+  if (!overlays_ || done_) return "";
+  return "which " + (blocked_ && !halted_ ? waiting() : "is at " + place());
+}
+
+void ProgramCore::load_overlay() {
+  const std::vector<uint32_t>& memory = tile_.program_memory;
+  for (const OverlayProgram& overlay : *overlays_) {
+    if (!std::equal(overlay.mark.begin(), overlay.mark.end(), memory.begin())) continue;
+    loaded_ = &overlay;
+    current_ = &overlay;
+    lock_operations_ = 0;
+    return restart();
+  }
+  std::string names;
+  for (const OverlayProgram& overlay : *overlays_) {
+    names += (names.empty() ? "" : ", ") + overlay.name;
+  }
+  fail(ErrorKind::kKernel,
+       "[%s] %s is enabled with program memory that holds no program of this configuration: it "
+       "begins with 0x%08x 0x%08x 0x%08x; write the image of one of its overlays there (%s)",
+       array_.who().c_str(), name().c_str(), memory[0], memory[1], memory[2], names.c_str());
+}
+
+std::string ProgramCore::place() const {
+  return loaded_ ? strf("instruction %zu of overlay \"%s\"", pc_, loaded_->name.c_str())
+                 : strf("instruction %zu of its program", pc_);
+}
+
+uint32_t ProgramCore::status() const {
+  if (unloaded()) return kCoreReset;
+  return halted_ ? 0u : 1u | (blocked_ ? 1u << 9 : 0u) | (done_ ? 1u << 20 : 0u);
+}
+
+int32_t ProgramCore::load_word(uint32_t address) const {
+  int32_t value;
+  tile_.aliases.flush(address, sizeof value);
+  std::memcpy(&value, tile_.memory->data() + address, sizeof value);
+  return value;
+}
+
+void ProgramCore::store_word(uint32_t address, int32_t value) {
+  tile_.aliases.flush(address, sizeof value);
+  std::memcpy(tile_.memory->data() + address, &value, sizeof value);
+}
+
+size_t ProgramCore::slot(int counter, size_t slots) const {
+  if (!loaded_) return static_cast<size_t>(counters_[static_cast<size_t>(counter)]);
+  const uint32_t address = loaded_->counters + 4 * static_cast<uint32_t>(counter);
+  const int32_t value = load_word(address);
+  if (value >= 0 && static_cast<size_t>(value) < slots) return static_cast<size_t>(value);
+  error(ErrorKind::kKernel,
+        strf("finds %d in slot counter %d (address %u), which chooses among %zu slots, at %s; "
+             "nothing else may write slot counters",
+             value, counter, address, slots, place().c_str()));
+}
+
+void ProgramCore::advance_slot(const Instruction& instruction) {
+  const size_t slots = static_cast<size_t>(instruction.value);
+  const int next = static_cast<int>((slot(instruction.lock, slots) + 1) % slots);
+  if (loaded_) {
+    store_word(loaded_->counters + 4 * static_cast<uint32_t>(instruction.lock), next);
+  } else {
+    counters_[static_cast<size_t>(instruction.lock)] = next;
+  }
+}
+
+int64_t ProgramCore::loop_count(const Instruction& instruction) const {
+  switch (instruction.code) {
+    case Instruction::Code::kLoopForever:
+      return -1;
+    case Instruction::Code::kLoopCount:
+      return instruction.value;
+    default:
+      break;
+  }
+  const int32_t count = load_word(static_cast<uint32_t>(instruction.value));
+  if (count < 0) {
+    error(
+        ErrorKind::kKernel,
+        strf("reads a loop bound of %d at address %lld; the stream must write a runtime parameter "
+             ">= 0 before the core reads it",
+             count, static_cast<long long>(instruction.value)));
+  }
+  return count;
+}
+
+void ProgramCore::enter_loop(const Instruction& instruction) {
+  const int64_t count = loop_count(instruction);
+  if (count == 0) {
+    pc_ = static_cast<size_t>(instruction.target) + 1;
+    return;
+  }
+  frames_.push_back({static_cast<int>(pc_), count < 0 ? -1 : count - 1});
+  ++pc_;
+}
+
+// False while the lock does not have the value asked for.
+bool ProgramCore::acquire(const Instruction& instruction) {
+  Lock& lock = tile_.locks[static_cast<size_t>(instruction.lock)];
+  const int wanted = static_cast<int>(instruction.value);
+  const bool equal = instruction.code == Instruction::Code::kAcquireEq;
+  if (equal ? lock.value != wanted : lock.value < wanted) {
+    add_waiter(lock.waiters, this);
+    blocked_ = &instruction;
+    return false;
+  }
+  blocked_ = nullptr;
+  ++lock_operations_;
+  lock.value -= wanted;
+  if (wanted != 0) array_.scheduler().wake_all(lock.waiters, this);
+  return true;
+}
+
+void ProgramCore::release(const Instruction& instruction) {
+  Lock& lock = tile_.locks[static_cast<size_t>(instruction.lock)];
+  const int value = lock.value + static_cast<int>(instruction.value);
+  if (value > arch::kMaxLockValue || value < 0) {
+    error(
+        ErrorKind::kLock,
+        strf("releases its lock %d by %lld, which makes it %d; a lock holds 0..%d, so balance its "
+             "acquires and releases",
+             instruction.lock, static_cast<long long>(instruction.value), value,
+             arch::kMaxLockValue));
+  }
+  lock.value = value;
+  ++lock_operations_;
+  array_.scheduler().wake_all(lock.waiters, this);
+}
+
+void ProgramCore::prepare_call(const Instruction& instruction) {
+  arguments_.clear();
+  const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
+  for (const Operand& operand : instruction.operands) {
+    KernelArgument argument;
+    uint32_t address = 0;
+    switch (operand.kind) {
+      case Operand::Kind::kConstant:
+        argument.value = operand.value;
+        break;
+      case Operand::Kind::kRtp:
+        argument.value = load_word(static_cast<uint32_t>(operand.value));
+        break;
+      case Operand::Kind::kBuffer:
+      case Operand::Kind::kRotating:
+        address = operand.kind == Operand::Kind::kBuffer
+                      ? static_cast<uint32_t>(operand.value)
+                      : operand.addresses[slot(operand.counter, operand.addresses.size())];
+        argument.data = tile_.memory->data() + address;
+        argument.bytes = size - address;
+        break;
+    }
+    arguments_.push_back(argument);
+  }
+  tile_.aliases.redirect(
+      arguments_, current_->functions[static_cast<size_t>(instruction.function)].declaration);
+}
+
+// The call becomes a job. In a program with wrong locks its operands' aliases may be replaced
+// before it runs.
+void ProgramCore::post_call() {
+  tile_.aliases.pin();
+  calling_ = true;
+  array_.scheduler().post(this);
+}
+
+void ProgramCore::advance() {
+  if (done_ || calling_ || halted_) return;
+  int calls = 0;
+  for (int straight = 0; pc_ < program().code.size(); ++straight) {
+    if (straight == kMaxStraight) {
+      error(
+          ErrorKind::kKernel,
+          strf("ran %d instructions of its program without a call or a wait, near instruction %zu; "
+               "check its loop bounds and locks",
+               kMaxStraight, pc_));
+    }
+    const Instruction& instruction = program().code[pc_];
+    switch (instruction.code) {
+      case Instruction::Code::kLoopForever:
+      case Instruction::Code::kLoopCount:
+      case Instruction::Code::kLoopRtp:
+        enter_loop(instruction);
+        continue;
+      case Instruction::Code::kEnd: {
+        Frame& frame = frames_.back();
+        if (frame.left == 0) {
+          frames_.pop_back();
+          ++pc_;
+        } else {
+          if (frame.left > 0) --frame.left;
+          pc_ = static_cast<size_t>(frame.loop) + 1;
+        }
+        continue;
+      }
+      case Instruction::Code::kAcquireGe:
+      case Instruction::Code::kAcquireEq:
+        if (!acquire(instruction)) return;
+        break;
+      case Instruction::Code::kRelease:
+        release(instruction);
+        break;
+      case Instruction::Code::kAdvance:
+        advance_slot(instruction);
+        break;
+      case Instruction::Code::kCall:
+        prepare_call(instruction);
+        if (!array_.scheduler().in_columns()) {
+          post_call();
+          return;
+        }
+        execute();
+        ++array_.report(tile_.col).kernel_calls;
+        array_.scheduler().add_job(this);
+        straight = 0;
+        if (++calls == kMaxCalls) {  // lets others and the watchdog run
+          ++pc_;
+          return array_.scheduler().wake(this, this);
+        }
+        break;
+    }
+    ++pc_;
+  }
+  done_ = true;
+}
+
+void ProgramCore::execute() {
+  if (idles_) return;
+  current_->functions[static_cast<size_t>(program().code[pc_].function)].call(arguments_, state_);
+}
+
+void ProgramCore::start(Timeline& timeline) {
+  const auto function = static_cast<size_t>(program().code[pc_].function);
+  const kernels::Declaration* kernel = current_->functions[function].declaration;
+  if (kernel == nullptr) {
+    error(ErrorKind::kKernel,
+          strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
+               "theirs (NPU_DECLARE, aie_kernels/README.md)",
+               program().functions[function].c_str()));
+  }
+  idles_ = !timeline.computes(program().functions[function]);
+  const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
+  if (kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
+  timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
+  lock_operations_ = 0;
+}
+
+void ProgramCore::complete() {
+  ++array_.report(tile_.col).kernel_calls;
+  tile_.aliases.unpin();
+  calling_ = idles_ = false;
+  ++pc_;
+  array_.scheduler().wake(this, this);
+}
+
+std::string ProgramCore::waiting() const {
+  if (unloaded()) return "has no overlay loaded";
+  if (halted_) return "is disabled (Core_Control, 0x32000)";
+  if (!blocked_) return "";
+  const Lock& lock = tile_.locks[static_cast<size_t>(blocked_->lock)];
+  const bool equal = blocked_->code == Instruction::Code::kAcquireEq;
+  return strf("waits for its lock %d to be %s %lld (it is %d), at %s", blocked_->lock,
+              equal ? "==" : ">=", static_cast<long long>(blocked_->value), lock.value,
+              place().c_str());
+}
+
+bool ProgramCore::releases(const Tile& owner, int lock) const {
+  if (&owner != &tile_) return false;
+  const auto in = [lock](const CoreProgram& program) {
+    return std::ranges::any_of(program.program.code, [lock](const Instruction& instruction) {
+      return instruction.code == Instruction::Code::kRelease && instruction.lock == lock;
+    });
+  };
+  return overlays_ ? std::ranges::any_of(*overlays_, in) : in(own_);
+}
+
+}  // namespace npu::emulator
