@@ -32,12 +32,16 @@ nb::object view_of(const KernelArgument& argument, const std::shared_ptr<Aligned
   return nb::steal(PyMemoryView_FromObject(numpy_array.ptr()));
 }
 
+// A reference that is dropped with the GIL held, wherever it dies.
+std::shared_ptr<nb::object> hold(const nb::object& object) {
+  return {new nb::object(object), [](nb::object* held) {
+            nb::gil_scoped_acquire gil;
+            delete held;
+          }};
+}
+
 emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<AlignedBytes> memory) {
-  // The reference is dropped with the GIL held, wherever the function dies.
-  std::shared_ptr<nb::object> held(new nb::object(callable), [](nb::object* object) {
-    nb::gil_scoped_acquire gil;
-    delete object;
-  });
+  const std::shared_ptr<nb::object> held = hold(callable);
   emulator::KernelFunction function;
   function.serial = true;
   function.call = [held, memory = std::move(memory)](std::span<const KernelArgument> arguments,
@@ -66,6 +70,19 @@ void attach(emulator::Array& array, int col, int row, const std::string& text,
     wrapped.push_back(wrap(functions[name.c_str()], array.tile(col, row).memory));
   }
   array.attach(col, row, std::move(program), std::move(wrapped));
+}
+
+// `attach_programs` is a Python callable or None.
+void add_pdi(emulator::Array& array, uint32_t id, const Bytes& txn,
+             const nb::object& attach_programs) {
+  std::function<void()> hook;
+  if (!attach_programs.is_none()) {
+    hook = [held = hold(attach_programs)] {
+      nb::gil_scoped_acquire gil;
+      (*held)();
+    };
+  }
+  array.add_pdi(id, span_of(txn), std::move(hook));
 }
 
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -119,10 +136,13 @@ void init_emulator(nb::module_& m) {
              }());
            })
       .def("attach", &attach)
+      .def("add_pdi", &add_pdi, nb::arg(), nb::arg(), nb::arg().none())
       .def("submit",
            [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
               const std::vector<bool>& writable) {
-             return report_dict(submit(self, insts, buffers, writable));
+             nb::dict report = report_dict(submit(self, insts, buffers, writable));
+             report["unwaited"] = self.unwaited();
+             return report;
            })
       .def("read_register",
            [](emulator::Array& self, uint32_t address) { return self.read_register(address); })

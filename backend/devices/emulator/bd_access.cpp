@@ -100,7 +100,9 @@ BdEngine::Memory BdEngine::resolve() const {
   if (tile_.geometry.kind == TileKind::kShim) return resolve_host();
   const bool memtile = tile_.geometry.kind == TileKind::kMem;
   const uint64_t address = current_.bd.base * 4, bytes = tile_.geometry.memory_bytes;
-  Tile* owner = memtile ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
+  const bool beside =
+      memtile && !(address < bytes && tile_.bds[static_cast<size_t>(current_.id)].own_from_zero);
+  Tile* owner = beside ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
   const uint64_t offset = memtile ? address % bytes : address;
   if (!owner || offset >= bytes) {
     error(

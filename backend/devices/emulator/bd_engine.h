@@ -32,6 +32,7 @@ class BdEngine : public Agent {
   virtual void reset();  // drops the queue and the running task
 
   bool idle() const { return !task_ && queue_.empty(); }
+  bool full() const { return task_ && queue_.size() == arch::kTaskQueueDepth; }
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
