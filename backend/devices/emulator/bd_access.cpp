@@ -55,11 +55,21 @@ bool BdEngine::acquire() {
     add_waiter(lock.waiters, this);
     return false;
   }
+  current_.lock_written = lock.written;
   if (bd.acquire_value != 0) {
     lock.value -= std::abs(bd.acquire_value);
     array_.scheduler().wake_all(lock.waiters, this);
   }
   return true;
+}
+
+void BdEngine::rearm(int bd) {
+  if (state_ != State::kMove || current_.id != bd || has_moved()) return;
+  const arch::Bd& held = current_.bd;
+  if (!held.acquire_enable) return;
+  if (lock_of(held.acquire_id, "acquire").written == current_.lock_written) return;
+  state_ = State::kAcquire;
+  array_.scheduler().wake(this, this);
 }
 
 void BdEngine::release_lock() {

@@ -70,11 +70,17 @@ bool can_be_released(const Array& array, const Tile& owner, int id) {
 // The commonest cause is a lock that an agent waits for and nothing releases.
 std::string Array::likely_cause(Awaited awaited) const {
   for (const auto& t : tiles_) {
+    if (t->program_lost) {
+      return strf(
+          "\nlikely cause: the stream has overwritten the program of %s; this core has no "
+          "program, attach one",
+          t->name().c_str());
+    }
     for (size_t id = 0; id < t->locks.size(); ++id) {
       if (t->locks[id].waiters.empty() || can_be_released(*this, *t, static_cast<int>(id))) {
         continue;
       }
-      const bool no_program = t->geometry.kind == TileKind::kCore && (!t->core || t->program_lost);
+      const bool no_program = t->geometry.kind == TileKind::kCore && !t->core;
       return strf(
           "\nlikely cause: %s waits for lock %zu of %s, which no core program and no BD releases%s",
           t->locks[id].waiters.front()->name().c_str(), id, t->name().c_str(),

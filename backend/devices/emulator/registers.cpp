@@ -191,7 +191,13 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
   }
   BdSlot& slot = target.bds[static_cast<size_t>(bd)];
   const bool own_from_zero = starts_at_own(target, value);
-  if (!slot.differs(static_cast<size_t>(word), value, own_from_zero)) return;
+  if (!slot.differs(static_cast<size_t>(word), value, own_from_zero)) {
+    if (word + 1 < target.geometry.bd_words) return;
+    for (BdEngine* receiver : target.channels[static_cast<size_t>(Direction::kS2MM)]) {
+      receiver->rearm(bd);
+    }
+    return;
+  }
   check_bd_free(target, bd);
   slot.write(static_cast<size_t>(word), value, own_from_zero);
 }
@@ -231,6 +237,7 @@ void Array::write_lock(Tile& target, uint32_t offset, uint32_t value) {
   // The register is six bits wide; aie-rt writes negative initial values sign-extended.
   Lock& lock = target.locks[id];
   lock.value = static_cast<int>(value & 0x3F);
+  ++lock.written;
   scheduler_.wake_all(lock.waiters, nullptr);
 }
 

@@ -29,6 +29,7 @@ class Sender;
 // A counting semaphore with the hardware's rules (hardware.md 1.6).
 struct Lock {
   int value = 0;
+  uint32_t written = 0;  // times that its register was written
   WaitList waiters;
 };
 
