@@ -20,6 +20,7 @@ using stream::Opcode;
 using stream::Operation;
 
 void Array::stir(Tile& tile) {
+  if (control_sender_) return;  // not the stream's doing
   settled_ = false;
   if (tile.stirred) return;
   tile.stirred = true;
