@@ -1,7 +1,9 @@
 // When the array advances between stream operations: before what depends on it, not otherwise. A BD
 // or a queue that is in use even then is an error, and one that is not is an error if streams have
 // to wait (require_waits), as those of devices do.
+#include "devices/emulator/emulated_device.h"
 #include "emulator_fixture.h"
+#include "runtime/configuration.h"
 
 using namespace npu;
 using namespace npu::test;
@@ -170,4 +172,22 @@ TEST_CASE("a route changes when the words before it have passed") {
   s.write(kMem, Script::master_register(kMem, mp::kDma), 0);
   m.run(s, {view(m.data)});
   CHECK(m.words(kMem, 0, 4) == counting(4));
+}
+
+TEST_CASE("streams of devices have to wait") {
+  const auto device = emulator::open_emulated_device(Generation::kNpu2, Arithmetic::kFast);
+  const auto configuration = std::make_shared<Configuration>();
+  const Words txn = Sink(12).config.words();
+  const auto bytes = std::as_bytes(std::span(txn));
+  configuration->id = 1;
+  configuration->txn.assign(bytes.begin(), bytes.end());
+  device->load(configuration);
+  Script s;
+  s.host_bd(0, 0, linear(8), 0).push(kShim, kMM2S, 0, 0).host_bd(0, 0, linear(4), 0);
+  s.push(kShim, kMM2S, 0, 0, 1, true).sync(kShim, kMM2S, 0);
+  const auto buffer = device->allocate(64);
+  const BufferRef ref{buffer.get(), 0, 64, Access::kRead};
+  const auto run = device->submit(device->prepare(s.words()), {&ref, 1});
+  check_error(ErrorKind::kBdInUse, {"rewrites BD 0 of shim (0,0)"},
+              [&] { run->wait(std::chrono::seconds(60)); });
 }
