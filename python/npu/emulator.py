@@ -35,13 +35,16 @@ class Report:
 
     ``operations`` stream operations executed; ``bytes_moved`` bytes through the DMA channels of
     each level (``shim_read`` is DRAM -> array); ``undecoded_writes`` register writes since the
-    configuration that have no modelled effect; ``kernel_calls`` calls of core functions.
+    configuration that have no modelled effect; ``kernel_calls`` calls of core functions;
+    ``unwaited`` operations that changed a BD or a full queue which a transfer needed until the
+    array advanced: on hardware a race between the array and the command processor.
     """
 
     operations: int
     bytes_moved: dict[str, int]
     undecoded_writes: int
     kernel_calls: int
+    unwaited: int = 0
 
 
 def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
@@ -137,6 +140,7 @@ class Array:
         # The callables live here, where the garbage collector sees them (they often refer to this
         # object); the C++ side reaches them through a weak reference.
         self._functions: dict[tuple[int, int], dict[str, Callable[..., Any]]] = {}
+        self._pdis: dict[int, Callable[[], Any]] = {}
 
     def configure(
         self, config: bytes | str | os.PathLike[str], *, pdi: int | None = None
@@ -208,6 +212,34 @@ class Array:
         table = {names[name]: self._trampoline(col, row, name) for name in names}
         self._array.attach(col, row, text, table)
         self._functions[col, row] = {name: functions[name] for name in names}
+
+    def add_pdi(
+        self, pdi: int, config: bytes, attach_programs: Callable[[], Any] | None = None
+    ) -> None:
+        """Gives a configuration to the LOADPDI operations that name number ``pdi`` (0..65535).
+
+        ``config`` is a stream of register writes, as for ``configure``. Loading it resets the array
+        but for the tiles' memories and detaches all programs; then ``attach_programs()`` is called,
+        which may call ``attach``. A load of what was loaded last is skipped, as by the firmware:
+        the same address or, where no driver has patched one in, the same number. Raises
+        FormatError for bytes that are no such stream.
+        """
+        pdi = _small_int("add_pdi", "pdi", pdi)
+        if attach_programs is not None and not callable(attach_programs):
+            raise ArgumentError(
+                f"[add_pdi] attach_programs is {attach_programs!r}; pass a callable or None"
+            )
+        reference = weakref.ref(self)
+
+        def attach_now() -> None:
+            array = reference()
+            assert array is not None  # streams run only inside its submit()
+            array._pdis[pdi]()
+
+        hook = None if attach_programs is None else attach_now
+        self._array.add_pdi(pdi, _stream_bytes("add_pdi", config), hook)
+        if attach_programs is not None:
+            self._pdis[pdi] = attach_programs
 
     def _trampoline(self, col: int, row: int, name: str) -> Callable[..., Any]:
         """Calls a core's function without keeping this object or the function alive."""

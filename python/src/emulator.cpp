@@ -55,6 +55,19 @@ void attach(emulator::Array& array, int col, int row, const std::string& text,
   array.attach(col, row, std::move(program), std::move(wrapped));
 }
 
+// `attach_programs` is a Python callable or None.
+void add_pdi(emulator::Array& array, uint32_t id, const Bytes& txn,
+             const nb::object& attach_programs) {
+  std::function<void()> hook;
+  if (!attach_programs.is_none()) {
+    hook = [held = hold(attach_programs)] {
+      nb::gil_scoped_acquire gil;
+      (*held)();
+    };
+  }
+  array.add_pdi(id, span_of(txn), std::move(hook));
+}
+
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstHostArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
@@ -108,10 +121,13 @@ void init_emulator(nb::module_& m) {
              }());
            })
       .def("attach", &attach)
+      .def("add_pdi", &add_pdi, nb::arg(), nb::arg(), nb::arg().none())
       .def("submit",
            [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
               const std::vector<bool>& writable) {
-             return report_dict(submit(self, insts, buffers, writable));
+             nb::dict report = report_dict(submit(self, insts, buffers, writable));
+             report["unwaited"] = self.unwaited();
+             return report;
            })
       .def("read_register",
            [](emulator::Array& self, uint32_t address) { return self.read_register(address); })

@@ -77,38 +77,30 @@ std::string Array::describe_buffers() const {
   return text;
 }
 
-// Kernels are called in the middle of a run, and Python may have several threads: a call made
-// while the array is busy gets an error instead of a corrupted run.
-class Array::Entry {
- public:
-  Entry(Array& array, const char* function) : array_(array) {
-    if (array.busy_.exchange(true)) {
-      fail(ErrorKind::kArgument,
-           "[%s] called while the array is executing a stream, from a kernel or another thread; "
-           "wait until that call returns",
-           function);
-    }
+Array::Entry::Entry(Array& array, const char* function, bool while_attaching)
+    : array_(array),
+      nested_(while_attaching && array.attaching_.load() == std::this_thread::get_id()) {
+  if (!nested_ && array.busy_.exchange(true)) {
+    fail(ErrorKind::kArgument,
+         "[%s] called while the array is executing a stream, from a kernel or another thread; "
+         "wait until that call returns",
+         function);
   }
-  ~Entry() { array_.busy_ = false; }
-  Entry(const Entry&) = delete;
-  Entry& operator=(const Entry&) = delete;
+}
 
- private:
-  Array& array_;
-};
+Array::Entry::~Entry() {
+  if (!nested_) array_.busy_ = false;
+}
 
 RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   const Entry entry(*this, "configure");
   const stream::Stream parsed = stream::Stream::parse(txn);
-  scheduler_.reset();
   if (timeline_) timeline_->begin();  // its events name agents that go
-  for (auto& t : tiles_) t->reset(contents);
-  tokens_.clear();
+  reset_tiles(contents);
   buffers_.clear();
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column = {};
-  undecoded_since_configure_ = 0;
-  ++switch_epoch_;
+  loaded_pdi_ = kNoPdi;
   configured_ = faulted_ = false;
   configuring_ = true;
   try {
@@ -157,10 +149,12 @@ void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
   target.ports->core_out.reset();
   scheduler_.forget(target.core.get());
   target.core = std::move(core);
+  target.program_lost = false;
+  target.attached_in_run = stream_ ? runs_ : runs_ + 1;
 }
 
 void Array::attach(int col, int row, Program program, std::vector<KernelFunction> functions) {
-  const Entry entry(*this, "attach");
+  const Entry entry(*this, "attach", true);
   Tile& target = tile_for_program(col, row);
   link_program(program, target.name());
   if (functions.size() != program.functions.size()) {
@@ -173,7 +167,7 @@ void Array::attach(int col, int row, Program program, std::vector<KernelFunction
 }
 
 void Array::attach(int col, int row, const Overlays& overlays) {
-  const Entry entry(*this, "attach");
+  const Entry entry(*this, "attach", true);
   Tile& target = tile_for_program(col, row);
   for (const OverlayProgram& overlay : *overlays) {
     assert(overlay.functions.size() == overlay.program.functions.size());
@@ -184,7 +178,7 @@ void Array::attach(int col, int row, const Overlays& overlays) {
 }
 
 void Array::attach(int col, int row, CoreDriver driver) {
-  const Entry entry(*this, "attach");
+  const Entry entry(*this, "attach", true);
   Tile& target = tile_for_program(col, row);
   put_core(target, std::make_unique<DrivenCore>(*this, target, std::move(driver)));
 }
@@ -282,6 +276,10 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
   drained_ = false;
   try {
     begin_timing();
+    ++runs_;
+    unwaited_count_ = 0;
+    settled_ = false;
+    fresh_ = true;
     start_cores();
     start_stream(stream);
   } catch (...) {
@@ -301,7 +299,7 @@ bool Array::resume(Deadline deadline) {
       array_time_ += std::chrono::steady_clock::now() - begin;
       return false;
     }
-    check_finished();
+    check_finished("the stream ended");
     end_timing();
   } catch (...) {
     abort();

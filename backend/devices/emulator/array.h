@@ -7,8 +7,10 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "arch/geometry.h"
@@ -56,6 +58,9 @@ class Array {
   // Gives a core programs that streams load (runtime/overlay.h); it runs none until then. Its slot
   // counters become 0.
   void attach(int col, int row, const Overlays& overlays);
+  // Gives LOADPDI operations that name `id` a configuration (pdi.cpp). attach_programs runs after
+  // it has been loaded and may call attach(), nothing else of the array.
+  void add_pdi(uint32_t id, std::span<const std::byte> txn, std::function<void()> attach_programs);
   // Executes a runtime stream. After an error the array must be configured again.
   RunReport submit(std::span<const std::byte> txn, std::span<const Argument> buffers);
   // The same in steps, for runs that are waited for with a timeout: begin() once, resume() until it
@@ -65,6 +70,13 @@ class Array {
   // Ends a run where it is; the array must be configured again.
   void abort();
   const RunReport& report() const { return report_; }
+
+  // Whether a stream has to wait before it changes what a transfer needs. If not, the array first
+  // advances, as it would on hardware while the command processor works; what is in use even then
+  // is an error either way (docs/reference/command_stream.md, "When the array advances").
+  void require_waits(bool required) { waits_required_ = required; }
+  // Operations of the last submission before which it advanced for that.
+  uint64_t unwaited() const { return unwaited_count_; }
 
   // Register access as the command processor sees it.
   void write_register(uint32_t address, uint32_t value);
@@ -119,7 +131,21 @@ class Array {
   std::string who() const;
 
  private:
-  class Entry;  // one configure, attach or submit at a time
+  // One configure, attach or submit at a time. Kernels are called in the middle of a run, and
+  // Python may have several threads: a call made while the array is busy gets an error instead of a
+  // corrupted run.
+  class Entry {
+   public:
+    // while_attaching: the call is possible in what add_pdi() was given.
+    Entry(Array& array, const char* function, bool while_attaching = false);
+    ~Entry();
+    Entry(const Entry&) = delete;
+    Entry& operator=(const Entry&) = delete;
+
+   private:
+    Array& array_;
+    const bool nested_;
+  };
   void write_bd(Tile& tile, uint32_t offset, uint32_t value);
   void write_switch(Tile& tile, uint32_t offset, uint32_t value);
   void write_channel(Tile& tile, uint32_t offset, uint32_t value);
@@ -132,14 +158,29 @@ class Array {
   void put_core(Tile& tile, std::unique_ptr<Core> core);
   uint32_t read_switch(const Tile& tile, uint32_t relative) const;
   uint32_t read_stored(const Tile& tile, uint32_t offset) const;
+  bool starts_at_own(const Tile& tile, uint32_t base_word) const;
+  // Whether a register is part of a configuration: routes, programs, core control.
+  bool configures(arch::TileKind kind, uint32_t offset) const;
+  const BdEngine* user_of(const Tile& tile, int bd) const;
   void check_bd_free(const Tile& tile, int bd) const;
   void check_at_rest(bool busy, const std::string& name) const;
   // Of the stream's operations, and then of what the array still does: false when paused_.
   bool execute();
   bool run_operation(const stream::Operation& operation);
+  // advance_policy.cpp
+  bool settle();  // until nothing can progress
+  bool settle_before(const stream::Operation& operation);
+  bool must_settle(const stream::Operation& operation);
+  bool finds_in_use(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
+  void stir(Tile& tile);
+  // pdi.cpp
+  void load_pdi(const stream::Operation& operation);
+  void execute_pdi(const stream::Stream& configuration);
+  void reset_tiles(std::optional<std::byte> contents);
   bool sync(const stream::Operation& operation);
   bool poll(const stream::Operation& operation);
   bool advance();
+  void check_generation(const char* function, const stream::Stream& stream) const;
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
   void take_buffers(std::span<const Argument> buffers);
@@ -151,7 +192,8 @@ class Array {
   [[noreturn]] void livelock();
   std::string blocked_agents() const;
   std::string likely_cause(Awaited awaited) const;
-  void check_finished();
+  bool receives_trace(const Tile& shim, int channel) const;  // stream_switch.cpp
+  void check_finished(const char* when);
   // timed_array.cpp
   void spend(const stream::Operation& operation);
   void begin_timing();
@@ -181,6 +223,22 @@ class Array {
   const stream::Stream* stream_ = nullptr;
   size_t next_operation_ = 0;
   bool operation_begun_ = false, drained_ = false;
+  // advance_policy.cpp. Nothing can progress; the tiles where the stream has changed that; whether
+  // the array settles before the next operation, whatever it is.
+  bool settled_ = false, fresh_ = false;
+  bool waited_for_ = false;  // it settles for what a transfer needs
+  uint64_t unwaited_count_ = 0;
+  std::vector<Tile*> stirred_;
+  bool waits_required_ = false;
+  uint64_t runs_ = 0;  // begun
+  struct Pdi {
+    stream::Stream configuration;
+    std::function<void()> attach_programs;
+  };
+  std::map<uint32_t, Pdi> pdis_;
+  uint64_t loaded_pdi_ = kNoPdi;  // what the firmware's cache holds: id and address
+  static constexpr uint64_t kNoPdi = UINT64_MAX;
+  std::atomic<std::thread::id> attaching_;  // the thread of a running attach_programs
   int synced_ = 0;
   std::chrono::nanoseconds array_time_{};  // of the run, so far
   Deadline deadline_ = Deadline::max();

@@ -55,11 +55,21 @@ bool BdEngine::acquire() {
     add_waiter(lock.waiters, this);
     return false;
   }
+  current_.lock_written = lock.written;
   if (bd.acquire_value != 0) {
     lock.value -= std::abs(bd.acquire_value);
     array_.scheduler().wake_all(lock.waiters, this);
   }
   return true;
+}
+
+void BdEngine::rearm(int bd) {
+  if (state_ != State::kMove || current_.id != bd || has_moved()) return;
+  const arch::Bd& held = current_.bd;
+  if (!held.acquire_enable) return;
+  if (lock_of(held.acquire_id, "acquire").written == current_.lock_written) return;
+  state_ = State::kAcquire;
+  array_.scheduler().wake(this, this);
 }
 
 void BdEngine::release_lock() {
@@ -100,7 +110,9 @@ BdEngine::Memory BdEngine::resolve() const {
   if (tile_.geometry.kind == TileKind::kShim) return resolve_host();
   const bool memtile = tile_.geometry.kind == TileKind::kMem;
   const uint64_t address = current_.bd.base * 4, bytes = tile_.geometry.memory_bytes;
-  Tile* owner = memtile ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
+  const bool beside =
+      memtile && !(address < bytes && tile_.bds[static_cast<size_t>(current_.id)].own_from_zero);
+  Tile* owner = beside ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
   const uint64_t offset = memtile ? address % bytes : address;
   if (!owner || offset >= bytes) {
     error(

@@ -34,8 +34,13 @@ class BdEngine : public Agent {
   uint32_t status() const;
   void push(uint32_t queue_word);
   virtual void reset();  // drops the queue and the running task
+  // Its BD has been written again with the words that it has. If it waits for the BD's first word
+  // and the lock that it has acquired was written since, it acquires the lock anew: the stream has
+  // configured both afresh (docs/reference/command_stream.md, "Loading configurations").
+  void rearm(int bd);
 
   bool idle() const { return !task_ && queue_.empty(); }
+  bool full() const { return task_ && queue_.size() == arch::kTaskQueueDepth; }
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
@@ -69,7 +74,8 @@ class BdEngine : public Agent {
     // Its base and what it touches from there on, bytes of a tile's memory; null: of an argument.
     Tile* owner = nullptr;
     uint64_t offset = 0, span = 0;
-    bool readable = true;  // false: a run without data does not have its words
+    bool readable = true;       // false: a run without data does not have its words
+    uint32_t lock_written = 0;  // Lock::written of its lock when it was acquired
   };
   // What a BD's base points at.
   struct Memory {

@@ -20,9 +20,16 @@ struct BdSlot {
   bool fills = false;              // Walk::fills of the BD's length
   bool padded = false;             // has_padding
   bool reaches_neighbour = false;  // names a lock or memory of a memtile beside
+  // Of a memtile: byte addresses below its memory's size are its own, not the west neighbour's.
+  bool own_from_zero = false;
 
-  void write(size_t word, uint32_t value) {
+  // Whether a write of this word changes anything.
+  bool differs(size_t word, uint32_t value, bool from_zero) const {
+    return words[word] != value || (word == 1 && own_from_zero != from_zero);
+  }
+  void write(size_t word, uint32_t value, bool from_zero) {
     words[word] = value;
+    if (word == 1) own_from_zero = from_zero;
     stale_ = true;
   }
   BdSlot& decode(const arch::TileGeometry& geometry) {

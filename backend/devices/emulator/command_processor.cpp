@@ -1,6 +1,6 @@
-// The command processor: executes TXN operations one after the other (hardware.md 4.5). Queue
-// pushes run ahead of the array; the array runs only while an operation waits, and after the last
-// one. A stream that omits a wait it needs therefore finds its transfers incomplete.
+// The command processor: executes TXN operations one after the other (hardware.md 4.5). It runs
+// ahead of the array, which advances while an operation waits, before those that
+// advance_policy.cpp names, and after the last one.
 #include <cstring>
 
 #include "devices/emulator/array.h"
@@ -36,16 +36,19 @@ void Array::add_token(int col, int row, arch::Direction direction, int channel) 
   column_counts_[static_cast<size_t>(col)].tokens.push_back(key);
 }
 
+void Array::check_generation(const char* function, const stream::Stream& parsed) const {
+  const stream::Header& header = parsed.header();
+  if (header.generation == static_cast<uint8_t>(device_.generation)) return;
+  fail(ErrorKind::kFormat,
+       "[%s] the stream is for device generation %d, this array is %s (generation %d); build the "
+       "stream for %s",
+       function, header.generation, device_.name, static_cast<int>(device_.generation),
+       device_.name);
+}
+
 // Begins a stream; execute() goes through its operations.
 void Array::start_stream(const stream::Stream& parsed) {
-  const stream::Header& header = parsed.header();
-  if (header.generation != static_cast<uint8_t>(device_.generation)) {
-    fail(ErrorKind::kFormat,
-         "[%s] the stream is for device generation %d, this array is %s (generation %d); build the "
-         "stream for %s",
-         function(), header.generation, device_.name, static_cast<int>(device_.generation),
-         device_.name);
-  }
+  check_generation(function(), parsed);
   stream_ = &parsed;
   next_operation_ = 0;
   operation_begun_ = false;
@@ -65,7 +68,7 @@ bool Array::execute() {
       operation_begun_ = true;
       synced_ = 0;
     }
-    if (!run_operation(*operation_)) return false;
+    if (!settle_before(*operation_) || !run_operation(*operation_)) return false;
     operation_begun_ = false;
     ++report_.operations;
     scheduler_.progressed();
@@ -99,6 +102,9 @@ bool Array::run_operation(const Operation& op) {
       return sync(op);
     case Opcode::kAddressPatch:
       patch(op);
+      return true;
+    case Opcode::kLoadPdi:
+      load_pdi(op);
       return true;
     case Opcode::kNoop:
     case Opcode::kPreempt:

@@ -79,6 +79,12 @@ bool can_be_released(const Array& array, const Tile& owner, int id) {
 // The commonest cause is a lock that an agent waits for and nothing releases.
 std::string Array::likely_cause(Awaited awaited) const {
   for (const auto& t : tiles_) {
+    if (t->program_lost) {
+      return strf(
+          "\nlikely cause: the stream has overwritten the program of %s; this core has no "
+          "program, attach one",
+          t->name().c_str());
+    }
     for (size_t id = 0; id < t->locks.size(); ++id) {
       if (t->locks[id].waiters.empty() || can_be_released(*this, *t, static_cast<int>(id))) {
         continue;
@@ -144,26 +150,31 @@ void Array::livelock() {
        count > 8 ? strf("\n  ... and %d more", count - 8).c_str() : "");
 }
 
-// A shim transfer that is not complete when the stream ends would outlive its host buffers.
-void Array::check_finished() {
+// A shim transfer that is not complete when the stream ends would outlive its host buffers. Traces
+// are not modelled: a buffer for one stays as it is.
+void Array::check_finished(const char* when) {
   for (const auto& t : tiles_) {
     if (t->geometry.kind != TileKind::kShim) continue;
     for (const auto& sender : t->senders) {
       if (!sender->idle() || !sender->within_control()) continue;
       fail(ErrorKind::kUnfinished,
-           "[submit] the stream ended inside a transfer of control packets: the last BD of %s "
-           "suppresses TLAST; clear that bit",
-           sender->name().c_str());
+           "[submit] %s inside a transfer of control packets: the last BD of %s suppresses TLAST; "
+           "clear that bit",
+           when, sender->name().c_str());
     }
     for (const auto& side : t->channels) {
       for (const auto& channel : side) {
         if (channel->idle()) continue;
+        if (channel->direction() == Direction::kS2MM && receives_trace(*t, channel->index())) {
+          channel->reset();
+          continue;
+        }
         const std::string why = channel->waiting();
         fail(ErrorKind::kUnfinished,
-             "[submit] the stream ended while %s has tasks pending (%s); its host buffer would be "
+             "[submit] %s while %s has tasks pending (%s); its host buffer would be "
              "released under it. Wait for its token, and check that the array produces or takes "
              "all its data:%s",
-             channel->name().c_str(), why.empty() ? "queued" : why.c_str(),
+             when, channel->name().c_str(), why.empty() ? "queued" : why.c_str(),
              blocked_agents().c_str());
       }
     }

@@ -63,7 +63,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
         residency_name_(residency),
         array_(geometry_),
         residency_(residency.empty() ? Residency{} : Residency::parse(residency)),
-        reloads_(residency_) {}
+        reloads_(residency_) {
+    array_.require_waits(true);
+  }
 
   DeviceInfo info() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override {

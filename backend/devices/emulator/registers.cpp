@@ -50,6 +50,7 @@ constexpr Range kCoreMap[] = {
     {0x30000, 0x3F000, Block::kStored},
     {0x3F000, 0x3F400, Block::kSwitch},
     {0x3F800, 0x3F820, Block::kStored},
+    {0x3FF00, 0x3FF3C, Block::kStored},
     {0x60000, 0x60100, Block::kStored},
 };
 constexpr Range kMemMap[] = {
@@ -57,8 +58,9 @@ constexpr Range kMemMap[] = {
     {0xA0000, 0xA0600, Block::kBd},       {0xA0600, 0xA0630, Block::kS2mm},
     {0xA0630, 0xA0660, Block::kMm2s},     {0xA0660, 0xA06E0, Block::kStored},
     {0xA06E0, 0xA06F8, Block::kPadValue}, {0xB0000, 0xB0400, Block::kSwitch},
-    {0xB0800, 0xB0820, Block::kStored},   {0xC0000, 0xC0400, Block::kLock},
-    {0xC0420, 0xC0440, Block::kStored},   {0xFFF00, 0xFFF40, Block::kStored},
+    {0xB0800, 0xB0820, Block::kStored},   {0xB0F00, 0xB0F3C, Block::kStored},
+    {0xC0000, 0xC0400, Block::kLock},     {0xC0400, 0xC0440, Block::kStored},
+    {0xFFF00, 0xFFF40, Block::kStored},
 };
 constexpr Range kShimMap[] = {
     {0x14000, 0x14100, Block::kLock},    {0x14100, 0x14130, Block::kStored},
@@ -67,7 +69,7 @@ constexpr Range kShimMap[] = {
     {0x1D220, 0x1D300, Block::kStored},  {0x1E000, 0x1F000, Block::kStored},
     {0x1F000, 0x1F008, Block::kShimMux}, {0x30000, 0x3F000, Block::kStored},
     {0x3F000, 0x3F400, Block::kSwitch},  {0x3F800, 0x3F820, Block::kStored},
-    {0xFFF00, 0xFFF60, Block::kStored},
+    {0x3FF00, 0x3FF3C, Block::kStored},  {0xFFF00, 0xFFF60, Block::kStored},
 };
 
 const Range* find_range(const arch::Geometry& device, TileKind kind, uint32_t offset) {
@@ -85,6 +87,14 @@ const Range* find_range(const arch::Geometry& device, TileKind kind, uint32_t of
 }
 
 }  // namespace
+
+bool Array::configures(arch::TileKind kind, uint32_t offset) const {
+  const Range* range = find_range(device_, kind, offset);
+  if (!range) return false;
+  return range->block == Block::kSwitch || range->block == Block::kShimMux ||
+         range->block == Block::kProgramMemory || range->block == Block::kCoreControl ||
+         range->block == Block::kPadValue;
+}
 
 void Array::write_register(uint32_t address, uint32_t value) {
   const int col = arch::address_col(address), row = arch::address_row(address);
@@ -140,21 +150,34 @@ void Array::write_register(uint32_t address, uint32_t value) {
   ++undecoded_since_configure_;
 }
 
-// A BD that a queued or running task can still execute must not change: the hardware would read old
-// or new words depending on timing. The stream has to wait for something that implies that the task
-// is done; the array is not run here to make it so.
-void Array::check_bd_free(const Tile& target, int bd) const {
+// A channel with a queued or running task that can still execute this BD.
+const BdEngine* Array::user_of(const Tile& target, int bd) const {
   for (const auto& side : target.channels) {
     for (const auto& channel : side) {
-      if (!channel->uses_bd(bd)) continue;
-      const std::string progress = channel->progress();
-      fail(ErrorKind::kBdInUse,
-           "[%s] rewrites BD %d of %s while %s still needs it (%s); wait for that transfer's token "
-           "first",
-           who().c_str(), bd, target.name().c_str(), channel->name().c_str(),
-           progress.empty() ? "queued" : progress.c_str());
+      if (channel->uses_bd(bd)) return channel;
     }
   }
+  return nullptr;
+}
+
+// A BD in use must not change: the hardware would read old or new words depending on timing.
+void Array::check_bd_free(const Tile& target, int bd) const {
+  const BdEngine* channel = user_of(target, bd);
+  if (!channel) return;
+  const std::string progress = channel->progress();
+  fail(ErrorKind::kBdInUse,
+       "[%s] rewrites BD %d of %s while %s still needs it (%s); wait for that transfer's token "
+       "first",
+       who().c_str(), bd, target.name().c_str(), channel->name().c_str(),
+       progress.empty() ? "queued" : progress.c_str());
+}
+
+// On npu1, mlir-aie gives memtile BDs that a stream writes addresses from 0 in the tile's own
+// memory, those of a configuration addresses in the window of west, own and east (hardware.md 1.4).
+bool Array::starts_at_own(const Tile& target, uint32_t word) const {
+  return device_.generation == arch::Generation::kNpu1 && !configuring_ && !control_sender_ &&
+         target.geometry.kind == TileKind::kMem &&
+         (word & 0x7FFFF) * 4 < target.geometry.memory_bytes;
 }
 
 void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
@@ -166,8 +189,17 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
          "[%s] writes word %d of BD %d of %s, but its BDs have %d words; write only those",
          who().c_str(), word, bd, target.name().c_str(), target.geometry.bd_words);
   }
+  BdSlot& slot = target.bds[static_cast<size_t>(bd)];
+  const bool own_from_zero = starts_at_own(target, value);
+  if (!slot.differs(static_cast<size_t>(word), value, own_from_zero)) {
+    if (word + 1 < target.geometry.bd_words) return;
+    for (BdEngine* receiver : target.channels[static_cast<size_t>(Direction::kS2MM)]) {
+      receiver->rearm(bd);
+    }
+    return;
+  }
   check_bd_free(target, bd);
-  target.bds[static_cast<size_t>(bd)].write(static_cast<size_t>(word), value);
+  slot.write(static_cast<size_t>(word), value, own_from_zero);
 }
 
 // In a timed run a register may be written during a transfer or a call; what a reset leaves of it
@@ -185,6 +217,7 @@ void Array::write_channel(Tile& target, uint32_t offset, uint32_t value) {
   const uint32_t relative = offset - (mm2s ? target.geometry.mm2s_base : target.geometry.s2mm_base);
   BdEngine& channel =
       target.channel(mm2s ? Direction::kMM2S : Direction::kS2MM, static_cast<int>(relative / 8));
+  stir(target);
   if (relative % 8 == 4) return channel.push(value);
   const bool reset_bit = target.geometry.kind != TileKind::kShim && (value >> 1 & 1);
   if (reset_bit) check_at_rest(channel.moving(), channel.name());
@@ -200,9 +233,11 @@ void Array::write_lock(Tile& target, uint32_t offset, uint32_t value) {
          who().c_str(), offset, target.name().c_str(), target.geometry.lock_base,
          target.geometry.locks);
   }
+  stir(target);
   // The register is six bits wide; aie-rt writes negative initial values sign-extended.
   Lock& lock = target.locks[id];
   lock.value = static_cast<int>(value & 0x3F);
+  ++lock.written;
   scheduler_.wake_all(lock.waiters, nullptr);
 }
 
@@ -236,7 +271,8 @@ void Array::write_core_control(Tile& target, uint32_t value) {
   }
   target.other_registers[kCoreControl] = value;
   if (!target.core) return;
-  target.core->control(value);
+  stir(target);
+  target.core->control(target.program_lost ? value & ~kCoreEnable : value);
   scheduler_.wake(target.core.get(), nullptr);
 }
 
@@ -248,6 +284,8 @@ void Array::write_program(Tile& target, uint32_t offset, std::span<const uint32_
            "ended",
            who().c_str(), target.name().c_str(), why.c_str());
     }
+    // What ran in an earlier run is gone. A program attached since stands for what is written now.
+    if (!target.core->has_overlays()) target.program_lost = target.attached_in_run != runs_;
   }
   std::copy(words.begin(), words.end(), target.program_memory.begin() + offset / 4);
 }

@@ -1,7 +1,12 @@
 // Routes through the stream switches, found from the switch registers alone (hardware.md section
 // 3): circuit-switched masters name a slave; packet-switched slaves match the header and pick an
 // arbiter.
+#include <algorithm>
 #include <cassert>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
@@ -37,6 +42,27 @@ int port_number(TileKind kind, bool master, Side side, int lane) {
     if (range.side == side && lane < range.count) return range.first + lane;
   }
   return -1;
+}
+
+// To the tile that master ports of a side lead to, and the side by which their words enter it.
+struct Step {
+  int dx = 0, dy = 0;
+  Side enters = Side::kOther;
+};
+
+Step step_of(Side side) {
+  switch (side) {
+    case Side::kSouth:
+      return {0, -1, Side::kNorth};
+    case Side::kNorth:
+      return {0, 1, Side::kSouth};
+    case Side::kWest:
+      return {-1, 0, Side::kEast};
+    case Side::kEast:
+      return {1, 0, Side::kWest};
+    default:
+      return {};
+  }
 }
 
 const char* side_name(Side side) {
@@ -146,24 +172,15 @@ class Tracer {
 
   void follow(Tile& tile, int master, bool keeps_header) {
     const Port out = port_of(tile.geometry.kind, true, master);
-    int col = tile.col, row = tile.row;
-    Side enters = Side::kOther;
     switch (out.side) {
       case Side::kDma:
         return sink(tile, out.lane, keeps_header);
       case Side::kSouth:
         if (tile.geometry.kind == TileKind::kShim) return shim_sink(tile, out.lane, keeps_header);
-        --row;
-        enters = Side::kNorth;
         break;
       case Side::kNorth:
-        ++row, enters = Side::kSouth;
-        break;
       case Side::kWest:
-        --col, enters = Side::kEast;
-        break;
       case Side::kEast:
-        ++col, enters = Side::kWest;
         break;
       case Side::kControl:
         return control(tile, keeps_header);
@@ -176,12 +193,13 @@ class Tracer {
                            "cores and TileControl ports are modelled as consumers",
                            side_name(out.side), out.lane, tile.name().c_str()));
     }
-    Tile* next = array_.find_tile(col, row);
+    const Step step = step_of(out.side);
+    Tile* next = array_.find_tile(tile.col + step.dx, tile.row + step.dy);
     if (!next) {
       dead_end(tile,
                strf("master port %s %d leads out of the array", side_name(out.side), out.lane));
     }
-    const int port = port_number(next->geometry.kind, false, enters, out.lane);
+    const int port = port_number(next->geometry.kind, false, step.enters, out.lane);
     if (port < 0) {
       dead_end(tile, strf("master port %s %d has no counterpart in %s", side_name(out.side),
                           out.lane, next->name().c_str()));
@@ -240,6 +258,65 @@ Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
     route.reaches_memtile |= to.geometry.kind == TileKind::kMem;
   }
   return route;
+}
+
+namespace {
+
+// Slave ports by which a tile's trace units enter its switch (hardware.md 3.2).
+std::span<const int> trace_ports(TileKind kind) {
+  static constexpr int kCore[] = {23, 24}, kMem[] = {17}, kShim[] = {22};
+  switch (kind) {
+    case TileKind::kCore:
+      return kCore;
+    case TileKind::kMem:
+      return kMem;
+    case TileKind::kShim:
+      break;
+  }
+  return kShim;
+}
+
+// Whether a master takes words of a slave port; of some packet, if they are packet-switched.
+bool feeds(const StreamSwitch& sw, size_t slave, size_t master) {
+  const uint32_t in = sw.slave[slave], out = sw.master[master];
+  if (!(in >> 31) || !(out >> 31) || (in >> 30 & 1) != (out >> 30 & 1)) return false;
+  if (!(in >> 30 & 1)) return (out & 0x1F) == slave;
+  return std::ranges::any_of(sw.slot[slave], [out](uint32_t slot) {
+    return (slot >> 8 & 1) && (slot & 7) == (out & 7) && (out >> (3 + (slot >> 4 & 3)) & 1);
+  });
+}
+
+}  // namespace
+
+// Whether the switches lead from a trace unit to this S2MM channel of a shim tile.
+bool Array::receives_trace(const Tile& shim, int channel) const {
+  const arch::ShimDmaPort& dma = arch::shim_dma_port(arch::Direction::kS2MM, channel);
+  if ((shim.shim_demux >> dma.shift & 3) != 1) return false;
+  const std::pair<const Tile*, int> goal{
+      &shim, port_number(TileKind::kShim, true, Side::kSouth, dma.lane)};
+  std::set<std::pair<const Tile*, int>> seen;  // slave ports
+  std::vector<std::pair<const Tile*, int>> open;
+  const auto visit = [&](const Tile& tile, int port) {
+    if (port >= 0 && seen.insert({&tile, port}).second) open.push_back({&tile, port});
+  };
+  for (const auto& t : tiles_) {
+    for (const int port : trace_ports(t->geometry.kind)) visit(*t, port);
+  }
+  while (!open.empty()) {
+    const auto [tile, slave] = open.back();
+    open.pop_back();
+    const TileKind kind = tile->geometry.kind;
+    for (int m = 0; m < switch_ports(kind, true); ++m) {
+      if (!feeds(tile->stream_switch, static_cast<size_t>(slave), static_cast<size_t>(m))) continue;
+      if (std::pair(tile, m) == goal) return true;
+      const Port out = port_of(kind, true, m);
+      const Step step = step_of(out.side);
+      if (step.dx == 0 && step.dy == 0) continue;
+      const Tile* next = find_tile(tile->col + step.dx, tile->row + step.dy);
+      if (next) visit(*next, port_number(next->geometry.kind, false, step.enters, out.lane));
+    }
+  }
+  return false;
 }
 
 }  // namespace npu::emulator

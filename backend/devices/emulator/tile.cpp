@@ -29,10 +29,11 @@ Tile::Tile(Array& array, int c, int r)
 
 Tile::~Tile() = default;
 
-void Tile::reset(std::byte contents) {
+void Tile::reset(std::optional<std::byte> contents) {
+  if (!contents) aliases.flush_all();
   aliases.clear();
   keeps_blocks = true;
-  std::fill(memory->begin(), memory->end(), contents);
+  if (contents) std::fill(memory->begin(), memory->end(), *contents);
   for (Lock& lock : locks) {
     lock.value = 0;
     lock.waiters.clear();
@@ -51,6 +52,7 @@ void Tile::reset(std::byte contents) {
   std::fill(program_memory.begin(), program_memory.end(), 0u);
   ports->reset();
   core.reset();
+  program_lost = stirred = false;
 }
 
 std::string Tile::name() const { return strf("%s (%d,%d)", geometry.name, col, row); }

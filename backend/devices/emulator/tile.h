@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ class Sender;
 // A counting semaphore with the hardware's rules (hardware.md 1.6).
 struct Lock {
   int value = 0;
+  uint32_t written = 0;  // times that its register was written
   WaitList waiters;
 };
 
@@ -37,8 +39,8 @@ struct Tile {
   ~Tile();
   Tile(const Tile&) = delete;
   Tile& operator=(const Tile&) = delete;
-  // Power-on state; contents: of its memory.
-  void reset(std::byte contents);
+  // Power-on state; contents: of its memory, which else stays.
+  void reset(std::optional<std::byte> contents);
   std::string name() const;  // "core (0,2)"
   BdEngine& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
@@ -61,6 +63,9 @@ struct Tile {
   std::vector<uint32_t> program_memory;          // of a core
   std::unique_ptr<Ports> ports;                  // that are not a DMA channel's
   std::unique_ptr<Core> core;
+  uint64_t attached_in_run = 0;  // Array::runs_ when it was attached
+  bool program_lost = false;     // a later stream has overwritten its program
+  bool stirred = false;          // see advance_policy.cpp
 };
 
 }  // namespace npu::emulator

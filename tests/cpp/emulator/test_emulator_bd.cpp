@@ -352,7 +352,7 @@ TEST_CASE("a channel reset drops queue and task; a waiting sender finds the next
   Machine m;
   m.loopback(kCore);
   m.config.memory(kCore, 0, counting(8)).bd(kCore, 0, linear(8)).bd(kCore, 1, linear(3, 1000));
-  m.config.bd(kCore, 2, linear(5, 2000)).bd(kCore, 3, linear(1, 3000));
+  m.config.bd(kCore, 2, linear(5, 2000)).bd(kCore, 3, acquiring(linear(1, 3000), 5, -1));
   m.config.push(kCore, kMM2S, 0, 0, 1, true).push(kCore, kS2MM, 0, 1, 1, true);
   m.configure();
   Script s;

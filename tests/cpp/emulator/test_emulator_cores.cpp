@@ -315,24 +315,27 @@ TEST_CASE("32 cores in parallel give the same memories and reports every time") 
     m.configure();
     for (int col = 0; col < 8; ++col) {
       for (int row = 2; row < 6; ++row) {
-        m.attach({col, row},
-                 "loop rtp:32768\n acquire_ge 0 1\n call f @0 @4000 #64\n release 1 1\n"
-                 " acquire_ge 3 1\nend\n",
-                 [&calls](Arguments a) {
-                   ++calls;
-                   for (int64_t i = 0; i < a[2].value; ++i) {
-                     uint32_t x, y;
-                     std::memcpy(&x, a[0].data + 4 * i, 4);
-                     std::memcpy(&y, a[1].data + 4 * i, 4);
-                     x = x * 1664525 + y + 1013904223;
-                     std::memcpy(a[0].data + 4 * i, &x, 4);
-                   }
-                 });
+        m.attach(
+            {col, row},
+            "acquire_ge 4 1\nloop rtp:32768\n acquire_ge 0 1\n call f @0 @4000 #64\n release 1 1\n"
+            " acquire_ge 3 1\nend\n",
+            [&calls](Arguments a) {
+              ++calls;
+              for (int64_t i = 0; i < a[2].value; ++i) {
+                uint32_t x, y;
+                std::memcpy(&x, a[0].data + 4 * i, 4);
+                std::memcpy(&y, a[1].data + 4 * i, 4);
+                x = x * 1664525 + y + 1013904223;
+                std::memcpy(a[0].data + 4 * i, &x, 4);
+              }
+            });
       }
     }
     Script s;
     for (int col = 0; col < 8; ++col) {
-      for (int row = 2; row < 6; ++row) s.write({col, row}, 32768, 7 + static_cast<uint32_t>(col));
+      for (int row = 2; row < 6; ++row) {
+        s.write({col, row}, 32768, 7 + static_cast<uint32_t>(col)).lock({col, row}, 4, 1);
+      }
     }
     Result result;
     result.report = m.run(s);
