@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .api import Design
 from .fifo import ObjectFifo
 from .gemm_choices import Choices, default_tile, design_point, kernel_exists
+from .gemm_limits import SIMULATED_STACK, leaves_room
 from .gemm_point import (
     ACCUMULATE,
     B_LAYOUTS,
@@ -32,7 +33,6 @@ from .gemm_point import (
     Tile3,
     mmul,
 )
-from .gemm_limits import SIMULATED_STACK, leaves_room
 from .hardware import FIRST_CORE_ROW, Tile
 from .kernel import Kernel
 from .lowering import configuration as lower_to_bytes
