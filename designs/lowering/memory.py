@@ -94,9 +94,10 @@ def _place_fixed(
         end = at + request.bytes
         clash = any(at < e and end > s for s, e in space.taken)
         if at < 0 or at % 4 or end > space.size or clash:
+            taken = "overlaps another buffer, the stack or the data section"
             raise DesignError(
                 f'{title} {tile}: buffer "{request.name}" is fixed at bytes {at}..{end}, which '
-                f"{'overlaps another buffer, the stack or the data section' if clash else 'is not in its memory'}"
+                f"{taken if clash else 'is not in its memory'}"
             )
         space.take(at, request.bytes)
         placed[request.name] = [at]

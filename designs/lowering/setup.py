@@ -1,4 +1,4 @@
-"""Registers of shim tiles that a host writes once: what configurations have beside what aiecc writes.
+"""Registers of shim tiles that a host writes once: those of a configuration that aiecc leaves out.
 
 mlir-aie's configuration has no preconfigured shim BDs and no packet ids of completion tokens: they
 belong to runtime sequences there. Nothing keeps them over a reload of the array, which other

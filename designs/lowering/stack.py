@@ -1,8 +1,9 @@
 """The room that a core's buffers leave in its data memory: for the stack, and for a data section.
 
-The stack is estimated as the deepest kernel that a core calls and its own program. Kernels come from kernel_bytes.txt (aie_kernels/counting): docs/reference/program_memory.md, Stack.
-Not measured: no compiler has seen them. Overflows are silent on hardware, the stack grows into the
-first buffer, so that a core has LEAST_BYTES however little is estimated.
+The stack is estimated as the deepest kernel that a core calls and its own program. Kernels come
+from kernel_bytes.txt (aie_kernels/counting): docs/reference/program_memory.md, Stack. Not measured:
+no compiler has seen them. Overflows are silent on hardware, the stack grows into the first buffer,
+so that a core has LEAST_BYTES however little is estimated.
 """
 
 from __future__ import annotations

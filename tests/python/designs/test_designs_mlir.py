@@ -48,6 +48,7 @@ DESIGNS = {
     ),
 }
 VALUE = re.compile(r"%[A-Za-z_0-9]+")
+DIGITS = re.compile(r"\d+")
 
 
 @pytest.fixture(params=[name for name in DESIGNS if name != "gemm_pairs"], scope="module")
@@ -239,7 +240,7 @@ def test_both_forms_say_the_same(name: str) -> None:
         lines = []
         for line in map(str.strip, text.splitlines()):
             if line.startswith("aie.use_lock"):
-                lines.append(re.sub(r"%cm?\d+_i32", lambda m: constants[m[0]], line))
+                lines.append(re.sub(r"%cm?\d+_i32", lambda m, known=constants: known[m[0]], line))
             elif line.startswith("aie.dma_bd"):
                 lines.append(
                     str([line.split(" : ")[0], *re.findall(r"\d+", line.split(" : ", 1)[1])])

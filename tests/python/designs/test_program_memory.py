@@ -169,14 +169,12 @@ def test_a_stack_that_is_too_small_is_refused(monkeypatch):
         lower(design)
     design.room_over = True
     assert lower(design).cores[0].stack == 2047
-    with pytest.raises(DesignError, match="2047 B of stack and .* can only be simulated"):
+    with pytest.raises(DesignError, match=r"2047 B of stack and .* can only be simulated"):
         mlir(design)
     design.room_over, worker.stack_bytes = False, 3000
     assert lower(design).cores[0].stack == 3000
     monkeypatch.setattr(stack, "kernel_stacks", lambda _: {"dequant_q4nx": 4000})
-    with pytest.raises(
-        DesignError, match="gives its stack 3000 B, it gets at least 4096, 40.. B are"
-    ):
+    with pytest.raises(DesignError, match=r"stack 3000 B, it gets at least 4096, 40\d\d B are"):
         lower(design)
     worker.stack_bytes = None
     assert lower(design).cores[0].stack == 4096
@@ -206,7 +204,7 @@ def test_published_tiles_that_leave_no_room_are_only_simulated():
     design = gemm.design("npu2", "int8", "int8", tile=(64, 232, 64), accumulate="narrow")
     assert design.room_over and not gemm_limits.leaves_room(point) and gemm_limits.fits_core(point)
     assert {core.stack for core in lower(design).cores} == {gemm_limits.SIMULATED_STACK}
-    with pytest.raises(DesignError, match="960 B of stack and .* can only be simulated"):
+    with pytest.raises(DesignError, match=r"960 B of stack and .* can only be simulated"):
         gemm.mlir("npu2", "int8", "int8", tile=(64, 232, 64), accumulate="narrow")
     assert not gemm.design(
         "npu2", "int8", "int8", tile=(64, 224, 64), accumulate="narrow"
