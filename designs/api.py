@@ -25,8 +25,8 @@ class Design:
 
     generation: "npu1" or "npu2". object_file: the compiled kernels that MLIR cores link with.
     program_over: the design is kept although the program of a core is estimated to exceed program
-    memory (lowering/program_memory.py). stack_over: although a core is estimated to need more stack
-    than it has (lowering/stack.py).
+    memory (lowering/program_memory.py). room_over: the design is only simulated; its cores need not
+    have the stack and the data section that compiled programs get (lowering/stack.py).
     """
 
     name: str
@@ -43,7 +43,7 @@ class Design:
     )
 
     program_over: bool = False
-    stack_over: bool = False
+    room_over: bool = False
 
     def __post_init__(self) -> None:
         self._names = Names(self.name)
@@ -321,7 +321,8 @@ class Design:
         self.program_ports.append(ProgramPort(port, tile, channel, tuple(cores), beside))
 
     def worker(self, tile: Tile, *, stack_bytes: int | None = None) -> Worker:
-        """The control program of a core, empty; write it with the methods of Worker."""
+        """The control program of a core, empty; write it with the methods of Worker. stack_bytes:
+        if it needs more stack than lowering/stack.py reserves."""
         if tile.kind != "core":
             raise self._error(f"a worker was placed on {tile}; only core tiles run programs")
         if any(w.tile == tile for w in self.workers):

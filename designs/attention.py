@@ -21,7 +21,6 @@ PART_BYTES, OUT_BYTES = facts.ATTENTION_PART_BYTES, facts.ATTENTION_OUT_BYTES
 RECORD, RECORD_WORDS = facts.ATTENTION_RECORD, facts.ATTENTION_RECORD_WORDS
 TABLE_BYTES = facts.ATTENTION_TABLE_BYTES  # the records at the start of a header
 QUERIES = facts.ATTENTION_ROWS * facts.ATTENTION_MAX_DIM  # elements of a block of queries
-STACK_BYTES = 2048
 
 
 def design(generation: str) -> Design:
@@ -65,7 +64,7 @@ def score_keys(
     out: Design, core: Tile, keys: ObjectFifo, scores: ObjectFifo, index: int = 0
 ) -> None:
     """The worker of a scoring core, which takes record `index` of a header's table."""
-    worker = out.worker(core, stack_bytes=STACK_BYTES)
+    worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"record_{name}", "int32", (RECORD_WORDS,))
     state = worker.buffer(f"state_{name}", "int32", (facts.ATTENTION_SCORES_STATE,))
@@ -97,7 +96,7 @@ def sum_values(
     index: int = 0,
 ) -> None:
     """The worker of the other core of a pair."""
-    worker = out.worker(core, stack_bytes=STACK_BYTES)
+    worker = out.worker(core)
     name = f"{core.col}_{core.row}"
     words = worker.buffer(f"record_{name}", "int32", (RECORD_WORDS,))
     state = worker.buffer(f"state_{name}", "int32", (facts.ATTENTION_VALUES_STATE,))

@@ -34,7 +34,7 @@ _VECTOR_ROW = 2
 # Buffers: runs of weights in the memtile, blocks in a core, chunks of keys and values in a core. A
 # memtile has one chunk, whose keys leave while its values arrive, and one piece of results: its
 # BDs and its memory are for weights.
-_RUNS, _BLOCKS, _CHUNKS = 9, 6, 2
+_RUNS, _BLOCKS, _CHUNKS = 9, 5, 2
 
 
 def design(generation: str) -> Design:
@@ -210,7 +210,7 @@ def _vector(out: Design, core: Tile, x: ObjectFifo) -> None:
         "H", core, shim, facts.VECTOR_OUT_BYTES // 4, "int32", producer_channel=1,
         consumer_channel=1,
     )  # fmt: skip
-    worker = out.worker(core, stack_bytes=2048)
+    worker = out.worker(core)
     job = worker.buffer("job", "int32", (facts.VECTOR_JOB_WORDS,))
     state = worker.buffer("vector_state", "int32", (facts.VECTOR_STATE_WORDS,))
     store = worker.buffer("store", "int32", (facts.VECTOR_STORE_BYTES // 4,))

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from .api import Design
 from .fifo import ObjectFifo
 from .gemm_choices import Choices, default_tile, design_point, kernel_exists
+from .gemm_limits import SIMULATED_STACK, leaves_room
 from .gemm_point import (
     ACCUMULATE,
     B_LAYOUTS,
@@ -32,7 +33,7 @@ from .gemm_point import (
     Tile3,
     mmul,
 )
-from .hardware import FIRST_CORE_ROW, STACK_BYTES, Tile
+from .hardware import FIRST_CORE_ROW, Tile
 from .kernel import Kernel
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
@@ -65,8 +66,6 @@ __all__ = [
     "mlir_of",
     "mmul",
 ]
-
-_RTP_BYTES = 64  # of the 1 KiB that tiles leave free for the stack
 
 
 def design(generation: str, a_dtype: str, c_dtype: str, **choices: Unpack[Choices]) -> Design:
@@ -108,7 +107,7 @@ def _build(o: DesignPoint) -> Design:
     # Seven unrolled depths reach the limit by the conservative estimate, with some loops beyond it.
     over = o.kernel == "pipelined"
     out = Design(o.name, o.generation, object_file="gemm.o", program_over=over)
-    out.stack_over = over  # of the 1 KiB that tiles leave free: spilled parts of accumulators
+    out.room_over = not leaves_room(o)
     stride = out.columns // ROWS
     m, k, n = o.tile
     out.params = {
@@ -264,7 +263,8 @@ def _worker(
     local = narrowed and o.c_buffers > 0
     rows = m // o.a_parts
     zero = out.kernel(f"zero_{SHORT[o.sum_dtype]}")
-    w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=STACK_BYTES - _RTP_BYTES)
+    stack = SIMULATED_STACK if out.room_over else None
+    w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=stack)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None

@@ -8,7 +8,8 @@ than the best one of every size. Per generation, input, type of the sums and lay
   `npu tune gemm --sizes mixed` when each size has the best of all of them,
 - "small": the best mean over 16, 64 and 128 rows of the layers of Gemma 3 1B and 4B, m up to 32,
 
-by the closed form (docs/timing.md); docs/tuning.md has what they reach in the emulator. The closed
+by the closed form (docs/timing.md), of tiles that leave a compiled program its stack and data
+section (gemm_limits.leaves_room); docs/tuning.md has what they reach in the emulator. The closed
 form does not see what memtiles read ahead: on npu2 every entry has a third buffer of A and B and
 longer objects of B where they fit (`_read_ahead`), with which the emulator prefers shorter k_mt.
 backend/ops/gemm/gemm_choice.h has the policy that chooses among them.
@@ -56,25 +57,25 @@ def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> E
 # npu2 multiplies through block floating point; sums: "wide" (float32, int32), or C's type.
 ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ("npu2", "int8", "wide", "row"): (
-        _paired("large", (96, 32, 128), 512, in_place=True),
+        _paired("large", (176, 32, 64), 512, in_place=True),
         _paired("mixed", (128, 32, 80), 512, in_place=True),
         _paired("mixed", (128, 32, 64), 384, in_place=True),
         _paired("small", (32, 16, 160), 256),
     ),
     ("npu2", "int8", "wide", "col"): (
-        _pipelined("large", (96, 32, 128), 512, in_place=True),
+        _pipelined("large", (176, 32, 64), 512, in_place=True),
         _pipelined("mixed", (128, 32, 80), 512, in_place=True),
         _pipelined("mixed", (128, 32, 64), 384, in_place=True),
         _pipelined("small", (32, 16, 80), 640),
     ),
     ("npu2", "int8", "int16", "row"): (
-        _paired("large", (176, 32, 128), 512),
+        _paired("large", (160, 32, 128), 512),
         _paired("mixed", (128, 32, 160), 384),
         _paired("mixed", (128, 16, 128), 192),
         Entry("small", (32, 16, 160), 256, pairs=True),
     ),
     ("npu2", "int8", "int16", "col"): (
-        _pipelined("large", (176, 32, 128), 512),
+        _pipelined("large", (176, 24, 128), 456),
         _pipelined("mixed", (128, 32, 160), 512),
         _pipelined("mixed", (128, 16, 144), 288),
         Entry("small", (32, 16, 160), 576),
@@ -127,17 +128,17 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ),
     ("npu2", "bfloat16", "bfloat16", "row"): (
         Entry("large", (32, 128, 64), 128),
-        Entry("mixed", (64, 128, 48), 128),
+        Entry("mixed", (128, 64, 48), 64),
         Entry("small", (16, 16, 160), 128),
     ),
     ("npu2", "bfloat16", "bfloat16", "col"): (
         Entry("large", (64, 128, 32), 128),
-        Entry("mixed", (64, 128, 48), 128),
+        Entry("mixed", (32, 128, 48), 128),
         Entry("small", (16, 16, 160), 288),
     ),
     ("npu2", "int16", "wide", "row"): (
         Entry("large", (88, 64, 64), 256, pairs=True),
-        Entry("mixed", (128, 56, 48), 168, pairs=True),
+        Entry("mixed", (128, 48, 48), 192, pairs=True),
         Entry("mixed", (64, 48, 64), 288, pairs=True),
         Entry("small", (32, 16, 160), 128, pairs=True),
     ),
@@ -149,7 +150,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ("npu1", "int8", "wide", "row"): (
         Entry("large", (48, 104, 128), 832, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 96, 96), 384, in_place=True),
-        Entry("mixed", (64, 80, 128), 160, in_place=True),
+        Entry("mixed", (48, 96, 128), 288, in_place=True),
         Entry("small", (32, 64, 128), 384),
     ),
     ("npu1", "int8", "wide", "col"): (
@@ -159,13 +160,13 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 72, 144), 432, in_place=True),
     ),
     ("npu1", "int8", "int16", "row"): (
-        Entry("large", (80, 104, 128), 416),
-        Entry("mixed", (128, 88, 96), 264),
+        Entry("large", (64, 104, 128), 520),
+        Entry("mixed", (128, 72, 96), 216),
         Entry("mixed", (64, 96, 128), 288),
         Entry("small", (32, 48, 320), 288),
     ),
     ("npu1", "int8", "int16", "col"): (
-        Entry("large", (104, 128, 80), 512),
+        Entry("large", (80, 128, 96), 1024),
         Entry("mixed", (128, 96, 64), 384),
         Entry("mixed", (128, 104, 64), 520),
         Entry("small", (32, 32, 144), 576),
@@ -177,13 +178,13 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 32, 320), 256),
     ),
     ("npu1", "int8", "int8", "col"): (
-        Entry("large", (128, 128, 80), 1024),
+        Entry("large", (104, 128, 96), 1024),
         Entry("mixed", (128, 96, 96), 288),
         Entry("mixed", (128, 88, 128), 264),
         Entry("small", (32, 24, 320), 384),
     ),
     ("npu1", "bfloat16", "wide", "row"): (
-        Entry("large", (104, 56, 64), 224, in_place=True, l2_buffers=3, b_l2_tiles=2),
+        Entry("large", (64, 56, 96), 224, in_place=True, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 56, 96), 168, in_place=True),
         Entry("mixed", (88, 64, 64), 256, in_place=True),
         Entry("small", (32, 32, 160), 128),
@@ -195,37 +196,37 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 32, 144), 256),
     ),
     ("npu1", "bfloat16", "bfloat16", "row"): (
-        Entry("large", (88, 64, 96), 256),
+        Entry("large", (128, 48, 80), 528),
         Entry("mixed", (64, 48, 128), 288),
-        Entry("mixed", (64, 48, 160), 192),
+        Entry("mixed", (128, 40, 96), 120),
         Entry("small", (32, 16, 320), 128),
     ),
     ("npu1", "bfloat16", "bfloat16", "col"): (
-        Entry("large", (104, 64, 80), 512),
+        Entry("large", (128, 48, 80), 528),
         Entry("mixed", (128, 48, 72), 288),
         Entry("mixed", (64, 48, 128), 288),
         Entry("small", (32, 16, 320), 256),
     ),
     ("npu1", "int16", "wide", "row"): (
-        Entry("large", (48, 116, 64), 232, l2_buffers=3, b_l2_tiles=2),
+        Entry("large", (48, 108, 64), 216, l2_buffers=3, b_l2_tiles=2),
         Entry("mixed", (64, 88, 64), 176),
         Entry("small", (32, 72, 96), 288),
     ),
     ("npu1", "int16", "wide", "col"): (
-        Entry("large", (64, 116, 48), 232),
-        Entry("mixed", (64, 128, 40), 512),
+        Entry("large", (64, 108, 48), 216),
+        Entry("mixed", (64, 88, 64), 264),
         Entry("small", (32, 72, 96), 288),
     ),
     # Packed copies: two layouts (n, k_mt) per input, that of the first entry of every kind of sums
     # and another, chosen for the best mean of all kinds over the mixed sizes.
     ("npu2", "int8", "wide", "packed"): (
-        _pipelined("large", (96, 32, 128), 512, in_place=True),
+        _pipelined("large", (80, 32, 128), 512, in_place=True),
         _pipelined("small", (32, 16, 128), 512),
         _pipelined("mixed", (128, 32, 80), 576, in_place=True),
         _pipelined("small", (32, 16, 80), 576),
     ),
     ("npu2", "int8", "int16", "packed"): (
-        _pipelined("large", (176, 32, 128), 512),
+        _pipelined("large", (160, 32, 128), 512),
         _pipelined("small", (32, 16, 128), 512),
         _pipelined("mixed", (128, 24, 80), 576),
         _pipelined("small", (32, 16, 80), 576),
@@ -255,7 +256,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ),
     ("npu2", "bfloat16", "bfloat16", "packed"): (
         Entry("large", (64, 128, 32), 128),
-        Entry("mixed", (64, 128, 48), 128),
+        Entry("mixed", (128, 64, 48), 128),
         Entry("small", (16, 128, 48), 128),
     ),
     ("npu2", "int16", "wide", "packed"): (
@@ -274,7 +275,7 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("mixed", (128, 96, 64), 576),
     ),
     ("npu1", "int8", "int8", "packed"): (
-        Entry("large", (128, 128, 80), 512),
+        Entry("large", (128, 64, 80), 512),
         Entry("small", (32, 16, 80), 512),
         Entry("mixed", (128, 72, 64), 576),
     ),
@@ -289,9 +290,9 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("mixed", (128, 48, 64), 288),
     ),
     ("npu1", "int16", "wide", "packed"): (
-        Entry("large", (64, 116, 48), 232),
-        Entry("small", (32, 116, 48), 232),
-        Entry("mixed", (64, 92, 64), 184),
+        Entry("large", (64, 108, 48), 216),
+        Entry("small", (32, 108, 48), 216),
+        Entry("mixed", (64, 88, 64), 176),
     ),
 }
 LAYOUTS = ("row", "col", "packed")

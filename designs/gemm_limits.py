@@ -3,6 +3,9 @@
 Formulas take design points whose sizes may be NumPy arrays, one element per point. ``fits`` is
 exact: what passes can be lowered, what does not cannot (tests/python/perf/test_tune_space.py).
 ``check_bytes`` only compares sums of bytes with what the array has, as published designs are given.
+
+Published tiles leave 1 KiB of a core's memory to stack and RTPs. They can be simulated; compiled
+programs get more (``leaves_room``), and all tiles of the package leave it.
 """
 
 from __future__ import annotations
@@ -15,10 +18,15 @@ from npu.errors import DesignError
 from .gemm_point import PIPELINED_K, ROWS, DesignPoint
 from .hardware import DTYPE_BYTES, STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
+from .lowering.stack import DATA_BYTES, LEAST_BYTES
+
+_RTP_BYTES = ALIGNMENT
+SIMULATED_STACK = STACK_BYTES - _RTP_BYTES  # of designs that leave no more
 
 
 def core_memory() -> int:
-    """Bytes of a core's data memory for tiles; the stack and the RTPs have the rest."""
+    """Bytes of a core's data memory for the tiles of a simulated design; the stack and the RTPs
+    have the rest."""
     return tile_limits("core").memory_bytes - STACK_BYTES
 
 
@@ -60,6 +68,12 @@ def memtile_bytes(p: DesignPoint) -> Any:
 
 def fits_core(p: DesignPoint) -> Any:
     return sum(_aligned(size) * count for size, count in core_buffers(p)) <= core_memory()
+
+
+def leaves_room(p: DesignPoint) -> Any:
+    """Whether a core has room for the stack and the data section of a compiled program."""
+    used = sum(_aligned(size) * count for size, count in core_buffers(p)) + _RTP_BYTES
+    return used + LEAST_BYTES + DATA_BYTES <= tile_limits("core").memory_bytes
 
 
 def fits_memtiles(p: DesignPoint) -> Any:

@@ -14,7 +14,7 @@ from npu._npu import arch
 ROWS = 6
 FIRST_CORE_ROW = 2
 CORE_ROWS = ROWS - FIRST_CORE_ROW
-STACK_BYTES = 0x400  # at the bottom of a core's data memory, mlir-aie's default
+STACK_BYTES = 0x400  # mlir-aie's default, that of published designs
 MAX_LOCK_VALUE = 63
 
 DTYPE_BYTES = {

@@ -23,14 +23,13 @@ from .worker import Buffer, Word
 JOB: tuple[str, ...] = facts.PREFILL_JOB
 B_BYTES, PIECE_BYTES = facts.PREFILL_B_BYTES, facts.PREFILL_PIECE_BYTES
 MAX_BLOCKS: int = facts.PREFILL_MAX_BLOCKS
-STACK_BYTES = {"npu1": 1536, "npu2": 1024}
 # Blocks of weights in a core: those that a job holds, and one more.
 _L1_BLOCKS = MAX_BLOCKS + 1
 # Objects in memtiles, whose channels of one parity share 24 BDs: 2 per object of A (or B), 4 per
 # object of results.
 _L2_INPUTS, _L2_PIECES = 4, 4
 # Results in a core: as far as there is room, those of a product leave while the next one begins.
-_L1_PIECES = {"npu1": 2, "npu2": 4}
+_L1_PIECES = {"npu1": 2, "npu2": 1}
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 # Shim column and channel by which programs come: on npu2 one that has no stream A; npu1, whose
 # channels are all taken, has them beside stream B of that column.
@@ -128,7 +127,7 @@ class _Core:
         self._out = out
         self._a, self._b, self._c = a, b, c
         self.tile = out.tile(col, FIRST_CORE_ROW + row)
-        self._w = w = out.worker(self.tile, stack_bytes=STACK_BYTES[out.generation])
+        self._w = w = out.worker(self.tile)
         name = f"{col}_{row}"
         place = w.buffer(f"place_{name}", "int32", (2,), init=(row, col))
         self._place = Word(place, 0), Word(place, 1)

@@ -27,7 +27,7 @@ from typing import Any
 from npu.errors import DesignError
 
 from .fifo import Names, ObjectFifo
-from .hardware import DTYPE_BYTES, STACK_BYTES, Tile
+from .hardware import DTYPE_BYTES, Tile
 from .kernel import Kernel, KernelOperand, Signature
 
 
@@ -89,7 +89,7 @@ class Worker:
     def __init__(self, names: Names, tile: Tile, stack_bytes: int | None) -> None:
         self._names = names
         self.tile = tile
-        self.stack_bytes = STACK_BYTES if stack_bytes is None else stack_bytes
+        self.stack_bytes = stack_bytes  # None: what lowering/stack.py reserves
         self.steps: list[Step] = []
         self.overlays: dict[str, list[Step]] = {}
         self._program = self.steps  # that is being written

@@ -14,6 +14,7 @@ import argparse
 
 import numpy as np
 
+from npu.designs import gemm_limits
 from npu.designs.gemm import DesignPoint
 from npu.perf import tune
 from npu.perf.tune.workload import PRESETS
@@ -35,6 +36,7 @@ def rated(
             continue
         tiles = space.tiles(variant)
         tiles = tiles[(tiles.m >= rows[0]) & (tiles.m <= rows[1]) & (tiles.k >= 16)]
+        tiles = tiles[gemm_limits.leaves_room(tiles.arrays)]
         for _, points in space.depths(tiles):
             points = points[points.k_mt <= DEEPEST]
             if not len(points):

@@ -1,7 +1,8 @@
 """Lowering: a Design becomes a Lowered design, bytes, or MLIR.
 
-Order of decisions: pools and locks (dataflow), worker memory and RTPs (program), DMA channels
-(dataflow), addresses (memory), BD chains (dataflow, dims), routes (routing), programs (program).
+Order of decisions: pools and locks (dataflow), worker memory and RTPs (program), programs
+(program), room for their stacks (stack), DMA channels (dataflow), addresses (memory), BD chains
+(dataflow, dims), routes (routing).
 Every limit of the hardware raises DesignError with the limit, the value and the tile.
 """
 
@@ -33,19 +34,21 @@ def lower(design: Design) -> Lowered:
     flow = Dataflow(design, out)
     flow.build_pools()
     reserved = [(w, *program.reserve(w, flow)) for w in design.workers]
+    rooms = {}
+    for worker, core, buffers in reserved:
+        program.build(worker, core, buffers, flow)
+        core.program_bytes = program_memory.core_bytes(core, out.generation)
+        rooms[core.tile] = stack.reserve(core, worker.stack_bytes, out, design.room_over)
+        core.stack = rooms[core.tile].stack
+        out.cores.append(core)
     flow.assign_channels()
-    flow.place({core.tile: core.stack for _, core, _ in reserved})
+    flow.place(rooms)
     flow.build_ports_and_flows()
     out.shim_bds, out.token_ports = list(design.shim_bds), design.token_ports
     flow.build_chains()
     out.connections = Router(design.columns, f"[lower {design.name}]").route(out.flows)
-    for worker, core, buffers in reserved:
-        program.build(worker, core, buffers, flow)
-        core.program_bytes = program_memory.core_bytes(core, out.generation)
-        out.cores.append(core)
     out.overlays = overlays.collect(out, design.program_ports)
     program_memory.check(out, design.program_over)
-    stack.check(out, design.stack_over)
     ends = {t for f in design.fifos for t in (f.producer, *f.consumers)}
     ends |= {t for p in design.program_ports for t in (p.tile, *p.cores)}
     ends |= {c.tile for c in out.connections} | {w.tile for w in design.workers}
@@ -59,8 +62,11 @@ def configuration(design: Design) -> bytes:
 
 
 def mlir(design: Design) -> str:
-    """A design as AIE-dialect MLIR for mlir-aie's aiecc."""
-    return print_mlir(lower(design))
+    """A design as AIE-dialect MLIR for mlir-aie's aiecc. Raises DesignError for one that leaves a
+    compiled program no room (Design.room_over)."""
+    out = lower(design)
+    stack.check(out)
+    return print_mlir(out)
 
 
 def forms(design: Callable[P, Design]) -> tuple[Callable[P, bytes], Callable[P, str]]:

@@ -30,7 +30,7 @@ from .lowered import (
     Pool,
     Port,
 )
-from .memory import Request, allocate
+from .memory import Request, Room, allocate
 
 End = tuple[ObjectFifo, Tile]
 
@@ -81,13 +81,14 @@ class Dataflow:
         self.out.memories.setdefault(tile, []).append(memory)
         return memory
 
-    def place(self, stacks: dict[Tile, int]) -> None:
-        """Addresses for everything requested so far; memtiles may use their neighbours' memory."""
+    def place(self, rooms: dict[Tile, Room]) -> None:
+        """Addresses for everything requested so far, beside the room of cores; memtiles may use
+        their neighbours' memory."""
         for tile in sorted(t for t in self._requests if t.kind == "mem"):
             self._spill(tile)
         for tile in sorted(self._requests):
             title = f"[lower {self.design.name}]"
-            placed = allocate(tile, self._requests[tile], stacks.get(tile, 0), title)
+            placed = allocate(tile, self._requests[tile], rooms.get(tile, Room()), title)
             for memory in self.out.memories[tile]:
                 if memory.name in placed:
                     memory.address = placed[memory.name][0]

@@ -1,4 +1,8 @@
-"""Addresses for the buffers of one tile.
+"""Addresses for the buffers of one tile, between the stack of its core and its data section.
+
+The stack begins at address 0. What the compiler places itself, .data, .rodata and .bss, gets the
+end of the memory: mlir-aie's linker scripts give it what lies behind the last buffer, newer ones
+the largest gap.
 
 Bank-aware: buffers go round the logical banks, largest first, so that the slots of one FIFO lie in
 different banks and DMA and core do not meet. A buffer that fits no single bank may span; if the
@@ -26,6 +30,20 @@ class Request:
     address: int | None = None  # fixed by the author (count 1)
 
 
+@dataclass(frozen=True)
+class Room:
+    """Bytes of a core's memory that buffers leave free: at its start, and at least so many at its
+    end. Other tiles need neither."""
+
+    stack: int = 0
+    data: int = 0
+
+
+# Data sections, in bytes, for which the banks may leave the end of the memory free: free space that
+# lies between buffers is of no use to a linker.
+_ROOMIER = (4096, 2048, 1024, 512)
+
+
 class _Space:
     """Occupied byte ranges of one memory."""
 
@@ -44,22 +62,25 @@ class _Space:
         return at if at + size <= min(high, self.size) else None
 
     def take(self, start: int, size: int) -> None:
-        self.taken.append((start, start + size))
+        if size:
+            self.taken.append((start, start + size))
 
 
-def allocate(tile: Tile, requests: list[Request], stack: int, title: str) -> dict[str, list[int]]:
+def allocate(tile: Tile, requests: list[Request], room: Room, title: str) -> dict[str, list[int]]:
     """Byte addresses per request name, one per slot; `title` opens the error message."""
     memory = tile.limits.memory_bytes
-    for packed in (False, True):
+    fixed = max((r.address + r.bytes for r in requests if r.address is not None), default=0)
+    roomier = [data for data in _ROOMIER if room.data and room.data < data <= memory - fixed]
+    attempts = [(_place_in_banks, data) for data in (*roomier, room.data)] + [(_pack, room.data)]
+    for place, data in attempts:
         space = _Space(memory)
-        if stack:
-            space.take(0, stack)
+        space.take(0, room.stack)
+        space.take(memory - data, data)
         placed = _place_fixed(space, tile, requests, title)
         open_requests = [r for r in requests if r.address is None]
-        place = _pack if packed else _place_in_banks
         if place(space, tile, open_requests, placed):
             return placed
-    raise DesignError(f"{title} {_table(tile, requests, stack)}")
+    raise DesignError(f"{title} {_table(tile, requests, room)}")
 
 
 def _place_fixed(
@@ -73,9 +94,10 @@ def _place_fixed(
         end = at + request.bytes
         clash = any(at < e and end > s for s, e in space.taken)
         if at < 0 or at % 4 or end > space.size or clash:
+            taken = "overlaps another buffer, the stack or the data section"
             raise DesignError(
                 f'{title} {tile}: buffer "{request.name}" is fixed at bytes {at}..{end}, which '
-                f"{'overlaps another buffer or the stack' if clash else 'is not in its memory'}"
+                f"{taken if clash else 'is not in its memory'}"
             )
         space.take(at, request.bytes)
         placed[request.name] = [at]
@@ -124,13 +146,14 @@ def _pack(space: _Space, tile: Tile, requests: list[Request], placed: dict[str, 
     return True
 
 
-def _table(tile: Tile, requests: list[Request], stack: int) -> str:
-    need = stack + sum(r.bytes * r.count for r in requests)
+def _table(tile: Tile, requests: list[Request], room: Room) -> str:
+    need = room.stack + room.data + sum(r.bytes * r.count for r in requests)
     lines = [
         f"{tile}: data memory of {tile.limits.memory_bytes} B does not hold {need} B; use smaller "
         "objects or depths"
     ]
-    rows = [("stack", stack, 1)] if stack else []
+    rows = [(name, size, 1) for name, size in (("stack", room.stack), ("data section", room.data))]
+    rows = [row for row in rows if row[1]]
     rows += [(r.name, r.bytes, r.count) for r in requests]
     lines += [f"  {name:<28} {count:>2} x {size:>6} B" for name, size, count in rows]
     return "\n".join(lines)

@@ -1,33 +1,52 @@
 """A lowered design as AIE-dialect MLIR, for mlir-aie's aiecc and Peano.
 
 Explicit addresses, lock numbers, BD numbers and flows, in the form mlir-aie itself reaches after
-lowering object FIFOs; only routing is left to it. Cores are printed by mlir_core.py. A design with
-overlays is several devices: the array without cores, and for each overlay, under its name, cores
-with that program, of which only program memory is wanted.
+lowering object FIFOs; only routing is left to it. Cores are printed by mlir_core.py, what mlir-aie
+has written in two ways by mlir_syntax.py. A design with overlays is several devices: the array
+without cores, and for each overlay, under its name, cores with that program, of which only program
+memory is wanted.
+
+Tiles ask for basic-sequential allocation, which keeps addresses; mlir-aie's default moves buffers
+that have one. Each kernel's declaration names the object file that has it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from ..hardware import DTYPE_MLIR, Tile
-from .lowered import Channel, Descriptor, Endpoint, Flow, Lock, Lowered, Memory
+from .lowered import (
+    Channel,
+    Descriptor,
+    Endpoint,
+    Flow,
+    Instruction,
+    Lock,
+    Lowered,
+    Memory,
+)
 from .mlir_core import print_core
-from .serialise import TOKEN_ID, TOKEN_MASK, shim_bd_offset, shim_bd_words, token_registers
+from .mlir_syntax import Syntax
+from .setup import writes
 
 # mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.
 _CONTROLLER_IDS = (15, 26, 27, 29, 30, 31)
 _TILE_NAMES = {"shim": "shim_noc_tile", "mem": "mem_tile", "core": "tile"}
 
 
-def print_mlir(lowered: Lowered) -> str:
-    """The module text."""
-    lines = _tiles(lowered, lowered.tiles)
+SETUP = "setup"  # name of the runtime sequence
+_ARGUMENTS = 16  # of the sequence: the buffers that a submission passes at most
+
+
+def print_mlir(lowered: Lowered, *, operands: bool = True) -> str:
+    """The module text. operands: as mlir-aie reads it since 2026-07, see mlir_syntax.py."""
+    plain = [core for core in lowered.cores if not core.overlays]
+    lines = _tiles(lowered, lowered.tiles, [core.program for core in plain])
     for flow in lowered.flows:
         lines += _flow(flow)
-    for core in lowered.cores:
-        if not core.overlays:
-            lines += print_core(core, core.program, tile_name(core.tile), lowered.object_file)
+    for core in plain:
+        lines += print_core(core, core.program, tile_name(core.tile), Syntax(operands))
     for port in lowered.ports:
         lines.append(
             f"aie.shim_dma_allocation @{port.name}_shim_alloc({tile_name(port.tile)}, "
@@ -36,19 +55,24 @@ def print_mlir(lowered: Lowered) -> str:
     for tile in lowered.tiles:
         channels = [c for c in lowered.channels if c.tile == tile]
         if channels:
-            lines += _dma(tile, channels)
+            lines += _dma(tile, channels, operands)
     for tile in sorted({p.tile for p in lowered.ports}):
         lines += _token_flow(tile)
-    lines += _shim_setup(lowered)
+    lines += _setup(lowered, Syntax(operands))
     devices = _device(lowered, "", lines)
     for overlay in lowered.overlays:
         cores = [core for core in lowered.cores if core.overlays]
-        lines = _tiles(lowered, [core.tile for core in cores])
-        for core in cores:
-            program = core.overlays[overlay.name]
-            lines += print_core(core, program, tile_name(core.tile), lowered.object_file)
+        programs = [core.overlays[overlay.name] for core in cores]
+        lines = _tiles(lowered, [core.tile for core in cores], programs)
+        for core, program in zip(cores, programs, strict=True):
+            lines += print_core(core, program, tile_name(core.tile), Syntax(operands))
         devices += _device(lowered, f" @{overlay.name}", lines)
     return f"module {{\n{devices}}}\n"
+
+
+def kernels_of(programs: Iterable[list[Instruction]]) -> set[str]:
+    """Names of the kernels that programs call."""
+    return {i.function for program in programs for i in program if i.code == "call"}
 
 
 def _device(lowered: Lowered, name: str, lines: list[str]) -> str:
@@ -56,15 +80,19 @@ def _device(lowered: Lowered, name: str, lines: list[str]) -> str:
     return f"  aie.device({lowered.generation}){name} {{\n{body}\n  }}\n"
 
 
-def _tiles(lowered: Lowered, tiles: list[Tile]) -> list[str]:
-    """Kernels, and tiles with their buffers and locks."""
+def _tiles(lowered: Lowered, tiles: list[Tile], programs: list[list[Instruction]]) -> list[str]:
+    """The kernels that programs call, and tiles with their buffers and locks."""
     lines: list[str] = []
+    called = kernels_of(programs)
+    link = f' attributes {{link_with = "{lowered.object_file}"}}' if lowered.object_file else ""
     for name, arguments in lowered.kernels.items():
-        types = ", ".join(DTYPE_MLIR[a] if isinstance(a, str) else memref(*a) for a in arguments)
-        lines.append(f"func.func private @{name}({types})")
+        if name in called:
+            types = (DTYPE_MLIR[a] if isinstance(a, str) else memref(*a) for a in arguments)
+            lines.append(f"func.func private @{name}({', '.join(types)}){link}")
     for tile in tiles:
+        scheme = "" if tile.kind == "shim" else 'allocation_scheme = "basic-sequential", '
         lines.append(
-            f"{tile_name(tile)} = aie.tile({tile.col}, {tile.row}) {{controller_id = "
+            f"{tile_name(tile)} = aie.tile({tile.col}, {tile.row}) {{{scheme}controller_id = "
             f"#aie.packet_info<pkt_type = 0, pkt_id = {_CONTROLLER_IDS[tile.row]}>}}"
         )
     for tile in tiles:
@@ -100,15 +128,13 @@ def memref(dtype: str, shape: tuple[int, ...]) -> str:
 
 
 def _buffer(memory: Memory) -> str:
-    limits = memory.tile.limits
     kind = memref(memory.dtype, memory.shape)
-    bank = memory.address // (limits.memory_bytes // limits.banks)
     words = [*memory.init, *[0] * (math.prod(memory.shape) - len(memory.init))]
     begin = f" = dense<[{', '.join(map(str, words))}]>" if memory.init else ""
     return (
         f"%{memory.name} = aie.buffer({tile_name(memory.tile)}) {{"
         f"address = {memory.address} : i32, "
-        f'mem_bank = {bank} : i32, sym_name = "{memory.name}"}} : {kind}{begin}'
+        f'sym_name = "{memory.name}"}} : {kind}{begin}'
     )
 
 
@@ -119,10 +145,10 @@ def _lock(lock: Lock) -> str:
     )
 
 
-def _dma(tile: Tile, channels: list[Channel]) -> list[str]:
+def _dma(tile: Tile, channels: list[Channel], operands: bool) -> list[str]:
     """aie.mem or aie.memtile_dma with one looping block chain per channel."""
     operation = "memtile_dma" if tile.kind == "mem" else "mem"
-    lines = [f"%{operation}_{tile.col}_{tile.row} = aie.{operation}({tile_name(tile)}) {{"]
+    lines, syntax = [], Syntax(operands)
     block = 1
     for number, channel in enumerate(channels):
         count = len(channel.descriptors)
@@ -135,42 +161,44 @@ def _dma(tile: Tile, channels: list[Channel]) -> list[str]:
         lines.append(f"  %{number} = {head}")
         for index, descriptor in enumerate(channel.descriptors):
             lines.append(f"^bb{first + index}:")
-            lines += _descriptor(descriptor)
+            lines += _descriptor(descriptor, syntax)
             lines.append(f"  aie.next_bd ^bb{first + (index + 1) % count}")
         block = after + 1
-    return [*lines, f"^bb{block - 1}:", "  aie.end", "}"]
+    head = f"%{operation}_{tile.col}_{tile.row} = aie.{operation}({tile_name(tile)}) {{"
+    numbers = ["  " + line for line in syntax.definitions()]
+    return [head, *numbers, *lines, f"^bb{block - 1}:", "  aie.end", "}"]
 
 
-def _descriptor(d: Descriptor) -> list[str]:
+def _descriptor(d: Descriptor, syntax: Syntax) -> list[str]:
+    """One that takes or gives no lock names the other one's, of which it takes or gives 0: mlir-aie
+    configures both or none (AIERT.cpp, configureLocksInBdBlock)."""
     offset, length = d.offset // d.element_bytes, d.bytes // d.element_bytes
-    dims = ", ".join(f"<size = {size}, stride = {stride}>" for size, stride in d.access.dims)
-    pattern = f", [{dims}]" if dims else ""
-    kind = memref(d.memory.dtype, d.memory.shape)
-    take = [f"  aie.use_lock(%{d.acquire.name}, AcquireGreaterEqual, 1)"] if d.acquire else []
-    give = [f"  aie.use_lock(%{d.release.name}, Release, 1)"] if d.release else []
-    move = (
-        f"  aie.dma_bd(%{d.memory.name} : {kind}, {offset}, {length}{pattern}) "
-        f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}"
-    )
-    return [*take, move, *give]
-
-
-def _shim_setup(lowered: Lowered) -> list[str]:
-    """Registers of shim tiles: a sequence for the host to run once, after loading the array."""
+    take, give = d.acquire or d.release, d.release or d.acquire
     lines = []
-    for bd in lowered.shim_bds:
-        for index, word in enumerate(shim_bd_words(bd, lowered.generation)):
-            lines.append(
-                f"  aiex.npu.write32 {{address = {shim_bd_offset(bd) + 4 * index} : ui32, "
-                f"column = {bd.tile.col} : i32, row = {bd.tile.row} : i32, value = {word} : ui32}}"
-            )
-    for tile, offset in token_registers(lowered):
-        lines.append(
-            f"  aiex.npu.maskwrite32 {{address = {offset} : ui32, "
-            f"column = {tile.col} : i32, row = {tile.row} : i32, "
-            f"value = {TOKEN_ID} : ui32, mask = {TOKEN_MASK} : ui32}}"
-        )
-    return ["aie.runtime_sequence @shim_setup() {", *lines, "}"] if lines else []
+    if take is not None:
+        count, off = (1, "") if d.acquire else (0, " {acq_en = false}")
+        lines.append(syntax.use_lock(take.name, "AcquireGreaterEqual", count, off))
+    buffer = f"%{d.memory.name} : {memref(d.memory.dtype, d.memory.shape)}"
+    ids = f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}"
+    lines.append(syntax.dma_bd(buffer, offset, length, list(d.access.dims), ids))
+    if give is not None:
+        lines.append(syntax.use_lock(give.name, "Release", 1 if d.release else 0))
+    return ["  " + line for line in lines]
+
+
+def _setup(lowered: Lowered, syntax: Syntax) -> list[str]:
+    """What the configuration writes to shim tiles and aiecc does not: for the host to run once
+    after loading the array, or before a stream."""
+    body = []
+    for write in writes(lowered):
+        numbers = {"address": write.offset, "value": write.value}
+        if write.mask is not None:
+            numbers["mask"] = write.mask
+        operation = "write32" if write.mask is None else "maskwrite32"
+        body.append(syntax.register(operation, numbers, write.tile.col, write.tile.row))
+    arguments = ", ".join(f"%buffer{n}: memref<1xi32>" for n in range(_ARGUMENTS))
+    lines = ["  " + line for line in (*syntax.definitions(), *body)]
+    return [f"aie.runtime_sequence @{SETUP}({arguments}) {{", *lines, "}"]
 
 
 def _token_flow(tile: Tile) -> list[str]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from ..hardware import DTYPE_MLIR
 from .lowered import Core, Instruction, Memory, Operand, RtpWord
+from .mlir_syntax import Syntax
 
 _FOREVER = 4294967295  # as mlir-aie writes an infinite loop
 
@@ -21,25 +22,26 @@ class _Loop:
     body: list[_Loop | Instruction] = field(default_factory=list)
 
 
-def print_core(core: Core, program: list[Instruction], tile: str, object_file: str) -> list[str]:
+def print_core(core: Core, program: list[Instruction], tile: str, syntax: Syntax) -> list[str]:
     """The lines of %core_C_R with one of its programs, unindented."""
-    printer = _Printer(core, program)
+    printer = _Printer(core, program, syntax)
     body = printer.run()
+    for value in syntax.constants:
+        printer.constants.setdefault((value, "i32"), syntax.number(value))
     constants = [
         f"{name} = arith.constant {value} : {kind}"
         for (value, kind), name in sorted(printer.constants.items(), key=lambda c: (c[0][1], c[0]))
     ]
-    link = f'link_with = "{object_file}", ' if object_file else ""
     return [
         f"%core_{core.tile.col}_{core.tile.row} = aie.core({tile}) {{",
         *("  " + line for line in [*constants, *body, "aie.end"]),
-        f"}} {{{link}stack_size = {core.stack} : i32}}",
+        f"}} {{stack_size = {core.stack} : i32}}",
     ]
 
 
 class _Printer:
-    def __init__(self, core: Core, program: list[Instruction]) -> None:
-        self.core, self.program = core, program
+    def __init__(self, core: Core, program: list[Instruction], syntax: Syntax) -> None:
+        self.core, self.program, self.syntax = core, program, syntax
         self.constants: dict[tuple[int, str], str] = {}
         self._values = 0
         self._lines: list[str] = []
@@ -75,7 +77,7 @@ class _Printer:
                     "acquire_eq": "Acquire",
                     "release": "Release",
                 }[item.code]
-                self._line(f"aie.use_lock(%{item.lock.name}, {action}, {item.value})")
+                self._line(self.syntax.use_lock(item.lock.name, action, item.value))
 
     def _loop(self, loop: _Loop, slots: dict[int, str]) -> None:
         carried = sorted(_advanced(loop))

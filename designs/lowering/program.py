@@ -13,10 +13,11 @@ from .lowered import Core, Instruction, Lock, Memory, Operand, Pool, RtpWord
 
 
 def reserve(worker: Worker, flow: Dataflow) -> tuple[Core, dict[str, Memory]]:
-    """The core with its local buffers, RTP words and RTP lock; addresses come with place()."""
+    """The core with its local buffers, RTP words and RTP lock; its stack comes with its program,
+    addresses with place()."""
     worker.finish()
     tile = worker.tile
-    core = Core(tile, worker.stack_bytes, [], 0)
+    core = Core(tile, 0, [], 0)
     buffers = {
         b.name: flow.add_memory(tile, b.name, b.dtype, b.shape, b.address, b.init)
         for b in worker.buffers

@@ -175,12 +175,15 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
         "use_next": True,
         "next_bd": descriptor.next,
     }
+    # Where one lock is missing, mlir-aie names the other and takes or gives 0 of it.
+    take, give = descriptor.acquire or descriptor.release, descriptor.release or descriptor.acquire
+    if take is not None and give is not None:
+        fields["acquire_id"] = take.id + limits.dma_lock_base
+        fields["release_id"] = give.id + limits.dma_lock_base
     if descriptor.acquire is not None:
         fields["acquire_enable"] = True
-        fields["acquire_id"] = descriptor.acquire.id + limits.dma_lock_base
         fields["acquire_value"] = -1  # wait for at least 1 and take it
     if descriptor.release is not None:
-        fields["release_id"] = descriptor.release.id + limits.dma_lock_base
         fields["release_value"] = 1
     if descriptor.access.dims:
         steps = list(descriptor.access.step)
@@ -192,8 +195,14 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
 
 def token_registers(lowered: Lowered) -> list[tuple[Tile, int]]:
     """Control registers that get the packet id of a channel's completion tokens: tile, offset."""
-    ports = lowered.ports if lowered.token_ports else []
-    places = [(p.tile, int(arch.channel_control("shim", p.direction, p.channel))) for p in ports]
+    return port_registers(lowered) if lowered.token_ports else []
+
+
+def port_registers(lowered: Lowered) -> list[tuple[Tile, int]]:
+    """Control registers of the channels of all ports: tile, offset."""
+    places = [
+        (p.tile, int(arch.channel_control("shim", p.direction, p.channel))) for p in lowered.ports
+    ]
     return list(dict.fromkeys(places))  # two ports may share a channel
 
 

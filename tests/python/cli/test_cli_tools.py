@@ -41,7 +41,7 @@ def test_inspect_gemm_follows_the_choice(capsys):
     words = ["inspect", "--gemm", "4096", "--dtype", "int8", "--designs", "array"]
     code, _, err = run(capsys, *words)
     assert (
-        code == 0 and "gemm_i8_i32_pipelined_pairs tile 96x32x128" in err and "array design" in err
+        code == 0 and "gemm_i8_i32_pipelined_pairs tile 176x32x64" in err and "array design" in err
     )
     words += ["--out-dtype", "int8", "--accumulate", "narrow", "--b-layout", "col"]
     code, _, err = run(capsys, *words)
@@ -50,7 +50,7 @@ def test_inspect_gemm_follows_the_choice(capsys):
     assert code == 0 and "gemm_bf16_f32 tile 64x64x64" in err
     compiling = ["compile", "gemm", "--dtype", "int8", "--size", "4096"]
     code, out, err = run(capsys, *compiling, "--emit", "mlir")
-    assert code == 0 and "gemm_i8_i32_pipelined_pairs tile 96x32x128" in err and "aie.device" in out
+    assert code == 0 and "gemm_i8_i32_pipelined_pairs tile 176x32x64" in err and "aie.device" in out
     code, _, err = run(capsys, *compiling, "--tile", "64x64x64")
     assert code == 1 and "leave out --tile" in err
 

@@ -13,6 +13,7 @@ import npu
 from npu import _npu
 from npu.designs import gemv
 from npu.designs.api import Design
+from npu.designs.lowering import lower, print_mlir
 from npu.errors import DesignError, NpuError
 
 CONFIGURATIONS = [
@@ -115,8 +116,8 @@ def test_the_configuration_and_the_mlir_write_the_same_shim_registers():
             bd = _npu.arch.decode_bd("shim", [writes[at + 4 * i] for i in range(8)])
             assert bd["length"] == size // 4 and bd["valid"]
             assert not any(bd["wrap"]) and bd["iteration_wrap"] <= 1
-    mlir = gemv.mlir("npu2")
-    sequence = mlir[mlir.index("aie.runtime_sequence @shim_setup() {") :].splitlines()
+    mlir = print_mlir(lower(gemv.design("npu2")), operands=False)
+    sequence = mlir[mlir.index("aie.runtime_sequence @setup(") :].splitlines()
     printed = {}
     for line in sequence:
         numbers = {key: int(value) for key, value in re.findall(r"(\w+) = (\d+)", line)}

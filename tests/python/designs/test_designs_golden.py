@@ -39,7 +39,7 @@ def relay(generation: str) -> Design:
 
 def gemm_2x2() -> Design:
     """The int16 GEMM of 2 x 2 cores with constant loop bounds, tile 16 x 32 x 32."""
-    d = Design("gemm_i16", "npu1")
+    d = Design("gemm_i16", "npu1", room_over=True)  # with the stack of the golden program
     zero = d.kernel("zero", [("int32", (16, 32))])
     mac = d.kernel("mac", [("int16", (16, 32)), ("int16", (32, 32)), ("int32", (16, 32))])
     a_dims = [(4, 128), (8, 4), (4, 32), (4, 1)]
@@ -64,7 +64,7 @@ def gemm_2x2() -> Design:
         d.join([c[col, 0], c[col, 1]], whole, [0, 2048])
     for col in range(2):
         for row in range(2):
-            w = d.worker(d.tile(col, row + 2))
+            w = d.worker(d.tile(col, row + 2), stack_bytes=1024)
             with w.forever(), w.loop(4):
                 total = w.acquire(c[col, row])
                 w.call(zero, total)

@@ -12,7 +12,7 @@ from npu.designs import gemm
 from npu.designs.api import Design
 from npu.designs.fifo import ObjectFifo
 from npu.designs.hardware import Tile
-from npu.designs.lowering import lower
+from npu.designs.lowering import lower, stack
 from npu.designs.worker import Worker
 from npu.errors import DesignError
 
@@ -46,17 +46,25 @@ def test_core_memory() -> None:
     d = new()
     core = d.tile(0, 2)
     use(d.worker(core), to_core(d, "big", core, 8192, depth=2))
-    with raises("core tile (0, 2): data memory of 65536 B does not hold 66560 B") as caught:
+    with raises("core tile (0, 2): data memory of 65536 B does not hold 67840 B") as caught:
         lower(d)
-    assert "big_cons" in str(caught.value) and "stack" in str(caught.value)
+    table = str(caught.value)
+    assert "big_cons" in table and "stack" in table and "data section" in table
 
 
 def test_core_memory_is_used_to_the_last_byte() -> None:
     d = new()
     core = d.tile(0, 2)
-    fifo = to_core(d, "a", core, 63 * 256)  # 63 KiB, with 1 KiB of stack
+    # With 2 KiB of stack and a data section of 256 B, which the linker has at the end.
+    fifo = to_core(d, "a", core, (65536 - 2048 - 256) // 4)
     use(d.worker(core), fifo)
-    assert lower(d).memories[core][0].address == 0x400
+    lowered = lower(d)
+    assert lowered.memories[core][0].address == 0x800
+    assert stack.data_section(lowered, lowered.cores[0]) == (65536 - 256, 256)
+    d = new()
+    use(d.worker(core), to_core(d, "a", core, (65536 - 2048 - 256) // 4 + 1))
+    with raises("data memory of 65536 B does not hold 65540 B"):
+        lower(d)
 
 
 def test_memtile_memory() -> None:
@@ -288,7 +296,7 @@ def test_worker_left_open() -> None:
 
 
 def test_fixed_buffer_address() -> None:
-    for address, text in ((0, "overlaps another buffer or the stack"), (65530, "is fixed at")):
+    for address, text in ((0, "overlaps another buffer, the stack"), (65530, "is fixed at")):
         d = new()
         core = d.tile(0, 2)
         w = d.worker(core)

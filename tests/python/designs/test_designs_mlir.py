@@ -1,5 +1,6 @@
 """The MLIR text: well formed as far as text shows (brackets, every SSA value and block defined and
-in scope), and saying the same as the serialised configuration: addresses, locks, BDs, programs.
+in scope), and saying the same as the serialised configuration: addresses, locks, BDs, programs, in
+both forms that mlir-aie has for them; what keeps addresses and links kernels; the set-up sequence.
 """
 
 from __future__ import annotations
@@ -10,9 +11,23 @@ import pytest
 from designs_reference import chains, lock_values, read_configuration, run_txn
 from test_designs_golden import REORDER, gemm_2x2, relay
 
-from npu.designs import gemm
+from npu._npu import arch
+from npu.designs import (
+    attention,
+    decoder,
+    dequant,
+    geglu,
+    gemm,
+    gemv,
+    prefill,
+    rms_norm,
+    rope,
+)
 from npu.designs.api import Design
-from npu.designs.lowering import lower, print_mlir, serialise
+from npu.designs.lowering import lower, mlir, print_mlir, serialise
+from npu.designs.lowering.serialise import bd_words
+from npu.designs.lowering.setup import setup_stream
+from npu.stream import operations
 
 DESIGNS = {
     "relay": lambda: relay("npu2"),
@@ -28,19 +43,26 @@ DESIGNS = {
     "gemm_neighbours": lambda: gemm.design(
         "npu2", "int8", "int16", tile=(128, 72, 112), k_mt=1080, b_layout="col", accumulate="narrow"
     ),
+    "gemm_pairs": lambda: gemm.design(
+        "npu2", "int8", "int32", tile=(128, 32, 80), k_mt=128, kernel="pipelined", b_pairs=True
+    ),
 }
 VALUE = re.compile(r"%[A-Za-z_0-9]+")
+DIGITS = re.compile(r"\d+")
 
 
-@pytest.fixture(params=DESIGNS, scope="module")
+@pytest.fixture(params=[name for name in DESIGNS if name != "gemm_pairs"], scope="module")
 def both(request: pytest.FixtureRequest) -> tuple[str, bytes]:
     lowered = lower(DESIGNS[request.param]())
-    return print_mlir(lowered), serialise(lowered)
+    return print_mlir(lowered, operands=False), serialise(lowered)
 
 
-def test_balanced_and_defined(both: tuple[str, bytes]) -> None:
+@pytest.mark.parametrize("operands", [False, True])
+@pytest.mark.parametrize("name", [*DESIGNS, "prefill"])
+def test_balanced_and_defined(name: str, operands: bool) -> None:
     """Each line's values are defined before it in an enclosing region; blocks exist."""
-    text = both[0]
+    design = DESIGNS.get(name, lambda: prefill.design("npu1"))()
+    text = print_mlir(lower(design), operands=operands)
     scopes: list[set[str]] = [set()]
     for line in text.splitlines():
         body = line.strip()
@@ -51,6 +73,8 @@ def test_balanced_and_defined(both: tuple[str, bytes]) -> None:
             loop = re.search(r"scf\.for (%\w+) = ", right)
             assert loop
             inner = {loop[1], *re.findall(r"(%\w+) = %", right.partition("iter_args")[2])}
+        if right.startswith("aie.runtime_sequence"):
+            inner = set(re.findall(r"(%\w+): ", right))
         used = set(VALUE.findall(right.partition("#aie.packet_info")[0])) - inner
         visible = set().union(*scopes)
         assert used <= visible, f"{used - visible} undefined in: {line}"
@@ -168,7 +192,11 @@ def test_programs_equal(both: tuple[str, bytes]) -> None:
 
 
 def test_dims_are_printed_as_written() -> None:
-    text = print_mlir(lower(relay("npu2")))
+    today = print_mlir(lower(relay("npu2")))
+    sizes, strides = [size for size, _ in REORDER], [stride for _, stride in REORDER]
+    descriptor = f"offset = 0 len = 1536 sizes = {sizes} strides = {strides})"
+    assert today.count(descriptor) == 2
+    text = print_mlir(lower(relay("npu2")), operands=False)
     dims = ", ".join(f"<size = {size}, stride = {stride}>" for size, stride in REORDER)
     assert text.count(f"[{dims}]") == 2
 
@@ -198,3 +226,123 @@ def test_counters_carry_across_loops() -> None:
     yields = re.findall(r"scf\.yield (%\w+) : index", body)
     assert yields == [selected[1], inner[1]]
     assert body.count("default {") == 2 and body.count("case 0 {") == body.count("case 1 {") == 2
+
+
+@pytest.mark.parametrize("name", DESIGNS)
+def test_both_forms_say_the_same(name: str) -> None:
+    """Lock values and register writes are SSA values in one form; with these replaced, locks,
+    descriptors and registers are those of the other."""
+    lowered = lower(DESIGNS[name]())
+    old, new = (print_mlir(lowered, operands=operands) for operands in (False, True))
+    found = []
+    for text in (old, new):
+        constants = dict(re.findall(r"(%cm?\d+_i32) = arith\.constant (-?\d+) : i32", text))
+        lines = []
+        for line in map(str.strip, text.splitlines()):
+            if line.startswith("aie.use_lock"):
+                lines.append(re.sub(r"%cm?\d+_i32", lambda m, known=constants: known[m[0]], line))
+            elif line.startswith("aie.dma_bd"):
+                lines.append(
+                    str([line.split(" : ")[0], *re.findall(r"\d+", line.split(" : ", 1)[1])])
+                )
+            elif match := re.match(r"aiex\.npu\.(\w+)\((.*)\) \{column = (\d+)", line):
+                values = [int(constants[v]) & 0xFFFFFFFF for v in match[2].split(", ")]
+                lines.append(f"{match[1]} {match[3]} {values}")
+            elif match := re.match(
+                r"aiex\.npu\.(\w+) \{column = (\d+) : i32, row = 0 : i32, ", line
+            ):
+                values = [int(v) for v in re.findall(r"= (\d+) : ui32", line)]
+                lines.append(f"{match[1]} {match[2]} {values}")
+        found.append(lines)
+    assert [sorted(re.findall(r"\d+", line)) for line in found[0]] == [
+        sorted(re.findall(r"\d+", line)) for line in found[1]
+    ]
+    assert "AcquireGreaterEqual, 1)" not in new and "ui32" not in new
+
+
+def test_descriptors_without_a_lock_name_the_other() -> None:
+    """mlir-aie configures both locks or none: of the missing one it takes or gives 0, in the text
+    and in the registers."""
+    lowered = lower(DESIGNS["gemm_pairs"]())
+    for channel in lowered.channels:
+        for d in channel.descriptors:
+            bd = arch.decode_bd(channel.tile.kind, bd_words(d, channel.tile))
+            assert bd["acquire_enable"] == (d.acquire is not None)
+            assert (bd["acquire_value"], bd["release_value"]) == (
+                -1 if d.acquire else 0, 1 if d.release else 0
+            )  # fmt: skip
+            take, give = d.acquire or d.release, d.release or d.acquire
+            base = channel.tile.limits.dma_lock_base
+            if take and give:
+                assert (bd["acquire_id"] - base, bd["release_id"] - base) == (take.id, give.id)
+    text = print_mlir(lowered, operands=False)
+    off = text.count("AcquireGreaterEqual, 0) {acq_en = false}")
+    assert off == text.count("AcquireGreaterEqual, 0)") > 0 < text.count("Release, 0)")
+    for region in re.findall(r"\^bb\d+:\n(.*?)aie\.next_bd", text, re.S):
+        assert region.count("AcquireGreaterEqual") == region.count("Release") == 1
+
+
+MODULES = [attention, decoder, dequant, geglu, gemm, gemv, prefill, rms_norm, rope]
+
+
+def _designs() -> list[tuple[str, Design]]:
+    out = []
+    for module in MODULES:
+        more = ("int8", "int8") if module is gemm else ()
+        out += [(g, module.design(g, *more)) for g in ("npu1", "npu2")]
+    return out
+
+
+def test_tiles_keep_addresses_and_kernels_are_linked() -> None:
+    """Cores and memtiles ask for basic-sequential allocation and buffers have an address and no
+    bank; kernels are declared in devices that call them, each with the design's object file; every
+    core states its stack."""
+    for _, design in _designs():
+        lowered = lower(design)
+        for device in re.split(r"\n  aie\.device", mlir(design))[1:]:
+            tiles = re.findall(r"= aie\.tile\(\d+, (\d)\) \{(\S+ = \S+)", device)
+            wanted = 'allocation_scheme = "basic-sequential",'
+            assert tiles and all((text == wanted) == (row != "0") for row, text in tiles)
+            assert "mem_bank" not in device
+            assert device.count("aie.buffer(") == device.count(") {address = ")
+            declared = re.findall(
+                r"func\.func private @(\w+)\(.*\) attributes \{link_with = \"(\S+)\"\}", device
+            )
+            called = set(re.findall(r"func\.call @(\w+)\(", device))
+            assert declared == [(name, design.object_file) for name, _ in declared]
+            assert {name for name, _ in declared} == called
+            assert device.count("func.func") == len(declared)
+            stacks = re.findall(r"\n    \} \{(.*)\}", device)
+            cores = device.count("= aie.core(")
+            assert [s for s in stacks if "stack_size" in s] == ["stack_size = 2048 : i32"] * cores
+        assert {name for name in lowered.kernels} <= set(re.findall(r"@(\w+)\(", mlir(design)))
+
+
+def test_every_design_has_a_sequence_of_what_the_host_writes_once() -> None:
+    """The words are those of setup_stream, and of the configuration where it has them; a port's
+    token id is what every stream writes."""
+    for generation, design in _designs():
+        lowered = lower(design)
+        text = print_mlir(lowered, operands=False)
+        assert text.count("aie.runtime_sequence @setup(") == text.count("runtime_sequence") == 1
+        head = text[text.index("aie.runtime_sequence @setup(") :].split("\n")[0]
+        assert head.count("memref<1xi32>") == 16
+        printed = {}
+        for line in text.splitlines():
+            if match := re.search(r"aiex\.npu\.(write32|maskwrite32) \{(.*)\}", line):
+                n = {key: int(v) for key, v in re.findall(r"(\w+) = (\d+)", match[2])}
+                printed[n["column"] << 25 | n["row"] << 20 | n["address"]] = (
+                    n["value"], n.get("mask")
+                )  # fmt: skip
+        written = {
+            o["address"]: (o["value"], o.get("mask")) for o in operations(setup_stream(lowered))
+        }
+        assert printed == written
+        channels = {(p.tile, p.direction, p.channel) for p in lowered.ports}
+        assert len(written) == len(channels) + 8 * len(lowered.shim_bds)
+        assert all(v == (0xF00, 0x1F00) for v in written.values() if v[1] is not None)
+        config = run_txn(read_configuration(serialise(lowered)).txn)
+        for address, (value, _) in written.items():
+            tile, offset = (address >> 25, 0), address & 0xFFFFF
+            ours = config.get(tile, offset)
+            assert ours == value or (not lowered.token_ports and ours == 0), generation

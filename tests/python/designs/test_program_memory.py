@@ -1,14 +1,27 @@
 """Program memory and stack of cores: the estimates' parts, their limits, and what configurations
 state."""
 
+import itertools
 import re
 from pathlib import Path
 
 import pytest
 
-from npu.designs import attention, decoder, dequant, geglu, gemm, gemv, prefill, rms_norm, rope
+from npu.designs import (
+    attention,
+    decoder,
+    dequant,
+    geglu,
+    gemm,
+    gemm_catalogue,
+    gemm_limits,
+    gemv,
+    prefill,
+    rms_norm,
+    rope,
+)
 from npu.designs.api import Design
-from npu.designs.lowering import lower, program_memory, serialise, stack
+from npu.designs.lowering import lower, mlir, program_memory, serialise, stack
 from npu.errors import DesignError
 
 WITHIN = {
@@ -145,17 +158,26 @@ def test_a_stack_is_the_deepest_kernels_and_the_programs_own(monkeypatch):
     assert stack.core_stack(cores[0], "npu2") == 64 + 4 * (3 + 5 + 1) + 192
 
 
-def test_a_stack_that_is_too_small_is_refused():
+def test_a_stack_that_is_too_small_is_refused(monkeypatch):
+    """At least 2,048 B and the estimate, to a vector; more if the worker says so; a design that is
+    only simulated may say less and has no MLIR then."""
     design = copying(calls=("dequant_q4nx",))
-    need = stack.core_stack(lower(design).cores[0], "npu2")
     worker = design.workers[0]
-    worker.stack_bytes = need
-    lower(design)
-    worker.stack_bytes = need - 1
-    with pytest.raises(DesignError, match=rf"stack is estimated at {need} B, the design gives"):
+    assert lower(design).cores[0].stack == stack.LEAST_BYTES == 2048
+    worker.stack_bytes = 2047
+    with pytest.raises(DesignError, match="gives its stack 2047 B, it gets at least 2048"):
         lower(design)
-    design.stack_over = True
-    lower(design)
+    design.room_over = True
+    assert lower(design).cores[0].stack == 2047
+    with pytest.raises(DesignError, match=r"2047 B of stack and .* can only be simulated"):
+        mlir(design)
+    design.room_over, worker.stack_bytes = False, 3000
+    assert lower(design).cores[0].stack == 3000
+    monkeypatch.setattr(stack, "kernel_stacks", lambda _: {"dequant_q4nx": 4000})
+    with pytest.raises(DesignError, match=r"stack 3000 B, it gets at least 4096, 40\d\d B are"):
+        lower(design)
+    worker.stack_bytes = None
+    assert lower(design).cores[0].stack == 4096
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
@@ -164,16 +186,47 @@ def test_a_stack_that_is_too_small_is_refused():
 )
 def test_stacks_suffice(module, generation):
     design = module.design(generation)
-    assert not design.stack_over
-    for core in lower(design).cores:
+    assert not design.room_over
+    lowered = lower(design)
+    for core in lowered.cores:
         assert 0 < stack.core_stack(core, generation) <= core.stack
+        begin, size = stack.data_section(lowered, core)
+        assert core.stack >= 2048 and size >= 256 and begin + size == 65536
+        buffers = sorted((m.address, m.address + m.bytes) for m in lowered.memories[core.tile])
+        ends = [core.stack, *(end for _, end in buffers)]
+        assert all(end <= start for end, (start, _) in zip(ends, buffers, strict=False))
+        assert ends[-1] <= begin
 
 
-def test_pipelined_gemm_designs_say_that_their_stacks_do_not():
-    design = gemm.design("npu2", "int8", "int32", kernel="pipelined")
-    assert design.stack_over
-    assert all(stack.core_stack(core, "npu2") > core.stack for core in lower(design).cores)
-    assert not gemm.design("npu2", "int8", "int32", kernel="published").stack_over
+def test_published_tiles_that_leave_no_room_are_only_simulated():
+    """64 x 232 x 64 leaves 2 KiB and nothing for a data section; 64 B less of A are enough."""
+    point = gemm.design_point("npu2", "int8", "int8", tile=(64, 232, 64), accumulate="narrow")
+    design = gemm.design("npu2", "int8", "int8", tile=(64, 232, 64), accumulate="narrow")
+    assert design.room_over and not gemm_limits.leaves_room(point) and gemm_limits.fits_core(point)
+    assert {core.stack for core in lower(design).cores} == {gemm_limits.SIMULATED_STACK}
+    with pytest.raises(DesignError, match=r"960 B of stack and .* can only be simulated"):
+        gemm.mlir("npu2", "int8", "int8", tile=(64, 232, 64), accumulate="narrow")
+    assert not gemm.design(
+        "npu2", "int8", "int8", tile=(64, 224, 64), accumulate="narrow"
+    ).room_over
+
+
+def test_every_tile_of_the_package_leaves_room():
+    """Exactly, as gemm_limits says: the tightest one by a data section of 256 B."""
+    points = {
+        point
+        for (a, c), layout, sums, bf16 in itertools.product(
+            gemm.PAIRS, gemm_catalogue.LAYOUTS, gemm.ACCUMULATE, gemm.BF16
+        )
+        for generation in GENERATIONS
+        if bf16 == "native" or (a == "bfloat16" and generation == "npu2")
+        for point in gemm_catalogue.candidates(generation, a, c, layout, accumulate=sums, bf16=bf16)
+    }
+    assert len(points) > 100 and all(gemm_limits.leaves_room(point) for point in points)
+    assert not any(map(gemm_limits.leaves_room, [
+        gemm.design_point("npu2", "int8", "int16", tile=(176, 32, 128), kernel="pipelined",
+                          accumulate="narrow")
+    ]))  # fmt: skip
 
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "program_memory.md"
