@@ -159,6 +159,7 @@ NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to
 
 #if NPU_DECLARATIONS
 constexpr int32_t kXElements = npu::gemv::kXBytes / 2, kYWords = npu::gemv::kYBytes / 4;
+constexpr int32_t kXElementsOfOne = npu::gemv::kXBytesOfOne / 2;
 
 // Whether a setup record and a state keep the kernel inside its buffers.
 bool setup_fits(const Setup& setup, const int32_t* state, int64_t batch, int64_t format,
@@ -295,7 +296,7 @@ NPU_DECLARE(gemv_setup,
                           integer("index", 0, npu::gemv::kMaxCores - 1)},
              .cycles = fixed<64>});
 NPU_DECLARE(gemv_long_setup,
-            {.operands = {buffer("table", kXElements), buffer("words", kLongSetupWords),
+            {.operands = {buffer("table", kXElementsOfOne), buffer("words", kLongSetupWords),
                           buffer("state", kSetupWords), buffer("sums", kBlockRows),
                           integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
              .cycles = fixed<68>});
@@ -313,13 +314,14 @@ NPU_DECLARE(gemv_block, {.operands = {buffer("block", npu::blocks::kBytes), buff
                                check_setup(kernel, operands, operands[7].value, operands[8].value,
                                            kXElements);
                              }});
-NPU_DECLARE(gemv_one, {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
-                                    buffer("sums", kBlockRows), buffer("y", kYWords),
-                                    buffer("words", kSetupWords), buffer("state", kSetupWords),
-                                    buffer("work", npu::gemv::kWorkOfOne),
-                                    integer("format", 0, npu::blocks::kFormats - 1)},
-                       .cycles = one_cycles,
-                       .check = check_one<kXElements>});
+NPU_DECLARE(gemv_one,
+            {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElementsOfOne),
+                          buffer("sums", kBlockRows), buffer("y", kYWords),
+                          buffer("words", kSetupWords), buffer("state", kSetupWords),
+                          buffer("work", npu::gemv::kWorkOfOne),
+                          integer("format", 0, npu::blocks::kFormats - 1)},
+             .cycles = one_cycles,
+             .check = check_one<kXElementsOfOne>});
 NPU_DECLARE(gemv_kept,
             {.operands = {buffer("block", npu::blocks::kBytes),
                           buffer("x", npu::gemv::kKeptElements), buffer("sums", kBlockRows),
@@ -332,7 +334,7 @@ NPU_DECLARE(gemv_keep,
             {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
                           buffer("state", kSetupWords)
                               .with_word(State::kStored, 0, npu::gemv::kKeptElements, 16),
-                          integer("count", 16, kXElements, 16)},
+                          integer("count", 16, kXElementsOfOne, 16)},
              .cycles = [](const Timing& timing, const int64_t* count) {
                return npu::perf::elementwise_cycles(timing, double(count[0]), 2, 2);
              }});

@@ -79,9 +79,10 @@ inline constexpr const char* kStateNames[] = {NPU_GEMV_STATE(NPU_GEMV_NAME)};
 
 inline constexpr int32_t kKeptElements = 10240;  // of x, (blocks, batch, columns) of all its blocks
 inline constexpr int32_t kPieceBytes = 64;       // of y: 32 bfloat16, 16 fp32, 8 entries of a list
-inline constexpr int32_t kXBytes = 4096;  // an object of x: (blocks, batch, columns) bfloat16
-inline constexpr int32_t kYBytes = 512;   // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
-inline constexpr int32_t kMaxBatch = 8;   // vectors of one pass over the weights
+inline constexpr int32_t kXBytes = 4096;       // an object of x: (blocks, batch, columns) bfloat16
+inline constexpr int32_t kXBytesOfOne = 3072;  // the same of the decoder, whose cores are full
+inline constexpr int32_t kYBytes = 512;  // of y: (row-blocks, batch, 32) bf16 or fp32, or lists
+inline constexpr int32_t kMaxBatch = 8;  // vectors of one pass over the weights
 // Floats that a product needs: scales or columns, sums of each vector, columns.
 inline constexpr int32_t kWorkPart = 512;
 inline constexpr int32_t kWork = (1 + kMaxBatch + 1) * kWorkPart, kWorkOfOne = 2 * kWorkPart;

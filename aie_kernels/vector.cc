@@ -8,6 +8,7 @@
 #include "attention.h"
 #include "fp32.h"
 #include "gelu.h"
+#include "gemv_setup.h"
 #include "kernel.h"
 #include "norm.h"
 #include "rope.h"
@@ -19,7 +20,9 @@ namespace vector_core {
 using npu::vector::Job, npu::vector::Kind, npu::vector::kJobWords, npu::vector::kStateWords;
 
 constexpr int32_t kInWords = npu::vector::kInBytes / 4, kOutWords = npu::vector::kOutBytes / 4;
-constexpr int32_t kStoreWords = npu::vector::kStoreBytes / 4, kXElements = 2048;
+constexpr int32_t kStoreWords = npu::vector::kStoreBytes / 4;
+constexpr int32_t kXElements = npu::gemv::kXBytesOfOne / 2;
+constexpr int32_t kTableParts = npu::gemv::kXBytesOfOne / npu::vector::kInBytes;  // at most
 constexpr int32_t kInHalves = npu::vector::kInBytes / 2;    // bfloat16 elements of an input object
 using npu::attention::kTableBytes;                          // in front of a key head's queries
 constexpr int32_t kPartStatistics = npu::attention::kRows;  // maxima, then denominators
@@ -365,7 +368,7 @@ template <int kJobOperand>
 void check_job(const char* kernel, const KernelArgument* operands) {
   const auto& job = *reinterpret_cast<const Job*>(operands[kJobOperand].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[kJobOperand + 1].data);
-  bool counted = state[kTabled] >= 0 && state[kTabled] < 4 &&
+  bool counted = state[kTabled] >= 0 && state[kTabled] < kTableParts &&
                  state[kLeft] - int64_t{kLast} < job.take &&
                  state[kLeft] - int64_t{kLast} >= int64_t{job.take} - 1 - job.inputs &&
                  state[kSentOut] >= 0 && state[kSentOut] <= job.out && state[kTurn] >= 0 &&
@@ -541,11 +544,12 @@ NPU_DECLARE(vector_begin, {.operands = {buffer("command", vector_core::kInWords)
                                         buffer("job", vector_core::kJobWords),
                                         buffer("state", vector_core::kStateWords)},
                            .cycles = fixed<32>});
-NPU_DECLARE(
-    vector_table,
-    {.operands = {buffer("part", vector_core::kInWords), buffer("x", vector_core::kXElements),
-                  buffer("state", vector_core::kStateWords).with_word(vector_core::kTabled, 0, 3)},
-     .cycles = fixed<56>});
+NPU_DECLARE(vector_table,
+            {.operands = {buffer("part", vector_core::kInWords),
+                          buffer("x", vector_core::kXElements),
+                          buffer("state", vector_core::kStateWords)
+                              .with_word(vector_core::kTabled, 0, vector_core::kTableParts - 1)},
+             .cycles = fixed<56>});
 NPU_DECLARE(vector_input,
             {.operands = {buffer("object", vector_core::kInWords),
                           buffer("store", vector_core::kStoreWords),

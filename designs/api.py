@@ -26,7 +26,9 @@ class Design:
     generation: "npu1" or "npu2". object_file: the compiled kernels that MLIR cores link with.
     program_over: the design is kept although the program of a core is estimated to exceed program
     memory (lowering/program_memory.py). room_over: the design is only simulated; its cores need not
-    have the stack and the data section that compiled programs get (lowering/stack.py).
+    have the stack and the data section that compiled programs get (lowering/stack.py). least_stack:
+    bytes of every core's stack at least, where there is no room for what others get; the estimate
+    must fit all the same.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Design:
 
     program_over: bool = False
     room_over: bool = False
+    least_stack: int | None = None
 
     def __post_init__(self) -> None:
         self._names = Names(self.name)

@@ -21,7 +21,7 @@ from .worker import Word
 
 BLOCK_BYTES: int = facts.BLOCK_BYTES
 RUN_BLOCKS = 5  # of a core that follow each other in memory: a DRAM read
-X_BYTES, PIECE_BYTES = facts.GEMV_X_BYTES, facts.GEMV_PIECE_BYTES
+X_BYTES, PIECE_BYTES = facts.GEMV_X_BYTES_OF_ONE, facts.GEMV_PIECE_BYTES
 GEMV_WORDS: tuple[str, ...] = (
     *facts.GEMV_SETUP,
     *[""] * (facts.GEMV_SETUP_WORDS - len(facts.GEMV_SETUP)),
@@ -34,7 +34,7 @@ _VECTOR_ROW = 2
 # Buffers: runs of weights in the memtile, blocks in a core, chunks of keys and values in a core. A
 # memtile has one chunk, whose keys leave while its values arrive, and one piece of results: its
 # BDs and its memory are for weights.
-_RUNS, _BLOCKS, _CHUNKS = 9, 5, 2
+_RUNS, _BLOCKS, _CHUNKS = 9, 6, 2
 
 
 def design(generation: str) -> Design:

@@ -28,8 +28,9 @@ P = ParamSpec("P")
 def lower(design: Design) -> Lowered:
     """Decides everything a design leaves open; raises DesignError when it does not fit."""
     out = Lowered(
-        design.name, design.generation, design.columns, dict(design.params), design.object_file
-    )
+        design.name, design.generation, design.columns, dict(design.params), design.object_file,
+        design.least_stack or stack.LEAST_BYTES,
+    )  # fmt: skip
     program.check_ends(design)
     flow = Dataflow(design, out)
     flow.build_pools()

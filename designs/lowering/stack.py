@@ -3,7 +3,8 @@
 The stack is estimated as the deepest kernel that a core calls and its own program. Kernels come
 from kernel_bytes.txt (aie_kernels/counting): docs/reference/program_memory.md, Stack. Not measured:
 no compiler has seen them. Overflows are silent on hardware, the stack grows into the first buffer,
-so that a core has LEAST_BYTES however little is estimated.
+so that a core has LEAST_BYTES however little is estimated, unless its design says otherwise
+(Design.least_stack).
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ def reserve(core: Core, stated: int | None, lowered: Lowered, over: bool) -> Roo
     gets the same. Raises DesignError if less is stated.
     """
     need = core_stack(core, lowered.generation)
-    least = max(LEAST_BYTES, -(-(need or 0) // ALIGNMENT) * ALIGNMENT)
+    least = max(lowered.least_stack, -(-(need or 0) // ALIGNMENT) * ALIGNMENT)
     if over:
-        return Room(LEAST_BYTES if stated is None else stated)
+        return Room(lowered.least_stack if stated is None else stated)
     if stated is not None and stated < least:
         estimated = "" if need is None else f", {need} B are estimated"
         raise DesignError(
@@ -66,7 +67,7 @@ def check(lowered: Lowered) -> None:
     """Raises DesignError if a core's memory has less room for stack or data section than a compiled
     program gets: a design that was lowered with room_over, to be simulated only."""
     for core in lowered.cores:
-        need = max(LEAST_BYTES, core_stack(core, lowered.generation) or 0)
+        need = max(lowered.least_stack, core_stack(core, lowered.generation) or 0)
         data = data_section(lowered, core)[1]
         if core.stack < need or data < DATA_BYTES:
             raise DesignError(

@@ -49,6 +49,7 @@ void init_facts(nb::module_& m) {
   sub.attr("GEMV_TOP") = ops::kMaxTop;
   sub.attr("GEMV_TOP_OUTPUT") = static_cast<int>(gemv::Output::kTop);
   sub.attr("GEMV_X_BYTES") = gemv::kXBytes;
+  sub.attr("GEMV_X_BYTES_OF_ONE") = gemv::kXBytesOfOne;
   sub.attr("GEMV_Y_BYTES") = gemv::kYBytes;
   sub.attr("GEMV_WEIGHT_BD") = ops::kGemvWeightBd;
   sub.attr("GEMV_X_BD") = ops::kGemvXBd;

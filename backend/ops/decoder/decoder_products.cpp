@@ -173,7 +173,7 @@ std::vector<DecoderPass> decoder_passes(const DecoderArray& array, const Decoder
       pass.top = top;
       spread(array, first, std::min(step, total - first), load, pass);
       const int64_t line = blocks::columns_of(segment.format);
-      pass.x_objects = divide_up(q, gemv::kXBytes / 2 / line);
+      pass.x_objects = divide_up(q, gemv::kXBytesOfOne / 2 / line);
       pass.x_blocks = divide_up(q, pass.x_objects);
       pass.x_objects = divide_up(q, pass.x_blocks);
       pass.kept = q * line <= gemv::kKeptElements;

@@ -114,7 +114,7 @@ std::vector<int64_t> check_core(const DecoderPass& pass, const DecoderModel& mod
     REQUIRE(loops.rounds == 0);
     REQUIRE(setup.x_objects * setup.x_blocks + setup.x_last == q);
   }
-  REQUIRE(pass.x_piece() * 2 <= gemv::kXBytes);
+  REQUIRE(pass.x_piece() * 2 <= gemv::kXBytesOfOne);
   return computed;
 }
 
@@ -125,7 +125,7 @@ void check_kernels(const DecoderArray& array, const DecoderPass& pass, const Rec
   std::memcpy(words.data(), &record.setup, sizeof record.setup);
   std::vector<uint8_t> block(blocks::kBytes);
   std::vector<float> sums(32), work(gemv::kWorkOfOne);
-  std::vector<uint16_t> kept(gemv::kKeptElements), object(gemv::kXBytes / 2);
+  std::vector<uint16_t> kept(gemv::kKeptElements), object(gemv::kXBytesOfOne / 2);
   const auto find = [&](const char* name) {
     return find_host_kernel(name, array.generation, Arithmetic::kFast);
   };
@@ -148,7 +148,7 @@ void check_pass(const DecoderArray& array, const DecoderModel& model, const Deco
                 std::vector<bool>& computed) {
   const std::vector<Record> records = records_of(pass.setup(array));
   REQUIRE(records.size() == size_t(array.cores()));
-  REQUIRE(records.size() * gemv::kLongSetupWords * 4 <= gemv::kXBytes);
+  REQUIRE(records.size() * gemv::kLongSetupWords * 4 <= gemv::kXBytesOfOne);
   for (int c = 0; c < array.columns; ++c) {
     const auto read = blocks_read(array, pass, c);
     REQUIRE(pass.reads(array, c).size() <= 4);

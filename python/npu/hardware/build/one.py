@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import inspect
 import json
 import os
 import shutil
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from npu._npu.device import Configuration
-from npu.designs.lowering import Lowered, lower, print_mlir, serialise
+from npu.designs.lowering import Lowered, lower, print_mlir, serialise, stack
 from npu.errors import BuildError
 from npu.hardware.build import aiecc, cache, checks, compiled_mlir, kernels, overlays, process
 from npu.hardware.build.aiecc import Job
@@ -30,7 +29,6 @@ from npu.hardware.build.stack import kernel_stacks
 from npu.hardware.build.targets import Target
 from npu.hardware.build.tools import Tools
 
-_PRINTED = inspect.signature(print_mlir).parameters.keys()
 _SHOWN = 2  # violated limits that an error lists
 
 
@@ -143,15 +141,14 @@ def _jobs(prepared: Prepared, settings: Settings, work: Path) -> list[Job]:
 
 def _module(lowered: Lowered, tools: Tools) -> str:
     """The MLIR, in the dialect of this aiecc if the printer knows both."""
-    form = {"operands": tools.new_options}
-    return print_mlir(lowered, **(form if form.keys() <= _PRINTED else {}))
+    return print_mlir(lowered, operands=tools.new_options)
 
 
 def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, sources: str) -> None:
     """Everything between the locks: the files of the entry in ``made``."""
     begin = time.time()
     tools, out = settings.tools, prepared.lowered
-    _check_stack_sizes(prepared)
+    stack.check(out)  # needs no tool: refused before any runs
     stacks = _kernels(prepared, settings, work)
     one = sample(prepared.target.operation, prepared.config)
     mlir = _module(out, tools)
@@ -179,12 +176,6 @@ def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, source
     _store(prepared, settings, made, jobs[0], found, sources, one, time.time() - begin)
     for log in _logs(prepared):
         log.unlink(missing_ok=True)
-
-
-def _check_stack_sizes(prepared: Prepared) -> None:
-    """What needs no tool is refused before any runs."""
-    short = [c for c in checks.stacks(prepared.lowered, {}) if c.limit < checks.LEAST_STACK]
-    _demand(prepared, short)
 
 
 def _check_array(

@@ -9,20 +9,18 @@ import doubles
 import pytest
 
 from npu import cli
-from npu.hardware.build import checks
 
 KERNELS = Path(__file__).resolve().parents[4] / "aie_kernels"
 
 
 @pytest.fixture
 def xclbins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The cache. No tools of this machine are seen; stacks may be as small as designs have them."""
+    """The cache. No tools of this machine are seen."""
     monkeypatch.setenv("NPU_XCLBINS", str(tmp_path / "xclbins"))
     monkeypatch.setenv("NPU_AIE_KERNELS", str(KERNELS))
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     for name in ("MLIR_AIE_INSTALL_DIR", "PEANO_INSTALL_DIR", "AIE_XCLBINUTIL", "NPU_DEVICE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(checks, "LEAST_STACK", 512)
     return tmp_path / "xclbins"
 
 

@@ -20,7 +20,8 @@ from pathlib import Path
 import doubles
 import pytest
 
-from npu.hardware.build import aiecc, cache, checks, one
+from npu.designs.lowering import stack
+from npu.hardware.build import aiecc, cache, one
 
 
 def entry() -> cache.Xclbin:
@@ -244,9 +245,9 @@ def test_the_old_driver_declares_too_few_buffers_for_gemm(tmp_path, xclbins, npu
             assert "declares 5 buffers, streams of the operation pass 8" in found[2]
 
 
-def test_a_stack_below_the_least_is_refused_before_any_tool_runs(tools, npu, monkeypatch):
-    monkeypatch.setattr(checks, "LEAST_STACK", 1 << 15)
-    assert "at least 32768 are due" in failure(npu)
+def test_a_design_without_room_is_refused_before_any_tool_runs(tools, npu, monkeypatch):
+    monkeypatch.setattr(stack, "data_section", lambda lowered, core: (65536, 0))
+    assert "a compiled program gets at least" in failure(npu)
     assert doubles.runs(tools) == []
 
 
@@ -266,11 +267,8 @@ def alive(process: int) -> bool:
 
 
 def start(*words: str) -> subprocess.Popen[str]:
-    """`npu build` as a process, with stacks as small as designs have them."""
-    code = (
-        "import sys\nfrom npu import cli\nfrom npu.hardware.build import checks\n"
-        f"checks.LEAST_STACK = 512\nsys.exit(cli.main(['build', *{list(words)!r}]))"
-    )
+    """`npu build` as a process."""
+    code = f"import sys\nfrom npu import cli\nsys.exit(cli.main(['build', *{list(words)!r}]))"
     return subprocess.Popen(
         [sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
