@@ -213,7 +213,7 @@ class Lowered:
     columns: int
     params: dict[str, int]
     object_file: str
-    least_stack: int  # bytes, of every core
+    least_stack: int = 0  # bytes, of every core
     tiles: list[Tile] = field(default_factory=list)
     locks: dict[Tile, list[Lock]] = field(default_factory=dict)
     memories: dict[Tile, list[Memory]] = field(default_factory=dict)
