@@ -314,8 +314,8 @@ def test_tiles_keep_addresses_and_kernels_are_linked() -> None:
             assert device.count("func.func") == len(declared)
             stacks = re.findall(r"\n    \} \{(.*)\}", device)
             cores = device.count("= aie.core(")
-            least = design.least_stack or 2048
-            assert [s for s in stacks if "stack_size" in s] == [f"stack_size = {least} : i32"] * cores
+            stack = f"stack_size = {design.least_stack or 2048} : i32"
+            assert [s for s in stacks if "stack_size" in s] == [stack] * cores
         assert {name for name in lowered.kernels} <= set(re.findall(r"@(\w+)\(", mlir(design)))
 
 
