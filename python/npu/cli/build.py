@@ -44,12 +44,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--list", action="store_true", help="what is built, stale or missing")
     what.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
+    what.add_argument(
+        "--xrt", action="store_true",
+        help="instead: the module through which C and C++ programs reach the NPU, for the XRT of "
+        "this machine",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print results as JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from npu.hardware.build import targets
 
+    if arguments.xrt:
+        return _xrt(arguments)
     generation = common.generation("build", arguments.device)
     chosen = targets.select(generation, arguments.operation, arguments.all)
     if arguments.list:
@@ -58,6 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return _dry_run(chosen, settings, arguments.json)
     return _build(chosen, settings, arguments)
+
+
+def _xrt(arguments: argparse.Namespace) -> int:
+    from npu.errors import ArgumentError
+    from npu.hardware.build import xrt_module
+    from npu.hardware.build.process import Limits
+
+    if arguments.operation or arguments.all or arguments.device or arguments.keep:
+        raise ArgumentError(
+            "[build] --xrt builds one module; leave operations and their options out"
+        )
+    place = xrt_module.build(Limits(arguments.timeout, threading.Event()))
+    print(json.dumps({"module": str(place)}) if arguments.json else f"{place}: built")
+    return 0
 
 
 def _seconds(text: str) -> float:
