@@ -18,6 +18,11 @@ from npu.hardware.build.process import Limits
 FILE = "libnpu_xrt.so"
 # Where headers and library are, if not where CMake looks (backend/devices/xrt/module/module.cmake).
 PATHS = ("NPU_XRT_INCLUDE", "NPU_XRT_LIBRARY")
+_NEEDS = (
+    "It needs a C++ compiler and XRT with its headers (Ubuntu: `sudo apt install libxrt-dev`; "
+    "elsewhere xrt with its development files), or name them with NPU_XRT_INCLUDE and "
+    "NPU_XRT_LIBRARY"
+)
 
 
 def target() -> Path:
@@ -60,8 +65,13 @@ def _made(cmake: str, folder: Path, log: Path, limits: Limits) -> Path:
         ["--build", work],
         ["--install", work, "--prefix", out],
     )
-    for words in steps:
-        process.run([cmake, *words], folder, log, limits)
+    for number, words in enumerate(steps):
+        try:
+            process.run([cmake, *words], folder, log, limits)
+        except BuildError as error:
+            if number == 0:
+                raise BuildError(f"{error}. {_NEEDS}") from error
+            raise
     if not (out / FILE).is_file():
         raise BuildError(f"[build] cmake left no {FILE}; its output is in {log}")
     log.unlink(missing_ok=True)

@@ -63,6 +63,7 @@ def test_a_step_that_fails_keeps_the_old_module_and_the_log(step, calls, monkeyp
     assert cli.main(["build", "--xrt"]) == 1
     message = capsys.readouterr().err
     assert "cmake failed with exit code 1: CMake Error: XRT is not here" in message
+    assert ("libxrt-dev" in message) == (step == "-S")
     assert xrt_module.target().read_text() == "old"
     assert "XRT is not here" in xrt_module.target().with_suffix(".log").read_text()
 
