@@ -326,6 +326,8 @@ def open_device(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
             f"{', '.join(EMULATED_DEVICES)}"
         )
+    if name.startswith(XRT + ":"):
+        raise DeviceError(f'[device] "{name}" is a name of the C++ library; use "{XRT}"')
     written = name == XRT or name in _registered
     default = None if written else os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     mode = arithmetic or default
@@ -402,6 +404,9 @@ class DefaultDevice:
     reason: str
 
 
+_NOT_TESTED = 'no self-test of an NPU has passed on this machine; run "npu selftest"'
+
+
 def default_device() -> DefaultDevice:
     """``NPU_DEVICE``, else the NPU if its self-test has passed, else the emulated npu2."""
     named = os.environ.get("NPU_DEVICE")
@@ -410,6 +415,11 @@ def default_device() -> DefaultDevice:
 
 @functools.cache
 def _best_device() -> DefaultDevice:
+    # An NPU that never passed is not even opened: its driver may hang.
+    if _hardware_may_exist():
+        verdict = importlib.import_module("npu.hardware.verdict")
+        if not verdict.passed_once():
+            return DefaultDevice(DEFAULT_DEVICE, _NOT_TESTED)
     found, reason = _hardware()
     return DefaultDevice(XRT if found == "tested" else DEFAULT_DEVICE, reason)
 

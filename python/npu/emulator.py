@@ -234,6 +234,7 @@ class Array:
         def attach_now() -> None:
             array = reference()
             assert array is not None  # streams run only inside its submit()
+            array._enabled = None  # cores of the configuration before
             array._pdis[pdi]()
 
         hook = None if attach_programs is None else attach_now

@@ -17,6 +17,7 @@ from typing import Any
 
 from npu import _npu
 from npu.designs.gemm import ROWS, DesignPoint
+from npu.devices import XRT, open_device
 from npu.errors import ArgumentError, DeviceError, ShapeError
 from npu.perf.execution import constant
 from npu.perf.problem import Size, design_point
@@ -99,6 +100,8 @@ class Case:
 def generation(name: str | None) -> str:
     """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default."""
     chosen = name or os.environ.get("NPU_DEVICE") or "npu2"
+    if chosen == XRT:
+        return open_device(XRT).generation
     short = chosen.removeprefix("emu:")
     if short not in ("npu1", "npu2"):
         raise DeviceError(f"[bench] device is {chosen!r}; times are simulated for npu1 and npu2")

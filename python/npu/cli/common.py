@@ -109,10 +109,12 @@ def check_options(
 
 def generation(command: str, name: str | None) -> str:
     """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default. Raises DeviceError."""
-    from npu.devices import DEFAULT_DEVICE
+    from npu.devices import DEFAULT_DEVICE, XRT, open_device
     from npu.errors import DeviceError
 
     chosen = name or os.environ.get("NPU_DEVICE") or DEFAULT_DEVICE
+    if chosen == XRT:
+        return open_device(XRT).generation
     short = chosen.removeprefix("emu:").removeprefix("null:")
     if short not in ("npu1", "npu2"):
         raise DeviceError(f"[{command}] device is {chosen!r}; name npu1 or npu2 with --device")

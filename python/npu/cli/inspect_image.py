@@ -147,6 +147,7 @@ def _configuration(configuration: Configuration) -> Iterator[str]:
 
 def _texts(label: str, commands: tuple[Command, ...]) -> tuple[bytes, list[str]]:
     """The stream of all register accesses, and a line per command with the disassembler's words."""
+    writes.check_size(label, commands)
     builder = stream.Builder(_DEVICE, _COLUMNS)
     in_stream = []
     for command in commands:

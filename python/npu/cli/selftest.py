@@ -51,7 +51,11 @@ def run(arguments: argparse.Namespace) -> int:
         path = arguments.output or _DEFAULT
         report.save(path, found)
         print(f"report: {path}")
-        if device.name == "xrt":
+        if any(row.get("not_built") for row in found["checks"]):
+            print(
+                f"no verdict: configurations are missing; `npu build --device {device.generation}`"
+            )
+        elif device.name == "xrt":
             _keep_verdict(found["passed"], path)
     return 0 if found["passed"] else 1
 

@@ -60,16 +60,26 @@ def write(stamp: dict[str, str], passed: bool, report: str) -> Path:
     return target
 
 
-def read(stamp: dict[str, str]) -> Verdict | None:
-    """The verdict for a stamp; None where there is none."""
+def passed_once() -> bool:
+    """Whether the file says that a self-test passed, with whatever versions: without that, nobody
+    needs to ask which versions there are."""
+    return _content().get("passed") is True
+
+
+def _content() -> dict[str, Any]:
+    """What the file holds; nothing if it is damaged or missing."""
     try:
         with path().open("rb") as file:
             data = file.read(_MAX_BYTES + 1)
         content: Any = json.loads(data) if len(data) <= _MAX_BYTES else None
     except (OSError, ValueError, RecursionError):
-        return None
-    if not isinstance(content, dict) or content.get("format") != _FORMAT:
-        return None
+        return {}
+    return content if isinstance(content, dict) and content.get("format") == _FORMAT else {}
+
+
+def read(stamp: dict[str, str]) -> Verdict | None:
+    """The verdict for a stamp; None where there is none."""
+    content = _content()
     passed, report, when = (content.get(key) for key in ("passed", "report", "time"))
     if content.get("stamp") != stamp or not isinstance(passed, bool):
         return None

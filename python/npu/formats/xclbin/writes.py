@@ -57,13 +57,29 @@ def address_of(command: Command) -> int | None:
     return getattr(command, "address", None)
 
 
+def check_size(label: str, commands: Iterable[Command], before: int = 0) -> int:
+    """Bytes that the commands write, and ``before``: counted before any are made. Raises
+    FormatError for more than any NPU takes."""
+    total = before
+    for command in commands:
+        match command:
+            case BlockWrite(data=data):
+                total += 4 * len(data)
+            case Fill(count=count):
+                total += 4 * count
+    if total > _MAX_STREAM:
+        raise _too_long(label, total)
+    return total
+
+
 def to_stream(cdos: Iterable[tuple[str, Cdo]], device: str, columns: int) -> bytes:
     """The TXN stream of (label, CDO) pairs in order.
 
     Raises FormatError for a command that the NPU does not execute, or an address beyond 32 bits.
     """
-    builder, label = stream.Builder(device, columns), ""
+    builder, label, total = stream.Builder(device, columns), "", 0
     for label, cdo in cdos:
+        total = check_size(label, cdo.commands, total)
         for command in cdo.commands:
             if is_ignored(command):
                 continue
@@ -86,8 +102,12 @@ def finish(builder: stream.Builder, label: str) -> bytes:
     """The stream's bytes. Raises FormatError for more than any NPU takes."""
     txn = builder.finish()
     if len(txn) > _MAX_STREAM:
-        raise FormatError(
-            f"[{label}] the commands write {len(txn)} bytes as a stream; at most {_MAX_STREAM} can "
-            "be read, and no NPU has as many registers and memories"
-        )
+        raise _too_long(label, len(txn))
     return txn
+
+
+def _too_long(label: str, size: int) -> FormatError:
+    return FormatError(
+        f"[{label}] the commands write {size} bytes as a stream; at most {_MAX_STREAM} can be "
+        "read, and no NPU has as many registers and memories"
+    )

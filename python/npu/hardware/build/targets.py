@@ -7,17 +7,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from npu.designs.api import Design
-from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
 from npu.ops.configurations import Use, uses
 from npu.ops.registry import operations
 
-# Element types of A and B, and of C, that npu.matmul is usually called with.
+# Element types of A and B, and of C, that npu.matmul is usually called with, or the self-test.
 _USUAL = (
     ("bfloat16", "float32"),
     ("bfloat16", "bfloat16"),
     ("int8", "int32"),
+    ("int8", "int16"),
     ("int8", "int8"),
+    ("int16", "int32"),
 )
 
 
@@ -98,10 +99,7 @@ def _is_usual(use: Use) -> bool:
     about = dict(use.about)
     if use.operation != "gemm":
         return not about
-    bf16 = DEFAULT_BF16[use.generation] if about["a"] == "bfloat16" else "native"
     return (about["a"], about["c"]) in _USUAL and all(
         about[key] == value
-        for key, value in {
-            "prefers": "array", "layout": "row", "accumulate": "wide", "bf16": bf16
-        }.items()
+        for key, value in {"prefers": "array", "layout": "row", "accumulate": "wide"}.items()
     )  # fmt: skip

@@ -47,14 +47,19 @@ class LiveSystem(System):
     """This machine, this process."""
 
     def __init__(self) -> None:
-        self._scrub = privacy.Scrubber(os.path.expanduser("~"), _names())
+        self._scrub = privacy.Scrubber(os.path.expanduser("~"), own_names())
         self._log: tuple[str, ...] | None = None
         self._log_read = False
+
+    def _real(self, path: str) -> str:
+        """A path as it is: probes get those of the home folder without its name."""
+        rest = path.removeprefix(privacy.HOME)
+        return os.path.expanduser("~") + rest if rest != path and rest[:1] in ("", "/") else path
 
     def read(self, path: str) -> str | None:
         try:
             # No blocking: a path may turn out to be a pipe.
-            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(self._real(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -67,7 +72,7 @@ class LiveSystem(System):
 
     def names(self, path: str) -> tuple[str, ...] | None:
         try:
-            with os.scandir(path) as entries:
+            with os.scandir(self._real(path)) as entries:
                 found = sorted(
                     entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)
                 )
@@ -77,11 +82,12 @@ class LiveSystem(System):
 
     def link(self, path: str) -> str | None:
         try:
-            return self._scrub(os.readlink(path))
+            return self._scrub(os.readlink(self._real(path)))
         except OSError:
             return None
 
     def stat(self, path: str) -> Stat | None:
+        path = self._real(path)
         try:
             found = os.stat(path)
             access = os.access(path, os.R_OK | os.W_OK)
@@ -248,7 +254,7 @@ def _user() -> str:
         return ""
 
 
-def _names() -> list[str]:
+def own_names() -> list[str]:
     """Of the user and the host."""
     host = socket.gethostname()
     return [name for name in (_user(), host, host.partition(".")[0]) if name]

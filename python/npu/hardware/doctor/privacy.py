@@ -53,18 +53,21 @@ def kernel_lines(text: str) -> tuple[str, ...]:
     return tuple(re.sub(r"^\[ *\d+\.\d+\] ", "", line)[:400] for line in lines[-_LOG_LINES:])
 
 
+HOME = "/home/USER"  # what stands for the home folder
+
+
 class Scrubber:
     """Replaces the names of a user and a host, home folders, UUIDs, MAC addresses and serials."""
 
     def __init__(self, home: str, names: Sequence[str]) -> None:
         self._home = home if len(home) > 1 else ""
-        words = [n for n in names if len(n) > 2 and n.lower() not in _PROTECTED]
+        words = [n for n in names if len(n) > 1 and n.lower() not in _PROTECTED]
         pattern = "|".join(re.escape(word) for word in words)
         self._names = re.compile(rf"(?<![\w-])(?:{pattern})(?![\w-])") if words else None
 
     def __call__(self, text: str) -> str:
         if self._home and self._home != "/root":
-            text = text.replace(self._home, "/home/USER")
+            text = text.replace(self._home, HOME)
         text = _HOME.sub(r"\1USER", text)
         for pattern in (_XRT_OWNER, _SERIAL):
             text = pattern.sub("", text)

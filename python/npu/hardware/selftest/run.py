@@ -4,12 +4,15 @@ run that failed, the device is configured again."""
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections.abc import Callable
 from typing import Any
 
 from npu.devices import Device, open_device
-from npu.errors import NpuError
+from npu.errors import MissingBuildError, NpuError
+from npu.hardware.doctor.live import own_names
+from npu.hardware.doctor.privacy import Scrubber
 from npu.hardware.selftest import report
 from npu.hardware.selftest.checks import Check, checks, compare
 from npu.hardware.selftest.measure import Case, cases, measure, simulated_seconds
@@ -58,7 +61,8 @@ def _checked(check: Check, device: Device, reference: Device) -> dict[str, Any]:
         found = check.compute(device=device)
         expected = check.compute(device=reference)
     except NpuError as error:
-        return row | {"passed": False, "error": str(error)}
+        missing = isinstance(error, MissingBuildError)
+        return row | {"passed": False, "not_built": missing, "error": scrubbed(str(error))}
     row |= dataclasses.asdict(compare(check, found, expected))
     # JSON has no infinity and no NaN.
     return row | {key: _finite(row[key]) for key in ("worst", "found", "expected")}
@@ -73,12 +77,18 @@ def _measured(case: Case, device: Device, runs: int) -> dict[str, Any]:
     try:
         took = measure(device, case, runs)
     except NpuError as error:
-        return row | {"error": str(error)}
+        return row | {"error": scrubbed(str(error))}
     return row | {
         "first_seconds": took.first, "median_seconds": took.median,
         "fastest_seconds": took.fastest, "runs": took.runs,
         "simulated_seconds": simulated_seconds(device.generation, case),
     }  # fmt: skip
+
+
+def scrubbed(text: str) -> str:
+    """A message without the names of user and host and the home folder: reports are attached to
+    issues."""
+    return Scrubber(os.path.expanduser("~"), own_names())(text)
 
 
 def line_of(row: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from xclbin_files import CommandTuple, as_tuple, encode_cdo, words
 
 from npu.errors import FormatError
-from npu.formats.xclbin import cdo
+from npu.formats.xclbin import cdo, writes
 
 WORD = st.integers(0, 2**32 - 1)
 PAYLOAD = st.lists(WORD, max_size=300)
@@ -126,3 +126,14 @@ def test_fuzz(data: Any) -> None:
 def test_any_bytes(data: bytes) -> None:
     with contextlib.suppress(FormatError):
         cdo.read_cdo(b"\4\0\0\0CDO\0" + data)
+
+
+def test_many_large_fills_are_refused_before_they_are_made():
+    """A few kilobytes of commands must not become gigabytes of stream."""
+    fill = cdo.Fill(0x10C, 20, 0x1000, 1 << 18, 7)
+    many = [fill] * 16
+    assert writes.check_size("x", many) == 1 << 24
+    with pytest.raises(FormatError, match=r"\[x\] the commands write 17825792 bytes"):
+        writes.check_size("x", [*many, fill])
+    with pytest.raises(FormatError, match="commands write"):
+        writes.to_stream([("x", cdo.Cdo(0x200, (*many, fill), 0))], "npu2", 8)

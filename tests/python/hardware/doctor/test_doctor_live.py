@@ -347,3 +347,19 @@ def test_kernel_lines_are_those_of_the_npu() -> None:
     many = "\n".join(f"amdxdna line {n}" for n in range(1000))
     assert privacy.kernel_lines(many)[-1] == "amdxdna line 999"
     assert len(privacy.kernel_lines(many)) == 200
+
+
+def test_probes_reach_the_home_folder_whose_name_they_do_not_see(tmp_path, monkeypatch):
+    tool = tmp_path / "alice" / "mlir" / "bin" / "aiecc"
+    tool.parent.mkdir(parents=True)
+    tool.write_text("a tool")
+    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
+    monkeypatch.setenv("MLIR_AIE_INSTALL_DIR", str(tmp_path / "alice" / "mlir"))
+    system = LiveSystem()
+    folder = system.environment("MLIR_AIE_INSTALL_DIR")
+    assert folder == f"{privacy.HOME}/mlir"
+    found = system.stat(f"{folder}/bin/aiecc")
+    assert found is not None and found.kind == "file"
+    assert system.read(f"{folder}/bin/aiecc") == "a tool"
+    assert system.names(f"{folder}/bin") == ("aiecc",)
+    assert system.stat(f"{privacy.HOME}less") is None

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 import npu
 from npu import cli
-from npu.errors import ArgumentError, DeviceError, FormatError
+from npu.errors import ArgumentError, DeviceError, FormatError, MissingBuildError
+from npu.hardware.build import targets
 from npu.hardware.selftest import checks, measure, report, validate
 from npu.hardware.selftest import run as selftest
 
@@ -30,6 +31,31 @@ def test_emulated_devices_pass(name):
     assert operations >= {"copy", "gemm", "gemv", "dequant", "rms_norm", "rope", "geglu"}
     names = [row["name"] for row in found["checks"]]
     assert len(set(names)) >= len(names) - 2  # the attentions differ by their sizes
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_npu_build_builds_what_the_checks_run(generation):
+    """On an NPU, whose time counts: every configuration is among those of `npu build`."""
+    with npu.device(f"emu:{generation}", designs="array") as device:
+        for check in checks.checks(generation):
+            check.compute(device=device)
+        used = {(name, getattr(key, "key", "")) for name, key in device._operations}
+    usual = {(t.operation, t.key) for t in targets.every(generation) if t.usual}
+    assert len({key for name, key in used if name == "gemm"}) >= 5
+    for name, key in used:
+        assert (name, key or f"{generation}-{name}") in usual
+
+
+def test_a_configuration_that_is_not_built_is_no_verdict(monkeypatch, capsys, tmp_path):
+    def fails(*, device: npu.Device) -> np.ndarray:
+        raise MissingBuildError("[submit] nothing at /home/somebody/x; run npu build")
+
+    some = [checks.Check("a", "gemm", "", fails)]
+    monkeypatch.setattr(selftest, "checks", lambda generation: iter(some))
+    path = tmp_path / "report.json"
+    assert cli.main(["selftest", "--device", "emu:npu2", "--no-times", "-o", str(path)]) == 1
+    assert "no verdict: configurations are missing; `npu build" in capsys.readouterr().out
+    assert report.load(path)["checks"][0]["error"].startswith("[submit] nothing at /home/USER/x")
 
 
 @dataclasses.dataclass

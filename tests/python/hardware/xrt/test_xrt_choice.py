@@ -73,7 +73,15 @@ def test_the_npu_runs_when_its_self_test_has_passed(tmp_path, passed, chosen, wo
     assert out[0] == chosen
     assert out[3].startswith("xrt ") and "; available: NPU Strix (npu2) at ffff:" in out[3]
     assert words in out[3]
-    assert out[4].startswith(f"default    {chosen}: NPU Strix") and words in out[4]
+    if passed:
+        assert out[4].startswith(f"default    {chosen}: NPU Strix") and words in out[4]
+    else:
+        assert out[4].startswith(f"default    {chosen}: no self-test of an NPU has passed")
+
+
+def test_an_npu_that_never_passed_is_not_opened(tmp_path):
+    program = "pyxrt.device = None\nimport npu\nprint(npu.current_device().name)"
+    assert _run(_program(program), tmp_path) == "emu:npu2\n"
 
 
 def test_npu_device_goes_before_the_npu(tmp_path):
@@ -91,7 +99,9 @@ def test_npu_device_goes_before_the_npu(tmp_path):
     ],
 )
 def test_an_npu_that_does_not_work_is_not_chosen(tmp_path, setup, words):
-    out = _run(_program(f"{setup}\n" + textwrap.dedent(REPORT)), tmp_path).splitlines()
+    passed = textwrap.dedent(PASSED.replace("PASSED", "True"))
+    program = _program(passed + f"{setup}\n" + textwrap.dedent(REPORT))
+    out = _run(program, tmp_path).splitlines()
     assert out[0] == "emu:npu2"
     assert "not available: [device] xrt" in out[3] and words in out[3] and words in out[4]
 
