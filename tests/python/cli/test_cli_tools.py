@@ -11,6 +11,7 @@ import json
 import os
 import random
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -110,10 +111,14 @@ def test_the_device_comes_from_the_environment(capsys, monkeypatch, tmp_path, co
     assert path.read_bytes() == config
     code, _, err = run(capsys, "inspect", "--gemm", "512", "--device", "npu2")
     assert code == 0 and " on npu2 " in err
-    monkeypatch.setenv("NPU_DEVICE", "xrt")
+    monkeypatch.setenv("NPU_DEVICE", "tpu")
     for words in (["inspect", "--gemm", "512"], ["compile", "gemm"]):
         code, out, err = run(capsys, *words)
-        assert code == 1 and out == "" and "device is 'xrt'; name npu1 or npu2" in err
+        assert code == 1 and out == "" and "device is 'tpu'; name npu1 or npu2" in err
+    monkeypatch.setenv("NPU_DEVICE", "xrt")
+    monkeypatch.setattr(npu.devices, "open_device", lambda name: SimpleNamespace(generation="npu1"))
+    assert run(capsys, "compile", "gemm", "-o", str(path))[0] == 0  # the generation of the NPU
+    assert path.read_bytes() == config
 
 
 @pytest.mark.parametrize(
