@@ -116,7 +116,8 @@ def test_the_device_comes_from_the_environment(capsys, monkeypatch, tmp_path, co
         code, out, err = run(capsys, *words)
         assert code == 1 and out == "" and "device is 'tpu'; name npu1 or npu2" in err
     monkeypatch.setenv("NPU_DEVICE", "xrt")
-    monkeypatch.setattr(npu.devices, "open_device", lambda name: SimpleNamespace(generation="npu1"))
+    module = importlib.import_module("npu.devices")
+    monkeypatch.setattr(module, "open_device", lambda name: SimpleNamespace(generation="npu1"))
     assert run(capsys, "compile", "gemm", "-o", str(path))[0] == 0  # the generation of the NPU
     assert path.read_bytes() == config
 
