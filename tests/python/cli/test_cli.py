@@ -46,7 +46,8 @@ def test_closed_output_is_like_none(closed: str) -> None:
 def test_generate_writes_text_to_stdout_and_figures_to_stderr(
     model: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["generate", "-m", model, "-p", "hello", "-n", "8"]) == 0
+    words = ["generate", "-m", model, "-p", "hello", "-n", "8", "--temp", "0"]
+    assert cli.main(words) == 0
     out, err = capsys.readouterr()
     assert out.endswith("\n") and len(out) > 1
     tokenizer = Tokenizer(GgufFile(model))
