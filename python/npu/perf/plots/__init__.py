@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from npu.errors import ArgumentError, DeviceError
+from npu.formats.atomic_file import check_writable, replacing
 
 FORMATS = (".png", ".svg", ".pdf")
 
@@ -53,3 +55,20 @@ def check_format(path: str | Path) -> Path:
     if path.suffix.lower() not in FORMATS:
         raise ArgumentError(f"[plot] {path}: the name must end in one of {', '.join(FORMATS)}")
     return path
+
+
+def write(figure: Any, file: Any, suffix: str, dpi: float | str = "figure") -> None:
+    """A figure into an open file, in the format of a name's ending, without a date: the same figure
+    gives the same file."""
+    kind = suffix[1:].lower()
+    dated = {"svg": "Date", "pdf": "CreationDate"}.get(kind)
+    figure.savefig(file, format=kind, dpi=dpi, metadata={dated: None} if dated else None)
+
+
+def save(draw: Callable[[], Any], path: str | Path) -> None:
+    """Draws a figure into a file, whole or not at all; the name's ending chooses the format. A file
+    that cannot be written is an error before the drawing."""
+    path = check_writable(check_format(path), "plot")
+    figure = draw()
+    with replacing(path, "plot") as file:
+        write(figure, file, path.suffix)

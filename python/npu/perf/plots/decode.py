@@ -9,7 +9,7 @@ from typing import Any
 
 from npu.perf import published_decode
 from npu.perf.decode_simulation import SimulatedDecode
-from npu.perf.plots import pyplot
+from npu.perf.plots import pyplot, write
 from npu.perf.prefill_simulation import SimulatedPrefill
 
 # Okabe and Ito's colours, as in plots/gemm.py.
@@ -31,8 +31,7 @@ def draw(
     if prompts:
         _draw_prompts(axes[1], sorted(prompts, key=lambda prompt: prompt.tokens))
     out = io.BytesIO()
-    plain = {"Date": None} if suffix == ".svg" else None
-    figure.savefig(out, format=suffix[1:], metadata=plain)
+    write(figure, out, suffix)
     return out.getvalue()
 
 

@@ -12,7 +12,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from npu.perf.plots import pyplot
+from npu.perf.plots import pyplot, write
 
 BOUND_COLOURS = {
     "compute": "#0072B2",
@@ -240,7 +240,6 @@ def _lowest(axes: list[Any]) -> list[Any]:
 def _finish(figure: Any, title: str, kind: str) -> bytes:
     figure.suptitle(title, fontsize=11)
     data = io.BytesIO()
-    dated = {"svg": "Date", "pdf": "CreationDate"}.get(kind)  # left out: same input, same file
-    figure.savefig(data, format=kind, dpi=160, metadata={dated: None} if dated else None)
+    write(figure, data, f".{kind}", dpi=160)
     pyplot().close(figure)
     return data.getvalue()

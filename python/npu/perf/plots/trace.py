@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from npu.formats.atomic_file import check_writable, replacing
 from npu.perf import plots
 from npu.perf.timeline import Timeline, Track
 
@@ -30,11 +29,7 @@ _IDLE = "#f2f2f2"
 
 def save(trace: Timeline, path: str | Path) -> None:
     """Draws the summary; the name's ending chooses the format."""
-    path = check_writable(plots.check_format(path), "plot")
-    figure = draw(trace)
-    plain = {"Date": None} if path.suffix.lower() == ".svg" else None
-    with replacing(path, "plot") as file:
-        figure.savefig(file, format=path.suffix[1:].lower(), metadata=plain)
+    plots.save(lambda: draw(trace), path)
 
 
 def draw(trace: Timeline) -> Any:

@@ -1,0 +1,1 @@
+"""The cores as machines: descriptions, a simulator of bundles, and a generator of kernels."""

@@ -1,0 +1,140 @@
+"""The core of XDNA1 (AIE2, also AIE-ML), as far as kernels here need it.
+
+Sources: [SA] scalable-analyses/xdna, isa.rst: operations and latencies inferred from
+the compiler's output and microbenchmarks; [LLVM] Xilinx/llvm-aie, llvm/lib/Target/AIE: slots,
+formats, register files and itineraries of AMD's public compiler; [API] Xilinx/aie_api; [EMU]
+xdna-emu, bank rules observed on a Phoenix NPU; [AM020] AMD's AIE-ML architecture manual.
+"""
+
+from __future__ import annotations
+
+from npu.vliw import scalar
+from npu.vliw.machine import (
+    Banks,
+    Immediate,
+    LoopRules,
+    Machine,
+    Operand,
+    Operation,
+    RegisterFile,
+    Slot,
+    Source,
+)
+
+ITINERARY = Source("[LLVM] AIE2Schedule.td; [SA]", "documented")
+ENCODING = Source("[LLVM] AIE2Slots.td, AIE2CompositeFormats.td", "documented")
+REGISTERS = Source("[LLVM] AIE2GenRegisterInfo.td; [AM020] register files; [SA]", "documented")
+# aie_api's circular_iterator only works under this rule; hardware was not asked.
+WALK = Source("[API] detail/aie2/array_helpers.hpp, add_2d_ptr; [LLVM] eD", "published")
+
+SLOTS = (
+    Slot("lda", 21, "nopa"),
+    Slot("ldb", 16, "nopb"),
+    Slot("st", 21, "nops"),
+    Slot("alu", 20, "nopx"),
+    Slot("mv", 22, "nopm"),
+    Slot("lng", 42, "nopxm"),
+    Slot("vec", 26, "nopv"),
+)
+
+# Slots that share a bundle, per size in bytes.
+_FORMATS = {
+    16: "ldb lda st lng vec, ldb lda st alu mv vec",
+    14: "st ldb lng vec, st ldb alu mv vec, lda st mv vec, lda ldb alu st vec, lda ldb lng st, "
+    "lda ldb alu mv st, lda ldb lng vec, lda ldb alu mv vec",
+    12: "st lng vec, st alu mv vec, st ldb mv vec, st ldb alu vec, st ldb lng, st ldb alu mv, "
+    "ldb lng vec, ldb alu mv vec, lda st alu vec, lda st lng, lda st alu mv, lda ldb st vec, "
+    "lda ldb st mv, lda ldb alu st, lda ldb mv vec, lda ldb alu vec, lda ldb lng, lda ldb alu mv, "
+    "lda lng vec, lda alu mv vec",
+    10: "st mv vec, st alu vec, st lng, st alu mv, st ldb vec, st ldb mv, ldb mv vec, ldb alu vec, "
+    "ldb lng, ldb alu mv, lda st vec, lda st mv, lda st alu, lda mv vec, lda ldb vec, lda ldb mv, "
+    "lda alu vec, lda lng, lda alu mv, lng vec, alu mv vec",
+    8: "st vec, st mv, mv vec, ldb vec, st ldb alu, lda vec, lda ldb st, lda ldb alu, alu vec, "
+    "alu mv",
+    6: "st alu, lng, ldb st, ldb mv, ldb alu, lda st, lda mv, lda ldb, lda alu",
+    4: "vec, st, mv, ldb, lda, alu",
+    2: "",
+}
+FORMATS = tuple(
+    (size, frozenset(slots.split())) for size, text in _FORMATS.items() for slots in text.split(",")
+)
+
+
+FILES = (
+    *scalar.files(REGISTERS, WALK),
+    RegisterFile("W", {"wl": (), "wh": ()}, 12, 256, REGISTERS),
+    RegisterFile("X", {"x": ("wl", "wh")}, 12, 512, REGISTERS),
+    RegisterFile("AM", {"amll": (), "amlh": (), "amhl": (), "amhh": ()}, 9, 256, REGISTERS),
+    RegisterFile("BM", {"bml": ("amll", "amlh"), "bmh": ("amhl", "amhh")}, 9, 512, REGISTERS),
+    RegisterFile("CM", {"cm": ("bml", "bmh")}, 9, 1024, REGISTERS),
+)
+
+_NEAR = (Immediate(3, 32), Immediate(4, 32))  # vldb: offset, post-increment
+_FAR = (Immediate(6, 32), Immediate(7, 32))  # vlda, vst
+
+
+def _memory(key: str, slot: str, data: Operand, action: str, port: str) -> Operation:
+    """A vector load or store of 32 bytes; data memory is accessed in stage 5."""
+    mnemonic = key.split(".")[0]
+    offset, post = _NEAR if slot == "ldb" else _FAR
+    ports = ((port, data.latency or 1),) if port else ()
+    return Operation(
+        key, mnemonic, slot, (data, scalar.ADDRESS), action, ITINERARY, offset=offset, post=post,
+        memory_stage=5, memory_bytes=32, ports=ports,
+    )  # fmt: skip
+
+
+_W, _AM = Operand("W", 0, 7), Operand("AM", 0, 7)
+
+OPERATIONS = (
+    _memory("vlda.w", "lda", _W, "load", "W write a"),
+    _memory("vldb.w", "ldb", _W, "load", ""),
+    _memory("vlda.am", "lda", _AM, "load", "CM write m"),
+    _memory("vst.w", "st", Operand("W"), "store", "W read s"),
+    _memory("vst.am", "st", Operand("AM"), "store", "CM read m"),
+    # Accumulators are read in the third cycle, everything else in the first.
+    Operation(
+        "vmac.f",
+        "vmac.f",
+        "vec",
+        (Operand("BM", 0, 6), Operand("BM", 3), Operand("X"), Operand("X"), Operand("R")),
+        "multiply",
+        ITINERARY,
+        ports=(("R read v", 1), ("CM write a", 6)),
+    ),
+    *(scalar.move(f"mova.{f}", "lda", f, 11, ITINERARY) for f in scalar.NAMES),
+    *scalar.moves(ITINERARY),
+    Operation(
+        "add.imm", "add", "alu", (Operand("R", 0, 1), Operand("R"), Operand("imm")), "add",
+        ITINERARY, immediate=Immediate(7),
+    ),
+    Operation("add", "add", "alu", (Operand("R", 0, 1), Operand("R"), Operand("R")), "add",
+        ITINERARY),
+    Operation("mul", "mul", "alu", (Operand("R", 0, 2), Operand("R"), Operand("R")), "mul",
+        ITINERARY),
+    scalar.padd("lda", "a", 10, ITINERARY),
+    scalar.padd("ldb", "b", 9, ITINERARY),
+    scalar.padd("st", "s", 10, ITINERARY),
+    Operation("ret", "ret", "alu", (Operand("LR"),), "return", ITINERARY, delay_slots=5),
+)  # fmt: skip
+
+AIE2 = Machine(
+    name="AIE2",
+    generation="npu1",
+    slots=SLOTS,
+    slot_source=ENCODING,
+    files=FILES,
+    operations=OPERATIONS,
+    formats=FORMATS,
+    format_source=ENCODING,
+    exclusive=(("lng", "alu"), ("lng", "mv")),
+    banks=Banks(8, 16, 4, 8192, Source("[EMU] observed cycle by cycle; [AM020]", "published")),
+    loop=LoopRules(64, 16, 16, Source("[SA] xdna1_kernel.rst", "published")),
+    program_bytes=16384,
+    memory_bytes=65536,
+)
+
+# The configuration operand of vmac.f for a 4x8 by 8x4 product of bf16. [SA]
+BF16_4X8X4 = 28
+# What a function may change: the others are the caller's. [LLVM] AIE2CallingConv.td
+CALLEE_SAVED = frozenset({"lr", "p6", "p7", *(f"r{i}" for i in range(16, 24))})

@@ -1,0 +1,136 @@
+"""The core of XDNA2 (AIE2P), as far as kernels here need it: what differs from XDNA1's is above all
+the accumulators, five of 2048 bits, and the load files through which blocks of BFP16 come.
+
+A load file turns accesses of 64 bytes into values of 72: `vlda.fill.512` puts 64 bytes into it,
+each `vlda.pop.576` fetches 64 more, takes the first 72 and moves the pointer by 72. So eight pops
+need a fill before them and leave the file empty. A register counts the bytes that it holds.
+
+Sources: [SA] scalable-analyses/xdna, isa.rst and xdna2_kernel.rst; [LLVM] Xilinx/llvm-aie,
+llvm/lib/Target/AIE/aie2p; [RTG] AMD's register database of aie-rt; where they are silent, AIE2's
+entry.
+"""
+
+from __future__ import annotations
+
+from npu.vliw import scalar
+from npu.vliw.aie2 import FORMATS as AIE2_FORMATS
+from npu.vliw.machine import (
+    Banks,
+    Fifo,
+    Immediate,
+    LoopRules,
+    Machine,
+    Operand,
+    Operation,
+    RegisterFile,
+    Slot,
+    Source,
+)
+
+LATENCY = Source("[SA] isa.rst, table of XDNA2 operations", "published")
+ITINERARY = Source("[LLVM] AIE2PGenSchedule.td; [SA] isa.rst", "documented")
+# That a pop moves the pointer by 72 and what it takes from where is [SA]'s reading of a test.
+FILE = Source("latency, stages, port [LLVM] AIE2PGenSchedule.td; effect [SA] isa.rst", "published")
+REGISTERS = Source("[SA] isa.rst: five accumulators, exponents, load and store files", "published")
+WALK = Source("[LLVM] PADDA_2D; counts taken to be as on AIE2", "assumed")
+ENCODING = Source("[LLVM] aie2p/AIE2PSlots.td, AIE2PCompositeFormats.td", "documented")
+
+SLOTS = (
+    Slot("lda", 20, "nopa"),
+    Slot("ldb", 17, "nopb"),
+    Slot("st", 20, "nops"),
+    Slot("alu", 20, "nopx"),
+    Slot("mv", 22, "nopm"),
+    Slot("lng", 42, "nopxm"),
+    Slot("vec", 26, "nopv"),
+)
+
+# AIE2's, but that alu and mv fit into 6 bytes.
+FORMATS = tuple((6 if slots == {"alu", "mv"} else size, slots) for size, slots in AIE2_FORMATS)
+
+
+FILES = (
+    *scalar.files(REGISTERS, WALK),
+    RegisterFile("X", {"x": ()}, 12, 512, REGISTERS),
+    RegisterFile("E", {"e": ()}, 12, 64, REGISTERS),
+    # In memory byte e[i] and then x[8 i .. 8 i + 7], eight times.
+    RegisterFile("EX", {"ex": ("x", "e")}, 12, 576, REGISTERS),
+    RegisterFile("BM", {"bmll": (), "bmlh": (), "bmhl": (), "bmhh": ()}, 5, 512, REGISTERS),
+    RegisterFile("CM", {"cml": ("bmll", "bmlh"), "cmh": ("bmhl", "bmhh")}, 5, 1024, REGISTERS),
+    RegisterFile("DM", {"dm": ("cml", "cmh")}, 5, 2048, REGISTERS),
+    RegisterFile("LF", {"lf": ()}, 2, 1024, REGISTERS),
+)
+
+_OFFSET, _POST = Immediate(4, 64), Immediate(5, 64)  # [LLVM] c10s_step64; the second as AIE2's rule
+
+
+def _memory(key: str, slot: str, data: Operand, action: str) -> Operation:
+    """A vector load or store of 64 bytes; data memory is accessed in stage 5. [SA] forbids loads
+    right after a pop. For vector registers their write port says why [LLVM]; accumulators have
+    another one there, but [SA]'s rule makes no exception, so they take this one here."""
+    source = ITINERARY if data.latency else LATENCY
+    return Operation(
+        key, key.split(".")[0], slot, (data, scalar.ADDRESS), action, source,
+        offset=_OFFSET, post=_POST, memory_stage=5, memory_bytes=64,
+        ports=((f"write {slot}", data.latency),) if data.latency else (),
+    )  # fmt: skip
+
+
+def _through_file(unit: str) -> tuple[Operation, Operation]:
+    """Fill and pop of a load unit."""
+    fifo, name = Operand("fifo"), f"vld{unit[-1]}"
+    return (
+        Operation(f"{name}.fill", f"{name}.fill.512", unit, (fifo,), "fill", FILE,
+            memory_stage=5, memory_bytes=64),
+        Operation(f"{name}.pop", f"{name}.pop.576", unit, (Operand("EX", 0, 8), fifo), "pop", FILE,
+            memory_stage=5, memory_bytes=64, ports=((f"write {unit}", 8),)),
+    )  # fmt: skip
+
+
+OPERATIONS = (
+    _memory("vlda.x", "lda", Operand("X", 0, 7), "load"),
+    _memory("vldb.x", "ldb", Operand("X", 0, 7), "load"),
+    _memory("vlda.bm", "lda", Operand("BM", 0, 7), "load"),  # ldb writes no accumulators
+    *_through_file("lda"),
+    *_through_file("ldb"),
+    _memory("vst.x", "st", Operand("X"), "store"),
+    _memory("vst.bm", "st", Operand("BM"), "store"),
+    # Accumulators are read in the fourth cycle, everything else in the first.
+    Operation(
+        "vmac.f",
+        "vmac.f",
+        "vec",
+        (Operand("DM", 0, 6), Operand("DM", 4), Operand("EX"), Operand("EX"), Operand("R")),
+        "multiply bfp16",
+        ITINERARY,
+    ),
+    # [SA] writes imm8, but its kernel has `movx r0, #780`: c11s of [LLVM].
+    scalar.move("mova.R", "lda", "R", 11, LATENCY),
+    *scalar.moves(LATENCY),
+    # [SA] has 11 bits for a and s and 10 for b, taken to be in units of 4 as on AIE2.
+    scalar.padd("lda", "a", 9, LATENCY),
+    scalar.padd("ldb", "b", 8, LATENCY),
+    scalar.padd("st", "s", 9, LATENCY),
+    Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), Operand("X")), "copy", LATENCY),
+    Operation("ret", "ret", "alu", (Operand("LR"),), "return", LATENCY, delay_slots=5),
+)  # fmt: skip
+
+AIE2P = Machine(
+    name="AIE2P",
+    generation="npu2",
+    slots=SLOTS,
+    slot_source=ENCODING,
+    files=FILES,
+    operations=OPERATIONS,
+    formats=FORMATS,
+    format_source=ENCODING,
+    exclusive=(("lng", "alu"), ("lng", "mv")),
+    banks=Banks(8, 32, 5, 8192, Source("[RTG] width 256 bit; wiring inferred from it", "assumed")),
+    loop=LoopRules(64, 16, 16, Source("[SA], as on AIE2", "published")),
+    program_bytes=16384,
+    memory_bytes=65536,
+    fifos=(Fifo("p0", "lf0", "r24"), Fifo("p1", "lf1", "r25")),
+)
+
+# The configuration operand of vmac.f for an 8x8 by 8x8 product of BFP16. [SA]
+BFP16_8X8X8 = 780

@@ -1,0 +1,239 @@
+"""Registers: for the values of overlapping blocks, for pointers, and for what moves the pointers.
+
+A part of a value's register is taken from its result's landing until its last read. Blocks
+alternate between COPIES sets of registers, so lifetimes are arcs on a circle of COPIES intervals.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from npu.errors import DesignError
+from npu.vliw.dataflow import Region
+from npu.vliw.machine import Machine
+from npu.vliw.modulo import COPIES, Steady, uses
+
+_Cell = tuple[int, int]  # part of a register, cycle on the circle
+_Arc = tuple[int, int, str, int, frozenset[_Cell]]  # first and last cycle, value, copy, all cells
+_Spans = dict[int, tuple[int, int]]  # part -> first and last cycle
+_POINTERS = ("p0", "p1", "p2", "p3", "p4", "p5")  # p6 and p7 are the caller's
+MODIFIERS = 8
+
+
+def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str, int], str] | None:
+    """(value, block modulo COPIES) -> register; None if there are too few."""
+    spans = lifetimes(region, machine, steady)
+    circle = COPIES * steady.interval
+    if any(end - start + 1 > circle for parts in spans.values() for start, end in parts.values()):
+        return None
+    found: dict[tuple[str, int], str] = {}
+    for kind in sorted(set(region.values.values())):
+        arcs = sorted(
+            _arc(value, copy, copy * steady.interval, parts, circle)
+            for value, parts in spans.items()
+            if region.values[value] == kind
+            for copy in range(COPIES)
+        )
+        names = _names(machine, kind)
+        if _pressure(arcs) > len(names):
+            return None
+        taken = _colour(arcs, names, circle)
+        if taken is None:
+            return None
+        found |= taken
+    return found
+
+
+def _arc(value: str, copy: int, later: int, parts: _Spans, circle: int) -> _Arc:
+    cells = frozenset(
+        (part, (cycle + later) % circle)
+        for part, (start, end) in parts.items()
+        for cycle in range(start, end + 1)
+    )
+    first, last = min(s for s, _ in parts.values()), max(e for _, e in parts.values())
+    return first + later, last + later, value, copy, cells
+
+
+def _pressure(arcs: list[_Arc]) -> int:
+    """The most values that hold the same part at a time."""
+    return max(Counter(cell for arc in arcs for cell in arc[4]).values(), default=0)
+
+
+def _names(machine: Machine, kind: str) -> list[str]:
+    file = machine.file[kind]
+    return [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
+
+
+def _colour(
+    arcs: list[_Arc], names: list[str], circle: int, turns: int = 8
+) -> dict[tuple[str, int], str] | None:
+    """Registers for arcs, from different starts around the circle until one order works. Where it
+    can, an arc takes the register with the most room around it: the less registers follow each
+    other closely, the more freely warm-up and cool-down can move their operations."""
+    starts = [arcs[len(arcs) * turn // turns][0] for turn in range(turns)]
+    for fit in (_roomy, _first, _tight):
+        for origin in starts:
+            around = sorted(arcs, key=lambda a, o=origin: (a[0] - o) % circle)  # type: ignore[misc]
+            found = _fitted(around, names, circle, fit)
+            if found is not None:
+                return found
+    return None
+
+
+def _fitted(
+    arcs: list[_Arc], names: list[str], circle: int, fit: Callable[[list[_Arc], _Arc, int], int]
+) -> dict[tuple[str, int], str] | None:
+    """Every arc in the free register for which ``fit`` is largest."""
+    held: dict[str, list[_Arc]] = {name: [] for name in names}
+    busy: dict[str, set[_Cell]] = {name: set() for name in names}
+    found: dict[tuple[str, int], str] = {}
+    for arc in arcs:
+        free = [name for name in names if not busy[name] & arc[4]]
+        if not free:
+            return None
+        name = max(free, key=lambda n, a=arc: fit(held[n], a, circle))  # type: ignore[misc]
+        held[name].append(arc)
+        busy[name] |= arc[4]
+        found[arc[2], arc[3]] = name
+    return found
+
+
+def _first(held: list[_Arc], arc: _Arc, circle: int) -> int:
+    return 0
+
+
+def _roomy(held: list[_Arc], arc: _Arc, circle: int) -> int:
+    """The smaller gap between an arc and its neighbours."""
+    gaps = [min((arc[0] - h[1]) % circle, (h[0] - arc[1]) % circle) for h in held]
+    return min(gaps, default=circle)
+
+
+def _tight(held: list[_Arc], arc: _Arc, circle: int) -> int:
+    return -min(((arc[0] - h[1]) % circle for h in held), default=circle)
+
+
+def lifetimes(region: Region, machine: Machine, steady: Steady) -> dict[str, _Spans]:
+    """Per value of block 0 and part of it, first landing and last read."""
+    starts: dict[str, dict[int, int]] = {value: {} for value in region.values}
+    ends: dict[str, dict[int, int]] = {value: {} for value in region.values}
+    count = {value: machine.parts(kind) for value, kind in region.values.items()}
+    for node in region.nodes:
+        time = steady.time[node.name]
+        for value, part, operand in uses(node, steady.form[node.name]):
+            if value not in region.values:
+                continue
+            for p in range(count[value]) if part is None else (part,):
+                if operand.latency:
+                    landing = time + operand.latency
+                    starts[value][p] = min(starts[value].get(p, landing), landing)
+                if operand.stage:
+                    read = time + operand.stage - 1
+                    ends[value][p] = max(ends[value].get(p, read), read)
+    return {v: {p: (s, ends[v][p]) for p, s in starts[v].items()} for v in starts}
+
+
+@dataclass(frozen=True)
+class Walk:
+    """Steps in two dimensions: ``size`` times ``step``, then once ``modifier``, and again."""
+
+    size: int
+    step: int
+    modifier: int
+
+
+@dataclass
+class Addressing:
+    """Pointers and steps of a region. ``pointer``: per stream; ``step``: per node, a number, a
+    modifier or a d register; ``numbers``: what registers hold before the first access."""
+
+    pointer: dict[str, str] = field(default_factory=dict)
+    step: dict[str, int | str] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)  # stream -> offset after its last access
+
+
+def address(region: Region, machine: Machine) -> Addressing:
+    """Steps that lead every stream from access to access and from block to block."""
+    found = Addressing(_pointers(region))
+    modifiers = _Modifiers()
+    for name, nodes in region.accesses.items():
+        bases = region.streams[name].bases
+        offsets = [node.access.offset for node in nodes if node.access]
+        for node, (here, there) in zip(nodes, pairwise(offsets), strict=False):
+            if node.through_file:  # moves the pointer itself
+                continue
+            found.step[node.name] = _step(node.forms, there - here, machine, modifiers)
+        wrap = offsets[0] - offsets[-1]
+        walk = _between_blocks([b - a + wrap for a, b in pairwise(bases)])
+        if isinstance(walk, Walk):  # it counts, so that nobody shares it
+            index = modifiers.take()
+            found.step[nodes[-1].name] = f"d{index}"
+            numbers = {"m": walk.modifier, "dn": walk.size, "dj": walk.step, "dc": 0}
+            found.numbers |= {f"{prefix}{index}": value for prefix, value in numbers.items()}
+            last = walk.modifier if len(bases) % (walk.size + 1) == 0 else walk.step
+        else:
+            found.step[nodes[-1].name] = _step(nodes[-1].forms, walk, machine, modifiers)
+            last = walk
+        found.after[name] = bases[-1] + offsets[-1] + last
+    found.numbers |= {f"m{index}": value for value, index in modifiers.shared.items()}
+    return found
+
+
+def _pointers(region: Region) -> dict[str, str]:
+    """The first stream of an array walks its argument, others a copy."""
+    arrays = {stream.array for stream in region.streams.values()}
+    free = [pointer for pointer in _POINTERS if pointer not in arrays]
+    found: dict[str, str] = {}
+    for stream in region.streams.values():
+        if stream.array not in found.values():
+            found[stream.name] = stream.array
+        elif free:
+            found[stream.name] = free.pop(0)
+        else:
+            raise DesignError(
+                f"[address] {len(region.streams)} streams need more pointers than the "
+                f"{len(_POINTERS)} that a function may change"
+            )
+    return found
+
+
+class _Modifiers:
+    """The modifier registers: one per number that several steps share, and one per walk."""
+
+    def __init__(self) -> None:
+        self.shared: dict[int, int] = {}
+        self._used = 0
+
+    def take(self) -> int:
+        if self._used == MODIFIERS:
+            raise DesignError(f"[address] the steps need more than {MODIFIERS} modifier registers")
+        self._used += 1
+        return self._used - 1
+
+    def holding(self, value: int) -> str:
+        if value not in self.shared:
+            self.shared[value] = self.take()
+        return f"m{self.shared[value]}"
+
+
+def _step(forms: tuple[str, ...], value: int, machine: Machine, shared: _Modifiers) -> int | str:
+    """A number if every form can hold it, else a modifier register."""
+    limits = [machine.operation[form].post for form in forms]
+    if all(limit and limit.holds(value) for limit in limits):
+        return value
+    return shared.holding(value)
+
+
+def _between_blocks(steps: list[int]) -> int | Walk:
+    """What leads from block to block: always the same, or two numbers in turn."""
+    if len(set(steps)) <= 1:
+        return steps[0] if steps else 0
+    size = next(i for i, step in enumerate(steps) if step != steps[0])
+    walk = Walk(size, steps[0], steps[size])
+    expected = [walk.modifier if i % (size + 1) == size else walk.step for i in range(len(steps))]
+    if steps != expected:
+        raise DesignError(f"[address] no walk in two dimensions takes the steps {steps}")
+    return walk

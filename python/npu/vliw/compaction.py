@@ -1,0 +1,189 @@
+"""Warm-up and cool-down: the operations outside the loop, each as early as its operands, its
+registers and the slots allow, instead of where the steady state has them."""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from npu.vliw.instances import Edges, Instance
+from npu.vliw.machine import Machine, Operation
+from npu.vliw.reservation import Needs, Reservation, needs
+
+_FAR = 4096  # no schedule leaves so many cycles taken
+_NEAR = 4  # cycles before the end that count as near it
+
+Placement = dict[int, tuple[int, Operation]]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Instances with their dependences, as `instances.dependences` gives them."""
+
+    machine: Machine
+    instances: list[Instance]
+    before: Edges
+    after: Edges
+
+    @cached_property
+    def units(self) -> list[tuple[tuple[Operation, Needs], ...]]:
+        """Per instance, what may execute it and what that takes."""
+        return [
+            tuple((form, needs(self.machine, form, instance)) for form in instance.forms)
+            for instance in self.instances
+        ]
+
+    def deadlines(self, movable: Collection[int], fixed: Mapping[int, int]) -> dict[int, int]:
+        """The latest cycle of each such that the multiplications keep their times."""
+        found: dict[int, int] = {}
+        for index in sorted(movable, key=lambda i: -self.instances[i].time):
+            instance = self.instances[index]
+            timed = instance.forms[0].action.startswith(("multiply", "store"))
+            own = [instance.time] if timed else []
+            for other, distance in self.after.get(index, ()):
+                if other in found or other in fixed:
+                    own.append(found.get(other, fixed.get(other, 0)) - distance)
+            found[index] = min(own, default=instance.time)
+        return found
+
+
+@dataclass(frozen=True)
+class Order:
+    """What decides between operations: small keys come first, ``swapped`` ones take the last unit
+    that is free instead of the first."""
+
+    keys: Mapping[int, float]
+    swapped: frozenset[int] = frozenset()
+
+    def shaken(self, spread: int, numbers: random.Random) -> Order:
+        """Every operation up to ``spread`` later."""
+        return Order({index: key + spread * numbers.random() for index, key in self.keys.items()})
+
+    def varied(self, movable: Sequence[int], numbers: random.Random) -> Order:
+        """A few operations earlier or later, or on another unit."""
+        keys, swapped = dict(self.keys), set(self.swapped)
+        for index in numbers.sample(movable, min(len(movable), numbers.randint(1, 4))):
+            if numbers.random() < 0.3:
+                swapped ^= {index}
+            else:
+                keys[index] += numbers.gauss(0, 6)
+        return Order(keys, frozenset(swapped))
+
+
+def compact(
+    problem: Problem,
+    movable: Collection[int],
+    fixed: Mapping[int, int],
+    order: Order,
+    first: int,
+    last: int | None = None,
+    shared: bool = False,
+) -> Placement | None:
+    """Places all of ``movable`` from cycle ``first`` on around what is ``fixed`` in cycles of its
+    own (or in ``shared`` ones), each as soon as what it depends on is placed. With ``last``, the
+    other way round: each as late as it can be, large keys first, none after that cycle. None if
+    something is left no cycle.
+    """
+    backward = last is not None
+    known, others = problem.before, problem.after
+    if backward:
+        known, others = others, known
+    sign = -1 if backward else 1
+    reserved = Reservation()
+    for index, time in fixed.items() if shared else ():
+        reserved.take(problem.units[index][0][1], time)
+    placed: Placement = {}
+    waiting = {i: sum(other in movable for other, _ in known.get(i, ())) for i in movable}
+    ready = [(sign * order.keys[i], i) for i, count in waiting.items() if count == 0]
+    heapq.heapify(ready)
+    while len(placed) < len(waiting):
+        if not ready:  # operations that depend on each other in a circle
+            return None
+        _, index = heapq.heappop(ready)
+        units = problem.units[index][:: -1 if index in order.swapped else 1]
+        for time in _window(problem, index, placed, fixed, first, last)[::sign]:
+            form = next((f for f, needed in units if reserved.take(needed, time)), None)
+            if form is not None:
+                placed[index] = time, form
+                break
+        else:
+            return None
+        for other, _ in others.get(index, ()):
+            if other in waiting:
+                waiting[other] -= 1
+                if waiting[other] == 0:
+                    heapq.heappush(ready, (sign * order.keys[other], other))
+    return placed
+
+
+def _window(
+    problem: Problem,
+    index: int,
+    placed: Placement,
+    fixed: Mapping[int, int],
+    first: int,
+    last: int | None,
+) -> range:
+    """The cycles that an operation may be issued in."""
+
+    def known(edges: Edges) -> Iterator[tuple[int, int]]:
+        for other, distance in edges.get(index, ()):
+            if other in placed:
+                yield placed[other][0], distance
+            elif other in fixed:
+                yield fixed[other], distance
+
+    earliest = max((t + d for t, d in known(problem.before)), default=first)
+    earliest = max(earliest, first)
+    end = earliest + _FAR if last is None else last
+    return range(earliest, min([end, *(t - d for t, d in known(problem.after))]) + 1)
+
+
+def shortest(
+    place: Callable[[Order], Placement | None],
+    reach: Callable[[int, int], int],
+    start: Order,
+    steps: int,
+) -> Placement | None:
+    """The best placement among ``steps``, half of them random orders near ``start``, half a climb
+    from the best of these: the least of the largest ``reach(index, time)``, then the fewest
+    operations near it."""
+    numbers = random.Random(0)
+    movable = sorted(start.keys)
+    best: tuple[tuple[int, int], Order, Placement] | None = None
+    for step in range(steps):
+        if step == 0:
+            order = start
+        elif best is None or step < steps // 2:
+            order = start.shaken(1 + step % 8, numbers)
+        else:
+            order = best[1].varied(movable, numbers)
+        placed = place(order)
+        if placed is None:
+            continue
+        ends = [reach(index, time) for index, (time, _) in placed.items()]
+        last = max(ends, default=0)
+        cost = (last, sum(max(0, end - last + _NEAR) for end in ends))
+        if best is None or cost <= best[0]:
+            best = cost, order, placed
+    return best[2] if best else None
+
+
+def squeezed(
+    place: Callable[[Order, int], Placement | None], start: Placement, last: int, steps: int
+) -> Placement:
+    """``start``, which ends in cycle ``last``, or a placement that ends earlier: backward from one
+    cycle less as long as one of ``steps`` orders near the times of the one before works."""
+    numbers = random.Random(0)
+    best = start
+    while True:
+        last -= 1
+        order = Order({index: float(time) for index, (time, _) in best.items()})
+        orders = (order.shaken(step % 8, numbers) for step in range(steps))
+        found = next((p for p in (place(o, last) for o in orders) if p is not None), None)
+        if found is None:
+            return best
+        best = found

@@ -1,0 +1,100 @@
+"""Kernels as dataflow: the operations of one block of results and the blocks' places in memory.
+
+All blocks of a region have the same nodes; what differs is where their streams start. Nodes are in
+program order: a node reads what the last node before it wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+
+@dataclass(frozen=True)
+class Access:
+    """A place in memory: ``offset`` bytes from where the block's part of ``stream`` starts."""
+
+    stream: str
+    offset: int
+
+
+@dataclass(frozen=True)
+class Node:
+    """One operation. ``forms``: operations of the machine that can do it, the preferred first.
+
+    ``operands``, in the operation's order: names of values, "value:part" for a part of one (from
+    0, lowest bits first), or an Access. ``writes`` and ``reads`` follow from the operation.
+    """
+
+    name: str
+    forms: tuple[str, ...]
+    operands: tuple[str | Access, ...]
+    # In which order the scheduler takes them: "multiply", "store", "move" between registers,
+    # "load", "advance" of a pointer to the next block.
+    role: str
+    bank: str | None = None
+    at: int | None = None  # place of a multiplication in the interval, else its number
+    group: str | None = None  # loads or moves that the scheduler moves together, before others
+
+    @cached_property
+    def access(self) -> Access | None:
+        return next((o for o in self.operands if isinstance(o, Access)), None)
+
+    @cached_property
+    def through_file(self) -> bool:
+        """Whether the access goes through a load file, which has steps of its own."""
+        return any(form.endswith((".fill", ".pop")) for form in self.forms)
+
+    @cached_property
+    def pointer(self) -> str | None:
+        """The stream it goes through."""
+        return self.access.stream if self.access else None
+
+
+@dataclass(frozen=True)
+class Stream:
+    """Accesses through one pointer, in the order of the nodes. ``array``: the argument register it
+    starts from; ``bases``: the byte offset from the argument, per block."""
+
+    name: str
+    array: str
+    bases: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Region:
+    """Blocks of one shape: ``values`` has the register file of each value of a block, ``constants``
+    registers with numbers that all blocks share."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    values: dict[str, str]
+    streams: dict[str, Stream]
+    constants: dict[str, int]
+
+    @property
+    def blocks(self) -> int:
+        return len(next(iter(self.streams.values())).bases)
+
+    @cached_property
+    def groups(self) -> dict[str, list[Node]]:
+        """What the scheduler moves: groups as a whole, streams without groups by the last load or
+        first store. It moves streams with an advance by itself."""
+        found = {}
+        for name, nodes in self.accesses.items():
+            if not any(node.group or node.role == "advance" for node in nodes):
+                found[name] = [nodes[-1 if nodes[0].role == "load" else 0]]
+        for node in self.nodes:
+            if node.group:
+                found.setdefault(node.group, []).append(node)
+        return found
+
+    @cached_property
+    def accesses(self) -> dict[str, list[Node]]:
+        """Per stream, its nodes in order."""
+        found: dict[str, list[Node]] = {name: [] for name in self.streams}
+        for node in self.nodes:
+            if node.access:
+                found[node.access.stream].append(node)
+        return found

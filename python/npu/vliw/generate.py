@@ -1,0 +1,362 @@
+"""From dataflow to a program: steady state, registers, then warm-up, one hardware loop and
+cool-down for every region, and the return."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from npu.errors import DesignError
+from npu.vliw import allocation, modulo
+from npu.vliw.compaction import Order, Placement, Problem, compact, shortest, squeezed
+from npu.vliw.dataflow import Region
+from npu.vliw.instances import Instance, dependences, of_blocks, set_up
+from npu.vliw.machine import Machine
+from npu.vliw.modulo import COPIES, Steady
+from npu.vliw.program import Bundle, Op, Program, aligned, joined
+
+ATTEMPTS = 24  # orders in which warm-up and cool-down are tried
+_STARTS = 6  # cycles of the steady state that are tried as the loop's first
+_KEPT_PASSES = 2  # of the loop, while its ends are scheduled: more of them change nothing
+_FAR = 64  # cycles by which the set-up is before its deadlines, at most
+_MOST_CYCLES = 128  # before the first multiplication
+_LEADS = range(0, 24, 4)  # cycles by which groups come first
+_LOOP_SET_UP = 12  # cycles between setting the loop's registers and the loop, at least
+
+
+@dataclass
+class Part:
+    """A region's code: operations per cycle, the loop as first and last cycle."""
+
+    cycles: list[list[Op]]
+    loop: tuple[int, int] | None
+
+
+def generate(
+    name: str, regions: Sequence[Region], machine: Machine, attempts: int = ATTEMPTS
+) -> Program:
+    """The function that executes all regions, one after the other."""
+    arrays = {stream.array for region in regions for stream in region.streams.values()}
+    at = dict.fromkeys(sorted(arrays), 0)
+    parts = []
+    for number, region in enumerate(regions):
+        part = _Scheduler(region, machine, at, number, attempts).part()
+        parts.append(_program(f"{name}.{number}", machine, part, number))
+    program = aligned(_returning(joined(name, parts)))
+    if program.code_bytes > machine.program_bytes:
+        raise DesignError(
+            f"[generate] {name} has {program.code_bytes} bytes of code; program memory has "
+            f"{machine.program_bytes}: give a smaller k1, whose steps are unrolled"
+        )
+    return program
+
+
+class _Scheduler:
+    """One region. ``at``: where the arguments point, updated."""
+
+    def __init__(
+        self, region: Region, machine: Machine, at: dict[str, int], number: int, attempts: int
+    ) -> None:
+        self.region, self.machine, self.number, self.attempts = region, machine, number, attempts
+        self.steady, self.registers = _steady(region, machine)
+        self.addressing = allocation.address(region, machine)
+        self.set_up = set_up(region, machine, self.addressing, at)
+        for stream, end in self.addressing.after.items():
+            if self.addressing.pointer[stream] in at:
+                at[self.addressing.pointer[stream]] = end
+
+    def part(self) -> Part:
+        """The shortest code found, over where in the steady state the loop begins."""
+        interval, blocks = self.steady.interval, self.region.blocks
+        times = self.steady.time.values()
+        first = max(times) - interval + 1  # all blocks that it touches exist
+        turn = COPIES * interval
+        passes = (blocks * interval + min(times) - first) // turn
+        if passes < 1:
+            return self._straight(blocks)
+        kept = min(passes, _KEPT_PASSES)
+        blocks -= COPIES * (passes - kept)
+        slack = blocks * interval + min(times) - first - kept * turn
+        starts = range(first, first + min(slack, interval - 1) + 1)
+        stride = -(-len(starts) // _STARTS)
+        parts = [self._around(start, kept, passes, blocks) for start in starts[::stride]]
+        return min(parts, key=lambda part: len(part.cycles))
+
+    def _problem(self, extra: list[Instance], blocks: int) -> Problem:
+        instances = [*self.set_up, *extra]
+        instances += of_blocks(
+            self.region, self.machine, self.steady, self.registers, self.addressing, blocks
+        )
+        return Problem(self.machine, instances, *dependences(instances, self.machine))
+
+    def _straight(self, blocks: int) -> Part:
+        """All blocks without a loop."""
+        problem = self._problem([], blocks)
+        every = set(range(len(problem.instances)))
+        rigid = self._rigid(problem, every)
+        if rigid:
+            first = min(rigid.values())
+            placed = self._first_that_works(problem, every, rigid, rigid, first, None)[1]
+        else:
+            placed = self._shortest(problem, every, {}, 0)
+        cycles = _cycles(problem, placed, 0, 1 + max(t for t, _ in placed.values()))
+        return Part(cycles, None)
+
+    def _around(self, start: int, kept: int, passes: int, blocks: int) -> Part:
+        """Code whose loop begins with cycle ``start`` of the steady state."""
+        turn = COPIES * self.steady.interval
+        end = start + kept * turn
+        loop_registers = self._loop_registers(start, passes)
+        problem = self._problem(loop_registers, blocks)
+        time = {i: instance.time for i, instance in enumerate(problem.instances)}
+        early = {i for i, t in time.items() if t < start}
+        late = {i for i, t in time.items() if t >= end}
+        inside = {i: t for i, t in time.items() if start <= t < end}
+        anchor = min(inside, key=lambda i: inside[i])
+        for i in range(len(self.set_up), len(self.set_up) + len(loop_registers)):
+            problem.after[i].append((anchor, _LOOP_SET_UP + inside[anchor] - start))
+        rigid = self._rigid(problem, early)
+        if self._rigid(problem, inside):
+            fixed = inside | rigid
+            length, warm = self._first_that_works(problem, early, fixed, rigid, start, start)
+            cool = self._rigid_cool_down(problem, late, inside, end)
+        else:
+            length, warm = self._warm_up(problem, early, inside, start)
+            cool = self._shortest(problem, late, inside, end)
+        cycles = _cycles(problem, warm, 0, length)
+        body = _in_place(problem, {i: t for i, t in inside.items() if t < start + turn})
+        cycles += _cycles(problem, body, start, turn)
+        skipped = COPIES * (passes - kept)
+        last = 1 + max((t for t, _ in cool.values()), default=end - 1)
+        cycles += _cycles(problem, cool, end, last - end, skipped)
+        return Part(cycles, (length, length + turn - 1))
+
+    def _loop_registers(self, start: int, passes: int) -> list[Instance]:
+        def move(key: str, *operands: str | int) -> Instance:
+            return Instance(start - 2 * _LOOP_SET_UP, (self.machine.operation[key],), operands)
+
+        return [
+            move("movxm.label", "ls", f".l_start{self.number}"),
+            move("movxm.label", "le", f".l_end{self.number}"),
+            move("movxm.LOOP", "lc", passes),
+        ]
+
+    def _rigid(self, problem: Problem, indices: Iterable[int]) -> dict[int, int]:
+        """The multiplications that keep their distances outside the loop as well, with their times:
+        those with places of their own, which share accumulators only because of these."""
+        placed = {node.name for node in self.region.nodes if node.at is not None}
+        return {
+            i: problem.instances[i].time
+            for i in indices
+            if (tag := problem.instances[i].tag) and tag.node in placed
+        }
+
+    def _rigid_cool_down(
+        self, problem: Problem, late: set[int], inside: dict[int, int], end: int
+    ) -> Placement:
+        """As in the steady state, but the sums that are stored first are ready sooner where that
+        takes no more than an exchange with another multiplication; stores follow."""
+        stores = {i for i in late if problem.instances[i].forms[0].action == "store"}
+        times = {i: problem.instances[i].time for i in late - stores} | inside
+        at = {times[i]: i for i in self._rigid(problem, late)}
+
+        def valid(index: int, time: int, times: dict[int, int]) -> bool:
+            before = (times[o] + d for o, d in problem.before.get(index, ()) if o in times)
+            after = (times[o] - d for o, d in problem.after.get(index, ()) if o in times)
+            return max(before, default=time) <= time <= min(after, default=time)
+
+        for time in sorted(at):
+            one, other = at.get(time), at.get(time - 1)
+            if one is None or not any(o in stores for o, _ in problem.after.get(one, ())):
+                continue
+            found = times | {one: time - 1} | ({other: time} if other is not None else {})
+            moved = [one] if other is None else [one, other]
+            if time > end and all(valid(i, found[i], found) for i in moved):
+                times = found
+                break
+        placed = self._maybe_shortest(problem, stores, times, end, True)
+        if placed is None:
+            return _in_place(problem, {i: problem.instances[i].time for i in late})
+        return placed | _in_place(problem, {i: times[i] for i in late - stores})
+
+    def _first_that_works(
+        self,
+        problem: Problem,
+        movable: set[int],
+        fixed: dict[int, int],
+        rigid: dict[int, int],
+        start: int,
+        end: int | None,
+    ) -> tuple[int, Placement]:
+        """The least number of cycles before ``start`` in which everything can be placed around
+        ``rigid``; with ``end``, nothing after it."""
+        rest = movable - rigid.keys()
+        orders = self._orders(problem, rest, fixed)
+        own = {i: problem.instances[i].time for i in rest if problem.instances[i].block >= 0}
+        least = start - min(rigid.values(), default=start)
+        for cycles in range(least, least + _MOST_CYCLES):
+            moved = {i: t - start + cycles for i, t in fixed.items()}
+            last = None if end is None else end - start + cycles - 1
+            numbers = random.Random(0)
+            for attempt in range(self.attempts):
+                # Backward and forward in turn, each in its orders.
+                backward = last is not None and attempt % 2 == 0
+                order = orders[backward][attempt // 2 % len(_LEADS)]
+                order = order.shaken(attempt // (2 * len(_LEADS)), numbers)
+                limit = last if backward else None
+                placed = compact(problem, rest, moved, order, 0, limit, True)
+                if placed and (last is None or max(t for t, _ in placed.values()) <= last):
+                    return cycles, placed | _in_place(problem, {i: moved[i] for i in rigid})
+            # Else all blocks as they are in the steady state, if that is late enough.
+            kept = {i: t - start + cycles for i, t in own.items()}
+            if min(kept.values(), default=0) >= 0:
+                order = orders[0][0]
+                placed = compact(problem, rest - own.keys(), moved | kept, order, 0, None, True)
+                if placed is not None:
+                    kept |= {i: moved[i] for i in rigid}
+                    return cycles, placed | _in_place(problem, kept)
+        raise self._failure()
+
+    def _orders(
+        self, problem: Problem, movable: set[int], fixed: dict[int, int]
+    ) -> tuple[list[Order], list[Order]]:
+        """Forward by deadlines, backward by times of the steady state; groups some cycles sooner
+        than these say, as they have the least room between their neighbours."""
+        names = {node.name for node in self.region.nodes if node.group}
+        grouped = {i for i in movable if (t := problem.instances[i].tag) and t.node in names}
+        deadlines = problem.deadlines(movable, fixed)
+        times = {i: max(problem.instances[i].time, deadlines[i] - _FAR) for i in movable}
+        forward = [Order({i: t - n * (i in grouped) for i, t in deadlines.items()}) for n in _LEADS]
+        backward = [Order({i: t + n * (i in grouped) for i, t in times.items()}) for n in _LEADS]
+        return forward, backward
+
+    def _warm_up(
+        self, problem: Problem, early: set[int], inside: dict[int, int], start: int
+    ) -> tuple[int, Placement]:
+        """The shortest warm-up found, and its length."""
+
+        def reach(index: int, time: int) -> int:
+            """The length that the warm-up needs for this operation."""
+            edges = problem.after.get(index, ())
+            ends = (time + d - (inside[other] - start) for other, d in edges if other in inside)
+            return max(time + 1, *ends, 0)
+
+        def length(placed: Placement) -> int:
+            return max(reach(index, time) for index, (time, _) in placed.items())
+
+        def place(order: Order) -> Placement | None:
+            """Twice, as the loop's own reads and writes bind as well where it ends up."""
+            placed = compact(problem, early, {}, order, 0)
+            if placed is None:
+                return None
+            cycles = length(placed)
+            fixed = {i: t - start + cycles for i, t in inside.items()}
+            placed = compact(problem, early, fixed, order, 0)
+            return placed if placed and length(placed) <= cycles else None
+
+        first = Order(problem.deadlines(early, inside))
+        placed = shortest(place, reach, first, self.attempts)
+        if placed is None:
+            raise self._failure()
+
+        def backward(order: Order, last: int) -> Placement | None:
+            fixed = {i: t - start + last + 1 for i, t in inside.items()}
+            return compact(problem, early, fixed, order, 0, last)
+
+        cycles = length(placed)
+        tight = squeezed(backward, placed, cycles - 1, self.attempts)
+        return (cycles, placed) if tight is placed else (length(tight), tight)
+
+    def _shortest(
+        self, problem: Problem, movable: set[int], fixed: dict[int, int], first: int
+    ) -> Placement:
+        found = self._maybe_shortest(problem, movable, fixed, first, False)
+        if found is None:
+            raise self._failure()
+        return found
+
+    def _maybe_shortest(
+        self,
+        problem: Problem,
+        movable: set[int],
+        fixed: dict[int, int],
+        first: int,
+        shared: bool,
+    ) -> Placement | None:
+        """The placement that ends first."""
+        first_order = Order(problem.deadlines(movable, fixed))
+        found = shortest(
+            lambda order: compact(problem, movable, fixed, order, first, None, shared),
+            lambda _, time: time,
+            first_order,
+            self.attempts,
+        )
+        if found is None:
+            return None
+        return squeezed(
+            lambda order, last: compact(problem, movable, fixed, order, first, last, shared),
+            found,
+            max((time for time, _ in found.values()), default=first),
+            self.attempts,
+        )
+
+    def _failure(self) -> DesignError:
+        return DesignError(
+            f"[generate] blocks of {self.region.name}: none of {self.attempts} orders of the "
+            "operations outside the loop works; give more attempts"
+        )
+
+
+def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, int], str]]:
+    """The shortest interval for which times and registers are found, and with it the latest loads:
+    what is loaded early must be loaded before the first multiplication."""
+    least = modulo.least_interval(region, machine)
+    loads = [node.name for node in region.nodes if node.role == "load"]
+    for interval in range(least, 4 * least + 64):
+        best, most = None, 0
+        for steady in modulo.schedules(region, machine, interval):
+            late = sum(steady.time[name] for name in loads)
+            if best is None or late > most:
+                registers = allocation.allocate(region, machine, steady)
+                if registers is not None:
+                    best, most = (steady, registers), late
+        if best:
+            return best
+    raise DesignError(f"[generate] {region.name}: no interval below {4 * least + 64} cycles works")
+
+
+def _in_place(problem: Problem, times: dict[int, int]) -> Placement:
+    return {i: (time, problem.instances[i].forms[0]) for i, time in times.items()}
+
+
+def _cycles(
+    problem: Problem, placed: Placement, first: int, count: int, later: int = 0
+) -> list[list[Op]]:
+    cycles: list[list[Op]] = [[] for _ in range(count)]
+    for index, (time, form) in placed.items():
+        cycles[time - first].append(problem.instances[index].op(form, later))
+    return cycles
+
+
+def _program(name: str, machine: Machine, part: Part, number: int) -> Program:
+    bundles = tuple(Bundle(tuple(ops)) for ops in part.cycles)
+    if part.loop is None:
+        return Program(name, machine, bundles, loop_step=COPIES)
+    labels = {f".l_start{number}": part.loop[0], f".l_end{number}": part.loop[1]}
+    return Program(name, machine, bundles, labels, (part.loop,), COPIES)
+
+
+def _returning(program: Program) -> Program:
+    """Puts `ret` as many bundles before the end as it has delay slots, after the last loop."""
+    form = program.machine.operation["ret"]
+    ret = Op(form, ("lr",))
+    bundles = list(program.bundles)
+    after = program.loops[-1][1] + 1 if program.loops else 0
+    while True:
+        at = len(bundles) - 1 - form.delay_slots
+        if at >= after and not bundles[at].slots & {"alu", "lng"}:
+            break
+        bundles.append(Bundle())
+    bundles[at] = replace(bundles[at], ops=(*bundles[at].ops, ret))
+    return replace(program, bundles=tuple(bundles))

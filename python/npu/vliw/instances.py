@@ -1,0 +1,195 @@
+"""All operations of a region's first and last blocks with their registers, in the times of the
+steady state, and what must not change between them when they are moved."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field, replace
+
+from npu.vliw.allocation import Addressing
+from npu.vliw.dataflow import Access, Region
+from npu.vliw.machine import Fifo, Machine, Operation
+from npu.vliw.modulo import COPIES, Steady, split, uses, writers
+from npu.vliw.program import Address, Op, Tag
+
+
+@dataclass(frozen=True)
+class Instance:
+    """One operation of one block, or of the set-up (block -1). ``forms``: what may execute it."""
+
+    time: int
+    forms: tuple[Operation, ...]
+    operands: tuple[str | int | Address | Fifo, ...]
+    bank: str | None = None
+    pointer: str | None = None
+    block: int = -1
+    tag: Tag | None = None
+    expects: dict[str, Tag] = field(default_factory=dict)
+
+    def op(self, form: Operation, later: int = 0) -> Op:
+        """The operation as it stands in a program, ``later`` blocks on."""
+
+        def moved(tag: Tag) -> Tag:
+            return replace(tag, block=tag.block + later)
+
+        expects = {atom: moved(tag) for atom, tag in self.expects.items()}
+        return Op(form, self.operands, self.tag and moved(self.tag), expects)
+
+
+def of_blocks(
+    region: Region,
+    machine: Machine,
+    steady: Steady,
+    registers: dict[tuple[str, int], str],
+    addressing: Addressing,
+    blocks: int,
+) -> list[Instance]:
+    """The instances of ``blocks`` blocks."""
+    written = writers(region, machine)
+    found = []
+    for block in range(blocks):
+        names = {v: registers[v, block % COPIES] for v in region.values}
+        for node in region.nodes:
+            operands: list[str | int | Address | Fifo] = []
+            expects: dict[str, Tag] = {}
+            for operand in node.operands:
+                if isinstance(operand, Access):
+                    register = addressing.pointer[operand.stream]
+                    if node.through_file:
+                        operands.append(next(f for f in machine.fifos if f.pointer == register))
+                        continue
+                    step = addressing.step[node.name]
+                    walk = isinstance(step, str) and step.startswith("d")
+                    operands.append(Address(register, "walk" if walk else "post", step))
+                    continue
+                value, part = split(operand)
+                operands.append(_register(machine, names, value, part))
+            for value, part, operand_ in uses(node, steady.form[node.name]):
+                if operand_.stage and value in region.values:
+                    atoms = machine.atoms(_register(machine, names, value, part))
+                    tags = [Tag(w.name, block) for w in written[node.name, value]]
+                    expects |= dict(zip(atoms, tags, strict=True))
+            forms = tuple(machine.operation[key] for key in node.forms)
+            time = steady.time[node.name] + block * steady.interval
+            preferred = steady.form[node.name]
+            forms = (preferred, *(form for form in forms if form is not preferred))
+            tag = Tag(node.name, block)
+            found.append(
+                Instance(time, forms, tuple(operands), node.bank, node.pointer, block, tag, expects)
+            )
+    return found
+
+
+def _register(machine: Machine, names: dict[str, str], value: str, part: int | None) -> str:
+    register = names.get(value, value)
+    return register if part is None else machine.atoms(register)[part]
+
+
+def set_up(
+    region: Region, machine: Machine, addressing: Addressing, at: dict[str, int]
+) -> list[Instance]:
+    """Constants, modifiers and pointers. ``at``: where the argument registers point, in bytes from
+    the arguments."""
+    found: list[Instance] = []
+
+    def add(key: str, *operands: str | int | Address) -> None:
+        time = len(found) - 1_000_000  # before everything else
+        found.append(Instance(time, (machine.operation[key],), operands))
+
+    starts = {
+        register: region.streams[name].bases[0] + nodes[0].access.offset
+        for name, nodes in region.accesses.items()
+        if nodes[0].access and (register := addressing.pointer[name])
+    }
+    arrays = {addressing.pointer[name]: s.array for name, s in region.streams.items()}
+    for register, array in arrays.items():
+        if register != array:
+            add("mov.P.P", register, array)
+    for register, array in arrays.items():
+        _advance(found, machine, register, starts[register] - at[array])
+    for register, value in {**region.constants, **addressing.numbers}.items():
+        found.append(_number(machine, register, value, len(found) - 1_000_000))
+    return found
+
+
+def _advance(found: list[Instance], machine: Machine, pointer: str, distance: int) -> None:
+    """Adds a distance to a pointer in steps that an immediate can hold."""
+    forms = tuple(machine.operation[key] for key in ("padds", "padda"))
+    limit = forms[0].post
+    assert limit
+    most = ((1 << (limit.bits - 1)) - 1) * limit.step
+    while distance:
+        step = max(-most, min(most, distance))
+        time = len(found) - 1_000_000
+        found.append(Instance(time, forms, (Address(pointer, "post", step),)))
+        distance -= step
+
+
+def _number(machine: Machine, register: str, value: int, time: int) -> Instance:
+    """A number into a register, by the units that can."""
+    file = machine.file_of(register)
+    keys = {"R": ("movx", "mov", "movxm")}.get(str(file), ("mov", "movxm"))
+    forms = [machine.operation[f"{key}.{file}"] for key in keys]
+    holds = tuple(form for form in forms if form.immediate and form.immediate.holds(value))
+    return Instance(time, holds, (register, value))
+
+
+Edges = dict[int, list[tuple[int, int]]]
+
+
+def dependences(instances: list[Instance], machine: Machine) -> tuple[Edges, Edges]:
+    """Per instance, (other, distance) of those before and of those after it: a read follows its
+    write, and the next write to a register lands after the reads before it."""
+    events: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+    for index, instance in enumerate(instances):
+        for atom, offset, is_read in effects(instance, machine):
+            events[atom].append((instance.time + offset, is_read, index, offset))
+    before: Edges = defaultdict(list)
+    after: Edges = defaultdict(list)
+
+    def add(first: int, second: int, distance: int) -> None:
+        if first != second:
+            before[second].append((first, distance))
+            after[first].append((second, distance))
+
+    for found in events.values():
+        write: tuple[int, int] | None = None
+        reads: list[tuple[int, int]] = []
+        for _, is_read, index, offset in sorted(found):
+            if is_read:
+                reads.append((index, offset))
+                if write:
+                    add(write[0], index, write[1] - offset)
+            else:
+                for reader, stage in reads:
+                    add(reader, index, stage - offset + 1)
+                if write:
+                    add(write[0], index, write[1] - offset + 1)
+                write, reads = (index, offset), []
+    return before, after
+
+
+def effects(instance: Instance, machine: Machine) -> list[tuple[str, int, int]]:
+    """(part of a register, cycles after issue, 1 for a read): writes count from when reads see
+    them."""
+    found: list[tuple[str, int, int]] = []
+    for value, operand in zip(instance.operands, instance.forms[0].operands, strict=True):
+        if isinstance(value, Address):
+            found += [(value.pointer, 0, 1)]
+            if value.mode != "offset":
+                found.append((value.pointer, 1, 0))
+            if isinstance(value.step, str):
+                atoms = machine.atoms(value.step)
+                found += [(atom, 0, 1) for atom in atoms]
+                if value.mode == "walk":
+                    found.append((atoms[3], 1, 0))
+        elif isinstance(value, Fifo):
+            for register in (value.pointer, value.position):
+                found += [(register, 0, 1), (register, 1, 0)]
+        elif isinstance(value, str) and not value.startswith("."):
+            atoms = machine.atoms(value)
+            if operand.stage:
+                found += [(atom, operand.stage - 1, 1) for atom in atoms]
+            if operand.latency:
+                found += [(atom, operand.latency, 0) for atom in atoms]
+    return found

@@ -1,0 +1,233 @@
+"""The steady state: a time for every node of a block such that a new block can start every
+``interval`` cycles. Multiplications come first, in their order and as early as they can; stores
+follow as early, loads as late as registers are best served by."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from npu.errors import DesignError
+from npu.vliw.dataflow import Access, Node, Region
+from npu.vliw.machine import Machine, Operand, Operation
+from npu.vliw.reservation import Needs, Reservation, needs
+
+COPIES = 2  # blocks per pass of the loop: accumulators are double-buffered
+_ATTEMPTS = 1024  # per interval, at most, and fewer for long blocks:
+_WORK = 100_000  # nodes
+_ENOUGH = 160  # steady states to choose from
+_SEARCH = 3  # intervals over which a node may move
+_REPAIRS = 4  # times that streams which end too late are moved
+
+
+@dataclass
+class Steady:
+    """Times and forms of the nodes of block 0; block b is ``interval`` * b later."""
+
+    interval: int
+    time: dict[str, int] = field(default_factory=dict)
+    form: dict[str, Operation] = field(default_factory=dict)
+
+
+def least_interval(region: Region, machine: Machine) -> int:
+    """The bound by resources: multiplications, loads on two ports, stores, banks."""
+    count: dict[str, int] = {}
+    for node in region.nodes:
+        forms = [machine.operation[key] for key in node.forms]
+        name = " ".join(sorted({form.slot for form in forms}))
+        keys = [name, "loads"] if node.role == "load" else [name]
+        if node.bank:
+            keys.append(f"bank {node.bank}")
+        for key in keys:
+            count[key] = count.get(key, 0) + 1
+    count["loads"] = -(-count.get("loads", 0) // 2)
+    pooled = " ".join(sorted({"lda", "ldb"}))
+    count[pooled] = -(-count.get(pooled, 0) // 2)
+    return max(count.values())
+
+
+def schedules(region: Region, machine: Machine, interval: int) -> Iterator[Steady]:
+    """Steady states with this interval that the search finds.
+
+    A stream that ends late must also begin late, as the next block's part follows it. So when loads
+    as late and stores as early as possible do not work, or do not work well, some streams of loads
+    end earlier and some of stores begin later, by random numbers of cycles.
+    """
+    numbers = random.Random(0)
+    search = _Search(region, machine, interval)
+    found = 0
+    for attempt in range(min(_ATTEMPTS, _WORK // len(region.nodes) + 1)):
+        # Few streams at a time: most do best where they are.
+        moved = {name for name in region.groups if attempt and numbers.random() < 0.5}
+        shift = {
+            name: numbers.randint(1, interval // 2) if name in moved else 0
+            for name in region.groups
+        }
+        steady = search.run(shift)
+        if steady:
+            yield steady
+            found += 1
+        if found == _ENOUGH:
+            return
+
+
+class _Search:
+    """Places the nodes of a block again and again."""
+
+    def __init__(self, region: Region, machine: Machine, interval: int) -> None:
+        self.region, self.interval = region, interval
+        self.before: dict[str, list[tuple[str, int]]] = {}
+        self.after: dict[str, list[tuple[str, int]]] = {}
+        for first, second, distance in dependences(region, machine):
+            self.before.setdefault(second, []).append((first, distance))
+            self.after.setdefault(first, []).append((second, distance))
+        self.units: dict[str, list[tuple[Operation, Needs]]] = {}
+        roles = ("multiply", "store", "move", "load", "advance")
+        self.by_role: dict[str, list[Node]] = {role: [] for role in roles}
+        for node in region.nodes:
+            forms = [machine.operation[key] for key in node.forms]
+            self.units[node.name] = [(form, needs(machine, form, node)) for form in forms]
+            self.by_role[node.role].append(node)
+        # Loads that only one unit can do choose first, then long streams; each from its end.
+        position = {node.name: i for i, node in enumerate(region.nodes)}
+        length = {n.name: len(nodes) for nodes in region.accesses.values() for n in nodes}
+        self.by_role["load"].sort(
+            key=lambda n: (n.group is None, len(n.forms), -length[n.name], -position[n.name])
+        )
+        self.advancing = {  # stream -> its last load
+            name: nodes[-2].name
+            for name, nodes in region.accesses.items()
+            if nodes[-1].role == "advance"
+        }
+
+    def run(self, shift: dict[str, int]) -> Steady | None:
+        """``shift``: cycles by which streams move away from the multiplications."""
+        early: dict[str, int] = {}
+        for _ in range(_REPAIRS):
+            if not self._run(shift, early):
+                return None
+            late = self._late()
+            if not late:
+                return self.steady
+            if any(name not in self.advancing for name in late):
+                return None
+            for name, cycles in late.items():
+                last = self.advancing[name]
+                early[last] = early.get(last, 0) + cycles
+        return None
+
+    def _run(self, shift: dict[str, int], early: dict[str, int]) -> bool:
+        self.steady, self.reserved = Steady(self.interval), Reservation(self.interval)
+        groups = self.region.groups
+        self.shift = {node.name: shift[name] for name in groups for node in groups[name]} | early
+        last = 0
+        products = self.by_role["multiply"]
+        for number, node in enumerate(products):
+            # Spread over the interval: where loads bind, factors would have to wait in registers.
+            wanted = number if node.at is None else node.at
+            last = max(last, self._earliest(node), wanted * self.interval // len(products))
+            if not self._place(node, range(last, self._limit(last))):
+                return False
+            last = self.steady.time[node.name]
+        for node in self.by_role["store"]:
+            first = self._earliest(node) + self.shift.get(node.name, 0)
+            if not self._place(node, range(first, self._limit(first))):
+                return False
+        for node in (*reversed(self.by_role["move"]), *self.by_role["load"]):
+            latest = self._latest(node)
+            if not self._place(node, range(latest, 2 * latest - self._limit(latest), -1)):
+                return False
+        for node in self.by_role["advance"]:
+            first = self._earliest(node)
+            if not self._place(node, range(first, self._limit(first))):
+                return False
+        return True
+
+    def _limit(self, time: int) -> int:
+        return time + _SEARCH * self.interval
+
+    def _earliest(self, node: Node) -> int:
+        known = self.steady.time
+        return max(
+            (known[u] + d for u, d in self.before.get(node.name, ()) if u in known), default=0
+        )
+
+    def _latest(self, node: Node) -> int:
+        known = self.steady.time
+        latest = min(known[v] - d for v, d in self.after[node.name] if v in known)
+        return latest - self.shift.get(node.name, 0)
+
+    def _place(self, node: Node, times: range) -> bool:
+        units = self.units[node.name]
+        for time in times:
+            for form, needed in units:
+                if self.reserved.take(needed, time):
+                    self.steady.time[node.name], self.steady.form[node.name] = time, form
+                    return True
+        return False
+
+    def _late(self) -> dict[str, int]:
+        """By how many cycles streams' accesses of one block end after those of the next begin."""
+        time = self.steady.time
+        late = {
+            name: time[nodes[-1].name] + 1 - time[nodes[0].name] - self.steady.interval
+            for name, nodes in self.region.accesses.items()
+        }
+        return {name: cycles for name, cycles in late.items() if cycles > 0}
+
+
+def split(operand: str) -> tuple[str, int | None]:
+    """A value and the part of it that an operand names."""
+    value, _, part = operand.partition(":")
+    return value, int(part) if part else None
+
+
+def uses(node: Node, form: Operation) -> list[tuple[str, int | None, Operand]]:
+    """Value, part and description of each operand that is a value."""
+    return [
+        (*split(operand), described)
+        for operand, described in zip(node.operands, form.operands, strict=True)
+        if not isinstance(operand, Access)
+    ]
+
+
+def writers(region: Region, machine: Machine) -> dict[tuple[str, str], list[Node]]:
+    """(reader, value) -> the nodes whose results it reads: the last writer of each part, lowest
+    part first."""
+    last: dict[str, dict[int, Node]] = {}
+    count = {value: machine.parts(kind) for value, kind in region.values.items()}
+    found: dict[tuple[str, str], list[Node]] = {}
+    for node in region.nodes:
+        form = machine.operation[node.forms[0]]
+        for value, part, operand in uses(node, form):
+            if operand.stage and value in region.values:
+                parts = last.get(value, {})
+                needed = range(count[value]) if part is None else [part]
+                if not parts.keys() >= set(needed):
+                    raise DesignError(f"[schedule] {node.name} reads {value}, which nobody writes")
+                found[node.name, value] = [parts[p] for p in needed]
+        for value, part, operand in uses(node, form):
+            if operand.latency and value in count:
+                if part is None:
+                    last[value] = dict.fromkeys(range(count[value]), node)
+                else:
+                    last.setdefault(value, {})[part] = node
+    return found
+
+
+def dependences(region: Region, machine: Machine) -> list[tuple[str, str, int]]:
+    """(first, second, least distance) within a block: values and the order of each stream."""
+    edges: list[tuple[str, str, int]] = []
+    by_name = {node.name: node for node in region.nodes}
+    for (reader, value), nodes in writers(region, machine).items():
+        form = machine.operation[by_name[reader].forms[0]]
+        stages = [o.stage for v, _, o in uses(by_name[reader], form) if v == value and o.stage]
+        for writer in nodes:
+            written = machine.operation[writer.forms[0]]
+            latency = max(o.latency for v, _, o in uses(writer, written) if v == value)
+            edges.append((writer.name, reader, latency - min(stages) + 1))
+    for nodes in region.accesses.values():
+        edges += [(a.name, b.name, 1) for a, b in pairwise(nodes)]
+    return edges

@@ -1,0 +1,418 @@
+"""Runs a program of bundles on one core and its 64 KB of data memory.
+
+The pipeline is exposed: an operation reads each operand in its stage and its result is there after
+its latency, whether anybody waits for it or not. What a core would do silently and a programmer
+cannot have meant is an error here: a register that was never written, a value other than the one
+the scheduler meant (``Op.expects``), a port taken twice, a loop that breaks the rules. Two accesses
+to one bank in a cycle cost a stall each.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from npu.errors import ArgumentError, ScheduleError
+from npu.vliw import assembly
+from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16
+from npu.vliw.machine import Fifo, Operation
+from npu.vliw.program import Address, Op, Program, Tag
+
+_POINTER_BITS = 20
+_BLOCKS = 72  # bytes of 8 blocks of BFP16, which one pop takes
+Value = int | bytes
+
+
+@dataclass
+class Run:
+    """What happened: ``cycles`` from the first bundle to the last one, stalls included."""
+
+    bundles: int = 0
+    stalls: int = 0
+    issued: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # per operation
+
+    @property
+    def cycles(self) -> int:
+        return self.bundles + self.stalls
+
+
+@dataclass
+class _Flight:
+    """An operation under way."""
+
+    op: Op
+    where: str
+    blocks: int  # by which tags have advanced
+    inputs: dict[int, Value] = field(default_factory=dict)
+    address: int = 0
+    loaded: bytes = b""
+    held: int = 0  # bytes in the load file
+
+
+class Core:
+    """One core: ``memory`` is its data memory; ``run`` executes a program from its first bundle."""
+
+    def __init__(self, memory: bytearray, pointers: Mapping[str, int]) -> None:
+        self.memory = memory
+        self.registers: dict[str, Value] = {"lr": 0, **pointers}
+        self.tags: dict[str, Tag | None] = {}
+        self.result = Run()
+        self._reads: dict[int, list[tuple[_Flight, int]]] = defaultdict(list)
+        self._accesses: dict[int, list[_Flight]] = defaultdict(list)
+        self._landings: dict[int, list[_Flight]] = defaultdict(list)
+        self._pointers: dict[int, list[tuple[str, int]]] = defaultdict(list)
+        self._fifos: dict[str, bytes] = defaultdict(bytes)
+        self._ports: set[tuple[str, int]] = set()
+        self._loop_code: dict[str, int] = {}  # loop register -> end of the bundle that set it
+        self._passes = 0
+
+    def run(self, program: Program, limit: int = 10_000_000) -> Run:
+        """Executes bundles until `ret` and its delay slots are over."""
+        self._begin(program)
+        index = now = 0
+        left: int | None = None  # bundles until the return takes effect
+        while left != 0:
+            if index >= len(program.bundles):
+                raise ScheduleError(
+                    f"[simulate] {program.name} runs past its last bundle, {index - 1}: no `ret` "
+                    "with its delay slots"
+                )
+            if now >= limit:
+                raise ScheduleError(f"[simulate] {program.name} has not ended after {now} bundles")
+            left = None if left is None else left - 1
+            slots = self._issue(program, index, now)
+            left = left if slots is None else slots
+            self.result.bundles += 1
+            index, now = self._next(program, index), now + 1
+        while any((self._reads, self._accesses, self._landings, self._pointers)):
+            self._begin_cycle(now)  # what is still under way
+            self._end_cycle(now)
+            now += 1
+        return self.result
+
+    def _begin(self, program: Program) -> None:
+        self._program, self._addresses, self._sizes = program, program.addresses, program.sizes
+        self._index_at = {address: i for i, address in enumerate(self._addresses[:-1])}
+        self._loops = dict(program.loops)
+        machine = program.machine
+        if program.code_bytes > machine.program_bytes:
+            raise ScheduleError(
+                f"[simulate] {program.name} has {program.code_bytes} bytes of code; program memory "
+                f"has {machine.program_bytes}: unroll less"
+            )
+        for i, bundle in enumerate(program.bundles):
+            bundle.check(machine, f"bundle {i}")
+
+    # One cycle: results land, operands are read, memory is accessed.
+
+    def _issue(self, program: Program, index: int, now: int) -> int | None:
+        """Starts a bundle; the delay slots of its return, if it has one."""
+        self._begin_cycle(now)
+        left = None
+        inside = any(first <= index <= last for first, last in program.loops)
+        blocks = program.loop_step * self._passes if inside else 0
+        for op in program.bundles[index].ops:
+            operation = op.operation
+            flight = _Flight(op, f"bundle {index}, {assembly.op_text(op)}", blocks)
+            self.result.issued[operation.key] += 1
+            self._reserve(flight, now)
+            for position, operand in enumerate(operation.operands):
+                if operand.kind == "address":
+                    self._start_access(flight, position, now)
+                elif operand.kind == "fifo":
+                    self._start_fifo(flight, position, now)
+                elif operand.stage and operand.kind not in ("imm", "label"):
+                    self._reads[now + operand.stage - 1].append((flight, position))
+                if operand.latency:
+                    self._landings[now + operand.latency].append(flight)
+            if operation.action == "return":
+                left = operation.delay_slots
+            if operation.operands and operation.operands[0].kind == "LOOP":
+                self._loop_code[str(op.operands[0])] = self._addresses[index + 1]
+        self._end_cycle(now)
+        return left
+
+    def _begin_cycle(self, now: int) -> None:
+        for pointer, value in self._pointers.pop(now, ()):
+            self.registers[pointer] = value
+        written: set[str] = set()
+        for flight in self._landings.pop(now, ()):
+            self._land(flight, written)
+
+    def _end_cycle(self, now: int) -> None:
+        for flight, position in self._reads.pop(now, ()):
+            flight.inputs[position] = self._read(flight, str(flight.op.operands[position]))
+        self._access(self._accesses.pop(now, []))
+
+    def _reserve(self, flight: _Flight, now: int) -> None:
+        for port, stage in flight.op.operation.ports:
+            key = (port, now + stage - 1)
+            if key in self._ports:
+                raise ScheduleError(f"[simulate] {flight.where}: port {port!r} is used twice")
+            self._ports.add(key)
+
+    def _read(self, flight: _Flight, register: str) -> Value:
+        atoms = self._program.machine.atoms(register)
+        for atom in atoms:
+            if atom not in self.registers:
+                raise ScheduleError(f"[simulate] {flight.where}: {atom} was never written")
+            self._check_tag(flight, atom)
+        values = [self.registers[atom] for atom in atoms]
+        if isinstance(values[0], int):
+            return values[0]
+        return b"".join(v for v in values if isinstance(v, bytes))
+
+    def _check_tag(self, flight: _Flight, atom: str) -> None:
+        expected = flight.op.expects.get(atom)
+        if expected is None:
+            return
+        expected = Tag(expected.node, expected.block + flight.blocks)
+        found = self.tags.get(atom)
+        if found != expected:
+            has = f"{found.node} of block {found.block}" if found else "nothing of the dataflow"
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {atom} holds {has}, the schedule meant "
+                f"{expected.node} of block {expected.block}"
+            )
+
+    def _land(self, flight: _Flight, written: set[str]) -> None:
+        """Puts a result into its register."""
+        register = str(flight.op.operands[0])
+        atoms = self._program.machine.atoms(register)
+        result = self._result(flight)
+        start = 0
+        for atom in atoms:
+            if atom in written:
+                raise ScheduleError(
+                    f"[simulate] {flight.where}: {atom} gets two results in one cycle"
+                )
+            written.add(atom)
+            end = start + self._program.machine.bytes_of(atom)
+            self.registers[atom] = result[start:end] if isinstance(result, bytes) else result
+            start = end
+            tag = flight.op.tag
+            self.tags[atom] = tag and Tag(tag.node, tag.block + flight.blocks)
+        if register == "le" and self.registers["le"] not in self._index_at:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: the loop end, byte {self.registers['le']!r}, is no "
+                "bundle's address"
+            )
+
+    def _result(self, flight: _Flight) -> Value:
+        operation, inputs = flight.op.operation, flight.inputs
+        operands = flight.op.operands
+        match operation.action:
+            case "load" | "pop":
+                return flight.loaded
+            case "move":
+                value = operands[1]
+                if isinstance(value, str):
+                    return self._addresses[self._label(value, flight)]
+                return _wrapped(int(value), str(operands[0])) if isinstance(value, int) else 0
+            case "copy":
+                copied = inputs[1]
+                return copied if isinstance(copied, bytes) else _wrapped(copied, str(operands[0]))
+            case "add" | "mul":
+                last = operands[2]
+                other = last if isinstance(last, int) else _integer(inputs[2])
+                one = _integer(inputs[1])
+                return _wrapped(one + other if operation.action == "add" else one * other, "r")
+            case "multiply":
+                return _multiply(flight)
+            case "multiply bfp16":
+                return _multiply_bfp16(flight)
+        raise ScheduleError(
+            f"[simulate] {flight.where}: the action {operation.action!r} of {operation.key} is "
+            "described but not simulated"
+        )
+
+    def _label(self, label: str, flight: _Flight) -> int:
+        if label not in self._program.labels:
+            raise ScheduleError(f"[simulate] {flight.where}: there is no label {label}")
+        return self._program.labels[label]
+
+    # Addresses and memory.
+
+    def _start_access(self, flight: _Flight, position: int, now: int) -> None:
+        """The address, the pointer's new value, and the access in its stage."""
+        address = flight.op.operands[position]
+        assert isinstance(address, Address)
+        pointer = _integer(self._read(flight, address.pointer))
+        step = self._step(flight, address, now)
+        flight.address = pointer + (step if address.mode == "offset" else 0)
+        if address.mode != "offset":
+            self._change(flight, address.pointer, pointer + step, now)
+        if flight.op.operation.memory_stage:
+            self._accesses[now + flight.op.operation.memory_stage - 1].append(flight)
+
+    def _start_fifo(self, flight: _Flight, position: int, now: int) -> None:
+        """Every access brings 64 bytes from behind those that the file holds; a pop takes 72."""
+        operation, fifo = flight.op.operation, flight.op.operands[position]
+        assert isinstance(fifo, Fifo)
+        pointer = _integer(self._read(flight, fifo.pointer))
+        flight.held = _integer(self._read(flight, fifo.position))
+        flight.address = pointer + flight.held
+        left = flight.held + operation.memory_bytes
+        if operation.action == "pop":
+            left -= _BLOCKS
+            self._change(flight, fifo.pointer, pointer + _BLOCKS, now)
+        if not 0 <= left <= self._program.machine.bytes_of(fifo.file):
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {fifo.file} would hold {left} bytes; a fill gives 64, "
+                "a pop takes 8 of them"
+            )
+        self._change(flight, fifo.position, left, now)
+        self._accesses[now + operation.memory_stage - 1].append(flight)
+
+    def _change(self, flight: _Flight, register: str, value: int, now: int) -> None:
+        """A register's new value in the next cycle."""
+        if register in [name for name, _ in self._pointers[now + 1]]:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {register} is changed twice in one cycle"
+            )
+        self._pointers[now + 1].append((register, _wrapped(value, register)))
+
+    def _step(self, flight: _Flight, address: Address, now: int) -> int:
+        if isinstance(address.step, int):
+            return address.step
+        if address.mode != "walk":
+            return _signed(_integer(self._read(flight, address.step)))
+        modifier, size, step, count = (
+            _integer(self._read(flight, atom)) for atom in self._program.machine.atoms(address.step)
+        )
+        again = count != size
+        name = self._program.machine.atoms(address.step)[3]
+        self._pointers[now + 1].append((name, count + 1 if again else 0))
+        return _signed(step if again else modifier)
+
+    def _access(self, flights: list[_Flight]) -> None:
+        """The accesses of one cycle: loads see memory as it was before the cycle's store."""
+        banks: dict[int, int] = defaultdict(int)
+        for flight in flights:
+            operation = flight.op.operation
+            self._check_address(flight, operation)
+            for bank in self._program.machine.banks.of(flight.address, operation.memory_bytes):
+                banks[bank] += 1
+            if operation.action in ("load", "fill", "pop"):
+                end = flight.address + operation.memory_bytes
+                flight.loaded = bytes(self.memory[flight.address : end])
+            if operation.action in ("fill", "pop"):
+                self._through_file(flight)
+        for flight in flights:
+            data = flight.inputs.get(0)
+            if flight.op.operation.action == "store" and isinstance(data, bytes):
+                self.memory[flight.address : flight.address + len(data)] = data
+        self.result.stalls += max(banks.values(), default=1) - 1
+
+    def _through_file(self, flight: _Flight) -> None:
+        fifo = next(o for o in flight.op.operands if isinstance(o, Fifo))
+        content = self._fifos[fifo.file]
+        if len(content) < flight.held:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {fifo.position} says {flight.held} bytes, {fifo.file} "
+                f"holds {len(content)}"
+            )
+        content = content[len(content) - flight.held :] + flight.loaded
+        if flight.op.operation.action == "pop":
+            blocks = np.frombuffer(content[:_BLOCKS], np.uint8).reshape(8, 9)
+            flight.loaded = blocks[:, 1:].tobytes() + blocks[:, 0].tobytes()  # x, then e
+            content = content[_BLOCKS:]
+        self._fifos[fifo.file] = content
+
+    def _check_address(self, flight: _Flight, operation: Operation) -> None:
+        size = operation.memory_bytes
+        if flight.address % size or not 0 <= flight.address <= len(self.memory) - size:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: address {flight.address:#x} must be a multiple of "
+                f"{size} within {len(self.memory)} bytes"
+            )
+
+    # Hardware loops.
+
+    def _next(self, program: Program, index: int) -> int:
+        """The bundle after this one."""
+        if self.registers.get("le") != self._addresses[index] or "lc" not in self.registers:
+            return index + 1
+        self._check_loop(index)
+        count = _integer(self.registers["lc"])
+        if count <= 1:
+            self._passes = 0
+            for name in ("ls", "le", "lc"):
+                self.registers.pop(name, None)
+            return index + 1
+        self.registers["lc"] = count - 1
+        self._passes += 1
+        return self._index_at[_integer(self.registers["ls"])]
+
+    def _check_loop(self, last: int) -> None:
+        rules = self._program.machine.loop
+        start = self.registers.get("ls")
+        where = f"[simulate] loop that ends in bundle {last}"
+        if start not in self._index_at or _integer(start) > self._addresses[last]:
+            raise ScheduleError(f"{where}: its start, byte {start!r}, is no bundle before it")
+        for address in (_integer(start), self._addresses[last]):
+            if address % rules.alignment:
+                raise ScheduleError(f"{where}: byte {address} is no multiple of {rules.alignment}")
+        if self._sizes[last] != rules.last_bytes:
+            raise ScheduleError(
+                f"{where}: its last bundle has {self._sizes[last]} bytes, not {rules.last_bytes}"
+            )
+        for name, end in self._loop_code.items():
+            if end <= _integer(start) < end + rules.distance:
+                raise ScheduleError(
+                    f"{where}: {name} is set {_integer(start) - end} bytes before its start, at "
+                    f"least {rules.distance} are needed"
+                )
+
+
+def _multiply(flight: _Flight) -> bytes:
+    from npu.vliw.aie2 import BF16_4X8X4
+
+    if flight.inputs[4] != BF16_4X8X4:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BF16_4X8X4} "
+            "(bf16, 4 x 8 x 4) is simulated"
+        )
+    c, a, b = (flight.inputs[i] for i in (1, 2, 3))
+    assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
+    left = np.frombuffer(a, np.uint16).reshape(4, 8)
+    right = np.frombuffer(b, np.uint16).reshape(8, 4)
+    return multiply_bf16(left, right, np.frombuffer(c, np.uint32).reshape(4, 4)).tobytes()
+
+
+def _multiply_bfp16(flight: _Flight) -> bytes:
+    from npu.vliw.aie2p import BFP16_8X8X8
+
+    if flight.inputs[4] != BFP16_8X8X8:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BFP16_8X8X8} "
+            "(BFP16, 8 x 8 x 8) is simulated"
+        )
+    c, a, b = (flight.inputs[i] for i in (1, 2, 3))
+    assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
+    return multiply_bfp16(*_blocks(a), *_blocks(b), np.frombuffer(c, np.float32)).tobytes()
+
+
+def _blocks(register: bytes) -> tuple[np.ndarray, np.ndarray]:
+    """Mantissas, a block per row, and exponents."""
+    return np.frombuffer(register, np.int8, 64).reshape(8, 8), np.frombuffer(
+        register, np.uint8, 8, 64
+    )
+
+
+def _integer(value: Value | None) -> int:
+    if not isinstance(value, int):
+        raise ArgumentError(f"[simulate] a scalar register holds {value!r}")
+    return value
+
+
+def _wrapped(value: int, register: str) -> int:
+    bits = 32 if register.startswith(("r", "l")) else _POINTER_BITS
+    return value & ((1 << bits) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << _POINTER_BITS) if value >> (_POINTER_BITS - 1) else value
