@@ -148,6 +148,7 @@ Timing::Timing(Generation g, const TimingTable& t)
   memory_line = t[TimingId::kMemoryLine];
   round = t[TimingId::kRound] * per_us;
   dispatch = t[TimingId::kDispatch] * 1e-6;
+  load = t[npu1 ? TimingId::kLoadNpu1 : TimingId::kLoadNpu2] * 1e3 * per_us;
   token = t[TimingId::kToken] * per_us;
   cp_write = t[TimingId::kCpWrite] * per_us;
   cp_mask_write = t[TimingId::kCpMaskWrite] * per_us;

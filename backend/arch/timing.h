@@ -108,6 +108,7 @@ struct Timing {
   double memory_line;                       // bytes, see line_overfetch
   double round;                             // cycles per output round
   double dispatch;                          // seconds
+  double load;                              // cycles, of a whole configuration
   double token, cp_write, cp_mask_write, cp_block, cp_block_word;  // cycles
 
   // What the command processor takes for an operation, cycles.

@@ -324,35 +324,49 @@ Stream Stream::parse(std::span<const std::byte> bytes) {
   return stream;
 }
 
+Stream::Range Stream::patchable(const Operation& operation) const {
+  if (operation.opcode == Opcode::kBlockWrite) {
+    return {static_cast<size_t>(operation.data.data() - words_.data()), operation.data.size()};
+  }
+  constexpr size_t kOffset = 10;  // of the long form of an ADDRESS_PATCH: low half, high half
+  if (operation.opcode == Opcode::kAddressPatch && operation.bytes == 48) {
+    return {operation.byte_offset / 4 + kOffset, 2};
+  }
+  return {0, 0};
+}
+
+std::vector<Stream::Range> Stream::patchable() const {
+  std::vector<Range> ranges;
+  for (const Operation& operation : operations_) {
+    const Range range = patchable(operation);
+    if (range.count != 0) ranges.push_back(range);
+  }
+  return ranges;
+}
+
 void Stream::patch(size_t word, uint32_t value) {
   if (operation_of_.empty()) {
     operation_of_.resize(words_.size(), UINT32_MAX);
     for (const Operation& operation : operations_) {
-      const size_t first = operation.byte_offset / 4;
-      std::fill_n(operation_of_.begin() + static_cast<ptrdiff_t>(first), operation.bytes / 4,
+      const Range range = patchable(operation);
+      std::fill_n(operation_of_.begin() + static_cast<ptrdiff_t>(range.first), range.count,
                   operation.index);
     }
   }
   const uint32_t index = word < words_.size() ? operation_of_[word] : UINT32_MAX;
-  if (index != UINT32_MAX) {
-    Operation& operation = operations_[index];
-    const size_t at = word - operation.byte_offset / 4;
-    if (operation.opcode == Opcode::kBlockWrite && words_.data() + word >= operation.data.data()) {
-      words_[word] = value;
-      return;
-    }
-    constexpr size_t kOffset = 10;  // of the long form: low half, high half
-    if (operation.opcode == Opcode::kAddressPatch && operation.bytes == 48 && at >= kOffset) {
-      words_[word] = value;
-      const uint32_t* half = words_.data() + operation.byte_offset / 4 + kOffset;
-      operation.argument_offset = uint64_t{half[1]} << 32 | half[0];
-      return;
-    }
-  }
+  if (index == UINT32_MAX) refuse_patch(word, words_.size());
+  words_[word] = value;
+  Operation& operation = operations_[index];
+  if (operation.opcode != Opcode::kAddressPatch) return;
+  const uint32_t* half = words_.data() + patchable(operation).first;
+  operation.argument_offset = uint64_t{half[1]} << 32 | half[0];
+}
+
+void Stream::refuse_patch(size_t word, size_t words) {
   fail(ErrorKind::kForbidden,
        "[Stream::patch] word %zu of %zu is neither data of a BLOCKWRITE nor the offset of an "
        "ADDRESS_PATCH; build another stream",
-       word, words_.size());
+       word, words);
 }
 
 }  // namespace npu::stream

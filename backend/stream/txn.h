@@ -80,11 +80,20 @@ class Stream {
   const Header& header() const { return header_; }
   const std::vector<Operation>& operations() const { return operations_; }
   std::span<const uint32_t> words() const { return words_; }
+  // Words that patch() may change, in order.
+  struct Range {
+    size_t first, count;
+  };
+  std::vector<Range> patchable() const;
   // Gives a word of a BLOCKWRITE's data, or of an ADDRESS_PATCH's offset, another value: what a
   // stream touches stays the same. Throws Error(kForbidden) for any other word.
   void patch(size_t word, uint32_t value);
+  // The error for another word of a stream of `words`.
+  [[noreturn]] static void refuse_patch(size_t word, size_t words);
 
  private:
+  Range patchable(const Operation& operation) const;
+
   Header header_;
   std::vector<uint32_t> words_;
   std::vector<Operation> operations_;   // spans point into words_ (stable: moved, never copied)

@@ -7,11 +7,13 @@ docs/reference/command_stream.md.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import operator
 import os
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,13 +22,16 @@ from npu import _npu
 from npu.emulator_configure import (
     Cores,
     check_enabled,
-    configuration_bytes,
     configuration_stream,
 )
-from npu.emulator_cores import Core, Fifo, Program
+from npu.emulator_cores import MAX_CYCLES, Core, Fifo, Program
+from npu.emulator_timing import ArrayTrace, Timing, timing_of, trace_of
 from npu.errors import ArgumentError, FormatError
+from npu.perf.problem import checked_constants
 
-__all__ = ["Array", "Core", "Fifo", "Report"]
+__all__ = ["Array", "ArrayTrace", "Core", "Fifo", "Report", "Timing"]
+
+_TRACED_EVENTS = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +42,9 @@ class Report:
     each level (``shim_read`` is DRAM -> array); ``undecoded_writes`` register writes since the
     configuration that have no modelled effect; ``kernel_calls`` calls of core functions;
     ``unwaited`` operations that changed a BD or a full queue which a transfer needed until the
-    array advanced: on hardware a race between the array and the command processor.
+    array advanced: on hardware a race between the array and the command processor; ``dropped`` the
+    shim channels of tasks that no data source leads to, one name for each: the run ended and left
+    their buffers as they were; ``timing`` and ``trace`` of a run of ``simulate``.
     """
 
     operations: int
@@ -45,6 +52,9 @@ class Report:
     undecoded_writes: int
     kernel_calls: int
     unwaited: int = 0
+    dropped: tuple[str, ...] = ()
+    timing: Timing | None = None
+    trace: ArrayTrace | None = dataclasses.field(default=None, repr=False)
 
 
 def _program_text(ops: Iterable[Sequence[Any]], names: dict[str, str]) -> str:
@@ -110,7 +120,19 @@ def _small_int(function: str, name: str, value: Any) -> int:
     return number
 
 
-def _argument_view(index: int, buffer: Any) -> np.ndarray:
+def _cycles(name: str, cost: Any) -> float:
+    try:
+        number = float(cost)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 <= number <= MAX_CYCLES:
+        raise ArgumentError(
+            f"[attach] cycles[{name!r}] is {cost!r}; it must be a number of 0..{MAX_CYCLES:.0e}"
+        )
+    return number
+
+
+def _argument_view(function: str, index: int, buffer: Any) -> np.ndarray:
     """The bytes of argument ``index`` as a flat view, without a copy."""
     found = None
     if not isinstance(buffer, np.ndarray):
@@ -121,10 +143,22 @@ def _argument_view(index: int, buffer: Any) -> np.ndarray:
         found = f"an array of Python objects ({buffer.dtype})"
     if found:
         raise ArgumentError(
-            f"[submit] argument {index} must be a C-contiguous NumPy array of plain numbers, found "
-            f"{found}; use numpy.ascontiguousarray"
+            f"[{function}] argument {index} must be a C-contiguous NumPy array of plain numbers, "
+            f"found {found}; use numpy.ascontiguousarray"
         )
     return buffer.view(np.ndarray).reshape(-1).view(np.uint8)
+
+
+def _arguments(
+    function: str, insts: Any, buffers: Any
+) -> tuple[bytes, list[np.ndarray], list[bool]]:
+    if not isinstance(buffers, Sequence):
+        raise ArgumentError(
+            f"[{function}] expected a list of NumPy arrays, found {type(buffers).__name__}"
+        )
+    views = [_argument_view(function, i, buffer) for i, buffer in enumerate(buffers)]
+    writable = [bool(view.flags.writeable) for view in views]
+    return _stream_bytes(function, insts), views, writable
 
 
 class Array:
@@ -140,7 +174,22 @@ class Array:
         # The callables live here, where the garbage collector sees them (they often refer to this
         # object); the C++ side reaches them through a weak reference.
         self._functions: dict[tuple[int, int], dict[str, Callable[..., Any]]] = {}
-        self._pdis: dict[int, Callable[[], Any]] = {}
+        self._pdis: dict[int, Callable[[], Any] | None] = {}
+        self._kernels: dict[str, str] = {}  # functions by their names in worker programs
+        self._lock = threading.Lock()
+
+    @contextlib.contextmanager
+    def _alone(self, function: str) -> Iterator[None]:
+        """One configuration or run at a time: runs differ in more than the C++ side checks."""
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError(
+                f"[{function}] called while the array is executing a stream, from a kernel or "
+                "another thread; wait until that call returns"
+            )
+        try:
+            yield
+        finally:
+            self._lock.release()
 
     def configure(
         self, config: bytes | str | os.PathLike[str], *, pdi: int | None = None
@@ -154,11 +203,11 @@ class Array:
         they are. Raises FormatError for bytes that are not valid, or a stream of the other
         generation, EmulatorError for registers that do not exist.
         """
-        data, label = configuration_bytes(config)
-        txn, enabled = configuration_stream(data, label, self.device, pdi)
-        report = Report(**self._array.configure(txn))
-        self._functions.clear()
-        self._enabled = enabled
+        txn, enabled = configuration_stream(config, self.device, pdi)
+        with self._alone("configure"):
+            report = Report(**self._array.configure(txn))
+            self._functions.clear()
+            self._enabled = enabled
         return report
 
     def attach(
@@ -167,6 +216,7 @@ class Array:
         row: int,
         ops: Iterable[Sequence[Any]] | Callable[[Core], Any],
         functions: Mapping[str, Callable[..., Any]] | None = None,
+        cycles: Mapping[str, float] | None = None,
     ) -> None:
         """Puts a program on core (col, row), to run from the next submission on.
 
@@ -179,6 +229,7 @@ class Array:
         ``["call", name, [{"buffer": byte address}, 7, ...]]``. ``functions[name]`` is called with a
         writable uint8 memoryview for each buffer operand, from its address to the end of the core's
         64 KiB, and an int for each constant. Exceptions it raises come out of ``submit``.
+        ``cycles[name]`` is what a call takes in a run of ``simulate``.
         """
         col, row = _small_int("attach", "col", col), _small_int("attach", "row", row)
         check_enabled(self._enabled, col, row)
@@ -195,7 +246,9 @@ class Array:
                 f"{type(ops).__name__} and {type(functions).__name__}"
             )
         ops = list(ops)
-        names = {name: f"f{i}" for i, name in enumerate(_called(ops))}
+        names = {
+            name: self._kernels.setdefault(name, f"f{len(self._kernels)}") for name in _called(ops)
+        }
         text = _program_text(ops, names)
         missing = [name for name in names if name not in functions]
         if missing:
@@ -210,37 +263,50 @@ class Array:
                     "pass a callable under that name"
                 )
         table = {names[name]: self._trampoline(col, row, name) for name in names}
-        self._array.attach(col, row, text, table)
+        costs = {
+            names[name]: _cycles(name, cost)
+            for name, cost in (cycles or {}).items()
+            if name in names
+        }
+        self._array.attach(col, row, text, table, costs)
         self._functions[col, row] = {name: functions[name] for name in names}
 
     def add_pdi(
-        self, pdi: int, config: bytes, attach_programs: Callable[[], Any] | None = None
+        self,
+        pdi: int,
+        config: bytes | str | os.PathLike[str],
+        attach_programs: Callable[[], Any] | None = None,
+        *,
+        source_pdi: int | None = None,
     ) -> None:
         """Gives a configuration to the LOADPDI operations that name number ``pdi`` (0..65535).
 
-        ``config`` is a stream of register writes, as for ``configure``. Loading it resets the array
-        but for the tiles' memories and detaches all programs; then ``attach_programs()`` is called,
-        which may call ``attach``. A load of what was loaded last is skipped, as by the firmware:
-        the same address or, where no driver has patched one in, the same number. Raises
-        FormatError for bytes that are no such stream.
+        ``config`` is what ``configure`` takes, and ``source_pdi`` the number of the PDI of an
+        xclbin that has several. Loading it resets the array but for the tiles' memories and
+        detaches all programs; then ``attach_programs()`` is called, which may call ``attach``. A
+        load of what was loaded last is skipped, as by the firmware: the same address or, where no
+        driver has patched one in, the same number. Raises what ``configure`` raises.
         """
         pdi = _small_int("add_pdi", "pdi", pdi)
         if attach_programs is not None and not callable(attach_programs):
             raise ArgumentError(
                 f"[add_pdi] attach_programs is {attach_programs!r}; pass a callable or None"
             )
+        txn, enabled = configuration_stream(
+            config, self.device, source_pdi, function="add_pdi", which="source_pdi"
+        )
         reference = weakref.ref(self)
 
-        def attach_now() -> None:
+        def loaded() -> None:
             array = reference()
             assert array is not None  # streams run only inside its submit()
-            array._enabled = None  # cores of the configuration before
-            array._pdis[pdi]()
+            array._functions.clear()
+            array._enabled = enabled
+            if (attach := array._pdis[pdi]) is not None:
+                attach()
 
-        hook = None if attach_programs is None else attach_now
-        self._array.add_pdi(pdi, _stream_bytes("add_pdi", config), hook)
-        if attach_programs is not None:
-            self._pdis[pdi] = attach_programs
+        self._array.add_pdi(pdi, txn, loaded)
+        self._pdis[pdi] = attach_programs
 
     def _trampoline(self, col: int, row: int, name: str) -> Callable[..., Any]:
         """Calls a core's function without keeping this object or the function alive."""
@@ -262,13 +328,37 @@ class Array:
         Only one call at a time: a callback or another thread that comes in meanwhile gets an
         ArgumentError.
         """
-        if not isinstance(buffers, Sequence):
-            raise ArgumentError(
-                f"[submit] expected a list of NumPy arrays, found {type(buffers).__name__}"
-            )
-        views = [_argument_view(i, buffer) for i, buffer in enumerate(buffers)]
-        writable = [bool(view.flags.writeable) for view in views]
-        return Report(**self._array.submit(_stream_bytes("submit", insts), views, writable))
+        arguments = _arguments("submit", insts, buffers)
+        with self._alone("submit"):
+            return Report(**self._array.submit(*arguments))
+
+    def simulate(
+        self,
+        insts: bytes,
+        buffers: Sequence[np.ndarray] = (),
+        *,
+        constants: Mapping[str, float] | None = None,
+        trace: bool = False,
+    ) -> Report:
+        """``submit`` in simulated time: the same results, with ``Report.timing``.
+
+        Transfers, locks and the command processor take what docs/timing.md says, cores what their
+        programs say (``Core.work``, or ``cycles`` of ``attach``), and a LOADPDI the constant of
+        that generation. ``constants`` replace those that `npu validate-model --constants` lists.
+        With ``trace`` ``Report.trace`` is the timeline, of the first million events.
+        """
+        arguments = _arguments("simulate", insts, buffers)
+        values = checked_constants("simulate", constants)
+        with self._alone("simulate"):
+            found = self._array.simulate(*arguments, values, _TRACED_EVENTS if trace else 0)
+        timing = timing_of(found.pop("timing"))
+        recorded = found.pop("trace", None)
+        timeline = None
+        if recorded is not None:
+            names = {worker: name for name, worker in self._kernels.items()}
+            moved = found["bytes_moved"]
+            timeline = trace_of(self.device, timing, recorded, arguments[0], moved, names)
+        return Report(**found, timing=timing, trace=timeline)
 
     def read_register(self, address: int) -> int:
         """The value of a register, as a MASKPOLL of the command processor would see it."""

@@ -1,4 +1,4 @@
-"""What npu.emulator.Array.configure takes besides a TXN stream: CDOs, PDIs and xclbins.
+"""What Array.configure and Array.add_pdi take besides a TXN stream: CDOs, PDIs and xclbins.
 
 Their commands become the register writes of a stream. Program memory is stored, not executed:
 cores run the programs of ``attach``, and only cores that the configuration leaves enabled.
@@ -19,45 +19,50 @@ _MAX_BYTES = 256 << 20  # of a file; AMD's largest xclbins have some 10 MB
 Cores = frozenset[tuple[int, int]]
 
 
-def configuration_bytes(config: Any) -> tuple[bytes, str]:
-    """The bytes of a configuration given as bytes, an array of words or a path, and its name."""
+def configuration_bytes(function: str, config: Any) -> tuple[bytes, str]:
+    """The bytes of a configuration given as bytes, an array of words or a path, and its name.
+    ``function`` is what errors name."""
     if isinstance(config, (str, os.PathLike)):
-        return _read(os.fspath(config)), os.path.basename(os.fspath(config))
+        return _read(function, os.fspath(config)), os.path.basename(os.fspath(config))
     try:
-        return memoryview(config).tobytes(), "configure"
+        return memoryview(config).tobytes(), function
     except (TypeError, ValueError):
         raise ArgumentError(
-            "[configure] the configuration must be bytes, an array of words or the path of a file, "
-            f"found {type(config)}"
+            f"[{function}] the configuration must be bytes, an array of words or the path of a "
+            f"file, found {type(config)}"
         ) from None
 
 
-def _read(path: str) -> bytes:
+def _read(function: str, path: str) -> bytes:
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):
-            raise ArgumentError(f"[configure] {path} is not a regular file")
+            raise ArgumentError(f"[{function}] {path} is not a regular file")
         if os.path.getsize(path) > _MAX_BYTES:
-            raise ArgumentError(f"[configure] {path} has more than {_MAX_BYTES} bytes")
+            raise ArgumentError(f"[{function}] {path} has more than {_MAX_BYTES} bytes")
         with open(path, "rb") as file:
             return file.read()
     except (OSError, ValueError) as error:
         if isinstance(error, ArgumentError):
             raise
         reason = getattr(error, "strerror", None) or str(error)
-        raise ArgumentError(f"[configure] {path}: {reason}") from None
+        raise ArgumentError(f"[{function}] {path}: {reason}") from None
 
 
 def configuration_stream(
-    data: bytes, label: str, device: str, pdi: int | None
+    config: Any, device: str, pdi: int | None, *, function: str = "configure", which: str = "pdi"
 ) -> tuple[bytes, Cores | None]:
     """The TXN stream of a configuration, and the cores that may run (None: all).
 
     A stream is passed on as it is; then ``pdi`` must be None. Configurations that enable no core
-    were compiled without programs (or are streams): every core may run.
+    were compiled without programs (or are streams): every core may run. ``which`` is the caller's
+    name for ``pdi``.
     """
+    data, label = configuration_bytes(function, config)
     if not is_image(data):
         if pdi is not None:
-            raise ArgumentError(f"[configure] pdi = {pdi} was given with a stream, which has none")
+            raise ArgumentError(
+                f"[{function}] {which} = {pdi} was given with a stream, which has no PDIs"
+            )
         return data, None
     columns = stream.device_geometry(device)["columns"]
     image = read(data, label)
@@ -66,7 +71,7 @@ def configuration_stream(
         raise FormatError(
             f"[{label}] is for {partition.column_width} columns, {device} has {columns}"
         )
-    found = image.configurations(_index(image.count, label, pdi))
+    found = image.configurations(_index(image.count, label, pdi, (function, which)))
     if not found:
         raise FormatError(f"[{label}] holds no CDO that configures the array")
     txn = writes.to_stream(((one.name, one.cdo) for one in found), device, columns)
@@ -74,17 +79,19 @@ def configuration_stream(
     return txn, enabled or None
 
 
-def _index(count: int, label: str, pdi: int | None) -> int:
+def _index(count: int, label: str, pdi: int | None, names: tuple[str, str]) -> int:
+    function, which = names
     if count == 0:
         raise FormatError(f"[{label}] has no PDI: it configures no NPU")
     if pdi is None:
         if count > 1:
             raise ArgumentError(
-                f"[configure] {label} has {count} PDIs; name one of them by pdi, 0..{count - 1}"
+                f"[{function}] {label} has {count} PDIs; name one of them by {which}, "
+                f"0..{count - 1}"
             )
         return 0
     if isinstance(pdi, bool) or not isinstance(pdi, int) or not 0 <= pdi < count:
-        raise ArgumentError(f"[configure] pdi = {pdi!r}; {label} has PDIs 0..{count - 1}")
+        raise ArgumentError(f"[{function}] {which} = {pdi!r}; {label} has PDIs 0..{count - 1}")
     return pdi
 
 

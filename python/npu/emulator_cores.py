@@ -36,8 +36,9 @@ __all__ = ["Core", "Fifo", "Operation", "Program"]
 SIDES = ("south", "west", "north", "own")
 FIRST_ADDRESS, SIDE_BYTES, SIDE_LOCKS = 0x40000, 0x10000, 16
 CASCADE_BYTES = 64
-ACQUIRE_GE, ACQUIRE_EQ, RELEASE, PUT, GET, PUT_CASCADE, GET_CASCADE = range(7)
+ACQUIRE_GE, ACQUIRE_EQ, RELEASE, PUT, GET, PUT_CASCADE, GET_CASCADE, WORK = range(8)
 MAX_LOCK_VALUE = 63
+MAX_CYCLES = 1e15
 PROCESSOR_BUS = 0x32038
 
 
@@ -62,7 +63,8 @@ def _nothing(_: bytes) -> None:
 class Core:
     """A core as its program sees it: locks, memory, stream ports, cascade.
 
-    Operations (``acquire``, ``release``, ``put``, ``get``, ...) happen when they are yielded.
+    Operations (``acquire``, ``release``, ``put``, ``get``, ``work``, ...) happen when they are
+    yielded.
     ``side`` names a tile that the core reaches: "own", "south", "west" or "north" (a core reaches
     no tile to its east, whose core reaches this one's as its west), with that tile's own lock
     numbers (0-15) and byte addresses (0-65535), as ``aie.lock`` and ``aie.buffer`` have them; or
@@ -151,6 +153,24 @@ class Core:
         return self._make(
             f"get_cascade({count})", fields, lambda result: np.frombuffer(bytearray(result), kind)
         )
+
+    # Time
+
+    def work(self, cycles: float, name: str = "work") -> Operation:
+        """Takes ``cycles`` in a run of ``Array.simulate``, under this name in its timeline.
+
+        Everything else that a program computes takes no time there; lock and cascade operations
+        are paid for by the next work. Nothing in a run of ``submit``.
+        """
+        try:
+            number = float(cycles)
+        except (TypeError, ValueError):
+            raise ArgumentError(f"[work] {self}: cycles is no number: {cycles!r}") from None
+        if not 0 <= number <= MAX_CYCLES:
+            raise ArgumentError(f"[work] {self}: cycles is {cycles!r}; use 0..{MAX_CYCLES:.0e}")
+        if not isinstance(name, str) or not name:
+            raise ArgumentError(f"[work] {self}: name is {name!r}; pass a text")
+        return self._make(f"work({cycles})", (WORK, number, name), _nothing)
 
     # Memory
 
@@ -399,7 +419,7 @@ class Program:
         if not isinstance(made, Operation):
             raise ArgumentError(
                 f"[attach] the program of {core} yielded {made!r} at {self.place()}; yield what "
-                "core.acquire, release, put, get, put_cascade or get_cascade return"
+                "core.acquire, release, put, get, put_cascade, get_cascade or work return"
             )
         if core._made is made:
             core._made = None

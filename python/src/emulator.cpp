@@ -1,15 +1,21 @@
 // npu._npu.emulator: the register-level array, wrapped by npu/emulator.py into the public
 // interface.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
+
+#include "arch/timing.h"
 #include "bindings.h"
 #include "devices/emulator/array.h"
+#include "devices/emulator/timed_trace.h"
 #include "emulator_views.h"
 #include "error.h"
 #include "report.h"
 #include "runtime/program.h"
+#include "runtime/timing.h"
 
 namespace nb = nanobind;
 
@@ -39,8 +45,9 @@ emulator::KernelFunction wrap(const nb::object& callable, std::shared_ptr<Aligne
   return function;
 }
 
+// cycles: of a call of each function in timed runs, where they are known.
 void attach(emulator::Array& array, int col, int row, const std::string& text,
-            const nb::dict& functions) {
+            const nb::dict& functions, const std::map<std::string, double>& cycles) {
   const std::string where = strf("attach: core (%d,%d)", col, row);
   Program program = parse_program(text, where);
   link_program(program, where);
@@ -51,6 +58,9 @@ void attach(emulator::Array& array, int col, int row, const std::string& text,
            where.c_str(), name.c_str());
     }
     wrapped.push_back(wrap(functions[name.c_str()], array.tile(col, row).memory));
+    if (const auto found = cycles.find(name); found != cycles.end()) {
+      wrapped.back().cycles = found->second;
+    }
   }
   array.attach(col, row, std::move(program), std::move(wrapped));
 }
@@ -71,8 +81,8 @@ void add_pdi(emulator::Array& array, uint32_t id, const Bytes& txn,
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using ConstHostArray = nb::ndarray<const uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-RunReport submit(emulator::Array& array, const Bytes& insts,
-                 const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable) {
+RunReport run(emulator::Array& array, const Bytes& insts,
+              const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable) {
   std::vector<emulator::Argument> views;
   for (size_t i = 0; i < buffers.size(); ++i) {
     auto* data = const_cast<uint8_t*>(buffers[i].data());
@@ -80,6 +90,43 @@ RunReport submit(emulator::Array& array, const Bytes& insts,
   }
   nb::gil_scoped_release release;
   return array.submit(span_of(insts), views);
+}
+
+nb::dict submit(emulator::Array& array, const Bytes& insts,
+                const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable) {
+  nb::dict report = report_dict(run(array, insts, buffers, writable));
+  report["unwaited"] = array.unwaited();
+  report["dropped"] = nb::tuple(nb::cast(array.dropped()));
+  return report;
+}
+
+// The same in simulated time; `constants` replace those of arch/timing.h. events: how many of a
+// timeline to keep; 0 records none.
+nb::dict simulate(emulator::Array& array, const Bytes& insts,
+                  const std::vector<ConstHostArray>& buffers, const std::vector<bool>& writable,
+                  const std::map<std::string, double>& constants, uint64_t events) {
+  arch::TimingTable table;
+  for (const auto& [name, value] : constants) table.set(name, value);
+  const arch::Timing timing(array.device().generation, table);
+  std::shared_ptr<emulator::Recorder> recorder;
+  if (events > 0) {
+    TraceOptions options;
+    options.limit = events;
+    recorder = std::make_shared<emulator::Recorder>(options);
+  }
+  struct Timed {
+    emulator::Array& array;
+    ~Timed() { array.set_timing(nullptr, true); }
+  };
+  nb::dict report;
+  {
+    array.set_timing(&timing, true, recorder.get());
+    const Timed timed{array};
+    report = submit(array, insts, buffers, writable);
+  }
+  report["timing"] = timing_dict(array.timing_report());
+  if (recorder) report["trace"] = trace_dict(recorder);
+  return report;
 }
 
 }  // namespace
@@ -122,13 +169,8 @@ void init_emulator(nb::module_& m) {
            })
       .def("attach", &attach)
       .def("add_pdi", &add_pdi, nb::arg(), nb::arg(), nb::arg().none())
-      .def("submit",
-           [](emulator::Array& self, const Bytes& insts, const std::vector<ConstHostArray>& buffers,
-              const std::vector<bool>& writable) {
-             nb::dict report = report_dict(submit(self, insts, buffers, writable));
-             report["unwaited"] = self.unwaited();
-             return report;
-           })
+      .def("submit", &submit)
+      .def("simulate", &simulate)
       .def("read_register",
            [](emulator::Array& self, uint32_t address) { return self.read_register(address); })
       .def("read_memory", [](emulator::Array& self, int col, int row, uint32_t offset,

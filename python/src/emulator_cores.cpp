@@ -20,12 +20,18 @@ namespace {
 
 using emulator::CoreOperation;
 
-// (code, lock, value, words or None, count, tlast) as emulator_cores.py makes it; None: the end.
+// (code, lock, value, words or None, count, tlast) as emulator_cores.py makes it, or (work's code,
+// cycles, name); None: the end.
 CoreOperation operation_of(const nb::object& made) {
   CoreOperation operation;
   if (made.is_none()) return operation;
   const auto fields = nb::cast<nb::tuple>(made);
   operation.code = static_cast<CoreOperation::Code>(nb::cast<int>(fields[0]));
+  if (operation.code == CoreOperation::Code::kWork) {
+    operation.cycles = nb::cast<double>(fields[1]);
+    operation.name = nb::cast<std::string>(fields[2]);
+    return operation;
+  }
   operation.lock = nb::cast<int>(fields[1]);
   operation.value = nb::cast<int>(fields[2]);
   if (!fields[3].is_none()) {

@@ -87,27 +87,6 @@ nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, 
 
 using HostArray = nb::ndarray<uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-// One core per line of the report would be long: totals only.
-nb::dict timing_dict(const RunTiming& t) {
-  nb::dict d;
-  d["seconds"] = t.seconds;
-  d["dispatch"] = t.dispatch;
-  d["cycles"] = t.cycles;
-  d["compute_share"] = t.compute_share;
-  d["stream_share"] = t.stream_share;
-  d["dram_share"] = t.dram_share;
-  d["command_share"] = t.command_share;
-  d["core_busy"] = t.core_busy;
-  d["core_blocked"] = t.core_blocked;
-  d["matmul_cycles"] = t.matmul_cycles;
-  d["matmul_calls"] = t.matmul_calls;
-  d["events"] = t.events;
-  nb::dict agents;
-  for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
-  d["agents"] = agents;
-  return d;
-}
-
 // What to record: from and to in cycles, the largest number of events, locks too.
 using TraceRequest = std::tuple<double, double, uint64_t, bool>;
 
@@ -159,6 +138,27 @@ nb::dict simulate(const nb::bytes& config, const nb::bytes& stream,
 }
 
 }  // namespace
+
+// One core per line of the report would be long: totals only.
+nb::dict timing_dict(const RunTiming& t) {
+  nb::dict d;
+  d["seconds"] = t.seconds;
+  d["dispatch"] = t.dispatch;
+  d["cycles"] = t.cycles;
+  d["compute_share"] = t.compute_share;
+  d["stream_share"] = t.stream_share;
+  d["dram_share"] = t.dram_share;
+  d["command_share"] = t.command_share;
+  d["core_busy"] = t.core_busy;
+  d["core_blocked"] = t.core_blocked;
+  d["matmul_cycles"] = t.matmul_cycles;
+  d["matmul_calls"] = t.matmul_calls;
+  d["events"] = t.events;
+  nb::dict agents;
+  for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
+  d["agents"] = agents;
+  return d;
+}
 
 void init_perf(nb::module_& m) {
   nb::module_ sub = m.def_submodule("perf", "Cost and timing");

@@ -8,10 +8,12 @@
 
 #include "devices/emulator/timed_trace.h"
 #include "runtime/run_report.h"
+#include "runtime/timing.h"
 
 namespace npu::python {
 
 nanobind::dict report_dict(const RunReport& report);
+nanobind::dict timing_dict(const RunTiming& timing);
 nanobind::dict trace_dict(std::shared_ptr<emulator::Recorder> recorder);
 
 }  // namespace npu::python

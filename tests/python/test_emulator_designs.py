@@ -261,7 +261,7 @@ def test_fifos_that_are_used_wrongly() -> None:
 def test_the_core_of_the_page() -> None:
     text = (Path(__file__).resolve().parents[2] / "docs/emulator.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (code,) = (block for block in blocks if "array.attach" in block)
+    (code,) = (block for block in blocks if "array.attach(0, 2, add_one)" in block)
     array = Array("npu2")
     array.configure(through_core(source=0x400, target=0x800))
     exec(compile(code, "design.py", "exec"), {"np": np, "array": array})

@@ -206,3 +206,24 @@ def test_gemm_without_one_core_names_it() -> None:
 def test_generations_do_not_mix() -> None:
     with pytest.raises(npu.errors.FormatError, match="generation 3, this array is npu2"):
         npu.emulator.Array("npu2").configure(golden("relay_npu1", "config.bin"))
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_configurations_end_by_enabling_all_cores(name: str) -> None:
+    """As tests/golden/README.md says: without program memory, yet with the final enable."""
+    operations = npu.stream.operations(golden(name, "config.bin"))
+    addresses = [op["address"] for op in operations]
+    rows = [address >> 20 & 31 for address in addresses]
+    offsets = [address & 0xFFFFF for address in addresses]
+    assert not any(r >= 2 and 0x20000 <= o < 0x24000 for r, o in zip(rows, offsets, strict=True))
+    cores = json.loads(golden(name, "cores.json"))["cores"] if "gemm" in name else []
+    at = npu.stream.tile_address
+    enables = [
+        {"opcode": "MASKWRITE", "address": at(c["col"], c["row"], 0x32000), "mask": 1, "value": 1}
+        for c in cores
+    ]
+    last = operations[len(operations) - len(cores) :]
+    kept = ("opcode", "address", "mask", "value")
+    found = [{key: op[key] for key in kept} for op in last]
+    assert sorted(found, key=str) == sorted(enables, key=str)
+    assert offsets.count(0x32000) == 3 * len(cores)

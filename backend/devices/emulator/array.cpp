@@ -242,31 +242,31 @@ void Array::drop_buffers() {
 }
 
 void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers) {
-  const Entry entry(*this, "submit");
+  const char* const name = run_function();
+  const Entry entry(*this, name);
   if (stream_ != nullptr) {
     fail(ErrorKind::kArgument,
-         "[submit] the array is executing another stream; wait until that run has ended");
+         "[%s] the array is executing another stream; wait until that run has ended", name);
   }
   if (faulted_) {
     fail(ErrorKind::kArgument,
-         "[submit] the array stopped on an error in an earlier run; configure it again first");
+         "[%s] the array stopped on an error in an earlier run; configure it again first", name);
   }
   if (!configured_) {
-    fail(ErrorKind::kArgument, "[submit] the array has no configuration; call configure first");
+    fail(ErrorKind::kArgument, "[%s] the array has no configuration; call configure first", name);
   }
   if (buffers.size() > kMaxArguments) {
-    fail(ErrorKind::kArgument, "[submit] %zu arguments were given; at most %zu are possible",
+    fail(ErrorKind::kArgument, "[%s] %zu arguments were given; at most %zu are possible", name,
          buffers.size(), kMaxArguments);
   }
   for (size_t i = 0; i < buffers.size(); ++i) {
     if (buffers[i].bytes >> kArgumentWindowBits) {
-      fail(ErrorKind::kArgument, "[submit] argument %zu has %zu bytes; at most 2^%d are possible",
+      fail(ErrorKind::kArgument, "[%s] argument %zu has %zu bytes; at most 2^%d are possible", name,
            i, buffers[i].bytes, kArgumentWindowBits);
     }
     if (!buffers[i].data && buffers[i].bytes != 0 && moves_data()) {
-      fail(ErrorKind::kArgument,
-           "[submit] argument %zu is a null pointer of %zu bytes; pass memory", i,
-           buffers[i].bytes);
+      fail(ErrorKind::kArgument, "[%s] argument %zu is a null pointer of %zu bytes; pass memory",
+           name, i, buffers[i].bytes);
     }
   }
   take_buffers(buffers);
@@ -278,6 +278,7 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
     begin_timing();
     ++runs_;
     unwaited_count_ = 0;
+    dropped_.clear();
     settled_ = false;
     fresh_ = true;
     start_cores();
@@ -289,7 +290,7 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
 }
 
 bool Array::resume(Deadline deadline) {
-  const Entry entry(*this, "submit");
+  const Entry entry(*this, run_function());
   if (stream_ == nullptr) return true;
   const auto begin = std::chrono::steady_clock::now();
   deadline_ = deadline;

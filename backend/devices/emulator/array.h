@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
@@ -74,9 +75,12 @@ class Array {
   // Whether a stream has to wait before it changes what a transfer needs. If not, the array first
   // advances, as it would on hardware while the command processor works; what is in use even then
   // is an error either way (docs/reference/command_stream.md, "When the array advances").
+  // Nor does a stream then push before it makes the route, or a task that nothing sends data for.
   void require_waits(bool required) { waits_required_ = required; }
   // Operations of the last submission before which it advanced for that.
   uint64_t unwaited() const { return unwaited_count_; }
+  // Channels of the tasks that it left behind, one name for each: nothing sent data for them.
+  const std::vector<std::string>& dropped() const { return dropped_; }
 
   // Register access as the command processor sees it.
   void write_register(uint32_t address, uint32_t value);
@@ -117,6 +121,13 @@ class Array {
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
   Route trace(const Sender& sender, int slave_port, uint32_t header);
+  // Whether tasks of this S2MM channel of a shim tile may stay unfilled: no route leads there, or
+  // one from a trace unit and none from what sends data (stream_switch.cpp).
+  bool receives_no_data(const Tile& shim, int channel) const;
+  // A sender without a route waits for one while anything else goes on; then `missing` is the
+  // error (advance_policy.cpp). False where it has to have one.
+  bool wait_for_route(Sender& sender, std::exception_ptr missing);
+  void end_wait_for_route(const Sender& sender);
   // Host memory behind a device address: sets *left to the bytes up to the buffer's end.
   struct HostMemory {
     std::byte* data = nullptr;
@@ -126,8 +137,9 @@ class Array {
   };
   HostMemory host_memory(uint64_t address) const;
   std::string describe_buffers() const;
-  // "submit" or "configure", the function that errors name; who() adds the stream operation.
-  const char* function() const { return configuring_ ? "configure" : "submit"; }
+  // "submit", "simulate" or "configure", the function that errors name; who() adds the stream
+  // operation. Timed runs of a device are submitted.
+  const char* function() const { return configuring_ ? "configure" : run_function(); }
   std::string who() const;
 
  private:
@@ -171,8 +183,22 @@ class Array {
   bool settle();  // until nothing can progress
   bool settle_before(const stream::Operation& operation);
   bool must_settle(const stream::Operation& operation);
+  bool wait_until_free(const stream::Operation& operation);
+  // What an operation writes: words from an offset of a tile on. No words: not known beforehand.
+  struct Written {
+    Tile* tile = nullptr;
+    uint32_t offset = 0, value = 0;
+    std::span<const uint32_t> words;
+  };
+  Written written_by(const stream::Operation& operation) const;
+  bool finds_stirred(const Written& written);
+  bool finds_busy(const Written& written);
   bool finds_in_use(Tile& tile, uint32_t offset, std::span<const uint32_t> words);
   void stir(Tile& tile);
+  bool stirred(Tile& tile);
+  void switches_changed();
+  void check_routes() const;
+  const char* run_function() const { return timed() && !waits_required_ ? "simulate" : "submit"; }
   // pdi.cpp
   void load_pdi(const stream::Operation& operation);
   void execute_pdi(const stream::Stream& configuration);
@@ -192,10 +218,11 @@ class Array {
   [[noreturn]] void livelock();
   std::string blocked_agents() const;
   std::string likely_cause(Awaited awaited) const;
-  bool receives_trace(const Tile& shim, int channel) const;  // stream_switch.cpp
   void check_finished(const char* when);
   // timed_array.cpp
   void spend(const stream::Operation& operation);
+  void spend_load(std::span<const double> core_cycles);
+  std::vector<double> core_cycles() const;  // in which the core of each tile worked in this run
   void begin_timing();
   void stream_done();
   void end_timing();
@@ -227,6 +254,12 @@ class Array {
   // the array settles before the next operation, whatever it is.
   bool settled_ = false, fresh_ = false;
   bool waited_for_ = false;  // it settles for what a transfer needs
+  struct Routeless {
+    Sender* sender;
+    std::exception_ptr missing;
+  };
+  std::vector<Routeless> routeless_;
+  std::vector<std::string> dropped_;
   uint64_t unwaited_count_ = 0;
   std::vector<Tile*> stirred_;
   bool waits_required_ = false;

@@ -106,12 +106,19 @@ BdEngine::Memory BdEngine::resolve_host() const {
   return {host.data, host.bytes / 4, host.constant, host.present};
 }
 
+// A trace unit's buffer, which programs of others leave at an address that nothing has patched.
+bool BdEngine::is_stray() const {
+  return tile_.geometry.kind == TileKind::kShim && direction_ == Direction::kS2MM &&
+         array_.host_memory(current_.bd.base).data == nullptr &&
+         array_.receives_no_data(tile_, index_);
+}
+
 BdEngine::Memory BdEngine::resolve() const {
   if (tile_.geometry.kind == TileKind::kShim) return resolve_host();
   const bool memtile = tile_.geometry.kind == TileKind::kMem;
   const uint64_t address = current_.bd.base * 4, bytes = tile_.geometry.memory_bytes;
   const bool beside =
-      memtile && !(address < bytes && tile_.bds[static_cast<size_t>(current_.id)].own_from_zero);
+      memtile && !(address < bytes && tile_.bds[static_cast<size_t>(current_.id)].addresses_own);
   Tile* owner = beside ? tile_beside(static_cast<int>(address / bytes) - 1) : &tile_;
   const uint64_t offset = memtile ? address % bytes : address;
   if (!owner || offset >= bytes) {

@@ -221,13 +221,18 @@ void BdEngine::advance() {
     if (defer_to_other_part()) return;
     switch (state_) {
       case State::kBusy:
+      case State::kStray:
         return;
       case State::kIdle:
         if (!start_task()) return;
         break;
       case State::kAcquire:
         if (!acquire()) return;
-        begin_transfer();
+        if (is_stray()) {
+          state_ = State::kStray;
+        } else {
+          begin_transfer();
+        }
         break;
       case State::kMove:
         if (has_work_left()) {
@@ -257,6 +262,9 @@ std::string BdEngine::progress() const {
 
 std::string BdEngine::waiting() const {
   if (!task_) return "";
+  if (state_ == State::kStray) {
+    return strf("has BD %d at an address where no argument lies", current_.id);
+  }
   if (state_ != State::kAcquire) return waiting_for_stream();
   const arch::Bd& bd = current_.bd;
   if (!bd.acquire_enable) return strf("has BD %d to run", current_.id);

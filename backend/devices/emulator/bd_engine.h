@@ -40,6 +40,7 @@ class BdEngine : public Agent {
   void rearm(int bd);
 
   bool idle() const { return !task_ && queue_.empty(); }
+  size_t tasks() const { return queue_.size() + (task_ ? 1 : 0); }
   bool full() const { return task_ && queue_.size() == arch::kTaskQueueDepth; }
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
@@ -64,7 +65,8 @@ class BdEngine : public Agent {
 
  protected:
   friend class Recorder;
-  enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy };
+  // kStray: it will not be sent anything, and where its BD points there is no memory either.
+  enum class State : uint8_t { kIdle, kAcquire, kMove, kBusy, kStray };
   // The BD that runs, latched when it starts.
   struct Current {
     int id = 0;
@@ -103,6 +105,7 @@ class BdEngine : public Agent {
   Tile* tile_beside(int side) const;  // null where this channel does not reach it
   Tile* lock_owner(uint32_t id, uint32_t* local) const;  // null where the id reaches no lock
   bool acquire();
+  bool is_stray() const;  // see State
   void begin_transfer();
   void finish_bd();
   // Of a stream port: a transfer from or to these words, which must stay where they are.

@@ -8,12 +8,16 @@ using arch::TileKind;
 namespace {
 
 // Lock ids 64-127 and word addresses from 0x20000 on are a memtile's own.
-bool names_neighbour(const arch::TileGeometry& geometry, const arch::Bd& bd, bool own_from_zero) {
+bool names_neighbour(const arch::TileGeometry& geometry, const arch::Bd& bd, bool addresses_own) {
   if (geometry.kind != TileKind::kMem) return false;
   const uint64_t side = bd.base * 4 / geometry.memory_bytes;
   return (bd.acquire_enable && bd.acquire_id / 64 != 1) ||
          (bd.release_value != 0 && bd.release_id / 64 != 1) ||
-         (side != 1 && !(side == 0 && own_from_zero));
+         (side != 1 && !(side == 0 && addresses_own));
+}
+
+bool names_west_lock(const arch::Bd& bd) {
+  return (bd.acquire_enable && bd.acquire_id < 64) || (bd.release_value != 0 && bd.release_id < 64);
 }
 
 // Bit position of the 6-bit iteration counter in a BD's register words.
@@ -43,7 +47,8 @@ void BdSlot::decode_words(const arch::TileGeometry& geometry) {
   last = last_offset(first, geometry.address_dims, data_words(first));
   fills = pattern.fills(first.length);
   padded = has_padding(bd);
-  reaches_neighbour = names_neighbour(geometry, bd, own_from_zero);
+  addresses_own = own_from_zero && !names_west_lock(bd);
+  reaches_neighbour = names_neighbour(geometry, bd, addresses_own);
   stale_ = false;
 }
 

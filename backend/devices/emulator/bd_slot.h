@@ -21,6 +21,8 @@ struct BdSlot {
   bool padded = false;             // has_padding
   bool reaches_neighbour = false;  // names a lock or memory of a memtile beside
   // Of a memtile: byte addresses below its memory's size are its own, not the west neighbour's.
+  bool addresses_own = false;
+  // The same as far as who wrote its address decides it (Array::starts_at_own).
   bool own_from_zero = false;
 
   // Whether a write of this word changes anything.

@@ -28,6 +28,8 @@ class Core : public Agent {
   std::string name() const final { return tile_.name(); }
   // Whether its memory may be aliased: all its kernels declare what they access.
   bool accepts_aliases() const { return accepts_aliases_; }
+  // Whether it reaches the locks and memory of a tile.
+  virtual bool reaches(const Tile& tile) const { return &tile == &tile_; }
   // Whether it may release this lock of a tile.
   virtual bool releases(const Tile& owner, int lock) const = 0;
 

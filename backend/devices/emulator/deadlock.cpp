@@ -124,12 +124,14 @@ std::string Array::likely_cause(Awaited awaited) const {
 }
 
 void Array::deadlock(Awaited awaited, const std::string& what) {
+  check_routes();
   fail(ErrorKind::kDeadlock, "[%s] deadlock: it waits for %s, and no agent can make progress:%s%s",
        who().c_str(), what.c_str(), blocked_agents().c_str(), likely_cause(awaited).c_str());
 }
 
 // Agents that keep each other busy forever, as they would on the hardware.
 void Array::livelock() {
+  check_routes();
   std::string busy;
   int count = 0;
   for (const auto& t : tiles_) {
@@ -150,31 +152,33 @@ void Array::livelock() {
        count > 8 ? strf("\n  ... and %d more", count - 8).c_str() : "");
 }
 
-// A shim transfer that is not complete when the stream ends would outlive its host buffers. Traces
-// are not modelled: a buffer for one stays as it is.
+// A shim transfer that is not complete when the stream ends would outlive its host buffers. One
+// that no data comes for (receives_no_data) leaves its buffer as it is, and is reported.
 void Array::check_finished(const char* when) {
+  check_routes();
   for (const auto& t : tiles_) {
     if (t->geometry.kind != TileKind::kShim) continue;
     for (const auto& sender : t->senders) {
       if (!sender->idle() || !sender->within_control()) continue;
       fail(ErrorKind::kUnfinished,
-           "[submit] %s inside a transfer of control packets: the last BD of %s suppresses TLAST; "
+           "[%s] %s inside a transfer of control packets: the last BD of %s suppresses TLAST; "
            "clear that bit",
-           when, sender->name().c_str());
+           run_function(), when, sender->name().c_str());
     }
     for (const auto& side : t->channels) {
       for (const auto& channel : side) {
         if (channel->idle()) continue;
-        if (channel->direction() == Direction::kS2MM && receives_trace(*t, channel->index())) {
+        if (channel->direction() == Direction::kS2MM && receives_no_data(*t, channel->index())) {
+          dropped_.insert(dropped_.end(), channel->tasks(), channel->name());
           channel->reset();
           continue;
         }
         const std::string why = channel->waiting();
         fail(ErrorKind::kUnfinished,
-             "[submit] %s while %s has tasks pending (%s); its host buffer would be "
+             "[%s] %s while %s has tasks pending (%s); its host buffer would be "
              "released under it. Wait for its token, and check that the array produces or takes "
              "all its data:%s",
-             when, channel->name().c_str(), why.empty() ? "queued" : why.c_str(),
+             run_function(), when, channel->name().c_str(), why.empty() ? "queued" : why.c_str(),
              blocked_agents().c_str());
       }
     }

@@ -7,6 +7,7 @@
 #include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
 #include "devices/emulator/ports.h"
+#include "devices/emulator/timed_run.h"
 #include "runtime/overlay.h"
 
 namespace npu::emulator {
@@ -16,6 +17,7 @@ namespace {
 using Code = CoreOperation::Code;
 
 constexpr int kLocksOfSide = 16;
+constexpr CoreSide kSides[] = {CoreSide::kSouth, CoreSide::kWest, CoreSide::kNorth, CoreSide::kOwn};
 // Operations in a row while others wait.
 constexpr int kMaxOperations = 256;
 
@@ -60,6 +62,7 @@ void DrivenCore::control(uint32_t value) {
   if (value & kCoreReset) {
     fresh_ = true;
     pending_ = blocked_ = done_ = begun_ = false;
+    lock_operations_ = cascade_transfers_ = 0;
     tile_.ports->core_in.reset();
     tile_.ports->core_out.reset();
   }
@@ -67,7 +70,7 @@ void DrivenCore::control(uint32_t value) {
 }
 
 bool DrivenCore::calling() const {
-  return tile_.ports->core_in.moving() || tile_.ports->core_out.moving();
+  return working_ || tile_.ports->core_in.moving() || tile_.ports->core_out.moving();
 }
 
 uint32_t DrivenCore::status() const {
@@ -89,27 +92,42 @@ uint32_t DrivenCore::status() const {
 }
 
 void DrivenCore::advance() {
-  if (done_ || halted_) return;
-  if (array_.timed()) {
+  if (done_ || halted_ || working_) return;
+  if (!array_.moves_data()) {
     error(ErrorKind::kUnsupported,
-          "runs a program whose cost is not known; a timed run needs worker programs and kernels "
-          "that declare theirs");
+          "runs a callback, which computes on data that a run without data does not have; time it "
+          "with data");
   }
   for (int i = 0; i < kMaxOperations; ++i) {
     if (!pending_) fetch();
     if (done_) return;
     blocked_ = !perform();
     if (blocked_) return;
+    if (array_.timed() && operation_.code == Code::kWork) {
+      working_ = true;
+      return array_.scheduler().post(this);
+    }
+    if (operation_.code == Code::kWork) lock_operations_ = cascade_transfers_ = 0;
     pending_ = begun_ = false;
     array_.scheduler().add_job(this);
   }
   array_.scheduler().wake(this, this);  // lets others and the watchdog run
 }
 
+void DrivenCore::start(Timeline& timeline) {
+  const double locks = static_cast<double>(std::exchange(lock_operations_, 0));
+  const double transfers = static_cast<double>(std::exchange(cascade_transfers_, 0));
+  timeline.after(this, operation_.cycles + locks * timeline.timing().lock_operation + transfers);
+}
+
+void DrivenCore::complete() {
+  working_ = pending_ = false;
+  array_.scheduler().wake(this, this);
+}
+
 // Its callback computes in the memories that it reaches: their words have to be there.
 void DrivenCore::fetch() {
-  for (const CoreSide side :
-       {CoreSide::kSouth, CoreSide::kWest, CoreSide::kNorth, CoreSide::kOwn}) {
+  for (const CoreSide side : kSides) {
     if (Tile* tile = reached_by_core(array_, tile_.col, tile_.row, side)) tile->aliases.flush_all();
   }
   const bool restart = std::exchange(fresh_, false);
@@ -137,6 +155,7 @@ bool DrivenCore::perform() {
       return put_cascade();
     case Code::kGetCascade:
       return get_cascade();
+    case Code::kWork:
     case Code::kEnd:
       break;
   }
@@ -161,6 +180,7 @@ bool DrivenCore::acquire() {
     add_waiter(lock.waiters, this);
     return false;
   }
+  lock_operations_ += array_.timed();
   lock.value -= operation_.value;
   if (operation_.value != 0) array_.scheduler().wake_all(lock.waiters, this);
   return true;
@@ -179,6 +199,7 @@ void DrivenCore::release() {
              id, owner.name().c_str(), operation_.value, value, arch::kMaxLockValue,
              place().c_str()));
   }
+  lock_operations_ += array_.timed();
   lock.value = value;
   array_.scheduler().wake_all(lock.waiters, this);
 }
@@ -260,6 +281,7 @@ bool DrivenCore::put_cascade() {
     }
     std::copy_n(operation_.words.begin() + static_cast<std::ptrdiff_t>(cascaded_), Cascade::kWords,
                 cascade.values.emplace_back().begin());
+    cascade_transfers_ += array_.timed();
     array_.scheduler().wake_all(cascade.waiters, this);
   }
   return true;
@@ -276,6 +298,7 @@ bool DrivenCore::get_cascade() {
     const auto& value = cascade.values.front();
     result_.insert(result_.end(), value.begin(), value.end());
     cascade.values.pop_front();
+    cascade_transfers_ += array_.timed();
     array_.scheduler().wake_all(cascade.waiters, this);
   }
   return true;
@@ -324,13 +347,14 @@ bool DrivenCore::waits_for(const Tile& owner, int lock) const {
   return blocked_ && acquires && operation_.lock % kLocksOfSide == lock && &lock_owner() == &owner;
 }
 
+bool DrivenCore::reaches(const Tile& tile) const {
+  return std::ranges::any_of(kSides, [&](CoreSide side) {
+    return reached_by_core(array_, tile_.col, tile_.row, side) == &tile;
+  });
+}
+
 bool DrivenCore::releases(const Tile& owner, int lock) const {
-  if (done_ || lock >= kLocksOfSide || waits_for(owner, lock)) return false;
-  for (const CoreSide side :
-       {CoreSide::kSouth, CoreSide::kWest, CoreSide::kNorth, CoreSide::kOwn}) {
-    if (reached_by_core(array_, tile_.col, tile_.row, side) == &owner) return true;
-  }
-  return false;
+  return !done_ && lock < kLocksOfSide && !waits_for(owner, lock) && reaches(owner);
 }
 
 }  // namespace npu::emulator

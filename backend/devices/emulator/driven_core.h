@@ -2,7 +2,9 @@
 // acquire or release, words for the core's stream port or for the cascade; what it computes in
 // between it does in the tiles' memories itself. It reaches what the hardware's cores reach: its
 // own tile and its southern, western and northern neighbours (hardware.md 1.4). Runs on the calling
-// thread, in the serial part of a round, so that callbacks need no synchronisation.
+// thread, in the serial part of a round, so that callbacks need no synchronisation. In timed runs
+// what it computes takes the cycles that its kWork operations name, and with them those of the lock
+// and cascade operations since the one before.
 #pragma once
 
 #include <cstdint>
@@ -32,6 +34,7 @@ struct CoreOperation {
     kGet,         // count
     kPutCascade,  // words: a multiple of Cascade::kWords
     kGetCascade,  // count: likewise
+    kWork,        // cycles, in timed runs, under a name for their traces
     kEnd,         // the program has returned
   };
   Code code = Code::kEnd;
@@ -40,6 +43,8 @@ struct CoreOperation {
   std::vector<uint32_t> words;
   size_t count = 0;
   bool tlast = false;
+  double cycles = 0;
+  std::string name;
 };
 
 struct CoreDriver {
@@ -56,12 +61,16 @@ class DrivenCore final : public Core {
   uint32_t status() const override;
   bool calling() const override;
   void advance() override;
+  void complete() override;
+  void start(Timeline& timeline) override;
   std::string waiting() const override;
+  bool reaches(const Tile& tile) const override;
   // Nothing is known of its program: as long as it runs, it may release all that it reaches but
   // what it waits for.
   bool releases(const Tile& owner, int lock) const override;
 
  private:
+  friend class Recorder;
   void fetch();
   // These return false while the operation waits.
   bool perform();
@@ -83,7 +92,9 @@ class DrivenCore final : public Core {
   bool fresh_ = true, pending_ = false, blocked_ = false, done_ = false, halted_ = false;
   bool begun_ = false;  // of a stream port's operation
   std::vector<uint32_t> result_;
-  size_t cascaded_ = 0;  // words of a cascade operation
+  size_t cascaded_ = 0;                                   // words of a cascade operation
+  bool working_ = false;                                  // in simulated time
+  uint64_t lock_operations_ = 0, cascade_transfers_ = 0;  // of timed runs, since the last work
 };
 
 }  // namespace npu::emulator

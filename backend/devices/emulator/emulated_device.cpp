@@ -229,7 +229,7 @@ Overlays EmulatedDevice::overlays_of(const Configuration& configuration) const {
   for (const Configuration::Overlay& overlay : configuration.overlays) {
     overlays.push_back({{overlay.program, kernels_of(configuration, overlay.program)},
                         overlay.name,
-                        overlay_mark(configuration, overlays.size()),
+                        npu::overlay_image(configuration, overlays.size()),
                         overlay.counters});
   }
   return std::make_shared<const std::vector<OverlayProgram>>(std::move(overlays));

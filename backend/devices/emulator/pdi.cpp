@@ -44,17 +44,20 @@ void Array::add_pdi(uint32_t id, std::span<const std::byte> txn,
 // reconfigure_loadpdi_persistent_memtile).
 void Array::load_pdi(const Operation& op) {
   const auto found = pdis_.find(op.pdi_id);
-  if (found == pdis_.end() || configuring_ || timeline_) {
+  if (found == pdis_.end() || configuring_) {
     fail(ErrorKind::kUnknownOperation,
          "[%s] (opcode 0x%02x at byte %u) loads PDI %u, which firmware reads from memory: %s",
          who().c_str(), static_cast<unsigned>(op.opcode), op.byte_offset, op.pdi_id,
          configuring_ ? "a configuration cannot load another"
-         : timeline_  ? "timed runs do not model it"
                       : "give its configuration to add_pdi() first");
   }
   const uint64_t key = op.address != 0 ? op.address : op.pdi_id;
   if (loaded_pdi_ == key) return;  // the firmware skips what it loaded last
+  if (timeline_) {
+    while (step()) continue;  // an untimed array has settled
+  }
   check_finished(strf("the stream loads PDI %u", op.pdi_id).c_str());
+  const std::vector<double> busy = core_cycles();
   reset_tiles(std::nullopt);
   execute_pdi(found->second.configuration);
   loaded_pdi_ = key;
@@ -66,6 +69,7 @@ void Array::load_pdi(const Operation& op) {
     } reset{attaching_};
     found->second.attach_programs();
   }
+  if (timeline_) spend_load(busy);
   start_cores();
   fresh_ = true;
 }
@@ -95,7 +99,7 @@ void Array::reset_tiles(std::optional<std::byte> contents) {
   tokens_.clear();
   for (ColumnCounts& column : column_counts_) column.tokens.clear();
   undecoded_since_configure_ = 0;
-  ++switch_epoch_;
+  switches_changed();
 }
 
 }  // namespace npu::emulator

@@ -14,6 +14,8 @@ namespace npu::emulator {
 
 namespace {
 
+constexpr int kMarkWords = std::tuple_size_v<OverlayMark>;
+
 // Instructions in a row without a call or a wait: far more than any worker between two of them, a
 // fraction of a second of the interpreter.
 constexpr int kMaxStraight = 1 << 24;
@@ -86,15 +88,28 @@ std::string ProgramCore::unfinished() const {
 void ProgramCore::load_overlay() {
   const std::vector<uint32_t>& memory = tile_.program_memory;
   for (const OverlayProgram& overlay : *overlays_) {
-    if (!std::equal(overlay.mark.begin(), overlay.mark.end(), memory.begin())) continue;
+    if (!std::equal(overlay.image.begin(), overlay.image.end(), memory.begin())) continue;
     loaded_ = &overlay;
     current_ = &overlay;
     lock_operations_ = 0;
     return restart();
   }
+  refuse_overlay();
+}
+
+// Program memory has no whole image: one in which words are wrong, or something else.
+void ProgramCore::refuse_overlay() const {
+  const std::vector<uint32_t>& memory = tile_.program_memory;
   std::string names;
   for (const OverlayProgram& overlay : *overlays_) {
     names += (names.empty() ? "" : ", ") + overlay.name;
+    if (!std::equal(memory.begin(), memory.begin() + kMarkWords, overlay.image.begin())) continue;
+    const auto wrong = std::ranges::mismatch(overlay.image, memory);
+    fail(ErrorKind::kKernel,
+         "[%s] %s is enabled with program memory that begins as overlay \"%s\", but word %td is "
+         "0x%08x instead of 0x%08x; write all of its image there",
+         array_.who().c_str(), name().c_str(), overlay.name.c_str(),
+         wrong.in1 - overlay.image.begin(), *wrong.in2, *wrong.in1);
   }
   fail(ErrorKind::kKernel,
        "[%s] %s is enabled with program memory that holds no program of this configuration: it "
@@ -186,7 +201,7 @@ bool ProgramCore::acquire(const Instruction& instruction) {
     return false;
   }
   blocked_ = nullptr;
-  ++lock_operations_;
+  lock_operations_ += array_.timed();
   lock.value -= wanted;
   if (wanted != 0) array_.scheduler().wake_all(lock.waiters, this);
   return true;
@@ -204,11 +219,12 @@ void ProgramCore::release(const Instruction& instruction) {
              arch::kMaxLockValue));
   }
   lock.value = value;
-  ++lock_operations_;
+  lock_operations_ += array_.timed();
   array_.scheduler().wake_all(lock.waiters, this);
 }
 
 void ProgramCore::prepare_call(const Instruction& instruction) {
+  if (!array_.timed()) lock_operations_ = 0;
   arguments_.clear();
   const uint32_t size = static_cast<uint32_t>(tile_.memory->size());
   for (const Operand& operand : instruction.operands) {
@@ -311,16 +327,18 @@ void ProgramCore::execute() {
 
 void ProgramCore::start(Timeline& timeline) {
   const auto function = static_cast<size_t>(program().code[pc_].function);
-  const kernels::Declaration* kernel = current_->functions[function].declaration;
-  if (kernel == nullptr) {
+  const KernelFunction& called = current_->functions[function];
+  const kernels::Declaration* kernel = called.declaration;
+  if (kernel == nullptr && !called.cycles) {
     error(ErrorKind::kKernel,
-          strf("calls \"%s\", whose cost is not known: a timed run needs kernels that declare "
-               "theirs (NPU_DECLARE, aie_kernels/README.md)",
+          strf("calls \"%s\", whose cost is not known: a timed run needs the cycles of a call, "
+               "from attach() or the kernel's declaration (NPU_DECLARE, aie_kernels/README.md)",
                program().functions[function].c_str()));
   }
   idles_ = !timeline.computes(program().functions[function]);
-  const double cycles = kernels::call_cycles(*kernel, timeline.timing(), arguments_);
-  if (kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
+  const double cycles =
+      kernel ? kernels::call_cycles(*kernel, timeline.timing(), arguments_) : *called.cycles;
+  if (kernel && kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }

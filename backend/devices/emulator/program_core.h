@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +21,9 @@ namespace npu::emulator {
 struct KernelFunction {
   std::function<void(std::span<const KernelArgument>, CoreState&)> call;
   bool serial = false;  // must not run beside other jobs (Python callbacks)
-  // Null: may access all of the core's memory, and cannot run in simulated time.
+  // Null: may access all of the core's memory, and takes `cycles` in simulated time.
   const kernels::Declaration* declaration = nullptr;
+  std::optional<double> cycles = std::nullopt;
 };
 
 // A program and its kernels: functions[i] implements program.functions[i].
@@ -33,8 +35,8 @@ struct CoreProgram {
 // One that streams load; the same for all cores that run overlays.
 struct OverlayProgram : CoreProgram {
   std::string name;
-  OverlayMark mark{};     // what program memory begins with
-  uint32_t counters = 0;  // address of the slot counters in data memory
+  std::vector<uint32_t> image;  // of program memory, from its begin on; a mark at least
+  uint32_t counters = 0;        // address of the slot counters in data memory
 };
 using Overlays = std::shared_ptr<const std::vector<OverlayProgram>>;
 
@@ -68,7 +70,8 @@ class ProgramCore final : public Core {
 
   void restart();  // program counter, counters and modes to their reset state
   void use(const CoreProgram& program);
-  void load_overlay();        // the one that program memory holds
+  void load_overlay();  // the one that program memory holds
+  [[noreturn]] void refuse_overlay() const;
   std::string place() const;  // "instruction 3 of its program"
   const Program& program() const { return current_->program; }
   // The slot that a counter chooses among so many.
@@ -87,7 +90,7 @@ class ProgramCore final : public Core {
   Overlays overlays_;  // or null
   const OverlayProgram* loaded_ = nullptr;
   const CoreProgram* current_;  // own_, the loaded overlay, or one of no instructions
-  int lock_operations_ = 0;     // since the last call
+  int lock_operations_ = 0;     // of timed runs, since the last call
   CoreState state_;
   size_t pc_ = 0;
   bool done_ = false, calling_ = false, halted_ = false;

@@ -140,7 +140,7 @@ void Array::write_register(uint32_t address, uint32_t value) {
       return;
     case Block::kShimMux:
       (offset == range->begin ? target->shim_mux : target->shim_demux) = value;
-      ++switch_epoch_;
+      switches_changed();
       return;
     case Block::kCoreStatus:
     case Block::kStored:
@@ -174,6 +174,8 @@ void Array::check_bd_free(const Tile& target, int bd) const {
 
 // On npu1, mlir-aie gives memtile BDs that a stream writes addresses from 0 in the tile's own
 // memory, those of a configuration addresses in the window of west, own and east (hardware.md 1.4).
+// A configuration that comes as a stream names the west's locks, too, where it means the west's
+// memory (BdSlot::addresses_own).
 bool Array::starts_at_own(const Tile& target, uint32_t word) const {
   return device_.generation == arch::Generation::kNpu1 && !configuring_ && !control_sender_ &&
          target.geometry.kind == TileKind::kMem &&
@@ -248,7 +250,7 @@ void Array::write_switch(Tile& target, uint32_t offset, uint32_t value) {
   const auto ports = [&](bool master) {
     return static_cast<uint32_t>(switch_ports(target.geometry.kind, master));
   };
-  ++switch_epoch_;
+  switches_changed();
   if (relative < 0x100 && index < ports(true)) {
     sw.master[index] = value;
   } else if (relative >= 0x100 && relative < 0x200 && index < ports(false)) {

@@ -46,6 +46,7 @@ void Sender::reset() {
   block_ = source_ = {};
   control_words_.clear();
   control_accesses_.clear();
+  if (blocked_.routeless) array_.end_wait_for_route(*this);
   blocked_ = {};
 }
 
@@ -145,7 +146,17 @@ bool Sender::open_route() {
     Walk peek = current_.walk;
     peek.gather(reinterpret_cast<std::byte*>(&header), 1);
   }
-  std::shared_ptr<const Route> route = find_route(header);
+  std::shared_ptr<const Route> route;
+  try {
+    route = find_route(header);
+  } catch (const Error& missing) {
+    if (missing.kind() != ErrorKind::kNoConsumer) throw;
+    if (!array_.wait_for_route(*this, std::current_exception())) throw;
+    blocked_ = {};
+    blocked_.routeless = true;
+    return false;
+  }
+  if (std::exchange(blocked_.routeless, false)) array_.end_wait_for_route(*this);
   const bool header_in_data = !current_.bd.packet_enable && !route->arbiters.empty();
   if (header_in_data && !current_.readable) {
     error(ErrorKind::kUnsupported,
@@ -396,7 +407,7 @@ void Sender::start(Timeline& timeline) {
   const arch::Timing& timing = timeline.timing();
   const bool header = packet_.header_pending;
   const bool fresh = current_.left == current_.total || header;
-  const double overhead = fresh ? timing.bd_overhead : 0;
+  const double overhead = fresh && is_channel() ? timing.bd_overhead : 0;
   if (tile_.geometry.kind != TileKind::kShim || header || !is_channel()) {
     const double words = header ? 1 : static_cast<double>(move_words_);
     const bool writes =
@@ -450,7 +461,9 @@ void Sender::finish_move() {
 
 std::string Sender::waiting_for_stream() const {
   std::string what = "is ready";
-  if (blocked_.tile) {
+  if (blocked_.routeless) {
+    what = "waits for a route";
+  } else if (blocked_.tile) {
     const Agent* holder =
         blocked_.tile->stream_switch.holder[static_cast<size_t>(blocked_.arbiter)];
     what = strf("waits for arbiter %d of %s, held by %s", blocked_.arbiter,

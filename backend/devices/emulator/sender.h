@@ -39,11 +39,12 @@ class Sender : public BdEngine {
     bool header_pending = false;  // receivers that keep the header have not got it yet
     uint32_t header = 0;
   };
-  // What a sender in kMove waits for: a receiver, or an arbiter of a tile.
+  // What a sender in kMove waits for: a receiver, an arbiter of a tile, or a route.
   struct Blocked {
     const Receiver* receiver = nullptr;
     const Tile* tile = nullptr;
     int arbiter = 0;
+    bool routeless = false;  // Array::wait_for_route
   };
 
   // Contiguous words of an argument.

@@ -3,8 +3,6 @@
 // arbiter.
 #include <algorithm>
 #include <cassert>
-#include <set>
-#include <span>
 #include <utility>
 #include <vector>
 
@@ -96,6 +94,17 @@ int switch_ports(TileKind kind, bool master) {
 
 namespace {
 
+constexpr uint32_t kPacketIds = 32;
+
+// The first slot of a slave port that takes packets with this header, or null.
+const uint32_t* matching_slot(const StreamSwitch& sw, int slave, uint32_t header) {
+  for (const uint32_t& slot : sw.slot[static_cast<size_t>(slave)]) {
+    const uint32_t mask = slot >> 16 & 0x1F, id = slot >> 24 & 0x1F;
+    if ((slot >> 8 & 1) && (header & mask) == (id & mask)) return &slot;
+  }
+  return nullptr;
+}
+
 // Depth-first walk from a slave port to every S2MM channel or control port it feeds.
 class Tracer {
  public:
@@ -142,12 +151,9 @@ class Tracer {
   }
 
   void match(Tile& tile, int port, int* arbiter, int* msel) {
-    for (uint32_t slot : tile.stream_switch.slot[static_cast<size_t>(port)]) {
-      if (!(slot >> 8 & 1)) continue;
-      const uint32_t mask = slot >> 16 & 0x1F, id = slot >> 24 & 0x1F;
-      if ((header_ & mask) != (id & mask)) continue;
-      *arbiter = static_cast<int>(slot & 7);
-      *msel = static_cast<int>(slot >> 4 & 3);
+    if (const uint32_t* slot = matching_slot(tile.stream_switch, port, header_)) {
+      *arbiter = static_cast<int>(*slot & 7);
+      *msel = static_cast<int>(*slot >> 4 & 3);
       return;
     }
     const Port where = port_of(tile.geometry.kind, false, port);
@@ -263,60 +269,69 @@ Route Array::trace(const Sender& sender, int slave_port, uint32_t header) {
 namespace {
 
 // Slave ports by which a tile's trace units enter its switch (hardware.md 3.2).
-std::span<const int> trace_ports(TileKind kind) {
-  static constexpr int kCore[] = {23, 24}, kMem[] = {17}, kShim[] = {22};
+bool is_trace_port(TileKind kind, int slave) {
   switch (kind) {
     case TileKind::kCore:
-      return kCore;
+      return slave == 23 || slave == 24;
     case TileKind::kMem:
-      return kMem;
+      return slave == 17;
     case TileKind::kShim:
       break;
   }
-  return kShim;
+  return slave == 22;
 }
 
-// Whether a master takes words of a slave port; of some packet, if they are packet-switched.
-bool feeds(const StreamSwitch& sw, size_t slave, size_t master) {
-  const uint32_t in = sw.slave[slave], out = sw.master[master];
+// Whether a master takes words of a slave port: a packet with this header, if it takes packets.
+bool feeds(const StreamSwitch& sw, int slave, int master, uint32_t header) {
+  const uint32_t in = sw.slave[static_cast<size_t>(slave)];
+  const uint32_t out = sw.master[static_cast<size_t>(master)];
   if (!(in >> 31) || !(out >> 31) || (in >> 30 & 1) != (out >> 30 & 1)) return false;
-  if (!(in >> 30 & 1)) return (out & 0x1F) == slave;
-  return std::ranges::any_of(sw.slot[slave], [out](uint32_t slot) {
-    return (slot >> 8 & 1) && (slot & 7) == (out & 7) && (out >> (3 + (slot >> 4 & 3)) & 1);
-  });
+  if (!(in >> 30 & 1)) return static_cast<int>(out & 0x1F) == slave;
+  const uint32_t* slot = matching_slot(sw, slave, header);
+  return slot && (*slot & 7) == (out & 7) && (out >> (3 + (*slot >> 4 & 3)) & 1);
+}
+
+struct Sources {
+  bool traces = false, data = false;
+};
+
+// What the switches lead from to a master port; header: of the packets, where they switch those.
+void find_sources(const Array& array, const Tile& tile, int master, uint32_t header, Sources* all) {
+  std::vector<std::pair<const Tile*, int>> masters{{&tile, master}};
+  for (size_t i = 0; i < masters.size(); ++i) {
+    const auto [at, out] = masters[i];
+    const TileKind kind = at->geometry.kind;
+    for (int slave = 0; slave < switch_ports(kind, false); ++slave) {
+      if (!feeds(at->stream_switch, slave, out, header)) continue;
+      const Port in = port_of(kind, false, slave);
+      const Step step = step_of(in.side);
+      const Tile* from = array.find_tile(at->col + step.dx, at->row + step.dy);
+      if (is_trace_port(kind, slave)) {
+        all->traces = true;
+      } else if (in.side == Side::kDma || in.side == Side::kCore || in.side == Side::kControl ||
+                 (in.side == Side::kSouth && !from)) {  // a shim's DMA
+        all->data = true;
+      } else if (from && from != at) {
+        const std::pair next{from, port_number(from->geometry.kind, true, step.enters, in.lane)};
+        if (next.second >= 0 && std::ranges::find(masters, next) == masters.end()) {
+          masters.push_back(next);
+        }
+      }
+    }
+  }
 }
 
 }  // namespace
 
-// Whether the switches lead from a trace unit to this S2MM channel of a shim tile.
-bool Array::receives_trace(const Tile& shim, int channel) const {
+bool Array::receives_no_data(const Tile& shim, int channel) const {
+  if (waits_required_) return false;
   const arch::ShimDmaPort& dma = arch::shim_dma_port(arch::Direction::kS2MM, channel);
-  if ((shim.shim_demux >> dma.shift & 3) != 1) return false;
-  const std::pair<const Tile*, int> goal{
-      &shim, port_number(TileKind::kShim, true, Side::kSouth, dma.lane)};
-  std::set<std::pair<const Tile*, int>> seen;  // slave ports
-  std::vector<std::pair<const Tile*, int>> open;
-  const auto visit = [&](const Tile& tile, int port) {
-    if (port >= 0 && seen.insert({&tile, port}).second) open.push_back({&tile, port});
-  };
-  for (const auto& t : tiles_) {
-    for (const int port : trace_ports(t->geometry.kind)) visit(*t, port);
-  }
-  while (!open.empty()) {
-    const auto [tile, slave] = open.back();
-    open.pop_back();
-    const TileKind kind = tile->geometry.kind;
-    for (int m = 0; m < switch_ports(kind, true); ++m) {
-      if (!feeds(tile->stream_switch, static_cast<size_t>(slave), static_cast<size_t>(m))) continue;
-      if (std::pair(tile, m) == goal) return true;
-      const Port out = port_of(kind, true, m);
-      const Step step = step_of(out.side);
-      if (step.dx == 0 && step.dy == 0) continue;
-      const Tile* next = find_tile(tile->col + step.dx, tile->row + step.dy);
-      if (next) visit(*next, port_number(next->geometry.kind, false, step.enters, out.lane));
-    }
-  }
-  return false;
+  const int master = port_number(TileKind::kShim, true, Side::kSouth, dma.lane);
+  const bool enabled = shim.stream_switch.master[static_cast<size_t>(master)] >> 31;
+  if (!enabled || (shim.shim_demux >> dma.shift & 3) != 1) return true;
+  Sources sources;
+  for (uint32_t id = 0; id < kPacketIds; ++id) find_sources(*this, shim, master, id, &sources);
+  return sources.traces && !sources.data;
 }
 
 }  // namespace npu::emulator

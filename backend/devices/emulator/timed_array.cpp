@@ -46,6 +46,23 @@ void Array::spend(const stream::Operation& operation) {
   timeline_->set_now(until);
 }
 
+std::vector<double> Array::core_cycles() const {
+  std::vector<double> cycles;
+  for (const auto& t : tiles_) cycles.push_back(t->core ? t->core->busy() : 0);
+  return cycles;
+}
+
+// A LOADPDI: nothing else runs. The new cores take over what those before them have worked.
+void Array::spend_load(std::span<const double> core_cycles) {
+  const double cycles = timeline_->timing().load;
+  command_busy_ += cycles;
+  timeline_->set_now(timeline_->now() + cycles);
+  for (size_t i = 0; i < tiles_.size(); ++i) {
+    if (tiles_[i]->core) tiles_[i]->core->add_busy(core_cycles[i]);
+  }
+  if (Recorder* recorder = timeline_->recorder()) recorder->find_cores();
+}
+
 void Array::begin_timing() {
   if (!timeline_) return;
   timeline_->begin();

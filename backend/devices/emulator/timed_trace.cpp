@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/driven_core.h"
+#include "devices/emulator/ports.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/sender.h"
 
@@ -19,6 +21,7 @@ void Recorder::begin(const Array& array) {
   events_.clear();
   tracks_.clear();
   index_.clear();
+  cores_.clear();
   kernels_.clear();
   routes_.clear();
   left_out_ = 0;
@@ -33,8 +36,7 @@ void Recorder::begin(const Array& array) {
       const Tile& tile = *array.find_tile(col, row);
       const size_t first = static_cast<size_t>(col * arch::kRows + row) * TraceEvent::kLocks;
       for (size_t i = 0; i < tile.locks.size(); ++i) locks_[first + i].value = tile.locks[i].value;
-      if (const auto* core = dynamic_cast<const ProgramCore*>(tile.core.get()))
-        add_core(*core, tile);
+      if (tile.core) add_core(tile);
       for (const auto& receiver : tile.receivers) {
         add_agent(receiver.get(), tile).channel = receiver.get();
       }
@@ -55,10 +57,51 @@ Recorder::Track& Recorder::add_agent(const Agent* agent, const Tile& tile) {
   return track;
 }
 
-void Recorder::add_core(const ProgramCore& core, const Tile& tile) {
-  Track& track = add_agent(&core, tile);
-  track.core = &core;
-  name_functions(track);
+void Recorder::add_core(const Tile& tile) {
+  const Core* core = tile.core.get();
+  const auto known = cores_.find(&tile);
+  if (known == cores_.end()) {
+    cores_[&tile] = static_cast<uint32_t>(tracks_.size());
+    add_agent(core, tile);
+  } else {
+    index_[core] = known->second;
+  }
+  Track& track = tracks_[cores_[&tile]];
+  track.core = dynamic_cast<const ProgramCore*>(core);
+  track.driven = dynamic_cast<const DrivenCore*>(core);
+  if (track.core) name_functions(track);
+  if (track.driven) add_ports(tile);
+}
+
+// Only these have stream ports that move anything.
+void Recorder::add_ports(const Tile& tile) {
+  if (index_.contains(&tile.ports->core_in)) return;
+  add_agent(&tile.ports->core_in, tile).channel = &tile.ports->core_in;
+  Track& out = add_agent(&tile.ports->core_out, tile);
+  out.channel = out.sender = &tile.ports->core_out;
+}
+
+void Recorder::find_cores() {
+  std::erase_if(index_, [this](const auto& entry) {
+    return !tracks_[entry.second].channel;  // what was a core
+  });
+  for (const auto& [tile, index] : cores_) {
+    tracks_[index].core = nullptr;
+    tracks_[index].driven = nullptr;
+  }
+  for (int col = 0; col < array_->device().columns; ++col) {
+    for (int row = 0; row < arch::kRows; ++row) {
+      const Tile& tile = *array_->find_tile(col, row);
+      if (tile.core) add_core(tile);
+    }
+  }
+}
+
+uint32_t Recorder::kernel_of(const std::string& name) {
+  const auto found = std::ranges::find(kernels_, name);
+  const auto index = static_cast<uint32_t>(found - kernels_.begin());
+  if (found == kernels_.end()) kernels_.push_back(name);
+  return index;
 }
 
 // Those of the program that the core runs now: "zero_i32", or "zero_i32 (norm)" in an overlay.
@@ -68,9 +111,7 @@ void Recorder::name_functions(Track& track) {
   const std::string overlay = track.core->overlay();
   for (const std::string& function : track.program->program.functions) {
     const std::string name = overlay.empty() ? function : function + " (" + overlay + ")";
-    const auto found = std::find(kernels_.begin(), kernels_.end(), name);
-    track.functions.push_back(static_cast<uint32_t>(found - kernels_.begin()));
-    if (found == kernels_.end()) kernels_.push_back(name);
+    track.functions.push_back(kernel_of(name));
   }
 }
 
@@ -130,11 +171,20 @@ void Recorder::advanced(const Agent* agent, double now) {
     const auto lock = static_cast<uint32_t>(core->blocked_->lock);
     return await(index, Kind::kWaitLock, lock_id(core->tile_, lock), now);
   }
+  if (const DrivenCore* core = track.driven) {
+    if (core->working_) return;  // job() ends its wait
+    const bool acquires = core->operation_.code == CoreOperation::Code::kAcquireGe ||
+                          core->operation_.code == CoreOperation::Code::kAcquireEq;
+    if (!core->blocked_ || !acquires) return stop_waiting(index, now);
+    const auto lock = static_cast<uint32_t>(core->operation_.lock) % 16;
+    return await(index, Kind::kWaitLock, lock_id(core->lock_owner(), lock), now);
+  }
   const BdEngine& channel = *track.channel;
   switch (channel.state_) {
     case BdEngine::State::kBusy:
       return;  // job() or read() end its wait
     case BdEngine::State::kIdle:
+    case BdEngine::State::kStray:
       return stop_waiting(index, now);
     case BdEngine::State::kAcquire: {
       const arch::Bd& bd = channel.current_.bd;
@@ -148,6 +198,7 @@ void Recorder::advanced(const Agent* agent, double now) {
   }
   if (!track.sender) return await(index, Kind::kWaitSender, TraceEvent::kNobody, now);
   const Sender::Blocked& blocked = track.sender->blocked_;
+  if (blocked.routeless) return stop_waiting(index, now);
   if (blocked.tile) return await(index, Kind::kWaitArbiter, TraceEvent::kNobody, now);
   await(index, Kind::kWaitReceiver, track_of(blocked.receiver), now);
 }
@@ -197,14 +248,18 @@ void Recorder::job(const Agent* agent, double now, double end) {
   const uint32_t index = track_of(agent);
   if (index == TraceEvent::kNobody) return;
   if (tracks_[index].channel) return move(index, now, end, 0);
-  const ProgramCore& core = *tracks_[index].core;
-  if (tracks_[index].program != core.current_) name_functions(tracks_[index]);
   TraceEvent event;
   event.start = now;
   event.end = end;
   event.track = index;
-  event.other =
-      tracks_[index].functions[static_cast<size_t>(core.program().code[core.pc_].function)];
+  if (const DrivenCore* driven = tracks_[index].driven) {
+    event.other = kernel_of(driven->operation_.name);
+  } else {
+    const ProgramCore& core = *tracks_[index].core;
+    if (tracks_[index].program != core.current_) name_functions(tracks_[index]);
+    event.other =
+        tracks_[index].functions[static_cast<size_t>(core.program().code[core.pc_].function)];
+  }
   stop_waiting(index, now);
   record(event);
 }
@@ -274,10 +329,15 @@ void Recorder::finish(double now) {
   for (uint32_t index = 1; index < tracks_.size(); ++index) stop_waiting(index, now);
 }
 
-// Memtile channels reach their neighbours' locks.
+// Memtile channels and driven cores reach their neighbours' locks.
 void Recorder::watch(int col, int row, double now) {
   const int reach = arch::tile_kind(row) == TileKind::kMem ? 1 : 0;
   for (int c = col - reach; c <= col + reach; ++c) watch_locks(c, row, now);
+  const Tile* tile = array_->find_tile(col, row);
+  if (!dynamic_cast<const DrivenCore*>(tile->core.get())) return;
+  watch_locks(col - 1, row, now);
+  watch_locks(col, row - 1, now);
+  watch_locks(col, row + 1, now);
 }
 
 void Recorder::watch_locks(int col, int row, double now) {

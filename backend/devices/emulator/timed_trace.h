@@ -17,6 +17,7 @@
 namespace npu::emulator {
 
 class Array;
+class DrivenCore;
 class ProgramCore;
 struct CoreProgram;
 
@@ -57,7 +58,8 @@ class Recorder final : public RunTrace {
     double memory_wait = 0;
     // The agent and what it waits for.
     const ProgramCore* core = nullptr;
-    const BdEngine* channel = nullptr;
+    const DrivenCore* driven = nullptr;
+    const BdEngine* channel = nullptr;                  // or a core's stream port
     const Sender* sender = nullptr;                     // the channel, if it is one
     TraceEvent::Kind wait = TraceEvent::Kind::kKernel;  // kKernel: for nothing
     uint32_t wait_other = TraceEvent::kNobody;
@@ -72,6 +74,7 @@ class Recorder final : public RunTrace {
 
   // What the Timeline and the Array report; times in cycles.
   void begin(const Array& array);
+  void find_cores();  // others have been put in their places
   void operation(const stream::Operation& operation, double now, double cycles);
   void stream_done(double now);
   void advanced(const Agent* agent, double now);
@@ -99,7 +102,9 @@ class Recorder final : public RunTrace {
 
   uint32_t track_of(const Agent* agent) const;
   Track& add_agent(const Agent* agent, const Tile& tile);
-  void add_core(const ProgramCore& core, const Tile& tile);
+  void add_core(const Tile& tile);
+  void add_ports(const Tile& tile);
+  uint32_t kernel_of(const std::string& name);
   void name_functions(Track& track);
   bool record(const TraceEvent& event);
   void await(uint32_t track, TraceEvent::Kind kind, uint32_t other, double now);
@@ -117,6 +122,7 @@ class Recorder final : public RunTrace {
   std::vector<TraceEvent> events_;
   std::vector<Track> tracks_;
   std::unordered_map<const Agent*, uint32_t> index_;
+  std::unordered_map<const Tile*, uint32_t> cores_;  // their tracks
   std::vector<std::string> kernels_;
   std::vector<std::vector<uint32_t>> routes_;
   std::vector<LockState> locks_;

@@ -1,6 +1,7 @@
 // When the array advances between stream operations: before what depends on it, not otherwise. A BD
 // or a queue that is in use even then is an error, and one that is not is an error if streams have
 // to wait (require_waits), as those of devices do.
+#include "devices/emulator/driven_core.h"
 #include "devices/emulator/emulated_device.h"
 #include "emulator_fixture.h"
 #include "runtime/configuration.h"
@@ -114,6 +115,58 @@ TEST_CASE("cores act on one write to their tile before the next") {
   s.lock(kCore, 0, 1);
   m.run(s);
   CHECK(seen == Words{1, 2, 3, 3});
+}
+
+TEST_CASE("a core that reaches its neighbours acts on one write to any of them before the next") {
+  // The lock is in one tile, the word that it announces in another: north, west and own.
+  const At core{1, 3};
+  const std::pair<int, At> sides[] = {{16, {0, 3}}, {32, {1, 4}}, {48, core}};
+  for (const auto& [locks, lock_at] : sides) {
+    for (const auto& [unused, word_at] : sides) {
+      Machine m;
+      m.configure();
+      Words seen;
+      emulator::CoreDriver driver;
+      driver.next = [&, first = locks, at = word_at](bool restart, std::span<const uint32_t>) {
+        if (!restart) seen.push_back(m.word(at, 0));
+        emulator::CoreOperation operation;
+        operation.code = emulator::CoreOperation::Code::kAcquireGe;
+        operation.lock = first;
+        operation.value = 1;
+        return operation;
+      };
+      m.array.attach(core.col, core.row, std::move(driver));
+      Script s;
+      for (uint32_t i = 1; i <= 3; ++i) s.memory(word_at, 0, {i}).lock(lock_at, 0, 1);
+      m.run(s);
+      CHECK(seen == Words{1, 2, 3});
+    }
+  }
+}
+
+TEST_CASE("a memtile's channel acts on a lock or a push before its neighbour's memory changes") {
+  // MM2S 0 of the middle memtile sends one word of a neighbour's memory for each lock or push.
+  const At middle{1, 1};
+  for (const int side : {-1, 1}) {
+    for (const bool by_lock : {false, true}) {
+      Machine m;
+      const At beside{1 + side, 1};
+      const uint32_t words = kOwnMem * static_cast<uint32_t>(1 + side);
+      m.loopback(middle);
+      const uint32_t lock = static_cast<uint32_t>(64 * (1 + side));
+      m.config.bd(middle, 0, by_lock ? acquiring(linear(1, words), lock, -1) : linear(1, words));
+      m.config.bd(middle, 1, linear(3, kOwnMem)).push(middle, kS2MM, 0, 1);
+      if (by_lock) m.config.push(middle, kMM2S, 0, 0, 3);
+      m.configure();
+      Script s;
+      for (uint32_t i = 1; i <= 3; ++i) {
+        s.memory(beside, 0, {i});
+        by_lock ? s.lock(beside, 0, 1) : s.push(middle, kMM2S, 0, 0);
+      }
+      m.run(s);
+      CHECK(m.words(middle, 0, 3) == Words{1, 2, 3});
+    }
+  }
 }
 
 TEST_CASE("the channels of a tile act on a push before locks and BDs of that tile change") {

@@ -59,8 +59,8 @@ void attach(Machine& m, At at, const std::shared_ptr<Listed>& program) {
       program->next = 0;
     }
     program->results.emplace_back(result.begin(), result.end());
-    const size_t at = program->next++;
-    return at < program->operations.size() ? program->operations[at] : CoreOperation{};
+    const size_t now = program->next++;
+    return now < program->operations.size() ? program->operations[now] : CoreOperation{};
   };
   m.array.attach(at.col, at.row, std::move(driver));
 }
@@ -196,12 +196,24 @@ TEST_CASE("driven core: one that never blocks is a livelock, others run beside i
   CHECK(m.lock({0, 3}, 5) == 2);
 }
 
-TEST_CASE("driven core: timed runs refuse it") {
-  Machine m;
-  m.configure();
-  attach(m, {0, 2}, {release(48)});
+TEST_CASE("driven core: work takes its cycles in timed runs, which need data") {
   const arch::Timing timing{Generation::kNpu2, arch::TimingTable()};
-  m.array.set_timing(&timing, true);
-  check_error(ErrorKind::kUnsupported, {"core (0,2) runs a program whose cost is not known"},
-              [&] { m.run(Script()); });
+  CoreOperation work;
+  work.code = Code::kWork;
+  work.cycles = 1234;
+  for (const bool data : {true, false}) {
+    Machine m;
+    m.configure();
+    const auto program = attach(m, {0, 2}, {release(48), work, release(48)});
+    m.array.set_timing(&timing, data);
+    if (!data) {
+      check_error(ErrorKind::kUnsupported, {"core (0,2) runs a callback", "time it with data"},
+                  [&] { m.run(Script()); });
+      continue;
+    }
+    m.run(Script());
+    CHECK(program->next == 4);
+    CHECK(m.array.timing_report().cycles == 1234 + timing.lock_operation);
+    CHECK(m.array.find_tile(0, 2)->core->busy() == 1234 + timing.lock_operation);
+  }
 }

@@ -395,62 +395,6 @@ TEST_CASE("loadpdi: what cannot be loaded") {
   check_error(ErrorKind::kArgument, {"[configure] called while"}, [&] { busy.run(nested); });
 }
 
-TEST_CASE("memtile_dmas: on npu1 BDs that a stream writes address the tile's own memory from 0") {
-  for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
-    const bool npu1 = generation == Generation::kNpu1;
-    for (const int col : {0, 1}) {
-      if (!npu1 && col == 0) continue;  // there is no memory at 0: test_emulator_errors.cpp
-      const At shim{col, 0}, mem{col, 1};
-      Machine m(generation);
-      m.config.connect(shim, sp::kMm2s0, sp::kNorthMaster).shim_dma(col);
-      m.config.connect(mem, mp::kSouthSlave, mp::kDma).connect(mem, mp::kDma, mp::kSouthMaster);
-      m.config.connect(shim, sp::kNorthSlave, sp::kS2mm0);
-      m.config.lock(mem, 0, 1);
-      m.configure();
-      Script s = m.script();
-      s.host_bd(col, 0, linear(64), 0).push(shim, kMM2S, 0, 0);
-      s.bd(mem, 0, passing(linear(64, 16), kOwnLock, kOwnLock + 1)).push(mem, kS2MM, 0, 0);
-      s.bd(mem, 1, passing(linear(64, 16), kOwnLock + 1, kOwnLock)).push(mem, kMM2S, 0, 1);
-      s.host_bd(col, 1, linear(64), 1).push(shim, kS2MM, 0, 1, 1, true).sync(shim, kS2MM, 0);
-      Words in = counting(64), out(64);
-      m.run(s, {view(in), view(out)});
-      CHECK(out == in);
-      const At used = npu1 ? mem : At{col - 1, 1};
-      CHECK(m.words(used, 16, 64) == in);
-      if (col == 1) CHECK(m.words(npu1 ? At{0, 1} : mem, 16, 64) == Words(64));
-    }
-  }
-}
-
-TEST_CASE("memtile_dmas: the base alone may come later, and 0x80000 is the own memory too") {
-  Machine m(Generation::kNpu1);
-  const At mem{1, 1};
-  m.loopback(mem);
-  m.config.memory(mem, 0, counting(8));
-  m.configure();
-  Script s = m.script();
-  s.bd(mem, 0, linear(8, kOwnMem)).bd(mem, 1, linear(8, kOwnMem));
-  s.raw.mask_write(mem.address(0xA0004), 0, 0x7FFFF);  // BD 0: from 0
-  s.raw.mask_write(mem.address(0xA0024), kOwnMem + 100, 0x7FFFF);
-  s.push(mem, kMM2S, 0, 0).push(mem, kS2MM, 0, 1, 1, true).sync(mem, kS2MM, 0);
-  m.run(s);
-  CHECK(m.words(mem, 100, 8) == counting(8));
-}
-
-TEST_CASE("adjacent_memtile_access: in a configuration npu1 has the window of three memtiles") {
-  Machine m(Generation::kNpu1);
-  const At west{0, 1}, mem{1, 1}, east{2, 1};
-  m.loopback(mem);
-  m.config.memory(west, 0, {1}).memory(mem, 0, {2}).memory(east, 0, {3});
-  m.config.bd(mem, 0, followed_by(linear(1, 0), 1)).bd(mem, 1, followed_by(linear(1, kOwnMem), 2));
-  m.config.bd(mem, 2, linear(1, 2 * kOwnMem)).bd(mem, 3, linear(3, kOwnMem + 8));
-  m.configure();
-  Script s = m.script();
-  s.push(mem, kMM2S, 0, 0).push(mem, kS2MM, 0, 3, 1, true).sync(mem, kS2MM, 0);
-  m.run(s);
-  CHECK(m.words(mem, 8, 3) == Words{1, 2, 3});
-}
-
 TEST_CASE("packet_flow_fanin: packets of two ids share a link and a receiver") {
   for (const Generation generation : {Generation::kNpu1, Generation::kNpu2}) {
     Machine m(generation);
@@ -530,12 +474,76 @@ TEST_CASE("vec_mul_event_trace: its registers are stored, an empty trace buffer 
     for (const uint32_t address : stored) {
       CHECK(m.array.read_register(address) == (address ^ 0x5A5A5A5A));
     }
-    // One that no trace unit reaches is waited for.
+    // One that only data reach is waited for.
     Script lost = m.script();
-    lost.write(kShim, Script::master_register(kShim, sp::kS2mm1), 0);
+    lost.connect(kShim, sp::kNorthSlave, sp::kS2mm1);
     lost.host_bd(0, 15, linear(64), 0).push(kShim, kS2MM, 1, 15);
     Words data(64);
     check_error(ErrorKind::kUnfinished, {"the stream ended while shim (0,0) S2MM 1"},
                 [&] { m.run(lost, {view(data)}); });
   }
+}
+
+TEST_CASE("add_one_ctrl_packet_4_cores: a task of a channel that nothing leads to is no error") {
+  for (const bool demultiplexed : {false, true}) {
+    Machine m;
+    if (demultiplexed) m.config.shim_dma(0);
+    m.configure();
+    Words data(64, 7);
+    for (int run = 0; run < 7; ++run) {  // more than a queue holds
+      Script s;
+      s.host_bd(0, 1, linear(8), 0).push(kShim, kS2MM, 1, 1, 1, true);
+      m.run(s, {view(data)});
+    }
+    CHECK(data == Words(64, 7));
+    Script waits;
+    waits.host_bd(0, 1, linear(8), 0).push(kShim, kS2MM, 1, 1, 1, true).sync(kShim, kS2MM, 1);
+    check_error(ErrorKind::kDeadlock, {"shim (0,0) S2MM 1"}, [&] { m.run(waits, {view(data)}); });
+  }
+}
+
+TEST_CASE(
+    "reconfigure_loadpdi_persistent_memtile as writes: routes made after the push are waited for") {
+  // A memory tile that sends as soon as its queue is written, then the switches, one after the
+  // other.
+  Machine m;
+  m.configure();
+  Script s = m.script();
+  s.memory(kMem, 0, counting(4)).bd(kMem, 0, linear(4, kOwnMem)).push(kMem, kMM2S, 0, 0);
+  s.connect(kMem, mp::kDma, mp::kSouthMaster).connect(kShim, sp::kNorthSlave, sp::kS2mm0);
+  s.shim_dma(0).host_bd(0, 0, linear(4), 0).push(kShim, kS2MM, 0, 0, 1, true);
+  s.sync(kShim, kS2MM, 0);
+  Words out(4);
+  m.run(s, {view(out)});
+  CHECK(out == counting(4));
+  // Without one of them it is the error of a missing route when the stream waits.
+  Machine lost;
+  lost.configure();
+  Script without = lost.script();
+  without.bd(kMem, 0, linear(4, kOwnMem)).push(kMem, kMM2S, 0, 0);
+  without.connect(kShim, sp::kNorthSlave, sp::kS2mm0).shim_dma(0);
+  without.host_bd(0, 0, linear(4), 0).push(kShim, kS2MM, 0, 0, 1, true).sync(kShim, kS2MM, 0);
+  check_error(ErrorKind::kNoConsumer, {"memtile (0,1) MM2S 0", "route"},
+              [&] { lost.run(without, {view(out)}); });
+}
+
+TEST_CASE(
+    "matrix_multiplication_using_cascade: a trace buffer at an address that nothing patches") {
+  Machine m;
+  route_core_to_shim(m.config);
+  m.config.memory(kCore, 0, counting(4)).bd(kCore, 0, linear(4));
+  m.configure();
+  Words out(4);
+  for (int run = 0; run < 7; ++run) {  // more than a queue holds
+    Script s = m.script();
+    s.bd(kShim, 12, linear(64, 0x400)).push(kShim, kS2MM, 1, 12);
+    s.host_bd(0, 0, linear(4), 0).push(kShim, kS2MM, 0, 0, 1, true).push(kCore, kMM2S, 0, 0);
+    m.run(s.sync(kShim, kS2MM, 0), {view(out)});
+    CHECK(out == counting(4));
+  }
+  // One that data may reach needs memory.
+  Script s = m.script();
+  s.bd(kShim, 12, linear(64, 0x400)).push(kShim, kS2MM, 0, 12);
+  check_error(ErrorKind::kOutOfRange, {"shim (0,0) S2MM 0", "where no argument lies"},
+              [&] { m.run(s, {view(out)}); });
 }

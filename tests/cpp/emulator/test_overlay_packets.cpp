@@ -44,10 +44,7 @@ struct PacketMachine : OverlayMachine {
   }
   // A load as prefill's streams have it: reset, rounds, enable; words: of an image.
   static Words program(size_t overlay, size_t words = 16) {
-    Words image(words);
-    const OverlayMark begin = mark(overlay);
-    std::copy(begin.begin(), begin.end(), image.begin());
-    return control_packets(image, false);
+    return control_packets(image(overlay, words), false);
   }
   static Script& send_program(Script& s, size_t words, uint32_t argument) {
     const auto last = static_cast<uint32_t>(words - kSwitchWords);

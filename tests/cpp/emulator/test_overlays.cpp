@@ -74,10 +74,10 @@ TEST_CASE("overlay: program memory reads back; a new configuration clears it") {
 TEST_CASE("overlay: registers written by the command processor load one, too") {
   OverlayMachine m;
   m.load({"call f @8\n", "call g @16\n"});
-  const OverlayMark mark = m.mark(1);
+  const Words image = m.image(1);
   Script s = m.script();
   s.write(kCores[0], 0x32000, 2);
-  s.raw.block_write(kCores[0].address(0x20000), mark);
+  s.raw.block_write(kCores[0].address(0x20000), image);
   s.write(kCores[0], 0x32000, 1);
   m.run(s);
   CHECK(m.calls[0] == Calls{{"g", 16}});
@@ -130,6 +130,32 @@ TEST_CASE("overlay: enabling a core without a program of the configuration") {
   refused(source, {"0x5855504e 0x00000000 0x00000008"});
   magic[5] = 1;
   refused(magic, {"0x00000001 0x00000000"});
+}
+
+TEST_CASE("overlay: all words of an image must have arrived") {
+  OverlayMachine m;
+  const auto refused = [&](size_t overlay, const Words& words, const char* telling) {
+    m.load({"call f @0\n", "call g @0\n", "call h @0\n"}, 4096);
+    m.send(m.packets(0, 4096));  // what is not written later is the first one's
+    CHECK(m.calls[0] == Calls{{"f", 0}});
+    check_error(ErrorKind::kKernel, {"core (0,2) is enabled", telling, "write all of its image"},
+                [&] { m.send(words); });
+    CHECK(m.calls[0] == Calls{{"f", 0}});
+    m.calls = {};
+    m.load({"call f @0\n", "call g @0\n", "call h @0\n"}, 4096);
+    m.send(m.packets(overlay, 4096));
+    CHECK(m.calls[0].size() == 1);
+    m.calls = {};
+  };
+  for (const size_t overlay : {size_t{1}, size_t{2}}) {
+    Words lost = m.packets(overlay, 4096), wrong = lost;
+    lost.erase(lost.begin() + 3 + 6 * 500, lost.begin() + 3 + 6 * 501);
+    refused(overlay, lost,
+            overlay == 1 ? "as overlay \"o1\", but word 2000 is 0x"
+                         : "as overlay \"o2\", but word 2000 is 0x");
+    wrong[3 + 6 * 1023 + 5] ^= 1;
+    refused(overlay, wrong, ", but word 4095 is 0x");
+  }
 }
 
 TEST_CASE("overlay: slot counters outside their rings are refused") {
