@@ -63,6 +63,26 @@ const char* kind_name(ErrorKind kind) {
       return "unfinished";
     case ErrorKind::kKernel:
       return "kernel";
+    case ErrorKind::kTimeout:
+      return "timeout";
+    case ErrorKind::kAborted:
+      return "abort";
+    case ErrorKind::kFirmware:
+      return "firmware";
+    case ErrorKind::kContext:
+      return "context";
+    case ErrorKind::kHeap:
+      return "heap";
+    case ErrorKind::kMemoryLock:
+      return "memory_lock";
+    case ErrorKind::kGeneration:
+      return "generation";
+    case ErrorKind::kVersions:
+      return "versions";
+    case ErrorKind::kMissingBuild:
+      return "build";
+    case ErrorKind::kMissingXrt:
+      return "xrt";
   }
   return "unknown";
 }

@@ -29,6 +29,17 @@ enum class ErrorKind {
   kDeadlock,          // no agent can make progress while one waits
   kUnfinished,        // the stream ended while a shim transfer was still incomplete
   kKernel,            // a kernel is missing, was called wrongly or failed
+  // Of a real NPU; npu/errors.py has a class for each.
+  kTimeout,       // a run that did not end in time
+  kAborted,       // a run whose hardware context was torn down
+  kFirmware,      // a command that the firmware refused or that failed in the array
+  kContext,       // a hardware context that the driver does not give
+  kHeap,          // no room for a command stream
+  kMemoryLock,    // more locked memory than the system lets the process have
+  kGeneration,    // an NPU, a configuration or a build of another generation
+  kVersions,      // driver, firmware and XRT that do not fit each other
+  kMissingBuild,  // a configuration that has not been built for the NPU
+  kMissingXrt,    // XRT, what calls it, or the NPU that it should show, is not there
 };
 
 // The kind's name as users see it: "deadlock", "queue_overrun", ...

@@ -73,8 +73,15 @@ npu_status status_of(ErrorKind kind) {
     case ErrorKind::kFormat:
       return NPU_ERROR_FORMAT;
     case ErrorKind::kDevice:
+    case ErrorKind::kGeneration:
       return NPU_ERROR_DEVICE;
     case ErrorKind::kUnavailable:
+    case ErrorKind::kContext:
+    case ErrorKind::kHeap:
+    case ErrorKind::kMemoryLock:
+    case ErrorKind::kVersions:
+    case ErrorKind::kMissingBuild:
+    case ErrorKind::kMissingXrt:
       return NPU_ERROR_UNAVAILABLE;
     default:
       return NPU_ERROR_EXECUTION;

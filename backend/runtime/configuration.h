@@ -62,6 +62,9 @@ struct Configuration {
     std::string name;
     uint32_t bytes, counters;
     Program program;
+    // What program memory holds on the device that this is for (with_images in runtime/overlay.h);
+    // empty: the stand-in.
+    std::vector<uint32_t> image{};
   };
 
   // What the hardware artefact built from this design and these kernels is called.

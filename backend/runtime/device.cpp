@@ -1,13 +1,22 @@
 // What every device checks and counts (device.h).
 #include "runtime/device.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cassert>
+#include <iterator>
 
 #include "error.h"
+#include "runtime/overlay.h"
 
 namespace npu {
 
 namespace {
+
+uint64_t next_device() {
+  static std::atomic<uint64_t> devices = 0;
+  return ++devices;
+}
 
 stream::Permissions permissions_of(const Configuration& configuration) {
   stream::Permissions permissions;
@@ -38,6 +47,26 @@ void check_ref(const BufferRef& ref, size_t index) {
 }
 
 }  // namespace
+
+Device::Device() : number_(next_device()) {}
+
+std::vector<uint32_t> Device::overlay_image(const Configuration& configuration, size_t overlay) {
+  if (overlay >= configuration.overlays.size()) return stand_in(configuration, overlay);  // throws
+  const Configuration::Overlay& about = configuration.overlays[overlay];
+  std::vector<uint32_t> image = do_overlay_image(configuration, overlay);
+  if (image.size() != about.bytes / 4) {
+    fail(ErrorKind::kDevice,
+         "[overlay_image] device \"%s\" gave %zu bytes as the program memory of overlay \"%s\" of "
+         "configuration \"%s\", whose streams load %u; build the configuration again",
+         info().name.c_str(), 4 * image.size(), about.name.c_str(), configuration.name.c_str(),
+         about.bytes);
+  }
+  return image;
+}
+
+std::vector<uint32_t> Device::do_overlay_image(const Configuration& configuration, size_t overlay) {
+  return stand_in(configuration, overlay);
+}
 
 void Device::load(std::shared_ptr<const Configuration> configuration) {
   assert(configuration != nullptr);
@@ -74,13 +103,34 @@ std::shared_ptr<const PreparedStream> Device::prepare(std::vector<uint32_t> word
   }
   stream::check_runtime_stream(parsed, permissions_);
   std::shared_ptr<PreparedStream> prepared = do_prepare(std::move(words), std::move(parsed));
+  prepared->device_ = number_;
   prepared->configuration_id_ = configuration_->id;
   return prepared;
 }
 
+void Device::check_patches(PreparedStream& stream, std::span<const StreamPatch> patches) const {
+  if (stream.device_ != number_) {
+    fail(ErrorKind::kArgument,
+         "[patch] the stream was prepared by another device than \"%s\"; patch it there",
+         info().name.c_str());
+  }
+  std::vector<stream::Stream::Range>& ranges = stream.patchable_;
+  if (ranges.empty()) {
+    ranges = stream::Stream::parse(std::as_bytes(stream.words())).patchable();
+  }
+  for (const StreamPatch& patch : patches) {
+    const auto next = std::ranges::upper_bound(ranges, patch.word, {},
+                                               [](const auto& range) { return range.first; });
+    if (next == ranges.begin() || patch.word - std::prev(next)->first >= std::prev(next)->count) {
+      stream::Stream::refuse_patch(patch.word, stream.words().size());
+    }
+  }
+}
+
 bool Device::patch(const std::shared_ptr<const PreparedStream>& stream,
                    std::span<const StreamPatch> patches) {
-  auto& changed = const_cast<PreparedStream&>(*stream);  // made by this device, not const
+  auto& changed = const_cast<PreparedStream&>(*stream);  // made by a device, not const
+  check_patches(changed, patches);
   if (!do_patch(changed, patches)) return false;
   for (const StreamPatch& patch : patches) changed.words_[patch.word] = patch.value;
   ++changed.patches_;
@@ -97,6 +147,11 @@ std::unique_ptr<Run> Device::submit(std::shared_ptr<const PreparedStream> stream
          "[submit] the stream was prepared for another configuration than \"%s\", which is loaded; "
          "load its configuration, or prepare it again",
          configuration_->name.c_str());
+  }
+  if (stream->device_ != number_) {
+    fail(ErrorKind::kArgument,
+         "[submit] the stream was prepared by another device than \"%s\"; prepare it here, too",
+         info().name.c_str());
   }
   if (refs.size() > max_arguments_) {
     fail(ErrorKind::kArgument,

@@ -92,7 +92,8 @@ class PreparedStream {
  private:
   friend class Device;
   std::vector<uint32_t> words_;
-  uint64_t configuration_id_ = 0, patches_ = 0;
+  uint64_t device_ = 0, configuration_id_ = 0, patches_ = 0;
+  std::vector<stream::Stream::Range> patchable_;  // found by the first patch
 };
 
 // Another value for a word of a prepared stream: of a BLOCKWRITE's data or an ADDRESS_PATCH's
@@ -124,6 +125,7 @@ class DeviceTiming;  // runtime/timing.h
 // Checks and counts what every device must, then calls what an implementation provides.
 class Device {
  public:
+  Device();
   virtual ~Device() = default;
   virtual DeviceInfo info() const = 0;
   virtual std::unique_ptr<Buffer> allocate(size_t bytes) = 0;
@@ -135,14 +137,19 @@ class Device {
   // How long runs take, simulated or measured; null if the device cannot say.
   virtual DeviceTiming* timing() { return nullptr; }
 
-  // Makes `configuration` the one the array runs; a no-op if it already is. Throws
-  // Error(kDevice, kKernel, kUnavailable).
+  // What program memory holds of an overlay of `configuration`, Overlay::bytes: what streams are to
+  // write there (runtime/overlay.h). Throws Error(kDevice), also where the device gave another
+  // size, Error(kArgument), and on an NPU Error(kMissingBuild).
+  std::vector<uint32_t> overlay_image(const Configuration& configuration, size_t overlay);
+  // Makes `configuration` the one the array runs; a no-op if it already is. Throws Error(kDevice,
+  // kKernel), and on an NPU Error(kMissingBuild, kGeneration, kContext).
   void load(std::shared_ptr<const Configuration> configuration);
   // Does, once, what depends on a stream alone: parses it and checks that it touches only what
   // streams of the loaded configuration may. Throws Error(kFormat, kForbidden, kArgument).
   std::shared_ptr<const PreparedStream> prepare(std::vector<uint32_t> words);
   // Changes a prepared stream that no run uses. False: the device cannot, prepare another one.
-  // Throws Error(kForbidden) for other words.
+  // Throws Error(kForbidden) for other words, Error(kArgument) for a stream of another device. A
+  // patch that throws changes nothing.
   bool patch(const std::shared_ptr<const PreparedStream>& stream,
              std::span<const StreamPatch> patches);
   // Starts a stream of the loaded configuration; address patch i gets refs[i]. `stream`, the
@@ -152,11 +159,15 @@ class Device {
   DeviceCounters counters() const { return counters_; }
 
  protected:
+  // By default the stand-in, which hardware cannot run.
+  virtual std::vector<uint32_t> do_overlay_image(const Configuration& configuration,
+                                                 size_t overlay);
   virtual void do_load(const Configuration& configuration) = 0;
   virtual std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
                                                      stream::Stream /*parsed*/) {
     return std::make_shared<PreparedStream>(std::move(words));
   }
+  // All of the words may change. If it throws, the stream runs as before.
   virtual bool do_patch(PreparedStream& /*stream*/, std::span<const StreamPatch> /*patches*/) {
     return false;
   }
@@ -168,6 +179,9 @@ class Device {
   void forget_configuration() { configuration_ = nullptr; }
 
  private:
+  void check_patches(PreparedStream& stream, std::span<const StreamPatch> patches) const;
+
+  const uint64_t number_;  // of all devices of the process
   std::shared_ptr<const Configuration> configuration_;
   stream::Permissions permissions_;  // what runtime streams of it may touch
   size_t max_arguments_ = 0;         // of DeviceInfo
@@ -175,9 +189,9 @@ class Device {
 };
 
 // "emu:npu1", "emu:npu2", "null:npu1", "null:npu2"; "xrt", the NPU of this machine, and "xrt:npu1",
-// "xrt:npu2" if it is of that generation.
+// "xrt:npu2" if it is of that generation; "+module" may follow, the only way to it from here.
 // Emulated devices take residency modes after a plus sign (devices/emulator/residency.h):
-// "emu:npu2+reload". Throws Error(kDevice, kUnavailable).
+// "emu:npu2+reload". Throws Error(kDevice), of "xrt" Error(kMissingXrt, kGeneration, kVersions).
 std::unique_ptr<Device> open_device(const std::string& name, const std::string& arithmetic);
 
 }  // namespace npu

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 
 #include "runtime/configuration.h"
 #include "runtime/interrupt.h"
+#include "runtime/overlay.h"
 #include "runtime/shared_device.h"
 #include "runtime/stream_cache.h"
 #include "stream/txn.h"
@@ -63,10 +65,11 @@ class Operation {
 
   static constexpr size_t kStreamBudget = size_t{64} << 20;  // bytes of cached streams
 
+  // Throws what Device::overlay_image() throws.
   Operation(std::shared_ptr<SharedDevice> device, Configuration configuration,
             size_t budget = kStreamBudget)
       : device_(std::move(device)),
-        configuration_(std::make_shared<const Configuration>(std::move(configuration))),
+        configuration_(std::make_shared<const Configuration>(loaded(std::move(configuration)))),
         streams_(budget) {}
 
   // Held around everything below, and around the use of the operation's scratch memory.
@@ -98,8 +101,8 @@ class Operation {
       building = since(begin);
       return made;
     });
-    counters_.stream_build_ns += building;
-    counters_.submit_overhead_ns += since(start) - building;
+    stream_build_ns_ += building;
+    submit_overhead_ns_ += since(start) - building;
     return entry;
   }
 
@@ -115,8 +118,8 @@ class Operation {
     auto made =
         std::make_shared<const Entry>(Entry{device.prepare(builder.finish()), std::move(schedule)});
     const uint64_t building = since(begin);
-    counters_.stream_build_ns += building;
-    counters_.submit_overhead_ns += since(start) - building;
+    stream_build_ns_ += building;
+    submit_overhead_ns_ += since(start) - building;
     return made;
   }
 
@@ -126,7 +129,7 @@ class Operation {
     Device& device = *device_->device;
     device.load(configuration_);
     const bool done = device.patch(entry.stream, patches);
-    counters_.submit_overhead_ns += since(start);
+    submit_overhead_ns_ += since(start);
     return done;
   }
 
@@ -140,17 +143,16 @@ class Operation {
       if (writes(argument.access)) argument.sync_from_device();
     }
     const uint64_t elapsed = since(start);  // a device may measure its time by another clock
-    counters_.submit_overhead_ns += elapsed - std::min(elapsed, report.array_ns);
+    submit_overhead_ns_ += elapsed - std::min(elapsed, report.array_ns);
     return report;
   }
 
-  void count_copy(uint64_t bytes) { counters_.host_copy_bytes += bytes; }
+  void count_copy(uint64_t bytes) { host_copy_bytes_ += bytes; }
+  // Without the lock: Python asks for them when an operation's owner ends, which may be while this
+  // thread is in a device that is written in Python.
   OperationCounters counters() const {
-    const auto guard = lock();
-    OperationCounters out = counters_;
-    out.streams_built = streams_.built();
-    out.stream_hits = streams_.hits();
-    return out;
+    return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_,
+            stream_build_ns_};
   }
 
   Device& device() const { return *device_->device; }
@@ -158,6 +160,13 @@ class Operation {
   const Configuration& configuration() const { return *configuration_; }
 
  private:
+  // With the programs that streams load, as this device has them.
+  Configuration loaded(Configuration configuration) {
+    if (configuration.overlays.empty()) return configuration;
+    const auto guard = lock();
+    return with_images(*device_->device, std::move(configuration));
+  }
+
   using Clock = std::chrono::steady_clock;
   static uint64_t since(Clock::time_point start) {
     return static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - start).count());
@@ -166,7 +175,7 @@ class Operation {
   std::shared_ptr<SharedDevice> device_;
   std::shared_ptr<const Configuration> configuration_;
   StreamCache<Problem, Entry> streams_;
-  OperationCounters counters_;
+  std::atomic<uint64_t> host_copy_bytes_ = 0, submit_overhead_ns_ = 0, stream_build_ns_ = 0;
 };
 
 }  // namespace npu

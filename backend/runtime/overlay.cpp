@@ -6,6 +6,7 @@
 
 #include "arch/control_packet.h"
 #include "error.h"
+#include "runtime/device.h"
 
 namespace npu {
 
@@ -25,6 +26,20 @@ struct Packets {
   }
 };
 
+// Where a word of an image is wrong, it shall not look right: a finalizer of MurmurHash3.
+uint32_t mixed(uint32_t value) {
+  value = (value ^ value >> 16) * 0x85ebca6bu;
+  value = (value ^ value >> 13) * 0xc2b2ae35u;
+  return value ^ value >> 16;
+}
+
+void check_overlay(const Configuration& configuration, size_t overlay) {
+  if (overlay < configuration.overlays.size()) return;
+  fail(ErrorKind::kArgument,
+       "[overlay_image] overlay %zu was asked for; configuration \"%s\" has %zu", overlay,
+       configuration.name.c_str(), configuration.overlays.size());
+}
+
 }  // namespace
 
 OverlayMark overlay_mark(const Configuration& configuration, size_t overlay) {
@@ -34,16 +49,28 @@ OverlayMark overlay_mark(const Configuration& configuration, size_t overlay) {
   return {kMagic, static_cast<uint32_t>(overlay), hash};
 }
 
-std::vector<uint32_t> overlay_image(const Configuration& configuration, size_t overlay) {
-  if (overlay >= configuration.overlays.size()) {
-    fail(ErrorKind::kArgument,
-         "[overlay_image] overlay %zu was asked for; configuration \"%s\" has %zu", overlay,
-         configuration.name.c_str(), configuration.overlays.size());
-  }
+std::vector<uint32_t> stand_in(const Configuration& configuration, size_t overlay) {
+  check_overlay(configuration, overlay);
   const OverlayMark mark = overlay_mark(configuration, overlay);
   std::vector<uint32_t> image(configuration.overlays[overlay].bytes / 4);
   std::copy(mark.begin(), mark.end(), image.begin());
+  for (size_t i = mark.size(); i < image.size(); ++i) {
+    image[i] = mixed(mark[2] + static_cast<uint32_t>(overlay << 16 | i));
+  }
   return image;
+}
+
+std::vector<uint32_t> overlay_image(const Configuration& configuration, size_t overlay) {
+  check_overlay(configuration, overlay);
+  const std::vector<uint32_t>& own = configuration.overlays[overlay].image;
+  return own.empty() ? stand_in(configuration, overlay) : own;
+}
+
+Configuration with_images(Device& device, Configuration configuration) {
+  for (size_t i = 0; i < configuration.overlays.size(); ++i) {
+    configuration.overlays[i].image = device.overlay_image(configuration, i);
+  }
+  return configuration;
 }
 
 std::vector<uint32_t> control_packets(std::span<const uint32_t> image, bool headers) {

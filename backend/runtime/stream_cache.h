@@ -2,11 +2,11 @@
 // dropped first when the streams exceed a byte budget.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
-#include <utility>
 
 namespace npu {
 
@@ -24,16 +24,17 @@ class StreamCache {
     if (found != index_.end()) {
       ++hits_;
       order_.splice(order_.begin(), order_, found->second);
-      return found->second->second;
+      return found->second->value;
     }
     Pointer value = build();
     ++built_;
-    bytes_ += value->bytes();
-    order_.emplace_front(key, value);
+    const size_t bytes = value->bytes();
+    order_.push_front({key, value, bytes});
     index_[key] = order_.begin();
+    bytes_ += bytes;
     while (bytes_ > budget_ && order_.size() > 1) {
-      bytes_ -= order_.back().second->bytes();
-      index_.erase(order_.back().first);
+      bytes_ -= order_.back().bytes;
+      index_.erase(order_.back().key);
       order_.pop_back();
     }
     return value;
@@ -43,10 +44,14 @@ class StreamCache {
   uint64_t hits() const { return hits_; }
 
  private:
-  using Entry = std::pair<Key, Pointer>;
+  struct Entry {
+    Key key;
+    Pointer value;
+    size_t bytes;  // when it was new: a value may grow
+  };
   size_t budget_, bytes_ = 0;
-  uint64_t built_ = 0, hits_ = 0;
-  std::list<Entry> order_;  // most recently used first
+  std::atomic<uint64_t> built_ = 0, hits_ = 0;  // read without the lock that others hold
+  std::list<Entry> order_;                      // most recently used first
   std::map<Key, typename std::list<Entry>::iterator> index_;
 };
 

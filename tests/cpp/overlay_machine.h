@@ -35,8 +35,8 @@ struct OverlayMachine : Machine {
     config.connect(kCores[1], cp::kSouthSlave, kControlMaster);
   }
 
-  // One overlay per text; both cores get them all. Names are "o0", "o1", ...
-  void load(const std::vector<std::string>& texts) {
+  // One overlay per text; both cores get them all. Names are "o0", "o1", ...; words: of an image.
+  void load(const std::vector<std::string>& texts, size_t words = 4) {
     configure();
     std::vector<emulator::OverlayProgram> overlays;
     for (const std::string& text : texts) {
@@ -48,7 +48,7 @@ struct OverlayMachine : Machine {
              kernels::find_declaration(name, array.device().generation)});
       }
       overlay.name = "o" + std::to_string(overlays.size());
-      overlay.mark = mark(overlays.size());
+      overlay.image = image(overlays.size(), words);
       overlay.counters = kCounters;
       overlays.push_back(std::move(overlay));
     }
@@ -59,11 +59,17 @@ struct OverlayMachine : Machine {
   static OverlayMark mark(size_t overlay) {
     return {0x5855504E, static_cast<uint32_t>(overlay), 7};
   }
-  static Words packets(size_t overlay, size_t words = 16) {
-    Words image(words);
+  // A mark, then words that tell overlays and places apart.
+  static Words image(size_t overlay, size_t words = 4) {
+    Words out(words);
+    for (size_t i = 0; i < words; ++i)
+      out[i] = static_cast<uint32_t>(0xAB000000 + (overlay << 16) + i);
     const OverlayMark begin = mark(overlay);
-    std::copy(begin.begin(), begin.end(), image.begin());
-    return control_packets(image);
+    std::copy(begin.begin(), begin.end(), out.begin());
+    return out;
+  }
+  static Words packets(size_t overlay, size_t words = 16) {
+    return control_packets(image(overlay, words));
   }
 
   // Sends `count` words of argument `argument` as one transfer and waits for its end.

@@ -11,14 +11,16 @@
 
 namespace npu::xrt {
 
-// The error of a failed call: "[function] subject ...". `subject` says what was asked.
-Error call_error(const char* function, const std::string& subject, const npu_xrt_error& error);
+// The error of a failed call: "[function] subject ...". `subject` says what was asked, `build` is
+// the command that builds what the call is about (files.h).
+Error call_error(const char* function, const std::string& subject, const npu_xrt_error& error,
+                 const std::string& build = "npu build");
 
 // What is known of a run that did not end well.
 struct FailedRun {
-  std::string configuration;  // its name
-  const char* generation = "npu2";
-  const stream::Stream* stream = nullptr;
+  std::string configuration;               // its name
+  std::string build;                       // the command that builds it
+  const stream::Stream* stream = nullptr;  // with what every stream does first (setup.h)
   npu_xrt_outcome outcome{};
   double seconds = 0;      // since it was submitted
   bool own_limit = false;  // no watchdog ended it, the library did

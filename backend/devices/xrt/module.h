@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,9 @@ inline constexpr const char* kModuleFile = "libnpu_xrt.so";
 
 // Where the module is looked for.
 std::vector<std::filesystem::path> module_places();
-// The module, loaded once per process. Throws Error(kUnavailable): there is none, it does not load
+// The first of them that is there.
+std::optional<std::filesystem::path> find_module();
+// The module, loaded once per process. Throws Error(kMissingXrt): there is none, it does not load
 // (XRT is not installed), or it has another interface.
 const npu_xrt_module& load_module();
 

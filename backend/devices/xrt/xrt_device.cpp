@@ -3,13 +3,17 @@
 #include "devices/xrt/xrt_device.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstdlib>
+#include <iterator>
+#include <map>
 #include <utility>
 
+#include "devices/xrt/connection.h"
 #include "devices/xrt/failures.h"
 #include "devices/xrt/files.h"
-#include "devices/xrt/module.h"
+#include "devices/xrt/setup.h"
 #include "error.h"
 #include "text.h"
 
@@ -19,7 +23,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// The driver's watchdog ends runs after 2 s; some kernels have none (xdna-driver, tdr_timeout_ms).
+// The driver's watchdog ends runs after 2 s (xdna-driver, tdr_timeout_ms). Switched off, or on
+// versions of Linux before 6.17, there may be none.
 constexpr std::chrono::seconds kTimeout{30};
 // Ctrl-C, cancellation and the limit are looked at in between.
 constexpr std::chrono::milliseconds kSlice{100};
@@ -35,21 +40,6 @@ std::chrono::milliseconds run_limit() {
   return std::chrono::seconds(*seconds);
 }
 
-// An open NPU of the module.
-struct Connection {
-  explicit Connection(const npu_xrt_module& m) : module(m) {
-    npu_xrt_error error;
-    if (module.open(0, &device, &error) != NPU_XRT_OK) {
-      throw call_error("device", "\"xrt\" was requested", error);
-    }
-  }
-  ~Connection() { module.close(device); }
-  Connection(const Connection&) = delete;
-  Connection& operator=(const Connection&) = delete;
-
-  const npu_xrt_module& module;
-  npu_xrt_device* device = nullptr;
-};
 using Shared = std::shared_ptr<Connection>;
 
 class XrtBuffer final : public Buffer {
@@ -57,10 +47,12 @@ class XrtBuffer final : public Buffer {
   XrtBuffer(Shared connection, npu_xrt_buffer* buffer, size_t bytes, Access access)
       : connection_(std::move(connection)),
         buffer_(buffer),
-        host_(static_cast<std::byte*>(connection_->module.buffer_host(buffer))),
+        host_(static_cast<std::byte*>(connection_->module().buffer_host(buffer))),
         bytes_(bytes),
         access_(access) {}
-  ~XrtBuffer() override { connection_->module.buffer_free(buffer_); }
+  ~XrtBuffer() override {
+    if (!connection_->is_forked()) connection_->module().buffer_free(buffer_);
+  }
 
   std::byte* host() override { return host_; }
   size_t bytes() const override { return bytes_; }
@@ -76,8 +68,10 @@ class XrtBuffer final : public Buffer {
            "[sync] bytes %zu to %zu of a buffer of %zu bytes; pass a range inside the buffer",
            offset, offset + bytes, bytes_);
     }
+    connection_->check_process("sync");
     npu_xrt_error error;
-    if (connection_->module.buffer_sync(buffer_, to_device, offset, bytes, &error) != NPU_XRT_OK) {
+    if (connection_->module().buffer_sync(buffer_, to_device, offset, bytes, &error) !=
+        NPU_XRT_OK) {
       throw call_error("sync", strf("%zu bytes", bytes), error);
     }
   }
@@ -94,44 +88,75 @@ uint64_t next_stream() {
   return number++;
 }
 
+// A stream that the module runs in parts: a header, what every stream of the configuration does
+// first (setup.h), its own operations.
 class XrtStream final : public PreparedStream {
  public:
-  XrtStream(Shared connection, std::vector<uint32_t> words, stream::Stream stream)
+  XrtStream(Shared connection, std::shared_ptr<const Setup> setup, std::vector<uint32_t> words)
       : PreparedStream(std::move(words)),
-        parsed(std::move(stream)),
         number(next_stream()),
-        connection_(std::move(connection)) {}
-  ~XrtStream() override { connection_->module.stream_forget(connection_->device, number); }
-  size_t bytes() const override {
-    return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
+        connection_(std::move(connection)),
+        setup_(std::move(setup)),
+        header_(header_after(*setup_, this->words())) {}
+  ~XrtStream() override {
+    if (!connection_->is_forked()) {
+      connection_->module().stream_forget(connection_->device(), number);
+    }
   }
+  uint32_t operations() const { return header_[2]; }
+  std::array<npu_xrt_words, 3> parts() const {
+    const std::span<const uint32_t> own = words().subspan(kHeaderWords);
+    return {{{header_.data(), header_.size()},
+             {setup_->words.data(), setup_->words.size()},
+             {own.data(), own.size()}}};
+  }
+  // All parts in one.
+  stream::Stream whole() const;
+  // A word of the stream as the module counts it.
+  uint64_t patched(size_t word) const { return word + setup_->words.size(); }
 
-  stream::Stream parsed;
   const uint64_t number;  // in the module
 
  private:
   Shared connection_;
+  std::shared_ptr<const Setup> setup_;
+  HeaderWords header_;
 };
+
+stream::Stream XrtStream::whole() const {
+  std::vector<uint32_t> all;
+  for (const npu_xrt_words& part : parts()) {
+    all.insert(all.end(), part.words, part.words + part.count);
+  }
+  return stream::Stream::parse(std::as_bytes(std::span(all)));
+}
 
 class XrtRun;
 
 class XrtDevice final : public Device {
  public:
-  XrtDevice(Shared connection, arch::Generation generation)
+  explicit XrtDevice(Shared connection)
       : connection_(std::move(connection)),
-        geometry_(arch::device_geometry(generation)),
+        geometry_(arch::device_geometry(connection_->identity().generation)),
         limit_(run_limit()) {}
-  ~XrtDevice() override { connection_->module.drop(connection_->device); }
+  // Buffers and streams may keep the connection, but nothing runs any more.
+  ~XrtDevice() override {
+    if (!connection_->is_forked()) connection_->module().drop_all(connection_->device());
+  }
 
   DeviceInfo info() const override;
   std::unique_ptr<Buffer> allocate(size_t bytes) override;
   std::unique_ptr<Buffer> wrap(std::byte* memory, size_t bytes, Access access) override;
 
  protected:
+  std::vector<uint32_t> do_overlay_image(const Configuration& configuration,
+                                         size_t overlay) override {
+    return read_overlay(configuration, overlay);
+  }
   void do_load(const Configuration& configuration) override;
   std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
-                                             stream::Stream parsed) override {
-    return std::make_shared<XrtStream>(connection_, std::move(words), std::move(parsed));
+                                             stream::Stream /*parsed*/) override {
+    return std::make_shared<XrtStream>(connection_, setup_, std::move(words));
   }
   bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override;
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
@@ -139,9 +164,12 @@ class XrtDevice final : public Device {
 
  private:
   friend class XrtRun;
+  void drop() {
+    if (!connection_->is_forked()) connection_->module().drop(connection_->device());
+  }
   // The context of a run that did not end well is not used again.
   void run_failed() {
-    connection_->module.drop(connection_->device);
+    drop();
     forget_configuration();
   }
 
@@ -149,7 +177,9 @@ class XrtDevice final : public Device {
   const arch::Geometry& geometry_;
   const std::chrono::milliseconds limit_;
   XrtRun* running_ = nullptr;
-  std::vector<npu_xrt_argument> arguments_;  // of a submission
+  std::map<std::string, std::shared_ptr<const Setup>> setups_;  // by artefact
+  std::shared_ptr<const Setup> setup_;                          // of the loaded configuration
+  std::vector<npu_xrt_argument> arguments_;                     // of a submission
   std::vector<npu_xrt_patch> patches_;
 };
 
@@ -172,8 +202,9 @@ class XrtRun final : public Run {
   // It never started.
   void abandon() { end(State::kFailed); }
 
+  const XrtStream& stream() const { return static_cast<const XrtStream&>(*stream_); }
+
  private:
-  const stream::Stream& stream() const { return static_cast<const XrtStream&>(*stream_).parsed; }
   void end(State state) {
     state_ = state;
     device_.running_ = nullptr;
@@ -192,8 +223,9 @@ npu_xrt_outcome XrtRun::ask(std::chrono::milliseconds timeout) {
   const Connection& connection = *device_.connection_;
   npu_xrt_outcome outcome{};
   npu_xrt_error error;
-  if (connection.module.wait(connection.device, static_cast<uint32_t>(timeout.count()), &outcome,
-                             &error) != NPU_XRT_OK) {
+  connection.check_process("wait");
+  if (connection.module().wait(connection.device(), static_cast<uint32_t>(timeout.count()),
+                               &outcome, &error) != NPU_XRT_OK) {
     end(State::kFailed);
     device_.run_failed();
     throw call_error("wait", "a run", error);
@@ -218,7 +250,7 @@ bool XrtRun::wait(std::chrono::nanoseconds timeout) {
     if (!forever && Clock::now() - from >= timeout) return false;
   }
   end(State::kDone);
-  report_.operations = stream().operations().size();
+  report_.operations = stream().operations();
   report_.array_ns = static_cast<uint64_t>(std::chrono::nanoseconds(Clock::now() - begin_).count());
   return true;
 }
@@ -226,8 +258,9 @@ bool XrtRun::wait(std::chrono::nanoseconds timeout) {
 void XrtRun::end_badly(const npu_xrt_outcome& outcome, bool own_limit) {
   FailedRun failed;
   failed.configuration = device_.configuration()->name;
-  failed.generation = device_.geometry_.name;
-  failed.stream = &stream();
+  failed.build = build_command(*device_.configuration());
+  const stream::Stream whole = stream().whole();
+  failed.stream = &whole;
   failed.outcome = outcome;
   failed.own_limit = own_limit;
   failed.seconds = std::chrono::duration<double>(Clock::now() - begin_).count();
@@ -248,19 +281,21 @@ DeviceInfo XrtDevice::info() const {
 }
 
 std::unique_ptr<Buffer> XrtDevice::allocate(size_t bytes) {
+  connection_->check_process("allocate");
   npu_xrt_buffer* buffer = nullptr;
   npu_xrt_error error;
-  if (connection_->module.allocate(connection_->device, bytes, &buffer, &error) != NPU_XRT_OK) {
+  if (connection_->module().allocate(connection_->device(), bytes, &buffer, &error) != NPU_XRT_OK) {
     throw call_error("allocate", strf("%zu bytes of the NPU's memory", bytes), error);
   }
   return std::make_unique<XrtBuffer>(connection_, buffer, bytes, Access::kReadWrite);
 }
 
 std::unique_ptr<Buffer> XrtDevice::wrap(std::byte* memory, size_t bytes, Access access) {
+  connection_->check_process("wrap");
   npu_xrt_buffer* buffer = nullptr;
   npu_xrt_error error;
-  if (connection_->module.wrap(connection_->device, memory, bytes, !writes(access), &buffer,
-                               &error) != NPU_XRT_OK) {
+  if (connection_->module().wrap(connection_->device(), memory, bytes, !writes(access), &buffer,
+                                 &error) != NPU_XRT_OK) {
     throw call_error("wrap", strf("%zu bytes of the program's memory", bytes), error);
   }
   if (buffer == nullptr) return nullptr;
@@ -268,26 +303,32 @@ std::unique_ptr<Buffer> XrtDevice::wrap(std::byte* memory, size_t bytes, Access 
 }
 
 void XrtDevice::do_load(const Configuration& configuration) {
+  connection_->check_process("load");
   if (running_ != nullptr) running_->cancel();
   const std::string path = find_xclbin(configuration).string();
+  check_overlays(configuration);
   uint32_t arguments = 0;
   npu_xrt_error error;
-  if (connection_->module.load(connection_->device, path.c_str(), &arguments, &error) !=
+  if (connection_->module().load(connection_->device(), path.c_str(), &arguments, &error) !=
       NPU_XRT_OK) {
-    throw call_error("load", path, error);
+    throw call_error("load", path, error, build_command(configuration));
   }
+  std::shared_ptr<const Setup>& setup = setups_[configuration.artefact()];
+  if (!setup) setup = std::make_shared<const Setup>(setup_of(configuration));
+  setup_ = setup;
 }
 
 bool XrtDevice::do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) {
-  auto& changed = static_cast<XrtStream&>(stream);
+  connection_->check_process("patch");
+  const auto& changed = static_cast<const XrtStream&>(stream);
+  if (running_ != nullptr && &running_->stream() == &changed) return false;
   patches_.clear();
   for (const StreamPatch& patch : patches) {
-    changed.parsed.patch(patch.word, patch.value);
-    patches_.push_back({patch.word, patch.value});
+    patches_.push_back({changed.patched(patch.word), patch.value});
   }
   npu_xrt_error error;
-  if (connection_->module.stream_patch(connection_->device, changed.number, patches_.data(),
-                                       patches_.size(), &error) != NPU_XRT_OK) {
+  if (connection_->module().stream_patch(connection_->device(), changed.number, patches_.data(),
+                                         patches_.size(), &error) != NPU_XRT_OK) {
     throw call_error("patch", strf("%zu words of a stream", patches.size()), error);
   }
   return true;
@@ -295,68 +336,45 @@ bool XrtDevice::do_patch(PreparedStream& stream, std::span<const StreamPatch> pa
 
 std::unique_ptr<Run> XrtDevice::do_submit(std::shared_ptr<const PreparedStream> stream,
                                           std::span<const BufferRef> refs) {
+  connection_->check_process("submit");
   if (running_ != nullptr) {
     fail(ErrorKind::kArgument, "[submit] a run has not ended yet; wait for it first");
   }
   arguments_.clear();
   for (const BufferRef& ref : refs) {
     auto* buffer = static_cast<XrtBuffer*>(ref.buffer);
-    arguments_.push_back({buffer == nullptr ? nullptr : buffer->handle(), ref.offset, ref.bytes});
+    arguments_.push_back({buffer == nullptr ? nullptr : buffer->handle(), ref.offset});
   }
-  const std::span<const uint32_t> words = stream->words();
-  const uint64_t number = static_cast<const XrtStream&>(*stream).number;
+  const auto& prepared = static_cast<const XrtStream&>(*stream);
+  const auto parts = prepared.parts();
+  const uint64_t number = prepared.number;
   auto run = std::make_unique<XrtRun>(*this, std::move(stream));
   npu_xrt_error error;
-  if (connection_->module.submit(connection_->device, number, words.data(), words.size(),
-                                 arguments_.data(), arguments_.size(), &error) != NPU_XRT_OK) {
-    const std::string subject =
-        strf("a stream of %zu words for \"%s\"", words.size(), configuration()->name.c_str());
+  if (connection_->module().submit(connection_->device(), number, parts.data(), parts.size(),
+                                   arguments_.data(), arguments_.size(), &error) != NPU_XRT_OK) {
+    const std::string subject = strf("a stream of %u operations for \"%s\"",
+                                     run->stream().operations(), configuration()->name.c_str());
+    const std::string build = build_command(*configuration());
     run->abandon();
     // What the driver did not take is not on the array, but its context may be gone.
     if (error.what == NPU_XRT_SUBMIT) run_failed();
-    throw call_error("submit", subject, error);
+    throw call_error("submit", subject, error, build);
   }
   return run;
 }
 
-arch::Generation generation_of_device(const Connection& connection) {
-  npu_xrt_info about;
-  npu_xrt_error error;
-  if (connection.module.info(connection.device, &about, &error) != NPU_XRT_OK) {
-    throw call_error("device", "the name of the NPU", error);
-  }
-  const std::optional<arch::Generation> generation = generation_of(about.name);
-  if (!generation) {
-    fail(ErrorKind::kUnavailable,
-         "[device] \"xrt\" was requested, and XRT calls the NPU %s, which this version does not "
-         "know; update npu-xdna, or use \"emu:npu2\"",
-         quoted(about.name).c_str());
-  }
-  return *generation;
-}
-
 }  // namespace
 
-std::optional<arch::Generation> generation_of(const std::string& name) {
-  // Names of the driver's firmware tables and of xrt-smi; npu4 to npu6 are all AIE2P.
-  const auto has = [&](const char* part) { return name.find(part) != std::string::npos; };
-  if (has("npu1") || has("Phoenix") || has("Hawk Point")) return arch::Generation::kNpu1;
-  for (const char* part : {"npu4", "npu5", "npu6", "Strix", "Krackan", "Gorgon"}) {
-    if (has(part)) return arch::Generation::kNpu2;
-  }
-  return std::nullopt;
-}
-
 std::unique_ptr<Device> open_xrt_device(std::optional<arch::Generation> wanted) {
-  auto connection = std::make_shared<Connection>(load_module());
-  const arch::Generation found = generation_of_device(*connection);
+  Shared connection = open_first_npu();
+  const arch::Generation found = connection->identity().generation;
   if (wanted && *wanted != found) {
-    fail(ErrorKind::kUnavailable,
+    fail(ErrorKind::kGeneration,
          "[device] \"xrt:%s\" was requested, the NPU of this machine is %s; use \"xrt:%s\"",
          arch::device_geometry(*wanted).name, arch::device_geometry(found).name,
          arch::device_geometry(found).name);
   }
-  return std::make_unique<XrtDevice>(std::move(connection), found);
+  return std::make_unique<XrtDevice>(std::move(connection));
 }
 
 }  // namespace npu::xrt

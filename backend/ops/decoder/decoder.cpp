@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "error.h"
 #include "ops/shim_commands.h"
@@ -128,6 +129,7 @@ void Decoder::write_control(const DecoderToken& token, const DecoderPosition& po
     at.buffer->sync_to_device(0, static_cast<size_t>(layout.control_bytes()));
     return;
   }
+  at.combined = {};  // until all of it has reached the device
   write_parts(layout, position, memory);
   clear_statistics(model_, layout, memory);
   at.buffer->sync_to_device(0, memory.size());
@@ -141,22 +143,24 @@ bool Decoder::reads_change(const DecoderPosition& position, const Place& at) {
                              [](const auto& a, const auto& b) { return std::ranges::equal(a, b); });
 }
 
-// Patches the stream of the token before, where that is enough.
+// Patches the stream of the token before, where that is enough. Its entry goes back only when it is
+// known what the stream does: patches start from there.
 void Decoder::prepare(const DecoderPosition& position, Place& at) {
-  bool ready = false;
-  if (at.entry != nullptr) {
+  auto entry = std::exchange(at.entry, nullptr);
+  if (entry != nullptr) {
     const bool reads = reads_change(position, at);
     const std::vector<StreamPatch> patches =
         decoder_patches(array_.generation, model_, at.position, position, at.variables, reads);
-    ready = !patches.empty() && operation_.patch(*at.entry, patches);
-    if (ready && !reads) {
+    if (patches.empty() || !operation_.patch(*entry, patches)) {
+      entry = nullptr;
+    } else if (!reads) {
       at.position.attention = position.attention;
+      at.entry = std::move(entry);
       return;
     }
   }
-  if (!ready) {
-    at.entry = nullptr;
-    at.entry = operation_.prepare_once([&](stream::Builder& builder) {
+  if (entry == nullptr) {
+    entry = operation_.prepare_once([&](stream::Builder& builder) {
       at.variables =
           append_decoder(builder, operation_.configuration(), array_, model_, *at.layout, position);
       return std::monostate{};
@@ -168,6 +172,7 @@ void Decoder::prepare(const DecoderPosition& position, Place& at) {
   for (const std::span<const int64_t> pages : position.pages) {
     at.pages.emplace_back(pages.begin(), pages.end());
   }
+  at.entry = std::move(entry);
 }
 
 RunReport Decoder::run(const DecoderToken& token, Place& at) {

@@ -2,6 +2,7 @@
 #include "ops/prefill/prefill.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "error.h"
@@ -181,21 +182,32 @@ RunReport Prefill::submit(PrefillPlan& plan, Place& at, std::span<std::byte> mem
   return report;
 }
 
+// The argument of that name. Programs are written once, headers for every submission.
+BufferRef Prefill::headers(const PrefillPlan& plan) {
+  const std::span packets = std::as_bytes(std::span(array_.packets));
+  const std::vector<std::byte> jobs = plan.job_headers();
+  const size_t bytes = packets.size() + jobs.size();
+  if (headers_ == nullptr || headers_->bytes() < bytes) {
+    std::unique_ptr<Buffer> fresh = operation_.device().allocate(std::bit_ceil(bytes));
+    std::ranges::copy(packets, fresh->host());
+    fresh->sync_to_device(0, packets.size());
+    headers_ = std::move(fresh);  // complete, whatever was raised before
+  }
+  std::ranges::copy(jobs, headers_->host() + packets.size());
+  headers_->sync_to_device(packets.size(), jobs.size());
+  return {headers_.get(), 0, bytes, Access::kRead};
+}
+
 RunReport Prefill::submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
                                 const BufferRef& pool) {
   const auto entry = operation_.prepare_once([&](stream::Builder& builder) {
     append_prefill(builder, operation_.configuration(), array_, plan, first, last);
     return std::monostate{};
   });
-  Device& on = operation_.device();
-  const std::vector<std::byte> contents = plan.headers();
-  const std::unique_ptr<Buffer> headers = on.allocate(contents.size());
-  std::memcpy(headers->host(), contents.data(), contents.size());
-  headers->sync_to_device(0, contents.size());
   std::vector<BufferRef> arguments = {
       {at.buffer.get(), 0, static_cast<size_t>(at.layout->bytes()), Access::kReadWrite},
       pool,
-      {headers.get(), 0, contents.size(), Access::kRead}};
+      headers(plan)};
   arguments.insert(arguments.end(), regions_->refs().begin(), regions_->refs().end());
   return operation_.submit(*entry, arguments);
 }

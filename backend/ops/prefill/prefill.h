@@ -77,6 +77,7 @@ class Prefill {
   Place& place(Place& at, int64_t tokens, bool head);
   void write(const Rows& rows, Place& at) const;
   RunReport submit(PrefillPlan& plan, Place& at, std::span<std::byte> pool, int64_t rows);
+  BufferRef headers(const PrefillPlan& plan);
   RunReport submit_steps(PrefillPlan& plan, size_t first, size_t last, const Place& at,
                          const BufferRef& pool);
   void read(const PrefillTokens& tokens, const Place& at) const;
@@ -87,6 +88,7 @@ class Prefill {
   DecoderNorms norms_;
   std::unique_ptr<ModelRegions> regions_;
   Place place_, batch_place_;
+  std::unique_ptr<Buffer> headers_;  // of the last submission, behind the control packets
 };
 
 }  // namespace npu::ops

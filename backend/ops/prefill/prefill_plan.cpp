@@ -5,6 +5,7 @@
 #include <bit>
 #include <cassert>
 #include <cstring>
+#include <iterator>
 
 #include "ops/prefill/prefill_tasks.h"
 #include "rounding.h"
@@ -166,10 +167,16 @@ void PrefillPlan::add_header(PrefillStep& step, const Job& job) {
 }
 
 std::vector<std::byte> PrefillPlan::headers() const {
-  std::vector<std::byte> out(static_cast<size_t>(header_offset(std::ssize(headers_))));
-  std::ranges::copy(std::as_bytes(std::span(array_.packets)), out.begin());
+  const std::span packets = std::as_bytes(std::span(array_.packets));
+  std::vector<std::byte> out(packets.begin(), packets.end());
+  std::ranges::copy(job_headers(), std::back_inserter(out));
+  return out;
+}
+
+std::vector<std::byte> PrefillPlan::job_headers() const {
+  std::vector<std::byte> out(static_cast<size_t>(std::ssize(headers_) * a_words_ * 4));
   for (const auto& [words, number] : headers_) {
-    std::memcpy(out.data() + header_offset(number), words.data(), words.size() * 4);
+    std::memcpy(out.data() + number * a_words_ * 4, words.data(), words.size() * 4);
   }
   return out;
 }

@@ -109,6 +109,7 @@ class PrefillPlan {
   // What kPrefillHeaders has: the array's control packets, then the headers of the jobs of the
   // steps that were made, an object of A each.
   std::vector<std::byte> headers() const;
+  std::vector<std::byte> job_headers() const;  // without the packets
 
  private:
   // What is multiplied: blocks in memory, from row-block to row-block and from column to column.

@@ -38,9 +38,9 @@ double error_of(const Function& function, const Exact& exact, double first, doub
 TEST_CASE("the polynomials of gelu.h have the errors stated there") {
   double power = 0, inverse = 0;
   for (int i = 0; i < 1000; ++i) {
-    power = std::max(power, error_of([](const Floats& x) { return polynomial(kExp2, x); },
+    power = std::max(power, error_of([](const Floats& x) { return polynomial<kExp2>(x); },
                                      [](double x) { return std::exp2(x); }, -0.5 + i * 1e-3, 3e-5));
-    inverse = std::max(inverse, error_of([](const Floats& x) { return polynomial(kInverse, x); },
+    inverse = std::max(inverse, error_of([](const Floats& x) { return polynomial<kInverse>(x); },
                                          [](double x) { return 1 / (1 + x); }, i * 1e-3, 3e-5));
   }
   CHECK(power < 1.02e-4);

@@ -138,7 +138,7 @@ TEST_CASE("device: a failed run is no intruder of later ones") {
 TEST_CASE("device: what is asked for must exist and fit") {
   CHECK(kind_of([] { open_device("emu:npu3", "fast"); }) == ErrorKind::kDevice);
   CHECK(kind_of([] { open_device("emu:npu2", "exact"); }) == ErrorKind::kDevice);
-  CHECK(kind_of([] { open_device("xrt", "fast"); }) == ErrorKind::kUnavailable);
+  CHECK(kind_of([] { open_device("xrt", "fast"); }) == ErrorKind::kMissingXrt);
   const auto device = open_device("emu:npu2", "fast");
   CHECK(kind_of([&] { device->load(loopback(arch::Generation::kNpu1)); }) == ErrorKind::kDevice);
   CHECK(kind_of([&] { run(*device, copy_stream(arch::Generation::kNpu2, 1)); }) ==

@@ -2,6 +2,8 @@
 // generations, loads are counted and made once, contexts are kept, shared and limited, arguments
 // are checked against the kernel, runs are waited for with a timeout and cancelled, and everything
 // is destroyed in XRT's order (the fixture checks that).
+#include <cerrno>
+
 #include "xrt_fixture.h"
 
 namespace {
@@ -41,11 +43,52 @@ TEST_CASE("xrt: a stream runs on both generations, and says what it can know") {
 TEST_CASE("xrt: a device is opened by either name") {
   XrtMachine machine;
   CHECK(open_device("xrt", "fast")->info().name == "xrt:npu2");
-  CHECK(open_device("xrt:npu2", "fast")->info().name == "xrt:npu2");
-  const Raised other = raised([] { open_device("xrt:npu1", "fast"); });
-  CHECK(other.kind == ErrorKind::kUnavailable);
-  CHECK(other.says("the NPU of this machine is npu2"));
-  CHECK(raised([] { open_device("xrt:npu3", "fast"); }).kind == ErrorKind::kDevice);
+  for (const char* name : {"xrt:npu2", "xrt+module", "xrt:npu2+module"}) {
+    CHECK(open_device(name, "fast")->info().name == "xrt:npu2");
+  }
+  for (const char* name : {"xrt:npu1", "xrt:npu1+module"}) {
+    const Raised other = raised([&] { open_device(name, "fast"); });
+    CHECK(other.kind == ErrorKind::kGeneration);
+    CHECK(other.says("the NPU of this machine is npu2"));
+  }
+  for (const char* name : {"xrt:npu3", "xrt+", "xrt+modules", "xrt+module:npu2"}) {
+    CHECK(raised([&] { open_device(name, "fast"); }).kind == ErrorKind::kDevice);
+  }
+  CHECK(raised([] { open_device("xrt+pyxrt", "fast"); }).says("Python's way"));
+}
+
+TEST_CASE("xrt: the first NPU among XRT's devices is taken") {
+  {
+    XrtMachine machine({.before = {"xilinx_u250_gen3x16", "npu10"}});
+    Copying copying(machine);
+    copying.fill(2);
+    copying.run(copying.prepare(64));
+    CHECK(copying.copied(256));
+  }
+  XrtMachine none({.before = {"xilinx_u250_gen3x16", "xilinx_u50"}, .present = false});
+  const Raised cards = raised([] { open_device("xrt", "fast"); });
+  CHECK(cards.kind == ErrorKind::kGeneration);
+  CHECK(cards.says("\"xilinx_u250_gen3x16\" at ffff:00:00.1"));
+}
+
+TEST_CASE("xrt: what does not open is told where no other device is an NPU") {
+  {
+    XrtMachine machine({.before = {"xilinx_u250_gen3x16"}});
+    // A card has no memory of the kind that an NPU has.
+    xrt_double::refuse_buffers(1, EINVAL);
+    const auto device = open_device("xrt", "fast");
+    CHECK(device->info().name == "xrt:npu2");
+    xrt_double::refuse_buffers(0, 0);
+    xrt_double::refuse_devices(1, EIO);
+    CHECK(open_device("xrt", "fast")->info().name == "xrt:npu2");
+  }
+  XrtMachine two({.before = {"xilinx_u50", "NPU Strix"}, .present = false});
+  xrt_double::refuse_devices(1, EIO);
+  CHECK_NOTHROW(open_device("xrt", "fast"));
+  xrt_double::refuse_devices(2, EACCES, "Open /dev/accel/accel0");
+  const Raised none = raised([] { open_device("xrt", "fast"); });
+  CHECK(none.kind == ErrorKind::kDevice);
+  CHECK(none.says("usermod -aG render"));
 }
 
 TEST_CASE("xrt: NPUs are told apart by XRT's names") {
@@ -54,15 +97,22 @@ TEST_CASE("xrt: NPUs are told apart by XRT's names") {
       {"RyzenAI-npu1", "xrt:npu1"},       {"NPU Strix", "xrt:npu2"},
       {"NPU Strix Halo", "xrt:npu2"},     {"NPU Krackan 1", "xrt:npu2"},
       {"NPU Gorgon Point 2", "xrt:npu2"}, {"RyzenAI-npu4", "xrt:npu2"},
-      {"RyzenAI-npu6", "xrt:npu2"}};
+      {"RyzenAI-npu6", "xrt:npu2"},       {"npu1x", "xrt:npu1"},
+      {"ryzenai-NPU5_b", "xrt:npu2"}};
   for (const auto& [name, device] : kNames) {
     CAPTURE(name);
     XrtMachine machine({.name = name});
     CHECK(open_device("xrt", "fast")->info().name == device);
   }
+  // The rules of python/npu/hardware/known_npus.py.
+  for (const char* name : {"NPU Stri", "NPU Strixes", "phoenixes", "npu10", "npu42", "NPU1502"}) {
+    CAPTURE(name);
+    XrtMachine machine({.name = name});
+    CHECK(raised([] { open_device("xrt", "fast"); }).kind == ErrorKind::kGeneration);
+  }
   XrtMachine machine({.name = "NPU of tomorrow"});
   const Raised unknown = raised([] { open_device("xrt", "fast"); });
-  CHECK(unknown.kind == ErrorKind::kUnavailable);
+  CHECK(unknown.kind == ErrorKind::kGeneration);
   CHECK(unknown.says("\"NPU of tomorrow\""));
 }
 
@@ -101,7 +151,7 @@ TEST_CASE("xrt: contexts that other programs hold are done without") {
   second.run(second.prepare(64));
   xrt_double::refuse_contexts(2, 22);
   const Raised refused = raised([&] { first.device->load(machine.loopback("c")); });
-  CHECK(refused.kind == ErrorKind::kUnavailable);
+  CHECK(refused.kind == ErrorKind::kContext);
   CHECK(refused.says("[load]"));
   CHECK(refused.says("refuses a hardware context"));
   CHECK(refused.says("6 contexts on npu1 and 16 on npu2"));

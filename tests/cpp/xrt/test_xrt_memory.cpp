@@ -7,6 +7,8 @@
 
 #include <random>
 
+#include "xrt/experimental/xrt_xclbin.h"
+#include "xrt/xrt_kernel.h"
 #include "xrt_fixture.h"
 
 namespace {
@@ -175,19 +177,44 @@ TEST_CASE("xrt: a buffer of no bytes, and buffers and streams that outlive their
   CHECK_NOTHROW(left->sync_to_device(0, 256));
 }
 
+TEST_CASE("xrt: all contexts end with their device, whatever outlives it") {
+  XrtMachine machine;
+  std::unique_ptr<Buffer> left;
+  {
+    Copying copying(machine);
+    for (const char* name : {"b", "c"}) copying.device->load(machine.loopback(name));
+    CHECK(xrt_double::counters().contexts == 3);
+    left = copying.device->allocate(64);
+  }
+  CHECK(xrt_double::counters().contexts == 0);
+  CHECK_NOTHROW(left->sync_to_device(0, 64));
+}
+
 TEST_CASE("xrt: the memory-lock limit is an error that says so, and nothing is lost") {
   XrtMachine machine({.locked_bytes = 1 << 20});
   Copying copying(machine);
   const Raised full = raised([&] { copying.device->allocate(2 << 20); });
-  CHECK(full.kind == ErrorKind::kUnavailable);
+  CHECK(full.kind == ErrorKind::kMemoryLock);
   CHECK(full.says("[allocate] 2097152 bytes"));
   CHECK(full.says("ulimit -l unlimited"));
   Mapping mapping(2 << 20);
   const Raised pinned =
       raised([&] { copying.device->wrap(mapping.memory, mapping.bytes, Access::kRead); });
-  CHECK(pinned.kind == ErrorKind::kUnavailable);
+  CHECK(pinned.kind == ErrorKind::kMemoryLock);
   CHECK(pinned.says("[wrap]"));
-  CHECK(raised([&] { copying.device->allocate(SIZE_MAX); }).kind == ErrorKind::kUnavailable);
+  const Raised endless = raised([&] { copying.device->allocate(SIZE_MAX); });
+  CHECK(endless.kind == ErrorKind::kArgument);
+  CHECK_FALSE(endless.says("ulimit"));
+  // The host's memory is another matter.
+  xrt_double::refuse_buffers(1, xrt_double::kNoHostMemory);
+  const Raised host = raised([&] { copying.device->allocate(64); });
+  xrt_double::refuse_instructions(1, xrt_double::kNoHostMemory);
+  const Raised of_stream = raised([&] { copying.run(copying.prepare(64)); });
+  for (const Raised& out : {host, of_stream}) {
+    CHECK(out.kind == ErrorKind::kDevice);
+    CHECK(out.says("this process has no memory left"));
+    CHECK_FALSE(out.says("ulimit"));
+  }
   copying.fill(4);
   copying.run(copying.prepare(64));
   CHECK(copying.copied(256));
@@ -216,6 +243,63 @@ TEST_CASE("xrt: streams beyond the heap are evicted in turn and written again") 
   CHECK(xrt_double::counters().heap_bytes == 0);
 }
 
+TEST_CASE("xrt: a heap that cannot grow makes room first, of all contexts") {
+  XrtMachine machine;
+  Copying copying(machine);
+  const auto other = machine.loopback("other");
+  const std::pair<int, ErrorKind> kCodes[] = {{EOPNOTSUPP, ErrorKind::kHeap},
+                                              {ENOSPC, ErrorKind::kHeap},
+                                              {EAGAIN, ErrorKind::kMemoryLock},
+                                              {ENOMEM, ErrorKind::kMemoryLock}};
+  for (const auto& [code, kind] : kCodes) {
+    CAPTURE(code);
+    copying.device->load(copying.configuration);
+    const auto there = copying.prepare(8);
+    copying.run(there);
+    copying.device->load(other);
+    const auto in_other = copying.prepare(8);
+    copying.run(in_other);
+    // Two streams leave, one of each context; then there is room.
+    xrt_double::refuse_instructions(2, code);
+    const auto next = copying.prepare(16);
+    copying.fill(2);
+    CHECK_NOTHROW(copying.run(next));
+    CHECK(copying.copied(64));
+    CHECK(xrt_double::counters().heap_bytes == 32 << 10);
+    CHECK(xrt_double::counters().contexts == 2);
+    // None is left to leave.
+    xrt_double::refuse_instructions(9, code);
+    CHECK(raised([&] { copying.run(copying.prepare(4)); }).kind == kind);
+    xrt_double::refuse_instructions(0, 0);
+  }
+}
+
+TEST_CASE("xrt: a stream that a run reads is not synchronised, which the stand-in would see") {
+  XrtMachine machine;
+  const xrt::device device(0);
+  xrt::bo stream(device, 64, xrt::bo::flags::cacheable, 0);
+  const std::vector<uint32_t> words = copy_stream(arch::Generation::kNpu2, 64);
+  const auto configuration = machine.loopback();
+  const xrt::xclbin xclbin(machine.xclbin(*configuration).string());
+  xrt::device npu(0);
+  npu.register_xclbin(xclbin);
+  const xrt::hw_context context(npu, xclbin.get_uuid());
+  const xrt::kernel kernel(context, "MLIR_AIE");
+  xrt::run run(kernel);
+  const xrt::bo data(npu, 4096, xrt::bo::flags::host_only, 0);
+  run.set_arg(0, uint64_t{3});
+  run.set_arg(1, stream);
+  run.set_arg(2, uint32_t{16});
+  for (int i = 3; i < 19; ++i) run.set_arg(i, data);
+  run.start();  // what it reads is no stream
+  stream.sync(XCL_BO_SYNC_BO_TO_DEVICE, 4, 0);
+  CHECK(xrt_double::take_violations() ==
+        std::vector<std::string>{"a stream was synchronised while a run reads it"});
+  run.wait(std::chrono::milliseconds(1));
+  stream.sync(XCL_BO_SYNC_BO_TO_DEVICE, 4, 0);
+  CHECK(xrt_double::take_violations().empty());
+}
+
 TEST_CASE("xrt: the heap is shared by the contexts, and a stream that never fits is an error") {
   XrtMachine machine({.heap_bytes = 2 * 32 << 10});
   Copying copying(machine);
@@ -235,7 +319,30 @@ TEST_CASE("xrt: the heap is shared by the contexts, and a stream that never fits
   // About 100 KiB of operations.
   const auto large = copying.device->prepare(copy_stream(arch::Generation::kNpu2, 64, 0, 1500));
   const Raised full = raised([&] { copying.run(large); });
-  CHECK(full.kind == ErrorKind::kUnavailable);
+  CHECK(full.kind == ErrorKind::kHeap);
   CHECK(full.says("instruction heap"));
   CHECK_NOTHROW(copying.run(copying.prepare(8)));
+}
+
+TEST_CASE("xrt: a patch synchronises what it changes, and no stream of a run under way") {
+  XrtMachine machine;
+  Copying copying(machine);
+  // Both BDs' lengths.
+  std::vector<uint32_t> words = copy_stream(arch::Generation::kNpu2, 64, 0, 900);
+  std::vector<StreamPatch> patches;
+  for (size_t i = 4; i < words.size() && patches.size() < 2; ++i) {
+    if (words[i] == 64) patches.push_back({i, 32});
+  }
+  const auto stream = copying.device->prepare(words);
+  copying.run(stream);
+  const uint64_t before = xrt_double::counters().stream_bytes;
+  std::swap(patches[0], patches[1]);
+  CHECK(copying.device->patch(stream, patches));
+  const uint64_t synced = xrt_double::counters().stream_bytes - before;
+  CHECK(synced == (patches[0].word - patches[1].word + 1) * 4);
+  CHECK(copying.device->patch(stream, {}));
+  const auto run = copying.device->submit(stream, copying.refs());
+  CHECK_FALSE(copying.device->patch(stream, patches));
+  finish(*run);
+  CHECK(copying.device->patch(stream, patches));
 }

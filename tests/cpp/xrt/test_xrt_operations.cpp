@@ -12,6 +12,7 @@
 #include "ops/gemv/gemv.h"
 #include "runtime/configuration_store.h"
 #include "runtime/operation_type.h"
+#include "runtime/overlay.h"
 #include "xrt_fixture.h"
 
 namespace {
@@ -134,6 +135,15 @@ struct Work {
   }
 };
 
+// Streams carry the programs that the device has.
+Work work_for(Device& device, Configuration configuration, const char* name, const Values& values) {
+  Work work{std::make_shared<const Configuration>(with_images(device, std::move(configuration))),
+            {}};
+  const OperationType& type = operation_type(name);
+  work.submissions = type.submissions(*work.configuration, Request(type, values));
+  return work;
+}
+
 }  // namespace
 
 TEST_CASE("xrt: every operation gives the bits of the emulated NPU") {
@@ -145,23 +155,18 @@ TEST_CASE("xrt: every operation gives the bits of the emulated NPU") {
     xrt_double::Settings settings;
     if (npu1) settings.device = "emu:npu1+reload-random-3", settings.name = "NPU Phoenix";
     XrtMachine machine(settings);
-    std::vector<std::pair<std::string, Work>> all;
-    for (const auto& [name, values] : requests()) {
-      const ConfigurationUse& use = use_of(*store, name, generation);
-      build(machine, *store, use);
-      Work work{std::make_shared<const Configuration>(store->load(use)), {}};
-      const OperationType& type = operation_type(name);
-      work.submissions = type.submissions(*work.configuration, Request(type, values));
-      all.emplace_back(name, std::move(work));
-    }
     const auto emulated = open_device(npu1 ? "emu:npu1" : "emu:npu2", "fast");
     const auto device = open_device("xrt", "fast");
+    std::vector<std::pair<std::string, Work>> all;
     std::vector<std::vector<std::vector<std::byte>>> expected;
-    for (const auto& [name, work] : all) {
+    for (const auto& [name, values] : requests()) {
       CAPTURE(name);
-      expected.push_back(work.run(*emulated));
+      const ConfigurationUse& use = use_of(*store, name, generation);
+      build(machine, *store, use);
+      all.emplace_back(name, work_for(*device, store->load(use), name, values));
+      expected.push_back(work_for(*emulated, store->load(use), name, values).run(*emulated));
       REQUIRE_FALSE(expected.back().empty());
-      for (int i = 0; i < 2; ++i) CHECK(work.run(*device) == expected.back());
+      for (int i = 0; i < 2; ++i) CHECK(all.back().second.run(*device) == expected.back());
     }
     std::vector<size_t> order;
     for (size_t i = 0; i < all.size(); ++i) order.push_back(i);

@@ -19,7 +19,8 @@ TEST_CASE("xrt: a stream in use is neither evicted nor forgotten") {
   npu::xrt_module::HeapUse use;
   const xrt::device device(0);
   InstructionPool pool(device, 0, use);
-  const std::vector<uint32_t> words(10);
+  const std::vector<uint32_t> some(10);
+  const std::vector<npu_xrt_words> words = {{some.data(), 4}, {some.data() + 4, 6}};
   pool.pin(1, words);
   pool.pin(2, words);
   pool.pin(3, words);
@@ -40,19 +41,40 @@ TEST_CASE("xrt: a stream in use is neither evicted nor forgotten") {
   CHECK(use.evictions == 3);
 }
 
+TEST_CASE("xrt: words far apart are synchronised apart, in any order") {
+  XrtMachine machine;
+  npu::xrt_module::HeapUse use;
+  const xrt::device device(0);
+  InstructionPool pool(device, 0, use);
+  const std::vector<uint32_t> some(6000, 1);
+  const npu_xrt_words words{some.data(), some.size()};
+  pool.pin(1, {&words, 1});
+  pool.unpin();
+  const uint64_t before = xrt_double::counters().stream_bytes;
+  CHECK(before == 4 * some.size());
+  const npu_xrt_patch patches[] = {{5999, 9}, {3, 7}, {5, 8}, {1029, 6}};
+  pool.patch(1, patches);
+  CHECK(xrt_double::counters().stream_bytes - before == 4 * (1029 - 3 + 1) + 4);
+  pool.patch(1, {});
+  pool.patch(2, patches);  // not there
+  const npu_xrt_patch outside[] = {{uint64_t{1} << 40, 1}};
+  CHECK_THROWS_AS(pool.patch(1, outside), npu::xrt_module::Failure);
+}
+
 TEST_CASE("xrt: the pool stays within its budget") {
   XrtMachine machine;
   npu::xrt_module::HeapUse use;
   const xrt::device device(0);
   InstructionPool pool(device, 0, use);
-  const std::vector<uint32_t> words(kHeapBudget / 4 / 4);  // a quarter
+  const std::vector<uint32_t> large(kHeapBudget / 4 + 1);
+  const npu_xrt_words quarter{large.data(), kHeapBudget / 4 / 4};
   for (uint64_t id = 1; id <= 9; ++id) {
-    pool.pin(id, words);
+    pool.pin(id, {&quarter, 1});
     CHECK(use.bytes <= kHeapBudget);
   }
   CHECK(use.bytes == kHeapBudget);
   CHECK(use.evictions == 5);
-  const std::vector<uint32_t> large(kHeapBudget / 4 + 1);
-  CHECK_THROWS_AS(pool.pin(10, large), npu::xrt_module::Failure);
+  const npu_xrt_words too_large{large.data(), large.size()};
+  CHECK_THROWS_AS(pool.pin(10, {&too_large, 1}), npu::xrt_module::Failure);
   CHECK(use.bytes == kHeapBudget);
 }

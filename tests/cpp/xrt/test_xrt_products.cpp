@@ -1,6 +1,7 @@
 // Products through the C++ interface on the XRT device, over the stand-in: they pack, wrap and
 // synchronise by themselves, and give the bits of the emulated NPU. Nothing of the backend is
-// included here: both have an npu::Error and an npu::Device.
+// included here: both have an npu::Error and an npu::Device. Devices that are not there have the
+// statuses that the header names.
 #include <doctest/doctest.h>
 
 #include <array>
@@ -9,11 +10,25 @@
 #include <memory>
 #include <npu/npu.hpp>
 #include <random>
+#include <string>
 #include <vector>
 
 namespace npu_xrt_test {
 std::shared_ptr<void> machine_with_gemms(const char* folder);  // test_xrt_operations.cpp
 }
+
+namespace {
+
+npu_status status_of(const char* name, const npu::DeviceOptions& options) {
+  try {
+    const npu::Device opened(name, options);
+    return NPU_OK;
+  } catch (const npu::Error& error) {
+    return error.status();
+  }
+}
+
+}  // namespace
 
 TEST_CASE("xrt: products of the C++ interface give the bits of the emulated NPU") {
   const char* folder = std::getenv("NPU_TEST_CONFIGURATIONS");
@@ -22,6 +37,8 @@ TEST_CASE("xrt: products of the C++ interface give the bits of the emulated NPU"
   const npu::DeviceOptions options{.designs = "array", .configurations = folder};
   const npu::Device emulated("emu:npu2", options), device("xrt", options);
   CHECK(device.info().name == "xrt:npu2");
+  CHECK(status_of("xrt:npu2+module", options) == NPU_OK);
+  CHECK(status_of("xrt:npu1", options) == NPU_ERROR_DEVICE);
   CHECK_FALSE(device.info().emulated);
   std::mt19937 random(29);
   std::normal_distribution<float> normal;
@@ -46,4 +63,12 @@ TEST_CASE("xrt: products of the C++ interface give the bits of the emulated NPU"
     CHECK(ci == di);
   }
   CHECK(device.info().submissions > 0);
+}
+
+TEST_CASE("xrt: without a module the NPU is unavailable") {
+  const char* before = std::getenv("NPU_XRT_MODULE");
+  const std::string kept = before != nullptr ? before : "";
+  setenv("NPU_XRT_MODULE", "/nowhere/libnpu_xrt.so", 1);
+  CHECK(status_of("xrt", {}) == NPU_ERROR_UNAVAILABLE);
+  before != nullptr ? setenv("NPU_XRT_MODULE", kept.c_str(), 1) : unsetenv("NPU_XRT_MODULE");
 }

@@ -1,6 +1,7 @@
 // Running streams in a hardware context (context.h).
 #include "context.h"
 
+#include <cerrno>
 #include <chrono>
 #include <utility>
 
@@ -63,7 +64,7 @@ void Context::bind(size_t index, const npu_xrt_argument& argument) {
   bound_[index] = wanted;
 }
 
-void Context::submit(uint64_t stream, std::span<const uint32_t> words,
+void Context::submit(uint64_t stream, std::span<const npu_xrt_words> parts,
                      std::span<const npu_xrt_argument> arguments) {
   for (size_t i = arguments_; i < arguments.size(); ++i) {
     // XRT writes past its command for those.
@@ -71,17 +72,19 @@ void Context::submit(uint64_t stream, std::span<const uint32_t> words,
       throw Failure{NPU_XRT_ARGUMENTS, 0, "the kernel declares fewer arguments", i + 1, arguments_};
     }
   }
-  const xrt::bo& instructions = pool_.pin(stream, words);
+  const xrt::bo& instructions = pool_.pin(stream, parts);
   try {
-    run_.set_arg(kInstructions, instructions);
-    run_.set_arg(kCount, static_cast<uint32_t>(words.size()));
-    for (size_t i = 0; i < arguments_; ++i) {
-      bind(i, i < arguments.size() ? arguments[i] : npu_xrt_argument{});
-    }
-    run_.start();
-  } catch (const std::exception& error) {
+    calling(NPU_XRT_SUBMIT, arguments.size(), [&] {
+      run_.set_arg(kInstructions, instructions);
+      run_.set_arg(kCount, static_cast<uint32_t>(count_words(parts)));
+      for (size_t i = 0; i < arguments_; ++i) {
+        bind(i, i < arguments.size() ? arguments[i] : npu_xrt_argument{});
+      }
+      run_.start();
+    });
+  } catch (...) {
     pool_.unpin();
-    throw Failure{NPU_XRT_SUBMIT, errno_of(error), error.what(), arguments.size(), arguments_};
+    throw;
   }
 }
 
@@ -89,13 +92,19 @@ npu_xrt_outcome Context::wait(uint32_t milliseconds) {
   // wait() says TIMEOUT for the caller's limit, too, after which the command lives on; its state
   // tells the two apart.
   ert_cmd_state state = ERT_CMD_STATE_TIMEOUT;
-  if (milliseconds != 0) state = run_.wait(std::chrono::milliseconds(milliseconds));
+  try {
+    if (milliseconds != 0) state = run_.wait(std::chrono::milliseconds(milliseconds));
+  } catch (const std::exception& error) {
+    if (errno_of(error) != EINTR) throw;  // a signal: the caller waits again
+  }
   if (state == ERT_CMD_STATE_TIMEOUT) state = run_.state();
-  return outcome(state);
+  const npu_xrt_outcome out = outcome(state);
+  if (state == ERT_CMD_STATE_COMPLETED) ++completed_;
+  return out;
 }
 
 npu_xrt_outcome Context::outcome(ert_cmd_state state) const {
-  npu_xrt_outcome out{static_cast<int32_t>(state), NPU_XRT_UNKNOWN_OPERATION, 0, 0};
+  npu_xrt_outcome out{static_cast<int32_t>(state), NPU_XRT_UNKNOWN_OPERATION, 0, 0, completed_};
   switch (state) {
     case ERT_CMD_STATE_NEW:
     case ERT_CMD_STATE_QUEUED:

@@ -40,10 +40,9 @@ class Context {
           size_t arguments, std::string path, HeapUse& use, const xrt::bo& unused);
 
   const std::string& path() const { return path_; }
-  size_t arguments() const { return arguments_; }
   InstructionPool& instructions() { return pool_; }
-  // Throws Failure(NPU_XRT_ARGUMENTS, NPU_XRT_HEAP, NPU_XRT_SUBMIT).
-  void submit(uint64_t stream, std::span<const uint32_t> words,
+  // Throws Failure(NPU_XRT_ARGUMENTS, NPU_XRT_SUBMIT) and what the pool throws.
+  void submit(uint64_t stream, std::span<const npu_xrt_words> parts,
               std::span<const npu_xrt_argument> arguments);
   // Waits for the run that was submitted; 0 asks without waiting.
   npu_xrt_outcome wait(uint32_t milliseconds);
@@ -65,6 +64,7 @@ class Context {
   InstructionPool pool_;
   xrt::run run_;
   std::vector<Bound> bound_;
+  uint64_t completed_ = 0;  // runs
 };
 
 }  // namespace npu::xrt_module

@@ -32,9 +32,7 @@ int guarded(npu_xrt_error* error, const Call& call) noexcept {
   } catch (const Failure& failure) {
     return report(error, failure);
   } catch (const std::bad_alloc&) {
-    error->what = NPU_XRT_MEMORY;
-    error->code = ENOMEM;
-    return error->what;
+    return report(error, {NPU_XRT_MEMORY, 0, "this process has no memory left"});
   } catch (const std::exception& other) {
     error->code = npu::xrt_module::errno_of(other);
     std::snprintf(error->text, sizeof error->text, "%s", other.what());
@@ -49,6 +47,13 @@ template <typename Call>
 void quietly(const Call& call) noexcept {
   npu_xrt_error ignored;
   guarded(&ignored, call);
+}
+
+int count_devices(uint32_t* devices, npu_xrt_error* error) {
+  return guarded(error, [&] {
+    *devices = npu::xrt_module::calling(NPU_XRT_NO_DEVICE, 0,
+                                        [] { return xrt::system::enumerate_devices(); });
+  });
 }
 
 int open_device(uint32_t index, npu_xrt_device** device, npu_xrt_error* error) {
@@ -69,6 +74,10 @@ int load(npu_xrt_device* device, const char* xclbin, uint32_t* arguments, npu_xr
 
 void drop(npu_xrt_device* device) {
   quietly([&] { device->session.drop(); });
+}
+
+void drop_all(npu_xrt_device* device) {
+  quietly([&] { device->session.drop_all(); });
 }
 
 int allocate(npu_xrt_device* device, uint64_t bytes, npu_xrt_buffer** buffer,
@@ -102,10 +111,11 @@ void stream_forget(npu_xrt_device* device, uint64_t stream) {
   quietly([&] { device->session.forget(stream); });
 }
 
-int submit(npu_xrt_device* device, uint64_t stream, const uint32_t* words, uint64_t count,
+int submit(npu_xrt_device* device, uint64_t stream, const npu_xrt_words* parts, uint64_t part_count,
            const npu_xrt_argument* arguments, uint64_t argument_count, npu_xrt_error* error) {
-  return guarded(
-      error, [&] { device->session.submit(stream, {words, count}, {arguments, argument_count}); });
+  return guarded(error, [&] {
+    device->session.submit(stream, {parts, part_count}, {arguments, argument_count});
+  });
 }
 
 int wait_for(npu_xrt_device* device, uint32_t milliseconds, npu_xrt_outcome* outcome,
@@ -113,17 +123,15 @@ int wait_for(npu_xrt_device* device, uint32_t milliseconds, npu_xrt_outcome* out
   return guarded(error, [&] { *outcome = device->session.wait(milliseconds); });
 }
 
-void counters(npu_xrt_device* device, npu_xrt_counters* out) {
-  quietly([&] { *out = device->session.counters(); });
-}
-
 constexpr npu_xrt_module kModule = {NPU_XRT_MODULE_ABI,
                                     sizeof(npu_xrt_module),
+                                    count_devices,
                                     open_device,
                                     close_device,
                                     info,
                                     load,
                                     drop,
+                                    drop_all,
                                     allocate,
                                     wrap,
                                     buffer_free,
@@ -132,8 +140,7 @@ constexpr npu_xrt_module kModule = {NPU_XRT_MODULE_ABI,
                                     stream_patch,
                                     stream_forget,
                                     submit,
-                                    wait_for,
-                                    counters};
+                                    wait_for};
 
 }  // namespace
 

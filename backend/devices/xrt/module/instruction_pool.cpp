@@ -2,7 +2,6 @@
 #include "instruction_pool.h"
 
 #include <algorithm>
-#include <cstring>
 #include <iterator>
 #include <utility>
 
@@ -10,15 +9,32 @@
 
 namespace npu::xrt_module {
 
-const xrt::bo& InstructionPool::pin(uint64_t id, std::span<const uint32_t> words) {
+namespace {
+
+// Words that are synchronised sooner than a second call is made.
+constexpr uint64_t kGap = 1024;
+
+void upload(xrt::bo& bo, size_t bytes, size_t offset) {
+  calling(NPU_XRT_SYNC, bytes, [&] { bo.sync(XCL_BO_SYNC_BO_TO_DEVICE, bytes, offset); });
+}
+
+}  // namespace
+
+uint64_t count_words(std::span<const npu_xrt_words> parts) {
+  uint64_t count = 0;
+  for (const npu_xrt_words& part : parts) count += part.count;
+  return count;
+}
+
+const xrt::bo& InstructionPool::pin(uint64_t id, std::span<const npu_xrt_words> parts) {
   const auto found = by_id_.find(id);
   if (found != by_id_.end()) {
     slots_.splice(slots_.begin(), slots_, found->second);
   } else {
-    slots_.push_front(make(id, (words.size_bytes() + kGranule - 1) / kGranule * kGranule));
+    slots_.push_front(make(id, (count_words(parts) * 4 + kGranule - 1) / kGranule * kGranule));
     by_id_[id] = slots_.begin();
     try {
-      write(slots_.front(), words);
+      write(slots_.front(), parts);
     } catch (...) {
       erase(slots_.begin());
       throw;
@@ -36,16 +52,22 @@ InstructionPool::Slot InstructionPool::make(uint64_t id, size_t bytes) {
   for (;;) {
     if (use_.bytes + bytes <= kHeapBudget) {
       try {
-        Slot slot{id, bytes, xrt::bo(device_, bytes, xrt::bo::flags::cacheable, group_), nullptr};
+        Slot slot{
+            id, bytes,
+            calling(NPU_XRT_MEMORY, bytes,
+                    [&] { return xrt::bo(device_, bytes, xrt::bo::flags::cacheable, group_); }),
+            nullptr};
         slot.words = slot.bo.map<uint32_t*>();
         use_.bytes += bytes;
         return slot;
-      } catch (const std::exception& error) {
-        // Other processes' or other contexts' shares are not known: less than the budget may fit.
-        if (!evict_one()) {
-          throw Failure{NPU_XRT_HEAP, errno_of(error), error.what(), bytes, use_.bytes};
-        }
-        continue;
+      } catch (Failure& failure) {
+        // Other processes' or other contexts' shares are not known: less than the budget may fit. A
+        // heap that grows locks more memory.
+        const bool full = heap_is_full(failure);
+        if (!full && !is_lock_limit(failure)) throw;
+        if (evict_one()) continue;
+        if (!full) throw;
+        throw Failure{NPU_XRT_HEAP, failure.code, failure.text, bytes, use_.bytes};
       }
     }
     if (!evict_one()) {
@@ -54,27 +76,35 @@ InstructionPool::Slot InstructionPool::make(uint64_t id, size_t bytes) {
   }
 }
 
-void InstructionPool::write(Slot& slot, std::span<const uint32_t> words) {
-  std::memcpy(slot.words, words.data(), words.size_bytes());
-  slot.bo.sync(XCL_BO_SYNC_BO_TO_DEVICE, words.size_bytes(), 0);
+void InstructionPool::write(Slot& slot, std::span<const npu_xrt_words> parts) {
+  uint32_t* to = slot.words;
+  for (const npu_xrt_words& part : parts) to = std::copy_n(part.words, part.count, to);
+  upload(slot.bo, static_cast<size_t>(to - slot.words) * 4, 0);
 }
 
 void InstructionPool::patch(uint64_t id, std::span<const npu_xrt_patch> patches) {
   const auto found = by_id_.find(id);
   if (found == by_id_.end()) return;
   Slot& slot = *found->second;
-  uint64_t first = UINT64_MAX, last = 0;
+  places_.clear();
   for (const npu_xrt_patch& patch : patches) {
     if (patch.word >= slot.bytes / 4) {
       throw Failure{NPU_XRT_INTERNAL, 0, "a patch outside the stream", patch.word, slot.bytes / 4};
     }
     slot.words[patch.word] = patch.value;
-    first = std::min(first, patch.word);
-    last = std::max(last, patch.word);
+    places_.push_back(patch.word);
   }
-  if (first <= last) {
-    slot.bo.sync(XCL_BO_SYNC_BO_TO_DEVICE, static_cast<size_t>(last - first + 1) * 4,
-                 static_cast<size_t>(first) * 4);
+  std::sort(places_.begin(), places_.end());
+  try {
+    for (size_t i = 0; i < places_.size();) {
+      const uint64_t first = places_[i];
+      while (++i < places_.size() && places_[i] - places_[i - 1] <= kGap) {
+      }
+      upload(slot.bo, (places_[i - 1] - first + 1) * 4, first * 4);
+    }
+  } catch (...) {
+    erase(found->second);  // what the device has is not known
+    throw;
   }
 }
 

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <unordered_map>
+#include <vector>
 
 #include "module_abi.h"
 #include "xrt_api.h"
@@ -19,6 +20,9 @@ namespace npu::xrt_module {
 inline constexpr size_t kGranule = size_t{32} << 10;
 // Of the 64 MiB: PDIs and command buffers take their share.
 inline constexpr size_t kHeapBudget = size_t{48} << 20;
+
+// Of all parts of a stream.
+uint64_t count_words(std::span<const npu_xrt_words> parts);
 
 // Bytes that all pools of a device hold together, and what they did.
 struct HeapUse {
@@ -35,8 +39,8 @@ class InstructionPool {
   InstructionPool& operator=(const InstructionPool&) = delete;
 
   // The BO that holds the stream `id`; written now if it is not there. It stays until unpin().
-  // Throws Failure(NPU_XRT_HEAP).
-  const xrt::bo& pin(uint64_t id, std::span<const uint32_t> words);
+  // Throws Failure(NPU_XRT_HEAP, NPU_XRT_MEMORY, NPU_XRT_SYNC).
+  const xrt::bo& pin(uint64_t id, std::span<const npu_xrt_words> parts);
   void unpin() { pinned_ = 0; }
   // Changes words of a stream that is there and syncs them; one that is not there is written with
   // the new words when it is pinned.
@@ -57,14 +61,15 @@ class InstructionPool {
   Slot make(uint64_t id, size_t bytes);
   void erase(Slots::iterator slot);
   void clear();
-  static void write(Slot& slot, std::span<const uint32_t> words);
+  static void write(Slot& slot, std::span<const npu_xrt_words> parts);
 
   const xrt::device& device_;
   const xrt::memory_group group_;
   HeapUse& use_;
   Slots slots_;
   std::unordered_map<uint64_t, Slots::iterator> by_id_;
-  uint64_t pinned_ = 0;  // no stream has this number
+  uint64_t pinned_ = 0;           // no stream has this number
+  std::vector<uint64_t> places_;  // of a patch
 };
 
 }  // namespace npu::xrt_module

@@ -14,7 +14,7 @@ extern "C" {
 #endif
 
 /* Of this interface; a module of another number is refused. */
-#define NPU_XRT_MODULE_ABI 1
+#define NPU_XRT_MODULE_ABI 3
 /* Name of the one exported function, an npu_xrt_module_function. */
 #define NPU_XRT_MODULE_ENTRY "npu_xrt_module_get"
 
@@ -25,7 +25,7 @@ typedef struct npu_xrt_buffer npu_xrt_buffer;
 enum {
   NPU_XRT_OK = 0,
   NPU_XRT_NO_DEVICE = 1, /* XRT opens no NPU */
-  NPU_XRT_MEMORY = 2,    /* no memory for a data buffer: usually the memory-lock limit */
+  NPU_XRT_MEMORY = 2,    /* no memory: usually the memory-lock limit; `asked` 0: of the host */
   NPU_XRT_XCLBIN = 3,    /* the file cannot be read, or has no kernel of ours */
   NPU_XRT_CONTEXT = 4,   /* the driver refuses a hardware context */
   NPU_XRT_HEAP = 5,      /* the instruction heap is full of streams in use, or too small */
@@ -34,6 +34,10 @@ enum {
   NPU_XRT_SYNC = 8,      /* a range cannot be synchronised */
   NPU_XRT_INTERNAL = 9   /* a call out of order, or an exception of another kind */
 };
+
+/* The firmware's status "no hardware context is left", as XRT's messages write it (xdna-driver,
+ * aie2_msg_priv.h). */
+#define NPU_XRT_NO_CONTEXT_LEFT "0x2000003"
 
 typedef struct npu_xrt_error {
   int32_t what;   /* NPU_XRT_* */
@@ -48,11 +52,17 @@ typedef struct npu_xrt_info {
   char bdf[32];   /* PCI address, "0000:66:00.1" */
 } npu_xrt_info;
 
-/* Bytes `offset` to `offset + bytes` of a buffer; buffer null: the stream leaves it alone. */
+/* A buffer from `offset` on; buffer null: the stream leaves it alone. */
 typedef struct npu_xrt_argument {
   npu_xrt_buffer* buffer;
-  uint64_t offset, bytes;
+  uint64_t offset;
 } npu_xrt_argument;
+
+/* A part of a stream, which the next one follows without a gap. */
+typedef struct npu_xrt_words {
+  const uint32_t* words;
+  uint64_t count;
+} npu_xrt_words;
 
 typedef struct npu_xrt_patch {
   uint64_t word;
@@ -67,17 +77,15 @@ typedef struct npu_xrt_outcome {
   int32_t operation;    /* index of the stream operation reached, or NPU_XRT_UNKNOWN_OPERATION */
   uint32_t pc;          /* of the firmware's context, 0 if unknown */
   uint32_t fatal_error; /* the firmware's number, 0 if there is none */
+  uint64_t completed;   /* runs of this context that ended well before */
 } npu_xrt_outcome;
-
-typedef struct npu_xrt_counters {
-  uint64_t contexts_created, contexts_open;
-  uint64_t heap_bytes, heap_evictions, stream_uploads; /* of instruction buffers */
-} npu_xrt_counters;
 
 typedef struct npu_xrt_module {
   uint32_t abi; /* NPU_XRT_MODULE_ABI */
   uint32_t size;
 
+  /* *devices: how many XRT has, NPUs or not. */
+  int (*count)(uint32_t* devices, npu_xrt_error* error);
   int (*open)(uint32_t index, npu_xrt_device** device, npu_xrt_error* error);
   void (*close)(npu_xrt_device* device);
   int (*info)(npu_xrt_device* device, npu_xrt_info* info, npu_xrt_error* error);
@@ -87,6 +95,8 @@ typedef struct npu_xrt_module {
               npu_xrt_error* error);
   /* Destroys the current context with whatever runs in it: the next load makes another one. */
   void (*drop)(npu_xrt_device* device);
+  /* Destroys all contexts. */
+  void (*drop_all)(npu_xrt_device* device);
 
   int (*allocate)(npu_xrt_device* device, uint64_t bytes, npu_xrt_buffer** buffer,
                   npu_xrt_error* error);
@@ -98,17 +108,18 @@ typedef struct npu_xrt_module {
   int (*buffer_sync)(npu_xrt_buffer* buffer, int32_t to_device, uint64_t offset, uint64_t bytes,
                      npu_xrt_error* error);
 
-  /* Streams are known by a number that is never used again; their words stay the caller's, who has
-   * `words` in the changed form when it calls the next submit. */
+  /* Streams are known by a number that is never used again; their words, in `parts`, stay the
+   * caller's, who has changed them when it calls the next submit. A patch counts words from the
+   * first part's beginning. */
   int (*stream_patch)(npu_xrt_device* device, uint64_t stream, const npu_xrt_patch* patches,
                       uint64_t count, npu_xrt_error* error);
   void (*stream_forget)(npu_xrt_device* device, uint64_t stream);
-  int (*submit)(npu_xrt_device* device, uint64_t stream, const uint32_t* words, uint64_t count,
-                const npu_xrt_argument* arguments, uint64_t argument_count, npu_xrt_error* error);
+  int (*submit)(npu_xrt_device* device, uint64_t stream, const npu_xrt_words* parts,
+                uint64_t part_count, const npu_xrt_argument* arguments, uint64_t argument_count,
+                npu_xrt_error* error);
   /* Waits for the submitted run; milliseconds 0 asks without waiting. */
   int (*wait)(npu_xrt_device* device, uint32_t milliseconds, npu_xrt_outcome* outcome,
               npu_xrt_error* error);
-  void (*counters)(npu_xrt_device* device, npu_xrt_counters* counters);
 } npu_xrt_module;
 
 /* The module's table, which lives as long as the process. */

@@ -38,6 +38,15 @@ int64_t changed_at(const std::string& path) {
   return error ? 0 : static_cast<int64_t>(time.time_since_epoch().count());
 }
 
+// How many contexts it is worth closing for one that was refused: one where their number is the
+// limit, any where memory or columns are, none else. The same as in Python's failures.py.
+size_t contexts_to_close(const Failure& refused) {
+  if (refused.what != NPU_XRT_CONTEXT || mentions(refused, "GET_INFO")) return 0;
+  const int code = refused.code;
+  if (heap_is_full(refused) || code == ENOMEM || code == EAGAIN || code == ENODEV) return kContexts;
+  return code == EINVAL || mentions(refused, NPU_XRT_NO_CONTEXT_LEFT) ? 1 : 0;
+}
+
 template <size_t N>
 void copy_text(char (&to)[N], const std::string& from) {
   std::snprintf(to, N, "%s", from.c_str());
@@ -46,10 +55,7 @@ void copy_text(char (&to)[N], const std::string& from) {
 }  // namespace
 
 Session::Session(uint32_t index)
-    : device_(calling(NPU_XRT_NO_DEVICE, index, [&] { return xrt::device(index); })),
-      unused_(calling(NPU_XRT_MEMORY, kPage, [&] {
-        return xrt::bo(device_, kPage, xrt::bo::flags::host_only, kHostGroup);
-      })) {}
+    : device_(calling(NPU_XRT_NO_DEVICE, index, [&] { return xrt::device(index); })) {}
 
 Session::~Session() = default;
 
@@ -89,13 +95,18 @@ const Session::Program& Session::program(const std::string& path) {
 }
 
 std::unique_ptr<Context> Session::open_context(const std::string& path, const Program& program) {
-  for (;;) {
+  if (!unused_) {
+    // Not before: other devices that XRT lists, which are opened to be asked, need not have any.
+    unused_ = calling(NPU_XRT_MEMORY, kPage, [&] {
+      return xrt::bo(device_, kPage, xrt::bo::flags::host_only, kHostGroup);
+    });
+  }
+  for (size_t closed = 0;; ++closed) {
     try {
       return std::make_unique<Context>(device_, program.xclbin, program.kernel, program.arguments,
-                                       path, use_, unused_);
-    } catch (Failure& failure) {
-      // One of ours may be what is missing elsewhere.
-      if (failure.what != NPU_XRT_CONTEXT || contexts_.empty()) throw;
+                                       path, use_, *unused_);
+    } catch (const Failure& refused) {
+      if (closed >= contexts_to_close(refused) || contexts_.empty()) throw;
       contexts_.pop_back();
     }
   }
@@ -113,7 +124,6 @@ uint32_t Session::load(const std::string& path) {
   }
   while (contexts_.size() >= kContexts) contexts_.pop_back();
   contexts_.push_front(open_context(path, wanted));
-  ++created_;
   loaded_ = true;
   return static_cast<uint32_t>(wanted.arguments);
 }
@@ -124,6 +134,12 @@ void Session::drop() {
   loaded_ = running_ = false;
 }
 
+void Session::drop_all() {
+  const std::lock_guard guard(mutex_);
+  contexts_.clear();
+  loaded_ = running_ = false;
+}
+
 Context& Session::current() {
   if (!loaded_) throw Failure{NPU_XRT_INTERNAL, 0, "no context is loaded"};
   return *contexts_.front();
@@ -131,7 +147,10 @@ Context& Session::current() {
 
 std::unique_ptr<npu_xrt_buffer> Session::allocate(uint64_t bytes) {
   const uint64_t whole = round_up(bytes == 0 ? 1 : bytes);
-  if (whole < bytes) throw Failure{NPU_XRT_MEMORY, ENOMEM, "more than can be addressed", bytes};
+  if (whole < bytes) {
+    throw Failure{NPU_XRT_MEMORY, 0, "more than can be addressed", bytes,
+                  UINT64_MAX / kPage * kPage};
+  }
   auto out = std::make_unique<npu_xrt_buffer>();
   calling(NPU_XRT_MEMORY, bytes, [&] {
     out->bo = xrt::bo(device_, whole, xrt::bo::flags::host_only, kHostGroup);
@@ -153,13 +172,15 @@ std::unique_ptr<npu_xrt_buffer> Session::wrap(void* memory, uint64_t bytes, bool
   auto out = std::make_unique<npu_xrt_buffer>();
   out->host = static_cast<std::byte*>(memory);
   try {
-    out->bo = xrt::bo(device_, out->host - skew, round_up(bytes + skew), xrt::bo::flags::host_only,
-                      kHostGroup);
-  } catch (const std::exception& error) {
+    out->bo = calling(NPU_XRT_MEMORY, bytes, [&] {
+      return xrt::bo(device_, out->host - skew, round_up(bytes + skew), xrt::bo::flags::host_only,
+                     kHostGroup);
+    });
+  } catch (const Failure& failure) {
     // Drivers that do not take user memory, or not of this kind: it is copied.
-    const int code = errno_of(error);
+    const int code = failure.code;
     if (code == EINVAL || code == EFAULT || code == EOPNOTSUPP || code == ENOTTY) return nullptr;
-    throw Failure{NPU_XRT_MEMORY, code, error.what(), bytes};
+    throw;
   }
   out->bytes = bytes;
   out->skew = skew;
@@ -178,22 +199,32 @@ void Session::forget(uint64_t stream) {
   for (const auto& context : contexts_) context->instructions().forget(stream);
 }
 
-void Session::submit(uint64_t stream, std::span<const uint32_t> words,
+void Session::submit(uint64_t stream, std::span<const npu_xrt_words> parts,
                      std::span<const npu_xrt_argument> arguments) {
   const std::lock_guard guard(mutex_);
   if (running_) throw Failure{NPU_XRT_INTERNAL, EBUSY, "a run has not ended"};
   for (;;) {
     try {
-      current().submit(stream, words, arguments);
+      current().submit(stream, parts, arguments);
       running_ = true;
       return;
     } catch (Failure& failure) {
-      // The other contexts' streams share the heap.
-      if (failure.what != NPU_XRT_HEAP || failure.asked > kHeapBudget) throw;
-      if (contexts_.size() < 2) throw;
-      if (!contexts_.back()->instructions().evict_one()) contexts_.pop_back();
+      // The other contexts' streams, and their PDIs, share the heap.
+      const bool full = failure.what == NPU_XRT_HEAP;
+      const bool locked = failure.what == NPU_XRT_MEMORY && is_lock_limit(failure);
+      if ((!full && !locked) || failure.asked > kHeapBudget) throw;
+      if (evict_elsewhere()) continue;
+      if (!full || contexts_.size() < 2) throw;
+      contexts_.pop_back();
     }
   }
+}
+
+bool Session::evict_elsewhere() {
+  for (auto context = contexts_.rbegin(); context != contexts_.rend(); ++context) {
+    if (context->get() != &current() && (*context)->instructions().evict_one()) return true;
+  }
+  return false;
 }
 
 npu_xrt_outcome Session::wait(uint32_t milliseconds) {
@@ -209,11 +240,6 @@ npu_xrt_outcome Session::wait(uint32_t milliseconds) {
     current().instructions().unpin();
   }
   return out;
-}
-
-npu_xrt_counters Session::counters() const {
-  const std::lock_guard guard(mutex_);
-  return {created_, contexts_.size(), use_.bytes, use_.evictions, use_.uploads};
 }
 
 void sync(npu_xrt_buffer& buffer, bool to_device, uint64_t offset, uint64_t bytes) {

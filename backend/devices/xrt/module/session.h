@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -30,19 +31,19 @@ class Session {
   // Returns the number of buffers that the kernel takes. Throws Failure(NPU_XRT_XCLBIN,
   // NPU_XRT_CONTEXT).
   uint32_t load(const std::string& path);
-  void drop();
+  void drop();      // the current context
+  void drop_all();  // with the streams on the device
 
-  // Throw Failure(NPU_XRT_MEMORY).
+  // Throw Failure(NPU_XRT_MEMORY) and std::bad_alloc.
   std::unique_ptr<npu_xrt_buffer> allocate(uint64_t bytes);
   std::unique_ptr<npu_xrt_buffer> wrap(void* memory, uint64_t bytes, bool read_only);
 
   void patch(uint64_t stream, std::span<const npu_xrt_patch> patches);
   void forget(uint64_t stream);
-  // Throws Failure(NPU_XRT_ARGUMENTS, NPU_XRT_HEAP, NPU_XRT_SUBMIT).
-  void submit(uint64_t stream, std::span<const uint32_t> words,
+  // Throws what Context::submit throws.
+  void submit(uint64_t stream, std::span<const npu_xrt_words> parts,
               std::span<const npu_xrt_argument> arguments);
   npu_xrt_outcome wait(uint32_t milliseconds);
-  npu_xrt_counters counters() const;
 
  private:
   // An xclbin that was registered with the device, which keeps it.
@@ -57,15 +58,16 @@ class Session {
   const Program& program(const std::string& path);
   std::unique_ptr<Context> open_context(const std::string& path, const Program& program);
   Context& current();
+  // Frees a stream of another context than the current one.
+  bool evict_elsewhere();
 
-  mutable std::mutex mutex_;  // streams are forgotten by any thread
+  std::mutex mutex_;  // streams are forgotten by any thread
   HeapUse use_;
   xrt::device device_;
-  xrt::bo unused_;
+  std::optional<xrt::bo> unused_;  // made with the first context
   std::map<std::string, Program> programs_;
   Contexts contexts_;
   bool loaded_ = false, running_ = false;
-  uint64_t created_ = 0;
 };
 
 // Synchronises bytes of a buffer; what the device wrote is visible when this returns.

@@ -6,7 +6,9 @@
 #include <xrt/xrt_hw_context.h>
 #include <xrt/xrt_kernel.h>
 #if __has_include(<xrt/experimental/xrt_xclbin.h>)
+#include <xrt/experimental/xrt_system.h>
 #include <xrt/experimental/xrt_xclbin.h>
 #else
+#include <experimental/xrt_system.h>
 #include <experimental/xrt_xclbin.h>
 #endif

@@ -56,6 +56,7 @@ Storage::Storage(size_t size, xrt::bo::flags flags, std::byte* user_memory)
       own_(nullptr, std::free) {
   Machine& m = machine();
   refuse_if(m.buffers, "failed to allocate BO");
+  if (instructions) refuse_if(m.instructions, "DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed");
   if (bytes == 0 || (flags != xrt::bo::flags::host_only && flags != xrt::bo::flags::cacheable)) {
     refuse(EINVAL, "Bad BO type");
   }
@@ -128,7 +129,12 @@ void bo::sync(xclBOSyncDirection direction, size_t bytes, size_t offset) {
   if (offset > handle_->bytes || bytes > handle_->bytes - offset) {
     refuse(EINVAL, "Invalid offset and size when syncing");
   }
+  xrt_double::refuse_if(xrt_double::machine().syncs, "DRM_IOCTL_AMDXDNA_SYNC_BO IOCTL failed");
   Storage& storage = *handle_->storage;
+  if (storage.readers > 0) {
+    xrt_double::machine().violation("a stream was synchronised while a run reads it");
+  }
+  if (storage.instructions) xrt_double::machine().counters.stream_bytes += bytes;
   std::byte* host = storage.host + handle_->offset + offset;
   std::byte* device = storage.device.data() + handle_->offset + offset;
   if (direction == XCL_BO_SYNC_BO_TO_DEVICE) {

@@ -21,7 +21,7 @@ hw_context::hw_context(const device& /*device*/, const uuid& xclbin) {
   xrt_double::Machine& m = machine();
   const auto found = m.xclbins.find(xclbin);
   if (found == m.xclbins.end()) refuse(EINVAL, "the xclbin is not registered");
-  xrt_double::refuse_if(m.contexts, "DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed");
+  xrt_double::refuse_if(m.contexts, m.contexts_call + " failed");
   if (m.counters.contexts >= m.settings.contexts) {
     refuse(EINVAL, "DRM_IOCTL_AMDXDNA_CREATE_HWCTX IOCTL failed");
   }

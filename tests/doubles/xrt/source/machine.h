@@ -1,12 +1,15 @@
 // The one machine behind the stand-in for XRT: what is on it, and the implementation classes.
 #pragma once
 
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
-#include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +37,8 @@ struct Machine {
   Counters counters;
   std::vector<std::string> violations;
   std::deque<Injected> injected;
-  Refusal contexts, buffers;
+  Refusal devices, contexts, buffers, instructions, syncs, waits;
+  std::string devices_call, contexts_call;
   std::string last_failure;
   std::map<xrt::uuid, std::shared_ptr<xrt::xclbin_impl>> xclbins;  // registered
   std::unique_ptr<npu::Device> device;                             // opened with the first context
@@ -44,6 +48,10 @@ struct Machine {
 };
 
 Machine& machine();
+// What a compiler would have made of an overlay, of as many bytes.
+std::vector<uint32_t> machine_code(const npu::Configuration& configuration, size_t overlay);
+// A static stream without what mlir-aie keeps out of an xclbin: BDs and channels of shim tiles.
+std::vector<std::byte> without_shim_dmas(std::span<const std::byte> txn);
 // What XRT throws: an errno and a sentence.
 [[noreturn]] void refuse(int code, const std::string& text);
 inline void refuse_if(Refusal& refusal, const std::string& text) {
@@ -51,6 +59,23 @@ inline void refuse_if(Refusal& refusal, const std::string& text) {
   --refusal.count;
   refuse(refusal.code, text);
 }
+
+// Notes the process in which it is made, and complains about another one that destroys it.
+class Owned {
+ public:
+  explicit Owned(const char* what) : what_(what), process_(getpid()) {}
+  ~Owned() {
+    if (getpid() != process_) {
+      machine().violation(std::string(what_) + " was given back by another process");
+    }
+  }
+  Owned(const Owned&) = delete;
+  Owned& operator=(const Owned&) = delete;
+
+ private:
+  const char* const what_;
+  const pid_t process_;
+};
 
 // Memory of a BO, with the host's and the device's copy.
 struct Storage {
@@ -64,10 +89,12 @@ struct Storage {
   std::byte* host;
   std::vector<std::byte> device;
   bool read_only = false, user;
+  int readers = 0;  // runs under way whose instructions these are
 
  private:
   size_t locked() const;
   std::unique_ptr<std::byte, void (*)(void*)> own_;
+  Owned owned_{"a BO"};
 };
 
 }  // namespace xrt_double
@@ -96,6 +123,9 @@ class hw_context_impl {
   bool dead = false;   // after a run that failed
   int handles = 0;     // hw_context objects
   int dependents = 0;  // kernels and runs
+
+ private:
+  xrt_double::Owned owned_{"a hardware context"};
 };
 
 // Counts a kernel or run of a context.

@@ -35,6 +35,7 @@ class run_impl : public Dependent {
   }
   ~run_impl() {
     run_ = nullptr;  // cancels what is under way
+    if (reading_) --reading_->readers;
     --machine().counters.runs;
   }
 
@@ -84,6 +85,7 @@ class run_impl : public Dependent {
   std::array<uint32_t, 9> packet_words_{};
   // Of the run under way.
   std::vector<std::shared_ptr<Storage>> held_;
+  std::shared_ptr<Storage> reading_;  // instructions
   std::vector<std::unique_ptr<npu::Buffer>> wrapped_;
   std::vector<uint32_t> words_;
   std::unique_ptr<npu::Run> run_;
@@ -106,7 +108,10 @@ std::vector<uint32_t> run_impl::instructions() {
     machine().violation("the instruction BO of a run was freed");
     return {};
   }
-  held_.push_back(storage);
+  if (!reading_) {
+    reading_ = storage;
+    ++storage->readers;
+  }
   if (!storage->instructions || count_ * 4 > bound.bytes) {
     machine().violation("instructions outside a BO of the device heap");
     return {};
@@ -157,6 +162,7 @@ void run_impl::start() {
   end(ERT_CMD_STATE_RUNNING);
   if (context->dead && !fault_) fault_ = {Fault::kAbort, 0, 0};
   if (fault_) return;
+  if (m.settings.ends_at_once) return end(ERT_CMD_STATE_COMPLETED);
   try {
     words_ = instructions();
     std::vector<npu::BufferRef> refs = arguments();
@@ -176,6 +182,7 @@ void run_impl::end(ert_cmd_state state) {
   if (!words_.empty() && state == ERT_CMD_STATE_COMPLETED && instructions() != words_) {
     machine().violation("the instructions of a run that was under way were changed");
   }
+  if (const auto read = std::exchange(reading_, nullptr)) --read->readers;
   words_.clear();
   wrapped_.clear();
   held_.clear();
@@ -205,6 +212,8 @@ void run_impl::advance(std::chrono::milliseconds limit) {
         return fail_with(ERT_CMD_STATE_ABORT);
       case Fault::kFirmware:
         return fail_with(ERT_CMD_STATE_ERROR);
+      case Fault::kState:
+        return fail_with(static_cast<ert_cmd_state>(fault_->number));
       default:
         std::this_thread::sleep_for(limit);
         return;
@@ -228,6 +237,9 @@ ert_cmd_state run_impl::wait(std::chrono::milliseconds limit) {
       advance(std::chrono::milliseconds(100));
     }
     return now();
+  }
+  if (under_way()) {
+    xrt_double::refuse_if(machine().waits, "DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT IOCTL failed");
   }
   advance(limit);
   return under_way() ? ERT_CMD_STATE_TIMEOUT : now();

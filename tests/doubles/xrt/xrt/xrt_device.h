@@ -1,4 +1,4 @@
-// Stand-in for xrt::device: there is one, at index 0.
+// Stand-in for xrt::device: one NPU, and whatever else a test lists before it.
 #pragma once
 
 #include <string>
@@ -28,6 +28,7 @@ class XRT_API_EXPORT device {
 
  private:
   std::string info(info::device param) const;
+  unsigned int index_ = 0;
 };
 
 }  // namespace xrt
