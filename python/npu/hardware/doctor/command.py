@@ -43,6 +43,9 @@ _CONTEXT = {
     12: ("context refused: no memory", "memory"),
     19: ("context refused: no free columns", "busy"),
 }
+# A change of the clock that failed leaves an interrupt taken, so that no context is made until the
+# driver is loaded again (xdna-driver#1670).
+_STUCK = re.compile(r"xdna.*(?:Set hclock to|Failed to request irq)")
 
 
 def probe_command(machine: Machine) -> Result:
@@ -64,22 +67,32 @@ def probe_command(machine: Machine) -> Result:
         return unknown("the XRT device is not available", shown(message, _SHOWN))
     if not message:  # it ended without a word of ours: a crash
         message = (done.output.strip().splitlines() or [f"exit code {done.exit}"])[-1]
-    found, meaning = _meaning(str(outcome.get("kind")), message)
+    found, meaning = _meaning(machine, str(outcome.get("kind")), message)
     return broken(found, _fix(machine, meaning, message), message=shown(message, 400))
 
 
-def _meaning(kind: str, message: str) -> tuple[str, str]:
+def _meaning(machine: Machine, kind: str, message: str) -> tuple[str, str]:
     """What was found, and which repair fits, by the kind of the error, else by its message."""
     if kind == "context" or "CREATE_HWCTX" in message:
         number = re.search(r"err=-?([0-9]{1,3})\b", message)
-        default = ("the firmware refuses every context", "stack")
-        return _CONTEXT.get(int(number[1]), default) if number else default
+        if number and int(number[1]) in _CONTEXT:
+            return _CONTEXT[int(number[1])]
+        if _stuck(machine):
+            return "the driver refuses every context", "stuck"
+        return "the firmware refuses every context", "stack"
     if kind in _KINDS:
         return _KINDS[kind]
     for pattern, found, meaning in _MESSAGES:
         if re.search(pattern, message):
             return found, meaning
     return "the command failed", "other"
+
+
+def _stuck(machine: Machine) -> str:
+    """The line of the kernel's log by which the driver is stuck, the change of the clock itself if
+    it is there; "" if none says so."""
+    lines = [line for line in machine.system.kernel_log() or () if _STUCK.search(line)]
+    return max(lines, key=lambda line: "hclock" in line, default="")
 
 
 def _right(machine: Machine, outcome: dict[str, Any]) -> Result:
@@ -110,7 +123,8 @@ def _outcome(output: str) -> dict[str, Any]:
 def _fix(machine: Machine, meaning: str, message: str) -> Fix:
     system = machine.distribution
     said = f' It says: "{shown(message, _SHOWN)}".' if message else ""
-    build = build_command(machine)
+    named = re.search(r"npu build(?: [\w.-]+){1,8}", message)
+    build = named[0] if named else build_command(machine)
     if meaning == "hang":
         text = (
             "The NPU takes commands but does not finish them, though all layers above look right. "
@@ -118,6 +132,13 @@ def _fix(machine: Machine, meaning: str, message: str) -> Fix:
             "times: update all three, then power off completely."
         )
         return Fix(text, (_LOG, install.RELOAD, *install.dkms_driver(system)))
+    if meaning == "stuck":
+        line = shown(_stuck(machine).rpartition("*ERROR*")[2], 60)
+        text = (
+            f'A change of the NPU\'s clock has failed ("{line}"), and the driver refuses contexts '
+            "since. Load it again; drivers since 2026-09 recover."
+        )
+        return Fix(text, (install.RELOAD, *install.dkms_driver(system)))
     if meaning == "stack":
         text = (
             "Driver, firmware and XRT are of different times: update all three, or build "
@@ -133,13 +154,13 @@ def _fix(machine: Machine, meaning: str, message: str) -> Fix:
     if meaning == "plugin":
         return Fix(f"XRT's NPU plugin is not found.{said}", install.install_xrt(system))
     if meaning == "build":
-        named = re.search(r"npu build(?: [\w.-]+){1,8}", message)
-        return Fix("Build the configuration of this product.", (named[0] if named else build,))
+        return Fix("Build the configuration of this product.", (build,))
     if meaning == "firmware":
         text = f"The firmware refuses what is built here; build it anew.{said}"
-        return Fix(text, (_LOG, build))
+        return Fix(text, (_LOG, build if named else f"{build} --force"))
     if meaning == "wrong":
         text = "The NPU computes, but not this: the configurations may be of another generation. "
-        return Fix(text + "Build them anew and report it.", (build, "npu selftest"))
+        commands = (f"{build_command(machine)} --force gemm", "npu selftest")
+        return Fix(text + "Build those of products anew and report it.", commands)
     text = f"A command on the NPU fails.{said} Please report it."
     return Fix(text, (_LOG, "npu doctor --record machine.json"))

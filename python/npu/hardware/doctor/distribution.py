@@ -5,16 +5,19 @@ Package names: docs/hardware.md lists them with their state.
 
 from __future__ import annotations
 
-from npu.hardware.doctor.parse import Distribution
+from pathlib import Path
+
+from npu.hardware.doctor.parse import Distribution, os_release
 from npu.hardware.doctor.result import Fix
 
+OS_RELEASE = Path("/etc/os-release")
 UBUNTU_WITH_PACKAGES = (26, 4)  # the first release with XRT for the NPU in its archive
 UBUNTU_WITH_PYXRT = (26, 10)
 DEBIAN_WITH_PACKAGES = (13,)  # in its backports
 FEDORA_WITH_PACKAGES = (46,)  # Rawhide in 2026-11
 EPEL_WITH_PACKAGES = (10, 4)
 _PPA = "sudo add-apt-repository ppa:amd-team/xrt"
-_COPR = "sudo dnf copr enable abn/amd-npu"
+_COPR_PAGE = "https://copr.fedorainfracloud.org/coprs/abn/amd-npu/repo"
 SOURCE = "git clone --recursive https://github.com/amd/xdna-driver"
 RELOAD = "sudo modprobe -r amdxdna && sudo modprobe amdxdna"
 REBOOT = "sudo reboot"
@@ -38,7 +41,7 @@ def install_xrt(system: Distribution) -> tuple[str, ...]:
     if system.family == "debian" and packaged(system):
         return ("sudo apt install -t trixie-backports libxrt-npu2",)
     if system.family == "fedora":
-        return ("sudo dnf install xrt",) if packaged(system) else (_COPR, "sudo dnf install xrt")
+        return (*(() if packaged(system) else _copr(system)), *_rpm(system, "xrt"))
     if system.family == "rhel" and packaged(system):
         return ("sudo dnf install epel-release", "sudo dnf install xrt")
     if system.family == "arch":
@@ -46,11 +49,77 @@ def install_xrt(system: Distribution) -> tuple[str, ...]:
     return (SOURCE, "less xdna-driver/README.md")
 
 
+def _copr(system: Distribution) -> tuple[str, ...]:
+    """A repository with XRT's plugin for NPUs, for Fedora without a package of it."""
+    if not system.image:
+        return ("sudo dnf copr enable abn/amd-npu",)
+    chroot = f"fedora-{system.version[0] if system.version else '$(rpm -E %fedora)'}"
+    page = f"{_COPR_PAGE}/{chroot}/abn-amd-npu-{chroot}.repo"
+    return (f"sudo curl -fLo /etc/yum.repos.d/abn-amd-npu.repo \\\n  {page}",)
+
+
+def _apt(system: Distribution, packages: str) -> tuple[str, ...]:
+    """Packages of XRT where apt has them; () elsewhere."""
+    if system.family == "ubuntu":
+        command = f"sudo apt install {packages}"
+        return (command,) if packaged(system) else (_PPA, command)
+    if system.family == "debian" and packaged(system):
+        return (f"sudo apt install -t trixie-backports {packages}",)
+    return ()
+
+
+def _rpm(system: Distribution, package: str) -> tuple[str, ...]:
+    if system.image:
+        return (f"rpm-ostree install {package}", REBOOT)
+    return (f"sudo dnf install {package}",)
+
+
+def _upgrade(system: Distribution, package: str = "") -> tuple[str, ...]:
+    """A package of Fedora, or all; an image as a whole."""
+    if system.image:
+        return ("rpm-ostree upgrade   # or back: rpm-ostree rollback", REBOOT)
+    return (f"sudo dnf upgrade --refresh {package}".strip(), REBOOT)
+
+
 def install_xrt_tools(system: Distribution) -> tuple[str, ...]:
     """xrt-smi, where it is a package of its own."""
-    if system.family in ("ubuntu", "debian"):
-        return ("sudo apt install libxrt-utils libxrt-utils-npu",)
-    return install_xrt(system)
+    return _apt(system, "libxrt-utils libxrt-utils-npu") or install_xrt(system)
+
+
+def install_xclbinutil(system: Distribution) -> tuple[str, ...]:
+    """xclbinutil of XRT's tools; no NPU is needed for it."""
+    if system.family == "arch":
+        return ("sudo pacman -S xrt",)
+    return _apt(system, "libxrt-utils") or install_xrt(system)
+
+
+def install_headers(system: Distribution) -> tuple[str, ...]:
+    """XRT's headers, a compiler and CMake: what `npu build --xrt` builds with."""
+    if commands := _apt(system, "libxrt-dev g++ cmake"):
+        return commands
+    if system.family == "arch":
+        return ("sudo pacman -S xrt gcc cmake",)
+    packages = "xrt-devel gcc-c++ cmake"
+    if system.family == "fedora":
+        return (*(() if packaged(system) else _copr(system)), *_rpm(system, packages))
+    if system.family == "rhel" and packaged(system):
+        return ("sudo dnf install epel-release", f"sudo dnf install {packages}")
+    return (SOURCE, "less xdna-driver/README.md")
+
+
+def present() -> Distribution:
+    """Of this machine."""
+    try:
+        return os_release(OS_RELEASE.read_text(errors="replace"))
+    except OSError:
+        return os_release("")
+
+
+def in_words(system: Distribution, commands: tuple[str, ...]) -> str:
+    """Commands that install a part of XRT, within a sentence."""
+    if commands[0] == SOURCE:
+        return f"XRT from source (`{SOURCE}`; there is no package for {system.name})"
+    return f"`{' && '.join(commands)}` ({system.name})"
 
 
 def install_pyxrt(system: Distribution) -> tuple[str, ...]:
@@ -80,16 +149,26 @@ def install_driver(system: Distribution) -> tuple[str, ...]:
     if system.family == "debian" and packaged(system):
         return ("sudo apt install -t trixie-backports linux-image-amd64", REBOOT)
     if system.family == "fedora":
-        return ("sudo dnf upgrade --refresh", REBOOT)
+        return _upgrade(system)
     if system.family == "arch":
         return ("sudo pacman -Syu", REBOOT)
     return (SOURCE, "less xdna-driver/README.md")
 
 
+def rebuild_module(system: Distribution, *, dkms: bool) -> tuple[str, ...]:
+    """The module, where it is built on this machine, and the initramfs that may hold an old one."""
+    if system.image:
+        return _upgrade(system)
+    initramfs = {
+        "fedora": "sudo dracut -f", "rhel": "sudo dracut -f", "arch": "sudo mkinitcpio -P",
+    }.get(system.family, "sudo update-initramfs -u")  # fmt: skip
+    return (*(["sudo dkms autoinstall"] if dkms else []), initramfs, REBOOT)
+
+
 def dkms_driver(system: Distribution) -> tuple[str, ...]:
     """A newer driver: as an out-of-tree module where there is a package of it."""
-    if system.family == "fedora":
-        return (_COPR, "sudo dnf install amdxdna-dkms", REBOOT)
+    if system.family == "fedora" and not system.image:
+        return (*_copr(system), *_rpm(system, "amdxdna-dkms"), REBOOT)
     if system.family == "arch":
         return ("yay -S amdxdna-dkms   # from the AUR", REBOOT)
     return install_driver(system)
@@ -97,11 +176,11 @@ def dkms_driver(system: Distribution) -> tuple[str, ...]:
 
 def install_firmware(system: Distribution) -> tuple[str, ...]:
     """The firmware files, current."""
+    if system.family in ("fedora", "rhel"):
+        return _upgrade(system, "linux-firmware")
     commands = {
         "ubuntu": "sudo apt update && sudo apt install linux-firmware",
         "debian": "sudo apt install -t trixie-backports firmware-linux-nonfree",
-        "fedora": "sudo dnf upgrade --refresh linux-firmware",
-        "rhel": "sudo dnf upgrade --refresh linux-firmware",
         "arch": "sudo pacman -Syu linux-firmware",
     }
     return (commands.get(system.family, "# install a current linux-firmware"), REBOOT)
@@ -109,6 +188,10 @@ def install_firmware(system: Distribution) -> tuple[str, ...]:
 
 def boot_words(system: Distribution, *, remove: str = "", add: str = "") -> tuple[str, ...]:
     """Removes words from the kernel's command line, or adds some."""
+    if system.image:
+        words = [f"--delete-if-present={word}" for word in remove.split()]
+        words += [f"--append-if-missing={word}" for word in add.split()]
+        return (f"rpm-ostree kargs {' '.join(words)}", REBOOT)
     if system.family in ("fedora", "rhel"):
         change = f'--remove-args="{remove}"' if remove else f'--args="{add}"'
         return (f"sudo grubby --update-kernel=ALL {change}", REBOOT)

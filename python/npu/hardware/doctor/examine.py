@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from npu.hardware.doctor.access import probe_iommu, probe_memory_lock, probe_node
+from npu.hardware.doctor.bindings import probe_pyxrt
 from npu.hardware.doctor.building import probe_tools, probe_xclbins
 from npu.hardware.doctor.command import probe_command
 from npu.hardware.doctor.firmware import probe_firmware
@@ -13,7 +14,7 @@ from npu.hardware.doctor.kernel import probe_container, probe_driver, probe_kern
 from npu.hardware.doctor.machine import Machine
 from npu.hardware.doctor.pci import probe_npu
 from npu.hardware.doctor.result import Result, State, not_needed, unknown
-from npu.hardware.doctor.runtime import probe_pyxrt, probe_xrt, probe_xrt_smi
+from npu.hardware.doctor.runtime import probe_xrt, probe_xrt_smi
 from npu.hardware.doctor.system import System
 from npu.hardware.doctor.use import probe_power, probe_users
 
@@ -40,7 +41,7 @@ LAYERS = (
     Layer("memlock", "memory lock", probe_memory_lock, ("npu",)),
     Layer("xrt", "XRT and plugin", probe_xrt, ("npu",)),
     Layer("xrt-smi", "XRT with driver", probe_xrt_smi, (*_DRIVER, "node", "memlock", "xrt")),
-    Layer("pyxrt", "pyxrt", probe_pyxrt, ("npu", "xrt")),
+    Layer("pyxrt", "pyxrt or module", probe_pyxrt, ("npu", "xrt")),
     Layer("power", "power mode", probe_power, (*_DRIVER, "node", "xrt", "xrt-smi")),
     Layer("users", "other users", probe_users, (*_DRIVER, "node", "xrt", "xrt-smi")),
     Layer("tools", "build tools", probe_tools),

@@ -18,6 +18,10 @@ _DRM = (0, 6)
 _IOMMU_LOG = ("Enable PASID failed", "SVA bind device failed", "iommu_sva")
 _START_LOG = ("Hardware init failed", "probe with driver amdxdna failed")
 _SIGNATURE = ("rejected", "unsigned module loading is restricted")
+_OTHER_KERNEL = (
+    "amdxdna: version magic", "amdxdna: disagrees about version of symbol",
+    "amdxdna: Unknown symbol",
+)  # fmt: skip
 
 
 def probe_kernel(machine: Machine) -> Result:
@@ -134,6 +138,15 @@ def _not_loaded(machine: Machine) -> Result:
             text = "Secure Boot refuses the driver, which was built on this machine. Enrol the key "
             fix = Fix(text + "that signed it and confirm at the next start.", _enrol(machine))
             return broken("Secure Boot refuses the module amdxdna", fix)
+        if line := system.log(*_OTHER_KERNEL):
+            line = shown(line.partition(": ")[2].partition(" SMP")[0].replace("'", ""), 70)
+            text = (
+                f'The kernel refuses the driver ("{line}"): it is of another kernel, and an old '
+                "initramfs may hold it."
+            )
+            dkms = "/updates/" in info.output
+            fix = Fix(text, install.rebuild_module(machine.distribution, dkms=dkms))
+            return broken("the module amdxdna is of another kernel", fix)
         text = "The driver is installed but not loaded."
         fix = Fix(text, ("sudo modprobe amdxdna", "sudo dmesg | grep amdxdna"))
         return broken("amdxdna is installed, not loaded", fix)

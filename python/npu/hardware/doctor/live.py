@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import getpass
 import grp
-import importlib
 import json
 import os
 import pwd
@@ -20,6 +20,7 @@ import sysconfig
 import time
 from pathlib import Path
 
+from npu.hardware.build import cache, places
 from npu.hardware.doctor import privacy
 from npu.hardware.doctor.system import (
     COMMAND_SECONDS,
@@ -51,15 +52,16 @@ class LiveSystem(System):
         self._log: tuple[str, ...] | None = None
         self._log_read = False
 
-    def _real(self, path: str) -> str:
-        """A path as it is: probes get those of the home folder without its name."""
-        rest = path.removeprefix(privacy.HOME)
-        return os.path.expanduser("~") + rest if rest != path and rest[:1] in ("", "/") else path
+    def private(self, text: str) -> str:
+        return self._scrub(text)
+
+    def home(self) -> str:
+        return os.path.expanduser("~")
 
     def read(self, path: str) -> str | None:
         try:
             # No blocking: a path may turn out to be a pipe.
-            handle = os.open(self._real(path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             return None
         try:
@@ -68,26 +70,25 @@ class LiveSystem(System):
             return None
         finally:
             os.close(handle)
-        return self._scrub(privacy.reduced(path, data.decode(errors="replace")))
+        return privacy.reduced(path, data.decode(errors="replace"))
 
     def names(self, path: str) -> tuple[str, ...] | None:
         try:
-            with os.scandir(self._real(path)) as entries:
+            with os.scandir(path) as entries:
                 found = sorted(
                     entry.name for entry, _ in zip(entries, range(MAX_NAMES), strict=False)
                 )
         except OSError:
             return None
-        return tuple(self._scrub(name) for name in found)
+        return tuple(found)
 
     def link(self, path: str) -> str | None:
         try:
-            return self._scrub(os.readlink(self._real(path)))
+            return os.readlink(path)
         except OSError:
             return None
 
     def stat(self, path: str) -> Stat | None:
-        path = self._real(path)
         try:
             found = os.stat(path)
             access = os.access(path, os.R_OK | os.W_OK)
@@ -106,8 +107,7 @@ class LiveSystem(System):
         program = sys.executable if words[0] == "python" else _which(words[0])
         if program is None:
             return None
-        done = run((program, *words[1:]), seconds)
-        return done and Command(done.exit, self._scrub(done.output))
+        return run((program, *words[1:]), seconds)
 
     def opened(self, path: str) -> OpenedNode | None:
         if not os.path.exists(path):
@@ -136,13 +136,12 @@ class LiveSystem(System):
             program = _which(name)
             done = program and run((program, *options), COMMAND_SECONDS, _LOG_BYTES)
             if done and done.exit == 0 and len(done.output) > _NO_LOG:
-                return tuple(self._scrub(line) for line in privacy.kernel_lines(done.output))
+                return privacy.kernel_lines(done.output)
         return None
 
     def environment(self, name: str) -> str | None:
         assert name in ENVIRONMENT
-        value = os.environ.get(name)
-        return value and self._scrub(value)
+        return os.environ.get(name)
 
     def user(self) -> User:
         with contextlib.suppress(OSError):
@@ -163,15 +162,33 @@ class LiveSystem(System):
     def python(self) -> Python:
         abi = (sysconfig.get_config_var("SOABI") or "").rsplit("-x86_64", 1)[0]
         version = ".".join(str(part) for part in sys.version_info[:3])
-        return Python(version, abi, sys.prefix != sys.base_prefix)
+        return Python(version, abi, sys.prefix != sys.base_prefix, places.interpreter())
+
+    def program(self, name: str) -> str | None:
+        return shutil.which(name)
+
+    def package(self, name: str) -> str | None:
+        return places.package(name)
 
     def xclbins(self) -> tuple[str, ...] | None:
+        return self._entries and self._entries[0]
+
+    def damaged_xclbins(self) -> tuple[str, ...] | None:
+        return self._entries and self._entries[1]
+
+    @functools.cached_property
+    def _entries(self) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        """Complete and damaged entries of the cache of xclbins, as "npu2/ARTEFACT"; None if it
+        cannot be read. All files are compared with their hashes, so once."""
         try:
-            cache = importlib.import_module("npu.hardware.build.cache")
-            folders = [Path(entry.path).parent for entry in cache.entries()]
-        except Exception:  # not in this version, or a cache that cannot be read
+            complete, damaged = cache.examined()
+            return _artefacts([entry.folder for entry in complete]), _artefacts(damaged)
+        except Exception:
             return None
-        return tuple(sorted(f"{folder.parent.name}/{folder.name}" for folder in folders))
+
+
+def _artefacts(folders: list[Path]) -> tuple[str, ...]:
+    return tuple(sorted(f"{folder.parent.name}/{folder.name}" for folder in folders))
 
 
 def run(words: tuple[str, ...], seconds: float, limit: int = LIMIT) -> Command | None:

@@ -34,12 +34,14 @@ def hex_id(text: str) -> int | None:
 
 @dataclasses.dataclass(frozen=True)
 class Distribution:
-    """Of /etc/os-release. ``family`` is one of ubuntu, debian, fedora, rhel, arch, other."""
+    """Of /etc/os-release. ``family`` is one of ubuntu, debian, fedora, rhel, arch, other;
+    ``image``: updated as a whole by rpm-ostree (Silverblue, Bazzite), which has no dnf install."""
 
     id: str
     family: str
     version: Version
     name: str
+    image: bool = False
 
 
 _FAMILIES = {
@@ -66,7 +68,8 @@ def os_release(text: str) -> Distribution:
     if family == "ubuntu" and own != "ubuntu":
         number = _CODENAMES.get(base, number if own == "pop" else ())
     name = _printable(values.get("PRETTY_NAME") or values.get("NAME") or own or "unknown system")
-    return Distribution(_printable(own), family, number, name)
+    image = family == "fedora" and "OSTREE_VERSION" in values
+    return Distribution(_printable(own), family, number, name, image)
 
 
 def _unquoted(value: str) -> str:

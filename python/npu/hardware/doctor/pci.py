@@ -1,7 +1,4 @@
-"""Is there an NPU, which generation, and could there be one that is switched off.
-
-PCI ids: drivers/accel/amdxdna/amdxdna_pci_drv.c of the Linux kernel and of amd/xdna-driver.
-"""
+"""Is there an NPU, which generation, and could there be one that is switched off."""
 
 from __future__ import annotations
 
@@ -11,18 +8,10 @@ from npu.hardware.doctor.distribution import no_hardware
 from npu.hardware.doctor.machine import Machine, Npu
 from npu.hardware.doctor.parse import Processor, hex_id
 from npu.hardware.doctor.result import Fix, Result, broken, ok, unknown
+from npu.hardware.known_npus import AIE4, DEVICES, KNOWN, VENDOR
 
-_AMD = 0x1022
 _DEVICES = "/sys/bus/pci/devices"
 _ADDRESS = re.compile(r"[0-9a-fA-F]{4,8}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]")
-# (device, revision) -> generation, name, folder of its firmware
-_KNOWN = {
-    (0x1502, 0x00): ("npu1", "NPU Phoenix or Hawk Point", "1502_00"),
-    (0x17F0, 0x10): ("npu2", "NPU Strix", "17f0_10"),
-    (0x17F0, 0x11): ("npu2", "NPU Strix Halo", "17f0_11"),
-    (0x17F0, 0x20): ("npu2", "NPU Krackan", "17f0_10"),
-}
-_AIE4 = {0x17F1, 0x17F2, 0x17F3, 0x1B0A, 0x1B0B, 0x1B0C}
 # (family, model) of processors whose NPU a BIOS can switch off.
 _WITH_NPU = {
     (25, 116): "Phoenix", (25, 117): "Hawk Point", (26, 36): "Strix",
@@ -35,13 +24,13 @@ def probe_npu(machine: Machine) -> Result:
     if machine.system.names(_DEVICES) is None and not machine.wsl:
         return unknown("the PCI bus cannot be read")
     found, damaged = _amd_devices(machine)
-    npus = [(address, ids) for address, ids in found if ids in _KNOWN]
+    npus = [(address, ids) for address, ids in found if ids in KNOWN]
     if npus:
         address, ids = npus[0]
-        generation, name, firmware = _KNOWN[ids]
+        kind = KNOWN[ids]
         shown = machine.system.text(f"{_DEVICES}/{address}/vbnv")  # the driver's own name
-        name = shown if re.fullmatch(r"[\w+ -]{1,32}", shown, re.ASCII) else name
-        machine.npu = Npu(address, *ids, generation, name, firmware)
+        name = shown if re.fullmatch(r"[\w+ -]{1,32}", shown, re.ASCII) else kind.name
+        machine.npu = Npu(address, *ids, kind.generation, name, kind.firmware)
         others = len(npus) - 1
         return ok(
             f"{machine.npu.name} ({machine.npu.generation}), 1022:{ids[0]:04x} rev {ids[1]:02x}",
@@ -50,10 +39,10 @@ def probe_npu(machine: Machine) -> Result:
             generation=machine.npu.generation,
         )  # fmt: skip
     for _, (device, revision) in found:
-        if device in _AIE4:
+        if device in AIE4:
             text = "This NPU is of the AIE4 generation, for which the package has no programs."
             return broken(f"1022:{device:04x} is an AIE4 NPU, not supported", no_hardware(text))
-        if device in {known for known, _ in _KNOWN}:
+        if device in DEVICES:
             return _unknown_revision(device, revision)
     if damaged:
         return unknown(f"the ids of {damaged} PCI device(s) cannot be read")
@@ -69,9 +58,9 @@ def _amd_devices(machine: Machine) -> tuple[list[tuple[str, tuple[int, int]]], i
         words = ("vendor", "device", "revision")
         texts = [machine.system.text(f"{_DEVICES}/{address}/{word}") for word in words]
         vendor, device, revision = (hex_id(text) for text in texts)
-        if vendor is None or (vendor == _AMD and (device is None or revision is None)):
+        if vendor is None or (vendor == VENDOR and (device is None or revision is None)):
             damaged += 1
-        elif vendor == _AMD and device is not None and revision is not None:
+        elif vendor == VENDOR and device is not None and revision is not None:
             found.append((address, (device, revision)))
     return found, damaged
 

@@ -1,14 +1,19 @@
 """What a record of a machine leaves out: names of users and hosts, serial numbers, and all parts of
-files that the probes do not use. Applied while reading, so that a record replays as it was."""
+files that the probes do not use. The latter is cut while reading, the former where something is
+written to be passed on: a record, JSON, a report. Probes and commands to be typed have real paths.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 _CPU = ("vendor_id", "cpu family", "model", "model name")
 _BOOT = re.compile(r"(?:\S*(?:iommu|amdxdna|blacklist)\S*)")
-_LOG = re.compile(r"amdxdna|amdnpu|AMD-Vi|iommu|module verification|[Ll]ockdown: modprobe", re.I)
+_LOG = re.compile(
+    r"amdxdna|xdna_mailbox|amdnpu|AMD-Vi|iommu|module verification|[Ll]ockdown: modprobe", re.I
+)
 _LOG_LINES = 200
 # Lines that XRT's tools print with every error.
 _XRT_OWNER = re.compile(r"^\s*>?\s*(?:HOST|UID|P ?ID|EXE)\s*:.*$", re.M)
@@ -20,6 +25,8 @@ _PROTECTED = {  # words that the probes look for, should a user or host be calle
     *("amd", "amdxdna", "npu", "xrt", "root", "linux", "render", "video", "accel", "firmware"),
     *("ubuntu", "debian", "fedora", "arch", "platform", "python", "strix", "phoenix", "krackan"),
     *("lib", "usr", "opt", "dev", "iommu", "kernel", "version", "device", "driver", "power"),
+    *("xilinx", "bin", "etc", "sys", "proc", "home", "lib64", "local", "bus", "pci", "devices"),
+    *("noble", "jammy", "resolute", "trixie", "bookworm", "ok", "error", "none", "name"),
 }
 
 
@@ -54,6 +61,17 @@ def kernel_lines(text: str) -> tuple[str, ...]:
 
 
 HOME = "/home/USER"  # what stands for the home folder
+
+
+def each(value: Any, change: Callable[[str], str]) -> Any:
+    """JSON types with every text in them changed, except keys."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: each(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [each(part, change) for part in value]
+    return value
 
 
 class Scrubber:

@@ -5,7 +5,8 @@
      "links": {path: target}, "stats": {path: {kind, mode, owner, group, size, access}},
      "commands": {"word word": {"exit": n or null, "output": text}}, "opened": {path: {error, ...}},
      "kernel_log": [line, ...] or null, "environment": {name: value}, "user": {...},
-     "memory_lock": [soft, hard], "python": {...}, "xclbins": [name, ...] or null}
+     "memory_lock": [soft, hard], "python": {...}, "programs": {name: path},
+     "packages": {name: folder}, "xclbins": [name, ...] or null, "damaged_xclbins": the same}
 
 What is not in a record is not there on its machine.
 """
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from npu.errors import FileError, FormatError
+from npu.hardware.doctor import privacy
 from npu.hardware.doctor.system import (
     COMMAND_SECONDS,
     LIMIT,
@@ -47,12 +49,23 @@ class Recorder(System):
         self._system = system
         self.record: dict[str, Any] = {
             "files": {}, "folders": {}, "links": {}, "stats": {}, "commands": {}, "opened": {},
-            "environment": {},
+            "environment": {}, "programs": {}, "packages": {},
         }  # fmt: skip
 
+    def private(self, text: str) -> str:
+        return self._system.private(text)
+
+    def home(self) -> str:
+        return self._system.home()
+
     def _kept(self, part: str, key: str, answer: Any, stored: Any) -> Any:
+        """Remembers question and answer without names, and passes the answer on as it is."""
         if answer is not None:
-            self.record[part][key] = stored
+            self.record[part][self.private(key)] = privacy.each(stored, self.private)
+        return answer
+
+    def _fact(self, part: str, answer: Any, stored: Any) -> Any:
+        self.record[part] = privacy.each(stored, self.private)
         return answer
 
     def read(self, path: str) -> str | None:
@@ -61,7 +74,7 @@ class Recorder(System):
 
     def names(self, path: str) -> tuple[str, ...] | None:
         names = self._system.names(path)
-        return self._kept("folders", path, names, list(names or ()))
+        return self._kept("folders", path, names, names)
 
     def link(self, path: str) -> str | None:
         target = self._system.link(path)
@@ -75,7 +88,9 @@ class Recorder(System):
     def command(self, *words: str, seconds: float = COMMAND_SECONDS) -> Command | None:
         done = self._system.command(*words, seconds=seconds)
         stored = done and dataclasses.asdict(done)
-        return self._kept("commands", shlex.join(words), done, stored)
+        # Words before they are joined, whose quotes depend on the names.
+        key = shlex.join(self.private(word) for word in words)
+        return self._kept("commands", key, done, stored)
 
     def opened(self, path: str) -> OpenedNode | None:
         found = self._system.opened(path)
@@ -83,8 +98,7 @@ class Recorder(System):
 
     def kernel_log(self) -> tuple[str, ...] | None:
         lines = self._system.kernel_log()
-        self.record["kernel_log"] = None if lines is None else list(lines)
-        return lines
+        return self._fact("kernel_log", lines, lines)
 
     def environment(self, name: str) -> str | None:
         value = self._system.environment(name)
@@ -92,23 +106,31 @@ class Recorder(System):
 
     def user(self) -> User:
         user = self._system.user()
-        self.record["user"] = dataclasses.asdict(user)
-        return user
+        return self._fact("user", user, dataclasses.asdict(user))
 
     def memory_lock(self) -> tuple[int, int]:
         limits = self._system.memory_lock()
-        self.record["memory_lock"] = list(limits)
-        return limits
+        return self._fact("memory_lock", limits, limits)
 
     def python(self) -> Python:
         python = self._system.python()
-        self.record["python"] = dataclasses.asdict(python)
-        return python
+        return self._fact("python", python, dataclasses.asdict(python))
+
+    def program(self, name: str) -> str | None:
+        path = self._system.program(name)
+        return self._kept("programs", name, path, path)
+
+    def package(self, name: str) -> str | None:
+        folder = self._system.package(name)
+        return self._kept("packages", name, folder, folder)
 
     def xclbins(self) -> tuple[str, ...] | None:
         names = self._system.xclbins()
-        self.record["xclbins"] = None if names is None else list(names)
-        return names
+        return self._fact("xclbins", names, names)
+
+    def damaged_xclbins(self) -> tuple[str, ...] | None:
+        names = self._system.damaged_xclbins()
+        return self._fact("damaged_xclbins", names, names)
 
 
 def save(recorder: Recorder, path: str) -> int:
@@ -182,6 +204,9 @@ class ReplaySystem(System):
         user = self._record.get("user", {"root": False, "groups": [], "granted": []})
         return User(user["root"], tuple(user["groups"]), tuple(user["granted"]))
 
+    def home(self) -> str:
+        return privacy.HOME
+
     def memory_lock(self) -> tuple[int, int]:
         soft, hard = self._record.get("memory_lock", (UNLIMITED, UNLIMITED))
         return soft, hard
@@ -189,9 +214,18 @@ class ReplaySystem(System):
     def python(self) -> Python:
         return Python(**self._record.get("python", {"version": "?", "abi": "", "virtual": False}))
 
+    def program(self, name: str) -> str | None:
+        return self._get("programs", name)
+
+    def package(self, name: str) -> str | None:
+        return self._get("packages", name)
+
     def xclbins(self) -> tuple[str, ...] | None:
         names = self._record.get("xclbins")
         return None if names is None else tuple(names)
+
+    def damaged_xclbins(self) -> tuple[str, ...] | None:
+        return tuple(self._record.get("damaged_xclbins") or ())
 
 
 def load(path: str) -> ReplaySystem:
@@ -279,6 +313,7 @@ def _is_bool(value: Any) -> bool:
     return isinstance(value, bool)
 
 
+_PYTHON = _fields(version=_is_text, abi=_is_text, virtual=_is_bool, program=_is_text)
 _CHECKS = {
     "files": _each(lambda value: _is_text(value) or _is_bytes(value)),
     "folders": _each(_names),
@@ -292,6 +327,9 @@ _CHECKS = {
     "environment": _each(_is_text),
     "user": _fields(root=_is_bool, groups=_names, granted=_names),
     "memory_lock": _limits,
-    "python": _fields(version=_is_text, abi=_is_text, virtual=_is_bool),
+    "python": lambda value: _PYTHON({"program": "", **value} if isinstance(value, dict) else value),
+    "programs": _each(_is_text),
+    "packages": _each(_is_text),
     "xclbins": _or_none(_names),
+    "damaged_xclbins": _or_none(_names),
 }  # fmt: skip

@@ -6,8 +6,10 @@ import itertools
 import textwrap
 from typing import Any
 
+from npu.hardware.doctor import privacy
 from npu.hardware.doctor.distribution import EMULATED
 from npu.hardware.doctor.examine import ALL_LAYERS, NOT_CHECKED, Diagnosis, Layer
+from npu.hardware.doctor.machine import Machine
 from npu.hardware.doctor.result import Fix, Result, State
 
 SCHEMA = "npu-doctor/1"
@@ -130,11 +132,12 @@ def _fix(fix: Fix) -> list[str]:
 
 
 def document(diagnosis: Diagnosis) -> dict[str, Any]:
-    """The diagnosis in JSON types; the schema is described in docs/hardware.md."""
+    """The diagnosis in JSON types, without names of users and hosts; the schema is described in
+    docs/hardware.md."""
     from npu import __version__
 
     machine, first = diagnosis.machine, diagnosis.first_broken
-    return {
+    found = {
         "schema": SCHEMA,
         "version": __version__,
         "verdict": diagnosis.verdict.value,
@@ -142,12 +145,16 @@ def document(diagnosis: Diagnosis) -> dict[str, Any]:
         "generation": machine.npu.generation if machine.npu else None,
         "system": machine.distribution.name,
         "kernel": machine.kernel_release,
-        "layers": [_layer(layer, diagnosis.results[layer.name]) for layer in ALL_LAYERS],
+        "layers": [_layer(machine, layer, diagnosis.results[layer.name]) for layer in ALL_LAYERS],
     }
+    return {key: privacy.each(value, machine.system.private) for key, value in found.items()}
 
 
-def _layer(layer: Layer, result: Result) -> dict[str, Any]:
-    fix = result.fix and {"text": result.fix.text, "commands": list(result.fix.commands)}
+def _layer(machine: Machine, layer: Layer, result: Result) -> dict[str, Any]:
+    fix = result.fix and {
+        "text": result.fix.text,
+        "commands": [_typed(machine, command) for command in result.fix.commands],
+    }
     return {
         "name": layer.name,
         "title": layer.title,
@@ -157,3 +164,9 @@ def _layer(layer: Layer, result: Result) -> dict[str, Any]:
         "notes": list(result.notes),
         "values": dict(result.values),
     }
+
+
+def _typed(machine: Machine, command: str) -> str:
+    """A command that names no home folder and still works."""
+    home = machine.system.home()
+    return command.replace(f"{home}/", "$HOME/") if len(home) > 1 else command

@@ -1,33 +1,31 @@
-"""XRT: its library and NPU plugin, how it gets along with the driver, and its Python bindings."""
+"""XRT: its library and NPU plugin, and how it gets along with the driver."""
 
 from __future__ import annotations
 
 import re
 
 from npu.hardware.doctor import distribution as install
+from npu.hardware.doctor.firmware import message
 from npu.hardware.doctor.machine import Machine
-from npu.hardware.doctor.parse import Smi, loader_folders, shown, smi_examine, version, written
+from npu.hardware.doctor.parse import Smi, loader_folders, smi_examine, version, written
 from npu.hardware.doctor.result import Fix, Result, broken, ok, unknown
 
 _CORE = "libxrt_coreutil.so.2"
 _PLUGIN = "libxrt_driver_xdna.so.2"
 _SYSTEM = ("/usr/lib/x86_64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-_OPT = "/opt/xilinx/xrt"
-_SETUP = f"source {_OPT}/setup.sh"
+OPT = "/opt/xilinx/xrt"
 _NPU_XRT = (2, 17)  # the first with run lists and ELF modules; older ones are for FPGA cards
 # What an old driver answers to a request that a newer XRT makes.
 _OLD_DRIVER = re.compile(r"GET_(?:INFO|ARRAY) IOCTL failed \(err=-?(95|22)\)")
-_PYXRT = "import pyxrt; print(pyxrt.__file__)"
-_MODULE = re.compile(r"pyxrt(?:\.(cpython-\d+|abi3)[\w-]*)?\.so")
 
 
 def _folders(machine: Machine) -> tuple[list[str], list[str]]:
     """Where the loader looks first (LD_LIBRARY_PATH), and where XRT is installed otherwise."""
     first = [f for f in (machine.system.environment("LD_LIBRARY_PATH") or "").split(":") if f]
-    root = machine.system.environment("XILINX_XRT") or _OPT
+    root = machine.system.environment("XILINX_XRT") or OPT
     known = machine.system.command("ldconfig", "-p")
     listed = loader_folders(known.output, (_CORE, _PLUGIN)) if known else ()
-    later = dict.fromkeys((*listed, *_SYSTEM, f"{root}/lib", f"{_OPT}/lib"))
+    later = dict.fromkeys((*listed, *_SYSTEM, f"{root}/lib", f"{OPT}/lib"))
     return [f.rstrip("/") or "/" for f in first], list(later)
 
 
@@ -83,6 +81,14 @@ def probe_xrt_smi(machine: Machine) -> Result:
         fix = Fix(text, (f"sudo fuser -v {machine.node}", install.RELOAD))
         return broken("xrt-smi hangs", fix)
     smi = smi_examine(done.output)
+    # A failed resume is reported as an error of the request that asked for it (xdna-driver#1566).
+    if (line := machine.system.log("Resume failed")) and "IOCTL failed" in done.output:
+        text = (
+            f'The driver could not wake the NPU ("{message(line)}"). End what uses it and load the '
+            "driver again."
+        )
+        fix = Fix(text, (f"sudo fuser -v {machine.node}", install.RELOAD))
+        return broken("the driver cannot wake the NPU", fix)
     if old := _OLD_DRIVER.search(done.output):
         text = (
             f"The driver refuses what XRT {written(smi.xrt)} asks (error {old[1]}): it is older "
@@ -117,64 +123,3 @@ def _seen(machine: Machine, smi: Smi) -> Result:
     if smi.xrt and driver and driver[0] == smi.xrt[0] and driver[:2] != smi.xrt[:2]:
         notes.append(f"driver {smi.driver} and XRT {written(smi.xrt)} are of different releases")
     return ok(f"XRT {written(smi.xrt)} sees {name}", *notes, **values)
-
-
-def probe_pyxrt(machine: Machine) -> Result:
-    """XRT's Python bindings, which are built for one version of Python."""
-    done = machine.system.command("python", "-c", _PYXRT)
-    if done and done.exit == 0:
-        return ok(f"for Python {machine.system.python().version}", file=shown(done.output))
-    if done and done.timed_out:
-        text = "`import pyxrt` does not end; XRT waits for the NPU. Load its driver again."
-        return broken("import hangs", Fix(text, (install.RELOAD,)))
-    there = _modules(machine)
-    if not there:
-        text = "XRT's Python bindings (pyxrt) are not installed."
-        commands = install.install_pyxrt(machine.distribution)
-        if install.SOURCE in commands:
-            text += " There is no package of them for this system: build XRT, which brings them."
-        return broken("not installed", Fix(text, commands))
-    return _not_imported(machine, there, done.output if done else "")
-
-
-def _modules(machine: Machine) -> list[tuple[str, str | None]]:
-    """(folder, ABI tag) of every pyxrt that lies where XRT's packages put it."""
-    root = machine.system.environment("XILINX_XRT") or _OPT
-    folders = dict.fromkeys((f"{root}/python", f"{_OPT}/python", "/usr/lib/python3/dist-packages"))
-    for base in ("/usr/lib", "/usr/lib64"):
-        for name in machine.system.names(base) or ():
-            if re.fullmatch(r"python3\.\d+", name):
-                folders |= dict.fromkeys((f"{base}/{name}/site-packages",))
-    found = []
-    for folder in folders:
-        for name in machine.system.names(folder) or ():
-            if matched := _MODULE.fullmatch(name):
-                found.append((folder, matched[1]))
-    return found
-
-
-def _not_imported(machine: Machine, there: list[tuple[str, str | None]], said: str) -> Result:
-    """There is a pyxrt that this Python does not import: another version, folder, damage."""
-    mine = machine.system.python()
-    fitting = [folder for folder, tag in there if tag in (mine.abi, "abi3")]
-    if not fitting and (tags := [tag for _, tag in there if tag]):
-        other = tags[0].removeprefix("cpython-")
-        other = f"{other[0]}.{other[1:]}"
-        text = (
-            f"pyxrt in {there[0][0]} is built for Python {other}; this is {mine.version}. Use that "
-            "Python for a new environment and install the package there."
-        )
-        commands = (
-            f"python{other} -m venv ~/npu-venv",
-            "~/npu-venv/bin/pip install .   # in this project's folder",
-        )
-        if there[0][0].startswith("/usr/"):
-            commands = (f"python{other} -m venv --system-site-packages ~/npu-venv", commands[1])
-        return broken(f"for Python {other}, this is {mine.version}", Fix(text, commands))
-    folder = (fitting or [there[0][0]])[0]
-    if "No module named 'pyxrt'" in said or not said:
-        text = f"pyxrt lies in {folder}, where this Python does not look."
-        command = _SETUP if folder.startswith(_OPT) else f"export PYTHONPATH={folder}"
-        return broken(f"not on this Python's path: {folder}", Fix(text, (command,)))
-    text = f"pyxrt in {folder} does not load: {shown(said.strip().splitlines()[-1])}"
-    return broken("does not load", Fix(text, install.install_pyxrt(machine.distribution)))

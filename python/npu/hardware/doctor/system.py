@@ -66,6 +66,7 @@ class Python:
     version: str
     abi: str
     virtual: bool  # a virtual environment
+    program: str = "python3"  # how a shell calls it
 
 
 NPU_GROUPS = ("render", "video")
@@ -114,6 +115,10 @@ class System(abc.ABC):
     def user(self) -> User: ...
 
     @abc.abstractmethod
+    def home(self) -> str:
+        """The user's home folder."""
+
+    @abc.abstractmethod
     def memory_lock(self) -> tuple[int, int]:
         """Soft and hard limit in bytes (RLIMIT_MEMLOCK), UNLIMITED for none."""
 
@@ -121,8 +126,25 @@ class System(abc.ABC):
     def python(self) -> Python: ...
 
     @abc.abstractmethod
+    def program(self, name: str) -> str | None:
+        """Where PATH has a program."""
+
+    @abc.abstractmethod
+    def package(self, name: str) -> str | None:
+        """The folder of a package that is installed for this Python."""
+
+    @abc.abstractmethod
     def xclbins(self) -> tuple[str, ...] | None:
         """What `npu build` has built, as "npu2/ARTEFACT"; None: cannot be told."""
+
+    @abc.abstractmethod
+    def damaged_xclbins(self) -> tuple[str, ...] | None:
+        """The same of entries that are damaged."""
+
+    def private(self, text: str) -> str:
+        """A text as it may leave the machine: without names of users and hosts. What probes see
+        and what a user reads and types has them."""
+        return text
 
     def text(self, path: str) -> str:
         """``read`` without surrounding blanks; "" where there is nothing."""

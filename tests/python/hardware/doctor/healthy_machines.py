@@ -6,7 +6,7 @@ import json
 import shlex
 from typing import Any
 
-from npu.hardware.doctor import building, command, runtime
+from npu.hardware.doctor import bindings, command
 from npu.hardware.doctor.record import SCHEMA
 
 Record = dict[str, Any]
@@ -16,6 +16,10 @@ UBUNTU_24 = 'ID=ubuntu\nID_LIKE=debian\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 
 DEBIAN_12 = 'ID=debian\nVERSION_ID="12"\nPRETTY_NAME="Debian GNU/Linux 12 (bookworm)"\n'
 DEBIAN_13 = 'ID=debian\nVERSION_ID="13"\nPRETTY_NAME="Debian GNU/Linux 13 (trixie)"\n'
 FEDORA_44 = 'ID=fedora\nVERSION_ID=44\nPRETTY_NAME="Fedora Linux 44 (Workstation Edition)"\n'
+BAZZITE = (
+    "ID=bazzite\nID_LIKE=fedora\nVERSION_ID=43\nVARIANT_ID=bazzite\nOSTREE_VERSION='43.20260309.1'\n"
+    'PRETTY_NAME="Bazzite"\n'
+)
 ARCH = 'ID=arch\nPRETTY_NAME="Arch Linux"\n'
 CACHYOS = 'ID=cachyos\nID_LIKE=arch\nPRETTY_NAME="CachyOS"\n'
 
@@ -38,21 +42,22 @@ KRACKAN = (
 )  # fmt: skip
 
 WHEELS = "/home/USER/venv/lib/python3.14/site-packages"
+AIECC, PEANO = f"{WHEELS}/mlir_aie/bin/aiecc", f"{WHEELS}/llvm-aie/bin/clang++"
+XCLBINUTIL = "/usr/bin/xclbinutil"
+TOOLS = (AIECC, PEANO, XCLBINUTIL)
 BDF = "0000:c5:00.1"
 PCI = f"/sys/bus/pci/devices/{BDF}"
 NODE = "/dev/accel/accel0"
 LIB = {"ubuntu": "/usr/lib/x86_64-linux-gnu", "fedora": "/usr/lib64", "arch": "/usr/lib"}
-PYXRT = shlex.join(("python", "-c", runtime._PYXRT))
+PYXRT = shlex.join(("python", "-c", bindings._PYXRT))
 DEVICE = shlex.join(command._WORDS)
+MODULE = shlex.join(bindings._LIBRARY)
+MODULE_FILE = "/home/USER/.cache/npu-xdna/xrt/libnpu_xrt.so"
 NO_PYXRT = (
     "Traceback (most recent call last):\n"
     '  File "<string>", line 1, in <module>\n'
     "ModuleNotFoundError: No module named 'pyxrt'\n"
 )
-
-
-def package(name: str) -> str:
-    return shlex.join(("python", "-c", building._FIND_PACKAGE, name))
 
 
 def done(output: str, exit: int | None = 0) -> dict[str, Any]:
@@ -156,8 +161,7 @@ def healthy(
             sbin: {**file, "size": 73000},
             f"{lib}/libxrt_coreutil.so.2": {**file, "size": 2500000},
             f"{lib}/libxrt_driver_xdna.so.2": {**file, "size": 900000},
-            f"{WHEELS}/mlir_aie/bin/aiecc": {**file, "size": 90000000},
-            f"{WHEELS}/llvm-aie/bin/clang++": {**file, "size": 90000000},
+            **{tool: {**file, "mode": "0755", "size": 9 << 20} for tool in TOOLS},
         },
         "commands": {
             "xrt-smi examine": done(examine(npu, kernel, xrt, driver)),
@@ -168,9 +172,7 @@ def healthy(
                 "amdxdna.ko.zst\nlicense:        GPL\n"
             ),
             PYXRT: done("/usr/lib/python3/dist-packages/pyxrt.cpython-314-x86_64-linux-gnu.so\n"),
-            "xclbinutil --version": done(f"XRT Build Version: {xrt}\n"),
-            package("mlir_aie"): done(f"{WHEELS}/mlir_aie\n"),
-            package("llvm-aie"): done(f"{WHEELS}/llvm-aie\n"),
+            f"{AIECC} --help": done("  --get=<name>  - Request outputs (e.g. --get-xclbin)\n"),
             DEVICE: done(
                 json.dumps({"outcome": "ok", "seconds": 0.0021, "generation": generation}) + "\n"
             ),
@@ -183,10 +185,18 @@ def healthy(
             f"[drm] Initialized amdxdna_accel_driver {driver}.0 for {BDF} on minor 0",
         ],
         "environment": {},
+        "programs": {"xclbinutil": XCLBINUTIL},
+        "packages": {"mlir_aie": f"{WHEELS}/mlir_aie", "llvm-aie": f"{WHEELS}/llvm-aie"},
         "user": {"root": False, "groups": ["render"], "granted": ["render"]},
         "memory_lock": [-1, -1],
-        "python": {"version": "3.14.1", "abi": "cpython-314", "virtual": True},
-        "xclbins": [f"{generation}/{name}-0123456789abcdef" for name in ("decoder", "gemm_i8_i32")],
+        "python": {
+            "version": "3.14.1", "abi": "cpython-314", "virtual": True, "program": "python3",
+        },
+        "damaged_xclbins": [],
+        "xclbins": [
+            f"{generation}/{name}-{generation}-0123456789abcdef"
+            for name in ("decoder", "gemm_i8_i32")
+        ],
     }  # fmt: skip
 
 

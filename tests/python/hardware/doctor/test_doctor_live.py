@@ -12,12 +12,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 from limits import HANG
 
+from npu.hardware.build import cache
 from npu.hardware.doctor import live, open_node, privacy
 from npu.hardware.doctor.examine import ALL_LAYERS, examine
 from npu.hardware.doctor.live import LiveSystem
@@ -181,8 +180,11 @@ def test_facts(system: LiveSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     python = system.python()
     assert python.version == ".".join(map(str, sys.version_info[:3]))
     assert python.abi == f"cpython-{sys.version_info[0]}{sys.version_info[1]}"
-    monkeypatch.setenv("XILINX_XRT", "/opt/xrt")
-    assert system.environment("XILINX_XRT") == "/opt/xrt"
+    monkeypatch.setenv("HOME", "/home/anna")
+    monkeypatch.setenv("XILINX_XRT", "/home/anna/xrt")
+    assert system.environment("XILINX_XRT") == "/home/anna/xrt"
+    assert system.home() == "/home/anna"
+    assert LiveSystem().private("export A=/home/anna/xrt") == "export A=/home/USER/xrt"
     with pytest.raises(AssertionError):
         system.environment("PATH")
 
@@ -330,15 +332,31 @@ def test_the_kernels_log(
 
 def test_the_cache_of_npu_build(system: LiveSystem, monkeypatch: pytest.MonkeyPatch) -> None:
     """Artefacts by generation; a cache that fails to read is not empty but unknown."""
-    name = "npu.hardware.build.cache"
-    entry = SimpleNamespace(path=Path("/home/me/.cache/npu-xdna/xclbins/npu2/gemm-0123/a.xclbin"))
-    cache: Any = ModuleType(name)
-    cache.entries = lambda: [entry]
-    monkeypatch.setitem(sys.modules, "npu.hardware.build", ModuleType("npu.hardware.build"))
-    monkeypatch.setitem(sys.modules, name, cache)
+    folder = Path("/home/me/.cache/npu-xdna/xclbins/npu2")
+    found = [cache.Xclbin(folder / "gemm-0123/a.xclbin")], [folder / "rope-4567"]
+    monkeypatch.setattr(cache, "examined", lambda: found)
     assert system.xclbins() == ("npu2/gemm-0123",)
-    cache.entries = lambda: 1 / 0
-    assert system.xclbins() is None
+    assert system.damaged_xclbins() == ("npu2/rope-4567",)
+    monkeypatch.setattr(cache, "examined", lambda: 1 / 0)
+    system = LiveSystem()
+    assert system.xclbins() is None and system.damaged_xclbins() is None
+
+
+def test_where_programs_and_packages_are(
+    system: LiveSystem, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """As real paths, those of the home folder too: commands that name them are to be typed."""
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "site" / "llvm-aie").mkdir(parents=True)
+    program(tmp_path / "bin", "tool-of-a-test", "echo runs")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    assert system.program("tool-of-a-test") == f"{tmp_path}/bin/tool-of-a-test"
+    assert system.package("llvm-aie") == f"{tmp_path}/site/llvm-aie"
+    done = system.command(f"{tmp_path}/bin/tool-of-a-test", "--help")
+    assert done is not None and done.output == "runs\n"
+    assert system.program("no-such-tool") is None and system.package("no-such-package") is None
 
 
 def test_kernel_lines_are_those_of_the_npu() -> None:
@@ -347,19 +365,3 @@ def test_kernel_lines_are_those_of_the_npu() -> None:
     many = "\n".join(f"amdxdna line {n}" for n in range(1000))
     assert privacy.kernel_lines(many)[-1] == "amdxdna line 999"
     assert len(privacy.kernel_lines(many)) == 200
-
-
-def test_probes_reach_the_home_folder_whose_name_they_do_not_see(tmp_path, monkeypatch):
-    tool = tmp_path / "alice" / "mlir" / "bin" / "aiecc"
-    tool.parent.mkdir(parents=True)
-    tool.write_text("a tool")
-    monkeypatch.setenv("HOME", str(tmp_path / "alice"))
-    monkeypatch.setenv("MLIR_AIE_INSTALL_DIR", str(tmp_path / "alice" / "mlir"))
-    system = LiveSystem()
-    folder = system.environment("MLIR_AIE_INSTALL_DIR")
-    assert folder == f"{privacy.HOME}/mlir"
-    found = system.stat(f"{folder}/bin/aiecc")
-    assert found is not None and found.kind == "file"
-    assert system.read(f"{folder}/bin/aiecc") == "a tool"
-    assert system.names(f"{folder}/bin") == ("aiecc",)
-    assert system.stat(f"{privacy.HOME}less") is None

@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 
 import pytest
-from healthy_machines import done
-from machine_records import FOLDER, MACHINES, as_text, fails
+from healthy_machines import BAZZITE, MODULE, done
+from machine_records import FOLDER, MACHINES, as_text, fails, module
 
+from npu.hardware.build.targets import select
 from npu.hardware.doctor import record, report
 from npu.hardware.doctor.examine import ALL_LAYERS, Diagnosis, examine
 from npu.hardware.doctor.result import State
@@ -35,6 +36,10 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "driver_not_loaded": ("driver", ("installed, not loaded", "sudo modprobe amdxdna")),
     "driver_blacklisted": ("driver", ("blacklisted in /etc/modprobe.d/no-npu.conf", "sudoedit")),
     "secure_boot": ("driver", ("Secure Boot", "mokutil --import /var/lib/shim-signed/mok/MOK.der")),
+    "module_of_another_kernel": (
+        "driver", ("of another kernel", "version magic 7.1.3-arch1-1", "sudo dkms autoinstall",
+                   "sudo mkinitcpio -P"),
+    ),
     "vfio": ("driver", ("vfio-pci holds the NPU", "drivers/vfio-pci/unbind", "drivers_probe")),
     "driver_does_not_start": (
         "driver", ("does not start", "Hardware init failed, ret -22", "pacman -Syu"),
@@ -45,6 +50,9 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "firmware_mismatch": (
         "firmware", ("do not fit together", "Incompatible firmware protocol major 7 minor 2",
                      "Linux 7.0", "apt install amdxdna-dkms"),
+    ),
+    "image_firmware_mismatch": (
+        "firmware", ("do not fit together", "rpm-ostree upgrade", "rpm-ostree rollback"),
     ),
     "firmware_not_alive": (
         "firmware", ("does not start", "firmware is not alive", "Power off completely",
@@ -91,11 +99,25 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "old_driver_new_xrt": (
         "xrt-smi", ("driver older than XRT (error 95)", "newer driver", "amdxdna-dkms"),
     ),
+    "resume_failed": (
+        "xrt-smi", ("cannot wake the NPU", "Resume failed: -22", "modprobe -r amdxdna"),
+    ),
     "xrt_smi_hangs": ("xrt-smi", ("hangs", "power off completely", "modprobe -r amdxdna")),
     "xrt_smi_finds_nothing": ("xrt-smi", ("finds no NPU", "same version", "dnf install xrt")),
-    "pyxrt_missing": ("pyxrt", ("not installed", "no package", "git clone --recursive")),
+    "pyxrt_missing": (
+        "pyxrt", ("not installed", "no package", "sudo apt install libxrt-dev g++ cmake",
+                  "npu build --xrt"),
+    ),
+    "module_instead_of_pyxrt": (None, ()),
+    "module_of_another_version": (
+        "pyxrt", ("libnpu_xrt.so cannot be used", "another version", "npu build --xrt"),
+    ),
+    "module_does_not_load": (
+        "pyxrt", ("does not load (libxrt_coreutil.so.2: cannot open", "npu build --xrt"),
+    ),
     "pyxrt_other_python": (
-        "pyxrt", ("for Python 3.12, this is 3.14.1", "python3.12 -m venv --system-site-packages"),
+        "pyxrt", ("for Python 3.12, this is 3.14.1", "ppa:amd-team/xrt", "libxrt-dev",
+                  "npu build --xrt"),
     ),
     "pyxrt_not_on_path": (
         "pyxrt", ("not on this Python's path", "source /opt/xilinx/xrt/setup.sh"),
@@ -103,9 +125,29 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "pyxrt_does_not_load": ("pyxrt", ("does not load", "undefined symbol", "dnf install xrt")),
     "contexts_taken": ("users", ("all 16 contexts", "ps -fp 2000 2001 2002 2003")),
     "no_build_tools": (
-        "tools", ("aiecc, Peano, xclbinutil not installed", "pip install mlir_aie",
-                  "latest-wheels-4", "pip install llvm-aie", "libxrt-utils",
-                  "npu build --device npu2"),
+        "tools", ("aiecc, Peano, xclbinutil not installed", "python3 -m pip install mlir_aie -f",
+                  "latest-wheels-4", "pip install llvm-aie==21.0.0.2026080301",
+                  "sudo apt install libxrt-utils\n", "npu build --device npu2"),
+    ),
+    "no_xclbinutil": (
+        "tools", ("xclbinutil not installed", "ppa:amd-team/xrt", "sudo apt install libxrt-utils"),
+    ),
+    "no_wheels_for_python": (
+        "tools", ("aiecc, Peano not", "for Python 3.11 to 3.14, this is 3.15.0",
+                  "python3.14 -m venv ~/npu-tools", "~/npu-tools/bin/python -m pip install",
+                  "export PEANO_INSTALL_DIR=~/npu-tools/lib/python3.14/site-packages/llvm-aie"),
+    ),
+    "variable_names_no_tool": (
+        "tools", ("PEANO_INSTALL_DIR names no tool", " ~/llvm-aie/bin/clang++ is no",
+                  "unset PEANO_INSTALL_DIR"),
+    ),
+    "clang_of_the_host": ("tools", ("Peano not installed", "pip install llvm-aie==21")),
+    "aiecc_does_not_start": (
+        "tools", ("does not start", "libstdc++.so.6", "python3 -m pip install mlir_aie"),
+    ),
+    "damaged_cache": (
+        "xclbins", ("1 of 2 damaged", "npu2/gemm_i8_i32-npu2-0123456789abcdef",
+                    "npu build --device npu2 gemm_i8_i32"),
     ),
     "empty_cache": ("xclbins", ("empty", "npu build --device npu2")),
     "cache_of_npu2": ("xclbins", ("empty", "npu build --device npu1")),
@@ -115,13 +157,17 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "context_refused": (
         "command", ("refuses every context", "CREATE_HWCTX", "err=-22", "apt full-upgrade"),
     ),
+    "clock_change_failed": (
+        "command", ("the driver refuses every context", "Set hclock to 1600 failed, ret -110",
+                    "sudo modprobe -r amdxdna && sudo modprobe amdxdna", "since 2026-09"),
+    ),
     "command_times_out": (
         "command", ("no answer within 60 s", "modprobe -r amdxdna", "power off completely"),
     ),
     "command_aborts": ("command", ("aborted", "of different times", "amdxdna-dkms")),
     "command_without_memory": ("command", ("memory", "err=-11", "ulimit -l", "limits.d")),
     "command_crashes": ("command", ("the command failed", "Segmentation fault", "--record")),
-    "wrong_result": ("command", ("4096 of 4096 wrong", "another generation", "npu build")),
+    "wrong_result": ("command", ("4096 of 4096 wrong", "another generation", "--force gemm")),
     "other_generation": ("command", ("device says npu1, PCI says npu2", "npu build")),
     "no_xrt_device": (None, ()),
     "sysfs_garbage": (None, ()),
@@ -130,7 +176,10 @@ EXPECTED: dict[str, tuple[str | None, tuple[str, ...]]] = {
     "no_sysfs": (None, ()),
     "driver_files_garbage": (None, ()),
 }  # fmt: skip
-RUNS = ("healthy_npu2_ubuntu", "healthy_npu2_fedora", "healthy_npu1_arch", "driver_files_garbage")
+RUNS = (
+    "healthy_npu2_ubuntu", "healthy_npu2_fedora", "healthy_npu1_arch", "driver_files_garbage",
+    "module_instead_of_pyxrt",
+)  # fmt: skip
 TITLE_COLUMN, FOUND_COLUMNS = 25, 55
 
 every_machine = pytest.mark.parametrize("name", MACHINES)
@@ -231,6 +280,8 @@ def test_remarks_break_nothing() -> None:
         ('ID=debian\nVERSION_ID="12"', "git clone --recursive"),
         ("ID=fedora\nVERSION_ID=44", "dnf copr enable abn/amd-npu"),
         ("ID=fedora\nVERSION_ID=46", "dnf install xrt"),
+        ("ID=fedora\nVERSION_ID=46\nOSTREE_VERSION='46.1'", "rpm-ostree install xrt"),
+        ("ID=fedora\nVERSION_ID=44\nOSTREE_VERSION=44.1", "/fedora-44/abn-amd-npu-fedora-44.repo"),
         ('ID=rocky\nID_LIKE="rhel centos fedora"\nVERSION_ID="10.4"', "epel-release"),
         ('ID=rocky\nID_LIKE="rhel centos fedora"\nVERSION_ID="9.6"', "git clone --recursive"),
         ("ID=arch", "pacman -S xrt xrt-plugin-amdxdna"),
@@ -246,13 +297,32 @@ def test_every_distribution_gets_its_own_commands(release: str, packages: str) -
     assert fix is not None and packages in "\n".join(fix.commands)
 
 
+@pytest.mark.parametrize("name", ["iommu_off", "pasid_failed", "no_firmware_no_log", "no_driver",
+                                  "module_of_another_kernel", "no_xrt"])  # fmt: skip
+def test_images_are_not_changed_by_dnf(name: str) -> None:
+    made = MACHINES[name]()
+    made["files"]["/etc/os-release"] = BAZZITE
+    fix = diagnosis_fix(made)
+    assert "rpm-ostree" in fix and "dnf" not in fix and "grubby" not in fix
+
+
+def diagnosis_fix(made: dict) -> str:
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.first_broken is not None
+    fix = diagnosis.results[diagnosis.first_broken.name].fix
+    assert fix is not None
+    return "\n".join(fix.commands)
+
+
 @pytest.mark.parametrize(
     ("release", "packages"),
     [
         ('ID=ubuntu\nVERSION_ID="26.10"', "sudo apt install python3-xrt"),
         ('ID=ubuntu\nVERSION_ID="24.04"', "add-apt-repository ppa:amd-team/xrt"),
         ("ID=arch", "pacman -S xrt"),
-        ('ID=debian\nVERSION_ID="13"', "git clone --recursive"),
+        ('ID=ubuntu\nVERSION_ID="26.04"', "sudo apt install libxrt-dev g++ cmake\nnpu build --xrt"),
+        ('ID=debian\nVERSION_ID="13"', "-t trixie-backports libxrt-dev g++ cmake\nnpu build --xrt"),
+        ("ID=fedora\nVERSION_ID=44", "copr enable abn/amd-npu\nsudo dnf install xrt"),
     ],
 )
 def test_python_bindings_of_distributions(release: str, packages: str) -> None:
@@ -326,6 +396,33 @@ def test_a_cache_that_cannot_be_read_breaks_nothing() -> None:
     assert diagnosis.verdict is State.OK
 
 
+def test_only_the_module_is_built_where_headers_are() -> None:
+    fix = diagnosis_of("module_does_not_load").results["pyxrt"].fix
+    assert fix is not None and fix.commands == ("npu build --xrt",)
+
+
+def test_a_module_serves_where_pyxrt_does_not() -> None:
+    found = diagnosis_of("module_instead_of_pyxrt").results["pyxrt"].found
+    assert found == "libnpu_xrt.so (pyxrt: not installed)"
+
+
+def test_a_module_that_c_programs_cannot_use_is_a_remark_where_pyxrt_serves() -> None:
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["commands"][MODULE] = module(abi=1, wanted=2)
+    diagnosis = examine(record.ReplaySystem(made))
+    assert diagnosis.verdict is State.OK
+    assert "npu build --xrt" in " ".join(diagnosis.results["pyxrt"].notes)
+
+
+@pytest.mark.parametrize("output", ["", "[]", "null", "{", '{"path": 5}', "Segmentation fault\n"])
+def test_a_module_of_which_nothing_is_said(output: str) -> None:
+    """As if it were not there; what crashes while it is loaded included."""
+    made = MACHINES["pyxrt_missing"]()
+    made["commands"][MODULE] = done(output, -11)
+    result = examine(record.ReplaySystem(made)).results["pyxrt"]
+    assert result.found == "not installed" and result.values["module"] is None
+
+
 def test_a_pyxrt_without_a_tag_of_python() -> None:
     made = MACHINES["pyxrt_not_on_path"]()
     made["folders"]["/opt/xilinx/xrt/python"] = ["pyxrt.so"]
@@ -363,7 +460,13 @@ def test_without_xrt_smi_the_command_decides() -> None:
         ("timeout", "[wait] the run did not end", "timed out", "modprobe -r amdxdna"),
         ("abort", "[wait] the run", "aborted", "full-upgrade"),
         ("versions", "[device] xrt: older", "do not fit", "full-upgrade"),
-        ("firmware", "[wait] status 0x3000003", "firmware refused", "npu build --device npu2"),
+        ("firmware", "[wait] status 0x3000003", "firmware refused", "--device npu2 --force\n"),
+        (
+            "firmware",
+            "PDI; build it again: npu build --device npu2 --force npu2-gemm-1x2; then",
+            "firmware refused",
+            "npu build --device npu2 --force npu2-gemm-1x2\n",
+        ),
         ("memory_lock", "[allocate] 64 bytes", "cannot be locked", "limits.d"),
         ("generation", "[load] npu1", "generation", "npu build --device npu2"),
         ("pyxrt", "[device] xrt: XRT sees 0 devices", "finds no NPU", "libxrt-npu2"),
@@ -387,4 +490,61 @@ def test_what_a_failed_command_means(kind: str, message: str, found: str, comman
     fails(made, kind, message)
     result = examine(record.ReplaySystem(made)).results["command"]
     assert result.state is State.BROKEN and found in result.found
-    assert result.fix is not None and command in "\n".join(result.fix.commands)
+    assert result.fix is not None and command in "\n".join((*result.fix.commands, ""))
+
+
+HCLOCK = "amdxdna 0000:c5:00.1: [drm] *ERROR* Set hclock to 1600 failed, ret -110"
+
+
+@pytest.mark.parametrize(
+    ("number", "line", "found"),
+    [
+        (16, HCLOCK, "the driver refuses every context"),
+        (22, "xdna_mailbox.95: Failed to request irq 95 ret -16", "the driver refuses"),
+        (12, HCLOCK, "no memory"),
+        (19, "xdna_mailbox.95: Failed to request irq 95 ret -16", "no free columns"),
+        (22, "xdna_mailbox.95: Mailbox channel stopped", "the firmware refuses"),
+        (22, "i801_smbus: Failed to request irq 17", "the firmware refuses"),
+    ],
+)
+def test_a_stuck_clock_is_told_by_number_and_line(number: int, line: str, found: str) -> None:
+    """Numbers with a cause of their own go first; other lines of the mailbox say nothing."""
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["kernel_log"] = [line, "amdxdna 0000:c5:00.1: [drm] a later line"]
+    fails(made, "context", f"CREATE_HWCTX IOCTL failed (err=-{number})")
+    assert found in examine(record.ReplaySystem(made)).results["command"].found
+
+
+LONG = "gemm_bf16_f32_" + "x" * 60
+
+
+@pytest.mark.parametrize(
+    ("names", "command"),
+    [
+        (["gone", LONG], "npu build --device npu2"),
+        ([LONG, "rope"], "npu build --device npu2 rope"),
+        (["geglu", "rope", "prefill", "gemm_i8_i32"], "npu build --device npu2 "
+         "geglu rope prefill gemm_i8_i32"),
+    ],
+)  # fmt: skip
+def test_the_command_for_damaged_entries_can_run(names: list[str], command: str) -> None:
+    """Configurations that the package has no more need no name; no name is cut."""
+    made = MACHINES["healthy_npu2_ubuntu"]()
+    made["damaged_xclbins"] = [f"npu2/{name}-npu2-0123456789abcdef" for name in names]
+    fix = examine(record.ReplaySystem(made)).results["xclbins"].fix
+    assert fix is not None and fix.commands == (command,)
+    assert f"npu2/{names[0]}-npu2-" in fix.text
+    words = command.split()
+    select(words[3], words[4:])
+
+
+@pytest.mark.parametrize("base", ["healthy_npu2_ubuntu", "pyxrt_missing"])
+def test_a_variable_that_names_no_module_is_to_be_unset(base: str) -> None:
+    """It hides the module that `npu build --xrt` makes."""
+    made = MACHINES[base]()
+    made["commands"][MODULE] = module(path=None, named="/gone/libnpu_xrt.so")
+    result = examine(record.ReplaySystem(made)).results["pyxrt"]
+    commands = result.fix.commands if result.fix else ()
+    said = " ".join((*result.notes, *commands, result.fix.text if result.fix else ""))
+    assert "NPU_XRT_MODULE is /gone/libnpu_xrt.so" in said and "unset NPU_XRT_MODULE" in said
+    assert (result.state is State.OK) == (base == "healthy_npu2_ubuntu") == (not commands)

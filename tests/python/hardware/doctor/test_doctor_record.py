@@ -20,6 +20,7 @@ from npu.hardware.doctor import privacy, record, report
 from npu.hardware.doctor.examine import examine
 from npu.hardware.doctor.live import LiveSystem
 from npu.hardware.doctor.result import State
+from npu.hardware.doctor.system import Command
 
 SCRUB = privacy.Scrubber("/home/alice", ["alice", "alice-laptop"])
 
@@ -103,14 +104,66 @@ def test_a_live_record_names_neither_user_nor_host(
     monkeypatch.setenv("LD_LIBRARY_PATH", "/home/somebody-private/lib:/opt/rocm/lib")
     monkeypatch.setattr("socket.gethostname", lambda: "private-host")
     recorder = record.Recorder(LiveSystem())
-    assert recorder.environment("LD_LIBRARY_PATH") == "/home/USER/lib:/opt/rocm/lib"
+    recorder.environment("LD_LIBRARY_PATH")
+    assert recorder.record["environment"]["LD_LIBRARY_PATH"] == "/home/USER/lib:/opt/rocm/lib"
     done = recorder.command("sh", "-c", "echo HOST: private-host, somebody-private; echo kept")
-    assert done is not None and done.output.strip() == "kept"
+    assert done is not None and done.output == "HOST: private-host, somebody-private\nkept\n"
+    stored = next(iter(recorder.record["commands"].values()))
+    assert stored == {"exit": 0, "output": "\nkept\n"}
     examine(recorder)
     path = tmp_path / "npu.json"
     record.save(recorder, str(path))
-    text = path.read_text().replace("echo HOST: private-host, somebody-private", "")
-    assert "private" not in text
+    assert "private" not in path.read_text()
+
+
+class OfAnna(record.ReplaySystem):
+    """A recorded machine as it was: with the home folder of its user."""
+
+    def __init__(self, made: dict[str, Any]) -> None:
+        super().__init__(json.loads(json.dumps(made).replace(privacy.HOME, "/home/anna")))
+
+    def home(self) -> str:
+        return "/home/anna"
+
+    def private(self, text: str) -> str:
+        return privacy.Scrubber("/home/anna", ["anna", "xilinx"])(text)
+
+
+def test_commands_of_a_live_machine_can_be_typed_and_those_in_json_name_nobody() -> None:
+    made = MACHINES["library_path_hides_plugin"]()
+    made = json.loads(json.dumps(made).replace("/opt/rocm/lib", "/home/USER/rocm"))
+    diagnosis = examine(OfAnna(made))
+    screen = report.plain(diagnosis)
+    assert '  export LD_LIBRARY_PATH="/home/anna/lib"' in screen.splitlines()
+    assert "the XRT of /home/anna/rocm" in " ".join(screen.split())
+    layers = {layer["name"]: layer for layer in report.document(diagnosis)["layers"]}
+    assert layers["xrt"]["fix"]["commands"] == ['export LD_LIBRARY_PATH="$HOME/lib"']
+    assert "the XRT of /home/USER/rocm" in layers["xrt"]["fix"]["text"]
+
+
+def test_a_home_folder_whose_name_a_shell_quotes() -> None:
+    class Quoted(OfAnna):
+        def command(self, *words: str, seconds: float = 1.0) -> Command:
+            return Command(0, "")
+
+        def private(self, text: str) -> str:
+            return privacy.Scrubber("/home/anna k", [])(text)
+
+    recorder = record.Recorder(Quoted(HEALTHY))
+    recorder.command("/home/anna k/bin/aiecc", "--help")
+    assert list(recorder.record["commands"]) == [f"{privacy.HOME}/bin/aiecc --help"]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_leaves_a_machine_names_nobody(name: str, tmp_path: Path) -> None:
+    """Record and JSON; a record replays to the same diagnosis as on the machine itself, also where
+    the user is called like a folder of XRT."""
+    recorder = record.Recorder(OfAnna(MACHINES[name]()))
+    document = report.document(examine(recorder))
+    path = tmp_path / "npu.json"
+    record.save(recorder, str(path))
+    assert "anna" not in path.read_text() + json.dumps(document)
+    assert report.document(examine(record.load(str(path)))) == document
 
 
 def refused(tmp_path: Path, data: bytes) -> str:
