@@ -25,16 +25,18 @@ _TIMEOUT = 3600.0  # s, of one tool
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "operation", nargs="*",
-        help=f"operations ({common.operation_names()}) or configurations by name; default: every "
-        "operation as it is usually called",
+        help=f"operations ({common.operation_names()}) or configurations by name; default: what "
+        "generate, chat, selftest and a plain npu.matmul run",
     )  # fmt: skip
     parser.add_argument(
-        "--device", choices=("npu1", "npu2"), help="(default: $NPU_DEVICE, else npu2)"
+        "--device",
+        choices=("npu1", "npu2"),
+        help="(default: $NPU_DEVICE, else the NPU of this machine, else npu2)",
     )
     parser.add_argument("--all", action="store_true", help="every configuration of the package")
     parser.add_argument(
-        "-j", "--jobs", type=common.positive, metavar="N", default=os.cpu_count() or 1,
-        help="builds at a time (one per CPU)",
+        "-j", "--jobs", type=common.positive, metavar="N",
+        help="builds at a time (one per CPU and 2 GB of free memory)",
     )  # fmt: skip
     parser.add_argument(
         "--timeout", type=_seconds, metavar="SECONDS", default=_TIMEOUT,
@@ -42,12 +44,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument("--keep", metavar="FOLDER", help="keep the files between the steps there")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--list", action="store_true", help="what is built, stale or missing")
+    what.add_argument(
+        "--force", action="store_true", help="build what is there and fits, too: kernels and all"
+    )
+    what.add_argument(
+        "--list", action="store_true", help="what is built, stale, damaged or missing"
+    )
     what.add_argument("--dry-run", action="store_true", help="print the commands, run nothing")
     what.add_argument(
         "--xrt", action="store_true",
-        help="instead: the module through which C and C++ programs reach the NPU, for the XRT of "
-        "this machine",
+        help="instead: the module through which C, C++ and Python without pyxrt reach the NPU, for "
+        "the XRT of this machine",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print results as JSON")
 
@@ -57,11 +64,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     if arguments.xrt:
         return _xrt(arguments)
-    generation = common.generation("build", arguments.device)
+    generation, remark = _generation(arguments.device)
     chosen = targets.select(generation, arguments.operation, arguments.all)
-    if arguments.list:
+    arguments.jobs = arguments.jobs or _jobs()
+    settings = None if arguments.list else _settings(arguments, len(chosen))
+    if remark:
+        print(f"npu: {remark}", file=sys.stderr)
+    if settings is None:
         return _list(chosen, arguments.json)
-    settings = _settings(arguments, len(chosen))
     if arguments.dry_run:
         return _dry_run(chosen, settings, arguments.json)
     return _build(chosen, settings, arguments)
@@ -79,6 +89,30 @@ def _xrt(arguments: argparse.Namespace) -> int:
     place = xrt_module.build(Limits(arguments.timeout, threading.Event()))
     print(json.dumps({"module": str(place)}) if arguments.json else f"{place}: built")
     return 0
+
+
+def _jobs() -> int:
+    """aiecc holds a copy of the module per core: 1.6 GB for 32, by reports of larger arrays."""
+    from npu.cli.memory import available_bytes
+
+    return max(1, min(len(os.sched_getaffinity(0)), available_bytes() // (2 << 30)))
+
+
+def _generation(device: str | None) -> tuple[str, str]:
+    """What is built for, and a remark where nobody named it: this machine's NPU. Raises
+    DeviceError."""
+    from npu.devices import is_xrt, named_generation
+
+    named = device or os.environ.get("NPU_DEVICE")
+    if named and (not is_xrt(named) or named_generation(named)):
+        return common.generation("build", named), ""
+    own, found = common.own_npu()
+    if own is not None:
+        return own.generation, f"building for {own.generation}: {own.name}"
+    if named:
+        return common.generation("build", named), ""  # raises
+    remark = f"no NPU to go by ({found}): building for npu2; --device npu1 for Phoenix, Hawk Point"
+    return "npu2", remark
 
 
 def _seconds(text: str) -> float:
@@ -99,7 +133,7 @@ def _settings(arguments: argparse.Namespace, count: int) -> Settings:
     return Settings(
         tools.find(), kernels.folder(), Limits(arguments.timeout, threading.Event()),
         threads=max(1, arguments.jobs // max(1, min(arguments.jobs, count))),
-        keep=Path(arguments.keep) if arguments.keep else None,
+        keep=Path(arguments.keep) if arguments.keep else None, force=arguments.force,
     )  # fmt: skip
 
 
@@ -107,6 +141,12 @@ def _build(chosen: list[Target], settings: Settings, arguments: argparse.Namespa
     from npu.hardware.build import cache
     from npu.hardware.build.builder import build_all
 
+    removed, left = cache.remove_damaged(chosen[0].generation, settings.limits.stop)
+    if removed and not arguments.json:
+        entries = "entry" if removed == 1 else "entries"
+        print(f"{cache.root()}: {removed} damaged {entries} removed")
+    for line in left:
+        print(f"npu: {line}", file=sys.stderr)
     with progress.counted("building", "configurations", len(chosen)) as advance:
 
         def report(outcome: Outcome) -> None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import itertools
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from npu import stream
 from npu.designs.hardware import Tile
 from npu.designs.lowering import Lowered, program_memory, stack
 from npu.designs.lowering.lowered import Core
-from npu.errors import NpuError
+from npu.errors import FormatError, NpuError
+from npu.formats.xclbin.axlf import read_axlf
+from npu.formats.xclbin.sections import read_kernels
 from npu.hardware.build.compiled_mlir import Device
 from npu.hardware.build.elf import Elf
 from npu.hardware.build.sample import Sample
@@ -113,6 +116,19 @@ def ports(lowered: Lowered, device: Device) -> list[Check]:
             wrong.append(f"{port.name} has {there} instead of {_channel(ours)}")
     problem = f"aiecc's shim channels differ from the ports: {_few(wrong)}" if wrong else ""
     return [Check("ports", f"{len(lowered.ports)} ports", len(wrong), 0, problem)]
+
+
+def declared(xclbin: Path) -> dict[str, int]:
+    """How many arguments the kernels of an xclbin have by its metadata. Raises FormatError."""
+    label = xclbin.name
+    try:
+        data = xclbin.read_bytes()
+    except OSError as error:
+        raise FormatError(f"[build] {xclbin}: {error.strerror}") from error
+    section = read_axlf(data, label).section("EMBEDDED_METADATA")
+    if section is None:
+        raise FormatError(f"[{label}] no section EMBEDDED_METADATA, which declares its kernels")
+    return {one.name: len(one.arguments) for one in read_kernels(section.data, label)}
 
 
 def arguments(declared: Mapping[str, int], sample: Sample | None) -> list[Check]:

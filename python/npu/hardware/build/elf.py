@@ -223,7 +223,7 @@ class Elf:
         return int.from_bytes(data[at : at + 4], "little")
 
     def _fail(self, problem: str) -> None:
-        raise FormatError(f"[elf] {self._name}: {problem}; build it again")
+        raise FormatError(f"[elf] {self._name}: {problem}; build with --keep FOLDER and look at it")
 
 
 def _uleb(data: bytes, at: int, fail: object) -> tuple[int, int]:

@@ -22,11 +22,12 @@ from npu.errors import BuildError
 from npu.hardware.build.tools import Tools
 
 TARGETS = {"npu1": "aie2-none-unknown-elf", "npu2": "aie2p-none-unknown-elf"}
-# __AIE_API_AIE_ADF_HPP__: aie_api then leaves out adf.h, which Peano does not have.
+# __AIE_API_AIE_ADF_HPP__: aie_api then leaves out adf.h, which Peano does not have. Jump tables of
+# switches would lie in data memory, which nothing fills for the kernels of an overlay.
 _FLAGS = (
     "-c", "-O2", "-std=c++20", "-DNDEBUG", "-D__AIE_API_AIE_ADF_HPP__", "-Wno-attributes",
     "-Wno-macro-redefined", "-Wno-parentheses", "-Wno-empty-body", "-ffunction-sections",
-    "-fdata-sections",
+    "-fdata-sections", "-fno-jump-tables",
 )  # fmt: skip
 STACK_FLAG = "-fstack-size-section"
 _KERNEL = re.compile(r"^NPU_KERNEL\s+void\s+(\w+)\s*\(", re.MULTILINE)

@@ -17,7 +17,15 @@ from typing import Any
 from npu._npu.device import Configuration
 from npu.designs.lowering import Lowered, lower, print_mlir, serialise, stack
 from npu.errors import BuildError
-from npu.hardware.build import aiecc, cache, checks, compiled_mlir, kernels, overlays, process
+from npu.hardware.build import (
+    aiecc,
+    cache,
+    checks,
+    compiled_mlir,
+    kernels,
+    overlays,
+    process,
+)
 from npu.hardware.build.aiecc import Job
 from npu.hardware.build.cache import Xclbin
 from npu.hardware.build.checks import Check
@@ -46,13 +54,15 @@ class Prepared:
 @dataclass
 class Settings:
     """What the builds of one command share. ``threads``: of each aiecc; ``keep``: a folder for the
-    files between the steps."""
+    files between the steps; ``force``: entries and objects are made though they are there."""
 
     tools: Tools
     sources: Path
     limits: Limits
     threads: int = 1
     keep: Path | None = None
+    force: bool = False
+    compiled: set[str] = field(default_factory=set)  # objects that this command has made
     objects: dict[str, threading.Lock] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -66,10 +76,11 @@ def prepare(target: Target) -> Prepared:
 
 
 def state(prepared: Prepared, tools: Tools | None, sources: str) -> str:
-    """ "built", "stale" (other tools or kernels; tools None: not compared) or "missing"."""
+    """ "built", "stale" (other tools or kernels; tools None: not compared), "damaged" or
+    "missing"."""
     entry = cache.find(prepared.target.generation, prepared.artefact)
     if entry is None:
-        return "missing"
+        return "damaged" if prepared.folder.exists() else "missing"
     return "built" if _is_fresh(entry, prepared, tools, sources) else "stale"
 
 
@@ -80,7 +91,8 @@ def build(prepared: Prepared, settings: Settings) -> tuple[Xclbin, bool]:
     sources = kernels.sources_hash(settings.sources)
     with cache.locked(folder, settings.limits.stop):
         entry = cache.find(generation, prepared.artefact)
-        if entry and _is_fresh(entry, prepared, settings.tools, sources):
+        fresh = entry and _is_fresh(entry, prepared, settings.tools, sources)
+        if entry and fresh and not settings.force:
             return entry, False
         with cache.partial(folder) as made, cache.writing(folder):
             with _work(prepared, settings, made) as work:
@@ -140,8 +152,8 @@ def _jobs(prepared: Prepared, settings: Settings, work: Path) -> list[Job]:
 
 
 def _module(lowered: Lowered, tools: Tools) -> str:
-    """The MLIR, in the dialect of this aiecc if the printer knows both."""
-    return print_mlir(lowered, operands=tools.new_options)
+    """The MLIR, in the form that these tools read."""
+    return print_mlir(lowered, operands=tools.operands)
 
 
 def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, sources: str) -> None:
@@ -153,7 +165,7 @@ def _make(prepared: Prepared, settings: Settings, work: Path, made: Path, source
     one = sample(prepared.target.operation, prepared.config)
     mlir = _module(out, tools)
     if one is not None:
-        mlir = with_sequence(mlir, one, operands=tools.new_options)
+        mlir = with_sequence(mlir, one, operands=tools.operands)
     (work / aiecc.MLIR).write_text(mlir)
     jobs = _jobs(prepared, settings, work)
     for job in jobs:
@@ -193,9 +205,7 @@ def _check_array(
             f"[build] aiecc ended without an error and without {xclbin.name}; its output is in "
             f"{_log(prepared, f'aiecc-{job.device}')}"
         )
-    from npu.hardware.build.xclbin_kernels import kernel_arguments
-
-    found += checks.arguments(kernel_arguments(xclbin), one)
+    found += checks.arguments(checks.declared(xclbin), one)
     if one is not None:
         path = aiecc.sequences(job).get(NAME)
         if path is None:
@@ -250,10 +260,28 @@ def _kernels(prepared: Prepared, settings: Settings, work: Path) -> dict[str, in
         lock = settings.objects.setdefault(stem, threading.Lock())
     objects = [store / f"{stem}{suffix}.o" for suffix in ("", ".stack")]
     with lock:
-        if not all(path.is_file() for path in objects):
+        again = settings.force and stem not in settings.compiled
+        if again or not _is_compiled(objects):
             _compile(prepared, settings, recipe, work, objects)
+            settings.compiled.add(stem)
     shutil.copyfile(objects[0], work / (out.object_file or "kernels.o"))
     return kernel_stacks(Elf.read(objects[1]), out.kernels)
+
+
+def _is_compiled(objects: list[Path]) -> bool:
+    """Whether both objects are as they were written."""
+    try:
+        return _sums(objects[0]).read_text("utf-8") == _summed(objects)
+    except (OSError, ValueError):
+        return False
+
+
+def _sums(first: Path) -> Path:
+    return first.with_suffix(".sha256")
+
+
+def _summed(objects: list[Path]) -> str:
+    return "".join(f"{cache.sha256(path)}\n" for path in objects)
 
 
 def _compile(
@@ -272,8 +300,11 @@ def _compile(
             process.run(command, work, _log(prepared, "clang++"), settings.limits)
         Elf.read(made[0])
         kernel_stacks(Elf.read(made[1]), prepared.lowered.kernels)
+        _sums(objects[0]).unlink(missing_ok=True)
+        sums = _summed(made)
         for path, target in zip(made, objects, strict=True):
             os.replace(path, target)
+        _sums(objects[0]).write_text(sums, "utf-8")
     finally:
         for path in made:
             path.unlink(missing_ok=True)
@@ -291,7 +322,7 @@ def _store(
     files = {
         path.name: {
             "bytes": path.stat().st_size,
-            "sha256": hashlib.sha256(path.read_bytes()).hexdigest(),
+            "sha256": cache.sha256(path),
         }
         for path in sorted(made.iterdir())
         if path.is_file()

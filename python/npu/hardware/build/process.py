@@ -60,12 +60,20 @@ def run(
         _end(process)
     if code:
         how = f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+        if -code == signal.SIGKILL:
+            how += ", as Linux does where memory runs out (-j 1 builds one at a time)"
         raise BuildError(f"[build] {name} {how}: {_last_words(log)}; its output is in {log}")
     return time.monotonic() - begin
 
 
 def probe(command: Sequence[str | Path], seconds: float = 60.0) -> str | None:
     """What a tool prints, standard error included; None if it does not run."""
+    done = attempt(command, seconds)
+    return done and done[1]
+
+
+def attempt(command: Sequence[str | Path], seconds: float = 60.0) -> tuple[int, str] | None:
+    """A tool's exit code and what it prints, standard error included; None if it does not run."""
     try:
         done = subprocess.run(
             [str(word) for word in command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
@@ -73,7 +81,7 @@ def probe(command: Sequence[str | Path], seconds: float = 60.0) -> str | None:
         )  # fmt: skip
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout[:_PROBE_BYTES].decode(errors="replace")
+    return done.returncode, done.stdout[:_PROBE_BYTES].decode(errors="replace")
 
 
 def _wait(

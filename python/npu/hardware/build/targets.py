@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from npu.designs import gemm
 from npu.designs.api import Design
+from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
-from npu.ops.configurations import Use, uses
+from npu.ops.configurations import uses
+from npu.ops.gemm_designs import candidates, first_choice, gemm_product_of
 from npu.ops.registry import operations
 
-# Element types of A and B, and of C, that npu.matmul is usually called with, or the self-test.
-_USUAL = (
-    ("bfloat16", "float32"),
+# Element types of A and B, and of C, of npu.matmul without further arguments.
+_PLAIN = (
+    ("bfloat16", "float32"),  # of float32, too
     ("bfloat16", "bfloat16"),
     ("int8", "int32"),
-    ("int8", "int16"),
-    ("int8", "int8"),
     ("int16", "int32"),
 )
 
@@ -43,11 +45,12 @@ class Target:
 def every(generation: str) -> tuple[Target, ...]:
     """All configurations of a generation that the package uses, each once."""
     found: dict[str, Target] = {}
-    default = _default_gemm(generation)
+    products = _usual_products(generation)
     for use in uses():
         if use.generation != generation:
             continue
-        usual = _is_usual(use) or use.key == default
+        # Other operations: in their default form.
+        usual = use.key in products if use.operation == "gemm" else not use.about
         if use.key not in found or usual:
             found[use.key] = Target(generation, use.operation, use.key, use.design, usual)
     return tuple(found.values())
@@ -77,29 +80,32 @@ def select(generation: str, names: Sequence[str] = (), everything: bool = False)
     return list(chosen.values())
 
 
-def name_for(generation: str, configuration_name: str) -> str:
-    """What to give `npu build` for a configuration of this name: its operation where that builds
-    it, its name where that does, else --all."""
-    named = [t for t in every(generation) if t.name == configuration_name]
-    usual = [t.operation for t in named if t.usual]
-    if usual and all(t.usual for t in named):
-        return usual[0]
-    return configuration_name if named else "--all"
+def words_for(generation: str, names: Sequence[str]) -> list[str]:
+    """What to give `npu build` for configurations by key or name: a key as it is, for a name its
+    operation where that builds it, else the name. Those that the package has not are left out."""
+    there = every(generation)
+    keys, words = {t.key for t in there}, []
+    for name in names:
+        named = [] if name in keys else [t for t in there if t.name == name]
+        if named and all(t.usual for t in named):
+            words.append(named[0].operation)
+        elif named or name in keys:
+            words.append(name)
+    return list(dict.fromkeys(words))
 
 
-def _default_gemm(generation: str) -> str:
-    """The key of what `npu compile gemm` lowers."""
-    from npu.designs import gemm
+def _usual_products(generation: str) -> set[str]:
+    """The keys of what runs a plain npu.matmul of any size, `npu selftest`, and `npu compile gemm`,
+    whose configuration examples use. B lies row by row."""
+    from npu.hardware.selftest import products
 
-    return gemm.design_point(generation, *_USUAL[0]).key
-
-
-def _is_usual(use: Use) -> bool:
-    """Operations other than gemm in their default form, and gemm where the array's time counts."""
-    about = dict(use.about)
-    if use.operation != "gemm":
-        return not about
-    return (about["a"], about["c"]) in _USUAL and all(
-        about[key] == value
-        for key, value in {"prefers": "array", "layout": "row", "accumulate": "wide"}.items()
-    )  # fmt: skip
+    mode = DEFAULT_BF16[generation]
+    plain = [gemm_product_of(a, c, "row", "wide", mode) for a, c in _PLAIN]
+    found = {gemm.design_point(generation, *_PLAIN[0])}
+    for product in plain:
+        found.update(candidates(generation, "array", product))
+    for one in products.products(generation):
+        product = gemm_product_of(one.dtype, one.out_dtype, "row", "wide", one.bf16)
+        sized = dataclasses.replace(product, size=products.SIZE)
+        found.add(first_choice(generation, "array", sized))
+    return {point.key for point in found}

@@ -10,24 +10,20 @@ import shutil
 import tempfile
 from pathlib import Path
 
+from npu import cache_folder
 from npu.errors import BuildError, FileError
-from npu.hardware import verdict
-from npu.hardware.build import process
+from npu.hardware.build import places, process
 from npu.hardware.build.process import Limits
+from npu.hardware.doctor import distribution
 
 FILE = "libnpu_xrt.so"
 # Where headers and library are, if not where CMake looks (backend/devices/xrt/module/module.cmake).
 PATHS = ("NPU_XRT_INCLUDE", "NPU_XRT_LIBRARY")
-_NEEDS = (
-    "It needs a C++ compiler and XRT with its headers (Ubuntu: `sudo apt install libxrt-dev`; "
-    "elsewhere xrt with its development files), or name them with NPU_XRT_INCLUDE and "
-    "NPU_XRT_LIBRARY"
-)
 
 
 def target() -> Path:
     """Where the module is looked for: ``xrt`` in the folder of the cache."""
-    return verdict.path().parent / "xrt" / FILE
+    return cache_folder.root() / "xrt" / FILE
 
 
 def build(limits: Limits) -> Path:
@@ -40,7 +36,7 @@ def build(limits: Limits) -> Path:
     if cmake is None:
         raise BuildError(
             "[build] cmake is needed to build the module for XRT and not found; install it with "
-            "`python3 -m pip install cmake` or the package cmake of the distribution"
+            f"`{places.interpreter()} -m pip install cmake` or as a package of the distribution"
         )
     place = target()
     try:
@@ -70,12 +66,21 @@ def _made(cmake: str, folder: Path, log: Path, limits: Limits) -> Path:
             process.run([cmake, *words], folder, log, limits)
         except BuildError as error:
             if number == 0:
-                raise BuildError(f"{error}. {_NEEDS}") from error
+                raise BuildError(f"{error}. {_needs()}") from error
             raise
     if not (out / FILE).is_file():
         raise BuildError(f"[build] cmake left no {FILE}; its output is in {log}")
     log.unlink(missing_ok=True)
     return out / FILE
+
+
+def _needs() -> str:
+    system = distribution.present()
+    commands = distribution.in_words(system, distribution.install_headers(system))
+    return (
+        f"It needs a C++ compiler and XRT with its headers: {commands}; or name what is elsewhere "
+        f"with {' and '.join(PATHS)}"
+    )
 
 
 def _sources() -> Path:

@@ -1,6 +1,7 @@
-"""Doubles of aiecc, clang++ and xclbinutil: programs that understand the options of the real ones
-(aiecc in its older and its newer form) and leave files of the same kinds, ELF files, MLIR,
-instruction words and a small xclbin among them.
+"""Doubles of aiecc, aie-opt, clang++ and xclbinutil: programs that understand the options of the
+real ones (aiecc in its older and its newer form) and leave files of the same kinds, ELF files,
+MLIR, instruction words and a small xclbin among them. Each set of options comes with one form of
+MLIR's text; "reads" in faults.json gives it the other one.
 
 They share no code with what is tested: the encoder of command streams and the writer of ELF files
 here are their own. ``faults.json`` beside a program says what goes wrong; each run adds a line to
@@ -12,6 +13,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -39,13 +41,28 @@ _KNOWN = {
 }  # fmt: skip
 _BOTH = {"alloc-scheme", "device-name", "npu-insts-name", "peano", "tmpdir", "xclbin-name"}
 PROGRAMS = ("aiecc", "clang++", "xclbinutil")
+_PLACES = {"aiecc": "mlir_aie", "aie-opt": "mlir_aie", "clang++": "peano", "xclbinutil": "xrt"}
+# Both forms of what mlir-aie has written in two ways; the rest of a line is not looked at.
+_FORMS = {
+    "new": (
+        r"aie\.use_lock\(%\w+, \w+, %\w+\)",
+        r"aie\.dma_bd\(%\w+ : memref<[\w]+>( offset = \d+)?( len = \d+)?"
+        r"( sizes = \[[\d, ]+\] strides = \[[\d, ]+\])?\)",
+        r"aiex\.npu\.(write32|maskwrite32)\((%\w+, )+%\w+\) (\{[^}]*\} )?: (i32, )+i32$",
+    ),
+    "old": (
+        r"aie\.use_lock\(%\w+, \w+, \d+\)",
+        r"aie\.dma_bd\(%\w+ : memref<[\w]+>(, \d+, \d+(, \[[<\w =,>]+\])?)?\)",
+        r"aiex\.npu\.(write32|maskwrite32) \{[^}]*address = \d+ : ui32[^}]*\}$",
+    ),
+}
 
 
 def install(folder: Path, options: str = "new") -> Path:
     """An installation of mlir-aie, Peano and XRT in a folder, which is returned."""
-    for name, place in {"aiecc": "mlir_aie", "clang++": "peano", "xclbinutil": "xrt"}.items():
+    for name, place in _PLACES.items():
         path = folder / place / "bin" / name
-        path.parent.mkdir(parents=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(
             f"#!{sys.executable} -S\nimport sys\n"
             f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
@@ -89,20 +106,45 @@ def main(name: str, folder: str, options: str) -> int:
     if words == ["--help"]:
         print(mine.get("help", NEW_HELP if options == "new" else OLD_HELP))
         return 0
+    reads = faults.get("reads", options)
+    if name == "aie-opt":
+        return aie_opt(words, reads)
     with (home / "runs.log").open("a") as log:
         log.write(name + "\n")
     if mine.get("sleep"):
         (home / "sleeping").write_text(str(os.getpid()))
         time.sleep(mine["sleep"])
+    if mine.get("killed"):
+        os.kill(os.getpid(), signal.SIGKILL)
     if mine.get("exit"):
         print("some words\nerror: no such thing\nmore words")
         return int(mine["exit"])
     if mine.get("nothing"):
         return 0
+    if name == "aiecc" and (line := unread(Path(words[-1]).read_text(), reads)):
+        print(f"error: expected something else in {line}")
+        return 1
     return {"aiecc": aiecc, "clang++": clang, "xclbinutil": xclbinutil}[name](words, mine, options)
 
 
-# aiecc
+# aie-opt and aiecc
+
+
+def aie_opt(words: list[str], reads: str) -> int:
+    line = unread(Path(words[0]).read_text(), reads)
+    print(f"{words[0]}:1:1: error: expected something else in {line}" if line else "module {}")
+    return int(bool(line))
+
+
+def unread(text: str, reads: str) -> str:
+    """The first line that is of the other form, or of none."""
+    names = ("aie.use_lock(", "aie.dma_bd(", "aiex.npu.write32", "aiex.npu.maskwrite32")
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith(names) and not any(
+            re.match(form, line) for form in _FORMS.get(reads, ())
+        ):
+            return line
+    return ""
 
 
 def aiecc(words: list[str], faults: dict[str, Any], options: str) -> int:

@@ -20,8 +20,10 @@ from pathlib import Path
 import doubles
 import pytest
 
+from npu.cli import memory
 from npu.designs.lowering import stack
-from npu.hardware.build import aiecc, cache, one
+from npu.hardware.build import aiecc, builder, cache, one, targets
+from npu.hardware.doctor import live, record
 
 
 def entry() -> cache.Xclbin:
@@ -62,6 +64,63 @@ def test_a_build_is_kept_with_its_checks(either, npu, xclbins):
     assert not list((xclbins / "npu2" / ".logs").iterdir())
 
 
+MACHINES = Path(__file__).parents[1] / "doctor" / "machines"
+
+
+@pytest.mark.parametrize("variable", ["", "xrt", "xrt+module", "xrt+pyxrt"])
+@pytest.mark.parametrize(
+    ("machine", "generation"),
+    [("healthy_npu1_arch", "npu1"), ("healthy_npu2_fedora", "npu2"), ("no_xrt_device", "npu2")],
+)
+def test_the_npu_of_this_machine_is_built_for(
+    machine, generation, variable, tools, npu, monkeypatch
+):
+    """Without being opened, and whatever is wrong with it; NPU_DEVICE=xrt is the same, whatever way
+    it names."""
+    system = record.load(str(MACHINES / f"{machine}.json"))
+    monkeypatch.setattr(live, "LiveSystem", lambda: system)
+    monkeypatch.setattr(sys.modules["npu.devices"], "open_device", None)
+    monkeypatch.setenv("NPU_DEVICE", variable)
+    code, out, err = npu("--dry-run", "geglu")
+    assert code == 0 and f"# {generation}-geglu" in out
+    assert err.startswith(f"npu: building for {generation}: NPU ") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize("variable", ["xrt:npu1", "xrt:npu1+module", "xrt:npu1+pyxrt"])
+def test_the_generation_that_a_name_says_is_built_for(variable, tools, npu, monkeypatch):
+    """Neither is anything opened nor the machine asked, which has another NPU."""
+    system = record.load(str(MACHINES / "healthy_npu2_fedora.json"))
+    monkeypatch.setattr(live, "LiveSystem", lambda: system)
+    monkeypatch.setattr(sys.modules["npu.devices"], "open_device", None)
+    monkeypatch.setenv("NPU_DEVICE", variable)
+    code, out, err = npu("--dry-run", "geglu")
+    assert (code, err) == (0, "") and "# npu1-geglu" in out
+
+
+def test_what_is_built_for_where_there_is_no_npu(tools, npu, monkeypatch):
+    """npu2, which is said; what is named goes first, and without a word."""
+    system = record.load(str(MACHINES / "no_npu_intel.json"))
+    monkeypatch.setattr(live, "LiveSystem", lambda: system)
+    code, out, err = npu("--dry-run", "geglu")
+    assert code == 0 and "# npu2-geglu" in out
+    assert "no NPU to go by (no AMD NPU on the PCI bus): building for npu2; --device npu1" in err
+    monkeypatch.setenv("NPU_DEVICE", "xrt")
+    code, _, err = npu("--dry-run", "geglu")
+    assert (
+        code == 1 and "[build] device is xrt, and this machine's NPU" in err and "--device" in err
+    )
+    for variable, words in (("xrt", ["--device", "npu1"]), ("emu:npu1", [])):
+        monkeypatch.setenv("NPU_DEVICE", variable)
+        code, out, err = npu("--dry-run", *words, "geglu")
+        assert (code, err) == (0, "") and "# npu1-geglu" in out
+
+
+def test_a_tool_that_linux_killed_names_the_cure(tools, npu):
+    doubles.set_faults(tools, clang={"killed": True})
+    line = failure(npu)
+    assert "clang++ was killed by signal 9" in line and "-j 1" in line
+
+
 def test_what_is_there_is_not_built_again(tools, npu):
     npu("geglu")
     before = doubles.runs(tools)
@@ -69,6 +128,130 @@ def test_what_is_there_is_not_built_again(tools, npu):
     code, out, _ = npu("geglu")
     assert code == 0 and "0 built, 1 were there" in out
     assert doubles.runs(tools) == before
+
+
+def test_what_is_there_is_built_again_on_request(tools, npu):
+    """Kernels once per command, though designs share them; by the command of messages, too."""
+    pair = [t.key for t in targets.select("npu1", ["gemm"]) if t.name == "gemm_i16_i32"][:2]
+    npu("--device", "npu1", *pair)
+    before = doubles.runs(tools)
+    assert (before.count("clang++"), before.count("aiecc")) == (2, 2)
+    code, out, err = npu("--device", "npu1", "--force", *pair, "-j", "2")
+    assert code == 0 and "2 built, 0 were there" in out, err
+    assert sorted(doubles.runs(tools)) == sorted(before * 2)
+    made = entry_of("gemm_i16_i32")
+    words = made.again.split()
+    assert words[:2] == ["npu", "build"] and "--force" in words
+    code, out, err = npu(*words[2:])
+    assert code == 0 and "1 built, 0 were there" in out and made.manifest["key"] in out, err
+
+
+def entry_of(name: str) -> cache.Xclbin:
+    return next(one for one in cache.entries() if one.manifest["name"] == name)
+
+
+@pytest.mark.parametrize("name", [cache.DESIGN, "sample.bin", cache.MANIFEST])
+def test_a_damaged_entry_is_built_again(name, tools, npu):
+    """A bit of a file, whose size stays; then a plain build mends it, and no other."""
+    npu("geglu", "rope")
+    path = entry_of("geglu").folder / name
+    before = path.read_bytes()
+    path.write_bytes(bytes([before[0] ^ 1]) + before[1:])
+    assert npu("geglu", "--list")[1].startswith("damaged ")
+    code, out, _ = npu("geglu", "rope")
+    assert code == 0 and "1 built, 1 were there" in out
+    assert npu("geglu", "--list")[1].startswith("built ")
+    assert len(path.read_bytes()) == len(before) or name == cache.MANIFEST
+
+
+def of_other_versions(count: int) -> list[Path]:
+    """Damaged entries whose names no configuration of this version has."""
+    old = [entry().folder.with_name(f"geglu-npu2-{i:016x}") for i in range(count)]
+    for folder in old:
+        shutil.copytree(entry().folder, folder)
+    return old
+
+
+@pytest.mark.parametrize(("count", "said"), [(1, "1 damaged entry "), (2, "2 damaged entries ")])
+def test_damaged_entries_of_other_versions_go(count, said, tools, npu):
+    """Nothing would replace them."""
+    npu("geglu")
+    old = of_other_versions(count)
+    listed = npu("geglu", "--list")[1]
+    assert all(one.exists() for one in old) and listed.startswith("built ")
+    code, out, err = npu("geglu")
+    assert code == 0 and f"{said}removed" in out and "1 were there" in out and "damaged" not in err
+    assert not any(one.exists() for one in old) and cache.damaged() == []
+
+
+def test_an_entry_that_cannot_be_removed_ends_no_build(tools, npu, monkeypatch):
+    """It is said, in one line."""
+    npu("geglu")
+    (old,) = of_other_versions(1)
+
+    def refused(folder):
+        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+
+    monkeypatch.setattr(cache, "_remove", refused)
+    code, out, err = npu("geglu")
+    assert code == 0 and "1 were there" in out and "removed" not in out
+    (line,) = [line for line in err.splitlines() if "damaged" in line]
+    assert (
+        line.startswith("npu:")
+        and f"{old} is damaged and cannot be removed" in line
+        and "Permission denied" in line
+    )
+    assert old.exists()
+
+
+def test_what_is_not_the_packages_stays(tools, npu, xclbins):
+    """A user's folders and files, entries of another form, folders without a manifest, damaged
+    entries of the other generation; in both folders."""
+    npu("geglu")
+    there = []
+    for generation in cache.GENERATIONS:
+        folder = xclbins / generation
+        named = f"geglu-{generation}-"
+        (folder / "my_notes").mkdir(parents=True)
+        (folder / "my_notes" / cache.MANIFEST).write_text("{")
+        (folder / "readme.txt").write_text("mine")
+        (folder / f"{named}00000000000000aa").write_text("a file")
+        (folder / f"{named}00000000000000bb").mkdir()
+        (folder / f"{named}00000000000000cc").mkdir()
+        (folder / f"{named}00000000000000cc" / cache.MANIFEST).write_text('{"format": 99}')
+        (folder / f"backup-of-{named}0123").mkdir()
+        there += [path for path in folder.rglob("*") if ".lock" not in path.name]
+    other = xclbins / "npu1" / "geglu-npu1-00000000000000dd"
+    other.mkdir()
+    (other / cache.MANIFEST).write_text("{")
+    code, out, err = npu("geglu")
+    assert code == 0 and "removed" not in out and "damaged" not in err
+    assert all(path.exists() for path in there) and cache.damaged() == [other]
+    assert "1 damaged entry removed" in npu("--device", "npu1", "geglu")[1]
+    assert not other.exists() and all(path.exists() for path in there)
+
+
+@pytest.mark.parametrize(("cpus", "free", "jobs"), [(8, 64, 8), (16, 9, 4), (4, 1, 1), (2, 0, 1)])
+def test_as_many_builds_as_memory_holds(cpus, free, jobs, tools, npu, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(cpus)))
+    monkeypatch.setattr(memory, "available_bytes", lambda: free << 30)
+    asked = []
+    monkeypatch.setattr(builder, "build_all", lambda *words: asked.append(words) or [])
+    assert npu("geglu")[0] == 0 and asked[0][2] == jobs
+    assert asked[0][1].threads == jobs  # of the one build
+    npu("geglu", "-j", "3")
+    assert asked[1][2] == 3
+
+
+def test_a_damaged_object_is_compiled_again(tools, npu, xclbins):
+    npu("geglu")
+    doubles.set_faults(tools, aiecc={"version": "2"})
+    before = doubles.runs(tools).count("clang++")
+    for path in sorted((xclbins / "npu2" / ".objects").glob("*.o")):
+        data = path.read_bytes()
+        path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    assert npu("geglu")[0] == 0
+    assert doubles.runs(tools).count("clang++") == before + 2
 
 
 def test_kernels_are_compiled_once_for_designs_that_share_them(tools, npu):
@@ -199,7 +382,7 @@ def test_overlays_that_streams_cannot_load_are_refused(fault, said, tools, npu):
         ("clang", {"cut": 300}, "cut off"),
         ("clang", {"nothing": True}, "No such file"),
         ("xclbinutil", {"exit": 2}, "aiecc failed with exit code 2"),
-        ("xclbinutil", {"cut": 460}, "cut off"),
+        ("xclbinutil", {"cut": 460}, "[design.xclbin] the header says"),
     ],
 )
 def test_what_goes_wrong_is_said_and_not_kept(program, fault, said, tools, npu):
@@ -372,7 +555,14 @@ def test_names_that_are_none(words, tools, npu):
 
 
 @pytest.mark.parametrize(
-    "words", [("-j", "0"), ("--timeout", "-1"), ("--timeout", "x"), ("--list", "--dry-run")]
+    "words",
+    [
+        ("-j", "0"),
+        ("--timeout", "-1"),
+        ("--timeout", "x"),
+        ("--list", "--dry-run"),
+        ("--force", "--list"),
+    ],
 )
 def test_wrong_command_lines(words, tools, npu):
     assert npu(*words)[0] == 2

@@ -6,6 +6,8 @@ and the commands per distribution.
 
 from __future__ import annotations
 
+import importlib
+import re
 import sys
 from pathlib import Path
 
@@ -13,13 +15,20 @@ import doubles
 import pytest
 
 from npu.errors import BuildError
+from npu.hardware.build import places
 from npu.hardware.build import tools as module
+from npu.hardware.doctor import building, distribution
+from npu.hardware.doctor.live import LiveSystem
+from npu.hardware.doctor.machine import Machine
+
+DOCS = Path(__file__).parents[4] / "docs"
 
 
 @pytest.fixture(autouse=True)
-def nothing_installed(xclbins, monkeypatch):
-    monkeypatch.setattr(module, "_XRT", ())
-    monkeypatch.setattr(module, "_package", lambda name: None)
+def nothing_installed(xclbins, tmp_path, monkeypatch):
+    monkeypatch.setattr(places, "_XRT", str(tmp_path / "no-xrt"))
+    monkeypatch.setattr(places, "package", lambda name: None)
+    monkeypatch.delenv("XILINX_XRT", raising=False)
 
 
 def test_both_forms_of_aiecc(either, request):
@@ -40,28 +49,77 @@ def test_versions_differ_where_the_text_does(tools):
 
 def test_packages_and_path(tmp_path, monkeypatch):
     folder = doubles.install(tmp_path / "tools")
-    places = {"mlir_aie": folder / "mlir_aie", "llvm-aie": folder / "peano"}
-    monkeypatch.setattr(module, "_package", places.get)
+    there = {"mlir_aie": str(folder / "mlir_aie"), "llvm-aie": str(folder / "peano")}
+    monkeypatch.setattr(places, "package", there.get)
     with pytest.raises(BuildError, match="xclbinutil"):
         module.find()
     bundled = folder / "mlir_aie" / "bin" / "xclbinutil"
     bundled.write_bytes((folder / "xrt" / "bin" / "xclbinutil").read_bytes())
     bundled.chmod(0o755)
     assert module.find().xclbinutil.path == bundled
-    monkeypatch.setattr(module, "_XRT", (folder / "xrt" / "bin",))
-    assert module.find().xclbinutil.path == folder / "xrt" / "bin" / "xclbinutil"
+    own = folder / "xrt" / "bin" / "xclbinutil"
+    monkeypatch.setattr(places, "_XRT", str(folder / "xrt"))
+    assert module.find().xclbinutil.path == own
+    inner = own.parent / "unwrapped" / "xclbinutil"
+    inner.parent.mkdir()
+    own.rename(inner)
+    assert module.find().xclbinutil.path == inner
+    monkeypatch.setattr(places, "_XRT", str(folder / "none"))
+    assert module.find().xclbinutil.path == bundled
+    monkeypatch.setenv("XILINX_XRT", str(folder / "xrt"))
+    assert module.find().xclbinutil.path == inner
+
+
+@pytest.mark.parametrize(
+    "how", ["nowhere", "variables", "path", "packages", "xrt", "wrong", "no programs"]
+)
+def test_the_doctor_finds_what_a_build_finds(how, tmp_path, monkeypatch):
+    folder = doubles.install(tmp_path / "tools")
+    if how in ("variables", "wrong", "no programs"):
+        for name, value in doubles.variables(folder).items():
+            monkeypatch.setenv(name, value + ("x" if how == "wrong" else ""))
+    if how == "no programs":
+        for path in folder.glob("*/bin/*"):
+            path.chmod(0o644)
+    if how == "path":
+        bins = [str(folder / place / "bin") for place in ("mlir_aie", "peano", "xrt")]
+        monkeypatch.setenv("PATH", ":".join([*bins, "/usr/bin"]))
+    if how == "packages":
+        there = {"mlir_aie": str(folder / "mlir_aie"), "llvm-aie": str(folder / "peano")}
+        monkeypatch.setattr(places, "package", there.get)
+    if how == "xrt":
+        monkeypatch.setenv("XILINX_XRT", str(folder / "xrt"))
+    monkeypatch.setenv("HOME", "/home/nobody-of-this-test")
+    mine, its = module._ThisMachine(), building._Examined(Machine(LiveSystem()))
+    found = {name: places.locate(name, mine) for name in places.KINDS}
+    assert found == {name: places.locate(name, its) for name in places.KINDS}
+    count = {"nowhere": 0, "wrong": 0, "no programs": 0, "packages": 2, "xrt": 1}.get(how, 3)
+    assert sum(one.path is not None for one in found.values()) == count
+    assert all(one.wrong for one in found.values()) == (how in ("wrong", "no programs"))
+
+
+def test_a_bare_name_of_xclbinutil(tools, monkeypatch):
+    """It is looked for on PATH, as aiecc does."""
+    folder = tools / "xrt" / "bin"
+    (folder / "xclbinutil").rename(folder / "xclbinutil-2.25")
+    monkeypatch.setenv("AIE_XCLBINUTIL", "xclbinutil-2.25")
+    with pytest.raises(BuildError, match=r"is xclbinutil-2\.25, but PATH has no xclbinutil-2\.25"):
+        module.find()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin")
+    assert module.find().xclbinutil.path == folder / "xclbinutil-2.25"
 
 
 def test_a_real_package_is_found(tmp_path, monkeypatch):
     monkeypatch.undo()
-    info = tmp_path / "llvm_aie-21.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: llvm-aie\nVersion: 21.0\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert module._package("llvm-aie") is None  # no folder
+    assert places.package("llvm-aie") is None
     (tmp_path / "llvm-aie").mkdir()
-    assert module._package("llvm-aie") == tmp_path / "llvm-aie"
-    assert module._package("no-such-package-at-all") is None
+    (tmp_path / "mlir_aie").mkdir()
+    (tmp_path / "mlir_aie" / "__init__.py").write_text("raise SystemExit  # never imported")
+    importlib.invalidate_caches()
+    assert places.package("llvm-aie") == str(tmp_path / "llvm-aie")
+    assert places.package("mlir_aie") == str(tmp_path / "mlir_aie")
+    assert places.package("no-such-package-at-all") is None
 
 
 def test_everything_on_path(tmp_path, monkeypatch):
@@ -102,24 +160,46 @@ def test_only_what_is_missing_is_named(name, tools, monkeypatch):
 @pytest.mark.parametrize(
     ("text", "command"),
     [
-        ("ID=ubuntu\nID_LIKE=debian\n", "`sudo apt install libxrt-utils` (Ubuntu)"),
-        ('ID="debian"\n', "`sudo apt install libxrt-utils` (Debian after 12)"),
-        ("ID=fedora\n", "`sudo dnf install xrt` (Fedora)"),
-        ("ID=cachyos\nID_LIKE=arch\n", "`sudo pacman -S xrt` (Arch Linux)"),
-        ("ID=other\n", "(Fedora) or `sudo pacman -S xrt` (Arch Linux)"),
-        (None, "`sudo apt install libxrt-utils` (Ubuntu) or"),
+        ('ID=ubuntu\nVERSION_ID="26.04"\n', "`sudo apt install libxrt-utils` (ubuntu)"),
+        (
+            'ID=ubuntu\nVERSION_ID="24.04"\nPRETTY_NAME="Ubuntu 24.04"',
+            "`sudo add-apt-repository ppa:amd-team/xrt && sudo apt install libxrt-utils` (Ubuntu",
+        ),
+        ("ID=debian\nVERSION_ID=13\n", "`sudo apt install -t trixie-backports libxrt-utils`"),
+        ("ID=debian\nVERSION_ID=12\n", "`git clone --recursive https://github.com/amd/xdna-drive"),
+        ("ID=fedora\nVERSION_ID=46\n", "`sudo dnf install xrt` (fedora)"),
+        ("ID=fedora\nVERSION_ID=44\n", "copr enable abn/amd-npu && sudo dnf install xrt`"),
+        ("ID=cachyos\nID_LIKE=arch\n", "`sudo pacman -S xrt` (cachyos)"),
+        ("ID=other\n", "`git clone --recursive https://github.com/amd/xdna-driver"),
+        (None, "`git clone --recursive https://github.com/amd/xdna-driver"),
     ],
 )
 def test_the_command_of_the_distribution(text, command, tmp_path, monkeypatch):
     path = tmp_path / "os-release"
     if text is not None:
         path.write_text(text)
-    monkeypatch.setattr(module, "_OS_RELEASE", path)
+    monkeypatch.setattr(distribution, "OS_RELEASE", path)
     with pytest.raises(BuildError) as raised:
         module.find()
     assert command in str(raised.value)
-    if text and "other" not in text:
-        assert str(raised.value).count("sudo") == 1
+
+
+def test_wheels_go_to_the_python_that_runs(monkeypatch, tmp_path):
+    """By its path, unless python3 is its name here; and not into one without wheels."""
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "venv" / "bin" / "python"))
+    with pytest.raises(BuildError, match=f"`{tmp_path}/venv/bin/python -m pip install mlir_aie"):
+        module.find()
+    (tmp_path / "venv" / "bin").mkdir(parents=True)
+    (tmp_path / "venv" / "bin" / "python3").symlink_to("/bin/sh")
+    monkeypatch.setenv("PATH", f"{tmp_path}/venv/bin:/usr/bin")
+    with pytest.raises(BuildError, match="`python3 -m pip install mlir_aie"):
+        module.find()
+    for version, fits in (((3, 10, 12), False), ((3, 11, 0), True), ((3, 14, 2), True),
+                          ((3, 15, 0), False)):  # fmt: skip
+        monkeypatch.setattr(sys, "version_info", version)
+        with pytest.raises(BuildError) as raised:
+            module.find()
+        assert ("Python 3.11 to 3.14" in str(raised.value)) is not fits
 
 
 @pytest.mark.parametrize("name", sorted(doubles.variables(Path())))
@@ -142,6 +222,23 @@ def test_links_to_the_tools(tools, tmp_path, monkeypatch):
     assert found.peano == tools / "peano" and found.include == tools / "mlir_aie" / "include"
 
 
+def test_the_script_that_pip_makes_of_aiecc(tools, tmp_path, monkeypatch):
+    """It lies in bin of an environment, the headers in site-packages."""
+    home = tmp_path / "venv"
+    (home / "bin").mkdir(parents=True)
+    script = home / "bin" / "aiecc"
+    script.write_text(f'#!/bin/sh\nexec {tools}/mlir_aie/bin/aiecc "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.delenv("MLIR_AIE_INSTALL_DIR")
+    monkeypatch.setenv("PATH", f"{home}/bin:/usr/bin:/bin")
+    with pytest.raises(BuildError, match=r"has no aie_api/aie\.hpp"):
+        module.find()
+    package = home / "lib" / "python3.12" / "site-packages" / "mlir_aie"
+    (package / "include" / "aie_api").mkdir(parents=True)
+    (package / "include" / "aie_api" / "aie.hpp").touch()
+    assert module.find().include == package / "include"
+
+
 def test_an_aiecc_of_another_kind(tools):
     doubles.set_faults(tools, aiecc={"help": "usage: aiecc.py"})
     with pytest.raises(BuildError, match="neither the option --get-xclbin nor"):
@@ -152,3 +249,14 @@ def test_headers_are_needed(tools):
     (tools / "mlir_aie" / "include" / "aie_api" / "aie.hpp").unlink()
     with pytest.raises(BuildError, match=r"has no aie_api/aie\.hpp"):
         module.find()
+
+
+@pytest.mark.parametrize("page", ["building.md", "hardware.md"])
+@pytest.mark.parametrize("name", ["aiecc", "clang++"])
+def test_the_pages_install_what_the_messages_do(page, name):
+    """Names, versions and addresses of wheels are those of places.KINDS."""
+    text = " ".join((DOCS / page).read_text().replace("\\\n", " ").split())
+    assert " ".join(places.pip_install(name, "python3")) in text
+    of_kind = {"aiecc": "mlir_aie", "clang++": "llvm-aie=="}[name]
+    others = re.findall(rf"{re.escape(of_kind)}[\w.]*", text)
+    assert {one for one in others if "==" in one} <= {places.KINDS[name].wheel}

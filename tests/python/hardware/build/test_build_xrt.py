@@ -12,6 +12,7 @@ import pytest
 import npu as package
 from npu import cli
 from npu.hardware.build import xrt_module
+from npu.hardware.doctor import distribution
 
 # A stand-in for cmake: writes down its command lines, leaves a module, fails at one step if asked.
 CMAKE = """#!/bin/sh
@@ -56,14 +57,20 @@ def test_the_module_is_built_and_kept(calls, monkeypatch, capsys, tmp_path):
 
 
 @pytest.mark.parametrize("step", ["-S", "--build", "--install"])
-def test_a_step_that_fails_keeps_the_old_module_and_the_log(step, calls, monkeypatch, capsys):
+def test_a_step_that_fails_keeps_the_old_module_and_the_log(
+    step, calls, monkeypatch, capsys, tmp_path
+):
     assert cli.main(["build", "--xrt"]) == 0
     xrt_module.target().write_text("old")
     monkeypatch.setenv("FAILS", step)
+    release = tmp_path / "os-release"
+    release.write_text('ID=ubuntu\nVERSION_ID="24.04"\n')
+    monkeypatch.setattr(distribution, "OS_RELEASE", release)
     assert cli.main(["build", "--xrt"]) == 1
     message = capsys.readouterr().err
     assert "cmake failed with exit code 1: CMake Error: XRT is not here" in message
-    assert ("libxrt-dev" in message) == (step == "-S")
+    needs = "`sudo add-apt-repository ppa:amd-team/xrt && sudo apt install libxrt-dev g++ cmake`"
+    assert (needs in message) == (step == "-S")
     assert xrt_module.target().read_text() == "old"
     assert "XRT is not here" in xrt_module.target().with_suffix(".log").read_text()
 
