@@ -71,6 +71,13 @@ class DeviceBackend(abc.ABC):
         """The host memory of a uint8 array as a buffer; None where it must be copied."""
         return None
 
+    def overlay_image(self, configuration: Any, overlay: str) -> bytes | None:
+        """What program memory holds of an overlay of a configuration (docs/prefill.md#programs):
+        as many bytes as ``configuration.as_dict()["overlays"]`` says. Streams write it there.
+        None: the stand-in, which only an emulated NPU runs. Called once per operation that is
+        opened, loaded or not."""
+        return None
+
     @abc.abstractmethod
     def load(self, configuration: Any) -> None:
         """Configures the array (``npu._npu.device.Configuration``: name, generation, source,
@@ -79,6 +86,12 @@ class DeviceBackend(abc.ABC):
     def prepare(self, stream: bytes) -> Any:
         """Whatever ``submit`` needs for this stream, done once."""
         return stream
+
+    def patch(self, prepared: Any, patches: np.ndarray) -> bool:
+        """Changes words of a prepared stream that no run uses: uint32 pairs (number of the word,
+        its new value), of BLOCKWRITE data and ADDRESS_PATCH offsets only. False: it cannot, and
+        another stream is prepared. A patch that raises changes nothing."""
+        return False
 
     @abc.abstractmethod
     def submit(self, prepared: Any, arguments: Sequence[Argument]) -> DeviceRun:

@@ -4,8 +4,9 @@ The choice, first match wins: the ``device=`` argument; the innermost ``with npu
 environment variable ``NPU_DEVICE``; ``xrt``, the NPU, if its self-test has passed; ``emu:npu2``. A
 ``PackedMatrix`` belongs to the device it was packed for; naming another one is an error.
 
-``npu.hardware`` is imported only where a machine may have an NPU: it has /dev/accel/accel*, or
-Python finds a module pyxrt.
+The NPU is reached in one of two ways (npu/hardware/xrt/ways.py), which a name may choose:
+``xrt+pyxrt``, ``xrt:npu2+module``. ``npu.hardware`` is imported only where a machine may have an
+NPU: it has /dev/accel/accel*, Python finds a module pyxrt, or libnpu_xrt.so has been built.
 """
 
 from __future__ import annotations
@@ -18,14 +19,16 @@ import functools
 import glob
 import importlib
 import importlib.util
+import itertools
 import os
+import re
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from npu import _npu
-from npu.errors import DeviceError, MissingXrtError, NpuError
+from npu.errors import DeviceError, GenerationError, MissingXrtError, NpuError
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -54,6 +57,9 @@ class DeviceDescription:
     reason: str = ""
 
 
+_numbers = itertools.count()  # of attached operations
+
+
 class Device:
     """An open device: its name, its arithmetic mode and the operations prepared for it."""
 
@@ -70,12 +76,15 @@ class Device:
             written.open() if written else _npu.device.open(name, arithmetic or DEFAULT_ARITHMETIC)
         )
         info: dict[str, Any] = self.handle.info()
+        _check_generation(name, info["generation"])
         if written and arithmetic not in (None, info["arithmetic"]):
             raise DeviceError(
                 f'[device] {name} with arithmetic="{arithmetic}": it computes as '
                 f'"{info["arithmetic"]}"; leave arithmetic out'
             )
-        self.name: str = info["name"]
+        # "pyxrt" or "module" of an NPU.
+        self.way = next((way for way, one in _xrt.items() if one is written), None)
+        self.name: str = XRT if self.way else info["name"]
         self.generation: str = info["generation"]
         self.columns: int = info["columns"]
         self.emulated: bool = info["emulated"]
@@ -97,9 +106,13 @@ class Device:
         self.prefers = designs or ("host" if self.emulated else "array")
         self._designs: Any = None
         self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
-        self._attached: list[Any] = []  # operations of others, counted here
-        self._past: collections.Counter[str] = collections.Counter()  # of those that are gone
-        self._lock = threading.RLock()  # a finalizer may interrupt its holder
+        # What others attach, shared with copies of this object: operations by number, counters of
+        # those that are gone, and of those that were counted.
+        self._attached: dict[int, Any] = {}
+        self._ended: dict[int, dict[str, int]] = {}
+        self._past: collections.Counter[str] = collections.Counter()
+        # Held while operations are opened, for which a device written in Python may need this one.
+        self._lock = threading.RLock()
         self._choosing = threading.Lock()
 
     def __repr__(self) -> str:
@@ -199,31 +212,37 @@ class Device:
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
         totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
         with self._lock:
-            operations = [*self._operations.values(), *self._attached]
-            counted = [self._past, *(operation.counters() for operation in operations)]
-        for counters in counted:
+            operations = list(self._operations.values())
+            attached = self._attached.copy()
+            for number in list(self._ended):  # after the copy: each is there or here
+                attached.pop(number, None)
+                self._past.update(self._ended.pop(number))
+            past = dict(self._past)
+        operations += attached.values()
+        for counters in (past, *(operation.counters() for operation in operations)):
             for name, value in counters.items():
                 totals[name] += value
         return totals
 
     def attach(self, owner: Any, operation: Any) -> None:
         """Counts an operation as long as its owner lives, and what it did afterwards."""
-        with self._lock:
-            self._attached.append(operation)
-        weakref.finalize(owner, self._detach, operation)
+        number = next(_numbers)
+        self._attached[number] = operation
+        weakref.finalize(owner, self._detach, number)
 
-    def _detach(self, operation: Any) -> None:
-        with self._lock:
-            self._attached = [other for other in self._attached if other is not operation]
-            self._past.update(operation.counters())
+    def _detach(self, number: int) -> None:
+        # Any thread, at any time, in a call of the device, too: no lock may be taken here.
+        self._ended[number] = self._attached[number].counters()
+        del self._attached[number]
 
 
 class _Registered:
-    """A device written in Python: one backend, however many ``Device`` views of it there are."""
+    """A device that is opened once, however many ``Device`` views of it there are. ``handle``:
+    makes its ``_npu.device.Device``."""
 
-    def __init__(self, name: str, backend: Callable[[], DeviceBackend]) -> None:
+    def __init__(self, name: str, handle: Callable[[], Any]) -> None:
         self._name = name
-        self._backend = backend
+        self._open = handle
         self._handle: Any = None
         self._lock = threading.RLock()  # a factory that opens its own device is told so
         self._opening = False
@@ -238,7 +257,7 @@ class _Registered:
             if self._handle is None:
                 self._opening = True
                 try:
-                    self._handle = _npu.device.open_python(self._backend())
+                    self._handle = self._open()
                 finally:
                     self._opening = False
             return self._handle
@@ -249,8 +268,8 @@ _registered: dict[str, _Registered] = {}
 
 
 def _hardware_may_exist() -> bool:
-    """Cheap enough for every program: a folder is listed, a module looked for and not imported."""
-    if glob.glob("/dev/accel/accel*"):
+    """Cheap enough for every program: a folder is listed, modules looked for and not imported."""
+    if glob.glob("/dev/accel/accel*") or _npu.device.xrt_module():
         return True
     try:
         return importlib.util.find_spec("pyxrt") is not None
@@ -258,21 +277,60 @@ def _hardware_may_exist() -> bool:
         return True
 
 
-def _open_xrt() -> DeviceBackend:
-    if not _hardware_may_exist():
-        raise MissingXrtError(f"[device] xrt: {_NO_HARDWARE}; use {' or '.join(EMULATED_DEVICES)}")
+def _open_pyxrt() -> Any:
     backend = importlib.import_module("npu.hardware.xrt.backend")
-    opened: DeviceBackend = backend.XrtBackend(XRT)
-    return opened
+    return _npu.device.open_python(backend.XrtBackend(XRT))
 
 
-_NO_HARDWARE = "this machine has no NPU driver (/dev/accel/accel*) and no XRT (module pyxrt)"
-_xrt = _Registered(XRT, _open_xrt)
+_NO_HARDWARE = (
+    "this machine has no NPU driver (/dev/accel/accel*) and no XRT (module pyxrt or libnpu_xrt.so)"
+)
+# The ways to the NPU (npu/hardware/xrt/ways.py): a device in Python, or the one of the C++ library.
+_xrt = {
+    "pyxrt": _Registered("xrt+pyxrt", _open_pyxrt),
+    "module": _Registered("xrt+module", lambda: _npu.device.open(XRT, DEFAULT_ARITHMETIC)),
+}
+_XRT_NAME = re.compile(r"xrt(?::(npu[12]))?(?:\+(pyxrt|module))?")
+
+
+def is_xrt(name: str) -> bool:
+    """Whether the NPU of this machine is called that."""
+    return name == XRT or name.startswith((XRT + ":", XRT + "+"))
+
+
+def _xrt_name(name: str) -> tuple[str | None, str | None]:
+    """(generation, way) that a name of the NPU asks for. Raises DeviceError."""
+    found = _XRT_NAME.fullmatch(name)
+    if found is None:
+        raise DeviceError(
+            f'[device] "{name}" is unknown; the NPU is "xrt", "xrt:npu1" or "xrt:npu2"; "+pyxrt" '
+            'or "+module" behind it chooses the way to it'
+        )
+    return found[1], found[2]
+
+
+def named_generation(name: str) -> str | None:
+    """The generation that a name of the NPU asks for, if it does. Raises DeviceError."""
+    return _xrt_name(name)[0]
+
+
+def _check_generation(name: str, found: str) -> None:
+    """Raises GenerationError where the name asks for another one."""
+    if is_xrt(name) and _xrt_name(name)[0] not in (None, found):
+        raise GenerationError(
+            f'[device] "{name}" was requested, the NPU of this machine is {found}; use '
+            f'"xrt:{found}"'
+        )
 
 
 def _written(name: str) -> _Registered | None:
-    """The device written in Python of that name."""
-    return _xrt if name == XRT else _registered.get(name)
+    """The device of that name if it is not one of the core's. Raises MissingXrtError."""
+    if not is_xrt(name):
+        return _registered.get(name)
+    way = _xrt_name(name)[1]
+    if way is None and not _hardware_may_exist():
+        raise MissingXrtError(f"[device] xrt: {_NO_HARDWARE}; use {' or '.join(EMULATED_DEVICES)}")
+    return _xrt[way or importlib.import_module("npu.hardware.xrt.ways").choose().name]
 
 
 def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
@@ -289,7 +347,7 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
     with _open_lock:
         if name in _registered or name.startswith(("emu:", "null:", "xrt")):
             raise DeviceError(f"[register_device] the name {name!r} is taken")
-        _registered[name] = _Registered(name, backend)
+        _registered[name] = _Registered(name, lambda: _npu.device.open_python(backend()))
 
 
 _Choices = tuple[str, str | None, str | None, str | None, str | None]
@@ -326,9 +384,7 @@ def open_device(
             f"[device] expected a device name, found {type(name).__name__}; use one of "
             f"{', '.join(EMULATED_DEVICES)}"
         )
-    if name.startswith(XRT + ":"):
-        raise DeviceError(f'[device] "{name}" is a name of the C++ library; use "{XRT}"')
-    written = name == XRT or name in _registered
+    written = is_xrt(name) or name in _registered
     default = None if written else os.environ.get("NPU_ARITHMETIC") or DEFAULT_ARITHMETIC
     mode = arithmetic or default
     if mode is not None and not isinstance(mode, str):

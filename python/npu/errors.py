@@ -104,9 +104,9 @@ class MissingBuildError(DeviceError):
 
 
 class MissingXrtError(DeviceError):
-    """pyxrt, or the NPU that it should show, is not there."""
+    """XRT, what calls it (pyxrt or libnpu_xrt.so), or the NPU that it should show, is not there."""
 
-    kind = "pyxrt"
+    kind = "xrt"
 
 
 class StreamError(NpuError, RuntimeError):
@@ -123,6 +123,12 @@ class DeadlockError(EmulatorError):
     """No agent of the array can make progress; the message names what each waits for."""
 
     kind = "deadlock"
+
+
+class ScheduleError(EmulatorError):
+    """A program of bundles that breaks a rule of the core it runs on; the message names both."""
+
+    kind = "schedule"
 
 
 class DesignError(NpuError, ValueError):
@@ -147,6 +153,16 @@ _CLASSES: dict[str, type[NpuError]] = {
     "unavailable": DeviceError,
     "forbidden": StreamError,
     "deadlock": DeadlockError,
+    "timeout": RunTimeoutError,
+    "abort": RunAbortedError,
+    "firmware": FirmwareError,
+    "context": ContextError,
+    "heap": HeapFullError,
+    "memory_lock": MemoryLockError,
+    "generation": GenerationError,
+    "versions": VersionError,
+    "build": MissingBuildError,
+    "xrt": MissingXrtError,
 }
 
 

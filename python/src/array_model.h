@@ -66,9 +66,10 @@ struct HeldModel {
     held->arguments =
         std::make_unique<ModelArguments>(shape, layers, head, std::move(regions), std::move(norms));
     const ModelArguments& of = *held->arguments;
-    held->native =
-        std::make_unique<Native>(std::move(device), Configuration::parse(bytes_of(config)),
-                                 of.model, of.memory, of.pointers);
+    Configuration configuration = Configuration::parse(bytes_of(config));
+    const nanobind::gil_scoped_release nogil;  // who holds the device may wait for the GIL
+    held->native = std::make_unique<Native>(std::move(device), std::move(configuration), of.model,
+                                            of.memory, of.pointers);
     return held;
   }
 };

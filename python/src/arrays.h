@@ -132,10 +132,7 @@ inline void check_size(const Output& out, size_t wanted, const char* function) {
 
 template <typename Operation>
 nanobind::dict counters_dict(const Operation& operation) {
-  const OperationCounters counters = [&] {
-    nanobind::gil_scoped_release release;  // counters() waits for a run of another thread
-    return operation.counters();
-  }();
+  const OperationCounters counters = operation.counters();
   nanobind::dict d;
   d["streams_built"] = counters.streams_built;
   d["stream_hits"] = counters.stream_hits;

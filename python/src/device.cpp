@@ -3,12 +3,14 @@
 #include "runtime/device.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <limits>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,8 @@
 #include "arch/geometry.h"
 #include "arrays.h"
 #include "bindings.h"
+#include "devices/xrt/connection.h"
+#include "devices/xrt/module.h"
 #include "error.h"
 #include "python_device.h"
 #include "report.h"
@@ -147,10 +151,12 @@ void init_buffers(nb::module_& sub) {
                 reinterpret_cast<uint8_t*>(buffer.host()), {buffer.bytes()}, self);
           },
           "The memory as uint8, shared with the device after synchronisation.")
-      .def("sync_to_device", [](PyBuffer& self, size_t offset,
-                                size_t bytes) { self.buffer->sync_to_device(offset, bytes); })
+      .def("sync_to_device",
+           [](PyBuffer& self, size_t offset, size_t bytes) {
+             locked(*self.device, [&](Device&) { self.buffer->sync_to_device(offset, bytes); });
+           })
       .def("sync_from_device", [](PyBuffer& self, size_t offset, size_t bytes) {
-        self.buffer->sync_from_device(offset, bytes);
+        locked(*self.device, [&](Device&) { self.buffer->sync_from_device(offset, bytes); });
       });
   nb::class_<PreparedStream>(sub, "PreparedStream", "A stream in the form a device runs.");
   nb::class_<PyRun>(sub, "Run", "One execution of a stream; destroying it cancels it.")
@@ -199,12 +205,48 @@ std::unique_ptr<PyRun> submit(const std::shared_ptr<SharedDevice>& self,
   return run;
 }
 
+std::shared_ptr<Configuration> parse_with_images(const nb::bytes& data, const nb::dict& images) {
+  auto out = std::make_shared<Configuration>(Configuration::parse(bytes_of(data)));
+  for (Configuration::Overlay& overlay : out->overlays) {
+    if (!images.contains(overlay.name.c_str())) continue;
+    const auto image = nb::cast<nb::bytes>(images[overlay.name.c_str()]);
+    if (image.size() != overlay.bytes) {
+      fail(ErrorKind::kArgument,
+           "[Configuration] overlay \"%s\" has %u bytes, an image of %zu was given; pass all of it",
+           overlay.name.c_str(), overlay.bytes, image.size());
+    }
+    overlay.image.resize(image.size() / 4);
+    std::memcpy(overlay.image.data(), image.data(), image.size());
+  }
+  return out;
+}
+
+// What a device has of the overlay of that name.
+nb::bytes image_of(SharedDevice& self, const Configuration& configuration,
+                   const std::string& name) {
+  size_t at = 0;
+  while (at < configuration.overlays.size() && configuration.overlays[at].name != name) ++at;
+  if (at == configuration.overlays.size()) {
+    fail(ErrorKind::kArgument,
+         "[overlay_image] configuration \"%s\" has no overlay \"%s\"; use a name of its overlays",
+         configuration.name.c_str(), name.c_str());
+  }
+  const std::vector<uint32_t> image =
+      locked(self, [&](Device& device) { return device.overlay_image(configuration, at); });
+  return nb::bytes(image.data(), 4 * image.size());
+}
+
+bool patch(SharedDevice& self, const std::shared_ptr<PreparedStream>& stream,
+           const std::vector<std::pair<size_t, uint32_t>>& pairs) {
+  std::vector<StreamPatch> patches;
+  for (const auto& [word, value] : pairs) patches.push_back({word, value});
+  return locked(self, [&](Device& device) { return device.patch(stream, patches); });
+}
+
 void init_contract(nb::module_& sub) {
   nb::class_<Configuration>(sub, "Configuration", "A lowered design.")
-      .def_static("parse",
-                  [](const nb::bytes& bytes) {
-                    return std::make_shared<Configuration>(Configuration::parse(bytes_of(bytes)));
-                  })
+      .def_static("parse", &parse_with_images, nb::arg("data"), nb::arg("images") = nb::dict(),
+                  "images: what program memory holds of overlays, by name; else a stand-in.")
       .def_ro("name", &Configuration::name)
       .def_ro("source", &Configuration::source)
       .def_prop_ro("generation",
@@ -271,6 +313,10 @@ void init_contract(nb::module_& sub) {
              return std::const_pointer_cast<PreparedStream>(
                  locked(self, [&](Device& device) { return device.prepare(std::move(words)); }));
            })
+      .def("overlay_image", &image_of, nb::arg("configuration"), nb::arg("overlay"),
+           "What program memory holds of an overlay, by its name.")
+      .def("patch", &patch, nb::arg("stream"), nb::arg("patches"),
+           "Changes words of a prepared stream: (number, value) each. False: it cannot.")
       .def("submit", &submit, nb::arg("stream"), nb::arg("arguments"),
            "Starts a run. arguments: (buffer, offset, bytes, access) each, or None.");
 }
@@ -291,6 +337,28 @@ void init_device(nb::module_& m) {
   sub.def("open", [](const std::string& name, const std::string& arithmetic) {
     return std::make_shared<SharedDevice>(open_device(name, arithmetic));
   });
+  sub.def(
+      "xrt_module",
+      []() -> nb::object {
+        const auto found = xrt::find_module();
+        return found ? nb::object(nb::str(found->c_str())) : nb::none();
+      },
+      "The file that calls XRT for the C++ device xrt (docs/cpp.md); None where there is none.");
+  sub.def(
+      "xrt_identity",
+      [] {
+        const auto identity = [] {
+          nb::gil_scoped_release release;
+          return xrt::open_first_npu()->identity();
+        }();
+        nb::dict d;
+        d["generation"] = arch::device_geometry(identity.generation).name;
+        d["name"] = identity.name;
+        d["bdf"] = identity.bdf;
+        d["pci_id"] = identity.pci_id;
+        return d;
+      },
+      "Which NPU the C++ device xrt opens.");
   sub.def(
       "open_python",
       [](nb::object backend) {

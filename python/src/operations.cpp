@@ -13,6 +13,7 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "runtime/operation_type.h"
+#include "runtime/overlay.h"
 #include "runtime/plain_operation.h"
 
 namespace nb = nanobind;
@@ -93,8 +94,10 @@ void init_operations(nb::module_& m) {
       .def("__init__",
            [](PlainOperation* self, std::shared_ptr<SharedDevice> device, const nb::bytes& config,
               const std::string& name) {
-             new (self) PlainOperation(std::move(device), Configuration::parse(bytes_of(config)),
-                                       operation_type(name));
+             Configuration configuration = Configuration::parse(bytes_of(config));
+             const OperationType& type = operation_type(name);
+             const nb::gil_scoped_release nogil;  // who holds the device may wait for the GIL
+             new (self) PlainOperation(std::move(device), std::move(configuration), type);
            })
       .def(
           "run",
@@ -118,18 +121,24 @@ void init_operations(nb::module_& m) {
   });
   sub.def(
       "submissions",
-      [](const std::string& name, const nb::bytes& config, const Request::Values& request) {
+      [](const std::string& name, const nb::bytes& config, const Request::Values& request,
+         SharedDevice* device) {
         const OperationType& type = operation_type(name);
-        const Configuration configuration = Configuration::parse(bytes_of(config));
+        Configuration configuration = Configuration::parse(bytes_of(config));
+        if (device != nullptr) {
+          const nb::gil_scoped_release nogil;
+          const std::unique_lock guard(device->mutex);
+          configuration = with_images(*device->device, std::move(configuration));
+        }
         nb::list list;
         for (const Submission& one : type.submissions(configuration, Request(type, request))) {
           list.append(submission_dict(one));
         }
         return list;
       },
-      nb::arg("name"), nb::arg("config"), nb::arg("request"),
+      nb::arg("name"), nb::arg("config"), nb::arg("request"), nb::arg("device") = nb::none(),
       "The streams that an operation submits for a request, each with its arguments and how "
-      "often.");
+      "often. device: whose programs they load; None: stand-ins for them.");
 }
 
 }  // namespace npu::python

@@ -7,6 +7,7 @@
 #include <nanobind/stl/string.h>
 
 #include <chrono>
+#include <cstring>
 #include <functional>
 #include <initializer_list>
 #include <string>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "error.h"
+#include "runtime/overlay.h"
 
 namespace nb = nanobind;
 
@@ -289,6 +291,21 @@ class PythonDevice final : public Device {
   }
 
  protected:
+  std::vector<uint32_t> do_overlay_image(const Configuration& configuration,
+                                         size_t overlay) override {
+    const std::string& name = configuration.overlays[overlay].name;
+    nb::gil_scoped_acquire gil;
+    const nb::object found = backend_.get().attr("overlay_image")(
+        nb::cast(std::make_shared<Configuration>(configuration)), name);
+    if (found.is_none()) return stand_in(configuration, overlay);
+    nb::bytes bytes;
+    if (!nb::try_cast(found, bytes, false) || bytes.size() % 4 != 0) {
+      refuse(info_.name, "overlay_image()", found, "bytes, a multiple of 4, or None");
+    }
+    std::vector<uint32_t> image(bytes.size() / 4);
+    std::memcpy(image.data(), bytes.data(), bytes.size());
+    return image;
+  }
   void do_load(const Configuration& configuration) override {
     nb::gil_scoped_acquire gil;
     backend_.get().attr("load")(nb::cast(std::make_shared<Configuration>(configuration)));
@@ -298,6 +315,21 @@ class PythonDevice final : public Device {
     nb::gil_scoped_acquire gil;
     nb::object prepared = backend_.get().attr("prepare")(nb::bytes(words.data(), words.size() * 4));
     return std::make_shared<PythonStream>(std::move(words), std::move(prepared));
+  }
+  bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override {
+    const auto& changed = static_cast<const PythonStream&>(stream);
+    nb::gil_scoped_acquire gil;
+    auto pairs = std::make_unique<std::vector<uint32_t>>();
+    for (const StreamPatch& patch : patches) {
+      pairs->insert(pairs->end(), {static_cast<uint32_t>(patch.word), patch.value});
+    }
+    uint32_t* const data = pairs->data();
+    const nb::capsule owner(pairs.release(), [](void* held) noexcept {
+      delete static_cast<std::vector<uint32_t>*>(held);
+    });
+    const nb::ndarray<nb::numpy, uint32_t, nb::ndim<2>> array(data, {patches.size(), 2}, owner);
+    const nb::object done = backend_.get().attr("patch")(changed.object(), array);
+    return given<bool>(info_.name, "patch()", done, "True or False");
   }
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
                                  std::span<const BufferRef> refs) override {
@@ -327,7 +359,8 @@ class PythonDevice final : public Device {
 }  // namespace
 
 std::unique_ptr<Device> open_python_device(nb::object backend) {
-  for (const char* method : {"info", "allocate", "wrap", "load", "prepare", "submit"}) {
+  for (const char* method :
+       {"info", "allocate", "wrap", "overlay_image", "load", "prepare", "patch", "submit"}) {
     if (nb::hasattr(backend, method)) continue;
     fail(ErrorKind::kDevice,
          "[device] the Python device has no method %s(); derive it from "

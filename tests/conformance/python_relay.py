@@ -68,6 +68,12 @@ class Relay(DeviceBackend):
     def prepare(self, stream: bytes) -> Any:
         return self._target.prepare(stream)
 
+    def patch(self, prepared: Any, patches: np.ndarray) -> bool:
+        return bool(self._target.patch(prepared, patches.tolist()))
+
+    def overlay_image(self, configuration: Any, overlay: str) -> bytes:
+        return bytes(self._target.overlay_image(configuration, overlay))
+
     def submit(self, prepared: Any, arguments: Sequence[Argument]) -> RelayRun:
         refs = [
             None

@@ -134,6 +134,103 @@ def test_a_stream_belongs_to_its_configuration(prepared):
         handle.submit(stream, arguments)
 
 
+def _copies(device, sizes):
+    """Streams of copies of so many bytes, of equally many words, and the configuration."""
+    copy = operation("copy")
+    config = copy.configuration(device.generation)
+    streams = [copy.submissions(config, {"bytes": size})[0].stream for size in sizes]
+    assert len({len(one) for one in streams}) == 1
+    return _npu.device.Configuration.parse(config), streams
+
+
+def _patches(old, new):
+    old, new = (np.frombuffer(one, np.uint32) for one in (old, new))
+    return [(int(word), int(new[word])) for word in np.flatnonzero(old != new)]
+
+
+def test_a_patched_stream_runs_as_the_one_built_anew(device):
+    """Copies of three sizes by one stream, and as none is what a device may say, too."""
+    sizes = (3 << 16, 1 << 16, 2 << 16)
+    configuration, streams = _copies(device, sizes)
+    handle = device.handle
+    handle.load(configuration)
+    data, result = (handle.allocate(max(sizes)) for _ in range(2))
+    data.array[:] = np.random.default_rng(5).integers(1, 256, max(sizes), np.uint8)
+    data.sync_to_device(0, max(sizes))
+    prepared, at = handle.prepare(streams[0]), 0
+    for target in (0, 1, 2, 1, 0):
+        if not handle.patch(prepared, _patches(streams[at], streams[target])):
+            prepared = handle.prepare(streams[target])
+        at = target
+        result.array[:] = 0
+        result.sync_to_device(0, max(sizes))
+        arguments = [(data, 0, sizes[at], "read"), (result, 0, sizes[at], "write")]
+        handle.submit(prepared, arguments).finish()
+        result.sync_from_device(0, max(sizes))
+        np.testing.assert_array_equal(result.array[: sizes[at]], data.array[: sizes[at]])
+        assert not result.array[sizes[at] :].any()
+
+
+def test_words_that_no_patch_may_change_are_refused(device):
+    configuration, (words,) = _copies(device, (1 << 16,))
+    handle = device.handle
+    handle.load(configuration)
+    prepared = handle.prepare(words)
+    if not handle.patch(prepared, []):
+        pytest.skip("the device patches nothing")
+    for word in (0, 2, 4, len(words) // 4, 1 << 31):
+        with pytest.raises(StreamError, match=rf"word {word} of {len(words) // 4}"):
+            handle.patch(prepared, [(word, 0)])
+
+
+def test_a_patch_that_is_refused_changes_nothing(device):
+    """A word that may change before one that may not: the stream runs as it was."""
+    sizes = (3 << 16, 1 << 16)
+    configuration, streams = _copies(device, sizes)
+    handle = device.handle
+    handle.load(configuration)
+    prepared = handle.prepare(streams[0])
+    if not handle.patch(prepared, []):
+        pytest.skip("the device patches nothing")
+    data, result = (handle.allocate(max(sizes)) for _ in range(2))
+    data.array[:] = np.random.default_rng(5).integers(1, 256, max(sizes), np.uint8)
+    data.sync_to_device(0, max(sizes))
+    with pytest.raises(StreamError, match="word 2 of"):
+        handle.patch(prepared, [*_patches(*streams), (2, 0)])
+    handle.submit(prepared, [(data, 0, sizes[0], "read"), (result, 0, sizes[0], "write")]).finish()
+    result.sync_from_device(0, max(sizes))
+    np.testing.assert_array_equal(result.array, data.array)
+
+
+def test_a_stream_belongs_to_its_device(device):
+    configuration, (words,) = _copies(device, (1 << 16,))
+    device.handle.load(configuration)
+    other = _npu.device.open(f"emu:{device.generation}", "fast")
+    other.load(configuration)
+    stream = other.prepare(words)
+    for call in (lambda: device.handle.patch(stream, []), lambda: device.handle.submit(stream, [])):
+        with pytest.raises(ArgumentError, match="prepared by another device"):
+            call()
+
+
+def test_programs_of_overlays_have_the_size_that_streams_load(device):
+    chosen = operation("prefill")
+    config = chosen.configuration(device.generation)
+    configuration = _npu.device.Configuration.parse(config)
+    overlays = {one[0]: one[1] for one in configuration.as_dict()["overlays"]}
+    images = {name: device.handle.overlay_image(configuration, name) for name in overlays}
+    assert len(set(images.values())) == len(overlays) == 5
+    assert {name: len(image) for name, image in images.items()} == overlays
+    with pytest.raises(ArgumentError, match='has no overlay "no such program"'):
+        device.handle.overlay_image(configuration, "no such program")
+    # They are what a submission to this device sends.
+    request = dict(next(iter(chosen.examples.values())))
+    (submission,) = chosen.submissions(config, request, device.handle)
+    headers = next(one for one in submission.arguments if one["name"] == "headers")
+    for image in images.values():
+        assert all(image[at : at + 16] in headers["contents"] for at in range(0, len(image), 1600))
+
+
 def test_what_is_computed_between_failures_is_right(device):
     """An operation that was refused changes nothing for the next one."""
     a = np.arange(12, dtype=np.int8).reshape(3, 4)

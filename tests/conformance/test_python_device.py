@@ -11,8 +11,8 @@ import pytest
 import python_relay
 
 from npu import _npu
-from npu.device_contract import DeviceBuffer
-from npu.errors import DeadlockError, DeviceError
+from npu.device_contract import DeviceBackend, DeviceBuffer
+from npu.errors import DeadlockError, DeviceError, StreamError
 from npu.ops.registry import operation
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -224,6 +224,75 @@ def test_information_is_a_dict(value):
 def test_what_runs_return_is_checked(method, value, words):
     with pytest.raises(DeviceError, match=rf"^\[device\] python:odd: {words}"):
         _rms_norm(_odd({method: value}))
+
+
+class Patched(python_relay.Relay):
+    """`patch` returns what it is told; what it was given is kept."""
+
+    answer: Any = None
+    given: Any = None
+
+    def patch(self, prepared: Any, patches: np.ndarray) -> Any:
+        self.given = patches
+        return self.answer
+
+
+def _copy_stream(handle: Any) -> tuple[Any, int]:
+    """A prepared copy, and a word of it that may be patched."""
+    copy = operation("copy")
+    data = copy.configuration("npu2")
+    old, new = (copy.submissions(data, {"bytes": size})[0].stream for size in (1 << 16, 2 << 16))
+    handle.load(_npu.device.Configuration.parse(data))
+    differ = np.frombuffer(old, np.uint32) != np.frombuffer(new, np.uint32)
+    return handle.prepare(old), int(np.flatnonzero(differ)[0])
+
+
+def test_patches_are_pairs_of_words():
+    backend = Patched()
+    handle = _npu.device.open_python(backend)
+    stream, word = _copy_stream(handle)
+    for answer in (True, False):
+        backend.answer = answer
+        assert handle.patch(stream, [(word, 0xFFFFFFFF), (word, 3)]) is answer
+    assert backend.given.dtype == np.uint32
+    assert backend.given.tolist() == [[word, 0xFFFFFFFF], [word, 3]]
+    backend.given = None
+    with pytest.raises(StreamError, match=r"word 2 of"):
+        handle.patch(stream, [(word, 1), (2, 1)])
+    assert backend.given is None  # the device is not asked
+    for answer in (None, 1, "yes"):
+        backend.answer = answer
+        with pytest.raises(
+            DeviceError, match=r"python:relay: patch\(\) is .*; return True or False"
+        ):
+            handle.patch(stream, [(word, 1)])
+
+
+def test_devices_that_patch_nothing_get_new_streams():
+    class Plain(python_relay.Relay):
+        patch = DeviceBackend.patch
+        overlay_image = DeviceBackend.overlay_image
+
+    handle = _npu.device.open_python(Plain())
+    stream, word = _copy_stream(handle)
+    assert handle.patch(stream, [(word, 1)]) is False
+    configuration = _npu.device.Configuration.parse(operation("prefill").configuration("npu2"))
+    emulated = _npu.device.open("emu:npu2", "fast")
+    for name, *_ in configuration.as_dict()["overlays"]:
+        image = handle.overlay_image(configuration, name)
+        assert image == emulated.overlay_image(configuration, name)  # the stand-in
+
+
+@pytest.mark.parametrize("method", ["patch", "overlay_image", "prepare"])
+def test_a_device_without_a_method_is_refused(method):
+    class Lacking:
+        def __getattr__(self, name: str) -> Any:
+            if name == method:
+                raise AttributeError(name)
+            return lambda *_: None
+
+    with pytest.raises(DeviceError, match=rf"no method {method}\(\); derive it from"):
+        _npu.device.open_python(Lacking())
 
 
 def test_counts_of_numpy_are_counts():

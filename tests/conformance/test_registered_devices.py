@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ import python_relay
 
 import npu
 from npu.errors import DeviceError
+from npu.ops.registry import operation
 
 _numbers = itertools.count()
 
@@ -47,6 +48,82 @@ def test_a_factory_may_use_the_package():
 
     name = _registered(factory)
     assert _within(60, lambda: _opened(name).generation) == ["npu2"]
+
+
+def test_an_operation_may_end_while_its_device_is_called():
+    """Python collects garbage at any time; what an operation did is counted as its owner ends."""
+
+    class Owner:
+        pass
+
+    class Ending(python_relay.Relay):
+        owners: ClassVar[list[Any]] = []
+
+        def submit(self, prepared: Any, arguments: Any) -> Any:
+            self.owners.clear()
+            return super().submit(prepared, arguments)
+
+    device = _opened(_registered(Ending))
+    chosen = operation("prefill")
+    owner = Owner()
+    device.attach(owner, chosen.open(device.handle, chosen.configuration("npu2")))
+    Ending.owners.append(owner)
+    del owner
+    found = _within(60, lambda: npu.rms_norm(np.ones((4, 128), np.float32), device=device))
+    assert len(found) == 1 and not Ending.owners
+
+
+def test_an_operation_is_opened_while_a_model_ends_in_a_device_written_in_python():
+    """Whoever opens an operation waits for the device, under which finalizers may run."""
+
+    class Owner:
+        pass
+
+    opening, ended = threading.Event(), threading.Event()
+
+    class Ending(python_relay.Relay):
+        owners: ClassVar[list[Any]] = []
+
+        def overlay_image(self, configuration: Any, overlay: str) -> bytes:
+            if self.owners and threading.current_thread().name == "opens":
+                opening.set()  # its thread holds what opening an operation takes
+                assert ended.wait(30)
+            return super().overlay_image(configuration, overlay)
+
+    device = _opened(_registered(Ending))
+    chosen = operation("copy")
+    owner = Owner()
+    device.attach(owner, chosen.open(device.handle, chosen.configuration("npu2")))
+    Ending.owners.append(owner)
+    del owner
+    opens = threading.Thread(target=lambda: device.operation("prefill"), name="opens", daemon=True)
+    opens.start()
+    assert opening.wait(60)
+
+    def end() -> None:
+        Ending.owners.clear()
+        ended.set()
+
+    assert _within(20, end)
+    opens.join(60)
+
+
+def test_what_an_operation_did_is_counted_once_after_its_owner():
+    class Owner:
+        pass
+
+    device = _opened(_registered(python_relay.Relay))
+    chosen = operation("rms_norm")
+    native = chosen.open(device.handle, chosen.configuration("npu2"))
+    owner = Owner()
+    device.attach(owner, native)
+    arrays = [np.zeros(size, np.uint8) for size in (4 * 256, 4 * 128, 4 * 256)]
+    native.run({"rows": 4, "width": 128}, arrays)
+    assert device.counters()["streams_built"] == 1
+    del owner
+    assert not device._attached  # nothing keeps a model's memory until somebody asks
+    for _ in range(2):
+        assert device.counters()["streams_built"] == 1
 
 
 def test_a_factory_that_opens_its_own_device_is_told_so():

@@ -6,7 +6,8 @@ stricter than the real thing.
 - Wrong flags, banks, opcodes, counts of words, pointers and sizes are refused; more arguments than
   the xclbin declares and use after the context is gone are a ``Crash``, as is giving things back in
   another order than runs, instruction BOs, kernel, context.
-- Limits of heap, contexts and locked memory hold; pyxrt_machine.py counts and injects failures.
+- Limits of heap, contexts and locked memory hold, from the heap of an opened device on;
+  pyxrt_machine.py counts and injects failures.
 
 Put this folder on ``sys.path``. What pyxrt does is taken from XRT's pyxrt.cpp and
 core/common/api, and from xdna-driver's src/shim.
@@ -22,7 +23,7 @@ from typing import Any
 
 import numpy as np
 from pyxrt_command import Command, ert_cmd_state
-from pyxrt_machine import Crash, driver_error, machine, parse_xclbin
+from pyxrt_machine import PDI_BYTES, Crash, driver_error, machine, parse_xclbin
 from pyxrt_memory import DATA, INSTRUCTIONS, Data, Instructions, Memory, User, integers
 
 __all__ = ["Crash", "ert_cmd_state", "machine"]
@@ -58,11 +59,16 @@ class uuid:
 
 class device:
     def __init__(self, index: int) -> None:
-        machine.check("device", "DRM_IOCTL_AMDXDNA_GET_INFO IOCTL failed")
         if type(index) is not int or not 0 <= index < len(machine.devices):
             raise RuntimeError(f"Could not open device with index '{index}'")
+        machine.check("device", "Open /dev/accel/accel0 failed")
+        machine.devices[index].open()
         self._npu = machine.devices[index]
         self._registered: dict[str, Any] = {}
+
+    def __del__(self) -> None:
+        if hasattr(self, "_npu"):
+            self._npu.close()
 
     def get_info(self, key: xrt_info_device) -> str:
         machine.check("info", "DRM_IOCTL_AMDXDNA_GET_INFO IOCTL failed")
@@ -113,6 +119,7 @@ class hw_context:
             raise RuntimeError("xclbin is not registered with the device")
         if len(npu.contexts) >= npu.context_limit:
             raise driver_error(request, -22)  # firmware 0x2000003
+        npu.take(PDI_BYTES)
         image = on._registered[which.to_string()]
         # Others refer to this, so that the end of the Python object can be seen.
         self._state = SimpleNamespace(
@@ -227,8 +234,13 @@ class bo:
         integers(size, offset)
         if offset < 0 or size < 0 or offset + size > self._size:
             raise driver_error("Invalid BO offset and size for sync'ing", 22)
+        machine.check("sync", "DRM_IOCTL_AMDXDNA_SYNC_BO IOCTL failed")
         machine.counts["syncs"] += 1
         memory, start = self._alive(), self._offset + offset
+        if isinstance(memory, Instructions):
+            machine.counts["stream bytes"] += size
+            if memory.is_read():
+                raise Crash("a stream was changed while a command reads it")
         if direction is xclBOSyncDirection.XCL_BO_SYNC_BO_TO_DEVICE:
             memory.device_side[start : start + size] = memory.host[start : start + size]
         elif direction is xclBOSyncDirection.XCL_BO_SYNC_BO_FROM_DEVICE:
@@ -329,6 +341,7 @@ class run:
             return ert_cmd_state.ERT_CMD_STATE_NEW
         pending = self._context.npu.pending
         while not command.over():
+            machine.check("wait", "DRM_IOCTL_SYNCOBJ_TIMELINE_WAIT IOCTL failed")
             first = pending[0]
             if not first.over():
                 first.advance(timeout_ms / 1000 if timeout_ms else 3600.0)

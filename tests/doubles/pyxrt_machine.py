@@ -9,6 +9,7 @@ numbers. Streams run on an emulated NPU per device, which loads the configuratio
 from __future__ import annotations
 
 import collections
+import hashlib
 import itertools
 import json
 import struct
@@ -21,6 +22,7 @@ from npu.errors import NpuError
 MAGIC = b"xclbin of the test double 1\n"
 HEAP_BYTES = 64 << 20
 GRANULE = 32 << 10
+PDI_BYTES = 1 << 20  # of a configuration, in the heap as long as its context lives
 CONTEXT_LIMITS = {"npu1": 6, "npu2": 16}
 NAMES = {"npu1": "NPU Phoenix", "npu2": "NPU Strix"}
 UNKNOWN_OPERATION = 0xFFFFFFFF
@@ -32,11 +34,26 @@ class Crash(BaseException):
 
 
 def write_xclbin(
-    path: Path, configuration: bytes, *, arguments: int = 16, kernels: tuple[str, ...] = ()
+    path: Path,
+    configuration: bytes,
+    *,
+    arguments: int = 16,
+    kernels: tuple[str, ...] = (),
+    build: int = 0,
 ) -> Path:
     """A file that the double takes as an xclbin: a serialised configuration, with the number of
-    data arguments of its kernel, without what mlir-aie keeps out of an xclbin."""
-    head = {"kernels": list(kernels or ("MLIR_AIE",)), "arguments": arguments + 3}
+    data arguments of its kernel, without what mlir-aie keeps out of an xclbin. Beside it, as
+    NAME.overlay.bin, the programs that streams load, of which its cores run no others: noise, that
+    of another ``build`` is another."""
+    head = {
+        "kernels": list(kernels or ("MLIR_AIE",)), "arguments": arguments + 3,
+        "images": {},
+    }  # fmt: skip
+    for name, size, *_ in _npu.device.parse_configuration(configuration)["overlays"]:
+        seed = hashlib.sha256(f"{build} {name} ".encode() + configuration).digest()
+        image = hashlib.shake_256(seed).digest(size)
+        path.with_name(f"{name}.overlay.bin").write_bytes(image)
+        head["images"][name] = image.hex()
     content = _without_shim_bds(configuration)
     path.write_bytes(MAGIC + json.dumps(head).encode() + b"\n" + content)
     return path
@@ -65,7 +82,9 @@ class Npu:
         self.bdf = f"ffff:0{len(machine.devices)}:00.1"  # none that a machine has
         self.context_limit = CONTEXT_LIMITS[generation]
         self.heap_bytes = HEAP_BYTES
-        self.heap_used = 0
+        self.heap_used = 0  # by streams
+        self.heap_expands = True  # else the firmware knows no second part of the heap
+        self.opened = 0  # devices of this process
         self.contexts: list[Any] = []
         self.pending: collections.deque[Any] = collections.deque()  # commands, in order
         self._array: Any = None
@@ -78,6 +97,27 @@ class Npu:
             mode = "" if seed is None else f"+reload-random-{seed}"
             self._array = _npu.device.open(f"emu:{self.generation}{mode}", "fast")
         return self._array
+
+    def open(self) -> None:
+        """The first device of a process maps the heap, locked."""
+        if self.opened == 0:
+            request = f"mmap(addr=(nil), len={HEAP_BYTES}, prot=3, flags=8193, offset=0) failed"
+            self.machine.check("device heap", request)
+            self.machine.lock(HEAP_BYTES, request)
+        self.opened += 1
+
+    def close(self) -> None:
+        self.opened -= 1
+        if self.opened == 0 and self in self.machine.devices:
+            self.machine.locked -= HEAP_BYTES
+
+    def take(self, size: int) -> None:
+        """Raises what the driver would where the heap has no room for ``size`` bytes more."""
+        if self.heap_used + PDI_BYTES * len(self.contexts) + size <= self.heap_bytes:
+            return
+        if self.heap_expands:
+            raise driver_error(f"Heap at max size {self.heap_bytes}, can't expand further", 28)
+        raise driver_error("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed", -95)
 
     def prepared(self, configuration: Any, words: bytes) -> Any:
         """A stream in the emulator's form, of the configuration that is loaded with it."""
@@ -115,9 +155,10 @@ class Machine:
             self.devices.append(Npu(self, generation))
 
     def inject(self, where: str, *faults: Any) -> None:
-        """The next events at ``where``: an error number of "device", "info", "register",
-        "context", "bo", "userptr", "heap" or "start"; of "run" a state ("timeout", "timeout 5"
-        with the operation reached, "abort", "error 0x3000002", "hang"), None for a good one."""
+        """The next events at ``where``: an error number of "device" (its node), "device heap",
+        "info", "register", "context", "bo", "userptr", "heap", "start", "wait" or "sync"; of "run"
+        a state ("timeout", "timeout 5" with the operation reached, "abort", "error 0x3000002",
+        "hang"), None for a good one."""
         self.faults[where].extend(faults)
 
     def fault(self, where: str) -> Any:
@@ -129,6 +170,12 @@ class Machine:
         number = self.fault(where)
         if number is not None:
             raise driver_error(request, number)
+
+    def lock(self, size: int, request: str) -> None:
+        """Counts locked memory against the limit."""
+        if self.memory_lock is not None and self.locked + size > self.memory_lock:
+            raise driver_error(request, -11)
+        self.locked += size
 
     def violate(self, what: str) -> None:
         self.violations.append(what)
@@ -149,7 +196,9 @@ def parse_xclbin(path: str) -> tuple[dict[str, Any], Any]:
         raise RuntimeError(f"Invalid xclbin '{path}'")
     head, _, configuration = data[len(MAGIC) :].partition(b"\n")
     try:
-        return json.loads(head), _npu.device.Configuration.parse(configuration)
+        about = json.loads(head)
+        images = {name: bytes.fromhex(one) for name, one in about.get("images", {}).items()}
+        return about, _npu.device.Configuration.parse(configuration, images)
     except (ValueError, NpuError) as error:
         raise RuntimeError(f"Invalid xclbin '{path}': {error}") from None
 

@@ -49,13 +49,17 @@ class Instructions(Memory):
         if not found:
             raise Crash("an instruction BO for a context that is gone")
         taken = -(-size // GRANULE) * GRANULE
-        if npu.heap_used + taken > npu.heap_bytes:
-            raise driver_error(f"Heap at max size {npu.heap_bytes}, can't expand further", 28)
+        npu.take(taken)
         self.bytes, self.context = taken, found[0]
         npu.heap_used += taken
         self.context.bos += 1
         self.host = np.full(size, _POISON_HOST, np.uint8)
         self.device_side = np.full(size, _POISON_DEVICE, np.uint8)
+
+    def is_read(self) -> bool:
+        """Whether a command that has not ended has it as its stream."""
+        commands = (one for one in self.context.commands if not one.over())
+        return any(one.arguments[1][0] is self for one in commands)
 
     def __del__(self) -> None:
         if self.context is not None:
@@ -75,7 +79,8 @@ class Data(Memory):
             raise RuntimeError(f"no host memory in bank {group & 0xFFFF}")
         if size <= 0:
             raise driver_error("DRM_IOCTL_AMDXDNA_CREATE_BO IOCTL failed", -22)
-        _lock(self, size, request)
+        machine.lock(size, request)
+        self.bytes = size
         self._pages = mmap.mmap(-1, -(-size // PAGE) * PAGE)
         self.host = np.frombuffer(self._pages, np.uint8)[:size]
         self.host[:] = _POISON_HOST
@@ -105,20 +110,13 @@ class User(Data):
             raise RuntimeError("userptr is not aligned: Invalid argument")
         if size <= 0 or size % PAGE:
             raise driver_error(request, -22)
-        _lock(self, size, request)
+        machine.lock(size, request)
+        self.bytes = size
         self.read_only = not _is_writable(address, size, request)
         self.host = np.ctypeslib.as_array((ctypes.c_uint8 * size).from_address(address))
         if self.read_only:
             self.host.flags.writeable = False
         self._make_device_side(size)
-
-
-def _lock(memory: Data, size: int, request: str) -> None:
-    """Counts locked memory against the limit."""
-    if machine.memory_lock is not None and machine.locked + size > machine.memory_lock:
-        raise driver_error(request, -11)
-    machine.locked += size
-    memory.bytes = size
 
 
 def _is_writable(address: int, size: int, request: str) -> bool:

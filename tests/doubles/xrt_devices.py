@@ -17,6 +17,7 @@ import pyxrt
 from pyxrt_machine import write_xclbin
 
 import npu
+from npu import _npu
 from npu.designs import lowering
 from npu.hardware.xrt.artefacts import Xclbin
 from npu.hardware.xrt.backend import XrtBackend
@@ -30,25 +31,25 @@ _folder: list[Path] = []
 
 def _kept(lowered: Any) -> bytes:
     data = _serialise(lowered)
-    head = dict(line.split(b" ", 1) for line in data.split(b"\n", 4)[:4])
-    name, generation, source = (head[key].decode() for key in (b"name", b"generation", b"source"))
-    _lowered[f"{name}-{generation}-{source[:16]}"] = data
+    _lowered[_npu.device.Configuration.parse(data).artefact] = data
     return data
 
 
 lowering.serialise = _kept
 
 
-def find(configuration: Any, arguments: int = 16) -> Xclbin:
-    """The "xclbin" of a configuration that was lowered after this module was imported."""
+def find(configuration: Any, arguments: int = 16, build: int = 0) -> Xclbin:
+    """The "xclbin" of a configuration that was lowered after this module was imported, with the
+    programs of its overlays; ``build``: one of several, whose programs differ."""
     if not _folder:
         _folder.append(Path(tempfile.mkdtemp(prefix="npu-double-")))
         atexit.register(shutil.rmtree, _folder[0], ignore_errors=True)
-    path = _folder[0] / f"{configuration.artefact}-{arguments}.xclbin"
+    path = _folder[0] / f"{configuration.artefact}-{arguments}-{build}" / "design.xclbin"
     if not path.exists():
-        write_xclbin(path, _lowered[configuration.artefact], arguments=arguments)
-    # No overlays: their stand-ins are what the emulated NPU takes.
-    return Xclbin(path, {"generation": configuration.generation, "overlays": []})
+        path.parent.mkdir()
+        write_xclbin(path, _lowered[configuration.artefact], arguments=arguments, build=build)
+    overlays = [one[0] for one in configuration.as_dict()["overlays"]]
+    return Xclbin(path, {"generation": configuration.generation, "overlays": overlays})
 
 
 def backend(generation: str, name: str | None = None, **options: Any) -> XrtBackend:

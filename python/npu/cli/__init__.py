@@ -34,6 +34,7 @@ COMMANDS = (
     "validate-model",
     "tune",
     "trace",
+    "kernel",
 )
 _INTERRUPTED = 130  # 128 + SIGINT
 _BROKEN_PIPE = 141  # 128 + SIGPIPE

@@ -26,7 +26,9 @@ class _Subcommand:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     chosen = parser.add_subparsers(dest="what", required=True, metavar="WHAT")
     for name, subcommand in _SUBCOMMANDS.items():
-        sub = chosen.add_parser(name, help=subcommand.help, description=subcommand.help)
+        sub = chosen.add_parser(
+            name, help=subcommand.help, description=subcommand.help, epilog=_modes(name)
+        )
         subcommand.add_options(sub)
         sub.add_argument(
             "--json",
@@ -36,6 +38,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help="figures as JSON, into a file or instead of the table",
         )
         sub.set_defaults(module=subcommand.module, prog=sub.prog)
+
+
+def _modes(name: str) -> str | None:
+    """What `npu bench NAME --help` says about modes, whose options are their own."""
+    modes = [words[1] for words in map(str.split, _SUBCOMMANDS) if words[0] == name and words[1:]]
+    listed = ", ".join(f"{name} {mode}" for mode in modes)
+    return f"modes with options of their own, see their --help: {listed}" if modes else None
 
 
 def expand(words: Sequence[str]) -> list[str]:

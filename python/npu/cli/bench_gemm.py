@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import progress
+from npu.cli import common, progress
 from npu.errors import ArgumentError
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
-    device = sweeps.generation(arguments.device)
+    device = common.generation("bench", arguments.device)
     if arguments.sizes and (arguments.count or arguments.max_size):
         raise ArgumentError("[bench] --sizes names the sizes; leave out --count and --max-size")
     found = []

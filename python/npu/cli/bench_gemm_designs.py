@@ -18,7 +18,7 @@ from typing import Any
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import progress
+from npu.cli import common, progress
 from npu.designs.gemm import DesignPoint
 from npu.devices import DEFAULT_BF16
 from npu.errors import ArgumentError
@@ -87,7 +87,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
-    device = sweeps.generation(arguments.device)
+    device = common.generation("bench", arguments.device)
     bf16 = arguments.bf16 or DEFAULT_BF16[device]
     if bf16 == "bfp16" and device == "npu1":
         raise ArgumentError("[bench] --bf16 bfp16: npu1 multiplies bfloat16 natively only")

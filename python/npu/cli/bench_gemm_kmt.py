@@ -13,7 +13,7 @@ import sys
 from npu.cli import bench_gemm as command
 from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
-from npu.cli import progress
+from npu.cli import common, progress
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError, DesignError
 from npu.perf.simulate import SimulatedGemm
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _curves(arguments: argparse.Namespace) -> list[Curve]:
-    device = sweeps.generation(arguments.device)
+    device = common.generation("bench", arguments.device)
     method = arguments.method
     if arguments.sizes and len(arguments.sizes) != 1:
         raise ArgumentError(f"[bench] --k-mt-curve takes one size, not {len(arguments.sizes)}")

@@ -17,8 +17,7 @@ from typing import Any
 
 from npu import _npu
 from npu.designs.gemm import ROWS, DesignPoint
-from npu.devices import XRT, open_device
-from npu.errors import ArgumentError, DeviceError, ShapeError
+from npu.errors import ArgumentError, ShapeError
 from npu.perf.execution import constant
 from npu.perf.problem import Size, design_point
 from npu.perf.simulate import SimulatedGemm, simulate_gemm
@@ -95,17 +94,6 @@ class Case:
         m, k, n = size
         a, c = self.design.a_bytes, self.design.c_bytes
         return 2 * m * k * n / (a * (m * k + k * n) + c * m * n)
-
-
-def generation(name: str | None) -> str:
-    """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default."""
-    chosen = name or os.environ.get("NPU_DEVICE") or "npu2"
-    if chosen == XRT:
-        return open_device(XRT).generation
-    short = chosen.removeprefix("emu:")
-    if short not in ("npu1", "npu2"):
-        raise DeviceError(f"[bench] device is {chosen!r}; times are simulated for npu1 and npu2")
-    return short
 
 
 def pairs(dtypes: Sequence[str] | None, outputs: Sequence[str] | None) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from npu.cli import bench_gemm_files as files
-from npu.cli import bench_gemm_sweep as sweeps
+from npu.cli import common
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -28,7 +28,7 @@ def _simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     from npu.ops.registry import operation, operations
     from npu.perf.operation_simulation import simulate_operation
 
-    device = sweeps.generation(arguments.device)
+    device = common.generation("bench", arguments.device)
     if arguments.request and not arguments.operation:
         raise ArgumentError("[bench] --request needs --operation NAME")
     chosen = [operation(arguments.operation)] if arguments.operation else operations().values()

@@ -9,7 +9,6 @@ import os
 import statistics
 import sys
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import dtypes, progress
@@ -17,6 +16,7 @@ from npu.cli import dtypes, progress
 if TYPE_CHECKING:
     from npu import Device
     from npu.designs.gemm import DesignPoint
+    from npu.hardware.doctor.machine import Npu
     from npu.models.gemma3 import Model
     from npu.models.gemma3.header import Header
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 _MAX_THREADS = 256
 _MAX_SIDE = 1 << 31  # M, K, N that a command stream can be built for
 BLOCK_FORMATS = ("q4nx", "q8", "bf16")  # of weights, as npu.bind names them
-DEMO_FOLDER = "examples/demo_model"  # of a checkout; wheels carry the file in npu/models
 
 
 def add_model_arguments(parser: argparse.ArgumentParser) -> None:
@@ -108,17 +107,37 @@ def check_options(
 
 
 def generation(command: str, name: str | None) -> str:
-    """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default. Raises DeviceError."""
-    from npu.devices import DEFAULT_DEVICE, XRT, open_device
+    """ "npu1" or "npu2" of a device name, $NPU_DEVICE or the default. No device is opened: names of
+    the NPU say it, else this machine's PCI bus. Raises DeviceError."""
+    from npu.devices import DEFAULT_DEVICE, is_xrt, named_generation
     from npu.errors import DeviceError
 
     chosen = name or os.environ.get("NPU_DEVICE") or DEFAULT_DEVICE
-    if chosen == XRT:
-        return open_device(XRT).generation
+    if is_xrt(chosen):
+        if named := named_generation(chosen):
+            return named
+        own, found = own_npu()
+        if own is None:
+            raise DeviceError(
+                f"[{command}] device is {chosen}, and this machine's NPU cannot be told ({found}); "
+                "name npu1 or npu2 with --device"
+            )
+        return own.generation
     short = chosen.removeprefix("emu:").removeprefix("null:")
     if short not in ("npu1", "npu2"):
         raise DeviceError(f"[{command}] device is {chosen!r}; name npu1 or npu2 with --device")
     return short
+
+
+def own_npu() -> tuple[Npu | None, str]:
+    """The NPU of this machine by its PCI ids, whatever runs it, and what was found."""
+    from npu.hardware.doctor.live import LiveSystem
+    from npu.hardware.doctor.machine import Machine
+    from npu.hardware.doctor.pci import probe_npu
+
+    machine = Machine(LiveSystem())
+    found = probe_npu(machine).found
+    return machine.npu, found
 
 
 def result_dtype(arguments: argparse.Namespace) -> str:
@@ -271,14 +290,9 @@ def spread(values: list[float]) -> dict[str, Any]:
 
 def default_model() -> str | None:
     """Path of the model used without -m: $NPU_MODEL, or the demo model of a checkout."""
-    if named := os.environ.get("NPU_MODEL"):
-        return named
-    package = Path(__file__).resolve().parents[1]
-    places = (package / "models", package.parents[1] / DEMO_FOLDER, Path(DEMO_FOLDER))
-    for place in places:
-        if found := sorted(place.glob("*.gguf")):
-            return str(found[0])
-    return None
+    from npu.models.demo import demo_model
+
+    return os.environ.get("NPU_MODEL") or demo_model()
 
 
 def read_header(path: str | None) -> Header:

@@ -29,5 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
         state = "available" if device.available else "not available"
         reason = f": {device.reason}" if device.reason else ""
         print(f"{device.name:10} {device.description}; {state}{reason}")
-    print(f"default    {default.name}: {default.reason}")
+    missing = [d.name for d in devices if not d.available and d.reason == default.reason]
+    why = f"{missing[0]} is not available, see `npu doctor`" if missing else default.reason
+    print(f"default    {default.name}: {why}")
     return 0

@@ -17,6 +17,15 @@ HELP = (
     "in words"
 )
 _MAX_BYTES = 64 << 20
+# How files begin that inspect does not read.
+_OTHERS = (
+    (b"\x7fELF", "an ELF file (program, object or ELF of instructions)"),
+    (b"GGUF", "a GGUF model (see `npu generate -m`)"),
+    (b"PK\3\4", "a zip archive"),
+    (b"\x1f\x8b", "compressed by gzip"),
+    (b"\x28\xb5\x2f\xfd", "compressed by zstd"),
+    (b"\xfd7zXZ", "compressed by xz"),
+)
 _MAX_ESTIMATED = 1 << 30  # M, K, N that a configuration can be chosen for
 
 
@@ -63,7 +72,6 @@ _BELONGS = {
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from npu.cli import inspect_image
     from npu.errors import ArgumentError
 
     named = (arguments.file, arguments.gemm, arguments.operation)
@@ -72,14 +80,45 @@ def run(arguments: argparse.Namespace) -> int:
     common.check_options("inspect", arguments, _forms(arguments), _BELONGS)
     if arguments.operation is not None and arguments.request is None:
         return _print_fields(arguments.operation, arguments.json)
-    data = _stream(arguments) if arguments.file is None else _read(Path(arguments.file))
-    if arguments.file is not None and inspect_image.is_image(data):
-        inspect_image.print_image(data, Path(arguments.file).name, arguments.json)
-    elif data.startswith(b"npu-config"):
-        _print_configuration(data, arguments.json)
+    if arguments.file is None:
+        _print_stream(_stream(arguments), arguments.json)
     else:
-        _print_stream(data, arguments.json)
+        _print_file(Path(arguments.file), arguments.json)
     return 0
+
+
+def _print_file(path: Path, as_json: bool) -> None:
+    """Raises FormatError, which names the file."""
+    from npu.cli import inspect_image
+    from npu.errors import FormatError
+
+    data = _read(path)
+    if inspect_image.is_image(data):
+        inspect_image.print_image(data, path.name, as_json)
+        return
+    reader = next((one for start, one in _READERS if data.startswith(start)), None)
+    if reader is None:
+        raise FormatError(
+            f"[inspect] {path} is {_kind(data)}; inspect reads configurations, command streams "
+            "(TXN), xclbins, PDIs and binary CDOs"
+        )
+    try:
+        reader(data, as_json)
+    except FormatError as error:
+        raise FormatError(f"[inspect] {path}: {str(error).partition('] ')[2]}") from error
+
+
+def _kind(data: bytes) -> str:
+    """What a file is that nothing here reads, as far as its first bytes tell."""
+    if not data:
+        return "empty"
+    for start, kind in _OTHERS:
+        if data.startswith(start):
+            return kind
+    text = data[:4096].decode("utf-8", "replace")
+    if "\0" not in text and text.count("\ufffd") <= 1:  # a character may be cut at the end
+        return "text"
+    return f"of no known kind (it begins with {data[:8].hex(' ')})"
 
 
 def _forms(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -203,3 +242,11 @@ def _print_configuration(data: bytes, as_json: bool) -> None:
         print(f"core({col},{row}):{loaded}")
         _print_program(program)
     print(stream.disassemble(txn), end="")
+
+
+# By the first bytes; a command stream's are its header's version, 0.1 or 1.0.
+_READERS = (
+    (b"npu-config", _print_configuration),
+    (b"\0\1", _print_stream),
+    (b"\1\0", _print_stream),
+)

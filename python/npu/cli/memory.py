@@ -1,4 +1,4 @@
-"""Memory use of this process, from Linux's /proc, as `npu bench` prints it."""
+"""Memory of this process, as `npu bench` prints it, and of the machine, from Linux's /proc."""
 
 from __future__ import annotations
 
@@ -21,3 +21,13 @@ def peak_resident_bytes() -> int:
     with open("/proc/self/status") as file:
         (peak,) = re.findall(r"VmHWM:\s+(\d+)", file.read())
     return 1024 * int(peak)
+
+
+def available_bytes() -> int:
+    """What new processes can use without swapping; 0 where the kernel does not say."""
+    try:
+        with open("/proc/meminfo") as file:
+            found = re.search(r"MemAvailable:\s+(\d+) kB", file.read())
+    except OSError:
+        return 0
+    return 1024 * int(found[1]) if found else 0

@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(
                 f"no verdict: configurations are missing; `npu build --device {device.generation}`"
             )
-        elif device.name == "xrt":
-            _keep_verdict(found["passed"], path)
+        elif device.way:
+            _keep_verdict(found["passed"], path, device.way)
     return 0 if found["passed"] else 1
 
 
@@ -81,12 +81,12 @@ def _stamp(found: dict[str, Any]) -> dict[str, Any]:
     return stamp("selftest", {"device": device["name"], "arithmetic": device["arithmetic"]})
 
 
-def _keep_verdict(passed: bool, path: str) -> None:
-    """From now on the NPU is what runs by default, or is not."""
+def _keep_verdict(passed: bool, path: str, way: str) -> None:
+    """From now on the NPU is what runs by default where it is reached in this way, or is not."""
     from npu.hardware import verdict
     from npu.hardware.xrt import choice
 
-    verdict.write(choice.stamp(), passed, os.path.abspath(path))
+    verdict.write(choice.stamp(way), passed, os.path.abspath(path))
     print("the NPU runs by default from now on" if passed else "the emulated NPU stays the default")
 
 

@@ -2,19 +2,18 @@
 
 It holds for one stamp: PCI id, firmware, driver, XRT and version of this package. With another
 stamp, or if the file is damaged, there is no verdict. The file is ``selftest.json`` in the folder
-that ``NPU_CACHE`` names, else in npu-xdna under ``XDG_CACHE_HOME`` or ~/.cache (also with
-``NPU_CACHE=off``, which is about weights).
+of the cache (npu/cache_folder.py).
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import time
 from pathlib import Path
 from typing import Any
 
+from npu import cache_folder
 from npu.errors import ArgumentError, FileError
 from npu.formats.atomic_file import replacing
 
@@ -34,11 +33,7 @@ class Verdict:
 
 def path() -> Path:
     """The file."""
-    named = os.environ.get("NPU_CACHE", "")
-    if named and named.lower() != "off":
-        return Path(os.path.expanduser(named)).absolute() / FILE
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base).absolute() / "npu-xdna" / FILE
+    return cache_folder.root() / FILE
 
 
 def write(stamp: dict[str, str], passed: bool, report: str) -> Path:

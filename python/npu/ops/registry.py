@@ -71,12 +71,16 @@ class Operation:
             return _HANDLES[self.name](device, config)
         return _npu.operations.PlainOperation(device, config, self.name)
 
-    def submissions(self, config: bytes, request: Mapping[str, int]) -> list[Submission]:
+    def submissions(
+        self, config: bytes, request: Mapping[str, int], device: Any = None
+    ) -> list[Submission]:
         """What the operation submits for a request on operands that lie dense in memory.
 
-        Raises ArgumentError for fields that are missing or unknown, ShapeError.
+        ``device``: the ``_npu.device.Device`` that they run on, whose programs of overlays are
+        among the contents; None: stand-ins for them, which emulated NPUs take. Raises ArgumentError
+        for fields that are missing or unknown, ShapeError, and what the device raises.
         """
-        found = _npu.operations.submissions(self.name, config, dict(request))
+        found = _npu.operations.submissions(self.name, config, dict(request), device)
         return [
             Submission(one["stream"], tuple(one["arguments"]), int(one["count"])) for one in found
         ]

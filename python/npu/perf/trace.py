@@ -179,7 +179,7 @@ def members(
         "clock_hz": clock,
         "window": (begin, min(end, total)),
         "events": events[np.argsort(events["start"], kind="stable")],
-        "tracks": tracks_of(recorded["tracks"], config),
+        "tracks": tracks_of(recorded["tracks"], port_names(config)),
         "kernels": recorded["kernels"],
         "routes": recorded["routes"],
         "left_out": recorded["left_out"],
@@ -200,13 +200,12 @@ def _describe(design: DesignPoint) -> str:
     )
 
 
-def tracks_of(found: list[dict[str, Any]], config: bytes) -> list[Track]:
-    ports = port_names(config)
+def tracks_of(found: list[dict[str, Any]], ports: Mapping[str, str]) -> list[Track]:
+    """ports: names of shim channels, as ``port_names`` has them."""
     tracks = []
     for track in found:
         name, col, row = track["name"], track["col"], track["row"]
-        direction = name.split()[-2]
-        kind = {"S2MM": "in", "MM2S": "out"}.get(direction, "core" if col >= 0 else "command")
+        kind = _kind(name, "core" if col >= 0 else "command")
         port = ports.get(name, "")
         cycles = dict(zip(KINDS, track["cycles"], strict=True))
         del cycles["lock"]
@@ -214,6 +213,16 @@ def tracks_of(found: list[dict[str, Any]], config: bytes) -> list[Track]:
         cycles["receive" if kind == "in" else "send"] -= track["memory_wait"]
         tracks.append(Track(name, kind, col, row, port, cycles))
     return tracks
+
+
+def _kind(name: str, otherwise: str) -> str:
+    """Of a track: "core (0,2) S2MM 0", "core (0,2) stream input"."""
+    for end in name.split()[-2:]:
+        if end in ("S2MM", "input"):
+            return "in"
+        if end in ("MM2S", "output"):
+            return "out"
+    return otherwise
 
 
 def operations_of(stream: bytes) -> list[str]:

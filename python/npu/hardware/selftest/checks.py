@@ -7,15 +7,19 @@ each within the error bound of docs/fidelity.md of the exact one, may be twice t
 
 from __future__ import annotations
 
+import contextlib
+import copy
 import dataclasses
 import functools
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
 import npu
 from npu.devices import Device
+from npu.hardware.selftest import products
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # Relative: half a unit in the last place of float32 and of bfloat16.
@@ -66,6 +70,7 @@ def checks(generation: str) -> Iterator[Check]:
     yield from _weights(rng)
     yield from _rows(rng, generation)
     yield from _attention(rng)
+    yield from _answers()
 
 
 def compare(check: Check, found: np.ndarray, expected: np.ndarray) -> Difference:
@@ -112,34 +117,34 @@ def _copy(rng: np.random.Generator) -> Check:
     return Check("copy", "copy", "1 MiB", functools.partial(_copied, data))
 
 
-_M, _K, _N = 200, 320, 264
+_M, _K, _N = products.SIZE
 _GEMM = f"{_M}x{_K}x{_N}"
 
 
 def _integers(rng: np.random.Generator) -> Iterator[Check]:
-    int8, int16, int32 = map(np.dtype, (np.int8, np.int16, np.int32))
-    for dtype, results in ((int8, (int32, int16, int8)), (int16, (int32,))):
+    for one in products.integers():
+        dtype = np.dtype(one.dtype)
         top = (1 << (8 * dtype.itemsize - 1)) - 1
         a = rng.integers(-top, top, (_M, _K), dtype=dtype)
         b = rng.integers(-top, top, (_K, _N), dtype=dtype)
-        for out in results:
-            shift = 0 if out == int32 else 8
-            product = functools.partial(npu.matmul, a, b, out_dtype=out, shift=shift)
-            yield Check(f"gemm {dtype} to {out}", "gemm", _GEMM, product)
+        shift = 0 if one.out_dtype == "int32" else 8
+        product = functools.partial(npu.matmul, a, b, out_dtype=one.out_dtype, shift=shift)
+        yield Check(f"gemm {one.dtype} to {one.out_dtype}", "gemm", _GEMM, product)
 
 
 def _floats(rng: np.random.Generator, generation: str) -> Iterator[Check]:
     a, b = (rng.standard_normal(shape).astype(BFLOAT16) for shape in ((_M, _K), (_K, _N)))
-    products = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
+    magnitudes = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64))
     # A rounding per product, on npu1 to the unit of the largest of eight; BFP16's are exact.
-    sums = 2 * (_K + 8) * _HALF_ULP32 * products
-    for mode in ("native", "bfp16") if generation == "npu2" else ("native",):
-        for out, last in ((np.dtype(np.float32), 0.0), (BFLOAT16, 2 * _HALF_ULP16)):
-            yield Check(
-                f"gemm bfloat16 to {out}, {mode}", "gemm", _GEMM,
-                functools.partial(npu.matmul, a, b, out_dtype=out, bf16=mode),
-                Bound((1 + last) * sums, last),
-            )  # fmt: skip
+    sums = 2 * (_K + 8) * _HALF_ULP32 * magnitudes
+    for one in products.floats(generation):
+        out = np.dtype(one.out_dtype)
+        last = 2 * _HALF_ULP16 if out == BFLOAT16 else 0.0
+        yield Check(
+            f"gemm bfloat16 to {out}, {one.bf16}", "gemm", _GEMM,
+            functools.partial(npu.matmul, a, b, out_dtype=out, bf16=one.bf16),
+            Bound((1 + last) * sums, last),
+        )  # fmt: skip
 
 
 def _weights(rng: np.random.Generator) -> Iterator[Check]:
@@ -184,6 +189,71 @@ def _attention(rng: np.random.Generator) -> Iterator[Check]:
             functools.partial(npu.attention, q, k, v, window=window),
             Bound(2 * _attention_bound(q, k, v, window), 2 * _HALF_ULP16),
         )  # fmt: skip
+
+
+_QUESTIONS = ("What is 17 + 25?", "What is the capital of France?", "What is 8 - 3?")
+_TOKENS = 8
+
+
+def _answers() -> Iterator[Check]:
+    """Answers of the demo model, whose tokens must be the same: in both arithmetics every one of
+    them is 8 logits ahead of the next, far more than roundings move. A prompt is one submission,
+    then a token is; in a batch a token of every sequence."""
+    about = f"{_TOKENS} tokens"
+    yield Check("answer of the demo model", "prefill", about, _answered)
+    yield Check(f"{len(_QUESTIONS)} answers at a time", "prefill", about, _answered_together)
+
+
+def _demo() -> tuple[Any, list[list[int]]]:
+    """The model and its prompts, on the device that is current."""
+    from npu.errors import FileError
+    from npu.models import gemma3
+    from npu.models.demo import demo_model
+
+    path = demo_model()
+    if path is None:
+        raise FileError("[selftest] the demo model's file is missing; install the package again")
+    model, tokenizer = gemma3.load(path, cache=False)
+    chats = [tokenizer.render_chat([{"role": "user", "content": one}]) for one in _QUESTIONS]
+    return model, [tokenizer.encode(chat) for chat in chats]
+
+
+@contextlib.contextmanager
+def _current(device: Device) -> Iterator[None]:
+    """Makes this very device the one of models, with prompts on the array, where NPU_BF16 would
+    have products, too."""
+    from npu.devices import _selected
+
+    view = copy.copy(device)
+    view.bf16_chosen = None
+    token = _selected.set(view)
+    try:
+        yield
+    finally:
+        _selected.reset(token)
+
+
+def _answered(*, device: Device) -> np.ndarray:
+    with _current(device):
+        model, (prompt, *_) = _demo()
+        cache, tokens = model.new_cache(), []
+        logits = model.forward(prompt, cache)
+        for _ in range(_TOKENS):
+            tokens.append(int(logits[0].argmax()))
+            logits = model.forward(tokens[-1:], cache)
+    return np.array(tokens, np.int32)
+
+
+def _answered_together(*, device: Device) -> np.ndarray:
+    with _current(device):
+        model, prompts = _demo()
+        caches = [model.new_cache() for _ in prompts]
+        for prompt, cache in zip(prompts, caches, strict=True):
+            model.extend(prompt[:-1], cache)
+        rows = [np.array([prompt[-1] for prompt in prompts])]
+        for _ in range(_TOKENS):
+            rows.append(model.decode_batch(rows[-1].tolist(), caches).argmax(1))
+    return np.stack(rows[1:], 1).astype(np.int32)
 
 
 def _attention_bound(q: np.ndarray, k: np.ndarray, v: np.ndarray, window: int | None) -> np.ndarray:

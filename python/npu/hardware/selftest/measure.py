@@ -4,12 +4,14 @@ without host code around them, beside the simulated time of the same streams."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 import time
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from npu.devices import Device
+from npu.errors import DeviceError
 from npu.ops.registry import operations
 from npu.perf.execution import run_request, zeros_but
 
@@ -41,38 +43,47 @@ def cases() -> Iterator[Case]:
             yield Case(name, example, dict(request))
 
 
-def measure(device: Device, case: Case, runs: int, timeout: float = 60.0) -> Measurement:
-    """Runs a case ``1 + runs`` times on zeros, with the control data its streams rely on.
+def measure(
+    device: Device, case: Case, runs: int, timeout: float = 60.0, warm_up: float = 0.0
+) -> Measurement:
+    """Runs a case ``1 + runs`` times on zeros, with the control data its streams rely on, and after
+    the first time as often as fits into ``warm_up`` seconds, in which the clock rises.
 
     Raises DeviceError for a run that does not end within ``timeout`` seconds, and what the device
     raises.
     """
     from npu import _npu
-    from npu.errors import DeviceError
 
     operation = operations()[case.operation]
     config = operation.configuration(device.generation)
     device.handle.load(_npu.device.Configuration.parse(config))
     prepared = []
-    for one in operation.submissions(config, case.request):
+    for one in operation.submissions(config, case.request, device.handle):
         stream = device.handle.prepare(one.stream)
         arguments = [_buffer(device, argument) for argument in one.arguments]
         prepared.append((stream, arguments, one.count))
-    times = []
-    for _ in range(1 + runs):
-        start = time.perf_counter()
-        for stream, arguments, count in prepared:
-            for _ in range(count):
-                run = device.handle.submit(stream, arguments)
-                if not run.wait(timeout):
-                    run.cancel()
-                    raise DeviceError(
-                        f"[selftest] {case.operation} ({case.example}) has not ended within "
-                        f"{timeout:g} s on {device.name}; `npu doctor` looks at the machine"
-                    )
-        times.append(time.perf_counter() - start)
-    later = times[1:] or times
-    return Measurement(times[0], statistics.median(later), min(later), runs)
+    seconds = functools.partial(_seconds, device, case, prepared, timeout)
+    first = seconds()
+    warm = time.perf_counter() + warm_up
+    while time.perf_counter() < warm:
+        seconds()
+    later = [seconds() for _ in range(runs)] or [first]
+    return Measurement(first, statistics.median(later), min(later), runs)
+
+
+def _seconds(device: Device, case: Case, prepared: list[Any], timeout: float) -> float:
+    """Of all submissions of a case, one after the other."""
+    start = time.perf_counter()
+    for stream, arguments, count in prepared:
+        for _ in range(count):
+            run = device.handle.submit(stream, arguments)
+            if not run.wait(timeout):
+                run.cancel()
+                raise DeviceError(
+                    f"[selftest] {case.operation} ({case.example}) has not ended within "
+                    f"{timeout:g} s on {device.name}; `npu doctor` looks at the machine"
+                )
+    return time.perf_counter() - start
 
 
 def _buffer(device: Device, argument: Mapping[str, Any]) -> Any:

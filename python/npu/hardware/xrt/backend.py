@@ -22,7 +22,7 @@ import numpy as np
 
 from npu.device_contract import Argument, DeviceBackend
 from npu.errors import ArgumentError, DeviceError, NpuError
-from npu.hardware.xrt import artefacts, failures, machine, memory
+from npu.hardware.xrt import artefacts, failures, machine, memory, overlays
 from npu.hardware.xrt.context import (
     FIRST_DATA,
     PLACEHOLDER,
@@ -31,10 +31,11 @@ from npu.hardware.xrt.context import (
     RunSlot,
     check_manifest,
 )
-from npu.hardware.xrt.instructions import HEAP_BYTES, InstructionPool, Prepared, Slot
+from npu.hardware.xrt.instructions import HEAP_BUDGET, InstructionPool, Prepared, Slot
 from npu.hardware.xrt.memory import XrtBuffer
-from npu.hardware.xrt.run import RUN_LIMIT, XrtRun
+from npu.hardware.xrt.run import XrtRun, chosen_limit
 from npu.hardware.xrt.setup import setup_of
+from npu.hardware.xrt.signals import uninterrupted
 
 MAX_ARGUMENTS = 16  # that an xclbin declares at most
 _MOST_GONE = 256  # buffers that have ended and may still be arguments of idle runs
@@ -43,25 +44,27 @@ _MOST_GONE = 256  # buffers that have ended and may still be arguments of idle r
 class XrtBackend(DeviceBackend):
     """An NPU. ``pyxrt``: the module, imported if None; ``index``: of XRT's devices, the first NPU
     if None; ``find``: the xclbin of a configuration; ``run_limit``: seconds after which a run is
-    given up; ``contexts``: how many are kept."""
+    given up, those of ``NPU_XRT_TIMEOUT`` if None; ``contexts``: how many are kept."""
 
     def __init__(
         self, name: str = "xrt", *, pyxrt: Any = None, index: int | None = None,
-        find: artefacts.Finder = artefacts.find, run_limit: float = RUN_LIMIT,
-        heap_bytes: int = HEAP_BYTES, contexts: int | None = None, sysfs: Path = machine.SYSFS,
+        find: artefacts.Finder = artefacts.find, run_limit: float | None = None,
+        heap_bytes: int = HEAP_BUDGET, contexts: int | None = None, sysfs: Path = machine.SYSFS,
     ) -> None:  # fmt: skip
         self._closed = False
+        limit = chosen_limit() if run_limit is None else run_limit
         self._pyxrt = pyxrt or machine.import_pyxrt()
         if index is None:
             self._device, self.identity = machine.first_npu(self._pyxrt, sysfs)
         else:
             self._device = machine.open_device(self._pyxrt, index)
             self.identity = machine.identify(self._pyxrt, self._device, sysfs)
-        self._name, self._find, self._run_limit = name, find, run_limit
+        self._name, self._find, self._run_limit = name, find, limit
         self._wraps = hasattr(self._pyxrt, "ext")  # since XRT 2.20
         self._states = self._pyxrt.ert_cmd_state
         self.pool = InstructionPool(self._pyxrt, self._device, heap_bytes)
         self.contexts = Contexts(self.identity.generation, self.pool, contexts)
+        self._builds = overlays.Builds()
         self._configuration: Any = None  # that is loaded
         self._current: Context | None = None  # of it
         self._gone: collections.deque[int] = collections.deque()  # serials of buffers
@@ -93,9 +96,20 @@ class XrtBackend(DeviceBackend):
         try:
             buffer = memory.wrap(self._pyxrt, self._device, array, self._gone)
         except RuntimeError as error:
-            raise failures.of_memory("wrap", array.nbytes, error) from error
+            if not failures.cannot_pin(error):
+                raise failures.of_memory("wrap", array.nbytes, error) from error
+            if failures.is_unsupported(error):
+                self._wraps = False
+            return None
         self._buffers.add(buffer)
         return buffer
+
+    def overlay_image(self, configuration: Any, overlay: str) -> bytes:
+        self._check("overlay_image")
+        xclbin = self._find(configuration)
+        image = overlays.image(configuration, xclbin, overlay)
+        self._builds.note("overlay_image", configuration, xclbin)
+        return image
 
     def load(self, configuration: Any) -> None:
         self._check("load")
@@ -105,7 +119,12 @@ class XrtBackend(DeviceBackend):
         self._configuration = configuration
 
     def prepare(self, stream: bytes) -> Prepared:
-        return self.pool.prepare(self._loaded("prepare").setup.before(stream))
+        setup = self._loaded("prepare").setup
+        return self.pool.prepare(setup.before(stream), len(setup.operations) // 4)
+
+    def patch(self, prepared: Prepared, patches: np.ndarray) -> bool:
+        self._check("patch")
+        return self.pool.patch(prepared, patches)
 
     def submit(self, prepared: Prepared, arguments: Sequence[Argument]) -> XrtRun:
         context = self._loaded("submit")
@@ -158,13 +177,15 @@ class XrtBackend(DeviceBackend):
 
     def _context(self, configuration: Any) -> Context:
         xclbin = self._find(configuration)
-        about = configuration.as_dict()
-        check_manifest(configuration, xclbin, [one[0] for one in about["overlays"]])
+        check_manifest(configuration, xclbin)
+        if configuration.as_dict()["overlays"]:
+            overlays.check(configuration, xclbin)
+            self._builds.note("load", configuration, xclbin)
         if self._placeholder is None:
             self._placeholder = self.allocate(memory.PAGE)
         return Context(
             self._pyxrt, self._device, configuration.name, xclbin, self._placeholder.bo,
-            setup_of(about["txn"]),
+            setup_of(configuration.as_dict()["txn"]),
         )  # fmt: skip
 
     def _unbind(self) -> None:
@@ -214,7 +235,7 @@ def _started(
         run.set_arg(1, slot.bo)
         run.set_arg(2, words)
     keep = _bind(chosen, arguments, context.placeholder)
-    run.start()
+    uninterrupted(run.start)
     return chosen, keep
 
 

@@ -3,7 +3,8 @@
 An xclbin is one configuration with one kernel (two kernels in one context time out). Its context
 has the configuration loaded; the driver loads it again after another context ran, after five idle
 seconds and after a time-out. The limit of contexts, 6 on npu1 and 16 on npu2, is the whole
-machine's: where the driver gives no more, those of this process used least recently are closed.
+machine's: where the driver gives no more and closing may help, those of this process used least
+recently are closed.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from collections.abc import Callable
 from typing import Any
 
 from npu.errors import ArgumentError, ContextError, DeviceError, GenerationError
+from npu.hardware.build import cache
 from npu.hardware.xrt import failures
 from npu.hardware.xrt.artefacts import Xclbin
 from npu.hardware.xrt.instructions import InstructionPool, Slot
 from npu.hardware.xrt.setup import Setup
+from npu.hardware.xrt.signals import uninterrupted
 
 KERNEL = "MLIR_AIE"  # how the name begins of the kernel that mlir-aie makes
 FIRST_DATA = 3  # arguments before it: opcode, stream, its words
@@ -47,10 +50,12 @@ class Context:
         self, pyxrt: Any, device: Any, name: str, xclbin: Xclbin, placeholder: Any, setup: Setup
     ) -> None:
         self.name = name
+        self.again = xclbin.again  # the command that builds it again
         self.setup = setup  # what every stream does first
         self.placeholder = placeholder  # for arguments that a stream leaves alone
         self.under_way: list[Any] = []  # XrtRun
         self.completed = 0  # runs
+        self.last_end = 0  # of a run, perf_counter_ns
         self.closed = False
         self.idle: list[RunSlot] = []
         self._pyxrt = pyxrt
@@ -60,18 +65,18 @@ class Context:
             kernels = list(image.get_kernels())
             uuid = device.register_xclbin(image)
         except RuntimeError as error:
-            raise failures.of_xclbin(path, error) from error.with_traceback(None)
+            raise failures.of_xclbin(path, error, self.again) from error.with_traceback(None)
         found = next((one for one in kernels if one.get_name().startswith(KERNEL)), None)
         if found is None:
             names = ", ".join(one.get_name() for one in kernels) or "none"
             raise DeviceError(
                 f'[load] {path}: it should have a kernel "{KERNEL}", found {names}; build the '
-                "configuration again"
+                f"configuration again: {self.again}"
             )
         # XRT crashes on more than these.
         self.arguments = max(0, found.get_num_args() - FIRST_DATA)
         try:
-            self.hardware = pyxrt.hw_context(device, uuid)
+            self.hardware = uninterrupted(pyxrt.hw_context, device, uuid)
         except RuntimeError as error:
             raise failures.of_context(name, error) from error.with_traceback(None)
         try:
@@ -79,7 +84,7 @@ class Context:
             self.stream_group = self.kernel.group_id(1)
         except RuntimeError as error:
             self.kernel = self.hardware = None
-            raise failures.of_xclbin(path, error) from error.with_traceback(None)
+            raise failures.of_xclbin(path, error, self.again) from error.with_traceback(None)
 
     def run_slot(self, stream: int) -> RunSlot:
         """A run object that is not under way, with ``stream`` set if there is such a one."""
@@ -114,7 +119,8 @@ class Context:
         if count > self.arguments:
             raise ArgumentError(
                 f"[submit] the stream has {count} arguments, the xclbin of configuration "
-                f'"{self.name}" declares {self.arguments}; build the configuration again'
+                f'"{self.name}" declares {self.arguments}; build the configuration again: '
+                f"{self.again}"
             )
 
     def close(self, pool: InstructionPool) -> None:
@@ -144,7 +150,7 @@ class Contexts:
         if configuration.generation != self._generation:
             raise GenerationError(
                 f'[load] configuration "{configuration.name}" is for {configuration.generation}, '
-                f"this NPU is {self._generation}; build it for {self._generation}"
+                f"this NPU is {self._generation}; lower its design for {self._generation}"
             )
         key = configuration.artefact
         found = self._kept.get(key)
@@ -153,13 +159,15 @@ class Contexts:
             return found
         while len(self._kept) >= self._limit and self._close_one():
             pass
+        closed = 0
         while True:
             try:
                 made = make()
                 break
-            except ContextError:
-                if not self._close_one():
+            except ContextError as error:
+                if closed >= failures.contexts_to_close(error.__cause__) or not self._close_one():
                     raise
+                closed += 1
         self._kept[key] = made
         return made
 
@@ -186,19 +194,13 @@ class Contexts:
         return False
 
 
-def check_manifest(configuration: Any, xclbin: Xclbin, overlays: list[str]) -> None:
-    """Compares what the builder wrote about an xclbin with the configuration and its overlays. One
-    of the other generation gives zeros and no error; overlays would be loaded as the stand-ins that
-    operations send, which are no machine code. Raises GenerationError, DeviceError."""
+def check_manifest(configuration: Any, xclbin: Xclbin) -> None:
+    """Compares what the builder wrote about an xclbin with the configuration: one of the other
+    generation gives zeros and no error. Raises GenerationError."""
     built: Any = xclbin.manifest.get("generation", configuration.generation)
     if built != configuration.generation:
         raise GenerationError(
             f"[load] {xclbin.path} was built for {built}, configuration "
-            f'"{configuration.name}" is for {configuration.generation}; build it again'
-        )
-    if xclbin.manifest.get("overlays", overlays):
-        raise DeviceError(
-            f'[load] configuration "{configuration.name}" loads programs while it runs '
-            f"({', '.join(overlays)}), and this version has no machine code of them to send; on "
-            'npu2, npu.device("xrt", bf16="native") computes prompts without it'
+            f'"{configuration.name}" is for {configuration.generation}; build that: '
+            + cache.command(configuration.generation, configuration.name)
         )

@@ -28,23 +28,43 @@ MORE_LOCKED_MEMORY = (
     "LimitMEMLOCK in user@.service, in a container --ulimit memlock=-1)"
 )
 CHECK = 'see "npu doctor"'
+HEAP_BYTES = 64 << 20  # of npu1, and what npu2 has at first
+LOCK_LIMIT = (errno.EAGAIN, errno.ENOMEM, errno.EPERM)  # of memory that cannot be locked
 UNKNOWN_OPERATION = 0xFFFFFFFF  # txn_op_idx of a firmware that does not know
 
 _CONTEXT = {
     errno.ENOENT: "its heap for command streams is missing; open the device again",
-    errno.ENOMEM: "memory, or memory that may be locked, is short; close programs or "
-    + MORE_LOCKED_MEMORY,
+    **dict.fromkeys(
+        LOCK_LIMIT,
+        "memory, or memory that may be locked, is short; close programs or " + MORE_LOCKED_MEMORY,
+    ),
     errno.EINVAL: "the firmware refuses it: too many contexts are open on this machine, or the "
     "xclbin wants columns that the NPU does not have; end other programs that use the NPU",
     errno.ENODEV: "no columns of the array are free; end other programs that use the NPU",
+}
+
+_SVA = (
+    "the driver cannot give the NPU the memory of this process (SVA): switch the IOMMU on in the "
+    'BIOS, boot with "amd_iommu=on iommu=pt"'
+)
+# Of opening /dev/accel/accelN.
+_NODE = {
+    errno.EACCES: 'this user may not; "sudo usermod -aG render $USER" adds it to the group '
+    '"render" that may, from the next login on',
+    errno.EPERM: "the system denies access to /dev/accel; in a container pass "
+    "--device /dev/accel/accel0",
+    errno.ENOENT: '/dev/accel/accel0 is missing; load the driver with "sudo modprobe amdxdna"',
+    errno.ENODEV: _SVA,
+    errno.EINVAL: _SVA,
+    errno.EOPNOTSUPP: _SVA + "; a container or virtual machine may have no SVA at all",
 }
 
 # Status codes of the firmware (xdna-driver, aie2_msg_priv.h).
 _AIE_ERRORS = {3: "in a stream switch", 4: "in an access", 8: "of a lock", 9: "of a DMA channel"}
 _FIRMWARE = {
     0x2000003: "no hardware context is left; end other programs that use the NPU",
-    0x3000002: "an instruction of the command stream is not one it knows; build npu-xdna and the "
-    "configuration from the same version",
+    0x3000002: "an instruction of the command stream is not one it knows; build the configuration "
+    "with this version of npu-xdna",
     0x3000003: "the configuration (PDI) could not be loaded; build the configuration again",
 }
 
@@ -59,11 +79,24 @@ def _text(error: BaseException | str) -> str:
     return " ".join(str(error).split())[:300]
 
 
+def is_lock_limit(error: Exception) -> bool:
+    """Whether more memory would have to be locked than this process may."""
+    return number_of(error) in LOCK_LIMIT or "failed to allocate BO" in str(error)
+
+
+def is_unsupported(error: Exception) -> bool:
+    return number_of(error) in (errno.EOPNOTSUPP, errno.ENOTTY)
+
+
+def cannot_pin(error: Exception) -> bool:
+    """Whether the driver takes no memory of users, or not of this kind: it is copied then."""
+    return is_unsupported(error) or number_of(error) in (errno.EINVAL, errno.EFAULT)
+
+
 def of_memory(function: str, size: int, error: Exception) -> NpuError:
     """A buffer of ``size`` bytes that the driver does not make or pin."""
-    number = number_of(error)
     asked = f"[{function}] {size} bytes that the NPU reaches"
-    if number in (errno.EAGAIN, errno.ENOMEM) or "failed to allocate BO" in str(error):
+    if is_lock_limit(error):
         return MemoryLockError(
             f"{asked}: the driver may not lock that much memory ({_text(error)}); "
             + MORE_LOCKED_MEMORY
@@ -71,15 +104,30 @@ def of_memory(function: str, size: int, error: Exception) -> NpuError:
     return DeviceError(f"{asked}: {_text(error)}; {CHECK}")
 
 
+def of_sync(size: int, error: Exception) -> NpuError:
+    """Bytes that do not get from the host to the NPU or back."""
+    return DeviceError(f"[sync] {size} bytes that the NPU reaches: {_text(error)}; {CHECK}")
+
+
 def heap_is_full(error: Exception) -> bool:
-    """Whether there is no room for another command stream."""
-    return number_of(error) == errno.ENOSPC or "can't expand further" in str(error)
+    """Whether there is no room for another command stream: neither in the heap, nor in a second
+    part, which older firmware of npu2 does not support."""
+    text = str(error)
+    return (
+        number_of(error) == errno.ENOSPC
+        or "can't expand further" in text
+        or (is_unsupported(error) and "CREATE_BO" in text)
+    )
 
 
-def full_heap(size: int, limit: int) -> NpuError:
+def full_heap(size: int, budget: int, refused: Exception | None) -> NpuError:
+    """``refused``: what the driver says, if it was asked."""
+    if refused is not None and not heap_is_full(refused):
+        return of_memory("submit", size, refused)
     return HeapFullError(
-        f"[submit] a command stream of {size} bytes: no room in the NPU's heap of {limit >> 20} "
-        "MiB beside the streams of runs under way; wait for runs, or submit less at a time"
+        f"[submit] a command stream of {size} bytes: no room in the NPU's heap, of whose "
+        f"{HEAP_BYTES >> 20} MiB streams may take {budget >> 20}, beside the streams of runs under "
+        "way; wait for runs, or submit less at a time"
     )
 
 
@@ -100,23 +148,41 @@ def of_context(name: str, error: Exception) -> NpuError:
     return _versions(asked, error) or DeviceError(f"{asked}: {_text(error)}; {CHECK}")
 
 
-def of_xclbin(path: str, error: Exception) -> NpuError:
-    """An xclbin that XRT does not take."""
+def contexts_to_close(error: BaseException | None) -> int:
+    """How many contexts it is worth closing for one that was refused: one where their number is
+    the limit, any where memory or columns are, none else."""
+    if not isinstance(error, Exception) or "GET_INFO" in str(error):
+        return 0
+    if heap_is_full(error) or number_of(error) in (errno.ENOMEM, errno.EAGAIN, errno.ENODEV):
+        return 1000
+    return int(number_of(error) == errno.EINVAL or _code_in(str(error)) == 0x2000003)
+
+
+def of_xclbin(path: str, error: Exception, again: str) -> NpuError:
+    """An xclbin that XRT does not take. ``again``: the command that builds it again."""
     return _versions(f"[load] {path}", error) or DeviceError(
-        f"[load] {path}: XRT cannot use it ({_text(error)}); build the configuration again"
+        f"[load] {path}: XRT cannot use it ({_text(error)}); build the configuration again: {again}"
     )
 
 
 def of_opening(error: Exception) -> NpuError:
     """A device that XRT cannot open or ask."""
-    return _versions("[device] xrt", error) or DeviceError(
-        f"[device] xrt: XRT cannot open the NPU ({_text(error)}); {CHECK}"
-    )
+    asked, text = "[device] xrt", str(error)
+    if is_lock_limit(error) and ("mmap" in text or "BO" in text):
+        return MemoryLockError(
+            f"{asked}: opening the NPU locks {HEAP_BYTES >> 20} MiB of memory, more than this "
+            f"process may ({_text(error)}); {MORE_LOCKED_MEMORY}"
+        )
+    found = f"{asked}: XRT cannot open the NPU ({_text(error)})"
+    number = number_of(error)
+    if re.search(r"Open \S+ failed", text) and number in _NODE:
+        return DeviceError(f"{found}: {_NODE[number]}; {CHECK}")
+    return _versions(asked, error) or DeviceError(f"{found}; {CHECK}")
 
 
 def of_start(error: Exception) -> NpuError:
     """A run that the driver does not accept."""
-    if number_of(error) == errno.EAGAIN:
+    if is_lock_limit(error):
         return MemoryLockError(
             f"[submit] the driver may not lock the memory of the arguments ({_text(error)}); "
             + MORE_LOCKED_MEMORY
@@ -126,26 +192,40 @@ def of_start(error: Exception) -> NpuError:
     )
 
 
+def of_wait(error: Exception) -> NpuError:
+    """A run that the driver cannot wait for."""
+    return DeviceError(
+        f"[wait] the driver does not say whether the run has ended ({_text(error)}); the hardware "
+        f"context is built afresh for the next call; {CHECK}"
+    )
+
+
 def _versions(asked: str, error: Exception) -> NpuError | None:
-    if number_of(error) == errno.EOPNOTSUPP or (
-        "GET_INFO" in str(error) and number_of(error) == errno.EINVAL
+    """EOPNOTSUPP means many things, but with these requests only one."""
+    number, text = number_of(error), str(error)
+    asking = "GET_INFO" in text or "GET_ARRAY" in text
+    if (asking and number in (errno.EOPNOTSUPP, errno.EINVAL)) or (
+        "EXEC_CMD" in text and number == errno.EOPNOTSUPP
     ):
+        woken = "" if number_of(error) == errno.EOPNOTSUPP else ", or could not wake the NPU"
         return VersionError(
-            f"{asked}: the amdxdna driver does not know a request of this XRT ({_text(error)}); "
-            "the driver is older than XRT: install both from the same release"
+            f"{asked}: the amdxdna driver does not know a request of this XRT{woken} "
+            f"({_text(error)}); the driver is older than XRT: install both from the same release"
+            + (f", or {CHECK}" if woken else "")
         )
     return None
 
 
-def of_run(state: str, detail: str, words: bytes, first: bool) -> NpuError:
+def of_run(state: str, detail: str, words: bytes, first: bool, again: str) -> NpuError:
     """A run that ended in another state than COMPLETED.
 
     ``state``: XRT's name of it. ``detail``: XRT's message. ``words``: the stream. ``first``: the
-    run was the first of its context.
+    run was the first of its context. ``again``: the command that builds the xclbin again.
     """
     if state.endswith("TIMEOUT"):
         found = re.search(r"txn_op_idx = 0x([0-9a-fA-F]+)", detail)
-        return timed_out("the driver's watchdog ended it", words, found and int(found[1], 16))
+        index = found and int(found[1], 16)
+        return timed_out("the driver's watchdog ended it", words, again, index)
     if state.endswith("ABORT") and first:
         return VersionError(
             "[wait] the first run after loading a configuration was aborted: firmware and driver "
@@ -160,17 +240,18 @@ def of_run(state: str, detail: str, words: bytes, first: bool) -> NpuError:
         )
     code = _code_in(detail)
     return FirmwareError(
-        f"[wait] the NPU ended the run with {state}: {_firmware_words(code)}; the configuration is "
-        "loaded afresh for the next call"
+        f"[wait] the NPU ended the run with {state}: {_firmware_words(code, again)}; the "
+        "configuration is loaded afresh for the next call"
     )
 
 
-def timed_out(reason: str, words: bytes, index: Any = None) -> NpuError:
-    """A run that did not end. ``index``: of the stream operation that had been reached."""
+def timed_out(reason: str, words: bytes, again: str, index: Any = None) -> NpuError:
+    """A run that did not end. ``again``: the command that builds the xclbin again; ``index``: of
+    the stream operation that had been reached."""
     return RunTimeoutError(
         f"[wait] the run did not end: {reason}; {_reached(words, index)}; the hardware context is "
         "built afresh for the next call. If it happens again, the build does not fit the stream: "
-        'build the configuration again and run "npu selftest"'
+        f'build the configuration again ({again}) and run "npu selftest"'
     )
 
 
@@ -187,11 +268,12 @@ def _code_in(text: str) -> int | None:
     return next((code for code in codes if 1 <= code >> 24 <= 4), None)
 
 
-def _firmware_words(code: int | None) -> str:
+def _firmware_words(code: int | None, again: str) -> str:
     if code is None:
         return 'XRT passes no code on; the kernel log has it ("sudo dmesg | grep amdxdna")'
     if code in _FIRMWARE:
-        return f"firmware status {code:#x}, {_FIRMWARE[code]}"
+        how = f": {again}" if "build" in _FIRMWARE[code] else ""
+        return f"firmware status {code:#x}, {_FIRMWARE[code]}{how}"
     if code >> 24 == 1:
         where = _AIE_ERRORS.get(code & 0xFF, "of the array")
         return (

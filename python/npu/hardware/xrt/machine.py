@@ -16,21 +16,16 @@ from typing import Any
 
 from npu._npu import version
 from npu.errors import DeviceError, GenerationError, MissingXrtError, VersionError
+from npu.hardware import known_npus
 from npu.hardware.xrt import failures
+from npu.hardware.xrt.signals import uninterrupted
 
 SYSFS = Path("/sys")
-_VENDOR = 0x1022
-_PCI_GENERATIONS = {0x1502: "npu1", 0x17F0: "npu2"}
-_NEWER = {*range(0x17F1, 0x17F4), *range(0x1B0A, 0x1B0D)}  # AIE4, which has other instructions
-_NAMES = (
-    (re.compile(r"npu1\b|phoenix|hawk", re.I), "npu1"),
-    (re.compile(r"npu[456]\b|strix|krackan|gorgon", re.I), "npu2"),
-)
 _EMULATED = 'the emulated NPUs are "emu:npu2" and "emu:npu1"'
 _NEEDED = (
-    "bo", "device", "enumerate_devices", "ert_cmd_state", "hw_context", "kernel", "run",
-    "xclBOSyncDirection", "xclbin", "xrt_info_device",
+    "bo", "device", "ert_cmd_state", "hw_context", "kernel", "run", "xclBOSyncDirection", "xclbin",
 )  # fmt: skip
+_PCI = Path("bus/pci/devices")
 _OPT = Path("/opt/xilinx/xrt/python")
 
 
@@ -72,17 +67,29 @@ def import_pyxrt() -> Any:
 def open_device(pyxrt: Any, index: int = 0) -> Any:
     """An open ``pyxrt.device``. Raises MissingXrtError where XRT sees none."""
     try:
-        count = int(pyxrt.enumerate_devices())
+        count = _count(pyxrt)
         if index >= count:
-            raise MissingXrtError(
-                f"[device] xrt: XRT sees {count} devices; check the amdxdna driver, XRT's NPU "
-                f'plugin and the access to /dev/accel/accel0 with "npu doctor"; {_EMULATED}'
-            )
-        return pyxrt.device(index)
+            raise _no_device(count)
+        return uninterrupted(pyxrt.device, index)
     except RuntimeError as error:
         if isinstance(error, DeviceError):
             raise
+        if re.search(r"device with index", str(error)):  # how XRT says that there is none
+            raise _no_device(0) from error
         raise failures.of_opening(error) from error
+
+
+def _count(pyxrt: Any) -> int:
+    """Of XRT's devices; where pyxrt does not count them, the first is tried."""
+    return int(pyxrt.enumerate_devices()) if hasattr(pyxrt, "enumerate_devices") else 1
+
+
+def _no_device(count: int) -> MissingXrtError:
+    return MissingXrtError(
+        f"[device] xrt: XRT sees {count} devices; check the amdxdna "
+        'driver, XRT\'s NPU plugin and the access to /dev/accel/accel0 with "npu doctor"; '
+        + _EMULATED
+    )
 
 
 def first_npu(pyxrt: Any, sysfs: Path = SYSFS) -> tuple[Any, Identity]:
@@ -92,7 +99,7 @@ def first_npu(pyxrt: Any, sysfs: Path = SYSFS) -> tuple[Any, Identity]:
     try:
         return device, identify(pyxrt, device, sysfs)
     except GenerationError:
-        for index in range(1, int(pyxrt.enumerate_devices())):
+        for index in range(1, _count(pyxrt)):
             with contextlib.suppress(GenerationError):
                 device = open_device(pyxrt, index)
                 return device, identify(pyxrt, device, sysfs)
@@ -101,36 +108,58 @@ def first_npu(pyxrt: Any, sysfs: Path = SYSFS) -> tuple[Any, Identity]:
 
 def identify(pyxrt: Any, device: Any, sysfs: Path = SYSFS) -> Identity:
     """Which NPU a device is. Raises GenerationError for one that is not known."""
-    keys = pyxrt.xrt_info_device
-    try:
-        name, bdf = str(device.get_info(keys.name)), str(device.get_info(keys.bdf))
-    except RuntimeError as error:
-        raise failures.of_opening(error) from error
-    folder = sysfs / "bus/pci/devices" / bdf
-    vendor, number, revision = (_hex(folder / key) for key in ("vendor", "device", "revision"))
-    pci_id = ""
-    if number is not None and vendor == _VENDOR:
+    name, bdf = _name_and_address(pyxrt, device, sysfs)
+    vendor, number, revision = _ids(sysfs / _PCI / bdf)
+    pci_id, amd = "", vendor == known_npus.VENDOR
+    if number is not None and vendor is not None:
         pci_id = f"{vendor:04x}:{number:04x} rev {revision or 0:02x}"
-        generation = _PCI_GENERATIONS.get(number)
-        if generation:
-            return Identity(generation, name, bdf, pci_id)
-        if number in _NEWER:
+    if number is not None and amd:
+        kind = known_npus.KNOWN.get((number, revision or 0))
+        if kind:
+            return Identity(kind.generation, name, bdf, pci_id)
+        if number in known_npus.AIE4:
             raise GenerationError(
                 f"[device] xrt: {name} ({pci_id}) is of a generation after npu2, for which nothing "
                 f"can be built; {_EMULATED}"
             )
-    for pattern, generation in _NAMES if number is None else ():
-        if pattern.search(name):
-            return Identity(generation, name, bdf, pci_id)
+    unread = number is None or (revision is None and amd and number in known_npus.DEVICES)
+    if unread and (generation := known_npus.generation_of_name(name)):
+        return Identity(generation, name, bdf, pci_id)
     raise GenerationError(
         f'[device] xrt: "{name}" at {bdf} ({pci_id or "PCI id not readable"}) is not an NPU that '
         f"this version knows; {_EMULATED}"
     )
 
 
+def _name_and_address(pyxrt: Any, device: Any, sysfs: Path) -> tuple[str, str]:
+    """XRT's name of a device and where it is on the PCI bus. A pyxrt that cannot say has opened the
+    first NPU of the system."""
+    try:
+        keys = pyxrt.xrt_info_device
+        name, bdf = (str(uninterrupted(device.get_info, key)) for key in (keys.name, keys.bdf))
+        return name, bdf
+    except AttributeError:
+        pass
+    except RuntimeError as error:
+        raise failures.of_opening(error) from error
+    for folder in sorted((sysfs / _PCI).glob("*")):
+        vendor, number, _ = _ids(folder)
+        if vendor == known_npus.VENDOR and number in known_npus.DEVICES | known_npus.AIE4:
+            return _read(folder / "vbnv") or "an NPU", folder.name
+    raise GenerationError(
+        f"[device] xrt: this pyxrt does not say which NPU it has opened, and {sysfs / _PCI} has "
+        f"none; install XRT 2.20 or newer; {_EMULATED}"
+    )
+
+
+def _ids(folder: Path) -> tuple[int | None, int | None, int | None]:
+    """Vendor, device and revision of a PCI device."""
+    return _hex(folder / "vendor"), _hex(folder / "device"), _hex(folder / "revision")
+
+
 def stamp(identity: Identity, sysfs: Path = SYSFS) -> dict[str, str]:
     """What a verdict of the self-test depends on. "unknown" where the system does not say."""
-    firmware = _read(sysfs / "bus/pci/devices" / identity.bdf / "fw_version")
+    firmware = _read(sysfs / _PCI / identity.bdf / "fw_version")
     driver = _read(sysfs / "module/amdxdna/version") or f"in Linux {platform.release()}"
     return {
         "pci": identity.pci_id or identity.name,

@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 
 from npu.device_contract import DeviceBuffer
+from npu.hardware.xrt import failures
+from npu.hardware.xrt.signals import uninterrupted
 
 PAGE = mmap.PAGESIZE
 LINE = 64  # bytes of a cache line
@@ -45,6 +47,14 @@ def whole_pages(size: int) -> int:
     return max(PAGE, -(-size // PAGE) * PAGE)
 
 
+def synchronise(bo: Any, direction: Any, size: int, offset: int) -> None:
+    """Flushes a range of a BO. Raises DeviceError."""
+    try:
+        uninterrupted(bo.sync, direction, size, offset)
+    except RuntimeError as error:
+        raise failures.of_sync(size, error) from error
+
+
 class XrtBuffer(DeviceBuffer):
     """``memory`` of the host and the BO that has it. ``serial`` distinguishes buffers; that of one
     that has ended is appended to ``gone``."""
@@ -65,11 +75,11 @@ class XrtBuffer(DeviceBuffer):
 
     def sync_to_device(self, offset: int, size: int) -> None:
         if size:
-            self.bo.sync(self._to_device, size, offset)
+            synchronise(self.bo, self._to_device, size, offset)
 
     def sync_from_device(self, offset: int, size: int) -> None:
         if size:
-            self.bo.sync(self._from_device, size, offset)
+            synchronise(self.bo, self._from_device, size, offset)
             fence()
 
     def at(self, offset: int) -> Any:
@@ -86,7 +96,7 @@ class XrtBuffer(DeviceBuffer):
 
 def allocate(pyxrt: Any, device: Any, size: int, gone: deque[int]) -> XrtBuffer:
     """Memory of the device that the host sees. Raises what pyxrt raises."""
-    bo = pyxrt.bo(device, whole_pages(size), pyxrt.bo.host_only, DATA_GROUP)
+    bo = uninterrupted(pyxrt.bo, device, whole_pages(size), pyxrt.bo.host_only, DATA_GROUP)
     return XrtBuffer(pyxrt, bo, np.frombuffer(bo.map(), np.uint8)[:size], gone)
 
 
@@ -99,5 +109,5 @@ def can_wrap(address: int, size: int, writable: bool) -> bool:
 def wrap(pyxrt: Any, device: Any, array: np.ndarray, gone: deque[int]) -> XrtBuffer:
     """Host memory for which ``can_wrap`` holds. Raises what pyxrt raises."""
     pointer = _capsule(array.ctypes.data, None, None)  # how pyxrt takes a void*
-    bo = pyxrt.ext.bo(device, pointer, whole_pages(array.nbytes))
+    bo = uninterrupted(pyxrt.ext.bo, device, pointer, whole_pages(array.nbytes))
     return XrtBuffer(pyxrt, bo, array, gone)

@@ -1,6 +1,5 @@
-"""The folder of the cache: where it is, what may stay in it.
+"""Prepared weights in the folder of the cache (npu/cache_folder.py): what may stay there.
 
-``NPU_CACHE`` names the folder, or is "off"; default: npu-xdna under ``XDG_CACHE_HOME`` or ~/.cache.
 ``NPU_CACHE_LIMIT``: GB that all entries may take, default 50.
 """
 
@@ -14,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from npu import cache_folder
 from npu.errors import ArgumentError, FileError
 from npu.models.prepare import unsynced
 
@@ -27,15 +27,9 @@ _MAX_HEADER = 1 << 24
 
 def of_size(size: int) -> Path | None:
     """The folder for an entry of ``size`` bytes; None where it is not kept."""
-    named = os.environ.get("NPU_CACHE", "")
-    if named.lower() == "off":
+    if not cache_folder.keeps_weights():
         return None
-    if named:
-        return Path(os.path.expanduser(named)).absolute()
-    if size < _SMALLEST:
-        return None
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base).absolute() / "npu-xdna"
+    return cache_folder.root() if cache_folder.is_named() or size >= _SMALLEST else None
 
 
 def limit_bytes() -> int:

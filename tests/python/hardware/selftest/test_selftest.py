@@ -19,6 +19,7 @@ from npu.errors import ArgumentError, DeviceError, FormatError, MissingBuildErro
 from npu.hardware.build import targets
 from npu.hardware.selftest import checks, measure, report, validate
 from npu.hardware.selftest import run as selftest
+from npu.models.gemma3.prefill import Prefill
 
 
 @pytest.mark.parametrize("name", ["emu:npu1", "emu:npu2"])
@@ -28,7 +29,7 @@ def test_emulated_devices_pass(name):
     assert found["passed"] and found["measurements"] == []
     assert found["device"]["emulated"] and found["device"]["generation"] == name[4:]
     operations = {row["operation"] for row in found["checks"]}
-    assert operations >= {"copy", "gemm", "gemv", "dequant", "rms_norm", "rope", "geglu"}
+    assert operations >= {"copy", "gemm", "gemv", "dequant", "rms_norm", "rope", "geglu", "prefill"}
     names = [row["name"] for row in found["checks"]]
     assert len(set(names)) >= len(names) - 2  # the attentions differ by their sizes
 
@@ -41,9 +42,60 @@ def test_npu_build_builds_what_the_checks_run(generation):
             check.compute(device=device)
         used = {(name, getattr(key, "key", "")) for name, key in device._operations}
     usual = {(t.operation, t.key) for t in targets.every(generation) if t.usual}
-    assert len({key for name, key in used if name == "gemm"}) >= 5
+    ran = {key for name, key in used if name == "gemm"}
+    assert len(ran) >= 5
     for name, key in used:
         assert (name, key or f"{generation}-{name}") in usual
+    # Of pairs that take arguments, nothing else is built.
+    narrow = {key for _, key in usual if f"{generation}-gemm_i8_i16" in key or "gemm_i8_i8" in key}
+    assert len(narrow) == 2 and narrow < ran
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_npu_build_builds_what_plain_products_run(generation):
+    """npu.matmul without further arguments, of every type, on sizes from a vector up."""
+    rng = np.random.default_rng(1)
+    sizes = ((1, 64, 64), (16, 2048, 256), (130, 200, 700), (512, 512, 512), (96, 1152, 1536))
+    usual = {t.key for t in targets.every(generation) if t.usual}
+    used: set[str] = set()
+    for dtype in ("float32", "float16", checks.BFLOAT16, "int8", "int16"):
+        for m, k, n in sizes:
+            a, b = (rng.integers(-9, 9, shape).astype(dtype) for shape in ((m, k), (k, n)))
+            with npu.device(f"emu:{generation}", designs="array") as device:  # nothing is loaded
+                npu.matmul(a, b)
+            used |= {key.key for name, key in device._operations if name == "gemm"}
+    assert len(used) > 6 and used <= usual
+
+
+@pytest.mark.parametrize("name", ["emu:npu1", "emu:npu2"])
+def test_answers_are_far_from_others(name):
+    """What the answers of the demo model are compared by, tokens, no rounding changes: the best one
+    is more than a third of the largest logit ahead. One question has another answer."""
+    with npu.device(name) as device:
+        model, prompts = checks._demo()
+        found = checks._answered_together(device=device)
+        assert found.shape == (3, 8) and len({row.tobytes() for row in found}) == 3
+        np.testing.assert_array_equal(checks._answered(device=device), found[0])
+        for prompt, answer in zip(prompts, found, strict=True):
+            logits = model.forward([*prompt, *answer.tolist()], model.new_cache(), all_logits=True)
+            rows = np.sort(logits[len(prompt) - 1 : -1], axis=1)
+            assert np.array_equal(logits.argmax(1)[len(prompt) - 1 : -1], answer)
+            assert np.min(rows[:, -1] - rows[:, -2]) > np.abs(logits).max() / 3
+
+
+def test_prompts_run_on_the_array_of_the_device_under_test(monkeypatch):
+    """Where another device is current and products were chosen, too."""
+    monkeypatch.setenv("NPU_BF16", "native")
+    ran, run = [], Prefill.run
+    monkeypatch.setattr(
+        Prefill, "run", lambda *given: ran.append(npu.current_device().name) or run(*given)
+    )
+    under_test = npu.Device("emu:npu2", "fast", "native")  # one that no name leads to
+    with npu.device("emu:npu1"):
+        checks._answered(device=under_test)
+        assert npu.current_device().name == "emu:npu1"
+    assert ran == ["emu:npu2"] and under_test.counters()["submissions"] > 0
+    assert under_test.bf16_chosen == "native"
 
 
 def test_a_configuration_that_is_not_built_is_no_verdict(monkeypatch, capsys, tmp_path):
@@ -123,6 +175,97 @@ def test_an_error_of_one_check_leaves_the_others(monkeypatch):
         found = selftest.run(device, times=False)
     assert [row["passed"] for row in found["checks"]] == [False, True, True]
     assert found["checks"][0]["error"] == "[submit] it timed out" and not found["passed"]
+
+
+@pytest.mark.parametrize(
+    "error, words, text",
+    [
+        (RuntimeError, ("IOCTL failed (err=-5)",), "RuntimeError: IOCTL failed (err=-5)"),
+        (MemoryError, (), "MemoryError"), (AssertionError, ("x",), "AssertionError: x"),
+        (UnicodeDecodeError, ("utf-8", b"", 0, 1, "bad"), "UnicodeDecodeError: 'utf-8'"),
+    ],
+)  # fmt: skip
+def test_an_error_of_any_class_ends_one_check(monkeypatch, tmp_path, error, words, text):
+    """In a check, in the comparison, in a measurement, in the simulated time of one."""
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise error(*words)
+
+    some = [checks.Check("a", "gemm", "", fails), *list(checks.checks("npu2"))[:2]]
+    monkeypatch.setattr(selftest, "checks", lambda generation: iter(some))
+    case = measure.Case("geglu", "1B, a token", {"elements": 8192})
+    broken = measure.Case("geglu", "not so", {"elements": -1})
+    monkeypatch.setattr(selftest, "cases", lambda: iter([broken, case]))
+    monkeypatch.setattr(selftest, "simulated_seconds", lambda _, one: 1.0 if one is case else fails)
+    with npu.device("emu:npu2") as device:
+        found = selftest.run(device, runs=1)
+    assert [row["passed"] for row in found["checks"]] == [False, True, True]
+    assert found["checks"][0]["error"].startswith(text) and not found["passed"]
+    assert found["checks"][0]["kind"] == "untyped"
+    assert "error" in found["measurements"][0] and "error" not in found["measurements"][1]
+    report.save(tmp_path / "report.json", found)
+    assert report.load(tmp_path / "report.json")["checks"][0] == found["checks"][0]
+    monkeypatch.setattr(selftest, "compare", fails)
+    monkeypatch.setattr(selftest, "simulated_seconds", fails)
+    with npu.device("emu:npu2") as device:
+        found = selftest.run(device, runs=1)
+    assert [row["error"].startswith(text) for row in found["checks"]] == [True] * 3
+    assert found["measurements"][1]["error"].startswith(text)
+
+
+def test_checks_that_cannot_be_made_leave_the_report(monkeypatch):
+    def some(generation: str) -> Any:
+        yield next(iter(checks.checks(generation)))
+        raise MemoryError("no room for the next one")
+
+    monkeypatch.setattr(selftest, "checks", some)
+    with npu.device("emu:npu2") as device:
+        found = selftest.run(device, times=False)
+    assert [row["passed"] for row in found["checks"]] == [True, False]
+    assert found["checks"][1]["name"] == "further checks" and not found["passed"]
+    assert found["checks"][1]["error"] == "MemoryError: no room for the next one"
+
+
+def test_an_npu_is_warm_when_it_is_measured(monkeypatch):
+    """Its clock takes up to 3.5 s to rise; an emulated one has none."""
+    seen = []
+
+    def measured(device: Any, case: Any, runs: int, warm_up: float) -> measure.Measurement:
+        seen.append(warm_up)
+        return measure.Measurement(1.0, 1.0, 1.0, runs)
+
+    case = measure.Case("geglu", "1B, a token", {"elements": 8192})
+    monkeypatch.setattr(selftest, "checks", lambda generation: iter([]))
+    monkeypatch.setattr(selftest, "cases", lambda: iter([case]))
+    monkeypatch.setattr(selftest, "measure", measured)
+    with npu.device("emu:npu2") as device:
+        assert selftest.run(device)["warm_up_seconds"] == 0
+        monkeypatch.setattr(device, "emulated", False)
+        assert selftest.run(device)["warm_up_seconds"] == 4
+    assert seen == [0, 4]
+
+
+def test_the_first_run_is_cold_and_no_other(monkeypatch):
+    case = measure.Case("geglu", "1B, a token", {"elements": 8192})
+    now = [0.0]
+    monkeypatch.setattr(measure.time, "perf_counter", lambda: now[0])
+
+    runs = []
+
+    def seconds(*_: Any) -> float:
+        """Seven for the first run, one until the clock is up, then less."""
+        took = 7.0 if not runs else 1.0 if now[0] < 7 + 3.5 else 0.25
+        runs.append(took)
+        now[0] += took
+        return took
+
+    monkeypatch.setattr(measure, "_seconds", seconds)
+    with npu.device("emu:npu2") as device:
+        took = measure.measure(device, case, 3, warm_up=4.0)
+        assert (took.first, took.median, took.fastest) == (7.0, 0.25, 0.25)
+        assert len(runs) == 1 + 4 + 3
+        measure.measure(device, case, 3)
+        assert len(runs) == 1 + 4 + 3 + 1 + 3
 
 
 def test_measurements_run_the_real_streams(monkeypatch):

@@ -2,10 +2,13 @@
 
 A GEMM's stream is submitted over and over to the device xrt on the test double in its null mode, in
 which runs end at once. The double's own calls, start() and wait(), are timed apart and taken off.
+Then the streams of two tokens of Gemma 3 1B by turns: one that is patched, and a new one each time;
+what the array does not wait for (preparing the arguments) is left out.
 """
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
 from collections.abc import Callable
@@ -13,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.append(str(Path(__file__).parents[3] / "doubles"))
+import numpy as np
 import xrt_devices
 
 from npu import _npu
@@ -65,9 +69,63 @@ def measure() -> tuple[float, float]:
     return total, double
 
 
+ONE_B = {
+    "sliding": 22, "global": 4, "width": 1152, "heads": 4, "kv_heads": 1, "head_dim": 256,
+    "ffn": 6912, "vocabulary": 262144,
+}  # fmt: skip
+
+
+def measure_token(repeats: int = 100) -> dict[str, float]:
+    """Microseconds of a token's submission, the double's included, with a stream that is patched
+    and with one that is prepared anew; and the bytes that each writes to the device."""
+    backend = xrt_devices.backend("npu2")
+    handle = _npu.device.open_python(backend)
+    decoder = operation("decoder")
+    data = decoder.configuration("npu2")
+    submissions = [
+        decoder.submissions(data, {**ONE_B, "position": position})[0] for position in (1000, 1001)
+    ]
+    words = [np.frombuffer(one.stream, np.uint32) for one in submissions]
+    places = np.flatnonzero(words[0] != words[1])
+    patches = [[(int(at), int(one[at])) for at in places] for one in words]
+    handle.load(_npu.device.Configuration.parse(data))
+    arguments = [(handle.allocate(4096), 0, 4096, "readwrite") for _ in submissions[0].arguments]
+    turns = itertools.count()
+    kept = handle.prepare(submissions[0].stream)
+
+    def patched() -> None:
+        assert handle.patch(kept, patches[next(turns) % 2])
+        handle.submit(kept, arguments).finish()
+
+    def anew() -> None:
+        stream = handle.prepare(submissions[next(turns) % 2].stream)
+        handle.submit(stream, arguments).finish()
+
+    found = {}
+    machine = pyxrt.machine
+    machine.null = True
+    try:
+        for name, call in (("patched", patched), ("anew", anew)):
+            call()
+            before = machine.counts["stream bytes"]
+            call()
+            found[f"{name} bytes"] = float(machine.counts["stream bytes"] - before)
+            found[name] = _best(call, repeats, 10)
+    finally:
+        machine.null = False
+        backend.close()
+    return {**found, "words": float(len(words[0])), "changed": float(len(places))}
+
+
 if __name__ == "__main__":
     total, double = measure()
     print(
         f"a submission: {total - double:.1f} us of ours, {double:.1f} us of the test double "
         f"(limit of ours: {LIMIT:g} us)"
+    )
+    token = measure_token()
+    print(
+        f"a token of Gemma 3 1B, {token['changed']:.0f} of {token['words']:.0f} words of its "
+        f"stream changed: {token['patched']:.0f} us by a patch ({token['patched bytes']:.0f} "
+        f"bytes synchronised), {token['anew']:.0f} us by a new stream ({token['anew bytes']:.0f})"
     )

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import xrt_devices
-from pyxrt_machine import GRANULE, Crash, words_of, write_xclbin
+from pyxrt_machine import GRANULE, HEAP_BYTES, PDI_BYTES, Crash, words_of, write_xclbin
 
 from npu import _npu
 from npu.ops.registry import operation
@@ -197,7 +197,7 @@ def test_contexts_and_the_heap_are_limited(opened):
         pyxrt.hw_context(opened.device, uuid)
     kept.clear()
     group = opened.kernel.group_id(1)
-    machine.devices[1].heap_bytes = 3 * GRANULE
+    machine.devices[1].heap_bytes = PDI_BYTES + 3 * GRANULE
     other = pyxrt.bo(opened.device, GRANULE + 1, pyxrt.bo.cacheable, group)
     with pytest.raises(RuntimeError, match="can't expand further"):
         pyxrt.bo(opened.device, 1, pyxrt.bo.cacheable, group)
@@ -245,6 +245,41 @@ def test_use_after_the_context_is_a_crash(tmp_path, machine):
     with pytest.raises(Crash):
         pyxrt.bo(device, 64, pyxrt.bo.cacheable, group)
     del run, kernel
+
+
+def test_an_open_device_locks_its_heap(machine):
+    machine.memory_lock = HEAP_BYTES
+    opened = [pyxrt.device(1), pyxrt.device(1)]  # one heap per process
+    assert machine.locked == HEAP_BYTES
+    with pytest.raises(RuntimeError, match=r"mmap\(.*len=67108864.*\(err=-11\)"):
+        pyxrt.device(0)
+    opened.pop()
+    assert machine.locked == HEAP_BYTES
+    opened.pop()
+    assert machine.locked == 0
+    assert pyxrt.device(0)
+
+
+def test_configurations_take_their_part_of_the_heap(opened):
+    opened.machine.devices[1].heap_bytes = PDI_BYTES + GRANULE
+    with pytest.raises(RuntimeError, match="can't expand further"):
+        pyxrt.hw_context(opened.device, opened.device.register_xclbin(opened.image))
+    opened.machine.devices[1].heap_expands = False
+    with pytest.raises(RuntimeError, match=r"\(err=-95\)"):
+        pyxrt.bo(opened.device, 1, pyxrt.bo.cacheable, opened.kernel.group_id(1))
+
+
+def test_waits_and_syncs_fail_on_request(opened):
+    run = _run(opened)
+    run.start()
+    opened.machine.inject("wait", -4)
+    with pytest.raises(RuntimeError, match=r"SYNCOBJ_TIMELINE_WAIT IOCTL failed \(err=-4\)"):
+        run.wait(10)
+    assert run.state() is pyxrt.ert_cmd_state.ERT_CMD_STATE_SUBMITTED
+    assert run.wait() is DONE
+    opened.machine.inject("sync", -19)
+    with pytest.raises(RuntimeError, match=r"SYNC_BO IOCTL failed \(err=-19\)"):
+        opened.buffers[0].sync(TO_DEVICE)
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -4,8 +4,12 @@ names the operation of the stream that had been reached, in words of the disasse
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import signal
 import time
 
+import numpy as np
 import pytest
 import xrt_devices
 from xrt_cases import Norm, Submitted, backend, expected
@@ -100,6 +104,7 @@ def test_an_abort_right_after_loading_is_a_mismatch(machine):
     "number, words",
     [
         (-2, "heap for command streams is missing"), (-12, "ulimit -l unlimited"),
+        (-11, "ulimit -l unlimited"), (-1, "ulimit -l unlimited"),
         (-22, "too many contexts are open"), (28, "heap has no room for it"),
         (-19, "no columns of the array are free"),
     ],
@@ -127,8 +132,12 @@ def test_a_machine_without_a_free_context_makes_room_of_ours(machine):
 
 def test_a_run_that_the_driver_refuses(machine):
     norm = Norm(backend())
-    machine.inject("start", -11)
-    with pytest.raises(errors.MemoryLockError, match=r"^\[submit\] .*ulimit -l unlimited"):
+    for number in (-1, -11, -12):
+        machine.inject("start", number)
+        with pytest.raises(errors.MemoryLockError, match=r"^\[submit\] .*ulimit -l unlimited"):
+            norm()
+    machine.inject("start", -95)
+    with pytest.raises(errors.VersionError, match="the driver is older than XRT"):
         norm()
     machine.inject("start", -5)
     with pytest.raises(errors.DeviceError, match=r"^\[submit\] the driver refuses the run"):
@@ -165,15 +174,116 @@ def test_an_interrupt_between_start_and_run_ends_the_run(machine, monkeypatch):
     assert case.run()["operations"] > 0
 
 
-@pytest.mark.parametrize("number", [95, -22, -95])
-def test_a_driver_older_than_xrt(machine, number):
-    for where in ("device", "info"):
-        machine.inject(where, number)
-        with pytest.raises(errors.VersionError, match="the driver is older than XRT"):
-            backend()
-    machine.inject("device", -13)
-    with pytest.raises(errors.DeviceError, match=r"cannot open the NPU.*npu doctor"):
-        backend()
+@pytest.mark.parametrize("where", ["wait", "sync", "start", "bo", "userptr", "heap", "context"])
+def test_what_a_signal_interrupts_goes_on(machine, where):
+    """Python runs the signal's handler in between; no run is lost and no context made again."""
+    device = backend()
+    norm = Norm(device)
+    if where in ("wait", "sync", "start"):
+        assert norm() == expected()
+    machine.inject(where, -4, -4, -4)
+    if where == "userptr":
+        assert device.wrap(np.frombuffer(mmap.mmap(-1, 4096), np.uint8), False) is not None
+    assert norm(16, 3) == expected("npu2", 16, 3)
+    assert not machine.faults[where] and len(machine.devices[1].contexts) == 1
+    assert machine.counts["contexts"] == (4 if where == "context" else 1)
+
+
+@contextlib.contextmanager
+def _timer(handler):
+    """A signal every 2 ms."""
+    before = signal.signal(signal.SIGALRM, lambda *_: handler())
+    signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("where", ["wait", "sync"])
+def test_an_interrupt_from_the_keyboard_ends_waits(machine, where):
+    """Whose system call is interrupted again and again."""
+    case = Submitted(backend())
+    case.run()
+    machine.inject("run", "hang")
+    run = case.start()
+    machine.inject(where, *[-4] * 1_000_000)
+
+    def interrupt():
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), _timer(interrupt):
+        if where == "wait":
+            run.finish()
+        case.arguments[2][0].sync_from_device(0, 64)
+    assert machine.faults[where]
+    machine.faults.clear()
+    run.cancel()
+    case.handle.load(case.configuration)
+    assert case.run()["operations"] > 0
+
+
+def test_signals_during_a_run(machine):
+    case = Submitted(backend(run_limit=0.4))
+    machine.inject("run", "hang")
+    seen = []
+    with (
+        pytest.raises(errors.RunTimeoutError, match="this process gave up"),
+        _timer(lambda: seen.append(machine.inject("wait", -4))),
+    ):
+        case.run()
+    assert len(seen) > 5
+
+
+@pytest.mark.parametrize("number", [-5, -12, -19, -22])
+def test_a_wait_that_fails_ends_the_context(machine, number):
+    norm = Norm(backend())
+    assert norm() == expected()
+    contexts = machine.counts["contexts"]
+    machine.inject("wait", number)
+    with pytest.raises(
+        errors.DeviceError, match=rf"^\[wait\] .*err={number}.*npu doctor"
+    ) as caught:
+        norm(8, 1)
+    assert caught.value.kind == "device"
+    assert norm(8, 1) == expected("npu2", 8, 1)
+    assert machine.counts["contexts"] == contexts + 1
+
+
+@pytest.mark.parametrize("method", ["sync_to_device", "sync_from_device"])
+def test_a_sync_that_fails(machine, method):
+    handle = _npu.device.open_python(backend())
+    buffer = handle.allocate(4096)
+    machine.inject("sync", -19)
+    with pytest.raises(errors.DeviceError, match=r"^\[sync\] 128 bytes .*err=-19.*npu doctor"):
+        getattr(buffer, method)(0, 128)
+    getattr(buffer, method)(0, 128)
+
+
+@pytest.mark.parametrize(
+    "number, contexts_left", [(-28, 0), (-12, 0), (-11, 0), (-19, 0), (-22, 2), (-2, 3), (-1, 3),
+                              (-95, 3), (-110, 3)],
+)  # fmt: skip
+def test_contexts_are_closed_only_where_that_can_help(machine, number, contexts_left):
+    """EINVAL, one context too many, is cured by one; what is left are contexts of the process."""
+    handle = _npu.device.open_python(backend())
+    names = ("rms_norm", "rope", "geglu", "copy")
+    made = [
+        _npu.device.Configuration.parse(
+            xrt_devices.npu.ops.registry.operation(name).configuration("npu2")
+        )
+        for name in names
+    ]
+    for one in made[:3]:
+        handle.load(one)
+    machine.inject("context", *[number] * 9)
+    with pytest.raises(errors.DeviceError):
+        handle.load(made[3])
+    assert len(machine.devices[1].contexts) == contexts_left
+    machine.faults.clear()
+    handle.load(made[3])
 
 
 def test_xclbins_that_are_damaged(tmp_path, machine):
@@ -182,7 +292,7 @@ def test_xclbins_that_are_damaged(tmp_path, machine):
     for content in contents:
         bad.write_bytes(content)
         device = backend(find=lambda _: xrt_devices.Xclbin(bad))
-        with pytest.raises(errors.DeviceError, match=r"XRT cannot use it.*build the configuration"):
+        with pytest.raises(errors.DeviceError, match=r"XRT cannot use it.*again: npu build"):
             Norm(device)()
     device = backend(find=lambda _: xrt_devices.Xclbin(tmp_path / "nothing"))
     with pytest.raises(errors.DeviceError, match="XRT cannot use it"):

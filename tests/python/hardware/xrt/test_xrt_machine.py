@@ -4,11 +4,13 @@ system tells; configurations that were not built are errors with the command."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import mmap
 import os
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,12 @@ from npu.errors import (
     MissingXrtError,
     VersionError,
 )
+from npu.hardware import known_npus
+from npu.hardware.build import cache
+from npu.hardware.doctor.machine import Machine
+from npu.hardware.doctor.pci import probe_npu
+from npu.hardware.doctor.record import ReplaySystem
+from npu.hardware.doctor.result import State
 from npu.hardware.xrt import artefacts, machine
 
 pyxrt = xrt_devices.pyxrt
@@ -66,7 +74,10 @@ def test_pci_devices_go_before_names(device, revision, generation, tmp_path):
 @pytest.mark.parametrize(
     "name, files",
     [
-        ("RyzenAI-npu12", {}), ("RyzenAI-npu7", {}), (" ", {}), ("xilinx_u250", {}),
+        ("RyzenAI-npu10", {}), ("RyzenAI-npu12", {}), ("RyzenAI-npu7", {}), ("RyzenAI-npu40", {}),
+        (" ", {}), ("xilinx_u250", {}),
+        ("NPU Strix", {"vendor": "0x1022", "device": "0x17f0", "revision": "0x30"}),
+        ("NPU Phoenix", {"vendor": "0x1022", "device": "0x1502", "revision": "0x01"}),
         ("NPU Strix", {"vendor": "0x1022", "device": "0x17f2"}),
         ("NPU Strix", {"vendor": "0x1022", "device": "0x1b0a"}),
         ("NPU Strix", {"vendor": "0x10de", "device": "0x17f0"}),
@@ -74,8 +85,38 @@ def test_pci_devices_go_before_names(device, revision, generation, tmp_path):
     ],
 )  # fmt: skip
 def test_other_devices_are_refused(name, files, tmp_path):
-    with pytest.raises(GenerationError, match="emu:npu2"):
+    with pytest.raises(GenerationError, match="emu:npu2") as refused:
         _identify(name, tmp_path, **files)
+    number = (
+        f"{files['vendor']}:{files['device']} rev".replace("0x", "") if files else "not readable"
+    )
+    assert number in str(refused.value)
+
+
+@pytest.mark.parametrize("ids", known_npus.KNOWN)
+def test_npu_doctor_and_the_device_know_the_same_npus(ids, tmp_path):
+    """What doctor calls right, the device opens, as the same generation; the next revision is
+    unknown to both."""
+    for revision in (ids[1], ids[1] + 1):
+        texts = {"vendor": "0x1022", "device": hex(ids[0]), "revision": hex(revision)}
+        folder = "/sys/bus/pci/devices"
+        made = {f"{folder}/0000:c5:00.1/{name}": text for name, text in texts.items()}
+        record = {"files": made, "folders": {folder: ["0000:c5:00.1"]}}
+        probed = probe_npu(Machine(ReplaySystem(record)))
+        if (ids[0], revision) in known_npus.KNOWN:
+            assert probed.values["generation"] == _identify("x", tmp_path, **texts).generation
+        else:
+            assert probed.state is State.BROKEN
+            with pytest.raises(GenerationError):
+                _identify("x", tmp_path, **texts)
+
+
+def test_a_revision_that_cannot_be_read(tmp_path):
+    """The name decides."""
+    files = {"vendor": "0x1022", "device": "0x17f0"}
+    assert _identify("NPU Krackan 1", tmp_path, **files).generation == "npu2"
+    with pytest.raises(GenerationError):
+        _identify("NPU of another kind", tmp_path, **files)
 
 
 def test_files_of_the_system_that_are_damaged_count_as_missing(tmp_path):
@@ -112,7 +153,7 @@ def test_a_pyxrt_of_another_python(monkeypatch, tmp_path, error):
         machine.import_pyxrt()
 
 
-@pytest.mark.parametrize("missing", ["hw_context", "enumerate_devices", "ert_cmd_state"])
+@pytest.mark.parametrize("missing", ["hw_context", "xclbin", "ert_cmd_state"])
 def test_a_pyxrt_that_is_too_old(monkeypatch, missing):
     monkeypatch.setitem(sys.modules, "pyxrt", pyxrt)
     monkeypatch.delattr(pyxrt, missing)
@@ -142,7 +183,7 @@ def test_a_machine_without_a_device():
     pyxrt.machine.devices.clear()
     with pytest.raises(MissingXrtError, match=r"XRT sees 0 devices; .*npu doctor"):
         backend()
-    with pytest.raises(DeviceError, match="cannot open the NPU"):
+    with pytest.raises(DeviceError, match='group "render"'):
         machine.open_device(SimpleNamespace(enumerate_devices=_failing))
 
 
@@ -150,41 +191,67 @@ def _failing() -> int:
     raise RuntimeError("Open /dev/accel/accel0 failed (err=-13): Permission denied")
 
 
+def _entry(folder: Path, configuration: Any) -> Path:
+    """An entry of the builder's cache: its xclbin."""
+    made = folder / configuration.generation / configuration.artefact
+    made.mkdir(parents=True)
+    data = xrt_devices.find(configuration).path.read_bytes()
+    (made / "design.xclbin").write_bytes(data)
+    about = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    manifest = {
+        "format": cache.FORMAT, "artefact": configuration.artefact, "kernels": "", "tools": {},
+        "generation": configuration.generation, "key": "npu2-rms_norm", "overlays": [],
+        "files": {"design.xclbin": about},
+    }  # fmt: skip
+    (made / "manifest.json").write_text(json.dumps(manifest))
+    return made / "design.xclbin"
+
+
 def test_what_has_not_been_built_is_named_with_its_command(monkeypatch, tmp_path):
-    monkeypatch.setattr(artefacts, "_cache", lambda: None)
     monkeypatch.setenv("NPU_XCLBINS", str(tmp_path))
     device = backend(find=artefacts.find)
-    with pytest.raises(MissingBuildError, match="npu build --device npu2 rms_norm"):
+    with pytest.raises(MissingBuildError, match=r"not been built.*npu build --device npu2 rms"):
         Norm(device)()
     found: list[Any] = []
 
     def copied(configuration: Any) -> artefacts.Xclbin:
-        source = xrt_devices.find(configuration)
-        target = tmp_path / "npu2" / configuration.artefact / "design.xclbin"
-        target.parent.mkdir(parents=True)
-        target.write_bytes(source.path.read_bytes())
+        _entry(tmp_path, configuration)
         found.append(artefacts.find(configuration))
         return found[0]
 
     assert Norm(backend(find=copied))()
-    assert found[0].path.parts[-3] == "npu2"
+    assert found[0].path.parts[-3] == "npu2" and found[0].manifest["key"] == "npu2-rms_norm"
     monkeypatch.delenv("NPU_XCLBINS")
+    monkeypatch.setenv("NPU_CACHE", str(tmp_path / "empty"))
     with pytest.raises(MissingBuildError):
         Norm(backend(find=artefacts.find))()
 
 
+def test_a_damaged_xclbin_is_not_run(monkeypatch, tmp_path):
+    """One bit, in a file of the right size."""
+    monkeypatch.setenv("NPU_XCLBINS", str(tmp_path))
+    paths: list[Path] = []
+
+    def damaged(configuration: Any) -> artefacts.Xclbin:
+        paths.append(_entry(tmp_path, configuration))
+        data = bytearray(paths[0].read_bytes())
+        data[len(data) // 2] ^= 1
+        paths[0].write_bytes(data)
+        return artefacts.find(configuration)
+
+    with pytest.raises(MissingBuildError, match=r"is damaged in the cache .*npu build --device"):
+        Norm(backend(find=damaged))()
+    assert paths[0].is_file()
+
+
 def test_the_builders_cache_is_asked(monkeypatch, tmp_path):
-    cache = ModuleType("npu.hardware.build.cache")
     asked: list[Any] = []
     answer: list[Any] = [None]
-    cache.find = lambda *key: asked.append(key) or answer[0]  # type: ignore[attr-defined]
-    cache.command = lambda *key: f"npu build {key}"  # type: ignore[attr-defined]
-    monkeypatch.setattr(artefacts, "_cache", lambda: cache)
+    monkeypatch.setattr(cache, "find", lambda *key: asked.append(key) or answer[0])
+    monkeypatch.setattr(cache, "command", lambda *key: f"npu build {key}")
     what = SimpleNamespace(name="gemm", generation="npu1", artefact="gemm-npu1-00")
     with pytest.raises(MissingBuildError, match=r"npu build \('npu1', 'gemm'\)"):
         artefacts.find(what)
     assert asked == [("npu1", "gemm-npu1-00")]
-    answer[0] = SimpleNamespace(path=str(tmp_path / "d.xclbin"), manifest={"generation": "npu1"})
-    assert artefacts.find(what).manifest == {"generation": "npu1"}
-    answer[0] = SimpleNamespace(path=str(tmp_path / "d.xclbin"), manifest=None)
-    assert artefacts.find(what) == artefacts.Xclbin(tmp_path / "d.xclbin")
+    answer[0] = artefacts.Xclbin(tmp_path / "d.xclbin", {"generation": "npu1"})
+    assert artefacts.find(what) is answer[0]

@@ -11,11 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import pyxrt_machine
 import xrt_devices
+from pyxrt_machine import PDI_BYTES
 from xrt_cases import Norm, Submitted, backend, expected
 
+import npu
 from npu import _npu
-from npu.errors import FirmwareError, HeapFullError, MemoryLockError
+from npu.errors import DeviceError, FirmwareError, HeapFullError, MemoryLockError
 from npu.hardware.xrt import instructions, memory
 
 PAGE = mmap.PAGESIZE
@@ -157,13 +160,41 @@ def test_parts_of_a_buffer_are_kept_and_few():
 
 
 @pytest.mark.parametrize("what", ["bo", "userptr"])
-@pytest.mark.parametrize("number", [-11, -12])
+@pytest.mark.parametrize("number", [-1, -11, -12])
 def test_the_limit_of_locked_memory_is_named(machine, what, number):
     device = backend()
     machine.inject(what, number)
     with pytest.raises(MemoryLockError, match=r"4096 bytes.*ulimit -l unlimited"):
         device.allocate(PAGE) if what == "bo" else device.wrap(_aligned(PAGE), False)
     assert device.allocate(PAGE) is not None
+
+
+@pytest.mark.parametrize("number", [-14, -22, -25, -95])
+def test_memory_that_the_driver_cannot_pin_is_copied(machine, number):
+    """A mapping that cannot be pinned (EFAULT), a driver that knows no pointers of users."""
+    device = backend()
+    machine.inject("userptr", number)
+    assert device.wrap(_aligned(PAGE), False) is None
+    assert (device.wrap(_aligned(PAGE), False) is None) is (number in (-25, -95))  # asked once only
+
+
+def test_other_errors_of_pinning_are_errors(machine):
+    device = backend()
+    machine.inject("userptr", -5)
+    with pytest.raises(DeviceError, match=r"^\[wrap\] 4096 bytes.*err=-5"):
+        device.wrap(_aligned(PAGE), False)
+
+
+def test_results_in_memory_that_cannot_be_pinned_are_the_same(machine):
+    a = _aligned(1 << 18).view(np.int8).reshape(512, 512)
+    a[:] = np.random.default_rng(4).integers(-9, 9, a.shape)
+    npu.register_device("double:pinned", lambda: backend())
+    with npu.device("double:pinned") as device:
+        machine.inject("userptr", *[-22] * 99)
+        product = npu.matmul(a, a, device=device)
+        refused = 99 - len(machine.faults["userptr"])
+    assert refused > 0
+    assert (product == a.astype(np.int32) @ a).all()
 
 
 def test_locked_memory_runs_out(machine):
@@ -211,16 +242,83 @@ def test_a_stream_that_a_run_uses_stays(machine):
 
 
 def test_the_heap_is_shared_by_contexts_and_may_be_smaller_than_thought(machine):
-    machine.devices[1].heap_bytes = 2 * instructions.GRANULE
+    machine.devices[1].heap_bytes = PDI_BYTES + 2 * instructions.GRANULE
     case = Submitted(backend())
     for stream in _streams(case, 5):
         assert case.handle.submit(stream, case.arguments).finish()["operations"] > 0
     assert Norm(case.handle)() == expected()
-    del case, stream
+
+
+@pytest.mark.parametrize("number", [-28, -95])
+def test_a_heap_without_room_for_one_stream_is_named(machine, number):
     case = Submitted(backend())
-    machine.inject("heap", -28)
-    with pytest.raises(HeapFullError, match="no room in the NPU's heap of 64 MiB"):
+    machine.inject("heap", number)
+    with pytest.raises(
+        HeapFullError, match=r"no room in the NPU's heap, of whose 64 MiB streams may take 48"
+    ):
         case.run()
+    assert case.run()["operations"] > 0
+
+
+def test_streams_leave_a_heap_that_the_firmware_cannot_expand(machine):
+    """npu2 with firmware that knows no second part of the heap: EOPNOTSUPP."""
+    npu = machine.devices[1]
+    npu.heap_expands = False
+    npu.heap_bytes = PDI_BYTES + 2 * instructions.GRANULE
+    case = Submitted(backend())
+    for stream in _streams(case, 5):
+        assert case.handle.submit(stream, case.arguments).finish()["operations"] > 0
+    assert case.backend.pool.evictions == 3
+
+
+def test_a_heap_that_cannot_be_locked_makes_room_first(machine):
+    """A second part of the heap is locked memory, too."""
+    case = Submitted(backend())
+    first, second = _streams(case, 2)
+    case.handle.submit(first, case.arguments).finish()
+    machine.inject("heap", -11)
+    assert case.handle.submit(second, case.arguments).finish()["operations"] > 0
+    assert case.backend.pool.evictions == 1
+    machine.inject("heap", -11, -11)
+    with pytest.raises(MemoryLockError, match="ulimit -l unlimited"):
+        case.handle.submit(first, case.arguments)
+
+
+def test_other_refusals_of_a_stream_evict_nothing(machine):
+    case = Submitted(backend())
+    first, second = _streams(case, 2)
+    case.handle.submit(first, case.arguments).finish()
+    machine.inject("heap", -5)
+    with pytest.raises(DeviceError, match="err=-5"):
+        case.handle.submit(second, case.arguments)
+    assert case.backend.pool.evictions == 0
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_streams_leave_room_for_configurations(machine, generation):
+    """All streams that fit, beside as many contexts as the machine has."""
+    contexts = pyxrt_machine.CONTEXT_LIMITS[generation]
+    room = pyxrt_machine.HEAP_BYTES - contexts * PDI_BYTES
+    assert room >= instructions.HEAP_BUDGET
+    case = Submitted(backend(generation), generation)
+    size = 256 * instructions.GRANULE - 4096
+    pad = b"\0" * (size - len(case.words))
+    npu = machine.devices[xrt_devices.GENERATIONS.index(generation)]
+    (context,) = case.backend.contexts.all()
+    kept = []
+    for _ in range(room // size + 2):
+        kept.append(case.backend.pool.prepare(case.words + pad))
+        case.backend.pool.place(kept[-1], context)
+    assert case.backend.pool.evictions > 0
+    assert npu.heap_used + contexts * PDI_BYTES <= pyxrt_machine.HEAP_BYTES
+
+
+def test_a_stream_that_cannot_be_written_leaves_nothing_behind(machine):
+    case = Submitted(backend())
+    machine.inject("sync", -19)
+    with pytest.raises(DeviceError, match=r"^\[sync\] \d+ bytes"):
+        case.run()
+    assert case.backend.pool.granules == 0 and machine.devices[1].heap_used == 0
     assert case.run()["operations"] > 0
 
 

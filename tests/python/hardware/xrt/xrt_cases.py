@@ -69,5 +69,5 @@ class Submitted:
         return self.start().finish()
 
 
-def backend(generation: str = "npu2", **options: Any) -> Any:
-    return xrt_devices.backend(generation, **options)
+def backend(generation: str = "npu2", name: str | None = None, **options: Any) -> Any:
+    return xrt_devices.backend(generation, name, **options)
