@@ -68,15 +68,17 @@ constexpr float kCubic[] = {kRoot * kTwoLog2e, kRoot* kTwoLog2e* kCube};
 constexpr float kInverse[] = {1.0f,         -0.997308188f, 0.959154799f, -0.783540454f,
                               0.430776906f, -0.109112594f};  // 1 / (1 + x), [0, 1]: 5.9e-5
 
-template <int32_t kTerms, unsigned N>
-inline aie::vector<float, N> polynomial(const float (&coefficients)[kTerms],
-                                        const aie::vector<float, N>& x) {
-  auto value = fp32::broadcast<N>(coefficients[kTerms - 1]);
-  for (int32_t k = kTerms - 2; k >= 0; --k) {
-    const aie::accum<accfloat, N> term(fp32::broadcast<N>(coefficients[k]));
-    value = fp32::floats(aie::mac(term, value, x));
+// Term by term at compile time: a core whose program a stream loads has no tables in data memory.
+template <const auto& kCoefficients, int32_t kTerm = 0, unsigned N>
+inline aie::vector<float, N> polynomial(const aie::vector<float, N>& x) {
+  constexpr float kCoefficient = kCoefficients[kTerm];
+  if constexpr (kTerm + 1 == sizeof(kCoefficients) / sizeof(float)) {
+    return fp32::broadcast<N>(kCoefficient);
+  } else {
+    const auto higher = polynomial<kCoefficients, kTerm + 1>(x);
+    const aie::accum<accfloat, N> term(fp32::broadcast<N>(kCoefficient));
+    return fp32::floats(aie::mac(term, higher, x));
   }
-  return value;
 }
 
 // 2^-|v| = scale 2^fraction, |fraction| <= 1/2.
@@ -111,8 +113,8 @@ inline aie::vector<float, N> h(const aie::vector<bfloat16, N>& gate) {
   const auto v = cubic(gate, kRoot * kTwoLog2e);
   aie::vector<float, N> fraction, scale;
   split_exponent(v, fraction, scale);
-  const auto power = fp32::product(polynomial(kExp2, fraction), scale);
-  return fp32::product(side(v, power), polynomial(kInverse, power));
+  const auto power = fp32::product(polynomial<kExp2>(fraction), scale);
+  return fp32::product(side(v, power), polynomial<kInverse>(power));
 }
 
 #endif

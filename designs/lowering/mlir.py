@@ -171,13 +171,16 @@ def _dma(tile: Tile, channels: list[Channel], operands: bool) -> list[str]:
 
 def _descriptor(d: Descriptor, syntax: Syntax) -> list[str]:
     """One that takes or gives no lock names the other one's, of which it takes or gives 0: mlir-aie
-    configures both or none (AIERT.cpp, configureLocksInBdBlock)."""
+    configures both or none (AIERT.cpp, configureLocksInBdBlock). Taking 0 is an Acquire, because
+    aiecc's canonicalizer erases an AcquireGreaterEqual of 0, and then fails."""
     offset, length = d.offset // d.element_bytes, d.bytes // d.element_bytes
     take, give = d.acquire or d.release, d.release or d.acquire
     lines = []
     if take is not None:
-        count, off = (1, "") if d.acquire else (0, " {acq_en = false}")
-        lines.append(syntax.use_lock(take.name, "AcquireGreaterEqual", count, off))
+        if d.acquire:
+            lines.append(syntax.use_lock(take.name, "AcquireGreaterEqual", 1))
+        else:
+            lines.append(syntax.use_lock(take.name, "Acquire", 0, " {acq_en = false}"))
     buffer = f"%{d.memory.name} : {memref(d.memory.dtype, d.memory.shape)}"
     ids = f"{{bd_id = {d.id} : i32, next_bd_id = {d.next} : i32}}"
     lines.append(syntax.dma_bd(buffer, offset, length, list(d.access.dims), ids))

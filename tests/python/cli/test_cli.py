@@ -20,6 +20,7 @@ import npu
 from npu import cli
 from npu.cli import common
 from npu.formats.gguf_file import GgufFile
+from npu.models import demo
 from npu.models.tokenizer import Tokenizer
 
 SHAPE = Shape(layers=1, width=32, heads=2, kv_heads=1, head_dim=8, ffn_width=32, context=100_000)
@@ -175,17 +176,17 @@ def test_a_device_that_computes_nothing_is_not_called_emulated() -> None:
 def test_default_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    package = tmp_path / "checkout/python/npu/cli/common.py"
-    monkeypatch.setattr(common, "__file__", str(package))
+    module = tmp_path / "checkout/python/npu/models/demo.py"
+    monkeypatch.setattr(demo, "__file__", str(module))
     monkeypatch.delenv("NPU_MODEL", raising=False)
     monkeypatch.chdir(tmp_path)
     assert common.default_model() is None
     assert cli.main(["generate", "-p", "x"]) == 1
     assert "no model given and no demo model found" in capsys.readouterr().err
-    demo = tmp_path / "checkout/examples/demo_model/demo.gguf"
-    demo.parent.mkdir(parents=True)
-    demo.touch()
-    assert common.default_model() == str(demo)
+    file = tmp_path / "checkout/examples/demo_model/demo.gguf"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert common.default_model() == str(file)
     monkeypatch.setenv("NPU_MODEL", "named.gguf")
     assert common.default_model() == "named.gguf"
 
@@ -250,6 +251,14 @@ def test_help_succeeds(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["generate", "--help"], ["bench", "-h"], ["devices", "-h"]):
         assert cli.main(arguments) == 0
         assert "usage: npu" in capsys.readouterr().out
+
+
+def test_help_of_a_benchmark_names_its_modes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["bench", "gemm", "--help"]) == 0
+    text = capsys.readouterr().out
+    assert all(mode in text for mode in ("--designs", "--k-mt-curve", "--host"))
+    assert cli.main(["bench", "gemm", "--designs", "--help"]) == 0
+    assert "--accumulate" in capsys.readouterr().out
 
 
 def test_interrupt_ends_with_130_and_no_traceback(model: str) -> None:

@@ -11,7 +11,8 @@ import json
 import os
 import random
 import re
-from types import SimpleNamespace
+from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -23,6 +24,7 @@ from npu._npu import facts
 from npu.cli import common
 from npu.cli import inspect as inspect_command
 from npu.designs import gemm, prefill
+from npu.hardware.doctor import live, record
 from npu.ops.registry import operations
 
 
@@ -115,11 +117,36 @@ def test_the_device_comes_from_the_environment(capsys, monkeypatch, tmp_path, co
     for words in (["inspect", "--gemm", "512"], ["compile", "gemm"]):
         code, out, err = run(capsys, *words)
         assert code == 1 and out == "" and "device is 'tpu'; name npu1 or npu2" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [("xrt", "healthy_npu1_arch"), ("xrt+module", "healthy_npu1_arch"),
+     ("xrt:npu1", "no_npu_intel"), ("xrt:npu1+pyxrt", "healthy_npu2_fedora")],
+)  # fmt: skip
+def test_the_generation_of_an_npu_is_told_without_opening_it(
+    capsys, monkeypatch, tmp_path, config, name, machine
+):
+    """By its name, else by its PCI ids."""
+    path = Path(__file__).parents[1] / "hardware" / "doctor" / "machines" / f"{machine}.json"
+    system = record.load(str(path))
+    monkeypatch.setattr(live, "LiveSystem", lambda: system)
+    devices, opened = importlib.import_module("npu.devices"), []
+    monkeypatch.setattr(devices, "_xrt", defaultdict(lambda: opened.append("the NPU")))
+    monkeypatch.setenv("NPU_DEVICE", name)
+    made = tmp_path / "gemm.npucfg"
+    assert run(capsys, "compile", "gemm", "-o", str(made))[0] == 0 and made.read_bytes() == config
+    code, _, err = run(capsys, "inspect", "--operation", "dequant", "--request", "n=64,k=256")
+    assert code == 0 and "dequant on npu1:" in err and opened == []
+
+
+def test_an_npu_that_cannot_be_told_is_to_be_named(capsys, monkeypatch):
     monkeypatch.setenv("NPU_DEVICE", "xrt")
-    module = importlib.import_module("npu.devices")
-    monkeypatch.setattr(module, "open_device", lambda name: SimpleNamespace(generation="npu1"))
-    assert run(capsys, "compile", "gemm", "-o", str(path))[0] == 0  # the generation of the NPU
-    assert path.read_bytes() == config
+    path = Path(__file__).parents[1] / "hardware" / "doctor" / "machines" / "no_npu_intel.json"
+    system = record.load(str(path))
+    monkeypatch.setattr(live, "LiveSystem", lambda: system)
+    code, out, err = run(capsys, "compile", "gemm")
+    assert code == 1 and out == "" and "[compile] device is xrt, and this machine's NPU" in err
 
 
 @pytest.mark.parametrize(
@@ -220,6 +247,40 @@ def test_compile_then_inspect(capsys, tmp_path, config):
     code, out, _ = run(capsys, "inspect", "--json", str(path))
     document = json.loads(out)
     assert document["params"]["columns"] == 4 and len(document["cores"]) == 16
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (b"", "empty"),
+        (b"\x7fELF\2\1\1" + bytes(57), "an ELF file"),
+        (b"GGUF\3\0\0\0" + bytes(24), "a GGUF model"),
+        (b"PK\3\4" + bytes(60), "a zip archive"),
+        (b"Xilinx ASCII PSA CDO\nversion 2.0\n", "text"),
+        ("module { // \N{BULLET} \n}\n".encode() * 500, "text"),
+        (bytes(64), "of no known kind (it begins with 00 00 00 00 00 00 00 00)"),
+        (b"\xd2\xa6\xc4\x26" * 9, "of no known kind (it begins with d2 a6 c4 26 d2 a6"),
+    ],
+)
+def test_inspect_names_a_file_of_no_known_kind(capsys, tmp_path, data, kind):
+    """The file, what it looks like, and what is read."""
+    path = tmp_path / "some.bin"
+    path.write_bytes(data)
+    code, out, err = run(capsys, "inspect", str(path))
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith(f"npu: error: [inspect] {path} is {kind}")
+    assert "inspect reads configurations, command streams (TXN), xclbins, PDIs and " in err
+
+
+def test_inspect_names_a_damaged_file(capsys, tmp_path, config):
+    path = tmp_path / "cut"
+    for data, words in (
+        (b"\0\1\3\6" + bytes(97), "101 bytes given"), (config[:200], ": "),
+    ):  # fmt: skip
+        path.write_bytes(data)
+        code, out, err = run(capsys, "inspect", str(path))
+        assert (code, out) == (1, "") and err.startswith(f"npu: error: [inspect] {path}: ")
+        assert words in err and not err.endswith(": \n")
 
 
 def test_inspect_says_which_programs_are_estimated_over(capsys, tmp_path):
