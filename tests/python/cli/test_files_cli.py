@@ -254,7 +254,8 @@ def test_the_folder_above_a_link(
 @pytest.mark.parametrize(
     "command",
     ["devices", "--help", "--version", "q4nx info FILE", "q4nx verify FILE", "q4nx diff GGUF FILE",
-     "generate -q -m FILE -p hello -n 8 --temp 0", "inspect --gemm 64x64x64", "q4nx info --json FILE"],
+     "generate -q -m FILE -p hello -n 8 --temp 0", "inspect --gemm 64x64x64",
+     "q4nx info --json FILE"],
 )  # fmt: skip
 def test_a_full_standard_output(files: tuple[Path, Path], command: str, buffered: bool) -> None:
     names = {"GGUF": str(files[0]), "FILE": str(files[1])}
