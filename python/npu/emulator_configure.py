@@ -16,6 +16,7 @@ from npu.errors import ArgumentError, FormatError
 from npu.formats.xclbin import is_image, read, tiles, writes
 
 _MAX_BYTES = 256 << 20  # of a file; AMD's largest xclbins have some 10 MB
+_STREAM_VERSIONS = (b"\x00\x01", b"\x01\x00")  # of TXN headers: major, minor
 Cores = frozenset[tuple[int, int]]
 
 
@@ -62,6 +63,13 @@ def configuration_stream(
         if pdi is not None:
             raise ArgumentError(
                 f"[{function}] {which} = {pdi} was given with a stream, which has no PDIs"
+            )
+        if data[:2] not in _STREAM_VERSIONS:
+            what = "these bytes are" if label == function else f"{label} is"
+            why = f"its first bytes are {data[:8].hex(' ')}" if data else "nothing is there"
+            raise FormatError(
+                f"[{function}] {what} no configuration: {why}; give a TXN stream, CDO, PDI or "
+                "xclbin"
             )
         return data, None
     columns = stream.device_geometry(device)["columns"]

@@ -172,7 +172,7 @@ def test_one_pdi_of_several() -> None:
         (encode_axlf([]), FormatError, "has no PDI"),
         (encode_axlf([(32, "p", encode_partition([b"x"], columns=5))]), FormatError, "5 columns"),
         (encode_axlf([(32, "p", encode_partition([b""]))]), FormatError, "PDI 0] no PDI: it is em"),
-        (b"", FormatError, "header"),
+        (b"", FormatError, "these bytes are no configuration: nothing is there; give"),
         (7, ArgumentError, "found <class 'int'>"),
         ("/nonexistent.pdi", ArgumentError, "No such file"),
         ("/", ArgumentError, "not a regular file"),
@@ -183,6 +183,17 @@ def test_refused(config: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error) as caught:
         npu.emulator.Array("npu1").configure(config)
     assert message in str(caught.value)
+
+
+def test_a_file_of_another_kind_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("no configuration")
+    arr = npu.emulator.Array("npu1")
+    with pytest.raises(FormatError, match=r"\[configure\] notes.txt is no configuration: its"):
+        arr.configure(file)
+    file.write_bytes(b"")
+    with pytest.raises(FormatError, match="no configuration: nothing is there; give"):
+        arr.configure(file)
 
 
 def test_a_stream_has_no_pdi() -> None:

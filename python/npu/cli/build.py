@@ -211,7 +211,7 @@ def _list(chosen: list[Target], as_json: bool) -> int:
         print(json.dumps({"folder": str(cache.root()), "configurations": rows}, indent=2))
         return 0
     for row in rows:
-        print(f"{row['state']:8} {row['operation']:10} {row['name']:28} {row['key']}")
+        print(f"{row['state']:8} {row['operation']:10} {row['key']}")
     built = sum(row["state"] == "built" for row in rows)
     print(f"{cache.root()}: {built} of {len(rows)} built{note}")
     return 0

@@ -28,11 +28,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from npu.devices import open_device
     from npu.errors import ArgumentError
+    from npu.formats.atomic_file import check_writable
     from npu.hardware.selftest import report
     from npu.hardware.selftest import run as selftest
 
     if arguments.json and arguments.output:
         raise ArgumentError("[selftest] --json prints the report; leave -o out")
+    path = arguments.output or _DEFAULT
+    if not arguments.json:
+        check_writable(path, "selftest")  # before minutes of work
     device = open_device(arguments.device or os.environ.get("NPU_DEVICE") or "xrt")
     out = sys.stderr if arguments.json else sys.stdout
     print(
@@ -48,7 +52,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(found, indent=1))
     else:
-        path = arguments.output or _DEFAULT
         report.save(path, found)
         print(f"report: {path}")
         if any(row.get("not_built") for row in found["checks"]):
@@ -70,7 +73,7 @@ class _Lines:
         if not line.startswith(("passed", "FAILED")) and not self._head:
             self._head = True
             first = "host time" if self._emulated else "measured"
-            print(f"\n{'median, microseconds':57} {first:>11} {'simulated':>11}", file=self._out)
+            print(f"\n{'median, microseconds':63} {first:>11} {'simulated':>11}", file=self._out)
         print(line, file=self._out, flush=True)
 
 

@@ -138,6 +138,22 @@ def test_devices_lists_what_the_package_offers(
     entries = json.loads(capsys.readouterr().out)
     assert entries[1]["reason"] == "no driver"
     assert [entry["default"] for entry in entries] == [True, False]
+    assert entries[0]["default_reason"] == "NPU_DEVICE names it"
+    monkeypatch.setenv("NPU_DEVICE", "xrt:npu2+module")
+    assert cli.main(["devices", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)[1]["default"]
+
+
+def test_devices_says_that_a_default_is_unknown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(npu, "devices", lambda: [])
+    monkeypatch.setenv("NPU_DEVICE", "bogus")
+    assert cli.main(["devices"]) == 0
+    assert "bogus      unknown device; not available: [device]" in capsys.readouterr().out
+    monkeypatch.setenv("NPU_DEVICE", "emu:npu1+reload")
+    assert cli.main(["devices"]) == 0
+    assert "emu:npu1+reload emulated NPU; available" in capsys.readouterr().out
 
 
 def test_the_device_of_the_command_line_is_used(

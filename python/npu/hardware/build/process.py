@@ -125,7 +125,10 @@ def _last_words(log: Path) -> str:
         with log.open("rb") as file:
             text = file.read(_PROBE_BYTES).decode(errors="replace")
         lines = [line.strip() for line in text.splitlines()[1:] if line.strip()]
-        spoken = [line for line in lines if "error" in line.lower()] or lines[-1:]
+        at = next((i for i, line in enumerate(lines) if "error" in line.lower()), len(lines) - 1)
+        spoken = lines[at : at + 1]
+        while spoken and spoken[-1].endswith(":") and at + len(spoken) < len(lines):
+            spoken.append(lines[at + len(spoken)])  # CMake gives the reason on the next line
         if spoken:
-            return spoken[0][:_SHOWN]
+            return " ".join(spoken)[:_SHOWN]
     return "it said nothing"

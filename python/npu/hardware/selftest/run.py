@@ -129,7 +129,7 @@ def line_of(row: dict[str, Any]) -> str:
         worst = row["worst"]
         share = f"{100 * worst:.2g} %" if isinstance(worst, float) else worst
         return f"{head}  {share} of the bound"
-    head = f"{row['operation']:10} {row['example']:46}"
+    head = f"{row['operation']:10} {row['example']:52}"
     if "error" in row:
         return f"{head} {row['error']}"
     return f"{head} {1e6 * row['median_seconds']:11.1f} {1e6 * row['simulated_seconds']:11.1f}"

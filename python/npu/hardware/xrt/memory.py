@@ -25,6 +25,7 @@ PAGE = mmap.PAGESIZE
 LINE = 64  # bytes of a cache line
 DATA_GROUP = 0  # the bank of host memory, to which every data argument of an xclbin is connected
 _MOST_PARTS = 256  # sub-BOs that a buffer keeps
+_SMALLEST_UNALIGNED = 64 << 10  # smaller inputs off a page are copied: pinning costs more
 
 _serials = itertools.count(1)
 _lock = threading.Lock()
@@ -59,8 +60,11 @@ class XrtBuffer(DeviceBuffer):
     """``memory`` of the host and the BO that has it. ``serial`` distinguishes buffers; that of one
     that has ended is appended to ``gone``."""
 
-    def __init__(self, pyxrt: Any, bo: Any, memory: np.ndarray, gone: deque[int]) -> None:
+    def __init__(
+        self, pyxrt: Any, bo: Any, memory: np.ndarray, gone: deque[int], skew: int = 0
+    ) -> None:
         self.memory = memory
+        self._skew = skew  # bytes of the BO before the memory
         self.bo = bo  # XRT's views of a BO's memory do not keep it
         self.serial = next(_serials)
         self.parts: dict[int, Any] = {}  # offset -> sub-BO
@@ -75,15 +79,16 @@ class XrtBuffer(DeviceBuffer):
 
     def sync_to_device(self, offset: int, size: int) -> None:
         if size:
-            synchronise(self.bo, self._to_device, size, offset)
+            synchronise(self.bo, self._to_device, size, offset + self._skew)
 
     def sync_from_device(self, offset: int, size: int) -> None:
         if size:
-            synchronise(self.bo, self._from_device, size, offset)
+            synchronise(self.bo, self._from_device, size, offset + self._skew)
             fence()
 
     def at(self, offset: int) -> Any:
         """What a run takes as the memory from ``offset`` on: a run's argument is an address."""
+        offset += self._skew
         if offset == 0:
             return self.bo
         part = self.parts.get(offset)
@@ -101,13 +106,19 @@ def allocate(pyxrt: Any, device: Any, size: int, gone: deque[int]) -> XrtBuffer:
 
 
 def can_wrap(address: int, size: int, writable: bool) -> bool:
-    """Whether host memory can be a BO: it starts on a page and, if the NPU writes to it, shares no
-    cache line with what follows. The rest of the last page is pinned with it."""
-    return size > 0 and address % PAGE == 0 and (not writable or size % LINE == 0)
+    """Whether host memory can be a BO. What the NPU writes to starts on a page and shares no cache
+    line with what follows; what it only reads may lie on any word, if it is large. The rest of the
+    first and the last page is pinned with it."""
+    if size <= 0 or (writable and size % LINE):
+        return False
+    skew = address % PAGE
+    return skew == 0 or (not writable and skew % 4 == 0 and size >= _SMALLEST_UNALIGNED)
 
 
 def wrap(pyxrt: Any, device: Any, array: np.ndarray, gone: deque[int]) -> XrtBuffer:
     """Host memory for which ``can_wrap`` holds. Raises what pyxrt raises."""
-    pointer = _capsule(array.ctypes.data, None, None)  # how pyxrt takes a void*
-    bo = uninterrupted(pyxrt.ext.bo, device, pointer, whole_pages(array.nbytes))
-    return XrtBuffer(pyxrt, bo, array, gone)
+    address = array.ctypes.data
+    skew = address % PAGE
+    pointer = _capsule(address - skew, None, None)  # how pyxrt takes a void*
+    bo = uninterrupted(pyxrt.ext.bo, device, pointer, whole_pages(array.nbytes + skew))
+    return XrtBuffer(pyxrt, bo, array, gone, skew)

@@ -17,7 +17,10 @@ from npu.hardware.doctor import distribution
 # A stand-in for cmake: writes down its command lines, leaves a module, fails at one step if asked.
 CMAKE = """#!/bin/sh
 echo "$@" >> "$CALLS"
-case "$*" in *"$FAILS"*) echo "CMake Error: XRT is not here"; exit 1;; esac
+case "$*" in *"$FAILS"*)
+  printf '%s\\n' "CMake Error at module.cmake:23 (message):" "  XRT is not here" "" "-- Incomplete"
+  exit 1;;
+esac
 if [ "$1" = --install ] && [ -z "$LEAVES_NOTHING" ]; then
   mkdir -p "$4" && echo module > "$4/libnpu_xrt.so"
 fi
@@ -68,7 +71,8 @@ def test_a_step_that_fails_keeps_the_old_module_and_the_log(
     monkeypatch.setattr(distribution, "OS_RELEASE", release)
     assert cli.main(["build", "--xrt"]) == 1
     message = capsys.readouterr().err
-    assert "cmake failed with exit code 1: CMake Error: XRT is not here" in message
+    reason = "CMake Error at module.cmake:23 (message): XRT is not here; its output is in"
+    assert f"cmake failed with exit code 1: {reason}" in message
     needs = "`sudo add-apt-repository ppa:amd-team/xrt && sudo apt install libxrt-dev g++ cmake`"
     assert (needs in message) == (step == "-S")
     assert xrt_module.target().read_text() == "old"

@@ -390,6 +390,12 @@ def test_the_command_writes_a_report_and_says_what_failed(tmp_path, monkeypatch,
     assert "failed: zeros" in captured.err
 
 
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(monkeypatch, capsys):
+    monkeypatch.setattr("npu.devices.open_device", lambda name: pytest.fail("opened"))
+    assert cli.main(["selftest", "--device", "emu:npu1", "-o", "/no/such/folder/x.json"]) == 1
+    assert "[selftest] /no/such/folder/x.json has no folder to be in" in capsys.readouterr().err
+
+
 def test_without_hardware_the_command_says_so(monkeypatch, capsys):
     monkeypatch.delenv("NPU_DEVICE", raising=False)
     assert cli.main(["selftest", "--no-times"]) == 1

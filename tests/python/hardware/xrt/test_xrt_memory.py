@@ -77,10 +77,11 @@ def _aligned(size: int) -> np.ndarray:
     [
         (PAGE, 0, True, True), (3 * PAGE, 0, False, True), (100, 0, False, True),
         (128, 0, True, True), (100, 0, True, False), (PAGE, 64, False, False),
-        (PAGE, 4, True, False), (PAGE, PAGE, True, True),
+        (PAGE, 4, True, False), (PAGE, PAGE, True, True), (64 << 10, 64, False, True),
+        (64 << 10, 64, True, False), (64 << 10, 2, False, False),
     ],
 )  # fmt: skip
-def test_memory_that_starts_on_a_page_is_wrapped(size, offset, writable, taken):
+def test_memory_that_is_wrapped(size, offset, writable, taken):
     array = _aligned(size + offset)[offset:]
     found = backend().wrap(array, writable)
     assert (found is not None) is taken
@@ -92,17 +93,19 @@ def test_nothing_is_no_buffer():
     assert backend().wrap(np.zeros(0, np.uint8), False) is None
 
 
-def test_a_read_only_mapping_is_read_where_it_lies(tmp_path: Path):
+@pytest.mark.parametrize("before", [0, 100])
+def test_a_read_only_mapping_is_read_where_it_lies(tmp_path: Path, before: int):
+    """Also from the middle of a page, as most tensors of a file."""
     case = Submitted(backend())
     weight = case.arguments[1][0]
     weight.array.view(np.float32)[:] = 1
     weight.sync_to_device(0, weight.nbytes)
     rows = np.random.default_rng(1).integers(0, 0x4000, case.arguments[0][2] // 2, np.uint16)
     file = tmp_path / "weights"
-    file.write_bytes(rows.tobytes())
+    file.write_bytes(bytes(before) + rows.tobytes())
     with file.open("rb") as opened:
         mapping = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ)
-    mapped = np.frombuffer(mapping, np.uint8)
+    mapped = np.frombuffer(mapping, np.uint8)[before:]
     wrapped = case.handle.wrap(mapped, "read")
     assert wrapped is not None and wrapped.nbytes == mapped.size
     wrapped.sync_to_device(0, mapped.size)
