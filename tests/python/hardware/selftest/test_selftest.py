@@ -5,6 +5,7 @@ as they were written, and anything else is refused with one sentence."""
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import json
 from typing import Any
 
@@ -391,7 +392,8 @@ def test_the_command_writes_a_report_and_says_what_failed(tmp_path, monkeypatch,
 
 
 def test_a_report_that_cannot_be_written_is_refused_before_the_work(monkeypatch, capsys):
-    monkeypatch.setattr("npu.devices.open_device", lambda name: pytest.fail("opened"))
+    devices = importlib.import_module("npu.devices")  # npu.devices is the function
+    monkeypatch.setattr(devices, "open_device", lambda name: pytest.fail("opened"))
     assert cli.main(["selftest", "--device", "emu:npu1", "-o", "/no/such/folder/x.json"]) == 1
     assert "[selftest] /no/such/folder/x.json has no folder to be in" in capsys.readouterr().err
 
