@@ -27,6 +27,7 @@ from npu.emulator_configure import (
 from npu.emulator_cores import MAX_CYCLES, Core, Fifo, Program
 from npu.emulator_timing import ArrayTrace, Timing, timing_of, trace_of
 from npu.errors import ArgumentError, FormatError
+from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants
 
 __all__ = ["Array", "ArrayTrace", "Core", "Fifo", "Report", "Timing"]
@@ -338,20 +339,23 @@ class Array:
         buffers: Sequence[np.ndarray] = (),
         *,
         constants: Mapping[str, float] | None = None,
+        machine: str | None = None,
         trace: bool = False,
     ) -> Report:
         """``submit`` in simulated time: the same results, with ``Report.timing``.
 
         Transfers, locks and the command processor take what docs/timing.md says, cores what their
         programs say (``Core.work``, or ``cycles`` of ``attach``), and a LOADPDI the constant of
-        that generation. ``constants`` replace those that `npu validate-model --constants` lists.
+        that generation. ``constants`` replace those that `npu validate-model --constants` lists,
+        ``machine`` is one of `npu validate-model --machines` (default: that of the generation).
         With ``trace`` ``Report.trace`` is the timeline, of the first million events.
         """
         arguments = _arguments("simulate", insts, buffers)
-        values = checked_constants("simulate", constants)
+        changed = checked_constants("simulate", constants)
+        values = constants_of("simulate", self.device, machine, changed)
         with self._alone("simulate"):
             found = self._array.simulate(*arguments, values, _TRACED_EVENTS if trace else 0)
-        timing = timing_of(found.pop("timing"))
+        timing = timing_of(found.pop("timing"), values.label)
         recorded = found.pop("trace", None)
         timeline = None
         if recorded is not None:

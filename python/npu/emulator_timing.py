@@ -23,9 +23,11 @@ class Timing:
 
     ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``cycles`` are the array's;
     ``bound`` is the busiest resource, ``shares`` the share of the time in which each works;
-    ``agents`` the cycles in which each core, DMA channel and the command processor worked.
+    ``agents`` the cycles in which each core, DMA channel and the command processor worked;
+    ``machine`` the profile simulated.
     """
 
+    machine: str
     seconds: float
     dispatch_seconds: float
     cycles: float
@@ -39,9 +41,10 @@ class ArrayTrace(Trace):
     ``simulation`` is a ``Timing``."""
 
 
-def timing_of(found: Mapping[str, Any]) -> Timing:
+def timing_of(found: Mapping[str, Any], machine: str) -> Timing:
     shares = {name: found[f"{key}_share"] for name, key in _SHARES.items()}
     return Timing(
+        machine=machine,
         seconds=found["seconds"],
         dispatch_seconds=found["dispatch"],
         cycles=found["cycles"],
@@ -71,6 +74,7 @@ def trace_of(
         title=device,
         design=f"{len(operations_of(insts))} operations",
         device=device,
+        machine=timing.machine,
         clock_hz=clock,
         window=(0, timing.seconds * 1e6),
         events=events[np.argsort(events["start"], kind="stable")],

@@ -16,12 +16,12 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [
             row
             for name in arguments.projections
-            for row in measure(name, device.generation, arguments.format)
+            for row in measure(name, device.generation, arguments.format, arguments.machine)
         ]
         if outputs:
             document = {
-                "device": device.name, "format": arguments.format, "times": "simulated",
-                "results": rows,
+                "device": device.name, "machine": rows[0]["machine"], "format": arguments.format,
+                "times": "simulated", "results": rows,
             }  # fmt: skip
             outputs["json"].write(files.json_bytes("dequant", document))
     if arguments.json != files.STDOUT:
@@ -29,7 +29,9 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def measure(model: str, generation: str, format: str) -> list[dict[str, Any]]:
+def measure(
+    model: str, generation: str, format: str, machine: str | None = None
+) -> list[dict[str, Any]]:
     """One model: a row per projection of a layer."""
     from npu.perf.dequant_simulation import simulate_dequantize
     from npu.perf.gemv_simulation import PROJECTIONS
@@ -38,7 +40,7 @@ def measure(model: str, generation: str, format: str) -> list[dict[str, Any]]:
     for name, (n, k, count) in PROJECTIONS[model].items():
         if name == "head":  # prefill multiplies the head by one token: a GEMV
             continue
-        result = simulate_dequantize(generation, n, k, format=format)
+        result = simulate_dequantize(generation, n, k, format=format, machine=machine)
         rows.append(
             {
                 "model": model,
@@ -46,6 +48,7 @@ def measure(model: str, generation: str, format: str) -> list[dict[str, Any]]:
                 "n": n,
                 "k": k,
                 "per_prefill": count,
+                "machine": result.machine,
                 "simulated_us": 1e6 * result.seconds,
                 "dispatch_us": 1e6 * result.dispatch_seconds,
                 "read_gb_per_s": 1e-9 * result.read_bandwidth,
@@ -58,7 +61,7 @@ def measure(model: str, generation: str, format: str) -> list[dict[str, Any]]:
 
 
 def _print_table(device: str, format: str, rows: list[dict[str, Any]]) -> None:
-    print(f"{device}: {format} weights to bfloat16 in memory;")
+    print(f"{device}: {format} weights to bfloat16 in memory; machine {rows[0]['machine']};")
     print(NOTE.format(dispatch=rows[0]["dispatch_us"]))
     print("share: of what the memory's bandwidth for reads and writes together leaves for writes")
     print(

@@ -71,7 +71,7 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
                 limit = arguments.max_size or sweeps.DEFAULT_LIMIT
                 count = arguments.count or sweeps.DEFAULT_COUNT
                 sizes = sweeps.problem_sizes(design.native, count, limit)
-            case = sweeps.Case(design, arguments.method, arguments.stream_bytes)
+            case = sweeps.Case(design, arguments.method, arguments.stream_bytes, arguments.machine)
             found.append(sweeps.Sweep(case, sizes))
     return found
 
@@ -118,6 +118,7 @@ def row(case: sweeps.Case, size: sweeps.Size, result: SimulatedGemm) -> dict[str
         **dict(zip(("tile_m", "tile_k", "tile_n"), d.tile, strict=True)),
         "k_mt": d.k_mt,
         "method": case.method,
+        "machine": result.machine,
         **_figures(case, size, result),
     }
 
@@ -143,6 +144,7 @@ def document(found: list[sweeps.Sweep], complete: bool) -> dict[str, Any]:
         "times": "simulated",
         "method": found[0].case.method,
         "stream_bytes": found[0].case.stream_bytes,
+        "machine": found[0].case.label,
         "device": found[0].case.design.generation,
         "complete": complete,
         "sweeps": [_sweep_document(sweep) for sweep in found],
@@ -199,7 +201,7 @@ def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
     case = found[0].case
     print(
         f"simulated TOPS of GEMM on {case.design.generation} ({SOURCES[case.method]}; no hardware "
-        f"involved), dispatch included; {taken:.1f} s of host time"
+        f"involved), dispatch included; machine {case.label}; {taken:.1f} s of host time"
     )
     print(
         f"{'precision':>20} B   {'tile':>11} {'k_mt':>4} {'sizes':>5} {'min':>6} {'mean':>6} "
@@ -259,7 +261,7 @@ def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
     suffix = arguments.plot.rpartition(".")[2].lower()
     return gemm.roofline(
         list(panels.values()),
-        f"GEMM on {found[0].case.design.generation}, simulated ({source})",
+        f"GEMM on {found[0].case.design.generation}, simulated ({source}), {found[0].case.label}",
         suffix,
         arguments.scale or "linear",
     )

@@ -46,10 +46,10 @@ class Case(sweeps.Case):
     def run(self, size: sweeps.Size) -> SimulatedGemm:
         design = self.options(size)
         if self.method == "emulator":
-            return simulate_call(design, size, self.stream_bytes)
+            return simulate_call(design, size, self.stream_bytes, self.machine)
         return simulate_gemm(
             design.generation, *size, design=design, method=self.method,
-            stream_bytes=self.stream_bytes,
+            stream_bytes=self.stream_bytes, machine=self.machine,
         )  # fmt: skip
 
     def in_turn(self, sizes: list[sweeps.Size]) -> dict[str, float]:
@@ -102,7 +102,10 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
             for layout in command.layouts(arguments):
                 product = Product(a, c, (1, 1, 1), layout, sums, mode)
                 options = candidates(device, "array", product)
-                case = Case(options[0], arguments.method, arguments.stream_bytes, sums, options)
+                case = Case(
+                    options[0], arguments.method, arguments.stream_bytes, arguments.machine, sums,
+                    options,
+                )  # fmt: skip
                 largest = case.options(max(sizes))
                 found.append(sweeps.Sweep(dataclasses.replace(case, design=largest), sizes))
     return found
@@ -186,6 +189,7 @@ def document(found: list[sweeps.Sweep]) -> dict[str, Any]:
         "times": "simulated",
         "method": case.method,
         "stream_bytes": case.stream_bytes,
+        "machine": case.label,
         "device": case.design.generation,
         "sweeps": [
             _head(sweep.case)
@@ -216,7 +220,7 @@ def _print(found: list[sweeps.Sweep], taken: float) -> None:
     print(
         f"simulated TOPS of npu.matmul on {case.design.generation} where the array's time is "
         f"preferred ({command.SOURCES[case.method]}; no hardware involved)\n"
-        f"dispatch included, configuration loaded; {taken:.1f} s of host time"
+        f"dispatch included, configuration loaded; machine {case.label}; {taken:.1f} s of host time"
     )
     print(
         f"{'precision':>20} {'sums':>6} B   {'sizes':>5} {'mean':>6} {'min':>6} {'max':>6}  "

@@ -63,7 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _curves(arguments: argparse.Namespace) -> list[Curve]:
     device = common.generation("bench", arguments.device)
-    method = arguments.method
     if arguments.sizes and len(arguments.sizes) != 1:
         raise ArgumentError(f"[bench] --k-mt-curve takes one size, not {len(arguments.sizes)}")
     size = sweeps.check_sizes(arguments.sizes)[0] if arguments.sizes else None
@@ -72,16 +71,13 @@ def _curves(arguments: argparse.Namespace) -> list[Curve]:
     else:
         pairs = [_DEFAULT[device]]
     return [
-        _curve(sweeps.design_of(device, pair, layout, arguments.tile, None), method, size,
-               arguments.stream_bytes)
+        _curve(sweeps.design_of(device, pair, layout, arguments.tile, None), size, arguments)
         for pair in pairs
         for layout in command.layouts(arguments)
-    ]  # fmt: skip
+    ]
 
 
-def _curve(
-    design: DesignPoint, method: str, size: sweeps.Size | None, stream_bytes: int | None
-) -> Curve:
+def _curve(design: DesignPoint, size: sweeps.Size | None, arguments: argparse.Namespace) -> Curve:
     """All multiples of the tile's k that fit, in order; each is lowered when the emulator runs."""
     cases: list[tuple[sweeps.Case, sweeps.Size]] = []
     pair = design.a_dtype, design.c_dtype
@@ -89,7 +85,7 @@ def _curve(
     while size or depth <= _ABOUT // 2:
         try:
             checked = sweeps.design_of(design.generation, pair, design.b_layout, design.tile, depth)
-            case = sweeps.Case(checked, method, stream_bytes)
+            case = sweeps.Case(checked, arguments.method, arguments.stream_bytes, arguments.machine)
             case.run(checked.native)
         except DesignError as error:
             if not cases:
@@ -124,6 +120,7 @@ def _write(outputs: dict[str, files.Output], curves: list[Curve], complete: bool
         head = {
             "kind": "npu bench gemm --k-mt-curve",
             "times": "simulated",
+            "machine": curves[0].cases[0][0].label,
             "complete": complete,
             "default_k_mt": [curve.chosen for curve in curves],
             "ends": [curve.ends for curve in curves],
@@ -136,8 +133,9 @@ def _print(curves: list[Curve]) -> None:
         case, d = curve.cases[0][0], curve.design
         tile = "x".join(map(str, d.tile))
         print(
-            f"simulated TOPS against k_mt on {d.generation} ({command.SOURCES[case.method]}): "
-            f"{case.pair}, B {d.b_layout}, tile {tile}, kernel peak {case.peak_tops:.2f} TOPS"
+            f"simulated TOPS against k_mt on {d.generation} ({command.SOURCES[case.method]}), "
+            f"machine {case.label}: {case.pair}, B {d.b_layout}, tile {tile}, "
+            f"kernel peak {case.peak_tops:.2f} TOPS"
         )
         print(f"{'k_mt':>6} {'M x K x N':>16} {'TOPS':>7} {'of peak':>8}  bound")
         for one, size, result in curve.points():
@@ -171,6 +169,6 @@ def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
     return gemm.k_mt_curves(
         list(panels.values()),
         f"GEMM of {what} on {first.design.generation}, simulated\n"
-        f"({command.SOURCES[first.cases[0][0].method]})",
+        f"({command.SOURCES[first.cases[0][0].method]}, {first.cases[0][0].label})",
         arguments.plot.rpartition(".")[2].lower(),
     )

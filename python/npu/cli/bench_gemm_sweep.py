@@ -16,9 +16,11 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from npu import _npu
+from npu.cli.common import machine_label
 from npu.designs.gemm import ROWS, DesignPoint
 from npu.errors import ArgumentError, ShapeError
 from npu.perf.execution import constant
+from npu.perf.machines import machine_of
 from npu.perf.problem import Size, design_point
 from npu.perf.simulate import SimulatedGemm, simulate_gemm
 
@@ -58,11 +60,12 @@ class Case:
     design: DesignPoint
     method: str
     stream_bytes: int | None = None
+    machine: str | None = None
 
     def run(self, size: Size) -> SimulatedGemm:
         return simulate_gemm(
             self.design.generation, *size, design=self.design, method=self.method,
-            stream_bytes=self.stream_bytes,
+            stream_bytes=self.stream_bytes, machine=self.machine,
         )  # fmt: skip
 
     @property
@@ -87,7 +90,13 @@ class Case:
     @property
     def dram_gb_per_s(self) -> float:
         """The read ceiling of the memory."""
-        return constant(f"dram_read_{self.design.generation}")
+        device = self.design.generation
+        return constant(f"dram_read_{device}", machine_of("bench", device, self.machine).values)
+
+    @property
+    def label(self) -> str:
+        """The machine, as results are stamped with it."""
+        return machine_label("bench", self.design.generation, self.machine, self.stream_bytes)
 
     def intensity(self, size: Size) -> float:
         """Arithmetic intensity: operations per byte of A, B and C, each counted once."""

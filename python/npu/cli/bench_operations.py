@@ -16,7 +16,10 @@ def run(arguments: argparse.Namespace) -> int:
     rows = _simulate(arguments)
     with files.opened(None, arguments.json) as outputs:
         if "json" in outputs:
-            document = {"kind": "npu bench operations", "times": "simulated", "rows": rows}
+            document = {
+                "kind": "npu bench operations", "times": "simulated",
+                "machine": rows[0]["machine"], "rows": rows,
+            }  # fmt: skip
             outputs["json"].write(files.json_bytes("operations", document))
     if arguments.json != files.STDOUT:
         _print(rows)
@@ -37,7 +40,7 @@ def _simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         requests = {"": arguments.request} if arguments.request else one.examples
         for example, request in requests.items():
             print(f"simulating {one.name} {example}", file=sys.stderr)
-            result = simulate_operation(one.name, device, request)
+            result = simulate_operation(one.name, device, request, machine=arguments.machine)
             head = {"device": device, "operation": one.name, "example": example}
             rows.append(head | {"request": dict(request)} | dataclasses.asdict(result))
     return rows
@@ -46,7 +49,7 @@ def _simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
 def _print(rows: list[dict[str, Any]]) -> None:
     print(
         f"simulated time on {rows[0]['device']} (timed emulator executing the real streams; no "
-        "hardware involved), dispatch not included"
+        f"hardware involved), dispatch not included; machine {rows[0]['machine']}"
     )
     print(f"{'operation':>10} {'us':>10} {'GB/s':>6} {'bound':>8}  request")
     for row in rows:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import common, simulated_tables
@@ -42,6 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of the model's matrices, as `npu generate --weights` (auto)",
     )  # fmt: skip
     add("--read-gbs", type=float, metavar="GB/s", help="read ceiling of the machine's memory")
+    common.add_machine_argument(parser)
     add("--plot", metavar="FILE.png|.svg", help="tokens/s and TTFT over context; needs matplotlib")
 
 
@@ -106,7 +107,14 @@ def _batches(
     if arguments.batch is None:
         return []
     return [
-        simulate_batch(device, shape, context, arguments.batch, read_gbs=arguments.read_gbs)
+        simulate_batch(
+            device,
+            shape,
+            context,
+            arguments.batch,
+            read_gbs=arguments.read_gbs,
+            machine=arguments.machine,
+        )
         for context in arguments.context or _CONTEXTS
     ]
 
@@ -118,10 +126,11 @@ def _simulated(
     from npu.perf.decode_simulation import simulate_decode
     from npu.perf.prefill_simulation import simulate_prefill
 
-    wanted, ceiling = arguments.context or _CONTEXTS, arguments.read_gbs
-    rows = [simulate_decode(device, shape, context, read_gbs=ceiling) for context in wanted]
+    wanted = arguments.context or _CONTEXTS
+    memory: dict[str, Any] = {"read_gbs": arguments.read_gbs, "machine": arguments.machine}
+    rows = [simulate_decode(device, shape, context, **memory) for context in wanted]
     try:
-        prompts = [simulate_prefill(device, shape, count, read_gbs=ceiling) for count in wanted]
+        prompts = [simulate_prefill(device, shape, count, **memory) for count in wanted]
     except ShapeError as error:  # prompts of such models are products and host operations
         return rows, [], f"null: no simulation says how long a prompt takes: {error}"
     return rows, prompts, None

@@ -49,6 +49,27 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_machine_argument(parser: argparse._ActionsContainer) -> None:
+    from npu.perf.machines import MACHINES
+
+    names = ", ".join(machine.name for machine in MACHINES)
+    parser.add_argument(
+        "--machine", metavar="NAME",
+        help=f"whose memory is simulated: {names}, see `npu validate-model --machines` "
+        "(default: that of the generation)",
+    )  # fmt: skip
+
+
+def machine_label(
+    command: str, device: str, machine: str | None, stream_bytes: int | None = None
+) -> str:
+    """What simulations of these options are stamped with. Raises ArgumentError, DeviceError."""
+    from npu.perf.machines import constants_of
+
+    changed = {} if stream_bytes is None else {f"stream_{device}": float(stream_bytes)}
+    return constants_of(command, device, machine, changed).label
+
+
 def add_weights_argument(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--weights",

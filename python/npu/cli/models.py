@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 HELP = "list the models on this machine, whether they run, and their simulated decode rate"
 CONTEXT = 1024  # positions that the simulated token sees
 NOTE = (
-    "simulated on {device}, no hardware involved: a token that sees {context} positions, all on "
-    "the array in one submission, with the block formats of `--weights auto`; dispatch included, "
-    "sampling not (npu bench -m MODEL --simulated has other contexts)"
+    "simulated on {device}, no hardware involved, machine {machine}: a token that sees {context} "
+    "positions, all on the array in one submission, with the block formats of `--weights auto`; "
+    "dispatch included, sampling not (npu bench -m MODEL --simulated has other contexts)"
 )
 
 
@@ -40,6 +40,7 @@ class _Model:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
+    common.add_machine_argument(parser)
     parser.add_argument("--json", action="store_true", help="a JSON document")
 
 
@@ -47,32 +48,33 @@ def run(arguments: argparse.Namespace) -> int:
     from npu.models import discovery
 
     device = common.generation("models", arguments.device)
+    machine = common.machine_label("models", device, arguments.machine)
     for path in discovery.missing():
         print(f"NPU_MODELS names {path}, which does not exist", file=sys.stderr, flush=True)
     found = discovery.find()
     models: list[_Model] = []
     with progress.shown("reading models", "files", lambda: (len(models), len(found))):
         for one in found:
-            models.append(_examined(one, device))
+            models.append(_examined(one, device, machine))
     if arguments.json:
-        print(json.dumps(_document(models, device), indent=2))
+        print(json.dumps(_document(models, device, machine), indent=2))
     else:
-        _print(models, device)
+        _print(models, device, machine)
     return 0
 
 
-def _examined(found: Found, device: str) -> _Model:
+def _examined(found: Found, device: str, machine: str) -> _Model:
     """Whatever a broken file does ends here."""
     model = _Model(found)
     try:
-        _read(model, device)
+        _read(model, device, machine)
     except Exception as error:
         text = " ".join(str(error).split()) or type(error).__name__
         model.why = text if isinstance(error, ValueError) else f"{type(error).__name__}: {text}"
     return model
 
 
-def _read(model: _Model, device: str) -> None:
+def _read(model: _Model, device: str, machine: str) -> None:
     from npu.errors import ShapeError
     from npu.models.gemma3 import products
     from npu.models.gemma3.header import header_of
@@ -90,18 +92,19 @@ def _read(model: _Model, device: str) -> None:
         model.formats[product.format] = model.formats.get(product.format, 0) + 1
     shape = products.decode_shape(model.found.name, source, header.config)
     try:
-        model.seconds = simulate_decode(device, shape, CONTEXT).seconds
+        model.seconds = simulate_decode(device, shape, CONTEXT, machine=machine).seconds
     except ShapeError as error:
         model.no_rate = " ".join(str(error).split())
 
 
-def _document(models: list[_Model], device: str) -> dict[str, Any]:
+def _document(models: list[_Model], device: str, machine: str) -> dict[str, Any]:
     from npu.models import discovery
 
     return {
         "device": device,
+        "machine": machine,
         "times": "simulated",
-        "included": NOTE.format(device=device, context=CONTEXT),
+        "included": NOTE.format(device=device, machine=machine, context=CONTEXT),
         "places": [{"kind": kind, "path": str(path)} for kind, path in discovery.places()],
         "models": [
             {
@@ -124,7 +127,7 @@ def _document(models: list[_Model], device: str) -> dict[str, Any]:
     }
 
 
-def _print(models: list[_Model], device: str) -> None:
+def _print(models: list[_Model], device: str, machine: str) -> None:
     from npu.models import discovery
 
     if not models:
@@ -138,13 +141,8 @@ def _print(models: list[_Model], device: str) -> None:
         for line in _lines(model):
             print(line.encode(encoding, "replace").decode(encoding))
     if any(model.seconds for model in models):
-        print(
-            "\n".join(
-                textwrap.wrap(
-                    NOTE.format(device=device, context=CONTEXT), 100, break_on_hyphens=False
-                )
-            )
-        )
+        note = NOTE.format(device=device, machine=machine, context=CONTEXT)
+        print("\n".join(textwrap.wrap(note, 100, break_on_hyphens=False)))
 
 
 def _count(parameters: int) -> str:

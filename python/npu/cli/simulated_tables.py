@@ -93,6 +93,7 @@ def document(
         }
     return {
         "device": device,
+        "machine": rows[0].machine,
         "times": "simulated",
         "shape": rows[0].shape,
         "read_ceiling_bytes_per_second": rows[0].ceiling,
@@ -119,7 +120,10 @@ def show(
 ) -> None:
     """Prints both tables, at most 100 columns wide."""
     ceiling = document["read_ceiling_bytes_per_second"] / 1e9
-    print(f"{document['shape']} on {document['device']}, simulated; reads up to {ceiling:g} GB/s")
+    print(
+        f"{document['shape']} on {document['device']}, simulated; machine {document['machine']}, "
+        f"reads up to {ceiling:g} GB/s"
+    )
     print()
     print(f"Decode: {rows[0].weight_bytes / 1e6:.0f} MB of weights per token")
     _wrapped(_TOKEN_LEGEND)

@@ -16,8 +16,9 @@ from typing import Any
 def stamp(
     benchmark: str, document: Mapping[str, Any], model_paths: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The stamp of a document. ``benchmark``: the words after `npu bench`; device and arithmetic
-    are those of the document (null: several, or none); ``model_paths``: files of the model."""
+    """The stamp of a document. ``benchmark``: the words after `npu bench`; device, arithmetic
+    and machine (that was simulated) are those of the document (null: several, or none);
+    ``model_paths``: files of the model."""
     from npu import __version__
     from npu.models.identity import fingerprint
 
@@ -28,6 +29,7 @@ def stamp(
         "date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
         "device": document.get("device"),
         "arithmetic": document.get("arithmetic"),
+        "machine": document.get("machine"),
         "host_cpu": _cpu(),
         "host_cpus": len(os.sched_getaffinity(0)),
         "model": fingerprint(model_paths) if model_paths else None,

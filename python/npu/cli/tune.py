@@ -73,6 +73,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream-bytes", type=int, choices=(4, 8),
         help="bytes per cycle of a stream port (default: 4)",
     )  # fmt: skip
+    common.add_machine_argument(parser)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV; - is stdout")
 
@@ -96,7 +97,9 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
-    evaluator = tune.Evaluator(space, tune.Workload(tuple(sizes)), arguments.stream_bytes)
+    evaluator = tune.Evaluator(
+        space, tune.Workload(tuple(sizes)), arguments.stream_bytes, machine=arguments.machine
+    )
     _check_writable(arguments)
     started = time.perf_counter()
     result = tune.gemm(
@@ -158,6 +161,7 @@ def _document(result: Result) -> dict[str, Any]:
         "accumulate": space.accumulate,
         "designs": space.designs,
         "stream_bytes": result.evaluator.constant(f"stream_{space.generation}"),
+        "machine": result.evaluator.values.label,
         "objective": result.objective,
         "sizes": [list(size) for size in workload.sizes] or "about 4K",
         "designs_evaluated": result.designs,
@@ -198,7 +202,7 @@ def _print(result: Result, taken: float) -> None:
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
         f"B {space.b_layout}-major, {space.accumulate} sums, {stream:g} B/cycle streams"
     )
-    print(f"sizes: {evaluator.workload.describe()}")
+    print(f"sizes: {evaluator.workload.describe()}; machine {evaluator.values.label}")
     print(
         f"simulated; {result.designs} designs with {result.tiles} tiles searched in {taken:.1f} s "
         "of host time"

@@ -7,6 +7,8 @@ import dataclasses
 import json
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import common
+
 if TYPE_CHECKING:
     from npu.perf.published import Comparison
 
@@ -29,6 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report", metavar="FILE",
         help="compare with the times that `npu selftest` measured on an NPU, and stop",
     )  # fmt: skip
+    common.add_machine_argument(parser)
+    parser.add_argument(
+        "--machines", action="store_true",
+        help="list the machines that --machine of every simulation names, and stop",
+    )  # fmt: skip
     parser.add_argument(
         "--cross-validate",
         action="store_true",
@@ -38,12 +45,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from npu import _npu
+    from npu.errors import ArgumentError
     from npu.perf import published
 
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
+    if arguments.machines:
+        return _machines(arguments.json)
     if arguments.report:
-        return _report(arguments.report, arguments.json)
+        return _report(arguments.report, arguments.machine, arguments.json)
+    if arguments.machine:
+        raise ArgumentError(
+            "[validate-model] published figures are compared on the machines they are of; "
+            "--machine belongs to --report FILE"
+        )
 
     constants = _npu.perf.constants()
     if arguments.constants:
@@ -90,15 +105,18 @@ def _cross_validate(as_json: bool) -> int:
     return 0
 
 
-def _report(path: str, as_json: bool) -> int:
+def _report(path: str, machine: str | None, as_json: bool) -> int:
     """Times of a self-test beside simulated ones, with the constants of this version."""
     from npu.hardware.selftest.validate import validate
 
-    found = validate(path)
+    found = validate(path, machine)
     if as_json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return 0
-    print(f"{found.device}: measured (median, microseconds) against simulated")
+    print(
+        f"{found.device}: measured (median, microseconds) against simulated, machine "
+        f"{found.machine}"
+    )
     print(f"  {'operation':10} {'example':46} {'measured':>10} {'simulated':>10} {'error':>8}")
     for row in found.rows:
         print(
@@ -108,6 +126,22 @@ def _report(path: str, as_json: bool) -> int:
     print(f"  mean absolute error: {100 * found.mean_absolute_error:.1f} %")
     for name in found.skipped:
         print(f"  not compared: {name}")
+    return 0
+
+
+def _machines(as_json: bool) -> int:
+    """The profiles, and what the memory of each gives."""
+    from npu.perf import machines
+
+    if as_json:
+        print(json.dumps(machines.document(), indent=2))
+        return 0
+    for machine in machines.MACHINES:
+        default = ", default" if machine.default else ""
+        print(f"{machine.name} ({machine.generation}{default}): {machine.about}")
+        for c in machine.memory():
+            print(f"    {c.name} = {c.value:g} {c.unit}, {c.grade}: {c.source}")
+    print("all other constants: npu validate-model --constants")
     return 0
 
 

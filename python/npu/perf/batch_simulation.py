@@ -17,13 +17,14 @@ from npu.perf.decode_simulation import (
     MAX_CONTEXT,
     DecodeShape,
     check_shape,
+    chosen_constants,
     shape_of,
-    with_ceiling,
 )
 from npu.perf.execution import constant
+from npu.perf.machines import Constants
 from npu.perf.prefill_simulation import Chunk, StepRun
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
-from npu.perf.problem import checked_constants, whole
+from npu.perf.problem import whole
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +41,7 @@ class SimulatedBatch:
     """
 
     device: str
+    machine: str
     shape: str
     sequences: int
     tokens: int
@@ -67,13 +69,14 @@ def simulate_batch(
     format: str = "q4nx",
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedBatch:
     """The simulated time of a step of ``Model.decode_batch`` on "npu1" or "npu2".
 
-    shape, format, read_gbs, constants: as of ``simulate_decode``; context: positions that the last
-    new token of each sequence sees, itself included, 1 to 1048576; sequences: 1 to 8; tokens: new
-    ones of each, 1 to 8. Raises ArgumentError, DeviceError, ShapeError (also for sizes with which
-    batches do not run on the array).
+    shape, format, read_gbs, constants, machine: as of ``simulate_decode``; context: positions that
+    the last new token of each sequence sees, itself included, 1 to 1048576; sequences: 1 to 8;
+    tokens: new ones of each, 1 to 8. Raises ArgumentError, DeviceError, ShapeError (also for
+    sizes with which batches do not run on the array).
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_batch] device is {device!r}; use "npu1" or "npu2"')
@@ -86,7 +89,7 @@ def simulate_batch(
         raise ArgumentError(
             f"[simulate_batch] {new} new tokens in a context of {length}; the context includes them"
         )
-    overrides = with_ceiling(device, read_gbs, checked_constants("simulate_batch", constants))
+    overrides = chosen_constants("simulate_batch", device, machine, read_gbs, constants)
     chunk = Chunk(device, found, new, length - new, overrides, count)
     return _Sum(device, overrides).result(found, chunk, count, new, length)
 
@@ -94,7 +97,7 @@ def simulate_batch(
 class _Sum:
     """Adds up the steps of a batch."""
 
-    def __init__(self, device: str, constants: dict[str, float]) -> None:
+    def __init__(self, device: str, constants: Constants) -> None:
         self._device, self._constants = device, constants
         self._clock = float(_npu.arch.device_geometry(device)["clock_hz"])
         self._parts = dict.fromkeys((*TERMS, "dispatch"), 0.0)
@@ -112,6 +115,7 @@ class _Sum:
         self._parts["dispatch"] = constant("dispatch", self._constants) * 1e-6
         return SimulatedBatch(
             device=self._device,
+            machine=self._constants.label,
             shape=shape.name,
             sequences=sequences,
             tokens=tokens,

@@ -21,6 +21,7 @@ from npu.ops.attention import array_head_dim
 from npu.ops.registry import operation
 from npu.perf.decode_split import TERMS, split
 from npu.perf.execution import constant, execute, zeros_but
+from npu.perf.machines import Constants, constants_of
 from npu.perf.problem import checked_constants, whole
 from npu.perf.timeline import EVENT
 
@@ -97,11 +98,13 @@ class SimulatedDecode:
     processor worked ("command processor") or nothing did ("waiting"), and the host's call and its
     return ("dispatch"); docs/decoder.md has more.
 
-    ``bound`` names the largest part. ``weight_bytes``, ``kv_bytes``: read per token; ``floor``: the
-    seconds that these take at the ceiling (``ceiling``, bytes per second).
+    ``bound`` names the largest part; ``machine`` the profile simulated. ``weight_bytes``,
+    ``kv_bytes``: read per token; ``floor``: the seconds that these take at the ceiling
+    (``ceiling``, bytes per second).
     """
 
     device: str
+    machine: str
     shape: str
     context: int
     seconds: float
@@ -128,13 +131,15 @@ def simulate_decode(
     format: str = "q4nx",
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedDecode:
     """The simulated time of one token on "npu1" or "npu2".
 
     shape: "gemma3-270m", "gemma3-1b", "gemma3-4b" (all matrices in ``format``: "q4nx", "q8" or
     "bf16"), or a ``DecodeShape`` with formats of its own; context: positions that the token sees,
     itself included, 1 to 1048576; read_gbs: the memory's read ceiling in GB/s instead of the fitted
-    one; constants: other values for constants of ``npu validate-model --constants``. Raises
+    one; constants: other values for constants of ``npu validate-model --constants``; machine: a
+    profile of ``npu validate-model --machines``, by default that of the generation. Raises
     ArgumentError, DeviceError, ShapeError (a size that the array does not run).
     """
     if device not in ("npu1", "npu2"):
@@ -142,22 +147,28 @@ def simulate_decode(
     found = shape if isinstance(shape, DecodeShape) else shape_of(shape, format)
     check_shape(found)
     length = whole("simulate_decode", context, "context", MAX_CONTEXT)
-    overrides = with_ceiling(device, read_gbs, checked_constants("simulate_decode", constants))
+    overrides = chosen_constants("simulate_decode", device, machine, read_gbs, constants)
     return _Token(device, found, length, overrides).result()
 
 
-def with_ceiling(
-    device: str, read_gbs: float | None, constants: dict[str, float]
-) -> dict[str, float]:
-    """The constants with another read ceiling (GB/s). Raises ArgumentError."""
-    if read_gbs is None:
-        return constants
-    number = isinstance(read_gbs, (int, float)) and not isinstance(read_gbs, bool)
-    if not number or not math.isfinite(read_gbs) or not 0.1 <= read_gbs <= 10000:
-        raise ArgumentError(
-            f"[simulate_decode] the read ceiling is {read_gbs!r} GB/s; use 0.1 to 10000"
-        )
-    return constants | {f"dram_read_{device}": float(read_gbs)}
+def chosen_constants(
+    function: str,
+    device: str,
+    machine: str | None,
+    read_gbs: float | None,
+    constants: Mapping[str, float] | None,
+) -> Constants:
+    """Those of a machine, with another read ceiling (GB/s) and other changes. Raises ArgumentError,
+    DeviceError."""
+    changed = checked_constants(function, constants)
+    if read_gbs is not None:
+        number = isinstance(read_gbs, (int, float)) and not isinstance(read_gbs, bool)
+        if not number or not math.isfinite(read_gbs) or not 0.1 <= read_gbs <= 10000:
+            raise ArgumentError(
+                f"[{function}] the read ceiling is {read_gbs!r} GB/s; use 0.1 to 10000"
+            )
+        changed[f"dram_read_{device}"] = float(read_gbs)
+    return constants_of(function, device, machine, changed)
 
 
 def _check_format(format: str) -> None:
@@ -251,9 +262,7 @@ def _shares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
 class _Token:
     """Adds up the layers of a token."""
 
-    def __init__(
-        self, device: str, shape: DecodeShape, context: int, constants: dict[str, float]
-    ) -> None:
+    def __init__(self, device: str, shape: DecodeShape, context: int, constants: Constants) -> None:
         self.device, self.shape, self.context, self.constants = device, shape, context, constants
         self.clock = float(_npu.arch.device_geometry(device)["clock_hz"])
         self.runs: dict[tuple[object, ...], Run] = {}
@@ -294,6 +303,7 @@ class _Token:
         parts["dispatch"] = dispatch
         return SimulatedDecode(
             device=self.device,
+            machine=self.constants.label,
             shape=self.shape.name,
             context=self.context,
             seconds=total.cycles / self.clock + dispatch,

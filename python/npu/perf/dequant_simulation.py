@@ -13,6 +13,7 @@ from npu import _npu
 from npu.designs import dequant
 from npu.errors import DeviceError
 from npu.perf.execution import constant, run_request
+from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants, whole
 
 _MAX_SIDE = 1 << 24
@@ -28,9 +29,10 @@ class SimulatedDequantize:
     ``seconds``. ``ceiling`` is what bounds the writes: the memory's bandwidth for reads and writes
     together, of which writes need 16 bytes in 21, or all shim channels at the rate of a stream
     port if that is less; ``share`` is of that. ``bound`` is the busiest resource, ``shares`` how
-    much of the time each works.
+    much of the time each works; ``machine`` the profile simulated.
     """
 
+    machine: str
     seconds: float
     dispatch_seconds: float
     read_bandwidth: float
@@ -49,17 +51,20 @@ def simulate_dequantize(
     *,
     format: str = "q4nx",
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedDequantize:
     """The simulated time of expanding W (N, K) on "npu1" or "npu2", padding included.
 
-    format: of the blocks, "q4nx", "q8" or "bf16"; constants: other values for constants of ``npu
-    validate-model --constants``. Raises DeviceError, ShapeError, ArgumentError, DesignError.
+    format: of the blocks, "q4nx", "q8" or "bf16"; constants: other values for those of
+    ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
+    default that of the generation. Raises DeviceError, ShapeError, ArgumentError, DesignError.
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_dequantize] device is {device!r}; use "npu1" or "npu2"')
     n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
     k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
-    overrides = checked_constants("simulate_dequantize", constants)
+    changed = checked_constants("simulate_dequantize", constants)
+    overrides = constants_of("simulate_dequantize", device, machine, changed)
     config = dequant.configuration(device, format)
     totals = run_request("dequant", config, {"n": n, "k": k}, overrides)
     seconds = totals.array_seconds
@@ -70,6 +75,7 @@ def simulate_dequantize(
     memory = constant(f"dram_total_{device}", overrides) * 1e9
     ceiling = min(ports, memory * written / (read + written))
     return SimulatedDequantize(
+        machine=overrides.label,
         seconds=seconds,
         dispatch_seconds=totals.timing["dispatch"],
         read_bandwidth=read / seconds,

@@ -14,6 +14,7 @@ from npu._npu import facts
 from npu.designs import gemv
 from npu.errors import ArgumentError, DeviceError
 from npu.perf.execution import constant, run_request
+from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants, whole
 
 BATCHES = (1, 2, 4, 8)
@@ -46,9 +47,10 @@ class SimulatedGemv:
     ``dispatch_seconds`` (host to array and back) come on top, once per submission. ``bandwidth`` is
     weight bytes per second of ``seconds``, ``ceiling`` the modelled read ceiling in the same unit,
     ``share`` their ratio. ``bound`` is the resource that is busiest, ``shares`` how much of the
-    time each works.
+    time each works; ``machine`` the profile simulated.
     """
 
+    machine: str
     seconds: float
     token_seconds: float
     dispatch_seconds: float
@@ -73,14 +75,15 @@ def simulate_gemv(
     top: int = 0,
     format: str = "q4nx",
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedGemv:
     """The simulated time of y[batch, N] = x[batch, K] W[N, K]^T on "npu1" or "npu2".
 
     batch: 1 to 8 vectors, rounded up to 1, 2, 4 or 8; cores, channels: see npu.designs.gemv.design;
     top: keep that many largest elements instead of y (0: y as bfloat16); format: of the blocks,
-    "q4nx", "q8" or "bf16"; constants: other values
-    for constants of ``npu validate-model --constants``. Raises DeviceError, ShapeError,
-    ArgumentError, DesignError.
+    "q4nx", "q8" or "bf16"; constants: other values for those of
+    ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
+    default that of the generation. Raises DeviceError, ShapeError, ArgumentError, DesignError.
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_gemv] device is {device!r}; use "npu1" or "npu2"')
@@ -90,7 +93,8 @@ def simulate_gemv(
     if format not in gemv.COLUMNS:
         known = ", ".join(map(repr, gemv.COLUMNS))
         raise ArgumentError(f"[simulate_gemv] format is {format!r}; use {known}")
-    overrides = checked_constants("simulate_gemv", constants)
+    changed = checked_constants("simulate_gemv", constants)
+    overrides = constants_of("simulate_gemv", device, machine, changed)
     config = gemv.configuration(device, cores, channels)
     output = facts.GEMV_TOP_OUTPUT if top else 0
     request = {
@@ -103,6 +107,7 @@ def simulate_gemv(
     ceiling = constant(f"dram_read_{device}", overrides) * 1e9
     weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.COLUMNS[format]) * gemv.BLOCK_BYTES
     return SimulatedGemv(
+        machine=overrides.label,
         seconds=seconds,
         token_seconds=token,
         dispatch_seconds=totals.timing["dispatch"],

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from npu.errors import DeviceError
 from npu.ops.registry import operation
 from npu.perf.execution import run_request
+from npu.perf.machines import constants_of
 from npu.perf.problem import checked_constants
 
 
@@ -16,8 +17,10 @@ from npu.perf.problem import checked_constants
 class SimulatedOperation:
     """``seconds``: array time of all submissions, the completion tokens included, without
     ``dispatch_seconds``, the host's part. ``read_bytes``, ``write_bytes``: of DRAM. ``bound`` is
-    the busiest resource, ``shares`` how much of the time each works."""
+    the busiest resource, ``shares`` how much of the time each works; ``machine`` the profile
+    simulated."""
 
+    machine: str
     seconds: float
     dispatch_seconds: float
     submissions: int
@@ -33,19 +36,23 @@ def simulate_operation(
     request: Mapping[str, int],
     *,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedOperation:
     """The simulated time of a request (fields: ``npu inspect --operation NAME``) on "npu1" or
     "npu2" with the design's default configuration.
 
-    constants: other values for constants of ``npu validate-model --constants``. Raises
-    ArgumentError, DeviceError, ShapeError.
+    constants: other values for constants of ``npu validate-model --constants``; machine: a profile
+    of ``npu validate-model --machines``, by default that of the generation. Raises ArgumentError,
+    DeviceError, ShapeError.
     """
     found = operation(name)
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_operation] device is {device!r}; use "npu1" or "npu2"')
-    values = checked_constants("simulate_operation", constants)
+    changed = checked_constants("simulate_operation", constants)
+    values = constants_of("simulate_operation", device, machine, changed)
     totals = run_request(name, found.configuration(device), request, values)
     return SimulatedOperation(
+        machine=values.label,
         seconds=totals.array_seconds,
         dispatch_seconds=totals.timing["dispatch"],
         submissions=totals.submissions,

@@ -22,15 +22,16 @@ from npu.ops.registry import operation
 from npu.perf.decode_simulation import (
     DecodeShape,
     check_shape,
+    chosen_constants,
     request_of,
     shape_of,
     simulate_decode,
-    with_ceiling,
 )
 from npu.perf.execution import constant, execute, zeros_but
 from npu.perf.gemv_simulation import simulate_gemv
+from npu.perf.machines import Constants
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS, shares, split
-from npu.perf.problem import checked_constants, whole
+from npu.perf.problem import whole
 from npu.perf.timeline import EVENT
 
 MAX_CHUNK: int = _npu.ops.Prefill.MOST
@@ -72,6 +73,7 @@ class SimulatedPrefill:
     """
 
     device: str
+    machine: str
     shape: str
     tokens: int
     position: int
@@ -98,12 +100,13 @@ def simulate_prefill(
     format: str = "q4nx",
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> SimulatedPrefill:
     """The simulated time to the first token of a prompt on "npu1" or "npu2".
 
-    shape, format, read_gbs, constants: as of ``simulate_decode``; tokens: of the prompt, 1 to
-    1048576; position: of its first token, so many positions are in the cache already; chunk: tokens
-    of a chunk, 1 to 2048. A last chunk of one token is a decode step. Raises ArgumentError,
+    shape, format, read_gbs, constants, machine: as of ``simulate_decode``; tokens: of the prompt,
+    1 to 1048576; position: of its first token, so many positions are in the cache already; chunk:
+    tokens of a chunk, 1 to 2048. A last chunk of one token is a decode step. Raises ArgumentError,
     DeviceError, ShapeError (also for sizes with which prompts do not run on the array).
     """
     if device not in ("npu1", "npu2"):
@@ -113,7 +116,7 @@ def simulate_prefill(
     count = whole("simulate_prefill", tokens, "tokens", MAX_TOKENS)
     first = whole("simulate_prefill", position, "position", MAX_TOKENS) if position != 0 else 0
     size = whole("simulate_prefill", chunk, "chunk", MAX_CHUNK)
-    overrides = with_ceiling(device, read_gbs, checked_constants("simulate_prefill", constants))
+    overrides = chosen_constants("simulate_prefill", device, machine, read_gbs, constants)
     return _Prompt(device, found, count, first, size, overrides).result()
 
 
@@ -328,7 +331,7 @@ class _Prompt:
         tokens: int,
         position: int,
         chunk: int,
-        constants: dict[str, float],
+        constants: Constants,
     ) -> None:
         self._device, self._shape, self._constants = device, shape, constants
         self._tokens, self._position, self._chunk = tokens, position, chunk
@@ -359,6 +362,7 @@ class _Prompt:
             self._bound[name] += self._parts[name]
         return SimulatedPrefill(
             device=self._device,
+            machine=self._constants.label,
             shape=self._shape.name,
             tokens=self._tokens,
             position=self._position,

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from npu import _npu
-from npu.perf.decode_simulation import DecodeShape, with_ceiling
+from npu.perf.decode_simulation import DecodeShape, chosen_constants
 from npu.perf.prefill_simulation import KERNELS, MAX_TOKENS, request_of_steps
-from npu.perf.problem import checked_constants, whole
+from npu.perf.problem import whole
 from npu.perf.timeline import Track
 from npu.perf.token_trace import Kept, layers_of, traced
 from npu.perf.trace import DEFAULT_LIMIT, Trace
@@ -34,9 +34,11 @@ def trace_prefill(
     limit: int = DEFAULT_LIMIT,
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> PrefillTrace:
     """The timeline of a chunk of 1 to 1024 tokens; device, shape, position, format, read_gbs,
-    constants as of ``simulate_prefill``, from_us, to_us, limit, locks as of ``trace_gemm``.
+    constants, machine as of ``simulate_prefill``, from_us, to_us, limit, locks as of
+    ``trace_gemm``.
 
     All layers run, those with a window first, or only the first ``layers`` of these; they need the
     same formats. The head is not part of it. Raises ArgumentError, DeviceError, ShapeError.
@@ -48,7 +50,7 @@ def trace_prefill(
     if layers is not None:
         few = whole("trace_prefill", layers, "layers", sliding + others)
         sliding, others = min(few, sliding), max(0, few - sliding)
-    overrides = with_ceiling(device, read_gbs, checked_constants("trace_prefill", constants))
+    overrides = chosen_constants("trace_prefill", device, machine, read_gbs, constants)
     request = request_of_steps(found, count, first, (sliding, others), formats)
     run, fields = traced("prefill", device, request, kept, overrides, KERNELS)
     return PrefillTrace(

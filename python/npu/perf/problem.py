@@ -18,6 +18,7 @@ from npu.designs import gemm, gemm_limits
 from npu.designs.gemm import DesignPoint
 from npu.designs.hardware import DTYPE_BYTES
 from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError, ShapeError
+from npu.perf.machines import Constants, constants_of
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -67,6 +68,8 @@ class Choices(DesignChoices, total=False):
     """Bytes per cycle of a stream port, 4 or 8; default: the constant of the generation."""
     constants: Mapping[str, float] | None
     """Other values for constants of ``npu validate-model --constants``."""
+    machine: str | None
+    """A profile of ``npu validate-model --machines``; default: that of the generation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,7 +79,7 @@ class GemmProblem:
     design: DesignPoint
     size: Size
     overlap: bool
-    constants: dict[str, float]
+    constants: Constants
 
 
 def gemm_problem(
@@ -88,6 +91,7 @@ def gemm_problem(
     overlap_bds: bool = True,
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
     **choices: Unpack[DesignChoices],
 ) -> GemmProblem:
     """The arguments of ``function``, checked; a k_mt left out is chosen for K."""
@@ -113,7 +117,8 @@ def gemm_problem(
                 f"[{function}] stream_bytes is {stream_bytes!r}; use 4 or 8 (bytes per cycle)"
             )
         values[f"stream_{device}"] = float(stream_bytes)
-    return GemmProblem(design, (m, k, n), bool(overlap_bds), values)
+    chosen = constants_of(function, device, machine, values)
+    return GemmProblem(design, (m, k, n), bool(overlap_bds), chosen)
 
 
 def design_point(

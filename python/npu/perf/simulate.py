@@ -33,10 +33,11 @@ class SimulatedGemm:
     share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
     what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the method's own figures;
     ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
-    worked, out of ``cycles``.
+    worked, out of ``cycles``; ``machine`` the profile that was simulated.
     """
 
     method: str
+    machine: str
     seconds: float
     tops: float
     bound: str
@@ -73,7 +74,8 @@ def simulate_gemm(
     ``npu.designs.gemm.DesignPoint`` instead of all these. overlap_bds: False waits for each round
     of outputs before it writes the next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8
     (default: the constant of that generation). constants: other values for constants of
-    ``npu validate-model --constants``.
+    ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
+    default that of the generation.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
@@ -85,17 +87,21 @@ def simulate_gemm(
 
 
 def simulate_call(
-    design: DesignPoint, size: Size, stream_bytes: int | None = None
+    design: DesignPoint,
+    size: Size,
+    stream_bytes: int | None = None,
+    machine: str | None = None,
 ) -> SimulatedGemm:
     """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
     and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
     ``simulate_gemm`` computes the padded problem."""
     problem = gemm_problem(
-        "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes
-    )
+        "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes,
+        machine=machine,
+    )  # fmt: skip
     request = dict(zip("mkn", size, strict=True))
     totals = run_request("gemm", gemm.configuration_of(design), request, problem.constants)
-    return _summary(design, problem.size, totals)
+    return _summary(problem, totals)
 
 
 def _tops(size: Size, seconds: float) -> float:
@@ -117,6 +123,7 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
     clock = float(_npu.arch.device_geometry(design.generation)["clock_hz"])
     return SimulatedGemm(
         method="closed-form",
+        machine=problem.constants.label,
         seconds=e["seconds"],
         tops=_tops(problem.size, e["seconds"]),
         bound=e["bound"],
@@ -163,22 +170,22 @@ def _emulate(problem: GemmProblem) -> SimulatedGemm:
         (s.count, execute(config, s.stream, sizes=s.sizes, constants=problem.constants))
         for s in submissions(problem)
     ]
-    return summary(problem.design, problem.size, parts)
+    return summary(problem, parts)
 
 
-def summary(
-    design: DesignPoint, size: Size, parts: list[tuple[int, dict[str, Any]]]
-) -> SimulatedGemm:
+def summary(problem: GemmProblem, parts: list[tuple[int, dict[str, Any]]]) -> SimulatedGemm:
     """The public result of reports of ``execute``, each with how often its submission occurs."""
-    return _summary(design, size, Totals.of(parts))
+    return _summary(problem, Totals.of(parts))
 
 
-def _summary(design: DesignPoint, size: Size, totals: Totals) -> SimulatedGemm:
+def _summary(problem: GemmProblem, totals: Totals) -> SimulatedGemm:
+    design, size = problem.design, problem.size
     padded, timing, moved = design.padded(size), totals.timing, totals.moved
     calls_per_tile = design.a_parts
     rounds = padded[0] / design.native[0] * padded[2] / design.native[2]
     return SimulatedGemm(
         method="emulator",
+        machine=problem.constants.label,
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),
         bound=totals.bound,

@@ -70,7 +70,8 @@ class Timeline:
     """Who worked and who waited, in a window of a simulated run; see ``npu.GemmTrace``.
 
     ``rate``: name and value of the run's figure ("TOPS", 30.1); ``bars``: what the summary picture
-    averages besides the channels inside the array, labels and the tracks that belong to them.
+    averages besides the channels inside the array, labels and the tracks that belong to them;
+    ``machine``: the profile that was simulated.
     """
 
     simulation: TracedRun
@@ -80,6 +81,7 @@ class Timeline:
     title: str
     design: str
     device: str
+    machine: str
     clock_hz: float
     window: tuple[float, float]
     events: NDArray[np.void] = dataclasses.field(repr=False)

@@ -14,12 +14,13 @@ from npu.perf.decode_simulation import (
     MAX_CONTEXT,
     DecodeShape,
     check_shape,
+    chosen_constants,
     request_of,
     shape_of,
-    with_ceiling,
 )
 from npu.perf.execution import Totals, zeros_but
-from npu.perf.problem import checked_constants, whole
+from npu.perf.machines import Constants
+from npu.perf.problem import whole
 from npu.perf.timeline import Track
 from npu.perf.trace import DEFAULT_LIMIT, Trace, check_request, members, operations_of, record
 
@@ -52,8 +53,9 @@ def trace_token(
     limit: int = DEFAULT_LIMIT,
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
+    machine: str | None = None,
 ) -> TokenTrace:
-    """The timeline of a token; device, shape, context, format, read_gbs, constants as of
+    """The timeline of a token; device, shape, context, format, read_gbs, constants, machine as of
     ``simulate_decode``, from_us, to_us, limit, locks as of ``trace_gemm``.
 
     All layers run, those with a window first; they need the same formats. Raises ArgumentError,
@@ -62,7 +64,7 @@ def trace_token(
     kept = Kept.checked("trace_token", from_us, to_us, limit, locks)
     found, formats, counts = layers_of("trace_token", device, shape, format)
     length = whole("trace_token", context, "context", MAX_CONTEXT)
-    overrides = with_ceiling(device, read_gbs, checked_constants("trace_token", constants))
+    overrides = chosen_constants("trace_token", device, machine, read_gbs, constants)
     request = request_of(found, length, counts, formats, found.vocabulary)
     run, fields = traced("decoder", device, request, kept, overrides)
     return TokenTrace(
@@ -111,7 +113,7 @@ def traced(
     device: str,
     request: Mapping[str, int],
     kept: Kept,
-    constants: Mapping[str, float],
+    constants: Constants,
     kernels: Sequence[str] = (),
 ) -> tuple[TracedToken, dict[str, Any]]:
     """The one submission of a request to an operation: the run, and the members of its timeline
@@ -126,7 +128,10 @@ def traced(
     )  # fmt: skip
     run = _run(report)
     shared = members(kept.function, device, run, window, recorded, config)
-    return run, shared | {"operations": operations_of(submission["stream"])}
+    return run, shared | {
+        "operations": operations_of(submission["stream"]),
+        "machine": constants.label,
+    }
 
 
 def _run(report: dict[str, Any]) -> TracedToken:

@@ -8,6 +8,7 @@ simulated. Time 0 is the host's call: the dispatch comes first, then the array's
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -123,9 +124,10 @@ def trace_gemm(
     )  # fmt: skip
     count = traced.count + sum(other.count for other in others)
     size = problem.size if count == 1 else traced.size
-    simulation = summary(problem.design, size, [(1, report)])
+    simulation = summary(dataclasses.replace(problem, size=size), [(1, report)])
     note = "" if count == 1 else f" (submission 1 of {count}: {' x '.join(map(str, size))})"
     shared = members("trace_gemm", device, simulation, (begin, end), recorded, config)
+    shared["machine"] = problem.constants.label
     types = f"{problem.design.a_dtype} to {problem.design.c_dtype}"
     return GemmTrace(
         what="Simulated GEMM",

@@ -55,6 +55,7 @@ def metadata(trace: Timeline) -> dict[str, Any]:
     s = trace.simulation
     found: dict[str, Any] = {
         "simulated": "all times are of a modelled NPU, none was measured on hardware",
+        "machine": trace.machine,
         "what": trace.title,
         "design": trace.design,
         "seconds": s.seconds,

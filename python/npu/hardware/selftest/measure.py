@@ -97,7 +97,10 @@ def _buffer(device: Device, argument: Mapping[str, Any]) -> Any:
     return buffer, 0, size, "write" if argument["written"] else "read"
 
 
-def simulated_seconds(generation: str, case: Case) -> float:
-    """The simulated time of a case on a generation, the host's dispatch included."""
+def simulated_seconds(
+    generation: str, case: Case, constants: Mapping[str, float] | None = None
+) -> float:
+    """The simulated time of a case on a generation, the host's dispatch included; constants: those
+    that are not the table's."""
     config = operations()[case.operation].configuration(generation)
-    return run_request(case.operation, config, case.request, {}).timing["seconds"]
+    return run_request(case.operation, config, case.request, constants or {}).timing["seconds"]

@@ -9,6 +9,7 @@ from pathlib import Path
 from npu.errors import ArgumentError, NpuError
 from npu.hardware.selftest import report
 from npu.hardware.selftest.measure import Case, simulated_seconds
+from npu.perf.machines import constants_of
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,13 +28,15 @@ class Validation:
     """``skipped``: examples that were not measured, or that this version does not have."""
 
     device: str
+    machine: str
     rows: list[Row]
     skipped: list[str]
     mean_absolute_error: float
 
 
-def validate(path: str | Path) -> Validation:
-    """A report's times beside what this version simulates for the same requests.
+def validate(path: str | Path, machine: str | None = None) -> Validation:
+    """A report's times beside what this version simulates for the same requests on ``machine``, a
+    profile of ``npu.perf.machines`` (default: that of the generation).
 
     Raises FormatError for a file that is no report, ArgumentError for one that has no times of an
     NPU.
@@ -45,6 +48,7 @@ def validate(path: str | Path) -> Validation:
             f"[validate-model] {path} is of an emulated device, whose times are those of this "
             "computer; run `npu selftest` on an NPU"
         )
+    constants = constants_of("validate-model", device["generation"], machine, {})
     rows, skipped = [], []
     for one in found["measurements"]:
         name = f"{one['operation']} {one['example']}"
@@ -53,7 +57,7 @@ def validate(path: str | Path) -> Validation:
             continue
         case = Case(one["operation"], one["example"], one["request"])
         try:
-            simulated = simulated_seconds(device["generation"], case)
+            simulated = simulated_seconds(device["generation"], case, constants)
         except NpuError as error:
             skipped.append(f"{name}: {error}")
             continue
@@ -66,4 +70,4 @@ def validate(path: str | Path) -> Validation:
             f"[validate-model] {path} has no measured times; run `npu selftest` without --no-times"
         )
     mean = statistics.fmean(abs(row.error) for row in rows)
-    return Validation(str(device.get("name")), rows, skipped, mean)
+    return Validation(str(device.get("name")), constants.label, rows, skipped, mean)

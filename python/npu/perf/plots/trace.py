@@ -59,6 +59,7 @@ def _draw_titles(trace: Timeline, figure: Any) -> None:
         f"{s.seconds * 1e6:,.1f} µs with {s.dispatch_seconds * 1e6:.0f} µs dispatch",
         f"{trace.rate[1]:.2f} {trace.rate[0]}",
         f"bound: {s.bound}",
+        f"machine {trace.machine}",
     ]
     if not whole:
         parts.append(f"shown: {begin:,.1f} to {end:,.1f} µs")

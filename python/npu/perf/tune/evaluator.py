@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -13,6 +14,7 @@ from npu import _npu
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
 from npu.perf.execution import constant
+from npu.perf.machines import Constants, constants_of, machine_of
 from npu.perf.problem import Size
 from npu.perf.simulate import simulate_gemm
 from npu.perf.tune.space import Points, Space
@@ -32,26 +34,33 @@ class Estimate:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Both simulations of a workload, optionally with other constants than docs/timing.md's."""
+    """Both simulations of a workload, optionally of another machine than the generation's default,
+    or with other constants than docs/timing.md's."""
 
     space: Space
     workload: Workload = dataclasses.field(default_factory=Workload)
     stream_bytes: int | None = None
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    machine: str | None = None
 
     def __post_init__(self) -> None:
         if self.stream_bytes not in (None, 4, 8):
             raise ArgumentError(
                 f"[tune] stream_bytes is {self.stream_bytes!r}; use 4 or 8 (bytes per cycle)"
             )
+        machine_of("tune", self.space.generation, self.machine)
 
     @property
-    def values(self) -> dict[str, float]:
-        """Constants that differ from the table."""
-        values = dict(self.constants)
+    def _changed(self) -> dict[str, float]:
+        changed = dict(self.constants)
         if self.stream_bytes is not None:
-            values[f"stream_{self.space.generation}"] = float(self.stream_bytes)
-        return values
+            changed[f"stream_{self.space.generation}"] = float(self.stream_bytes)
+        return changed
+
+    @functools.cached_property
+    def values(self) -> Constants:
+        """Constants that differ from the table: the machine's and those that are changed."""
+        return constants_of("tune", self.space.generation, self.machine, self._changed)
 
     def constant(self, name: str) -> float:
         """A constant as it is used here."""
@@ -89,7 +98,9 @@ class Evaluator:
         """
         tops, largest = [], 0
         for size in self.sizes(point):
-            run = simulate_gemm(point.generation, *size, design=point, constants=self.values)
+            run = simulate_gemm(
+                point.generation, *size, design=point, constants=self._changed, machine=self.machine
+            )
             tops.append(run.tops)
             if math.prod(size) > largest:
                 largest, answer = math.prod(size), run

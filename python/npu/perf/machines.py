@@ -1,0 +1,157 @@
+"""The machines that simulations are of: timing constants that are a machine's and not the array's.
+
+Two laptops with the same NPU differ in what their memory gives it. Each profile names a machine on
+which figures were published; the constants that it does not name are those of the table in
+backend/arch/timing.cpp. ``machine=`` chooses one in every simulation, `npu validate-model
+--machines` lists them, and every result says whose it is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from npu import _npu
+from npu.errors import ArgumentError, DeviceError
+
+GENERATIONS = ("npu1", "npu2")
+# What differs from machine to machine, in every listing.
+MEMORY = ("dram_read", "dram_total")
+
+
+@dataclasses.dataclass(frozen=True)
+class MachineConstant:
+    """A constant of `npu validate-model --constants` with the value that it has on a machine."""
+
+    name: str
+    value: float
+    unit: str
+    grade: str
+    source: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """``about``: processor, memory and the source of its figures; ``constants``: those that are not
+    the table's."""
+
+    name: str
+    generation: str
+    about: str
+    constants: tuple[MachineConstant, ...] = ()
+
+    @property
+    def default(self) -> bool:
+        """Whether simulations of its generation are of this machine unless another is named."""
+        return _default(self.generation) is self
+
+    @property
+    def values(self) -> dict[str, float]:
+        return {constant.name: constant.value for constant in self.constants}
+
+    def memory(self) -> list[MachineConstant]:
+        """Its memory's constants, those of the table included."""
+        own = {constant.name: constant for constant in self.constants}
+        names = [f"{name}_{self.generation}" for name in MEMORY]
+        return [own.get(name) or _of_table(name) for name in names]
+
+
+_ATB = "Can Asymmetric Tile Buffering Be Beneficial?, section 5 (equation 12)"
+# The first of a generation is its default: the table's constants were fitted to its figures.
+MACHINES = (
+    Machine("krackan-gemm", "npu2", "Ryzen AI 7 350, DDR5-5600, two channels: arXiv 2512.13282"),
+    Machine("phoenix-gemm", "npu1", "Ryzen 9 7940HS, DDR5-5600, two channels: arXiv 2512.13282"),
+    Machine(
+        "strix-atb", "npu2", "Ryzen AI 9 HX 370: Can Asymmetric Tile Buffering Be Beneficial?",
+        (
+            MachineConstant("dram_read_npu2", 65, "GB/s", "documented", f"about 65: {_ATB}"),
+            MachineConstant(
+                "dram_total_npu2", 65, "GB/s", "documented",
+                f"the same figure, which counts A, B and C: {_ATB}",
+            ),
+        ),
+    ),
+    Machine(
+        "krackan-gemma", "npu2", "Ryzen AI 7 350 as arXiv 2602.06063 describes it",
+        (
+            MachineConstant(
+                "dram_read_npu2", 40, "GB/s", "documented",
+                "reads are capped below 40: arXiv 2602.06063, section 5; arXiv 2512.13282 measured "
+                "about 50 on the same processor",
+            ),
+            MachineConstant(
+                "dram_total_npu2", 50.6, "GB/s", "assumed",
+                "to the read ceiling as in the table; no measurement was found",
+            ),
+        ),
+    ),
+)  # fmt: skip
+
+
+class Constants(dict[str, float]):
+    """The constants of a simulation that are not the table's: those of its machine, and on top what
+    its caller changed."""
+
+    def __init__(self, machine: Machine, changed: Mapping[str, float]) -> None:
+        super().__init__(machine.values | dict(changed))
+        self.machine = machine
+        self._changed = dict(changed)
+
+    @property
+    def label(self) -> str:
+        """What results are stamped with: "strix-atb", "strix-atb with dispatch = 50"."""
+        table = {str(c["name"]): float(c["value"]) for c in _npu.perf.constants()}
+        own = table | self.machine.values
+        changed = [f"{k} = {v:g}" for k, v in sorted(self._changed.items()) if v != own.get(k)]
+        return " with ".join(part for part in (self.machine.name, ", ".join(changed)) if part)
+
+
+def machine_of(function: str, device: str, name: str | None) -> Machine:
+    """The profile ``name``, or the default one of a generation. Raises ArgumentError,
+    DeviceError."""
+    if device not in GENERATIONS:
+        raise DeviceError(f'[{function}] device is {device!r}; use "npu1" or "npu2"')
+    if name is None:
+        return _default(device)
+    here = ", ".join(machine.name for machine in MACHINES if machine.generation == device)
+    found = next((machine for machine in MACHINES if machine.name == name), None)
+    if found is None:
+        raise ArgumentError(f"[{function}] machine is {name!r}; there are, for {device}: {here}")
+    if found.generation != device:
+        raise ArgumentError(
+            f"[{function}] machine {name} has an {found.generation}, the simulation is of "
+            f"{device}; use one of {here}"
+        )
+    return found
+
+
+def constants_of(
+    function: str, device: str, machine: str | None, changed: Mapping[str, float]
+) -> Constants:
+    """What a simulation of ``device`` runs with; ``changed`` comes last. Raises ArgumentError,
+    DeviceError."""
+    return Constants(machine_of(function, device, machine), changed)
+
+
+def document() -> list[dict[str, Any]]:
+    """What `npu validate-model --machines --json` prints."""
+    return [
+        {
+            "name": machine.name,
+            "generation": machine.generation,
+            "default": machine.default,
+            "about": machine.about,
+            "constants": [dataclasses.asdict(constant) for constant in machine.memory()],
+        }
+        for machine in MACHINES
+    ]
+
+
+def _default(generation: str) -> Machine:
+    return next(machine for machine in MACHINES if machine.generation == generation)
+
+
+def _of_table(name: str) -> MachineConstant:
+    found = next(c for c in _npu.perf.constants() if c["name"] == name)
+    return MachineConstant(name, found["value"], found["unit"], found["grade"], found["source"])
