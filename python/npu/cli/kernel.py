@@ -38,8 +38,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu1", help="default: npu1")
     parser.add_argument("--kernel", default="matmul_bf16", metavar="NAME",
-        help="matmul_bf16 (npu1, default), matmul_bfp16 (npu2)",
+        help="matmul_bf16 (npu1, default), matmul_bfp16, matmul_i8 (npu2)",
     )  # fmt: skip
+    parser.add_argument("--out", metavar="DTYPE", help="of C: int8, int16, int32 (matmul_i8)")
+    parser.add_argument("--b-layout", metavar="LAYOUT", help="of B's tiles: row, col (matmul_i8)")
     for name, of in (("m1", "rows of A"), ("k1", "columns of A"), ("n1", "columns of B")):
         parser.add_argument(f"--{name}", type=common.positive, metavar="TILES", help=of)
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
@@ -65,7 +67,9 @@ def _scheduled(arguments: argparse.Namespace) -> Schedule:
         raise ArgumentError(
             f"[kernel {arguments.action}] the numbers of tiles are missing: give --m1, --k1, --n1"
         )
-    return kernels.schedule(arguments.device, arguments.kernel, *shape)
+    return kernels.schedule(
+        arguments.device, arguments.kernel, *shape, out=arguments.out, b_layout=arguments.b_layout
+    )
 
 
 def _schedule(arguments: argparse.Namespace) -> int:
@@ -98,7 +102,8 @@ def _write(path: str, text: str) -> None:
 def _print_schedule(figures: dict[str, Any]) -> None:
     """Figures and the table of slots; loops are marked at the bundle's number."""
     print(
-        f"{figures['kernel']} {figures['m1']} x {figures['k1']} x {figures['n1']} on "
+        f"{figures['kernel']} {figures['m1']} x {figures['k1']} x {figures['n1']}, C "
+        f"{figures['out']}, B by {figures['b_layout']}, on "
         f"{figures['device']}: {figures['cycles']} cycles simulated, {figures['bundles']} bundles, "
         f"{figures['multiplication_bundles']} with a multiplication "
         f"({figures['utilisation']:.1%}), {figures['stalls']} bank stalls"
@@ -130,9 +135,10 @@ def _run(arguments: argparse.Namespace) -> int:
 
     found = _scheduled(arguments)
     found.places()  # whether it fits, before the operands are made
-    a, b, c, expected = reference.OPERANDS[found.kernel](*found.shape, arguments.seed)
-    result, run = found.run(a, b, c)
-    wrong = int((result.view("uint32") != expected.view("uint32")).sum())
+    given = reference.operands(found, arguments.seed)
+    result, run = found.run(given.a, given.b, given.c, given.shift)
+    bits = f"uint{8 * result.itemsize}"
+    wrong = int((result.view(bits) != given.after.view(bits)).sum())
     figures = {
         "kernel": found.kernel, "device": found.device, "simulated": True, "cycles": run.cycles,
         "stalls": run.stalls, "values": result.size, "wrong": wrong,

@@ -29,6 +29,8 @@ from npu.vliw.machine import (
 
 LATENCY = Source("[SA] isa.rst, table of XDNA2 operations", "published")
 ITINERARY = Source("[LLVM] AIE2PGenSchedule.td; [SA] isa.rst", "documented")
+INTEGER = Source("[LLVM] AIE2PGenSchedule.td, vmul_cm_core_X_X, vec_shuffle_x", "documented")
+CONVERSION = Source("[LLVM] AIE2PGenSchedule.td, dmx_lda_ups .., dmx_sts_srs ..", "documented")
 # That a pop moves the pointer by 72 and what it takes from where is [SA]'s reading of a test.
 FILE = Source("latency, stages, port [LLVM] AIE2PGenSchedule.td; effect [SA] isa.rst", "published")
 REGISTERS = Source("[SA] isa.rst: five accumulators, exponents, load and store files", "published")
@@ -59,21 +61,54 @@ FILES = (
     RegisterFile("CM", {"cml": ("bmll", "bmlh"), "cmh": ("bmhl", "bmhh")}, 5, 1024, REGISTERS),
     RegisterFile("DM", {"dm": ("cml", "cmh")}, 5, 2048, REGISTERS),
     RegisterFile("LF", {"lf": ()}, 2, 1024, REGISTERS),
+    *(RegisterFile(n, {f"{n.lower()}sign1": ()}, 1, 1, REGISTERS) for n in ("UPS", "SRS")),
 )
 
 _OFFSET, _POST = Immediate(4, 64), Immediate(5, 64)  # [LLVM] c10s_step64; the second as AIE2's rule
 
 
+# Loads, moves and conversions write accumulators through one port. [LLVM] DM_WM_PORT
+_WRITE = "DM write m"
+
+
 def _memory(key: str, slot: str, data: Operand, action: str) -> Operation:
     """A vector load or store of 64 bytes; data memory is accessed in stage 5. [SA] forbids loads
-    right after a pop. For vector registers their write port says why [LLVM]; accumulators have
-    another one there, but [SA]'s rule makes no exception, so they take this one here."""
+    right after a pop: of vector registers, as their write port says [LLVM]."""
     source = ITINERARY if data.latency else LATENCY
+    port = _WRITE if data.kind == "BM" else f"write {slot}"
     return Operation(
         key, key.split(".")[0], slot, (data, scalar.ADDRESS), action, source,
         offset=_OFFSET, post=_POST, memory_stage=5, memory_bytes=64,
-        ports=((f"write {slot}", data.latency),) if data.latency else (),
+        ports=((port, data.latency),) if data.latency else (),
     )  # fmt: skip
+
+
+def _conversion(
+    key: str, slot: str, action: str, data: Operand, memory_stage: int, *modes: tuple[str, int]
+) -> Operation:
+    """A load into an accumulator or a store from one that shifts integers or converts to or from
+    bf16."""
+    operands = [data, scalar.ADDRESS]
+    if action in ("load ups", "store srs"):
+        sign = "UPS" if action == "load ups" else "SRS"
+        operands[1:1] = [Operand("S", 7 if sign == "UPS" else 1), Operand(sign, 0)]
+    return Operation(
+        key, key, slot, tuple(operands), action, CONVERSION, offset=_OFFSET, post=_POST,
+        memory_stage=memory_stage, memory_bytes=64,
+        ports=((_WRITE, data.latency),) if data.latency else (), modes=modes,
+    )  # fmt: skip
+
+
+_UP = (("crsat", 7), ("crupsmode", 8))
+_DOWN = (("crrnd", 1), ("crsat", 1), ("crsrsmode", 1))
+_CONVERSIONS = (
+    _conversion("vlda.ups.4x", "lda", "load ups", Operand("DM", 0, 9), 5, *_UP),
+    _conversion("vlda.ups.2x", "lda", "load ups", Operand("CM", 0, 9), 5, *_UP),
+    _conversion("vst.srs.4x", "st", "store srs", Operand("DM"), 7, *_DOWN),
+    _conversion("vst.srs.2x", "st", "store srs", Operand("CM"), 7, *_DOWN),
+    _conversion("vlda.conv.fp32.bf16", "lda", "load bf16", Operand("CM", 0, 7), 5),
+    _conversion("vst.conv.bf16.fp32", "st", "store bf16", Operand("CM"), 5, ("crrnd", 1)),
+)
 
 
 def _through_file(unit: str) -> tuple[Operation, Operation]:
@@ -95,6 +130,7 @@ OPERATIONS = (
     *_through_file("ldb"),
     _memory("vst.x", "st", Operand("X"), "store"),
     _memory("vst.bm", "st", Operand("BM"), "store"),
+    *_CONVERSIONS,
     # Accumulators are read in the fourth cycle, everything else in the first.
     Operation(
         "vmac.f",
@@ -104,14 +140,27 @@ OPERATIONS = (
         "multiply bfp16",
         ITINERARY,
     ),
+    # The itinerary forwards sums from one to the next a cycle earlier, which is not used here.
+    Operation(
+        "vmac",
+        "vmac",
+        "vec",
+        (Operand("DM", 0, 6), Operand("DM", 4), Operand("X"), Operand("X"), Operand("R")),
+        "multiply int8",
+        INTEGER,
+    ),
+    Operation("vshuffle", "vshuffle", "mv",
+        (Operand("X", 0, 2), Operand("X"), Operand("X"), Operand("R")), "shuffle", INTEGER,
+        ports=(("L read m", 1),)),
     # [SA] writes imm8, but its kernel has `movx r0, #780`: c11s of [LLVM].
-    scalar.move("mova.R", "lda", "R", 11, LATENCY),
+    *(scalar.move(f"mova.{f}", "lda", f, 11, LATENCY) for f in scalar.NAMES),
     *scalar.moves(LATENCY),
     # [SA] has 11 bits for a and s and 10 for b, taken to be in units of 4 as on AIE2.
     scalar.padd("lda", "a", 9, LATENCY),
     scalar.padd("ldb", "b", 8, LATENCY),
     scalar.padd("st", "s", 9, LATENCY),
-    Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), Operand("X")), "copy", LATENCY),
+    Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), Operand("X")), "copy", LATENCY,
+        ports=((_WRITE, 2),)),
     Operation("ret", "ret", "alu", (Operand("LR"),), "return", LATENCY, delay_slots=5),
 )  # fmt: skip
 
@@ -134,3 +183,8 @@ AIE2P = Machine(
 
 # The configuration operand of vmac.f for an 8x8 by 8x8 product of BFP16. [SA]
 BFP16_8X8X8 = 780
+# Of vmac for 8x8 by 8x8 of int8: both signed, 32-bit sums, mode 1. [LLVM] aie2p_vmult.h
+INT8_8X8X8 = 776
+TRANSPOSED_8X8 = 35  # mode of vshuffle that transposes 8x8 bytes. [LLVM] aie2p_enums.h, T8_8x8
+# Values of control registers. [LLVM] aie2p_defines.h; [RTG]
+SATURATE, TO_EVEN, SUMS_OF_32_BITS = 1, 12, 0

@@ -125,7 +125,7 @@ def lifetimes(region: Region, machine: Machine, steady: Steady) -> dict[str, _Sp
         for value, part, operand in uses(node, steady.form[node.name]):
             if value not in region.values:
                 continue
-            for p in range(count[value]) if part is None else (part,):
+            for p in range(count[value]) if part is None else part:
                 if operand.latency:
                     landing = time + operand.latency
                     starts[value][p] = min(starts[value].get(p, landing), landing)

@@ -1,4 +1,5 @@
-"""One vmac.f on bit patterns, as C++ kernels in `silicon` have it; tests hold both together.
+"""One multiplication on bit patterns, as C++ kernels in `silicon` have it; tests hold both
+together.
 
 XDNA1, bf16 (docs/reference/arithmetic.md, section 3): products and accumulator aligned to the
 largest exponent, each rounded to 23 fraction bits, summed exactly, rounded once; published vectors
@@ -28,6 +29,12 @@ def multiply_bf16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     result = np.where(infinity != 0, infinity, _normalise(total, top, nan))
     kept = nan & (largest == 0) & ((q & 0x7FFFFFFF) > _FP32_INFINITY)
     return np.where(kept, q, result).astype(np.uint32)
+
+
+def multiply_int8(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """c + a @ b for int8 a and b, int32 c, modulo 2^32."""
+    with np.errstate(over="ignore"):
+        return c + a.astype(np.int32) @ b.astype(np.int32)
 
 
 def multiply_bfp16(

@@ -7,7 +7,7 @@ program order: a node reads what the last node before it wrote.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 
@@ -23,8 +23,9 @@ class Access:
 class Node:
     """One operation. ``forms``: operations of the machine that can do it, the preferred first.
 
-    ``operands``, in the operation's order: names of values, "value:part" for a part of one (from
-    0, lowest bits first), or an Access. ``writes`` and ``reads`` follow from the operation.
+    ``operands``, in the operation's order: names of values, "value:0" or "value:0-1" for a part of
+    one or some that follow each other (from 0, lowest bits first), or an Access. What is written
+    and what read follows from the operation.
     """
 
     name: str
@@ -65,13 +66,15 @@ class Stream:
 @dataclass(frozen=True)
 class Region:
     """Blocks of one shape: ``values`` has the register file of each value of a block, ``constants``
-    registers with numbers that all blocks share."""
+    registers with numbers that all blocks share, ``arguments`` registers with copies of those that
+    the caller gives."""
 
     name: str
     nodes: tuple[Node, ...]
     values: dict[str, str]
     streams: dict[str, Stream]
     constants: dict[str, int]
+    arguments: dict[str, str] = field(default_factory=dict)
 
     @property
     def blocks(self) -> int:

@@ -157,7 +157,7 @@ class _Scheduler:
     ) -> Placement:
         """As in the steady state, but the sums that are stored first are ready sooner where that
         takes no more than an exchange with another multiplication; stores follow."""
-        stores = {i for i in late if problem.instances[i].forms[0].action == "store"}
+        stores = {i for i in late if problem.instances[i].forms[0].action.startswith("store")}
         times = {i: problem.instances[i].time for i in late - stores} | inside
         at = {times[i]: i for i in self._rigid(problem, late)}
 
@@ -206,14 +206,14 @@ class _Scheduler:
                 order = order.shaken(attempt // (2 * len(_LEADS)), numbers)
                 limit = last if backward else None
                 placed = compact(problem, rest, moved, order, 0, limit, True)
-                if placed and (last is None or max(t for t, _ in placed.values()) <= last):
+                if placed and _ends_by(placed, last):
                     return cycles, placed | _in_place(problem, {i: moved[i] for i in rigid})
             # Else all blocks as they are in the steady state, if that is late enough.
             kept = {i: t - start + cycles for i, t in own.items()}
             if min(kept.values(), default=0) >= 0:
                 order = orders[0][0]
                 placed = compact(problem, rest - own.keys(), moved | kept, order, 0, None, True)
-                if placed is not None:
+                if placed is not None and _ends_by(placed, last):
                     kept |= {i: moved[i] for i in rigid}
                     return cycles, placed | _in_place(problem, kept)
         raise self._failure()
@@ -324,6 +324,10 @@ def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, i
         if best:
             return best
     raise DesignError(f"[generate] {region.name}: no interval below {4 * least + 64} cycles works")
+
+
+def _ends_by(placed: Placement, last: int | None) -> bool:
+    return last is None or max((time for time, _ in placed.values()), default=last) <= last
 
 
 def _in_place(problem: Problem, times: dict[int, int]) -> Placement:

@@ -80,9 +80,9 @@ def of_blocks(
     return found
 
 
-def _register(machine: Machine, names: dict[str, str], value: str, part: int | None) -> str:
+def _register(machine: Machine, names: dict[str, str], value: str, part: range | None) -> str:
     register = names.get(value, value)
-    return register if part is None else machine.atoms(register)[part]
+    return register if part is None else machine.part(register, part)
 
 
 def set_up(
@@ -107,6 +107,8 @@ def set_up(
             add("mov.P.P", register, array)
     for register, array in arrays.items():
         _advance(found, machine, register, starts[register] - at[array])
+    for register, argument in region.arguments.items():
+        add(f"mov.{machine.file_of(register)}.{machine.file_of(argument)}", register, argument)
     for register, value in {**region.constants, **addressing.numbers}.items():
         found.append(_number(machine, register, value, len(found) - 1_000_000))
     return found
@@ -128,8 +130,8 @@ def _advance(found: list[Instance], machine: Machine, pointer: str, distance: in
 def _number(machine: Machine, register: str, value: int, time: int) -> Instance:
     """A number into a register, by the units that can."""
     file = machine.file_of(register)
-    keys = {"R": ("movx", "mov", "movxm")}.get(str(file), ("mov", "movxm"))
-    forms = [machine.operation[f"{key}.{file}"] for key in keys]
+    keys = ("movx", "mov", "mova", "movxm")
+    forms = [machine.operation[k] for key in keys if (k := f"{key}.{file}") in machine.operation]
     holds = tuple(form for form in forms if form.immediate and form.immediate.holds(value))
     return Instance(time, holds, (register, value))
 
@@ -192,4 +194,5 @@ def effects(instance: Instance, machine: Machine) -> list[tuple[str, int, int]]:
                 found += [(atom, operand.stage - 1, 1) for atom in atoms]
             if operand.latency:
                 found += [(atom, operand.latency, 0) for atom in atoms]
+    found += [(mode, stage - 1, 1) for mode, stage in instance.forms[0].modes]
     return found

@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import matmul_bf16, matmul_bfp16
+from npu.vliw import matmul_bf16, matmul_bfp16, matmul_i8
 from npu.vliw.aie2 import AIE2
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.assembly import op_text
@@ -22,46 +23,76 @@ from npu.vliw.program import Program
 from npu.vliw.simulator import Core, Run
 
 _BANK_BYTES = 16384  # addresses that share a pair of banks
+_C_TYPES = {
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int32_t",
+    "bfloat16": "bfloat16",
+    "float32": "float",
+}
+DTYPES = {n: np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n in _C_TYPES}
 
 
 @dataclass(frozen=True)
-class _Kernel:
-    """``tiles``: bytes of a tile of A, B and C; ``parts``: arrays that C consists of."""
+class Kernel:
+    """``outs``: types of C, the first is the default, as of ``layouts`` of B; ``tile_bytes``: of a
+    tile of A and of B; ``parts``: arrays that C consists of."""
 
     machine: Machine
-    regions: Callable[[int, int, int], list[Region]]
-    arguments: str
-    tiles: tuple[int, int, int]
-    parts: int
+    regions: Callable[[int, int, int, str, str], list[Region]]
+    operand: str
+    tile_bytes: int
+    tile_values: int  # of C
+    outs: tuple[str, ...]
+    layouts: tuple[str, ...]
+    parts: int = 1
+
+    def prototype(self, out: str) -> str:
+        """The arguments as C has them."""
+        names = ["c"] if self.parts == 1 else [f"c{part}" for part in range(self.parts)]
+        results = ", ".join(f"{_C_TYPES[out]} *{name}" for name in names)
+        shift = ", int32_t shift" if out in ("int8", "int16") else ""
+        return f"const {self.operand} *a, const {self.operand} *b, {results}{shift}"
 
 
-_KERNELS = {
-    ("npu1", "matmul_bf16"): _Kernel(
+KERNELS = {
+    ("npu1", "matmul_bf16"): Kernel(
         AIE2,
-        matmul_bf16.regions,
-        "const bfloat16 *a, const bfloat16 *b, float *c",
-        (matmul_bf16.TILE_A, matmul_bf16.TILE_B, matmul_bf16.TILE_C),
-        1,
+        lambda m1, k1, n1, out, b_layout: matmul_bf16.regions(m1, k1, n1),
+        "bfloat16",
+        matmul_bf16.TILE_A,
+        matmul_bf16.TILE_C // 4,
+        ("float32",),
+        ("row",),
     ),
-    ("npu2", "matmul_bfp16"): _Kernel(
+    ("npu2", "matmul_bfp16"): Kernel(
         AIE2P,
-        matmul_bfp16.regions,
-        "const bfp16ebs8 *a, const bfp16ebs8 *b, float *c0, float *c1",
-        (matmul_bfp16.TILE, matmul_bfp16.TILE, matmul_bfp16.TILE_C),
+        lambda m1, k1, n1, out, b_layout: matmul_bfp16.regions(m1, k1, n1),
+        "bfp16ebs8",
+        matmul_bfp16.TILE,
+        matmul_bfp16.TILE_C // 4,
+        ("float32",),
+        ("col",),
         matmul_bfp16.SIDE,
     ),
+    ("npu2", "matmul_i8"): Kernel(
+        AIE2P, matmul_i8.regions, "int8_t", matmul_i8.TILE, 64, matmul_i8.OUTS, ("row", "col")
+    ),
 }
-DEVICES = sorted({device for device, _ in _KERNELS})
-NAMES = sorted({name for _, name in _KERNELS})
+DEVICES = sorted({device for device, _ in KERNELS})
+NAMES = sorted({name for _, name in KERNELS})
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A generated matrix product of ``m1`` x ``k1`` x ``n1`` tiles."""
+    """A generated matrix product of ``m1`` x ``k1`` x ``n1`` tiles with C in ``out`` and B as
+    ``b_layout`` says."""
 
     device: str
     kernel: str
     shape: tuple[int, int, int]
+    out: str
+    b_layout: str
     program: Program
     prototype: str
 
@@ -70,21 +101,27 @@ class Schedule:
         m1, k1, n1 = self.shape
         return m1 * k1 * n1
 
+    @property
+    def narrow(self) -> bool:
+        """Whether C is shifted on its way in and out."""
+        return self.out in ("int8", "int16")
+
     def sizes(self) -> list[int]:
         """Bytes of the arguments: A, B and the parts of C."""
         m1, k1, n1 = self.shape
-        kernel = _KERNELS[self.device, self.kernel]
-        a, b, c = kernel.tiles
-        return [a * m1 * k1, b * k1 * n1, *[c * m1 * n1 // kernel.parts] * kernel.parts]
+        kernel = KERNELS[self.device, self.kernel]
+        c = kernel.tile_values * DTYPES[self.out].itemsize * m1 * n1 // kernel.parts
+        return [kernel.tile_bytes * m1 * k1, kernel.tile_bytes * k1 * n1, *[c] * kernel.parts]
 
     def places(self) -> tuple[int, ...]:
-        """Addresses of A, B and C: each from a bank of its own if they fit so."""
+        """Addresses of the arguments: banks of their own for each, or else for A and B together and
+        for C, as far as they fit."""
         m1, k1, n1 = self.shape
-        sizes = self.sizes()
-        limit = self.program.machine.memory_bytes
-        for unit in (_BANK_BYTES, 64):
+        sizes, limit = self.sizes(), self.program.machine.memory_bytes
+        own, any_ = _BANK_BYTES, 64
+        for units in ((own, own, own), (any_, own, own), (any_, any_, any_)):
             starts = [0]
-            for size in sizes:
+            for size, unit in zip(sizes, (*units, any_), strict=False):
                 starts.append(-(-(starts[-1] + size) // unit) * unit)
             if starts[-2] + sizes[-1] <= limit:
                 return tuple(starts[:-1])
@@ -93,24 +130,29 @@ class Schedule:
             f"core's memory has {limit}: give fewer tiles"
         )
 
-    def run(self, a: np.ndarray, b: np.ndarray, c: np.ndarray) -> tuple[np.ndarray, Run]:
+    def run(
+        self, a: np.ndarray, b: np.ndarray, c: np.ndarray, shift: int = 0
+    ) -> tuple[np.ndarray, Run]:
         """Simulates the kernel on arrays in its layout (`reference` has such); the new c."""
         memory = bytearray(self.program.machine.memory_bytes)
-        places, parts = self.places(), c.reshape(_KERNELS[self.device, self.kernel].parts, -1)
+        places = self.places()
+        parts = c.reshape(KERNELS[self.device, self.kernel].parts, -1)
         for place, array in zip(places, (a, b, *parts), strict=True):
             memory[place : place + array.nbytes] = array.tobytes()
-        run = self._execute(memory)
+        run = self._execute(memory, shift)
         size = parts.shape[1]
-        found = [np.frombuffer(bytes(memory), np.float32, size, place) for place in places[2:]]
+        found = [np.frombuffer(bytes(memory), c.dtype, size, place) for place in places[2:]]
         return np.concatenate(found).reshape(c.shape), run
 
     def simulated(self) -> Run:
         """Cycles; values have no influence on them."""
-        return self._execute(bytearray(self.program.machine.memory_bytes))
+        return self._execute(bytearray(self.program.machine.memory_bytes), 0)
 
-    def _execute(self, memory: bytearray) -> Run:
-        pointers = {f"p{number}": place for number, place in enumerate(self.places())}
-        return Core(memory, pointers).run(self.program)
+    def _execute(self, memory: bytearray, shift: int) -> Run:
+        arguments = {f"p{number}": place for number, place in enumerate(self.places())}
+        if self.narrow:
+            arguments["r0"] = shift
+        return Core(memory, arguments).run(self.program)
 
     def document(self) -> dict[str, Any]:
         """The figures, for JSON."""
@@ -118,6 +160,8 @@ class Schedule:
         return {
             "device": self.device,
             "kernel": self.kernel,
+            "out": self.out,
+            "b_layout": self.b_layout,
             "m1": self.shape[0],
             "k1": self.shape[1],
             "n1": self.shape[2],
@@ -141,13 +185,34 @@ class Schedule:
 
 @functools.lru_cache(maxsize=32)
 def schedule(
-    device: str, kernel: str, m1: int, k1: int, n1: int, attempts: int = ATTEMPTS
+    device: str,
+    kernel: str,
+    m1: int,
+    k1: int,
+    n1: int,
+    attempts: int = ATTEMPTS,
+    out: str | None = None,
+    b_layout: str | None = None,
 ) -> Schedule:
     """The kernel for these numbers of tiles. More ``attempts`` may find shorter ends."""
-    if (device, kernel) not in _KERNELS:
-        known = ", ".join(f"{name} on {on}" for on, name in sorted(_KERNELS))
+    if (device, kernel) not in KERNELS:
+        known = ", ".join(f"{name} on {on}" for on, name in sorted(KERNELS))
         raise ArgumentError(f"[schedule] no kernel {kernel} on {device}; there is {known}")
-    found = _KERNELS[device, kernel]
-    name = f"{kernel}_{m1}x{k1}x{n1}"
-    program = generate(name, found.regions(m1, k1, n1), found.machine, attempts)
-    return Schedule(device, kernel, (m1, k1, n1), program, f"void {name}({found.arguments});")
+    found = KERNELS[device, kernel]
+    out = _choice(kernel, "out", out, found.outs)
+    b_layout = _choice(kernel, "b_layout", b_layout, found.layouts)
+    words = [kernel, *([out] if found.outs[1:] else []), *([b_layout] if found.layouts[1:] else [])]
+    name = f"{'_'.join(words)}_{m1}x{k1}x{n1}"
+    program = generate(name, found.regions(m1, k1, n1, out, b_layout), found.machine, attempts)
+    prototype = f"void {name}({found.prototype(out)});"
+    return Schedule(device, kernel, (m1, k1, n1), out, b_layout, program, prototype)
+
+
+def _choice(kernel: str, name: str, value: str | None, known: tuple[str, ...]) -> str:
+    if value is None:
+        return known[0]
+    if value not in known:
+        raise ArgumentError(
+            f"[schedule] {name} of {kernel} is {value!r}; it can be {', '.join(known)}"
+        )
+    return value

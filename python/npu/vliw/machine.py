@@ -77,7 +77,8 @@ class Operation:
     assembler reads; forms that differ only in their operands share a mnemonic.
 
     ``memory_stage``: the cycle in which data memory is accessed, 0 for none; ``ports``: shared
-    ports with the cycle in which they are taken, counted as stages are.
+    ports with the cycle in which they are taken, counted as stages are; ``modes``: control
+    registers that it reads, with the stage.
     """
 
     key: str
@@ -92,6 +93,7 @@ class Operation:
     memory_stage: int = 0
     memory_bytes: int = 0
     ports: tuple[tuple[str, int], ...] = ()
+    modes: tuple[tuple[str, int], ...] = ()
     delay_slots: int = 0
 
 
@@ -208,6 +210,14 @@ class Machine:
         """How many parts the registers of a file have."""
         file = self.file[kind]
         return len(self.atoms(f"{next(iter(file.views))}{_numbers(file)[0]}"))
+
+    def part(self, register: str, atoms: range) -> str:
+        """The view of a register that has these of its parts."""
+        wanted = self.atoms(register)[atoms.start : atoms.stop]
+        found = [name for name, (_, has) in self._registers.items() if has == wanted]
+        if not found:
+            raise FormatError(f"[machine] no register of {self.name} is {', '.join(wanted)}")
+        return found[0]
 
     def bytes_of(self, register: str) -> int:
         return self.file[self._registers[register][0]].bits // 8

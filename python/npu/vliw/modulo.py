@@ -65,7 +65,7 @@ def schedules(region: Region, machine: Machine, interval: int) -> Iterator[Stead
             name: numbers.randint(1, interval // 2) if name in moved else 0
             for name in region.groups
         }
-        steady = search.run(shift)
+        steady = search.run(shift, interval if attempt % 2 == 0 else 0)
         if steady:
             yield steady
             found += 1
@@ -102,8 +102,10 @@ class _Search:
             if nodes[-1].role == "advance"
         }
 
-    def run(self, shift: dict[str, int]) -> Steady | None:
-        """``shift``: cycles by which streams move away from the multiplications."""
+    def run(self, shift: dict[str, int], spread: int) -> Steady | None:
+        """``shift``: cycles by which streams move away from the multiplications, ``spread``: over
+        how many these are spread at least."""
+        self.spread = spread
         early: dict[str, int] = {}
         for _ in range(_REPAIRS):
             if not self._run(shift, early):
@@ -125,9 +127,10 @@ class _Search:
         last = 0
         products = self.by_role["multiply"]
         for number, node in enumerate(products):
-            # Spread over the interval: where loads bind, factors would have to wait in registers.
+            # Where loads bind, factors or else sums have to wait in registers.
             wanted = number if node.at is None else node.at
-            last = max(last, self._earliest(node), wanted * self.interval // len(products))
+            spread = max(self.spread, len(products))
+            last = max(last, self._earliest(node), wanted * spread // len(products))
             if not self._place(node, range(last, self._limit(last))):
                 return False
             last = self.steady.time[node.name]
@@ -178,14 +181,15 @@ class _Search:
         return {name: cycles for name, cycles in late.items() if cycles > 0}
 
 
-def split(operand: str) -> tuple[str, int | None]:
-    """A value and the part of it that an operand names."""
-    value, _, part = operand.partition(":")
-    return value, int(part) if part else None
+def split(operand: str) -> tuple[str, range | None]:
+    """A value and the parts of it that an operand names."""
+    value, _, parts = operand.partition(":")
+    first, _, last = parts.partition("-")
+    return value, range(int(first), int(last or first) + 1) if parts else None
 
 
-def uses(node: Node, form: Operation) -> list[tuple[str, int | None, Operand]]:
-    """Value, part and description of each operand that is a value."""
+def uses(node: Node, form: Operation) -> list[tuple[str, range | None, Operand]]:
+    """Value, parts and description of each operand that is a value."""
     return [
         (*split(operand), described)
         for operand, described in zip(node.operands, form.operands, strict=True)
@@ -204,7 +208,7 @@ def writers(region: Region, machine: Machine) -> dict[tuple[str, str], list[Node
         for value, part, operand in uses(node, form):
             if operand.stage and value in region.values:
                 parts = last.get(value, {})
-                needed = range(count[value]) if part is None else [part]
+                needed = range(count[value]) if part is None else part
                 if not parts.keys() >= set(needed):
                     raise DesignError(f"[schedule] {node.name} reads {value}, which nobody writes")
                 found[node.name, value] = [parts[p] for p in needed]
@@ -213,7 +217,7 @@ def writers(region: Region, machine: Machine) -> dict[tuple[str, str], list[Node
                 if part is None:
                     last[value] = dict.fromkeys(range(count[value]), node)
                 else:
-                    last.setdefault(value, {})[part] = node
+                    last.setdefault(value, {}).update(dict.fromkeys(part, node))
     return found
 
 

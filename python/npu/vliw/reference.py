@@ -1,22 +1,75 @@
 """What a generated kernel must give: random operands and the result of the C++ kernel in `silicon`.
 
-The C++ kernel starts from zero, so the accumulators that go in are its product over half of K, and
-the expected result is its product over all of it: both add in steps of k, in the same order.
+The C++ kernel starts from zero, so what C holds before is its product over a first part of K, and
+what it must hold after is its product over all of K: both add in steps of k, in the same order. A C
+that is narrow is rounded once per call, in the C++ kernel after 64 columns: each part is as long,
+filled up with zeros.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
 
+if TYPE_CHECKING:
+    from npu.vliw.kernels import Schedule
+
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-Operands = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+_CALL = 64  # columns of A per call of the C++ kernel
+
+
+@dataclass(frozen=True)
+class Operands:
+    """a, b and c as the kernel has them, and c after it."""
+
+    a: np.ndarray
+    b: np.ndarray
+    c: np.ndarray
+    after: np.ndarray
+    shift: int = 0
+
+
+def operands(found: Schedule, seed: int) -> Operands:
+    """Random ones for a kernel."""
+    if found.kernel == "matmul_bf16":
+        return matmul_bf16(*found.shape, seed)
+    if found.kernel == "matmul_bfp16":
+        return matmul_bfp16(*found.shape, seed)
+    return matmul_i8(*found.shape, seed, found.out, found.b_layout)
+
+
+def matmul_i8(m1: int, k1: int, n1: int, seed: int, out: str, b_layout: str) -> Operands:
+    """Sums of which some saturate a narrow C."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    first, a = (rng.integers(-128, 128, (8 * m1, 8 * k1), np.int8) for _ in range(2))
+    before, b = (rng.integers(-128, 128, (8 * k1, 8 * n1), np.int8) for _ in range(2))
+    wide = np.sqrt(8.0 * k1) * 128 * 128 / 3  # the sums' standard deviation
+    most = {"int8": 128, "int16": 32768, "int32": 1 << 31}[out]
+    shift = max(1, int(np.log2(2 * wide / most))) if out != "int32" else 0
+    left = np.concatenate([_filled(first, 1), _filled(a, 1)], axis=1)
+    right = np.concatenate([_filled(before, 0), _filled(b, 0)])
+    sums = "wide" if out == "int32" else "narrow"
+    with npu.device("emu:npu2", arithmetic="silicon", kernel="pipelined"):
+        c, after = (
+            npu.matmul(left[:, :k], right[:k], out_dtype=out, shift=shift, accumulate=sums)
+            for k in (_CALL, 2 * _CALL)
+        )
+    b = _tiled(b, 8, 8) if b_layout == "row" else _tiled(b.T, 8, 8)
+    return Operands(_tiled(a, 8, 8), b, _tiled(c, 8, 8), _tiled(after, 8, 8), shift)
+
+
+def _filled(matrix: np.ndarray, axis: int) -> np.ndarray:
+    """With zeros along K up to what a call has."""
+    missing = [(0, _CALL - matrix.shape[axis] if axis == i else 0) for i in range(2)]
+    return np.pad(matrix, missing)
 
 
 def matmul_bf16(m1: int, k1: int, n1: int, seed: int) -> Operands:
-    """a, b and c in tiles, and c after the kernel."""
     import npu
 
     rng = np.random.default_rng(seed)
@@ -26,11 +79,13 @@ def matmul_bf16(m1: int, k1: int, n1: int, seed: int) -> Operands:
         before = npu.matmul(a[:, : 8 * k1], b[: 8 * k1], out_dtype="float32")
         after = npu.matmul(a, b, out_dtype="float32")
     left, right = a[:, 8 * k1 :], b[8 * k1 :]
-    return _tiled(left, 4, 8), _tiled(right, 8, 4), _tiled(before, 4, 4), _tiled(after, 4, 4)
+    return Operands(
+        _tiled(left, 4, 8), _tiled(right, 8, 4), _tiled(before, 4, 4), _tiled(after, 4, 4)
+    )
 
 
 def matmul_bfp16(m1: int, k1: int, n1: int, seed: int) -> Operands:
-    """The same for 8 x 8 x 8, with a and b in blocks of 9 bytes: values that BFP16 holds exactly,
+    """With a and b in blocks of 9 bytes: values that BFP16 holds exactly,
     so that the C++ kernel, which takes bf16, converts them to these blocks."""
     import npu
 
@@ -41,7 +96,7 @@ def matmul_bfp16(m1: int, k1: int, n1: int, seed: int) -> Operands:
         half = 8 * k1
         before = npu.matmul(a[:, :half], b[:, :half].T, out_dtype="float32")
         after = npu.matmul(a, b.T, out_dtype="float32")
-    return (
+    return Operands(
         _pairs(left[:, k1:]),
         _pairs(right[:, k1:]),
         _quads(_tiled(before, 8, 8)),
@@ -78,9 +133,3 @@ def _tiled(matrix: np.ndarray, rows: int, columns: int) -> np.ndarray:
     m, n = matrix.shape
     blocks = matrix.reshape(m // rows, rows, n // columns, columns).transpose(0, 2, 1, 3)
     return np.ascontiguousarray(blocks)
-
-
-OPERANDS: dict[str, Callable[[int, int, int, int], Operands]] = {
-    "matmul_bf16": matmul_bf16,
-    "matmul_bfp16": matmul_bfp16,
-}

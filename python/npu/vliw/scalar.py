@@ -6,6 +6,7 @@ from __future__ import annotations
 from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
 NAMES = ("R", "P", "M", "DN", "DJ", "DC")  # of the files that moves reach
+MODES = ("crsat", "crrnd", "crupsmode", "crsrsmode")  # what conversions of accumulators obey
 ADDRESS = Operand("address")
 
 
@@ -15,6 +16,8 @@ def files(source: Source, walk: Source) -> tuple[RegisterFile, ...]:
         RegisterFile("R", {"r": ()}, 32, 32, source),
         *(RegisterFile(name, {name.lower(): ()}, 8, 20, source) for name in NAMES[1:]),
         RegisterFile("LR", {"lr": ()}, 1, 20, source),
+        RegisterFile("S", {"s": ()}, 4, 32, source),  # shifts of conversions
+        RegisterFile("CR", {name: () for name in MODES}, 1, 32, source),
         RegisterFile("LOOP", {"ls": (), "le": (), "lc": ()}, 1, 32, source),
         # d3: modifier, size, step and count.
         RegisterFile("D", {"d": ("m", "dn", "dj", "dc")}, 8, 80, walk),
@@ -35,13 +38,10 @@ def moves(source: Source) -> tuple[Operation, ...]:
         *(move(f"mov.{f}", "mv", f, 10, source) for f in NAMES),
         *(move(f"movxm.{f}", "lng", f, 32, source) for f in (*NAMES, "LOOP")),
         move("movxm.label", "lng", "LOOP", 32, source),
-        *(
-            Operation(
-                f"mov.{to}.{of}", "mov", "mv", (Operand(to, 0, 1), Operand(of)), "copy", source
-            )
-            for to in NAMES
-            for of in NAMES
-        ),
+        *(_copy(to, of, source) for to in NAMES for of in NAMES),
+        _copy("S", "R", source),
+        move("movx.CR", "alu", "CR", 5, source),
+        move("mov.CR", "mv", "CR", 10, source),
     )
 
 

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npu.errors import ArgumentError, ScheduleError
-from npu.vliw import assembly
-from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16
+from npu.vliw import assembly, conversions
+from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16, multiply_int8
 from npu.vliw.machine import Fifo, Operation
 from npu.vliw.program import Address, Op, Program, Tag
 
@@ -46,7 +46,7 @@ class _Flight:
     op: Op
     where: str
     blocks: int  # by which tags have advanced
-    inputs: dict[int, Value] = field(default_factory=dict)
+    inputs: dict[int | str, Value] = field(default_factory=dict)  # of operands and of modes
     address: int = 0
     loaded: bytes = b""
     held: int = 0  # bytes in the load file
@@ -60,7 +60,7 @@ class Core:
         self.registers: dict[str, Value] = {"lr": 0, **pointers}
         self.tags: dict[str, Tag | None] = {}
         self.result = Run()
-        self._reads: dict[int, list[tuple[_Flight, int]]] = defaultdict(list)
+        self._reads: dict[int, list[tuple[_Flight, int | str]]] = defaultdict(list)
         self._accesses: dict[int, list[_Flight]] = defaultdict(list)
         self._landings: dict[int, list[_Flight]] = defaultdict(list)
         self._pointers: dict[int, list[tuple[str, int]]] = defaultdict(list)
@@ -128,6 +128,8 @@ class Core:
                     self._reads[now + operand.stage - 1].append((flight, position))
                 if operand.latency:
                     self._landings[now + operand.latency].append(flight)
+            for mode, stage in operation.modes:
+                self._reads[now + stage - 1].append((flight, mode))
             if operation.action == "return":
                 left = operation.delay_slots
             if operation.operands and operation.operands[0].kind == "LOOP":
@@ -143,8 +145,9 @@ class Core:
             self._land(flight, written)
 
     def _end_cycle(self, now: int) -> None:
-        for flight, position in self._reads.pop(now, ()):
-            flight.inputs[position] = self._read(flight, str(flight.op.operands[position]))
+        for flight, key in self._reads.pop(now, ()):
+            register = key if isinstance(key, str) else str(flight.op.operands[key])
+            flight.inputs[key] = self._read(flight, register)
         self._access(self._accesses.pop(now, []))
 
     def _reserve(self, flight: _Flight, now: int) -> None:
@@ -207,6 +210,8 @@ class Core:
         match operation.action:
             case "load" | "pop":
                 return flight.loaded
+            case "load ups" | "load bf16":
+                return self._widened(flight)
             case "move":
                 value = operands[1]
                 if isinstance(value, str):
@@ -224,10 +229,48 @@ class Core:
                 return _multiply(flight)
             case "multiply bfp16":
                 return _multiply_bfp16(flight)
+            case "multiply int8":
+                return _multiply_int8(flight)
+            case "shuffle":
+                return _transposed(flight)
         raise ScheduleError(
             f"[simulate] {flight.where}: the action {operation.action!r} of {operation.key} is "
             "described but not simulated"
         )
+
+    def _widened(self, flight: _Flight) -> bytes:
+        if flight.op.operation.action == "load bf16":
+            return conversions.to_fp32(flight.loaded)
+        shift, saturation = _integer(flight.inputs[1]), _integer(flight.inputs["crsat"])
+        self._check_lanes(flight, "crupsmode")
+        lanes = self._lanes(flight)
+        return conversions.shifted_up(flight.loaded, len(flight.loaded) // lanes, shift, saturation)
+
+    def _stored(self, flight: _Flight) -> bytes:
+        """What a store writes."""
+        data, action = flight.inputs[0], flight.op.operation.action
+        assert isinstance(data, bytes)
+        if action == "store":
+            return data
+        rounding = _integer(flight.inputs["crrnd"])
+        if action == "store bf16":
+            return conversions.to_bf16(data, rounding)
+        shift, saturation = _integer(flight.inputs[1]), _integer(flight.inputs["crsat"])
+        self._check_lanes(flight, "crsrsmode")
+        size = flight.op.operation.memory_bytes // self._lanes(flight)
+        return conversions.shifted_down(data, size, shift, rounding, saturation)
+
+    def _lanes(self, flight: _Flight) -> int:
+        """32-bit lanes of the accumulator."""
+        atoms = self._program.machine.atoms(str(flight.op.operands[0]))
+        return sum(self._program.machine.bytes_of(atom) for atom in atoms) // 4
+
+    def _check_lanes(self, flight: _Flight, mode: str) -> None:
+        if flight.inputs[mode] != 0:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {mode} is {flight.inputs[mode]!r}; only 0, lanes of "
+                "32 bits, is simulated"
+            )
 
     def _label(self, label: str, flight: _Flight) -> int:
         if label not in self._program.labels:
@@ -296,14 +339,14 @@ class Core:
             self._check_address(flight, operation)
             for bank in self._program.machine.banks.of(flight.address, operation.memory_bytes):
                 banks[bank] += 1
-            if operation.action in ("load", "fill", "pop"):
+            if operation.action.startswith("load") or operation.action in ("fill", "pop"):
                 end = flight.address + operation.memory_bytes
                 flight.loaded = bytes(self.memory[flight.address : end])
             if operation.action in ("fill", "pop"):
                 self._through_file(flight)
         for flight in flights:
-            data = flight.inputs.get(0)
-            if flight.op.operation.action == "store" and isinstance(data, bytes):
+            if flight.op.operation.action.startswith("store"):
+                data = self._stored(flight)
                 self.memory[flight.address : flight.address + len(data)] = data
         self.result.stalls += max(banks.values(), default=1) - 1
 
@@ -376,8 +419,7 @@ def _multiply(flight: _Flight) -> bytes:
             f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BF16_4X8X4} "
             "(bf16, 4 x 8 x 4) is simulated"
         )
-    c, a, b = (flight.inputs[i] for i in (1, 2, 3))
-    assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
+    c, a, b = _factors(flight)
     left = np.frombuffer(a, np.uint16).reshape(4, 8)
     right = np.frombuffer(b, np.uint16).reshape(8, 4)
     return multiply_bf16(left, right, np.frombuffer(c, np.uint32).reshape(4, 4)).tobytes()
@@ -391,9 +433,41 @@ def _multiply_bfp16(flight: _Flight) -> bytes:
             f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BFP16_8X8X8} "
             "(BFP16, 8 x 8 x 8) is simulated"
         )
+    c, a, b = _factors(flight)
+    return multiply_bfp16(*_blocks(a), *_blocks(b), np.frombuffer(c, np.float32)).tobytes()
+
+
+def _multiply_int8(flight: _Flight) -> bytes:
+    from npu.vliw.aie2p import INT8_8X8X8
+
+    if flight.inputs[4] != INT8_8X8X8:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {INT8_8X8X8} "
+            "(int8, 8 x 8 x 8) is simulated"
+        )
+    c, a, b = _factors(flight)
+    left, right = (np.frombuffer(x, np.int8).reshape(8, 8) for x in (a, b))
+    return multiply_int8(left, right, np.frombuffer(c, np.int32).reshape(8, 8)).tobytes()
+
+
+def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:
+    """The sum that goes in, and its two factors."""
     c, a, b = (flight.inputs[i] for i in (1, 2, 3))
     assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
-    return multiply_bfp16(*_blocks(a), *_blocks(b), np.frombuffer(c, np.float32)).tobytes()
+    return c, a, b
+
+
+def _transposed(flight: _Flight) -> bytes:
+    from npu.vliw.aie2p import TRANSPOSED_8X8
+
+    data = flight.inputs[1]
+    assert isinstance(data, bytes)
+    if flight.inputs[3] != TRANSPOSED_8X8:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: mode {flight.inputs[3]!r}; only {TRANSPOSED_8X8} "
+            "(8 x 8 bytes transposed) is simulated"
+        )
+    return np.frombuffer(data, np.uint8).reshape(8, 8).T.tobytes()
 
 
 def _blocks(register: bytes) -> tuple[np.ndarray, np.ndarray]:

@@ -7,11 +7,15 @@ import json
 import math
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16
+from npu.errors import ScheduleError
+from npu.vliw import conversions
+from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16, multiply_int8
 
 VECTORS = Path(__file__).parents[2] / "golden/silicon/bf16_mac.json"
 
@@ -108,3 +112,52 @@ def test_blocks_without_a_number() -> None:
     )
     found = np.isnan(multiply_bfp16(one, exponents, one, bad, zero))
     np.testing.assert_array_equal(found, expected.T)
+
+
+def test_int8_products_wrap() -> None:
+    a, b = np.full((8, 8), -128, np.int8), np.full((8, 8), -128, np.int8)
+    c = np.full((8, 8), 2**31 - 1, np.int32)
+    assert (multiply_int8(a, b, c) == 2**31 - 1 + 8 * 128 * 128 - 2**32).all()
+    assert multiply_int8(a, b, c).dtype == np.int32
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.int16])
+@pytest.mark.parametrize("shift", [0, 1, 7, 31])
+def test_shifts_of_accumulators(dtype: type, shift: int) -> None:
+    """Against quotients in float64, which are exact, and Python's integers."""
+    info, size = np.iinfo(dtype), np.dtype(dtype).itemsize
+    rng = np.random.default_rng(shift)
+    sums = rng.integers(-(2**31), 2**31, 4096).astype(np.int32)
+    sums[:512] = rng.integers(-4 << shift, (4 << shift) + 1, 512).clip(-(2**31), 2**31 - 1)
+    even = np.rint(sums / 2.0**shift)
+    found = np.frombuffer(conversions.shifted_down(sums.tobytes(), size, shift, 12, 1), dtype)
+    np.testing.assert_array_equal(found, even.clip(info.min, info.max))
+    found = np.frombuffer(conversions.shifted_down(sums.tobytes(), size, shift, 12, 0), dtype)
+    np.testing.assert_array_equal(found, even.astype(np.int64).astype(dtype))
+    narrow = rng.integers(info.min, info.max + 1, 256).astype(dtype)
+    found = np.frombuffer(conversions.shifted_up(narrow.tobytes(), size, shift, 1), np.int32)
+    wide = [max(-(2**31), min(2**31 - 1, int(v) << shift)) for v in narrow]
+    np.testing.assert_array_equal(found, wide)
+    found = np.frombuffer(conversions.shifted_up(narrow.tobytes(), size, shift, 0), np.int32)
+    np.testing.assert_array_equal(found, (narrow.astype(np.int64) << shift).astype(np.int32))
+
+
+def test_bf16_on_its_way_into_accumulators_and_out() -> None:
+    """Against ml_dtypes, NaNs by class."""
+    bits = np.random.default_rng(5).integers(0, 2**32, 65536, np.uint32)
+    bits[:4] = 0x3F808000, 0x3F818000, 0x7F7FFFFF, 0x7F800001  # ties, to infinity, a NaN
+    found = np.frombuffer(conversions.to_bf16(bits.tobytes(), 12), ml_dtypes.bfloat16)
+    with np.errstate(invalid="ignore"):
+        expected = bits.view(np.float32).astype(ml_dtypes.bfloat16)
+    number = ~np.isnan(bits.view(np.float32))
+    np.testing.assert_array_equal(found[number].view(np.uint16), expected[number].view(np.uint16))
+    assert np.isnan(found[~number].astype(np.float32)).all()
+    back = np.frombuffer(conversions.to_fp32(found.tobytes()), np.float32)
+    np.testing.assert_array_equal(back[number], found[number].astype(np.float32))
+
+
+def test_modes_that_are_not_simulated() -> None:
+    with pytest.raises(ScheduleError, match="rounding mode 0 is not simulated; 12"):
+        conversions.to_bf16(bytes(4), 0)
+    with pytest.raises(ScheduleError, match=r"saturation mode 3 is not simulated; 0 .none. and 1"):
+        conversions.shifted_up(bytes(1), 1, 0, 3)

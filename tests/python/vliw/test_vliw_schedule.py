@@ -32,9 +32,9 @@ def schedule(m1: int, k1: int, n1: int) -> Schedule:
 
 
 def check(found: Schedule, seed: int = 0) -> None:
-    a, b, c, expected = reference.matmul_bf16(*found.shape, seed)
-    result, run = found.run(a, b, c)
-    np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32))
+    given = reference.matmul_bf16(*found.shape, seed)
+    result, run = found.run(given.a, given.b, given.c)
+    np.testing.assert_array_equal(result.view(np.uint32), given.after.view(np.uint32))
     m1, k1, n1 = found.shape
     assert run.stalls == 0
     assert run.issued["vmac.f"] == m1 * k1 * n1
@@ -149,17 +149,17 @@ def optimistic(key: str, **change: int) -> Program:
 def test_a_latency_that_is_one_cycle_too_short(key: str, change: dict[str, int]) -> None:
     program = optimistic(key, **change)
     found = dataclasses.replace(schedule(*PAPER), program=program)
-    a, b, c, expected = reference.matmul_bf16(*PAPER, 0)
+    given = reference.matmul_bf16(*PAPER, 0)
     with pytest.raises(ScheduleError, match=r"the schedule meant|was never written"):
-        found.run(a, b, c)
+        found.run(given.a, given.b, given.c)
     # Without what the scheduler meant, the core computes, and computes something else.
     blind = dataclasses.replace(found, program=untagged(program))
     try:
-        result, _ = blind.run(a, b, c)
+        result, _ = blind.run(given.a, given.b, given.c)
     except ScheduleError as error:
         assert "never written" in str(error)
     else:
-        assert (result.view(np.uint32) != expected.view(np.uint32)).any()
+        assert (result.view(np.uint32) != given.after.view(np.uint32)).any()
 
 
 def untagged(program: Program) -> Program:
@@ -174,7 +174,7 @@ def replaced(program: Program, change) -> Program:  # type: ignore[no-untyped-de
 def test_a_register_that_is_replaced() -> None:
     """One load's result goes into another register: found by name, and by the values."""
     found = schedule(*PAPER)
-    a, b, c, expected = reference.matmul_bf16(*PAPER, 0)
+    given = reference.matmul_bf16(*PAPER, 0)
     loads = [
         op for bundle in found.program.bundles for op in bundle.ops if op.operation.action == "load"
     ]
@@ -193,20 +193,20 @@ def test_a_register_that_is_replaced() -> None:
 
         broken = dataclasses.replace(found, program=replaced(found.program, change))
         with pytest.raises(ScheduleError, match=r"meant|never written|two results"):
-            broken.run(a, b, c)
+            broken.run(given.a, given.b, given.c)
         blind = dataclasses.replace(broken, program=untagged(broken.program))
         try:
-            result, _ = blind.run(a, b, c)
+            result, _ = blind.run(given.a, given.b, given.c)
         except ScheduleError as error:
             assert "never written" in str(error) or "two results" in str(error)
         else:
-            assert (result.view(np.uint32) != expected.view(np.uint32)).any(), register
+            assert (result.view(np.uint32) != given.after.view(np.uint32)).any(), register
 
 
 def test_buffers_in_one_bank_stall_and_stay_right(monkeypatch: pytest.MonkeyPatch) -> None:
     found = schedule(*PAPER)
     monkeypatch.setattr(Schedule, "places", lambda _: (0, 2048, 4096))
-    a, b, c, expected = reference.matmul_bf16(*PAPER, 0)
-    result, run = found.run(a, b, c)
-    np.testing.assert_array_equal(result.view(np.uint32), expected.view(np.uint32))
+    given = reference.matmul_bf16(*PAPER, 0)
+    result, run = found.run(given.a, given.b, given.c)
+    np.testing.assert_array_equal(result.view(np.uint32), given.after.view(np.uint32))
     assert run.stalls > 250 and run.cycles == run.bundles + run.stalls

@@ -303,12 +303,16 @@ def test_a_pop_takes_the_next_72_bytes() -> None:
         (FILL, {"r24": 64}, "r24 says 64 bytes, lf0 holds 0"),
         (FILL, {"p0": 72}, "must be a multiple of 64"),
         (f"{FILL}\n{POP.format(0)}\nvlda x3, [p1], #64", {"p1": 0}, "'write lda' is used twice"),
-        (f"{FILL}\n{POP.format(0)}\nvlda bmll3, [p1], #64", {"p1": 0}, "is used twice"),
     ],
 )
 def test_rules_of_load_files(text: str, registers: dict[str, int], words: str) -> None:
     with pytest.raises(ScheduleError, match=words):
         through_file(text, **registers)
+
+
+def test_a_load_of_an_accumulator_may_follow_a_pop() -> None:
+    core = through_file(f"{FILL}\n{POP.format(0)}\nvlda bmll3, [p1], #64", p1=64)
+    assert core.registers["bmll3"] == BLOCKS.tobytes()[:64]
 
 
 def test_the_other_unit_may_load_after_a_pop() -> None:
@@ -341,3 +345,62 @@ def test_a_pop_takes_eight_cycles(wait: int, expected: float) -> None:
     text = f"{FILL}\n{POP.format(0)}\n{nops(wait)}vmac.f dm0, dm0, ex0, ex1, r0"
     core, _ = run(text, memory(at_64=block), AIE2P, **registers, r0=780, p0=64, r24=0)
     assert sums(core, "bmll0") == {expected}
+
+
+# Conversions and shuffles of npu2.
+
+SUMS = {f"bm{part}0": bytes(64) for part in ("ll", "lh", "hl", "hh")}
+MODES = {"crsat": 1, "crrnd": 12, "crupsmode": 0, "crsrsmode": 0, "s0": 4}
+BYTES = np.arange(-32, 32, dtype=np.int8)
+
+
+@pytest.mark.parametrize(("wait", "shift"), [(8, 4), (7, None)])
+def test_a_load_with_ups_takes_nine_cycles(wait: int, shift: int | None) -> None:
+    text = f"vlda.ups.4x dm0, s0, upssign1, [p0], #64\n{nops(wait)}vst bmll0, [p1], #64\n{nops(2)}"
+    core, _ = run(text, memory(at_0=BYTES), AIE2P, **SUMS, **MODES, p0=0, p1=1024)
+    found = np.frombuffer(core.memory[1024:1088], np.int32)
+    expected = np.zeros(16) if shift is None else BYTES[:16].astype(np.int32) << shift
+    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(
+        np.frombuffer(core.registers["bmhh0"], np.int32), BYTES[48:].astype(np.int32) << 4
+    )
+
+
+@pytest.mark.parametrize(("late", "shift"), [(5, 5), (6, 4)])
+def test_the_shift_of_a_load_is_read_in_its_seventh_cycle(late: int, shift: int) -> None:
+    text = f"vlda.ups.4x dm0, s0, upssign1, [p0], #64\n{nops(late - 1)}mov s0, r0\n{nops(9)}"
+    core, _ = run(text, memory(at_0=BYTES), AIE2P, **SUMS, **MODES, r0=5, p0=0)
+    found = np.frombuffer(core.registers["bmll0"], np.int32)
+    np.testing.assert_array_equal(found, BYTES[:16].astype(np.int32) << shift)
+
+
+@pytest.mark.parametrize(("wait", "value"), [(1, 0), (2, 2)])
+def test_a_store_with_srs_reaches_memory_in_its_seventh_cycle(wait: int, value: int) -> None:
+    """A load accesses memory in its fifth: two cycles later it sees what was there before."""
+    sums = {part: np.full(16, 24, np.int32).tobytes() for part in SUMS}
+    text = f"vst.srs.4x dm0, s0, srssign1, [p0], #64\n{nops(wait)}vldb x0, [p1], #64\n{nops(8)}"
+    core, _ = run(text, memory(), AIE2P, **sums, **MODES, p0=64, p1=64)
+    assert set(core.registers["x0"]) == {value}  # 24 / 16 = 1.5, to even
+
+
+def test_a_mode_that_is_not_simulated() -> None:
+    text = "vst.srs.4x dm0, s0, srssign1, [p0], #64"
+    with pytest.raises(ScheduleError, match="crsrsmode is 1; only 0, lanes of 32 bits"):
+        run(text, memory(), AIE2P, **SUMS, **(MODES | {"crsrsmode": 1}), p0=64)
+    with pytest.raises(ScheduleError, match="crrnd was never written"):
+        run(text, memory(), AIE2P, **SUMS, p0=64, s0=0, crsat=0, crsrsmode=0)
+
+
+def test_bytes_are_transposed() -> None:
+    core, _ = run("vshuffle x1, x0, x0, r0\n" + nops(2), None, AIE2P, x0=bytes(range(64)), r0=35)
+    expected = np.arange(64, dtype=np.uint8).reshape(8, 8).T.tobytes()
+    assert core.registers["x1"] == expected
+    with pytest.raises(ScheduleError, match="mode 28; only 35"):
+        run("vshuffle x1, x0, x0, r0\n" + nops(2), None, AIE2P, x0=bytes(64), r0=28)
+
+
+def test_accumulators_have_one_write_port() -> None:
+    """A load with UPS and a plain load two cycles later both write in its ninth."""
+    text = "vlda.ups.4x dm0, s0, upssign1, [p0], #64\nnop\nvlda bmll1, [p0], #64\n" + nops(9)
+    with pytest.raises(ScheduleError, match="port 'DM write m' is used twice"):
+        run(text, memory(), AIE2P, **SUMS, **MODES, p0=0)

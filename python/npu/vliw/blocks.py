@@ -1,0 +1,108 @@
+"""Blocks of 2 x 2 tiles of C in XDNA2's accumulators: C from memory, four chains of multiplications
+over k, and back. Tiles are 8 x 8; C is [m1,n1,8,8] as in aie_kernels/matmul_pipelined.cc.
+
+A sum is in an accumulator only between the multiplication that gives it and the one that reads it.
+So each of them is a value of its own, and chains can share accumulators. Two of the four chains are
+ahead of the others: two tiles of C at a time leave their accumulators to the next block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from npu.errors import ShapeError
+from npu.vliw.dataflow import Access, Node, Stream
+
+SIDE, LINE = 2, 64  # tiles of a block, each way; bytes of an access
+PARTS = 4  # of an accumulator
+
+
+@dataclass(frozen=True)
+class Element:
+    """A type of C: ``load`` and ``store`` with what they take beside the accumulator."""
+
+    bytes: int
+    load: tuple[str, ...]
+    store: tuple[str, ...]
+
+    @property
+    def tile(self) -> int:
+        return 64 * self.bytes
+
+    def parts(self, tile: str) -> list[str]:
+        """The accumulator's part of each access to a tile."""
+        each = PARTS // self.bytes
+        if each == PARTS:
+            return [tile]
+        return [f"{tile}:{p}-{p + each - 1}" for p in range(0, PARTS, each)]
+
+
+_PLAIN = (("vlda.bm",), ("vst.bm",))
+ELEMENTS = {
+    "int8": Element(1, ("vlda.ups.4x", "s0", "upssign1"), ("vst.srs.4x", "s0", "srssign1")),
+    "int16": Element(2, ("vlda.ups.2x", "s0", "upssign1"), ("vst.srs.2x", "s0", "srssign1")),
+    "int32": Element(4, *_PLAIN),
+    "bfloat16": Element(2, ("vlda.conv.fp32.bf16",), ("vst.conv.bf16.fp32",)),
+    "float32": Element(4, *_PLAIN),
+}
+_ORDER = [(i, j) for j in range(SIDE) for i in range(SIDE)]  # in which tiles come and go
+
+
+def check_size(kernel: str, m1: int, k1: int, n1: int) -> None:
+    """Numbers of tiles that whole blocks have."""
+    for name, value, step in (("m1", m1, SIDE), ("k1", k1, 1), ("n1", n1, SIDE)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1 or value % step:
+            raise ShapeError(
+                f"[{kernel}] {name} is {value!r}: give a number of tiles, a multiple of {step}"
+            )
+
+
+def places(m1: int, n1: int) -> list[tuple[int, int]]:
+    """Row and column of each block's first tile."""
+    return [(row, column) for row in range(0, m1, SIDE) for column in range(0, n1, SIDE)]
+
+
+def streams(element: Element, m1: int, n1: int) -> dict[str, Stream]:
+    """C's, both of the argument p2."""
+    bases = [element.tile * (row * n1 + column) for row, column in places(m1, n1)]
+    return {name: Stream(name, "p2", bases) for name in ("c.in", "c.out")}
+
+
+def values(k1: int) -> dict[str, str]:
+    """The sums after each step; step -1 is C as it was."""
+    return {f"c{i}{j}.{k}": "DM" for i, j in _ORDER for k in range(-1, k1)}
+
+
+def nodes(
+    k1: int, n1: int, element: Element, multiply: str, factor: Callable[[str, int, int], list[Node]]
+) -> tuple[Node, ...]:
+    """The products of a column of tiles are together every four cycles, the second column's later.
+    ``factor(x, i, k)``: what brings tile i of step k of A or B, the value ``{x}{i}.{k}``."""
+    found = [node for i, j in _ORDER for node in _moves("load", i, j, n1, element, -1)]
+    # C's loads and stores take its bank for 8 cycles per byte of an element. Where that is longer
+    # than the multiplications, sums take turns that lie further apart.
+    apart = 14 if element.bytes == 4 and k1 < 8 else 6
+    products = sorted((4 * k + apart * j + i, i, j, k) for i, j in _ORDER for k in range(k1))
+    brought: set[tuple[str, int, int]] = set()
+    for at, i, j, k in products:
+        for needed in (("a", i, k), ("b", j, k)):
+            if needed not in brought:
+                found += factor(*needed)
+                brought.add(needed)
+        new = f"c{i}{j}.{k}"
+        operands = (new, f"c{i}{j}.{k - 1}", f"a{i}.{k}", f"b{j}.{k}", "r1")
+        found.append(Node(new, (multiply,), operands, "multiply", at=at))
+    found += [node for i, j in _ORDER for node in _moves("store", i, j, n1, element, k1 - 1)]
+    return tuple(found)
+
+
+def _moves(role: str, i: int, j: int, n1: int, element: Element, step: int) -> list[Node]:
+    """A tile of C into an accumulator or out of it."""
+    form, *beside = element.load if role == "load" else element.store
+    stream = "c.in" if role == "load" else "c.out"
+    found = []
+    for line, part in enumerate(element.parts(f"c{i}{j}.{step}")):
+        access = Access(stream, element.tile * (i * n1 + j) + LINE * line)
+        found.append(Node(f"{role} {part}", (form,), (part, *beside, access), role, "c"))
+    return found

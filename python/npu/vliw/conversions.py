@@ -1,0 +1,60 @@
+"""What loads and stores do to lanes on their way into accumulators and out of them, as C++ kernels
+in `silicon` have it (docs/reference/arithmetic.md, section 4), in the modes that kernels here set.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npu.errors import ScheduleError
+from npu.vliw.aie2p import SATURATE, TO_EVEN
+
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32"}
+
+
+def shifted_up(data: bytes, lane_bytes: int, shift: int, saturation: int) -> bytes:
+    """Integers of 1 or 2 bytes to 32 bits, shifted left and cut or saturated."""
+    values = np.frombuffer(data, _INTEGERS[lane_bytes]).astype(np.int64) << shift
+    return _fitted(values, 4, saturation)
+
+
+def shifted_down(data: bytes, lane_bytes: int, shift: int, rounding: int, saturation: int) -> bytes:
+    """32-bit sums to integers of 1 or 2 bytes: shifted right, rounded, cut or saturated."""
+    _check_rounding(rounding)
+    values = np.frombuffer(data, np.int32).astype(np.int64)
+    floor = values >> shift
+    rest, half = values - (floor << shift), (1 << shift) >> 1
+    up = (rest > half) | ((rest == half) & (floor & 1 == 1))
+    return _fitted(floor + (up & (shift > 0)), lane_bytes, saturation)
+
+
+def to_fp32(data: bytes) -> bytes:
+    """bf16 to fp32, exactly."""
+    return (np.frombuffer(data, np.uint16).astype(np.uint32) << 16).tobytes()
+
+
+def to_bf16(data: bytes, rounding: int) -> bytes:
+    """fp32 to bf16. A NaN keeps its upper bits, or gets one."""
+    _check_rounding(rounding)
+    bits = np.frombuffer(data, np.uint32).astype(np.uint64)
+    rounded, kept = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, bits >> 16
+    nan = kept | (kept & 0x7F == 0)
+    return np.where(bits & 0x7FFFFFFF > 0x7F800000, nan, rounded).astype(np.uint16).tobytes()
+
+
+def _fitted(values: np.ndarray, lane_bytes: int, saturation: int) -> bytes:
+    dtype = _INTEGERS[lane_bytes]
+    if saturation not in (0, SATURATE):
+        raise ScheduleError(
+            f"[simulate] saturation mode {saturation} is not simulated; 0 (none) and {SATURATE} are"
+        )
+    if saturation == SATURATE:
+        values = values.clip(np.iinfo(dtype).min, np.iinfo(dtype).max)
+    return values.astype(dtype).tobytes()
+
+
+def _check_rounding(mode: int) -> None:
+    if mode != TO_EVEN:
+        raise ScheduleError(
+            f"[simulate] rounding mode {mode} is not simulated; {TO_EVEN} (to even) is"
+        )

@@ -1,0 +1,113 @@
+"""What the kernels of the GEMM designs cost by the schedules generated for them: cycles from block
+to block of C in the steady state and cycles outside it, by simulation.
+
+Operands lie where their accesses do not meet: C in banks of its own, A and B in others. Sizes are
+fixed when the code is generated; a C++ kernel that takes them as arguments computes some addresses
+more. Not included: the call, and a first row other than 0, which moves C's pointer.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from npu.errors import ArgumentError
+from npu.vliw import kernels
+
+# Rows and columns of blocks of the programs that are simulated: two with the same ends, from which
+# the interval follows, an odd number, and one alone.
+_SIZES = ((2, 4), (3, 4), (3, 3), (1, 1))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A kernel of aie_kernels/ and what is generated for it. ``tile``: M, K and N of a tile;
+    ``block``: tiles of C that are computed together, rows by columns; ``steps``: tiles along k."""
+
+    device: str
+    name: str
+    kernel: str
+    out: str
+    b_layout: str
+    tile: tuple[int, int, int]
+    block: tuple[int, int]
+    steps: range
+
+
+@dataclass(frozen=True)
+class Cycles:
+    """Of one variant and one k: ``interval`` from a block of C to the next, ``outside`` beside
+    these, in cycles without bank stalls; the program's bytes for eight blocks."""
+
+    variant: Variant
+    steps: int
+    interval: int
+    outside: int
+    code_bytes: int
+
+    def total(self, m: int, n: int) -> int:
+        """Cycles of a product of m x k x n elements, whole blocks, from the function's first bundle
+        to its last. The ends differ by a few cycles with the numbers of blocks; these are the
+        longest of _SIZES."""
+        (rows, _, columns), (high, wide) = self.variant.tile, self.variant.block
+        if m < 1 or n < 1 or m % (rows * high) or n % (columns * wide):
+            raise ArgumentError(
+                f"[cycles] m = {m} and n = {n} of {self.variant.name} must be multiples of "
+                f"{rows * high} and {columns * wide}"
+            )
+        return self.interval * (m // (rows * high)) * (n // (columns * wide)) + self.outside
+
+    def utilisation(self, m: int, n: int) -> float:
+        """The share of cycles with a multiplication."""
+        rows, _, columns = self.variant.tile
+        return m // rows * self.steps * (n // columns) / self.total(m, n)
+
+
+def _int8(short: str, out: str, b_layout: str) -> Variant:
+    name = f"matmul_i8_{short}_pipelined" + ("_bcol" if b_layout == "col" else "")
+    return Variant("npu2", name, "matmul_i8", out, b_layout, (8, 8, 8), (2, 2), range(2, 9))
+
+
+VARIANTS = {
+    (v.device, v.name): v
+    for v in (
+        *(
+            _int8(short, out, layout)
+            for layout in ("row", "col")
+            for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
+        ),
+    )
+}
+
+
+@functools.cache
+def of(device: str, name: str, steps: int) -> Cycles:
+    """``name``: as in aie_kernels/; ``steps``: k in tiles. Raises ArgumentError."""
+    variant = VARIANTS.get((device, name))
+    if variant is None:
+        known = ", ".join(sorted(n for d, n in VARIANTS if d == device))
+        raise ArgumentError(f"[cycles] {name} on {device} is not generated; {known} are")
+    if steps not in variant.steps:
+        raise ArgumentError(
+            f"[cycles] {name} takes {variant.steps.start} to {variant.steps.stop - 1} steps of "
+            f"{variant.tile[1]} along k, not {steps!r}"
+        )
+    found = {blocks: _cycles(variant, steps, *blocks) for blocks in _SIZES}
+    few, more = (found[blocks][0] for blocks in _SIZES[:2])
+    apart = _SIZES[1][0] * _SIZES[1][1] - _SIZES[0][0] * _SIZES[0][1]
+    interval, rest = divmod(more - few, apart)
+    if rest:
+        raise AssertionError(f"{name}, {steps} steps: {more - few} cycles for {apart} blocks")
+    outside = max(found[r, c][0] - interval * r * c for r, c in _SIZES)
+    return Cycles(variant, steps, interval, outside, found[_SIZES[0]][1])
+
+
+def _cycles(variant: Variant, steps: int, rows: int, columns: int) -> tuple[int, int]:
+    """Cycles and bytes of the program for so many blocks."""
+    high, wide = variant.block
+    found = kernels.schedule(
+        variant.device, variant.kernel, rows * high, steps, columns * wide,
+        out=variant.out, b_layout=variant.b_layout,
+    )  # fmt: skip
+    run = found.simulated()
+    return run.cycles - run.stalls, found.program.code_bytes

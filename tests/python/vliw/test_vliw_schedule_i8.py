@@ -1,0 +1,181 @@
+"""Generated int8 products for npu2: bit for bit the C++ kernel's results for any numbers of tiles,
+every type of C and layout of B; a multiplication in every cycle of the loop unless C's bank binds;
+C loaded and stored once. Schedules that believe a latency is one cycle shorter, or whose registers
+are mixed up, do not pass.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given as over
+from hypothesis import settings
+from hypothesis import strategies as st
+from vliw_programs import changed, on
+
+from npu.errors import ArgumentError, ScheduleError, ShapeError
+from npu.vliw import generate, kernels, matmul_i8, reference
+from npu.vliw.aie2p import AIE2P
+from npu.vliw.kernels import Schedule
+from npu.vliw.machine import Operation
+from npu.vliw.program import Op
+
+OUTS = matmul_i8.OUTS
+LAYOUTS = ("row", "col")
+# Accesses to a tile of C each way, and what they are.
+ACCESSES = {"int8": 1, "int16": 2, "int32": 4}
+LOADS = {"int8": "vlda.ups.4x", "int16": "vlda.ups.2x", "int32": "vlda.bm"}
+STORES = {"int8": "vst.srs.4x", "int16": "vst.srs.2x", "int32": "vst.bm"}
+
+each_kind = pytest.mark.parametrize(
+    ("out", "layout"), [(out, layout) for out in OUTS for layout in LAYOUTS]
+)
+
+
+def schedule(m1: int, k1: int, n1: int, out: str, layout: str, attempts: int = 4) -> Schedule:
+    return kernels.schedule("npu2", "matmul_i8", m1, k1, n1, attempts, out, layout)
+
+
+def check(found: Schedule, seed: int = 0) -> None:
+    given = reference.operands(found, seed)
+    result, run = found.run(given.a, given.b, given.c, given.shift)
+    np.testing.assert_array_equal(result, given.after)
+    m1, k1, n1 = found.shape
+    assert run.stalls == 0
+    assert run.issued["vmac"] == m1 * k1 * n1
+    accesses = ACCESSES[found.out] * m1 * n1
+    assert run.issued[LOADS[found.out]] == run.issued[STORES[found.out]] == accesses
+    # Every tile that is loaded feeds two multiplications.
+    assert run.issued["vlda.x"] + run.issued["vldb.x"] == m1 * k1 * n1
+    assert run.issued["vshuffle"] == (m1 * k1 * n1 // 2 if found.b_layout == "col" else 0)
+
+
+@each_kind
+@pytest.mark.parametrize("shape", [(2, 2, 2), (4, 8, 6), (6, 5, 2), (2, 3, 10)])
+def test_the_results_of_the_cpp_kernel(shape: tuple[int, int, int], out: str, layout: str) -> None:
+    """One block, the longest k, a column of blocks, a row of them."""
+    check(schedule(*shape, out, layout), 1)
+
+
+@settings(deadline=None, max_examples=10)
+@over(
+    m2=st.integers(1, 5), k1=st.integers(1, 8), n2=st.integers(1, 5), out=st.sampled_from(OUTS),
+    layout=st.sampled_from(LAYOUTS), seed=st.integers(0, 99),
+)  # fmt: skip
+def test_any_size(m2: int, k1: int, n2: int, out: str, layout: str, seed: int) -> None:
+    check(schedule(2 * m2, k1, 2 * n2, out, layout, 2), seed)
+
+
+@pytest.mark.parametrize("out", ["int8", "int16"])
+def test_the_operands_saturate_and_round(out: str) -> None:
+    given = reference.matmul_i8(4, 4, 4, 0, out, "row")
+    assert {np.iinfo(out).max, np.iinfo(out).min} <= set(given.after.ravel().tolist())
+    assert given.shift > 0
+
+
+@each_kind
+@pytest.mark.parametrize("k1", range(2, 9))
+def test_the_loop_is_full_or_the_bank_of_c_is(k1: int, out: str, layout: str) -> None:
+    """Four tiles' accesses each way, one per cycle."""
+    found = schedule(4, k1, 8, out, layout)
+    (loop,) = found.document()["loops"]
+    assert loop["bundles"] == 2 * max(4 * k1, 8 * ACCESSES[out])
+    # Setting up, the first loads and the last stores.
+    cycles = found.simulated().cycles
+    assert cycles <= 8 * loop["bundles"] // 2 + 42
+
+
+def test_a_and_b_share_a_bank_without_stalls() -> None:
+    """208 x 32 x 176, a tile of the designs: C takes three banks of four."""
+    found = schedule(26, 4, 22, "int8", "col", 1)
+    a, b, c = found.places()
+    assert a // 16384 == (b + 4 * 22 * 64 - 1) // 16384 < c // 16384
+    run = found.simulated()
+    assert run.stalls == 0 and run.issued["vmac"] / run.cycles > 0.98
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ((0, 4, 2), "m1 is 0: give a number of tiles, a multiple of 2"),
+        ((2, 4, 3), "n1 is 3"),
+        ((2, 0, 2), "k1 is 0"),
+    ],
+)
+def test_wrong_sizes(values: tuple[int, int, int], words: str) -> None:
+    with pytest.raises(ShapeError, match=words):
+        matmul_i8.regions(*values, "int8", "row")
+
+
+def test_wrong_choices() -> None:
+    with pytest.raises(ArgumentError, match="out of matmul_i8 is 'float32'; it can be int8, int16"):
+        schedule(2, 2, 2, "float32", "row")
+    with pytest.raises(ArgumentError, match="b_layout of matmul_i8 is 'columns'"):
+        schedule(2, 2, 2, "int8", "columns")
+
+
+# Broken schedules.
+
+
+@pytest.mark.parametrize(
+    ("key", "stage", "latency", "out"),
+    [
+        ("vlda.ups.4x", 0, -1, "int8"),
+        ("vlda.ups.2x", 0, -1, "int16"),
+        ("vlda.bm", 0, -1, "int32"),
+        ("vldb.x vlda.x", 0, -1, "int8"),
+        ("vshuffle", 0, -1, "int8"),
+        ("vmac", 0, -1, "int16"),
+        ("vmac", 5, 0, "int8"),
+    ],
+)
+def test_a_latency_that_is_one_cycle_too_short(
+    key: str, stage: int, latency: int, out: str
+) -> None:
+    """The scheduler believes it, or that accumulators are read later; the core is the true one."""
+
+    def believed(operation: Operation) -> Operation:
+        if operation.key not in key.split():
+            return operation
+        operands = tuple(
+            dataclasses.replace(
+                o,
+                stage=stage if stage and i == 1 else o.stage,
+                latency=o.latency + latency if o.latency else 0,
+            )
+            for i, o in enumerate(operation.operands)
+        )
+        return dataclasses.replace(operation, operands=operands)
+
+    regions = matmul_i8.regions(4, 4, 8, out, "col")
+    program = on(AIE2P, generate.generate("broken", regions, changed(AIE2P, believed), 8))
+    found = dataclasses.replace(schedule(4, 4, 8, out, "col"), program=program)
+    with pytest.raises(ScheduleError, match=r"the schedule meant|was never written|is used twice"):
+        found.simulated()
+
+
+@pytest.mark.parametrize("out", OUTS)
+def test_a_register_that_is_replaced(out: str) -> None:
+    """A result goes into another register of its file."""
+    found = schedule(4, 4, 8, out, "col")
+    ops = [op for bundle in found.program.bundles for op in bundle.ops if op.tag]
+    writing = [op for op in ops if op.operation.operands[0].latency]
+    for victim in random.Random(2).sample(writing, 6):
+        register = str(victim.operands[0])
+        file = AIE2P.file_of(register)
+        names = {str(op.operands[0]) for op in writing}
+        other = next(n for n in sorted(names) if n != register and AIE2P.file_of(n) == file)
+
+        def change(op: Op, victim: Op = victim, other: str = other) -> Op:
+            operands = (other, *op.operands[1:])
+            return dataclasses.replace(op, operands=operands) if op is victim else op
+
+        bundles = tuple(
+            dataclasses.replace(b, ops=tuple(map(change, b.ops))) for b in found.program.bundles
+        )
+        program = dataclasses.replace(found.program, bundles=bundles)
+        with pytest.raises(ScheduleError, match=r"meant|never written|two results"):
+            dataclasses.replace(found, program=program).simulated()
