@@ -70,7 +70,7 @@ def estimates(kind: str, pair: tuple[str, str], constants: dict[str, float]) -> 
             m, k, n = (nearest(unit) for unit in design.native)
             if m and k and n:
                 r = simulate_gemm(
-                    "npu2", m, k, n, design=design, method="closed-form", constants=constants
+                    "npu2", m, k, n, design=design, model="closed-form", constants=constants
                 )
                 yield Found(r.tops, design, (m, k, n), r.bound)
 

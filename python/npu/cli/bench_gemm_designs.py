@@ -48,7 +48,7 @@ class Case(sweeps.Case):
         if self.method == "emulator":
             return simulate_call(design, size, self.stream_bytes, self.machine)
         return simulate_gemm(
-            design.generation, *size, design=design, method=self.method,
+            design.generation, *size, design=design, model=self.method,
             stream_bytes=self.stream_bytes, machine=self.machine,
         )  # fmt: skip
 

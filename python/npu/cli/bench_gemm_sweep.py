@@ -64,7 +64,7 @@ class Case:
 
     def run(self, size: Size) -> SimulatedGemm:
         return simulate_gemm(
-            self.design.generation, *size, design=self.design, method=self.method,
+            self.design.generation, *size, design=self.design, model=self.method,
             stream_bytes=self.stream_bytes, machine=self.machine,
         )  # fmt: skip
 

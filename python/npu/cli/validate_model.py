@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 from npu.cli import common
 
 if TYPE_CHECKING:
+    from npu.perf import published_atb
     from npu.perf.published import Comparison
 
+PAPER = "arXiv 2512.13282"
 HELP = "compare the simulated times with published measurements"
 
 
@@ -19,9 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
     parser.add_argument(
         "--method",
-        choices=("emulator", "closed-form", "both"),
-        default="both",
-        help="which simulation (default: both)",
+        choices=("emulator", "closed-form", "atb", "all"),
+        default="all",
+        help="which model; atb: of BFP16 products with asymmetric tile buffering (default: all)",
     )
     parser.add_argument(
         "--constants", action="store_true", help="print the timing constants and stop"
@@ -46,7 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from npu import _npu
     from npu.errors import ArgumentError
-    from npu.perf import published
+    from npu.perf import published, published_atb
 
     if arguments.cross_validate:
         return _cross_validate(arguments.json)
@@ -62,25 +64,36 @@ def run(arguments: argparse.Namespace) -> int:
 
     constants = _npu.perf.constants()
     if arguments.constants:
-        print(json.dumps(constants, indent=2) if arguments.json else constants_table(constants))
-        return 0
+        return _constants(constants, arguments.json)
     chosen = arguments.method
-    methods = ("emulator", "closed-form") if chosen == "both" else (chosen,)
+    methods = published.MODELS if chosen == "all" else tuple({chosen} & set(published.MODELS))
     results = {method: published.compare(method) for method in methods}
     errors = {method: published.mean_errors(found) for method, found in results.items()}
+    tiles = published_atb.compare() if chosen in ("atb", "all") else []
     if arguments.json:
         rows = [_row(c) for found in results.values() for c in found]
+        rows += [_atb_row(c) for c in tiles]
+        if tiles:
+            errors["atb"] = published_atb.mean_errors(tiles)
         print(json.dumps({"figures": rows, "mean_absolute_error": errors}, indent=2))
         return 0
     for method, found in results.items():
         _print(method, found, errors[method])
+    if tiles:
+        _print_atb(tiles)
     return 0
 
 
 def _cross_validate(as_json: bool) -> int:
+    from npu.perf import published_atb
     from npu.perf.cross_validation import METRICS, cross_validate
 
     found = cross_validate()
+    tiles = published_atb.cross_validate()
+    of_tiles = {
+        metric: _mean([abs(error) for row, error in tiles if row.metric == metric])
+        for metric in published_atb.FITTED
+    }
     means = {
         metric: {
             "leave_one_out": _mean([abs(x.leave_one_out) for x in part]),
@@ -93,7 +106,9 @@ def _cross_validate(as_json: bool) -> int:
         rows = [
             {"id": x.published.id, "leave_one_out": x.leave_one_out, "half": x.half} for x in found
         ]
-        print(json.dumps({"figures": rows, "mean_absolute_error": means}, indent=2))
+        rows += [{"id": row.id, "leave_one_out": error} for row, error in tiles]
+        both = means | {"atb": {name: {"leave_one_out": x} for name, x in of_tiles.items()}}
+        print(json.dumps({"figures": rows, "mean_absolute_error": both}, indent=2))
         return 0
     print("closed form, error on figures that its constants were not fitted to")
     print(f"  {'figure':22} {'leave one out':>14} {'half left out':>14}")
@@ -102,6 +117,11 @@ def _cross_validate(as_json: bool) -> int:
     for metric, mean in means.items():
         label = f"mean, {metric}"
         print(f"  {label:22} {100 * mean['leave_one_out']:12.1f} % {100 * mean['half']:12.1f} %")
+    print("atb, the same")
+    for row, error in tiles:
+        print(f"  {row.id:30} {100 * error:+6.1f} %")
+    for metric, value in of_tiles.items():
+        print(f"  {'mean, ' + metric:30} {100 * value:6.1f} %")
     return 0
 
 
@@ -164,17 +184,59 @@ def constants_table(constants: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", f"{len(constants)} constants, {fitted} fitted."])
 
 
+def _constants(constants: list[dict[str, Any]], as_json: bool) -> int:
+    """The table of all models, and that of npu.perf.atb."""
+    from npu.perf import atb
+
+    own = [dataclasses.asdict(constant) for constant in atb.CONSTANTS]
+    if as_json:
+        print(json.dumps([*constants, *own], indent=2))
+        return 0
+    print(constants_table(constants))
+    print(f"\nmodel atb:\n\n{constants_table(own)}")
+    return 0
+
+
 def _row(c: Comparison) -> dict[str, Any]:
     p = c.published
     return {
-        "id": p.id, "where": p.where, "device": p.device, "metric": p.metric, "method": c.method,
-        "published": p.value, "simulated": c.predicted, "error": c.error,
+        "id": p.id, "paper": PAPER, "where": p.where, "device": p.device, "metric": p.metric,
+        "method": c.model, "published": p.value, "simulated": c.predicted, "error": c.error,
         "holds": c.holds if p.is_bound else None, "note": p.note,
     }  # fmt: skip
 
 
+def _atb_row(c: published_atb.Comparison) -> dict[str, Any]:
+    from npu.perf.published_atb import MACHINE, PAPER
+
+    p = c.published
+    return {
+        "id": p.id, "paper": PAPER, "machine": MACHINE, "where": p.where, "device": "npu2",
+        "metric": p.metric, "method": "atb", "published": p.value, "simulated": c.predicted,
+        "error": c.error, "holds": None, "note": p.note,
+    }  # fmt: skip
+
+
+def _print_atb(found: list[published_atb.Comparison]) -> None:
+    from npu.perf.published_atb import MACHINE, PAPER, mean_errors
+
+    print(f"atb: simulated against published ({PAPER}), machine {MACHINE}")
+    print(
+        f"  {'figure':24} {'where':12} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
+    )
+    for c in found:
+        p = c.published
+        print(
+            f"  {p.id:24} {p.where:12} {p.metric:24} {p.value:9.4g} {c.predicted:9.4g} "
+            f"{100 * c.error:+6.1f} %" + (f"  {p.note}" if p.note else "")
+        )
+    print("  mean absolute error:")
+    for name, value in sorted(mean_errors(found).items()):
+        print(f"    {name:34} {100 * value:5.2f} %")
+
+
 def _print(method: str, found: list[Comparison], errors: dict[str, float]) -> None:
-    print(f"{method}: simulated against published (arXiv 2512.13282)")
+    print(f"{method}: simulated against published ({PAPER})")
     print(
         f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
     )

@@ -35,6 +35,8 @@ class DesignChoices(TypedDict, total=False):
 
     dtype_in: DTypeLike
     """Of A and B; default int8."""
+    dtype_b: DTypeLike | None
+    """Of B, default dtype_in; "bfp16" with model="atb"."""
     dtype_out: DTypeLike
     """Of C; default int32."""
     tile: Size | None
@@ -126,6 +128,7 @@ def design_point(
     *,
     dtype_in: DTypeLike = "int8",
     dtype_out: DTypeLike = "int32",
+    dtype_b: DTypeLike | None = None,
     tile: Size | None = None,
     k_mt: int | None = None,
     b_layout: str = "col",
@@ -140,6 +143,11 @@ def design_point(
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[{function}] device is {device!r}; use "npu1" or "npu2"')
     a, c = _dtype(function, dtype_in, "dtype_in"), _dtype(function, dtype_out, "dtype_out")
+    if dtype_b is not None and _dtype_name(dtype_b) != a:
+        raise DtypeError(
+            f"[{function}] dtype_b is {dtype_b!r} with an A of {a}; designs have one type of A and "
+            'B: leave it out, or use model="atb"'
+        )
     if (a, c) not in gemm.PAIRS:
         pairs = ", ".join(f"{x} -> {y}" for x, y in gemm.PAIRS)
         raise DtypeError(f"[{function}] {a} -> {c} is not supported; there are {pairs}")
@@ -182,11 +190,15 @@ def _with_depth_for(design: DesignPoint, k_size: int) -> DesignPoint:
     return good[-1] if good else design
 
 
-def _dtype(function: str, value: DTypeLike, argument: str) -> str:
+def _dtype_name(value: DTypeLike) -> str:
     try:
-        name = np.dtype(value).name if not isinstance(value, str) else value
+        return np.dtype(value).name if not isinstance(value, str) else value
     except TypeError:
-        name = str(value)
+        return str(value)
+
+
+def _dtype(function: str, value: DTypeLike, argument: str) -> str:
+    name = _dtype_name(value)
     if name not in _DTYPES:
         raise DtypeError(f"[{function}] {argument} is {value!r}; use one of {', '.join(_DTYPES)}")
     return name

@@ -20,7 +20,7 @@ from npu.designs.gemm import DesignPoint
 from npu.errors import DesignError
 from npu.perf.execution import constant
 from npu.perf.problem import Size, design_point
-from npu.perf.simulate import METHODS, SimulatedGemm, simulate_gemm
+from npu.perf.simulate import MODELS, SimulatedGemm, simulate_gemm
 
 FILE = Path(__file__).with_name("published.csv")
 _DTYPES = {
@@ -73,7 +73,7 @@ class Comparison:
     """A prediction beside the published value; ``error`` is relative, None for a bound."""
 
     published: Published
-    method: str
+    model: str
     predicted: float
     error: float | None
 
@@ -117,16 +117,16 @@ def sweep(design: DesignPoint, max_steps: int = _SWEEP_STEPS) -> Iterator[Size]:
 
 
 class Predictor:
-    """What a method of simulation says about one published figure."""
+    """What a model says about one published figure."""
 
-    def __init__(self, row: Published, method: str, constants: Mapping[str, float] | None) -> None:
-        self.row, self.method, self.constants = row, method, constants
+    def __init__(self, row: Published, model: str, constants: Mapping[str, float] | None) -> None:
+        self.row, self.model, self.constants = row, model, constants
 
-    def run(self, size: Size, *, method: str | None = None, **changes: object) -> SimulatedGemm:
+    def run(self, size: Size, *, model: str | None = None, **changes: object) -> SimulatedGemm:
         design = dataclasses.replace(self.row.design, **changes)  # type: ignore[arg-type]
         return simulate_gemm(
             design.generation, *size, design=design, overlap_bds=self.row.overlap,
-            method=method or self.method, constants=self.constants,
+            model=model or self.model, constants=self.constants,
         )  # fmt: skip
 
     @property
@@ -141,12 +141,12 @@ class Predictor:
 
     def _best(self) -> Size:
         sizes = sweep(self.row.design)
-        return max(sizes, key=lambda size: self.run(size, method="closed-form").tops)
+        return max(sizes, key=lambda size: self.run(size, model="closed-form").tops)
 
     def _gain_of_columns(self) -> float:
         gains = []
         for size in sweep(
-            self.row.design, _EMULATED_STEPS if self.method == "emulator" else _SWEEP_STEPS
+            self.row.design, _EMULATED_STEPS if self.model == "emulator" else _SWEEP_STEPS
         ):
             col = self.run(size).tops
             row = self.run(size, b_layout="row").tops
@@ -158,8 +158,8 @@ class Predictor:
         match row.metric:
             case "macs_per_cycle":
                 size = row.size or row.design.native
-                method = self.method if row.size else "closed-form"
-                return self.run(size, method=method).macs_per_cycle
+                model = self.model if row.size else "closed-form"
+                return self.run(size, model=model).macs_per_cycle
             case "l1_kib" | "l2_kib":
                 return self._memory_kib()
             case "tops":
@@ -183,30 +183,30 @@ class Predictor:
 
     def _zero_share(self) -> float:
         m, k, n = self.row.tile
-        native = self.run(self.row.design.native, method="closed-form")
+        native = self.run(self.row.design.native, model="closed-form")
         stores = m * n * self.row.design.c_bytes / constant(f"l1_port_{self.row.device}")
         return stores / (m * k * n / native.macs_per_cycle)
 
 
 def compare(
-    method: str, constants: Mapping[str, float] | None = None, sweeps: bool = True
+    model: str, constants: Mapping[str, float] | None = None, sweeps: bool = True
 ) -> list[Comparison]:
-    """Every published figure the method can answer, with its prediction.
+    """Every published figure the model can answer, with its prediction.
 
     ``sweeps=False`` leaves out the figures that need hundreds of sizes. Figures whose design does
     not lower (DesignError) are left out of the emulator's answers.
     """
-    assert method in METHODS
+    assert model in MODELS
     found = []
     for row in figures():
         if not sweeps and row.metric in ("col_gain", "max_tops"):
             continue
-        if method == "emulator" and row.metric in _KERNEL_ONLY[1:]:
+        if model == "emulator" and row.metric in _KERNEL_ONLY[1:]:
             continue
         try:
-            predicted = Predictor(row, method, constants).predict()
+            predicted = Predictor(row, model, constants).predict()
         except DesignError:
-            if method == "closed-form":
+            if model == "closed-form":
                 raise
             continue
         if row.is_bound:
@@ -215,7 +215,7 @@ def compare(
             error = (100 + predicted) / (100 + row.value) - 1
         else:
             error = predicted / row.value - 1
-        found.append(Comparison(row, method, predicted, error))
+        found.append(Comparison(row, model, predicted, error))
     return found
 
 

@@ -1,8 +1,9 @@
 """How long a GEMM takes on the NPU, simulated: no hardware is involved and nothing is computed.
 
-``npu.simulate_gemm`` has two methods. "emulator" lowers the real configuration, builds the real
+``npu.simulate_gemm`` has three models. "emulator" lowers the real configuration, builds the real
 command stream and executes it on the emulated array with timing and without data. "closed-form"
-evaluates equations (docs/timing.md) and is fast enough to search over tiles.
+evaluates equations (docs/timing.md) and is fast enough to search over tiles. "atb" is another
+paper's model (npu.perf.atb_simulation).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from npu.perf.problem import Choices, GemmProblem, Size, gemm_problem
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-METHODS = ("emulator", "closed-form")
+MODELS = ("emulator", "closed-form")  # of designs
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,12 +32,12 @@ class SimulatedGemm:
     ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``tops`` counts 2 M K N
     operations of the unpadded problem; ``bound`` is the resource that is busiest; ``shares`` is the
     share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
-    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the method's own figures;
+    what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the model's own figures;
     ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
     worked, out of ``cycles``; ``machine`` the profile that was simulated.
     """
 
-    method: str
+    model: str
     machine: str
     seconds: float
     tops: float
@@ -57,33 +58,38 @@ def simulate_gemm(
     K: int,
     N: int,
     *,
-    method: str = "emulator",
-    model: str | None = None,
+    model: str = "emulator",
     **choices: Unpack[Choices],
 ) -> SimulatedGemm:
     """The simulated time of C[M, N] = A[M, K] B[K, N] on a whole NPU ("npu1" or "npu2").
 
-    method: "emulator" (default) or "closed-form"; ``model`` is its former name. Choices, by default
-    those of the published designs: dtype_in, dtype_out: of A and B (int8), of C (int32); tile:
-    (m, k, n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (up to 448, as fits L2
-    and pads K little); b_layout: "col" (default) or "row" (major); c_buffers: C tiles per core, 1
-    (default), 2, or 0 with wide sums, which then are narrowed where they lie; accumulate: "narrow"
-    (default) keeps sums in C's type in L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16,
-    "bfp16" (default) or "native"; kernel: "published" (default) or "pipelined", and a_parts: row
-    parts of an A tile, see ``npu.designs.gemm.Choices``. design: a checked
-    ``npu.designs.gemm.DesignPoint`` instead of all these. overlap_bds: False waits for each round
-    of outputs before it writes the next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8
-    (default: the constant of that generation). constants: other values for constants of
-    ``npu validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
-    default that of the generation.
+    model: "emulator" (default), "closed-form", or "atb", for products with a B in BFP16 by the
+    paper on asymmetric tile buffering, whether there is a design or not: it takes dtype_in and
+    dtype_out ("bfloat16" or "bfp16"), dtype_b "bfp16", accumulate ("narrow", or "bfloat16" for the
+    sums of a C in BFP16), tile and a_parts (default: (128, 64, 128) in 4), stream_bytes, constants
+    and machine, and returns a ``npu.perf.atb_simulation.SimulatedAtb``. Choices, by default those
+    of the published designs: dtype_in, dtype_out: of A and B (int8), of C (int32); tile: (m, k, n)
+    of one core; k_mt: depth of a memtile's tiles, a multiple of k (up to 448, as fits L2 and pads K
+    little); b_layout: "col" (default) or "row" (major); c_buffers: C tiles per core, 1 (default),
+    2, or 0 with wide sums, which then are narrowed where they lie; accumulate: "narrow" (default)
+    keeps sums in C's type in L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16, "bfp16"
+    (default) or "native"; kernel: "published" (default) or "pipelined", and a_parts: row parts of
+    an A tile, see ``npu.designs.gemm.Choices``. design: a checked ``npu.designs.gemm.DesignPoint``
+    instead of all these. overlap_bds: False waits for each round of outputs before it writes the
+    next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
+    generation). constants: other values for constants of ``npu validate-model --constants``;
+    machine: a profile of ``npu validate-model --machines``, by default that of the generation.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
-    method = method if model is None else model
-    if method not in METHODS:
-        raise ArgumentError(f"[simulate_gemm] method is {method!r}; use one of {METHODS}")
+    if model == "atb":
+        from npu.perf.atb_simulation import simulate_atb
+
+        return simulate_atb(device, (M, K, N), **choices)
+    if model not in MODELS:
+        raise ArgumentError(f"[simulate_gemm] model is {model!r}; use one of {(*MODELS, 'atb')}")
     problem = gemm_problem("simulate_gemm", device, (M, K, N), **choices)
-    return _emulate(problem) if method == "emulator" else _estimate(problem)
+    return _emulate(problem) if model == "emulator" else _estimate(problem)
 
 
 def simulate_call(
@@ -122,7 +128,7 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
     array = e["seconds"] - e["dispatch"]
     clock = float(_npu.arch.device_geometry(design.generation)["clock_hz"])
     return SimulatedGemm(
-        method="closed-form",
+        model="closed-form",
         machine=problem.constants.label,
         seconds=e["seconds"],
         tops=_tops(problem.size, e["seconds"]),
@@ -184,7 +190,7 @@ def _summary(problem: GemmProblem, totals: Totals) -> SimulatedGemm:
     calls_per_tile = design.a_parts
     rounds = padded[0] / design.native[0] * padded[2] / design.native[2]
     return SimulatedGemm(
-        method="emulator",
+        model="emulator",
         machine=problem.constants.label,
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),

@@ -142,7 +142,7 @@ def test_csv_and_json_agree_with_simulate_gemm(
         m, k, n = (int(r[d]) for d in "MKN")
         alone = npu.simulate_gemm(
             "npu1", m, k, n, dtype_out="int8", tile=(112, 112, 112), k_mt=448,
-            b_layout=r["b_layout"], method=method,
+            b_layout=r["b_layout"], model=method,
         )  # fmt: skip
         assert float(r["simulated_seconds"]) == alone.seconds and r["bound"] == alone.bound
         assert float(r["simulated_tops"]) == pytest.approx(2e-12 * m * k * n / alone.seconds)

@@ -248,7 +248,7 @@ def test_beyond_the_published_designs(
     per_round = size[1] * m * (1 if a == "int8" else 2)
     assert array > rounds * per_round / (stream_bytes * 1.8e9)
     closed = beyond(
-        a, c, size, tile, k_mt, kernel="pipelined", stream_bytes=stream_bytes, method="closed-form"
+        a, c, size, tile, k_mt, kernel="pipelined", stream_bytes=stream_bytes, model="closed-form"
     )
     assert closed.tops == pytest.approx(r.tops, rel=0.05)
     assert beyond(a, c, size, tile, k_mt, kernel="pipelined",

@@ -69,7 +69,7 @@ def test_simulated_blocks_are_those_of_one_submission_or_several() -> None:
     assert whole.agents == pytest.approx(agents)
     assert whole.bytes["L3_write"] == -(-LARGE // rows) * rows * -(-LARGE // columns) * columns
     assert all(0 < share <= 1 for share in whole.shares.values())
-    closed = npu.simulate_gemm("npu2", LARGE, 72, LARGE, method="closed-form", **options)
+    closed = npu.simulate_gemm("npu2", LARGE, 72, LARGE, model="closed-form", **options)
     assert whole.seconds == pytest.approx(closed.seconds, rel=0.05)
 
 
@@ -77,7 +77,7 @@ def test_simulated_blocks_are_those_of_one_submission_or_several() -> None:
 @pytest.mark.slow
 def test_simulated_sizes_up_to_the_limit(size: tuple[int, int, int]) -> None:
     found = [
-        npu.simulate_gemm("npu2", *size, dtype_out="int8", tile=TILE, method=method).seconds
+        npu.simulate_gemm("npu2", *size, dtype_out="int8", tile=TILE, model=method).seconds
         for method in ("emulator", "closed-form")
     ]
     assert found[0] == pytest.approx(found[1], rel=0.05)
@@ -168,9 +168,9 @@ def test_numpy_integers_are_sizes() -> None:
         config = gemm.configuration("npu2", "int8", "int8", tile=tile, k_mt=kind(96))  # type: ignore[arg-type]
         assert config == gemm.configuration("npu2", "int8", "int8", tile=(48, 96, 64), k_mt=96)
         size = [kind(100)] * 3
-        one = npu.simulate_gemm("npu2", *size, tile=tile, method="closed-form")  # type: ignore[arg-type]
+        one = npu.simulate_gemm("npu2", *size, tile=tile, model="closed-form")  # type: ignore[arg-type]
         assert one == npu.simulate_gemm(
-            "npu2", 100, 100, 100, tile=(48, 96, 64), method="closed-form"
+            "npu2", 100, 100, 100, tile=(48, 96, 64), model="closed-form"
         )
     with pytest.raises(DesignError, match="bytes of L1; a core has 64512: use m <= 112"):
         gemm.configuration("npu2", "int8", "int8", tile=(1 << 31, 64, 64))

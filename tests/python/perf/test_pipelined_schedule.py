@@ -139,7 +139,7 @@ def test_the_model_charges_the_schedule(out: str, vectors: int, k: int, method: 
     period = max(Schedule(k // 8, vectors).period, loads / 2, stores)
     cycles = m * n // 256 * period + values["kernel_call"]
     r = simulate_gemm("npu2", 256, k, 512, dtype_out=out, tile=(m, k, n), k_mt=k,
-                      kernel="pipelined", method=method)  # fmt: skip
+                      kernel="pipelined", model=method)  # fmt: skip
     assert r.macs_per_cycle == pytest.approx(m * k * n / cycles)
 
 
@@ -151,7 +151,7 @@ def test_bfp16_costs() -> None:
     product = m * n // 256 * Schedule(k // 8, 2).period * 1.16 + 218
     assert r.macs_per_cycle == pytest.approx(m * k * n / product)
     conversions = [m * k * (2 + 9 / 8) / 64 + 218, n * k * (2 + 9 / 8) / 64 + 218]
-    closed = simulate_gemm("npu2", 256, k, 512, kernel="pipelined", method="closed-form", **kwargs)
+    closed = simulate_gemm("npu2", 256, k, 512, kernel="pipelined", model="closed-form", **kwargs)
     assert closed.details["convert_cycles"] == pytest.approx(math.fsum(conversions))
     # The busiest core works that long, and on zeroing its tile with the round's cost.
     values = {c["name"]: c["value"] for c in _npu.perf.constants()}

@@ -68,7 +68,7 @@ def test_padding_and_monotonicity(method: str) -> None:
     """Sizes are padded to the native size; the operations counted are the unpadded ones."""
 
     def run(*size: int, **options: Any) -> Any:
-        options = {"tile": (64, 64, 64), "k_mt": 64, "method": method} | options
+        options = {"tile": (64, 64, 64), "k_mt": 64, "model": method} | options
         return npu.simulate_gemm("npu1", *size, **options)
 
     full, ragged = run(1024, 1024, 1024), run(1000, 1000, 1000)
@@ -90,7 +90,7 @@ def test_padding_and_monotonicity(method: str) -> None:
 def test_every_bound_is_found(method: str) -> None:
     def bound(**constants: float) -> str:
         return npu.simulate_gemm(
-            "npu2", 1024, 2048, 1024, dtype_out="int8", tile=(64, 64, 64), k_mt=512, method=method,
+            "npu2", 1024, 2048, 1024, dtype_out="int8", tile=(64, 64, 64), k_mt=512, model=method,
             constants=constants,
         ).bound  # fmt: skip
 
@@ -112,8 +112,8 @@ def test_streams_twice_as_wide() -> None:
 
 
 def test_a_design_point_says_what_choices_say() -> None:
-    """Both methods give the same figures for a design point and for the choices it was made of,
-    also under the former name of ``method``; a design is never combined with choices."""
+    """Both models give the same figures for a design point and for the choices it was made of; a
+    design is never combined with choices."""
     choices = {"tile": (64, 32, 64), "k_mt": 64, "kernel": "pipelined", "b_layout": "row"}
     point = gemm.design_point(
         "npu2",
@@ -123,7 +123,7 @@ def test_a_design_point_says_what_choices_say() -> None:
         **choices,  # type: ignore[arg-type]
     )
     for method in ("emulator", "closed-form"):
-        one = npu.simulate_gemm("npu2", 600, 500, 700, design=point, method=method)
+        one = npu.simulate_gemm("npu2", 600, 500, 700, design=point, model=method)
         two = npu.simulate_gemm("npu2", 600, 500, 700, dtype_out="int16", model=method, **choices)  # type: ignore[arg-type]
         assert one == two
     for device, more in (("npu1", {}), ("npu2", {"b_layout": "col"})):
@@ -146,7 +146,7 @@ def test_a_design_point_says_what_choices_say() -> None:
         ({"c_buffers": 3}, DesignError, "c_buffers"),
         ({"dtype_in": "float64"}, DtypeError, "float64"),
         ({"dtype_in": "int8", "dtype_out": "bfloat16"}, DtypeError, "not supported"),
-        ({"model": "guess"}, ArgumentError, "method"),
+        ({"model": "guess"}, ArgumentError, "closed-form.*atb"),
         ({"stream_bytes": 5}, ArgumentError, "stream_bytes"),
         ({"constants": {"no_such": 1.0}}, ArgumentError, "no_such"),
         ({"constants": {"row_visit": -1.0}}, ArgumentError, "positive"),
@@ -154,7 +154,7 @@ def test_a_design_point_says_what_choices_say() -> None:
 )
 @pytest.mark.parametrize("method", ["emulator", "closed-form"])
 def test_errors(change: dict[str, Any], error: type, telling: str, method: str) -> None:
-    options: dict[str, Any] = {"tile": (64, 64, 64), "dtype_out": "int8", "method": method}
+    options: dict[str, Any] = {"tile": (64, 64, 64), "dtype_out": "int8", "model": method}
     with pytest.raises(error, match=telling):
         npu.simulate_gemm("npu1", 512, 512, 512, **(options | change))
 

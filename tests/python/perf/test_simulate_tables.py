@@ -58,7 +58,7 @@ def test_published_tiles(case: tuple, layout: str) -> None:
     found = [
         npu.simulate_gemm(
             device, *size, dtype_in=a, dtype_out=c, tile=tile, b_layout=layout, c_buffers=buffers,
-            overlap_bds=True, method=method,
+            overlap_bds=True, model=method,
         )
         for method in ("emulator", "closed-form")
     ]  # fmt: skip
@@ -92,9 +92,7 @@ def test_the_gain_of_columns_is_the_same_to_both_models(monkeypatch: pytest.Monk
     monkeypatch.setattr(published, "_SWEEP_STEPS", 2)
     for row in published.figures():
         if row.metric == "col_gain":
-            both = [
-                published.Predictor(row, method, None).predict() for method in published.METHODS
-            ]
+            both = [published.Predictor(row, method, None).predict() for method in published.MODELS]
             assert both[0] == pytest.approx(both[1], abs=2), row.id
 
 

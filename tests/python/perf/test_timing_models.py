@@ -121,7 +121,7 @@ def test_no_limit_is_beaten(
     info = _npu.arch.device_geometry(device)
     tile, k_mt = (64, 64, 64), 256
     r = simulate_gemm(
-        device, *size, dtype_out="int8", tile=tile, k_mt=k_mt, b_layout=b_layout, method=method
+        device, *size, dtype_out="int8", tile=tile, k_mt=k_mt, b_layout=b_layout, model=method
     )
     array = r.seconds - r.dispatch_seconds
     cores = 4 * info["columns"]

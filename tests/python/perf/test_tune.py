@@ -62,7 +62,7 @@ def test_core_optimum_is_no_worse_than_published(space: tuple[str, str, str]) ->
     for tile, _ in _published_tiles(device, a, c, core=True):
         run = npu.simulate_gemm(
             device, 512, 512, 512, dtype_in=a, dtype_out=c, tile=tile, k_mt=tile[1],
-            method="closed-form",
+            model="closed-form",
         )  # fmt: skip
         assert best.macs_per_cycle >= run.macs_per_cycle
     m, k, n = best.tile
@@ -84,7 +84,7 @@ def test_batch_equals_one_at_a_time() -> None:
         found = evaluator.estimate(tiles)
         for i in range(len(tiles)):
             runs = [
-                npu.simulate_gemm(device, *size, design=tiles.point(i), method="closed-form")
+                npu.simulate_gemm(device, *size, design=tiles.point(i), model="closed-form")
                 for size in sizes
             ]  # fmt: skip
             assert found.tops[i] == pytest.approx(math.sqrt(runs[0].tops * runs[1].tops))
@@ -104,7 +104,7 @@ def test_best_depth_of_every_tile() -> None:
         size = [math.ceil(4000 / u) * u for u in unit]
         run = npu.simulate_gemm(
             "npu1", *size, dtype_in="int8", dtype_out="int8", tile=best.tile, k_mt=k_mt,
-            b_layout="col", c_buffers=best.c_buffers, method="closed-form",
+            b_layout="col", c_buffers=best.c_buffers, model="closed-form",
         )  # fmt: skip
         assert run.tops <= best.closed_form_tops * (1 + 1e-12)
 
