@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from npu import _npu
 from npu.designs import gemm
@@ -21,6 +21,8 @@ from npu.perf.problem import Choices, GemmProblem, Size, gemm_problem
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+    from npu.perf.atb_simulation import SimulatedAtb
 
 MODELS = ("emulator", "closed-form")  # of designs
 
@@ -52,6 +54,14 @@ class SimulatedGemm:
     agents: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
 
+@overload
+def simulate_gemm(
+    device: str, M: int, K: int, N: int, *, model: Literal["atb"], **choices: Unpack[Choices]
+) -> SimulatedAtb: ...
+@overload
+def simulate_gemm(
+    device: str, M: int, K: int, N: int, *, model: str = ..., **choices: Unpack[Choices]
+) -> SimulatedGemm: ...
 def simulate_gemm(
     device: str,
     M: int,
@@ -67,16 +77,16 @@ def simulate_gemm(
     paper on asymmetric tile buffering, whether there is a design or not: it takes dtype_in and
     dtype_out ("bfloat16" or "bfp16"), dtype_b "bfp16", accumulate ("narrow", or "bfloat16" for the
     sums of a C in BFP16), tile and a_parts (default: (128, 64, 128) in 4), stream_bytes, constants
-    and machine, and returns a ``npu.perf.atb_simulation.SimulatedAtb``. Choices, by default those
-    of the published designs: dtype_in, dtype_out: of A and B (int8), of C (int32); tile: (m, k, n)
-    of one core; k_mt: depth of a memtile's tiles, a multiple of k (up to 448, as fits L2 and pads K
-    little); b_layout: "col" (default) or "row" (major); c_buffers: C tiles per core, 1 (default),
-    2, or 0 with wide sums, which then are narrowed where they lie; accumulate: "narrow" (default)
-    keeps sums in C's type in L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16, "bfp16"
-    (default) or "native"; kernel: "published" (default) or "pipelined", and a_parts: row parts of
-    an A tile, see ``npu.designs.gemm.Choices``. design: a checked ``npu.designs.gemm.DesignPoint``
-    instead of all these. overlap_bds: False waits for each round of outputs before it writes the
-    next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
+    and machine, and returns a ``SimulatedAtb``. Choices, by default those of the published designs:
+    dtype_in, dtype_out: of A and B (int8), of C (int32); tile: (m, k, n) of one core; k_mt: depth
+    of a memtile's tiles, a multiple of k (up to 448, as fits L2 and pads K little); b_layout: "col"
+    (default) or "row" (major); c_buffers: C tiles per core, 1 (default), 2, or 0 with wide sums,
+    which then are narrowed where they lie; accumulate: "narrow" (default) keeps sums in C's type in
+    L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16, "bfp16" (default) or "native";
+    kernel: "published" (default) or "pipelined", and a_parts: row parts of an A tile, see
+    ``npu.designs.gemm.Choices``. design: a checked ``npu.designs.gemm.DesignPoint`` instead of all
+    these. overlap_bds: False waits for each round of outputs before it writes the next BDs.
+    stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
     generation). constants: other values for constants of ``npu validate-model --constants``;
     machine: a profile of ``npu validate-model --machines``, by default that of the generation.
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an

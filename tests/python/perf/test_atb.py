@@ -19,7 +19,6 @@ from npu import cli
 from npu.errors import ArgumentError, DesignError, DeviceError, DtypeError, ShapeError
 from npu.perf import atb, published_atb
 from npu.perf.atb import CONFIGURATIONS, Tile
-from npu.perf.atb_simulation import SimulatedAtb
 
 # Table 2, rows of the paper's own kernels: configuration, tile, rho, K, KB in L1, KB if symmetric,
 # operations per byte, bound by memory at 65 GB/s in TFLOPS.
@@ -45,10 +44,12 @@ TYPES: dict[int, dict[str, Any]] = {
 }
 
 
-def simulate(configuration: int = 1, size: Any = (4096, 4096, 2048), **more: Any) -> SimulatedAtb:
+def simulate(
+    configuration: int = 1, size: Any = (4096, 4096, 2048), **more: Any
+) -> npu.SimulatedAtb:
     options = TYPES[configuration] | {"model": "atb", "machine": "strix-atb"} | more
     result = npu.simulate_gemm("npu2", *size, **options)
-    assert isinstance(result, SimulatedAtb)
+    assert isinstance(result, npu.SimulatedAtb)
     return result
 
 

@@ -312,6 +312,20 @@ def test_reports_of_an_npu_are_compared_with_simulated_times(tmp_path, capsys):
     assert "geglu" in capsys.readouterr().out
 
 
+def test_reports_are_compared_on_a_machine(tmp_path, capsys):
+    path = tmp_path / "report.json"
+    (row,) = _report()["measurements"]
+    product = {"operation": "gemv", "request": {"n": 1024, "k": 2048, "batch": 1}}
+    report.save(path, _report(measurements=[row | product]))
+    default, slow = validate.validate(path), validate.validate(path, "krackan-gemma")
+    assert (default.machine, slow.machine) == ("krackan-gemm", "krackan-gemma")
+    assert slow.rows[0].simulated > default.rows[0].simulated
+    words = ["validate-model", "--report", str(path), "--machine"]
+    assert cli.main([*words, "krackan-gemma"]) == 0
+    assert "machine krackan-gemma" in capsys.readouterr().out
+    assert cli.main([*words, "phoenix-gemm"]) != 0
+
+
 def test_reports_without_times_of_an_npu_are_refused(tmp_path):
     path = tmp_path / "report.json"
     emulated = {"name": "emu:npu2", "generation": "npu2", "emulated": True}
