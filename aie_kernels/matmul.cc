@@ -71,7 +71,8 @@ consteval Declaration product() {
                                             std::is_integral_v<TOut>, double(sizes[0]),
                                             double(sizes[1]), double(sizes[2]));
           },
-      .product = product_of<Tile>};
+      .product = product_of<Tile>,
+      .published = true};
 }
 #endif
 

@@ -35,6 +35,9 @@ constexpr TimingConstant kTable[] = {
      "filling, draining and calling a pipelined kernel; fitted to table 1 of the "
      "asymmetric-tile-buffering paper (BFP16), taken over for int8",
      ""},
+    {"schedule_call", 8, "cycle", kMeasured,
+     "scalable-analyses/xdna: 296 cycles per call of a kernel of 288 bundles (804 of 800 on npu2)",
+     ""},
     {"integer_move_npu1", 0.025, "cycle per C element", kFitted,
      "accumulator moves and shifts of integer results",
      "t1.npu1.i8i8.macs t1.npu1.i8i16.macs t2.npu1.i8i8.a.macs t2.npu1.i8i16.a.macs"},
@@ -108,6 +111,14 @@ TimingTable::TimingTable() {
 }
 
 void TimingTable::set(std::string_view name, double value) {
+  if (name == "kernels") {
+    if (value != 1 && value != 2) {
+      fail(ErrorKind::kArgument, "[timing] kernels = %g; it must be 1 (published) or 2 (scheduled)",
+           value);
+    }
+    kernels_ = value == 1 ? KernelProfile::kPublished : KernelProfile::kScheduled;
+    return;
+  }
   if (!(value > 0) || !std::isfinite(value)) {
     fail(ErrorKind::kArgument, "[timing] constant %.*s = %g; it must be positive",
          static_cast<int>(name.size()), name.data(), value);
@@ -134,6 +145,8 @@ Timing::Timing(Generation g, const TimingTable& t)
   mac_interval = t[TimingId::kMacInterval];
   mac_interval_bfp16 = t[TimingId::kMacIntervalBfp16];
   kernel_call = t[TimingId::kKernelCall];
+  kernels = t.kernels();
+  schedule_call = t[TimingId::kScheduleCall];
   integer_move = t[npu1 ? TimingId::kIntegerMoveNpu1 : TimingId::kIntegerMoveNpu2];
   l1_port = t[npu1 ? TimingId::kL1PortNpu1 : TimingId::kL1PortNpu2];
   stream = t[npu1 ? TimingId::kStreamNpu1 : TimingId::kStreamNpu2];

@@ -20,6 +20,13 @@ enum class Grade : uint8_t {
 };
 const char* grade_name(Grade grade);
 
+// Where the cycles of matrix products come from (docs/timing.md, profiles).
+enum class KernelProfile : uint8_t {
+  kOwn,        // this project's own kernels: schedules; those that stand for published ones: fitted
+  kPublished,  // constants, as fitted on published kernels or assumed
+  kScheduled,  // generated schedules (perf/kernel_schedules.h) wherever there are any
+};
+
 // Order of the table in timing.cpp.
 enum class TimingId : uint8_t {
   kMacInt8Npu1,
@@ -33,6 +40,7 @@ enum class TimingId : uint8_t {
   kMacInterval,
   kMacIntervalBfp16,
   kKernelCall,
+  kScheduleCall,
   kIntegerMoveNpu1,
   kIntegerMoveNpu2,
   kL1PortNpu1,
@@ -79,10 +87,13 @@ class TimingTable {
  public:
   TimingTable();
   double operator[](TimingId id) const { return values_[static_cast<size_t>(id)]; }
-  // Throws Error(kArgument) for a name that is not in the table or a value that is not positive.
+  KernelProfile kernels() const { return kernels_; }
+  // "kernels" is the profile: 1 published, 2 scheduled. Throws Error(kArgument) for a name that is
+  // not in the table or a value that is not positive.
   void set(std::string_view name, double value);
 
  private:
+  KernelProfile kernels_ = KernelProfile::kOwn;
   std::array<double, static_cast<size_t>(TimingId::kCount)> values_{};
 };
 
@@ -96,6 +107,8 @@ struct Timing {
   double mac_bfp16;                                       // on operands that are BFP16 already
   double mac_interval, mac_interval_bfp16;  // cycles per multiplication, pipelined kernels
   double kernel_call;                       // cycles per call of a pipelined kernel
+  KernelProfile kernels;
+  double schedule_call;                     // cycles per call beside those of a schedule
   double integer_move;                      // cycles per C element
   double l1_port;                           // bytes per cycle
   double stream;                            // bytes per cycle and stream port

@@ -6,8 +6,10 @@
 
 #include <cassert>
 #include <cstring>
+#include <tuple>
 
 #include "error.h"
+#include "perf/kernel_schedules.h"
 
 namespace npu::kernels {
 
@@ -176,7 +178,7 @@ OperandUses operand_uses(const Declaration& kernel, Arguments arguments) {
   return uses;
 }
 
-double call_cycles(const Declaration& kernel, const arch::Timing& timing, Arguments arguments) {
+Cost call_cost(const Declaration& kernel, const arch::Timing& timing, Arguments arguments) {
   check_count(kernel, arguments);
   Integers integers{};
   size_t count = 0;
@@ -184,18 +186,22 @@ double call_cycles(const Declaration& kernel, const arch::Timing& timing, Argume
     if (kernel.operands[i].buffer) continue;
     integers[count++] = integer_argument(kernel, i, arguments[i]);
   }
-  return call_cycles(kernel, timing, integers);
+  return call_cost(kernel, timing, integers);
 }
 
-double call_cycles(const Declaration& kernel, const arch::Timing& timing,
-                   const Integers& integers) {
+Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Integers& integers) {
   if (kernel.cycles == nullptr) {
     fail(ErrorKind::kKernel,
          "[%s] declares no cost, so it cannot run in simulated time; state its cycles in its "
          "NPU_DECLARE",
          kernel.name);
   }
-  return kernel.cycles(timing, integers.data());
+  if (kernel.product != Product::kNone && perf::wants_schedule(timing, kernel.published)) {
+    const auto [m, k, n] = std::tuple(integers[0], integers[1], integers[2]);
+    const auto cycles = perf::scheduled_cycles(timing, kernel.name, m, k, n);
+    if (cycles) return {*cycles, "scheduled"};
+  }
+  return {kernel.cycles(timing, integers.data()), kernel.published ? "published" : "counted"};
 }
 
 }  // namespace npu::kernels

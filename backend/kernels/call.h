@@ -26,10 +26,20 @@ using OperandUses = std::array<OperandUse, kMaxOperands>;
 // Of every operand; those of integers mean nothing. Only the number of operands is as declared.
 OperandUses operand_uses(const Declaration& kernel, Arguments arguments);
 
-// Cycles of a call. Throws Error(kKernel) if the kernel declares no cost, or for operands of
-// another number or kind.
-double call_cycles(const Declaration& kernel, const arch::Timing& timing, Arguments arguments);
-double call_cycles(const Declaration& kernel, const arch::Timing& timing, const Integers& integers);
+// Cycles of a call, and what they are: "scheduled" (perf/kernel_schedules.h), else what the kernel
+// declares, "published" or "counted".
+struct Cost {
+  double cycles;
+  const char* source;
+};
+
+// Throws Error(kKernel) if the kernel declares no cost, or for operands of another number or kind.
+Cost call_cost(const Declaration& kernel, const arch::Timing& timing, Arguments arguments);
+Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Integers& integers);
+inline double call_cycles(const Declaration& kernel, const arch::Timing& timing,
+                          const Integers& integers) {
+  return call_cost(kernel, timing, integers).cycles;
+}
 
 // Throw Error(kKernel) unless an integer operand may have a value, and unless the integers are
 // multiples of what depends on others of them.

@@ -100,6 +100,8 @@ struct Declaration {
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.
   Product product = Product::kNone;
+  // Of a product: `cycles` is fitted on published kernels, for which this one stands.
+  bool published = false;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;
 

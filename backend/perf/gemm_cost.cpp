@@ -2,7 +2,9 @@
 #include "perf/gemm_cost.h"
 
 #include <algorithm>
+#include <optional>
 
+#include "perf/kernel_schedules.h"
 #include "rounding.h"
 
 namespace npu::perf {
@@ -27,6 +29,23 @@ struct Reader {
   }
 };
 
+// Of a call: on a part of a tile.
+double product_cycles(const arch::Timing& timing, const GemmPoint& p, double sum_bytes,
+                      bool* scheduled) {
+  const int64_t rows = p.m / p.a_parts;
+  if (wants_schedule(timing, !p.pipelined)) {
+    const std::string kernel = product_kernel(timing.generation, p);
+    const std::optional<double> cycles = scheduled_cycles(timing, kernel, rows, p.k, p.n);
+    *scheduled = cycles.has_value();
+    if (cycles) return *cycles;
+  }
+  const auto m = static_cast<double>(rows), k = static_cast<double>(p.k),
+             n = static_cast<double>(p.n);
+  if (!p.pipelined) return matmul_cycles(timing, p.input, sum_bytes, p.integer_output, m, k, n);
+  const InputKind input = p.input == InputKind::kBf16 ? InputKind::kBfp16 : p.input;
+  return pipelined_cycles(timing, input, sum_bytes, m, k, n);
+}
+
 }  // namespace
 
 const char* bound_name(Bound bound) {
@@ -43,6 +62,25 @@ const char* bound_name(Bound bound) {
   return "command";
 }
 
+std::string product_kernel(arch::Generation generation, const GemmPoint& p) {
+  const bool blocks = p.pipelined && !p.integer_output;  // BFP16, of one layout
+  const bool converts = generation == arch::Generation::kNpu2 && p.input == InputKind::kBf16;
+  std::string name = "matmul_";
+  if (p.integer_output) {
+    name += p.input == InputKind::kInt8 ? "i8" : "i16";
+  } else {
+    name += blocks ? "bfp16" : converts ? "bf16bfp16" : "bf16";
+  }
+  const int bytes = static_cast<int>(p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes);
+  if (p.integer_output) {
+    name += bytes == 4 ? "_i32" : bytes == 2 ? "_i16" : "_i8";
+  } else {
+    name += bytes == 4 ? "_f32" : bytes == 2 ? "_bf16" : "_bfp16";
+  }
+  if (p.pipelined) name += "_pipelined";
+  return p.b_column_major && !blocks ? name + "_bcol" : name;
+}
+
 GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   GemmEstimate e;
   const double f = timing.clock_hz, rows = p.rows, columns = p.columns;
@@ -53,13 +91,7 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   const double parts = static_cast<double>(p.a_parts);
   const bool converts = p.pipelined && p.input == InputKind::kBf16;
   const double sum_bytes = p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes;
-  if (p.pipelined) {
-    const InputKind input = converts ? InputKind::kBfp16 : p.input;
-    e.cycles_per_call = parts * pipelined_cycles(timing, input, sum_bytes, m / parts, k, n);
-  } else {
-    e.cycles_per_call =
-        parts * matmul_cycles(timing, p.input, sum_bytes, p.integer_output, m / parts, k, n);
-  }
+  e.cycles_per_call = parts * product_cycles(timing, p, sum_bytes, &e.scheduled);
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
   double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.a_bytes / timing.stream;

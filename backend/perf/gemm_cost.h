@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 #include "arch/timing.h"
 #include "perf/kernel_cost.h"
@@ -34,6 +35,7 @@ struct GemmEstimate {
   double seconds = 0;  // dispatch included
   double dispatch = 0;
   double cycles_per_call = 0;  // of the matmul kernel, for a whole tile (a_parts calls)
+  bool scheduled = false;      // those are of its schedule
   double convert_cycles = 0;   // of the conversions to BFP16 before them
   double rounds = 0;
   // Seconds per output round of each resource; a round lasts as long as the longest.
@@ -43,6 +45,9 @@ struct GemmEstimate {
   double dram_read_bytes = 0, dram_write_bytes = 0, l2_read_bytes = 0;
   Bound bound = Bound::kCompute;
 };
+
+// The kernel of aie_kernels/ that multiplies in a design (designs/gemm.py).
+std::string product_kernel(arch::Generation generation, const GemmPoint& point);
 
 GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& point);
 

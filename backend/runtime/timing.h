@@ -30,6 +30,8 @@ struct RunTiming {
   uint64_t events = 0;
   // Cycles in which each core, channel and the command processor worked; idle ones are left out.
   std::vector<std::pair<std::string, double>> agents;
+  // Kernels that were called, with what their cycles are: "scheduled", "published" or "counted".
+  std::vector<std::pair<std::string, std::string>> kernels;
 };
 
 // What to record of timed runs.

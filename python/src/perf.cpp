@@ -4,6 +4,7 @@
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
@@ -24,6 +25,7 @@
 #include "error.h"
 #include "gemm_point.h"
 #include "perf/gemm_cost.h"
+#include "perf/kernel_schedules.h"
 #include "report.h"
 #include "runtime/configuration.h"
 #include "runtime/interrupt.h"
@@ -58,6 +60,22 @@ nb::list constants() {
   return list;
 }
 
+nb::list schedules() {
+  nb::list list;
+  for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
+    nb::dict d;
+    d["device"] = arch::device_geometry(s.generation).name;
+    d["kernel"] = std::string(s.kernel);
+    d["k"] = s.k;
+    d["block"] = std::pair(s.block_m, s.block_n);
+    d["interval"] = s.interval;
+    d["outside"] = s.outside;
+    d["code_bytes"] = s.code_bytes;
+    list.append(d);
+  }
+  return list;
+}
+
 nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, bool overlap,
                   const Overrides& overrides) {
   perf::GemmPoint p = gemm_point(design);
@@ -69,6 +87,8 @@ nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, 
   d["dispatch"] = e.dispatch;
   d["cycles_per_call"] = e.cycles_per_call;
   d["convert_cycles"] = e.convert_cycles;
+  d["scheduled"] = e.scheduled;
+  d["kernel"] = perf::product_kernel(generation_of(design), p);
   d["rounds"] = e.rounds;
   d["compute"] = e.compute;
   d["stream"] = e.stream;
@@ -157,12 +177,16 @@ nb::dict timing_dict(const RunTiming& t) {
   nb::dict agents;
   for (const auto& [name, busy] : t.agents) agents[name.c_str()] = busy;
   d["agents"] = agents;
+  nb::dict kernels;
+  for (const auto& [name, source] : t.kernels) kernels[name.c_str()] = source;
+  d["kernels"] = kernels;
   return d;
 }
 
 void init_perf(nb::module_& m) {
   nb::module_ sub = m.def_submodule("perf", "Cost and timing");
   sub.def("constants", &constants);
+  sub.def("schedules", &schedules);
   sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
           nb::arg("overrides") = Overrides{});
   sub.def("simulate", &simulate, nb::arg("config"), nb::arg("stream"), nb::arg("sizes"),

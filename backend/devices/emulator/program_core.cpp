@@ -336,9 +336,13 @@ void ProgramCore::start(Timeline& timeline) {
                program().functions[function].c_str()));
   }
   idles_ = !timeline.computes(program().functions[function]);
-  const double cycles =
-      kernel ? kernels::call_cycles(*kernel, timeline.timing(), arguments_) : *called.cycles;
-  if (kernel && kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
+  double cycles = called.cycles.value_or(0);
+  if (kernel) {
+    const kernels::Cost cost = kernels::call_cost(*kernel, timeline.timing(), arguments_);
+    cycles = cost.cycles;
+    timeline.count_kernel(kernel->name, cost.source);
+    if (kernel->product != kernels::Product::kNone) timeline.count_matmul(cycles);
+  }
   timeline.after(this, cycles + lock_operations_ * timeline.timing().lock_operation);
   lock_operations_ = 0;
 }

@@ -28,6 +28,7 @@ void Timeline::begin() {
   readers_.clear();
   matmul_cycles_ = 0;
   matmul_calls_ = events_ = 0;
+  called_.clear();
 }
 
 void Timeline::push(double time, Agent* agent, uint32_t key, Kind kind) {
@@ -217,6 +218,7 @@ void Timeline::report(RunTiming* report) const {
   report->matmul_cycles = matmul_cycles_;
   report->matmul_calls = matmul_calls_;
   report->events = events_;
+  report->kernels.assign(called_.begin(), called_.end());
   double channels = 0, bytes = 0;
   for (const Reader& reader : readers_) {
     channels += !reader.writes;

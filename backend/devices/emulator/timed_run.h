@@ -66,6 +66,11 @@ class Timeline {
     matmul_cycles_ += cycles;
     ++matmul_calls_;
   }
+  // A call of a kernel and what its cycles are (kernels/call.h); both texts are constants.
+  void count_kernel(const char* name, const char* source) {
+    const std::pair<const char*, const char*> called(name, source);
+    if (std::ranges::find(called_, called) == called_.end()) called_.push_back(called);
+  }
   // Fills in what is known here.
   void report(RunTiming* report) const;
 
@@ -115,6 +120,7 @@ class Timeline {
   uint32_t version_ = 0;
   double matmul_cycles_ = 0;
   uint64_t matmul_calls_ = 0, events_ = 0;
+  std::vector<std::pair<const char*, const char*>> called_;  // kernels, with their costs' sources
 };
 
 }  // namespace npu::emulator

@@ -244,7 +244,7 @@ TEST_CASE(
   for_every_kernel([&](const Declaration& kernel, arch::Generation generation) {
     CHECK(names.insert(kernel.name + name_of(generation)).second);
     const arch::Timing timing(generation, arch::TimingTable());
-    CHECK(kernels::call_cycles(kernel, timing, Call(kernel, random).arguments) > 0);
+    CHECK(kernels::call_cost(kernel, timing, Call(kernel, random).arguments).cycles > 0);
     const Declaration* other = kernels::find_declaration(kernel.name, arch::Generation::kNpu2);
     REQUIRE(other != nullptr);  // npu2 has whatever npu1 has
     REQUIRE(other->count == kernel.count);

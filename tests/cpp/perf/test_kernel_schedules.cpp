@@ -1,0 +1,137 @@
+// Asserts of the table of schedules (perf/kernel_schedules.h) that its kernels exist and none is
+// faster than its multiplications, sums of blocks by hand, and who is charged with it: profiles,
+// the declared kernels, the closed form.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <string>
+
+#include "arch/timing.h"
+#include "error.h"
+#include "kernels/call.h"
+#include "kernels/registry.h"
+#include "perf/gemm_cost.h"
+#include "perf/kernel_schedules.h"
+
+namespace {
+
+using namespace npu;
+using arch::Generation;
+using arch::Timing;
+using arch::TimingTable;
+using doctest::Approx;
+
+Timing with_profile(Generation generation, double number) {
+  TimingTable table;
+  table.set("kernels", number);
+  return {generation, table};
+}
+Timing scheduled(Generation generation) { return with_profile(generation, 2); }
+
+// A line with the only shape of blocks for its k, or of the widest.
+const perf::KernelSchedule& line_of(Generation generation, std::string_view kernel) {
+  for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
+    if (s.generation == generation && s.kernel == kernel) return s;
+  }
+  FAIL("no line");
+  return perf::kernel_schedules().front();
+}
+
+constexpr const char* kBf16 = "matmul_bf16_f32";
+
+}  // namespace
+
+TEST_CASE("schedules: of declared kernels, not faster than their multiplications, in 16 KB") {
+  REQUIRE(!perf::kernel_schedules().empty());
+  for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
+    CAPTURE(std::string(s.kernel));
+    CAPTURE(s.k);
+    const kernels::Declaration* kernel = kernels::find_declaration(s.kernel, s.generation);
+    REQUIRE(kernel != nullptr);
+    CHECK(kernel->product != kernels::Product::kNone);
+    const Timing timing(s.generation, TimingTable());
+    const double peak = s.kernel.starts_with("matmul_i8")      ? timing.mac_int8
+                        : s.kernel.starts_with("matmul_bfp16") ? timing.mac_bfp16
+                                                               : timing.mac_bf16_native;
+    CHECK(s.interval >= double(s.block_m) * s.block_n * s.k / peak);
+    CHECK(s.outside >= 0);
+    CHECK(s.code_bytes > 0);
+    CHECK(s.code_bytes <= 16384);
+  }
+}
+
+TEST_CASE("schedules: blocks times interval, what is outside, and a call; leftovers of n") {
+  const Timing timing(Generation::kNpu1, TimingTable());
+  const auto lines = perf::kernel_schedules();
+  const auto wide = std::ranges::find_if(lines, [](const perf::KernelSchedule& s) {
+    return s.generation == Generation::kNpu1 && s.kernel == kBf16 && s.k == 40 && s.block_n == 16;
+  });
+  REQUIRE(wide != lines.end());
+  const perf::KernelSchedule& narrow = *(wide + 1);
+  REQUIRE((narrow.k == 40 && narrow.block_n == 8 && narrow.block_m == 8));
+  const auto cycles = [&](int64_t m, int64_t k, int64_t n) {
+    return perf::scheduled_cycles(timing, kBf16, m, k, n);
+  };
+  const double call = timing.schedule_call;
+  CHECK(cycles(64, 40, 96) == 8 * 6 * wide->interval + wide->outside + call);
+  CHECK(cycles(64, 40, 88) ==
+        8 * 5 * wide->interval + wide->outside + 8 * narrow.interval + narrow.outside + call);
+  CHECK(cycles(64, 40, 8) == 8 * narrow.interval + narrow.outside + call);
+  CHECK(!cycles(60, 40, 96));  // rows of half a block
+  CHECK(!cycles(64, 40, 92));  // and columns
+  CHECK(!cycles(64, 44, 96));  // no line for that k
+  CHECK(!perf::scheduled_cycles(timing, "matmul_bf16_f64", 64, 40, 96));
+  CHECK(!perf::scheduled_cycles(timing, "prefill_multiply", 64, 2, 0));  // other integers
+  const Timing other(Generation::kNpu2, TimingTable());
+  CHECK(!perf::scheduled_cycles(other, kBf16, 64, 40, 96));
+}
+
+TEST_CASE("profiles: kernels that stand for published ones are fitted unless asked for schedules") {
+  const perf::KernelSchedule& line = line_of(Generation::kNpu1, kBf16);
+  const kernels::Declaration& kernel = *kernels::find_declaration(kBf16, Generation::kNpu1);
+  const kernels::Integers sizes{2 * line.block_m, line.k, 3 * line.block_n};
+  const auto cost = [&](const Timing& timing) { return call_cost(kernel, timing, sizes); };
+  const Timing own(Generation::kNpu1, TimingTable());
+  const double fitted = perf::matmul_cycles(own, perf::InputKind::kBf16Native, 4, false,
+                                            double(sizes[0]), line.k, double(sizes[2]));
+  CHECK(cost(own).cycles == fitted);
+  CHECK(std::string(cost(own).source) == "published");
+  CHECK(cost(with_profile(Generation::kNpu1, 1)).cycles == fitted);
+  CHECK(cost(scheduled(Generation::kNpu1)).cycles ==
+        6 * line.interval + line.outside + own.schedule_call);
+  CHECK(std::string(cost(scheduled(Generation::kNpu1)).source) == "scheduled");
+  // Where no schedule is there, the cost is what it was.
+  const kernels::Integers deep{16, 248, 16};
+  CHECK(std::string(call_cost(kernel, scheduled(Generation::kNpu1), deep).source) == "published");
+  for (const double number : {0.0, 1.5, 3.0}) {
+    CHECK_THROWS_AS(with_profile(Generation::kNpu1, number), Error);
+  }
+}
+
+TEST_CASE("closed form: charges the declared kernel, as the emulator does") {
+  for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
+    const bool i8 = s.kernel.starts_with("matmul_i8");
+    CAPTURE(std::string(s.kernel));
+    perf::GemmPoint p;
+    p.input = i8                                  ? perf::InputKind::kInt8
+              : s.generation == Generation::kNpu2 ? perf::InputKind::kBf16
+                                                  : perf::InputKind::kBf16Native;
+    p.integer_output = i8;
+    p.pipelined = s.kernel.find("_pipelined") != std::string_view::npos;
+    p.b_column_major = s.kernel.ends_with("_bcol");
+    const bool wide = s.kernel.find("_i32") != std::string_view::npos ||
+                      s.kernel.find("_f32") != std::string_view::npos;
+    p.c_bytes = wide ? 4 : s.kernel.find("_i8_i8") != std::string_view::npos ? 1 : 2;
+    p.a_bytes = i8 ? 1 : 2;
+    p.m = 4 * s.block_m;
+    p.n = 2 * s.block_n;
+    p.k = p.k_mt = s.k;
+    p.M = p.K = p.N = 1024;
+    const kernels::Declaration& kernel = *kernels::find_declaration(s.kernel, s.generation);
+    const perf::GemmEstimate e = perf::estimate_gemm(scheduled(s.generation), p);
+    CHECK(e.scheduled);
+    CHECK(e.cycles_per_call ==
+          call_cost(kernel, scheduled(s.generation), kernels::Integers{p.m, p.k, p.n}).cycles);
+    CHECK(!perf::estimate_gemm(with_profile(s.generation, 1), p).scheduled);
+  }
+}
