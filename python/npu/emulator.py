@@ -340,6 +340,7 @@ class Array:
         *,
         constants: Mapping[str, float] | None = None,
         machine: str | None = None,
+        kernels: str | None = None,
         trace: bool = False,
     ) -> Report:
         """``submit`` in simulated time: the same results, with ``Report.timing``.
@@ -347,15 +348,16 @@ class Array:
         Transfers, locks and the command processor take what docs/timing.md says, cores what their
         programs say (``Core.work``, or ``cycles`` of ``attach``), and a LOADPDI the constant of
         that generation. ``constants`` replace those that `npu validate-model --constants` lists,
-        ``machine`` is one of `npu validate-model --machines` (default: that of the generation).
+        ``machine`` is one of `npu validate-model --machines` (default: that of the generation),
+        ``kernels`` as of ``npu.simulate_gemm``.
         With ``trace`` ``Report.trace`` is the timeline, of the first million events.
         """
         arguments = _arguments("simulate", insts, buffers)
         changed = checked_constants("simulate", constants)
-        values = constants_of("simulate", self.device, machine, changed)
+        values = constants_of("simulate", self.device, machine, changed, kernels)
         with self._alone("simulate"):
             found = self._array.simulate(*arguments, values, _TRACED_EVENTS if trace else 0)
-        timing = timing_of(found.pop("timing"), values.label)
+        timing = timing_of(found.pop("timing"), values)
         recorded = found.pop("trace", None)
         timeline = None
         if recorded is not None:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from npu import _npu
+from npu.perf.machines import Constants
 from npu.perf.timeline import EVENT
 from npu.perf.trace import Trace, operations_of, tracks_of
 
@@ -24,10 +25,11 @@ class Timing:
     ``seconds`` includes ``dispatch_seconds`` (host to array and back); ``cycles`` are the array's;
     ``bound`` is the busiest resource, ``shares`` the share of the time in which each works;
     ``agents`` the cycles in which each core, DMA channel and the command processor worked;
-    ``machine`` the profile simulated.
+    ``machine`` and ``kernels`` the profiles simulated.
     """
 
     machine: str
+    kernels: str
     seconds: float
     dispatch_seconds: float
     cycles: float
@@ -41,10 +43,11 @@ class ArrayTrace(Trace):
     ``simulation`` is a ``Timing``."""
 
 
-def timing_of(found: Mapping[str, Any], machine: str) -> Timing:
+def timing_of(found: Mapping[str, Any], constants: Constants) -> Timing:
     shares = {name: found[f"{key}_share"] for name, key in _SHARES.items()}
     return Timing(
-        machine=machine,
+        machine=constants.label,
+        kernels=constants.kernels(found["kernels"]),
         seconds=found["seconds"],
         dispatch_seconds=found["dispatch"],
         cycles=found["cycles"],

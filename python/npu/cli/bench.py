@@ -129,7 +129,7 @@ def _gemv_options(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _format(parser)
     parser.add_argument("--host", action="store_true", help="host time of npu.gemv, too")
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
 
 
 def _operations_options(parser: argparse.ArgumentParser) -> None:
@@ -139,7 +139,7 @@ def _operations_options(parser: argparse.ArgumentParser) -> None:
         "--request", type=common.request, metavar="FIELD=N,...",
         help="with --operation: the request (its examples)",
     )  # fmt: skip
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
 
 
 def _dequant_options(parser: argparse.ArgumentParser) -> None:
@@ -147,7 +147,7 @@ def _dequant_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(arithmetic=None)
     _projections(parser)
     _format(parser)
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
 
 
 # What several of them have
@@ -197,7 +197,7 @@ def _simulated_gemm(parser: argparse.ArgumentParser, layouts: str, sizes: str | 
         help=f"layout of B, row- or column-major ({layouts})",
     )  # fmt: skip
     add("--stream-bytes", type=int, choices=(4, 8), help="bytes per cycle of a stream port")
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     add("--csv", metavar="FILE.csv", help="one row per simulated size; - is standard output")
 
 

@@ -31,7 +31,16 @@ _FIGURES = {
     "gb_per_s": True, "seconds": False, "_ms": False, "_us": False,
 }  # fmt: skip
 _MUST_AGREE = {"benchmark": "benchmarks", "times": "kinds of time", "model": "models"}
-_MAY_DIFFER = ("version", "commit", "device", "machine", "arithmetic", "host_cpu", "host_cpus")
+_MAY_DIFFER = (
+    "version",
+    "commit",
+    "device",
+    "machine",
+    "kernels",
+    "arithmetic",
+    "host_cpu",
+    "host_cpus",
+)
 _MAX_BYTES = 1 << 28
 
 

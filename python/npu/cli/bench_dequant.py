@@ -16,11 +16,14 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [
             row
             for name in arguments.projections
-            for row in measure(name, device.generation, arguments.format, arguments.machine)
+            for row in measure(
+                name, device.generation, arguments.format, arguments.machine, arguments.kernels
+            )
         ]
         if outputs:
             document = {
-                "device": device.name, "machine": rows[0]["machine"], "format": arguments.format,
+                "device": device.name, "machine": rows[0]["machine"],
+                "kernels": rows[0]["kernels"], "format": arguments.format,
                 "times": "simulated", "results": rows,
             }  # fmt: skip
             outputs["json"].write(files.json_bytes("dequant", document))
@@ -30,7 +33,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def measure(
-    model: str, generation: str, format: str, machine: str | None = None
+    model: str,
+    generation: str,
+    format: str,
+    machine: str | None = None,
+    kernels: str | None = None,
 ) -> list[dict[str, Any]]:
     """One model: a row per projection of a layer."""
     from npu.perf.dequant_simulation import simulate_dequantize
@@ -40,7 +47,9 @@ def measure(
     for name, (n, k, count) in PROJECTIONS[model].items():
         if name == "head":  # prefill multiplies the head by one token: a GEMV
             continue
-        result = simulate_dequantize(generation, n, k, format=format, machine=machine)
+        result = simulate_dequantize(
+            generation, n, k, format=format, machine=machine, kernels=kernels
+        )
         rows.append(
             {
                 "model": model,
@@ -49,6 +58,7 @@ def measure(
                 "k": k,
                 "per_prefill": count,
                 "machine": result.machine,
+                "kernels": result.kernels,
                 "simulated_us": 1e6 * result.seconds,
                 "dispatch_us": 1e6 * result.dispatch_seconds,
                 "read_gb_per_s": 1e-9 * result.read_bandwidth,
@@ -62,6 +72,7 @@ def measure(
 
 def _print_table(device: str, format: str, rows: list[dict[str, Any]]) -> None:
     print(f"{device}: {format} weights to bfloat16 in memory; machine {rows[0]['machine']};")
+    print(f"kernels: {rows[0]['kernels']};")
     print(NOTE.format(dispatch=rows[0]["dispatch_us"]))
     print("share: of what the memory's bandwidth for reads and writes together leaves for writes")
     print(

@@ -18,6 +18,7 @@ from npu.cli import bench_gemm_files as files
 from npu.cli import bench_gemm_sweep as sweeps
 from npu.cli import common, progress
 from npu.errors import ArgumentError
+from npu.perf import kernel_profile
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -71,7 +72,10 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
                 limit = arguments.max_size or sweeps.DEFAULT_LIMIT
                 count = arguments.count or sweeps.DEFAULT_COUNT
                 sizes = sweeps.problem_sizes(design.native, count, limit)
-            case = sweeps.Case(design, arguments.method, arguments.stream_bytes, arguments.machine)
+            case = sweeps.Case(
+                design, arguments.method, arguments.stream_bytes, arguments.machine,
+                arguments.kernels,
+            )  # fmt: skip
             found.append(sweeps.Sweep(case, sizes))
     return found
 
@@ -119,6 +123,7 @@ def row(case: sweeps.Case, size: sweeps.Size, result: SimulatedGemm) -> dict[str
         "k_mt": d.k_mt,
         "method": case.method,
         "machine": result.machine,
+        "kernels": result.kernels,
         **_figures(case, size, result),
     }
 
@@ -145,6 +150,7 @@ def document(found: list[sweeps.Sweep], complete: bool) -> dict[str, Any]:
         "method": found[0].case.method,
         "stream_bytes": found[0].case.stream_bytes,
         "machine": found[0].case.label,
+        "kernels": kernel_profile.chosen(found[0].case.kernels),
         "device": found[0].case.design.generation,
         "complete": complete,
         "sweeps": [_sweep_document(sweep) for sweep in found],
@@ -201,7 +207,7 @@ def _print_summary(found: list[sweeps.Sweep], taken: float) -> None:
     case = found[0].case
     print(
         f"simulated TOPS of GEMM on {case.design.generation} ({SOURCES[case.method]}; no hardware "
-        f"involved), dispatch included; machine {case.label}; {taken:.1f} s of host time"
+        f"involved), dispatch included; {case.profiles}; {taken:.1f} s of host time"
     )
     print(
         f"{'precision':>20} B   {'tile':>11} {'k_mt':>4} {'sizes':>5} {'min':>6} {'mean':>6} "
@@ -261,7 +267,8 @@ def _plot(found: list[sweeps.Sweep], arguments: argparse.Namespace) -> bytes:
     suffix = arguments.plot.rpartition(".")[2].lower()
     return gemm.roofline(
         list(panels.values()),
-        f"GEMM on {found[0].case.design.generation}, simulated ({source}), {found[0].case.label}",
+        f"GEMM on {found[0].case.design.generation}, simulated ({source})\n"
+        f"{found[0].case.profiles}",
         suffix,
         arguments.scale or "linear",
     )

@@ -25,6 +25,7 @@ from npu.errors import ArgumentError
 from npu.ops import gemm_choice, gemm_estimate
 from npu.ops.gemm_designs import candidates
 from npu.ops.gemm_product import Product
+from npu.perf import kernel_profile
 from npu.perf.simulate import SimulatedGemm, simulate_call, simulate_gemm
 from npu.perf.tune.workload import PRESETS, geometric_mean
 
@@ -46,10 +47,10 @@ class Case(sweeps.Case):
     def run(self, size: sweeps.Size) -> SimulatedGemm:
         design = self.options(size)
         if self.method == "emulator":
-            return simulate_call(design, size, self.stream_bytes, self.machine)
+            return simulate_call(design, size, self.stream_bytes, self.machine, self.kernels)
         return simulate_gemm(
             design.generation, *size, design=design, model=self.method,
-            stream_bytes=self.stream_bytes, machine=self.machine,
+            stream_bytes=self.stream_bytes, machine=self.machine, kernels=self.kernels,
         )  # fmt: skip
 
     def in_turn(self, sizes: list[sweeps.Size]) -> dict[str, float]:
@@ -103,8 +104,8 @@ def _sweeps(arguments: argparse.Namespace) -> list[sweeps.Sweep]:
                 product = Product(a, c, (1, 1, 1), layout, sums, mode)
                 options = candidates(device, "array", product)
                 case = Case(
-                    options[0], arguments.method, arguments.stream_bytes, arguments.machine, sums,
-                    options,
+                    options[0], arguments.method, arguments.stream_bytes, arguments.machine,
+                    arguments.kernels, sums, options,
                 )  # fmt: skip
                 largest = case.options(max(sizes))
                 found.append(sweeps.Sweep(dataclasses.replace(case, design=largest), sizes))
@@ -190,6 +191,7 @@ def document(found: list[sweeps.Sweep]) -> dict[str, Any]:
         "method": case.method,
         "stream_bytes": case.stream_bytes,
         "machine": case.label,
+        "kernels": kernel_profile.chosen(case.kernels),
         "device": case.design.generation,
         "sweeps": [
             _head(sweep.case)
@@ -220,7 +222,7 @@ def _print(found: list[sweeps.Sweep], taken: float) -> None:
     print(
         f"simulated TOPS of npu.matmul on {case.design.generation} where the array's time is "
         f"preferred ({command.SOURCES[case.method]}; no hardware involved)\n"
-        f"dispatch included, configuration loaded; machine {case.label}; {taken:.1f} s of host time"
+        f"dispatch included, configuration loaded; {case.profiles}; {taken:.1f} s of host time"
     )
     print(
         f"{'precision':>20} {'sums':>6} B   {'sizes':>5} {'mean':>6} {'min':>6} {'max':>6}  "

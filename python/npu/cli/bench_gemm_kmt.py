@@ -16,6 +16,7 @@ from npu.cli import bench_gemm_sweep as sweeps
 from npu.cli import common, progress
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError, DesignError
+from npu.perf import kernel_profile
 from npu.perf.simulate import SimulatedGemm
 
 _ABOUT = 4096
@@ -85,7 +86,10 @@ def _curve(design: DesignPoint, size: sweeps.Size | None, arguments: argparse.Na
     while size or depth <= _ABOUT // 2:
         try:
             checked = sweeps.design_of(design.generation, pair, design.b_layout, design.tile, depth)
-            case = sweeps.Case(checked, arguments.method, arguments.stream_bytes, arguments.machine)
+            case = sweeps.Case(
+                checked, arguments.method, arguments.stream_bytes, arguments.machine,
+                arguments.kernels,
+            )  # fmt: skip
             case.run(checked.native)
         except DesignError as error:
             if not cases:
@@ -121,6 +125,7 @@ def _write(outputs: dict[str, files.Output], curves: list[Curve], complete: bool
             "kind": "npu bench gemm --k-mt-curve",
             "times": "simulated",
             "machine": curves[0].cases[0][0].label,
+            "kernels": kernel_profile.chosen(curves[0].cases[0][0].kernels),
             "complete": complete,
             "default_k_mt": [curve.chosen for curve in curves],
             "ends": [curve.ends for curve in curves],
@@ -134,7 +139,7 @@ def _print(curves: list[Curve]) -> None:
         tile = "x".join(map(str, d.tile))
         print(
             f"simulated TOPS against k_mt on {d.generation} ({command.SOURCES[case.method]}), "
-            f"machine {case.label}: {case.pair}, B {d.b_layout}, tile {tile}, "
+            f"{case.profiles}: {case.pair}, B {d.b_layout}, tile {tile}, "
             f"kernel peak {case.peak_tops:.2f} TOPS"
         )
         print(f"{'k_mt':>6} {'M x K x N':>16} {'TOPS':>7} {'of peak':>8}  bound")
@@ -169,6 +174,6 @@ def _plot(curves: list[Curve], arguments: argparse.Namespace) -> bytes:
     return gemm.k_mt_curves(
         list(panels.values()),
         f"GEMM of {what} on {first.design.generation}, simulated\n"
-        f"({command.SOURCES[first.cases[0][0].method]}, {first.cases[0][0].label})",
+        f"({command.SOURCES[first.cases[0][0].method]}, {first.cases[0][0].profiles})",
         arguments.plot.rpartition(".")[2].lower(),
     )

@@ -19,6 +19,7 @@ from npu import _npu
 from npu.cli.common import machine_label
 from npu.designs.gemm import ROWS, DesignPoint
 from npu.errors import ArgumentError, ShapeError
+from npu.perf import kernel_profile
 from npu.perf.execution import constant
 from npu.perf.machines import machine_of
 from npu.perf.problem import Size, design_point
@@ -61,11 +62,12 @@ class Case:
     method: str
     stream_bytes: int | None = None
     machine: str | None = None
+    kernels: str | None = None
 
     def run(self, size: Size) -> SimulatedGemm:
         return simulate_gemm(
             self.design.generation, *size, design=self.design, model=self.method,
-            stream_bytes=self.stream_bytes, machine=self.machine,
+            stream_bytes=self.stream_bytes, machine=self.machine, kernels=self.kernels,
         )  # fmt: skip
 
     @property
@@ -97,6 +99,11 @@ class Case:
     def label(self) -> str:
         """The machine, as results are stamped with it."""
         return machine_label("bench", self.design.generation, self.machine, self.stream_bytes)
+
+    @property
+    def profiles(self) -> str:
+        """Machine and kernels, for people."""
+        return f"machine {self.label}; kernels: {kernel_profile.chosen(self.kernels)}"
 
     def intensity(self, size: Size) -> float:
         """Arithmetic intensity: operations per byte of A, B and C, each counted once."""

@@ -45,8 +45,9 @@ def measure(
     rows: list[dict[str, Any]] = []
     for name, (n, k, count) in PROJECTIONS[model].items():
         result = simulate_gemv(
-            device.generation, n, k, batch, format=format, machine=arguments.machine
-        )
+            device.generation, n, k, batch, format=format, machine=arguments.machine,
+            kernels=arguments.kernels,
+        )  # fmt: skip
         row: dict[str, Any] = {
             "model": model,
             "projection": name,
@@ -54,6 +55,7 @@ def measure(
             "k": k,
             "per_token": count,
             "machine": result.machine,
+            "kernels": result.kernels,
             "simulated_us": 1e6 * result.seconds,
             "token_us": 1e6 * result.token_seconds,
             "dispatch_us": 1e6 * result.dispatch_seconds,
@@ -111,6 +113,7 @@ def _document(
     return {
         "device": device.name,
         "machine": rows[0]["machine"],
+        "kernels": rows[0]["kernels"],
         "emulated": device.emulated,
         "arithmetic": device.arithmetic,
         "times": "simulated; host: " + common.time_label(device),
@@ -124,7 +127,7 @@ def _document(
 def _print_table(device: Device, arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
     print(common.device_line(device))
     print(f"y = W x, W in {arguments.format} blocks, batch {arguments.batch};")
-    print(f"machine {rows[0]['machine']};")
+    print(f"machine {rows[0]['machine']}; kernels: {rows[0]['kernels']};")
     print(NOTE.format(token=rows[0]["token_us"], dispatch=rows[0]["dispatch_us"]))
     head = (
         f"{'model':<10} {'projection':<10} {'N x K':>14} {'us':>9} {'GB/s':>7} {'of ceiling':>10}"

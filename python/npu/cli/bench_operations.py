@@ -10,6 +10,7 @@ from typing import Any
 
 from npu.cli import bench_gemm_files as files
 from npu.cli import common
+from npu.perf import kernel_profile
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -18,7 +19,8 @@ def run(arguments: argparse.Namespace) -> int:
         if "json" in outputs:
             document = {
                 "kind": "npu bench operations", "times": "simulated",
-                "machine": rows[0]["machine"], "rows": rows,
+                "machine": rows[0]["machine"], "kernels": kernel_profile.chosen(arguments.kernels),
+                "rows": rows,
             }  # fmt: skip
             outputs["json"].write(files.json_bytes("operations", document))
     if arguments.json != files.STDOUT:
@@ -40,7 +42,9 @@ def _simulate(arguments: argparse.Namespace) -> list[dict[str, Any]]:
         requests = {"": arguments.request} if arguments.request else one.examples
         for example, request in requests.items():
             print(f"simulating {one.name} {example}", file=sys.stderr)
-            result = simulate_operation(one.name, device, request, machine=arguments.machine)
+            result = simulate_operation(
+                one.name, device, request, machine=arguments.machine, kernels=arguments.kernels
+            )
             head = {"device": device, "operation": one.name, "example": example}
             rows.append(head | {"request": dict(request)} | dataclasses.asdict(result))
     return rows

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="of the model's matrices, as `npu generate --weights` (auto)",
     )  # fmt: skip
     add("--read-gbs", type=float, metavar="GB/s", help="read ceiling of the machine's memory")
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     add("--plot", metavar="FILE.png|.svg", help="tokens/s and TTFT over context; needs matplotlib")
 
 
@@ -114,6 +114,7 @@ def _batches(
             arguments.batch,
             read_gbs=arguments.read_gbs,
             machine=arguments.machine,
+            kernels=arguments.kernels,
         )
         for context in arguments.context or _CONTEXTS
     ]
@@ -127,7 +128,9 @@ def _simulated(
     from npu.perf.prefill_simulation import simulate_prefill
 
     wanted = arguments.context or _CONTEXTS
-    memory: dict[str, Any] = {"read_gbs": arguments.read_gbs, "machine": arguments.machine}
+    memory: dict[str, Any] = {
+        "read_gbs": arguments.read_gbs, "machine": arguments.machine, "kernels": arguments.kernels,
+    }  # fmt: skip
     rows = [simulate_decode(device, shape, context, **memory) for context in wanted]
     try:
         prompts = [simulate_prefill(device, shape, count, **memory) for count in wanted]

@@ -49,7 +49,9 @@ def add_device_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_machine_argument(parser: argparse._ActionsContainer) -> None:
+def add_profile_arguments(parser: argparse._ActionsContainer) -> None:
+    """--machine and --kernels: what is simulated."""
+    from npu.perf.kernel_profile import PROFILES
     from npu.perf.machines import MACHINES
 
     names = ", ".join(machine.name for machine in MACHINES)
@@ -57,6 +59,11 @@ def add_machine_argument(parser: argparse._ActionsContainer) -> None:
         "--machine", metavar="NAME",
         help=f"whose memory is simulated: {names}, see `npu validate-model --machines` "
         "(default: that of the generation)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--kernels", choices=PROFILES,
+        help="cycles of matrix products: as published kernels have them, or as `npu kernel` "
+        "schedules them (default: the latter for pipelined designs)",
     )  # fmt: skip
 
 

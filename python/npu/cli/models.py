@@ -40,7 +40,7 @@ class _Model:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", help="npu1 or npu2 (default: $NPU_DEVICE, npu2)")
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     parser.add_argument("--json", action="store_true", help="a JSON document")
 
 

@@ -94,6 +94,7 @@ def document(
     return {
         "device": device,
         "machine": rows[0].machine,
+        "kernels": rows[0].kernels,
         "times": "simulated",
         "shape": rows[0].shape,
         "read_ceiling_bytes_per_second": rows[0].ceiling,
@@ -122,7 +123,7 @@ def show(
     ceiling = document["read_ceiling_bytes_per_second"] / 1e9
     print(
         f"{document['shape']} on {document['device']}, simulated; machine {document['machine']}, "
-        f"reads up to {ceiling:g} GB/s"
+        f"kernels: {document['kernels']}; reads up to {ceiling:g} GB/s"
     )
     print()
     print(f"Decode: {rows[0].weight_bytes / 1e6:.0f} MB of weights per token")

@@ -16,8 +16,8 @@ from typing import Any
 def stamp(
     benchmark: str, document: Mapping[str, Any], model_paths: Sequence[str] = ()
 ) -> dict[str, Any]:
-    """The stamp of a document. ``benchmark``: the words after `npu bench`; device, arithmetic
-    and machine (that was simulated) are those of the document (null: several, or none);
+    """The stamp of a document. ``benchmark``: the words after `npu bench`; device, arithmetic,
+    machine and kernels (what was simulated) are those of the document (null: several, or none);
     ``model_paths``: files of the model."""
     from npu import __version__
     from npu.models.identity import fingerprint
@@ -30,6 +30,7 @@ def stamp(
         "device": document.get("device"),
         "arithmetic": document.get("arithmetic"),
         "machine": document.get("machine"),
+        "kernels": document.get("kernels"),
         "host_cpu": _cpu(),
         "host_cpus": len(os.sched_getaffinity(0)),
         "model": fingerprint(model_paths) if model_paths else None,

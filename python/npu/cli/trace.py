@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--no-overlap", action="store_true", help="wait for each round before writing more BDs"
     )
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     parser.add_argument("--from", dest="from_us", type=float, default=0, metavar="US",
                         help="keep what overlaps a window: its begin in microseconds")  # fmt: skip
     parser.add_argument("--to", dest="to_us", type=float, metavar="US", help="its end")
@@ -138,6 +138,7 @@ def _model(arguments: argparse.Namespace) -> Trace:
         "format": arguments.format or "q4nx", "read_gbs": arguments.read_gbs,
         "from_us": arguments.from_us, "to_us": arguments.to_us, "limit": arguments.limit,
         "locks": not arguments.no_locks, "machine": arguments.machine,
+        "kernels": arguments.kernels,
     }  # fmt: skip
     if arguments.token:
         return npu.trace_token(*common, _one(arguments, "context", 1024), **kept)
@@ -198,6 +199,7 @@ def _gemm(arguments: argparse.Namespace) -> GemmTrace:
         limit=arguments.limit,
         locks=not arguments.no_locks,
         machine=arguments.machine,
+        kernels=arguments.kernels,
     )
 
 
@@ -206,7 +208,7 @@ def _describe(trace: Trace) -> None:
     print(
         f"simulated: {trace.title}: {s.seconds * 1e6:.1f} us, "
         f"{trace.rate[1]:.2f} {trace.rate[0]}, bound: {s.bound}; "
-        f"machine {trace.machine}",
+        f"machine {trace.machine}; kernels: {s.kernels}",
         file=sys.stderr,
     )
     if trace.left_out:

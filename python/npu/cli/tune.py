@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import common, dtypes, progress
+from npu.perf import kernel_profile
 
 if TYPE_CHECKING:
     from npu.designs.gemm import DesignPoint
@@ -73,7 +74,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--stream-bytes", type=int, choices=(4, 8),
         help="bytes per cycle of a stream port (default: 4)",
     )  # fmt: skip
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     parser.add_argument("--json", metavar="FILE", help="write the result as JSON; - is stdout")
     parser.add_argument("--csv", metavar="FILE", help="write the table as CSV; - is stdout")
 
@@ -98,7 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes
     evaluator = tune.Evaluator(
-        space, tune.Workload(tuple(sizes)), arguments.stream_bytes, machine=arguments.machine
+        space,
+        tune.Workload(tuple(sizes)),
+        arguments.stream_bytes,
+        machine=arguments.machine,
+        kernels=arguments.kernels,
     )
     _check_writable(arguments)
     started = time.perf_counter()
@@ -162,6 +167,7 @@ def _document(result: Result) -> dict[str, Any]:
         "designs": space.designs,
         "stream_bytes": result.evaluator.constant(f"stream_{space.generation}"),
         "machine": result.evaluator.values.label,
+        "kernels": kernel_profile.chosen(result.evaluator.kernels),
         "objective": result.objective,
         "sizes": [list(size) for size in workload.sizes] or "about 4K",
         "designs_evaluated": result.designs,
@@ -202,7 +208,9 @@ def _print(result: Result, taken: float) -> None:
         f"{space.generation}, {space.dtype_in} -> {space.dtype_out}{kind}, "
         f"B {space.b_layout}-major, {space.accumulate} sums, {stream:g} B/cycle streams"
     )
-    print(f"sizes: {evaluator.workload.describe()}; machine {evaluator.values.label}")
+    print(f"sizes: {evaluator.workload.describe()}")
+    kernels = kernel_profile.chosen(evaluator.kernels)
+    print(f"machine {evaluator.values.label}; kernels: {kernels}")
     print(
         f"simulated; {result.designs} designs with {result.tiles} tiles searched in {taken:.1f} s "
         "of host time"

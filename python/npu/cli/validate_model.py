@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--report", metavar="FILE",
         help="compare with the times that `npu selftest` measured on an NPU, and stop",
     )  # fmt: skip
-    common.add_machine_argument(parser)
+    common.add_profile_arguments(parser)
     parser.add_argument(
         "--machines", action="store_true",
         help="list the machines that --machine of every simulation names, and stop",
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.machines:
         return _machines(arguments.json)
     if arguments.report:
-        return _report(arguments.report, arguments.machine, arguments.json)
+        return _report(arguments)
     if arguments.machine:
         raise ArgumentError(
             "[validate-model] published figures are compared on the machines they are of; "
@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = arguments.method
     of_designs = published.MODELS if chosen in ("both", "all") else (chosen,)
     methods = [model for model in of_designs if model in published.MODELS]
-    results = {method: published.compare(method) for method in methods}
+    kernels = arguments.kernels or "published"
+    results = {method: published.compare(method, kernels=kernels) for method in methods}
     errors = {method: published.mean_errors(found) for method, found in results.items()}
     tiles = published_atb.compare() if chosen in ("atb", "all") else []
     if arguments.json:
@@ -77,10 +78,11 @@ def run(arguments: argparse.Namespace) -> int:
         rows += [_atb_row(c) for c in tiles]
         if tiles:
             errors["atb"] = published_atb.mean_errors(tiles)
-        print(json.dumps({"figures": rows, "mean_absolute_error": errors}, indent=2))
+        document = {"kernels": kernels, "figures": rows, "mean_absolute_error": errors}
+        print(json.dumps(document, indent=2))
         return 0
     for method, found in results.items():
-        _print(method, found, errors[method])
+        _print(method, found, errors[method], kernels)
     if tiles:
         _print_atb(tiles)
     return 0
@@ -127,17 +129,17 @@ def _cross_validate(as_json: bool) -> int:
     return 0
 
 
-def _report(path: str, machine: str | None, as_json: bool) -> int:
+def _report(arguments: argparse.Namespace) -> int:
     """Times of a self-test beside simulated ones, with the constants of this version."""
     from npu.hardware.selftest.validate import validate
 
-    found = validate(path, machine)
-    if as_json:
+    found = validate(arguments.report, arguments.machine, arguments.kernels)
+    if arguments.json:
         print(json.dumps(dataclasses.asdict(found), indent=2))
         return 0
     print(
         f"{found.device}: measured (median, microseconds) against simulated, machine "
-        f"{found.machine}"
+        f"{found.machine}; kernels: {found.kernels}"
     )
     print(f"  {'operation':10} {'example':46} {'measured':>10} {'simulated':>10} {'error':>8}")
     for row in found.rows:
@@ -237,8 +239,8 @@ def _print_atb(found: list[published_atb.Comparison]) -> None:
         print(f"    {name:34} {100 * value:5.2f} %")
 
 
-def _print(method: str, found: list[Comparison], errors: dict[str, float]) -> None:
-    print(f"{method}: simulated against published ({PAPER})")
+def _print(method: str, found: list[Comparison], errors: dict[str, float], kernels: str) -> None:
+    print(f"{method}: simulated against published ({PAPER}); kernels: {kernels}")
     print(
         f"  {'figure':22} {'where':14} {'metric':24} {'published':>9} {'simulated':>9} {'error':>7}"
     )

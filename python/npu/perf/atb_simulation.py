@@ -257,6 +257,7 @@ def _result(size: Size, tile: Tile, precision: Precision, constants: Constants) 
     return SimulatedAtb(
         model="atb",
         machine=constants.label,
+        kernels="published",
         seconds=t.seconds,
         tops=operations / t.seconds / 1e12,
         bound=_bound(t),

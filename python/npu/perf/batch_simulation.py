@@ -42,6 +42,7 @@ class SimulatedBatch:
 
     device: str
     machine: str
+    kernels: str
     shape: str
     sequences: int
     tokens: int
@@ -70,13 +71,14 @@ def simulate_batch(
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedBatch:
     """The simulated time of a step of ``Model.decode_batch`` on "npu1" or "npu2".
 
-    shape, format, read_gbs, constants, machine: as of ``simulate_decode``; context: positions that
-    the last new token of each sequence sees, itself included, 1 to 1048576; sequences: 1 to 8;
-    tokens: new ones of each, 1 to 8. Raises ArgumentError, DeviceError, ShapeError (also for
-    sizes with which batches do not run on the array).
+    shape, format, read_gbs, constants, machine, kernels: as of ``simulate_decode``; context:
+    positions that the last new token of each sequence sees, itself included, 1 to 1048576;
+    sequences: 1 to 8; tokens: new ones of each, 1 to 8. Raises ArgumentError, DeviceError,
+    ShapeError (also for sizes with which batches do not run on the array).
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_batch] device is {device!r}; use "npu1" or "npu2"')
@@ -89,7 +91,7 @@ def simulate_batch(
         raise ArgumentError(
             f"[simulate_batch] {new} new tokens in a context of {length}; the context includes them"
         )
-    overrides = chosen_constants("simulate_batch", device, machine, read_gbs, constants)
+    overrides = chosen_constants("simulate_batch", device, machine, read_gbs, constants, kernels)
     chunk = Chunk(device, found, new, length - new, overrides, count)
     return _Sum(device, overrides).result(found, chunk, count, new, length)
 
@@ -116,6 +118,7 @@ class _Sum:
         return SimulatedBatch(
             device=self._device,
             machine=self._constants.label,
+            kernels=self._constants.kernels({}),
             shape=shape.name,
             sequences=sequences,
             tokens=tokens,

@@ -98,13 +98,14 @@ class SimulatedDecode:
     processor worked ("command processor") or nothing did ("waiting"), and the host's call and its
     return ("dispatch"); docs/decoder.md has more.
 
-    ``bound`` names the largest part; ``machine`` the profile simulated. ``weight_bytes``,
-    ``kv_bytes``: read per token; ``floor``: the seconds that these take at the ceiling
-    (``ceiling``, bytes per second).
+    ``bound`` names the largest part; ``machine`` and ``kernels`` the profiles simulated.
+    ``weight_bytes``, ``kv_bytes``: read per token; ``floor``: the seconds that these take at the
+    ceiling (``ceiling``, bytes per second).
     """
 
     device: str
     machine: str
+    kernels: str
     shape: str
     context: int
     seconds: float
@@ -132,6 +133,7 @@ def simulate_decode(
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedDecode:
     """The simulated time of one token on "npu1" or "npu2".
 
@@ -139,15 +141,16 @@ def simulate_decode(
     "bf16"), or a ``DecodeShape`` with formats of its own; context: positions that the token sees,
     itself included, 1 to 1048576; read_gbs: the memory's read ceiling in GB/s instead of the fitted
     one; constants: other values for constants of ``npu validate-model --constants``; machine: a
-    profile of ``npu validate-model --machines``, by default that of the generation. Raises
-    ArgumentError, DeviceError, ShapeError (a size that the array does not run).
+    profile of ``npu validate-model --machines``, by default that of the generation; kernels: as of
+    ``simulate_gemm``. Raises ArgumentError, DeviceError, ShapeError (a size that the array does not
+    run).
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_decode] device is {device!r}; use "npu1" or "npu2"')
     found = shape if isinstance(shape, DecodeShape) else shape_of(shape, format)
     check_shape(found)
     length = whole("simulate_decode", context, "context", MAX_CONTEXT)
-    overrides = chosen_constants("simulate_decode", device, machine, read_gbs, constants)
+    overrides = chosen_constants("simulate_decode", device, machine, read_gbs, constants, kernels)
     return _Token(device, found, length, overrides).result()
 
 
@@ -157,6 +160,7 @@ def chosen_constants(
     machine: str | None,
     read_gbs: float | None,
     constants: Mapping[str, float] | None,
+    kernels: str | None = None,
 ) -> Constants:
     """Those of a machine, with another read ceiling (GB/s) and other changes. Raises ArgumentError,
     DeviceError."""
@@ -168,7 +172,7 @@ def chosen_constants(
                 f"[{function}] the read ceiling is {read_gbs!r} GB/s; use 0.1 to 10000"
             )
         changed[f"dram_read_{device}"] = float(read_gbs)
-    return constants_of(function, device, machine, changed)
+    return constants_of(function, device, machine, changed, kernels)
 
 
 def _check_format(format: str) -> None:
@@ -304,6 +308,7 @@ class _Token:
         return SimulatedDecode(
             device=self.device,
             machine=self.constants.label,
+            kernels=self.constants.kernels({}),
             shape=self.shape.name,
             context=self.context,
             seconds=total.cycles / self.clock + dispatch,

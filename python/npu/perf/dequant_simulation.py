@@ -29,10 +29,12 @@ class SimulatedDequantize:
     ``seconds``. ``ceiling`` is what bounds the writes: the memory's bandwidth for reads and writes
     together, of which writes need 16 bytes in 21, or all shim channels at the rate of a stream
     port if that is less; ``share`` is of that. ``bound`` is the busiest resource, ``shares`` how
-    much of the time each works; ``machine`` the profile simulated.
+    much of the time each works; ``machine`` and ``kernels`` the profiles
+    simulated.
     """
 
     machine: str
+    kernels: str
     seconds: float
     dispatch_seconds: float
     read_bandwidth: float
@@ -52,6 +54,7 @@ def simulate_dequantize(
     format: str = "q4nx",
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedDequantize:
     """The simulated time of expanding W (N, K) on "npu1" or "npu2", padding included.
 
@@ -64,7 +67,7 @@ def simulate_dequantize(
     n = whole("simulate_dequantize", N, "N", _MAX_SIDE)
     k = whole("simulate_dequantize", K, "K", _MAX_SIDE)
     changed = checked_constants("simulate_dequantize", constants)
-    overrides = constants_of("simulate_dequantize", device, machine, changed)
+    overrides = constants_of("simulate_dequantize", device, machine, changed, kernels)
     config = dequant.configuration(device, format)
     totals = run_request("dequant", config, {"n": n, "k": k}, overrides)
     seconds = totals.array_seconds
@@ -76,6 +79,7 @@ def simulate_dequantize(
     ceiling = min(ports, memory * written / (read + written))
     return SimulatedDequantize(
         machine=overrides.label,
+        kernels=overrides.kernels(totals.kernels),
         seconds=seconds,
         dispatch_seconds=totals.timing["dispatch"],
         read_bandwidth=read / seconds,

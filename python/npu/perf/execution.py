@@ -61,6 +61,7 @@ class Totals:
     agents: dict[str, float]
     moved: dict[str, int]
     submissions: int
+    kernels: dict[str, str]  # what the cycles of those that ran are (kernel_profile.py)
 
     @staticmethod
     def of(parts: Sequence[tuple[int, Mapping[str, Any]]]) -> Totals:
@@ -69,17 +70,19 @@ class Totals:
         timing: dict[str, float] = {}
         agents: dict[str, float] = {}
         moved: dict[str, int] = {}
+        kernels: dict[str, str] = {}
         for count, report in parts:
             times = report["timing"]
             for name, value in times["agents"].items():
                 agents[name] = agents.get(name, 0) + count * value
             for name, value in report["bytes_moved"].items():
                 moved[name] = moved.get(name, 0) + count * value
+            kernels |= times["kernels"]
             for name, value in times.items():
-                if name != "agents":
+                if name not in ("agents", "kernels"):
                     share = times["cycles"] / cycles if name.endswith("_share") else 1
                     timing[name] = timing.get(name, 0) + count * share * value
-        return Totals(timing, agents, moved, sum(count for count, _ in parts))
+        return Totals(timing, agents, moved, sum(count for count, _ in parts), kernels)
 
     @property
     def array_seconds(self) -> float:

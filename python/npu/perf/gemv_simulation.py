@@ -47,10 +47,12 @@ class SimulatedGemv:
     ``dispatch_seconds`` (host to array and back) come on top, once per submission. ``bandwidth`` is
     weight bytes per second of ``seconds``, ``ceiling`` the modelled read ceiling in the same unit,
     ``share`` their ratio. ``bound`` is the resource that is busiest, ``shares`` how much of the
-    time each works; ``machine`` the profile simulated.
+    time each works; ``machine`` and ``kernels`` the profiles
+    simulated.
     """
 
     machine: str
+    kernels: str
     seconds: float
     token_seconds: float
     dispatch_seconds: float
@@ -76,6 +78,7 @@ def simulate_gemv(
     format: str = "q4nx",
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedGemv:
     """The simulated time of y[batch, N] = x[batch, K] W[N, K]^T on "npu1" or "npu2".
 
@@ -94,7 +97,7 @@ def simulate_gemv(
         known = ", ".join(map(repr, gemv.COLUMNS))
         raise ArgumentError(f"[simulate_gemv] format is {format!r}; use {known}")
     changed = checked_constants("simulate_gemv", constants)
-    overrides = constants_of("simulate_gemv", device, machine, changed)
+    overrides = constants_of("simulate_gemv", device, machine, changed, kernels)
     config = gemv.configuration(device, cores, channels)
     output = facts.GEMV_TOP_OUTPUT if top else 0
     request = {
@@ -108,6 +111,7 @@ def simulate_gemv(
     weight_bytes = -(-n // gemv.BLOCK_ROWS) * -(-k // gemv.COLUMNS[format]) * gemv.BLOCK_BYTES
     return SimulatedGemv(
         machine=overrides.label,
+        kernels=overrides.kernels(totals.kernels),
         seconds=seconds,
         token_seconds=token,
         dispatch_seconds=totals.timing["dispatch"],

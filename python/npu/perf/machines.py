@@ -14,6 +14,7 @@ from typing import Any
 
 from npu import _npu
 from npu.errors import ArgumentError, DeviceError
+from npu.perf import kernel_profile
 
 GENERATIONS = ("npu1", "npu2")
 # What differs from machine to machine, in every listing.
@@ -91,10 +92,13 @@ MACHINES = (
 
 class Constants(dict[str, float]):
     """The constants of a simulation that are not the table's: those of its machine, and on top what
-    its caller changed."""
+    its caller changed; and the profile of kernels (kernel_profile.py), None for the default."""
 
-    def __init__(self, machine: Machine, changed: Mapping[str, float]) -> None:
-        super().__init__(machine.values | dict(changed))
+    def __init__(
+        self, machine: Machine, changed: Mapping[str, float], kernels: str | None = None
+    ) -> None:
+        profile = kernel_profile.constant_of("simulate", kernels)
+        super().__init__(machine.values | dict(changed) | profile)
         self.machine = machine
         self._changed = dict(changed)
 
@@ -105,6 +109,10 @@ class Constants(dict[str, float]):
         own = table | self.machine.values
         changed = [f"{k} = {v:g}" for k, v in sorted(self._changed.items()) if v != own.get(k)]
         return " with ".join(part for part in (self.machine.name, ", ".join(changed)) if part)
+
+    def kernels(self, sources: Mapping[str, str]) -> str:
+        """What results are stamped with beside it: kernel_profile.described."""
+        return kernel_profile.described(self, sources)
 
 
 def machine_of(function: str, device: str, name: str | None) -> Machine:
@@ -127,11 +135,16 @@ def machine_of(function: str, device: str, name: str | None) -> Machine:
 
 
 def constants_of(
-    function: str, device: str, machine: str | None, changed: Mapping[str, float]
+    function: str,
+    device: str,
+    machine: str | None,
+    changed: Mapping[str, float],
+    kernels: str | None = None,
 ) -> Constants:
     """What a simulation of ``device`` runs with; ``changed`` comes last. Raises ArgumentError,
     DeviceError."""
-    return Constants(machine_of(function, device, machine), changed)
+    kernel_profile.constant_of(function, kernels)
+    return Constants(machine_of(function, device, machine), changed, kernels)
 
 
 def document() -> list[dict[str, Any]]:

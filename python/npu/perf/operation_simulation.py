@@ -17,10 +17,11 @@ from npu.perf.problem import checked_constants
 class SimulatedOperation:
     """``seconds``: array time of all submissions, the completion tokens included, without
     ``dispatch_seconds``, the host's part. ``read_bytes``, ``write_bytes``: of DRAM. ``bound`` is
-    the busiest resource, ``shares`` how much of the time each works; ``machine`` the profile
-    simulated."""
+    the busiest resource, ``shares`` how much of the time each works; ``machine`` and
+    ``kernels`` the profiles simulated."""
 
     machine: str
+    kernels: str
     seconds: float
     dispatch_seconds: float
     submissions: int
@@ -37,6 +38,7 @@ def simulate_operation(
     *,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedOperation:
     """The simulated time of a request (fields: ``npu inspect --operation NAME``) on "npu1" or
     "npu2" with the design's default configuration.
@@ -49,10 +51,11 @@ def simulate_operation(
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_operation] device is {device!r}; use "npu1" or "npu2"')
     changed = checked_constants("simulate_operation", constants)
-    values = constants_of("simulate_operation", device, machine, changed)
+    values = constants_of("simulate_operation", device, machine, changed, kernels)
     totals = run_request(name, found.configuration(device), request, values)
     return SimulatedOperation(
         machine=values.label,
+        kernels=values.kernels(totals.kernels),
         seconds=totals.array_seconds,
         dispatch_seconds=totals.timing["dispatch"],
         submissions=totals.submissions,

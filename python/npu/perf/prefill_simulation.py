@@ -74,6 +74,7 @@ class SimulatedPrefill:
 
     device: str
     machine: str
+    kernels: str
     shape: str
     tokens: int
     position: int
@@ -101,13 +102,15 @@ def simulate_prefill(
     read_gbs: float | None = None,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedPrefill:
     """The simulated time to the first token of a prompt on "npu1" or "npu2".
 
-    shape, format, read_gbs, constants, machine: as of ``simulate_decode``; tokens: of the prompt,
-    1 to 1048576; position: of its first token, so many positions are in the cache already; chunk:
-    tokens of a chunk, 1 to 2048. A last chunk of one token is a decode step. Raises ArgumentError,
-    DeviceError, ShapeError (also for sizes with which prompts do not run on the array).
+    shape, format, read_gbs, constants, machine, kernels: as of ``simulate_decode``; tokens: of the
+    prompt, 1 to 1048576; position: of its first token, so many positions are in the cache already;
+    chunk: tokens of a chunk, 1 to 2048. A last chunk of one token is a decode step. Raises
+    ArgumentError, DeviceError, ShapeError (also for sizes with which prompts do not run on the
+    array).
     """
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[simulate_prefill] device is {device!r}; use "npu1" or "npu2"')
@@ -116,7 +119,7 @@ def simulate_prefill(
     count = whole("simulate_prefill", tokens, "tokens", MAX_TOKENS)
     first = whole("simulate_prefill", position, "position", MAX_TOKENS) if position != 0 else 0
     size = whole("simulate_prefill", chunk, "chunk", MAX_CHUNK)
-    overrides = chosen_constants("simulate_prefill", device, machine, read_gbs, constants)
+    overrides = chosen_constants("simulate_prefill", device, machine, read_gbs, constants, kernels)
     return _Prompt(device, found, count, first, size, overrides).result()
 
 
@@ -363,6 +366,7 @@ class _Prompt:
         return SimulatedPrefill(
             device=self._device,
             machine=self._constants.label,
+            kernels=self._constants.kernels({}),
             shape=self._shape.name,
             tokens=self._tokens,
             position=self._position,

@@ -35,9 +35,10 @@ def trace_prefill(
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> PrefillTrace:
     """The timeline of a chunk of 1 to 1024 tokens; device, shape, position, format, read_gbs,
-    constants, machine as of ``simulate_prefill``, from_us, to_us, limit, locks as of
+    constants, machine, kernels as of ``simulate_prefill``, from_us, to_us, limit, locks as of
     ``trace_gemm``.
 
     All layers run, those with a window first, or only the first ``layers`` of these; they need the
@@ -50,7 +51,7 @@ def trace_prefill(
     if layers is not None:
         few = whole("trace_prefill", layers, "layers", sliding + others)
         sliding, others = min(few, sliding), max(0, few - sliding)
-    overrides = chosen_constants("trace_prefill", device, machine, read_gbs, constants)
+    overrides = chosen_constants("trace_prefill", device, machine, read_gbs, constants, kernels)
     request = request_of_steps(found, count, first, (sliding, others), formats)
     run, fields = traced("prefill", device, request, kept, overrides, KERNELS)
     return PrefillTrace(

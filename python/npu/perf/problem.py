@@ -72,6 +72,9 @@ class Choices(DesignChoices, total=False):
     """Other values for constants of ``npu validate-model --constants``."""
     machine: str | None
     """A profile of ``npu validate-model --machines``; default: that of the generation."""
+    kernels: str | None
+    """Cycles of products: "published" or "scheduled"; default: published kernels as published,
+    this project's own as scheduled."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +97,7 @@ def gemm_problem(
     stream_bytes: int | None = None,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
     **choices: Unpack[DesignChoices],
 ) -> GemmProblem:
     """The arguments of ``function``, checked; a k_mt left out is chosen for K."""
@@ -119,7 +123,7 @@ def gemm_problem(
                 f"[{function}] stream_bytes is {stream_bytes!r}; use 4 or 8 (bytes per cycle)"
             )
         values[f"stream_{device}"] = float(stream_bytes)
-    chosen = constants_of(function, device, machine, values)
+    chosen = constants_of(function, device, machine, values, kernels)
     return GemmProblem(design, (m, k, n), bool(overlap_bds), chosen)
 
 

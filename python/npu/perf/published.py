@@ -119,14 +119,20 @@ def sweep(design: DesignPoint, max_steps: int = _SWEEP_STEPS) -> Iterator[Size]:
 class Predictor:
     """What a model says about one published figure."""
 
-    def __init__(self, row: Published, model: str, constants: Mapping[str, float] | None) -> None:
-        self.row, self.model, self.constants = row, model, constants
+    def __init__(
+        self,
+        row: Published,
+        model: str,
+        constants: Mapping[str, float] | None,
+        kernels: str | None = None,
+    ) -> None:
+        self.row, self.model, self.constants, self.kernels = row, model, constants, kernels
 
     def run(self, size: Size, *, model: str | None = None, **changes: object) -> SimulatedGemm:
         design = dataclasses.replace(self.row.design, **changes)  # type: ignore[arg-type]
         return simulate_gemm(
             design.generation, *size, design=design, overlap_bds=self.row.overlap,
-            model=model or self.model, constants=self.constants,
+            model=model or self.model, constants=self.constants, kernels=self.kernels,
         )  # fmt: skip
 
     @property
@@ -189,9 +195,13 @@ class Predictor:
 
 
 def compare(
-    model: str, constants: Mapping[str, float] | None = None, sweeps: bool = True
+    model: str,
+    constants: Mapping[str, float] | None = None,
+    sweeps: bool = True,
+    kernels: str | None = None,
 ) -> list[Comparison]:
-    """Every published figure the model can answer, with its prediction.
+    """Every published figure the model can answer, with its prediction; kernels: as of
+    ``simulate_gemm``.
 
     ``sweeps=False`` leaves out the figures that need hundreds of sizes. Figures whose design does
     not lower (DesignError) are left out of the emulator's answers.
@@ -204,7 +214,7 @@ def compare(
         if model == "emulator" and row.metric in _KERNEL_ONLY[1:]:
             continue
         try:
-            predicted = Predictor(row, model, constants).predict()
+            predicted = Predictor(row, model, constants, kernels).predict()
         except DesignError:
             if model == "closed-form":
                 raise

@@ -36,11 +36,13 @@ class SimulatedGemm:
     share of the time each resource works (emulator) or would need (closed form); ``bytes`` counts
     what crossed DRAM (L3), memtiles (L2) and cores (L1); ``details`` has the model's own figures;
     ``agents`` (emulator) the cycles in which each core, DMA channel and the command processor
-    worked, out of ``cycles``; ``machine`` the profile that was simulated.
+    worked, out of ``cycles``; ``machine`` and ``kernels`` (where cycles of kernels come from)
+    the profiles that were simulated.
     """
 
     model: str
     machine: str
+    kernels: str
     seconds: float
     tops: float
     bound: str
@@ -89,6 +91,9 @@ def simulate_gemm(
     stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
     generation). constants: other values for constants of ``npu validate-model --constants``;
     machine: a profile of ``npu validate-model --machines``, by default that of the generation.
+    kernels: where cycles of products come from, "published" (constants) or "scheduled" (schedules
+    that `npu kernel` generates, for kernels that have one); by default the former for
+    kernel="published" and the latter for "pipelined".
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """
@@ -107,13 +112,14 @@ def simulate_call(
     size: Size,
     stream_bytes: int | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> SimulatedGemm:
     """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
     and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
     ``simulate_gemm`` computes the padded problem."""
     problem = gemm_problem(
         "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes,
-        machine=machine,
+        machine=machine, kernels=kernels,
     )  # fmt: skip
     request = dict(zip("mkn", size, strict=True))
     totals = run_request("gemm", gemm.configuration_of(design), request, problem.constants)
@@ -140,6 +146,7 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
     return SimulatedGemm(
         model="closed-form",
         machine=problem.constants.label,
+        kernels=problem.constants.kernels(_sources(design, e)),
         seconds=e["seconds"],
         tops=_tops(problem.size, e["seconds"]),
         bound=e["bound"],
@@ -155,6 +162,18 @@ def _estimate(problem: GemmProblem) -> SimulatedGemm:
         shares={name: e["rounds"] * needed / array for name, needed in resources.items()},
         details={key: value for key, value in e.items() if isinstance(value, float)},
     )
+
+
+def _sources(design: DesignPoint, estimate: dict[str, Any]) -> dict[str, str]:
+    """What the closed form's cycles are of every kernel of a design."""
+    source = "published" if design.kernel == "published" else "counted"
+    found = {estimate["kernel"]: "scheduled" if estimate["scheduled"] else source}
+    others = {
+        "convert_bf16_bfp16_*": estimate["convert_cycles"] > 0,
+        "narrow_*" if design.has_shift else "convert_f32_bf16": design.sum_dtype != design.c_dtype,
+        "zero_*": True,
+    }
+    return found | {name: "counted" for name, called in others.items() if called}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -202,6 +221,7 @@ def _summary(problem: GemmProblem, totals: Totals) -> SimulatedGemm:
     return SimulatedGemm(
         model="emulator",
         machine=problem.constants.label,
+        kernels=problem.constants.kernels(totals.kernels),
         seconds=timing["seconds"],
         tops=_tops(size, timing["seconds"]),
         bound=totals.bound,

@@ -39,6 +39,7 @@ class TracedToken:
     dispatch_seconds: float
     cycles: float
     bound: str
+    kernels: str
 
 
 def trace_token(
@@ -54,9 +55,10 @@ def trace_token(
     locks: bool = True,
     constants: Mapping[str, float] | None = None,
     machine: str | None = None,
+    kernels: str | None = None,
 ) -> TokenTrace:
-    """The timeline of a token; device, shape, context, format, read_gbs, constants, machine as of
-    ``simulate_decode``, from_us, to_us, limit, locks as of ``trace_gemm``.
+    """The timeline of a token; device, shape, context, format, read_gbs, constants, machine,
+    kernels as of ``simulate_decode``, from_us, to_us, limit, locks as of ``trace_gemm``.
 
     All layers run, those with a window first; they need the same formats. Raises ArgumentError,
     DeviceError, ShapeError.
@@ -64,7 +66,7 @@ def trace_token(
     kept = Kept.checked("trace_token", from_us, to_us, limit, locks)
     found, formats, counts = layers_of("trace_token", device, shape, format)
     length = whole("trace_token", context, "context", MAX_CONTEXT)
-    overrides = chosen_constants("trace_token", device, machine, read_gbs, constants)
+    overrides = chosen_constants("trace_token", device, machine, read_gbs, constants, kernels)
     request = request_of(found, length, counts, formats, found.vocabulary)
     run, fields = traced("decoder", device, request, kept, overrides)
     return TokenTrace(
@@ -126,7 +128,7 @@ def traced(
         data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
         kernels=kernels,
     )  # fmt: skip
-    run = _run(report)
+    run = _run(report, constants)
     shared = members(kept.function, device, run, window, recorded, config)
     return run, shared | {
         "operations": operations_of(submission["stream"]),
@@ -134,11 +136,14 @@ def traced(
     }
 
 
-def _run(report: dict[str, Any]) -> TracedToken:
+def _run(report: dict[str, Any], constants: Constants) -> TracedToken:
     totals = Totals.of([(1, report)])
     timing = totals.timing
     assert math.isfinite(timing["cycles"])
-    return TracedToken(timing["seconds"], timing["dispatch"], timing["cycles"], totals.bound)
+    return TracedToken(
+        timing["seconds"], timing["dispatch"], timing["cycles"], totals.bound,
+        constants.kernels(totals.kernels),
+    )  # fmt: skip
 
 
 def _bars(device: str) -> tuple[_Bar, ...]:

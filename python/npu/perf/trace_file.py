@@ -56,6 +56,7 @@ def metadata(trace: Timeline) -> dict[str, Any]:
     found: dict[str, Any] = {
         "simulated": "all times are of a modelled NPU, none was measured on hardware",
         "machine": trace.machine,
+        "kernels": s.kernels,
         "what": trace.title,
         "design": trace.design,
         "seconds": s.seconds,

@@ -21,8 +21,8 @@ from npu.models.identity import fingerprint
 
 STAMP = {
     "benchmark": "model", "version": "1", "commit": "c0ffee", "date": "2026-01-01T00:00:00+00:00",
-    "device": "emu:npu2", "machine": None, "arithmetic": "fast", "host_cpu": "X", "host_cpus": 2,
-    "model": "abc",
+    "device": "emu:npu2", "machine": None, "kernels": None, "arithmetic": "fast", "host_cpu": "X",
+    "host_cpus": 2, "model": "abc",
 }  # fmt: skip
 
 

@@ -251,14 +251,14 @@ def test_beyond_the_published_designs(
         a, c, size, tile, k_mt, kernel="pipelined", stream_bytes=stream_bytes, model="closed-form"
     )
     assert closed.tops == pytest.approx(r.tops, rel=0.05)
-    assert beyond(a, c, size, tile, k_mt, kernel="pipelined",
+    assert beyond(a, c, size, tile, k_mt, kernel="pipelined", kernels="published",
                   constants={"kernel_call": 1000.0}).tops < r.tops  # fmt: skip
 
 
 def test_parts_cost_calls() -> None:
     whole, parts = (
         simulate_gemm("npu2", 1024, 512, 1024, dtype_out="int8", tile=(128, 32, 128), k_mt=256,
-                      kernel="pipelined", a_parts=p)
+                      kernel="pipelined", a_parts=p, kernels="published")
         for p in (1, 4)
     )  # fmt: skip
     # 128 x 32 x 128: 1024 cycles of multiplications, and a call of 218 per part.

@@ -9,6 +9,7 @@ from pathlib import Path
 from npu.errors import ArgumentError, NpuError
 from npu.hardware.selftest import report
 from npu.hardware.selftest.measure import Case, simulated_seconds
+from npu.perf import kernel_profile
 from npu.perf.machines import constants_of
 
 
@@ -29,14 +30,18 @@ class Validation:
 
     device: str
     machine: str
+    kernels: str
     rows: list[Row]
     skipped: list[str]
     mean_absolute_error: float
 
 
-def validate(path: str | Path, machine: str | None = None) -> Validation:
+def validate(
+    path: str | Path, machine: str | None = None, kernels: str | None = None
+) -> Validation:
     """A report's times beside what this version simulates for the same requests on ``machine``, a
-    profile of ``npu.perf.machines`` (default: that of the generation).
+    profile of ``npu.perf.machines`` (default: that of the generation), kernels as of
+    ``npu.simulate_gemm``.
 
     Raises FormatError for a file that is no report, ArgumentError for one that has no times of an
     NPU.
@@ -48,7 +53,7 @@ def validate(path: str | Path, machine: str | None = None) -> Validation:
             f"[validate-model] {path} is of an emulated device, whose times are those of this "
             "computer; run `npu selftest` on an NPU"
         )
-    constants = constants_of("validate-model", device["generation"], machine, {})
+    constants = constants_of("validate-model", device["generation"], machine, {}, kernels)
     rows, skipped = [], []
     for one in found["measurements"]:
         name = f"{one['operation']} {one['example']}"
@@ -70,4 +75,5 @@ def validate(path: str | Path, machine: str | None = None) -> Validation:
             f"[validate-model] {path} has no measured times; run `npu selftest` without --no-times"
         )
     mean = statistics.fmean(abs(row.error) for row in rows)
-    return Validation(str(device.get("name")), constants.label, rows, skipped, mean)
+    label = kernel_profile.chosen(kernels)
+    return Validation(str(device.get("name")), constants.label, label, rows, skipped, mean)

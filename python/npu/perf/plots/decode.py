@@ -41,7 +41,8 @@ def _draw_tokens(axes: Any, rows: Sequence[SimulatedDecode]) -> None:
     contexts = [row.context for row in rows]
     axes.plot(
         contexts, [row.tokens_per_second for row in rows], marker="o", color=_SIMULATED,
-        label=f"simulated, {rows[0].device}, {rows[0].machine}",
+        label=f"simulated, {rows[0].device}, {rows[0].machine}, "
+        f"kernels: {rows[0].kernels.partition(' (')[0]}",
     )  # fmt: skip
     axes.plot(
         contexts, [1 / row.floor for row in rows], linestyle=":", color=_FLOOR,
@@ -61,7 +62,8 @@ def _draw_prompts(axes: Any, prompts: Sequence[SimulatedPrefill]) -> None:
     counts = [prompt.tokens for prompt in prompts]
     axes.plot(
         counts, [prompt.seconds for prompt in prompts], marker="o", color=_SIMULATED,
-        label=f"simulated, {prompts[0].device}, {prompts[0].machine}",
+        label=f"simulated, {prompts[0].device}, {prompts[0].machine}, "
+        f"kernels: {prompts[0].kernels.partition(' (')[0]}",
     )  # fmt: skip
     _draw_published(axes, published, counts)
     axes.set_yscale("log")

@@ -60,6 +60,7 @@ def _draw_titles(trace: Timeline, figure: Any) -> None:
         f"{trace.rate[1]:.2f} {trace.rate[0]}",
         f"bound: {s.bound}",
         f"machine {trace.machine}",
+        f"kernels: {s.kernels.partition(' (')[0]}",
     ]
     if not whole:
         parts.append(f"shown: {begin:,.1f} to {end:,.1f} µs")

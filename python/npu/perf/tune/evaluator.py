@@ -13,6 +13,7 @@ import numpy as np
 from npu import _npu
 from npu.designs.gemm import DesignPoint
 from npu.errors import ArgumentError
+from npu.perf import kernel_profile
 from npu.perf.execution import constant
 from npu.perf.machines import Constants, constants_of, machine_of
 from npu.perf.problem import Size
@@ -35,13 +36,14 @@ class Estimate:
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
     """Both simulations of a workload, optionally of another machine than the generation's default,
-    or with other constants than docs/timing.md's."""
+    or with other constants than docs/timing.md's; kernels: as of ``simulate_gemm``."""
 
     space: Space
     workload: Workload = dataclasses.field(default_factory=Workload)
     stream_bytes: int | None = None
     constants: Mapping[str, float] = dataclasses.field(default_factory=dict)
     machine: str | None = None
+    kernels: str | None = None
 
     def __post_init__(self) -> None:
         if self.stream_bytes not in (None, 4, 8):
@@ -49,6 +51,7 @@ class Evaluator:
                 f"[tune] stream_bytes is {self.stream_bytes!r}; use 4 or 8 (bytes per cycle)"
             )
         machine_of("tune", self.space.generation, self.machine)
+        kernel_profile.constant_of("tune", self.kernels)
 
     @property
     def _changed(self) -> dict[str, float]:
@@ -60,7 +63,9 @@ class Evaluator:
     @functools.cached_property
     def values(self) -> Constants:
         """Constants that differ from the table: the machine's and those that are changed."""
-        return constants_of("tune", self.space.generation, self.machine, self._changed)
+        return constants_of(
+            "tune", self.space.generation, self.machine, self._changed, self.kernels
+        )
 
     def constant(self, name: str) -> float:
         """A constant as it is used here."""
@@ -99,8 +104,9 @@ class Evaluator:
         tops, largest = [], 0
         for size in self.sizes(point):
             run = simulate_gemm(
-                point.generation, *size, design=point, constants=self._changed, machine=self.machine
-            )
+                point.generation, *size, design=point, constants=self._changed,
+                machine=self.machine, kernels=self.kernels,
+            )  # fmt: skip
             tops.append(run.tops)
             if math.prod(size) > largest:
                 largest, answer = math.prod(size), run
