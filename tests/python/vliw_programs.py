@@ -30,7 +30,12 @@ def run(
 ) -> tuple[Core, Run]:
     """Runs bundles, one per line, and a return."""
     core = Core(memory() if content is None else content, {})
-    core.registers |= registers
+    for name, value in registers.items():
+        size = 0
+        for atom in machine.atoms(name):
+            end = size + machine.bytes_of(atom)
+            core.registers[atom] = value[size:end] if isinstance(value, bytes) else value
+            size = end
     return core, core.run(assembly.read(text + "\n" + RETURN, machine))
 
 

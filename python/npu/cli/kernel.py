@@ -11,7 +11,11 @@ from npu.cli import common
 from npu.errors import ArgumentError, FileError
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from npu.vliw.kernels import Schedule
+    from npu.vliw.simulator import Run as SimulatedRun
+    from npu.vliw.vector_kernels import LoopSchedule
 
 HELP = "generate a kernel's VLIW code, count its cycles on a simulated core, run it"
 _SLOTS = ("vec", "lda", "ldb", "st", "alu", "mv")
@@ -44,6 +48,9 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--b-layout", metavar="LAYOUT", help="of B's tiles: row, col (matmul_i8)")
     for name, of in (("m1", "rows of A"), ("k1", "columns of A"), ("n1", "columns of B")):
         parser.add_argument(f"--{name}", type=common.positive, metavar="TILES", help=of)
+    parser.add_argument("--blocks", type=common.positive, default=1, metavar="N",
+        help="of operands, for kernels that are no matrix products: dequant_q4nx (default: 1)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
 
@@ -59,9 +66,11 @@ def run(arguments: argparse.Namespace) -> int:
     return code
 
 
-def _scheduled(arguments: argparse.Namespace) -> Schedule:
-    from npu.vliw import kernels
+def _scheduled(arguments: argparse.Namespace) -> Schedule | LoopSchedule:
+    from npu.vliw import kernels, vector_kernels
 
+    if arguments.kernel in vector_kernels.NAMES:
+        return vector_kernels.schedule(arguments.device, arguments.kernel, arguments.blocks)
     shape = (arguments.m1, arguments.k1, arguments.n1)
     if None in shape:
         raise ArgumentError(
@@ -101,12 +110,22 @@ def _write(path: str, text: str) -> None:
 
 def _print_schedule(figures: dict[str, Any]) -> None:
     """Figures and the table of slots; loops are marked at the bundle's number."""
+    if "blocks" in figures:
+        slots = ", ".join(f"{name} {share:.0%}" for name, share in figures["busy"].items() if share)
+        what = f"{figures['kernel']}, blocks: {figures['blocks']}, on "
+        work = f"slots in the loop: {slots}"
+    else:
+        what = (
+            f"{figures['kernel']} {figures['m1']} x {figures['k1']} x {figures['n1']}, C "
+            f"{figures['out']}, B by {figures['b_layout']}, on "
+        )
+        work = (
+            f"{figures['multiplication_bundles']} with a multiplication "
+            f"({figures['utilisation']:.1%})"
+        )
     print(
-        f"{figures['kernel']} {figures['m1']} x {figures['k1']} x {figures['n1']}, C "
-        f"{figures['out']}, B by {figures['b_layout']}, on "
-        f"{figures['device']}: {figures['cycles']} cycles simulated, {figures['bundles']} bundles, "
-        f"{figures['multiplication_bundles']} with a multiplication "
-        f"({figures['utilisation']:.1%}), {figures['stalls']} bank stalls"
+        f"{what}{figures['device']}: {figures['cycles']} cycles simulated, {figures['bundles']} "
+        f"bundles, {work}, {figures['stalls']} bank stalls"
     )
     print(f"code: {figures['code_bundles']} bundles, {figures['code_bytes']} bytes")
     rows = [
@@ -131,14 +150,10 @@ def _print_schedule(figures: dict[str, Any]) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.program:
         return _run_program(arguments)
-    from npu.vliw import reference
-
     found = _scheduled(arguments)
     found.places()  # whether it fits, before the operands are made
-    given = reference.operands(found, arguments.seed)
-    result, run = found.run(given.a, given.b, given.c, given.shift)
-    bits = f"uint{8 * result.itemsize}"
-    wrong = int((result.view(bits) != given.after.view(bits)).sum())
+    result, expected, run = _compared(found, arguments.seed)
+    wrong = int((result != expected).sum())
     figures = {
         "kernel": found.kernel, "device": found.device, "simulated": True, "cycles": run.cycles,
         "stalls": run.stalls, "values": result.size, "wrong": wrong,
@@ -151,6 +166,21 @@ def _run(arguments: argparse.Namespace) -> int:
             f"{wrong} of {result.size} values differ from the C++ kernel's in silicon arithmetic"
         )
     return 1 if wrong else 0
+
+
+def _compared(
+    found: Schedule | LoopSchedule, seed: int
+) -> tuple[np.ndarray, np.ndarray, SimulatedRun]:
+    """The bits of the generated kernel's results, those of the C++ kernel's, and the run."""
+    from npu.vliw import reference
+    from npu.vliw.vector_kernels import LoopSchedule
+
+    if isinstance(found, LoopSchedule):
+        return found.compared(seed)
+    given = reference.operands(found, seed)
+    result, run = found.run(given.a, given.b, given.c, given.shift)
+    bits = f"uint{8 * result.itemsize}"
+    return result.view(bits), given.after.view(bits), run
 
 
 def _run_program(arguments: argparse.Namespace) -> int:

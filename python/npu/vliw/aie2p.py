@@ -12,7 +12,7 @@ entry.
 
 from __future__ import annotations
 
-from npu.vliw import scalar
+from npu.vliw import scalar, vector_operations
 from npu.vliw.aie2 import FORMATS as AIE2_FORMATS
 from npu.vliw.machine import (
     Banks,
@@ -53,7 +53,8 @@ FORMATS = tuple((6 if slots == {"alu", "mv"} else size, slots) for size, slots i
 
 FILES = (
     *scalar.files(REGISTERS, WALK),
-    RegisterFile("X", {"x": ()}, 12, 512, REGISTERS),
+    RegisterFile("W", {"wl": (), "wh": ()}, 12, 256, REGISTERS),
+    RegisterFile("X", {"x": ("wl", "wh")}, 12, 512, REGISTERS),
     RegisterFile("E", {"e": ()}, 12, 64, REGISTERS),
     # In memory byte e[i] and then x[8 i .. 8 i + 7], eight times.
     RegisterFile("EX", {"ex": ("x", "e")}, 12, 576, REGISTERS),
@@ -61,6 +62,7 @@ FILES = (
     RegisterFile("CM", {"cml": ("bmll", "bmlh"), "cmh": ("bmhl", "bmhh")}, 5, 1024, REGISTERS),
     RegisterFile("DM", {"dm": ("cml", "cmh")}, 5, 2048, REGISTERS),
     RegisterFile("LF", {"lf": ()}, 2, 1024, REGISTERS),
+    *vector_operations.AIE2P_FILES,
     *(RegisterFile(n, {f"{n.lower()}sign1": ()}, 1, 1, REGISTERS) for n in ("UPS", "SRS")),
 )
 
@@ -131,6 +133,7 @@ OPERATIONS = (
     _memory("vst.x", "st", Operand("X"), "store"),
     _memory("vst.bm", "st", Operand("BM"), "store"),
     *_CONVERSIONS,
+    *vector_operations.aie2p(),
     # Accumulators are read in the fourth cycle, everything else in the first.
     Operation(
         "vmac.f",

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from npu.errors import DesignError
-from npu.vliw.dataflow import Region
+from npu.vliw.dataflow import Node, Region
 from npu.vliw.machine import Machine
 from npu.vliw.modulo import COPIES, Steady, uses
 
@@ -37,7 +37,7 @@ def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str
             if region.values[value] == kind
             for copy in range(COPIES)
         )
-        names = _names(machine, kind)
+        names = registers_for(region, machine, kind)
         if _pressure(arcs) > len(names):
             return None
         taken = _colour(arcs, names, circle)
@@ -62,9 +62,11 @@ def _pressure(arcs: list[_Arc]) -> int:
     return max(Counter(cell for arc in arcs for cell in arc[4]).values(), default=0)
 
 
-def _names(machine: Machine, kind: str) -> list[str]:
+def registers_for(region: Region, machine: Machine, kind: str) -> list[str]:
+    """Those of a file that values may take."""
     file = machine.file[kind]
-    return [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
+    names = [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
+    return [name for name in names if name not in region.reserved]
 
 
 def _colour(
@@ -132,7 +134,7 @@ def lifetimes(region: Region, machine: Machine, steady: Steady) -> dict[str, _Sp
                 if operand.stage:
                     read = time + operand.stage - 1
                     ends[value][p] = max(ends[value].get(p, read), read)
-    return {v: {p: (s, ends[v][p]) for p, s in starts[v].items()} for v in starts}
+    return {v: {p: (s, ends[v].get(p, s)) for p, s in starts[v].items()} for v in starts}
 
 
 @dataclass(frozen=True)
@@ -143,16 +145,26 @@ class Walk:
     step: int
     modifier: int
 
+    def after(self, count: int) -> int:
+        """The step that follows ``count`` of them."""
+        return self.modifier if (count + 1) % (self.size + 1) == 0 else self.step
+
 
 @dataclass
 class Addressing:
     """Pointers and steps of a region. ``pointer``: per stream; ``step``: per node, a number, a
-    modifier or a d register; ``numbers``: what registers hold before the first access."""
+    modifier or a d register; ``other``: of every other block, where that differs; ``numbers``: what
+    registers hold before the first access."""
 
     pointer: dict[str, str] = field(default_factory=dict)
     step: dict[str, int | str] = field(default_factory=dict)
+    other: dict[str, int | str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     after: dict[str, int] = field(default_factory=dict)  # stream -> offset after its last access
+
+    def step_of(self, node: str, block: int) -> int | str:
+        """The step of a node in a block."""
+        return self.other[node] if block % COPIES and node in self.other else self.step[node]
 
 
 def address(region: Region, machine: Machine) -> Addressing:
@@ -167,19 +179,34 @@ def address(region: Region, machine: Machine) -> Addressing:
                 continue
             found.step[node.name] = _step(node.forms, there - here, machine, modifiers)
         wrap = offsets[0] - offsets[-1]
-        walk = _between_blocks([b - a + wrap for a, b in pairwise(bases)])
-        if isinstance(walk, Walk):  # it counts, so that nobody shares it
-            index = modifiers.take()
-            found.step[nodes[-1].name] = f"d{index}"
-            numbers = {"m": walk.modifier, "dn": walk.size, "dj": walk.step, "dc": 0}
-            found.numbers |= {f"{prefix}{index}": value for prefix, value in numbers.items()}
-            last = walk.modifier if len(bases) % (walk.size + 1) == 0 else walk.step
-        else:
-            found.step[nodes[-1].name] = _step(nodes[-1].forms, walk, machine, modifiers)
-            last = walk
+        steps = [b - a + wrap for a, b in pairwise(bases)]
+        last = _next_block(found, nodes[-1], steps, machine, modifiers)
         found.after[name] = bases[-1] + offsets[-1] + last
     found.numbers |= {f"m{index}": value for value, index in modifiers.shared.items()}
     return found
+
+
+def _next_block(
+    found: Addressing, node: Node, steps: list[int], machine: Machine, modifiers: _Modifiers
+) -> int:
+    """Makes the last access of a stream lead to the next block; the step after the last block."""
+    turns = [steps] if _walk(steps) is not None else [steps[turn::COPIES] for turn in range(COPIES)]
+    last = 0
+    for turn, own in enumerate(turns):
+        walk = _walk(own)
+        if walk is None:
+            raise DesignError(f"[address] no walk in two dimensions takes the steps {own}")
+        if isinstance(walk, Walk):  # it counts, so that nobody shares it
+            index = modifiers.take()
+            step: int | str = f"d{index}"
+            numbers = {"m": walk.modifier, "dn": walk.size, "dj": walk.step, "dc": 0}
+            found.numbers |= {f"{prefix}{index}": value for prefix, value in numbers.items()}
+        else:
+            step = _step(node.forms, walk, machine, modifiers)
+        (found.other if turn else found.step)[node.name] = step
+        if len(steps) % len(turns) == turn:
+            last = walk.after(len(own)) if isinstance(walk, Walk) else walk
+    return last
 
 
 def _pointers(region: Region) -> dict[str, str]:
@@ -227,13 +254,11 @@ def _step(forms: tuple[str, ...], value: int, machine: Machine, shared: _Modifie
     return shared.holding(value)
 
 
-def _between_blocks(steps: list[int]) -> int | Walk:
-    """What leads from block to block: always the same, or two numbers in turn."""
+def _walk(steps: list[int]) -> int | Walk | None:
+    """What leads from block to block: always the same, or two numbers in turn; None if neither."""
     if len(set(steps)) <= 1:
         return steps[0] if steps else 0
     size = next(i for i, step in enumerate(steps) if step != steps[0])
     walk = Walk(size, steps[0], steps[size])
     expected = [walk.modifier if i % (size + 1) == size else walk.step for i in range(len(steps))]
-    if steps != expected:
-        raise DesignError(f"[address] no walk in two dimensions takes the steps {steps}")
-    return walk
+    return walk if steps == expected else None

@@ -15,15 +15,24 @@ _BF16_INFINITY, _FP32_INFINITY = 0x7F80, 0x7F800000
 
 def multiply_bf16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     """c + a @ b for uint16 a (4, 8) and b (8, 4), uint32 c (4, 4): bits of bf16 and fp32."""
-    x, y = a.astype(np.int64)[:, :, None], b.astype(np.int64)[None, :, :]
+    rows, steps, columns = len(a), len(b), b.shape[1]
+    shape = (rows, columns, steps)
+    x = np.broadcast_to(a[:, None, :], shape).reshape(-1, steps)
+    y = np.broadcast_to(b.T[None, :, :], shape).reshape(-1, steps)
+    return fused_products(x, y, c.reshape(-1)).reshape(rows, columns)
+
+
+def fused_products(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """c + the sums of the rows of a b, as one operation: uint16 a and b (lanes, products), uint32 c
+    (lanes)."""
+    x, y, q = a.astype(np.int64), b.astype(np.int64), c.astype(np.int64)
     terms, exponents = _products(x, y)
-    q = c.astype(np.int64)
     own = (q & 0x7FFFFF) | np.where((q & _FP32_INFINITY) != 0, 1 << 23, 0)
     own_exponent = np.where(own != 0, np.maximum(q >> 23 & 0xFF, 1) + 128, 0)
     own = np.where(q >> 31 & 1, -own, own)
     largest = exponents.max(axis=1)
     top = np.maximum(largest, own_exponent)
-    total = _round(terms << 9, top[:, None, :] - exponents).sum(axis=1)
+    total = _round(terms << 9, top[:, None] - exponents).sum(axis=1)
     total += _round(own, top - own_exponent)
     nan, infinity = _special(x, y, q)
     result = np.where(infinity != 0, infinity, _normalise(total, top, nan))

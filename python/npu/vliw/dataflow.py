@@ -67,7 +67,10 @@ class Stream:
 class Region:
     """Blocks of one shape: ``values`` has the register file of each value of a block, ``constants``
     registers with numbers that all blocks share, ``arguments`` registers with copies of those that
-    the caller gives."""
+    the caller gives. ``preamble``: what makes other registers for all blocks, as operation and
+    operands; ``reserved``: registers that values may not take. ``lanes``: whether the general
+    search (`loop.py`) schedules it instead of that for matrix products; ``interval`` and ``start``:
+    where that begins, as a longer one found nothing before."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -75,6 +78,11 @@ class Region:
     streams: dict[str, Stream]
     constants: dict[str, int]
     arguments: dict[str, str] = field(default_factory=dict)
+    preamble: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    reserved: frozenset[str] = frozenset()
+    lanes: bool = False
+    interval: int = 1
+    start: int = 0
 
     @property
     def blocks(self) -> int:

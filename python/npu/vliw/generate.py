@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from npu.errors import DesignError
-from npu.vliw import allocation, modulo
+from npu.vliw import allocation, loop, modulo
 from npu.vliw.compaction import Order, Placement, Problem, compact, shortest, squeezed
 from npu.vliw.dataflow import Region
 from npu.vliw.instances import Instance, dependences, of_blocks, set_up
@@ -120,7 +120,10 @@ class _Scheduler:
         if self._rigid(problem, inside):
             fixed = inside | rigid
             length, warm = self._first_that_works(problem, early, fixed, rigid, start, start)
-            cool = self._rigid_cool_down(problem, late, inside, end)
+            if self.region.lanes:
+                cool = _in_place(problem, {i: time[i] for i in late})
+            else:
+                cool = self._rigid_cool_down(problem, late, inside, end)
         else:
             length, warm = self._warm_up(problem, early, inside, start)
             cool = self._shortest(problem, late, inside, end)
@@ -143,9 +146,11 @@ class _Scheduler:
         ]
 
     def _rigid(self, problem: Problem, indices: Iterable[int]) -> dict[int, int]:
-        """The multiplications that keep their distances outside the loop as well, with their times:
-        those with places of their own, which share accumulators only because of these."""
-        placed = {node.name for node in self.region.nodes if node.at is not None}
+        """What keeps its distances outside the loop as well, with its times: multiplications with
+        places of their own, which share accumulators only because of these, and all of a loop over
+        lanes, whose values enter registers while others still leave them."""
+        nodes = self.region.nodes
+        placed = {node.name for node in nodes if node.at is not None or self.region.lanes}
         return {
             i: problem.instances[i].time
             for i in indices
@@ -311,11 +316,12 @@ class _Scheduler:
 def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, int], str]]:
     """The shortest interval for which times and registers are found, and with it the latest loads:
     what is loaded early must be loaded before the first multiplication."""
-    least = modulo.least_interval(region, machine)
+    search = loop if region.lanes else modulo
+    least = max(region.interval, search.least_interval(region, machine))
     loads = [node.name for node in region.nodes if node.role == "load"]
     for interval in range(least, 4 * least + 64):
         best, most = None, 0
-        for steady in modulo.schedules(region, machine, interval):
+        for steady in search.schedules(region, machine, interval):
             late = sum(steady.time[name] for name in loads)
             if best is None or late > most:
                 registers = allocation.allocate(region, machine, steady)

@@ -12,6 +12,8 @@ from npu.vliw.machine import Fifo, Machine, Operation
 from npu.vliw.modulo import COPIES, Steady, split, uses, writers
 from npu.vliw.program import Address, Op, Tag
 
+_LATENCY = 16  # more than that of any operation of a set-up
+
 
 @dataclass(frozen=True)
 class Instance:
@@ -58,7 +60,7 @@ def of_blocks(
                     if node.through_file:
                         operands.append(next(f for f in machine.fifos if f.pointer == register))
                         continue
-                    step = addressing.step[node.name]
+                    step = addressing.step_of(node.name, block)
                     walk = isinstance(step, str) and step.startswith("d")
                     operands.append(Address(register, "walk" if walk else "post", step))
                     continue
@@ -93,7 +95,7 @@ def set_up(
     found: list[Instance] = []
 
     def add(key: str, *operands: str | int | Address) -> None:
-        time = len(found) - 1_000_000  # before everything else
+        time = _before(len(found))  # before everything else
         found.append(Instance(time, (machine.operation[key],), operands))
 
     starts = {
@@ -110,8 +112,15 @@ def set_up(
     for register, argument in region.arguments.items():
         add(f"mov.{machine.file_of(register)}.{machine.file_of(argument)}", register, argument)
     for register, value in {**region.constants, **addressing.numbers}.items():
-        found.append(_number(machine, register, value, len(found) - 1_000_000))
+        found.append(_number(machine, register, value, _before(len(found))))
+    for key, operands in region.preamble:
+        add(key, *operands)
     return found
+
+
+def _before(number: int) -> int:
+    """A time before everything else for each of the set-up, after the results of those before."""
+    return _LATENCY * number - 1_000_000
 
 
 def _advance(found: list[Instance], machine: Machine, pointer: str, distance: int) -> None:
@@ -122,7 +131,7 @@ def _advance(found: list[Instance], machine: Machine, pointer: str, distance: in
     most = ((1 << (limit.bits - 1)) - 1) * limit.step
     while distance:
         step = max(-most, min(most, distance))
-        time = len(found) - 1_000_000
+        time = _before(len(found))
         found.append(Instance(time, forms, (Address(pointer, "post", step),)))
         distance -= step
 

@@ -97,6 +97,11 @@ class Schedule:
     prototype: str
 
     @property
+    def label(self) -> str:
+        m1, k1, n1 = self.shape
+        return f"{self.kernel} {m1} × {k1} × {n1}, {self.multiplications} multiplications,"
+
+    @property
     def multiplications(self) -> int:
         m1, k1, n1 = self.shape
         return m1 * k1 * n1

@@ -90,7 +90,7 @@ def _start(i: int, j: int) -> list[Node]:
         if i == 0:
             nodes.append(Node(value, ("vlda.bm",), (value, access), "load", f"c{i}", group=group))
             continue
-        through = f"t{j}.{q}:0"
+        through = f"t{j}.{q}:0-1"
         load = f"load {value}"
         nodes.append(Node(load, ("vldb.x",), (through, access), "load", f"c{i}", group=group))
         nodes.append(Node(value, ("vmov",), (value, through), "move", group=group))

@@ -6,7 +6,8 @@ from __future__ import annotations
 from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
 NAMES = ("R", "P", "M", "DN", "DJ", "DC")  # of the files that moves reach
-MODES = ("crsat", "crrnd", "crupsmode", "crsrsmode")  # what conversions of accumulators obey
+# What conversions obey.
+MODES = ("crsat", "crrnd", "crupsmode", "crsrsmode", "crunpacksign", "crunpacksize")
 ADDRESS = Operand("address")
 
 

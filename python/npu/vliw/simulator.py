@@ -16,10 +16,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from npu.errors import ArgumentError, ScheduleError
-from npu.vliw import assembly, conversions
+from npu.vliw import assembly, conversions, vector_actions
 from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16, multiply_int8
 from npu.vliw.machine import Fifo, Operation
 from npu.vliw.program import Address, Op, Program, Tag
+from npu.vliw.vector_arithmetic import multiplied
+from npu.vliw.vector_operations import LANES
 
 _POINTER_BITS = 20
 _BLOCKS = 72  # bytes of 8 blocks of BFP16, which one pop takes
@@ -92,6 +94,13 @@ class Core:
             self._end_cycle(now)
             now += 1
         return self.result
+
+    def value(self, register: str) -> Value:
+        """What a register holds after a run, of all its parts. KeyError if it was never written."""
+        values = [self.registers[atom] for atom in self._program.machine.atoms(register)]
+        if isinstance(values[0], int):
+            return values[0]
+        return b"".join(v for v in values if isinstance(v, bytes))
 
     def _begin(self, program: Program) -> None:
         self._program, self._addresses, self._sizes = program, program.addresses, program.sizes
@@ -231,8 +240,9 @@ class Core:
                 return _multiply_bfp16(flight)
             case "multiply int8":
                 return _multiply_int8(flight)
-            case "shuffle":
-                return _transposed(flight)
+            case action if action in vector_actions.ACTIONS:
+                size = self._program.machine.bytes_of(str(operands[0]))
+                return vector_actions.result(self._program.machine, operation, inputs, size)
         raise ScheduleError(
             f"[simulate] {flight.where}: the action {operation.action!r} of {operation.key} is "
             "described but not simulated"
@@ -414,6 +424,8 @@ class Core:
 def _multiply(flight: _Flight) -> bytes:
     from npu.vliw.aie2 import BF16_4X8X4
 
+    if flight.inputs[4] == LANES:
+        return multiplied("npu1", *_factors(flight), LANES)
     if flight.inputs[4] != BF16_4X8X4:
         raise ScheduleError(
             f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BF16_4X8X4} "
@@ -455,19 +467,6 @@ def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:
     c, a, b = (flight.inputs[i] for i in (1, 2, 3))
     assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
     return c, a, b
-
-
-def _transposed(flight: _Flight) -> bytes:
-    from npu.vliw.aie2p import TRANSPOSED_8X8
-
-    data = flight.inputs[1]
-    assert isinstance(data, bytes)
-    if flight.inputs[3] != TRANSPOSED_8X8:
-        raise ScheduleError(
-            f"[simulate] {flight.where}: mode {flight.inputs[3]!r}; only {TRANSPOSED_8X8} "
-            "(8 x 8 bytes transposed) is simulated"
-        )
-    return np.frombuffer(data, np.uint8).reshape(8, 8).T.tobytes()
 
 
 def _blocks(register: bytes) -> tuple[np.ndarray, np.ndarray]:

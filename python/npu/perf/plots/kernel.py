@@ -7,6 +7,7 @@ from typing import Any
 
 from npu.perf import plots
 from npu.vliw.kernels import Schedule
+from npu.vliw.vector_kernels import LoopSchedule
 
 _ROWS = (
     ("vec", "vector"),
@@ -20,12 +21,12 @@ _COLOURS = {"vec": "#2f6db3", "lda": "#2a9d8f", "ldb": "#2a9d8f", "st": "#e08e2b
 _LOOP = "#eef1f5"
 
 
-def save(schedule: Schedule, path: str | Path) -> None:
+def save(schedule: Schedule | LoopSchedule, path: str | Path) -> None:
     """Draws the slots; the name's ending chooses the format."""
     plots.save(lambda: draw(schedule), path)
 
 
-def draw(schedule: Schedule) -> Any:
+def draw(schedule: Schedule | LoopSchedule) -> Any:
     """The slots over the bundles as a matplotlib figure; loops on a pale ground."""
     plots.pyplot()
     from matplotlib.figure import Figure
@@ -47,11 +48,7 @@ def draw(schedule: Schedule) -> Any:
     axes.invert_yaxis()
     axes.set_xlim(-0.5, len(program.bundles) - 0.5)
     axes.set_xlabel("bundle of the code")
-    m1, k1, n1 = schedule.shape
     cycles = schedule.simulated().cycles
-    axes.set_title(
-        f"{schedule.kernel} {m1} × {k1} × {n1} on {schedule.device}: {cycles} cycles (simulated), "
-        f"{schedule.multiplications} multiplications",
-        loc="left",
-    )
+    title = f"{schedule.label} on {schedule.device}: {cycles} cycles (simulated)"
+    axes.set_title(title, loc="left")
     return figure

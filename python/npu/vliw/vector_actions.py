@@ -1,0 +1,67 @@
+"""The actions of vector_operations.py by name: operands as the simulator has read them to the bytes
+of the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from npu.errors import ScheduleError
+from npu.vliw import conversions
+from npu.vliw import vector_arithmetic as arithmetic
+from npu.vliw.machine import Machine, Operation
+
+Inputs = Mapping[int | str, int | bytes]
+ACTIONS = (
+    "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
+    "add lanes",
+)  # fmt: skip
+
+
+def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) -> bytes:
+    """The result of ``size`` bytes. ScheduleError where a mode is not simulated."""
+    match operation.action:
+        case "shuffle":
+            return arithmetic.shuffled(_vector(inputs, 1), _vector(inputs, 2), _scalar(inputs, 3))
+        case "broadcast":
+            return arithmetic.broadcast(_scalar(inputs, 1), _lane_bytes(operation), size)
+        case "extract broadcast":
+            index = _scalar(inputs, 2)
+            return arithmetic.extracted(_vector(inputs, 1), index, _lane_bytes(operation))
+        case "unpack":
+            return _unpacked(inputs)
+        case "widen":
+            return conversions.to_fp32(_vector(inputs, 1))
+        case "narrow":
+            return conversions.to_bf16(_vector(inputs, 1), _scalar(inputs, "crrnd"))
+        case "add lanes":
+            return arithmetic.added(_vector(inputs, 1), _vector(inputs, 2))
+    # A product; without an accumulator it starts from zero.
+    first = len(operation.operands) - 3
+    total = _vector(inputs, 1) if first == 2 else bytes(size)
+    a, b = _vector(inputs, first), _vector(inputs, first + 1)
+    return arithmetic.multiplied(machine.generation, total, a, b, _scalar(inputs, first + 2))
+
+
+def _unpacked(inputs: Inputs) -> bytes:
+    for mode in ("crunpacksign", "crunpacksize"):
+        if inputs.get(mode, 0) != 0:
+            raise ScheduleError(
+                f"[simulate] {mode} is {inputs[mode]!r}; only 0 (unsigned 4 bits to 8) is simulated"
+            )
+    return arithmetic.unpacked(_vector(inputs, 1))
+
+
+def _lane_bytes(operation: Operation) -> int:
+    return int(operation.mnemonic.split(".")[1]) // 8
+
+
+def _vector(inputs: Inputs, key: int) -> bytes:
+    value = inputs[key]
+    assert isinstance(value, bytes)
+    return value
+
+
+def _scalar(inputs: Inputs, key: int | str) -> int:
+    value = inputs[key]
+    assert isinstance(value, int)
+    return value

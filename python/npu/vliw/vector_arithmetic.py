@@ -1,0 +1,97 @@
+"""What the operations of vector_operations.py compute, on bytes of registers, as C++ kernels in
+`silicon` have it (backend/kernels/host/aie_api; docs/fidelity.md, arithmetic).
+
+Products of bf16 lanes: XDNA1 sums its two products and the accumulator by the rule of its matrix
+product, XDNA2 by one fp32 FMA. Sums of accumulators are one fp32 addition on both.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from npu.errors import ScheduleError
+from npu.vliw.arithmetic import fused_products
+from npu.vliw.vector_operations import LANES, SHUFFLES
+
+_TRANSPOSED_8X8 = 35  # of the first operand alone
+_SHAPES = {
+    mode: (name[-2:] == "hi", *(int(n) for n in name[1:-3].replace("_", "x").split("x")))
+    for name, mode in SHUFFLES.items()
+}
+_INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32}
+
+
+def shuffled(a: bytes, b: bytes, mode: int) -> bytes:
+    """a and b as one matrix, transposed; half of it."""
+    if mode == _TRANSPOSED_8X8:
+        return np.frombuffer(a, np.uint8).reshape(8, 8).T.tobytes()
+    if mode not in _SHAPES:
+        raise ScheduleError(f"[simulate] mode {mode} of vshuffle is not simulated")
+    upper, bits, rows, columns = _SHAPES[mode]
+    pair = np.frombuffer(a + b, np.uint8).reshape(rows, columns, bits // 8)
+    turned = pair.swapaxes(0, 1).tobytes()
+    return turned[len(a) :] if upper else turned[: len(a)]
+
+
+def unpacked(data: bytes) -> bytes:
+    """4-bit codes to bytes, the lower one of each first."""
+    packed = np.frombuffer(data, np.uint8)
+    return np.stack([packed & 15, packed >> 4], axis=1).tobytes()
+
+
+def broadcast(value: int, lane_bytes: int, size: int) -> bytes:
+    """The lower bits of a scalar in every lane."""
+    return (value & ((1 << (8 * lane_bytes)) - 1)).to_bytes(lane_bytes, "little") * (
+        size // lane_bytes
+    )
+
+
+def extracted(data: bytes, index: int, lane_bytes: int) -> bytes:
+    """One lane in every lane."""
+    lanes = len(data) // lane_bytes
+    at = index % lanes * lane_bytes
+    return data[at : at + lane_bytes] * lanes
+
+
+def multiplied(generation: str, total: bytes, a: bytes, b: bytes, configuration: int) -> bytes:
+    """total + a b of bf16 lanes. XDNA1: lane i has the products i and i + 16. XDNA2: what is above
+    32 lanes stays."""
+    if configuration != LANES:
+        raise ScheduleError(
+            f"[simulate] configuration {configuration} of a product of lanes; only {LANES} is "
+            "simulated"
+        )
+    x, y = (np.frombuffer(v, np.uint16) for v in (a, b))
+    if generation == "npu1":
+        sums = np.frombuffer(total, np.uint32)
+        return fused_products(x.reshape(2, -1).T, y.reshape(2, -1).T, sums).tobytes()
+    lanes = len(x)
+    sums = np.frombuffer(total, np.float32, lanes)
+    return _fma(_floats(x), _floats(y), sums).tobytes() + total[4 * lanes :]
+
+
+def added(a: bytes, b: bytes) -> bytes:
+    """Sums of fp32 lanes."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (np.frombuffer(a, np.float32) + np.frombuffer(b, np.float32)).tobytes()
+
+
+def _floats(bits: np.ndarray) -> np.ndarray:
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def _fma(x: np.ndarray, y: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """x y + c of bf16 factors, rounded once: the product has 16 bits, so that a double holds it,
+    and its sum with c is rounded to odd there before it is rounded to fp32."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        product, other = x.astype(np.float64) * y, c.astype(np.float64)
+        total = product + other
+        # Rounded to odd: where the sum is not exact, its last bit is set, towards the exact sum.
+        big = np.where(np.abs(product) > np.abs(other), product, other)
+        small = np.where(np.abs(product) > np.abs(other), other, product)
+        rest = small - (total - big)
+        bits = total.view(np.int64)
+        towards_zero = (rest != 0) & ((rest > 0) != (total > 0)) & np.isfinite(rest)
+        bits = np.where(towards_zero, bits - 1, bits)
+        bits = np.where((rest != 0) & np.isfinite(rest), bits | 1, bits)
+        return bits.view(np.float64).astype(np.float32)

@@ -1,0 +1,61 @@
+"""Builds the nodes of a loop over lanes: every operation names its result, loads and stores are as
+wide as the core's vectors."""
+
+from __future__ import annotations
+
+from npu.vliw.dataflow import Access, Node
+from npu.vliw.machine import Machine
+
+
+class Dataflow:
+    """Nodes in program order and the register files of their values."""
+
+    def __init__(self, machine: Machine) -> None:
+        self.npu1 = machine.generation == "npu1"
+        self.nodes: list[Node] = []
+        self.values: dict[str, str] = {}
+
+    def value(self, kind: str) -> str:
+        """A new value in registers of this file."""
+        name = f"v{len(self.values)}"
+        self.values[name] = kind
+        return name
+
+    def op(self, form: str, kind: str, *operands: str) -> str:
+        """An operation with a result of its own."""
+        result = self.value(kind)
+        self.into(form, result, *operands)
+        return result
+
+    def into(self, form: str, result: str, *operands: str) -> None:
+        """An operation with a result in (a part of) a value."""
+        self._add((form,), (result, *operands), "compute")
+
+    def load(self, stream: str, offset: int, bank: str) -> str:
+        """64 bytes into a vector: two accesses on XDNA1."""
+        result = self.value("X")
+        if self.npu1:
+            for part in range(2):
+                self.load_part(stream, offset + 32 * part, bank, result, part)
+        else:
+            access = Access(stream, offset)
+            self._add(("vldb.x", "vlda.x"), (result, access), "load", bank)
+        return result
+
+    def load_part(self, stream: str, offset: int, bank: str, result: str, part: int) -> None:
+        """32 bytes into half a vector."""
+        operands = (f"{result}:{part}", Access(stream, offset))
+        self._add(("vldb.w", "vlda.w"), operands, "load", bank)
+
+    def store(self, forms: tuple[str, ...], value: str, access: Access, bank: str) -> None:
+        self._add(forms, (value, access), "store", bank)
+
+    def _add(
+        self,
+        forms: tuple[str, ...],
+        operands: tuple[str | Access, ...],
+        role: str,
+        bank: str | None = None,
+    ) -> None:
+        name = f"{len(self.nodes)} {forms[0]}"
+        self.nodes.append(Node(name, forms, operands, role, bank))
