@@ -3,7 +3,9 @@ the accumulators, five of 2048 bits, and the load files through which blocks of 
 
 A load file turns accesses of 64 bytes into values of 72: `vlda.fill.512` puts 64 bytes into it,
 each `vlda.pop.576` fetches 64 more, takes the first 72 and moves the pointer by 72. So eight pops
-need a fill before them and leave the file empty. A register counts the bytes that it holds.
+need a fill before them and leave the file empty. A register counts the bytes that it holds. From an
+address that is no multiple of 64 a fill of an empty file takes the rest of its line, as loads of
+vectors from any address need (assumed; aie_api has these on the same operations).
 
 Sources: [SA] scalable-analyses/xdna, isa.rst and xdna2_kernel.rst; [LLVM] Xilinx/llvm-aie,
 llvm/lib/Target/AIE/aie2p; [RTG] AMD's register database of aie-rt; where they are silent, AIE2's
@@ -33,6 +35,8 @@ INTEGER = Source("[LLVM] AIE2PGenSchedule.td, vmul_cm_core_X_X, vec_shuffle_x", 
 CONVERSION = Source("[LLVM] AIE2PGenSchedule.td, dmx_lda_ups .., dmx_sts_srs ..", "documented")
 # That a pop moves the pointer by 72 and what it takes from where is [SA]'s reading of a test.
 FILE = Source("latency, stages, port [LLVM] AIE2PGenSchedule.td; effect [SA] isa.rst", "published")
+# As aie_api's pop_seek uses it; what becomes of the pointer and the file follows from that use.
+LEAVE = Source("latency [LLVM] AIE2PGenSchedule.td, fifo_1d_pop; effect from its use", "assumed")
 REGISTERS = Source("[SA] isa.rst: five accumulators, exponents, load and store files", "published")
 WALK = Source("[LLVM] PADDA_2D; counts taken to be as on AIE2", "assumed")
 ENCODING = Source("[LLVM] aie2p/AIE2PSlots.td, AIE2PCompositeFormats.td", "documented")
@@ -113,14 +117,19 @@ _CONVERSIONS = (
 )
 
 
-def _through_file(unit: str) -> tuple[Operation, Operation]:
-    """Fill and pop of a load unit."""
+def _through_file(unit: str) -> tuple[Operation, ...]:
+    """Fill and pop of a load unit, and the pop that moves on by a modifier or in two dimensions and
+    leaves the file empty."""
     fifo, name = Operand("fifo"), f"vld{unit[-1]}"
+    pop = (Operand("EX", 0, 8), fifo)
     return (
         Operation(f"{name}.fill", f"{name}.fill.512", unit, (fifo,), "fill", FILE,
             memory_stage=5, memory_bytes=64),
-        Operation(f"{name}.pop", f"{name}.pop.576", unit, (Operand("EX", 0, 8), fifo), "pop", FILE,
-            memory_stage=5, memory_bytes=64, ports=((f"write {unit}", 8),)),
+        *(
+            Operation(f"{name}.{key}", f"{name}.pop.576", unit, pop, key, source,
+                memory_stage=5, memory_bytes=64, ports=((f"write {unit}", 8),))
+            for key, source in (("pop", FILE), ("leave", LEAVE))
+        ),
     )  # fmt: skip
 
 

@@ -175,7 +175,7 @@ def address(region: Region, machine: Machine) -> Addressing:
         bases = region.streams[name].bases
         offsets = [node.access.offset for node in nodes if node.access]
         for node, (here, there) in zip(nodes, pairwise(offsets), strict=False):
-            if node.through_file:  # moves the pointer itself
+            if node.steps_itself:
                 continue
             found.step[node.name] = _step(node.forms, there - here, machine, modifiers)
         wrap = offsets[0] - offsets[-1]

@@ -4,13 +4,14 @@ assembler yet; the syntax is that of the compiler's own output and of its tests.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from npu.errors import FormatError
 from npu.vliw.machine import Fifo, Machine, Operand, Operation
 from npu.vliw.program import Address, Bundle, Op, Program
 
 _ADDRESS = re.compile(r"^\[(\w+)(?:\s*,\s*(#?-?\w+))?\](?:\s*,\s*(#?-?\w+))?$")
-_FIFO = re.compile(r"^\[(\w+)\s*,\s*(lf\w+)\s*,\s*(\w+)\]$")
+_FIFO = re.compile(r"^\[(\w+)\s*,\s*(lf\w+)\s*,\s*(\w+)(?:\s*,\s*(\w+))?\]$")
 _ORDER = ("vec", "lda", "ldb", "st", "alu", "lng", "mv")
 
 
@@ -45,7 +46,11 @@ def bundle_text(bundle: Bundle, machine: Machine) -> str:
 
 def op_text(op: Op) -> str:
     """An operation as the assembler reads it."""
-    walk = any(isinstance(o, Address) and o.mode == "walk" for o in op.operands)
+    walk = any(
+        (isinstance(o, Address) and o.mode == "walk")
+        or (isinstance(o, Fifo) and o.step.startswith("d"))
+        for o in op.operands
+    )
     operands = ", ".join(_operand_text(o) for o in op.operands)
     separator = " " if operands else ""
     return f"{op.operation.mnemonic}{'.2d' if walk else ''}{separator}{operands}"
@@ -53,7 +58,8 @@ def op_text(op: Op) -> str:
 
 def _operand_text(operand: str | int | Address | Fifo) -> str:
     if isinstance(operand, Fifo):
-        return f"[{operand.pointer}, {operand.file}, {operand.position}]"
+        step = f", {operand.step}" if operand.step else ""
+        return f"[{operand.pointer}, {operand.file}, {operand.position}{step}]"
     if isinstance(operand, Address):
         step = operand.step if isinstance(operand.step, str) else f"#{operand.step}"
         inside = f", {step}" if operand.mode == "offset" else ""
@@ -116,9 +122,7 @@ def _operand(
 ) -> str | int | Address | Fifo | None:
     """The operand, or None if the word is none of this kind."""
     if operand.kind == "fifo":
-        match = _FIFO.match(word)
-        found = Fifo(*match.groups()) if match else None
-        return found if found in machine.fifos else None
+        return _fifo(word, form, machine, walk)
     if operand.kind == "address":
         return _address(word, form, walk)
     if operand.kind == "imm":
@@ -128,6 +132,15 @@ def _operand(
     if operand.kind == "label":
         return word[1:] if word.startswith("#.") else None
     return word if machine.file_of(word) == operand.kind else None
+
+
+def _fifo(word: str, form: Operation, machine: Machine, walk: bool) -> Fifo | None:
+    match = _FIFO.match(word)
+    if not match or bool(match[4]) != (form.action == "leave"):
+        return None
+    found = Fifo(*match.groups(""))
+    steps = not found.step or machine.file_of(found.step) == ("D" if walk else "M")
+    return found if steps and replace(found, step="") in machine.fifos else None
 
 
 def _number(word: str) -> int | None:

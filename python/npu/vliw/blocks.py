@@ -15,6 +15,7 @@ from npu.errors import ShapeError
 from npu.vliw.dataflow import Access, Node, Stream
 
 SIDE, LINE = 2, 64  # tiles of a block, each way; bytes of an access
+C_BANK = 8  # accesses to a block of C, both ways, per byte of an element
 PARTS = 4  # of an accumulator
 
 
@@ -75,25 +76,29 @@ def values(k1: int) -> dict[str, str]:
 
 
 def nodes(
-    k1: int, n1: int, element: Element, multiply: str, factor: Callable[[str, int, int], list[Node]]
+    k1: int,
+    n1: int,
+    element: Element,
+    multiply: str,
+    factor: Callable[[str, int, int], list[Node]],
+    by_rows: bool = False,
 ) -> tuple[Node, ...]:
-    """The products of a column of tiles are together every four cycles, the second column's later.
-    ``factor(x, i, k)``: what brings tile i of step k of A or B, the value ``{x}{i}.{k}``."""
-    found = [node for i, j in _ORDER for node in _moves("load", i, j, n1, element, -1)]
-    # C's loads and stores take its bank for 8 cycles per byte of an element. Where that is longer
-    # than the multiplications, sums take turns that lie further apart.
-    apart = 14 if element.bytes == 4 and k1 < 8 else 6
-    products = sorted((4 * k + apart * j + i, i, j, k) for i, j in _ORDER for k in range(k1))
-    brought: set[tuple[str, int, int]] = set()
+    """The products of a column of tiles are together every four cycles, the second column's later;
+    or those of rows. ``factor(x, i, k)``: what brings tile i of step k of A or B, the value
+    ``{x}{i}.{k}``, unless it has been brought."""
+    order = [(j, i) if by_rows else (i, j) for i, j in _ORDER]
+    found = [node for i, j in order for node in _moves("load", i, j, n1, element, -1)]
+    # Where C's bank is taken longer than the multiplications last, sums take turns further apart.
+    binds = element.bytes == 4 and k1 < C_BANK
+    apart = 6 if not binds else 10 if by_rows else 14
+    first = dict(zip(order, (0, 1, apart, apart + 1), strict=True))
+    products = sorted((4 * k + first[i, j], i, j, k) for i, j in order for k in range(k1))
     for at, i, j, k in products:
-        for needed in (("a", i, k), ("b", j, k)):
-            if needed not in brought:
-                found += factor(*needed)
-                brought.add(needed)
+        found += factor("a", i, k) + factor("b", j, k)
         new = f"c{i}{j}.{k}"
         operands = (new, f"c{i}{j}.{k - 1}", f"a{i}.{k}", f"b{j}.{k}", "r1")
         found.append(Node(new, (multiply,), operands, "multiply", at=at))
-    found += [node for i, j in _ORDER for node in _moves("store", i, j, n1, element, k1 - 1)]
+    found += [node for i, j in order for node in _moves("store", i, j, n1, element, k1 - 1)]
     return tuple(found)
 
 

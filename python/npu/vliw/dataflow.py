@@ -44,7 +44,12 @@ class Node:
 
     @cached_property
     def through_file(self) -> bool:
-        """Whether the access goes through a load file, which has steps of its own."""
+        """Whether the access goes through a load file."""
+        return self.steps_itself or any(form.endswith(".leave") for form in self.forms)
+
+    @cached_property
+    def steps_itself(self) -> bool:
+        """Whether the pointer follows the file."""
         return any(form.endswith((".fill", ".pop")) for form in self.forms)
 
     @cached_property

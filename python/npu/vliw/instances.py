@@ -58,7 +58,10 @@ def of_blocks(
                 if isinstance(operand, Access):
                     register = addressing.pointer[operand.stream]
                     if node.through_file:
-                        operands.append(next(f for f in machine.fifos if f.pointer == register))
+                        fifo = next(f for f in machine.fifos if f.pointer == register)
+                        leaves = node.name in addressing.step
+                        step = addressing.step_of(node.name, block) if leaves else ""
+                        operands.append(replace(fifo, step=str(step)))
                         continue
                     step = addressing.step_of(node.name, block)
                     walk = isinstance(step, str) and step.startswith("d")
@@ -197,6 +200,9 @@ def effects(instance: Instance, machine: Machine) -> list[tuple[str, int, int]]:
         elif isinstance(value, Fifo):
             for register in (value.pointer, value.position):
                 found += [(register, 0, 1), (register, 1, 0)]
+            if value.step:
+                atoms = machine.atoms(value.step)
+                found += [(atom, 0, 1) for atom in atoms] + [(atom, 1, 0) for atom in atoms[3:]]
         elif isinstance(value, str) and not value.startswith("."):
             atoms = machine.atoms(value)
             if operand.stage:

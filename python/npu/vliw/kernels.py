@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import matmul_bf16, matmul_bfp16, matmul_i8
+from npu.vliw import matmul_bf16, matmul_bfp16, matmul_bfp16_tiles, matmul_i8
 from npu.vliw.aie2 import AIE2
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.assembly import op_text
@@ -74,6 +74,15 @@ KERNELS = {
         ("float32",),
         ("col",),
         matmul_bfp16.SIDE,
+    ),
+    ("npu2", "matmul_bfp16_tiles"): Kernel(
+        AIE2P,
+        matmul_bfp16_tiles.regions,
+        "bfp16ebs8",
+        matmul_bfp16_tiles.TILE,
+        64,
+        matmul_bfp16_tiles.OUTS,
+        ("col",),
     ),
     ("npu2", "matmul_i8"): Kernel(
         AIE2P, matmul_i8.regions, "int8_t", matmul_i8.TILE, 64, matmul_i8.OUTS, ("row", "col")

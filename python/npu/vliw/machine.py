@@ -131,11 +131,13 @@ class Banks:
 @dataclass(frozen=True)
 class Fifo:
     """A stream through a load file: the next byte's address, the file that holds bytes which were
-    loaded and not yet taken, and the register that counts them."""
+    loaded and not yet taken, and the register that counts them. ``step``: the modifier by which an
+    access moves on that leaves the file empty, or the d register of its walk."""
 
     pointer: str
     file: str
     position: str
+    step: str = ""
 
 
 @dataclass(frozen=True)

@@ -33,8 +33,13 @@ def regions(m1: int, k1: int, n1: int, out: str, b_layout: str) -> list[Region]:
     if by_columns:
         values |= {f"t{j}.{k}": "X" for j in range(SIDE) for k in range(k1)}
 
+    brought = set()
+
     def factor(x: str, i: int, k: int) -> list[Node]:
         name = f"{x}{i}.{k}"
+        if name in brought:
+            return []
+        brought.add(name)
         if x == "b" and by_columns:
             return _transposed(name, f"t{i}.{k}", Access("b", TILE * (i * k1 + k)))
         access = Access("a", TILE * (i * k1 + k))

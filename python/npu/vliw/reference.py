@@ -38,6 +38,8 @@ def operands(found: Schedule, seed: int) -> Operands:
         return matmul_bf16(*found.shape, seed)
     if found.kernel == "matmul_bfp16":
         return matmul_bfp16(*found.shape, seed)
+    if found.kernel == "matmul_bfp16_tiles":
+        return matmul_bfp16_tiles(*found.shape, seed, found.out)
     return matmul_i8(*found.shape, seed, found.out, found.b_layout)
 
 
@@ -102,6 +104,24 @@ def matmul_bfp16(m1: int, k1: int, n1: int, seed: int) -> Operands:
         _quads(_tiled(before, 8, 8)),
         _quads(_tiled(after, 8, 8)),
     )
+
+
+def matmul_bfp16_tiles(m1: int, k1: int, n1: int, seed: int, out: str) -> Operands:
+    """The same with tiles in rows of tiles."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    (_, first), (left, a) = (_random_blocks(rng, 8 * m1, 8 * k1) for _ in range(2))
+    (_, before), (right, b) = (_random_blocks(rng, 8 * n1, 8 * k1) for _ in range(2))
+    rows = np.concatenate([_filled(first, 1), _filled(a, 1)], axis=1)
+    columns = np.concatenate([_filled(before, 1), _filled(b, 1)], axis=1)
+    sums = "narrow" if out == "bfloat16" else "wide"
+    with npu.device("emu:npu2", arithmetic="silicon", bf16="bfp16", kernel="pipelined"):
+        c, after = (
+            npu.matmul(rows[:, :k], columns[:, :k].T, out_dtype=out, accumulate=sums)
+            for k in (_CALL, 2 * _CALL)
+        )
+    return Operands(left, right, _tiled(c, 8, 8), _tiled(after, 8, 8))
 
 
 def _random_blocks(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, ...]:

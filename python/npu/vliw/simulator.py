@@ -24,6 +24,7 @@ from npu.vliw.vector_arithmetic import multiplied
 from npu.vliw.vector_operations import LANES
 
 _POINTER_BITS = 20
+_FILE = ("fill", "pop", "leave")  # actions through load files
 _BLOCKS = 72  # bytes of 8 blocks of BFP16, which one pop takes
 Value = int | bytes
 
@@ -52,6 +53,7 @@ class _Flight:
     address: int = 0
     loaded: bytes = b""
     held: int = 0  # bytes in the load file
+    skipped: int = 0  # of what was loaded for it
 
 
 class Core:
@@ -217,7 +219,7 @@ class Core:
         operation, inputs = flight.op.operation, flight.inputs
         operands = flight.op.operands
         match operation.action:
-            case "load" | "pop":
+            case "load" | "pop" | "leave":
                 return flight.loaded
             case "load ups" | "load bf16":
                 return self._widened(flight)
@@ -294,7 +296,8 @@ class Core:
         address = flight.op.operands[position]
         assert isinstance(address, Address)
         pointer = _integer(self._read(flight, address.pointer))
-        step = self._step(flight, address, now)
+        step = address.step
+        step = step if isinstance(step, int) else self._step(flight, step, now)
         flight.address = pointer + (step if address.mode == "offset" else 0)
         if address.mode != "offset":
             self._change(flight, address.pointer, pointer + step, now)
@@ -302,22 +305,27 @@ class Core:
             self._accesses[now + flight.op.operation.memory_stage - 1].append(flight)
 
     def _start_fifo(self, flight: _Flight, position: int, now: int) -> None:
-        """Every access brings 64 bytes from behind those that the file holds; a pop takes 72."""
+        """Every access brings the 64 bytes of a line, from behind those that the file holds; a pop
+        takes 72."""
         operation, fifo = flight.op.operation, flight.op.operands[position]
         assert isinstance(fifo, Fifo)
         pointer = _integer(self._read(flight, fifo.pointer))
         flight.held = _integer(self._read(flight, fifo.position))
         flight.address = pointer + flight.held
-        left = flight.held + operation.memory_bytes
-        if operation.action == "pop":
+        if operation.action == "fill" and flight.held == 0:
+            flight.skipped = pointer % operation.memory_bytes
+            flight.address -= flight.skipped
+        left = flight.held + operation.memory_bytes - flight.skipped
+        if operation.action != "fill":
             left -= _BLOCKS
-            self._change(flight, fifo.pointer, pointer + _BLOCKS, now)
+            step = self._step(flight, fifo.step, now) if fifo.step else _BLOCKS
+            self._change(flight, fifo.pointer, pointer + step, now)
         if not 0 <= left <= self._program.machine.bytes_of(fifo.file):
             raise ScheduleError(
                 f"[simulate] {flight.where}: {fifo.file} would hold {left} bytes; a fill gives 64, "
                 "a pop takes 8 of them"
             )
-        self._change(flight, fifo.position, left, now)
+        self._change(flight, fifo.position, 0 if fifo.step else left, now)
         self._accesses[now + operation.memory_stage - 1].append(flight)
 
     def _change(self, flight: _Flight, register: str, value: int, now: int) -> None:
@@ -328,17 +336,14 @@ class Core:
             )
         self._pointers[now + 1].append((register, _wrapped(value, register)))
 
-    def _step(self, flight: _Flight, address: Address, now: int) -> int:
-        if isinstance(address.step, int):
-            return address.step
-        if address.mode != "walk":
-            return _signed(_integer(self._read(flight, address.step)))
-        modifier, size, step, count = (
-            _integer(self._read(flight, atom)) for atom in self._program.machine.atoms(address.step)
-        )
+    def _step(self, flight: _Flight, register: str, now: int) -> int:
+        """A modifier, or the next step of a d register's walk."""
+        atoms = self._program.machine.atoms(register)
+        if len(atoms) == 1:
+            return _signed(_integer(self._read(flight, register)))
+        modifier, size, step, count = (_integer(self._read(flight, atom)) for atom in atoms)
         again = count != size
-        name = self._program.machine.atoms(address.step)[3]
-        self._pointers[now + 1].append((name, count + 1 if again else 0))
+        self._pointers[now + 1].append((atoms[3], count + 1 if again else 0))
         return _signed(step if again else modifier)
 
     def _access(self, flights: list[_Flight]) -> None:
@@ -349,10 +354,10 @@ class Core:
             self._check_address(flight, operation)
             for bank in self._program.machine.banks.of(flight.address, operation.memory_bytes):
                 banks[bank] += 1
-            if operation.action.startswith("load") or operation.action in ("fill", "pop"):
+            if operation.action.startswith("load") or operation.action in _FILE:
                 end = flight.address + operation.memory_bytes
                 flight.loaded = bytes(self.memory[flight.address : end])
-            if operation.action in ("fill", "pop"):
+            if operation.action in _FILE:
                 self._through_file(flight)
         for flight in flights:
             if flight.op.operation.action.startswith("store"):
@@ -368,8 +373,8 @@ class Core:
                 f"[simulate] {flight.where}: {fifo.position} says {flight.held} bytes, {fifo.file} "
                 f"holds {len(content)}"
             )
-        content = content[len(content) - flight.held :] + flight.loaded
-        if flight.op.operation.action == "pop":
+        content = content[len(content) - flight.held :] + flight.loaded[flight.skipped :]
+        if flight.op.operation.action != "fill":
             blocks = np.frombuffer(content[:_BLOCKS], np.uint8).reshape(8, 9)
             flight.loaded = blocks[:, 1:].tobytes() + blocks[:, 0].tobytes()  # x, then e
             content = content[_BLOCKS:]

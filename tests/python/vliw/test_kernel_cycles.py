@@ -17,9 +17,8 @@ SPREAD = 6
 
 
 def test_every_variant_is_a_kernel_of_the_designs() -> None:
-    for device, name in cycles.VARIANTS:
+    for (device, name), variant in (cycles.VARIANTS | cycles.BFP16_VARIANTS).items():
         operands = {o["name"]: o for o in _npu.kernels.describe(name, device)["operands"]}
-        variant = cycles.VARIANTS[device, name]
         assert operands["c"]["dtype"] == variant.out
         (m, k, n), (rows, columns) = variant.tile, variant.block
         assert (operands["m"]["step"], operands["n"]["step"]) == (rows * m, columns * n)

@@ -301,13 +301,29 @@ def test_a_pop_takes_the_next_72_bytes() -> None:
         ("\n".join([FILL] + [POP.format(1)] * 9), {}, "lf0 would hold -8 bytes"),
         ("\n".join([FILL] * 3), {}, "lf0 would hold 192 bytes"),
         (FILL, {"r24": 64}, "r24 says 64 bytes, lf0 holds 0"),
-        (FILL, {"p0": 72}, "must be a multiple of 64"),
+        (FILL, {"p0": 65536}, "must be a multiple of 64"),
         (f"{FILL}\n{POP.format(0)}\nvlda x3, [p1], #64", {"p1": 0}, "'write lda' is used twice"),
     ],
 )
 def test_rules_of_load_files(text: str, registers: dict[str, int], words: str) -> None:
     with pytest.raises(ScheduleError, match=words):
         through_file(text, **registers)
+
+
+@pytest.mark.parametrize("first", range(8))
+def test_a_pop_from_any_tile_moves_on_and_leaves_the_file_empty(first: int) -> None:
+    """A fill takes the rest of a line: from tile 7 on that is enough for one pop."""
+    content = np.tile(BLOCKS, 4)[: 72 * 14].reshape(-1, 72)
+    leave = "vlda.pop.576 ex1, [p0, lf0, r24, m0]\n"
+    core = through_file(f"{FILL}\n{leave}{nops(1)}", p0=64 + 72 * first, m0=144)
+    assert core.value("x1") == content[first].reshape(8, 9)[:, 1:].tobytes()
+    assert (core.registers["p0"], core.registers["r24"]) == (64 + 72 * first + 144, 0)
+
+
+def test_a_line_that_is_used_up() -> None:
+    """Tiles 7 and 8 lie in two lines of eight: the second pop needs a fill."""
+    with pytest.raises(ScheduleError, match="lf0 would hold -8 bytes"):
+        through_file("\n".join([FILL, POP.format(0), POP.format(1)]), p0=64 + 72 * 7)
 
 
 def test_a_load_of_an_accumulator_may_follow_a_pop() -> None:
