@@ -33,10 +33,11 @@ double matmul_cycles(const arch::Timing& timing, InputKind input, double c_bytes
   return m * n * (k / peak_of(timing, input) + h);
 }
 
-// By hand, for the profile "published" and for what has no schedule. Per 2x2 cluster of 8x8 C blocks
-// and 8 steps of k: four multiplications and the loads of two A and two B blocks; per cluster the
-// loads and stores of four C blocks. Loads have two slots, stores one. In a block's order five
-// accumulator registers are too few for C blocks of v > 1 vectors: 3 v - 4 cycles per cluster.
+// By hand, for the profile "published" and for what has no schedule. Per 2x2 cluster of 8x8 C
+// blocks and 8 steps of k: four multiplications and the loads of two A and two B blocks; per
+// cluster the loads and stores of four C blocks. Loads have two slots, stores one. In a block's
+// order five accumulator registers are too few for C blocks of v > 1 vectors: 3 v - 4 cycles per
+// cluster.
 double pipelined_cycles(const arch::Timing& timing, InputKind input, double c_bytes, double m,
                         double k, double n) {
   constexpr double kBlock = 64, kSide = 8;
