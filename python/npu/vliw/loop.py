@@ -1,11 +1,11 @@
 """The steady state of loops over lanes: a time for every node of any dataflow such that a new
 block can start every ``interval`` cycles.
 
-Nodes are placed backwards, in the reverse of their order: what nobody reads evenly over the
-interval, everything else as late as its readers allow, so that values wait in registers as little
-as possible. A node whose units are taken moves back; where none is free in a whole interval, others
-move (iterative modulo scheduling: Rau, MICRO 1994). Orders differ by random numbers with fixed
-seeds.
+Nodes are placed backwards, in the reverse of their order: what nobody reads, or what has a place
+of its own (``Node.at``), evenly over the interval, everything else as late as its readers allow, so
+that values wait in registers as little as possible. A node whose units are taken moves back; where
+none is free in a whole interval, others move (iterative modulo scheduling: Rau, MICRO 1994). Orders
+differ by random numbers with fixed seeds.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from npu.vliw.modulo import Steady, dependences
 from npu.vliw.reservation import Needs, needs
 
 _STARTS = 12  # random orders per interval
+_TAIL = 16  # cycles from the last place to the ends, about
 _IDLE = 20  # changes without success until the next
 _REPAIRS = 6  # tries of one attempt
 _TURNS = 6  # times that a node is placed in a try, on average and at most
@@ -107,6 +108,10 @@ class _Search:
         self.readers = {name: self._readers(name) for name in values}
         ends = [name for name in values if not self.readers[name]]
         self.wanted = {name: interval * n // len(ends) for n, name in enumerate(ends)}
+        paced = [node for node in region.nodes if node.at is not None]
+        if paced:  # the ends follow
+            self.wanted = dict.fromkeys(ends, interval + _TAIL)
+            self.wanted |= {node.name: interval * (node.at or 0) // len(paced) for node in paced}
 
     def _readers(self, name: str) -> list[tuple[str, int]]:
         """Nodes that read its result; those that only follow it in a stream do not count."""

@@ -21,10 +21,10 @@ class Dataflow:
         self.values[name] = kind
         return name
 
-    def op(self, form: str, kind: str, *operands: str) -> str:
-        """An operation with a result of its own."""
+    def op(self, form: str, kind: str, *operands: str, at: int | None = None) -> str:
+        """An operation with a result of its own. ``at``: its place among those that have one."""
         result = self.value(kind)
-        self.into(form, result, *operands)
+        self._add((form,), (result, *operands), "compute", at=at)
         return result
 
     def into(self, form: str, result: str, *operands: str) -> None:
@@ -47,6 +47,11 @@ class Dataflow:
         operands = (f"{result}:{part}", Access(stream, offset))
         self._add(("vldb.w", "vlda.w"), operands, "load", bank)
 
+    def load_bm(self, stream: str, offset: int, bank: str, result: str, part: int) -> None:
+        """64 bytes into a quarter of an accumulator (XDNA2)."""
+        operands = (f"{result}:{part}", Access(stream, offset))
+        self._add(("vlda.bm",), operands, "load", bank)
+
     def store(self, forms: tuple[str, ...], value: str, access: Access, bank: str) -> None:
         self._add(forms, (value, access), "store", bank)
 
@@ -56,6 +61,7 @@ class Dataflow:
         operands: tuple[str | Access, ...],
         role: str,
         bank: str | None = None,
+        at: int | None = None,
     ) -> None:
         name = f"{len(self.nodes)} {forms[0]}"
-        self.nodes.append(Node(name, forms, operands, role, bank))
+        self.nodes.append(Node(name, forms, operands, role, bank, at))

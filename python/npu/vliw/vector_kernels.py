@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import dequant_q4nx, vector_reference
+from npu.vliw import dequant_q4nx, gemv_q4nx, vector_reference
 from npu.vliw.assembly import op_text
 from npu.vliw.dataflow import Region
 from npu.vliw.generate import generate
@@ -43,6 +43,14 @@ _KERNELS = {
         "const uint8_t *blocks, bfloat16 *out",
         (dequant_q4nx.BLOCK, dequant_q4nx.TILE),
         vector_reference.dequant_q4nx,
+    ),
+    "gemv_q4nx": _Kernel(
+        gemv_q4nx.regions,
+        "const uint8_t *blocks, const bfloat16 *x, float *work",
+        (gemv_q4nx.BLOCK, gemv_q4nx.X, gemv_q4nx.WORK),
+        vector_reference.gemv_q4nx,
+        bits="uint32",
+        devices=("npu2",),
     ),
 }
 NAMES = sorted(_KERNELS)

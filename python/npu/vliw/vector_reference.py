@@ -19,6 +19,37 @@ def dequant_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [data, _dequantized(device, data, 256, "q4nx")]
 
 
+def gemv_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Blocks, their x, the sums before (s = -128 X, X) and after. A group's s is the product of a
+    block whose only scales are ones, those of this group."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, (blocks, 5120), dtype=np.uint8)
+    x = rng.standard_normal((blocks, 256)).astype(BFLOAT16)
+    before = np.empty((blocks, 8, 2, 32), np.float32)
+    before[:, :, 1] = _halved(x.astype(np.float32).reshape(blocks, 8, 32))
+    before[:, :, 0] = -128 * before[:, :, 1]
+    after = before.copy()
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        for block in range(blocks):
+            for group in range(8):
+                planes = np.zeros((2, 8, 32), BFLOAT16)
+                planes[0, group] = 1
+                one = np.concatenate([planes.reshape(-1).view(np.uint8), data[block, 1024:]])
+                weights = (one[None], (32, 256), "q4nx")
+                after[block, group, 0] = npu.gemv(weights, x[block], out_dtype=np.float32)
+    return [data, x.view(np.uint8), before.view(np.uint8), after.reshape(-1).view(np.uint8)]
+
+
+def _halved(values: np.ndarray) -> np.ndarray:
+    """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
+    while values.shape[-1] > 1:
+        half = values.shape[-1] // 2
+        values = values[..., :half] + values[..., half:]
+    return values
+
+
 def _dequantized(device: str, data: np.ndarray, columns: int, format: str) -> np.ndarray:
     import npu
 
