@@ -6,8 +6,9 @@
 // multiplications leave free (docs/timing.md). AIE2P only: UPS and SRS are part of its C loads and
 // stores, and a C tile of 8x8 fills one of its five accumulator registers, of which four multiply.
 //
-// bf16 operands come as BFP16 blocks that convert_bfp16.cc left in the core's memory: converting in
-// the loop, as matmul.cc does, takes the accumulator registers that hiding C needs.
+// bf16 operands come as BFP16 blocks that convert_bfp16.cc left in the core's memory, or that were
+// stored so: converting in the loop, as matmul.cc does, takes the accumulator registers that hiding
+// C needs. C may be BFP16, too; its blocks lie along n, so that it is another product's A.
 //
 // k is 16 to 64, so that a loop body fits program memory. C rows `row` on are computed: with A in
 // row parts each part is a call. Layouts, types, rounding: as in matmul.cc.
@@ -86,59 +87,111 @@ inline void pipelined(const int8_t* a, const int8_t* b, TOut* c, int32_t m, int3
 // Where BFP16 operands are read from: blocks of 8x8 in the order of their addresses.
 using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, 64>;
 
+// The 2x2 blocks of C from row `row` on, `columns` tiles of 8x8 wide, one after the other.
+template <typename TOut>
+class BlocksOfC {
+ public:
+  using Block = MmulBlock<BlockFloatTile, BLayout::kColumnMajor, TOut>;
+
+  BlocksOfC(TOut* c, int32_t columns, int32_t row)
+      : at_(c + row * columns * 8), lower_(columns * 64) {}
+  void load(Block& block) const { block.load(at_, at_ + lower_, 0); }
+  void store(const Block& block) const { block.store(at_, at_ + lower_, 0); }
+  void next(bool last) { at_ += last ? 128 + lower_ : 128; }
+
+ private:
+  TOut* __restrict at_;
+  const int32_t lower_;  // from a row of tiles to the next
+};
+
+// In BFP16. Tiles are loaded before those to their left are stored.
+template <>
+class BlocksOfC<bfp16ebs8> {
+ public:
+  using Block = MmulBlock<BlockFloatTile, BLayout::kColumnMajor, float>;
+
+  BlocksOfC(bfp16ebs8* c, int32_t columns, int32_t row)
+      : columns_(columns), upper_(c), lower_(c), upper_out_(c), lower_out_(c) {
+    const int32_t first = row / 8 * columns;
+    upper_.seek(first);
+    upper_out_.seek(first);
+    lower_.seek(first + columns);
+    lower_out_.seek(first + columns);
+  }
+  void load(Block& block) { block.load_blocks(upper_, lower_); }
+  void store(const Block& block) { block.store_blocks(upper_out_, lower_out_); }
+  void next(bool last) {
+    const int32_t skipped = last ? columns_ : 0;
+    upper_.seek(skipped);
+    lower_.seek(skipped);
+    upper_out_.seek(skipped);
+    lower_out_.seek(skipped);
+  }
+
+ private:
+  const int32_t columns_;
+  Blocks upper_, lower_;
+  aie::block_vector_output_buffer_stream<bfp16ebs8, 64> upper_out_, lower_out_;
+};
+
 // As above for A [m/8][k/8] and B [n/8][k/8] in BFP16.
 template <int32_t kSteps, typename TOut>
-inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __restrict b,
-                           TOut* __restrict c, int32_t m, int32_t n) {
-  constexpr int32_t kC = 64;
+inline void multiply_bfp16(const bfp16ebs8* __restrict a, const bfp16ebs8* __restrict b, TOut* c,
+                           int32_t m, int32_t n, int32_t row) {
   const int32_t columns = n / 8, across = columns / 2, blocks = m / 16 * across;
+  BlocksOfC<TOut> c_blocks(c, columns, row);
   Blocks a0(a), a1(a), b0(b), b1(b);
   a1.seek(kSteps);
   b1.seek(kSteps);
   int32_t column = 0;
   AIE_PREPARE_FOR_PIPELINING
   for (int32_t i = 0; i < blocks; ++i) {
-    TOut* const c1 = c + columns * kC;
-    MmulBlock<BlockFloatTile, BLayout::kColumnMajor, TOut> block;
-    block.load(c, c1, 0);
+    typename BlocksOfC<TOut>::Block block;
+    c_blocks.load(block);
     UNROLL_STEPS
     for (int32_t step = 0; step < kSteps; ++step) {
       block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(b0.pop()), NPU_TRANSPOSED(b1.pop()));
     }
-    block.store(c, c1, 0);
+    c_blocks.store(block);
     const bool last = ++column == across;
     column = last ? 0 : column;
     a0.seek(last ? kSteps : -kSteps);
     a1.seek(last ? kSteps : -kSteps);
     b0.seek(last ? kSteps - columns * kSteps : kSteps);
     b1.seek(last ? kSteps - columns * kSteps : kSteps);
-    c += last ? 2 * kC + columns * kC : 2 * kC;
+    c_blocks.next(last);
   }
 }
 
 template <int32_t kSteps = kMinSteps, typename TOut>
 inline void multiply_bfp16_steps(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m,
-                                 int32_t k, int32_t n) {
+                                 int32_t k, int32_t n, int32_t row) {
   if (k == kSteps * 8) {
-    multiply_bfp16<kSteps>(a, b, c, m, n);
+    multiply_bfp16<kSteps>(a, b, c, m, n, row);
   } else if constexpr (kSteps < kMaxSteps) {
-    multiply_bfp16_steps<kSteps + 1>(a, b, c, m, k, n);
+    multiply_bfp16_steps<kSteps + 1>(a, b, c, m, k, n, row);
   }
 }
 
 template <typename TOut>
 inline void pipelined_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
                             int32_t n, int32_t row) {
-  c += row * n;
+  aie::set_rounding(aie::rounding_mode::conv_even);
 #ifdef AIE_HOST_MATMUL_BFP16  // x86 `fast` builds; refuse what only the code below treats right
-  if (AIE_HOST_MATMUL_BFP16<BlockFloatTile>(a, b, c, m, k, n)) return;
+  if (AIE_HOST_MATMUL_BFP16<BlockFloatTile>(a, b, c, m, k, n, row)) return;
 #endif
-  multiply_bfp16_steps(a, b, c, m, k, n);
+  multiply_bfp16_steps(a, b, c, m, k, n, row);
 }
 
 #if NPU_DECLARATIONS
 // The first row of C that a call computes.
 constexpr Operand kFirstRow = integer("row", 0, npu::kernels::kMaxSize, 16);
+
+// Bytes of an element of C in memory.
+template <typename TOut>
+constexpr double kBytesOf = sizeof(TOut);
+template <>
+constexpr double kBytesOf<bfp16ebs8> = 9.0 / 8;
 
 template <typename Tile, npu::perf::InputKind kOperands, typename TOut>
 consteval Declaration pipelined_product() {
@@ -148,7 +201,7 @@ consteval Declaration pipelined_product() {
                        multiple("n", 2 * Tile::t)},
           .cycles =
               [](const Timing& timing, const int64_t* sizes) {
-                return npu::perf::pipelined_cycles(timing, kOperands, sizeof(TOut),
+                return npu::perf::pipelined_cycles(timing, kOperands, kBytesOf<TOut>,
                                                    double(sizes[0]), double(sizes[1]),
                                                    double(sizes[2]));
               },
@@ -173,7 +226,10 @@ NPU_KERNEL void matmul_bfp16_f32_pipelined(const bfp16ebs8* a, const bfp16ebs8* 
 }
 NPU_KERNEL void matmul_bfp16_bf16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfloat16* c,
                                             int32_t m, int32_t k, int32_t n, int32_t row) {
-  aie::set_rounding(aie::rounding_mode::conv_even);
+  pipelined_bfp16(a, b, c, m, k, n, row);
+}
+NPU_KERNEL void matmul_bfp16_bfp16_pipelined(const bfp16ebs8* a, const bfp16ebs8* b, bfp16ebs8* c,
+                                             int32_t m, int32_t k, int32_t n, int32_t row) {
   pipelined_bfp16(a, b, c, m, k, n, row);
 }
 
@@ -211,6 +267,7 @@ NPU_KERNEL void matmul_i8_i8_pipelined_bcol(const int8_t* a, const int8_t* b, in
 
 NPU_DECLARE(matmul_bfp16_f32_pipelined, pipelined_bfp16<float>());
 NPU_DECLARE(matmul_bfp16_bf16_pipelined, pipelined_bfp16<bfloat16>());
+NPU_DECLARE(matmul_bfp16_bfp16_pipelined, pipelined_bfp16<bfp16ebs8>());
 NPU_DECLARE(matmul_i8_i32_pipelined, pipelined_i8<int32_t>().with(kFirstRow));
 NPU_DECLARE(matmul_i8_i32_pipelined_bcol, pipelined_i8<int32_t>().with(kFirstRow));
 NPU_DECLARE(matmul_i8_i16_pipelined, pipelined_i8<int16_t>().with(kShift).with(kFirstRow));

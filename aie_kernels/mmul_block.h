@@ -122,6 +122,16 @@ class MmulBlock {
     c11_[0].mac(lower, right);
   }
 
+  // The same from tiles in BFP16 of the upper and the lower row.
+  template <typename Stream>
+  void load_blocks(Stream& upper, Stream& lower) {
+    using Sums = aie::accum<accfloat, kC>;
+    c00_[0] = Mmul(Sums(upper.pop()));
+    c01_[0] = Mmul(Sums(upper.pop()));
+    c10_[0] = Mmul(Sums(lower.pop()));
+    c11_[0] = Mmul(Sums(lower.pop()));
+  }
+
   void store(TOut* c0, TOut* c1, int shift) const {
     for (unsigned p = 0; p < kParts; ++p) {
       aie::store_v(c0 + p * kCPart, c00_[p].template to_vector<TOut>(shift));
@@ -129,6 +139,15 @@ class MmulBlock {
       aie::store_v(c1 + p * kCPart, c10_[p].template to_vector<TOut>(shift));
       aie::store_v(c1 + p * kCPart + kC, c11_[p].template to_vector<TOut>(shift));
     }
+  }
+
+  // As BFP16, rounded as the core's mode says.
+  template <typename Stream>
+  void store_blocks(Stream& upper, Stream& lower) const {
+    upper.push(c00_[0].to_accum().template to_vector<bfp16ebs8>());
+    upper.push(c01_[0].to_accum().template to_vector<bfp16ebs8>());
+    lower.push(c10_[0].to_accum().template to_vector<bfp16ebs8>());
+    lower.push(c11_[0].to_accum().template to_vector<bfp16ebs8>());
   }
 
  private:

@@ -20,6 +20,11 @@ from .gemm_point import (
     ACCUMULATE,
     B_LAYOUTS,
     BF16,
+    BFP16,
+    BLOCK_ACCUMULATE,
+    BLOCK_PAIRS,
+    BLOCK_SIDE,
+    BLOCK_TILE_BYTES,
     DEFAULT_DEPTH,
     DEFAULT_TILE,
     KERNELS,
@@ -32,6 +37,7 @@ from .gemm_point import (
     DesignPoint,
     Tile3,
     mmul,
+    stored,
 )
 from .hardware import FIRST_CORE_ROW, Tile
 from .kernel import Kernel
@@ -45,6 +51,11 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCUMULATE",
     "BF16",
+    "BFP16",
+    "BLOCK_ACCUMULATE",
+    "BLOCK_PAIRS",
+    "BLOCK_SIDE",
+    "BLOCK_TILE_BYTES",
     "B_LAYOUTS",
     "DEFAULT_DEPTH",
     "DEFAULT_TILE",
@@ -112,8 +123,8 @@ def _build(o: DesignPoint) -> Design:
     m, k, n = o.tile
     out.params = {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": ROWS, "columns": out.columns,
-        "a_bytes": o.a_bytes, "c_bytes": o.c_bytes,
-        "a_type": TYPES.index(o.a_dtype), "c_type": TYPES.index(o.c_dtype),
+        "a_type": TYPES.index(o.a_dtype), "b_type": TYPES.index(o.b_dtype),
+        "c_type": TYPES.index(o.c_dtype),
         "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout), "b_pairs": int(o.b_pairs),
         "b_rows": o.b_rows,
     }  # fmt: skip
@@ -135,14 +146,14 @@ def _feed_a(out: Design, o: DesignPoint, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, mmul(o.generation, o.a_dtype)
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
-    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), 0, o.a_parts)
+    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), o.a_dtype, 0, o.a_parts)
 
 
 def _feed_b_col(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     """Column-major B tiles for core column `col`: [n/t][k/s][t][s] in L1, the mirror of A."""
     (_, _, n), (_, _, t) = o.tile, mmul(o.generation, o.a_dtype)
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
-    return _feed_along_k(out, o, ("B", col), col, cores, (n, t), 1)
+    return _feed_along_k(out, o, ("B", col), col, cores, (n, t), o.b_dtype, 1)
 
 
 def _feed_along_k(
@@ -152,6 +163,7 @@ def _feed_along_k(
     col: int,
     cores: list[Tile],
     rows: tuple[int, int],
+    dtype: str,
     channel: int,
     parts: int = 1,
 ) -> ObjectFifo:
@@ -162,28 +174,38 @@ def _feed_along_k(
     L3 -> L2 brings (m, k_mt). With one tile in it, the memtile's four dimensions reach
     [m/r][k/s][r][s] alone. Otherwise it takes five, so they are shared out (paper, section 4.3):
     the memtile stores (m, k) tiles and sends each as m x s columns, whose r x s blocks lie
-    together, and the cores put the blocks in their places.
+    together, and the cores put the blocks in their places. Tiles of BFP16 blocks are in their
+    order everywhere: (m, k) tiles are cut out of k_mt columns and no more.
     """
     (m, r), k, s = rows, o.tile[1], mmul(o.generation, o.a_dtype)[1]
     matrix, index = name
     memtile = out.tile(col, 1)
     tiles = o.k_mt // k
-    if tiles == 1:
-        partition, send = [], [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
-        place: list[tuple[int, int]] = []
+    partition: list[tuple[int, int]] = []
+    send: list[tuple[int, int]] = []
+    place: list[tuple[int, int]] = []
+    if dtype == BFP16:
+        height, width = stored(dtype, m, k)[1]
+        if tiles > 1:
+            partition = [(height, width), (tiles, height * width), (width, 1)]
+    elif tiles == 1:
+        send = [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
     else:
         partition = [(m, k), (tiles, m * k), (k, 1)]
         part = m // parts
         send = [(tiles * parts, part * k), (k // s, s), (part, k), (s, 1)]
         place = [(k // s, r * s), (part // r, r * k), (r * s, 1)]
+    dtype_l2, shape_l2 = stored(dtype, m, o.k_mt)
+    dtype_l1, shape_l1 = stored(dtype, m // parts, k)
     outer = out.fifo(
-        f"{matrix}2_{index}", out.tile(col, 0), memtile, (m, o.k_mt), o.a_dtype,
+        f"{matrix}2_{index}", out.tile(col, 0), memtile, shape_l2, dtype_l2,
         depth=o.l2_buffers, from_stream=partition, port=f"{matrix}{index}",
         producer_channel=channel,
     )  # fmt: skip
     inner = out.fifo(
-        f"{matrix}1_{index}", memtile, cores, (m // parts, k), o.a_dtype,
-        depth=o.input_buffers, to_stream=send, from_stream=place, consumer_channel=channel,
+        f"{matrix}1_{index}", memtile, cores, shape_l1, dtype_l1,
+        depth=o.input_buffers[channel], to_stream=send, from_stream=place,
+        consumer_channel=channel,
     )  # fmt: skip
     out.forward(outer, inner)
     return inner
@@ -200,7 +222,7 @@ def _feed_b_row(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
     blocks = [(o.b_rows // s, s * n), (n // t, t), (s, n), (t, 1)]
     inner = out.fifo(
-        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, depth=o.input_buffers,
+        f"B1_{col}", memtile, cores, (k, n), o.a_dtype, depth=o.input_buffers[1],
         to_stream=blocks, consumer_channel=1,
     )  # fmt: skip
     out.forward(outer, inner)
@@ -225,7 +247,8 @@ def _feed_b_pair(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
         out.fifo(
             f"B1_{column}", memtile,
             [out.tile(column, FIRST_CORE_ROW + row) for row in range(ROWS)], (k, n), o.a_dtype,
-            depth=o.input_buffers, to_stream=blocks, producer_channel=side, consumer_channel=1,
+            depth=o.input_buffers[1], to_stream=blocks, producer_channel=side,
+            consumer_channel=1,
         )
         for side, column in enumerate((col, col + 1))
     ]  # fmt: skip
@@ -237,17 +260,18 @@ def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     """C tiles of core column `col`, joined in L2 and sent to L3 as one row-major 4m x n tile."""
     (m, _, n), (r, _, t) = o.tile, mmul(o.generation, o.a_dtype)
     memtile = out.tile(col, 1)
+    dtype, shape = stored(o.c_dtype, m, n)
     parts = [
         out.fifo(
-            f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, (m, n), o.c_dtype,
+            f"C1_{col}_{row}", out.tile(col, FIRST_CORE_ROW + row), memtile, shape, dtype,
             depth=max(1, o.c_buffers),
-            producer_type=(o.sum_dtype if o.c_buffers == 0 else o.c_dtype, (m, n)),
+            producer_type=stored(o.sum_dtype, m, n) if o.c_buffers == 0 else (dtype, shape),
         )
         for row in range(ROWS)
     ]  # fmt: skip
-    rows = [(m // r, r * n), (r, t), (n // t, r * t), (t, 1)]
+    rows = [] if o.c_dtype == BFP16 else [(m // r, r * n), (r, t), (n // t, r * t), (t, 1)]
     joined = out.fifo(
-        f"C2_{col}", memtile, out.tile(col, 0), (ROWS * m, n), o.c_dtype,
+        f"C2_{col}", memtile, out.tile(col, 0), stored(o.c_dtype, ROWS * m, n)[1], dtype,
         depth=o.c_l2_buffers, to_stream=rows, port=f"C{col}", consumer_channel=0,
     )  # fmt: skip
     out.join(parts, joined)
@@ -267,7 +291,7 @@ def _worker(
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=stack)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
-    acc = w.buffer(f"acc_{col}_{row}", o.sum_dtype, (m, n)) if local else None
+    acc = w.buffer(f"acc_{col}_{row}", *stored(o.sum_dtype, m, n)) if local else None
     take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
     matmul = _matmul_kernel(out, o)
     with w.forever():
@@ -301,7 +325,7 @@ class _Input:
         """depth: k if it is B, of which row-major tiles are also put in column order."""
         self._worker, self._fifo = w, fifo
         self._copy: Buffer | None = None
-        if not o.converts:
+        if not o.converts[1 if depth else 0]:
             return
         label = "b" if depth else "a"
         in_order = not depth or o.b_layout == "col"
@@ -332,7 +356,7 @@ class _Input:
 def _matmul_kernel(out: Design, o: DesignPoint) -> Kernel:
     """C += A B on one object of A and one of B."""
     name = f"{SHORT[o.a_dtype]}{'bfp16' if o.bf16 == 'bfp16' else ''}_{SHORT[o.sum_dtype]}"
-    if o.converts:  # copies of B have one layout
+    if o.bf16 == "bfp16" and o.kernel == "pipelined":  # blocks of B have one layout
         name = f"bfp16_{SHORT[o.sum_dtype]}_pipelined"
     else:
         name += ("_pipelined" if o.kernel == "pipelined" else "") + (
@@ -343,4 +367,5 @@ def _matmul_kernel(out: Design, o: DesignPoint) -> Kernel:
 
 def _narrowing_kernel(out: Design, o: DesignPoint) -> Kernel:
     verb = "narrow" if o.has_shift else "convert"
-    return out.kernel(f"{verb}_{SHORT[o.sum_dtype]}_{SHORT[o.c_dtype]}")
+    name = f"{verb}_{SHORT[o.sum_dtype]}_{SHORT[o.c_dtype]}"
+    return out.kernel(name + ("_c" if o.c_dtype == BFP16 else ""))  # _a and _b: operands

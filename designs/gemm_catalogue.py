@@ -41,12 +41,20 @@ class Entry(NamedTuple):
     pairs: bool = False  # two core columns' B is read together
     l2_buffers: int = 2  # these two on npu1 alone; see `_read_ahead`
     b_l2_tiles: int = 1
+    a_parts: int = 1
 
 
 def _pipelined(
-    role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False, pairs: bool = False
+    role: str,
+    tile: gemm.Tile3,
+    k_mt: int,
+    in_place: bool = False,
+    pairs: bool = False,
+    a_parts: int = 1,
 ) -> Entry:
-    return Entry(role, tile, k_mt, "pipelined", in_place=in_place, pairs=pairs)
+    return Entry(
+        role, tile, k_mt, "pipelined", in_place=in_place, pairs=pairs, a_parts=a_parts
+    )  # fmt: skip
 
 
 def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> Entry:
@@ -217,6 +225,37 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("mixed", (64, 88, 64), 264),
         Entry("small", (32, 72, 96), 288),
     ),
+    # B in blocks of BFP16, A bfloat16 or in blocks; by the type of the sums.
+    ("npu2", "bfloat16", "wide", "blocks"): (
+        _pipelined("large", (96, 32, 112), 352, in_place=True),
+        _pipelined("mixed", (64, 32, 160), 256, in_place=True),
+        _pipelined("small", (32, 16, 160), 128, in_place=True),
+    ),
+    ("npu2", "bfloat16", "bfloat16", "blocks"): (
+        _pipelined("large", (128, 24, 160), 432, in_place=True),
+        _pipelined("mixed", (128, 24, 160), 288, in_place=True),
+        _pipelined("small", (32, 16, 160), 256, in_place=True),
+    ),
+    ("npu2", "bfloat16", "bfp16", "blocks"): (
+        _pipelined("large", (144, 32, 208), 352),
+        _pipelined("mixed", (128, 32, 160), 256),
+        _pipelined("small", (32, 16, 160), 256),
+    ),
+    ("npu2", "bfp16", "wide", "blocks"): (
+        _pipelined("large", (144, 56, 80), 392, in_place=True, a_parts=3),
+        _pipelined("mixed", (128, 32, 80), 128, in_place=True),
+        _pipelined("small", (32, 16, 160), 128, in_place=True),
+    ),
+    ("npu2", "bfp16", "bfloat16", "blocks"): (
+        _pipelined("large", (208, 32, 96), 352, in_place=True),
+        _pipelined("mixed", (128, 32, 160), 128, in_place=True),
+        _pipelined("small", (32, 16, 160), 128, in_place=True),
+    ),
+    ("npu2", "bfp16", "bfp16", "blocks"): (
+        _pipelined("large", (192, 48, 128), 432),
+        _pipelined("mixed", (128, 32, 160), 128),
+        _pipelined("small", (32, 16, 160), 128),
+    ),
     # Packed copies: two layouts (n, k_mt) per input, that of the first entry of every kind of sums
     # and another, chosen for the best mean of all kinds over the mixed sizes.
     ("npu2", "int8", "wide", "packed"): (
@@ -295,7 +334,8 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("mixed", (64, 88, 64), 176),
     ),
 }
-LAYOUTS = ("row", "col", "packed")
+VALUE_LAYOUTS = ("row", "col", "packed")
+LAYOUTS = (*VALUE_LAYOUTS, "blocks")
 
 
 def candidates(
@@ -306,6 +346,12 @@ def candidates(
 
     Raises DesignError for what no design computes.
     """
+    if layout == "blocks":
+        like = gemm.design_point(
+            generation, a_dtype, c_dtype, b_dtype=gemm.BFP16, accumulate=accumulate
+        )
+        sums = "wide" if like.sum_dtype == "float32" else like.sum_dtype
+        return tuple(_point(entry, like) for entry in ENTRIES[generation, a_dtype, sums, layout])
     checked = gemm.design_point(
         generation, a_dtype, c_dtype, b_layout=_stored(layout), accumulate=accumulate, bf16=bf16
     )
@@ -327,7 +373,8 @@ def _point(entry: Entry, like: gemm.DesignPoint) -> gemm.DesignPoint:
         like.generation, like.a_dtype, like.c_dtype, tile=entry.tile, k_mt=entry.k_mt,
         b_layout=like.b_layout, c_buffers=0 if entry.in_place and narrowed else entry.c_buffers,
         accumulate=like.accumulate, bf16=like.bf16, kernel=entry.kernel, b_pairs=entry.pairs,
-        l2_buffers=entry.l2_buffers, b_l2_tiles=entry.b_l2_tiles,
+        l2_buffers=entry.l2_buffers, b_l2_tiles=entry.b_l2_tiles, a_parts=entry.a_parts,
+        b_dtype=like.b_dtype,
     )  # fmt: skip
     return _read_ahead(point)
 

@@ -15,6 +15,9 @@ from .gemm_point import (
     ACCUMULATE,
     B_LAYOUTS,
     BF16,
+    BFP16,
+    BLOCK_ACCUMULATE,
+    BLOCK_PAIRS,
     DEFAULT_DEPTH,
     DEFAULT_TILE,
     KERNELS,
@@ -27,7 +30,6 @@ from .gemm_point import (
     Tile3,
     mmul,
 )
-from .hardware import DTYPE_BYTES
 
 
 class Choices(TypedDict, total=False):
@@ -38,10 +40,11 @@ class Choices(TypedDict, total=False):
     k_mt: int | None
     """Columns of A that a memtile holds at a time, a multiple of k; default 2 k, of a
     column-major B 4 k, with the default tile, else k."""
-    b_layout: str
-    """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major."""
+    b_layout: str | None
+    """"row" (default): B is (K, N) row-major; "col": column-major, that is (N, K) row-major, as
+    every B in blocks is."""
     c_buffers: int
-    """C tiles per core, 1 (default) or 2. 0, for wide sums of a narrower C: the tile of the sums is
+    """C tiles per core, 1 (default) or 2. 0, for sums wider than C: the tile of the sums is
     narrowed where it lies and leaves from there, which makes room for a larger tile, but the core
     waits until it has left."""
     c_l2_buffers: int
@@ -49,15 +52,19 @@ class Choices(TypedDict, total=False):
     accumulate: str
     """For C narrower than 32 bits. "wide" (default) keeps sums in an int32 or float32 tile and
     narrows once. "narrow" keeps them in C's type, rounded and saturated at every k step, as the
-    published designs do; it leaves room for larger tiles."""
-    bf16: str
+    published designs do; it leaves room for larger tiles. "bfloat16", for C in BFP16 blocks: sums
+    are bfloat16 and become blocks once."""
+    bf16: str | None
     """How npu2 multiplies bfloat16: "native" (default), or "bfp16", which rounds both operands to
     blocks of 8 along K with one exponent and is faster."""
-    kernel: str
+    kernel: str | None
     """"published" (default): C blocks are loaded, accumulated and stored one after the other.
     "pipelined" (npu2; int8, or bfloat16 with bf16="bfp16"): loads and stores of C run beside the
     multiplications of other blocks; bfloat16 is converted to BFP16 in the core's memory once per
-    tile. Same results."""
+    tile. Same results. The one kind for a B in blocks."""
+    b_dtype: str | None
+    """Of B, default A's. "bfp16" (npu2, A bfloat16 or "bfp16"): stored in blocks of 8 values along
+    K with one exponent, as tiles of 8 x 8 (docs/gemm_designs.md); C may be "bfp16" too."""
     b_pairs: bool
     """npu2, row-major B, k a multiple of 2 s: two shim channels read the columns of two
     neighbouring core columns together, each half the rows; runs in DRAM are twice as long."""
@@ -78,29 +85,25 @@ def design_point(
     *,
     tile: Tile3 | None = None,
     k_mt: int | None = None,
-    b_layout: str = "row",
+    b_layout: str | None = None,
     c_buffers: int = 1,
     c_l2_buffers: int = 1,
     accumulate: str = "wide",
-    bf16: str = "native",
-    kernel: str = "published",
+    bf16: str | None = None,
+    kernel: str | None = None,
     a_parts: int = 1,
     b_pairs: bool = False,
     l2_buffers: int = 2,
     b_l2_tiles: int = 1,
+    b_dtype: str | None = None,
 ) -> DesignPoint:
     """The checked design point of a GEMM; see `Choices` and `design`."""
-    names = (generation, a_dtype, c_dtype)
-    if (
-        not all(isinstance(name, str) for name in names)
-        or (a_dtype, c_dtype) not in PAIRS
-        or generation not in ("npu1", "npu2")
-    ):
-        pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
-        raise DesignError(
-            f"[gemm] {a_dtype} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
-            "npu1 and npu2"
-        )
+    b_dtype = a_dtype if b_dtype is None else b_dtype
+    _check_types(generation, a_dtype, b_dtype, c_dtype)
+    blocks = b_dtype == BFP16
+    b_layout = ("col" if blocks else "row") if b_layout is None else b_layout
+    bf16 = ("bfp16" if blocks else "native") if bf16 is None else bf16
+    kernel = ("pipelined" if blocks else "published") if kernel is None else kernel
     c_buffers, c_l2_buffers, a_parts, l2_buffers, b_l2_tiles = (
         _whole(label, value)
         for label, value in (
@@ -109,12 +112,12 @@ def design_point(
         )
     )  # fmt: skip
     for label, value, allowed in (
-        ("b_layout", b_layout, B_LAYOUTS),
+        ("b_layout", b_layout, B_LAYOUTS[1:] if blocks else B_LAYOUTS),
         ("c_buffers", c_buffers, (0, 1, 2)),
         ("c_l2_buffers", c_l2_buffers, (1, 2)),
-        ("accumulate", accumulate, ACCUMULATE),
-        ("bf16", bf16, BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]),
-        ("kernel", kernel, KERNELS),
+        ("accumulate", accumulate, BLOCK_ACCUMULATE if c_dtype == BFP16 else ACCUMULATE),
+        ("bf16", bf16, _modes(generation, a_dtype, blocks)),
+        ("kernel", kernel, KERNELS[1:] if blocks else KERNELS),
         ("a_parts", a_parts, tuple(range(1, MAX_A_PARTS + 1))),
         ("b_pairs", b_pairs, (False, True)),
         ("l2_buffers", l2_buffers, (2, 3)),
@@ -128,11 +131,6 @@ def design_point(
         _whole(f"tile {label}", size)
         for label, size in zip("mkn", tile or default_tile(a_dtype, kernel), strict=True)
     )
-    if c_buffers == 0 and (accumulate != "wide" or DTYPE_BYTES[c_dtype] == 4):
-        raise DesignError(
-            f"[gemm] c_buffers = 0 for {accumulate} sums of {a_dtype} -> {c_dtype}: only wide sums "
-            "of a narrower C are narrowed where they lie; use 1 or 2"
-        )
     if not kernel_exists(generation, a_dtype, kernel, bf16):
         raise DesignError(
             f'[gemm] kernel="pipelined" with {a_dtype} on {generation}: it exists on npu2 for int8 '
@@ -171,8 +169,13 @@ def design_point(
         )
     out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
-        accumulate, bf16, kernel, a_parts, bool(b_pairs), l2_buffers, b_l2_tiles,
+        accumulate, bf16, kernel, a_parts, bool(b_pairs), l2_buffers, b_l2_tiles, b_dtype,
     )  # fmt: skip
+    if c_buffers == 0 and out.sum_dtype == c_dtype:
+        raise DesignError(
+            f"[gemm] c_buffers = 0 for {accumulate} sums of {a_dtype} -> {c_dtype}: only sums "
+            "wider than C are narrowed where they lie; use 1 or 2"
+        )
     gemm_limits.check_core(out, "gemm")
     gemm_limits.check_shim(out, "gemm")
     return out
@@ -180,7 +183,7 @@ def design_point(
 
 def default_tile(a_dtype: str, kernel: str = "published") -> Tile3:
     """The tile of a design that names none."""
-    return PIPELINED_TILE if kernel == "pipelined" else DEFAULT_TILE[a_dtype]
+    return PIPELINED_TILE if kernel == "pipelined" else DEFAULT_TILE.get(a_dtype, PIPELINED_TILE)
 
 
 def kernel_exists(generation: str, a_dtype: str, kernel: str, bf16: str = "native") -> bool:
@@ -188,7 +191,31 @@ def kernel_exists(generation: str, a_dtype: str, kernel: str, bf16: str = "nativ
     return kernel == "published" or (
         kernel == "pipelined"
         and generation == "npu2"
-        and (a_dtype == "int8" or (a_dtype == "bfloat16" and bf16 == "bfp16"))
+        and (a_dtype in ("int8", BFP16) or (a_dtype == "bfloat16" and bf16 == "bfp16"))
+    )
+
+
+def _modes(generation: str, a_dtype: str, blocks: bool) -> tuple[str, ...]:
+    """What `bf16` may be."""
+    if blocks:
+        return BF16[1:]
+    return BF16 if (generation, a_dtype) == ("npu2", "bfloat16") else BF16[:1]
+
+
+def _check_types(generation: str, a_dtype: str, b_dtype: str, c_dtype: str) -> None:
+    """Raises DesignError for element types that no design has."""
+    named = all(isinstance(name, str) for name in (generation, a_dtype, b_dtype, c_dtype))
+    known = named and generation in ("npu1", "npu2")
+    if known and b_dtype == a_dtype and (a_dtype, c_dtype) in PAIRS:
+        return
+    if named and b_dtype == BFP16 and generation == "npu2" and (a_dtype, c_dtype) in BLOCK_PAIRS:
+        return
+    pairs = ", ".join(f"{a} -> {c}" for a, c in PAIRS)
+    blocks = ", ".join(f"{a} -> {c}" for a, c in BLOCK_PAIRS)
+    types = a_dtype if b_dtype == a_dtype else f"{a_dtype} x {b_dtype}"
+    raise DesignError(
+        f"[gemm] {types} -> {c_dtype} on {generation}: no such design; there are {pairs} on "
+        f"npu1 and npu2, and on npu2 with B in bfp16 {blocks}"
     )
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from npu.errors import DesignError
 
-from .gemm_point import PIPELINED_K, ROWS, DesignPoint
-from .hardware import DTYPE_BYTES, STACK_BYTES, tile_limits
+from .gemm_point import BFP16, PIPELINED_K, ROWS, DesignPoint, bytes_of
+from .hardware import STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
 from .lowering.stack import DATA_BYTES, LEAST_BYTES
 
@@ -38,12 +38,12 @@ def core_buffers(p: DesignPoint) -> list[tuple[Any, Any]]:
     """(bytes, count) of the buffers of a core."""
     m, k, n = p.tile
     a, b, c = m // p.a_parts * k, k * n, m * n  # elements
-    buffers = [(x * p.a_bytes, p.input_buffers) for x in (a, b)]
-    if p.converts:  # BFP16: 9 bytes are 8 values and their exponent
-        buffers += [(x * 9 // 8, 1) for x in (a, b)]
+    (a_count, b_count), (a_copy, b_copy) = p.input_buffers, p.converts
+    buffers = [(bytes_of(p.a_dtype, a), a_count), (bytes_of(p.b_dtype, b), b_count)]
+    buffers += [(bytes_of(BFP16, x), 1) for x, copy in ((a, a_copy), (b, b_copy)) if copy]
     if p.sum_dtype != p.c_dtype:
-        buffers.append((c * DTYPE_BYTES[p.sum_dtype], 1))
-    return [*buffers, (c * p.c_bytes, p.c_buffers)]
+        buffers.append((bytes_of(p.sum_dtype, c), 1))
+    return [*buffers, (bytes_of(p.c_dtype, c), p.c_buffers)]
 
 
 def core_bytes(p: DesignPoint) -> Any:
@@ -56,7 +56,11 @@ def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
     With b_pairs B is in every second memtile."""
     m, _, n = p.tile
     b_depth = p.k_mt if p.b_layout == "col" else p.b_rows
-    return m * p.k_mt * p.a_bytes, b_depth * p.b_panel * p.a_bytes, ROWS * m * n * p.c_bytes
+    return (
+        bytes_of(p.a_dtype, m * p.k_mt),
+        bytes_of(p.b_dtype, b_depth * p.b_panel),
+        bytes_of(p.c_dtype, ROWS * m * n),
+    )
 
 
 def memtile_bytes(p: DesignPoint) -> Any:

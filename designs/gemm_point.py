@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from .hardware import DTYPE_BYTES, device_columns
 from .kernel import limits, step
@@ -20,6 +21,11 @@ PAIRS = {
     ("int8", "int8"): "gemm_i8_i8",
     ("int16", "int32"): "gemm_i16_i32",
 }
+# npu2 alone: B in blocks of BFP16 (bfp16ebs8: 8 values share an exponent), A and C or not.
+BFP16 = "bfp16"
+BLOCK_PAIRS = tuple((a, c) for a in ("bfloat16", BFP16) for c in ("float32", "bfloat16", BFP16))
+BLOCK_SIDE = 8  # blocks are stored and moved as tiles of 8 x 8 values
+BLOCK_TILE_BYTES = 72
 DEFAULT_TILE: dict[str, Tile3] = {
     "bfloat16": (64, 64, 64),
     "int8": (64, 128, 64),
@@ -29,21 +35,28 @@ PIPELINED_TILE: Tile3 = (64, 64, 64)  # of every type
 # k_mt of the default tiles, in k, per layout of B: deeper wastes more on small K than reads gain
 # (docs/tuning.md).
 DEFAULT_DEPTH = {"row": 2, "col": 4}
-TYPES = ("float32", "bfloat16", "int8", "int16", "int32")  # as the *_type parameters number them
+# As the *_type parameters number them.
+TYPES = ("float32", "bfloat16", "int8", "int16", "int32", BFP16)
 B_LAYOUTS = ("row", "col")  # as the `b_layout` parameter numbers them
 ACCUMULATE = ("wide", "narrow")
+BLOCK_ACCUMULATE = (*ACCUMULATE, "bfloat16")  # of results in blocks
 BF16 = ("native", "bfp16")
 KERNELS = ("published", "pipelined")
 PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 MAX_B_L2_TILES = 8
-SHORT = {"bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32"}
+SHORT = {
+    "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32",
+    BFP16: "bfp16",
+}  # fmt: skip
 
 
 @cache
 def mmul(generation: str, a_dtype: str) -> Tile3:
     """r, s, t of aie::mmul: a core multiplies A tiles of r x s by B tiles of s x t. Kernels take
     clusters of 2 x 2 of them, hence the steps of their operands."""
+    if a_dtype == BFP16:
+        return BLOCK_SIDE, BLOCK_SIDE, BLOCK_SIDE
     name = f"matmul_{SHORT[a_dtype]}_{SHORT[wide_dtype(a_dtype)]}"
     m, k, n = (step(name, generation, operand) for operand in "mkn")
     return m // 2, k, n // 2
@@ -51,7 +64,19 @@ def mmul(generation: str, a_dtype: str) -> Tile3:
 
 def wide_dtype(a_dtype: str) -> str:
     """What the multiplier accumulates in."""
-    return "float32" if a_dtype == "bfloat16" else "int32"
+    return "float32" if a_dtype in ("bfloat16", BFP16) else "int32"
+
+
+def bytes_of(dtype: str, elements: Any) -> Any:
+    """Bytes of so many elements, whole blocks of BFP16."""
+    return elements * 9 // 8 if dtype == BFP16 else elements * DTYPE_BYTES[dtype]
+
+
+def stored(dtype: str, rows: int, columns: int) -> tuple[str, tuple[int, int]]:
+    """(dtype, shape) of a matrix in the array's memories: BFP16 is bytes, tiles of 8 x 8."""
+    if dtype == BFP16:
+        return "uint8", (rows // BLOCK_SIDE, columns // BLOCK_SIDE * BLOCK_TILE_BYTES)
+    return dtype, (rows, columns)
 
 
 @dataclass(frozen=True)
@@ -74,11 +99,20 @@ class DesignPoint:
     b_pairs: bool = False
     l2_buffers: int = 2
     b_l2_tiles: int = 1
+    b_dtype: str = ""  # empty: A's
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "b_dtype", self.b_dtype or self.a_dtype)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether B is stored in blocks of BFP16."""
+        return self.b_dtype == BFP16
 
     @property
     def narrows(self) -> bool:
         """Whether C has fewer bits than the products are accumulated in."""
-        return DTYPE_BYTES[self.c_dtype] < 4
+        return self.c_dtype == BFP16 or DTYPE_BYTES[self.c_dtype] < 4
 
     @property
     def wide_dtype(self) -> str:
@@ -88,10 +122,18 @@ class DesignPoint:
     @property
     def sum_dtype(self) -> str:
         """Element type of the tile that partial sums are kept in between k steps."""
+        if self.accumulate == "bfloat16":
+            return "bfloat16"
         return self.wide_dtype if self.accumulate == "wide" else self.c_dtype
 
     @property
     def name(self) -> str:
+        if self.blocks:  # always through BFP16, column-major, pipelined
+            base = "_".join(
+                ["gemm", *(SHORT[x] for x in (self.a_dtype, self.b_dtype, self.c_dtype))]
+            )
+            base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
+            return base + (f"_sums_{SHORT[self.sum_dtype]}" if self.narrows else "")
         base = PAIRS[self.a_dtype, self.c_dtype]
         base += "_bfp16" if self.bf16 == "bfp16" else ""
         base += "_bcol" if self.b_layout == "col" else ""
@@ -101,14 +143,16 @@ class DesignPoint:
         return base + ("_narrow" if self.narrows and self.accumulate == "narrow" else "")
 
     @property
-    def converts(self) -> bool:
-        """Whether the core keeps BFP16 copies of its inputs."""
-        return self.kernel == "pipelined" and self.bf16 == "bfp16"
+    def converts(self) -> tuple[bool, bool]:
+        """Whether the core keeps a BFP16 copy of A, and one of B."""
+        copies = self.kernel == "pipelined" and self.bf16 == "bfp16"
+        return copies and self.a_dtype != BFP16, copies and self.b_dtype != BFP16
 
     @property
-    def input_buffers(self) -> int:
+    def input_buffers(self) -> tuple[int, int]:
         """Buffers of A and of B in a core: with BFP16 copies they are free while it multiplies."""
-        return 1 if self.converts else 2
+        a, b = self.converts
+        return 1 if a else 2, 1 if b else 2
 
     @property
     def has_shift(self) -> bool:
@@ -131,13 +175,17 @@ class DesignPoint:
         return device_columns(self.generation)
 
     @property
-    def a_bytes(self) -> int:
-        """Bytes of an element of A and of B."""
-        return DTYPE_BYTES[self.a_dtype]
+    def a_bytes(self) -> int | float:
+        """Bytes of an element of A: 9 of 8 in blocks."""
+        return _element_bytes(self.a_dtype)
 
     @property
-    def c_bytes(self) -> int:
-        return DTYPE_BYTES[self.c_dtype]
+    def b_bytes(self) -> int | float:
+        return _element_bytes(self.b_dtype)
+
+    @property
+    def c_bytes(self) -> int | float:
+        return _element_bytes(self.c_dtype)
 
     @property
     def native(self) -> Tile3:
@@ -154,9 +202,12 @@ class DesignPoint:
 
     @property
     def shim_runs(self) -> list[tuple[str, int, int]]:
-        """(name, elements, bytes each) of the runs that runtime streams put in shim BDs."""
-        runs = [("k_mt", self.k_mt, self.a_bytes), ("tile n", self.tile[2], self.c_bytes)]
-        panel = ("2 x tile n" if self.b_pairs else "tile n", self.b_panel, self.a_bytes)
+        """(name, elements, bytes each) of the runs that runtime streams put in shim BDs; those of
+        blocks are of 8 rows."""
+        a, b, c = (_run_bytes(dtype) for dtype in (self.a_dtype, self.b_dtype, self.c_dtype))
+        depth = max(a, b if self.b_layout == "col" else 0)
+        runs = [("k_mt", self.k_mt, depth), ("tile n", self.tile[2], c)]
+        panel = ("2 x tile n" if self.b_pairs else "tile n", self.b_panel, b)
         return runs + ([panel] if self.b_layout == "row" else [])
 
     @property
@@ -173,3 +224,12 @@ class DesignPoint:
         """M, K and N in whole output rounds."""
         m, k, n = (-(-s // unit) * unit for s, unit in zip(size, self.native, strict=True))
         return m, k, n
+
+
+def _element_bytes(dtype: str) -> int | float:
+    return BLOCK_TILE_BYTES / BLOCK_SIDE**2 if dtype == BFP16 else DTYPE_BYTES[dtype]
+
+
+def _run_bytes(dtype: str) -> int:
+    """Of an element of a run in host memory."""
+    return BLOCK_TILE_BYTES // BLOCK_SIDE if dtype == BFP16 else DTYPE_BYTES[dtype]

@@ -283,9 +283,13 @@ class Worker:
             counts = kernel.counts(*(i if isinstance(i, int) else None for i in integers))
         except DesignError as error:
             raise self._error(f"call of {error}") from error
-        for operand, count in zip(buffers, counts, strict=True):
-            elements = math.prod(self._type_of(operand)[1])
-            if count is not None and count > elements:
+        declared = [operand.dtype for operand in kernel.operands if operand.buffer]
+        for operand, count, wanted in zip(buffers, counts, declared, strict=True):
+            dtype, shape = self._type_of(operand)
+            elements = math.prod(shape)
+            # In place, a result may be of another type than the buffer.
+            size = DTYPE_BYTES[dtype], DTYPE_BYTES[wanted]
+            if count is not None and count * size[1] > elements * size[0]:
                 raise self._error(
                     f'call of {kernel.name}: "{_source(operand).name}" has {elements} elements, '
                     f"the kernel accesses {count}"

@@ -30,6 +30,9 @@ struct Same {
   using Out = T;
   static Out convert(In value) { return value; }
 };
+struct BlockTile {
+  std::byte bytes[72] = {};
+};
 
 // NumPy arrays need not be aligned to their elements, so elements are copied out.
 template <typename T>
@@ -72,9 +75,9 @@ void pack(const MatrixView& matrix, int64_t tile_rows, int64_t tile_cols, TileOr
     const std::byte* first = matrix.data + tr * tile_rows * row_step + tc * tile_cols * col_step;
     for (int64_t r = 0; r < rows; ++r) {
       copy_row<Op>(first + r * row_step, col_step, tile + r * tile_cols, cols);
-      std::fill(tile + r * tile_cols + cols, tile + (r + 1) * tile_cols, Out{0});
+      std::fill(tile + r * tile_cols + cols, tile + (r + 1) * tile_cols, Out{});
     }
-    std::fill(tile + rows * tile_cols, tile + tile_size, Out{0});
+    std::fill(tile + rows * tile_cols, tile + tile_size, Out{});
   });
 }
 
@@ -88,11 +91,15 @@ size_t element_bytes(ElementType type) {
     case ElementType::kBf16:
     case ElementType::kI16:
       return 2;
+    case ElementType::kBfp16:
+      return sizeof(BlockTile);
     case ElementType::kI8:
       break;
   }
   return 1;
 }
+
+int64_t element_side(ElementType type) { return type == ElementType::kBfp16 ? 8 : 1; }
 
 const char* element_name(ElementType type) {
   switch (type) {
@@ -104,6 +111,8 @@ const char* element_name(ElementType type) {
       return "bfloat16";
     case ElementType::kI16:
       return "int16";
+    case ElementType::kBfp16:
+      return "bfp16";
     case ElementType::kI8:
       break;
   }
@@ -131,6 +140,9 @@ void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows,
     pack<F32ToBf16>(matrix, tile_rows, tile_cols, order, out);
   } else if (target == matrix.type && element_bytes(target) == 2) {
     pack<Same<uint16_t>>(matrix, tile_rows, tile_cols, order, out);
+  } else if (target == ElementType::kBfp16) {
+    assert(matrix.type == target);
+    pack<Same<BlockTile>>(matrix, tile_rows, tile_cols, order, out);
   } else {
     assert(target == ElementType::kI8 && matrix.type == ElementType::kI8);
     pack<Same<uint8_t>>(matrix, tile_rows, tile_cols, order, out);

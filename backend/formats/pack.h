@@ -9,10 +9,13 @@
 
 namespace npu::ops {
 
-// The numbers are those of the a_type and c_type parameters of GEMM configurations.
-enum class ElementType : uint8_t { kF32 = 0, kBf16 = 1, kI8 = 2, kI16 = 3, kI32 = 4 };
-inline constexpr int kElementTypes = 5;
+// The numbers are those of the a_type, b_type and c_type parameters of GEMM configurations. kBfp16:
+// tiles of 8x8 values, 8 blocks of an exponent and 8 mantissas; a matrix has such tiles for
+// elements.
+enum class ElementType : uint8_t { kF32 = 0, kBf16 = 1, kI8 = 2, kI16 = 3, kI32 = 4, kBfp16 = 5 };
+inline constexpr int kElementTypes = 6;
 size_t element_bytes(ElementType type);
+int64_t element_side(ElementType type);  // values along both sides of an element: 1, of kBfp16 8
 const char* element_name(ElementType type);
 std::optional<ElementType> element_named(std::string_view name);
 
@@ -30,8 +33,8 @@ enum class TileOrder : uint8_t { kRowsFirst, kColumnsFirst };
 
 // Writes the matrix as tiles of (tile_rows, tile_cols), each row-major, zero-padded at the edges;
 // the tiles of one tile row (kRowsFirst) or one tile column (kColumnsFirst) follow each other.
-// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16), kI8 or kI16 (from the
-// same).
+// `target` is kBf16 (from kF32 by round-to-nearest-even, or from kBf16), kI8, kI16 or kBfp16 (from
+// the same).
 void pack_tiles(const MatrixView& matrix, ElementType target, int64_t tile_rows, int64_t tile_cols,
                 TileOrder order, std::byte* out);
 

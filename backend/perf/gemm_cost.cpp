@@ -46,6 +46,9 @@ double product_cycles(const arch::Timing& timing, const GemmPoint& p, double sum
   return pipelined_cycles(timing, input, sum_bytes, m, k, n);
 }
 
+// Of a value in a run: blocks of 8 rows lie side by side.
+double run_bytes(double bytes) { return bytes == 9.0 / 8 ? 9 : bytes; }
+
 }  // namespace
 
 const char* bound_name(Bound bound) {
@@ -89,19 +92,20 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   e.rounds = ceil_div(p.M, p.rows * p.m) * ceil_div(p.N, p.columns * p.n);
   const double depth = ceil_div(p.K, p.k_mt) * k_mt;
   const double parts = static_cast<double>(p.a_parts);
-  const bool converts = p.pipelined && p.input == InputKind::kBf16;
+  // bf16 operands become BFP16 in the core; blocks are BFP16 already.
+  const bool blocks = p.pipelined && (p.input == InputKind::kBf16 || p.input == InputKind::kBfp16);
+  const bool converts_a = blocks && p.a_bytes == 2, converts_b = blocks && p.b_bytes == 2;
   const double sum_bytes = p.sum_bytes > 0 ? p.sum_bytes : p.c_bytes;
   e.cycles_per_call = parts * product_cycles(timing, p, sum_bytes, &e.scheduled);
 
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
-  double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.a_bytes / timing.stream;
-  if (converts) {  // a single input buffer each: it is not filled while its contents are converted
-    const double convert_a = parts * bfp16_cycles(timing, m / parts * k);
-    const double convert_b = bfp16_cycles(timing, k * n);
-    move_a += convert_a;
-    move_b += convert_b;
-    e.convert_cycles = convert_a + convert_b;
-  }
+  double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.b_bytes / timing.stream;
+  // A single input buffer each: it is not filled while its contents are converted.
+  const double convert_a = converts_a ? parts * bfp16_cycles(timing, m / parts * k) : 0;
+  const double convert_b = converts_b ? bfp16_cycles(timing, k * n) : 0;
+  move_a += convert_a;
+  move_b += convert_b;
+  e.convert_cycles = convert_a + convert_b;
   const double zero = m * n * sum_bytes / timing.l1_port;
   const bool narrows = sum_bytes > p.c_bytes;
   const double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
@@ -114,11 +118,11 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
 
   // (b) DRAM
   const Reader reader{timing, rows + columns};
-  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.a_bytes;
-  const double a_read = reader.seconds(a_bytes, k_mt * p.a_bytes);
+  const double a_bytes = rows * m * depth * p.a_bytes, b_bytes = columns * n * depth * p.b_bytes;
+  const double a_read = reader.seconds(a_bytes, k_mt * run_bytes(p.a_bytes));
   const double b_read = p.b_column_major
-                            ? reader.seconds(b_bytes, k_mt * p.a_bytes)
-                            : reader.shared_seconds(b_bytes, (p.b_pairs ? 2 : 1) * n * p.a_bytes);
+                            ? reader.seconds(b_bytes, k_mt * run_bytes(p.b_bytes))
+                            : reader.shared_seconds(b_bytes, (p.b_pairs ? 2 : 1) * n * p.b_bytes);
   e.read = a_read + b_read;
   e.write = rows * m * n * p.c_bytes / timing.stream / f;
   const double c_bytes = rows * columns * m * n * p.c_bytes;

@@ -13,7 +13,7 @@ namespace npu::perf {
 // A GEMM design and a problem; sizes are padded to the design's native size.
 struct GemmPoint {
   InputKind input = InputKind::kInt8;
-  double a_bytes = 1, c_bytes = 4;
+  double a_bytes = 1, b_bytes = 1, c_bytes = 4;
   double sum_bytes = 0;  // of a sum in L1 where it is wider than C and narrowed at the end; else 0
   bool integer_output = true;
   int64_t m = 0, k = 0, n = 0;  // tile of one core

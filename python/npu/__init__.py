@@ -20,6 +20,7 @@ from npu.devices import (
 )
 from npu.errors import NpuError
 from npu.ops.attention import attention
+from npu.ops.bfp16 import Bfp16Matrix
 from npu.ops.dequantize import dequantize
 from npu.ops.geglu import geglu
 from npu.ops.gemv import BoundWeights, bind, gemv, gemv_top
@@ -30,6 +31,7 @@ from npu.stats import Stats, stats
 from npu.thread_pool import set_threads, threads
 
 __all__ = [
+    "Bfp16Matrix",
     "BoundWeights",
     "DecodeLayer",
     "DecodeShape",

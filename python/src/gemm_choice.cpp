@@ -72,10 +72,11 @@ nb::list offered(const std::string& folder, const nb::object& product,
   const auto word = [&](const char* name) { return nb::cast<std::string>(product.attr(name)); };
   const std::string layout = word("layout");
   const ops::GemmKind kind{element_type(word("a_dtype")), element_type(word("c_dtype")),
-                           layout == "row"   ? ops::GemmLayout::kRow
-                           : layout == "col" ? ops::GemmLayout::kColumn
-                                             : ops::GemmLayout::kPacked,
-                           word("accumulate") == "narrow", word("bf16") == "bfp16"};
+                           layout == "row"      ? ops::GemmLayout::kRow
+                           : layout == "col"    ? ops::GemmLayout::kColumn
+                           : layout == "blocks" ? ops::GemmLayout::kBlocks
+                                                : ops::GemmLayout::kPacked,
+                           sums_named(word("accumulate")), word("bf16") == "bfp16"};
   ops::DesignPreference preference{prefers == "array", {}};
   if (kernel) preference.pipelined = *kernel == "pipelined";
   const Size size = nb::cast<Size>(product.attr("size"));

@@ -37,14 +37,20 @@ ops::ElementType element(const nb::object& design, const char* name) {
 
 }  // namespace
 
+ops::GemmSums sums_named(const std::string& word) {
+  if (word == "bfloat16") return ops::GemmSums::kBf16;
+  return word == "narrow" ? ops::GemmSums::kNarrow : ops::GemmSums::kWide;
+}
+
 arch::Generation generation_of(const nb::object& design) {
   return arch::device_geometry(field<std::string>(design, "generation")).generation;
 }
 
 perf::GemmPoint gemm_point(const nb::object& design) {
+  const bool blocks = element(design, "b_dtype") == ops::ElementType::kBfp16;
   const ops::GemmKind kind{element(design, "a_dtype"), element(design, "c_dtype"),
-                           ops::GemmLayout::kRow,
-                           field<std::string>(design, "accumulate") == "narrow",
+                           blocks ? ops::GemmLayout::kBlocks : ops::GemmLayout::kRow,
+                           sums_named(field<std::string>(design, "accumulate")),
                            field<std::string>(design, "bf16") == "bfp16"};
   perf::GemmPoint p = ops::point_of(generation_of(design), kind);
   p.b_column_major = field<std::string>(design, "b_layout") == "col";

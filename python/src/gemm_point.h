@@ -4,13 +4,18 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <string>
 
 #include "arch/geometry.h"
+#include "ops/gemm/gemm_design.h"
 #include "perf/gemm_cost.h"
 
 namespace npu::python {
 
 arch::Generation generation_of(const nanobind::object& design);
+
+// Of the word that `accumulate` is.
+ops::GemmSums sums_named(const std::string& word);
 
 // Everything but the problem's size.
 perf::GemmPoint gemm_point(const nanobind::object& design);

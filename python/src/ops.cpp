@@ -13,7 +13,9 @@
 #include "arrays.h"
 #include "bindings.h"
 #include "error.h"
+#include "ops/gemm/bfp16_matrix.h"
 #include "ops/gemm/gemm.h"
+#include "rounding.h"
 
 namespace nb = nanobind;
 
@@ -31,14 +33,50 @@ ops::MatrixView view_of(const Matrix& array, const std::string& type) {
   return matrix_view(array, element_type(type), type, "gemm");
 }
 
+std::byte* bytes_of(const Output& out) { return reinterpret_cast<std::byte*>(out.data()); }
+
+// rows, cols: of values.
 Output result_of(nb::handle c, const ops::Gemm& gemm, int64_t rows, int64_t cols) {
   const Output out = output_of(c, "gemm", "c");
-  check_size(out, static_cast<size_t>(rows * cols) * ops::element_bytes(gemm.output_type()),
+  const int64_t side = ops::element_side(gemm.output_type());
+  check_size(out,
+             static_cast<size_t>(divide_up(rows, side) * divide_up(cols, side)) *
+                 ops::element_bytes(gemm.output_type()),
              "gemm");
   return out;
 }
 
-std::byte* bytes_of(const Output& out) { return reinterpret_cast<std::byte*>(out.data()); }
+// A matrix in BFP16, tiles of 8x8 values.
+using Tiles = nb::ndarray<const uint8_t, nb::shape<-1, -1, 72>, nb::c_contig, nb::device::cpu>;
+
+ops::MatrixView view_of(const Tiles& tiles) {
+  const auto rows = static_cast<int64_t>(tiles.shape(0));
+  const auto cols = static_cast<int64_t>(tiles.shape(1));
+  return {reinterpret_cast<const std::byte*>(tiles.data()),
+          ops::ElementType::kBfp16,
+          rows,
+          cols,
+          cols,
+          1};
+}
+
+// c = a @ b: b in tiles of its columns, that is of its transpose.
+nb::dict run_blocks(ops::Gemm& gemm, const ops::MatrixView& a, const Tiles& b, nb::handle c) {
+  const ops::MatrixView vb = view_of(b).transposed();
+  const Output out = result_of(c, gemm, a.rows * ops::element_side(a.type), vb.cols * 8);
+  check_apart(overlap(out, a), "gemm", "a");
+  check_apart(overlap(out, vb), "gemm", "b");
+  return run_report([&] { return gemm.run(a, vb, bytes_of(out)); });
+}
+
+void pack_bfp16(const Matrix& matrix, const std::string& type, nb::handle tiles) {
+  const ops::MatrixView view = view_of(matrix, type);
+  const Output out = output_of(tiles, "pack", "tiles");
+  check_size(out, ops::bfp16_bytes(view.rows, view.cols), "pack");
+  check_apart(overlap(out, view), "pack", "the matrix");
+  nb::gil_scoped_release release;
+  ops::pack_bfp16(view, bytes_of(out));
+}
 
 }  // namespace
 
@@ -48,7 +86,14 @@ void init_ops(nb::module_& m) {
       .def_ro("k", &ops::PackedB::k)
       .def_ro("n", &ops::PackedB::n)
       .def_prop_ro("nbytes", [](const ops::PackedB& self) { return self.buffer->bytes(); });
+  sub.def("pack_bfp16", &pack_bfp16, nb::arg("matrix"), nb::arg("type"), nb::arg("tiles"),
+          "A float32 or bfloat16 matrix in BFP16: tiles of 8x8, 72 bytes each, blocks along rows.");
   operation_class<ops::Gemm>(sub, "Gemm")
+      .def("run_blocks", [](ops::Gemm& self, const Tiles& a, const Tiles& b,
+                            nb::handle c) { return run_blocks(self, view_of(a), b, c); })
+      .def("run_values_blocks",
+           [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const Tiles& b,
+              nb::handle c) { return run_blocks(self, view_of(a, a_type), b, c); })
       .def("pack",
            [](ops::Gemm& self, const Matrix& b, const std::string& type) {
              const ops::MatrixView view = view_of(b, type);

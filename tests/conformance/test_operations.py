@@ -50,6 +50,20 @@ def _gemm_packed(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray
     return npu.matmul(a, npu.pack(b.T))
 
 
+def _gemm_blocks(rng: np.random.Generator, m: int, k: int, n: int) -> np.ndarray:
+    """A plain A by a B in BFP16 blocks, then the result, in blocks itself, by another, with
+    float32 sums: narrower ones depend on the configuration. npu1, which has no blocks, says so."""
+    a, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n), (n, k)))
+    left, right = npu.pack(b, format="bfp16"), npu.pack(c.T, format="bfp16", side="a").T
+    if npu.current_device().generation == "npu1":
+        with pytest.raises(npu.errors.DeviceError):
+            npu.matmul(a, left)
+        return np.zeros(0)
+    first = npu.matmul(a, left, out_dtype="bfp16")
+    second = npu.matmul(first, right)
+    return np.concatenate([second.to_numpy(), npu.matmul(first, right, out_dtype="float32")])
+
+
 def _gemv(rng: np.random.Generator, n: int, k: int, batch: int) -> np.ndarray:
     x = rng.standard_normal((batch, k)).astype(np.float32)
     return npu.gemv(_blocks(rng, n, k), x)
@@ -165,6 +179,8 @@ CASES: dict[str, tuple[Callable[..., np.ndarray], tuple[int, ...]]] = {
     "gemm, one element": (_gemm, (1, 1, 1)),
     "gemm, int8": (_gemm_int8, (300, 300, 100)),
     "gemm, packed": (_gemm_packed, (65, 200, 300)),
+    "gemm, blocks": (_gemm_blocks, (256, 256, 512)),
+    "gemm, blocks, ragged": (_gemm_blocks, (70, 300, 130)),
     "gemv": (_gemv, (1536, 1152, 1)),
     "gemv, ragged batch": (_gemv, (100, 300, 11)),
     "gemv, long x": (_gemv, (96, 9000, 2)),

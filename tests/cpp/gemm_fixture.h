@@ -26,7 +26,7 @@ inline std::string small_configuration_file(int k_mt = 8, bool b_columns = false
       "source 0000000000000000000000000000000000000000000000000000000000000000\n"
       "param tile_m 4\nparam tile_k 8\nparam tile_n 4\nparam rows 2\nparam columns 2\nparam b_rows "
       "8\n"
-      "param a_bytes 2\nparam c_bytes 4\nparam a_type 1\nparam c_type 0\n";
+      "param a_type 1\nparam b_type 1\nparam c_type 0\n";
   text += strf("param k_mt %d\nparam b_layout %d\n", k_mt, int{b_columns});
   text += strf("param b_pairs %d\n", int{b_pairs});
   for (int c = 0; c < 2; ++c) {

@@ -206,6 +206,72 @@ def bfp16_bound(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return a @ db + da @ (b + db) + steps * FLOAT32_UNIT * ((a + da) @ (b + db))
 
 
+def bfp16_rounding(most: np.ndarray) -> np.ndarray:
+    """Bound of the error of rounding float32 values of magnitudes up to ``most`` to bfp16 along the
+    last axis: half a step, but from 127.5 steps on, where mantissas end, up to a whole one. (A
+    block whose largest value is lower has at most half the step.)"""
+    unit = bfp16_unit(most, -1)
+    return np.where(most >= 127.5 * unit, unit, unit / 2)
+
+
+def assert_blocks_close(
+    c: np.ndarray,
+    a: np.ndarray,
+    b: np.ndarray,
+    sums: str,
+    k: int,
+    depth: int,
+    out: str,
+    *,
+    a_in_blocks: bool = False,
+) -> None:
+    """c is a @ b of a B, or A and B, in bfp16 blocks. a, b: before they were rounded to blocks,
+    after they were rounded to bfloat16; a_in_blocks: a has the values of blocks already (which
+    would not round to themselves at -128 steps).
+
+    ``sums``: what partial sums are kept in, "float32", "bfloat16" or "bfp16" between steps of k;
+    ``depth``: K with the zeros behind it; their steps round sums in blocks again, which changes
+    them where a mantissa is -128. ``out``: what c was written as.
+
+    With P the exact prefix sum of the rounded operands, after a step of k terms
+    d = e_(t-1) + (k / 8 + 1) 2^-24 (|P_(t-1)| + e_(t-1) + sum |a||b|), the sums of eight products
+    being exact; then sums are rounded: e_t = d + r(|P| + d), r of bfloat16 2^-8 of it, of bfp16
+    ``bfp16_rounding``. At the end c is rounded from its sums the same way, where its type is
+    another. Against float64 of a and b, the operands' own rounding adds to that.
+    """
+    a, b = (np.asarray(x).astype(np.float64) for x in (a, b))
+    left, right = a if a_in_blocks else round_bfp16(a, -1), round_bfp16(b, -2)
+    prefix = np.zeros((a.shape[0], b.shape[1]))
+    error = np.zeros_like(prefix)
+    step = k if sums != "float32" else a.shape[1]
+    end = depth if sums == "bfp16" else a.shape[1]
+    rounding = {
+        "float32": np.zeros_like,
+        "bfloat16": lambda most: OUTPUT_UNIT["bfloat16"] * most,
+        "bfp16": bfp16_rounding,
+        "float16": lambda most: OUTPUT_UNIT["float16"] * most + 2.0**-25,
+    }
+    for first in range(0, end, step):
+        x, y = left[:, first : first + step], right[first : first + step]
+        unit = (-(-x.shape[1] // BFP16_BLOCK) + 1) * FLOAT32_UNIT
+        error = error + unit * (np.abs(prefix) + error + np.abs(x) @ np.abs(y))
+        prefix = prefix + x @ y
+        error = error + rounding[sums](np.abs(prefix) + error)
+    if out != sums:
+        error = error + rounding[out](np.abs(prefix) + error)
+    for exact, bound in ((prefix, error), (a @ b, error + np.abs(prefix - a @ b))):
+        wrong = np.abs(c.astype(np.float64) - exact) > bound
+        if wrong.any():
+            first = tuple(int(i) for i in np.argwhere(wrong)[0])
+            raise AssertionError(
+                f"{int(wrong.sum())} of {wrong.size} elements differ; first at {first}: "
+                f"{c[first]} against {exact[first]}, bound {bound[first]:.3g}"
+            )
+    da, db = bfp16_unit(a, -1) / 2, bfp16_unit(b, -2) / 2
+    operands = np.abs(a) @ db + da @ (np.abs(b) + db)
+    assert (np.abs(prefix - a @ b) <= operands * (1 + 1e-12)).all()
+
+
 def bfp16_rms(spread: float) -> float:
     """Root mean square error of a product through bfp16, relative to that of the product, for
     independent values of the same spread; ``spread``: the mean of (step / root mean square value)^2

@@ -21,7 +21,10 @@ SOURCES = sorted(p for p in KERNELS.iterdir() if p.suffix in (".cc", ".h"))
 
 # name: (header of aie_api, form that the kernels use)
 FREE = {
-    "accum": ("accum.hpp", "accum<accfloat, N>(vector), accum<acc32, N>"),
+    "accum": (
+        "accum.hpp",
+        "accum<accfloat, N>(vector | block_vector), accum<acc32, N>",
+    ),
     "add": ("aie.hpp", "add(vector, vector), add(accum, accum), add(accum, vector)"),
     "bit_and": ("aie.hpp", "bit_and(vector, vector)"),
     "bit_or": ("aie.hpp", "bit_or(vector, vector)"),
@@ -66,6 +69,7 @@ MEMBERS = {
     "pop": ("iterator.hpp", "block_vector_input_buffer_stream::pop()"),
     "push": ("iterator.hpp", "block_vector_output_buffer_stream::push(block_vector)"),
     "seek": ("iterator.hpp", "seek(block vectors)"),
+    "to_accum": ("aie.hpp", "mmul::to_accum()"),
     "to_vector": ("accum.hpp, aie.hpp", "accum::to_vector<T>(shift), mmul::to_vector<T>(shift)"),
 }
 # The host's own: `host` behind AIE_HOST macros, `detail` in the branch of kernel.h for GCC.

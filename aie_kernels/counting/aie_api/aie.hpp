@@ -332,6 +332,7 @@ class block_vector_output_buffer_stream {
       at_ += 72;
     }
   }
+  COUNT_INLINE void seek(int vectors) { at_ += vectors * static_cast<int>(N / 8 * 9); }
 
  private:
   char* at_;
@@ -357,6 +358,10 @@ class accum : public detail::Registers<N * detail::kAccBits<Tag>> {
   template <typename T>
   COUNT_INLINE explicit accum(const vector<T, N>& v, int shift = 0) {
     from_vector(v, shift);
+  }
+  template <typename T>
+  COUNT_INLINE explicit accum(const block_vector<T, N>& v) {  // times the identity, in halves
+    *this = detail::each_accumulator<1, detail::kMac, accum>(v);
   }
   template <typename T>
   COUNT_INLINE void from_vector(const vector<T, N>& v, int = 0) {

@@ -89,15 +89,16 @@ Gemm::Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
     : operation_(std::move(device), std::move(configuration), kStreamBudget),
       tile_(GemmTile::of(operation_.configuration())),
       limits_(limits),
-      input_(element_param(operation_.configuration(), "a_type")),
+      a_type_(element_param(operation_.configuration(), "a_type")),
+      b_type_(element_param(operation_.configuration(), "b_type")),
       output_(element_param(operation_.configuration(), "c_type")) {}
 
-void Gemm::check_type(ElementType type) const {
-  const bool floats = input_ == ElementType::kBf16;
-  if (type != input_ && !(floats && type == ElementType::kF32)) {
+void Gemm::check_type(ElementType type, ElementType wanted) const {
+  const bool floats = wanted == ElementType::kBf16;
+  if (type != wanted && !(floats && type == ElementType::kF32)) {
     fail(ErrorKind::kDtype, "[gemm] configuration \"%s\" does not take %s operands; pass %s",
          configuration().name.c_str(), element_name(type),
-         floats ? "float32 or bfloat16" : element_name(input_));
+         floats ? "float32 or bfloat16" : element_name(wanted));
   }
 }
 
@@ -108,42 +109,49 @@ void Gemm::check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementTyp
          static_cast<long long>(a.rows), static_cast<long long>(a.cols),
          static_cast<long long>(b_cols));
   }
-  if (a.cols != b_rows) {
+  // Of an operand in blocks only the number of tiles is known.
+  const int64_t unit = std::max(element_side(a.type), element_side(b_type));
+  if (divide_up(a.cols * element_side(a.type), unit) !=
+      divide_up(b_rows * element_side(b_type), unit)) {
     fail(ErrorKind::kShape, "[gemm] A is (%lld, %lld) and B has %lld rows; they must agree in K",
          static_cast<long long>(a.rows), static_cast<long long>(a.cols),
          static_cast<long long>(b_rows));
   }
-  check_type(a.type);
-  check_type(b_type);
+  check_type(a.type, a_type_);
+  check_type(b_type, b_type_);
 }
 
-// Rows of A, columns of B, that the device could read where they lie: whole native blocks, if what
-// is left of the row stride suits 32-bit words and the BD fields.
+// Rows of A, columns of B, in cells, that the device could read where they lie: whole native
+// blocks, if what is left of the row stride suits 32-bit words and the BD fields.
 int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
   const MatrixView x = is_b && tile_.b_columns ? matrix.transposed() : matrix;
-  const int64_t stride = x.row_stride * tile_.a_bytes;
-  if (x.type != input_ || !x.dense_rows() || stride < x.cols * tile_.a_bytes || stride % 4 != 0 ||
-      !(is_b ? tile_.b_step_fits(stride) : row_step_fits(stride))) {
+  const GemmCell& cell = this->cell(is_b);
+  const int64_t stride = x.row_stride * cell.bytes;
+  if (x.type != (is_b ? b_type_ : a_type_) || !x.dense_rows() || stride < x.cols * cell.bytes ||
+      stride % 4 != 0 || !(is_b ? tile_.b_step_fits(stride) : row_step_fits(stride))) {
     return 0;
   }
   const int64_t rows = is_b ? matrix.cols : matrix.rows, depth = is_b ? matrix.rows : matrix.cols;
-  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
-  return depth < tile_.k_mt ? 0 : rows / native * native;
+  const int64_t native = cell.count(is_b ? tile_.native_n() : tile_.native_m());
+  return depth < cell.count(tile_.k_mt) ? 0 : rows / native * native;
 }
 
 // Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
 void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
   size_t written = 0;
   if (bytes == 0) return;
+  const ElementType type = is_b ? b_type_ : a_type_;
+  const GemmCell& cell = this->cell(is_b);
+  const int64_t depth = cell.count(tile_.k_mt);
   if (is_b && !tile_.b_columns) {
-    const int64_t panel = tile_.b_panel();
-    pack_tiles(part, input_, tile_.k_mt, panel, TileOrder::kColumnsFirst, out);
-    written = packed_bytes(part.rows, part.cols, input_, tile_.k_mt, panel);
+    const int64_t panel = cell.count(tile_.b_panel());
+    pack_tiles(part, type, depth, panel, TileOrder::kColumnsFirst, out);
+    written = packed_bytes(part.rows, part.cols, type, depth, panel);
   } else {
     const MatrixView x = is_b ? part.transposed() : part;
-    const int64_t tile_rows = is_b ? tile_.n : tile_.m;
-    pack_tiles(x, input_, tile_rows, tile_.k_mt, TileOrder::kRowsFirst, out);
-    written = packed_bytes(x.rows, x.cols, input_, tile_rows, tile_.k_mt);
+    const int64_t tile_rows = cell.count(is_b ? tile_.n : tile_.m);
+    pack_tiles(x, type, tile_rows, depth, TileOrder::kRowsFirst, out);
+    written = packed_bytes(x.rows, x.cols, type, tile_rows, depth);
   }
   std::fill(out + written, out + bytes, std::byte{0});
   operation_.count_copy(bytes);
@@ -160,19 +168,20 @@ Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch)
     out.cols = cols;
     return is_b ? out.transposed() : out;
   };
-  const int64_t native = is_b ? tile_.native_n() : tile_.native_m();
-  const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, tile_.k_mt);
+  const GemmCell& cell = this->cell(is_b);
+  const int64_t native = cell.count(is_b ? tile_.native_n() : tile_.native_m());
+  const int64_t depth = cell.count(tile_.k_mt);
+  const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, depth);
   Operand out;
   if (const int64_t direct = direct_rows(matrix, is_b); direct > 0) {
     const int64_t elements = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
     out.matrix =
-        wrap_input(operation_.device(), x.data, static_cast<size_t>(elements * tile_.a_bytes));
+        wrap_input(operation_.device(), x.data, static_cast<size_t>(elements * cell.bytes));
     if (out.matrix) {
-      out.feed = {direct, x.cols / tile_.k_mt * tile_.k_mt,
-                  x.col_stride == 1 ? x.row_stride : x.col_stride};
+      out.feed = {direct, x.cols / depth * depth, x.col_stride == 1 ? x.row_stride : x.col_stride};
     }
   }
-  const GemmPackedBytes bytes = packed_bytes_of(tile_, out.feed, rows, k);
+  const GemmPackedBytes bytes = packed_bytes_of(cell, out.feed, rows, k);
   if (bytes.packed + bytes.tail == 0) return out;
   const BufferRef all = scratch.get(operation_.device(), bytes.packed + bytes.tail, Access::kRead);
   out.packed = {all.buffer, 0, bytes.packed, Access::kRead};
@@ -195,7 +204,13 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
     fail(ErrorKind::kShape, "[pack] B is (%lld, %lld); both sizes must be at least 1",
          static_cast<long long>(b.rows), static_cast<long long>(b.cols));
   }
-  check_type(b.type);
+  if (tile_.b.side > 1) {
+    fail(ErrorKind::kArgument,
+         "[pack] configuration \"%s\" reads B in blocks, in whatever order they are; pass them to "
+         "the product",
+         configuration().name.c_str());
+  }
+  check_type(b.type, b_type_);
   auto packed = std::make_shared<PackedB>();
   packed->device = operation_.shared_device();
   packed->k = b.rows;
@@ -203,7 +218,7 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   packed->padded_k = round_up(b.rows, tile_.k_mt);
   packed->padded_n = round_up(b.cols, tile_.native_n());
   packed->tile = tile_;
-  const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.a_bytes);
+  const size_t bytes = static_cast<size_t>(packed->padded_k * packed->padded_n * tile_.b.bytes);
   const auto guard = operation_.lock();
   packed->buffer = operation_.device().allocate(bytes);
   pack_part(b, true, packed->buffer->host(), bytes);
@@ -215,14 +230,17 @@ RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int 
   check(a, b.rows, b.cols, b.type);
   const auto guard = operation_.lock();
   const Operand operand_a = place(a, false, a_scratch_), operand_b = place(b, true, b_scratch_);
-  GemmExtent extent{round_up(a.rows, tile_.native_m()), round_up(a.cols, tile_.k_mt),
-                    round_up(b.cols, tile_.native_n()), a.rows, b.cols};
+  const int64_t m = a.rows * tile_.a.side, n = b.cols * tile_.b.side;
+  GemmExtent extent{round_up(m, tile_.native_m()),
+                    round_up(std::max(a.cols * tile_.a.side, b.rows * tile_.b.side), tile_.k_mt),
+                    round_up(n, tile_.native_n()), round_up(m, tile_.c.side),
+                    round_up(n, tile_.c.side)};
   extent.shift = shift;
   return multiply(operand_a, operand_b, extent, c);
 }
 
 RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
-  check(a, b.k, b.n, input_);
+  check(a, b.k, b.n, b_type_);
   if (b.device != operation_.shared_device()) {
     fail(ErrorKind::kArgument,
          "[gemm] B lies in the memory of another device; pack it for this device");
@@ -244,13 +262,13 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
 RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c) {
   extent.a = a.feed;
   extent.b = b.feed;
-  extent.c_stride = extent.cols;
-  const int64_t step = extent.cols * tile_.c_bytes;
+  extent.c_stride = tile_.c.count(extent.cols);
+  const int64_t step = tile_.c.span(extent.cols);
   Wrapped direct;
   if (step % 4 == 0 && row_step_fits(step) && extent.rows >= tile_.native_m() &&
       extent.cols >= tile_.native_n()) {
-    direct = wrap_memory(operation_.device(), c, static_cast<size_t>(extent.rows * step),
-                         Access::kWrite);
+    direct = wrap_memory(operation_.device(), c,
+                         static_cast<size_t>(tile_.c.count(extent.rows) * step), Access::kWrite);
   }
   extent.c_direct = static_cast<bool>(direct);
   RunReport total;
@@ -258,9 +276,9 @@ RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, 
     add(total, run_block(block, a, b, direct.ref));
     const size_t edges = block.bytes[kCPacked];
     if (edges == 0) continue;
-    std::byte* target = c + (block.row * extent.cols + block.col) * tile_.c_bytes;
+    std::byte* target = c + tile_.c.count(block.row) * step + tile_.c.span(block.col);
     const BufferRef from = c_scratch_.get(operation_.device(), edges, Access::kWrite);
-    copy_edges(block, extent.cols, from.host(), target);
+    copy_edges(block, extent.c_stride, from.host(), target);
   }
   return total;
 }
@@ -293,18 +311,20 @@ RunReport Gemm::run_block(const GemmBlock& block, const Operand& a, const Operan
 void Gemm::copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
                       std::byte* target) {
   const GemmProblem& problem = block.problem;
-  const size_t size = static_cast<size_t>(tile_.c_bytes);
-  const int64_t below = block.rows - problem.c_rows, right = block.cols - problem.c_cols;
+  const GemmCell& cell = tile_.c;
+  const size_t size = static_cast<size_t>(cell.bytes);
+  const int64_t direct = cell.count(problem.c_rows), beside = cell.count(problem.c_cols);
+  const int64_t width = cell.count(problem.n), columns = cell.count(block.cols);
+  const int64_t below = cell.count(block.rows) - direct, right = columns - beside;
   if (below > 0) {
-    copy_block(edges, problem.n, target + problem.c_rows * stride * tile_.c_bytes, stride, below,
-               block.cols, size);
-    operation_.count_copy(static_cast<size_t>(below * block.cols) * size);
+    copy_block(edges, width, target + direct * stride * cell.bytes, stride, below, columns, size);
+    operation_.count_copy(static_cast<size_t>(below * columns) * size);
   }
-  if (right > 0 && problem.c_rows > 0) {
-    const int64_t skipped = (problem.m - problem.c_rows) * problem.n;
-    copy_block(edges + skipped * tile_.c_bytes, problem.n - problem.c_cols,
-               target + problem.c_cols * tile_.c_bytes, stride, problem.c_rows, right, size);
-    operation_.count_copy(static_cast<size_t>(problem.c_rows * right) * size);
+  if (right > 0 && direct > 0) {
+    const int64_t skipped = (cell.count(problem.m) - direct) * width;
+    copy_block(edges + skipped * cell.bytes, width - beside, target + beside * cell.bytes, stride,
+               direct, right, size);
+    operation_.count_copy(static_cast<size_t>(direct * right) * size);
   }
 }
 

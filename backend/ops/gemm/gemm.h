@@ -29,15 +29,17 @@ class Gemm {
   Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
        const GemmLimits& limits = {});
 
-  // B (K, N), any strides. Thread-safe, as is run(). Throws Error(kShape, kDtype).
+  // B (K, N), any strides. Thread-safe, as is run(). Throws Error(kShape, kDtype), for a
+  // configuration that reads blocks Error(kArgument): these are packed already.
   std::shared_ptr<const PackedB> pack(const MatrixView& b);
-  // c: row-major (M, N) of the configuration's C type. All sizes >= 1. `shift`: see GemmProblem.
-  // Throws Error(kShape, kDtype, kArgument).
+  // c: row-major (M, N) of the configuration's C type, of BFP16 in tiles as A and B are. All sizes
+  // >= 1. `shift`: see GemmProblem. Throws Error(kShape, kDtype, kArgument).
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   OperationCounters counters() const { return operation_.counters(); }
   const Configuration& configuration() const { return operation_.configuration(); }
-  ElementType input_type() const { return input_; }
+  ElementType input_type() const { return a_type_; }
+  ElementType b_type() const { return b_type_; }
   ElementType output_type() const { return output_; }
 
  private:
@@ -48,6 +50,7 @@ class Gemm {
     BufferRef packed, tail;
   };
   Operand place(const MatrixView& matrix, bool is_b, Scratch& scratch);
+  const GemmCell& cell(bool is_b) const { return is_b ? tile_.b : tile_.a; }
   int64_t direct_rows(const MatrixView& matrix, bool is_b) const;
   void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes);
   RunReport multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c);
@@ -56,12 +59,12 @@ class Gemm {
   void copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
                   std::byte* target);
   void check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const;
-  void check_type(ElementType type) const;
+  void check_type(ElementType type, ElementType wanted) const;
 
   Operation<GemmProblem> operation_;
   GemmTile tile_;
   GemmLimits limits_;
-  ElementType input_, output_;
+  ElementType a_type_, b_type_, output_;
   Scratch a_scratch_, b_scratch_, c_scratch_;
 };
 

@@ -29,7 +29,8 @@ class GemmCommands : private ShimCommands {
       : ShimCommands(builder, configuration),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        ring_(has_tail(problem.a) || has_tail(problem.b) ? kInFlightWithTails : kInFlight) {
+        ring_(has_tail(problem.a, tile_.a) || has_tail(problem.b, tile_.b) ? kInFlightWithTails
+                                                                           : kInFlight) {
     const auto named = [&](const char* kind, int64_t i) {
       return port(strf("%s%d", kind, static_cast<int>(i)));
     };
@@ -78,7 +79,9 @@ class GemmCommands : private ShimCommands {
     check_length(rounds, prepared - reads, builder_.bytes() - prepared + reads);
   }
 
-  bool has_tail(const GemmFeed& feed) const { return feed.direct > 0 && feed.depth < problem_.k; }
+  bool has_tail(const GemmFeed& feed, const GemmCell& cell) const {
+    return feed.direct > 0 && feed.depth < cell.count(problem_.k);
+  }
 
   // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
   void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
@@ -159,17 +162,17 @@ class GemmCommands : private ShimCommands {
   }
 
   std::vector<Piece> a_pieces(int64_t row) const {
-    return pieces(problem_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
+    return pieces(problem_.a, tile_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
   }
 
   std::vector<Piece> b_pieces(int64_t col) const {
-    return pieces(problem_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+    return pieces(problem_.b, tile_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
   }
 
-  // Half the rows of every memtile object of a pair's panel.
+  // Half the rows of every memtile object of a pair's panel; of values, not of blocks.
   std::vector<Piece> b_halves(int64_t first, int64_t half) const {
     const GemmFeed& feed = problem_.b;
-    const int64_t size = tile_.a_bytes, panel = tile_.b_panel(), skipped = half * tile_.b_rows / 2;
+    const int64_t size = tile_.b.bytes, panel = tile_.b_panel(), skipped = half * tile_.b_rows / 2;
     const auto piece = [&](uint32_t argument, int64_t start, int64_t stride, int64_t depth) {
       arch::Bd bd = shim_bd(panel * depth / 2 * size);
       set_rows(bd, panel * size, stride * size);
@@ -181,27 +184,29 @@ class GemmCommands : private ShimCommands {
       return {piece(kBPacked, (first - feed.direct) * problem_.k, panel, problem_.k)};
     }
     std::vector<Piece> out{piece(kB, first, feed.stride, feed.depth)};
-    if (has_tail(feed)) {
+    if (has_tail(feed, tile_.b)) {
       const int64_t rest = problem_.k - feed.depth;
       out.push_back(piece(kBTail, first * rest, panel, rest));
     }
     return out;
   }
 
-  // A tile row of A or a panel of B, `count` rows or columns from `first`. `contiguous`: neighbours
-  // along K are neighbours in the matrix.
-  std::vector<Piece> pieces(const GemmFeed& feed, const std::array<uint32_t, 3>& arguments,
-                            int64_t count, int64_t first, bool contiguous) const {
-    const int64_t size = tile_.a_bytes;
+  // A tile row of A or a panel of B, `values` rows or columns from `first_value`. `contiguous`:
+  // neighbours along K are neighbours in the matrix.
+  std::vector<Piece> pieces(const GemmFeed& feed, const GemmCell& cell,
+                            const std::array<uint32_t, 3>& arguments, int64_t values,
+                            int64_t first_value, bool contiguous) const {
+    const int64_t size = cell.bytes, k = cell.count(problem_.k);
+    const int64_t count = cell.count(values), first = cell.count(first_value);
     if (first >= feed.direct) {
-      const int64_t offset = (first - feed.direct) * problem_.k * size;
-      return {{arguments[1], offset, shim_bd(count * problem_.k * size)}};
+      const int64_t offset = (first - feed.direct) * k * size;
+      return {{arguments[1], offset, shim_bd(count * k * size)}};
     }
     const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
-    std::vector<Piece> out{
-        {arguments[0], offset, contiguous ? along_k(count, feed) : across_k(count, feed)}};
-    if (has_tail(feed)) {
-      const int64_t rest = problem_.k - feed.depth;
+    std::vector<Piece> out{{arguments[0], offset,
+                            contiguous ? along_k(count, feed, cell) : across_k(count, feed, size)}};
+    if (has_tail(feed, cell)) {
+      const int64_t rest = k - feed.depth;
       out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
     }
     return out;
@@ -210,18 +215,21 @@ class GemmCommands : private ShimCommands {
   // The (rows * m, n) block of C that one column of cores produces; `block`: first column of all.
   Piece c_piece(int64_t row, int64_t block, int64_t col) const {
     const bool below = row >= problem_.c_rows, direct = !below && block < problem_.c_cols;
-    const int64_t right = problem_.n - problem_.c_cols;
-    int64_t offset = row * problem_.c_stride + col, stride = problem_.c_stride;
+    const GemmCell& cell = tile_.c;
+    const auto cells = [&](int64_t values) { return cell.count(values); };
+    const int64_t right = cells(problem_.n - problem_.c_cols), width = cells(problem_.n);
+    int64_t offset = cells(row) * problem_.c_stride + cells(col), stride = problem_.c_stride;
     if (below) {
-      offset = (row - problem_.c_rows) * problem_.n + col;
-      stride = problem_.n;
+      offset = cells(row - problem_.c_rows) * width + cells(col);
+      stride = width;
     } else if (!direct) {
-      offset = (problem_.m - problem_.c_rows) * problem_.n + row * right + col - problem_.c_cols;
+      offset = cells(problem_.m - problem_.c_rows) * width + cells(row) * right +
+               cells(col - problem_.c_cols);
       stride = right;
     }
-    arch::Bd bd = shim_bd(tile_.native_m() * tile_.n * tile_.c_bytes);
-    set_rows(bd, tile_.n * tile_.c_bytes, stride * tile_.c_bytes);
-    return {direct ? kC : kCPacked, offset * tile_.c_bytes, bd};
+    arch::Bd bd = shim_bd(cells(tile_.native_m()) * cell.span(tile_.n));
+    set_rows(bd, cell.span(tile_.n), stride * cell.bytes);
+    return {direct ? kC : kCPacked, offset * cell.bytes, bd};
   }
 
   static uint32_t words(int64_t bytes) {
@@ -243,20 +251,20 @@ class GemmCommands : private ShimCommands {
     bd.step[1] = words(stride_bytes);
   }
 
-  // `rows` rows of `depth` elements as tiles of (rows, k_mt).
-  arch::Bd along_k(int64_t rows, const GemmFeed& feed) const {
-    arch::Bd bd = shim_bd(rows * feed.depth * tile_.a_bytes);
-    if (feed.stride == tile_.k_mt) return bd;  // contiguous
-    set_rows(bd, tile_.k_mt * tile_.a_bytes, feed.stride * tile_.a_bytes);
+  // `rows` rows of `depth` cells as tiles of (rows, k_mt).
+  arch::Bd along_k(int64_t rows, const GemmFeed& feed, const GemmCell& cell) const {
+    arch::Bd bd = shim_bd(rows * feed.depth * cell.bytes);
+    if (feed.stride == cell.count(tile_.k_mt)) return bd;  // contiguous
+    set_rows(bd, cell.span(tile_.k_mt), feed.stride * cell.bytes);
     bd.wrap[1] = static_cast<uint32_t>(rows);
-    bd.step[2] = words(tile_.k_mt * tile_.a_bytes);
+    bd.step[2] = words(cell.span(tile_.k_mt));
     return bd;
   }
 
-  // `depth` rows of `cols` elements, which are tiles of (k, cols).
-  arch::Bd across_k(int64_t cols, const GemmFeed& feed) const {
-    arch::Bd bd = shim_bd(cols * feed.depth * tile_.a_bytes);
-    set_rows(bd, cols * tile_.a_bytes, feed.stride * tile_.a_bytes);
+  // `depth` rows of `cols` cells of `size` bytes, which are tiles of (k, cols).
+  arch::Bd across_k(int64_t cols, const GemmFeed& feed, int64_t size) const {
+    arch::Bd bd = shim_bd(cols * feed.depth * size);
+    set_rows(bd, cols * size, feed.stride * size);
     return bd;
   }
 

@@ -80,6 +80,7 @@ class Fields {
 perf::InputKind input_kind(ElementType a, bool bfp16) {
   if (a == ElementType::kI8) return perf::InputKind::kInt8;
   if (a == ElementType::kI16) return perf::InputKind::kInt16;
+  if (a == ElementType::kBfp16) return perf::InputKind::kBfp16;
   return bfp16 ? perf::InputKind::kBf16 : perf::InputKind::kBf16Native;
 }
 
@@ -94,8 +95,9 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
   out.kind.a = in.element("a");
   out.kind.c = in.element("c");
   out.kind.layout = static_cast<GemmLayout>(
-      in.word("layout", std::array<std::string_view, 3>{"row", "col", "packed"}));
-  out.kind.narrow = in.word("accumulate", Words2{"wide", "narrow"}) == 1;
+      in.word("layout", std::array<std::string_view, 4>{"row", "col", "packed", "blocks"}));
+  out.kind.sums = static_cast<GemmSums>(
+      in.word("accumulate", std::array<std::string_view, 3>{"wide", "narrow", "bfloat16"}));
   out.kind.bfp16 = in.word("bf16", Words2{"native", "bfp16"}) == 1;
   out.for_array = in.word("prefers", Words2{"host", "array"}) == 1;
   out.point = point_of(use.generation, out.kind);
@@ -114,18 +116,27 @@ GemmDesign GemmDesign::of(const ConfigurationUse& use) {
 }
 
 perf::GemmPoint point_of(arch::Generation generation, const GemmKind& kind) {
+  const auto bytes = [](ElementType type) {  // of a value
+    const auto side = static_cast<double>(element_side(type));
+    return static_cast<double>(element_bytes(type)) / (side * side);
+  };
   perf::GemmPoint p;
   p.input = input_kind(kind.a, kind.bfp16);
-  p.a_bytes = static_cast<double>(element_bytes(kind.a));
-  p.c_bytes = static_cast<double>(element_bytes(kind.c));
-  p.sum_bytes = kind.narrow ? 0 : 4;
-  p.integer_output = kind.a != ElementType::kBf16;
+  p.a_bytes = bytes(kind.a);
+  p.b_bytes = bytes(kind.b());
+  p.c_bytes = bytes(kind.c);
+  p.sum_bytes = kind.sums == GemmSums::kNarrow ? 0 : kind.sums == GemmSums::kBf16 ? 2 : 4;
+  p.integer_output = kind.a == ElementType::kI8 || kind.a == ElementType::kI16;
   p.rows = arch::kCoreRows;
   p.columns = arch::device_geometry(generation).columns;
   return p;
 }
 
 GemmTile tile_of(const perf::GemmPoint& p) {
+  const auto cell = [](double bytes) {  // of a value: 9 of 8 in blocks
+    if (bytes == 9.0 / 8) return GemmCell::of(ElementType::kBfp16);
+    return GemmCell{1, static_cast<int64_t>(bytes)};
+  };
   return {p.m,
           p.k,
           p.n,
@@ -133,8 +144,9 @@ GemmTile tile_of(const perf::GemmPoint& p) {
           p.b_column_major,
           p.rows,
           p.columns,
-          static_cast<int64_t>(p.a_bytes),
-          static_cast<int64_t>(p.c_bytes),
+          cell(p.a_bytes),
+          cell(p.b_bytes),
+          cell(p.c_bytes),
           p.b_pairs};
 }
 

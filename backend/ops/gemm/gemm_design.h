@@ -17,17 +17,22 @@
 
 namespace npu::ops {
 
-// Of B: rows or columns are dense in memory, or a copy in the layout that a configuration packs.
-enum class GemmLayout : uint8_t { kRow, kColumn, kPacked };
+// Of B: rows or columns are dense in memory, or a copy in the layout that a configuration packs, or
+// blocks of BFP16.
+enum class GemmLayout : uint8_t { kRow, kColumn, kPacked, kBlocks };
+
+// What partial sums are kept in: 32 bits, C's type, or bfloat16 for a C in BFP16.
+enum class GemmSums : uint8_t { kWide, kNarrow, kBf16 };
 
 // What a product asks of a configuration.
 struct GemmKind {
-  ElementType a = ElementType::kF32;  // what the array multiplies: kBf16, kI8 or kI16
+  ElementType a = ElementType::kF32;  // what the array multiplies: kBf16, kI8, kI16 or kBfp16
   ElementType c = ElementType::kF32;
   GemmLayout layout = GemmLayout::kRow;
-  bool narrow = false;  // sums are kept in C's type; false for results of 32 bits
-  bool bfp16 = false;   // bfloat16 is multiplied through block floating point
+  GemmSums sums = GemmSums::kWide;  // always of results of 32 bits
+  bool bfp16 = false;               // bfloat16 is multiplied through block floating point
   auto operator<=>(const GemmKind&) const = default;
+  ElementType b() const { return layout == GemmLayout::kBlocks ? ElementType::kBfp16 : a; }
 };
 
 struct GemmDesign {

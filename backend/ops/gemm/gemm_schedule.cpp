@@ -2,6 +2,7 @@
 #include "ops/gemm/gemm_schedule.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "arch/geometry.h"
 #include "error.h"
@@ -14,30 +15,29 @@ namespace {
 // The widest C of one stream: a shim BD's step field must hold its row stride.
 int64_t max_columns(const GemmTile& tile, int64_t limit) {
   const int64_t words = arch::tile_geometry(arch::TileKind::kShim).max_step;
-  const int64_t addressable = words * 4 / tile.c_bytes;
+  const int64_t addressable = words * 4 / tile.c.bytes * tile.c.side;
   const int64_t columns = limit > 0 ? std::min(limit, addressable) : addressable;
   return std::max<int64_t>(1, columns / tile.native_n()) * tile.native_n();
 }
 
-// What `count` rows (columns of B) from `first` use of an operand. `arguments`: matrix, packed copy
-// and tails. `along_k`: neighbours along K are neighbours in the matrix.
-GemmFeed slice(const GemmTile& tile, const GemmExtent& extent, const GemmFeed& feed, int64_t first,
-               int64_t count, bool along_k, const std::array<GemmArgument, 3>& arguments,
-               GemmBlock& block) {
-  const auto use = [&](GemmArgument argument, int64_t skipped, int64_t elements) {
-    block.offset[argument] = static_cast<size_t>(skipped * tile.a_bytes);
-    block.bytes[argument] = static_cast<size_t>(elements * tile.a_bytes);
+// What `count` rows (columns of B) from `first` use of an operand of depth k, in cells.
+// `arguments`: matrix, packed copy and tails. `along_k`: neighbours along K are neighbours in the
+// matrix.
+GemmFeed slice(const GemmCell& cell, int64_t k, const GemmFeed& feed, int64_t first, int64_t count,
+               bool along_k, const std::array<GemmArgument, 3>& arguments, GemmBlock& block) {
+  const auto use = [&](GemmArgument argument, int64_t skipped, int64_t cells) {
+    block.offset[argument] = static_cast<size_t>(skipped * cell.bytes);
+    block.bytes[argument] = static_cast<size_t>(cells * cell.bytes);
   };
   const int64_t direct = std::clamp<int64_t>(feed.direct - first, 0, count);
   if (direct < count) {
-    use(arguments[1], std::max<int64_t>(first - feed.direct, 0) * extent.k,
-        (count - direct) * extent.k);
+    use(arguments[1], std::max<int64_t>(first - feed.direct, 0) * k, (count - direct) * k);
   }
   if (direct == 0) return {};
   const int64_t last =
       along_k ? (direct - 1) * feed.stride + feed.depth : (feed.depth - 1) * feed.stride + direct;
   use(arguments[0], first * (along_k ? feed.stride : 1), last);
-  const int64_t rest = extent.k - feed.depth;
+  const int64_t rest = k - feed.depth;
   if (rest > 0) use(arguments[2], first * rest, direct * rest);
   return {direct, feed.depth, feed.stride};
 }
@@ -51,12 +51,14 @@ void place_c(const GemmTile& tile, const GemmExtent& extent, GemmBlock& block) {
     problem.c_rows = rows;
     problem.c_cols = cols;
     problem.c_stride = extent.c_stride;
-    block.offset[kC] =
-        static_cast<size_t>((block.row * extent.c_stride + block.col) * tile.c_bytes);
-    block.bytes[kC] = static_cast<size_t>(((rows - 1) * extent.c_stride + cols) * tile.c_bytes);
+    const GemmCell& cell = tile.c;
+    block.offset[kC] = static_cast<size_t>(
+        (cell.count(block.row) * extent.c_stride + cell.count(block.col)) * cell.bytes);
+    block.bytes[kC] = static_cast<size_t>(
+        ((cell.count(rows) - 1) * extent.c_stride + cell.count(cols)) * cell.bytes);
   }
   const int64_t rest = problem.m * problem.n - problem.c_rows * problem.c_cols;
-  block.bytes[kCPacked] = static_cast<size_t>(rest * tile.c_bytes);
+  block.bytes[kCPacked] = static_cast<size_t>(rest / tile.c.side / tile.c.side * tile.c.bytes);
 }
 
 }  // namespace
@@ -74,8 +76,12 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.b_columns = param("b_layout", 0, 1) == 1;
   tile.rows = param("rows", 1, arch::kCoreRows);
   tile.columns = param("columns", 1, arch::device_geometry(configuration.generation).columns);
-  tile.a_bytes = param("a_bytes", 1, 4);
-  tile.c_bytes = param("c_bytes", 1, 4);
+  const auto cell = [&](const char* name) {
+    return GemmCell::of(static_cast<ElementType>(param(name, 0, kElementTypes - 1)));
+  };
+  tile.a = cell("a_type");
+  tile.b = cell("b_type");
+  tile.c = cell("c_type");
   tile.b_pairs = param("b_pairs", 0, 1) == 1;
   tile.b_rows = param("b_rows", tile.k, kMaxTile);
   if (tile.b_pairs && (tile.b_columns || tile.b_rows % 2 != 0 || tile.columns % 2 != 0)) {
@@ -85,8 +91,17 @@ GemmTile GemmTile::of(const Configuration& configuration) {
          "an even b_rows and an even number of columns: lower the design again",
          configuration.name.c_str());
   }
+  for (const auto& [values, cell] :
+       {std::pair(tile.k, tile.a), std::pair(tile.k, tile.b), std::pair(tile.n, tile.b),
+        std::pair(tile.n, tile.c), std::pair(tile.m, tile.a), std::pair(tile.m, tile.c)}) {
+    if (values % cell.side == 0) continue;
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" has tile sizes of %lld values; blocks of BFP16 "
+         "come in tiles of 8 x 8: use another tile",
+         configuration.name.c_str(), static_cast<long long>(values));
+  }
   for (const int64_t row_bytes :
-       {tile.k * tile.a_bytes, tile.n * tile.a_bytes, tile.n * tile.c_bytes}) {
+       {tile.a.span(tile.k), tile.b.span(tile.k), tile.b.span(tile.n), tile.c.span(tile.n)}) {
     if (row_bytes % 4 == 0) continue;
     fail(ErrorKind::kFormat,
          "[GemmTile::of] configuration \"%s\" has tile rows of %lld bytes; DMAs move multiples of "
@@ -109,10 +124,11 @@ GemmTile GemmTile::of(const Configuration& configuration) {
 
 GemmProblem GemmProblem::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n) {
   GemmProblem problem{m, k, n};
-  problem.a = {m, k, k};
-  problem.b = {n, k, tile.b_columns ? k : n};
+  problem.a = {tile.a.count(m), tile.a.count(k), tile.a.count(k)};
+  problem.b = {tile.b.count(n), tile.b.count(k), tile.b.count(tile.b_columns ? k : n)};
   problem.c_rows = m;
-  problem.c_cols = problem.c_stride = n;
+  problem.c_cols = n;
+  problem.c_stride = tile.c.count(n);
   return problem;
 }
 
@@ -124,12 +140,11 @@ bool GemmTile::b_step_fits(int64_t row_bytes) const {
   return row_step_fits(b_pairs ? b_rows * row_bytes : row_bytes);  // steps over an object's rows
 }
 
-GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,
+GemmPackedBytes packed_bytes_of(const GemmCell& cell, const GemmFeed& feed, int64_t rows,
                                 int64_t k) {
   GemmPackedBytes out;
-  out.packed = static_cast<size_t>((rows - feed.direct) * k * tile.a_bytes);
-  if (feed.direct > 0)
-    out.tail = static_cast<size_t>(feed.direct * (k - feed.depth) * tile.a_bytes);
+  out.packed = static_cast<size_t>((rows - feed.direct) * k * cell.bytes);
+  if (feed.direct > 0) out.tail = static_cast<size_t>(feed.direct * (k - feed.depth) * cell.bytes);
   return out;
 }
 
@@ -141,17 +156,23 @@ GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t
                     n,
                     {},
                     {},
-                    n * tile.c_bytes % 4 == 0 && row_step_fits(n * tile.c_bytes),
-                    n,
+                    false,
+                    divide_up(n, tile.c.side),
                     shift};
-  const auto feed = [&](int64_t rows, int64_t native, int64_t stride, bool fits) -> GemmFeed {
-    const int64_t direct = rows / native * native;
-    if (k < tile.k_mt || direct == 0 || stride * tile.a_bytes % 4 != 0 || !fits) return {};
-    return {direct, k / tile.k_mt * tile.k_mt, stride};
+  const int64_t c_bytes = extent.c_stride * tile.c.bytes;
+  extent.c_direct = c_bytes % 4 == 0 && row_step_fits(c_bytes);
+  extent.rows = round_up(m, tile.c.side);
+  extent.cols = round_up(n, tile.c.side);
+  const auto feed = [&](const GemmCell& cell, int64_t rows, int64_t native, int64_t columns,
+                        const auto& fits) -> GemmFeed {
+    const int64_t direct = rows / native * native, stride = divide_up(columns, cell.side);
+    if (k < tile.k_mt || direct == 0 || stride * cell.bytes % 4 != 0) return {};
+    if (!fits(stride * cell.bytes)) return {};
+    return {cell.count(direct), cell.count(k / tile.k_mt * tile.k_mt), stride};
   };
-  const int64_t b_stride = tile.b_columns ? k : n;
-  extent.a = feed(m, tile.native_m(), k, row_step_fits(k * tile.a_bytes));
-  extent.b = feed(n, tile.native_n(), b_stride, tile.b_step_fits(b_stride * tile.a_bytes));
+  extent.a = feed(tile.a, m, tile.native_m(), k, &row_step_fits);
+  extent.b = feed(tile.b, n, tile.native_n(), tile.b_columns ? k : n,
+                  [&](int64_t bytes) { return tile.b_step_fits(bytes); });
   return extent;
 }
 
@@ -178,10 +199,11 @@ std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits
       block.rows = std::min(block.problem.m, extent.rows - row);
       block.cols = std::min(block.problem.n, extent.cols - col);
       block.problem.shift = extent.shift;
-      block.problem.a =
-          slice(tile, extent, extent.a, row, block.problem.m, true, {kA, kAPacked, kATail}, block);
-      block.problem.b = slice(tile, extent, extent.b, col, block.problem.n, tile.b_columns,
-                              {kB, kBPacked, kBTail}, block);
+      block.problem.a = slice(tile.a, tile.a.count(extent.k), extent.a, tile.a.count(row),
+                              tile.a.count(block.problem.m), true, {kA, kAPacked, kATail}, block);
+      block.problem.b =
+          slice(tile.b, tile.b.count(extent.k), extent.b, tile.b.count(col),
+                tile.b.count(block.problem.n), tile.b_columns, {kB, kBPacked, kBTail}, block);
       place_c(tile, extent, block);
       blocks.push_back(block);
     }

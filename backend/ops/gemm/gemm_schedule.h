@@ -9,18 +9,31 @@
 #include <cstdint>
 #include <vector>
 
+#include "formats/pack.h"
 #include "runtime/configuration.h"
 #include "stream/txn.h"
 
 namespace npu::ops {
 
-// What a GEMM configuration fixes (its `param` lines).
+// What transfers of A, B or C move: its elements in memory, values or 8x8 tiles of BFP16 blocks.
+struct GemmCell {
+  int64_t side = 1;  // values
+  int64_t bytes = 0;
+  auto operator<=>(const GemmCell&) const = default;
+  static GemmCell of(ElementType type) {
+    return {element_side(type), static_cast<int64_t>(element_bytes(type))};
+  }
+  int64_t count(int64_t values) const { return values / side; }
+  int64_t span(int64_t values) const { return count(values) * bytes; }  // a row's bytes
+};
+
+// What a GEMM configuration fixes (its `param` lines). Sizes are in values.
 struct GemmTile {
   int64_t m, k, n;        // tile of one core
   int64_t k_mt;           // columns of A (and rows of column-major B) per memtile object
   bool b_columns;         // B is column-major: (N, K) row-major in memory
   int64_t rows, columns;  // cores
-  int64_t a_bytes, c_bytes;
+  GemmCell a, b, c;
   // Row-major B: two ports read the columns of two neighbouring core columns together, the first
   // one the upper, the second one the lower half of the rows of every memtile object.
   bool b_pairs = false;
@@ -31,7 +44,7 @@ struct GemmTile {
   // Whether B packed for the other one is packed for this: C's type and A's tiles do not matter.
   bool packs_b_like(const GemmTile& other) const {
     return k_mt == other.k_mt && b_panel() == other.b_panel() && native_n() == other.native_n() &&
-           b_columns == other.b_columns && columns == other.columns && a_bytes == other.a_bytes;
+           b_columns == other.b_columns && columns == other.columns && b == other.b;
   }
   int64_t native_m() const { return m * rows; }
   int64_t native_k() const { return k_mt; }
@@ -44,7 +57,7 @@ struct GemmTile {
 // Arguments of a stream. Packed parts hold what is not read or written in place.
 enum GemmArgument : uint32_t { kA, kB, kC, kAPacked, kBPacked, kCPacked, kATail, kBTail };
 
-// How A, or B, reaches the array. Rows are those of A, columns those of B.
+// How A, or B, reaches the array, in cells. Rows are those of A, columns those of B.
 //   - The first `direct` rows (a multiple of the native size) are read in place: their first
 //   `depth`
 //     elements along K (a multiple of k_mt) from the matrix (kA, kB), whose rows lie `stride`
@@ -65,8 +78,8 @@ struct GemmProblem {
   int64_t m = 0, k = 0, n = 0;
   GemmFeed a = {}, b = {};  // default: packed
   // The top left (c_rows, c_cols), multiples of the native sizes, is written in place (kC, rows
-  // c_stride elements apart); then follow in kCPacked the rows below, n elements each, and the
-  // columns to the right, n - c_cols elements each.
+  // of cells c_stride cells apart); then follow in kCPacked the rows below, n elements each, and
+  // the columns to the right, n - c_cols elements each.
   int64_t c_rows = 0, c_cols = 0, c_stride = 0;
   int shift = 0;        // right shift of integer results, for configurations that narrow them
   bool overlap = true;  // false: each round's BDs are written only after the round before it ended
@@ -100,7 +113,7 @@ struct GemmExtent {
   int64_t rows = 0, cols = 0;
   GemmFeed a = {}, b = {};
   bool c_direct = false;  // C is written in place as far as whole native sizes fill it
-  int64_t c_stride = 0;   // elements
+  int64_t c_stride = 0;   // cells
   int shift = 0;
 
   // Row-major A and C and a B as the configuration has it, dense and reachable by the device.
@@ -128,12 +141,12 @@ GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t
 std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
                                   const GemmExtent& extent);
 
-// Bytes of the packed copy and of the tails of an operand with `rows` rows (columns of B) and
-// padded depth k.
+// Bytes of the packed copy and of the tails of an operand with `rows` rows (columns of B) of cells
+// and a padded depth of k cells.
 struct GemmPackedBytes {
   size_t packed = 0, tail = 0;
 };
-GemmPackedBytes packed_bytes_of(const GemmTile& tile, const GemmFeed& feed, int64_t rows,
+GemmPackedBytes packed_bytes_of(const GemmCell& cell, const GemmFeed& feed, int64_t rows,
                                 int64_t k);
 
 }  // namespace npu::ops

@@ -31,7 +31,8 @@ void check_same(const GemmDesign& design, const Gemm& gemm) {
                          tile.k_mt == said.k_mt && tile.b_columns == said.b_columns &&
                          tile.b_pairs == said.b_pairs;
   if (gemm.configuration().generation != design.generation || !same_tile ||
-      gemm.input_type() != design.kind.a || gemm.output_type() != design.kind.c) {
+      gemm.input_type() != design.kind.a || gemm.b_type() != design.kind.b() ||
+      gemm.output_type() != design.kind.c) {
     fail(ErrorKind::kFormat,
          "[configurations] %s does not compute what the index says of it; write the folder again "
          "with `npu compile --all FOLDER`",
@@ -79,7 +80,8 @@ Matmul::Matmul(std::shared_ptr<SharedDevice> device,
 std::vector<const GemmDesign*> Matmul::designs_for(ElementType a, ElementType b, ElementType c,
                                                    GemmLayout layout, const MatmulOptions& options,
                                                    const GemmTile* packed_for) const {
-  const GemmKind kind{multiplied(a), c, layout, options.narrow && element_bytes(c) < 4,
+  const bool narrow = options.narrow && element_bytes(c) < 4;
+  const GemmKind kind{multiplied(a), c, layout, narrow ? GemmSums::kNarrow : GemmSums::kWide,
                       options.bfp16};
   if (multiplied(b) != kind.a) {
     fail(ErrorKind::kDtype,

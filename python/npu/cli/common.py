@@ -188,6 +188,7 @@ def chosen_gemm(
     from npu.ops.gemm_designs import first_choice, gemm_product_of
 
     dtype, out_dtype = arguments.dtype or dtypes.OPERANDS[0], result_dtype(arguments)
+    b_dtype = getattr(arguments, "dtype_b", None) or dtype
     if arguments.bf16 is not None and dtype != "bfloat16":
         raise ArgumentError(
             f"[{command}] --bf16 does not apply to {dtype}, only to bfloat16; leave out --bf16"
@@ -196,11 +197,11 @@ def chosen_gemm(
         f"emu:{generation(command, arguments.device)}",
         bf16=arguments.bf16, kernel=kernel, designs=designs,
     )  # fmt: skip
-    gemm.design_point(device.generation, dtype, out_dtype)  # refuses unknown pairs
+    gemm.design_point(device.generation, dtype, out_dtype, b_dtype=b_dtype)  # refuses others
+    layout = "blocks" if b_dtype == gemm.BFP16 else arguments.b_layout or "row"
     any_size = gemm_product_of(
-        dtype, out_dtype, arguments.b_layout or "row", arguments.accumulate or "wide",
-        device.bf16_of(dtype),
-    )  # fmt: skip
+        dtype, out_dtype, layout, arguments.accumulate or "wide", device.bf16_of(dtype)
+    )
     product = dataclasses.replace(any_size, size=size)
     found = first_choice(device.generation, device.prefers, product, device.kernel_chosen)
     return found, device.prefers

@@ -18,7 +18,8 @@ _BELONGS = {
     **dict.fromkeys(("device", "emit", "output"), (_NAME,)),
     **dict.fromkeys(("tile", "k_mt", "c_buffers", "a_parts"), (_POINT,)),
     **dict.fromkeys(
-        ("size", "dtype", "out_dtype", "b_layout", "accumulate", "bf16", "kernel"), ("gemm",)
+        ("size", "dtype", "dtype_b", "out_dtype", "b_layout", "accumulate", "bf16", "kernel"),
+        ("gemm",),
     ),
     "format": ("dequant",),
 }
@@ -40,10 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument_group("dequant").add_argument
     add("--format", choices=common.BLOCK_FORMATS, help=f"of the blocks ({common.BLOCK_FORMATS[0]})")
     add = parser.add_argument_group("gemm").add_argument
-    add("--dtype", type=dtypes.operand, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})")
+    add("--dtype", type=dtypes.operand_or_blocks, metavar="TYPE", help=f"({dtypes.OPERANDS[0]})")
+    add("--dtype-b", choices=dtypes.BLOCKS, help="of B: blocks of BFP16 beside an A of bfloat16")
     add(
         "--out-dtype",
-        type=dtypes.result,
+        type=dtypes.result_or_blocks,
         metavar="TYPE",
         help="default: float32 for bfloat16, int32 for integers",
     )
@@ -54,12 +56,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     add("--tile", type=common.gemm_size, metavar="MxKxN", help="tile of one core")
     add("--k-mt", type=common.positive, metavar="K", help="K per memtile object")
-    add("--b-layout", choices=("row", "col"), help="(row)")
+    add("--b-layout", choices=("row", "col"), help="(row; of blocks col)")
     add("--c-buffers", type=int, choices=(0, 1, 2), help="(1)")
-    add("--accumulate", choices=("wide", "narrow"), help="(wide)")
+    add("--accumulate", choices=("wide", "narrow", "bfloat16"), help="(wide); bfloat16: of blocks")
     add("--bf16", choices=("native", "bfp16"), help="(native; with --size what npu.matmul uses)")
     kernels = ("published", "pipelined")
-    add("--kernel", choices=kernels, help="(published; with --size what npu.matmul uses)")
+    add(
+        "--kernel", choices=kernels,
+        help="(published, of blocks pipelined; with --size what npu.matmul uses)",
+    )  # fmt: skip
     add("--a-parts", type=common.positive, metavar="P", help="row parts of A tiles (1)")
 
 
@@ -127,12 +132,13 @@ def _named(arguments: argparse.Namespace) -> DesignPoint:
         common.result_dtype(arguments),
         tile=arguments.tile,
         k_mt=arguments.k_mt,
-        b_layout=arguments.b_layout or "row",
+        b_layout=arguments.b_layout,
         c_buffers=1 if arguments.c_buffers is None else arguments.c_buffers,
         accumulate=arguments.accumulate or "wide",
-        bf16=arguments.bf16 or "native",
-        kernel=arguments.kernel or "published",
+        bf16=arguments.bf16,
+        kernel=arguments.kernel,
         a_parts=arguments.a_parts or 1,
+        b_dtype=arguments.dtype_b,
     )
 
 

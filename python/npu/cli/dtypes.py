@@ -14,9 +14,11 @@ NAMES = {
     "int32": "int32", "i32": "int32",
     "bfloat16": "bfloat16", "bf16": "bfloat16",
     "float32": "float32", "f32": "float32", "fp32": "float32",
+    "bfp16": "bfp16",
 }  # fmt: skip
 OPERANDS = ("bfloat16", "int8", "int16")  # of A and B; the first where none is named
 RESULTS = ("int8", "int16", "int32", "bfloat16", "float32")
+BLOCKS = ("bfp16",)  # where matrices in blocks are offered, too
 
 
 def operand(text: str) -> str:
@@ -27,6 +29,16 @@ def operand(text: str) -> str:
 def result(text: str) -> str:
     """An argparse type: the element type of C."""
     return _named(text, RESULTS)
+
+
+def operand_or_blocks(text: str) -> str:
+    """An argparse type: the element type of A and B, blocks of BFP16 among them."""
+    return _named(text, OPERANDS + BLOCKS)
+
+
+def result_or_blocks(text: str) -> str:
+    """An argparse type: the element type of C, blocks of BFP16 among them."""
+    return _named(text, RESULTS + BLOCKS)
 
 
 def operands(text: str) -> list[str]:

@@ -19,19 +19,22 @@ if TYPE_CHECKING:
     from npu.perf.tune import Entry, Result
 
 HELP = "search for the GEMM tiles that are fastest in simulation"
-_DEFAULT_OUT = {"int8": "int32", "int16": "int32", "bfloat16": "bfloat16"}
+_DEFAULT_OUT = {"int8": "int32", "int16": "int32", "bfloat16": "bfloat16", "bfp16": "bfp16"}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("what", choices=("gemm",), help="the operation to tune")
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu2", help="default: npu2")
     parser.add_argument(
-        "--dtype", type=dtypes.operand, default="int8", metavar="TYPE",
-        help="element type of A and B: int8 (default), bf16, int16",
+        "--dtype", type=dtypes.operand_or_blocks, default="int8", metavar="TYPE",
+        help="element type of A and B: int8 (default), bf16, int16, bfp16 (npu2, in blocks)",
     )  # fmt: skip
     parser.add_argument(
-        "--out-dtype", type=dtypes.result, metavar="TYPE",
-        help="of C (default: int32 of integers, bf16 of bf16)",
+        "--dtype-b", choices=dtypes.BLOCKS, help="of B: blocks of BFP16 beside an A of bf16"
+    )
+    parser.add_argument(
+        "--out-dtype", type=dtypes.result_or_blocks, metavar="TYPE",
+        help="of C (default: int32 of integers, else that of A)",
     )  # fmt: skip
     parser.add_argument(
         "--b-layout", choices=("row", "col"), default="col", help="of B (default: col)"
@@ -62,8 +65,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="C tiles per core, 0: wide sums narrowed where they lie (default: all are tried)",
     )  # fmt: skip
     parser.add_argument(
-        "--accumulate", choices=("wide", "narrow"), default="narrow",
-        help="sums in 32 bits, or in C's type (default) as the published designs keep them",
+        "--accumulate", choices=("wide", "narrow", "bfloat16"), default="narrow",
+        help="sums in 32 bits, in C's type (default) as the published designs keep them, or for a "
+        "C in blocks in bfloat16",
     )  # fmt: skip
     parser.add_argument("--top", type=common.positive, default=20, help="rows (default: 20)")
     parser.add_argument(
@@ -94,7 +98,7 @@ def run(arguments: argparse.Namespace) -> int:
     space = tune.Space(
         arguments.device, a, arguments.out_dtype or _DEFAULT_OUT[a],
         b_layout=arguments.b_layout, bf16=arguments.bf16, designs=arguments.designs,
-        accumulate=arguments.accumulate,
+        accumulate=arguments.accumulate, dtype_b=arguments.dtype_b,
     )  # fmt: skip
     sizes = arguments.sizes or ([arguments.size] if arguments.size else [])
     sizes = tune.PRESETS[sizes] if isinstance(sizes, str) else sizes

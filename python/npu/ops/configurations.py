@@ -25,6 +25,7 @@ from npu.designs import dequant, gemm, gemm_catalogue
 from npu.designs.api import Design
 from npu.errors import ArgumentError, DesignError
 from npu.ops.gemm_designs import candidates, gemm_product_of
+from npu.ops.gemm_product import Product
 from npu.ops.registry import Operation, operations
 
 INDEX = "index.txt"
@@ -75,20 +76,31 @@ def _plain_uses(operation: Operation, generation: str) -> Iterator[Use]:
 
 def _gemm_uses(generation: str) -> Iterator[Use]:
     seen: set[tuple[str, tuple[tuple[str, str], ...]]] = set()
-    for (a, c), layout, sums, bf16, prefers in itertools.product(
-        gemm.PAIRS, gemm_catalogue.LAYOUTS, gemm.ACCUMULATE, gemm.BF16, ("array", "host")
-    ):
+    for product, prefers in itertools.product(_products(), ("array", "host")):
         for kernel in (None,) if prefers == "array" else gemm.KERNELS:
             try:
-                product = gemm_product_of(a, c, layout, sums, bf16)
                 found = candidates(generation, prefers, product, kernel)
-            except DesignError:  # bf16="bfp16" where there is none
+            except DesignError:  # what a generation has not: bf16="bfp16", blocks
                 continue
-            for design in found if product.accumulate == sums else ():
-                use = _gemm_use(design, prefers, layout)
+            for design in found:
+                use = _gemm_use(design, prefers, product.layout)
                 if (use.key, use.about) not in seen:
                     seen.add((use.key, use.about))
                     yield use
+
+
+def _products() -> Iterator[Product]:
+    """What is multiplied, each way that npu.matmul asks for."""
+    for (a, c), layout, sums, bf16 in itertools.product(
+        gemm.PAIRS, gemm_catalogue.VALUE_LAYOUTS, gemm.ACCUMULATE, gemm.BF16
+    ):
+        product = gemm_product_of(a, c, layout, sums, bf16)
+        if product.accumulate == sums:
+            yield product
+    for (a, c), sums in itertools.product(gemm.BLOCK_PAIRS, gemm.BLOCK_ACCUMULATE):
+        product = gemm_product_of(a, c, "blocks", sums)
+        if product.accumulate == sums and (sums != "bfloat16" or c == gemm.BFP16):
+            yield product
 
 
 def _gemm_use(o: gemm.DesignPoint, prefers: str, layout: str) -> Use:

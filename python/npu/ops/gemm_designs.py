@@ -48,8 +48,8 @@ def gemm_product_of(
 ) -> Product:
     """A product of any size, as npu.matmul asks for it: 32-bit results have nothing to narrow and
     integers no compute mode."""
-    sums = accumulate if DTYPE_BYTES[c_dtype] < 4 else "wide"
-    mode = bf16 if a_dtype == "bfloat16" else "native"
+    sums = accumulate if DTYPE_BYTES.get(c_dtype, 1) < 4 else "wide"
+    mode = "bfp16" if layout == "blocks" else bf16 if a_dtype == "bfloat16" else "native"
     return Product(a_dtype, c_dtype, (1, 1, 1), layout, sums, mode)
 
 
@@ -69,6 +69,11 @@ def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
 
 def _host_design(generation: str, product: Product, kernel: str | None) -> gemm.DesignPoint:
     """The default tile of the element type."""
+    if product.layout == "blocks":
+        return gemm.design_point(
+            generation, product.a_dtype, product.c_dtype, b_dtype=gemm.BFP16,
+            accumulate=product.accumulate,
+        )  # fmt: skip
     there = gemm.kernel_exists(generation, product.a_dtype, kernel or "published", product.bf16)
     design = gemm.design_point(
         generation, product.a_dtype, product.c_dtype,

@@ -16,7 +16,7 @@ class Product:
     a_dtype: str
     c_dtype: str
     size: Size
-    layout: str = "row"  # of B: "row", "col", "packed"
+    layout: str = "row"  # of B: "row", "col", "packed", or "blocks" of BFP16
     accumulate: str = "wide"
     bf16: str = "native"
     packed_for: DesignPoint | None = None  # the configuration whose layout a packed B has

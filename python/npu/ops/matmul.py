@@ -16,13 +16,23 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from npu.devices import Device, current_device
-from npu.errors import ArgumentError, DtypeError, ShapeError
+from npu.errors import ArgumentError, DeviceError, DtypeError, ShapeError
+from npu.ops import bfp16 as block_floats
+from npu.ops import matmul_blocks
 from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, check_out, typed_view, wanted_dtype
+from npu.ops.bfp16 import Bfp16Matrix
 from npu.ops.epilogue import Epilogue
 
 if TYPE_CHECKING:
+    from typing import overload
+
     from npu.designs.gemm import DesignPoint
     from npu.ops.gemm_product import GemmRun
+else:
+
+    def overload(function):  # typing's would keep this module beyond the end of the extension
+        return function
+
 
 _INT8, _INT16, _INT32 = np.dtype(np.int8), np.dtype(np.int16), np.dtype(np.int32)
 # Operand dtype -> result dtypes, the default first.
@@ -101,16 +111,50 @@ def _check_size(function: str, *sides: int) -> None:
         )
 
 
+@overload
 def pack(
-    b: ArrayLike, *, bf16: str | None = None, device: str | Device | None = None
-) -> PackedMatrix:
-    """Converts and packs a right-hand operand once, for many multiplications.
+    b: ArrayLike,
+    *,
+    format: None = None,
+    side: str = "b",
+    bf16: str | None = None,
+    device: str | Device | None = None,
+) -> PackedMatrix: ...
+@overload
+def pack(  # noqa: F811
+    b: ArrayLike,
+    *,
+    format: str,
+    side: str = "b",
+    bf16: str | None = None,
+    device: str | Device | None = None,
+) -> Bfp16Matrix: ...
+def pack(  # noqa: F811
+    b: ArrayLike,
+    *,
+    format: str | None = None,
+    side: str = "b",
+    bf16: str | None = None,
+    device: str | Device | None = None,
+) -> PackedMatrix | Bfp16Matrix:
+    """Converts and packs an operand once, for many multiplications.
 
     ``b``: (K, N), float32/bfloat16/float16 (rounded to bfloat16, nearest even), int8 or int16, any
     strides, so ``npu.pack(weight.T)`` makes no extra copy. The result is tied to the device it was
-    packed for. ``bf16``: as in ``npu.matmul``, for the products with it. Raises ArgumentError,
-    DtypeError, ShapeError, DeviceError.
+    packed for. ``bf16``: as in ``npu.matmul``, for the products with it.
+    ``format="bfp16"`` (floats; for npu2): a ``Bfp16Matrix``, 9 bytes for 8 values along K, in host
+    memory, for every npu2 device and configuration, with ``to_numpy()`` as the way back. Rounding
+    is that of npu2's cores: a value is off by at most half a step of its block, 2^-7 of the largest
+    magnitude in it (docs/fidelity.md). ``side="a"``: b is a left-hand operand, (M, K).
+    Raises ArgumentError, DtypeError, ShapeError, DeviceError.
     """
+    if format is not None:
+        return _pack_blocks(b, format, side, bf16, device)
+    if side != "b":
+        block_floats.checked_side("pack", side)
+        raise ArgumentError(
+            '[pack] side is "a" without a format; left-hand operands are packed with format="bfp16"'
+        )
     array = _operand("pack", b, "b")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
@@ -124,7 +168,39 @@ def pack(
     return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, mode, options)
 
 
+def _pack_blocks(
+    x: ArrayLike, format: str, side: str, bf16: str | None, device: str | Device | None
+) -> Bfp16Matrix:
+    if not isinstance(format, str) or format != block_floats.FORMAT:
+        raise ArgumentError(
+            f'[pack] format is {format!r}; use "bfp16", or leave it out for the layout of a device'
+        )
+    if bf16 not in (None, "bfp16"):
+        raise ArgumentError(f"[pack] bf16 is {bf16!r} with format bfp16; leave it out")
+    if device is not None and current_device(device).generation != "npu2":
+        raise DeviceError(
+            f"[pack] BFP16 for {current_device(device).name}: only npu2 multiplies it; leave "
+            "format out"
+        )
+    return block_floats.packed(x, side)
+
+
+@overload
 def matmul(
+    a: ArrayLike | Bfp16Matrix,
+    b: Bfp16Matrix,
+    *,
+    out_dtype: DTypeLike | None = None,
+    out: np.ndarray | None = None,
+    shift: int = 0,
+    alpha: float = 1,
+    bias: ArrayLike | None = None,
+    bf16: str | None = None,
+    accumulate: str = "wide",
+    device: str | Device | None = None,
+) -> Any: ...
+@overload
+def matmul(  # noqa: F811
     a: ArrayLike,
     b: ArrayLike | PackedMatrix,
     *,
@@ -136,7 +212,20 @@ def matmul(
     bf16: str | None = None,
     accumulate: str = "wide",
     device: str | Device | None = None,
-) -> np.ndarray:
+) -> np.ndarray: ...
+def matmul(  # noqa: F811
+    a: ArrayLike | Bfp16Matrix,
+    b: ArrayLike | PackedMatrix | Bfp16Matrix,
+    *,
+    out_dtype: DTypeLike | None = None,
+    out: np.ndarray | None = None,
+    shift: int = 0,
+    alpha: float = 1,
+    bias: ArrayLike | None = None,
+    bf16: str | None = None,
+    accumulate: str = "wide",
+    device: str | Device | None = None,
+) -> np.ndarray | Bfp16Matrix:
     """``alpha * (a @ b) + bias`` on the current device (in this version always an emulated NPU).
 
     a: (..., M, K), b: (..., K, N) or a ``PackedMatrix``; leading dimensions broadcast as in
@@ -166,6 +255,10 @@ def matmul(
     after every step of the configuration's k along K, as published designs do for larger tiles and
     more speed (docs/fidelity.md). Products that the array writes in 32 bits (float32, float16 and
     int32 results, alpha, bias) have nothing to narrow: it then means the same as "wide".
+    b (and a) in BFP16, ``Bfp16Matrix`` on npu2: a plain a is rounded to bfloat16, to blocks by the
+    cores. ``out_dtype`` then may be "bfp16", which returns a ``Bfp16Matrix`` that is another
+    product's a (the default where a is one), without out, shift, alpha and bias; ``accumulate``
+    for it: "wide", "narrow" (sums in blocks) or "bfloat16".
 
     NaN and infinities propagate as in IEEE arithmetic (through bfp16, both make NaN of results
     that use their block); float32 values beyond bfloat16's largest become infinite; ``fast``
@@ -173,6 +266,11 @@ def matmul(
     Masked arrays are refused. Raises ArgumentError, DtypeError, ShapeError, DeviceError, and
     MemoryError when an operand or the result does not fit memory.
     """
+    if matmul_blocks.concerns(a, b, out_dtype):
+        return matmul_blocks.matmul(
+            a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate, device
+        )
+    assert not isinstance(a, Bfp16Matrix) and not isinstance(b, Bfp16Matrix)
     left = _operand("matmul", a, "a")
     right: np.ndarray | PackedMatrix
     if isinstance(b, PackedMatrix):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Size = tuple[int, int, int]
 MAX_SIZE = 1 << 24
-_DTYPES = ("int8", "int16", "int32", "bfloat16", "float32")
+_DTYPES = ("int8", "int16", "int32", "bfloat16", "float32", gemm.BFP16)
 _DEPTH = 448  # elements: the deepest of the published designs
 _RUN_BYTES = 448  # of a default k_mt: where the published k_mt curves level off
 
@@ -34,9 +34,9 @@ class DesignChoices(TypedDict, total=False):
     """What may be chosen of a design; see ``npu.designs.gemm.Choices``."""
 
     dtype_in: DTypeLike
-    """Of A and B; default int8."""
+    """Of A and B; default int8. "bfp16": blocks of BFP16, see ``npu.designs.gemm.Choices``."""
     dtype_b: DTypeLike | None
-    """Of B, default dtype_in; "bfp16" with model="atb"."""
+    """Of B, default dtype_in; "bfp16" beside a bfloat16 A."""
     dtype_out: DTypeLike
     """Of C; default int32."""
     tile: Size | None
@@ -50,11 +50,12 @@ class DesignChoices(TypedDict, total=False):
     """C tiles per core, 1 (default) or 2; with wide sums also 0, which narrows them where they
     lie."""
     accumulate: str
-    """"narrow" (default): C stays in its type in L1; "wide": sums have 32 bits."""
+    """"narrow" (default): C stays in its type in L1; "wide": sums have 32 bits; "bfloat16": so
+    are those of a C in blocks."""
     bf16: str
     """How npu2 multiplies bfloat16, "bfp16" (default) or "native"."""
-    kernel: str
-    """"published" (default) or "pipelined"."""
+    kernel: str | None
+    """"published" (default) or "pipelined" (for blocks the only one)."""
     a_parts: int
     """Row parts in which an A tile reaches a core, 1 (default) to 8."""
 
@@ -131,15 +132,15 @@ def design_point(
     device: str,
     *,
     dtype_in: DTypeLike = "int8",
-    dtype_out: DTypeLike = "int32",
     dtype_b: DTypeLike | None = None,
+    dtype_out: DTypeLike = "int32",
     tile: Size | None = None,
     k_mt: int | None = None,
     b_layout: str = "col",
     c_buffers: int = 1,
     accumulate: str = "narrow",
     bf16: str = "bfp16",
-    kernel: str = "published",
+    kernel: str | None = None,
     a_parts: int = 1,
     function: str = "simulate_gemm",
 ) -> DesignPoint:
@@ -147,14 +148,10 @@ def design_point(
     if device not in ("npu1", "npu2"):
         raise DeviceError(f'[{function}] device is {device!r}; use "npu1" or "npu2"')
     a, c = _dtype(function, dtype_in, "dtype_in"), _dtype(function, dtype_out, "dtype_out")
-    if dtype_b is not None and _dtype_name(dtype_b) != a:
-        raise DtypeError(
-            f"[{function}] dtype_b is {dtype_b!r} with an A of {a}; designs have one type of A and "
-            'B: leave it out, or use model="atb"'
-        )
-    if (a, c) not in gemm.PAIRS:
-        pairs = ", ".join(f"{x} -> {y}" for x, y in gemm.PAIRS)
-        raise DtypeError(f"[{function}] {a} -> {c} is not supported; there are {pairs}")
+    b = a if dtype_b is None else _dtype(function, dtype_b, "dtype_b")
+    _check_types(function, device, a, b, c)
+    blocks = b == gemm.BFP16
+    kernel = kernel or ("pipelined" if blocks else "published")
     if tile is not None and (not isinstance(tile, (tuple, list)) or len(tile) != 3):
         raise ArgumentError(f"[{function}] tile is {tile!r}; it must be (m, k, n)")
     m, k, n = (
@@ -162,19 +159,33 @@ def design_point(
         for value, label in zip(tile or gemm.default_tile(a, kernel), "mkn", strict=True)
     )
     if k_mt is None:  # the deepest whose runs are not longer than the published designs' of int8
-        depth = k * max(1, _RUN_BYTES // (k * DTYPE_BYTES[a]))
+        depth = k * max(1, int(_RUN_BYTES / (k * (1 if a == gemm.BFP16 else DTYPE_BYTES[a]))))
     else:
         depth = whole(function, k_mt, "k_mt", MAX_SIZE)
     if bf16 not in gemm.BF16:
         raise ArgumentError(f'[{function}] bf16 is {bf16!r}; use "bfp16" or "native"')
-    if a != "bfloat16" or device == "npu1":
+    if not blocks and (a != "bfloat16" or device == "npu1"):
         bf16 = "native"
     point = gemm.design_point(
         device, a, c, tile=(m, k, n), k_mt=depth, b_layout=b_layout, c_buffers=c_buffers,
-        accumulate=accumulate, bf16=bf16, kernel=kernel, a_parts=a_parts,
+        accumulate=accumulate, bf16=bf16, kernel=kernel, a_parts=a_parts, b_dtype=b,
     )  # fmt: skip
     gemm_limits.check_bytes(point, function)
     return point
+
+
+def _check_types(function: str, device: str, a: str, b: str, c: str) -> None:
+    if (b == a and (a, c) in gemm.PAIRS) or (b == gemm.BFP16 and (a, c) in gemm.BLOCK_PAIRS):
+        if b == gemm.BFP16 and device != "npu2":
+            raise DtypeError(f"[{function}] bfp16 operands on {device}: only npu2 multiplies them")
+        return
+    pairs = ", ".join(f"{x} -> {y}" for x, y in gemm.PAIRS)
+    blocks = ", ".join(f"{x} -> {y}" for x, y in gemm.BLOCK_PAIRS)
+    types = a if a == b else f"{a} x {b}"
+    raise DtypeError(
+        f"[{function}] {types} -> {c} is not supported; there are {pairs}, and with "
+        f'dtype_b="bfp16" {blocks}'
+    )
 
 
 def _with_depth_for(design: DesignPoint, k_size: int) -> DesignPoint:

@@ -80,20 +80,21 @@ def simulate_gemm(
     dtype_out ("bfloat16" or "bfp16"), dtype_b "bfp16", accumulate ("narrow", or "bfloat16" for the
     sums of a C in BFP16), tile and a_parts (default: (128, 64, 128) in 4), stream_bytes, constants
     and machine, and returns a ``SimulatedAtb``. Choices, by default those of the published designs:
-    dtype_in, dtype_out: of A and B (int8), of C (int32); tile: (m, k, n) of one core; k_mt: depth
-    of a memtile's tiles, a multiple of k (up to 448, as fits L2 and pads K little); b_layout: "col"
-    (default) or "row" (major); c_buffers: C tiles per core, 1 (default), 2, or 0 with wide sums,
-    which then are narrowed where they lie; accumulate: "narrow" (default) keeps sums in C's type in
-    L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16, "bfp16" (default) or "native";
-    kernel: "published" (default) or "pipelined", and a_parts: row parts of an A tile, see
-    ``npu.designs.gemm.Choices``. design: a checked ``npu.designs.gemm.DesignPoint`` instead of all
-    these. overlap_bds: False waits for each round of outputs before it writes the next BDs.
-    stream_bytes: bytes per cycle of a stream port, 4 or 8 (default: the constant of that
-    generation). constants: other values for constants of ``npu validate-model --constants``;
-    machine: a profile of ``npu validate-model --machines``, by default that of the generation.
-    kernels: where cycles of products come from, "published" (constants) or "scheduled" (schedules
-    that `npu kernel` generates, for kernels that have one); by default the former for
-    kernel="published" and the latter for "pipelined".
+    dtype_in, dtype_out: of A and B (int8), of C (int32); dtype_b: of B, "bfp16" for blocks beside
+    an A of bfloat16 or "bfp16" (npu2; C may be "bfp16", too, and its sums "bfloat16"); tile: (m, k,
+    n) of one core; k_mt: depth of a memtile's tiles, a multiple of k (up to 448, as fits L2 and
+    pads K little); b_layout: "col" (default) or "row" (major); c_buffers: C tiles per core, 1
+    (default), 2, or 0 with wide sums, which then are narrowed where they lie; accumulate: "narrow"
+    (default) keeps sums in C's type in L1, "wide" in 32 bits; bf16: how npu2 multiplies bfloat16,
+    "bfp16" (default) or "native"; kernel: "published" (default) or "pipelined", and a_parts: row
+    parts of an A tile, see ``npu.designs.gemm.Choices``. design: a checked
+    ``npu.designs.gemm.DesignPoint`` instead of all these. overlap_bds: False waits for each round
+    of outputs before it writes the next BDs. stream_bytes: bytes per cycle of a stream port, 4 or 8
+    (default: the constant of that generation). constants: other values for constants of ``npu
+    validate-model --constants``; machine: a profile of ``npu validate-model --machines``, by
+    default that of the generation. kernels: where cycles of products come from, "published"
+    (constants) or "scheduled" (schedules that `npu kernel` generates, for kernels that have one);
+    by default the former for kernel="published" and the latter for "pipelined".
     Raises DeviceError, DtypeError, ShapeError, ArgumentError; DesignError names the limit that an
     illegal tile violates.
     """

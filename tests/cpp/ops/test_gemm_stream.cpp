@@ -381,9 +381,10 @@ TEST_CASE("gemm stream: the longest stream is built and read, a longer one refus
 
 TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
   const Configuration good = small_configuration();
-  for (const char* name :
-       {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_bytes", "c_bytes", "k_mt", "b_rows"}) {
+  for (const char* name : {"tile_m", "tile_k", "tile_n", "rows", "columns", "a_type", "b_type",
+                           "c_type", "k_mt", "b_rows"}) {
     for (const int64_t value : {int64_t{0}, int64_t{-4}, int64_t{1} << 40}) {
+      if (value == 0 && std::string(name).ends_with("_type")) continue;  // float32
       Configuration bad = good;
       bad.params[name] = value;
       CHECK_THROWS_AS(test::gemm_words(bad, {8, 8, 8}), Error);

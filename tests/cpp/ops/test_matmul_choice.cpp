@@ -21,7 +21,7 @@ std::vector<GemmDesign> designs() {
   const auto add = [&](const char* key, bool for_array, bool pipelined, GemmLayout layout) {
     GemmDesign design;
     design.key = key;
-    design.kind = {ElementType::kI8, ElementType::kI32, layout, false, false};
+    design.kind = {ElementType::kI8, ElementType::kI32, layout, GemmSums::kWide, false};
     design.for_array = for_array;
     design.point.pipelined = pipelined;
     out.push_back(design);
@@ -38,7 +38,7 @@ std::vector<std::string> keys(const DesignPreference& preference,
                               GemmLayout layout = GemmLayout::kRow) {
   const auto all = designs();
   std::vector<std::string> out;
-  const GemmKind kind{ElementType::kI8, ElementType::kI32, layout, false, false};
+  const GemmKind kind{ElementType::kI8, ElementType::kI32, layout, GemmSums::kWide, false};
   for (const GemmDesign* design : candidates(all, kind, preference)) out.push_back(design->key);
   return out;
 }

@@ -69,9 +69,9 @@ def test_configuration(generation: str, a_dtype: str, c_dtype: str) -> None:
     m, k, n = (64, 128, 64) if a_dtype == "int8" else (64, 64, 64)
     assert config.params == {
         "tile_m": m, "tile_k": k, "tile_n": n, "rows": 4, "columns": columns,
-        "a_bytes": BYTES[a_dtype], "c_bytes": BYTES[c_dtype],
         "k_mt": 2 * k, "b_layout": 0, "b_pairs": 0, "b_rows": k,
-        "a_type": TYPES.index(a_dtype), "c_type": TYPES.index(c_dtype),
+        "a_type": TYPES.index(a_dtype), "b_type": TYPES.index(a_dtype),
+        "c_type": TYPES.index(c_dtype),
     }  # fmt: skip
     assert config.head["npu-config"] == "1" and config.head["generation"] == generation
     assert len(config.head["source"]) == 64

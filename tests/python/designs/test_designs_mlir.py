@@ -43,6 +43,19 @@ DESIGNS = {
     "gemm_neighbours": lambda: gemm.design(
         "npu2", "int8", "int16", tile=(128, 72, 112), k_mt=1080, b_layout="col", accumulate="narrow"
     ),
+    "gemm_blocks_values": lambda: gemm.design(
+        "npu2",
+        "bfloat16",
+        "bfloat16",
+        b_dtype="bfp16",
+        tile=(96, 32, 64),
+        k_mt=64,
+        a_parts=3,
+        accumulate="narrow",
+    ),
+    "gemm_blocks": lambda: gemm.design(
+        "npu2", "bfp16", "bfp16", b_dtype="bfp16", accumulate="bfloat16", c_buffers=0
+    ),
     "gemm_pairs": lambda: gemm.design(
         "npu2", "int8", "int32", tile=(128, 32, 80), k_mt=128, kernel="pipelined", b_pairs=True
     ),

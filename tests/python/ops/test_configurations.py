@@ -46,12 +46,17 @@ def products(generation: str) -> list[Product]:
     """Every product that npu.matmul asks for; results of 32 bits have nothing to narrow."""
     found = []
     for (a, c), layout, sums in itertools.product(
-        gemm.PAIRS, gemm_catalogue.LAYOUTS, gemm.ACCUMULATE
+        gemm.PAIRS, gemm_catalogue.VALUE_LAYOUTS, gemm.ACCUMULATE
     ):
         if sums == "narrow" and c in ("float32", "int32"):
             continue
         modes = gemm.BF16 if (a, generation) == ("bfloat16", "npu2") else gemm.BF16[:1]
         found += [Product(a, c, SIZE, layout, sums, mode) for mode in modes]
+    for (a, c), sums in itertools.product(
+        gemm.BLOCK_PAIRS if generation == "npu2" else (), gemm.BLOCK_ACCUMULATE
+    ):
+        if sums == "wide" or c == "bfp16" or (c == "bfloat16" and sums == "narrow"):
+            found.append(Product(a, c, SIZE, "blocks", sums, "bfp16"))
     return found
 
 

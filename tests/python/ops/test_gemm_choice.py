@@ -93,9 +93,12 @@ def test_at_most_three_times_the_loss_of_hindsight() -> None:
 def products() -> list[Product]:
     found = []
     for a, c in gemm.PAIRS:
-        for layout, accumulate in itertools.product(gemm_catalogue.LAYOUTS, gemm.ACCUMULATE):
+        for layout, accumulate in itertools.product(gemm_catalogue.VALUE_LAYOUTS, gemm.ACCUMULATE):
             for bf16 in gemm.BF16 if a == "bfloat16" else gemm.BF16[:1]:
                 found.append(Product(a, c, (1, 1, 1), layout, accumulate, bf16))
+    for (a, c), sums in itertools.product(gemm.BLOCK_PAIRS, gemm.BLOCK_ACCUMULATE):
+        if sums == "wide" or c == "bfp16" or (c == "bfloat16" and sums == "narrow"):
+            found.append(Product(a, c, (1, 1, 1), "blocks", sums, "bfp16"))
     return found
 
 
@@ -113,8 +116,10 @@ def test_the_catalogue_has_every_product(generation: str) -> None:
         assert {o.c_dtype for o in found} == {product.c_dtype}
         for o in found:
             narrows = product.accumulate == "narrow" and o.narrows
-            assert o.sum_dtype == (o.c_dtype if narrows else o.wide_dtype)
-            assert o.b_layout == ("col" if product.layout == "col" else "row")
+            kept = "bfloat16" if product.accumulate == "bfloat16" else o.wide_dtype
+            assert o.sum_dtype == (o.c_dtype if narrows else kept)
+            assert o.b_layout == ("col" if product.layout in ("col", "blocks") else "row")
+            assert o.b_dtype == ("bfp16" if product.layout == "blocks" else o.a_dtype)
         if product.layout == "packed":
             layouts = {(o.tile[2], o.k_mt) for o in found}
             wide = Product(product.a_dtype, product.c_dtype, (1, 1, 1), "packed", "wide",
@@ -126,6 +131,17 @@ def test_the_catalogue_has_every_product(generation: str) -> None:
 def test_the_catalogue_can_be_lowered() -> None:
     """Every entry with the narrowest and the widest result it is used for."""
     for generation, name, sums, layout in gemm_catalogue.ENTRIES:
+        if layout == "blocks":
+            for c, accumulate in (
+                (("float32", "wide"), ("bfp16", "wide"))
+                if sums == "wide"
+                else ((sums, "narrow"), ("bfp16", "narrow" if sums == "bfp16" else "bfloat16"))
+            ):
+                for o in gemm_catalogue.candidates(
+                    generation, name, c, layout, accumulate=accumulate
+                ):
+                    assert gemm.configuration_of(o)
+            continue
         a = "bfloat16" if name == "bfp16" else name
         results = [c for x, c in gemm.PAIRS if x == a]
         results = [results[0], results[-1]] if sums == "wide" else [sums]

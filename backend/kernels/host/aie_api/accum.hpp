@@ -40,6 +40,11 @@ class accum {
   AIE_HOST_INLINE explicit accum(const vector<T, N>& v, int shift = 0) {
     from_vector(v, shift);
   }
+  template <typename T>
+  AIE_HOST_INLINE explicit accum(const block_vector<T, N>& v) {
+    static_assert(kFloat);
+    for (unsigned i = 0; i < N; ++i) data_[i] = v.value(i);
+  }
 
   AIE_HOST_INLINE value_type get(unsigned i) const { return data_[i]; }
   AIE_HOST_INLINE void set(value_type value, unsigned i) { data_[i] = value; }

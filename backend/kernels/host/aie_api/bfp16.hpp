@@ -25,6 +25,13 @@ class block_vector {
 
   AIE_HOST_INLINE int exponent(unsigned block) const { return exponents_[block]; }
   AIE_HOST_INLINE int mantissa(unsigned i) const { return mantissas_[i]; }
+  // mantissa 2^(exponent - 133); NaN in a block with an infinity or a NaN.
+  AIE_HOST_INLINE float value(unsigned i) const {
+    const unsigned exponent = exponents_[i / kBlock];
+    if (exponent == 255) return __builtin_nanf("");
+    const uint32_t unit = exponent > 6 ? (exponent - 6) << 23 : 1u << (exponent + 16);
+    return static_cast<float>(mantissas_[i]) * __builtin_bit_cast(float, unit);
+  }
 
   // `values`: 8 fp32 values that become block number `block`.
   AIE_HOST_INLINE void convert(unsigned block, const float* values, rounding_mode mode) {
@@ -34,6 +41,17 @@ class block_vector {
       top = exponent > top ? exponent : top;
     }
     exponents_[block] = static_cast<uint8_t>(top);
+    if (mode == rounding_mode::conv_even && top >= 18 && top <= 236) {
+      // The same by fp32 additions, whose last bit is the unit and which round to nearest even.
+      const float magic =
+          __builtin_bit_cast(float, static_cast<uint32_t>(top + 17) << 23 | 0x400000);
+      const float scale = __builtin_bit_cast(float, static_cast<uint32_t>(260 - top) << 23);
+      for (unsigned i = 0; i < kBlock; ++i) {
+        const auto rounded = static_cast<int32_t>(((values[i] + magic) - magic) * scale);
+        mantissas_[block * kBlock + i] = static_cast<int8_t>(rounded < 127 ? rounded : 127);
+      }
+      return;
+    }
     for (unsigned i = 0; i < kBlock; ++i) {
       const uint32_t bits = __builtin_bit_cast(uint32_t, values[i]);
       const int32_t exponent = biased(values[i]);
@@ -94,8 +112,9 @@ class block_vector_output_buffer_stream {
   explicit block_vector_output_buffer_stream(T* at) : at_(reinterpret_cast<uint8_t*>(at)) {}
   AIE_HOST_INLINE void push(const block_vector<T, N>& v) {
     v.store(at_);
-    at_ += N / 8 * 9;
+    seek(1);
   }
+  AIE_HOST_INLINE void seek(int vectors) { at_ += vectors * static_cast<int>(N / 8 * 9); }
 
  private:
   uint8_t* at_;

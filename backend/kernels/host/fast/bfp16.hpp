@@ -54,10 +54,40 @@ inline bool pack_bfp16_b(const bfp16ebs8* b, int32_t depth, int32_t columns, int
          pack_b<exact_tile<Tile>, true, kColumns, TPacked>(exact, depth, columns, out);
 }
 
-// C += A @ B; A [m/8][k/8], B [n/8][k/8] blocks of 8x8. False, with C untouched, as matmul().
+// Sums in BFP16 are widened and rounded again 16 rows at a time, of so many columns at most.
+inline constexpr int32_t kBlockColumns = 512;
+
+// C += A @ B with C in BFP16, A and the panels of B packed.
+template <typename Tile>
+[[gnu::noinline]] inline void multiply_into_blocks(const typename format_for<Tile>::packed* a,
+                                                   const int32_t* panel, uint8_t* c, int32_t m,
+                                                   int32_t k, int32_t columns) {
+  constexpr int32_t kStrip = 16;
+  alignas(64) float sums[kStrip * kBlockColumns];
+  const int32_t tiles = kStrip / 8 * columns;
+  for (int32_t row = 0; row < m; row += kStrip, c += tiles * 72) {
+    block_vector<bfp16ebs8, 64> tile;
+    for (int32_t i = 0; i < tiles; ++i) {
+      tile.load(c + i * 72);
+      for (unsigned j = 0; j < 64; ++j) sums[i * 64 + static_cast<int32_t>(j)] = tile.value(j);
+    }
+    multiply<Tile>(a + row * k, panel, sums, kStrip, k, columns, 0);
+    for (int32_t i = 0; i < tiles; ++i) {
+      for (unsigned j = 0; j < 8; ++j) {
+        tile.convert(j, sums + i * 64 + static_cast<int32_t>(8 * j), rounding_mode::conv_even);
+      }
+      tile.store(c + i * 72);
+    }
+  }
+}
+
+// C += A @ B from its row `row` on; A [m/8][k/8], B [n/8][k/8] blocks of 8x8. False, with C
+// untouched, as matmul().
 template <typename Tile, typename TOut>
 inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_t m, int32_t k,
-                         int32_t n) {
+                         int32_t n, int32_t row) {
+  constexpr bool kBlocks = std::is_same_v<TOut, bfp16ebs8>;
+  if (kBlocks && n > kBlockColumns) return false;
   using packed = typename format_for<Tile>::packed;
   constexpr int64_t kPanelColumns = kColumns;
   const int64_t a_count = int64_t{m} * k;
@@ -75,7 +105,12 @@ inline bool matmul_bfp16(const bfp16ebs8* a, const bfp16ebs8* b, TOut* c, int32_
       b_lanes * 4 + int64_t{k} * n * 2,
       [&](int32_t* out) { return kPackB(b, depth, columns, b_lanes, out); });
   if (a_in == nullptr || b_in == nullptr) return false;
-  multiply<Tile>(a_in, b_in, c, m, k, columns, 0);
+  if constexpr (kBlocks) {
+    auto* const bytes = reinterpret_cast<uint8_t*>(c) + row / 8 * columns * 72;
+    multiply_into_blocks<Tile>(a_in, b_in, bytes, m, k, columns);
+  } else {
+    multiply<Tile>(a_in, b_in, c + row * n, m, k, columns, 0);
+  }
   return true;
 }
 

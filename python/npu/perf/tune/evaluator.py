@@ -115,4 +115,5 @@ class Evaluator:
     def stream_cycles(self, tiles: Points) -> Any:
         """Cycles to bring the slower of an A and a B tile into a core (equations 2 and 3)."""
         stream = self.constant(f"stream_{self.space.generation}")
-        return np.maximum(tiles.m, tiles.n) * tiles.k * tiles.variant.a_bytes / stream
+        v = tiles.variant
+        return np.maximum(tiles.m * v.a_bytes, tiles.n * v.b_bytes) * tiles.k / stream

@@ -97,24 +97,24 @@ class Space:
     bf16: str = "bfp16"
     accumulate: str = "narrow"
     designs: str = "all"  # a key of DESIGNS
+    dtype_b: str | None = None  # None: dtype_in; "bfp16": B in blocks
 
     def __post_init__(self) -> None:
         if self.generation not in ("npu1", "npu2"):
             raise DeviceError(f'[tune] device is {self.generation!r}; use "npu1" or "npu2"')
-        if (self.dtype_in, self.dtype_out) not in gemm.PAIRS:
-            pairs = ", ".join(f"{a} -> {c}" for a, c in gemm.PAIRS)
-            raise DtypeError(
-                f"[tune] {self.dtype_in} -> {self.dtype_out} is not supported; there are {pairs}"
-            )
+        object.__setattr__(self, "dtype_b", self.dtype_b or self.dtype_in)
+        self._check_types()
+        if self.blocks:
+            object.__setattr__(self, "b_layout", "col")
         for name, value, allowed in (
             ("b_layout", self.b_layout, gemm.B_LAYOUTS),
             ("bf16", self.bf16, gemm.BF16),
-            ("accumulate", self.accumulate, gemm.ACCUMULATE),
+            ("accumulate", self.accumulate, gemm.BLOCK_ACCUMULATE),
             ("designs", self.designs, tuple(DESIGNS)),
         ):
             if value not in allowed:
                 raise ArgumentError(f"[tune] {name} is {value!r}; use one of {allowed}")
-        if self.dtype_in != "bfloat16" or self.generation == "npu1":
+        if not self.blocks and (self.dtype_in != "bfloat16" or self.generation == "npu1"):
             object.__setattr__(self, "bf16", "native")
         if not self.variants:
             raise ArgumentError(
@@ -123,12 +123,33 @@ class Space:
             )
 
     @property
+    def blocks(self) -> bool:
+        """Whether B is in blocks of BFP16."""
+        return self.dtype_b == gemm.BFP16
+
+    def _check_types(self) -> None:
+        pairs = gemm.BLOCK_PAIRS if self.blocks and self.generation == "npu2" else gemm.PAIRS
+        if (self.blocks or self.dtype_b == self.dtype_in) and (
+            (self.dtype_in, self.dtype_out) in pairs
+        ):
+            return
+        types = (
+            self.dtype_in if self.dtype_b == self.dtype_in else f"{self.dtype_in} x {self.dtype_b}"
+        )
+        raise DtypeError(
+            f"[tune] {types} -> {self.dtype_out} is not supported; there are "
+            f"{', '.join(f'{a} -> {c}' for a, c in pairs)}"
+            + (" with a B in bfp16" if pairs is gemm.BLOCK_PAIRS else "")
+        )
+
+    @property
     def variants(self) -> list[DesignPoint]:
         """The variants of ``designs`` that exist for this device and element type."""
         return [
             self.variant(kernel, parts, pairs)
             for kernel, parts, pairs in DESIGNS[self.designs]
             if gemm.kernel_exists(self.generation, self.dtype_in, kernel, self.bf16)
+            and not (self.blocks and kernel == "published")
             and (not pairs or (self.generation == "npu2" and self.b_layout == "row"))
         ]
 
@@ -139,7 +160,7 @@ class Space:
         point = DesignPoint(
             self.generation, self.dtype_in, self.dtype_out, (1, 1, 1), 1, self.b_layout,
             c_buffers=1, c_l2_buffers=1, accumulate=self.accumulate, bf16=self.bf16, kernel=kernel,
-            a_parts=a_parts, b_pairs=b_pairs,
+            a_parts=a_parts, b_pairs=b_pairs, b_dtype=self.dtype_b or "",
         )  # fmt: skip
         return dataclasses.replace(point, tile=point.granularity, k_mt=point.granularity[1])
 
@@ -175,7 +196,8 @@ class Space:
     def depths(self, tiles: Points) -> Iterator[tuple[np.ndarray, Points]]:
         """Every legal k_mt of each tile, in pieces that fit memory: the index of the tile, in
         ascending order, and the points."""
-        longest = 4 * tile_limits("shim").max_wrap // tiles.variant.a_bytes // tiles.k
+        most = 4 * tile_limits("shim").max_wrap // tiles.variant.shim_runs[0][2]
+        longest = most // tiles.k
         ends = np.cumsum(longest)
         start = 0
         while start < len(tiles):
