@@ -78,25 +78,23 @@ def _named(variants: Iterable[Variant]) -> dict[tuple[str, str], Variant]:
     return {(variant.device, variant.name): variant for variant in variants}
 
 
-# Those whose cycles simulated times use (backend/perf/kernel_schedules.inc).
+# Simulated times use their cycles (backend/perf/kernel_schedules.inc).
 VARIANTS = _named(
-    _int8(short, out, layout)
-    for layout in ("row", "col")
-    for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
-)
-# Those that simulated times still charge with the constants of another kernel.
-BFP16_VARIANTS = _named(
-    _bfp16(short, out) for short, out in (("bf16", "bfloat16"), ("f32", "float32"))
+    [
+        _int8(short, out, layout)
+        for layout in ("row", "col")
+        for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
+    ]
+    + [_bfp16(short, out) for short, out in (("bf16", "bfloat16"), ("f32", "float32"))]
 )
 
 
 @functools.cache
 def of(device: str, name: str, steps: int) -> Cycles:
     """``name``: as in aie_kernels/; ``steps``: k in tiles. Raises ArgumentError."""
-    every = VARIANTS | BFP16_VARIANTS
-    variant = every.get((device, name))
+    variant = VARIANTS.get((device, name))
     if variant is None:
-        known = ", ".join(sorted(n for d, n in every if d == device))
+        known = ", ".join(sorted(n for d, n in VARIANTS if d == device))
         raise ArgumentError(f"[cycles] {name} on {device} is not generated; {known} are")
     if steps not in variant.steps:
         raise ArgumentError(
