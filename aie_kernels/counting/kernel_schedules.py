@@ -88,7 +88,7 @@ class TwoWidths:
 
 
 TWO_WIDTHS = (
-    TwoWidths("npu1", "matmul_bf16", "matmul_bf16_f32", (4, 8, 4), ((2, 4), (2, 2)), range(1, 17)),
+    TwoWidths("npu1", "matmul_bf16", "matmul_bf16_f32", (4, 8, 4), ((2, 4), (2, 2)), range(1, 11)),
 )
 
 
