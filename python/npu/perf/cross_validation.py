@@ -12,6 +12,7 @@ import dataclasses
 
 import numpy as np
 
+from npu.perf import fitting
 from npu.perf.published import Predictor, Published, figures
 
 METRICS = ("tops", "macs_per_cycle")
@@ -29,7 +30,6 @@ START = {
     "mac_bf16_npu2": 256.0,
 }
 _FIGURE_SPREAD = 0.02  # relative error expected of a fitted figure
-_START_SPREAD = 0.7  # of the logarithm of a constant: a factor of two
 _STEPS = 8
 
 
@@ -49,18 +49,8 @@ def _errors(rows: list[Published], logs: np.ndarray) -> np.ndarray:
 
 
 def fit(rows: list[Published]) -> np.ndarray:
-    """Logarithms of the constants (order of START): damped Gauss-Newton steps from START."""
-    start = np.log(list(START.values()))
-    logs, delta = start.copy(), 1e-4
-    for _ in range(_STEPS):
-        errors = _errors(rows, logs)
-        moved = [_errors(rows, logs + delta * unit) for unit in np.eye(len(logs))]
-        slopes = (np.array(moved).T - errors[:, None]) / delta
-        system = np.vstack([slopes / _FIGURE_SPREAD, np.eye(len(logs)) / _START_SPREAD])
-        rest = np.concatenate([errors / _FIGURE_SPREAD, (logs - start) / _START_SPREAD])
-        step = np.linalg.lstsq(system, -rest, rcond=None)[0]
-        logs = logs + np.clip(step, -0.5, 0.5)
-    return logs
+    """Logarithms of the constants (order of START)."""
+    return fitting.fit(lambda logs: _errors(rows, logs), START, _FIGURE_SPREAD, _STEPS)
 
 
 def cross_validate(halves: int = 20, seed: int = 0) -> list[HeldOut]:

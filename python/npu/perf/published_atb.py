@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from npu import _npu
-from npu.perf import atb
+from npu.perf import atb, fitting
 from npu.perf.atb import Precision, Tile
 from npu.perf.atb_simulation import COLUMNS, ROWS, all_constants, terms
 from npu.perf.machines import machine_of
@@ -34,7 +34,6 @@ START = {
 }  # fmt: skip
 FITTED = ("microkernel_efficiency", "core_tflops", "tflops")
 _FIGURE_SPREAD = 0.05  # relative error expected of a figure
-_START_SPREAD = 0.7  # of the logarithm of a constant: a factor of two
 _STEPS = 12
 
 
@@ -157,22 +156,16 @@ def mean_errors(comparisons: Sequence[Comparison]) -> dict[str, float]:
 
 
 def fit(rows: Sequence[Published]) -> dict[str, float]:
-    """The fitted constants from START on: damped Gauss-Newton steps on relative errors."""
-    start = np.log(list(START.values()))
+    """The fitted constants from START on."""
+
+    def constants(logs: np.ndarray) -> dict[str, float]:
+        return dict(zip(START, np.exp(logs).tolist(), strict=True))
 
     def errors(logs: np.ndarray) -> np.ndarray:
-        values = values_of(dict(zip(START, np.exp(logs).tolist(), strict=True)))
+        values = values_of(constants(logs))
         return np.log([predict(row, values) / row.value for row in rows])
 
-    logs, delta = start.copy(), 1e-4
-    for _ in range(_STEPS):
-        here = errors(logs)
-        moved = [errors(logs + delta * unit) for unit in np.eye(len(logs))]
-        slopes = (np.array(moved).T - here[:, None]) / delta
-        system = np.vstack([slopes / _FIGURE_SPREAD, np.eye(len(logs)) / _START_SPREAD])
-        rest = np.concatenate([here / _FIGURE_SPREAD, (logs - start) / _START_SPREAD])
-        logs = logs + np.clip(np.linalg.lstsq(system, -rest, rcond=None)[0], -0.5, 0.5)
-    return dict(zip(START, np.exp(logs).tolist(), strict=True))
+    return constants(fitting.fit(errors, START, _FIGURE_SPREAD, _STEPS))
 
 
 def cross_validate() -> list[tuple[Published, float]]:
