@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 
 PEAK_MACS = 512  # of BFP16 per cycle and core, section 2.4
 VMAC = 8 * 8 * 8  # multiplications of one VMAC
+LINE_BYTES = 64  # of a vector load
 CLUSTER = 2  # accumulation chains along m and along n that share their operands (figure 5)
 AI_BYTES = {"bfloat16": 2.0, "bfp16": 1.25}  # of equations 1 and 2
 L1_BYTES = {"bfloat16": 2.0, "bfp16": 9 / 8}  # the buffer columns of table 2: 8 values in 9 bytes
@@ -36,18 +37,20 @@ class Constant:
 
 _T1 = "atb.t1"
 CONSTANTS = (
-    Constant("atb_overhead", 15.4, "cycle", "fitted",
+    Constant("atb_overhead", 14.8, "cycle", "fitted",
              "mk_ovh: prolog and epilog of a 2 x 2 cluster of chains that no VMAC hides", _T1),
-    Constant("atb_interval", 1.16, "cycle", "fitted",
+    Constant("atb_interval", 1.12, "cycle", "fitted",
              "mk_ii: initiation interval of BFP16 VMACs in the steady state", _T1),
-    Constant("atb_switch", 81, "cycle", "fitted",
+    Constant("atb_unaligned", 0.3, "cycle", "fitted",
+             "added to mk_ii where rows of BFP16 tiles are no whole lines of memory", _T1),
+    Constant("atb_switch", 84, "cycle", "fitted",
              "sw: switching to the microkernel of the next part of A", _T1),
-    Constant("atb_call", 210, "cycle", "fitted",
+    Constant("atb_call", 138, "cycle", "fitted",
              "c_call: a tile's share of the calls that do not depend on rho", _T1),
-    Constant("atb_sums", 16, "cycle", "fitted",
+    Constant("atb_sums", 18.8, "cycle", "fitted",
              "per cluster, loading and rounding of sums that are kept in BFP16",
              "atb.t2.c2.a.core atb.t2.c2.b.core"),
-    Constant("atb_run", 280, "B", "fitted",
+    Constant("atb_run", 281, "B", "fitted",
              "contiguous bytes of a bfloat16 A that are read at a time; the paper does not say how "
              "A lies in memory", "atb.t2.c1.a.tflops atb.t2.c1.b.tflops atb.t3"),
 )  # fmt: skip
@@ -178,9 +181,16 @@ def vmacs_per_cluster(k: int) -> float:
 
 
 def eff_mk(k: int, constants: Mapping[str, float]) -> float:
-    """Equation 13: grows with the length of the chains, towards 1 / mk_ii."""
+    """Equation 13: grows with the length of the chains, towards 1 / mk_ii.
+
+    Beyond it: section 4.3's extra instructions for unaligned BFP16, where a row of tiles (72 bytes
+    per 8 of k) is no multiple of a line, that is, k none of 64.
+    """
     v = vmacs_per_cluster(k)
-    return v / (constants["atb_overhead"] + constants["atb_interval"] * v)
+    interval = constants["atb_interval"]
+    if 8 * k * L1_BYTES["bfp16"] % LINE_BYTES:
+        interval += constants["atb_unaligned"]
+    return v / (constants["atb_overhead"] + interval * v)
 
 
 def L_tile(tile: Tile, precision: Precision, constants: Mapping[str, float]) -> float:

@@ -107,12 +107,14 @@ def test_equations_of_the_core() -> None:
     """Equations 13 to 15: cycles of 256 x 8 x 64 in 8 parts written out; the conversion of A and
     the rounding of sums belong to the configurations that have them."""
     c = published_atb.values_of(
-        {"atb_overhead": 16, "atb_interval": 1, "atb_switch": 80, "atb_call": 200, "atb_sums": 10}
-    )
-    assert atb.vmacs_per_cluster(64) == 32 and atb.eff_mk(8, c) == 4 / 20
+        {"atb_overhead": 16, "atb_interval": 1, "atb_unaligned": 0.5, "atb_switch": 80,
+         "atb_call": 200, "atb_sums": 10}
+    )  # fmt: skip
+    assert atb.vmacs_per_cluster(64) == 32 and atb.eff_mk(64, c) == 32 / 48
+    assert atb.eff_mk(8, c) == 4 / 22 and atb.eff_mk(56, c) == 28 / 58  # rows end within a line
     assert atb.eff_mk(1 << 20, c) == pytest.approx(1, rel=1e-3)
     tile = Tile(256, 8, 64, 8)
-    both = 256 * 5 + 8 * 80 + 200  # 256 VMACs at a fifth of the peak
+    both = 64 * 22 + 8 * 80 + 200  # 64 clusters of four VMACs
     assert atb.L_tile(tile, CONFIGURATIONS[3], c) == both
     assert atb.L_tile(tile, CONFIGURATIONS[1], c) == both + 256 * 8 * 2 / 64
     assert atb.L_tile(tile, CONFIGURATIONS[2], c) == both + 10 * 256 * 64 / 256
@@ -150,7 +152,8 @@ def test_errors_of_figures_left_out() -> None:
     assert [row for row, _ in found] == rows and len(rows) >= 25
     alone = published_atb.values_of(published_atb.fit(rows[1:]))
     assert found[0][1] == published_atb.predict(rows[0], alone) / rows[0].value - 1
-    for metric, limit in (("tflops", 0.03), ("core_tflops", 0.065)):
+    limits = {"tflops": 0.03, "core_tflops": 0.05, "microkernel_efficiency": 0.05}
+    for metric, limit in limits.items():
         assert np.mean([abs(e) for row, e in found if row.metric == metric]) < limit
     fitted = published_atb.fit(rows)
     for constant in atb.CONSTANTS:
@@ -159,7 +162,7 @@ def test_errors_of_figures_left_out() -> None:
 
 def test_constants_name_what_they_are_fitted_to() -> None:
     ids = [row.id for row in published_atb.figures()]
-    assert len(atb.CONSTANTS) <= 6 and len(set(ids)) == len(ids)
+    assert len(atb.CONSTANTS) <= 7 and len(set(ids)) == len(ids)
     for constant in atb.CONSTANTS:
         assert constant.grade == "fitted"
         for name in constant.fitted_on.split():
