@@ -14,7 +14,7 @@ entry.
 
 from __future__ import annotations
 
-from npu.vliw import scalar, vector_operations
+from npu.vliw import lane_operations, scalar, vector_operations
 from npu.vliw.aie2 import FORMATS as AIE2_FORMATS
 from npu.vliw.machine import (
     Banks,
@@ -67,6 +67,7 @@ FILES = (
     RegisterFile("DM", {"dm": ("cml", "cmh")}, 5, 2048, REGISTERS),
     RegisterFile("LF", {"lf": ()}, 2, 1024, REGISTERS),
     *vector_operations.AIE2P_FILES,
+    *lane_operations.AIE2P_FILES,
     *(RegisterFile(n, {f"{n.lower()}sign1": ()}, 1, 1, REGISTERS) for n in ("UPS", "SRS")),
 )
 
@@ -143,6 +144,7 @@ OPERATIONS = (
     _memory("vst.bm", "st", Operand("BM"), "store"),
     *_CONVERSIONS,
     *vector_operations.aie2p(),
+    *lane_operations.aie2p(),
     # Accumulators are read in the fourth cycle, everything else in the first.
     Operation(
         "vmac.f",

@@ -7,7 +7,7 @@ alternate between COPIES sets of registers, so lifetimes are arcs on a circle of
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -30,7 +30,7 @@ def allocate(region: Region, machine: Machine, steady: Steady) -> dict[tuple[str
     if any(end - start + 1 > circle for parts in spans.values() for start, end in parts.values()):
         return None
     found: dict[tuple[str, int], str] = {}
-    for kind in sorted(set(region.values.values())):
+    for kind in sorted(set(region.allocated.values())):
         arcs = sorted(
             _arc(value, copy, copy * steady.interval, parts, circle)
             for value, parts in spans.items()
@@ -66,7 +66,8 @@ def registers_for(region: Region, machine: Machine, kind: str) -> list[str]:
     """Those of a file that values may take."""
     file = machine.file[kind]
     names = [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
-    return [name for name in names if name not in region.reserved]
+    taken = {part for register in region.reserved for part in machine.atoms(register)}
+    return [name for name in names if not taken & set(machine.atoms(name))]
 
 
 def _colour(
@@ -119,13 +120,13 @@ def _tight(held: list[_Arc], arc: _Arc, circle: int) -> int:
 
 def lifetimes(region: Region, machine: Machine, steady: Steady) -> dict[str, _Spans]:
     """Per value of block 0 and part of it, first landing and last read."""
-    starts: dict[str, dict[int, int]] = {value: {} for value in region.values}
-    ends: dict[str, dict[int, int]] = {value: {} for value in region.values}
-    count = {value: machine.parts(kind) for value, kind in region.values.items()}
+    starts: dict[str, dict[int, int]] = {value: {} for value in region.allocated}
+    ends: dict[str, dict[int, int]] = {value: {} for value in region.allocated}
+    count = {value: machine.parts(kind) for value, kind in region.allocated.items()}
     for node in region.nodes:
         time = steady.time[node.name]
         for value, part, operand in uses(node, steady.form[node.name]):
-            if value not in region.values:
+            if value not in count:
                 continue
             for p in range(count[value]) if part is None else part:
                 if operand.latency:
@@ -167,9 +168,10 @@ class Addressing:
         return self.other[node] if block % COPIES and node in self.other else self.step[node]
 
 
-def address(region: Region, machine: Machine) -> Addressing:
-    """Steps that lead every stream from access to access and from block to block."""
-    found = Addressing(_pointers(region))
+def address(region: Region, machine: Machine, arrays: Iterable[str] = ()) -> Addressing:
+    """Steps that lead every stream from access to access and from block to block. ``arrays``:
+    pointers that other regions need."""
+    found = Addressing(_pointers(region, set(arrays)))
     modifiers = _Modifiers()
     for name, nodes in region.accesses.items():
         bases = region.streams[name].bases
@@ -209,9 +211,9 @@ def _next_block(
     return last
 
 
-def _pointers(region: Region) -> dict[str, str]:
+def _pointers(region: Region, others: set[str]) -> dict[str, str]:
     """The first stream of an array walks its argument, others a copy."""
-    arrays = {stream.array for stream in region.streams.values()}
+    arrays = {stream.array for stream in region.streams.values()} | others
     free = [pointer for pointer in _POINTERS if pointer not in arrays]
     found: dict[str, str] = {}
     for stream in region.streams.values():

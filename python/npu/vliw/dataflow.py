@@ -75,7 +75,12 @@ class Region:
     the caller gives. ``preamble``: what makes other registers for all blocks, as operation and
     operands; ``reserved``: registers that values may not take. ``lanes``: whether the general
     search (`loop.py`) schedules it instead of that for matrix products; ``interval`` and ``start``:
-    where that begins, as a longer one found nothing before."""
+    where that begins, as a longer one found nothing before.
+
+    ``pinned``: values in registers of their own, the same for all blocks. What is read before it is
+    written comes from the block before, in the first block from the preamble; what is never written
+    here, from the region before. Later regions find what the last block wrote. ``partial``: values
+    with parts that nobody writes; operations work on whatever is there, nobody uses the results."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -85,13 +90,20 @@ class Region:
     arguments: dict[str, str] = field(default_factory=dict)
     preamble: tuple[tuple[str, tuple[str, ...]], ...] = ()
     reserved: frozenset[str] = frozenset()
+    pinned: dict[str, str] = field(default_factory=dict)
+    partial: frozenset[str] = frozenset()
     lanes: bool = False
     interval: int = 1
     start: int = 0
 
     @property
     def blocks(self) -> int:
-        return len(next(iter(self.streams.values())).bases)
+        return len(next(iter(self.streams.values())).bases) if self.streams else 1
+
+    @cached_property
+    def allocated(self) -> dict[str, str]:
+        """The register file of each value that has no register of its own."""
+        return {v: kind for v, kind in self.values.items() if v not in self.pinned}
 
     @cached_property
     def groups(self) -> dict[str, list[Node]]:

@@ -11,10 +11,10 @@ from npu.errors import DesignError
 from npu.vliw import allocation, loop, modulo
 from npu.vliw.compaction import Order, Placement, Problem, compact, shortest, squeezed
 from npu.vliw.dataflow import Region
-from npu.vliw.instances import Instance, dependences, of_blocks, set_up
+from npu.vliw.instances import Instance, dependences, effects, of_blocks, set_up
 from npu.vliw.machine import Machine
 from npu.vliw.modulo import COPIES, Steady
-from npu.vliw.program import Bundle, Op, Program, aligned, joined
+from npu.vliw.program import Bundle, Op, Program, Tag, aligned, joined
 
 ATTEMPTS = 24  # orders in which warm-up and cool-down are tried
 _STARTS = 6  # cycles of the steady state that are tried as the loop's first
@@ -22,6 +22,7 @@ _KEPT_PASSES = 2  # of the loop, while its ends are scheduled: more of them chan
 _FAR = 64  # cycles by which the set-up is before its deadlines, at most
 _MOST_CYCLES = 128  # before the first multiplication
 _LEADS = range(0, 24, 4)  # cycles by which groups come first
+_SETTLED = 10  # cycles after which every result has landed
 _LOOP_SET_UP = 12  # cycles between setting the loop's registers and the loop, at least
 
 
@@ -39,10 +40,16 @@ def generate(
     """The function that executes all regions, one after the other."""
     arrays = {stream.array for region in regions for stream in region.streams.values()}
     at = dict.fromkeys(sorted(arrays), 0)
-    parts = []
+    given: dict[str, Tag] = {}
+    parts: list[Program] = []
     for number, region in enumerate(regions):
-        part = _Scheduler(region, machine, at, number, attempts).part()
+        region = replace(region, reserved=region.reserved | _live(regions, number))
+        part = _Scheduler(region, machine, at, given, number, attempts).part()
+        if parts:
+            parts[-1] = _apart(parts[-1], part, machine)
         parts.append(_program(f"{name}.{number}", machine, part, number))
+        for atom, node in modulo.lasting(region, machine).items():
+            given[atom] = Tag(node, region.blocks - 1, fixed=True)
     program = aligned(_returning(joined(name, parts)))
     if program.code_bytes > machine.program_bytes:
         raise DesignError(
@@ -53,14 +60,21 @@ def generate(
 
 
 class _Scheduler:
-    """One region. ``at``: where the arguments point, updated."""
+    """One region. ``at``: where the arguments point, updated; ``given``: what registers hold."""
 
     def __init__(
-        self, region: Region, machine: Machine, at: dict[str, int], number: int, attempts: int
+        self,
+        region: Region,
+        machine: Machine,
+        at: dict[str, int],
+        given: dict[str, Tag],
+        number: int,
+        attempts: int,
     ) -> None:
         self.region, self.machine, self.number, self.attempts = region, machine, number, attempts
+        self.given = dict(given)
         self.steady, self.registers = _steady(region, machine)
-        self.addressing = allocation.address(region, machine)
+        self.addressing = allocation.address(region, machine, at)
         self.set_up = set_up(region, machine, self.addressing, at)
         for stream, end in self.addressing.after.items():
             if self.addressing.pointer[stream] in at:
@@ -86,8 +100,9 @@ class _Scheduler:
     def _problem(self, extra: list[Instance], blocks: int) -> Problem:
         instances = [*self.set_up, *extra]
         instances += of_blocks(
-            self.region, self.machine, self.steady, self.registers, self.addressing, blocks
-        )
+            self.region, self.machine, self.steady, self.registers, self.addressing, blocks,
+            self.given,
+        )  # fmt: skip
         return Problem(self.machine, instances, *dependences(instances, self.machine))
 
     def _straight(self, blocks: int) -> Part:
@@ -154,7 +169,9 @@ class _Scheduler:
         return {
             i: problem.instances[i].time
             for i in indices
-            if (tag := problem.instances[i].tag) and tag.node in placed
+            if problem.instances[i].block >= 0
+            and (tag := problem.instances[i].tag)
+            and tag.node in placed
         }
 
     def _rigid_cool_down(
@@ -315,18 +332,22 @@ class _Scheduler:
 
 def _steady(region: Region, machine: Machine) -> tuple[Steady, dict[tuple[str, int], str]]:
     """The shortest interval for which times and registers are found, and with it the latest loads:
-    what is loaded early must be loaded before the first multiplication."""
+    what is loaded early must be loaded before the first multiplication. A block alone: the fewest
+    cycles."""
     search = loop if region.lanes else modulo
     least = max(region.interval, search.least_interval(region, machine))
     loads = [node.name for node in region.nodes if node.role == "load"]
     for interval in range(least, 4 * least + 64):
         best, most = None, 0
         for steady in search.schedules(region, machine, interval):
-            late = sum(steady.time[name] for name in loads)
-            if best is None or late > most:
+            if region.blocks == 1:
+                merit = min(steady.time.values()) - max(steady.time.values())
+            else:
+                merit = sum(steady.time[name] for name in loads)
+            if best is None or merit > most:
                 registers = allocation.allocate(region, machine, steady)
                 if registers is not None:
-                    best, most = (steady, registers), late
+                    best, most = (steady, registers), merit
         if best:
             return best
     raise DesignError(f"[generate] {region.name}: no interval below {4 * least + 64} cycles works")
@@ -355,6 +376,50 @@ def _program(name: str, machine: Machine, part: Part, number: int) -> Program:
         return Program(name, machine, bundles, loop_step=COPIES)
     labels = {f".l_start{number}": part.loop[0], f".l_end{number}": part.loop[1]}
     return Program(name, machine, bundles, labels, (part.loop,), COPIES)
+
+
+def _live(regions: Sequence[Region], number: int) -> frozenset[str]:
+    """The pinned registers of a region, and those that pass it by."""
+    here, before, after = (
+        {register for region in some for register in region.pinned.values()}
+        for some in (regions[number : number + 1], regions[:number], regions[number + 1 :])
+    )
+    return frozenset(here | before & after)
+
+
+def _apart(before: Program, after: Part, machine: Machine) -> Program:
+    """A region's code with as many bundles behind it as the next one has to wait for its results
+    and ports. What begins or ends more than _SETTLED cycles away does not matter."""
+    tail = [bundle.ops for bundle in before.bundles[-_SETTLED:]]
+    head = after.cycles[:_SETTLED]
+    for wait in range(_SETTLED):
+        if not _collides(tail, head, len(tail) + wait, machine):
+            break
+    return replace(before, bundles=(*before.bundles, *(Bundle(),) * wait))
+
+
+def _collides(
+    tail: Sequence[Sequence[Op]], head: Sequence[Sequence[Op]], start: int, machine: Machine
+) -> bool:
+    """Whether code that begins in cycle ``start`` meets what is still under way."""
+    last: dict[tuple[str, int], int] = {}  # (part, whether read) -> last cycle
+    ports = set()
+    for cycle, ops in enumerate(tail):
+        for op in ops:
+            ports |= {(port, cycle + stage - 1) for port, stage in op.operation.ports}
+            for atom, offset, is_read in effects(op.operation, op.operands, machine):
+                last[atom, is_read] = max(last.get((atom, is_read), 0), cycle + offset)
+    for cycle, ops in enumerate(head, start):
+        for op in ops:
+            if any((port, cycle + stage - 1) in ports for port, stage in op.operation.ports):
+                return True
+            for atom, offset, is_read in effects(op.operation, op.operands, machine):
+                time = cycle + offset
+                if time < last.get((atom, 0), -1) + 1 - is_read:
+                    return True
+                if not is_read and time <= last.get((atom, 1), -1):
+                    return True
+    return False
 
 
 def _returning(program: Program) -> Program:

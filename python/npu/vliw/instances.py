@@ -4,12 +4,13 @@ steady state, and what must not change between them when they are moved."""
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from npu.vliw.allocation import Addressing
 from npu.vliw.dataflow import Access, Region
 from npu.vliw.machine import Fifo, Machine, Operation
-from npu.vliw.modulo import COPIES, Steady, split, uses, writers
+from npu.vliw.modulo import COPIES, Steady, lasting, split, uses, writers
 from npu.vliw.program import Address, Op, Tag
 
 _LATENCY = 16  # more than that of any operation of a set-up
@@ -30,12 +31,8 @@ class Instance:
 
     def op(self, form: Operation, later: int = 0) -> Op:
         """The operation as it stands in a program, ``later`` blocks on."""
-
-        def moved(tag: Tag) -> Tag:
-            return replace(tag, block=tag.block + later)
-
-        expects = {atom: moved(tag) for atom, tag in self.expects.items()}
-        return Op(form, self.operands, self.tag and moved(self.tag), expects)
+        expects = {atom: tag.later(later) for atom, tag in self.expects.items()}
+        return Op(form, self.operands, self.tag and self.tag.later(later), expects)
 
 
 def of_blocks(
@@ -45,12 +42,13 @@ def of_blocks(
     registers: dict[tuple[str, int], str],
     addressing: Addressing,
     blocks: int,
+    given: Mapping[str, Tag],
 ) -> list[Instance]:
-    """The instances of ``blocks`` blocks."""
+    """The instances of ``blocks`` blocks. ``given``: what registers hold from earlier regions."""
     written = writers(region, machine)
     found = []
     for block in range(blocks):
-        names = {v: registers[v, block % COPIES] for v in region.values}
+        names = {v: registers[v, block % COPIES] for v in region.allocated} | region.pinned
         for node in region.nodes:
             operands: list[str | int | Address | Fifo] = []
             expects: dict[str, Tag] = {}
@@ -72,8 +70,11 @@ def of_blocks(
             for value, part, operand_ in uses(node, steady.form[node.name]):
                 if operand_.stage and value in region.values:
                     atoms = machine.atoms(_register(machine, names, value, part))
-                    tags = [Tag(w.name, block) for w in written[node.name, value]]
-                    expects |= dict(zip(atoms, tags, strict=True))
+                    for atom, by in zip(atoms, written[node.name, value], strict=True):
+                        if by.node:
+                            expects[atom] = Tag(by.node.name, block - by.blocks)
+                        elif value in region.pinned and atom in given:
+                            expects[atom] = given[atom]
             forms = tuple(machine.operation[key] for key in node.forms)
             time = steady.time[node.name] + block * steady.interval
             preferred = steady.form[node.name]
@@ -116,8 +117,12 @@ def set_up(
         add(f"mov.{machine.file_of(register)}.{machine.file_of(argument)}", register, argument)
     for register, value in {**region.constants, **addressing.numbers}.items():
         found.append(_number(machine, register, value, _before(len(found))))
+    written = lasting(region, machine)
     for key, operands in region.preamble:
         add(key, *operands)
+        last = next((written[a] for a in machine.atoms(operands[0]) if a in written), None)
+        if last:  # what the first block finds counts as the result of one before it
+            found[-1] = replace(found[-1], tag=Tag(last, -1))
     return found
 
 
@@ -156,7 +161,7 @@ def dependences(instances: list[Instance], machine: Machine) -> tuple[Edges, Edg
     write, and the next write to a register lands after the reads before it."""
     events: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
     for index, instance in enumerate(instances):
-        for atom, offset, is_read in effects(instance, machine):
+        for atom, offset, is_read in effects(instance.forms[0], instance.operands, machine):
             events[atom].append((instance.time + offset, is_read, index, offset))
     before: Edges = defaultdict(list)
     after: Edges = defaultdict(list)
@@ -183,11 +188,13 @@ def dependences(instances: list[Instance], machine: Machine) -> tuple[Edges, Edg
     return before, after
 
 
-def effects(instance: Instance, machine: Machine) -> list[tuple[str, int, int]]:
+def effects(
+    form: Operation, operands: Sequence[str | int | Address | Fifo], machine: Machine
+) -> list[tuple[str, int, int]]:
     """(part of a register, cycles after issue, 1 for a read): writes count from when reads see
     them."""
     found: list[tuple[str, int, int]] = []
-    for value, operand in zip(instance.operands, instance.forms[0].operands, strict=True):
+    for value, operand in zip(operands, form.operands, strict=True):
         if isinstance(value, Address):
             found += [(value.pointer, 0, 1)]
             if value.mode != "offset":
@@ -209,5 +216,5 @@ def effects(instance: Instance, machine: Machine) -> list[tuple[str, int, int]]:
                 found += [(atom, operand.stage - 1, 1) for atom in atoms]
             if operand.latency:
                 found += [(atom, operand.latency, 0) for atom in atoms]
-    found += [(mode, stage - 1, 1) for mode, stage in instance.forms[0].modes]
+    found += [(mode, stage - 1, 1) for mode, stage in form.modes]
     return found

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -44,12 +44,36 @@ def least_interval(region: Region, machine: Machine) -> int:
         slots = frozenset(machine.operation[form].slot for form in node.forms)
         if len(slots) > 1:
             either[slots] += 1
+    turns = _recurrence(region, machine)
     shared = [
         -(-(count + sum(fixed[slot] for slot in slots)) // len(slots))
         for slots, count in either.items()
     ]
     pointers = {name for name in fixed if name.startswith("pointer")}
-    return max([count for name, count in fixed.items() if name not in pointers] + shared)
+    units = [count for name, count in fixed.items() if name not in pointers]
+    return max(units + shared + [turns])
+
+
+def _recurrence(region: Region, machine: Machine) -> int:
+    """The bound by values that a turn takes from the one before: the shortest interval in which
+    nothing has to follow itself."""
+    interval = 1
+    while region.pinned and _follows_itself(dependences(region, machine, interval)):
+        interval += 1
+    return interval
+
+
+def _follows_itself(edges: list[tuple[str, str, int]]) -> bool:
+    """Whether some circle of dependences takes time."""
+    time: dict[str, int] = defaultdict(int)
+    nodes = {name for first, second, _ in edges for name in (first, second)}
+    for _ in range(len(nodes) + 1):
+        late = [(b, time[a] + d) for a, b, d in edges if time[a] + d > time[b]]
+        if not late:
+            return False
+        for name, least in late:
+            time[name] = max(time[name], least)
+    return True
 
 
 def schedules(region: Region, machine: Machine, interval: int) -> Iterator[Steady]:
@@ -92,11 +116,12 @@ class _Search:
     def __init__(self, region: Region, machine: Machine, interval: int) -> None:
         self.region, self.machine, self.interval = region, machine, interval
         self.room = {
-            kind: len(registers_for(region, machine, kind)) for kind in set(region.values.values())
+            kind: len(registers_for(region, machine, kind))
+            for kind in set(region.allocated.values())
         }
         self.before: dict[str, list[tuple[str, int]]] = {node.name: [] for node in region.nodes}
         self.after: dict[str, list[tuple[str, int]]] = {node.name: [] for node in region.nodes}
-        for first, second, distance in dependences(region, machine):
+        for first, second, distance in dependences(region, machine, interval):
             self.before[second].append((first, distance))
             self.after[first].append((second, distance))
         self.units: dict[str, list[tuple[Operation, Needs]]] = {}
@@ -108,6 +133,8 @@ class _Search:
         self.readers = {name: self._readers(name) for name in values}
         ends = [name for name in values if not self.readers[name]]
         self.wanted = {name: interval * n // len(ends) for n, name in enumerate(ends)}
+        if region.blocks == 1:
+            self.wanted = dict.fromkeys(ends, interval)
         paced = [node for node in region.nodes if node.at is not None]
         if paced:  # the ends follow
             self.wanted = dict.fromkeys(ends, interval + _TAIL)

@@ -197,41 +197,84 @@ def uses(node: Node, form: Operation) -> list[tuple[str, range | None, Operand]]
     ]
 
 
-def writers(region: Region, machine: Machine) -> dict[tuple[str, str], list[Node]]:
-    """(reader, value) -> the nodes whose results it reads: the last writer of each part, lowest
-    part first."""
-    last: dict[str, dict[int, Node]] = {}
+@dataclass(frozen=True)
+class Written:
+    """Where a part of a value comes from: a node of ``blocks`` blocks ago; None: from before the
+    region."""
+
+    node: Node | None
+    blocks: int = 0
+
+
+def writers(region: Region, machine: Machine) -> dict[tuple[str, str], list[Written]]:
+    """(reader, value) -> what it reads: of each part, lowest part first, the last writer."""
+    last = {v: dict.fromkeys(range(machine.parts(region.values[v]))) for v in region.pinned}
+    for (value, part), node in _last_writers(region, machine).items():
+        if value in last:
+            last[value][part] = node
+    before = {(v, p): Written(node, 1) for v, parts in last.items() for p, node in parts.items()}
+    return _readers(region, machine, before)
+
+
+def _last_writers(region: Region, machine: Machine) -> dict[tuple[str, int], Node]:
+    """(value, part) -> the last node of a block that writes it."""
+    found: dict[tuple[str, int], Node] = {}
+    for node in region.nodes:
+        for value, part, operand in uses(node, machine.operation[node.forms[0]]):
+            if operand.latency and value in region.values:
+                parts = range(machine.parts(region.values[value])) if part is None else part
+                found |= {(value, p): node for p in parts}
+    return found
+
+
+def lasting(region: Region, machine: Machine) -> dict[str, str]:
+    """Part of a pinned register -> the name of the node that writes it."""
+    return {
+        machine.atoms(region.pinned[value])[part]: node.name
+        for (value, part), node in _last_writers(region, machine).items()
+        if value in region.pinned
+    }
+
+
+def _readers(
+    region: Region, machine: Machine, before: dict[tuple[str, int], Written]
+) -> dict[tuple[str, str], list[Written]]:
+    last = dict(before)
     count = {value: machine.parts(kind) for value, kind in region.values.items()}
-    found: dict[tuple[str, str], list[Node]] = {}
+    found: dict[tuple[str, str], list[Written]] = {}
     for node in region.nodes:
         form = machine.operation[node.forms[0]]
         for value, part, operand in uses(node, form):
             if operand.stage and value in region.values:
-                parts = last.get(value, {})
-                needed = range(count[value]) if part is None else part
-                if not parts.keys() >= set(needed):
+                needed = [(value, p) for p in (range(count[value]) if part is None else part)]
+                if value not in region.partial and not last.keys() >= set(needed):
                     raise DesignError(f"[schedule] {node.name} reads {value}, which nobody writes")
-                found[node.name, value] = [parts[p] for p in needed]
+                found[node.name, value] = [last.get(p, Written(None)) for p in needed]
         for value, part, operand in uses(node, form):
             if operand.latency and value in count:
-                if part is None:
-                    last[value] = dict.fromkeys(range(count[value]), node)
-                else:
-                    last.setdefault(value, {}).update(dict.fromkeys(part, node))
+                parts = range(count[value]) if part is None else part
+                last |= {(value, p): Written(node) for p in parts}
     return found
 
 
-def dependences(region: Region, machine: Machine) -> list[tuple[str, str, int]]:
-    """(first, second, least distance) within a block: values and the order of each stream."""
+def dependences(region: Region, machine: Machine, interval: int = 0) -> list[tuple[str, str, int]]:
+    """(first, second, least distance) within a block: values and the order of each stream; what
+    comes from the block before is ``interval`` cycles older."""
     edges: list[tuple[str, str, int]] = []
     by_name = {node.name: node for node in region.nodes}
-    for (reader, value), nodes in writers(region, machine).items():
+    for (reader, value), found in writers(region, machine).items():
         form = machine.operation[by_name[reader].forms[0]]
         stages = [o.stage for v, _, o in uses(by_name[reader], form) if v == value and o.stage]
-        for writer in nodes:
-            written = machine.operation[writer.forms[0]]
-            latency = max(o.latency for v, _, o in uses(writer, written) if v == value)
-            edges.append((writer.name, reader, latency - min(stages) + 1))
+        for written in found:
+            writer, earlier = written.node, interval * written.blocks
+            if writer is None:
+                continue
+            made = machine.operation[writer.forms[0]]
+            latency = max(o.latency for v, _, o in uses(writer, made) if v == value)
+            edges.append((writer.name, reader, latency - min(stages) + 1 - earlier))
+            if value in region.pinned and writer.name != reader:  # before the register's next
+                next_one = interval - earlier
+                edges.append((reader, writer.name, max(stages) - latency - next_one))
     for nodes in region.accesses.values():
         edges += [(a.name, b.name, 1) for a, b in pairwise(nodes)]
     return edges

@@ -26,10 +26,16 @@ class Address:
 
 @dataclass(frozen=True)
 class Tag:
-    """Which value this is: what node of the dataflow wrote it, for which block."""
+    """Which value this is: what node of the dataflow wrote it, for which block. ``fixed``: in every
+    pass of a loop, as an earlier region wrote it."""
 
     node: str
     block: int
+    fixed: bool = False
+
+    def later(self, blocks: int) -> Tag:
+        """So many blocks on."""
+        return self if self.fixed else replace(self, block=self.block + blocks)
 
 
 @dataclass(frozen=True)

@@ -183,9 +183,9 @@ class Core:
         expected = flight.op.expects.get(atom)
         if expected is None:
             return
-        expected = Tag(expected.node, expected.block + flight.blocks)
+        expected = expected.later(flight.blocks)
         found = self.tags.get(atom)
-        if found != expected:
+        if found is None or (found.node, found.block) != (expected.node, expected.block):
             has = f"{found.node} of block {found.block}" if found else "nothing of the dataflow"
             raise ScheduleError(
                 f"[simulate] {flight.where}: {atom} holds {has}, the schedule meant "
@@ -208,7 +208,7 @@ class Core:
             self.registers[atom] = result[start:end] if isinstance(result, bytes) else result
             start = end
             tag = flight.op.tag
-            self.tags[atom] = tag and Tag(tag.node, tag.block + flight.blocks)
+            self.tags[atom] = tag and tag.later(flight.blocks)
         if register == "le" and self.registers["le"] not in self._index_at:
             raise ScheduleError(
                 f"[simulate] {flight.where}: the loop end, byte {self.registers['le']!r}, is no "

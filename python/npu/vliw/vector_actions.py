@@ -6,18 +6,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from npu.errors import ScheduleError
-from npu.vliw import conversions
+from npu.vliw import conversions, lane_arithmetic
 from npu.vliw import vector_arithmetic as arithmetic
 from npu.vliw.machine import Machine, Operation
 
 Inputs = Mapping[int | str, int | bytes]
 ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
-    "add lanes",
+    "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
+    "inverse root", "power of two", "tangent", "and", "smaller", "larger",
 )  # fmt: skip
 
 
-def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) -> bytes:
+def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) -> int | bytes:
     """The result of ``size`` bytes. ScheduleError where a mode is not simulated."""
     match operation.action:
         case "shuffle":
@@ -35,10 +36,25 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return conversions.to_bf16(_vector(inputs, 1), _scalar(inputs, "crrnd"))
         case "add lanes":
             return arithmetic.added(_vector(inputs, 1), _vector(inputs, 2))
+        case "clear":
+            return bytes(size)
+        case "shift bytes":
+            a, b, count = _vector(inputs, 1), _vector(inputs, 2), _scalar(inputs, 3)
+            return lane_arithmetic.shifted_bytes(a, b, count)
+        case "extract":
+            return lane_arithmetic.lane(_vector(inputs, 1), _scalar(inputs, 2))
+        case "inverse root":
+            return lane_arithmetic.inverse_root(_scalar(inputs, 1))
+        case "power of two" | "tangent":
+            return lane_arithmetic.elementary(operation.action, _vector(inputs, 1))
+        case "subtract lanes" | "and" | "smaller" | "larger":
+            return lane_arithmetic.paired(operation.action, _vector(inputs, 1), _vector(inputs, 2))
     # A product; without an accumulator it starts from zero.
     first = len(operation.operands) - 3
     total = _vector(inputs, 1) if first == 2 else bytes(size)
     a, b = _vector(inputs, first), _vector(inputs, first + 1)
+    if operation.action == "subtract product":
+        a = lane_arithmetic.negative(a)
     return arithmetic.multiplied(machine.generation, total, a, b, _scalar(inputs, first + 2))
 
 

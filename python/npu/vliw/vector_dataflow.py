@@ -10,15 +10,24 @@ from npu.vliw.machine import Machine
 class Dataflow:
     """Nodes in program order and the register files of their values."""
 
-    def __init__(self, machine: Machine) -> None:
+    def __init__(self, machine: Machine, name: str = "") -> None:
+        """``name``: of the region, before the names of its nodes."""
         self.npu1 = machine.generation == "npu1"
         self.nodes: list[Node] = []
         self.values: dict[str, str] = {}
+        self.pinned: dict[str, str] = {}
+        self.partial: set[str] = set()
+        self._prefix = f"{name} " if name else ""
 
-    def value(self, kind: str) -> str:
-        """A new value in registers of this file."""
+    def value(self, kind: str, register: str = "", *, partial: bool = False) -> str:
+        """A new value in registers of this file, or in ``register`` for all blocks; ``partial``:
+        with parts that hold anything."""
         name = f"v{len(self.values)}"
         self.values[name] = kind
+        if register:
+            self.pinned[name] = register
+        if partial:
+            self.partial.add(name)
         return name
 
     def op(self, form: str, kind: str, *operands: str, at: int | None = None) -> str:
@@ -63,5 +72,5 @@ class Dataflow:
         bank: str | None = None,
         at: int | None = None,
     ) -> None:
-        name = f"{len(self.nodes)} {forms[0]}"
+        name = f"{self._prefix}{len(self.nodes)} {forms[0]}"
         self.nodes.append(Node(name, forms, operands, role, bank, at))

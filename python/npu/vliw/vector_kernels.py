@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import dequant_q4nx, gemv_q4nx, vector_reference
+from npu.vliw import dequant_q4nx, gemv_q4nx, rms_norm, vector_reference
 from npu.vliw.assembly import op_text
 from npu.vliw.dataflow import Region
 from npu.vliw.generate import generate
@@ -27,7 +27,8 @@ _ATTEMPTS = 4  # orders of the set-up that are tried; everything else is in plac
 @dataclass(frozen=True)
 class _Kernel:
     """``sizes``: bytes per block of each argument, the last is the result's; ``reference``: inputs
-    and result for a device, a number of blocks and a seed, as bytes."""
+    and result for a device, a number of blocks and a seed, as bytes; ``counts``: numbers of blocks
+    by which its cycles are measured."""
 
     regions: Callable[[Machine, int], list[Region]]
     arguments: str
@@ -35,6 +36,7 @@ class _Kernel:
     reference: Callable[[str, int, int], list[np.ndarray]]
     bits: str = "uint16"  # of a result
     devices: tuple[str, ...] = ("npu1", "npu2")
+    counts: tuple[int, int] = (1, 2)
 
 
 _KERNELS = {
@@ -51,6 +53,14 @@ _KERNELS = {
         vector_reference.gemv_q4nx,
         bits="uint32",
         devices=("npu2",),
+    ),
+    "rms_norm": _Kernel(
+        rms_norm.regions,
+        "const bfloat16 *x, const float *weight, bfloat16 *y",
+        (rms_norm.X, rms_norm.WEIGHT, rms_norm.X),
+        vector_reference.rms_norm,
+        devices=("npu2",),
+        counts=(4, 8),
     ),
 }
 NAMES = sorted(_KERNELS)
@@ -161,16 +171,16 @@ def schedule(device: str, kernel: str, blocks: int = 1) -> LoopSchedule:
 
 @dataclass(frozen=True)
 class Cycles:
-    """Of one kernel: ``block`` cycles from a block to the next, ``outside`` beside these, without
-    bank stalls; the program's bytes."""
+    """Of one kernel: ``block`` cycles per block, ``outside`` beside these, without bank stalls; the
+    program's bytes."""
 
     device: str
     kernel: str
-    block: int
-    outside: int
+    block: float
+    outside: float
     code_bytes: int
 
-    def total(self, blocks: int = 1) -> int:
+    def total(self, blocks: int = 1) -> float:
         """Cycles of a call, from the function's first bundle to its last. Raises ArgumentError."""
         if blocks < 1:
             raise ArgumentError(f"[cycles] {blocks} blocks of {self.kernel}: give 1 or more")
@@ -179,7 +189,10 @@ class Cycles:
 
 @functools.cache
 def cycles(device: str, kernel: str) -> Cycles:
-    """By simulation of one block and of two. Raises ArgumentError."""
-    one, two = (schedule(device, kernel, blocks) for blocks in (1, 2))
-    few, more = (run.cycles - run.stalls for run in (one.simulated(), two.simulated()))
-    return Cycles(device, kernel, more - few, 2 * few - more, one.program.code_bytes)
+    """By simulation of two numbers of blocks. Raises ArgumentError."""
+    known = _KERNELS.get(kernel)
+    few, more = known.counts if known else (1, 2)
+    less, all_ = (schedule(device, kernel, blocks) for blocks in (few, more))
+    short, long = (run.cycles - run.stalls for run in (less.simulated(), all_.simulated()))
+    block = (long - short) / (more - few)
+    return Cycles(device, kernel, block, short - block * few, less.program.code_bytes)

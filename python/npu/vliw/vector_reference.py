@@ -42,6 +42,19 @@ def gemv_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [data, x.view(np.uint8), before.view(np.uint8), after.reshape(-1).view(np.uint8)]
 
 
+def rms_norm(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """A row of x, its weights, the row normalised."""
+    import npu
+    from npu.vliw.rms_norm import CHUNK, EPSILON
+
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal(CHUNK * blocks) * 2.0 ** rng.integers(-8, 8)).astype(BFLOAT16)
+    weight = (1 + 0.3 * rng.standard_normal(len(x))).astype(np.float32)
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        y = npu.rms_norm(x, weight, epsilon=EPSILON)
+    return [array.view(np.uint8).reshape(-1) for array in (x, weight, y)]
+
+
 def _halved(values: np.ndarray) -> np.ndarray:
     """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
     while values.shape[-1] > 1:

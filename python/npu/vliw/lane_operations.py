@@ -1,0 +1,46 @@
+"""Operations of kernels that normalise, rotate and exponentiate: differences, powers of two and
+tangents of lanes of fp32, what moves lanes to other lanes and to scalars. What they compute is in
+lane_arithmetic.py.
+
+Sources: [LLVM] Xilinx/llvm-aie, AIE2PGenSchedule.td: slots, latencies, stages and ports; [API]
+Xilinx/aie_api, what they compute. What the units for 2^x, tanh and 1/sqrt round to is not public:
+results are those of `silicon` (docs/fidelity.md), correctly rounded.
+"""
+
+from __future__ import annotations
+
+from npu.vliw.machine import Operand, Operation, RegisterFile, Source
+
+AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
+UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
+LANE = Source("[LLVM] AIE2PGenSchedule.td; the name of its sign operand inferred", "documented")
+
+_X2, _X, _R = Operand("X", 0, 2), Operand("X"), Operand("R")
+_READ, _SCALAR = (("DM read m", 1),), (("L read m", 1),)
+
+
+def aie2p() -> tuple[Operation, ...]:
+    dm, sum_ = Operand("DM", 0, 6), Operand("DM", 4)
+    return (
+        Operation("vmsc.f.x", "vmsc.f", "vec", (dm, sum_, _X, _X, _R), "subtract product", AIE2P),
+        Operation("vsub.f", "vsub.f", "vec", (dm, sum_, sum_, _R), "subtract lanes", AIE2P,
+            ports=(("DM read m", 4),)),
+        Operation("vclr", "vclr", "vec", (dm,), "clear", AIE2P),
+        Operation("vmov.x", "vmov", "mv", (_X2, Operand("BM")), "copy", AIE2P, ports=_READ),
+        Operation("vshift", "vshift", "mv", (_X2, _X, _X, _R), "shift bytes", AIE2P,
+            ports=_SCALAR),
+        Operation("vextract.32", "vextract.32", "mv",
+            (Operand("R", 0, 2), _X, _R, Operand("VADD", 0)), "extract", LANE,
+            ports=(*_SCALAR, ("L write m", 2))),
+        Operation("invsqrt", "invsqrt", "alu", (Operand("R", 0, 4), _R), "inverse root", UNIT,
+            ports=(("R write a", 4),)),
+        *(
+            Operation(name, name, "mv", (Operand("W", 0, 2), Operand("BM")), action, UNIT,
+                ports=_READ)
+            for name, action in (("vexp2", "power of two"), ("vtanh", "tangent"))
+        ),
+        Operation("vband", "vband", "mv", (_X2, _X, _X), "and", AIE2P),
+    )  # fmt: skip
+
+
+AIE2P_FILES = (RegisterFile("VADD", {"vaddsign1": ()}, 1, 1, AIE2P),)
