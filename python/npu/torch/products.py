@@ -1,0 +1,102 @@
+"""What npu.torch.operators compute: products on a device, of tensors where they lie.
+
+All three products of a linear layer run on the device. The transpose of a row-major tensor is a
+view, which ``npu.matmul`` takes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from npu.ops.matmul import matmul as device_matmul
+from npu.torch.device_words import device_of
+from npu.torch.packed_weights import right_operand
+from npu.torch.tensors import array_of
+
+Choices = tuple[str | None, str, str]  # bf16, accumulate, a word for the device
+
+
+def matmul(a: Tensor, b: Tensor, out_dtype: torch.dtype, choices: Choices) -> Tensor:
+    """a (..., M, K) @ b (..., K, N)."""
+    batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    out = torch.empty((*batch, a.shape[-2], b.shape[-1]), dtype=out_dtype)
+    return _multiply(a, array_of(b), out, choices)
+
+
+def matmul_gradients(
+    gradient: Tensor, a: Tensor, b: Tensor, wanted: list[bool], choices: Choices
+) -> list[Tensor]:
+    """Of a and b, those that are wanted."""
+    found = []
+    if wanted[0]:
+        out = torch.empty((*gradient.shape[:-1], a.shape[-1]), dtype=a.dtype)
+        _multiply(gradient, array_of(b.mT), out, choices)
+        found.append(out.sum_to_size(a.shape))
+    if wanted[1]:
+        left, right = a.mT, gradient
+        if b.dim() == 2:  # one sum over the rows of the whole batch
+            left, right = _rows(a).T, _rows(gradient)
+        batch = torch.broadcast_shapes(left.shape[:-2], right.shape[:-2])
+        out = torch.empty((*batch, left.shape[-2], right.shape[-1]), dtype=b.dtype)
+        _multiply(left, array_of(right), out, choices)
+        found.append(out.sum_to_size(b.shape))
+    return found
+
+
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    input_first: bool,
+    out_dtype: torch.dtype,
+    choices: Choices,
+) -> Tensor:
+    """x (..., K) @ weight (N, K)^T + bias; ``input_first``: the weight is (K, N)."""
+    bf16, _, device = choices
+    b = weight if input_first else weight.T
+    out = torch.empty((*x.shape[:-1], b.shape[1]), dtype=out_dtype)
+    right = right_operand(b, device_of(device), bf16)
+    added = None if bias is None else array_of(bias)
+    _multiply(_rows(x), right, _rows(out), choices, bias=added)
+    return out
+
+
+def linear_gradients(
+    gradient: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    wanted: list[bool],
+    input_first: bool,
+    choices: Choices,
+) -> list[Tensor]:
+    """Of x and of the weight, those that are wanted."""
+    bf16, _, device = choices
+    found, rows = [], _rows(gradient)
+    if wanted[0]:
+        right = right_operand(weight.T if input_first else weight, device_of(device), bf16)
+        out = torch.empty(x.shape, dtype=x.dtype)
+        _multiply(rows, right, _rows(out), choices)
+        found.append(out)
+    if wanted[1]:
+        a, b = (_rows(x), rows) if input_first else (rows, _rows(x))
+        out = torch.empty(weight.shape, dtype=weight.dtype)
+        found.append(_multiply(a.T, array_of(b), out, choices))
+    return found
+
+
+def _multiply(a: Tensor, b: Any, out: Tensor, choices: Choices, **more: Any) -> Tensor:
+    """a @ b into ``out``, which is contiguous; b: an array, or what it has been packed to."""
+    bf16, accumulate, device = choices
+    device_matmul(
+        array_of(a), b, out=array_of(out), bf16=bf16, accumulate=accumulate,
+        device=device_of(device), **more,
+    )  # fmt: skip
+    return out
+
+
+def _rows(x: Tensor) -> Tensor:
+    """All dimensions but the last as one."""
+    return x.reshape(x.shape[:-1].numel(), x.shape[-1])

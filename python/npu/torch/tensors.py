@@ -1,0 +1,58 @@
+"""Tensors as arrays of the package: the same memory, whatever the strides."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from npu.errors import ArgumentError, DeviceError, DtypeError
+from npu.ops.arrays import BFLOAT16
+
+FLOATS = (torch.float32, torch.bfloat16, torch.float16)
+INTEGERS = (torch.int8, torch.int16)
+_INSTEAD = {  # of types that NumPy has not: one of the same size to pass through, and the array's
+    torch.bfloat16: (torch.int16, BFLOAT16)
+}
+
+
+def check_tensor(
+    function: str, tensor: Any, name: str, dtypes: tuple[torch.dtype, ...] = FLOATS
+) -> None:
+    """An operand that an operator can read: dense, in the host's memory, of one of the types.
+
+    Raises ArgumentError, DeviceError, DtypeError.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(
+            f"[{function}] {name} is {type(tensor).__name__}; pass a torch.Tensor, or use "
+            "npu.matmul for arrays"
+        )
+    if tensor.device.type != "cpu":
+        raise DeviceError(
+            f"[{function}] {name} is on {tensor.device}; the NPU reads the host's memory: move it "
+            'with .to("cpu")'
+        )
+    if tensor.layout is not torch.strided:
+        raise ArgumentError(
+            f"[{function}] {name} has the layout {tensor.layout}; make it dense with .to_dense()"
+        )
+    if tensor.dtype not in dtypes:
+        raise DtypeError(
+            f"[{function}] {name} is {tensor.dtype}; supported are {', '.join(map(str, dtypes))}"
+        )
+
+
+def array_of(tensor: torch.Tensor) -> np.ndarray:
+    """The tensor's memory as an array with its strides; transposed views stay views."""
+    plain = tensor.detach().resolve_neg()
+    instead = _INSTEAD.get(plain.dtype)
+    if instead is None:
+        return plain.numpy()
+    return plain.view(instead[0]).numpy().view(instead[1])
+
+
+def name_of(dtype: torch.dtype) -> str:
+    """A type by the name that the package has for it: "bfloat16", "int8"."""
+    return str(dtype).removeprefix("torch.")
