@@ -3,9 +3,8 @@ three bf16 ones, its parts, largest first.
 
 A product with a bf16 number is three operations, smallest part first: the two lower ones together
 have 24 bits, so that only the last operation rounds and the result is the nearest fp32. A product
-of two fp32 numbers is the six products of parts that reach its last bits (those of the parts i and
-j with i + j <= 4), smallest first, as the cost of `aie_kernels/fp32.h` counts: it is the nearest
-fp32 or, rarely, its neighbour.
+of two fp32 numbers is the six products of parts that reach its last bits, smallest first, as the
+cost of `aie_kernels/fp32.h` counts: it is the nearest fp32 or, rarely, its neighbour.
 
 This holds where parts are normal numbers: above 2^-110 and below the largest bf16.
 """
@@ -15,17 +14,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from npu.vliw.vector_dataflow import Dataflow
+from npu.vliw.vector_operations import LANES
 
+_LANES, _NUMBER, _MINUS_ONE = "r0", "r7", "x0"
+_ACCUMULATORS = 5
 # (part of a, part of b), smallest products first.
 _ORDER = ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))
 
+# What a kernel sets first: the configuration, rounding to nearest even, -1 in bf16.
+CONSTANTS = {_LANES: LANES, "crrnd": 12, _NUMBER: 0xBF80}
+
+
+def cleared() -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """The preamble: -1 in all lanes, and something in every accumulator, as operations on 32 lanes
+    read the rest as well."""
+    clear = (("vclr", (f"dm{number}",)) for number in range(_ACCUMULATORS))
+    return (("vbcst.16", (_MINUS_ONE, _NUMBER)), *clear)
+
 
 class Floats:
-    """Builds products in a dataflow. ``configuration``: the register with LANES; ``minus_one``: the
-    vector of -1 in bf16."""
+    """Builds products in a dataflow, in accumulators whose lower halves hold 32 lanes."""
 
-    def __init__(self, flow: Dataflow, configuration: str, minus_one: str) -> None:
-        self.flow, self.configuration, self.minus_one = flow, configuration, minus_one
+    RESERVED = frozenset({_MINUS_ONE})
+
+    def __init__(self, flow: Dataflow) -> None:
+        self.flow = flow
+
+    def loaded(self, stream: str, offset: int, bank: str) -> str:
+        """32 lanes of fp32."""
+        value = self.flow.value("DM", partial=True)
+        for part in range(2):
+            self.flow.load_bm(stream, offset + 64 * part, bank, value, part)
+        return value
 
     def parts(self, value: str, names: Sequence[str] | None = None, count: int = 3) -> list[str]:
         """The parts of fp32 lanes, as values with these names; ``count``: as many as it has."""
@@ -33,27 +53,41 @@ class Floats:
         for name in names:
             self.flow.into("vconv.bf16.fp32", name, f"{value}:0-1")
             if name != names[-1]:
-                value = self.add_product(value, name, self.minus_one)
+                value = self.add_product(value, name, _MINUS_ONE)
         return list(names)
 
     def product(self, a: str, b: str) -> str:
         """Of bf16 lanes."""
-        return self.flow.op("vmul.f.x", "DM", a, b, self.configuration)
+        return self.flow.op("vmul.f.x", "DM", a, b, _LANES)
 
     def add_product(self, total: str, a: str, b: str, *, minus: bool = False) -> str:
         """total + a b, or total - a b, of bf16 lanes."""
         form = "vmsc.f.x" if minus else "vmac.f.x"
-        return self.flow.op(form, "DM", total, a, b, self.configuration)
+        return self.flow.op(form, "DM", total, a, b, _LANES)
 
-    def scaled(self, narrow: str, parts: list[str], total: str = "", *, minus: bool = False) -> str:
-        """bf16 times fp32; with ``total`` added to it, or subtracted from it."""
-        if not total:
-            total, parts = self.product(narrow, parts[-1]), parts[:-1]
-        for part in reversed(parts):
+    def add_square(self, sums: str, x: str) -> None:
+        """sums += x^2, in place."""
+        self.flow.into("vmac.f.x", sums, sums, x, x, _LANES)
+
+    def add(self, a: str, b: str) -> str:
+        return self.flow.op("vadd.f", "DM", a, b, _LANES)
+
+    def scaled(self, narrow: str, parts: Sequence[str]) -> str:
+        """bf16 times fp32."""
+        total = self.product(narrow, parts[-1])
+        for part in reversed(parts[:-1]):
+            total = self.add_product(total, narrow, part)
+        return total
+
+    def add_scaled(
+        self, total: str, narrow: str, parts: Sequence[str], *, minus: bool = False
+    ) -> str:
+        """total + bf16 times fp32, rounded with every part; the largest first."""
+        for part in parts:
             total = self.add_product(total, narrow, part, minus=minus)
         return total
 
-    def multiplied(self, a: list[str], b: list[str], total: str = "") -> str:
+    def multiplied(self, a: Sequence[str], b: Sequence[str], total: str = "") -> str:
         """fp32 times fp32; with ``total``: added to it."""
         for i, j in _ORDER:
             if i < len(a) and j < len(b):

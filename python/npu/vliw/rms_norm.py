@@ -14,21 +14,21 @@ import struct
 
 from npu.errors import ShapeError
 from npu.vliw.dataflow import Access, Region, Stream
-from npu.vliw.float_products import Floats
+from npu.vliw.float_products import CONSTANTS, Floats, cleared
 from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
-from npu.vliw.vector_operations import LANES
 
 EPSILON = 1e-6
 CHUNK = 128  # elements, as the chunks of aie_kernels/rms_norm.cc
 X, WEIGHT = 2 * CHUNK, 4 * CHUNK  # bytes
 _STEP = 32  # elements of a turn
 _SUMS = "dm4"  # of squares
-_MINUS_ONE, _FACTORS = "x0", ("x1", "x2", "x3")  # -1 in bf16; the parts of the root
+_FACTORS = ("x1", "x2", "x3")  # the parts of the root
 _SHARE, _EPSILON = "x4", "x5"  # 1 / width in bf16, epsilon in fp32
-_LANES, _FIRST, _MEAN, _ROOT = "r0", "r1", "r2", "r10"  # the configuration; lane 0; of the row
+_FIRST, _MEAN, _ROOT = "r1", "r2", "r10"  # lane 0; of the row
 _SHIFTS = {"r3": 32, "r4": 16, "r5": 8, "r6": 4}  # bytes, by which halves meet; 32 lanes are apart
-_NUMBERS = ("r7", "r8", "r9")
+_NUMBERS = ("r8", "r9")
+_RESERVED = Floats.RESERVED | {_SHARE, _EPSILON}
 
 # The shortest interval with registers for all values that a longer search found, and its order.
 _SCALE = (17, 0)
@@ -51,21 +51,15 @@ def _turns(array: str, step: int, chunks: int) -> Stream:
 def _squares(machine: Machine, chunks: int) -> Region:
     flow = Dataflow(machine, "squares")
     x, sums = flow.load("p0", 0, "x"), flow.value("DM", _SUMS)
-    flow.into("vmac.f.x", sums, sums, x, x, _LANES)
+    Floats(flow).add_square(sums, x)
     width = chunks * CHUNK
-    numbers = (0xBF80, 0x3F80 - (width.bit_length() - 1 << 7), _bits(EPSILON))
-    constants = {_LANES: LANES, _FIRST: 0, "crrnd": 12} | _SHIFTS
-    constants |= dict(zip(_NUMBERS, numbers, strict=True))
-    preamble: list[tuple[str, tuple[str, ...]]] = [
-        ("vbcst.16", (_MINUS_ONE, _NUMBERS[0])),
-        ("vbcst.16", (_SHARE, _NUMBERS[1])),
-        ("vbcst.32", (_EPSILON, _NUMBERS[2])),
-    ]
-    preamble += [("vclr", (f"dm{number}",)) for number in range(5)]  # what `partial` values leave
+    numbers = (0x3F80 - (width.bit_length() - 1 << 7), _bits(EPSILON))
+    constants = CONSTANTS | {_FIRST: 0} | _SHIFTS | dict(zip(_NUMBERS, numbers, strict=True))
+    shared = (("vbcst.16", (_SHARE, _NUMBERS[0])), ("vbcst.32", (_EPSILON, _NUMBERS[1])))
     return Region(
         "squares", tuple(flow.nodes), flow.values, {"p0": _turns("p0", 2 * _STEP, chunks)},
-        constants, preamble=tuple(preamble), pinned=flow.pinned, lanes=True,
-        reserved=frozenset({_MINUS_ONE, _SHARE, _EPSILON}),
+        constants, preamble=(*shared, *cleared()), pinned=flow.pinned, lanes=True,
+        reserved=_RESERVED,
     )  # fmt: skip
 
 
@@ -77,12 +71,12 @@ def _bits(value: float) -> int:
 def _root(machine: Machine) -> Region:
     """Once: the sum, the mean, the inverse root, its parts."""
     flow = Dataflow(machine, "root")
-    floats = Floats(flow, _LANES, _MINUS_ONE)
-    total = _added_up(flow, flow.value("DM", _SUMS))
+    floats = Floats(flow)
+    total = _added_up(flow, floats, flow.value("DM", _SUMS))
     mean = floats.scaled(_SHARE, floats.parts(total))
     epsilon = flow.value("DM", partial=True)
     flow.into("vmov", f"{epsilon}:0", _EPSILON)
-    mean = flow.op("vadd.f", "DM", mean, epsilon, _LANES)
+    mean = floats.add(mean, epsilon)
     first, root = flow.value("R", _MEAN), flow.value("R", _ROOT)
     flow.into("vextract.32", first, flow.op("vmov.x", "X", f"{mean}:0"), _FIRST, "vaddsign1")
     flow.into("invsqrt", root, first)
@@ -94,11 +88,11 @@ def _root(machine: Machine) -> Region:
     return Region(
         "root", tuple(flow.nodes), flow.values, {}, {}, pinned=flow.pinned, lanes=True,
         partial=frozenset(flow.partial), interval=_ROOT_INTERVAL,
-        reserved=frozenset({_MINUS_ONE, _SHARE, _EPSILON}),
+        reserved=_RESERVED,
     )  # fmt: skip
 
 
-def _added_up(flow: Dataflow, sums: str) -> str:
+def _added_up(flow: Dataflow, floats: Floats, sums: str) -> str:
     """All 32 lanes in the first: halves added to each other, as aie::reduce_add does."""
     upper = flow.op("vmov.x", "X", f"{sums}:1")
     for shift in (None, *_SHIFTS):
@@ -107,17 +101,15 @@ def _added_up(flow: Dataflow, sums: str) -> str:
             upper = flow.op("vshift", "X", lanes, lanes, shift)
         other = flow.value("DM", partial=True)
         flow.into("vmov", f"{other}:0", upper)
-        sums = flow.op("vadd.f", "DM", sums, other, _LANES)
+        sums = floats.add(sums, other)
     return sums
 
 
 def _scaling(machine: Machine, chunks: int) -> Region:
     flow = Dataflow(machine, "scaling")
-    floats = Floats(flow, _LANES, _MINUS_ONE)
+    floats = Floats(flow)
     factors = [flow.value("X", register) for register in _FACTORS]
-    weight = flow.value("DM", partial=True)
-    for part in range(2):
-        flow.load_bm("p1", 64 * part, "weight", weight, part)
+    weight = floats.loaded("p1", 0, "weight")
     scaled = floats.scaled(flow.load("p0", 0, "x"), factors)
     result = floats.multiplied(floats.parts(scaled), floats.parts(weight))
     flow.store(("vst.conv.bf16.fp32",), f"{result}:0-1", Access("p2", 0), "y")
@@ -127,5 +119,5 @@ def _scaling(machine: Machine, chunks: int) -> Region:
         "scaling", tuple(flow.nodes), flow.values,
         {array: _turns(array, step, chunks) for array, step in steps.items()}, {},
         pinned=flow.pinned, partial=frozenset(flow.partial), lanes=True,
-        reserved=frozenset({_MINUS_ONE}), interval=interval, start=start,
+        reserved=Floats.RESERVED, interval=interval, start=start,
     )  # fmt: skip

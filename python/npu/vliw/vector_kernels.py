@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import dequant_q4nx, gemv_q4nx, rms_norm, vector_reference
+from npu.vliw import dequant_q4nx, gemv_q4nx, rms_norm, rope, vector_reference
 from npu.vliw.assembly import op_text
 from npu.vliw.dataflow import Region
 from npu.vliw.generate import generate
@@ -61,6 +61,13 @@ _KERNELS = {
         vector_reference.rms_norm,
         devices=("npu2",),
         counts=(4, 8),
+    ),
+    "rope": _Kernel(
+        rope.regions,
+        "const bfloat16 *x, const float *table, bfloat16 *y",
+        (rope.X, rope.TABLE, rope.X),
+        vector_reference.rope,
+        devices=("npu2",),
     ),
 }
 NAMES = sorted(_KERNELS)

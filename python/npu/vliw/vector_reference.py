@@ -55,6 +55,21 @@ def rms_norm(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [array.view(np.uint8).reshape(-1) for array in (x, weight, y)]
 
 
+def rope(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Vectors, their cosines and sines, the vectors rotated."""
+    import npu
+    from npu.vliw.rope import WIDTH
+
+    rng = np.random.default_rng(seed)
+    x = (rng.standard_normal((blocks, 1, WIDTH)) * 2.0 ** rng.integers(-8, 8)).astype(BFLOAT16)
+    places = rng.integers(0, 8192, blocks)
+    angles = places[:, None] * 10000.0 ** (-np.arange(0, WIDTH, 2, dtype=np.float64) / WIDTH)
+    table = np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        y = npu.rope(x, places)
+    return [array.reshape(-1).view(np.uint8) for array in (x, table, y)]
+
+
 def _halved(values: np.ndarray) -> np.ndarray:
     """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
     while values.shape[-1] > 1:
