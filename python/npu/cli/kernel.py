@@ -49,7 +49,7 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     for name, of in (("m1", "rows of A"), ("k1", "columns of A"), ("n1", "columns of B")):
         parser.add_argument(f"--{name}", type=common.positive, metavar="TILES", help=of)
     parser.add_argument("--blocks", type=common.positive, default=1, metavar="N",
-        help="of operands, for dequant_q4nx, and on npu2 gemv_q4nx and rms_norm; default: 1",
+        help="of operands, for kernels that are no matrix products; default: 1",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 

@@ -87,6 +87,13 @@ class Floats:
             total = self.add_product(total, narrow, part, minus=minus)
         return total
 
+    def constant(self, register: str) -> str:
+        """The number of a scalar register in 32 lanes of fp32."""
+        lanes, found = self.flow.op("vbcst.32", "X", register), self.flow.value("DM", partial=True)
+        for part in range(2):
+            self.flow.into("vmov", f"{found}:{part}", lanes)
+        return found
+
     def multiplied(self, a: Sequence[str], b: Sequence[str], total: str = "") -> str:
         """fp32 times fp32; with ``total``: added to it."""
         for i, j in _ORDER:

@@ -37,6 +37,19 @@ def paired(action: str, a: bytes, b: bytes) -> bytes:
         return (x - y).tobytes()
 
 
+def at_least(a: bytes, b: bytes) -> int:
+    """A bit per lane of bf16: whether that of a is not below that of b."""
+    x, y = (np.frombuffer(conversions.to_fp32(v), np.float32) for v in (a, b))
+    return int.from_bytes(np.packbits(x >= y, bitorder="little").tobytes(), "little")
+
+
+def selected(a: bytes, b: bytes, mask: int, lane_bytes: int) -> bytes:
+    """Lanes of b where the mask is set, else of a."""
+    x, y = (np.frombuffer(v, np.uint8).reshape(-1, lane_bytes) for v in (a, b))
+    chosen = np.array([mask >> lane & 1 for lane in range(len(x))], bool)
+    return np.where(chosen[:, None], y, x).tobytes()
+
+
 def inverse_root(bits: int) -> int:
     """Of one fp32 number, correctly rounded but for a second rounding from fp64."""
     value = float(np.array(bits, np.uint32).view(np.float32))

@@ -39,6 +39,10 @@ def aie2p() -> tuple[Operation, ...]:
                 ports=_READ)
             for name, action in (("vexp2", "power of two"), ("vtanh", "tangent"))
         ),
+        # Masks lie in r16 .. r31.
+        Operation("vge.bf16", "vge.bf16", "mv", (Operand("R", 0, 2), _X, _X), "at least", AIE2P,
+            ports=(("L write m", 2),)),
+        Operation("vsel.16", "vsel.16", "mv", (_X2, _X, _X, _R), "select", AIE2P, ports=_SCALAR),
         Operation("vband", "vband", "mv", (_X2, _X, _X), "and", AIE2P),
     )  # fmt: skip
 

@@ -14,7 +14,7 @@ Inputs = Mapping[int | str, int | bytes]
 ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
-    "inverse root", "power of two", "tangent", "and", "smaller", "larger",
+    "inverse root", "power of two", "tangent", "and", "at least", "select",
 )  # fmt: skip
 
 
@@ -43,11 +43,16 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return lane_arithmetic.shifted_bytes(a, b, count)
         case "extract":
             return lane_arithmetic.lane(_vector(inputs, 1), _scalar(inputs, 2))
+        case "at least":
+            return lane_arithmetic.at_least(_vector(inputs, 1), _vector(inputs, 2))
+        case "select":
+            a, b, mask = _vector(inputs, 1), _vector(inputs, 2), _scalar(inputs, 3)
+            return lane_arithmetic.selected(a, b, mask, _lane_bytes(operation))
         case "inverse root":
             return lane_arithmetic.inverse_root(_scalar(inputs, 1))
         case "power of two" | "tangent":
             return lane_arithmetic.elementary(operation.action, _vector(inputs, 1))
-        case "subtract lanes" | "and" | "smaller" | "larger":
+        case "subtract lanes" | "and":
             return lane_arithmetic.paired(operation.action, _vector(inputs, 1), _vector(inputs, 2))
     # A product; without an accumulator it starts from zero.
     first = len(operation.operands) - 3

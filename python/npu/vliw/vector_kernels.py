@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import dequant_q4nx, gemv_q4nx, rms_norm, rope, vector_reference
+from npu.vliw import dequant_q4nx, geglu, gemv_q4nx, rms_norm, rope, vector_reference
 from npu.vliw.assembly import op_text
 from npu.vliw.dataflow import Region
 from npu.vliw.generate import generate
@@ -61,6 +61,13 @@ _KERNELS = {
         vector_reference.rms_norm,
         devices=("npu2",),
         counts=(4, 8),
+    ),
+    "geglu": _Kernel(
+        geglu.regions,
+        "const bfloat16 *gate, const bfloat16 *up, bfloat16 *y",
+        (geglu.BLOCK,) * 3,
+        vector_reference.geglu,
+        devices=("npu2",),
     ),
     "rope": _Kernel(
         rope.regions,

@@ -55,6 +55,21 @@ def rms_norm(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [array.view(np.uint8).reshape(-1) for array in (x, weight, y)]
 
 
+def geglu(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Gates, what they gate, the results."""
+    import npu
+    from npu.vliw.geglu import CHUNK
+
+    rng = np.random.default_rng(seed)
+    gate, up = (
+        (rng.standard_normal(CHUNK * blocks) * 2.0 ** rng.integers(-3, 4)).astype(BFLOAT16)
+        for _ in range(2)
+    )
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        y = npu.geglu(gate, up)
+    return [array.view(np.uint8) for array in (gate, up, y)]
+
+
 def rope(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     """Vectors, their cosines and sines, the vectors rotated."""
     import npu

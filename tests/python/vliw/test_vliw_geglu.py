@@ -1,0 +1,125 @@
+"""Generated GeGLU: bit for bit its formula with fp32 products made of bf16 parts, a few steps of
+bf16 from the C++ kernel's results in one of 10^4 at most; published cycles; broken schedules.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lane_products import BF16, fused, parts
+from vliw_programs import believed, on
+
+import npu
+from npu.errors import ScheduleError, ShapeError
+from npu.vliw import geglu, generate, vector_kernels
+from npu.vliw.aie2p import AIE2P
+from npu.vliw.vector_kernels import LoopSchedule
+
+TURN = 33
+ROOT, CUBE, TWO_LOG2E = np.float32(0.797884561), np.float32(0.044715), np.float32(2.88539008)
+ORDER = ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))
+
+
+def schedule(chunks: int = 1) -> LoopSchedule:
+    return vector_kernels.schedule("npu2", "geglu", chunks)
+
+
+def added(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """total + a b in fp32, six bf16 products."""
+    x, y = parts(a), parts(b)
+    for i, j in ORDER:
+        total = fused(x[i], y[j], total)
+    return total
+
+
+def nearest(wide: np.ndarray) -> np.ndarray:
+    """bf16 of extended precision, as fp32; the second rounding sees whether the first was exact."""
+    narrow = wide.astype(np.float32)
+    bits = narrow.view(np.int32)
+    above = np.abs(narrow) > np.abs(wide)
+    odd = np.where(narrow == wide, bits, (bits - above) | 1).astype(np.int32)
+    return odd.view(np.float32).astype(BF16).astype(np.float32)
+
+
+def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
+    g = gate.astype(np.float32)
+    every = np.ones_like(g)
+    u = g * added(ROOT * every, g * g, ROOT * CUBE * every)
+    exponent = added(-every, u, TWO_LOG2E * every)
+    power = np.exp2(np.minimum(exponent, 0).astype(np.longdouble))
+    power = np.minimum(nearest(np.where(power < 2.0**-126, 0, power)), np.float32(0.5))
+    h = fused(power, np.abs(nearest(np.tanh(u.astype(np.longdouble)))), power)
+    zero = np.float32(0)  # that sums begin with: no product is -0
+    return ((h * g + zero) * up.astype(np.float32) + zero).astype(BF16)
+
+
+@settings(deadline=None, max_examples=10)
+@given(chunks=st.sampled_from((1, 2, 4)), seed=st.integers(0, 9999))
+def test_the_formulas_bits(chunks: int, seed: int) -> None:
+    found = schedule(chunks)
+    gate, up, expected = found.operands(seed)
+    result, run = found.run(gate, up)
+    formula = gated(gate.view(BF16), up.view(BF16))
+    np.testing.assert_array_equal(result.view(np.uint16), formula.view(np.uint16))
+    assert run.stalls == 0
+    apart = result.view(np.int16).astype(int) - expected.view(np.int16).astype(int)
+    assert np.abs(apart).max() <= 2 and np.count_nonzero(apart) <= 2
+
+
+def test_the_cpp_kernels_bits() -> None:
+    for seed in range(4):
+        result, expected, _ = schedule(2).compared(seed)
+        np.testing.assert_array_equal(result, expected)
+
+
+def test_how_often_the_cpp_kernels_bits_differ() -> None:
+    """On 256,000 elements, by the formula."""
+    gate, up, expected = dataclasses.replace(schedule(), blocks=1000).operands(1)
+    apart = gated(gate.view(BF16), up.view(BF16)).view(np.int16).astype(int)
+    apart -= expected.view(np.int16)
+    assert np.abs(apart).max() <= 2 and np.count_nonzero(apart) <= 25
+
+
+def test_all_gates() -> None:
+    """Every fifth bf16 from 2^-100 to 2^42 against the C++ kernel."""
+    bits = np.arange(0x0D81, 0x5480, 5, dtype=np.uint16)
+    both = np.concatenate([bits, bits | 0x8000])
+    chunks = -(-len(both) // geglu.CHUNK)
+    gate = np.resize(both, chunks * geglu.CHUNK)
+    up = np.full(len(gate), 1, BF16)
+    with npu.device("emu:npu2", arithmetic="silicon"):
+        expected = npu.geglu(gate.view(BF16), up).view(np.int16)
+    result, _ = schedule(chunks).run(gate.view(np.uint8), up.view(np.uint8))
+    apart = result.view(np.int16).astype(int) - expected
+    assert np.abs(apart).max() <= 2 and np.count_nonzero(apart) <= 4
+
+
+def test_cycles() -> None:
+    found = vector_kernels.cycles("npu2", "geglu")
+    assert found.block == 8 * TURN and 0 < found.outside < 180
+    run = schedule(4).simulated()
+    assert abs(found.total(4) - run.cycles) <= 2 and run.stalls == 0
+    assert run.issued["vmul.f.x"] + run.issued["vmac.f.x"] == 31 * 8 * 4
+
+
+def test_other_sizes() -> None:
+    with pytest.raises(ShapeError, match="blocks is None: give 1 or more of 256"):
+        geglu.regions(AIE2P, None)  # type: ignore[arg-type]
+
+
+KEYS = ["vmac.f.x", "vconv.bf16.fp32", "vconv.fp32.bf16", "vexp2", "vtanh", "vsel.16"]
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_latency_that_is_one_cycle_too_short(key: str) -> None:
+    machine = believed(AIE2P, key)
+    regions = [dataclasses.replace(r, interval=40, start=0) for r in geglu.regions(machine, 1)]
+    program = on(AIE2P, generate.generate("broken", regions, machine, 2))
+    broken = dataclasses.replace(schedule(), program=program)
+    *inputs, _ = broken.operands(0)
+    with pytest.raises(ScheduleError, match=r"meant|never written|two results|used twice"):
+        broken.run(*inputs)
