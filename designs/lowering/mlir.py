@@ -28,6 +28,7 @@ from .lowered import (
 )
 from .mlir_core import print_core
 from .mlir_syntax import Syntax
+from .mlir_words import in_words
 from .setup import writes
 
 # mlir-aie's packet ids per row (the column-wise unique set), used by completion tokens.
@@ -40,7 +41,9 @@ _ARGUMENTS = 16  # of the sequence: the buffers that a submission passes at most
 
 
 def print_mlir(lowered: Lowered, *, operands: bool = True) -> str:
-    """The module text. operands: as mlir-aie reads it since 2026-07, see mlir_syntax.py."""
+    """The module text. operands: as mlir-aie reads it since 2026-07, see mlir_syntax.py.
+    Raises DesignError for a pattern that mlir-aie refuses, see mlir_words.py."""
+    lowered = in_words(lowered)
     plain = [core for core in lowered.cores if not core.overlays]
     lines = _tiles(lowered, lowered.tiles, [core.program for core in plain])
     for flow in lowered.flows:
