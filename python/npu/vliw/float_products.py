@@ -13,10 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import ml_dtypes
+import numpy as np
+
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES
 
-_LANES, _NUMBER, _MINUS_ONE = "r0", "r7", "x0"
+_LANES, _NUMBER = "r0", "r7"
+MINUS_ONE = "x0"  # in bf16
 _ACCUMULATORS = 5
 # (part of a, part of b), smallest products first.
 _ORDER = ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))
@@ -29,13 +33,28 @@ def cleared() -> tuple[tuple[str, tuple[str, ...]], ...]:
     """The preamble: -1 in all lanes, and something in every accumulator, as operations on 32 lanes
     read the rest as well."""
     clear = (("vclr", (f"dm{number}",)) for number in range(_ACCUMULATORS))
-    return (("vbcst.16", (_MINUS_ONE, _NUMBER)), *clear)
+    return (("vbcst.16", (MINUS_ONE, _NUMBER)), *clear)
+
+
+def bits(value: np.float32) -> int:
+    """Of an fp32 number, as a signed integer."""
+    return int(value.view(np.int32))
+
+
+def constant_parts(value: np.float32) -> list[int]:
+    """Bits of the parts of an fp32 number."""
+    found = []
+    for _ in range(3):
+        part = value.astype(ml_dtypes.bfloat16)
+        found.append(int(part.view(np.uint16)))
+        value = value - part.astype(np.float32)
+    return found
 
 
 class Floats:
     """Builds products in a dataflow, in accumulators whose lower halves hold 32 lanes."""
 
-    RESERVED = frozenset({_MINUS_ONE})
+    RESERVED = frozenset({MINUS_ONE})
 
     def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
@@ -53,7 +72,7 @@ class Floats:
         for name in names:
             self.flow.into("vconv.bf16.fp32", name, f"{value}:0-1")
             if name != names[-1]:
-                value = self.add_product(value, name, _MINUS_ONE)
+                value = self.add_product(value, name, MINUS_ONE)
         return list(names)
 
     def product(self, a: str, b: str) -> str:

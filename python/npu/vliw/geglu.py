@@ -9,14 +9,11 @@ Constants are broadcast anew in every turn, which the move slot has room for and
 
 from __future__ import annotations
 
-import struct
-
-import ml_dtypes
 import numpy as np
 
 from npu.errors import ShapeError
 from npu.vliw.dataflow import Access, Region, Stream
-from npu.vliw.float_products import CONSTANTS, Floats, cleared
+from npu.vliw.float_products import CONSTANTS, Floats, bits, cleared, constant_parts
 from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
 
@@ -54,25 +51,10 @@ def regions(machine: Machine, chunks: int) -> list[Region]:
 
 
 def _numbers() -> dict[str, int]:
-    found = dict(zip(_SLOPE, _parts(ROOT * CUBE), strict=True))
-    found |= dict(zip(_EXPONENT, _parts(TWO_LOG2E), strict=True))
-    return found | {_ROOT: _bits(ROOT), _MINUS_ONE: _bits(np.float32(-1)), _HALF: 0x3F00,
+    found = dict(zip(_SLOPE, constant_parts(ROOT * CUBE), strict=True))
+    found |= dict(zip(_EXPONENT, constant_parts(TWO_LOG2E), strict=True))
+    return found | {_ROOT: bits(ROOT), _MINUS_ONE: bits(np.float32(-1)), _HALF: 0x3F00,
                     _SIZE: 0x7FFF7FFF}  # fmt: skip
-
-
-def _parts(value: np.float32) -> list[int]:
-    """Bits of three bf16 whose sum is the value."""
-    found = []
-    for _ in range(3):
-        part = value.astype(ml_dtypes.bfloat16)
-        found.append(int(part.view(np.uint16)))
-        value = value - part.astype(np.float32)
-    return found
-
-
-def _bits(value: np.float32) -> int:
-    (found,) = struct.unpack("<i", value.tobytes())
-    return int(found)
 
 
 def _turn(flow: Dataflow) -> None:

@@ -40,7 +40,16 @@ def paired(action: str, a: bytes, b: bytes) -> bytes:
 def at_least(a: bytes, b: bytes) -> int:
     """A bit per lane of bf16: whether that of a is not below that of b."""
     x, y = (np.frombuffer(conversions.to_fp32(v), np.float32) for v in (a, b))
-    return int.from_bytes(np.packbits(x >= y, bitorder="little").tobytes(), "little")
+    return _mask(x >= y)
+
+
+def below(a: bytes, b: bytes) -> int:
+    """A bit per lane of int32: whether that of a is less than that of b."""
+    return _mask(np.frombuffer(a, np.int32) < np.frombuffer(b, np.int32))
+
+
+def _mask(lanes: np.ndarray) -> int:
+    return int.from_bytes(np.packbits(lanes, bitorder="little").tobytes(), "little")
 
 
 def selected(a: bytes, b: bytes, mask: int, lane_bytes: int) -> bytes:

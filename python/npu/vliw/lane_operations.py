@@ -42,7 +42,13 @@ def aie2p() -> tuple[Operation, ...]:
         # Masks lie in r16 .. r31.
         Operation("vge.bf16", "vge.bf16", "mv", (Operand("R", 0, 2), _X, _X), "at least", AIE2P,
             ports=(("L write m", 2),)),
-        Operation("vsel.16", "vsel.16", "mv", (_X2, _X, _X, _R), "select", AIE2P, ports=_SCALAR),
+        Operation("vlt.32", "vlt.32", "mv", (Operand("R", 0, 2), _X, _X, Operand("VADD", 0)),
+            "below", AIE2P, ports=(("L write m", 2),)),
+        *(
+            Operation(f"vsel.{n}", f"vsel.{n}", "mv", (_X2, _X, _X, _R), "select", AIE2P,
+                ports=_SCALAR)
+            for n in (16, 32)
+        ),
         Operation("vband", "vband", "mv", (_X2, _X, _X), "and", AIE2P),
     )  # fmt: skip
 

@@ -10,11 +10,11 @@ bf16 parts (float_products.py).
 
 from __future__ import annotations
 
-import struct
+import numpy as np
 
 from npu.errors import ShapeError
 from npu.vliw.dataflow import Access, Region, Stream
-from npu.vliw.float_products import CONSTANTS, Floats, cleared
+from npu.vliw.float_products import CONSTANTS, Floats, bits, cleared
 from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
 
@@ -53,7 +53,7 @@ def _squares(machine: Machine, chunks: int) -> Region:
     x, sums = flow.load("p0", 0, "x"), flow.value("DM", _SUMS)
     Floats(flow).add_square(sums, x)
     width = chunks * CHUNK
-    numbers = (0x3F80 - (width.bit_length() - 1 << 7), _bits(EPSILON))
+    numbers = (0x3F80 - (width.bit_length() - 1 << 7), bits(np.float32(EPSILON)))
     constants = CONSTANTS | {_FIRST: 0} | _SHIFTS | dict(zip(_NUMBERS, numbers, strict=True))
     shared = (("vbcst.16", (_SHARE, _NUMBERS[0])), ("vbcst.32", (_EPSILON, _NUMBERS[1])))
     return Region(
@@ -61,11 +61,6 @@ def _squares(machine: Machine, chunks: int) -> Region:
         constants, preamble=(*shared, *cleared()), pinned=flow.pinned, lanes=True,
         reserved=_RESERVED,
     )  # fmt: skip
-
-
-def _bits(value: float) -> int:
-    (found,) = struct.unpack("<i", struct.pack("<f", value))
-    return int(found)
 
 
 def _root(machine: Machine) -> Region:

@@ -14,7 +14,7 @@ Inputs = Mapping[int | str, int | bytes]
 ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
-    "inverse root", "power of two", "tangent", "and", "at least", "select",
+    "inverse root", "power of two", "tangent", "and", "at least", "below", "select",
 )  # fmt: skip
 
 
@@ -45,6 +45,8 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return lane_arithmetic.lane(_vector(inputs, 1), _scalar(inputs, 2))
         case "at least":
             return lane_arithmetic.at_least(_vector(inputs, 1), _vector(inputs, 2))
+        case "below":
+            return lane_arithmetic.below(_vector(inputs, 1), _vector(inputs, 2))
         case "select":
             a, b, mask = _vector(inputs, 1), _vector(inputs, 2), _scalar(inputs, 3)
             return lane_arithmetic.selected(a, b, mask, _lane_bytes(operation))

@@ -70,6 +70,24 @@ def geglu(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [array.view(np.uint8) for array in (gate, up, y)]
 
 
+def softmax(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Scores and, for an identity as values, what attention gives. Rows are unit vectors: keys have
+    the scores as elements."""
+    import npu
+    from npu.vliw.softmax import POSITIONS, ROWS
+
+    rng = np.random.default_rng(seed)
+    positions, dim = POSITIONS * blocks, 256 // blocks
+    k = np.zeros((positions, 1, dim), BFLOAT16)
+    k[:, 0, :ROWS] = 64 * rng.standard_normal((positions, ROWS)) + rng.integers(-64, 64)
+    q, v = (np.eye(n, dim, dtype=BFLOAT16)[:, None] for n in (ROWS, positions))
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        y = npu.attention(q, k, v, causal=False, scale=1 / 16)
+    scores = np.ascontiguousarray(k[:, 0, :ROWS]).astype(np.float32)
+    shares = np.ascontiguousarray(y[:, 0, :positions])
+    return [array.view(np.uint8).reshape(-1) for array in (scores, shares)]
+
+
 def rope(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     """Vectors, their cosines and sines, the vectors rotated."""
     import npu

@@ -34,3 +34,12 @@ def product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for i, j in _ORDER:
         total = fused(x[i], y[j], total)
     return total
+
+
+def nearest(wide: np.ndarray) -> np.ndarray:
+    """bf16 of extended precision, as fp32; the second rounding sees whether the first was exact."""
+    narrow = wide.astype(np.float32)
+    bits = narrow.view(np.int32)
+    above = np.abs(narrow) > np.abs(wide)
+    odd = np.where(narrow == wide, bits, (bits - above) | 1).astype(np.int32)
+    return odd.view(np.float32).astype(BF16).astype(np.float32)

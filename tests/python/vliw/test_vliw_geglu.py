@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from lane_products import BF16, fused, parts
+from lane_products import BF16, fused, nearest, parts
 from vliw_programs import believed, on
 
 import npu
@@ -34,15 +34,6 @@ def added(total: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     for i, j in ORDER:
         total = fused(x[i], y[j], total)
     return total
-
-
-def nearest(wide: np.ndarray) -> np.ndarray:
-    """bf16 of extended precision, as fp32; the second rounding sees whether the first was exact."""
-    narrow = wide.astype(np.float32)
-    bits = narrow.view(np.int32)
-    above = np.abs(narrow) > np.abs(wide)
-    odd = np.where(narrow == wide, bits, (bits - above) | 1).astype(np.int32)
-    return odd.view(np.float32).astype(BF16).astype(np.float32)
 
 
 def gated(gate: np.ndarray, up: np.ndarray) -> np.ndarray:
