@@ -14,6 +14,9 @@ sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the test
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Idle threads of torch sleep instead of spinning on cores that the emulated NPU computes on.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # Loading a model writes nothing outside the tests' own folders; tests of the cache name one.
 os.environ["NPU_CACHE"] = "off"
 

@@ -9,6 +9,12 @@ know them. Products are those of ``npu.matmul``: bfloat16 operands, float32 sums
 (docs/torch.md).
 """
 
+import sys as _sys
+
+from npu.torch import threads as _threads
+
+if "torch" not in _sys.modules:
+    _threads.sleep_if_idle()
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:

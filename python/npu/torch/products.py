@@ -15,6 +15,7 @@ from npu.ops.matmul import matmul as device_matmul
 from npu.torch.device_words import device_of
 from npu.torch.packed_weights import right_operand
 from npu.torch.tensors import array_of
+from npu.torch.threads import end_idle
 
 Choices = tuple[str | None, str, str]  # bf16, accumulate, a word for the device
 
@@ -89,11 +90,13 @@ def linear_gradients(
 
 def _multiply(a: Tensor, b: Any, out: Tensor, choices: Choices, **more: Any) -> Tensor:
     """a @ b into ``out``, which is contiguous; b: an array, or what it has been packed to."""
-    bf16, accumulate, device = choices
+    bf16, accumulate, word = choices
+    device = device_of(word)
+    if device.emulated:
+        end_idle()
     device_matmul(
-        array_of(a), b, out=array_of(out), bf16=bf16, accumulate=accumulate,
-        device=device_of(device), **more,
-    )  # fmt: skip
+        array_of(a), b, out=array_of(out), bf16=bf16, accumulate=accumulate, device=device, **more
+    )
     return out
 
 

@@ -6,6 +6,7 @@ DistributedDataParallel train as one with the joined batch, and that torch stays
 from __future__ import annotations
 
 import copy
+import os
 import subprocess
 import sys
 import textwrap
@@ -224,3 +225,28 @@ def test_without_torch_the_module_says_what_to_install() -> None:
     )
     assert run.returncode == 0, run.stderr
     assert "[torch]" in run.stdout and 'pip install "npu-xdna[torch]"' in run.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_idle_threads_of_torch_end_before_an_emulated_product() -> None:
+    """Unless they sleep."""
+    code = """
+        import os, torch
+        torch.set_num_threads(4)
+        x = torch.randn(1 << 20)
+        import npu.torch
+        a = torch.ones(64, 64)
+        npu.torch.matmul(a, a)
+        def threads():
+            return len(os.listdir("/proc/self/task"))
+        x.exp()
+        busy = threads()
+        npu.torch.matmul(a, a)
+        print(busy - threads())
+    """
+    for policy, ended in (("active", 3), ("passive", 0)):
+        run = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True,
+            timeout=HANG, env=os.environ | {"OMP_WAIT_POLICY": policy},
+        )  # fmt: skip
+        assert run.stdout.split() == [str(ended)], run.stderr

@@ -1,0 +1,164 @@
+"""Trains GPT-2 with its linear layers on the NPU, forward and backward; compares with the CPU.
+
+    python examples/gpt2/finetune.py                          # a small model on made-up sentences
+    python examples/gpt2/finetune.py --shape 124m --steps 20 --compare --plot loss.png
+    python examples/gpt2/finetune.py --checkpoint FOLDER --text FILE --out tuned
+
+FOLDER is a GPT-2 as transformers keeps it, for example a download of openai-community/gpt2. Needs
+torch, transformers and tqdm: pip install '.[torch]' transformers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+import npu.torch  # before torch, whose idle threads then sleep (docs/torch.md, Threads)
+
+try:
+    import checkpoints
+    import divergence
+    import model as models
+    from text import Windows, made_up, read, tokenizer_of
+    from training import Run
+except ModuleNotFoundError as missing:
+    sys.exit(
+        f"[gpt2] the Python module {missing.name!r} is missing; pip install '.[torch]' transformers"
+    )
+
+import npu
+from npu.errors import NpuError
+
+
+def arguments(words: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--checkpoint", type=Path, help="folder of a GPT-2")
+    parser.add_argument("--shape", choices=sorted(models.SHAPES), default="small",
+        help="of a model with random weights, without --checkpoint")  # fmt: skip
+    parser.add_argument("--text", type=Path, help="file to train on; default: made-up sentences")
+    parser.add_argument("--batch", type=positive, default=4, help="windows of a batch")
+    parser.add_argument("--length", type=positive, default=64, help="tokens of a window")
+    parser.add_argument("--steps", type=positive, default=300)
+    parser.add_argument(
+        "--rate", type=float, help="of AdamW, after a warm-up; default by the model's size"
+    )
+    parser.add_argument("--every", type=positive, default=50, help="steps between validations")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", help="default: the current device, as in npu.device")
+    parser.add_argument("--bf16", choices=("native", "bfp16"), help="products on npu2")
+    parser.add_argument(
+        "--out", type=Path, help="folder for the model, written at every validation"
+    )
+    parser.add_argument("--resume", action="store_true", help="continue the run in --out")
+    parser.add_argument(
+        "--compare", action="store_true", help="train on the CPU in float32 as well"
+    )
+    parser.add_argument("--plot", type=Path, help="losses as a picture, with --compare of both")
+    parser.add_argument("--prompt", help="text to continue before and after")
+    return parser.parse_args(words)
+
+
+def positive(word: str) -> int:
+    value = int(word)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{word} is less than 1")
+    return value
+
+
+def main(words: list[str] | None = None) -> None:
+    options = arguments(words)
+    if options.resume and not options.out:
+        raise SystemExit("[gpt2] --resume needs --out, the folder of the run to continue")
+    tokenizer = tokenizer_of(options.checkpoint)
+    text = read(options.text) if options.text else made_up(options.seed)
+    prompt = options.prompt or ("\nafter monday comes" if not options.text else text[:40])
+    run = prepared(options, tokenizer.encode(text), options.out if options.resume else None)
+    before = npu.stats()
+    report = npu.torch.offload(run.model, device=options.device, bf16=options.bf16)
+    print(report)
+    print("before:", models.generate(run.model, tokenizer, prompt, 12))
+    try:
+        run.train(options.steps, options.every, options.out, "NPU")
+    except KeyboardInterrupt:
+        print(f"stopped at step {run.step}; {saved(options.out)}")
+        raise SystemExit(130) from None
+    print("after:", models.generate(run.model, tokenizer, prompt, 12))
+    loads = (npu.stats() - before).configuration_loads
+    print(f"configurations loaded: {loads}, {sum(run.loads[1:])} of them after the first step")
+    print_divergence(run)
+    other = trained_on_cpu(options, tokenizer.encode(text)) if options.compare else None
+    if other:
+        print_comparison(run, other)
+    if options.plot:
+        plot(options.plot, run, other)
+
+
+def prepared(options: argparse.Namespace, ids: list[int], resumed: Path | None) -> Run:
+    """A run at its beginning, or where the one in a folder was saved."""
+    model = models.build(resumed or options.checkpoint, options.shape, options.seed)
+    most = model.config.n_positions
+    if options.length > most:
+        raise SystemExit(f"[gpt2] --length {options.length}: the model has {most} positions")
+    if max(ids) >= model.config.vocab_size:
+        raise SystemExit(
+            f"[gpt2] the text has token {max(ids)}, the model {model.config.vocab_size} tokens; "
+            "the checkpoint folder lacks its tokenizer"
+        )
+    rate = options.rate or (2e-3 if model.config.n_embd < 512 else 1e-4)
+    windows = Windows(ids, options.batch, options.length, options.seed)
+    about = {name: getattr(options, name) for name in ("batch", "length", "seed")} | {"rate": rate}
+    run = Run(model, windows, rate, about)
+    if resumed:
+        run.resume(checkpoints.load(resumed))
+        print(f"continues {resumed} at step {run.step}")
+    return run
+
+
+def saved(out: Path | None) -> str:
+    if out and (out / checkpoints.STATE).exists():
+        return f"continue with --resume --out {out}"
+    return "nothing was saved"
+
+
+def print_divergence(run: Run) -> None:
+    """Of the products of one more step."""
+    with divergence.recorded() as found:
+        run.one_step()
+    print("products of a step against float64:")
+    print(divergence.table(found))
+
+
+def trained_on_cpu(options: argparse.Namespace, ids: list[int]) -> Run:
+    """The same run without the NPU: same seed, same batches, float32."""
+    run = prepared(options, ids, None)
+    run.train(options.steps, options.every, None, "CPU")
+    return run
+
+
+def print_comparison(mine: Run, theirs: Run) -> None:
+    for label, run in (("NPU", mine), ("CPU", theirs)):
+        print(f"{label}: validation loss {run.evaluated[-1][1]:.4f}")
+
+
+def plot(path: Path, mine: Run, theirs: Run | None) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError:
+        raise SystemExit("[gpt2] --plot needs matplotlib: pip install matplotlib") from None
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    for label, run, style in (("NPU, bfloat16 products", mine, "-"), ("CPU, float32", theirs, ":")):
+        if run:
+            axes.plot(range(1, len(run.losses) + 1), run.losses, style, label=label)
+            axes.plot(*zip(*run.evaluated, strict=True), "o", label=f"{label}, validation")
+    axes.set(xlabel="step", ylabel="loss (nats per token)", title="GPT-2 fine-tuning")
+    axes.legend()
+    figure.savefig(path)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except NpuError as error:
+        sys.exit(str(error))
