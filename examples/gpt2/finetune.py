@@ -122,9 +122,9 @@ def saved(out: Path | None) -> str:
 
 
 def print_divergence(run: Run) -> None:
-    """Of the products of one more step."""
+    """Of the products of one more batch."""
     with divergence.recorded() as found:
-        run.one_step()
+        run.gradients()
     print("products of a step against float64:")
     print(divergence.table(found))
 
@@ -146,14 +146,22 @@ def plot(path: Path, mine: Run, theirs: Run | None) -> None:
         from matplotlib.figure import Figure
     except ModuleNotFoundError:
         raise SystemExit("[gpt2] --plot needs matplotlib: pip install matplotlib") from None
-    figure = Figure(figsize=(7, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, run, style in (("NPU, bfloat16 products", mine, "-"), ("CPU, float32", theirs, ":")):
+    figure = Figure(figsize=(7, 5 if theirs else 4), layout="constrained")
+    heights = [3, 1] if theirs else [1]
+    panels = figure.subplots(len(heights), sharex=True, squeeze=False, height_ratios=heights)
+    axes = panels[0][0]
+    runs = [(theirs, "CPU, float32", 4), (mine, "NPU, bfloat16 products", 1)]
+    for run, label, width in runs:
         if run:
-            axes.plot(range(1, len(run.losses) + 1), run.losses, style, label=label)
-            axes.plot(*zip(*run.evaluated, strict=True), "o", label=f"{label}, validation")
-    axes.set(xlabel="step", ylabel="loss (nats per token)", title="GPT-2 fine-tuning")
+            axes.plot(range(1, len(run.losses) + 1), run.losses, linewidth=width, label=label)
+    axes.plot(*zip(*mine.evaluated, strict=True), "ko", label="validation")
+    axes.set(ylabel="loss (nats per token)", title="GPT-2 training")
     axes.legend()
+    if theirs:
+        steps = range(1, len(theirs.losses) + 1)
+        panels[1][0].plot(steps, [a - b for a, b in zip(mine.losses, theirs.losses, strict=False)])
+        panels[1][0].set(ylabel="NPU - CPU")
+    panels[-1][0].set(xlabel="step")
     figure.savefig(path)
 
 

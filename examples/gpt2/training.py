@@ -49,18 +49,22 @@ class Run:
 
     def one_step(self) -> float:
         """A step on a drawn batch; its loss before the step."""
-        ids = self.windows.draw()
         before = npu.stats().configuration_loads
-        loss = self.model(input_ids=ids, labels=ids).loss
         for group in self.optimiser.param_groups:
             group["lr"] = self.rate * min(1, (self.step + 1) / WARM_UP)
-        self.optimiser.zero_grad()
-        loss.backward()
+        self.losses.append(self.gradients())
         self.optimiser.step()
         self.loads.append(npu.stats().configuration_loads - before)
-        self.losses.append(float(loss.detach()))
         self.step += 1
         return self.losses[-1]
+
+    def gradients(self) -> float:
+        """Of a drawn batch, into the parameters; its loss."""
+        ids = self.windows.draw()
+        self.optimiser.zero_grad()
+        loss = self.model(input_ids=ids, labels=ids).loss
+        loss.backward()
+        return float(loss.detach())
 
     def validate(self) -> float:
         self.model.eval()

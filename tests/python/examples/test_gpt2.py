@@ -63,7 +63,7 @@ def test_products_differ_from_float64_by_the_rounding_of_their_operands() -> Non
     common sign; sums of magnitudes lose less."""
     run = small_run()
     with divergence.recorded() as found:
-        run.one_step()
+        run.gradients()
     assert len(found) == 27
     norms = np.array([one.norm for one in found])
     assert 0.1 * BF16_RMS < norms.mean() < 1.5 * 2**0.5 * BF16_RMS
@@ -97,7 +97,7 @@ def test_a_resumed_run_goes_on_as_without_a_break(tmp_path, capsys) -> None:
         finetune.main(["--steps", "2", *common, "--out", out])
         finetune.main(["--steps", "4", *common, "--out", out, "--resume"])
     whole, _, resumed = runs
-    assert resumed.losses[:4] == whole.losses[:4]
+    assert resumed.losses == whole.losses
     assert "continues" in capsys.readouterr().out
 
 
