@@ -22,6 +22,14 @@ inline void convert_sums(const T* src, bfp16ebs8* dst, int32_t count) {
 #if NPU_DECLARATIONS
 constexpr double kBlockBytes = 9.0 / 8;  // of a value
 
+// In the table of schedules: a row of values, or of columns of k.
+constexpr std::array<int64_t, 3> schedule_in_order(const int64_t* count) {
+  return {1, 1, count[0]};
+}
+constexpr std::array<int64_t, 3> schedule_transposed(const int64_t* counts) {
+  return {1, counts[1], counts[0]};
+}
+
 template <typename T>
 consteval Declaration sums_to_bfp16() {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"), multiple("count", 64)},
@@ -30,14 +38,17 @@ consteval Declaration sums_to_bfp16() {
                 return npu::perf::elementwise_cycles(timing, double(count[0]), sizeof(T),
                                                      kBlockBytes);
               },
+          .schedule = schedule_in_order,
           .in_place = true};
 }
 
-consteval Declaration to_bfp16(Operand count) {
+consteval Declaration to_bfp16(Operand count, auto schedule) {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"), count},
-          .cycles = [](const Timing& timing, const int64_t* counts) {
-            return npu::perf::bfp16_cycles(timing, double(counts[0]));
-          }};
+          .cycles =
+              [](const Timing& timing, const int64_t* counts) {
+                return npu::perf::bfp16_cycles(timing, double(counts[0]));
+              },
+          .schedule = schedule};
 }
 #endif
 
@@ -90,8 +101,9 @@ NPU_DECLARE(zero_bfp16, {.operands = {buffer("c", "count"), multiple("count", 64
                          .cycles = [](const Timing& timing, const int64_t* count) {
                            return npu::perf::zero_cycles(timing, double(count[0]), kBlockBytes);
                          }});
-NPU_DECLARE(convert_bf16_bfp16_a, to_bfp16(multiple("count", 64)));
-NPU_DECLARE(convert_bf16_bfp16_b_bcol, to_bfp16(multiple("count", 64)));
-NPU_DECLARE(convert_bf16_bfp16_b, to_bfp16(multiple("count", 64, "8 * k")).with(multiple("k", 8)));
+NPU_DECLARE(convert_bf16_bfp16_a, to_bfp16(multiple("count", 64), schedule_in_order));
+NPU_DECLARE(convert_bf16_bfp16_b_bcol, to_bfp16(multiple("count", 64), schedule_in_order));
+NPU_DECLARE(convert_bf16_bfp16_b,
+            to_bfp16(multiple("count", 64, "8 * k"), schedule_transposed).with(multiple("k", 8)));
 
 #endif  // AIE2P

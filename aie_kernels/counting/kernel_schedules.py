@@ -6,9 +6,9 @@ the cost estimates.
     python aie_kernels/counting/kernel_schedules.py --kernel NAME      its lines alone, anew
 
 Run it when the generator has changed; tests compare the file with it. A line stands for one kernel,
-one k and one shape of blocks: the cycles between two blocks in the steady state, and those that a
-call takes beside them, from the function's first bundle to its last, operands in banks of their
-own (npu.vliw.cycles).
+one k (1 for conversions of values in a row) and one shape of blocks: the cycles between two blocks
+in the steady state, and those that a call takes beside them, from the function's first bundle to
+its last, operands in banks of their own (npu.vliw.cycles).
 """
 
 from __future__ import annotations
@@ -92,6 +92,9 @@ TWO_WIDTHS = (
 )
 
 
+ROW_MAJOR = "convert_bf16_bfp16_b"
+
+
 def read() -> list[Line]:
     """The file's lines."""
     lines = TABLE.read_text().splitlines() if TABLE.exists() else []
@@ -121,14 +124,29 @@ def generate(kernel: str | None) -> Iterator[Line]:
             )  # fmt: skip
 
 
+def conversions(kernel: str | None) -> Iterator[Line]:
+    """Lines of conversions to BFP16: values in a row, and columns of k of a row-major B."""
+    for name in cycles.CONVERSIONS:
+        if kernel not in (None, name):
+            continue
+        for k1 in range(1, 9) if name == ROW_MAJOR else (None,):
+            for found in cycles.conversion(name, k1):
+                yield Line(
+                    "npu2", name, 8 * (k1 or 0) or 1, 1, 64 * found.tiles, found.interval,
+                    found.outside, found.code_bytes,
+                )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
-    names = sorted({*(one.name for one in TWO_WIDTHS), *(name for _, name in cycles.VARIANTS)})
+    names = sorted(
+        {*(one.name for one in TWO_WIDTHS), *(n for _, n in cycles.VARIANTS), *cycles.CONVERSIONS}
+    )
     parser.add_argument("--kernel", choices=names, help="only this one's lines")
     chosen = parser.parse_args().kernel
     kept = [line for line in read() if chosen and line.kernel != chosen]
     try:
-        for line in generate(chosen):
+        for line in (*generate(chosen), *conversions(chosen)):
             print(line.text(), flush=True)
             kept.append(line)
     except NpuError as error:

@@ -4,9 +4,9 @@
 // of a write past the core's memory.
 #include "kernels/call.h"
 
+#include <array>
 #include <cassert>
 #include <cstring>
-#include <tuple>
 
 #include "error.h"
 #include "perf/kernel_schedules.h"
@@ -196,8 +196,10 @@ Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Inte
          "NPU_DECLARE",
          kernel.name);
   }
-  if (kernel.product != Product::kNone && perf::wants_schedule(timing, kernel.published)) {
-    const auto [m, k, n] = std::tuple(integers[0], integers[1], integers[2]);
+  const bool product = kernel.product != Product::kNone;
+  if ((product || kernel.schedule) && perf::wants_schedule(timing, kernel.published)) {
+    const auto [m, k, n] = product ? std::array<int64_t, 3>{integers[0], integers[1], integers[2]}
+                                   : kernel.schedule(integers.data());
     const auto cycles = perf::scheduled_cycles(timing, kernel.name, m, k, n);
     if (cycles) return {*cycles, "scheduled"};
   }

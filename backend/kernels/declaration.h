@@ -6,6 +6,7 @@
 // here runs at compile time or is always inlined.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
 namespace npu {
@@ -102,6 +103,9 @@ struct Declaration {
   Product product = Product::kNone;
   // Of a product: `cycles` is fitted on published kernels, for which this one stands.
   bool published = false;
+  // No product: m, k and n that stand for `integers` in the table of schedules
+  // (perf/kernel_schedules.h). Null: there is none.
+  std::array<int64_t, 3> (*schedule)(const int64_t* integers) = nullptr;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;
 

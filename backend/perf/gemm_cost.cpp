@@ -11,6 +11,8 @@ namespace npu::perf {
 
 namespace {
 
+constexpr double kBlockBytes = 9.0 / 8;  // of a value in BFP16
+
 double ceil_div(int64_t a, int64_t b) { return static_cast<double>(divide_up(a, b)); }
 
 // Seconds to read `bytes` whose runs are `run` bytes with `channels` shim channels.
@@ -46,8 +48,15 @@ double product_cycles(const arch::Timing& timing, const GemmPoint& p, double sum
   return pipelined_cycles(timing, input, sum_bytes, m, k, n);
 }
 
+// Of a conversion to BFP16 of `count` values by its schedule; k: rows of a row-major B, else 1.
+std::optional<double> conversion_cycles(const arch::Timing& timing, const char* kernel, int64_t k,
+                                        int64_t count) {
+  if (!wants_schedule(timing, false)) return std::nullopt;
+  return scheduled_cycles(timing, kernel, 1, k, count);
+}
+
 // Of a value in a run: blocks of 8 rows lie side by side.
-double run_bytes(double bytes) { return bytes == 9.0 / 8 ? 9 : bytes; }
+double run_bytes(double bytes) { return bytes == kBlockBytes ? 9 : bytes; }
 
 }  // namespace
 
@@ -101,14 +110,25 @@ GemmEstimate estimate_gemm(const arch::Timing& timing, const GemmPoint& p) {
   // (a) the cores: K/k calls, each waiting for its tiles where the streams are slower
   double move_a = m * k * p.a_bytes / timing.stream, move_b = k * n * p.b_bytes / timing.stream;
   // A single input buffer each: it is not filled while its contents are converted.
-  const double convert_a = converts_a ? parts * bfp16_cycles(timing, m / parts * k) : 0;
-  const double convert_b = converts_b ? bfp16_cycles(timing, k * n) : 0;
+  const int64_t a_values = p.m / p.a_parts * p.k, b_values = p.k * p.n;
+  const auto by_a = conversion_cycles(timing, "convert_bf16_bfp16_a", 1, a_values);
+  const auto by_b = p.b_column_major
+                        ? conversion_cycles(timing, "convert_bf16_bfp16_b_bcol", 1, b_values)
+                        : conversion_cycles(timing, "convert_bf16_bfp16_b", p.k, b_values);
+  const double convert_a =
+      converts_a ? parts * by_a.value_or(bfp16_cycles(timing, double(a_values))) : 0;
+  const double convert_b = converts_b ? by_b.value_or(bfp16_cycles(timing, double(b_values))) : 0;
+  e.convert_scheduled = (!converts_a || by_a) && (!converts_b || by_b);
   move_a += convert_a;
   move_b += convert_b;
   e.convert_cycles = convert_a + convert_b;
   const double zero = m * n * sum_bytes / timing.l1_port;
   const bool narrows = sum_bytes > p.c_bytes;
-  const double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
+  double narrow = narrows ? m * n * (sum_bytes + p.c_bytes) / timing.l1_port : 0;
+  if (narrows && p.c_bytes == kBlockBytes) {
+    const char* kernel = sum_bytes == 4 ? "convert_f32_bfp16_c" : "convert_bf16_bfp16_c";
+    narrow = conversion_cycles(timing, kernel, 1, p.m * p.n).value_or(narrow);
+  }
   // A core waits for its C to leave unless the next sums have a tile of their own.
   const bool waits = p.c_buffers == 0 || (p.c_buffers == 1 && !narrows);
   const double drain = waits ? m * n * p.c_bytes / timing.stream : 0;

@@ -34,9 +34,10 @@ const char* bound_name(Bound bound);
 struct GemmEstimate {
   double seconds = 0;  // dispatch included
   double dispatch = 0;
-  double cycles_per_call = 0;  // of the matmul kernel, for a whole tile (a_parts calls)
-  bool scheduled = false;      // those are of its schedule
-  double convert_cycles = 0;   // of the conversions to BFP16 before them
+  double cycles_per_call = 0;      // of the matmul kernel, for a whole tile (a_parts calls)
+  bool scheduled = false;          // those are of its schedule
+  double convert_cycles = 0;       // of the conversions to BFP16 before them
+  bool convert_scheduled = false;  // those are of their schedules
   double rounds = 0;
   // Seconds per output round of each resource; a round lasts as long as the longest.
   double compute = 0, stream = 0, read = 0, write = 0, command = 0;

@@ -88,6 +88,7 @@ nb::dict estimate(const nb::object& design, const std::array<int64_t, 3>& size, 
   d["cycles_per_call"] = e.cycles_per_call;
   d["convert_cycles"] = e.convert_cycles;
   d["scheduled"] = e.scheduled;
+  d["convert_scheduled"] = e.convert_scheduled;
   d["kernel"] = perf::product_kernel(generation_of(design), p);
   d["rounds"] = e.rounds;
   d["compute"] = e.compute;

@@ -67,3 +67,50 @@ def on(machine: Machine, program: Program) -> Program:
 
     bundles = tuple(dataclasses.replace(b, ops=tuple(map(moved, b.ops))) for b in program.bundles)
     return dataclasses.replace(program, machine=machine, bundles=bundles)
+
+
+def believing(key: str, latency: int = -1, stage: int = 0) -> Callable[[Operation], Operation]:
+    """What makes a scheduler believe that results of these operations (keys) are there sooner, or
+    that their second operand is read in another stage."""
+
+    def believed(operation: Operation) -> Operation:
+        if operation.key not in key.split():
+            return operation
+        operands = tuple(
+            dataclasses.replace(
+                o,
+                stage=stage if stage and i == 1 else o.stage,
+                latency=o.latency + latency if o.latency else 0,
+            )
+            for i, o in enumerate(operation.operands)
+        )
+        return dataclasses.replace(operation, operands=operands)
+
+    return believed
+
+
+def with_ops(program: Program, change: Callable[[Op], Op]) -> Program:
+    """A program of changed operations."""
+    bundles = tuple(dataclasses.replace(b, ops=tuple(map(change, b.ops))) for b in program.bundles)
+    return dataclasses.replace(program, bundles=bundles)
+
+
+def into(program: Program, victim: Op, register: str) -> Program:
+    """A program in which one operation's result goes into another register."""
+
+    def change(op: Op) -> Op:
+        operands = (register, *op.operands[1:])
+        return dataclasses.replace(op, operands=operands) if op is victim else op
+
+    return with_ops(program, change)
+
+
+def writers(program: Program, machine: Machine, kinds: str) -> list[Op]:
+    """Operations of the dataflow whose results go into registers of these files."""
+    ops = [op for bundle in program.bundles for op in bundle.ops if op.tag]
+    return [
+        op
+        for op in ops
+        if op.operation.operands[0].latency
+        and machine.file_of(str(op.operands[0])) in kinds.split()
+    ]

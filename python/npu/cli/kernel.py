@@ -49,7 +49,8 @@ def _add_kernel(parser: argparse.ArgumentParser) -> None:
     for name, of in (("m1", "rows of A"), ("k1", "columns of A"), ("n1", "columns of B")):
         parser.add_argument(f"--{name}", type=common.positive, metavar="TILES", help=of)
     parser.add_argument("--blocks", type=common.positive, default=1, metavar="N",
-        help="of operands, for kernels that are no matrix products; default: 1",
+        help="of operands, for kernels that are no matrix products: tiles for convert_*, columns "
+        "of --k1 tiles for convert_bf16_bfp16_b; default: 1",
     )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="print everything as JSON")
 
@@ -70,7 +71,9 @@ def _scheduled(arguments: argparse.Namespace) -> Schedule | LoopSchedule:
     from npu.vliw import kernels, vector_kernels
 
     if arguments.kernel in vector_kernels.NAMES:
-        return vector_kernels.schedule(arguments.device, arguments.kernel, arguments.blocks)
+        return vector_kernels.schedule(
+            arguments.device, arguments.kernel, arguments.blocks, arguments.k1
+        )
     shape = (arguments.m1, arguments.k1, arguments.n1)
     if None in shape:
         raise ArgumentError(

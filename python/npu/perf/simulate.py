@@ -174,7 +174,10 @@ def _sources(design: DesignPoint, estimate: dict[str, Any]) -> dict[str, str]:
         "narrow_*" if design.has_shift else "convert_f32_bf16": design.sum_dtype != design.c_dtype,
         "zero_*": True,
     }
-    return found | {name: "counted" for name, called in others.items() if called}
+    found |= {name: "counted" for name, called in others.items() if called}
+    if estimate["convert_scheduled"] and estimate["convert_cycles"] > 0:
+        found["convert_bf16_bfp16_*"] = "scheduled"
+    return found
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,6 +7,10 @@ need a fill before them and leave the file empty. A register counts the bytes th
 address that is no multiple of 64 a fill of an empty file takes the rest of its line, as loads of
 vectors from any address need (assumed; aie_api has these on the same operations).
 
+The store file is the same the other way round: `vst.push.576.conv` turns 64 sums into 72 bytes,
+stores what fills up a line and moves the pointer by 72; r26 counts what waits, down. A flush stores
+that, 64 bytes at most, so that it follows eight pushes from a line's start at the latest.
+
 Sources: [SA] scalable-analyses/xdna, isa.rst and xdna2_kernel.rst; [LLVM] Xilinx/llvm-aie,
 llvm/lib/Target/AIE/aie2p; [RTG] AMD's register database of aie-rt; where they are silent, AIE2's
 entry.
@@ -37,6 +41,9 @@ CONVERSION = Source("[LLVM] AIE2PGenSchedule.td, dmx_lda_ups .., dmx_sts_srs .."
 FILE = Source("latency, stages, port [LLVM] AIE2PGenSchedule.td; effect [SA] isa.rst", "published")
 # As aie_api's pop_seek uses it; what becomes of the pointer and the file follows from that use.
 LEAVE = Source("latency [LLVM] AIE2PGenSchedule.td, fifo_1d_pop; effect from its use", "assumed")
+# Kernels of others push eight times before a flush; aie_api pushes and flushes from any address.
+PUSH = Source("latency, stages, ports [LLVM] AIE2PGenSchedule.td; effect from its use", "published")
+FLUSH = Source("latency [LLVM] AIE2PGenSchedule.td, dmx_sts_fifo_conv_x; effect assumed", "assumed")
 REGISTERS = Source("[SA] isa.rst: five accumulators, exponents, load and store files", "published")
 WALK = Source("[LLVM] PADDA_2D; counts taken to be as on AIE2", "assumed")
 ENCODING = Source("[LLVM] aie2p/AIE2PSlots.td, AIE2PCompositeFormats.td", "documented")
@@ -59,6 +66,7 @@ FILES = (
     *scalar.files(REGISTERS, WALK),
     RegisterFile("W", {"wl": (), "wh": ()}, 12, 256, REGISTERS),
     RegisterFile("X", {"x": ("wl", "wh")}, 12, 512, REGISTERS),
+    RegisterFile("Y", {"y": ("x",)}, 6, 1024, REGISTERS, paired=True),
     RegisterFile("E", {"e": ()}, 12, 64, REGISTERS),
     # In memory byte e[i] and then x[8 i .. 8 i + 7], eight times.
     RegisterFile("EX", {"ex": ("x", "e")}, 12, 576, REGISTERS),
@@ -66,6 +74,7 @@ FILES = (
     RegisterFile("CM", {"cml": ("bmll", "bmlh"), "cmh": ("bmhl", "bmhh")}, 5, 1024, REGISTERS),
     RegisterFile("DM", {"dm": ("cml", "cmh")}, 5, 2048, REGISTERS),
     RegisterFile("LF", {"lf": ()}, 2, 1024, REGISTERS),
+    RegisterFile("SF", {"sf": ()}, 1, 1024, REGISTERS),
     *vector_operations.AIE2P_FILES,
     *lane_operations.AIE2P_FILES,
     *(RegisterFile(n, {f"{n.lower()}sign1": ()}, 1, 1, REGISTERS) for n in ("UPS", "SRS")),
@@ -86,7 +95,7 @@ def _memory(key: str, slot: str, data: Operand, action: str) -> Operation:
     return Operation(
         key, key.split(".")[0], slot, (data, scalar.ADDRESS), action, source,
         offset=_OFFSET, post=_POST, memory_stage=5, memory_bytes=64,
-        ports=((port, data.latency),) if data.latency else (),
+        ports=((port, data.latency),) if data.latency else (("data out", 2),),
     )  # fmt: skip
 
 
@@ -102,10 +111,11 @@ def _conversion(
     return Operation(
         key, key, slot, tuple(operands), action, CONVERSION, offset=_OFFSET, post=_POST,
         memory_stage=memory_stage, memory_bytes=64,
-        ports=((_WRITE, data.latency),) if data.latency else (), modes=modes,
+        ports=((_WRITE, data.latency),) if data.latency else _OUT[memory_stage], modes=modes,
     )  # fmt: skip
 
 
+_OUT = {stage: (("crrnd read", 1), ("data out", stage - 3)) for stage in (5, 7)}
 _UP = (("crsat", 7), ("crupsmode", 8))
 _DOWN = (("crrnd", 1), ("crsat", 1), ("crsrsmode", 1))
 _CONVERSIONS = (
@@ -134,12 +144,27 @@ def _through_file(unit: str) -> tuple[Operation, ...]:
     )  # fmt: skip
 
 
+# Sums on their way out in blocks: conversions read the rounding mode a cycle later than others.
+_BLOCKS_OUT = (("L read m", 1), ("crrnd read", 2), ("data out", 5))
+_STORE_FILE = (
+    Operation("vst.push", "vst.push.576.conv.bfp16ebs8.fp32", "st",
+        (Operand("DM"), Operand("fifo")), "store push", PUSH, memory_stage=8, memory_bytes=64,
+        ports=_BLOCKS_OUT, modes=(("crrnd", 2),)),
+    *(
+        Operation(f"vst.{key}", "vst.flush.512.conv", "st", (Operand("fifo"),), f"store {key}",
+            FLUSH, memory_stage=8, memory_bytes=64, ports=_BLOCKS_OUT[::2])
+        for key in ("flush", "leave")
+    ),
+)  # fmt: skip
+
+
 OPERATIONS = (
     _memory("vlda.x", "lda", Operand("X", 0, 7), "load"),
     _memory("vldb.x", "ldb", Operand("X", 0, 7), "load"),
     _memory("vlda.bm", "lda", Operand("BM", 0, 7), "load"),  # ldb writes no accumulators
     *_through_file("lda"),
     *_through_file("ldb"),
+    *_STORE_FILE,
     _memory("vst.x", "st", Operand("X"), "store"),
     _memory("vst.bm", "st", Operand("BM"), "store"),
     *_CONVERSIONS,
@@ -154,6 +179,10 @@ OPERATIONS = (
         "multiply bfp16",
         ITINERARY,
     ),
+    # Kernels of others widen bf16 by a multiplication with ones, 64 lanes at a time.
+    Operation("vmul.f.y", "vmul.f", "vec",
+        (Operand("DM", 0, 6), Operand("Y"), Operand("Y"), Operand("R")), "multiply lanes",
+        ITINERARY),
     # The itinerary forwards sums from one to the next a cycle earlier, which is not used here.
     Operation(
         "vmac",
@@ -192,7 +221,7 @@ AIE2P = Machine(
     loop=LoopRules(64, 16, 16, Source("[SA], as on AIE2", "published")),
     program_bytes=16384,
     memory_bytes=65536,
-    fifos=(Fifo("p0", "lf0", "r24"), Fifo("p1", "lf1", "r25")),
+    fifos=(Fifo("p0", "lf0", "r24"), Fifo("p1", "lf1", "r25"), Fifo("p2", "sf", "r26")),
 )
 
 # The configuration operand of vmac.f for an 8x8 by 8x8 product of BFP16. [SA]

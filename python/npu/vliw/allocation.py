@@ -182,6 +182,11 @@ def address(region: Region, machine: Machine, arrays: Iterable[str] = ()) -> Add
             found.step[node.name] = _step(node.forms, there - here, machine, modifiers)
         wrap = offsets[0] - offsets[-1]
         steps = [b - a + wrap for a, b in pairwise(bases)]
+        if nodes[-1].steps_itself:  # and leads to the next block
+            if any(steps):
+                raise DesignError(f"[address] {name} does not go on where its file leaves it")
+            found.after[name] = bases[-1] + offsets[-1]
+            continue
         last = _next_block(found, nodes[-1], steps, machine, modifiers)
         found.after[name] = bases[-1] + offsets[-1] + last
     found.numbers |= {f"m{index}": value for value, index in modifiers.shared.items()}
@@ -213,11 +218,13 @@ def _next_block(
 
 def _pointers(region: Region, others: set[str]) -> dict[str, str]:
     """The first stream of an array walks its argument, others a copy."""
-    arrays = {stream.array for stream in region.streams.values()} | others
-    free = [pointer for pointer in _POINTERS if pointer not in arrays]
+    taken = {name for s in region.streams.values() for name in (s.array, s.pointer)} | others
+    free = [pointer for pointer in _POINTERS if pointer not in taken]
     found: dict[str, str] = {}
     for stream in region.streams.values():
-        if stream.array not in found.values():
+        if stream.pointer:
+            found[stream.name] = stream.pointer
+        elif stream.array not in found.values():
             found[stream.name] = stream.array
         elif free:
             found[stream.name] = free.pop(0)

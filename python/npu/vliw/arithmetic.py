@@ -32,8 +32,8 @@ def fused_products(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     own = np.where(q >> 31 & 1, -own, own)
     largest = exponents.max(axis=1)
     top = np.maximum(largest, own_exponent)
-    total = _round(terms << 9, top[:, None] - exponents).sum(axis=1)
-    total += _round(own, top - own_exponent)
+    total = rounded_shift(terms << 9, top[:, None] - exponents).sum(axis=1)
+    total += rounded_shift(own, top - own_exponent)
     nan, infinity = _special(x, y, q)
     result = np.where(infinity != 0, infinity, _normalise(total, top, nan))
     kept = nan & (largest == 0) & ((q & 0x7FFFFFFF) > _FP32_INFINITY)
@@ -85,9 +85,9 @@ def _products(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return np.where(sign == 1, -product, product), np.where(product != 0, exponent, 0)
 
 
-def _round(values: np.ndarray, shift: np.ndarray) -> np.ndarray:
-    """values / 2^shift to the nearest integer, ties to even."""
-    shift = np.minimum(shift, 40)  # everything is below 2^26
+def rounded_shift(values: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """values / 2^shift to the nearest integer, ties to even; int64."""
+    shift = np.minimum(shift, 60)
     floor = values >> shift
     rest = values - (floor << shift)
     half = (np.int64(1) << shift) >> 1
@@ -100,7 +100,7 @@ def _normalise(total: np.ndarray, top: np.ndarray, nan: np.ndarray) -> np.ndarra
     magnitude = np.abs(total)
     # frexp is exact for integers below 2^53.
     lead = np.frexp(magnitude.astype(np.float64))[1].astype(np.int64) - 1
-    mantissa = _round(magnitude, np.maximum(lead - 23, 0)) << np.maximum(23 - lead, 0)
+    mantissa = rounded_shift(magnitude, np.maximum(lead - 23, 0)) << np.maximum(23 - lead, 0)
     carry = mantissa >> 24
     exponent = top + lead - 23 - 128 + carry
     mantissa = mantissa >> carry & 0x7FFFFF

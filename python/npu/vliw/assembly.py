@@ -11,7 +11,7 @@ from npu.vliw.machine import Fifo, Machine, Operand, Operation
 from npu.vliw.program import Address, Bundle, Op, Program
 
 _ADDRESS = re.compile(r"^\[(\w+)(?:\s*,\s*(#?-?\w+))?\](?:\s*,\s*(#?-?\w+))?$")
-_FIFO = re.compile(r"^\[(\w+)\s*,\s*(lf\w+)\s*,\s*(\w+)(?:\s*,\s*(\w+))?\]$")
+_FIFO = re.compile(r"^\[(\w+)\s*,\s*((?:lf|sf)\w*)\s*,\s*(\w+)(?:\s*,\s*(\w+))?\]$")
 _ORDER = ("vec", "lda", "ldb", "st", "alu", "lng", "mv")
 
 
@@ -136,7 +136,7 @@ def _operand(
 
 def _fifo(word: str, form: Operation, machine: Machine, walk: bool) -> Fifo | None:
     match = _FIFO.match(word)
-    if not match or bool(match[4]) != (form.action == "leave"):
+    if not match or bool(match[4]) != form.key.endswith(".leave"):
         return None
     found = Fifo(*match.groups(""))
     steps = not found.step or machine.file_of(found.step) == ("D" if walk else "M")

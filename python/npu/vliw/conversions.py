@@ -8,6 +8,7 @@ import numpy as np
 
 from npu.errors import ScheduleError
 from npu.vliw.aie2p import SATURATE, TO_EVEN
+from npu.vliw.arithmetic import rounded_shift
 
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32"}
 
@@ -22,10 +23,7 @@ def shifted_down(data: bytes, lane_bytes: int, shift: int, rounding: int, satura
     """32-bit sums to integers of 1 or 2 bytes: shifted right, rounded, cut or saturated."""
     _check_rounding(rounding)
     values = np.frombuffer(data, np.int32).astype(np.int64)
-    floor = values >> shift
-    rest, half = values - (floor << shift), (1 << shift) >> 1
-    up = (rest > half) | ((rest == half) & (floor & 1 == 1))
-    return _fitted(floor + (up & (shift > 0)), lane_bytes, saturation)
+    return _fitted(rounded_shift(values, np.array(shift)), lane_bytes, saturation)
 
 
 def to_fp32(data: bytes) -> bytes:
@@ -40,6 +38,19 @@ def to_bf16(data: bytes, rounding: int) -> bytes:
     rounded, kept = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16, bits >> 16
     nan = kept | (kept & 0x7F == 0)
     return np.where(bits & 0x7FFFFFFF > 0x7F800000, nan, rounded).astype(np.uint16).tobytes()
+
+
+def to_bfp16(data: bytes, rounding: int) -> bytes:
+    """fp32 to blocks of 8 that share the largest exponent: that and then mantissas, in bytes."""
+    _check_rounding(rounding)
+    bits = np.frombuffer(data, np.uint32).astype(np.int64).reshape(-1, 8)
+    exponents, fractions = bits >> 23 & 0xFF, bits & 0x7FFFFF
+    top = exponents.max(axis=1, keepdims=True)
+    values = np.where(bits >> 31 == 1, -1, 1) * (fractions | (exponents > 0).astype(np.int64) << 23)
+    # Of 24 bits seven stay; beyond 60 nothing is left of any.
+    dropped = np.minimum(17 + top - np.maximum(exponents, 1), 60)
+    mantissas = rounded_shift(values, dropped).clip(-128, 127)
+    return np.concatenate([top, mantissas & 0xFF], axis=1).astype(np.uint8).tobytes()
 
 
 def _fitted(values: np.ndarray, lane_bytes: int, saturation: int) -> bytes:

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from npu.errors import ArgumentError
-from npu.vliw import kernels
+from npu.vliw import convert_bfp16, kernels, vector_kernels
 
 # Rows and columns of blocks of the programs that are simulated: two with the same ends, from which
 # the interval follows, an odd number, and one alone.
@@ -120,3 +120,50 @@ def _cycles(variant: Variant, steps: int, rows: int, columns: int) -> tuple[int,
     )  # fmt: skip
     run = found.simulated()
     return run.cycles - run.stalls, found.program.code_bytes
+
+
+# Kernels that convert to BFP16 and what is generated for them; all of npu2.
+CONVERSIONS = {
+    "convert_bf16_bfp16_a": "convert_bf16_bfp16_a",
+    "convert_bf16_bfp16_b": "convert_bf16_bfp16_b",
+    "convert_bf16_bfp16_b_bcol": "convert_bf16_bfp16_a",
+    "convert_bf16_bfp16_c": "convert_bf16_bfp16_c",
+    "convert_f32_bfp16_c": "convert_f32_bfp16_c",
+}
+_COLUMNS = (8, 4, 5, 1)  # of the programs that are simulated
+_TILES = 3 * convert_bfp16.PER_FLUSH  # a loop of groups of tiles, before those that are left over
+
+
+@dataclass(frozen=True)
+class Conversion:
+    """``tiles`` that follow each other take ``interval`` cycles; ``k1``: of a column of a row-major
+    B, else None. What is left over of the widest adds the interval of its own number."""
+
+    name: str
+    k1: int | None
+    tiles: int
+    interval: int
+    outside: int
+    code_bytes: int
+
+
+@functools.cache
+def conversion(name: str, k1: int | None = None) -> list[Conversion]:
+    """The figures of a kernel in aie_kernels/, the most tiles first; ``k1``: for row-major B."""
+    kernel = CONVERSIONS[name]
+
+    def run(blocks: int) -> tuple[int, int]:
+        found = vector_kernels.schedule("npu2", kernel, blocks, k1)
+        return found.simulated().cycles, found.program.code_bytes
+
+    if k1 is not None:
+        total = {columns: run(columns)[0] for columns in _COLUMNS}
+        interval = (total[8] - total[4]) // 4
+        outside = max(cycles - columns * interval for columns, cycles in total.items())
+        return [Conversion(name, k1, k1, interval, outside, run(8)[1])]
+    most = convert_bfp16.PER_FLUSH
+    base, code = run(_TILES)
+    interval = (run(_TILES + 2 * most)[0] - base) // 2
+    whole = Conversion(name, None, most, interval, max(0, base - _TILES // most * interval), code)
+    left = [(tiles, *run(_TILES + tiles)) for tiles in range(most - 1, 0, -1)]
+    return [whole, *(Conversion(name, None, t, c - base, 0, size) for t, c, size in left)]

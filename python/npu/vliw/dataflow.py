@@ -35,7 +35,8 @@ class Node:
     # "load", "advance" of a pointer to the next block.
     role: str
     bank: str | None = None
-    at: int | None = None  # place of a multiplication in the interval, else its number
+    # Place of a multiplication in the interval, else its number; of a store the earliest.
+    at: int | None = None
     group: str | None = None  # loads or moves that the scheduler moves together, before others
 
     @cached_property
@@ -44,13 +45,13 @@ class Node:
 
     @cached_property
     def through_file(self) -> bool:
-        """Whether the access goes through a load file."""
+        """Whether the access goes through a load or store file."""
         return self.steps_itself or any(form.endswith(".leave") for form in self.forms)
 
     @cached_property
     def steps_itself(self) -> bool:
         """Whether the pointer follows the file."""
-        return any(form.endswith((".fill", ".pop")) for form in self.forms)
+        return any(form.endswith((".fill", ".pop", ".push", ".flush")) for form in self.forms)
 
     @cached_property
     def pointer(self) -> str | None:
@@ -61,11 +62,13 @@ class Node:
 @dataclass(frozen=True)
 class Stream:
     """Accesses through one pointer, in the order of the nodes. ``array``: the argument register it
-    starts from; ``bases``: the byte offset from the argument, per block."""
+    starts from; ``bases``: the byte offset from the argument, per block; ``pointer``: the register
+    that it must walk, if it is no choice."""
 
     name: str
     array: str
     bases: Sequence[int]
+    pointer: str = ""
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,11 @@ class _Scheduler:
         """What keeps its distances outside the loop as well, with its times: multiplications with
         places of their own, which share accumulators only because of these, and all of a loop over
         lanes, whose values enter registers while others still leave them."""
-        nodes = self.region.nodes
-        placed = {node.name for node in nodes if node.at is not None or self.region.lanes}
+        placed = {
+            node.name
+            for node in self.region.nodes
+            if self.region.lanes or (node.role == "multiply" and node.at is not None)
+        }
         return {
             i: problem.instances[i].time
             for i in indices

@@ -40,13 +40,15 @@ class Slot:
 @dataclass(frozen=True)
 class RegisterFile:
     """Registers ``prefix + number``; ``views`` has, per prefix, the prefixes of its parts, lowest
-    bits first: ("bml", ("amll", "amlh")) says that bml3 is amll3 and amlh3."""
+    bits first: ("bml", ("amll", "amlh")) says that bml3 is amll3 and amlh3. ``paired``: y3 is
+    x6 and x7."""
 
     name: str
     views: Mapping[str, tuple[str, ...]]
     count: int
     bits: int
     source: Source
+    paired: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,9 +132,10 @@ class Banks:
 
 @dataclass(frozen=True)
 class Fifo:
-    """A stream through a load file: the next byte's address, the file that holds bytes which were
-    loaded and not yet taken, and the register that counts them. ``step``: the modifier by which an
-    access moves on that leaves the file empty, or the d register of its walk."""
+    """A stream through a load or store file: the next byte's address, the file that holds bytes
+    which were loaded and not yet taken, or given and not yet stored, and the register that counts
+    them, down if they wait to be stored. ``step``: the modifier by which an access moves on that
+    leaves the file empty, or the d register of its walk."""
 
     pointer: str
     file: str
@@ -185,7 +188,10 @@ class Machine:
         for file in self.files:
             for prefix, below in file.views.items():
                 for number in _numbers(file):
-                    parts[f"{prefix}{number}"] = tuple(f"{p}{number}" for p in below)
+                    has = [f"{p}{number}" for p in below]
+                    if file.paired:
+                        has = [f"{below[0]}{2 * int(number) + i}" for i in range(2)]
+                    parts[f"{prefix}{number}"] = tuple(has)
 
         def atoms(name: str) -> tuple[str, ...]:
             return tuple(a for p in parts[name] for a in atoms(p)) if parts[name] else (name,)

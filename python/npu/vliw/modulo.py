@@ -135,7 +135,7 @@ class _Search:
                 return False
             last = self.steady.time[node.name]
         for node in self.by_role["store"]:
-            first = self._earliest(node) + self.shift.get(node.name, 0)
+            first = max(self._earliest(node), node.at or 0) + self.shift.get(node.name, 0)
             if not self._place(node, range(first, self._limit(first))):
                 return False
         for node in (*reversed(self.by_role["move"]), *self.by_role["load"]):

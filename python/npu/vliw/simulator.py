@@ -25,6 +25,7 @@ from npu.vliw.vector_operations import LANES
 
 _POINTER_BITS = 20
 _FILE = ("fill", "pop", "leave")  # actions through load files
+_STORE_FILE = ("store push", "store flush", "store leave")
 _BLOCKS = 72  # bytes of 8 blocks of BFP16, which one pop takes
 Value = int | bytes
 
@@ -310,6 +311,9 @@ class Core:
         operation, fifo = flight.op.operation, flight.op.operands[position]
         assert isinstance(fifo, Fifo)
         pointer = _integer(self._read(flight, fifo.pointer))
+        if operation.action in _STORE_FILE:
+            self._start_store_file(flight, fifo, pointer, now)
+            return
         flight.held = _integer(self._read(flight, fifo.position))
         flight.address = pointer + flight.held
         if operation.action == "fill" and flight.held == 0:
@@ -327,6 +331,47 @@ class Core:
             )
         self._change(flight, fifo.position, 0 if fifo.step else left, now)
         self._accesses[now + operation.memory_stage - 1].append(flight)
+
+    def _start_store_file(self, flight: _Flight, fifo: Fifo, pointer: int, now: int) -> None:
+        """A push stores up to the end of a line, a flush what waits."""
+        operation = flight.op.operation
+        line = operation.memory_bytes
+        flight.held = -_signed(_integer(self._read(flight, fifo.position)), 32)
+        flight.skipped = (pointer - flight.held) % line
+        flight.address = pointer - flight.held - flight.skipped
+        left = 0
+        if operation.action == "store push":
+            left = flight.held + _BLOCKS - (line - flight.skipped)
+            self._change(flight, fifo.pointer, pointer + _BLOCKS, now)
+        elif fifo.step:
+            self._change(flight, fifo.pointer, pointer + self._step(flight, fifo.step, now), now)
+        if left > line or flight.held < 0 or (not left and flight.skipped + flight.held > line):
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {fifo.file} would hold {max(left, flight.held)} "
+                f"bytes; a flush stores the rest of a line of {line}"
+            )
+        self._change(flight, fifo.position, -left, now)
+        self._accesses[now + operation.memory_stage - 1].append(flight)
+
+    def _store_file(self, flight: _Flight) -> None:
+        """What the file gives to memory."""
+        action, inputs = flight.op.operation.action, flight.inputs
+        fifo = next(o for o in flight.op.operands if isinstance(o, Fifo))
+        content = self._fifos[fifo.file]
+        if len(content) != flight.held:
+            raise ScheduleError(
+                f"[simulate] {flight.where}: {fifo.position} says {flight.held} bytes, {fifo.file} "
+                f"holds {len(content)}"
+            )
+        if action == "store push":
+            sums = inputs[0]
+            assert isinstance(sums, bytes)
+            content += conversions.to_bfp16(sums, _integer(inputs["crrnd"]))
+        size = flight.op.operation.memory_bytes - flight.skipped
+        size = size if action == "store push" else flight.held
+        start = flight.address + flight.skipped
+        self.memory[start : start + size] = content[:size]
+        self._fifos[fifo.file] = content[size:]
 
     def _change(self, flight: _Flight, register: str, value: int, now: int) -> None:
         """A register's new value in the next cycle."""
@@ -360,7 +405,9 @@ class Core:
             if operation.action in _FILE:
                 self._through_file(flight)
         for flight in flights:
-            if flight.op.operation.action.startswith("store"):
+            if flight.op.operation.action in _STORE_FILE:
+                self._store_file(flight)
+            elif flight.op.operation.action.startswith("store"):
                 data = self._stored(flight)
                 self.memory[flight.address : flight.address + len(data)] = data
         self.result.stalls += max(banks.values(), default=1) - 1
@@ -492,5 +539,5 @@ def _wrapped(value: int, register: str) -> int:
     return value & ((1 << bits) - 1)
 
 
-def _signed(value: int) -> int:
-    return value - (1 << _POINTER_BITS) if value >> (_POINTER_BITS - 1) else value
+def _signed(value: int, bits: int = _POINTER_BITS) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value

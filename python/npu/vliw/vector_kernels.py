@@ -11,11 +11,20 @@ from typing import Any
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import dequant_q4nx, geglu, gemv_q4nx, rms_norm, rope, softmax, vector_reference
+from npu.vliw import (
+    convert_bfp16,
+    convert_bfp16_rows,
+    dequant_q4nx,
+    geglu,
+    gemv_q4nx,
+    rms_norm,
+    rope,
+    softmax,
+    vector_reference,
+)
 from npu.vliw.assembly import op_text
 from npu.vliw.dataflow import Region
 from npu.vliw.generate import generate
-from npu.vliw.machine import Machine
 from npu.vliw.machines import MACHINES
 from npu.vliw.program import Program
 from npu.vliw.simulator import Core, Run
@@ -29,16 +38,19 @@ class _Kernel:
     """``sizes``: bytes per block of each argument, the last is the result's; ``reference``: inputs
     and result for a device, a number of blocks and a seed, as bytes; ``counts``: numbers of blocks
     by which its cycles are measured; ``seen``: what the C++ kernel shows of a result, where that is
-    not all of it."""
+    not all of it. ``columns``: blocks are columns of tiles; regions, reference and sizes are for a
+    number of tiles as well. ``in_place``: the result lies where the only input does."""
 
-    regions: Callable[[Machine, int], list[Region]]
+    regions: Callable[..., list[Region]]
     arguments: str
     sizes: tuple[int, ...]
-    reference: Callable[[str, int, int], list[np.ndarray]]
+    reference: Callable[..., list[np.ndarray]]
     bits: str = "uint16"  # of a result
     devices: tuple[str, ...] = ("npu1", "npu2")
     counts: tuple[int, int] = (1, 2)
     seen: Callable[[np.ndarray, int], np.ndarray] | None = None
+    columns: bool = False
+    in_place: bool = False
 
 
 _KERNELS = {
@@ -88,6 +100,29 @@ _KERNELS = {
         devices=("npu2",),
     ),
 }
+for _name, _source, _in_place in (
+    ("convert_bf16_bfp16_a", "bfloat16", False),
+    ("convert_bf16_bfp16_c", "bfloat16", True),
+    ("convert_f32_bfp16_c", "float32", True),
+):
+    _KERNELS[_name] = _Kernel(
+        functools.partial(convert_bfp16.loop, source=_source, in_place=_in_place),
+        f"const {'float' if _source == 'float32' else _source} *src, bfp16ebs8 *dst",
+        (convert_bfp16.source_bytes(_source), convert_bfp16.TILE),
+        functools.partial(vector_reference.convert_bfp16, source=_source),
+        bits="uint8",
+        devices=("npu2",),
+        in_place=_in_place,
+    )
+_KERNELS["convert_bf16_bfp16_b"] = _Kernel(
+    convert_bfp16_rows.loop,
+    "const bfloat16 *src, bfp16ebs8 *dst",
+    (convert_bfp16_rows.SOURCE, convert_bfp16.TILE),
+    vector_reference.convert_bfp16_rows,
+    bits="uint8",
+    devices=("npu2",),
+    columns=True,
+)
 NAMES = sorted(_KERNELS)
 
 
@@ -100,23 +135,28 @@ class LoopSchedule:
     blocks: int
     program: Program
     prototype: str
+    k1: int | None = None  # tiles of a column
 
     @property
     def label(self) -> str:
         return f"{self.kernel}, {self.blocks} block{'s' if self.blocks > 1 else ''}"
 
+    def sizes(self) -> list[int]:
+        """Bytes of the arguments."""
+        return [size * self.blocks * (self.k1 or 1) for size in _KERNELS[self.kernel].sizes]
+
     def places(self) -> tuple[int, ...]:
-        """Addresses of the arguments, banks of their own for each."""
+        """Addresses of the arguments, banks of their own for each unless it works in place."""
         limit, starts = self.program.machine.memory_bytes, [0]
-        for size in _KERNELS[self.kernel].sizes:
-            end = starts[-1] + size * self.blocks
+        for size in self.sizes():
+            end = starts[-1] + size
             starts.append(-(-end // _BANK_BYTES) * _BANK_BYTES)
         if starts[-1] > limit:
             raise DesignError(
                 f"[schedule] {self.label} takes {starts[-1]} bytes, in banks of {_BANK_BYTES}; the "
                 f"core's memory has {limit}: give fewer blocks"
             )
-        return tuple(starts[:-1])
+        return (0, 0) if _KERNELS[self.kernel].in_place else tuple(starts[:-1])
 
     def run(self, *inputs: np.ndarray) -> tuple[np.ndarray, Run]:
         """Simulates the kernel on inputs of bytes; the result's bytes."""
@@ -124,8 +164,7 @@ class LoopSchedule:
         for place, array in zip(places, inputs, strict=False):
             memory[place : place + array.nbytes] = array.tobytes()
         run = self._execute(memory)
-        size = _KERNELS[self.kernel].sizes[-1] * self.blocks
-        return np.frombuffer(bytes(memory), np.uint8, size, places[-1]), run
+        return np.frombuffer(bytes(memory), np.uint8, self.sizes()[-1], places[-1]), run
 
     def compared(self, seed: int) -> tuple[np.ndarray, np.ndarray, Run]:
         """The bits of its results and of the C++ kernel's for random operands, and the run."""
@@ -138,7 +177,8 @@ class LoopSchedule:
 
     def operands(self, seed: int) -> list[np.ndarray]:
         """Random inputs and, last, the C++ kernel's result for them, as bytes."""
-        return _KERNELS[self.kernel].reference(self.device, self.blocks, seed)
+        tiles = [] if self.k1 is None else [self.k1]
+        return _KERNELS[self.kernel].reference(self.device, self.blocks, seed, *tiles)
 
     def simulated(self) -> Run:
         """Cycles; values have no influence on them."""
@@ -164,6 +204,7 @@ class LoopSchedule:
             "device": self.device,
             "kernel": self.kernel,
             "blocks": self.blocks,
+            "k1": self.k1,
             "simulated": True,
             "bundles": run.bundles,
             "stalls": run.stalls,
@@ -184,16 +225,22 @@ class LoopSchedule:
 
 
 @functools.lru_cache(maxsize=32)
-def schedule(device: str, kernel: str, blocks: int = 1) -> LoopSchedule:
-    """The kernel for this number of blocks. Raises ArgumentError, ShapeError, DesignError."""
+def schedule(device: str, kernel: str, blocks: int = 1, k1: int | None = None) -> LoopSchedule:
+    """The kernel for this number of blocks; ``k1``: tiles of a column, where blocks are. Raises
+    ArgumentError, ShapeError, DesignError."""
     found = _KERNELS.get(kernel)
     if found is None or device not in found.devices:
         known = ", ".join(f"{n} on {d}" for n, k in sorted(_KERNELS.items()) for d in k.devices)
         raise ArgumentError(f"[schedule] no kernel {kernel} on {device}; there is {known}")
     machine = MACHINES[device]
-    name = f"{kernel}_{blocks}"
-    program = generate(name, found.regions(machine, blocks), machine, _ATTEMPTS)
-    return LoopSchedule(device, kernel, blocks, program, f"void {name}({found.arguments});")
+    if found.columns != (k1 is not None):
+        wanted = "give k1, the tiles of a column" if found.columns else "it takes no k1"
+        raise ArgumentError(f"[schedule] k1 of {kernel} is {k1!r}: {wanted}")
+    tiles = [] if k1 is None else [k1]
+    name = "_".join(map(str, (kernel, blocks, *tiles)))
+    program = generate(name, found.regions(machine, blocks, *tiles), machine, _ATTEMPTS)
+    prototype = f"void {name}({found.arguments});"
+    return LoopSchedule(device, kernel, blocks, program, prototype, k1)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ SHUFFLES = {
     "T8_2x64_lo": 20, "T8_2x64_hi": 21, "T256_2x2_lo": 10, "T256_2x2_hi": 11, "T16_16x4_lo": 24,
     "T16_16x4_hi": 25, "T16_2x32_lo": 18, "T16_2x32_hi": 19, "T64_2x8_lo": 14, "T64_2x8_hi": 15,
     "T32_2x16_lo": 16, "T32_2x16_hi": 17, "T128_2x4_lo": 12, "T128_2x4_hi": 13,
-    "T16_32x2_lo": 2, "T16_32x2_hi": 3,
+    "T16_32x2_lo": 2, "T16_32x2_hi": 3, "T16_8x8_lo": 52, "T16_8x8_hi": 53,
 }  # fmt: skip
 # The configuration of lane by lane products of bf16: that of the 4 x 8 x 4 product, 28, with 1
 # instead of 0 in its field "variant", bits 5 to 7. That both cores read it so is inferred.

@@ -103,6 +103,41 @@ def rope(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [array.reshape(-1).view(np.uint8) for array in (x, table, y)]
 
 
+def convert_bfp16(device: str, tiles: int, seed: int, source: str) -> list[np.ndarray]:
+    """Operands with a zero, tiny and infinite values, by the code that `npu.pack` shares with the
+    cores; sums of a product, and that product in blocks."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    if source == "bfloat16":
+        x = np.ldexp(rng.standard_normal((8, 8 * tiles)), rng.integers(-30, 30, (8, 8 * tiles)))
+        x[0, :6] = 0, np.inf, 1e-39, -1e38, -0.0, 3e-41
+        x = x.astype(BFLOAT16)
+        return [_tiles(x), npu.pack(x, format="bfp16", side="a").tiles.reshape(-1)]
+    a, b = (rng.standard_normal(shape, np.float32) for shape in ((8, 64), (64, 8 * tiles)))
+    packed = [npu.pack(x, format="bfp16", side=side) for x, side in ((a, "a"), (b, "b"))]
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        sums, blocks = (npu.matmul(*packed, out_dtype=out) for out in ("float32", "bfp16"))
+    return [_tiles(sums), blocks.tiles.reshape(-1)]
+
+
+def convert_bfp16_rows(device: str, n1: int, seed: int, k1: int) -> list[np.ndarray]:
+    """A row-major B in tiles, and its blocks along K."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    shape = (8 * k1, 8 * n1)
+    b = np.ldexp(rng.standard_normal(shape), rng.integers(-30, 30, shape)).astype(BFLOAT16)
+    b[:4, 0] = 0, np.inf, 1e-39, -1e38
+    rows = np.concatenate([_tiles(b[8 * k : 8 * k + 8]) for k in range(k1)])
+    return [rows, npu.pack(b, format="bfp16", side="b").tiles.reshape(-1)]
+
+
+def _tiles(matrix: np.ndarray) -> np.ndarray:
+    """The bytes of 8 rows as tiles of 8 x 8."""
+    return np.ascontiguousarray(matrix.reshape(8, -1, 8).swapaxes(0, 1)).view(np.uint8).reshape(-1)
+
+
 def _halved(values: np.ndarray) -> np.ndarray:
     """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
     while values.shape[-1] > 1:

@@ -11,14 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vliw_programs import changed, on
+from vliw_programs import believing, changed, on
 
 from npu.errors import DesignError, ScheduleError, ShapeError
 from npu.vliw import generate, kernels, matmul_bfp16, reference
 from npu.vliw.aie2 import CALLEE_SAVED
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.kernels import Schedule
-from npu.vliw.machine import Operation
 from npu.vliw.program import Address
 
 # scalable-analyses/xdna, xdna2_kernel.rst: 65 + 14 * 48 + 63 bundles.
@@ -121,21 +120,11 @@ def test_limits_of_the_core() -> None:
 def test_a_latency_that_is_one_cycle_too_short(key: str, stage: int, latency: int) -> None:
     """The scheduler believes it, or that accumulators are read later; the core is the true one."""
 
-    def believed(operation: Operation) -> Operation:
-        if operation.key != key:
-            return operation
-        operands = tuple(
-            dataclasses.replace(
-                o,
-                stage=stage if stage and i == 1 else o.stage,
-                latency=o.latency + latency if o.latency else 0,
-            )
-            for i, o in enumerate(operation.operands)
-        )
-        return dataclasses.replace(operation, operands=operands)
-
     regions = matmul_bfp16.regions(4, 12, 4)
-    program = on(AIE2P, generate.generate("broken", regions, changed(AIE2P, believed), 8))
+    program = on(
+        AIE2P,
+        generate.generate("broken", regions, changed(AIE2P, believing(key, latency, stage)), 8),
+    )
     found = dataclasses.replace(schedule(4, 12, 4, 8), program=program)
     with pytest.raises(ScheduleError, match=r"the schedule meant|was never written|is used twice"):
         found.simulated()

@@ -12,13 +12,12 @@ import pytest
 from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
-from vliw_programs import changed, on
+from vliw_programs import believing, changed, into, on, writers
 
 from npu.errors import ScheduleError, ShapeError
 from npu.vliw import assembly, generate, kernels, matmul_bfp16_tiles, reference
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.kernels import Schedule
-from npu.vliw.machine import Operation
 
 OUTS = matmul_bfp16_tiles.OUTS
 ACCESSES = {"bfloat16": 2, "float32": 4}  # to a tile of C each way
@@ -112,21 +111,11 @@ def test_a_latency_that_is_one_cycle_too_short(
     """The scheduler believes it, or that accumulators are read later; the core is the true one. In
     sizes where the operation has no slack."""
 
-    def believed(operation: Operation) -> Operation:
-        if operation.key not in key.split():
-            return operation
-        operands = tuple(
-            dataclasses.replace(
-                o,
-                stage=stage if stage and i == 1 else o.stage,
-                latency=o.latency + latency if o.latency else 0,
-            )
-            for i, o in enumerate(operation.operands)
-        )
-        return dataclasses.replace(operation, operands=operands)
-
     regions = matmul_bfp16_tiles.regions(4, k1, 8, out, "col")
-    program = on(AIE2P, generate.generate("broken", regions, changed(AIE2P, believed), 4))
+    program = on(
+        AIE2P,
+        generate.generate("broken", regions, changed(AIE2P, believing(key, latency, stage)), 4),
+    )
     found = dataclasses.replace(schedule(4, k1, 8, out), program=program)
     with pytest.raises(ScheduleError, match=r"the schedule meant|was never written|is used twice"):
         found.simulated()
@@ -134,22 +123,8 @@ def test_a_latency_that_is_one_cycle_too_short(
 
 def test_a_register_that_is_replaced() -> None:
     found = schedule(4, 4, 8, "bfloat16")
-    ops = [op for bundle in found.program.bundles for op in bundle.ops if op.tag]
-    pops = [op for op in ops if str(op.operands[0]).startswith("ex")]
-    for victim in pops[3::7]:
+    for victim in writers(found.program, AIE2P, "EX")[3::7]:
         other = f"ex{(int(str(victim.operands[0])[2:]) + 1) % 12}"
-        bundles = tuple(
-            dataclasses.replace(
-                bundle,
-                ops=tuple(
-                    dataclasses.replace(op, operands=(other, *op.operands[1:]))
-                    if op is victim
-                    else op
-                    for op in bundle.ops
-                ),
-            )
-            for bundle in found.program.bundles
-        )
-        program = dataclasses.replace(found.program, bundles=bundles)
+        broken = dataclasses.replace(found, program=into(found.program, victim, other))
         with pytest.raises(ScheduleError, match=r"meant|never written|two results"):
-            dataclasses.replace(found, program=program).simulated()
+            broken.simulated()

@@ -14,14 +14,12 @@ import pytest
 from hypothesis import given as over
 from hypothesis import settings
 from hypothesis import strategies as st
-from vliw_programs import changed, on
+from vliw_programs import believing, changed, into, on, writers
 
 from npu.errors import ArgumentError, ScheduleError, ShapeError
 from npu.vliw import generate, kernels, matmul_i8, reference
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.kernels import Schedule
-from npu.vliw.machine import Operation
-from npu.vliw.program import Op
 
 OUTS = matmul_i8.OUTS
 LAYOUTS = ("row", "col")
@@ -137,21 +135,11 @@ def test_a_latency_that_is_one_cycle_too_short(
 ) -> None:
     """The scheduler believes it, or that accumulators are read later; the core is the true one."""
 
-    def believed(operation: Operation) -> Operation:
-        if operation.key not in key.split():
-            return operation
-        operands = tuple(
-            dataclasses.replace(
-                o,
-                stage=stage if stage and i == 1 else o.stage,
-                latency=o.latency + latency if o.latency else 0,
-            )
-            for i, o in enumerate(operation.operands)
-        )
-        return dataclasses.replace(operation, operands=operands)
-
     regions = matmul_i8.regions(4, 4, 8, out, "col")
-    program = on(AIE2P, generate.generate("broken", regions, changed(AIE2P, believed), 8))
+    program = on(
+        AIE2P,
+        generate.generate("broken", regions, changed(AIE2P, believing(key, latency, stage)), 8),
+    )
     found = dataclasses.replace(schedule(4, 4, 8, out, "col"), program=program)
     with pytest.raises(ScheduleError, match=r"the schedule meant|was never written|is used twice"):
         found.simulated()
@@ -161,21 +149,15 @@ def test_a_latency_that_is_one_cycle_too_short(
 def test_a_register_that_is_replaced(out: str) -> None:
     """A result goes into another register of its file."""
     found = schedule(4, 4, 8, out, "col")
-    ops = [op for bundle in found.program.bundles for op in bundle.ops if op.tag]
-    writing = [op for op in ops if op.operation.operands[0].latency]
+    writing = writers(found.program, AIE2P, "X DM CM BM")
     for victim in random.Random(2).sample(writing, 6):
         register = str(victim.operands[0])
-        file = AIE2P.file_of(register)
-        names = {str(op.operands[0]) for op in writing}
-        other = next(n for n in sorted(names) if n != register and AIE2P.file_of(n) == file)
-
-        def change(op: Op, victim: Op = victim, other: str = other) -> Op:
-            operands = (other, *op.operands[1:])
-            return dataclasses.replace(op, operands=operands) if op is victim else op
-
-        bundles = tuple(
-            dataclasses.replace(b, ops=tuple(map(change, b.ops))) for b in found.program.bundles
-        )
-        program = dataclasses.replace(found.program, bundles=bundles)
+        names = {str(op.operands[0]) for op in writers(found.program, AIE2P, _file(register))}
+        other = next(n for n in sorted(names) if n != register)
+        broken = dataclasses.replace(found, program=into(found.program, victim, other))
         with pytest.raises(ScheduleError, match=r"meant|never written|two results"):
-            dataclasses.replace(found, program=program).simulated()
+            broken.simulated()
+
+
+def _file(register: str) -> str:
+    return str(AIE2P.file_of(register))
