@@ -66,6 +66,7 @@ def registers_for(region: Region, machine: Machine, kind: str) -> list[str]:
     """Those of a file that values may take."""
     file = machine.file[kind]
     names = [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
+    names = list(region.pools.get(kind, names))
     taken = {part for register in region.reserved for part in machine.atoms(register)}
     return [name for name in names if not taken & set(machine.atoms(name))]
 

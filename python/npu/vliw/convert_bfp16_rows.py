@@ -20,8 +20,8 @@ from npu.vliw.vector_operations import LANES, SHUFFLES
 SOURCE = 128  # bytes of a tile of bf16
 _HALVES = ("lo", "hi")
 _ONE = 0x3F80  # of bf16
-# x10 and x11 are ones, y5. Loaded halves have x0 to x5, transposed tiles y3 and y4.
-_ONES, _KEPT = ("x10", "x11"), frozenset({*(f"x{i}" for i in range(6, 12)), "y0", "y1", "y2", "y5"})
+_ONES = ("x10", "x11")  # y5
+_POOLS = {"X": tuple(f"x{i}" for i in range(6)), "Y": ("y3", "y4")}
 
 
 def loop(machine: Machine, n1: int, k1: int) -> list[Region]:
@@ -64,5 +64,5 @@ def regions(k1: int, n1: int) -> list[Region]:
     preamble = tuple(("vbcst.16", (register, "r3")) for register in _ONES)
     return [
         Region(f"{k1} tiles", tuple(nodes), values, streams, constants, preamble=preamble,
-            reserved=_KEPT)
+            reserved=frozenset(_ONES), pools=_POOLS)
     ]  # fmt: skip

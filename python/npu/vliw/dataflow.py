@@ -76,7 +76,8 @@ class Region:
     """Blocks of one shape: ``values`` has the register file of each value of a block, ``constants``
     registers with numbers that all blocks share, ``arguments`` registers with copies of those that
     the caller gives. ``preamble``: what makes other registers for all blocks, as operation and
-    operands; ``reserved``: registers that values may not take. ``lanes``: whether the general
+    operands; ``reserved``: registers that values may not take, ``pools``: those of a file that they
+    may, where files overlap. ``lanes``: whether the general
     search (`loop.py`) schedules it instead of that for matrix products; ``interval`` and ``start``:
     where that begins, as a longer one found nothing before.
 
@@ -93,6 +94,7 @@ class Region:
     arguments: dict[str, str] = field(default_factory=dict)
     preamble: tuple[tuple[str, tuple[str, ...]], ...] = ()
     reserved: frozenset[str] = frozenset()
+    pools: dict[str, tuple[str, ...]] = field(default_factory=dict)
     pinned: dict[str, str] = field(default_factory=dict)
     partial: frozenset[str] = frozenset()
     lanes: bool = False

@@ -39,6 +39,8 @@ const perf::KernelSchedule& line_of(Generation generation, std::string_view kern
 
 constexpr const char* kBf16 = "matmul_bf16_f32";
 
+bool is_conversion(const perf::KernelSchedule& s) { return s.kernel.starts_with("convert_"); }
+
 }  // namespace
 
 TEST_CASE("schedules: of declared kernels, not faster than their multiplications, in 16 KB") {
@@ -48,15 +50,22 @@ TEST_CASE("schedules: of declared kernels, not faster than their multiplications
     CAPTURE(s.k);
     const kernels::Declaration* kernel = kernels::find_declaration(s.kernel, s.generation);
     REQUIRE(kernel != nullptr);
+    CHECK(s.outside >= 0);
+    CHECK(s.code_bytes > 0);
+    CHECK(s.code_bytes <= 16384);
+    if (is_conversion(s)) {
+      CHECK(bool(kernel->schedule));
+      // Two loads of 64 bytes per tile at least; the table's k is that of a row-major B.
+      CHECK(s.interval >= s.block_n / 32);
+      CHECK((s.k == 1) == (s.kernel != "convert_bf16_bfp16_b"));
+      continue;
+    }
     CHECK(kernel->product != kernels::Product::kNone);
     const Timing timing(s.generation, TimingTable());
     const double peak = s.kernel.starts_with("matmul_i8")      ? timing.mac_int8
                         : s.kernel.starts_with("matmul_bfp16") ? timing.mac_bfp16
                                                                : timing.mac_bf16_native;
     CHECK(s.interval >= double(s.block_m) * s.block_n * s.k / peak);
-    CHECK(s.outside >= 0);
-    CHECK(s.code_bytes > 0);
-    CHECK(s.code_bytes <= 16384);
   }
 }
 
@@ -110,6 +119,7 @@ TEST_CASE("profiles: kernels that stand for published ones are fitted unless ask
 
 TEST_CASE("closed form: charges the declared kernel, as the emulator does") {
   for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
+    if (is_conversion(s)) continue;
     const bool i8 = s.kernel.starts_with("matmul_i8");
     CAPTURE(std::string(s.kernel));
     perf::GemmPoint p;
@@ -133,5 +143,47 @@ TEST_CASE("closed form: charges the declared kernel, as the emulator does") {
     CHECK(e.cycles_per_call ==
           call_cost(kernel, scheduled(s.generation), kernels::Integers{p.m, p.k, p.n}).cycles);
     CHECK(!perf::estimate_gemm(with_profile(s.generation, 1), p).scheduled);
+  }
+}
+
+TEST_CASE(
+    "conversions to BFP16: groups of eight tiles and what is left, columns of a row-major B") {
+  const Timing timing = scheduled(Generation::kNpu2);
+  const double call = timing.schedule_call;
+  const auto cycles = [&](const char* name, const kernels::Integers& counts) {
+    const kernels::Declaration& kernel = *kernels::find_declaration(name, Generation::kNpu2);
+    const kernels::Cost cost = call_cost(kernel, timing, counts);
+    CHECK(std::string(cost.source) == "scheduled");
+    return cost.cycles;
+  };
+  // docs/kernels.md: 16, 25 and 41 cycles per eight tiles, 13 per column of four.
+  CHECK(cycles("convert_bf16_bfp16_a", {64 * 48}) == 6 * 16 + 8 + call);
+  CHECK(cycles("convert_bf16_bfp16_a", {64 * 42}) == 5 * 16 + 8 + 12 + call);
+  CHECK(cycles("convert_bf16_bfp16_b_bcol", {64 * 2}) == 12 + call);
+  CHECK(cycles("convert_bf16_bfp16_c", {64 * 80}) == 10 * 25 + call);
+  CHECK(cycles("convert_f32_bfp16_c", {64 * 80}) == 10 * 41 + 2 + call);
+  CHECK(cycles("convert_bf16_bfp16_b", {64 * 4 * 16, 32}) == 16 * 13 + 12 + call);
+  // By hand where the profile says so, or no line has that k.
+  const kernels::Declaration& rows =
+      *kernels::find_declaration("convert_bf16_bfp16_b", Generation::kNpu2);
+  CHECK(std::string(call_cost(rows, timing, {64 * 9 * 2, 72}).source) == "counted");
+  CHECK(std::string(call_cost(rows, with_profile(Generation::kNpu2, 1), {64 * 8, 32}).source) ==
+        "counted");
+
+  perf::GemmPoint p;
+  p.input = perf::InputKind::kBf16;
+  p.pipelined = true;
+  p.a_bytes = p.b_bytes = p.c_bytes = 2;
+  p.m = 128, p.n = 128, p.k = p.k_mt = 32;
+  p.M = p.K = p.N = 1024;
+  p.a_parts = 2;
+  for (const bool columns : {false, true}) {
+    p.b_column_major = columns;
+    const double b = columns ? cycles("convert_bf16_bfp16_b_bcol", {128 * 32})
+                             : cycles("convert_bf16_bfp16_b", {128 * 32, 32});
+    const perf::GemmEstimate e = perf::estimate_gemm(timing, p);
+    CHECK(e.convert_scheduled);
+    CHECK(e.convert_cycles == 2 * cycles("convert_bf16_bfp16_a", {64 * 32}) + b);
+    CHECK(!perf::estimate_gemm(with_profile(Generation::kNpu2, 1), p).convert_scheduled);
   }
 }
