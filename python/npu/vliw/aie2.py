@@ -8,7 +8,7 @@ xdna-emu, bank rules observed on a Phoenix NPU; [AM020] AMD's AIE-ML architectur
 
 from __future__ import annotations
 
-from npu.vliw import scalar, vector_operations
+from npu.vliw import lane_operations, scalar, vector_operations
 from npu.vliw.machine import (
     Banks,
     Immediate,
@@ -103,6 +103,7 @@ OPERATIONS = (
         ports=(("R read v", 1), ("CM write a", 6)),
     ),
     *vector_operations.aie2(),
+    *lane_operations.aie2(),
     *(scalar.move(f"mova.{f}", "lda", f, 11, ITINERARY) for f in scalar.NAMES),
     *scalar.moves(ITINERARY),
     Operation(

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 import ml_dtypes
 import numpy as np
 
+from npu.vliw.dataflow import Access
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES
 
@@ -54,10 +55,19 @@ def constant_parts(value: np.float32) -> list[int]:
 class Floats:
     """Builds products in a dataflow, in accumulators whose lower halves hold 32 lanes."""
 
+    COUNT, CONSTANTS, PREAMBLE = 32, CONSTANTS, cleared()
     RESERVED = frozenset({MINUS_ONE})
 
     def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
+
+    def narrow(self, stream: str, offset: int, bank: str) -> str:
+        """32 lanes of bf16, as factors of products."""
+        return self.flow.load(stream, offset, bank)
+
+    def stored(self, value: str, access: Access, bank: str) -> None:
+        """Rounds lanes to bf16 on their way to memory."""
+        self.flow.store(("vst.conv.bf16.fp32",), f"{value}:0-1", access, bank)
 
     def loaded(self, stream: str, offset: int, bank: str) -> str:
         """32 lanes of fp32."""

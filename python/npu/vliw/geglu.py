@@ -75,7 +75,7 @@ def _turn(flow: Dataflow) -> None:
     h = floats.add_product(wide, power, size)
     gelu = floats.scaled(flow.load("gate", 0, "gate"), floats.parts(h))
     result = floats.scaled(flow.load("up", 0, "up"), floats.parts(gelu))
-    flow.store(("vst.conv.bf16.fp32",), f"{result}:0-1", Access("y", 0), "y")
+    floats.stored(result, Access("y", 0), "y")
 
 
 def _cubic(flow: Dataflow, floats: Floats) -> str:

@@ -2,21 +2,35 @@
 tangents of lanes of fp32, what moves lanes to other lanes and to scalars. What they compute is in
 lane_arithmetic.py.
 
-Sources: [LLVM] Xilinx/llvm-aie, AIE2PGenSchedule.td: slots, latencies, stages and ports; [API]
-Xilinx/aie_api, what they compute. What the units for 2^x, tanh and 1/sqrt round to is not public:
-results are those of `silicon` (docs/fidelity.md), correctly rounded.
+Sources: [LLVM] Xilinx/llvm-aie, AIE2Schedule.td and AIE2PGenSchedule.td: slots, latencies, stages
+and ports; [API] Xilinx/aie_api, what they compute. What the units for 2^x, tanh and 1/sqrt round
+to is not public: results are those of `silicon` (docs/fidelity.md), correctly rounded.
 """
 
 from __future__ import annotations
 
-from npu.vliw.machine import Operand, Operation, RegisterFile, Source
+from npu.vliw import scalar
+from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
+AIE2 = Source("[LLVM] AIE2Schedule.td, II_VACCf, II_VST_CONV", "documented")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
 UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
 LANE = Source("[LLVM] AIE2PGenSchedule.td; the name of its sign operand inferred", "documented")
 
 _X2, _X, _R = Operand("X", 0, 2), Operand("X"), Operand("R")
 _READ, _SCALAR = (("DM read m", 1),), (("L read m", 1),)
+
+
+def aie2() -> tuple[Operation, ...]:
+    bm, sum_ = Operand("BM", 0, 6), Operand("BM", 3)
+    return (
+        Operation("vsub.f", "vsub.f", "vec", (bm, sum_, sum_, _R), "subtract lanes", AIE2,
+            ports=(("R read v", 1), ("CM read m", 3), ("CM write a", 6))),
+        Operation("vst.conv.bf16.fp32", "vst.conv.bf16.fp32", "st",
+            (Operand("BM"), scalar.ADDRESS), "store bf16", AIE2, offset=Immediate(6, 32),
+            post=Immediate(7, 32), memory_stage=7, memory_bytes=32, ports=(("CM read m", 1),),
+            modes=(("crrnd", 1),)),
+    )  # fmt: skip
 
 
 def aie2p() -> tuple[Operation, ...]:

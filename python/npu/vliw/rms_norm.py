@@ -107,7 +107,7 @@ def _scaling(machine: Machine, chunks: int) -> Region:
     weight = floats.loaded("p1", 0, "weight")
     scaled = floats.scaled(flow.load("p0", 0, "x"), factors)
     result = floats.multiplied(floats.parts(scaled), floats.parts(weight))
-    flow.store(("vst.conv.bf16.fp32",), f"{result}:0-1", Access("p2", 0), "y")
+    floats.stored(result, Access("p2", 0), "y")
     interval, start = _SCALE
     steps = {"p0": 2 * _STEP, "p1": 4 * _STEP, "p2": 2 * _STEP}
     return Region(

@@ -56,6 +56,11 @@ class Dataflow:
         operands = (f"{result}:{part}", Access(stream, offset))
         self._add(("vldb.w", "vlda.w"), operands, "load", bank)
 
+    def load_am(self, stream: str, offset: int, bank: str, result: str, part: int) -> None:
+        """32 bytes into half an accumulator (XDNA1)."""
+        operands = (f"{result}:{part}", Access(stream, offset))
+        self._add(("vlda.am",), operands, "load", bank)
+
     def load_bm(self, stream: str, offset: int, bank: str, result: str, part: int) -> None:
         """64 bytes into a quarter of an accumulator (XDNA2)."""
         operands = (f"{result}:{part}", Access(stream, offset))

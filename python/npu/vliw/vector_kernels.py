@@ -97,7 +97,6 @@ _KERNELS = {
         "const bfloat16 *x, const float *table, bfloat16 *y",
         (rope.X, rope.TABLE, rope.X),
         vector_reference.rope,
-        devices=("npu2",),
     ),
 }
 for _name, _source, _in_place in (
