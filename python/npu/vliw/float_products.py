@@ -123,9 +123,18 @@ class Floats:
             self.flow.into("vmov", f"{found}:{part}", lanes)
         return found
 
+    def copied(self, parts: Sequence[str]) -> list[str]:
+        """With a copy of the first part for the products that come last: a register holds no value
+        for longer than two turns."""
+        return [*parts, self.flow.op("vmov.xx", "X", parts[0])]
+
     def multiplied(self, a: Sequence[str], b: Sequence[str], total: str = "") -> str:
         """fp32 times fp32; with ``total``: added to it."""
-        for i, j in _ORDER:
+        for number, (i, j) in enumerate(_ORDER):
             if i < len(a) and j < len(b):
+                i, j = (
+                    3 if part == 0 and number > 2 and len(parts) > 3 else part
+                    for part, parts in ((i, a), (j, b))
+                )
                 total = self.add_product(total, a[i], b[j]) if total else self.product(a[i], b[j])
         return total

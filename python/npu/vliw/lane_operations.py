@@ -41,6 +41,7 @@ def aie2p() -> tuple[Operation, ...]:
             ports=(("DM read m", 4),)),
         Operation("vclr", "vclr", "vec", (dm,), "clear", AIE2P),
         Operation("vmov.x", "vmov", "mv", (_X2, Operand("BM")), "copy", AIE2P, ports=_READ),
+        Operation("vmov.xx", "vmov", "mv", (_X2, _X), "copy", AIE2P),
         Operation("vshift", "vshift", "mv", (_X2, _X, _X, _R), "shift bytes", AIE2P,
             ports=_SCALAR),
         Operation("vextract.32", "vextract.32", "mv",

@@ -31,7 +31,7 @@ _NUMBERS = ("r8", "r9")
 _RESERVED = Floats.RESERVED | {_SHARE, _EPSILON}
 
 # The shortest interval with registers for all values that a longer search found, and its order.
-_SCALE = (17, 0)
+_SCALE = (15, 0)
 _ROOT_INTERVAL = 128  # longer than any of its values lives
 
 
@@ -106,7 +106,7 @@ def _scaling(machine: Machine, chunks: int) -> Region:
     factors = [flow.value("X", register) for register in _FACTORS]
     weight = floats.loaded("p1", 0, "weight")
     scaled = floats.scaled(flow.load("p0", 0, "x"), factors)
-    result = floats.multiplied(floats.parts(scaled), floats.parts(weight))
+    result = floats.multiplied(*(floats.copied(floats.parts(value)) for value in (scaled, weight)))
     floats.stored(result, Access("p2", 0), "y")
     interval, start = _SCALE
     steps = {"p0": 2 * _STEP, "p1": 4 * _STEP, "p2": 2 * _STEP}

@@ -21,7 +21,7 @@ from npu.vliw.program import Program
 from npu.vliw.vector_kernels import LoopSchedule
 
 SIZES = (1, 2, 4, 8)
-SQUARES, SCALE = 3, 17  # cycles of a turn
+SQUARES, SCALE = 3, 15  # cycles of a turn
 
 
 def schedule(chunks: int = 2) -> LoopSchedule:
@@ -105,7 +105,7 @@ def refused(program: Program) -> None:
 
 KEYS = [
     "vmac.f.x", "vmul.f.x", "vadd.f", "vconv.bf16.fp32", "vmov.x", "vshift", "vextract.32",
-    "invsqrt", "vlda.bm", "vbcst.32",
+    "invsqrt", "vldb.x", "vbcst.32",
 ]  # fmt: skip
 
 
