@@ -106,7 +106,8 @@ def _scaling(machine: Machine, chunks: int) -> Region:
     factors = [flow.value("X", register) for register in _FACTORS]
     weight = floats.loaded("p1", 0, "weight")
     scaled = floats.scaled(flow.load("p0", 0, "x"), factors)
-    result = floats.multiplied(*(floats.copied(floats.parts(value)) for value in (scaled, weight)))
+    first, second = (floats.copied(floats.parts(value)) for value in (scaled, weight))
+    result = floats.multiplied(first, second)
     floats.stored(result, Access("p2", 0), "y")
     interval, start = _SCALE
     steps = {"p0": 2 * _STEP, "p1": 4 * _STEP, "p2": 2 * _STEP}
