@@ -1,6 +1,6 @@
 """Loops over lanes as the scheduler sees them: the bound by values from turn to turn, pinned
 registers, waits between regions, what generated functions leave to their caller. Kernels have
-files of their own.
+files of their own. Their assembly reads back as it was.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import dataclasses
 import pytest
 
 from npu.errors import DesignError
-from npu.vliw import generate, loop, modulo, rms_norm, softmax, vector_kernels
+from npu.vliw import assembly, generate, loop, modulo, rms_norm, softmax, vector_kernels
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.dataflow import Region, Stream
 from npu.vliw.program import Address
@@ -31,6 +31,16 @@ def test_registers_of_the_caller_are_kept(device: str, kernel: str) -> None:
             written = {str(o) for o, d in described if d.latency}
             written |= {o.pointer for o in op.operands if isinstance(o, Address)}
             assert not written & saved
+
+
+@pytest.mark.parametrize(("device", "kernel"), LOOPS)
+def test_assembly_reads_back(device: str, kernel: str) -> None:
+    """Forms that share a mnemonic, as four of vmov, are told apart by their operands."""
+    found = vector_kernels.schedule(device, kernel, 2)
+    again = assembly.read(assembly.write(found.program, found.prototype), found.program.machine)
+    for one, other in zip(found.program.bundles, again.bundles, strict=True):
+        written, read = ({(op.operation.key, op.operands) for op in b.ops} for b in (one, other))
+        assert written == read
 
 
 def chained(links: int) -> Region:
