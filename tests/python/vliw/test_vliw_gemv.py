@@ -57,7 +57,7 @@ def test_cycles() -> None:
 def test_other_sizes() -> None:
     with pytest.raises(ShapeError, match="blocks is -1"):
         gemv_q4nx.regions(AIE2P, -1)
-    with pytest.raises(ArgumentError, match="no kernel gemv_q4nx on npu1; there is .*dequant_q4nx"):
+    with pytest.raises(ArgumentError, match="no kernel gemv_q4nx on npu1; there is"):
         vector_kernels.schedule("npu1", "gemv_q4nx")
 
 
