@@ -67,7 +67,8 @@ FILES = (
     RegisterFile("W", {"wl": (), "wh": ()}, 12, 256, REGISTERS),
     RegisterFile("X", {"x": ("wl", "wh")}, 12, 512, REGISTERS),
     RegisterFile("Y", {"y": ("x",)}, 6, 1024, REGISTERS, paired=True),
-    RegisterFile("E", {"e": ()}, 12, 64, REGISTERS),
+    RegisterFile("EH", {"el": (), "eh": ()}, 12, 32, REGISTERS),
+    RegisterFile("E", {"e": ("el", "eh")}, 12, 64, REGISTERS),
     # In memory byte e[i] and then x[8 i .. 8 i + 7], eight times.
     RegisterFile("EX", {"ex": ("x", "e")}, 12, 576, REGISTERS),
     RegisterFile("BM", {"bmll": (), "bmlh": (), "bmhl": (), "bmhh": ()}, 5, 512, REGISTERS),

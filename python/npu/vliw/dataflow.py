@@ -79,7 +79,8 @@ class Region:
     operands; ``reserved``: registers that values may not take, ``pools``: those of a file that they
     may, where files overlap. ``lanes``: whether the general
     search (`loop.py`) schedules it instead of that for matrix products; ``interval`` and ``start``:
-    where that begins, as a longer one found nothing before.
+    where that begins, as a longer one found nothing before; ``patience``: how many changes without
+    success it tries from each start.
 
     ``pinned``: values in registers of their own, the same for all blocks. What is read before it is
     written comes from the block before, in the first block from the preamble; what is never written
@@ -100,6 +101,7 @@ class Region:
     lanes: bool = False
     interval: int = 1
     start: int = 0
+    patience: int = 20
 
     @property
     def blocks(self) -> int:

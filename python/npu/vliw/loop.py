@@ -24,7 +24,6 @@ from npu.vliw.reservation import Needs, needs
 
 _STARTS = 12  # random orders per interval
 _TAIL = 16  # cycles from the last place to the ends, about
-_IDLE = 20  # changes without success until the next
 _REPAIRS = 6  # tries of one attempt
 _TURNS = 6  # times that a node is placed in a try, on average and at most
 _SPREAD = 16  # places by which nodes move in the order, about
@@ -94,7 +93,7 @@ def _climb(search: _Search, numbers: random.Random) -> Iterator[Steady]:
     best = {name: spread * numbers.random() for name in search.position}
     least: tuple[int, int] | None = None
     idle = 0
-    while idle < _IDLE:
+    while idle < search.region.patience:
         moved = dict(best)
         if least:
             for name in numbers.sample(sorted(best), min(len(best), numbers.randint(1, 6))):

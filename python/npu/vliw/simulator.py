@@ -239,7 +239,7 @@ class Core:
                 return _wrapped(one + other if operation.action == "add" else one * other, "r")
             case "multiply":
                 return _multiply(flight)
-            case "multiply bfp16":
+            case "multiply bfp16" | "multiply blocks":
                 return _multiply_bfp16(flight)
             case "multiply int8":
                 return _multiply_int8(flight)
@@ -492,13 +492,15 @@ def _multiply(flight: _Flight) -> bytes:
 def _multiply_bfp16(flight: _Flight) -> bytes:
     from npu.vliw.aie2p import BFP16_8X8X8
 
-    if flight.inputs[4] != BFP16_8X8X8:
+    configuration = flight.inputs[len(flight.op.operands) - 1]
+    if configuration != BFP16_8X8X8:
         raise ScheduleError(
-            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BFP16_8X8X8} "
+            f"[simulate] {flight.where}: configuration {configuration!r}; only {BFP16_8X8X8} "
             "(BFP16, 8 x 8 x 8) is simulated"
         )
     c, a, b = _factors(flight)
-    return multiply_bfp16(*_blocks(a), *_blocks(b), np.frombuffer(c, np.float32)).tobytes()
+    total = np.frombuffer(c, np.float32) if c else np.zeros(64, np.float32)
+    return multiply_bfp16(*_blocks(a), *_blocks(b), total).tobytes()
 
 
 def _multiply_int8(flight: _Flight) -> bytes:
@@ -515,8 +517,10 @@ def _multiply_int8(flight: _Flight) -> bytes:
 
 
 def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:
-    """The sum that goes in, and its two factors."""
-    c, a, b = (flight.inputs[i] for i in (1, 2, 3))
+    """The sum that goes in, nothing without one, and its two factors."""
+    first = len(flight.op.operands) - 3
+    c = flight.inputs[1] if first == 2 else b""
+    a, b = flight.inputs[first], flight.inputs[first + 1]
     assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
     return c, a, b
 

@@ -47,9 +47,12 @@ class Dataflow:
             for part in range(2):
                 self.load_part(stream, offset + 32 * part, bank, result, part)
         else:
-            access = Access(stream, offset)
-            self._add(("vldb.x", "vlda.x"), (result, access), "load", bank)
+            self.load_into(stream, offset, bank, result)
         return result
+
+    def load_into(self, stream: str, offset: int, bank: str, result: str) -> None:
+        """64 bytes into (a part of) a value (XDNA2)."""
+        self._add(("vldb.x", "vlda.x"), (result, Access(stream, offset)), "load", bank)
 
     def load_part(self, stream: str, offset: int, bank: str, result: str, part: int) -> None:
         """32 bytes into half a vector."""

@@ -15,6 +15,7 @@ from npu.vliw import (
     convert_bfp16,
     convert_bfp16_rows,
     dequant_q4nx,
+    dequant_q8,
     geglu,
     gemv_q4nx,
     rms_norm,
@@ -59,6 +60,13 @@ _KERNELS = {
         "const uint8_t *blocks, bfloat16 *out",
         (dequant_q4nx.BLOCK, dequant_q4nx.TILE),
         vector_reference.dequant_q4nx,
+    ),
+    "dequant_q8": _Kernel(
+        dequant_q8.regions,
+        "const uint8_t *blocks, bfloat16 *out",
+        (dequant_q8.BLOCK, dequant_q8.TILE),
+        vector_reference.dequant_q8,
+        devices=("npu2",),
     ),
     "gemv_q4nx": _Kernel(
         gemv_q4nx.regions,

@@ -15,6 +15,7 @@ from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 AIE2 = Source("[LLVM] AIE2Schedule.td", "documented")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td", "documented")
 UNPACK = Source("[LLVM] II_VUNPACK; [EMU] late read", "documented")
+EXPONENTS = Source("[LLVM] MOV_alu_mv_mv_mv_e_mv_r_to_el; latency as of other moves", "assumed")
 SIZES = Source("crUnpackSize 0 taken to be 4 bits to 8", "assumed")
 
 # Modes of vshuffle: the pair of operands as rows x columns of so many bits, transposed; the lower
@@ -24,6 +25,8 @@ SHUFFLES = {
     "T16_16x4_hi": 25, "T16_2x32_lo": 18, "T16_2x32_hi": 19, "T64_2x8_lo": 14, "T64_2x8_hi": 15,
     "T32_2x16_lo": 16, "T32_2x16_hi": 17, "T128_2x4_lo": 12, "T128_2x4_hi": 13,
     "T16_32x2_lo": 2, "T16_32x2_hi": 3, "T16_8x8_lo": 52, "T16_8x8_hi": 53,
+    "T32_16x2_lo": 4, "T32_16x2_hi": 5, "T64_8x2_lo": 6, "T64_8x2_hi": 7, "T128_4x2_lo": 8,
+    "T128_4x2_hi": 9,
 }  # fmt: skip
 # The configuration of lane by lane products of bf16: that of the 4 x 8 x 4 product, 28, with 1
 # instead of 0 in its field "variant", bits 5 to 7. That both cores read it so is inferred.
@@ -74,12 +77,21 @@ def aie2p() -> tuple[Operation, ...]:
     return (
         *_moves(AIE2P, ports),
         *_narrow_memory(),
+        # Half of a register of exponents from a scalar register.
+        Operation("mov.EH.R", "mov", "mv", (Operand("EH", 0, 1), _R), "exponents", EXPONENTS),
+        Operation("vmul.f", "vmul.f", "vec", (dm, Operand("EX"), Operand("EX"), _R),
+            "multiply blocks", AIE2P),
         Operation("vunpack", "vunpack", "ldb", unpacked, "unpack", UNPACK,
             ports=(("write ldb", 7),), modes=(("crunpacksize", 7),)),
         Operation("vconv.fp32.bf16", "vconv.fp32.bf16", "mv", (Operand("CM", 0, 2), _X), "widen",
             AIE2P, ports=(("DM write m", 2),)),
         Operation("vconv.bf16.fp32", "vconv.bf16.fp32", "st", (_X2, Operand("CM")), "narrow", AIE2P,
             ports=(("write lda", 2),), modes=(("crrnd", 1),)),
+        Operation("vconv.fp32.bf16.w", "vconv.fp32.bf16", "mv",
+            (Operand("BM", 0, 2), Operand("W")), "widen", AIE2P, ports=(("DM write m", 2),)),
+        Operation("vconv.bf16.fp32.w", "vconv.bf16.fp32", "st",
+            (Operand("W", 0, 2), Operand("BM")), "narrow", AIE2P, ports=(("write lda", 2),),
+            modes=(("crrnd", 1),)),
         Operation("vmul.f.x", "vmul.f", "vec", (dm, _X, _X, _R), "multiply lanes", AIE2P),
         Operation("vmac.f.x", "vmac.f", "vec", (dm, sum_, _X, _X, _R), "multiply lanes", AIE2P),
         Operation("vadd.f", "vadd.f", "vec", (dm, sum_, sum_, _R), "add lanes", AIE2P,

@@ -19,6 +19,16 @@ def dequant_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     return [data, _dequantized(device, data, 256, "q4nx")]
 
 
+def dequant_q8(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Blocks in a column, and their tiles."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
+    exponents = rng.integers(-20, 8, (blocks, 256))
+    scales = np.ldexp(rng.standard_normal(exponents.shape), exponents).astype(np.float32)
+    data = np.concatenate([scales.view(np.uint8), codes], axis=1)
+    return [data, _dequantized(device, data, 128, "q8")]
+
+
 def gemv_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
     """Blocks, their x, the sums before (s = -128 X, X) and after. A group's s is the product of a
     block whose only scales are ones, those of this group."""

@@ -40,8 +40,8 @@ def test_registers_overlap() -> None:
     assert AIE2.atoms("bmh8") == ("amhl8", "amhh8")
     assert AIE2.atoms("d5") == ("m5", "dn5", "dj5", "dc5")
     assert AIE2P.atoms("dm4") == ("bmll4", "bmlh4", "bmhl4", "bmhh4")
-    assert AIE2P.atoms("ex11") == ("wl11", "wh11", "e11")
-    assert (AIE2P.parts("DM"), AIE2P.parts("EX"), AIE2.parts("BM")) == (4, 3, 2)
+    assert AIE2P.atoms("ex11") == ("wl11", "wh11", "el11", "eh11")
+    assert (AIE2P.parts("DM"), AIE2P.parts("EX"), AIE2.parts("BM")) == (4, 4, 2)
     assert (AIE2P.bytes_of("ex0"), AIE2P.bytes_of("dm4"), AIE2P.bytes_of("lf1")) == (72, 256, 128)
     for name in ("x12", "bml9", "p8", "dm0"):
         with pytest.raises(FormatError, match=f"no register '{name}'"):

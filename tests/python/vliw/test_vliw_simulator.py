@@ -289,7 +289,7 @@ def test_a_pop_takes_the_next_72_bytes() -> None:
     core = through_file("\n".join([FILL, *(POP.format(i) for i in range(8))]))
     taken = np.tile(BLOCKS, 4)[: 8 * 72].reshape(8, 8, 9)
     for i, blocks in enumerate(taken):
-        assert core.registers[f"e{i}"] == blocks[:, 0].tobytes()
+        assert core.value(f"e{i}") == blocks[:, 0].tobytes()
         assert core.value(f"x{i}") == blocks[:, 1:].tobytes()
     assert (core.registers["p0"], core.registers["r24"]) == (64 + 8 * 72, 0)
 

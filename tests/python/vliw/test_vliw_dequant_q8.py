@@ -1,0 +1,152 @@
+"""Generated expansion of 8-bit blocks: bit for bit the C++ kernel's results in silicon arithmetic
+and the formula's for scales from the smallest to the largest that it holds for, with the cycles
+that docs/kernels.md publishes; broken schedules (a latency one cycle too short, a
+register replaced) and wrong exponents are caught.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from vliw_programs import believed, on
+
+from npu.errors import ArgumentError, ScheduleError, ShapeError
+from npu.vliw import dequant_q8, generate, vector_kernels
+from npu.vliw.aie2p import AIE2P
+from npu.vliw.program import Op, Program
+from npu.vliw.vector_kernels import LoopSchedule
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+TURN = 106  # the move slot alone needs 76
+
+
+def schedule(blocks: int = 1) -> LoopSchedule:
+    return vector_kernels.schedule("npu2", "dequant_q8", blocks)
+
+
+@settings(deadline=None, max_examples=4)
+@given(blocks=st.integers(1, 2), seed=st.integers(0, 999))
+def test_the_cpp_kernels_bits(blocks: int, seed: int) -> None:
+    result, expected, run = schedule(blocks).compared(seed)
+    np.testing.assert_array_equal(result, expected)
+    assert run.stalls == 0
+
+
+def formula(scales: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    """d code, rounded to fp32 and then to bf16, of scales (8, 32) and codes (128, 32)."""
+    exact = np.repeat(scales, 16, axis=0).astype(np.float64) * codes  # 32 bits
+    with np.errstate(over="ignore"):
+        return np.ascontiguousarray(exact.T.astype(np.float32).astype(BF16))
+
+
+def expanded(scales: np.ndarray, codes: np.ndarray) -> np.ndarray:
+    block = np.concatenate([scales.reshape(-1).view(np.uint8), codes.reshape(-1).view(np.uint8)])
+    result, _ = schedule().run(block)
+    return result.view(BF16).reshape(32, 128)
+
+
+# What is left of a significand after its first 8 bits, and after the next: ties, one more and one
+# less than these, all ones.
+EDGES = [0, 1, 0x7FFFFF, 0x7FFF, 0x8000, 0x8001, 0x807F, 0x8080, 0x8081, 0x18000, 0x17F80, 0x7F8000]
+
+
+@pytest.mark.parametrize("exponents", [(-110, -90), (-130, 0), (-4, 4), (100, 127)])
+def test_the_formula(exponents: tuple[int, int]) -> None:
+    """Scales of 24 bits, edges and zeros among them, of both signs, with all codes. Below 2^-110
+    only scales of 16 bits."""
+    rng = np.random.default_rng(abs(exponents[0]))
+    low, high = exponents
+    bits = rng.integers(0, 1 << 23, (8, 32))
+    bits[:4] = rng.choice(EDGES, (4, 32))
+    if low < -110:
+        low, bits = max(low, -118), bits & ~0xFF
+    bits |= rng.integers(low + 127, high + 127, (8, 32)) << 23
+    scales = bits.astype(np.uint32).view(np.float32) * rng.choice([-1, 1], (8, 32))
+    scales[0, :2] = 0, -0.0
+    codes = rng.permutation(np.arange(128 * 32) % 256 - 128).astype(np.int8).reshape(128, 32)
+    scales = scales.astype(np.float32)
+    found, expected = expanded(scales, codes), formula(scales, codes)
+    np.testing.assert_array_equal(found.view(np.uint16) << 1, expected.view(np.uint16) << 1)
+    np.testing.assert_array_equal(found.astype(float), expected.astype(float))
+
+
+def test_infinite_scales_give_no_number() -> None:
+    scales = np.full((8, 32), np.inf, np.float32)
+    assert np.isnan(expanded(scales, np.ones((128, 32), np.int8)).astype(float)).all()
+
+
+def test_cycles() -> None:
+    found = vector_kernels.cycles("npu2", "dequant_q8")
+    assert found.block == 8 * TURN and 0 < found.outside < TURN
+    figures = schedule().document()
+    (loop,) = figures["loops"]
+    assert loop["bundles"] == 2 * TURN and figures["cycles"] == found.total()
+    assert figures["stalls"] == 0 and figures["code_bytes"] < 4500
+    # 32 rows of 128 columns leave 32 bytes at a time; 4096 codes in products of 64.
+    issued = schedule().simulated().issued
+    assert issued["vst.w"] == 256 and issued["vmul.f"] == 64
+
+
+def test_other_sizes() -> None:
+    with pytest.raises(ShapeError, match="blocks is 0"):
+        dequant_q8.regions(AIE2P, 0)
+    with pytest.raises(ArgumentError, match="no kernel dequant_q8 on npu1; there is"):
+        vector_kernels.schedule("npu1", "dequant_q8")
+
+
+# Of those whose readers follow as soon as they may in the schedule that is found.
+KEYS = ("vldb.x", "vsub.f")
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_a_latency_that_is_one_cycle_too_short(key: str) -> None:
+    machine = believed(AIE2P, key)
+    program = on(AIE2P, generate.generate("broken", dequant_q8.regions(machine, 1), machine, 2))
+    broken = dataclasses.replace(schedule(), program=program)
+    *inputs, _ = broken.operands(0)
+    with pytest.raises(ScheduleError, match=r"meant|never written|two results|used twice"):
+        broken.run(*inputs)
+
+
+def replaced(program: Program, victim: Op, *operands: str) -> Program:
+    """The program with other first operands of one operation."""
+    other = dataclasses.replace(victim, operands=(*operands, *victim.operands[len(operands) :]))
+    bundles = tuple(
+        dataclasses.replace(b, ops=tuple(other if op is victim else op for op in b.ops))
+        for b in program.bundles
+    )
+    return dataclasses.replace(program, bundles=bundles)
+
+
+def test_a_register_that_is_replaced() -> None:
+    program = schedule().program
+    ops = [op for bundle in program.bundles for op in bundle.ops]
+    results = [op for op in ops if op.tag and op.operation.operands[0].kind == "X"]
+    *inputs, _ = schedule().operands(0)
+    for victim in random.Random(1).sample(results, 6):
+        other = next(str(op.operands[0]) for op in results if op.operands[0] != victim.operands[0])
+        broken = dataclasses.replace(schedule(), program=replaced(program, victim, other))
+        with pytest.raises(ScheduleError, match=r"meant|two results"):
+            broken.run(*inputs)
+
+
+def test_wrong_exponents() -> None:
+    """Of one register of codes, those of the identity's."""
+    program = schedule().program
+    moves = [op for b in program.bundles for op in b.ops if op.operation.key == "mov.EH.R"]
+    used = next(str(o) for b in program.bundles for op in b.ops if op.operation.key == "vmul.f"
+        for o in op.operands[1:2])  # fmt: skip
+    victim = next(op for op in moves if op.operands[0] == f"el{used.removeprefix('ex')}")
+    one = next(op for op in moves if op.operands[0] == "el11")
+    *inputs, expected = schedule().operands(0)
+    broken = dataclasses.replace(
+        schedule(), program=replaced(program, victim, str(victim.operands[0]), str(one.operands[1]))
+    )
+    result, _ = broken.run(*inputs)
+    assert (result != expected).any()
