@@ -22,6 +22,7 @@ from npu.vliw.machine import (
 )
 
 ITINERARY = Source("[LLVM] AIE2Schedule.td; [SA]", "documented")
+INTEGER = Source("[LLVM] AIE2Schedule.td, II_VMAC, II_VLDA_UPS, II_VST_SRS", "documented")
 ENCODING = Source("[LLVM] AIE2Slots.td, AIE2CompositeFormats.td", "documented")
 REGISTERS = Source("[LLVM] AIE2GenRegisterInfo.td; [AM020] register files; [SA]", "documented")
 # aie_api's circular_iterator only works under this rule; hardware was not asked.
@@ -84,6 +85,19 @@ def _memory(key: str, slot: str, data: Operand, action: str, port: str) -> Opera
     )  # fmt: skip
 
 
+def _conversion(key: str, slot: str, data: Operand, *modes: tuple[str, int]) -> Operation:
+    """A load into an accumulator or a store from one that shifts integers; types are in its name,
+    the shift is read where it is needed."""
+    load = bool(data.latency)
+    return Operation(
+        key, key, slot, (data, Operand("S", 7 if load else 1), scalar.ADDRESS),
+        "load ups" if load else "store srs", INTEGER, offset=_FAR[0], post=_FAR[1],
+        memory_stage=5 if load else 7, memory_bytes=32,
+        ports=(("CM write m", 9),) if load else (("CM read m", 1),), modes=modes,
+    )  # fmt: skip
+
+
+_ROUNDED = (("crrnd", 1), ("crsat", 1))
 _W, _AM = Operand("W", 0, 7), Operand("AM", 0, 7)
 
 OPERATIONS = (
@@ -102,6 +116,20 @@ OPERATIONS = (
         ITINERARY,
         ports=(("R read v", 1), ("CM write a", 6)),
     ),
+    # Of A a tile of 4 x 8 bytes, half a register. Forwarding from sum to sum is not used here.
+    Operation(
+        "vmac",
+        "vmac",
+        "vec",
+        (Operand("CM", 0, 5), Operand("CM", 3), Operand("X", parts=1), Operand("X"), Operand("R")),
+        "multiply int8",
+        INTEGER,
+        ports=(("R read v", 1), ("CM write a", 5)),
+    ),
+    _conversion("vlda.ups.s32.s8", "lda", Operand("CM", 0, 9), ("crsat", 7)),
+    _conversion("vlda.ups.s32.s16", "lda", Operand("BM", 0, 9), ("crsat", 7)),
+    _conversion("vst.srs.s8.s32", "st", Operand("CM"), *_ROUNDED),
+    _conversion("vst.srs.s16.s32", "st", Operand("BM"), *_ROUNDED),
     *vector_operations.aie2(),
     *lane_operations.aie2(),
     *(scalar.move(f"mova.{f}", "lda", f, 11, ITINERARY) for f in scalar.NAMES),

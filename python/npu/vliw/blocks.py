@@ -1,5 +1,6 @@
-"""Blocks of 2 x 2 tiles of C in XDNA2's accumulators: C from memory, four chains of multiplications
-over k, and back. Tiles are 8 x 8; C is [m1,n1,8,8] as in aie_kernels/matmul_pipelined.cc.
+"""Blocks of 2 x 2 tiles of C in accumulators: C from memory, four chains of multiplications over k,
+and back. Tiles are 8 x 8, of int8 on XDNA1 4 x 8; C is [m1,n1,8,8] as in
+aie_kernels/matmul_pipelined.cc, [m1,n1,4,8] on XDNA1.
 
 A sum is in an accumulator only between the multiplication that gives it and the one that reads it.
 So each of them is a value of its own, and chains can share accumulators. Two of the four chains are
@@ -21,15 +22,17 @@ PARTS = 4  # of an accumulator
 
 @dataclass(frozen=True)
 class Element:
-    """A type of C: ``load`` and ``store`` with what they take beside the accumulator."""
+    """A type of C: ``load`` and ``store`` with what they take beside the accumulator; ``line``:
+    bytes of an access, as many as a tile has values."""
 
     bytes: int
     load: tuple[str, ...]
     store: tuple[str, ...]
+    line: int = LINE
 
     @property
     def tile(self) -> int:
-        return 64 * self.bytes
+        return self.line * self.bytes
 
     def parts(self, tile: str) -> list[str]:
         """The accumulator's part of each access to a tile."""
@@ -46,6 +49,12 @@ ELEMENTS = {
     "int32": Element(4, *_PLAIN),
     "bfloat16": Element(2, ("vlda.conv.fp32.bf16",), ("vst.conv.bf16.fp32",)),
     "float32": Element(4, *_PLAIN),
+}
+XDNA1_LINE = 32  # of its tiles of 4 x 8
+XDNA1_ELEMENTS = {
+    "int8": Element(1, ("vlda.ups.s32.s8", "s0"), ("vst.srs.s8.s32", "s0"), XDNA1_LINE),
+    "int16": Element(2, ("vlda.ups.s32.s16", "s0"), ("vst.srs.s16.s32", "s0"), XDNA1_LINE),
+    "int32": Element(4, ("vlda.am",), ("vst.am",), XDNA1_LINE),
 }
 _ORDER = [(i, j) for j in range(SIDE) for i in range(SIDE)]  # in which tiles come and go
 
@@ -70,9 +79,9 @@ def streams(element: Element, m1: int, n1: int) -> dict[str, Stream]:
     return {name: Stream(name, "p2", bases) for name in ("c.in", "c.out")}
 
 
-def values(k1: int) -> dict[str, str]:
+def values(k1: int, accumulator: str = "DM") -> dict[str, str]:
     """The sums after each step; step -1 is C as it was."""
-    return {f"c{i}{j}.{k}": "DM" for i, j in _ORDER for k in range(-1, k1)}
+    return {f"c{i}{j}.{k}": accumulator for i, j in _ORDER for k in range(-1, k1)}
 
 
 def nodes(
@@ -108,6 +117,6 @@ def _moves(role: str, i: int, j: int, n1: int, element: Element, step: int) -> l
     stream = "c.in" if role == "load" else "c.out"
     found = []
     for line, part in enumerate(element.parts(f"c{i}{j}.{step}")):
-        access = Access(stream, element.tile * (i * n1 + j) + LINE * line)
+        access = Access(stream, element.tile * (i * n1 + j) + element.line * line)
         found.append(Node(f"{role} {part}", (form,), (part, *beside, access), role, "c"))
     return found

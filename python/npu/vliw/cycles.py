@@ -69,6 +69,11 @@ def _int8(short: str, out: str, b_layout: str) -> Variant:
     return Variant("npu2", name, "matmul_i8", out, b_layout, (8, 8, 8), (2, 2), range(2, 9))
 
 
+def _xdna1_int8(short: str, out: str, b_layout: str) -> Variant:
+    name = f"matmul_i8_{short}" + ("_bcol" if b_layout == "col" else "")
+    return Variant("npu1", name, "matmul_i8", out, b_layout, (4, 8, 8), (2, 2), range(14, 17))
+
+
 def _bfp16(short: str, out: str) -> Variant:
     name = f"matmul_bfp16_{short}_pipelined"
     return Variant("npu2", name, "matmul_bfp16_tiles", out, "col", (8, 8, 8), (2, 2), range(2, 9))
@@ -81,7 +86,8 @@ def _named(variants: Iterable[Variant]) -> dict[tuple[str, str], Variant]:
 # Simulated times use their cycles (backend/perf/kernel_schedules.inc).
 VARIANTS = _named(
     [
-        _int8(short, out, layout)
+        make(short, out, layout)
+        for make in (_int8, _xdna1_int8)
         for layout in ("row", "col")
         for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
     ]

@@ -211,7 +211,7 @@ def effects(
                 atoms = machine.atoms(value.step)
                 found += [(atom, 0, 1) for atom in atoms] + [(atom, 1, 0) for atom in atoms[3:]]
         elif isinstance(value, str) and not value.startswith("."):
-            atoms = machine.atoms(value)
+            atoms = machine.atoms(value)[: operand.parts or None]
             if operand.stage:
                 found += [(atom, operand.stage - 1, 1) for atom in atoms]
             if operand.latency:

@@ -46,6 +46,7 @@ class Kernel:
     outs: tuple[str, ...]
     layouts: tuple[str, ...]
     parts: int = 1
+    b_bytes: int = 0  # of a tile of B, unless as many as A's
 
     def prototype(self, out: str) -> str:
         """The arguments as C has them."""
@@ -64,6 +65,16 @@ KERNELS = {
         matmul_bf16.TILE_C // 4,
         ("float32",),
         ("row",),
+    ),
+    ("npu1", "matmul_i8"): Kernel(
+        AIE2,
+        functools.partial(matmul_i8.regions, generation="npu1"),
+        "int8_t",
+        matmul_i8.XDNA1_TILE,
+        32,
+        matmul_i8.OUTS,
+        ("row", "col"),
+        b_bytes=matmul_i8.TILE,
     ),
     ("npu2", "matmul_bfp16"): Kernel(
         AIE2P,
@@ -125,7 +136,8 @@ class Schedule:
         m1, k1, n1 = self.shape
         kernel = KERNELS[self.device, self.kernel]
         c = kernel.tile_values * DTYPES[self.out].itemsize * m1 * n1 // kernel.parts
-        return [kernel.tile_bytes * m1 * k1, kernel.tile_bytes * k1 * n1, *[c] * kernel.parts]
+        b = (kernel.b_bytes or kernel.tile_bytes) * k1 * n1
+        return [kernel.tile_bytes * m1 * k1, b, *[c] * kernel.parts]
 
     def places(self) -> tuple[int, ...]:
         """Addresses of the arguments: banks of their own for each, or else for A and B together and

@@ -54,11 +54,13 @@ class RegisterFile:
 @dataclass(frozen=True)
 class Operand:
     """``kind``: a register file, "imm", "label", "address" or "fifo". ``stage``: the cycle of a
-    read, 0 for none; ``latency``: that of a result, 0 for none."""
+    read, 0 for none; ``latency``: that of a result, 0 for none; ``parts``: how many of the
+    register's lowest parts are read, 0 for all."""
 
     kind: str
     stage: int = 1
     latency: int = 0
+    parts: int = 0
 
 
 @dataclass(frozen=True)

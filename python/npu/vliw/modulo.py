@@ -190,11 +190,14 @@ def split(operand: str) -> tuple[str, range | None]:
 
 def uses(node: Node, form: Operation) -> list[tuple[str, range | None, Operand]]:
     """Value, parts and description of each operand that is a value."""
-    return [
-        (*split(operand), described)
-        for operand, described in zip(node.operands, form.operands, strict=True)
-        if not isinstance(operand, Access)
-    ]
+    found = []
+    for operand, described in zip(node.operands, form.operands, strict=True):
+        if not isinstance(operand, Access):
+            value, part = split(operand)
+            if part is None and described.parts:
+                part = range(described.parts)
+            found.append((value, part, described))
+    return found
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 The C++ kernel starts from zero, so what C holds before is its product over a first part of K, and
 what it must hold after is its product over all of K: both add in steps of k, in the same order. A C
-that is narrow is rounded once per call, in the C++ kernel after 64 columns: each part is as long,
-filled up with zeros.
+that is narrow is rounded once per call, in the C++ kernel after 64 columns, on XDNA1 after 128:
+each part is as long, filled up with zeros.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
     from npu.vliw.kernels import Schedule
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
-_CALL = 64  # columns of A per call of the C++ kernel
+_CALL, _XDNA1_CALL = 64, 128  # columns of A per call of the C++ kernel
+_XDNA2_I8 = 8, _CALL, "pipelined"  # rows of a tile of A, columns of a call, kernel
 
 
 @dataclass(frozen=True)
@@ -40,34 +41,37 @@ def operands(found: Schedule, seed: int) -> Operands:
         return matmul_bfp16(*found.shape, seed)
     if found.kernel == "matmul_bfp16_tiles":
         return matmul_bfp16_tiles(*found.shape, seed, found.out)
-    return matmul_i8(*found.shape, seed, found.out, found.b_layout)
+    return matmul_i8(*found.shape, seed, found.out, found.b_layout, found.device)
 
 
-def matmul_i8(m1: int, k1: int, n1: int, seed: int, out: str, b_layout: str) -> Operands:
+def matmul_i8(
+    m1: int, k1: int, n1: int, seed: int, out: str, b_layout: str, device: str = "npu2"
+) -> Operands:
     """Sums of which some saturate a narrow C."""
     import npu
 
     rng = np.random.default_rng(seed)
-    first, a = (rng.integers(-128, 128, (8 * m1, 8 * k1), np.int8) for _ in range(2))
+    rows, call, kernel = (4, _XDNA1_CALL, "published") if device == "npu1" else _XDNA2_I8
+    first, a = (rng.integers(-128, 128, (rows * m1, 8 * k1), np.int8) for _ in range(2))
     before, b = (rng.integers(-128, 128, (8 * k1, 8 * n1), np.int8) for _ in range(2))
     wide = np.sqrt(8.0 * k1) * 128 * 128 / 3  # the sums' standard deviation
     most = {"int8": 128, "int16": 32768, "int32": 1 << 31}[out]
     shift = max(1, int(np.log2(2 * wide / most))) if out != "int32" else 0
-    left = np.concatenate([_filled(first, 1), _filled(a, 1)], axis=1)
-    right = np.concatenate([_filled(before, 0), _filled(b, 0)])
+    left = np.concatenate([_filled(first, 1, call), _filled(a, 1, call)], axis=1)
+    right = np.concatenate([_filled(before, 0, call), _filled(b, 0, call)])
     sums = "wide" if out == "int32" else "narrow"
-    with npu.device("emu:npu2", arithmetic="silicon", kernel="pipelined"):
+    with npu.device(f"emu:{device}", arithmetic="silicon", kernel=kernel):
         c, after = (
             npu.matmul(left[:, :k], right[:k], out_dtype=out, shift=shift, accumulate=sums)
-            for k in (_CALL, 2 * _CALL)
+            for k in (call, 2 * call)
         )
     b = _tiled(b, 8, 8) if b_layout == "row" else _tiled(b.T, 8, 8)
-    return Operands(_tiled(a, 8, 8), b, _tiled(c, 8, 8), _tiled(after, 8, 8), shift)
+    return Operands(_tiled(a, rows, 8), b, _tiled(c, rows, 8), _tiled(after, rows, 8), shift)
 
 
-def _filled(matrix: np.ndarray, axis: int) -> np.ndarray:
+def _filled(matrix: np.ndarray, axis: int, call: int = _CALL) -> np.ndarray:
     """With zeros along K up to what a call has."""
-    missing = [(0, _CALL - matrix.shape[axis] if axis == i else 0) for i in range(2)]
+    missing = [(0, call - matrix.shape[axis] if axis == i else 0) for i in range(2)]
     return np.pad(matrix, missing)
 
 

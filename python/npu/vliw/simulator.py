@@ -158,8 +158,11 @@ class Core:
 
     def _end_cycle(self, now: int) -> None:
         for flight, key in self._reads.pop(now, ()):
-            register = key if isinstance(key, str) else str(flight.op.operands[key])
-            flight.inputs[key] = self._read(flight, register)
+            if isinstance(key, str):
+                flight.inputs[key] = self._read(flight, key)
+                continue
+            parts = flight.op.operation.operands[key].parts
+            flight.inputs[key] = self._read(flight, str(flight.op.operands[key]), parts)
         self._access(self._accesses.pop(now, []))
 
     def _reserve(self, flight: _Flight, now: int) -> None:
@@ -169,8 +172,8 @@ class Core:
                 raise ScheduleError(f"[simulate] {flight.where}: port {port!r} is used twice")
             self._ports.add(key)
 
-    def _read(self, flight: _Flight, register: str) -> Value:
-        atoms = self._program.machine.atoms(register)
+    def _read(self, flight: _Flight, register: str, parts: int = 0) -> Value:
+        atoms = self._program.machine.atoms(register)[: parts or None]
         for atom in atoms:
             if atom not in self.registers:
                 raise ScheduleError(f"[simulate] {flight.where}: {atom} was never written")
@@ -279,7 +282,7 @@ class Core:
         return sum(self._program.machine.bytes_of(atom) for atom in atoms) // 4
 
     def _check_lanes(self, flight: _Flight, mode: str) -> None:
-        if flight.inputs[mode] != 0:
+        if flight.inputs.get(mode, 0) != 0:
             raise ScheduleError(
                 f"[simulate] {flight.where}: {mode} is {flight.inputs[mode]!r}; only 0, lanes of "
                 "32 bits, is simulated"
@@ -509,11 +512,11 @@ def _multiply_int8(flight: _Flight) -> bytes:
     if flight.inputs[4] != INT8_8X8X8:
         raise ScheduleError(
             f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {INT8_8X8X8} "
-            "(int8, 8 x 8 x 8) is simulated"
+            "(int8, 8 columns of A and of B) is simulated"
         )
     c, a, b = _factors(flight)
-    left, right = (np.frombuffer(x, np.int8).reshape(8, 8) for x in (a, b))
-    return multiply_int8(left, right, np.frombuffer(c, np.int32).reshape(8, 8)).tobytes()
+    left, right = (np.frombuffer(x, np.int8).reshape(-1, 8) for x in (a, b))
+    return multiply_int8(left, right, np.frombuffer(c, np.int32).reshape(-1, 8)).tobytes()
 
 
 def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:

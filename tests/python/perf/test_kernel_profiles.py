@@ -132,13 +132,13 @@ def test_a_kernel_without_a_schedule_costs_what_it_did_and_the_result_says_so() 
     for method in ("emulator", "closed-form"):
         runs = [
             npu.simulate_gemm(
-                "npu1", 448, 448, 448, dtype_out="int8", model=method, kernels=kernels
+                "npu1", 448, 448, 448, dtype_in="int16", model=method, kernels=kernels
             )
             for kernels in ("published", "scheduled")
         ]
         assert runs[0].seconds == runs[1].seconds
-        zero = "zero_*" if method == "closed-form" else "zero_i8"
-        assert runs[1].kernels == f"scheduled (matmul_i8_i8_bcol: published; {zero}: counted)"
+        zero = "zero_*" if method == "closed-form" else "zero_i32"
+        assert runs[1].kernels == f"scheduled (matmul_i16_i32_bcol: published; {zero}: counted)"
 
 
 def test_descriptions() -> None:
