@@ -18,6 +18,7 @@ from npu.vliw import (
     dequant_q8,
     geglu,
     gemv_q4nx,
+    gemv_q8,
     rms_norm,
     rope,
     softmax,
@@ -75,6 +76,15 @@ _KERNELS = {
         vector_reference.gemv_q4nx,
         bits="uint32",
         devices=("npu2",),
+    ),
+    "gemv_q8": _Kernel(
+        gemv_q8.regions,
+        "const uint8_t *blocks, const bfloat16 *x, float *sums",
+        (gemv_q8.BLOCK, gemv_q8.X, gemv_q8.WORK),
+        vector_reference.gemv_q8,
+        bits="uint32",
+        devices=("npu2",),
+        counts=(2, 4),
     ),
     "rms_norm": _Kernel(
         rms_norm.regions,

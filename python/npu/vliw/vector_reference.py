@@ -148,6 +148,25 @@ def _tiles(matrix: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(matrix.reshape(8, -1, 8).swapaxes(0, 1)).view(np.uint8).reshape(-1)
 
 
+def gemv_q8(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+    """Blocks, their x and the groups' sums: each the product of a block whose only scales are ones,
+    those of this group."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    data = rng.integers(0, 256, (blocks, 5120), dtype=np.uint8)
+    x = rng.standard_normal((blocks, 128)).astype(BFLOAT16)
+    sums = np.empty((blocks, 8, 32), np.float32)
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        for block, group in np.ndindex(blocks, 8):
+            scales = np.zeros((8, 32), np.float32)
+            scales[group] = 1
+            one = np.concatenate([scales.reshape(-1).view(np.uint8), data[block, 1024:]])
+            weights = (one[None], (32, 128), "q8")
+            sums[block, group] = npu.gemv(weights, x[block], out_dtype=np.float32)
+    return [data, x.view(np.uint8), sums.reshape(-1).view(np.uint8)]
+
+
 def _halved(values: np.ndarray) -> np.ndarray:
     """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
     while values.shape[-1] > 1:
