@@ -65,6 +65,24 @@ def test_lines_agree_with_their_schedules(number: int, kernel: tuple[str, str]) 
     _agrees(*kernel, steps[number % len(steps)])
 
 
+@pytest.mark.parametrize("kernel", ["convert_bf16_bfp16_b_bcol", "convert_f32_bfp16_c"])
+def test_lines_of_conversions_agree_with_their_schedules(kernel: str) -> None:
+    """In order; of a row-major B below."""
+    found = [x for x in LINES if x["kernel"] == kernel]
+    made = cycles.conversion(kernel)
+    assert [(x["k"], *x["block"], x["interval"], x["outside"], x["code_bytes"]) for x in found] == [
+        (1, 1, 64 * m.tiles, m.interval, m.outside, m.code_bytes) for m in made
+    ]
+
+
+def test_a_line_of_a_row_major_b_agrees_with_its_schedule() -> None:
+    line = _line("npu2", "convert_bf16_bfp16_b", 16)
+    (made,) = cycles.conversion("convert_bf16_bfp16_b", 2)
+    assert tuple(line["block"]) == (1, 64 * made.tiles)
+    assert (line["interval"], line["outside"]) == (made.interval, made.outside)
+    assert line["code_bytes"] == made.code_bytes
+
+
 def test_the_script_reads_and_writes_the_file_as_it_is(tmp_path: Path) -> None:
     spec = importlib.util.spec_from_file_location("kernel_schedules", SCRIPT)
     assert spec and spec.loader
