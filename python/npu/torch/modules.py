@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from npu.devices import Device
+from npu.errors import DeviceError
 from npu.torch.functions import Choices, checked_choices, layer
 
 
@@ -39,6 +40,11 @@ class Linear(torch.nn.Linear):
         bf16: str | None = None,
         accumulate: str = "wide",
     ) -> None:
+        if device is not None and str(device).partition(":")[0] not in ("cpu", "meta"):
+            raise DeviceError(
+                f"[torch.Linear] device is {str(device)!r}, where parameters lie: the host's, "
+                '"cpu"; npu_device= chooses an NPU'
+            )
         super().__init__(in_features, out_features, bias, device, dtype)
         self.npu = checked_choices("torch.Linear", bf16, accumulate, npu_device)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
+from torch.nn.parameter import is_lazy
 
 from npu.devices import Device
 from npu.errors import ArgumentError
@@ -90,7 +91,7 @@ def offload(
     wanted = _wanted(include)
     report = Offloaded()
     for name, module, kind in _layers(model):
-        shape = tuple(module.weight.shape)
+        shape = () if is_lazy(module.weight) else tuple(module.weight.shape)
         reason = _reason(module, kind, min_size) or ("" if wanted(name, module) else "not included")
         if reason:
             report.kept.append(Change(name, kind.__name__, shape, reason))
@@ -118,6 +119,8 @@ def _is_conv1d(kind: type) -> bool:
 def _reason(module: Any, kind: type, min_size: int) -> str:
     """Why a layer stays on the host; "": it need not."""
     weight = module.weight
+    if is_lazy(weight):
+        return "its size is not known before the first batch"
     if type(module) is not kind:
         offloaded = type(module) is Linear or type(module) is conv1d_of(kind)
         return "offloaded before" if offloaded else f"{type(module).__name__} is another class"

@@ -2,7 +2,8 @@
 
 A packed copy belongs to a piece of a storage. It is used again while the storage lives, its version
 counter stands, and a sample of its values is the same: writes through ``.data``, which count for no
-version, change some value of the sample when they change all of a matrix, as optimisers do.
+version, change some value of the sample when they change all of a matrix. Steps of optimisers
+always count (npu.torch.versions).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import numpy as np
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+import npu.torch.versions  # noqa: F401
 from npu.devices import Device
 from npu.ops.matmul import PackedMatrix, pack
 from npu.torch.tensors import array_of

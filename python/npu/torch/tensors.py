@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.autograd import forward_ad
 
 from npu.errors import ArgumentError, DeviceError, DtypeError
 from npu.ops.arrays import BFLOAT16
@@ -34,14 +35,31 @@ def check_tensor(
             f"[{function}] {name} is on {tensor.device}; the NPU reads the host's memory: move it "
             'with .to("cpu")'
         )
+    if tensor.is_nested:
+        raise ArgumentError(
+            f"[{function}] {name} is a nested tensor; pad it with .to_padded_tensor(0)"
+        )
     if tensor.layout is not torch.strided:
         raise ArgumentError(
             f"[{function}] {name} has the layout {tensor.layout}; make it dense with .to_dense()"
+        )
+    if not torch.compiler.is_compiling() and _is_transformed(tensor):
+        raise ArgumentError(
+            f"[{function}] {name} is differentiated by torch.func or in forward mode, which "
+            "products of the device do not know: use torch.autograd or .backward()"
         )
     if tensor.dtype not in dtypes:
         raise DtypeError(
             f"[{function}] {name} is {tensor.dtype}; supported are {', '.join(map(str, dtypes))}"
         )
+
+
+def _is_transformed(tensor: torch.Tensor) -> bool:
+    """A tangent, which torch would drop without a word, or a level of torch.func, which custom
+    operators have no rule for."""
+    if torch._C._functorch.is_gradtrackingtensor(tensor):
+        return True
+    return forward_ad._current_level >= 0 and forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:

@@ -67,6 +67,26 @@ def test_offload_reports_what_it_changed_and_why_others_stay() -> None:
     assert "up  Linear 256 x 128" in text and "own  Linear 256 x 128: Named is another" in text
 
 
+def test_a_layer_without_a_size_stays() -> None:
+    report = npu.torch.offload(nn.Sequential(nn.LazyLinear(256)))
+    assert [one.reason for one in report.kept] == ["its size is not known before the first batch"]
+    assert "1 stay on the host" in str(report)
+
+
+def test_layers_of_an_encoder_are_offloaded_without_its_fast_path() -> None:
+    """docs/torch.md: in evaluation torch's encoder layer passes its linear layers by."""
+    layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True).eval()
+    npu.torch.offload(layer, device="emu:npu1")
+    before, enabled = npu.stats(), torch.backends.mha.get_fastpath_enabled()
+    try:
+        torch.backends.mha.set_fastpath_enabled(False)
+        with torch.no_grad():
+            layer(torch.ones(1, 4, 128))
+    finally:
+        torch.backends.mha.set_fastpath_enabled(enabled)
+    assert (npu.stats() - before).submissions == 2
+
+
 @pytest.mark.parametrize(
     ("include", "expected"),
     [
@@ -173,6 +193,8 @@ def test_conv1d_of_transformers() -> None:
         (lambda: npu.torch.offload(model(), device="npu"), DeviceError, '"npu"'),
         (lambda: npu.torch.offload(model(), accumulate=1), ArgumentError, "accumulate is 1"),
         (lambda: npu.torch.offload(model(), bf16="fp8"), DeviceError, "fp8"),
+        (lambda: npu.torch.Linear(4, 4, device="cuda"), DeviceError, "npu_device= chooses"),
+        (lambda: npu.torch.Linear(4, 4, device="emu:npu1"), DeviceError, "npu_device= chooses"),
         (lambda: npu.torch.Linear(4, 4, bf16="fp8"), DeviceError, "fp8"),
     ],
 )

@@ -197,6 +197,37 @@ def test_a_weight_in_float32_is_packed_once_per_change() -> None:
         assert_matmul_close(result(both()), array(x), array(weight).T)
 
 
+@pytest.mark.parametrize("choice", ["fused", "foreach"])
+@pytest.mark.parametrize("kind", ["SGD", "Adam"])
+def test_no_optimiser_leaves_packed_weights_stale(kind, choice) -> None:
+    """A step that changes one column, which a sample of values would miss: only it has a
+    gradient. Fused optimisers move no version counter themselves."""
+    weight = torch.zeros(96, 300, requires_grad=True)
+    x = torch.zeros(1, 300)
+    x[0, 11] = 1
+    step = getattr(torch.optim, kind)([weight], 0.5, **{choice: True})
+    for _ in range(3):
+        y = npu.torch.linear(x, weight, device="emu:npu1")
+        assert_matmul_close(result(y), array(x), array(weight).T)
+        y.sum().backward()
+        step.step()
+    assert weight[:, 11].abs().min() > 1
+
+
+def test_a_step_leaves_packed_copies_of_frozen_weights() -> None:
+    """Of parameters that the optimiser has but does not change."""
+    frozen, weight = values((64, 64), seed=1), values((64, 64), seed=2).requires_grad_()
+    x = values((4, 64), seed=3)
+    step = torch.optim.SGD([frozen, weight], 0.1, fused=True)
+
+    def use() -> None:
+        npu.torch.linear(npu.torch.linear(x, frozen), weight).sum().backward()
+
+    first, again = copied(use), copied(use)
+    step.step()
+    assert again < copied(use) < first
+
+
 def test_packed_weights_end_with_their_storage() -> None:
     def use() -> None:
         npu.torch.linear(values((4, 64)), values((64, 64)), device="emu:npu1")
@@ -246,6 +277,27 @@ def test_gradients_of_gradients_are_refused(call) -> None:
         first.sum().backward()
 
 
+def dual(a: torch.Tensor) -> torch.Tensor:
+    with torch.autograd.forward_ad.dual_level():
+        return npu.torch.linear(torch.autograd.forward_ad.make_dual(a, a), ONE)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        dual, lambda a: torch.func.jvp(lambda b: npu.torch.matmul(ONE, b), (a,), (a,)),
+        torch.func.grad(lambda a: npu.torch.matmul(a, ONE).sum()),
+        torch.func.jacrev(lambda a: npu.torch.linear(ONE, a)),
+    ],
+)  # fmt: skip
+def test_other_derivatives_are_refused(call) -> None:
+    """Forward mode would give tangents of zero."""
+    with pytest.raises(ArgumentError, match=r"use torch\.autograd or \.backward\(\)"):
+        call(torch.ones(4, 4))
+    with torch.autograd.forward_ad.dual_level():
+        assert npu.torch.matmul(ONE, ONE).shape == (4, 4)  # nothing has a tangent
+
+
 ONE = torch.ones(4, 4)
 
 
@@ -256,6 +308,8 @@ ONE = torch.ones(4, 4)
         (lambda: npu.torch.matmul(ONE.to("meta"), ONE), DeviceError, "a is on meta"),
         (lambda: npu.torch.matmul(ONE.double(), ONE), DtypeError, "a is torch.float64"),
         (lambda: npu.torch.matmul(ONE, ONE.to_sparse()), ArgumentError, "layout torch.sparse_coo"),
+        (lambda: npu.torch.matmul(torch.nested.nested_tensor([ONE]), ONE), ArgumentError,
+         "a is a nested tensor"),
         (lambda: npu.torch.matmul(ONE[0], ONE), ShapeError, r"a has shape \(4,\)"),
         (lambda: npu.torch.matmul(ONE[:, :3], ONE), ShapeError, r"a is \(4, 3\) and b is"),
         (lambda: npu.torch.matmul(ONE.expand(2, 4, 4), ONE.expand(3, 4, 4)), ShapeError,
