@@ -27,7 +27,7 @@ def build(checkpoint: Path | None, shape: str, seed: int) -> GPT2LMHeadModel:
         raise SystemExit(f"[gpt2] {checkpoint} has a model of type {kind!r}; expected gpt2")
     try:
         return GPT2LMHeadModel.from_pretrained(checkpoint, dtype=torch.float32)
-    except (OSError, ValueError, RuntimeError) as error:
+    except Exception as error:  # of transformers, safetensors, its checks of configurations
         raise SystemExit(f"[gpt2] {checkpoint} does not load: {error}") from None
 
 
@@ -48,14 +48,16 @@ def _kind(folder: Path) -> Any:
 
 
 def generate(model: GPT2LMHeadModel, tokenizer: Any, prompt: str, tokens: int) -> str:
-    """The prompt and its most probable continuation."""
-    ids = torch.tensor([tokenizer.encode(prompt)])
-    room = model.config.n_positions - ids.shape[1]
+    """The prompt, or the end of it that the model has positions for, and its most probable
+    continuation."""
+    positions = model.config.n_positions
+    tokens = min(tokens, positions - 1)
+    ids = torch.tensor([tokenizer.encode(prompt)[tokens - positions :]])
     was = model.training
     model.eval()
     with torch.no_grad():
         out = model.generate(
-            ids, attention_mask=torch.ones_like(ids), max_new_tokens=min(tokens, room),
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens,
             do_sample=False, pad_token_id=0,
         )  # fmt: skip
     model.train(was)

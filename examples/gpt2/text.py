@@ -93,4 +93,7 @@ def tokenizer_of(folder: Path | None) -> Any:
         return ByteTokenizer()
     from transformers import AutoTokenizer
 
-    return AutoTokenizer.from_pretrained(folder)
+    try:
+        return AutoTokenizer.from_pretrained(folder)
+    except Exception as error:  # whatever a damaged file makes of the reader
+        raise SystemExit(f"[gpt2] the tokenizer in {folder} does not load: {error}") from None

@@ -23,9 +23,11 @@ class Run:
     that is not trained on."""
 
     def __init__(
-        self, model: GPT2LMHeadModel, windows: Windows, rate: float, options: dict[str, Any]
-    ) -> None:
+        self, model: GPT2LMHeadModel, windows: Windows, rate: float, options: dict[str, Any],
+        tokenizer: Any = None,
+    ) -> None:  # fmt: skip
         self.model, self.windows, self.options, self.rate = model, windows, options, rate
+        self.tokenizer = tokenizer
         self.optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
         self.step = 0
         self.losses: list[float] = []
@@ -35,6 +37,7 @@ class Run:
     def train(self, steps: int, every: int, out: Path | None, label: str) -> None:
         """Up to step ``steps``. Evaluates and saves every so many steps and at the end; after
         Ctrl-C the last save stands."""
+        self.model.train()  # a model that was loaded is in evaluation
         bar = tqdm(total=steps, initial=self.step, desc=label, unit="step")
         with contextlib.closing(bar):
             while self.step < steps:
@@ -45,7 +48,7 @@ class Run:
                     self.evaluated.append((self.step, self.validate()))
                     bar.write(f"step {self.step}: validation loss {self.evaluated[-1][1]:.4f}")
                     if out:
-                        checkpoints.save(out, self.model, self.state())
+                        checkpoints.save(out, self.model, self.tokenizer, self.state())
 
     def one_step(self) -> float:
         """A step on a drawn batch; its loss before the step."""
@@ -78,6 +81,7 @@ class Run:
         return {
             "step": self.step, "optimiser": self.optimiser.state_dict(), "losses": self.losses,
             "windows": self.windows.generator.get_state(), "options": self.options,
+            "evaluated": self.evaluated, "dropout": torch.get_rng_state(),
         }  # fmt: skip
 
     def resume(self, state: dict[str, Any]) -> None:
@@ -89,5 +93,7 @@ class Run:
                     f"{value}; give the same"
                 )
         self.step, self.losses = state["step"], list(state["losses"])
+        self.evaluated = [(step, loss) for step, loss in state["evaluated"]]
         self.optimiser.load_state_dict(state["optimiser"])
         self.windows.generator.set_state(state["windows"])
+        torch.set_rng_state(state["dropout"])

@@ -101,6 +101,54 @@ def test_a_resumed_run_goes_on_as_without_a_break(tmp_path, capsys) -> None:
     assert "continues" in capsys.readouterr().out
 
 
+def words_of(folder: Path) -> None:
+    """A tokenizer of whole words into a checkpoint folder."""
+    tokenizers = pytest.importorskip("tokenizers")
+    names = {word: i for i, word in enumerate(sorted(set(made_up(0).split())))}
+    whole = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="after"))
+    whole.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    from transformers import PreTrainedTokenizerFast
+
+    PreTrainedTokenizerFast(tokenizer_object=whole, unk_token="after").save_pretrained(folder)
+
+
+def test_a_run_keeps_its_tokenizer_and_its_dropout(tmp_path, monkeypatch) -> None:
+    """A checkpoint with both, resumed from the run's folder alone, as without a break; a long
+    prompt loses its beginning."""
+    model = models.build(None, "small", 0)
+    for name in ("resid_pdrop", "embd_pdrop", "attn_pdrop"):
+        setattr(model.config, name, 0.2)
+    model.save_pretrained(tmp_path / "before")
+    words_of(tmp_path / "before")
+    runs = []
+    keep = training.Run.train
+    monkeypatch.setattr(
+        training.Run, "train", lambda self, *rest: (runs.append(self), keep(self, *rest))
+    )
+    start = ["--checkpoint", str(tmp_path / "before")]
+    out, long = ["--out", str(tmp_path / "new/run")], ["--prompt", "after monday " * 200]
+    common = ["--every", "2", "--device", "emu:npu1"]
+    finetune.main([*start, *common, "--steps", "4"])
+    finetune.main([*start, *common, "--steps", "2", *out])
+    finetune.main([*common, "--steps", "4", *out, "--resume", *long])
+    whole, _, resumed = runs
+    assert resumed.losses == whole.losses and resumed.evaluated == whole.evaluated
+    with pytest.raises(SystemExit, match="is at step 4; give more"):
+        finetune.main([*common, "--steps", "4", *out, "--resume"])
+    (tmp_path / "text").write_text(made_up(1))
+    with pytest.raises(SystemExit, match="the run had text"):
+        finetune.main([*common, *out, "--resume", "--text", str(tmp_path / "text")])
+
+
+def test_a_save_cut_short_is_put_back(tmp_path) -> None:
+    """Between the two renamings."""
+    old = tmp_path / ".run.old"
+    old.mkdir()
+    (old / finetune.checkpoints.STATE).touch()
+    assert finetune.checkpoints.claim(tmp_path / "run") == tmp_path / "run"
+    assert (tmp_path / "run" / finetune.checkpoints.STATE).exists() and not old.exists()
+
+
 def test_ctrl_c_keeps_the_last_checkpoint(tmp_path, capsys, monkeypatch) -> None:
     out = tmp_path / "run"
     step = training.Run.one_step
@@ -128,6 +176,14 @@ def test_ctrl_c_keeps_the_last_checkpoint(tmp_path, capsys, monkeypatch) -> None
         (["--text", "bytes.txt"], "is no UTF-8 text"),
         (["--text", "short.txt"], "windows of 64 need at least 660"),
         (["--length", "1000"], "the model has 256 positions"),
+        (["--length", "1"], "none to foretell"),
+        (["--checkpoint", "broken"], "broken does not load"),
+        (["--checkpoint", "wordless"], "tokenizer in wordless does not load"),
+        (["--out", "other"], "has other files than a run's"),
+        (["--out", "short.txt"], "short.txt: Not a directory"),
+        (["--out", "short.txt/run"], "Not a directory|File exists"),
+        (["--plot", "nothing/loss.png"], "No such file"),
+        (["--plot", "loss.words"], "its ending is none of"),
         (["--checkpoint", "other"], "type 'llama'; expected gpt2"),
         (["--checkpoint", "."], "is no checkpoint folder"),
     ],
@@ -137,11 +193,27 @@ def test_what_is_refused(words, message, tmp_path, monkeypatch) -> None:
     (tmp_path / "empty.txt").write_text("\n")
     (tmp_path / "bytes.txt").write_bytes(b"\xff\xfe\x00")
     (tmp_path / "short.txt").write_text("short")
+    if "--plot" in words:
+        pytest.importorskip("matplotlib")
+    for name, file in (("broken", "model.safetensors"), ("wordless", "tokenizer.json")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.json").write_text('{"model_type": "gpt2"}')
+        (tmp_path / name / file).write_text("nothing")
     (tmp_path / "other").mkdir()
     (tmp_path / "other/config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(SystemExit, match=message) as stopped:
         finetune.main([*words, "--steps", "1"])
     assert str(stopped.value).startswith("[gpt2] ")
+    assert (tmp_path / "other/config.json").exists() and (tmp_path / "short.txt").is_file()
+
+
+@pytest.mark.parametrize(
+    "words", [["--rate", "0"], ["--rate", "nan"], ["--seed", "-1"], ["--steps", "0"]]
+)
+def test_numbers_out_of_range_are_refused(words, capsys) -> None:
+    with pytest.raises(SystemExit):
+        finetune.main(words)
+    assert f"argument {words[0]}: {words[1]} is" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 nonsense"])
