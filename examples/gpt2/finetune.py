@@ -121,9 +121,7 @@ def main(words: list[str] | None = None) -> None:
         plot(options.plot, run, other)
 
 
-def prepared(
-    options: argparse.Namespace, tokenizer: Any, text: str, resumed: Path | None
-) -> Run:
+def prepared(options: argparse.Namespace, tokenizer: Any, text: str, resumed: Path | None) -> Run:
     """A run at its beginning, or where the one in a folder was saved."""
     ids = tokenizer.encode(text)
     model = models.build(resumed or options.checkpoint, options.shape, options.seed)
