@@ -214,6 +214,19 @@ def test_no_optimiser_leaves_packed_weights_stale(kind, choice) -> None:
     assert weight[:, 11].abs().min() > 1
 
 
+@pytest.mark.slow
+def test_a_compiled_step_leaves_no_packed_weight_stale() -> None:
+    weight, x = torch.zeros(96, 300, requires_grad=True), torch.zeros(1, 300)
+    x[0, 11] = 1
+    step = torch.compile(torch.optim.SGD([weight], 0.5, fused=True).step)
+    for _ in range(3):
+        y = npu.torch.linear(x, weight, device="emu:npu1")
+        assert_matmul_close(result(y), array(x), array(weight).T)
+        y.sum().backward()
+        step()
+    assert weight[:, 11].abs().min() > 1
+
+
 def test_a_step_leaves_packed_copies_of_frozen_weights() -> None:
     """Of parameters that the optimiser has but does not change."""
     frozen, weight = values((64, 64), seed=1), values((64, 64), seed=2).requires_grad_()
