@@ -22,6 +22,7 @@ from npu.ops.matmul import PackedMatrix, pack
 from npu.torch.tensors import array_of
 
 _SAMPLED = 16  # rows, and columns of each
+_PIECES = 16  # of one storage that are kept; a layer has two, W and its transpose
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +52,10 @@ def right_operand(b: torch.Tensor, device: Device, bf16: str | None) -> np.ndarr
         return found.matrix
     matrix = pack(array, bf16=bf16, device=device)
     with _lock:
-        for other in [one for one, entry in _entries.items() if entry.storage.expired()]:
+        _entries.pop(key, None)
+        gone = [one for one, entry in _entries.items() if entry.storage.expired()]
+        pieces = [one for one in _entries if one[0] == storage.cdata and one not in gone]
+        for other in (*gone, *pieces[: max(0, len(pieces) + 1 - _PIECES)]):
             del _entries[other]
         _entries[key] = _Entry(storage, version, sample, matrix)
     return matrix

@@ -251,6 +251,20 @@ def test_packed_weights_end_with_their_storage() -> None:
     assert sum(known) <= 1  # the last one, until another is packed
 
 
+def test_packed_pieces_of_one_weight_are_bounded() -> None:
+    """The last ones stay."""
+    weight, x = values((64 * 40, 64), seed=1), values((4, 64), seed=2)
+
+    def use(piece: int) -> None:
+        npu.torch.linear(x, weight[64 * piece : 64 * piece + 64], device="emu:npu1")
+
+    for piece in range(40):
+        use(piece)
+    storage = packed_weights.StorageWeakRef(weight.untyped_storage()).cdata
+    assert sum(key[0] == storage for key in packed_weights._entries) == packed_weights._PIECES
+    assert copied(lambda: use(39)) < copied(lambda: use(0))
+
+
 def test_under_inference_mode_nothing_is_kept() -> None:
     with torch.inference_mode():
         weight, x = values((64, 64), seed=1), values((4, 64), seed=2)
