@@ -53,9 +53,10 @@ def right_operand(b: torch.Tensor, device: Device, bf16: str | None) -> np.ndarr
     matrix = pack(array, bf16=bf16, device=device)
     with _lock:
         _entries.pop(key, None)
-        gone = [one for one, entry in _entries.items() if entry.storage.expired()]
-        pieces = [one for one in _entries if one[0] == storage.cdata and one not in gone]
-        for other in (*gone, *pieces[: max(0, len(pieces) + 1 - _PIECES)]):
+        for other in [one for one, entry in _entries.items() if entry.storage.expired()]:
+            del _entries[other]
+        pieces = [one for one in _entries if one[0] == storage.cdata]
+        for other in pieces[: max(0, len(pieces) + 1 - _PIECES)]:
             del _entries[other]
         _entries[key] = _Entry(storage, version, sample, matrix)
     return matrix

@@ -12,16 +12,13 @@ from npu.errors import ArgumentError, DeviceError, DtypeError
 from npu.ops.arrays import BFLOAT16
 
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-INTEGERS = (torch.int8, torch.int16)
 _INSTEAD = {  # of types that NumPy has not: one of the same size to pass through, and the array's
     torch.bfloat16: (torch.int16, BFLOAT16)
 }
 
 
-def check_tensor(
-    function: str, tensor: Any, name: str, dtypes: tuple[torch.dtype, ...] = FLOATS
-) -> None:
-    """An operand that an operator can read: dense, in the host's memory, of one of the types.
+def check_tensor(function: str, tensor: Any, name: str) -> None:
+    """An operand that an operator can read: dense, in the host's memory, of one of FLOATS.
 
     Raises ArgumentError, DeviceError, DtypeError.
     """
@@ -48,9 +45,9 @@ def check_tensor(
             f"[{function}] {name} is differentiated by torch.func or in forward mode, which "
             "products of the device do not know: use torch.autograd or .backward()"
         )
-    if tensor.dtype not in dtypes:
+    if tensor.dtype not in FLOATS:
         raise DtypeError(
-            f"[{function}] {name} is {tensor.dtype}; supported are {', '.join(map(str, dtypes))}"
+            f"[{function}] {name} is {tensor.dtype}; supported are {', '.join(map(str, FLOATS))}"
         )
 
 
@@ -69,8 +66,3 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
     if instead is None:
         return plain.numpy()
     return plain.view(instead[0]).numpy().view(instead[1])
-
-
-def name_of(dtype: torch.dtype) -> str:
-    """A type by the name that the package has for it: "bfloat16", "int8"."""
-    return str(dtype).removeprefix("torch.")
