@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -29,7 +30,13 @@ struct OperationCounters {
   // Host time in submissions besides the array's own and the building of new streams.
   uint64_t submit_overhead_ns = 0;
   uint64_t stream_build_ns = 0;  // building, parsing and checking new streams
+  // Host time of copies of GEMM operands, those read across their order in memory apart, and
+  // results.
+  uint64_t pack_ns = 0, transpose_ns = 0, result_copy_ns = 0;
 };
+
+// As OperationCounters has their times.
+enum class CopyKind { kPack, kTranspose, kResult };
 
 // Host memory as an argument, where it lies. Empty where the device cannot reach it: then it must
 // be copied to scratch memory.
@@ -148,11 +155,19 @@ class Operation {
   }
 
   void count_copy(uint64_t bytes) { host_copy_bytes_ += bytes; }
+  // The same for copy(), which copies so many bytes.
+  template <typename Copy>
+  void timed_copy(uint64_t bytes, CopyKind kind, const Copy& copy) {
+    const auto start = Clock::now();
+    copy();
+    copy_ns_[static_cast<size_t>(kind)] += since(start);
+    count_copy(bytes);
+  }
   // Without the lock: Python asks for them when an operation's owner ends, which may be while this
   // thread is in a device that is written in Python.
   OperationCounters counters() const {
     return {streams_.built(), streams_.hits(), host_copy_bytes_, submit_overhead_ns_,
-            stream_build_ns_};
+            stream_build_ns_, copy_ns_[0],     copy_ns_[1],      copy_ns_[2]};
   }
 
   Device& device() const { return *device_->device; }
@@ -176,6 +191,7 @@ class Operation {
   std::shared_ptr<const Configuration> configuration_;
   StreamCache<Problem, Entry> streams_;
   std::atomic<uint64_t> host_copy_bytes_ = 0, submit_overhead_ns_ = 0, stream_build_ns_ = 0;
+  std::array<std::atomic<uint64_t>, 3> copy_ns_ = {};  // by CopyKind
 };
 
 }  // namespace npu

@@ -4,51 +4,14 @@
     python examples/gpt2/sizes.py
 
 For 124M and 4 x 64 tokens these are its twelve sizes, 197 GFLOP with what is not a linear layer.
+`npu bench gpt2` simulates them.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import NamedTuple
 
-Size = tuple[int, int, int]
-ROWS = 4 * 64  # tokens of a batch
-WIDTH, LAYERS, VOCABULARY = 768, 12, 50304
-
-
-class Product(NamedTuple):
-    """``kind``: "forward", "of inputs" (dy W) or "of weights" (dy^T x)."""
-
-    layer: str
-    kind: str
-    size: Size
-    calls: int
-
-
-def layers(width: int, count: int, vocabulary: int) -> list[tuple[str, int, int, int]]:
-    """Name, inputs, outputs and number of the linear layers of GPT-2."""
-    return [
-        ("attention, in", width, 3 * width, count),
-        ("attention, out", width, width, count),
-        ("feed-forward, in", width, 4 * width, count),
-        ("feed-forward, out", 4 * width, width, count),
-        ("head", width, vocabulary, 1),
-    ]
-
-
-def products(
-    rows: int = ROWS, width: int = WIDTH, count: int = LAYERS, vocabulary: int = VOCABULARY
-) -> Iterator[Product]:
-    """All of a step: y = x W^T, then dx = dy W and dW = dy^T x of every layer."""
-    for name, k, n, calls in layers(width, count, vocabulary):
-        yield Product(name, "forward", (rows, k, n), calls)
-        yield Product(name, "of inputs", (rows, n, k), calls)
-        yield Product(name, "of weights", (n, rows, k), calls)
-
-
-def flops(of: list[Product]) -> int:
-    return sum(2 * m * k * n * calls for _, _, (m, k, n), calls in of)
+from npu.perf.gpt2_products import Size, flops, products
 
 
 def main() -> None:

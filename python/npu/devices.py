@@ -210,7 +210,8 @@ class Device:
         those of the handle, which views of a device written in Python share."""
         totals: dict[str, int] = dict(self.handle.counters())
         own = ("streams_built", "stream_hits", "host_copy_bytes", "submit_overhead_ns")
-        totals.update(dict.fromkeys((*own, "stream_build_ns"), 0))
+        times = ("stream_build_ns", "pack_ns", "transpose_ns", "result_copy_ns")
+        totals.update(dict.fromkeys((*own, *times), 0))
         with self._lock:
             operations = list(self._operations.values())
             attached = self._attached.copy()

@@ -17,7 +17,9 @@ class Stats:
     ``host_copy_bytes`` bytes of operands packed and results copied by the host, padding included;
     ``submit_overhead_ns`` host nanoseconds in submissions apart from the array's own time and the
     building of new streams; ``stream_build_ns`` those spent on building, parsing and checking new
-    streams.
+    streams. ``pack_ns``, ``transpose_ns`` and ``result_copy_ns``: host nanoseconds of copies of
+    products, of operands in the order in which they lie in memory, of operands read across it, and
+    of results.
     The difference of two snapshots counts what happened in between.
     """
 
@@ -28,6 +30,9 @@ class Stats:
     host_copy_bytes: int = 0
     submit_overhead_ns: int = 0
     stream_build_ns: int = 0
+    pack_ns: int = 0
+    transpose_ns: int = 0
+    result_copy_ns: int = 0
 
     def __sub__(self, other: Stats) -> Stats:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

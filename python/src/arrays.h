@@ -139,6 +139,9 @@ nanobind::dict counters_dict(const Operation& operation) {
   d["host_copy_bytes"] = counters.host_copy_bytes;
   d["submit_overhead_ns"] = counters.submit_overhead_ns;
   d["stream_build_ns"] = counters.stream_build_ns;
+  d["pack_ns"] = counters.pack_ns;
+  d["transpose_ns"] = counters.transpose_ns;
+  d["result_copy_ns"] = counters.result_copy_ns;
   return d;
 }
 

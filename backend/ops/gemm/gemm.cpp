@@ -3,6 +3,7 @@
 #include "ops/gemm/gemm.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -138,23 +139,21 @@ int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
 
 // Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
 void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
-  size_t written = 0;
   if (bytes == 0) return;
   const ElementType type = is_b ? b_type_ : a_type_;
   const GemmCell& cell = this->cell(is_b);
   const int64_t depth = cell.count(tile_.k_mt);
-  if (is_b && !tile_.b_columns) {
-    const int64_t panel = cell.count(tile_.b_panel());
-    pack_tiles(part, type, depth, panel, TileOrder::kColumnsFirst, out);
-    written = packed_bytes(part.rows, part.cols, type, depth, panel);
-  } else {
-    const MatrixView x = is_b ? part.transposed() : part;
-    const int64_t tile_rows = cell.count(is_b ? tile_.n : tile_.m);
-    pack_tiles(x, type, tile_rows, depth, TileOrder::kRowsFirst, out);
-    written = packed_bytes(x.rows, x.cols, type, tile_rows, depth);
-  }
-  std::fill(out + written, out + bytes, std::byte{0});
-  operation_.count_copy(bytes);
+  const bool panels = is_b && !tile_.b_columns;
+  const MatrixView x = is_b && !panels ? part.transposed() : part;
+  const int64_t height = panels ? depth : cell.count(is_b ? tile_.n : tile_.m);
+  const int64_t width = panels ? cell.count(tile_.b_panel()) : depth;
+  const TileOrder order = panels ? TileOrder::kColumnsFirst : TileOrder::kRowsFirst;
+  const bool across = std::abs(x.col_stride) > std::abs(x.row_stride);
+  operation_.timed_copy(bytes, across ? CopyKind::kTranspose : CopyKind::kPack, [&] {
+    pack_tiles(x, type, height, width, order, out);
+    const size_t written = packed_bytes(x.rows, x.cols, type, height, width);
+    std::fill(out + written, out + bytes, std::byte{0});
+  });
 }
 
 Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch) {
@@ -317,14 +316,16 @@ void Gemm::copy_edges(const GemmBlock& block, int64_t stride, const std::byte* e
   const int64_t width = cell.count(problem.n), columns = cell.count(block.cols);
   const int64_t below = cell.count(block.rows) - direct, right = columns - beside;
   if (below > 0) {
-    copy_block(edges, width, target + direct * stride * cell.bytes, stride, below, columns, size);
-    operation_.count_copy(static_cast<size_t>(below * columns) * size);
+    operation_.timed_copy(static_cast<size_t>(below * columns) * size, CopyKind::kResult, [&] {
+      copy_block(edges, width, target + direct * stride * cell.bytes, stride, below, columns, size);
+    });
   }
   if (right > 0 && direct > 0) {
     const int64_t skipped = (cell.count(problem.m) - direct) * width;
-    copy_block(edges + skipped * cell.bytes, width - beside, target + beside * cell.bytes, stride,
-               direct, right, size);
-    operation_.count_copy(static_cast<size_t>(direct * right) * size);
+    operation_.timed_copy(static_cast<size_t>(direct * right) * size, CopyKind::kResult, [&] {
+      copy_block(edges + skipped * cell.bytes, width - beside, target + beside * cell.bytes, stride,
+                 direct, right, size);
+    });
   }
 }
 

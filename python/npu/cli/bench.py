@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 from collections.abc import Callable, Sequence
 
-from npu.cli import bench_compare, bench_model, bench_simulated, common, dtypes
+from npu.cli import bench_compare, bench_gpt2, bench_model, bench_simulated, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
 
@@ -244,6 +244,10 @@ _SUBCOMMANDS = {
     "gemv": _Subcommand(
         "simulated time of a decode step's projections on 4-bit weights",
         _gemv_options, "bench_gemv",
+    ),
+    "gpt2": _Subcommand(
+        "simulated time of the products of a training step of GPT-2, and its host work, measured",
+        bench_gpt2.add_options, "bench_gpt2",
     ),
     "operations": _Subcommand(
         "simulated time of requests to any registered operation",

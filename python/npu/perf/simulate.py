@@ -114,15 +114,16 @@ def simulate_call(
     stream_bytes: int | None = None,
     machine: str | None = None,
     kernels: str | None = None,
+    packed: bool = False,
 ) -> SimulatedGemm:
     """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
     and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
-    ``simulate_gemm`` computes the padded problem."""
+    ``simulate_gemm`` computes the padded problem. packed: B is a packed copy."""
     problem = gemm_problem(
         "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes,
         machine=machine, kernels=kernels,
     )  # fmt: skip
-    request = dict(zip("mkn", size, strict=True))
+    request = dict(zip("mkn", size, strict=True)) | {"packed_b": int(packed)}
     totals = run_request("gemm", gemm.configuration_of(design), request, problem.constants)
     return _summary(problem, totals)
 
