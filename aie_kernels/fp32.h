@@ -121,7 +121,8 @@ NPU_OUTLINED inline void multiply_add(const float* a, const float* b, int32_t b_
 #if NPU_DECLARATIONS
 // Multiply slots per 32 lanes, not measured on hardware. AIE2 multiplies 16 bf16 lanes per cycle,
 // AIE2P 32. A product of fp32 lanes is made of six bf16 ones, after two subtractions for each
-// factor that is split into three parts (aie_api's AIE_FP32_EMULATION_ACCURACY_FAST).
+// factor that is split into three parts, as AMD's headers do with accuracy "fast"; the last one
+// takes the accumulator, too (docs/fidelity.md, products of fp32 lanes).
 constexpr double kBf16Slots = __AIE_ARCH__ == 20 ? 2 : 1;
 constexpr double kAddSlots = kBf16Slots;
 constexpr double kProductSlots = 10 * kBf16Slots;

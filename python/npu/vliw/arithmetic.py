@@ -22,22 +22,23 @@ def multiply_bf16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
     return fused_products(x, y, c.reshape(-1)).reshape(rows, columns)
 
 
-def fused_products(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """c + the sums of the rows of a b, as one operation: uint16 a and b (lanes, products), uint32 c
-    (lanes)."""
-    x, y, q = a.astype(np.int64), b.astype(np.int64), c.astype(np.int64)
+def fused_products(a: np.ndarray, b: np.ndarray, *sums: np.ndarray) -> np.ndarray:
+    """The sums of the rows of a b and of ``sums``, as one operation: uint16 a and b (lanes,
+    products), uint32 sums (lanes)."""
+    x, y = a.astype(np.int64), b.astype(np.int64)
+    q = np.stack(sums, axis=1).astype(np.int64)
     terms, exponents = _products(x, y)
     own = (q & 0x7FFFFF) | np.where((q & _FP32_INFINITY) != 0, 1 << 23, 0)
-    own_exponent = np.where(own != 0, np.maximum(q >> 23 & 0xFF, 1) + 128, 0)
+    own_exponents = np.where(own != 0, np.maximum(q >> 23 & 0xFF, 1) + 128, 0)
     own = np.where(q >> 31 & 1, -own, own)
     largest = exponents.max(axis=1)
-    top = np.maximum(largest, own_exponent)
+    top = np.maximum(largest, own_exponents.max(axis=1))
     total = rounded_shift(terms << 9, top[:, None] - exponents).sum(axis=1)
-    total += rounded_shift(own, top - own_exponent)
+    total += rounded_shift(own, top[:, None] - own_exponents).sum(axis=1)
     nan, infinity = _special(x, y, q)
     result = np.where(infinity != 0, infinity, _normalise(total, top, nan))
-    kept = nan & (largest == 0) & ((q & 0x7FFFFFFF) > _FP32_INFINITY)
-    return np.where(kept, q, result).astype(np.uint32)
+    kept = nan & (largest == 0) & ((q[:, 0] & 0x7FFFFFFF) > _FP32_INFINITY)
+    return np.where(kept, q[:, 0], result).astype(np.uint32)
 
 
 def multiply_int8(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
@@ -69,9 +70,9 @@ def _special(x: np.ndarray, y: np.ndarray, q: np.ndarray) -> tuple[np.ndarray, n
     negative = (infinite & ((x ^ y) & 0x8000 != 0)).any(axis=1)
     positive = (infinite & ((x ^ y) & 0x8000 == 0)).any(axis=1)
     own = q_size == _FP32_INFINITY
-    negative |= own & (q >> 31 == 1)
-    positive |= own & (q >> 31 == 0)
-    is_nan = nan.any(axis=1) | (q_size > _FP32_INFINITY) | (positive & negative)
+    negative |= (own & (q >> 31 == 1)).any(axis=1)
+    positive |= (own & (q >> 31 == 0)).any(axis=1)
+    is_nan = nan.any(axis=1) | (q_size > _FP32_INFINITY).any(axis=1) | (positive & negative)
     bits = np.where(negative, 1 << 31 | _FP32_INFINITY, _FP32_INFINITY)
     return is_nan, np.where((positive ^ negative) & ~is_nan, bits, 0)
 

@@ -3,10 +3,9 @@ three bf16 ones, its parts, largest first.
 
 A product with a bf16 number is three operations, smallest part first: the two lower ones together
 have 24 bits, so that only the last operation rounds and the result is the nearest fp32. A product
-of two fp32 numbers is the six products of parts that reach its last bits, smallest first, as the
-cost of `aie_kernels/fp32.h` counts: it is the nearest fp32 or, rarely, its neighbour.
-
-This holds where parts are normal numbers: above 2^-110 and below the largest bf16.
+of two fp32 numbers is six, in the order of AMD's headers (`_ORDER`). What it is added to meets it
+in the last operation, which takes two accumulators. C++ kernels in `silicon` compute the same
+(backend/kernels/host/aie_api/float_product.hpp), but where parts vanish or overflow.
 """
 
 from __future__ import annotations
@@ -23,8 +22,8 @@ from npu.vliw.vector_operations import LANES
 _LANES, _NUMBER = "r0", "r7"
 MINUS_ONE = "x0"  # in bf16
 _ACCUMULATORS = 5
-# (part of a, part of b), smallest products first.
-_ORDER = ((0, 2), (1, 1), (2, 0), (0, 1), (1, 0), (0, 0))
+# (part of a, part of b) of the products, as they are added. [API] mac_elem_16_accuracy_fast
+_ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1), (0, 0))
 
 # What a kernel sets first: the configuration, rounding to nearest even, -1 in bf16.
 CONSTANTS = {_LANES: LANES, "crrnd": 12, _NUMBER: 0xBF80}
@@ -89,10 +88,13 @@ class Floats:
         """Of bf16 lanes."""
         return self.flow.op("vmul.f.x", "DM", a, b, _LANES)
 
-    def add_product(self, total: str, a: str, b: str, *, minus: bool = False) -> str:
-        """total + a b, or total - a b, of bf16 lanes."""
-        form = "vmsc.f.x" if minus else "vmac.f.x"
-        return self.flow.op(form, "DM", total, a, b, _LANES)
+    def add_product(self, total: str, a: str, b: str) -> str:
+        """total + a b of bf16 lanes."""
+        return self.flow.op("vmac.f.x", "DM", total, a, b, _LANES)
+
+    def subtract_product(self, total: str, a: str, b: str) -> str:
+        """total - a b of bf16 lanes."""
+        return self.flow.op("vmsc.f.x", "DM", total, a, b, _LANES)
 
     def add_square(self, sums: str, x: str) -> None:
         """sums += x^2, in place."""
@@ -111,10 +113,20 @@ class Floats:
     def add_scaled(
         self, total: str, narrow: str, parts: Sequence[str], *, minus: bool = False
     ) -> str:
-        """total + bf16 times fp32, rounded with every part; the largest first."""
-        for part in parts:
-            total = self.add_product(total, narrow, part, minus=minus)
-        return total
+        """total + bf16 times fp32, or total minus it."""
+        first, *others = parts
+        if minus:
+            below = self.flow.op("vnegmul.f.x", "DM", narrow, others[-1], _LANES)
+            for part in reversed(others[:-1]):
+                below = self.subtract_product(below, narrow, part)
+        else:
+            below = self.scaled(narrow, others)
+        return self._met(below, total, narrow, first, "vaddmsc.f.x" if minus else "vaddmac.f.x")
+
+    def _met(self, below: str, total: str, a: str, b: str, form: str = "vaddmac.f.x") -> str:
+        """below + total and a product, in the register of ``below``."""
+        self.flow.into(form, below, below, total, a, b, _LANES)
+        return below
 
     def constant(self, register: str) -> str:
         """The number of a scalar register in 32 lanes of fp32."""
@@ -130,11 +142,16 @@ class Floats:
 
     def multiplied(self, a: Sequence[str], b: Sequence[str], total: str = "") -> str:
         """fp32 times fp32; with ``total``: added to it."""
+        below = ""
         for number, (i, j) in enumerate(_ORDER):
-            if i < len(a) and j < len(b):
-                i, j = (
-                    3 if part == 0 and number > 2 and len(parts) > 3 else part
-                    for part, parts in ((i, a), (j, b))
-                )
-                total = self.add_product(total, a[i], b[j]) if total else self.product(a[i], b[j])
-        return total
+            if i >= len(a) or j >= len(b):
+                continue
+            i, j = (
+                3 if part == 0 and number > 2 and len(parts) > 3 else part
+                for part, parts in ((i, a), (j, b))
+            )
+            if total and number == len(_ORDER) - 1:
+                below = self._met(below, total, a[i], b[j])
+            else:
+                below = self.add_product(below, a[i], b[j]) if below else self.product(a[i], b[j])
+        return below

@@ -26,8 +26,9 @@ _SLOPE, _EXPONENT = ("r1", "r2", "r3"), ("r4", "r5", "r6")  # parts of ROOT CUBE
 _ROOT, _MINUS_ONE, _HALF, _SIZE = "r8", "r9", "r10", "r11"
 _MASK = "r24"
 
-# The shortest interval with registers for all values that a longer search found, and its order.
-_FOUND = (33, 10)
+# The shortest interval with registers for all values that a longer search found, its order and how
+# many changes it takes.
+_FOUND, _PATIENCE = (33, 8), 40
 
 
 def regions(machine: Machine, chunks: int) -> list[Region]:
@@ -46,6 +47,7 @@ def regions(machine: Machine, chunks: int) -> list[Region]:
             "elements", tuple(flow.nodes), flow.values, streams, CONSTANTS | _numbers(),
             preamble=cleared(), pinned=flow.pinned, partial=frozenset(flow.partial),
             reserved=Floats.RESERVED, lanes=True, interval=interval, start=start,
+            patience=_PATIENCE,
         )
     ]  # fmt: skip
 

@@ -12,20 +12,43 @@ from __future__ import annotations
 from npu.vliw import scalar
 from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
-AIE2 = Source("[LLVM] AIE2Schedule.td, II_VACCf, II_VST_CONV", "documented")
+AIE2 = Source("[LLVM] AIE2Schedule.td, II_VMACf to II_VADDMACf, II_VST_CONV", "documented")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
 UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
 LANE = Source("[LLVM] AIE2PGenSchedule.td; the name of its sign operand inferred", "documented")
 
+_Ports = tuple[tuple[str, int], ...]
 _X2, _X, _R = Operand("X", 0, 2), Operand("X"), Operand("R")
 _READ, _SCALAR = (("DM read m", 1),), (("L read m", 1),)
 
 
+def _products(
+    suffix: str, sums: tuple[Operand, Operand], source: Source, ends: _Ports, second: _Ports
+) -> tuple[Operation, ...]:
+    """Products of lanes, negative or added to one or two accumulators (``sums``: as written and as
+    read); of two the second goes through a port of its own."""
+    written, read = sums
+    found = []
+    for name, count, minus in (
+        ("vnegmul", 0, True), ("vmsc", 1, True), ("vaddmac", 2, False), ("vaddmsc", 2, True),
+    ):  # fmt: skip
+        action = "subtract product" if minus else "multiply lanes"
+        operands = (written, *(read,) * count, _X, _X, _R)
+        found.append(
+            Operation(f"{name}.f{suffix}", f"{name}.f", "vec", operands, action, source,
+                ports=(*ends, *(second if count > 1 else ())))
+        )  # fmt: skip
+    return tuple(found)
+
+
 def aie2() -> tuple[Operation, ...]:
     bm, sum_ = Operand("BM", 0, 6), Operand("BM", 3)
+    ends: _Ports = (("R read v", 1), ("CM write a", 6))
+    second: _Ports = (("CM read m", 3),)
     return (
+        *_products("", (bm, sum_), AIE2, ends, second),
         Operation("vsub.f", "vsub.f", "vec", (bm, sum_, sum_, _R), "subtract lanes", AIE2,
-            ports=(("R read v", 1), ("CM read m", 3), ("CM write a", 6))),
+            ports=(*ends, *second)),
         Operation("vst.conv.bf16.fp32", "vst.conv.bf16.fp32", "st",
             (Operand("BM"), scalar.ADDRESS), "store bf16", AIE2, offset=Immediate(6, 32),
             post=Immediate(7, 32), memory_stage=7, memory_bytes=32, ports=(("CM read m", 1),),
@@ -36,7 +59,7 @@ def aie2() -> tuple[Operation, ...]:
 def aie2p() -> tuple[Operation, ...]:
     dm, sum_ = Operand("DM", 0, 6), Operand("DM", 4)
     return (
-        Operation("vmsc.f.x", "vmsc.f", "vec", (dm, sum_, _X, _X, _R), "subtract product", AIE2P),
+        *_products(".x", (dm, sum_), AIE2P, (), (("DM read m", 4),)),
         Operation("vsub.f", "vsub.f", "vec", (dm, sum_, sum_, _R), "subtract lanes", AIE2P,
             ports=(("DM read m", 4),)),
         Operation("vclr", "vclr", "vec", (dm,), "clear", AIE2P),

@@ -1,10 +1,10 @@
 """Products of lanes of fp32 on XDNA1, as float_products.py makes them on XDNA2: 16 lanes at a time,
 to each of which an operation adds two products of bf16.
 
-Those two are aligned to the larger one before they are added. So only what loses nothing there is
-done in one operation: a product alone, and the products of a bf16 number with the two lower parts
-of an fp32 one, which together have 24 bits. Everything else is a sum of accumulators. A vector of
-parts has the first one with zeros beside it, or the two others.
+A part of an fp32 number has zeros beside it, so that an operation adds one product. Only the
+products of a bf16 number with the two lower parts come in one operation: together they have 24
+bits, which loses nothing. Sums of products are rounded as those of the matrix product are, so that
+what a number's first part leaves loses its last bit where that part is a power of two above it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from npu.vliw.dataflow import Access
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-_LANES, _JOIN, _ZERO, _ZEROS = "r0", "r1", "r7", "x0"
+_LANES, _JOIN, _ZERO, _ONE = "r0", "r1", "r7", "r8"
+_ZEROS, _ONES = "x0", "x1"
 _VECTORS = 12
 
 
@@ -24,10 +25,15 @@ class NarrowFloats:
     """Builds products in a dataflow."""
 
     COUNT = 16  # lanes
-    CONSTANTS: ClassVar = {_LANES: LANES, "crrnd": 12, _JOIN: SHUFFLES["T256_2x2_lo"], _ZERO: 0}
+    CONSTANTS: ClassVar = {
+        _LANES: LANES, "crrnd": 12, _JOIN: SHUFFLES["T256_2x2_lo"], _ZERO: 0, _ONE: 0x3F80,
+    }  # fmt: skip
     # Something in every vector, as a shuffle reads all of a `partial` one.
-    PREAMBLE = tuple(("vbcst.16", (f"x{number}", _ZERO)) for number in range(_VECTORS))
-    RESERVED = frozenset({_ZEROS})
+    PREAMBLE = (
+        *(("vbcst.16", (f"x{number}", _ZERO)) for number in range(_VECTORS) if number != 1),
+        ("vbcst.16", (_ONES, _ONE)),
+    )
+    RESERVED = frozenset({_ZEROS, _ONES})
 
     def __init__(self, flow: Dataflow) -> None:
         self.flow = flow
@@ -52,29 +58,37 @@ class NarrowFloats:
 
     def parts(self, value: str) -> list[str]:
         """The first part with zeros, and the two others."""
-        flow = self.flow
-        first, others = flow.value("X", partial=True), flow.value("X")
-        places = (f"{first}:0", f"{others}:0", f"{others}:1")
-        for place in places:
-            flow.into("vconv.bf16.fp32", place, value)
-            if place != places[-1]:
-                value = self.add(value, flow.op("vconv.fp32.bf16", "BM", place), minus=True)
-        return [flow.op("vshuffle", "X", first, _ZEROS, _JOIN), others]
+        _, first, rest = self._cut(value)
+        second, _, rest = self._cut(rest)
+        return [first, self._beside(second, self._narrowed(rest))]
 
-    def add(self, a: str, b: str, *, minus: bool = False) -> str:
-        return self.flow.op("vsub.f" if minus else "vadd.f", "BM", a, b, _LANES)
+    def _cut(self, value: str) -> tuple[str, str, str]:
+        """The nearest bf16 numbers in half a vector, those with zeros, and what they leave."""
+        half = self._narrowed(value)
+        found = self._beside(half)
+        return half, found, self.flow.op("vmsc.f", "BM", value, found, _ONES, _LANES)
+
+    def _narrowed(self, value: str) -> str:
+        found = self.flow.value("X", partial=True)
+        self.flow.into("vconv.bf16.fp32", f"{found}:0", value)
+        return found
+
+    def _beside(self, low: str, high: str = _ZEROS) -> str:
+        """The lower halves of two vectors."""
+        return self.flow.op("vshuffle", "X", low, high, _JOIN)
 
     def scaled(self, narrow: str, parts: Sequence[str]) -> str:
         """bf16 times fp32."""
-        return self.add(*(self._products(narrow, part) for part in parts))
+        first, others = parts
+        below = self.flow.op("vmul.f", "BM", narrow, others, _LANES)
+        return self.flow.op("vmac.f", "BM", below, narrow, first, _LANES)
 
     def add_scaled(
         self, total: str, narrow: str, parts: Sequence[str], *, minus: bool = False
     ) -> str:
-        """total + bf16 times fp32, rounded twice; the first part first."""
-        for part in parts:
-            total = self.add(total, self._products(narrow, part), minus=minus)
-        return total
-
-    def _products(self, a: str, b: str) -> str:
-        return self.flow.op("vmul.f", "BM", a, b, _LANES)
+        """total + bf16 times fp32, or total minus it."""
+        first, others = parts
+        form, last = ("vnegmul.f", "vaddmsc.f") if minus else ("vmul.f", "vaddmac.f")
+        below = self.flow.op(form, "BM", narrow, others, _LANES)
+        self.flow.into(last, below, below, total, narrow, first, _LANES)
+        return below

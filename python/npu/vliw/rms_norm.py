@@ -31,7 +31,7 @@ _NUMBERS = ("r8", "r9")
 _RESERVED = Floats.RESERVED | {_SHARE, _EPSILON}
 
 # The shortest interval with registers for all values that a longer search found, and its order.
-_SCALE = (15, 0)
+_SCALE = (15, 14)
 _ROOT_INTERVAL = 128  # longer than any of its values lives
 
 

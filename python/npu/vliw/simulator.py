@@ -479,14 +479,14 @@ class Core:
 def _multiply(flight: _Flight) -> bytes:
     from npu.vliw.aie2 import BF16_4X8X4
 
+    c, a, b = _factors(flight)
     if flight.inputs[4] == LANES:
-        return multiplied("npu1", *_factors(flight), LANES)
+        return multiplied("npu1", [c], a, b, LANES)
     if flight.inputs[4] != BF16_4X8X4:
         raise ScheduleError(
             f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BF16_4X8X4} "
             "(bf16, 4 x 8 x 4) is simulated"
         )
-    c, a, b = _factors(flight)
     left = np.frombuffer(a, np.uint16).reshape(4, 8)
     right = np.frombuffer(b, np.uint16).reshape(8, 4)
     return multiply_bf16(left, right, np.frombuffer(c, np.uint32).reshape(4, 4)).tobytes()

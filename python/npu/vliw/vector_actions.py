@@ -61,11 +61,11 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return lane_arithmetic.paired(operation.action, _vector(inputs, 1), _vector(inputs, 2))
     # A product; without an accumulator it starts from zero.
     first = len(operation.operands) - 3
-    total = _vector(inputs, 1) if first == 2 else bytes(size)
+    totals = [_vector(inputs, number) for number in range(1, first)] or [bytes(size)]
     a, b = _vector(inputs, first), _vector(inputs, first + 1)
     if operation.action == "subtract product":
         a = lane_arithmetic.negative(a)
-    return arithmetic.multiplied(machine.generation, total, a, b, _scalar(inputs, first + 2))
+    return arithmetic.multiplied(machine.generation, totals, a, b, _scalar(inputs, first + 2))
 
 
 def _unpacked(inputs: Inputs) -> bytes:

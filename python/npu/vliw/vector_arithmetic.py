@@ -1,11 +1,14 @@
 """What the operations of vector_operations.py compute, on bytes of registers, as C++ kernels in
 `silicon` have it (backend/kernels/host/aie_api; docs/fidelity.md, arithmetic).
 
-Products of bf16 lanes: XDNA1 sums its two products and the accumulator by the rule of its matrix
-product, XDNA2 by one fp32 FMA. Sums of accumulators are one fp32 addition on both.
+Products of bf16 lanes: XDNA1 sums its two products and the accumulators by the rule of its matrix
+product, XDNA2 rounds the exact sum of product and accumulators once. Sums of accumulators alone are
+one fp32 addition on both.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -53,9 +56,11 @@ def extracted(data: bytes, index: int, lane_bytes: int) -> bytes:
     return data[at : at + lane_bytes] * lanes
 
 
-def multiplied(generation: str, total: bytes, a: bytes, b: bytes, configuration: int) -> bytes:
-    """total + a b of bf16 lanes. XDNA1: lane i has the products i and i + 16. XDNA2: what is above
-    32 lanes stays."""
+def multiplied(
+    generation: str, totals: Sequence[bytes], a: bytes, b: bytes, configuration: int
+) -> bytes:
+    """The accumulators (one or two) + a b of bf16 lanes. XDNA1: lane i has the products i and
+    i + 16. XDNA2: what is above 32 lanes stays as the first one has it."""
     if configuration != LANES:
         raise ScheduleError(
             f"[simulate] configuration {configuration} of a product of lanes; only {LANES} is "
@@ -63,11 +68,11 @@ def multiplied(generation: str, total: bytes, a: bytes, b: bytes, configuration:
         )
     x, y = (np.frombuffer(v, np.uint16) for v in (a, b))
     if generation == "npu1":
-        sums = np.frombuffer(total, np.uint32)
-        return fused_products(x.reshape(2, -1).T, y.reshape(2, -1).T, sums).tobytes()
+        sums = (np.frombuffer(total, np.uint32) for total in totals)
+        return fused_products(x.reshape(2, -1).T, y.reshape(2, -1).T, *sums).tobytes()
     lanes = len(x)
-    sums = np.frombuffer(total, np.float32, lanes)
-    return _fma(_floats(x), _floats(y), sums).tobytes() + total[4 * lanes :]
+    own = [np.frombuffer(total, np.float32, lanes) for total in totals]
+    return _fma(_floats(x), _floats(y), *own).tobytes() + totals[0][4 * lanes :]
 
 
 def added(a: bytes, b: bytes) -> bytes:
@@ -80,18 +85,24 @@ def _floats(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 
 
-def _fma(x: np.ndarray, y: np.ndarray, c: np.ndarray) -> np.ndarray:
-    """x y + c of bf16 factors, rounded once: the product has 16 bits, so that a double holds it,
-    and its sum with c is rounded to odd there before it is rounded to fp32."""
+def _fma(x: np.ndarray, y: np.ndarray, c: np.ndarray, d: np.ndarray | None = None) -> np.ndarray:
+    """x y + c + d of bf16 factors, rounded once: the product has 16 bits, so that a double holds
+    it, and the sums are rounded to odd there before they are rounded to fp32. With d the first of
+    them is exact where c is at most some 2^36 times as large or small as the product."""
     with np.errstate(over="ignore", invalid="ignore"):
-        product, other = x.astype(np.float64) * y, c.astype(np.float64)
-        total = product + other
-        # Rounded to odd: where the sum is not exact, its last bit is set, towards the exact sum.
-        big = np.where(np.abs(product) > np.abs(other), product, other)
-        small = np.where(np.abs(product) > np.abs(other), other, product)
-        rest = small - (total - big)
-        bits = total.view(np.int64)
-        towards_zero = (rest != 0) & ((rest > 0) != (total > 0)) & np.isfinite(rest)
-        bits = np.where(towards_zero, bits - 1, bits)
-        bits = np.where((rest != 0) & np.isfinite(rest), bits | 1, bits)
-        return bits.view(np.float64).astype(np.float32)
+        total = _to_odd(x.astype(np.float64) * y, c.astype(np.float64))
+        if d is not None:
+            total = _to_odd(total, d.astype(np.float64))
+        return total.astype(np.float32)
+
+
+def _to_odd(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Sums rounded to odd: where one is not exact, its last bit is set, towards the exact sum."""
+    total = first + second
+    big = np.where(np.abs(first) > np.abs(second), first, second)
+    small = np.where(np.abs(first) > np.abs(second), second, first)
+    rest = small - (total - big)
+    bits = total.view(np.int64)
+    towards_zero = (rest != 0) & ((rest > 0) != (total > 0)) & np.isfinite(rest)
+    bits = np.where(towards_zero, bits - 1, bits)
+    return np.where((rest != 0) & np.isfinite(rest), bits | 1, bits).view(np.float64)

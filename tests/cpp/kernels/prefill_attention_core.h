@@ -222,7 +222,7 @@ inline void reference(const Task& task, const Operands& x, int row, Doubles& exp
     if (scores[key] == -INFINITY) continue;
     const double weight = std::exp(scores[key] - most);
     const double score_error = double(dim + 4) * 0x1p-23 * sizes[key];
-    const double relative = std::expm1(score_error + std::abs(scores[key]) * 0x1p-22);
+    const double relative = std::expm1(score_error + std::abs(scores[key]) * 0x1p-21);
     double off = weight * (relative + 0x1p-8 + 7.6e-5 + 1e-6) + 0x1p-120;
     if (!task.npu1) {
       const auto block = scores.begin() + int(key / 8 * 8);

@@ -191,7 +191,7 @@ void reference(const Job& job, int row, std::vector<double>& expected, std::vect
     const double weight = std::exp(score - most);
     const double dot_error = (r.head_dim + 4) * 0x1p-23 * job.magnitude(row, key) * job.scale;
     const double off =
-        weight * (std::expm1(dot_error + std::abs(score) * 0x1p-22) + 0x1p-8 + 7.6e-5 + 1e-6) +
+        weight * (std::expm1(dot_error + std::abs(score) * 0x1p-21) + 0x1p-8 + 7.6e-5 + 1e-6) +
         0x1p-120;
     sum += weight, error += off;
     for (size_t i = 0; i < dim; ++i) {

@@ -13,6 +13,7 @@
 #include "aie_kernels/norm.h"
 #include "aie_kernels/rope.h"
 #include "kernel_calls.h"
+#include "lane_products.h"
 
 using namespace npu::gelu;
 using kernel_test::kUnit;
@@ -44,7 +45,7 @@ TEST_CASE("the polynomials of gelu.h have the errors stated there") {
                                          [](double x) { return 1 / (1 + x); }, i * 1e-3, 3e-5));
   }
   CHECK(power < 1.02e-4);
-  CHECK(inverse < 5.92e-5);
+  CHECK(inverse < 5.92e-5 + 5 * kernel_test::kProductUnit);
 }
 
 TEST_CASE("h of AIE2 is (1 + tanh u) / 2 within 1.9e-4 for every gate") {
@@ -76,7 +77,63 @@ std::vector<float> numbers(int n, unsigned seed) {
 
 constexpr int kCount = 320;
 
+float to_even(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  return std::bit_cast<float>((bits + 0x7FFF + (bits >> 16 & 1)) & 0xFFFF0000);
+}
+float to_floor(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t below = (bits & 0xFFFF) != 0 && value < 0 ? 0x10000 : 0;
+  return std::bit_cast<float>((bits & 0xFFFF0000) + below);
+}
+
+float product(float a, float b, float plus = 0) {
+  return kernel_test::six_products(a, b, plus, to_even);
+}
+
 }  // namespace
+
+TEST_CASE("products of fp32 lanes are six of bf16 parts, in the core's mode") {
+  using Numbers = aie::vector<float, kLanes>;
+  const auto check = [](float a, float b, float plus, const auto& narrow) {
+    const Numbers x = aie::broadcast<float, kLanes>(a), y = aie::broadcast<float, kLanes>(b);
+    const aie::accum<accfloat, kLanes> sum(aie::broadcast<float, kLanes>(plus));
+    const float found = npu::fp32::floats(aie::mac(sum, x, y))[0];
+    const float less = npu::fp32::floats(aie::msc(sum, x, y))[0];
+    CHECK(std::bit_cast<uint32_t>(found) ==
+          std::bit_cast<uint32_t>(kernel_test::six_products(a, b, plus, narrow)));
+    CHECK(less == kernel_test::six_products(a, -b, plus, narrow));
+  };
+  const std::vector<float> some = numbers(3 * kCount, 21);
+  for (const auto mode : {aie::rounding_mode::conv_even, aie::rounding_mode::floor}) {
+    aie::set_rounding(mode);
+    const auto narrow = mode == aie::rounding_mode::floor ? to_floor : to_even;
+    for (size_t i = 0; i < kCount; ++i) {
+      const float a = some[i], b = some[i + kCount], plus = some[i + 2 * kCount];
+      check(a, b, plus, narrow);
+      check(a, b, std::ldexp(plus, static_cast<int>(i % 60) - 30), narrow);
+      check(a, b, -a * b, narrow);
+      check(2 - 0x1p-23f * static_cast<float>(i % 300 + 1), b, 0, narrow);  // a first part of 2
+    }
+    check(0, 1, 0, narrow), check(-3, 0, 5, narrow), check(0x1p-100f, 1, 0, narrow);
+  }
+  aie::set_rounding(aie::rounding_mode::conv_even);
+}
+
+TEST_CASE("products of fp32 lanes whose parts vanish or overflow are one fused multiply-add") {
+  const auto check = [](float a, float b, float plus) {
+    const auto x = aie::broadcast<float, kLanes>(a), y = aie::broadcast<float, kLanes>(b);
+    const aie::accum<accfloat, kLanes> sum(aie::broadcast<float, kLanes>(plus));
+    const float found = npu::fp32::floats(aie::mac(sum, x, y))[0], wanted = std::fmaf(a, b, plus);
+    CHECK((std::isnan(wanted) ? std::isnan(found) : found == wanted));
+  };
+  const float odd = 1 + 0x1p-23f;
+  for (const float a : {odd * 0x1p-111f, 3.4e38f, INFINITY, -INFINITY, NAN}) {
+    for (const float b : {odd, 0.0f, -odd * 0x1p20f}) check(a, b, 0), check(b, a, odd);
+  }
+  check(odd * 0x1p-60f, odd * 0x1p-60f, 0), check(odd * 0x1p64f, odd * 0x1p63f, 0);
+  check(odd, odd, INFINITY), check(odd, odd, NAN);
+}
 
 TEST_CASE("norm.h with fp32 operands") {
   const std::vector<float> x = numbers(kCount, 1), weight = numbers(kCount, 2);
@@ -96,11 +153,11 @@ TEST_CASE("norm.h with fp32 operands") {
   npu::norm::multiply(multiplied.data(), 3.3f, multiplied.data(), kCount);
   for (size_t i = 0; i < kCount; ++i) {
     const double wanted = double{x[i]} * factor * weight[i], before = std::fabs(wanted);
-    CHECK(std::fabs(scaled[i] - wanted) <= before * 2.1 * kUnit);
+    CHECK(std::fabs(scaled[i] - wanted) <= before * 2.1 * kernel_test::kProductUnit);
     CHECK(std::fabs(sum[i] - (residual[i] + wanted)) <=
-          before * 2.1 * kUnit + std::fabs(residual[i] + wanted) * 1.1 * kUnit);
+          before * 2.1 * kernel_test::kProductUnit + std::fabs(residual[i] + wanted) * 1.1 * kUnit);
     CHECK(added[i] == x[i] + residual[i]);
-    CHECK(multiplied[i] == x[i] * 3.3f);
+    CHECK(multiplied[i] == product(x[i], 3.3f));
   }
 }
 
@@ -143,23 +200,23 @@ TEST_CASE("passes of fp32.h and norm.h with fp32 rows, in place or into another"
   const float* zeros = npu::fp32::kZeros.values;
   multiply_add(x.data(), y.data(), kStep, zeros, out.data(), rounded.data(), kCount);
   for (size_t i = 0; i < kCount; ++i) {
-    CHECK(out[i] == x[i] * y[i]);
+    CHECK(out[i] == product(x[i], y[i]));
     CHECK(std::fabs(float{rounded[i]} - out[i]) <= std::fabs(out[i]) * 0x1p-8);
   }
   multiply_add(x.data(), factor, 0, added.data(), added.data(), rounded.data(), kCount);
   multiply_add(x.data(), factor, 0, nullptr, base.data(), rounded.data(), kCount);
   multiply_add(x.data(), y.data(), kStep, factor, offset.data(), rounded.data(), kCount);
   for (size_t i = 0; i < kCount; ++i) {
-    CHECK(added[i] == std::fmaf(x[i], 1.7f, y[i]));
-    CHECK(base[i] == y[i] + x[i] * 1.7f);  // rounded twice
-    CHECK(offset[i] == std::fmaf(x[i], y[i], 1.7f));
+    CHECK(added[i] == product(x[i], 1.7f, y[i]));
+    CHECK(base[i] == y[i] + product(x[i], 1.7f));  // rounded twice
+    CHECK(offset[i] == product(x[i], y[i], 1.7f));
   }
   npu::fp32::fill(sums, 1);
   const float* lanes = npu::fp32::kNothing.values;
   multiply_add(x.data(), y.data(), kStep, lanes, sums, rounded.data(), kCount);
   for (size_t lane = 0; lane < kLanes; ++lane) {
     float wanted = 1;
-    for (size_t i = lane; i < kCount; i += kLanes) wanted += x[i] * y[i];  // rounded twice
+    for (size_t i = lane; i < kCount; i += kLanes) wanted += product(x[i], y[i]);
     CHECK(sums[lane] == wanted);
   }
 }

@@ -39,7 +39,7 @@ def reference(q, k, v, scale, seen):
     """One head: the result and how far a computed one may be from it.
 
     A score: a sum of d products in fp32 and its scale, 2^-23 of the magnitudes' sum per term and
-    2^-22 of the score. A weight: that, and the power, 2^-8 + 7.6e-5 of it (AIE2's polynomial) or
+    2^-21 of the score. A weight: that, and the power, 2^-8 + 7.6e-5 of it (AIE2's polynomial) or
     2^-126. The denominator sums the same weights. Values: S additions in fp32. The result: 2^-8.
     """
     with np.errstate(invalid="ignore"):
@@ -49,7 +49,7 @@ def reference(q, k, v, scale, seen):
     top = scores.max(1, keepdims=True)
     weights = np.where(seen, np.exp(scores - np.where(np.isfinite(top), top, 0)), 0)
     finite = np.where(seen, scores, 0)
-    error = np.where(seen, size, 0) * (q.shape[1] + 4) * 2.0**-23 + np.abs(finite) * 2.0**-22
+    error = np.where(seen, size, 0) * (q.shape[1] + 4) * 2.0**-23 + np.abs(finite) * 2.0**-21
     off = weights * (np.expm1(np.minimum(error, 100)) + 2.0**-8 + 8e-5) + seen * 2.0**-120
     total = np.maximum(weights.sum(1, keepdims=True), 1e-300)
     exact = weights @ v / total

@@ -69,7 +69,7 @@ def test_a_fused_product_is_rounded_once() -> None:
     c = (rng.standard_normal(64) * 2.0 ** rng.integers(-40, 40, 64)).astype(np.float32)
     a[0], b[0], c[0] = 2.0**-40 * (1 + 2**-7), 1, 1 + 2**-23  # far below half a unit of c
     a[1], b[1], c[1] = 2.0**-12 * (1 + 2**-7), 2.0**-12, 1  # a little above the tie
-    found = arithmetic.multiplied("npu2", c.tobytes(), a.tobytes(), b.tobytes(), LANES)
+    found = arithmetic.multiplied("npu2", [c.tobytes()], a.tobytes(), b.tobytes(), LANES)
     sums = np.frombuffer(found, np.float32)
     exact = [
         Fraction(float(x)) * Fraction(float(y)) + Fraction(float(z))
@@ -78,7 +78,7 @@ def test_a_fused_product_is_rounded_once() -> None:
     assert sums[:32].tolist() == [rounded(value) for value in exact]
     np.testing.assert_array_equal(sums[32:], c[32:])
     with pytest.raises(ScheduleError, match="configuration 28"):
-        arithmetic.multiplied("npu2", c.tobytes(), a.tobytes(), b.tobytes(), 28)
+        arithmetic.multiplied("npu2", [c.tobytes()], a.tobytes(), b.tobytes(), 28)
 
 
 def test_two_products_of_xdna1_meet_in_a_lane() -> None:
@@ -86,13 +86,13 @@ def test_two_products_of_xdna1_meet_in_a_lane() -> None:
     rng = np.random.default_rng(2)
     a, b = (rng.integers(-200, 200, 32).astype(BF16) for _ in range(2))
     c = rng.integers(-1000, 1000, 16).astype(np.float32)
-    found = arithmetic.multiplied("npu1", c.tobytes(), a.tobytes(), b.tobytes(), LANES)
+    found = arithmetic.multiplied("npu1", [c.tobytes()], a.tobytes(), b.tobytes(), LANES)
     x, y = a.astype(np.int64).reshape(2, 16), b.astype(np.int64).reshape(2, 16)
     np.testing.assert_array_equal(np.frombuffer(found, np.float32), c + (x * y).sum(axis=0))
     tiny = np.zeros(32, BF16)
     tiny[0] = 2.0**-30
     one, same = np.ones(16, np.float32), np.ones(32, BF16)
-    found = arithmetic.multiplied("npu1", one.tobytes(), tiny.tobytes(), same.tobytes(), LANES)
+    found = arithmetic.multiplied("npu1", [one.tobytes()], tiny.tobytes(), same.tobytes(), LANES)
     assert np.frombuffer(found, np.float32)[0] == 1
 
 

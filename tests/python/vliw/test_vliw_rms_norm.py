@@ -1,6 +1,7 @@
-"""Generated RMSNorm: bit for bit its formula with fp32 products made of bf16 parts, and within one
-result in 10^5 the C++ kernel's bits, whose products are one FMA; the cycles that docs/kernels.md
-publishes; broken schedules are caught, those that lose what a turn leaves to the next among them.
+"""Generated RMSNorm: bit for bit the C++ kernel in `silicon`, and the formula with fp32 products
+made of bf16 parts; what becomes of products whose parts vanish or overflow; the cycles that
+docs/kernels.md publishes; broken schedules are caught, those that lose what a turn leaves to the
+next among them.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from lane_products import BF16, fused, product
 from vliw_programs import believed, on
 
+import npu
 from npu.errors import ArgumentError, ScheduleError, ShapeError
 from npu.vliw import generate, rms_norm, vector_kernels
 from npu.vliw.aie2p import AIE2P
@@ -43,22 +45,59 @@ def normalised(x: np.ndarray, weight: np.ndarray) -> np.ndarray:
 
 @settings(deadline=None, max_examples=12)
 @given(chunks=st.sampled_from(SIZES), seed=st.integers(0, 9999))
-def test_the_formulas_bits(chunks: int, seed: int) -> None:
-    found = schedule(chunks)
-    x, weight, expected = found.operands(seed)
-    result, run = found.run(x, weight)
-    formula = normalised(x.view(BF16), weight.view(np.float32))
-    np.testing.assert_array_equal(result.view(np.uint16), formula.view(np.uint16))
+def test_the_cpp_kernels_bits(chunks: int, seed: int) -> None:
+    result, expected, run = schedule(chunks).compared(seed)
+    np.testing.assert_array_equal(result, expected)
     assert run.stalls == 0
-    # A product is the nearest fp32 or its neighbour: 4 % of them, which a bf16 seldom shows.
-    apart = result.view(np.int16).astype(int) - expected.view(np.int16).astype(int)
-    assert np.abs(apart).max() <= 1 and np.count_nonzero(apart) <= 1
 
 
-def test_the_cpp_kernels_bits() -> None:
-    for seed in range(4):
-        result, expected, _ = schedule(8).compared(seed)
-        np.testing.assert_array_equal(result, expected)
+def test_the_formulas_bits() -> None:
+    """Of the C++ kernel, on 200 rows."""
+    for seed in range(200):
+        x, weight, expected = schedule(4).operands(seed)
+        formula = normalised(x.view(BF16), weight.view(np.float32))
+        np.testing.assert_array_equal(formula.view(np.uint16), expected.view(np.uint16))
+
+
+def weighted(weight: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Results for two blocks of weights: of the generated kernel, of the C++ kernel, exact."""
+    x = (1 + np.random.default_rng(3).random(256)).astype(BF16)
+    with npu.device("emu:npu2", arithmetic="silicon"):
+        cpp = npu.rms_norm(x, weight, epsilon=rms_norm.EPSILON)
+    out, _ = schedule(2).run(x.view(np.uint8), weight.view(np.uint8))
+    wide = x.astype(np.float64)
+    return out.view(BF16), cpp, wide / np.sqrt((wide**2).mean() + rms_norm.EPSILON) * weight
+
+
+def sized(exponents: np.ndarray | int) -> np.ndarray:
+    weight = np.ldexp(1 + np.random.default_rng(4).random(256), exponents)
+    return weight.astype(np.float32)
+
+
+def test_where_parts_vanish() -> None:
+    """Down to 2^-98 both agree. Below, C++ kernels take one FMA, and the generated one loses what
+    its parts do: nothing that a bf16 shows down to 2^-119."""
+    generated, cpp, _ = weighted(sized(np.arange(256) % 220 - 98))
+    np.testing.assert_array_equal(generated, cpp)
+    for size in (-110, -119):
+        *results, exact = weighted(sized(size))
+        for found in results:
+            error = np.abs(found.astype(np.float64) - exact)
+            assert (error <= 2.0**-8 * (1 + 2.0**-7) * np.abs(exact)).all()
+    generated, cpp, _ = weighted(sized(-126))
+    assert (generated != cpp).any()
+
+
+def test_where_parts_overflow() -> None:
+    """The C++ kernel gives what fits; infinity has no parts."""
+    weight = np.full(256, 3.4e38, np.float32)
+    weight[::2] = 3.3e38
+    generated, cpp, exact = weighted(weight)
+    fits = exact < 3.38e38
+    np.testing.assert_allclose(cpp[fits].astype(np.float64), exact[fits], rtol=2.0**-8)
+    assert np.isinf(cpp[exact > 3.41e38]).all()
+    assert np.isnan(generated[1::2]).all()
+    np.testing.assert_array_equal(generated[::2], cpp[::2])
 
 
 def test_products_of_parts() -> None:
@@ -69,8 +108,7 @@ def test_products_of_parts() -> None:
     narrow = b.astype(BF16).astype(np.float32)
     np.testing.assert_array_equal(product(a, narrow), a * narrow)
     apart = product(a, b).view(np.int32) - (a * b).view(np.int32)
-    assert np.abs(apart).max() == 1 and 0.03 < np.mean(apart != 0) < 0.06
-    assert np.count_nonzero(product(a, b).astype(BF16) != (a * b).astype(BF16)) <= 2
+    assert np.abs(apart).max() == 1 and 0.02 < np.mean(apart != 0) < 0.06
 
 
 def test_cycles() -> None:

@@ -1,35 +1,48 @@
 // Lane by lane multiply-accumulate into fp32 accumulators, conversions and reductions.
 //
 // bf16 products. AIE2: the multiplier of fused_dot8.hpp with one product and the accumulator as
-// terms. AIE2P: one fp32 fused multiply-add (modelled). fp32 products, which both generations build
-// from bf16 parts, count as one fused multiply-add (modelled). `fast` builds may round product and
-// sum separately.
+// terms. AIE2P: one fp32 fused multiply-add (modelled). fp32 products: float_product.hpp. `fast`
+// builds may round product and sum separately.
 #pragma once
 
 #include "accum.hpp"
-#include "fused_dot8.hpp"
+#include "float_product.hpp"
 
 AIE_HOST_BEGIN
 
 namespace detail {
-
-AIE_HOST_INLINE float multiply_add(float a, float b, float c) {
-#if AIE_HOST_SILICON
-  return __builtin_fmaf(a, b, c);
-#else
-  return a * b + c;
-#endif
-}
 
 AIE_HOST_INLINE float multiply_add(bfloat16 a, bfloat16 b, float c) {
 #if AIE_HOST_SILICON && __AIE_ARCH__ == 20
   const bfloat16 row[8] = {a}, column[8] = {b};
   fused_dot8_tile<1, 1>(row, column, &c);
   return c;
+#elif AIE_HOST_SILICON
+  return __builtin_fmaf(a, b, c);
 #else
-  return multiply_add(static_cast<float>(a), static_cast<float>(b), c);
+  return static_cast<float>(a) * static_cast<float>(b) + c;
 #endif
 }
+
+// a b + c of lanes of either type. Splitting reads the core's mode, once for all lanes.
+template <typename T>
+struct multiplier {
+#if AIE_HOST_SILICON
+  const rounding_mode mode = get_rounding();
+#endif
+
+  AIE_HOST_INLINE float operator()(T a, T b, float c) const {
+    if constexpr (std::is_same_v<T, bfloat16>) {
+      return multiply_add(a, b, c);
+    } else {
+#if AIE_HOST_SILICON
+      return multiply_add(a, b, c, mode);
+#else
+      return a * b + c;
+#endif
+    }
+  }
+};
 
 }  // namespace detail
 
@@ -37,10 +50,9 @@ AIE_HOST_INLINE float multiply_add(bfloat16 a, bfloat16 b, float c) {
 template <typename T, unsigned N>
 AIE_HOST_INLINE accum<accfloat, N> mac(const accum<accfloat, N>& acc, const vector<T, N>& a,
                                        const vector<T, N>& b) {
+  const detail::multiplier<T> multiply_add;
   accum<accfloat, N> out;
-  for (unsigned i = 0; i < N; ++i) {
-    out.set(detail::multiply_add(a.get(i), b.get(i), acc.get(i)), i);
-  }
+  for (unsigned i = 0; i < N; ++i) out.set(multiply_add(a.get(i), b.get(i), acc.get(i)), i);
   return out;
 }
 

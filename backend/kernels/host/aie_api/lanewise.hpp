@@ -9,14 +9,15 @@ AIE_HOST_BEGIN
 template <typename T, unsigned N>
 AIE_HOST_INLINE accum<accfloat, N> msc(const accum<accfloat, N>& acc, const vector<T, N>& a,
                                        const vector<T, N>& b) {
+  const detail::multiplier<T> multiply_add;
   accum<accfloat, N> out;
   for (unsigned i = 0; i < N; ++i) {
     const uint32_t bits = __builtin_bit_cast(uint32_t, static_cast<float>(b.get(i))) ^ 0x80000000u;
     if constexpr (std::is_same_v<T, float>) {
-      out.set(detail::multiply_add(a.get(i), __builtin_bit_cast(float, bits), acc.get(i)), i);
+      out.set(multiply_add(a.get(i), __builtin_bit_cast(float, bits), acc.get(i)), i);
     } else {
       const bfloat16 negative{static_cast<uint16_t>(bits >> 16)};
-      out.set(detail::multiply_add(a.get(i), negative, acc.get(i)), i);
+      out.set(multiply_add(a.get(i), negative, acc.get(i)), i);
     }
   }
   return out;
