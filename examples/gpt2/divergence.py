@@ -39,12 +39,13 @@ def recorded() -> Iterator[list[Divergence]]:
         found.append(Divergence((a.shape[0], a.shape[1], b.shape[1]), float(norm), float(total)))
         return result
 
-    def unpacked(b, device, bf16):
+    def unpacked(b, *_):
         return products.array_of(b)
 
     with (
         mock.patch.object(products, "device_matmul", compared),
         mock.patch.object(products, "right_operand", unpacked),
+        mock.patch.object(products, "beside_weight", unpacked),
     ):
         yield found
 

@@ -155,6 +155,18 @@ def pack(  # noqa: F811
         raise ArgumentError(
             '[pack] side is "a" without a format; left-hand operands are packed with format="bfp16"'
         )
+    return pack_like(b, None, bf16=bf16, device=device)
+
+
+def pack_like(
+    b: ArrayLike,
+    shape: tuple[int, int] | None,
+    *,
+    bf16: str | None = None,
+    device: str | Device | None = None,
+) -> PackedMatrix:
+    """``pack`` in the layout that it gives a matrix of another shape: products with both run on
+    the same configurations. None: of its own."""
     array = _operand("pack", b, "b")
     if array.ndim != 2 or 0 in array.shape:
         raise ShapeError(f"[pack] b has shape {array.shape}; expected (K, N) with K, N >= 1")
@@ -162,7 +174,7 @@ def pack(  # noqa: F811
     chosen = current_device(device)
     kind = _device_input(array.dtype)
     mode = _bf16_mode(bf16, chosen, kind == "bfloat16", "pack") or chosen.bf16
-    options = chosen.designs.for_packing(kind, array.shape, chosen.bf16_of(kind, mode))
+    options = chosen.designs.for_packing(kind, shape or array.shape, chosen.bf16_of(kind, mode))
     view, name = typed_view(array)
     dtype = BFLOAT16 if kind == "bfloat16" else array.dtype
     return PackedMatrix(chosen.gemm_of(options).pack(view, name), dtype, chosen, mode, options)

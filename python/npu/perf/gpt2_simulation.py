@@ -85,8 +85,7 @@ def simulate_step(
     found, labels = [], set()
     for product in of:
         counted = chosen.calls[product]
-        packed = packs and product.kind != "of weights"
-        runs = [(simulated(o, product.size, packed), count) for o, count in counted.items()]
+        runs = [(simulated(o, product.size, packs), count) for o, count in counted.items()]
         labels |= {(run.machine, run.kernels) for run, _ in runs}
         calls = sum(count for _, count in runs)
         dispatch = sum(run.dispatch_seconds * count for run, count in runs) / calls
@@ -117,15 +116,21 @@ def _chosen(device: str, of: Sequence[Product], dtype: str) -> _Chosen:
     """What npu.matmul chooses in the second step of a run."""
     designs = gemm_designs.GemmDesigns(device, "array", None)
     bf16, packs = DEFAULT_BF16[device], dtype != "bfloat16"
+    weights = {one.layer: one.size[1:] for one in of if one.kind == "of inputs"}
+    packed = {
+        one: one.size[1:] if one.kind == "forward" else weights[one.layer] for one in of
+    }  # fmt: skip
     found = _Chosen({}, 0)
     loads = 0
     for _ in range(2):
         found = _Chosen(collections.defaultdict(collections.Counter), 0)
         for product in in_order(of):
-            _, k, n = product.size
             layout, packed_for = ("col" if product.kind == "forward" else "row"), None
-            if packs and product.kind != "of weights":
-                layout, packed_for = "packed", designs.for_packing("bfloat16", (k, n), bf16)
+            if packs:  # all of a layer alike (npu.torch.packed_weights)
+                layout, packed_for = (
+                    "packed",
+                    designs.for_packing("bfloat16", packed[product], bf16),
+                )
             gemm = Gemm("bfloat16", dtype, product.size, layout, "wide", bf16, packed_for)
             run = designs.choose(gemm, lambda: loads)  # noqa: B023
             loads += run.load_seconds > 0

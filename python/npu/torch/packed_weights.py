@@ -18,7 +18,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 import npu.torch.versions  # noqa: F401
 from npu.devices import Device
-from npu.ops.matmul import PackedMatrix, pack
+from npu.ops.matmul import PackedMatrix, pack, pack_like
 from npu.torch.tensors import array_of
 
 _SAMPLED = 16  # rows, and columns of each
@@ -60,6 +60,19 @@ def right_operand(b: torch.Tensor, device: Device, bf16: str | None) -> np.ndarr
             del _entries[other]
         _entries[key] = _Entry(storage, version, sample, matrix)
     return matrix
+
+
+def beside_weight(
+    b: torch.Tensor, weight: torch.Tensor, device: Device, bf16: str | None
+) -> np.ndarray | PackedMatrix:
+    """b (K, N) of a product whose layer also multiplies by ``weight``, as its products of inputs
+    do: in the layout of the packed weight, so that the layer runs on one configuration. Nothing is
+    copied that matmul would not copy."""
+    array = array_of(b)
+    if torch.bfloat16 in (b.dtype, weight.dtype) or 0 in (*b.shape, *weight.shape):
+        return array
+    k, n = weight.shape
+    return pack_like(array, (k, n), bf16=bf16, device=device)
 
 
 def _sample(array: np.ndarray) -> bytes:

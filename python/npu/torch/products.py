@@ -13,7 +13,7 @@ from torch import Tensor
 
 from npu.ops.matmul import matmul as device_matmul
 from npu.torch.device_words import device_of
-from npu.torch.packed_weights import right_operand
+from npu.torch.packed_weights import beside_weight, right_operand
 from npu.torch.tensors import array_of
 from npu.torch.threads import end_idle
 
@@ -74,17 +74,19 @@ def linear_gradients(
     choices: Choices,
 ) -> list[Tensor]:
     """Of x and of the weight, those that are wanted."""
-    bf16, _, device = choices
-    found, rows = [], _rows(gradient)
+    bf16, _, word = choices
+    found, rows, device = [], _rows(gradient), device_of(word)
+    of_inputs = weight.T if input_first else weight
     if wanted[0]:
-        right = right_operand(weight.T if input_first else weight, device_of(device), bf16)
+        right = right_operand(of_inputs, device, bf16)
         out = torch.empty(x.shape, dtype=x.dtype)
         _multiply(rows, right, _rows(out), choices)
         found.append(out)
     if wanted[1]:
         a, b = (_rows(x), rows) if input_first else (rows, _rows(x))
         out = torch.empty(weight.shape, dtype=weight.dtype)
-        found.append(_multiply(a.T, array_of(b), out, choices))
+        right = beside_weight(b, of_inputs, device, bf16)
+        found.append(_multiply(a.T, right, out, choices))
     return found
 
 

@@ -18,7 +18,9 @@ from limits import HANG
 torch = pytest.importorskip("torch")
 
 import npu.torch  # noqa: E402
+from npu.devices import open_device  # noqa: E402
 from npu.errors import ShapeError  # noqa: E402
+from npu.torch.functions import checked_choices, layer  # noqa: E402
 
 nn = torch.nn
 DEVICE = "emu:npu1"
@@ -250,3 +252,20 @@ def test_idle_threads_of_torch_end_before_an_emulated_product() -> None:
             timeout=HANG, env=os.environ | {"OMP_WAIT_POLICY": policy},
         )  # fmt: skip
         assert run.stdout.split() == [str(ended)], run.stderr
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+@pytest.mark.parametrize("input_first", [False, True])
+def test_a_float32_layer_runs_on_one_configuration(generation: str, input_first: bool) -> None:
+    """Where the array's time is preferred, steps after the first load none: x (dy, if the weight is
+    (K, N)) is packed like the weight. 768 to 2304 is of other shape than 256 x 768."""
+    null = open_device(f"null:{generation}", designs="array")
+    weight = torch.zeros((768, 2304) if input_first else (2304, 768), requires_grad=True)
+    x, loads = torch.ones(256, 768, requires_grad=True), []
+    choices = checked_choices("test", None, "wide", null)
+    for _ in range(3):
+        before = null.counters()["configuration_loads"]
+        y = layer(x, weight, None, input_first, choices)
+        y.backward(torch.ones_like(y))
+        loads.append(null.counters()["configuration_loads"] - before)
+    assert loads[1:] == [0, 0]
