@@ -190,17 +190,26 @@ inline constexpr int32_t kOperandBytes = kSizes.operand_bytes, kWork = kSizes.wo
 inline constexpr int32_t kABytes = kSizes.a_bytes(), kAElements = kABytes / 2;
 #endif
 
-// Sums of a product: its first rows are in the store, the others in `work`, as row by row.
-inline constexpr int32_t kStoreRows = kStore / (kMaxBlocks * kSlice);
+#if defined(__AIE_ARCH__)
+// Sums of a product, n of each row. Those of npu2 do not fit the store: its end goes on in `work`,
+// and rows of tiles alternate between two halves, 16 KB apart, which different banks have.
+inline constexpr int32_t kSums = kRowSlots * kMaxBlocks * kSlice, kHalf = kSums / 2;
+inline constexpr int32_t kTailSums = kSums > kStore ? kSums - kStore : 0;
 
-// Sums of rows from `row` on, n each; tail: those in `work`, if there are so many rows.
+// Sums of a row; those of the next ones of its tile follow. tail: those in `work`.
 template <typename T>
 inline T* sums_at(T* store, [[maybe_unused]] T* tail, int32_t row, int32_t n) {
-#if defined(__AIE_ARCH__)
-  if constexpr (kRowSlots <= kStoreRows) return store + row * n;
-#endif
-  return row < kStoreRows ? store + row * n : tail + (row - kStoreRows) * n;
+  if constexpr (kTailSums == 0) {
+    return store + row * n;
+  } else {
+    static_assert(kHalf <= kStore && (kStore - kHalf) % (kRows * kMaxBlocks * kSlice) == 0);
+    static_assert(kRows == 8);
+    const int32_t row_of_half = (row >> 4 << 3) + (row & 7);
+    const int32_t at = (-(row >> 3 & 1) & kHalf) + row_of_half * n;
+    return at < kStore ? store + at : tail + (at - kStore);
+  }
 }
+#endif
 
 // All bits if `condition`, else none: choices without jumps.
 constexpr int32_t where(bool condition) { return -int32_t(condition); }

@@ -5,7 +5,7 @@
 // held blocks into `work` (prefill_weights.h), kAtOnce when it comes to the first of them, and
 // multiplies as mmul_block.h does, k unrolled. With many rows prefill_expand expands the last ones;
 // the worker gives the blocks back, and prefill_finish multiplies by them. Sums are fp32 tiles
-// [m / r][n / t][r][t], from row kStoreRows on in `work`; host `fast` builds keep them row-major.
+// [m / r][n / t][r][t], where sums_at() says; host `fast` builds keep those of 8 rows row-major.
 #include <stdint.h>
 
 #include <aie_api/aie.hpp>
@@ -26,20 +26,20 @@ inline int32_t wide(const int32_t* words) { return reinterpret_cast<const Job*>(
 // Operands beyond what those multiply in floating point: the code above, between sums in its order.
 [[gnu::noinline]] inline void multiply_in_tiles(const bfloat16* a, float* sums, int32_t* work,
                                                 int32_t slice, int32_t m, int32_t blocks) {
-  constexpr int32_t kR = Tile::r, kT = Tile::t;
+  constexpr int32_t kR = Tile::r, kT = Tile::t, kStoreEnd = kTailSums > 0 ? kStore : 0;
   const int32_t n = blocks * kRowBlock;
-  alignas(64) float tiles[kRowSlots * kMaxBlocks * kRowBlock];
+  alignas(64) float tiles[kSums];
   const auto each = [&](auto&& body) {
     for (int32_t i = 0; i < m; ++i) {
       float* const row = sums_at(sums, tail_of(work), i, n);
       for (int32_t j = 0; j < n; ++j) {
-        body(row[j], tiles[i / kR * kR * n + j / kT * kTileElements + i % kR * kT + j % kT]);
+        float* const tile = sums_at(tiles, tiles + kStoreEnd, i / kR * kR, n);
+        body(row[j], tile[j / kT * kTileElements + i % kR * kT + j % kT]);
       }
     }
   };
   each([](float& row, float& tile) { tile = row; });
-  float* const tail = kTailRows > 0 ? tiles + kStoreRows * n : tiles;
-  multiply_rows(a, tiles, tail, work, {slice, slice + 1}, m, blocks);
+  multiply_rows(a, tiles, tiles + kStoreEnd, work, {slice, slice + 1}, m, blocks);
   each([](float& row, float& tile) { row = tile; });
 }
 
@@ -188,17 +188,24 @@ constexpr double kCall = 24;  // call, counters, loop set-up
 double expand_cycles(const int64_t* integers, int32_t slices) {
   return prefill_weights::cycles(Format(integers[2]), double(integers[1]), slices) + kCall;
 }
-// Slices that are multiplied in one loop. Of npu2's 2x2 blocks of tiles one follows the other after
-// kPeriod cycles of the schedule of tests/python/perf/test_prefill_schedule.py, which no compiler
-// has made; of those, and to fill, to drain and to call, it takes what pipelined GEMM kernels are
-// measured to take (docs/timing.md). npu1 has the costs of matmul_bf16_f32.
-constexpr double kPeriod = 19;
+// Slices that are multiplied at once. npu2: each by its schedule (npu.vliw.prefill_multiply), a
+// loop of its own; or one loop over blocks of 2x2 tiles, of which one follows the other after
+// kPeriod cycles of that schedule, and of those, and to fill, to drain and to call, what pipelined
+// GEMM kernels are measured to take (docs/timing.md). npu1 has the costs of matmul_bf16_f32.
+constexpr double kPeriod = 18;
 double slices_cycles(const Timing& timing, const int64_t* integers, int32_t slices) {
-  const auto m = double(integers[0]), n = double(integers[1]) * kRowBlock;
+  const int64_t m = integers[0], n = integers[1] * kRowBlock;
   if constexpr (Tile::kBlockFloat) {
-    return slices * m * n / 256 * kPeriod * timing.mac_interval_bfp16 + timing.kernel_call;
+    if (npu::perf::wants_schedule(timing, false)) {
+      const auto cycles = npu::perf::scheduled_cycles(timing, "prefill_multiply", m, kSlice, n);
+      if (cycles) return slices * *cycles;
+    }
+    return double(slices * m * n) / 256 * kPeriod * timing.mac_interval_bfp16 + timing.kernel_call;
   } else {
-    return slices * npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n) + kCall;
+    const auto rows = double(m), columns = double(n);
+    return slices *
+               npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, rows, kSlice, columns) +
+           kCall;
   }
 }
 constexpr int32_t last_slices(int32_t format) { return (range_slices(format) - 1) % kAtOnce + 1; }
@@ -228,9 +235,11 @@ double finish_cycles(const Timing& timing, const int64_t* integers) {
 constexpr double vectors(const int64_t* integers) {
   return double(integers[0] * integers[1]) * kRowBlock / 32;
 }
-// A loop of stores: nothing fills or drains.
+// A loop of stores: nothing fills or drains. npu2 has one per row of tiles, whose place and loop
+// take some 16 cycles.
 double clear_cycles(const Timing& timing, const int64_t* integers) {
-  return kCall + 32 * 4 * vectors(integers) / timing.l1_port;
+  const double loops = kTailSums > 0 ? double(integers[0]) / kTileRows : 0;
+  return kCall + 16 * loops + 32 * 4 * vectors(integers) / timing.l1_port;
 }
 // Per vector a product, beside its load and store; as moves it has four factors to broadcast and to
 // insert, and six parts of factors to round. A vector takes 7 + 40 (a product, with its factors

@@ -2,8 +2,8 @@
 // prefill_weights.h has expanded.
 //
 // Blocks of 2x2 tiles as in mmul_block.h, k unrolled, all blocks of a call in one loop on npu2: it
-// is filled and drained once. Sums are fp32 tiles [m / r][n / t][r][t], from row kStoreRows on in
-// `work`.
+// is filled and drained once. Sums are fp32 tiles [m / r][n / t][r][t], rows of tiles in the places
+// that sums_at() gives them: the two of a block are in different banks on npu2.
 #pragma once
 
 #include <stdint.h>
@@ -25,14 +25,11 @@ using prefill_weights::kPairTile, prefill_weights::kRowBlock, prefill_weights::k
 inline float* tail_of(int32_t* work) { return reinterpret_cast<float*>(work); }
 inline const float* tail_of(const int32_t* work) { return reinterpret_cast<const float*>(work); }
 
-// Of the sums of rows from kStoreRows on, which npu1 does not have.
-constexpr int32_t kTailRows = kRowSlots > kStoreRows ? kRowSlots - kStoreRows : 0;
-constexpr int32_t kTailBytes = kTailRows * kMaxBlocks * kRowBlock * 4;
+constexpr int32_t kTailBytes = 4 * kTailSums;  // npu1 has none
 
-// The sums behind those that begin at `next`, which are in the store before `end`: a choice without
-// a jump, for loops that are pipelined.
+// Sums from `next` on, which is in the tail if the store ends there: a choice without a jump, for
+// loops that are pipelined.
 inline float* behind(float* next, const float* end, float* tail) {
-  if constexpr (kTailBytes == 0) return next;
   const auto there = reinterpret_cast<uintptr_t>(next);
   const auto store_end = reinterpret_cast<uintptr_t>(end);
   const uintptr_t chosen = uintptr_t{0} - uintptr_t{there == store_end};
@@ -51,52 +48,51 @@ static_assert(kTailBytes + kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork);
 
 // How a multiplication steps: A [slices][m/8][4], W pairs [slices][n/16][4][2], blocks of 8x8.
 struct Steps {
-  int32_t w;              // bytes of a slice of W
-  int32_t row, all;       // sums of a row of tiles; of all rows, of 128 none: one slice
-  int32_t count;          // 2x2 blocks of all slices
-  const float* in_store;  // end of the sums before the tail
+  int32_t w;      // bytes of a slice of W
+  int32_t half;   // sums of all upper rows of tiles; of 64 of them none: one slice
+  int32_t count;  // 2x2 blocks of all slices
 };
 
 // Rows of tiles, then slices. Masks, no branches: one loop body. The same sums come again after two
 // rounds at least (16 rows, 32 columns), when they have been stored.
 inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
-                     float* __restrict sums, float* __restrict tail, const Steps& steps) {
+                     float* __restrict store, float* __restrict tail, const Steps& steps) {
   constexpr int32_t kC = 64, kRowBytes = kSteps * kC / 8 * 9;
   using Blocks = aie::block_vector_input_buffer_stream<bfp16ebs8, kC>;
   const auto at = [](const uint8_t* from) {
     return Blocks(reinterpret_cast<const bfp16ebs8*>(from));
   };
   int32_t left = steps.w;  // bytes of the slice of W, for two rows of tiles
-  const float* const sums_end = sums + steps.all;
+  float *upper = store, *lower = store + kHalf;
+  const float *const half_end = store + steps.half, *const store_end = store + kStore;
   AIE_PREPARE_FOR_PIPELINING
   NPU_ROLLED for (int32_t i = steps.count; i > 0; --i) {
-    float* const lower = sums + steps.row;
     MmulBlock<Tile, BLayout::kColumnMajor, float> block;
-    block.load(sums, lower, 0);
+    block.load(upper, lower, 0);
     Blocks a0 = at(a), a1 = at(a + kRowBytes), both = at(w);
     for (int32_t step = 0; step < kSteps; ++step) {
       const auto left = both.pop(), right = both.pop();
       block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(left), NPU_TRANSPOSED(right));
     }
-    block.store(sums, lower, 0);
+    block.store(upper, lower, 0);
     w += 2 * kRowBytes;
     left -= 2 * kRowBytes;
     const int32_t row_ends = where(left == 0);
     w -= steps.w & row_ends;
     left += steps.w & row_ends;
     a += 2 * kRowBytes & row_ends;
-    sums += 2 * kC + (steps.row & row_ends);
-    sums = behind(sums, steps.in_store, tail);
-    const int32_t slice_ends = where(sums == sums_end);
+    upper += 2 * kC, lower += 2 * kC;
+    const int32_t slice_ends = where(upper == half_end);
     w += steps.w & slice_ends;
-    sums -= steps.all & slice_ends;
+    upper -= steps.half & slice_ends, lower -= steps.half & slice_ends;
+    lower = behind(lower, store_end, tail);
   }
 }
 #else
 using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
 
 constexpr int32_t kSliceBytes = kRowBlock * kSlice * 2;  // of a row-block
-static_assert(kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork && kRowSlots <= kStoreRows);
+static_assert(kAtOnce * kMaxBlocks * kSliceBytes <= 4 * kWork && kTailSums == 0);
 
 // The same of a slice, A [m/4][4][4][8] and W pairs [n/8][4][2][8][4].
 inline void multiply(const bfloat16* __restrict a, const bfloat16* __restrict weights,
@@ -158,10 +154,8 @@ inline void multiply_rows(const bfloat16* a, float* store, float* tail, int32_t*
 #if __AIE_ARCH__ >= 21
   multiply(from, w, store, tail,
            {.w = blocks * kSliceBytes,
-            .row = n * kRows,
-            .all = m * n & where(m <= kStoreRows),
-            .count = (m >> 4) * (blocks * 2) * count,
-            .in_store = store + kStoreRows * n});
+            .half = (m * n >> 1) & where(m < kRowSlots),
+            .count = (m >> 4) * (blocks * 2) * count});
 #else
   (void)tail, (void)n;
   const auto* rows = reinterpret_cast<const bfloat16*>(from);

@@ -18,16 +18,16 @@ constexpr int32_t kPieceRows = kRows;
 constexpr int32_t kTileRows = Tile::r, kTileElements = Tile::r * Tile::t;
 constexpr int32_t kQuad = 4;  // rows of a vector of fp32
 
+inline void clear_sums(float* sums, int32_t count) {
+  NPU_ROLLED for (; count > 0; count -= 16, sums += 16) {
+    aie::store_v(sums, aie::zeros<float, 16>());
+  }
+}
 inline void clear(float* store, float* tail, int32_t m, int32_t n) {
-  int32_t rows = kTailRows == 0 || m < kStoreRows ? m : kStoreRows;
-  do {  // those of the store, then the others
-    NPU_ROLLED for (int32_t i = rows * n; i > 0; i -= 16, store += 16) {
-      aie::store_v(store, aie::zeros<float, 16>());
-    }
-    m -= rows;
-    rows = m;
-    store = tail;
-  } while (kTailRows > 0 && m > 0);
+  if constexpr (kTailSums == 0) return clear_sums(store, m * n);
+  NPU_ROLLED for (int32_t row = 0; row < m; row += kRows) {
+    clear_sums(sums_at(store, tail, row, n), kRows * n);
+  }
 }
 
 // Rows times their factors, kQuad rows of a tile at a time: a row of tiles has 8 `blocks` such
@@ -37,11 +37,10 @@ inline void scale(const bfloat16* __restrict a, float* __restrict store, float* 
   using npu::fp32::kStep, npu::fp32::Step;
   static_assert(kStep == kQuad * Tile::t && kRowBlock * kTileRows == 8 * kStep);
   constexpr int32_t kQuads = kTileRows / kQuad;  // of a tile
-  const float* const end = store + kStoreRows * blocks * kRowBlock;
-  float* sums = store;
   const auto* const bytes = reinterpret_cast<const uint8_t*>(a);
   NPU_ROLLED for (int32_t row = 0; row < m; row += kTileRows) {
     const auto* const rows = reinterpret_cast<const float*>(bytes + (row >> 3) * kOperandBytes);
+    float* sums = sums_at(store, tail, row, blocks * kRowBlock);
     NPU_ROLLED for (int32_t i = 0; i < 8 * blocks; ++i, sums += kStep) {
       const float* const factors = rows + ((row + i % kQuads * kQuad) & 4);
       Step f;
@@ -50,7 +49,6 @@ inline void scale(const bfloat16* __restrict a, float* __restrict store, float* 
       }
       aie::store_v(sums, npu::fp32::product(aie::load_v<kStep>(sums), f));
     }
-    sums = behind(sums, end, tail);
   }
 }
 

@@ -82,6 +82,7 @@ class Design:
         producer_channel: int | None = None,
         consumer_channel: int | Mapping[Tile, int] | None = None,
         producer_type: tuple[str, tuple[int, ...]] | None = None,
+        consumer_addresses: tuple[int, ...] = (),
     ) -> ObjectFifo:
         """Adds an object FIFO.
 
@@ -90,7 +91,8 @@ class Design:
         arrives, one pattern for all or one per tile. port: name of the shim end (default: the
         FIFO's name). producer_channel / consumer_channel: fixed DMA channels; the rest are numbered
         in order. producer_type: (dtype, shape) of a producing core's buffers where they are larger
-        than an object, which is then made at their start.
+        than an object, which is then made at their start. consumer_addresses: fixed byte addresses
+        of the buffers on consuming cores, one per object.
         """
         ends = (consumers,) if isinstance(consumers, Tile) else tuple(consumers)
         shape = (shape,) if isinstance(shape, int) else tuple(shape)
@@ -112,6 +114,11 @@ class Design:
             raise self._error(f"{what} has shape {shape}; sizes must be at least 1")
         if min(depths) < 1:
             raise self._error(f"{what} has depth {depth}; it must be at least 1")
+        if consumer_addresses and len(consumer_addresses) != depths[1]:
+            raise self._error(
+                f"{what} has depth {depths[1]} and {len(consumer_addresses)} addresses for its "
+                "consumers; give one per object"
+            )
         fifo = ObjectFifo(
             name=name,
             producer=producer,
@@ -126,6 +133,7 @@ class Design:
             producer_channel=producer_channel,
             consumer_channels=_channels(consumer_channel, ends),
             producer_type=producer_type or (dtype, shape),
+            consumer_addresses=consumer_addresses,
         )
         if fifo.bytes % 4:
             raise self._error(f"{what} has objects of {fifo.bytes} B; DMAs move multiples of 4 B")

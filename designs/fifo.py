@@ -58,6 +58,7 @@ class ObjectFifo:
     producer_channel: int | None
     consumer_channels: dict[Tile, int]
     producer_type: tuple[str, tuple[int, ...]]  # of the buffers at the producer, see Design.fifo
+    consumer_addresses: tuple[int, ...] = ()  # of the buffers on consuming cores, if they are fixed
 
     @property
     def elements(self) -> int:

@@ -33,6 +33,10 @@ _L1_PIECES = {"npu1": 2, "npu2": 3}
 # Bytes: npu2 has no room for what other designs get beside a third piece of results, without which
 # a prompt of 32,768 tokens takes 1.5 % longer (simulated); 996 are estimated.
 _LEAST_STACK = {"npu1": None, "npu2": 1280}
+# Byte addresses of npu2's buffers, for the banks of products (prefill_job.h, sums_at): the store
+# and behind it `work`, which together hold two halves of sums 16 KB apart, and two slices of W; in
+# another bank than these A's two objects, at the end before a data section of 256 bytes.
+_STORE_AT, _WORK_AT, _A_AT = 1280, 1280 + 4 * facts.PREFILL_STORE, (56064, 60672)
 _RESULTS = ("C", "D")  # the ports of the lower and of the upper two cores
 # Shim column and channel by which programs come: on npu2 one that has no stream A; npu1, whose
 # channels are all taken, has them beside stream B of that column.
@@ -83,6 +87,7 @@ def _row(out: Design, row: int) -> ObjectFifo:
     inner = out.fifo(
         f"A1_{row}", memtile, cores, elements, "bfloat16", depth=2,
         producer_channel=0, consumer_channel=0,
+        consumer_addresses=_A_AT if out.generation == "npu2" else (),
     )  # fmt: skip
     out.forward(outer, inner)
     return inner
@@ -135,8 +140,10 @@ class _Core:
         name = f"{col}_{row}"
         place = w.buffer(f"place_{name}", "int32", (2,), init=(row, col))
         self._place = Word(place, 0), Word(place, 1)
-        self._store = w.buffer(f"store_{name}", "float32", (facts.PREFILL_STORE,))
-        self._work = w.buffer(f"work_{name}", "int32", (facts.PREFILL_WORK[out.generation],))
+        store_at, work_at = (_STORE_AT, _WORK_AT) if out.generation == "npu2" else (None, None)
+        sums, words = (facts.PREFILL_STORE,), (facts.PREFILL_WORK[out.generation],)
+        self._store = w.buffer(f"store_{name}", "float32", sums, address=store_at)
+        self._work = w.buffer(f"work_{name}", "int32", words, address=work_at)
         self._job = w.buffer(f"job_{name}", "int32", (facts.PREFILL_JOB_WORDS,))
 
     def overlays(self) -> None:

@@ -112,7 +112,7 @@ def generate(kernel: str | None) -> Iterator[Line]:
     for one in TWO_WIDTHS:
         if kernel in (None, one.name):
             yield from (one.line(k1, block) for k1 in one.depths for block in one.blocks)
-    for (device, name), variant in cycles.VARIANTS.items():
+    for (device, name), variant in (cycles.VARIANTS | cycles.PROMPTS).items():
         if kernel not in (None, name):
             continue
         (m, k, n), (rows, columns) = variant.tile, variant.block
@@ -140,7 +140,9 @@ def conversions(kernel: str | None) -> Iterator[Line]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     names = sorted(
-        {*(one.name for one in TWO_WIDTHS), *(n for _, n in cycles.VARIANTS), *cycles.CONVERSIONS}
+        {one.name for one in TWO_WIDTHS}
+        | {name for _, name in (*cycles.VARIANTS, *cycles.PROMPTS)}
+        | cycles.CONVERSIONS.keys()
     )
     parser.add_argument("--kernel", choices=names, help="only this one's lines")
     chosen = parser.parse_args().kernel

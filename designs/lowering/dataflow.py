@@ -76,7 +76,7 @@ class Dataflow:
     ) -> Memory:
         """A single buffer; its address is filled in by place()."""
         size = math.prod(shape) * DTYPE_BYTES[dtype]
-        self._request(tile, Request(name, size, 1, address))
+        self._request(tile, Request(name, size, 1, () if address is None else (address,)))
         memory = Memory(tile, name, dtype, shape, size, -1, init)
         self.out.memories.setdefault(tile, []).append(memory)
         return memory
@@ -144,7 +144,9 @@ class Dataflow:
                 if tile.kind == "core":
                     depth = fifo.producer_depth if produces else fifo.consumer_depth
                     name = _end_name(fifo, tile)
-                    pool = self._pool(tile, name, fifo.type_at(tile), depth, [(0, fifo.bytes)])
+                    fixed = () if produces else fifo.consumer_addresses
+                    spans = [(0, fifo.bytes)]
+                    pool = self._pool(tile, name, fifo.type_at(tile), depth, spans, fixed)
                     self.pool_of[fifo, tile] = pool
                     continue
                 link = self.design.link_at(fifo, tile)
@@ -179,6 +181,7 @@ class Dataflow:
         kind: tuple[str, tuple[int, ...]],
         depth: int,
         spans: list[tuple[int, int]],
+        fixed: tuple[int, ...] = (),
     ) -> Pool:
         """Buffers of a (dtype, shape), with locks for each span (offset, bytes) of them."""
         dtype, shape = kind
@@ -192,7 +195,7 @@ class Dataflow:
             full = self.add_lock(tile, f"{name}_cons_lock_{index}", 0)
             pool.parts.append(Part(offset, part_bytes, free, full))
         self.out.pools.append(pool)
-        self._request(tile, Request(name, size, depth))
+        self._request(tile, Request(name, size, depth, fixed))
         return pool
 
     def _request(self, tile: Tile, request: Request) -> None:

@@ -27,7 +27,7 @@ class Request:
     name: str
     bytes: int
     count: int = 1
-    address: int | None = None  # fixed by the author (count 1)
+    addresses: tuple[int, ...] = ()  # of all, fixed by the author
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class _Space:
 def allocate(tile: Tile, requests: list[Request], room: Room, title: str) -> dict[str, list[int]]:
     """Byte addresses per request name, one per slot; `title` opens the error message."""
     memory = tile.limits.memory_bytes
-    fixed = max((r.address + r.bytes for r in requests if r.address is not None), default=0)
+    fixed = max((at + r.bytes for r in requests for at in r.addresses), default=0)
     roomier = [data for data in _ROOMIER if room.data and room.data < data <= memory - fixed]
     attempts = [(_place_in_banks, data) for data in (*roomier, room.data)] + [(_pack, room.data)]
     for place, data in attempts:
@@ -77,7 +77,7 @@ def allocate(tile: Tile, requests: list[Request], room: Room, title: str) -> dic
         space.take(0, room.stack)
         space.take(memory - data, data)
         placed = _place_fixed(space, tile, requests, title)
-        open_requests = [r for r in requests if r.address is None]
+        open_requests = [r for r in requests if not r.addresses]
         if place(space, tile, open_requests, placed):
             return placed
     raise DesignError(f"{title} {_table(tile, requests, room)}")
@@ -88,19 +88,17 @@ def _place_fixed(
 ) -> dict[str, list[int]]:
     placed: dict[str, list[int]] = {}
     for request in requests:
-        at = request.address
-        if at is None:
-            continue
-        end = at + request.bytes
-        clash = any(at < e and end > s for s, e in space.taken)
-        if at < 0 or at % 4 or end > space.size or clash:
-            taken = "overlaps another buffer, the stack or the data section"
-            raise DesignError(
-                f'{title} {tile}: buffer "{request.name}" is fixed at bytes {at}..{end}, which '
-                f"{taken if clash else 'is not in its memory'}"
-            )
-        space.take(at, request.bytes)
-        placed[request.name] = [at]
+        for at in request.addresses:
+            end = at + request.bytes
+            clash = any(at < e and end > s for s, e in space.taken)
+            if at < 0 or at % 4 or end > space.size or clash:
+                taken = "overlaps another buffer, the stack or the data section"
+                raise DesignError(
+                    f'{title} {tile}: buffer "{request.name}" is fixed at bytes {at}..{end}, which '
+                    f"{taken if clash else 'is not in its memory'}"
+                )
+            space.take(at, request.bytes)
+            placed.setdefault(request.name, []).append(at)
     return placed
 
 

@@ -1,10 +1,11 @@
 // npu._npu.kernels: the kernels of aie_kernels/ as they declare themselves, for designs
-// (designs/kernel.py).
+// (designs/kernel.py), and calls of their host builds, with which generated ones are compared.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "bindings.h"
 #include "error.h"
 #include "kernels/call.h"
+#include "kernels/kernel.h"
 #include "kernels/registry.h"
 
 namespace nb = nanobind;
@@ -137,6 +139,38 @@ std::vector<std::optional<int64_t>> counts(const std::string& name, const std::s
   return all;
 }
 
+// As much alignment as any operand needs.
+struct alignas(64) Line {
+  std::byte bytes[64];
+};
+
+// Calls the host build in `silicon` on a core in its reset state; what it leaves in each buffer.
+nb::list call(const std::string& name, const std::string& generation,
+              const nb::sequence& arguments) {
+  const Declaration& kernel = find(name, generation);
+  const HostKernel build = find_host_kernel(
+      kernel.name, arch::device_geometry(generation).generation, Arithmetic::kSilicon);
+  std::vector<std::vector<Line>> buffers;
+  std::vector<KernelArgument> operands;
+  for (const nb::handle argument : arguments) {
+    if (nb::isinstance<nb::int_>(argument)) {
+      operands.push_back({.value = nb::cast<int64_t>(argument)});
+      continue;
+    }
+    const auto given = nb::cast<nb::bytes>(argument);
+    std::vector<Line>& lines = buffers.emplace_back(given.size() / sizeof(Line) + 1);
+    std::memcpy(lines.data(), given.c_str(), given.size());
+    operands.push_back({.data = lines.data()->bytes, .bytes = static_cast<uint32_t>(given.size())});
+  }
+  CoreState core;
+  build(operands, core);
+  nb::list left;
+  for (const KernelArgument& operand : operands) {
+    if (operand.data != nullptr) left.append(nb::bytes(operand.data, operand.bytes));
+  }
+  return left;
+}
+
 }  // namespace
 
 void init_kernels(nb::module_& m) {
@@ -145,6 +179,9 @@ void init_kernels(nb::module_& m) {
   sub.def("list", &list, nb::arg("generation"),
           nb::sig("def list(generation: str) -> collections.abc.Sequence[str]"));
   sub.attr("SOURCE_HASH") = NPU_KERNEL_HASH;  // of all sources in aie_kernels/
+  sub.def("call", &call, nb::arg("name"), nb::arg("generation"), nb::arg("arguments"),
+          nb::sig("def call(name: str, generation: str, arguments: "
+                  "collections.abc.Sequence[bytes | int]) -> list[bytes]"));
   sub.def("describe", &describe, nb::arg("name"), nb::arg("generation"));
   sub.def("counts", &counts, nb::arg("name"), nb::arg("generation"), nb::arg("integers"),
           nb::sig("def counts(name: str, generation: str, integers: "

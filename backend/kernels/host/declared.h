@@ -13,6 +13,7 @@
 #include "kernels/host_build.h"
 #include "kernels/kernel.h"
 #include "perf/kernel_cost.h"
+#include "perf/kernel_schedules.h"
 
 #define NPU_DECLARE_AS(number, function, ...)                                  \
   namespace {                                                                  \

@@ -21,6 +21,7 @@ from npu.perf.decode_simulation import (
     shape_of,
 )
 from npu.perf.execution import constant
+from npu.perf.kernel_profile import prompts
 from npu.perf.machines import Constants
 from npu.perf.prefill_simulation import Chunk, StepRun
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
@@ -118,7 +119,7 @@ class _Sum:
         return SimulatedBatch(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._constants.kernels({}),
+            kernels=self._constants.kernels(prompts(self._device, self._constants)),
             shape=shape.name,
             sequences=sequences,
             tokens=tokens,

@@ -16,6 +16,9 @@ from npu.errors import ArgumentError
 PROFILES = ("published", "scheduled")  # in the core's numbering, from 1
 KEY = "kernels"  # among the constants that the core is given
 _LISTED = 4  # kernels that a description names
+_SCHEDULED = "scheduled"
+# Kernels that are counted but for the products in them, which have schedules.
+_IN_PART = {"npu2": ("prefill_multiply", "prefill_finish")}
 
 
 def constant_of(function: str, kernels: Any) -> dict[str, float]:
@@ -37,17 +40,35 @@ def chosen(kernels: str | None) -> str:
     return kernels or "published, of pipelined designs scheduled"
 
 
+def with_products(
+    device: str, constants: Mapping[str, float], sources: Mapping[str, str]
+) -> dict[str, str]:
+    """``sources`` as of `described`, with what is scheduled in part."""
+    found = dict(sources)
+    if constants.get(KEY) != PROFILES.index("published") + 1:
+        found |= {n: f"{_SCHEDULED} in part" for n in _IN_PART.get(device, ()) if n in found}
+    return found
+
+
+def prompts(device: str, constants: Mapping[str, float]) -> dict[str, str]:
+    """What the cycles of prompts' kernels are."""
+    names = (*_IN_PART.get(device, ()), "others")
+    return with_products(device, constants, dict.fromkeys(names, "counted"))
+
+
 def described(constants: Mapping[str, float], sources: Mapping[str, str]) -> str:
     """What results are stamped with: "published", "scheduled", "scheduled (zero_i8: counted)".
 
-    sources: kernels that ran -> what their cycles are: "scheduled", "published" or "counted".
+    sources: kernels that ran -> what their cycles are: "scheduled", "scheduled in part" (some of
+    their loops), "published" or "counted".
     """
-    other = {name: source for name, source in sources.items() if source != "scheduled"}
-    if len(other) == len(sources) and constants.get(KEY) != PROFILES.index("scheduled") + 1:
+    other = {name: source for name, source in sources.items() if source != _SCHEDULED}
+    none = not any(source.startswith(_SCHEDULED) for source in sources.values())
+    if none and constants.get(KEY) != PROFILES.index(_SCHEDULED) + 1:
         return "published"
     groups: dict[str, list[str]] = {}
     for name, source in sorted(other.items()):
-        groups.setdefault(source, []).append(name)
+        groups.setdefault(source.removeprefix(f"{_SCHEDULED} "), []).append(name)
     texts = [
         f"{', '.join(names) if len(names) <= _LISTED else f'{len(names)} kernels'}: {source}"
         for source, names in groups.items()

@@ -29,6 +29,7 @@ from npu.perf.decode_simulation import (
 )
 from npu.perf.execution import constant, execute, zeros_but
 from npu.perf.gemv_simulation import simulate_gemv
+from npu.perf.kernel_profile import prompts
 from npu.perf.machines import Constants
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS, shares, split
 from npu.perf.problem import whole
@@ -366,7 +367,7 @@ class _Prompt:
         return SimulatedPrefill(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._constants.kernels({}),
+            kernels=self._constants.kernels(prompts(self._device, self._constants)),
             shape=self._shape.name,
             tokens=self._tokens,
             position=self._position,

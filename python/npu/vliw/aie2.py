@@ -126,6 +126,21 @@ OPERATIONS = (
         INTEGER,
         ports=(("R read v", 1), ("CM write a", 5)),
     ),
+    # Tiles of 4 x 4 int16, half a register each; sums of 64 bits.
+    Operation(
+        "vmac.16",
+        "vmac",
+        "vec",
+        (
+            Operand("CM", 0, 5), Operand("CM", 3), Operand("X", parts=1), Operand("X", parts=1),
+            Operand("R"),
+        ),
+        "multiply int16",
+        INTEGER,
+        ports=(("R read v", 1), ("CM write a", 5)),
+    ),
+    _conversion("vlda.ups.s64.s32", "lda", Operand("BM", 0, 9), ("crsat", 7)),
+    _conversion("vst.srs.s32.s64", "st", Operand("BM"), *_ROUNDED),
     _conversion("vlda.ups.s32.s8", "lda", Operand("CM", 0, 9), ("crsat", 7)),
     _conversion("vlda.ups.s32.s16", "lda", Operand("BM", 0, 9), ("crsat", 7)),
     _conversion("vst.srs.s8.s32", "st", Operand("CM"), *_ROUNDED),

@@ -174,13 +174,20 @@ def address(region: Region, machine: Machine, arrays: Iterable[str] = ()) -> Add
     pointers that other regions need."""
     found = Addressing(_pointers(region, set(arrays)))
     modifiers = _Modifiers()
+    anywhere = []  # what leads to a pointer that is set anew
     for name, nodes in region.accesses.items():
         bases = region.streams[name].bases
-        offsets = [node.access.offset for node in nodes if node.access]
-        for node, (here, there) in zip(nodes, pairwise(offsets), strict=False):
-            if node.steps_itself:
+        offsets = [node.offset(name) for node in nodes]
+        for (node, after), (here, there) in zip(pairwise(nodes), pairwise(offsets), strict=True):
+            if node.steps_itself or node.points:
+                continue
+            if after.points:
+                anywhere.append(node.name)
                 continue
             found.step[node.name] = _step(node.forms, there - here, machine, modifiers)
+        if nodes[0].points and nodes[-1].role != "advance":
+            anywhere.append(nodes[-1].name)
+            continue
         wrap = offsets[0] - offsets[-1]
         steps = [b - a + wrap for a, b in pairwise(bases)]
         if nodes[-1].steps_itself:  # and leads to the next block
@@ -190,6 +197,7 @@ def address(region: Region, machine: Machine, arrays: Iterable[str] = ()) -> Add
             continue
         last = _next_block(found, nodes[-1], steps, machine, modifiers)
         found.after[name] = bases[-1] + offsets[-1] + last
+    found.step |= dict.fromkeys(anywhere, modifiers.any() if anywhere else "")
     found.numbers |= {f"m{index}": value for value, index in modifiers.shared.items()}
     return found
 
@@ -249,6 +257,10 @@ class _Modifiers:
             raise DesignError(f"[address] the steps need more than {MODIFIERS} modifier registers")
         self._used += 1
         return self._used - 1
+
+    def any(self) -> str:
+        """One that is there, whatever it holds."""
+        return self.holding(next(iter(self.shared), 0))
 
     def holding(self, value: int) -> str:
         if value not in self.shared:

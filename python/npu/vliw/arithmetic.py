@@ -47,6 +47,12 @@ def multiply_int8(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
         return c + a.astype(np.int32) @ b.astype(np.int32)
 
 
+def multiply_int16(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> np.ndarray:
+    """c + a @ b for int16 a and b, int64 c, modulo 2^64."""
+    with np.errstate(over="ignore"):
+        return c + a.astype(np.int64) @ b.astype(np.int64)
+
+
 def multiply_bfp16(
     a: np.ndarray, a_exponents: np.ndarray, b: np.ndarray, b_exponents: np.ndarray, c: np.ndarray
 ) -> np.ndarray:

@@ -45,7 +45,8 @@ NUMBERS = (
     _ONE, 0, _EXPONENT_ONE * 0x01010101, _EXPONENT_64 * 0x01010101, BFP16_8X8X8,
     *(SHUFFLES[name] for name in ("T8_2x64_lo", *_STEPS)),
 )  # fmt: skip
-RESERVED = frozenset({f"ex{_IDENTITY}"})
+IDENTITY = f"ex{_IDENTITY}"
+RESERVED = frozenset({IDENTITY})
 
 
 def preamble(numbers: Numbers) -> tuple[Step, ...]:
@@ -54,21 +55,33 @@ def preamble(numbers: Numbers) -> tuple[Step, ...]:
     bit after the other."""
     exponents = {n: _EXPONENT_ONE if n == _IDENTITY else _EXPONENT_64 for n in range(_REGISTERS)}
     steps: list[Step] = [("vclr", (f"dm{number}",)) for number in range(5)]
+    steps += _mantissas(numbers)
+    steps += [("vbcst.8", (f"x{number}", numbers[0])) for number in range(1, _IDENTITY)]
+    for number, exponent in exponents.items():
+        steps += _exponents(numbers, number, exponent)
+    return tuple(steps)
+
+
+def identity(numbers: Numbers) -> tuple[Step, ...]:
+    """The identity alone."""
+    return (*_mantissas(numbers), *_exponents(numbers, _IDENTITY, _EXPONENT_ONE))
+
+
+def _mantissas(numbers: Numbers) -> list[Step]:
     same, zeros, interleaved = f"x{_IDENTITY}", "x0", numbers.mode("T8_2x64_lo")
-    steps += [("vbcst.8", (same, numbers[_ONE])), ("vbcst.8", (zeros, numbers[0]))]
+    steps: list[Step] = [("vbcst.8", (same, numbers[_ONE])), ("vbcst.8", (zeros, numbers[0]))]
     for name in _STEPS:
         steps += [
             ("vshuffle", ("x1", same, zeros, interleaved)),
             ("vshuffle", ("x2", zeros, same, interleaved)),
             ("vshuffle", (same, "x1", "x2", numbers.mode(name))),
         ]
-    steps += [("vbcst.8", (f"x{number}", numbers[0])) for number in range(1, _IDENTITY)]
-    steps += [
-        ("mov.EH.R", (f"{half}{number}", numbers[exponent * 0x01010101]))
-        for number, exponent in exponents.items()
-        for half in ("el", "eh")
-    ]
-    return tuple(steps)
+    return steps
+
+
+def _exponents(numbers: Numbers, register: int, exponent: int) -> list[Step]:
+    number = numbers[exponent * 0x01010101]
+    return [("mov.EH.R", (f"{half}{register}", number)) for half in ("el", "eh")]
 
 
 class Blocks(Dataflow):

@@ -10,19 +10,23 @@ from npu.errors import ScheduleError
 from npu.vliw.aie2p import SATURATE, TO_EVEN
 from npu.vliw.arithmetic import rounded_shift
 
-_INTEGERS = {1: "int8", 2: "int16", 4: "int32"}
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 
 
-def shifted_up(data: bytes, lane_bytes: int, shift: int, saturation: int) -> bytes:
-    """Integers of 1 or 2 bytes to 32 bits, shifted left and cut or saturated."""
+def shifted_up(
+    data: bytes, lane_bytes: int, shift: int, saturation: int, sum_bytes: int = 4
+) -> bytes:
+    """Integers to sums of 4 or 8 bytes, shifted left and cut or saturated."""
     values = np.frombuffer(data, _INTEGERS[lane_bytes]).astype(np.int64) << shift
-    return _fitted(values, 4, saturation)
+    return _fitted(values, sum_bytes, saturation)
 
 
-def shifted_down(data: bytes, lane_bytes: int, shift: int, rounding: int, saturation: int) -> bytes:
-    """32-bit sums to integers of 1 or 2 bytes: shifted right, rounded, cut or saturated."""
+def shifted_down(
+    data: bytes, lane_bytes: int, shift: int, rounding: int, saturation: int, sum_bytes: int = 4
+) -> bytes:
+    """Sums of 4 or 8 bytes to narrower integers: shifted right, rounded, cut or saturated."""
     _check_rounding(rounding)
-    values = np.frombuffer(data, np.int32).astype(np.int64)
+    values = np.frombuffer(data, _INTEGERS[sum_bytes]).astype(np.int64)
     return _fitted(rounded_shift(values, np.array(shift)), lane_bytes, saturation)
 
 

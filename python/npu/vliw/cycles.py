@@ -1,9 +1,10 @@
 """What the kernels of the GEMM designs cost by the schedules generated for them: cycles from block
 to block of C in the steady state and cycles outside it, by simulation.
 
-Operands lie where their accesses do not meet: C in banks of its own, A and B in others. Sizes are
-fixed when the code is generated; a C++ kernel that takes them as arguments computes some addresses
-more. Not included: the call, and a first row other than 0, which moves C's pointer.
+Operands lie where their accesses do not meet: C in banks of its own, A and B in others; those of
+prompts' products where their design has them, with the stalls that this makes. Sizes are fixed when
+the code is generated; a C++ kernel that takes them as arguments computes some addresses more. Not
+included: the call, and a first row other than 0, which moves C's pointer.
 """
 
 from __future__ import annotations
@@ -33,12 +34,15 @@ class Variant:
     tile: tuple[int, int, int]
     block: tuple[int, int]
     steps: range
+    sizes: tuple[tuple[int, int], ...] = _SIZES
+    stalls: bool = False  # whether those of its addresses count
 
 
 @dataclass(frozen=True)
 class Cycles:
     """Of one variant and one k: ``interval`` from a block of C to the next, ``outside`` beside
-    these, in cycles without bank stalls; the program's bytes for eight blocks."""
+    these, in cycles without bank stalls, unless the variant has them; the program's bytes for eight
+    blocks."""
 
     variant: Variant
     steps: int
@@ -91,14 +95,27 @@ VARIANTS = _named(
         for layout in ("row", "col")
         for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
     ]
-    + [_bfp16(short, out) for short, out in (("bf16", "bfloat16"), ("f32", "float32"))]
+    + [
+        _bfp16(short, out)
+        for short, out in (("bf16", "bfloat16"), ("f32", "float32"), ("bfp16", "bfp16"))
+    ]
 )
+
+# A slice of the products of prompts: fewest and most blocks, and two sizes between without stalls.
+PROMPTS = _named(
+    [
+        Variant(
+            "npu2", "prefill_multiply", "prefill_multiply", "float32", "col", (8, 8, 8), (2, 2),
+            range(4, 5), ((2, 4), (4, 4), (1, 2), (8, 4)), True,
+        )
+    ]
+)  # fmt: skip
 
 
 @functools.cache
 def of(device: str, name: str, steps: int) -> Cycles:
     """``name``: as in aie_kernels/; ``steps``: k in tiles. Raises ArgumentError."""
-    variant = VARIANTS.get((device, name))
+    variant = (VARIANTS | PROMPTS).get((device, name))
     if variant is None:
         known = ", ".join(sorted(n for d, n in VARIANTS if d == device))
         raise ArgumentError(f"[cycles] {name} on {device} is not generated; {known} are")
@@ -107,14 +124,15 @@ def of(device: str, name: str, steps: int) -> Cycles:
             f"[cycles] {name} takes {variant.steps.start} to {variant.steps.stop - 1} steps of "
             f"{variant.tile[1]} along k, not {steps!r}"
         )
-    found = {blocks: _cycles(variant, steps, *blocks) for blocks in _SIZES}
-    few, more = (found[blocks][0] for blocks in _SIZES[:2])
-    apart = _SIZES[1][0] * _SIZES[1][1] - _SIZES[0][0] * _SIZES[0][1]
+    sizes = variant.sizes
+    found = {blocks: _cycles(variant, steps, *blocks) for blocks in sizes}
+    few, more = (found[blocks][0] for blocks in sizes[:2])
+    apart = sizes[1][0] * sizes[1][1] - sizes[0][0] * sizes[0][1]
     interval, rest = divmod(more - few, apart)
     if rest:
         raise AssertionError(f"{name}, {steps} steps: {more - few} cycles for {apart} blocks")
-    outside = max(found[r, c][0] - interval * r * c for r, c in _SIZES)
-    return Cycles(variant, steps, interval, outside, found[_SIZES[0]][1])
+    outside = max(found[r, c][0] - interval * r * c for r, c in sizes)
+    return Cycles(variant, steps, interval, outside, found[sizes[0]][1])
 
 
 def _cycles(variant: Variant, steps: int, rows: int, columns: int) -> tuple[int, int]:
@@ -125,7 +143,7 @@ def _cycles(variant: Variant, steps: int, rows: int, columns: int) -> tuple[int,
         out=variant.out, b_layout=variant.b_layout,
     )  # fmt: skip
     run = found.simulated()
-    return run.cycles - run.stalls, found.program.code_bytes
+    return run.cycles - (0 if variant.stalls else run.stalls), found.program.code_bytes
 
 
 # Kernels that convert to BFP16 and what is generated for them; all of npu2.

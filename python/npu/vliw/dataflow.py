@@ -54,6 +54,15 @@ class Node:
         return any(form.endswith((".fill", ".pop", ".push", ".flush")) for form in self.forms)
 
     @cached_property
+    def points(self) -> bool:
+        """Whether it sets the pointer of its first access to that of the second."""
+        return self.forms == ("mov.P.P",)
+
+    def offset(self, stream: str) -> int:
+        """Of its access to a stream."""
+        return next(o.offset for o in self.operands if isinstance(o, Access) and o.stream == stream)
+
+    @cached_property
     def pointer(self) -> str | None:
         """The stream it goes through."""
         return self.access.stream if self.access else None
@@ -130,6 +139,7 @@ class Region:
         """Per stream, its nodes in order."""
         found: dict[str, list[Node]] = {name: [] for name in self.streams}
         for node in self.nodes:
-            if node.access:
-                found[node.access.stream].append(node)
+            for operand in node.operands:
+                if isinstance(operand, Access):
+                    found[operand.stream].append(node)
         return found

@@ -55,6 +55,9 @@ def of_blocks(
             for operand in node.operands:
                 if isinstance(operand, Access):
                     register = addressing.pointer[operand.stream]
+                    if node.points:
+                        operands.append(register)
+                        continue
                     if node.through_file:
                         fifo = next(f for f in machine.fifos if f.pointer == register)
                         leaves = node.name in addressing.step
@@ -103,9 +106,8 @@ def set_up(
         found.append(Instance(time, (machine.operation[key],), operands))
 
     starts = {
-        register: region.streams[name].bases[0] + nodes[0].access.offset
+        addressing.pointer[name]: region.streams[name].bases[0] + nodes[0].offset(name)
         for name, nodes in region.accesses.items()
-        if nodes[0].access and (register := addressing.pointer[name])
     }
     arrays = {addressing.pointer[name]: s.array for name, s in region.streams.items()}
     for register, array in arrays.items():

@@ -12,7 +12,16 @@ import ml_dtypes
 import numpy as np
 
 from npu.errors import ArgumentError, DesignError
-from npu.vliw import matmul_bf16, matmul_bfp16, matmul_bfp16_tiles, matmul_i8
+from npu.vliw import (
+    blocks,
+    matmul_bf16,
+    matmul_bfp16,
+    matmul_bfp16_blocks,
+    matmul_bfp16_tiles,
+    matmul_i8,
+    matmul_i16,
+    prefill_multiply,
+)
 from npu.vliw.aie2 import AIE2
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.assembly import op_text
@@ -29,14 +38,17 @@ _C_TYPES = {
     "int32": "int32_t",
     "bfloat16": "bfloat16",
     "float32": "float",
+    "bfp16": "bfp16ebs8",  # blocks of 8 values, as bytes
 }
-DTYPES = {n: np.dtype(ml_dtypes.bfloat16 if n == "bfloat16" else n) for n in _C_TYPES}
+DTYPES = {n: np.dtype(n) for n in _C_TYPES if n[0] != "b"}
+DTYPES |= {"bfloat16": np.dtype(ml_dtypes.bfloat16), "bfp16": np.dtype(np.uint8)}
 
 
 @dataclass(frozen=True)
 class Kernel:
     """``outs``: types of C, the first is the default, as of ``layouts`` of B; ``tile_bytes``: of a
-    tile of A and of B; ``parts``: arrays that C consists of."""
+    tile of A and of B; ``parts``: arrays that C consists of; ``addresses``: of the arguments, where
+    a design has them."""
 
     machine: Machine
     regions: Callable[[int, int, int, str, str], list[Region]]
@@ -47,6 +59,7 @@ class Kernel:
     layouts: tuple[str, ...]
     parts: int = 1
     b_bytes: int = 0  # of a tile of B, unless as many as A's
+    addresses: tuple[int, ...] = ()
 
     def prototype(self, out: str) -> str:
         """The arguments as C has them."""
@@ -88,17 +101,51 @@ KERNELS = {
     ),
     ("npu2", "matmul_bfp16_tiles"): Kernel(
         AIE2P,
-        matmul_bfp16_tiles.regions,
+        lambda m1, k1, n1, out, b_layout: (
+            matmul_bfp16_blocks.regions(m1, k1, n1)
+            if out == "bfp16"
+            else matmul_bfp16_tiles.regions(m1, k1, n1, out, b_layout)
+        ),
         "bfp16ebs8",
         matmul_bfp16_tiles.TILE,
         64,
-        matmul_bfp16_tiles.OUTS,
+        (*matmul_bfp16_tiles.OUTS, "bfp16"),
         ("col",),
+    ),
+    ("npu2", "prefill_multiply"): Kernel(
+        AIE2P,
+        lambda m1, k1, n1, out, b_layout: prefill_multiply.regions(m1, k1, n1),
+        "bfp16ebs8",
+        prefill_multiply.TILE,
+        64,
+        ("float32",),
+        ("col",),
+        blocks.SIDE,
+        addresses=prefill_multiply.ADDRESSES,
     ),
     ("npu2", "matmul_i8"): Kernel(
         AIE2P, matmul_i8.regions, "int8_t", matmul_i8.TILE, 64, matmul_i8.OUTS, ("row", "col")
     ),
 }
+
+
+def _i16(machine: Machine) -> Kernel:
+    size = matmul_i16.tile_b(machine.generation)
+    return Kernel(
+        machine,
+        lambda m1, k1, n1, out, b_layout: matmul_i16.regions(
+            m1, k1, n1, b_layout, machine.generation
+        ),
+        "int16_t",
+        matmul_i16.TILE_A,
+        size // 2,
+        matmul_i16.OUTS,
+        ("row", "col"),
+        b_bytes=size,
+    )
+
+
+KERNELS |= {(machine.generation, "matmul_i16"): _i16(machine) for machine in (AIE2, AIE2P)}
 DEVICES = sorted({device for device, _ in KERNELS})
 NAMES = sorted({name for _, name in KERNELS})
 
@@ -135,7 +182,8 @@ class Schedule:
         """Bytes of the arguments: A, B and the parts of C."""
         m1, k1, n1 = self.shape
         kernel = KERNELS[self.device, self.kernel]
-        c = kernel.tile_values * DTYPES[self.out].itemsize * m1 * n1 // kernel.parts
+        values = kernel.tile_values * 9 // 8 if self.out == "bfp16" else kernel.tile_values
+        c = values * DTYPES[self.out].itemsize * m1 * n1 // kernel.parts
         b = (kernel.b_bytes or kernel.tile_bytes) * k1 * n1
         return [kernel.tile_bytes * m1 * k1, b, *[c] * kernel.parts]
 
@@ -144,6 +192,9 @@ class Schedule:
         for C, as far as they fit."""
         m1, k1, n1 = self.shape
         sizes, limit = self.sizes(), self.program.machine.memory_bytes
+        addresses = KERNELS[self.device, self.kernel].addresses
+        if addresses:
+            return self._checked(addresses, sizes)
         own, any_ = _BANK_BYTES, 64
         for units in ((own, own, own), (any_, own, own), (any_, any_, any_)):
             starts = [0]
@@ -155,6 +206,17 @@ class Schedule:
             f"[schedule] A, B and C of {m1} x {k1} x {n1} tiles take {sum(sizes)} bytes; the "
             f"core's memory has {limit}: give fewer tiles"
         )
+
+    def _checked(self, addresses: tuple[int, ...], sizes: list[int]) -> tuple[int, ...]:
+        """The design's addresses, if the operands fit there."""
+        spans = sorted(zip(addresses, sizes, strict=True))
+        ends = [start for start, _ in spans[1:]] + [self.program.machine.memory_bytes]
+        if any(start + size > end for (start, size), end in zip(spans, ends, strict=True)):
+            raise DesignError(
+                f"[schedule] {self.kernel}: A, B and C take {sizes} bytes, which its design has no "
+                "room for: give fewer tiles"
+            )
+        return addresses
 
     def run(
         self, a: np.ndarray, b: np.ndarray, c: np.ndarray, shift: int = 0

@@ -1,5 +1,6 @@
 """C += A @ B in BFP16 for XDNA2, as aie_kernels/matmul_pipelined.cc: A [m1,k1,8,8], B [n1,k1,8,8]
-in blocks of 9 bytes per 8 values along k, C [m1,n1,8,8] in bf16 or fp32.
+in blocks of 9 bytes per 8 values along k, C [m1,n1,8,8] in bf16 or fp32 (in blocks, too:
+matmul_bfp16_blocks.py).
 
 The two rows of A's tiles in a block are apart in memory, as are the two columns of B's, but there
 are only two load files: one for A, which its rows use in turn, and one for B. A fill takes the rest
@@ -33,13 +34,13 @@ def regions(m1: int, k1: int, n1: int, out: str, b_layout: str) -> list[Region]:
     streams |= blocks.streams(element, m1, n1)
     values = blocks.values(k1)
     values |= {f"{x}{i}.{k}": "EX" for x in "ab" for i in range(SIDE) for k in range(k1)}
-    waiting = {x: _runs(k1) for x in "ab"}
+    waiting = {x: runs(k1) for x in "ab"}
 
     def factor(x: str, i: int, k: int) -> list[Node]:
         """The runs up to the one that has this tile."""
         found: list[Node] = []
         while any(row == i and k in steps for row, steps in waiting[x]):
-            found += _run(x, *waiting[x].pop(0), k1)
+            found += run(x, *waiting[x].pop(0), k1)
         return found
 
     constants = {"r1": BFP16_8X8X8, **_FILES}
@@ -52,7 +53,7 @@ def regions(m1: int, k1: int, n1: int, out: str, b_layout: str) -> list[Region]:
     return [Region("2x2", nodes, values, streams, constants)]
 
 
-def _runs(k1: int) -> list[tuple[int, range]]:
+def runs(k1: int) -> list[tuple[int, range]]:
     """Row and steps of A's tiles that follow each other, both rows in turn; the same for B."""
     longest = 4 if k1 % 4 == 0 else 2
     rows: list[list[range]] = [[] for _ in range(SIDE)]
@@ -65,7 +66,7 @@ def _runs(k1: int) -> list[tuple[int, range]]:
     return [(i, runs[turn]) for turn in range(len(rows[0])) for i, runs in enumerate(rows)]
 
 
-def _run(x: str, i: int, steps: range, k1: int) -> list[Node]:
+def run(x: str, i: int, steps: range, k1: int) -> list[Node]:
     """Tiles that follow each other, through a load file that is empty before and after."""
     access = Access(x, TILE * (i * k1 + steps[0]))
     found = [Node(f"fill {x}{i}.{steps[0]}", _forms("fill", x), (access,), "load", x)]

@@ -37,7 +37,7 @@ def least_interval(region: Region, machine: Machine) -> int:
     for node in region.nodes:
         forms = [machine.operation[key] for key in node.forms]
         name = " ".join(sorted({form.slot for form in forms}))
-        keys = [name, "loads"] if node.role == "load" else [name]
+        keys = [name, "loads"] if node.role == "load" and not node.points else [name]
         if node.bank:
             keys.append(f"bank {node.bank}")
         for key in keys:
@@ -92,10 +92,14 @@ class _Search:
             self.by_role[node.role].append(node)
         # Loads that only one unit can do choose first, then long streams; each from its end.
         position = {node.name: i for i, node in enumerate(region.nodes)}
-        length = {n.name: len(nodes) for nodes in region.accesses.values() for n in nodes}
+        length: dict[str, int] = {}
+        for nodes in region.accesses.values():
+            length |= {n.name: max(len(nodes), length.get(n.name, 0)) for n in nodes}
         self.by_role["load"].sort(
-            key=lambda n: (n.group is None, len(n.forms), -length[n.name], -position[n.name])
-        )
+            key=lambda n: (
+                n.group is None, len(n.forms) + n.points, -length[n.name], -position[n.name]
+            )
+        )  # fmt: skip
         self.advancing = {  # stream -> its last load
             name: nodes[-2].name
             for name, nodes in region.accesses.items()

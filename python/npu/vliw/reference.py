@@ -39,8 +39,14 @@ def operands(found: Schedule, seed: int) -> Operands:
         return matmul_bf16(*found.shape, seed)
     if found.kernel == "matmul_bfp16":
         return matmul_bfp16(*found.shape, seed)
+    if found.out == "bfp16":
+        return matmul_bfp16_blocks(*found.shape, seed)
     if found.kernel == "matmul_bfp16_tiles":
         return matmul_bfp16_tiles(*found.shape, seed, found.out)
+    if found.kernel == "prefill_multiply":
+        return prefill_multiply(*found.shape, seed)
+    if found.kernel == "matmul_i16":
+        return matmul_i16(*found.shape, seed, found.b_layout, found.device)
     return matmul_i8(*found.shape, seed, found.out, found.b_layout, found.device)
 
 
@@ -67,6 +73,21 @@ def matmul_i8(
         )
     b = _tiled(b, 8, 8) if b_layout == "row" else _tiled(b.T, 8, 8)
     return Operands(_tiled(a, rows, 8), b, _tiled(c, rows, 8), _tiled(after, rows, 8), shift)
+
+
+def matmul_i16(m1: int, k1: int, n1: int, seed: int, b_layout: str, device: str) -> Operands:
+    """Sums of any size, which C keeps modulo 2^32."""
+    from npu._npu import kernels
+
+    rng, columns = np.random.default_rng(seed), 4 if device == "npu1" else 8
+    a = rng.integers(-(1 << 15), 1 << 15, (m1, k1, 4, 4), np.int16)
+    shape = (k1, n1, 4, columns) if b_layout == "row" else (n1, k1, columns, 4)
+    b = rng.integers(-(1 << 15), 1 << 15, shape, np.int16)
+    c = rng.integers(-(1 << 31), 1 << 31, (m1, n1, 4, columns), np.int32)
+    name = "matmul_i16_i32" + ("_bcol" if b_layout == "col" else "")
+    arguments = [x.tobytes() for x in (a, b, c)]
+    found = kernels.call(name, device, [*arguments, 4 * m1, 4 * k1, columns * n1])
+    return Operands(a, b, c, np.frombuffer(found[2], np.int32).reshape(c.shape))
 
 
 def _filled(matrix: np.ndarray, axis: int, call: int = _CALL) -> np.ndarray:
@@ -126,6 +147,55 @@ def matmul_bfp16_tiles(m1: int, k1: int, n1: int, seed: int, out: str) -> Operan
             for k in (_CALL, 2 * _CALL)
         )
     return Operands(left, right, _tiled(c, 8, 8), _tiled(after, 8, 8))
+
+
+def matmul_bfp16_blocks(m1: int, k1: int, n1: int, seed: int) -> Operands:
+    """C in blocks along n as well. The C++ kernel takes two steps at least, of zeros if need be."""
+    from npu._npu import kernels
+
+    rng = np.random.default_rng(seed)
+    (a, _), (b, _) = (_random_blocks(rng, 8 * tiles, 8 * k1) for tiles in (m1, n1))
+    c, _ = _random_blocks(rng, 8 * m1, 8 * n1)
+    c[..., 0] += 5  # exponents as those of products
+    more = [(0, 0), (0, max(0, 2 - k1)), (0, 0), (0, 0)]
+    arguments = [np.pad(x, more).tobytes() for x in (a, b)]
+    sizes = (8 * m1, 8 * max(2, k1), 8 * n1)
+    found = kernels.call(
+        "matmul_bfp16_bfp16_pipelined", "npu2", [*arguments, c.tobytes(), *sizes, 0]
+    )
+    return Operands(a, b, c, np.frombuffer(found[2], np.uint8).reshape(c.shape))
+
+
+def prefill_multiply(m1: int, k1: int, n1: int, seed: int) -> Operands:
+    """By `prefill_finish`, which multiplies by slices that have been expanded: one of 128 rows, two
+    of 64. What it has beyond these sizes is zeros."""
+    from npu._npu import kernels
+
+    rng = np.random.default_rng(seed)
+    slices, rows, blocks = k1 // 4, 16 if k1 == 4 else 8, -(-n1 // 4)
+    (a, _), (w, _) = (_random_blocks(rng, 8 * tiles, 8 * k1) for tiles in (m1, n1))
+    sums = rng.standard_normal((2, m1 // 2, n1, 8, 8)).astype(np.float32)
+    a = np.ascontiguousarray(a.reshape(m1, slices, 4, 72).swapaxes(0, 1))
+    pairs = w.reshape(n1 // 2, 2, slices, 4, 72).transpose(2, 0, 3, 1, 4)
+    w = np.ascontiguousarray(pairs)
+    wide_a = np.zeros((slices, rows, 4, 72), np.uint8)
+    wide_a[:, :m1] = a
+    wide_w = np.zeros((slices, 2 * blocks, 4, 2, 72), np.uint8)
+    wide_w[:, : n1 // 2] = w
+    halves = np.zeros((2, 4096), np.float32)
+    tiles = halves[:, : rows // 2 * 4 * blocks * 64].reshape(2, rows // 2, 4 * blocks, 8, 8)
+    tiles[:, : m1 // 2, :n1] = sums
+    store, tail = halves.reshape(-1)[:6144], halves.reshape(-1)[6144:]
+    work = np.zeros(12800, np.uint8)
+    work[: tail.nbytes + wide_w.nbytes] = np.frombuffer(tail.tobytes() + wide_w.tobytes(), np.uint8)
+    job = np.zeros(96, np.int32)
+    job[64] = 6  # slices of a block of Q4NX before the two that are expanded last
+    arguments = [x.tobytes() for x in (wide_a, store, work, job)]
+    arguments[0] = arguments[0].ljust(4608, b"\0")
+    found = kernels.call("prefill_finish", "npu2", [*arguments, 8 * rows, blocks, 0])
+    left = np.frombuffer(found[1] + found[2][: tail.nbytes], np.float32).reshape(2, 4096)
+    after = left[:, : tiles[0].size].reshape(tiles.shape)
+    return Operands(a, w, sums, np.ascontiguousarray(after[:, : m1 // 2, :n1]))
 
 
 def _random_blocks(rng: np.random.Generator, rows: int, columns: int) -> tuple[np.ndarray, ...]:

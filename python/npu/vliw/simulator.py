@@ -17,7 +17,7 @@ import numpy as np
 
 from npu.errors import ArgumentError, ScheduleError
 from npu.vliw import assembly, conversions, vector_actions
-from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16, multiply_int8
+from npu.vliw.arithmetic import multiply_bf16, multiply_bfp16, multiply_int8, multiply_int16
 from npu.vliw.machine import Fifo, Operation
 from npu.vliw.program import Address, Op, Program, Tag
 from npu.vliw.vector_arithmetic import multiplied
@@ -246,6 +246,8 @@ class Core:
                 return _multiply_bfp16(flight)
             case "multiply int8":
                 return _multiply_int8(flight)
+            case "multiply int16":
+                return _multiply_int16(flight)
             case action if action in vector_actions.ACTIONS:
                 size = self._program.machine.bytes_of(str(operands[0]))
                 return vector_actions.result(self._program.machine, operation, inputs, size)
@@ -258,9 +260,9 @@ class Core:
         if flight.op.operation.action == "load bf16":
             return conversions.to_fp32(flight.loaded)
         shift, saturation = _integer(flight.inputs[1]), _integer(flight.inputs["crsat"])
-        self._check_lanes(flight, "crupsmode")
-        lanes = self._lanes(flight)
-        return conversions.shifted_up(flight.loaded, len(flight.loaded) // lanes, shift, saturation)
+        size = self._sum_bytes(flight, "crupsmode")
+        lane = len(flight.loaded) // self._lanes(flight, size)
+        return conversions.shifted_up(flight.loaded, lane, shift, saturation, size)
 
     def _stored(self, flight: _Flight) -> bytes:
         """What a store writes."""
@@ -272,21 +274,24 @@ class Core:
         if action == "store bf16":
             return conversions.to_bf16(data, rounding)
         shift, saturation = _integer(flight.inputs[1]), _integer(flight.inputs["crsat"])
-        self._check_lanes(flight, "crsrsmode")
-        size = flight.op.operation.memory_bytes // self._lanes(flight)
-        return conversions.shifted_down(data, size, shift, rounding, saturation)
+        size = self._sum_bytes(flight, "crsrsmode")
+        lane = flight.op.operation.memory_bytes // self._lanes(flight, size)
+        return conversions.shifted_down(data, lane, shift, rounding, saturation, size)
 
-    def _lanes(self, flight: _Flight) -> int:
-        """32-bit lanes of the accumulator."""
+    def _lanes(self, flight: _Flight, size: int) -> int:
+        """Of so many bytes, in the accumulator."""
         atoms = self._program.machine.atoms(str(flight.op.operands[0]))
-        return sum(self._program.machine.bytes_of(atom) for atom in atoms) // 4
+        return sum(self._program.machine.bytes_of(atom) for atom in atoms) // size
 
-    def _check_lanes(self, flight: _Flight, mode: str) -> None:
-        if flight.inputs.get(mode, 0) != 0:
+    def _sum_bytes(self, flight: _Flight, mode: str) -> int:
+        """Of a sum, as the operation's name or the mode says."""
+        value = flight.inputs.get(mode, int("s64" in flight.op.operation.key))
+        if value not in (0, 1):
             raise ScheduleError(
-                f"[simulate] {flight.where}: {mode} is {flight.inputs[mode]!r}; only 0, lanes of "
-                "32 bits, is simulated"
+                f"[simulate] {flight.where}: {mode} is {value!r}; only 0 and 1, lanes of 32 and of "
+                "64 bits, are simulated"
             )
+        return 8 if value else 4
 
     def _label(self, label: str, flight: _Flight) -> int:
         if label not in self._program.labels:
@@ -517,6 +522,19 @@ def _multiply_int8(flight: _Flight) -> bytes:
     c, a, b = _factors(flight)
     left, right = (np.frombuffer(x, np.int8).reshape(-1, 8) for x in (a, b))
     return multiply_int8(left, right, np.frombuffer(c, np.int32).reshape(-1, 8)).tobytes()
+
+
+def _multiply_int16(flight: _Flight) -> bytes:
+    from npu.vliw.aie2p import INT16_4X4X8
+
+    if flight.inputs[4] != INT16_4X4X8:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {INT16_4X4X8} "
+            "(int16, 4 rows of A and of B) is simulated"
+        )
+    c, a, b = _factors(flight)
+    left, right = (np.frombuffer(x, np.int16).reshape(4, -1) for x in (a, b))
+    return multiply_int16(left, right, np.frombuffer(c, np.int64).reshape(4, -1)).tobytes()
 
 
 def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:

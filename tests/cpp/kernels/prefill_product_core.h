@@ -23,7 +23,7 @@ namespace npu::prefill_product_test {
 
 using kernel_test::bf16_value, kernel_test::bf16_word, kernel_test::Build;
 
-inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStoreRows = 96;
+inline constexpr int kSlice = 32, kBlockRows = 32, kBf16 = 2, kStore = 6144, kHalf = 4096;
 inline constexpr size_t kBlockBytes = 5120, kSliceAt = 64, kPieceAt = 65, kWideAt = 16;
 // Rows of a slice that fills an object of A, and its bytes: npu2 has BFP16.
 inline int slots_of(bool npu1) { return npu1 ? 64 : 128; }
@@ -242,16 +242,14 @@ struct Core {
       }
     }
   }
-  // fast: row-major; else tiles.
+  // fast: row-major; else tiles. npu2's rows of tiles alternate between halves.
   double sum(int i, int j) const {
     const int n = shape.n(), t = npu1() ? 4 : 8;
-    const bool behind = i >= kStoreRows;
-    if (behind) i -= kStoreRows;
-    const int at = build.arithmetic == Arithmetic::kFast
-                       ? i * n + j
-                       : i / t * t * n + j / t * t * t + i % t * t + j % t;
-    const auto place = static_cast<size_t>(at);
-    return behind ? std::bit_cast<float>(work[place]) : store[place];
+    int at =
+        build.arithmetic == Arithmetic::kFast ? i % t * n + j : j / t * t * t + i % t * t + j % t;
+    at += npu1() ? i / t * t * n : i / t % 2 * kHalf + i / t / 2 * t * n;
+    const auto place = static_cast<size_t>(at % kStore);
+    return at >= kStore ? std::bit_cast<float>(work[place]) : store[place];
   }
   void piece() {
     call("prefill_piece", {kernel_test::buffer(store), kernel_test::buffer(out),

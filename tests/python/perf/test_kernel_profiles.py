@@ -38,7 +38,7 @@ def _line(device: str, kernel: str, k: int) -> dict[str, Any]:
 
 def test_every_pipelined_kernel_has_a_line_for_every_k() -> None:
     found = {(x["device"], x["kernel"], x["k"]) for x in LINES}
-    for (device, kernel), variant in cycles.VARIANTS.items():
+    for (device, kernel), variant in (cycles.VARIANTS | cycles.PROMPTS).items():
         assert {(device, kernel, steps * variant.tile[1]) for steps in variant.steps} <= found
 
 
@@ -202,14 +202,18 @@ def test_other_simulations_say_that_nothing_has_a_schedule(name: str) -> None:
     assert usual.seconds == asked.seconds
 
 
-def test_no_kernel_of_tokens_and_prompts_has_a_schedule() -> None:
+def test_of_tokens_and_prompts_only_products_have_a_schedule() -> None:
     """Their results say so without asking the run."""
     scheduled = {line["kernel"] for line in LINES}
-    for trace in ("trace_token", "trace_prefill"):
+    for trace, kernels in (("trace_token", set()), ("trace_prefill", {"prefill_multiply"})):
         options = {"layers": 1} if trace == "trace_prefill" else {}
         run = SIMULATIONS[trace](limit=1, **options)
-        assert run.simulation.kernels == "published"
-        assert not scheduled & {kernel.split(" ")[0] for kernel in run.kernels}
+        says = run.simulation.kernels
+        assert ("prefill_multiply: in part" in says) if kernels else (says == "published")
+        assert kernels == scheduled & {kernel.split(" ")[0] for kernel in run.kernels}
+        assert SIMULATIONS[trace](limit=1, kernels="published", **options).simulation.kernels == (
+            "published"
+        )
 
 
 def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:

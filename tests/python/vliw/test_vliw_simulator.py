@@ -401,8 +401,8 @@ def test_a_store_with_srs_reaches_memory_in_its_seventh_cycle(wait: int, value: 
 
 def test_a_mode_that_is_not_simulated() -> None:
     text = "vst.srs.4x dm0, s0, srssign1, [p0], #64"
-    with pytest.raises(ScheduleError, match="crsrsmode is 1; only 0, lanes of 32 bits"):
-        run(text, memory(), AIE2P, **SUMS, **(MODES | {"crsrsmode": 1}), p0=64)
+    with pytest.raises(ScheduleError, match="crsrsmode is 2; only 0 and 1, lanes of 32"):
+        run(text, memory(), AIE2P, **SUMS, **(MODES | {"crsrsmode": 2}), p0=64)
     with pytest.raises(ScheduleError, match="crrnd was never written"):
         run(text, memory(), AIE2P, **SUMS, p0=64, s0=0, crsat=0, crsrsmode=0)
 

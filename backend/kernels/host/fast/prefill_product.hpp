@@ -250,11 +250,11 @@ struct Panels {
   int32_t count;
 };
 
-// Sums of all row-blocks [m][32 blocks], += A W; `tail`: those of rows from kStoreRows on.
+// Sums of all row-blocks [m][32 blocks], += A W; `tail`: as sums_at() has it.
 template <bool kHalves>
 [[gnu::noinline]] inline void multiply_panels(const pf_packed* a, const Panels& panels, float* sums,
                                               float* tail, int32_t m) {
-  static_assert(npu::prefill::kStoreRows % kPfRows == 0);
+  static_assert(npu::prefill::kRows % kPfRows == 0);  // which follow each other
   constexpr int32_t kSteps = kPfSlice / 8 / (kHalves ? 2 : 1);
   constexpr int32_t kNextA = kHalves ? kSteps * kPfTileRows * 8 : 0;
   constexpr int32_t kNextSums = kHalves ? 0 : kPfBlock;
