@@ -63,8 +63,8 @@ def _pressure(arcs: list[_Arc]) -> int:
 
 
 def registers_for(region: Region, machine: Machine, kind: str) -> list[str]:
-    """Those of a file that values may take."""
-    file = machine.file[kind]
+    """Those of a file, or of one of its pools, that values may take."""
+    file = machine.file[kind.partition("@")[0]]
     names = [f"{prefix}{i}" for i in range(file.count) for prefix in file.views]
     names = list(region.pools.get(kind, names))
     taken = {part for register in region.reserved for part in machine.atoms(register)}

@@ -87,8 +87,8 @@ def _exponents(numbers: Numbers, register: int, exponent: int) -> list[Step]:
 class Blocks(Dataflow):
     """A dataflow over such registers."""
 
-    def __init__(self, machine: Machine, numbers: Numbers) -> None:
-        super().__init__(machine)
+    def __init__(self, machine: Machine, numbers: Numbers, name: str = "") -> None:
+        super().__init__(machine, name)
         self.numbers = numbers
 
     def value(self, kind: str, register: str = "", *, partial: bool = False) -> str:

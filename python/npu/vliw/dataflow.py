@@ -86,10 +86,12 @@ class Region:
     registers with numbers that all blocks share, ``arguments`` registers with copies of those that
     the caller gives. ``preamble``: what makes other registers for all blocks, as operation and
     operands; ``reserved``: registers that values may not take, ``pools``: those of a file that they
-    may, where files overlap. ``lanes``: whether the general
-    search (`loop.py`) schedules it instead of that for matrix products; ``interval`` and ``start``:
-    where that begins, as a longer one found nothing before; ``patience``: how many changes without
-    success it tries from each start.
+    may, where files overlap; of "X@low" those of X that values of that name may.
+
+    ``lanes``: whether the general search (`loop.py`) schedules it instead of that for matrix
+    products; ``interval`` and ``start``: where that begins, as a longer one found nothing before;
+    ``patience``: how many changes without success it tries from each start; ``tail``: cycles from
+    the last place that a node has to what no node of its block reads, about, if not the usual.
 
     ``pinned``: values in registers of their own, the same for all blocks. What is read before it is
     written comes from the block before, in the first block from the preamble; what is never written
@@ -111,6 +113,7 @@ class Region:
     interval: int = 1
     start: int = 0
     patience: int = 20
+    tail: int = 0
 
     @property
     def blocks(self) -> int:

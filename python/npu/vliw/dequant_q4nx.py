@@ -15,7 +15,7 @@ the scales are in the half that counts, zeros in the other.
 
 from __future__ import annotations
 
-from npu.errors import ShapeError
+from npu.vliw import vector_dataflow
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
@@ -42,16 +42,13 @@ _X_MAGIC, _X_MINUS, _X_OTHER = "x0", "x1", "x2"  # the last: zeros on XDNA1, one
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
     """The loop over all groups and halves of ``blocks`` blocks."""
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
-        raise ShapeError(f"[dequant_q4nx] blocks is {blocks!r}: give 1 or more")
-    turns = [(b, g, h) for b in range(blocks) for g in range(_GROUPS) for h in range(2)]
-    streams = {
-        "planes": Stream("planes", "p0", [BLOCK * b + 64 * g + 32 * h for b, g, h in turns]),
-        "codes": Stream(
-            "codes", "p0", [BLOCK * b + _CODES_AT + _HALF * h + _GROUP * g for b, g, h in turns]
-        ),
-        "out": Stream("out", "p1", [TILE * b + _ROWS * _ROW * h + 64 * g for b, g, h in turns]),
-    }
+    turns = vector_dataflow.turns("dequant_q4nx", blocks, _GROUPS, 2)
+    codes = [BLOCK * b + _CODES_AT + _HALF * h + _GROUP * g for b, g, h in turns]
+    streams = (
+        Stream("planes", "p0", [BLOCK * b + 64 * g + 32 * h for b, g, h in turns]),
+        Stream("codes", "p0", codes),
+        Stream("out", "p1", [TILE * b + _ROWS * _ROW * h + 64 * g for b, g, h in turns]),
+    )
     flow = Dataflow(machine)
     _turn(flow)
     constants = {f"r{_INDEX + n}": n for n in range(2 * _QUADS)} | _CONSTANTS
@@ -69,10 +66,9 @@ def regions(machine: Machine, blocks: int) -> list[Region]:
         preamble.append(("vshuffle", (_X_MINUS, _X_OTHER, _X_MINUS, "r5")))
         reserved.remove(_X_OTHER)
     return [
-        Region(
-            "16x32", tuple(flow.nodes), flow.values, streams, constants | numbers,
-            preamble=tuple(preamble), reserved=frozenset(reserved), lanes=True,
-            interval=interval, start=start,
+        flow.region(
+            "16x32", streams, constants | numbers, preamble=tuple(preamble),
+            reserved=frozenset(reserved), interval=interval, start=start,
         )
     ]  # fmt: skip
 

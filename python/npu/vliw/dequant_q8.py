@@ -14,8 +14,7 @@ whose parts are bf16, which all are from 2^-110 up to the largest bf16, and 0.
 
 from __future__ import annotations
 
-from npu.errors import ShapeError
-from npu.vliw import block_values
+from npu.vliw import block_values, vector_dataflow
 from npu.vliw.block_values import Blocks, Numbers
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.machine import Machine
@@ -38,22 +37,19 @@ _NUMBERS = Numbers(LANES, *range(8), *(SHUFFLES[name] for name in _MODES), *bloc
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
     """The loop over all groups of ``blocks`` blocks."""
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
-        raise ShapeError(f"[dequant_q8] blocks is {blocks!r}: give 1 or more")
-    turns = [(b, g) for b in range(blocks) for g in range(_GROUPS)]
-    streams = {
-        "scales": Stream("scales", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),
-        "codes": Stream("codes", "p0", [BLOCK * b + _CODES_AT + _CODES * g for b, g in turns]),
-        "out": Stream("out", "p1", [TILE * b + _STORED * g for b, g in turns]),
-    }
+    turns = vector_dataflow.turns("dequant_q8", blocks, _GROUPS)
+    streams = (
+        Stream("scales", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),
+        Stream("codes", "p0", [BLOCK * b + _CODES_AT + _CODES * g for b, g in turns]),
+        Stream("out", "p1", [TILE * b + _STORED * g for b, g in turns]),
+    )
     flow = Blocks(machine, _NUMBERS)
     _turn(flow)
     return [
-        Region(
-            "group", tuple(flow.nodes), flow.values, streams, _NUMBERS.constants | {"crrnd": 12},
-            preamble=block_values.preamble(_NUMBERS), reserved=block_values.RESERVED,
-            partial=frozenset(flow.partial), lanes=True, interval=_INTERVAL, start=_START,
-            patience=_PATIENCE,
+        flow.region(
+            "group", streams, _NUMBERS.constants | {"crrnd": 12}, interval=_INTERVAL, start=_START,
+            patience=_PATIENCE, preamble=block_values.preamble(_NUMBERS),
+            reserved=block_values.RESERVED,
         )
     ]  # fmt: skip
 

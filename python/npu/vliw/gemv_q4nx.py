@@ -1,78 +1,104 @@
-"""The inner loop of products of Q4NX blocks with a vector (multiply_codes of
-aie_kernels/gemv_q4nx.h, XDNA2): for each group of 32 columns s = -128 X + sum (128 + code) x, for
-32 rows. What makes X, the sum of the group's x, and what adds d s + m X are not part of it.
+"""Products of Q4NX blocks with a vector, y += W x (aie_kernels/gemv_q4nx.h, XDNA2): 32 rows, blocks
+of 256 columns with a bf16 scale d and minimum m per row and group of 32 columns. For each group,
+with X the sum of its x (gemv_sums.py), s = -128 X + sum (128 + code) x, then y += d s + m X as
+products of fp32 are made (float_products.py).
 
 A turn of the loop is a group. Lanes are rows: codes of the upper and the lower 16 rows meet while
-they are packed. As in the C++ kernel, even columns are added to the sum that memory has, odd ones
-to zero, and both at the end.
+they are packed. As in the C++ kernel, even columns are added to -128 X, odd ones to zero, and both
+at the end.
 """
 
 from __future__ import annotations
 
-from npu.errors import ShapeError
-from npu.vliw.dataflow import Access, Region, Stream
+from npu.vliw import gemv_rows, gemv_sums, vector_dataflow
+from npu.vliw.block_values import Numbers
+from npu.vliw.dataflow import Region, Stream
+from npu.vliw.float_products import MINUS_ONE, Floats
 from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-BLOCK, X, WORK = 5120, 256 * 2, 8 * 64 * 4  # bytes; of the last, 32 s and 32 X per group, in fp32
+BLOCK, X, Y = 5120, 256 * 2, gemv_rows.Y + gemv_sums.BLOCK  # bytes; y with room for sums of x
 _GROUPS, _COLUMNS, _STEP = 8, 32, 8  # of a block; of a group; columns of a load
+_PLANE, _SCALES = 512, 64  # bytes of all d or m, of a group's
 _CODES_AT, _HALF, _GROUP = 1024, 2048, 256  # bytes before codes, of 16 rows, of their group
-_MAGIC = 0x43  # high byte of bf16 128
-_X_MAGIC = "x0"
-_SHUFFLES = {
-    "r24": "T64_2x8_lo", "r25": "T64_2x8_hi", "r26": "T8_2x64_lo", "r27": "T8_2x64_hi",
-}  # fmt: skip
-_CONFIGURATION, _NUMBER = "r28", "r29"
-_NEAR = 16  # r0 .. r15 are lanes of x; the upper ones come from a vector whose halves are exchanged
+_MAGIC, _X_MAGIC = 0x43, "x1"  # high byte of bf16 128
+_NEAR = 16  # lanes of x with a register; others come from a vector whose halves are exchanged
+_MODES = ("T64_2x8_lo", "T64_2x8_hi", "T8_2x64_lo", "T8_2x64_hi")
+
+# What registers hold in the preamble, then in the loop; there is no room for both.
+_FIRST = Numbers(*gemv_sums.NUMBERS, _MAGIC)
+_NUMBERS = Numbers(LANES, *range(_NEAR), *(SHUFFLES[name] for name in _MODES))
+_RESERVED = frozenset({_X_MAGIC, MINUS_ONE})
+# The shortest interval that a longer search found, where that succeeds, and after what patience.
+_FOUND = {"interval": 73, "start": 31, "patience": 62, "tail": 45}
 
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
-    """The loop over all groups of ``blocks`` blocks, each with an x and sums of its own."""
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
-        raise ShapeError(f"[gemv_q4nx] blocks is {blocks!r}: give 1 or more")
-    turns = [(b, g) for b in range(blocks) for g in range(_GROUPS)]
+    """y and the sums of x, the loop over all groups of ``blocks`` blocks of a row, y again."""
+    turns = vector_dataflow.turns("gemv_q4nx", blocks, _GROUPS)
+    work = [gemv_rows.Y + gemv_sums.BLOCK * b + gemv_sums.GROUP * g for b, g in turns]
     codes = [BLOCK * b + _CODES_AT + _GROUP * g for b, g in turns]
-    sums = [WORK * b + WORK // _GROUPS * g for b, g in turns]
-    streams = {
-        "upper": Stream("upper", "p0", codes),
-        "lower": Stream("lower", "p0", [place + _HALF for place in codes]),
-        "x": Stream("x", "p1", [X * b + X // _GROUPS * g for b, g in turns]),
-        "before": Stream("before", "p2", sums),
-        "after": Stream("after", "p2", sums),
-    }
-    flow = Dataflow(machine)
+    streams = (
+        Stream("planes", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),
+        Stream("upper", "p0", codes),
+        Stream("lower", "p0", [place + _HALF for place in codes]),
+        Stream("x", "p1", [X * b + X // _GROUPS * g for b, g in turns]),
+        Stream("sums", "p2", work),
+        Stream("minus", "p2", [place + gemv_sums.MINUS_AT for place in work]),
+    )
+    flow = Dataflow(machine, "group")
     _turn(flow)
-    constants = {f"r{lane}": lane for lane in range(_NEAR)} | {_CONFIGURATION: LANES}
-    constants |= {register: SHUFFLES[name] for register, name in _SHUFFLES.items()}
-    constants |= {_NUMBER: _MAGIC, "crunpacksize": 0}
-    preamble = (("vbcst.8", (_X_MAGIC, _NUMBER)),)
     return [
-        Region(
-            "group", tuple(flow.nodes), flow.values, streams, constants, preamble=preamble,
-            reserved=frozenset({_X_MAGIC}), lanes=True,
-        )
+        gemv_sums.region(
+            machine, blocks, _FIRST, {"crrnd": 12, "crunpacksize": 0},
+            (("vbcst.8", (_X_MAGIC, _FIRST[_MAGIC])),), _RESERVED,
+        ),
+        flow.region("group", streams, _NUMBERS.constants, reserved=_RESERVED, **_FOUND),
+        gemv_rows.stored(machine, "p2", _RESERVED),
     ]  # fmt: skip
 
 
 def _turn(flow: Dataflow) -> None:
+    floats = Floats(flow)
+    (rows,) = gemv_rows.pinned(flow)
     near = [_part(flow, upper) for upper in (0, 1)]
-    even, odd = flow.value("DM"), ""
-    for part in range(4):
-        flow.load_bm("before", 64 * part, "work", even, part)
+    d, m = (flow.load("planes", _PLANE * plane, "in") for plane in range(2))
+    # X twice: an accumulator does not wait for its last use.
+    even, total, again = (_lanes(flow, stream) for stream in ("minus", "sums", "sums"))
+    odd = ""
     for column, weights in enumerate(_columns(flow)):
-        lane = f"r{column % _NEAR}"
-        x = flow.op("vextbcst.16", "X", near[column // _NEAR], lane)
+        x = flow.op("vextbcst.16", "X", near[column // _NEAR], _NUMBERS[column % _NEAR])
         if column % 2 == 0:
-            even = flow.op("vmac.f.x", "DM", even, weights, x, _CONFIGURATION, at=column)
+            even = flow.op("vmac.f.x", "DM", even, weights, x, _NUMBERS[LANES], at=column)
         elif odd:
-            odd = flow.op("vmac.f.x", "DM", odd, weights, x, _CONFIGURATION, at=column)
+            odd = flow.op("vmac.f.x", "DM", odd, weights, x, _NUMBERS[LANES], at=column)
         else:
-            odd = flow.op("vmul.f.x", "DM", weights, x, _CONFIGURATION, at=column)
-    total = flow.op("vadd.f", "DM", even, odd, _CONFIGURATION)
+            odd = flow.op("vmul.f.x", "DM", weights, x, _NUMBERS[LANES], at=column)
+    s = floats.add(even, odd)
+    for factor, value, last in ((d, s, s), (m, total, again)):
+        parts = _parts(flow, value, last)
+        below = floats.add_product(floats.product(factor, parts[2]), factor, parts[1])
+        flow.into("vaddmac.f.x", rows, rows, below, factor, parts[0], _NUMBERS[LANES])
+
+
+def _parts(flow: Dataflow, value: str, last: str) -> list[str]:
+    """Parts of fp32 lanes. What is left waits in accumulators, of which there are more than
+    vectors, and is rounded again when it is needed; ``last``: the value when its first part is."""
+    left = [value]
+    for _ in range(2):
+        part = flow.op("vconv.bf16.fp32", "X", f"{left[-1]}:0-1")
+        left.append(Floats(flow).add_product(left[-1], part, MINUS_ONE))
+    found = [flow.op("vconv.bf16.fp32", "X", f"{v}:0-1") for v in (left[2], left[1], last)]
+    return found[::-1]
+
+
+def _lanes(flow: Dataflow, stream: str) -> str:
+    """A number that memory has in 16 lanes, in 32."""
+    value = flow.value("DM", partial=True)
     for part in range(2):
-        access = Access("after", 64 * part)
-        flow.store(("vst.bm",), f"{total}:{part}", access, "work")
+        flow.load_bm(stream, 0, "y", value, part)
+    return value
 
 
 def _part(flow: Dataflow, upper: int) -> str:
@@ -84,13 +110,15 @@ def _part(flow: Dataflow, upper: int) -> str:
 
 
 def _columns(flow: Dataflow) -> list[str]:
-    """Vectors of 32 rows as 128 + code, in the order of columns."""
+    """Vectors of 32 rows as 128 + code, in the order of columns. Codes are loaded for each four of
+    them, which takes no vector for longer."""
     found = []
+    lower, upper, *interleaves = map(_NUMBERS.mode, _MODES)
     for step in range(_COLUMNS // _STEP):
-        rows = [flow.load(stream, 64 * step, "in") for stream in ("upper", "lower")]
-        for mode in ("r24", "r25"):
+        for mode in (lower, upper):
+            rows = [flow.load(stream, 64 * step, "in") for stream in ("upper", "lower")]
             four = flow.op("vshuffle", "X", *rows, mode)
             for part in range(2):
                 two = flow.op("vunpack", "X", f"{four}:{part}", "unpacksign0")
-                found += [flow.op("vshuffle", "X", two, _X_MAGIC, m) for m in ("r26", "r27")]
+                found += [flow.op("vshuffle", "X", two, _X_MAGIC, m) for m in interleaves]
     return found

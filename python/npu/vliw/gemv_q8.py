@@ -1,57 +1,130 @@
-"""The inner loop of products of 8-bit blocks with a vector (aie_kernels/gemv_q8.h, XDNA2): for each
-group of 16 columns s = sum code x, for 32 rows. What adds d s, in fp32, is not part of it.
+"""Products of 8-bit blocks with a vector, y += W x (aie_kernels/gemv_q8.h): 32 rows, blocks of 128
+columns with an fp32 scale d per row and group of 16 columns. For each group s = sum code x, then
+y += d s as products of fp32 are made (float_products.py, narrow_block_values.py).
 
-A turn of the loop is a group. Codes become bf16 as in block_values.py, columns of 32 rows. As in
-the C++ kernel, even columns and odd ones have a sum each, and both are added at the end.
+A turn of the loop is a group. Codes become bf16 as in block_values.py, on XDNA1 as in
+narrow_block_values.py, columns of 32 rows. As in the C++ kernel, even columns and odd ones have a
+sum each, and both are added at the end.
 """
 
 from __future__ import annotations
 
-from npu.errors import ShapeError
-from npu.vliw import block_values
+from npu.vliw import block_values, gemv_rows, narrow_block_values, vector_dataflow
+from npu.vliw.aie2p import BFP16_8X8X8
 from npu.vliw.block_values import Blocks, Numbers
-from npu.vliw.dataflow import Access, Region, Stream
+from npu.vliw.dataflow import Region, Stream
+from npu.vliw.float_products import MINUS_ONE, Floats
 from npu.vliw.machine import Machine
+from npu.vliw.narrow_block_values import NarrowBlocks
 from npu.vliw.vector_operations import LANES
 
-BLOCK, X, WORK = 5120, 128 * 2, 8 * 32 * 4  # bytes; the last: 32 s per group, in fp32
+BLOCK, X = 5120, 128 * 2  # bytes
 _GROUPS, _COLUMNS, _CODES_AT = 8, 16, 1024
+_MINUS_ONE = 0xBF80  # in bf16
 
-_NUMBERS = Numbers(LANES, *range(_COLUMNS), *block_values.NUMBERS)
+# What registers hold in the preamble, then in the loop; there is no room for both.
+_FIRST = Numbers(LANES, BFP16_8X8X8, _MINUS_ONE, *block_values.NUMBERS)
+_NUMBERS = Numbers(LANES, BFP16_8X8X8, *range(_COLUMNS))
+_NARROW_FIRST = Numbers(*narrow_block_values.FIRST)
+_NARROW = Numbers(*narrow_block_values.NUMBERS, *range(_COLUMNS))
+_PREAMBLE = (*block_values.preamble(_FIRST), ("vbcst.16", (MINUS_ONE, _FIRST[_MINUS_ONE])))
+
+# (part of d, part of s) of products in the order of their sum; the last one meets y.
+_ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1))
+# The shortest interval that a longer search found, where that succeeds, and after what patience.
+_FOUND = {"interval": 35, "start": 18}
+_NARROW_FOUND = {"interval": 87, "start": 201, "patience": 24, "tail": 45}
 
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
-    """The loop over all groups of ``blocks`` blocks, each with an x and sums of its own."""
-    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
-        raise ShapeError(f"[gemv_q8] blocks is {blocks!r}: give 1 or more")
-    turns = [(b, g) for b in range(blocks) for g in range(_GROUPS)]
-    streams = {
-        "codes": Stream("codes", "p0", [BLOCK * b + _CODES_AT + 512 * g for b, g in turns]),
-        "x": Stream("x", "p1", [X * b + 32 * g for b, g in turns]),
-        "sums": Stream("sums", "p2", [WORK * b + 128 * g for b, g in turns]),
-    }
-    flow = Blocks(machine, _NUMBERS)
+    """y, the loop over all groups of ``blocks`` blocks of a row, y again."""
+    turns = vector_dataflow.turns("gemv_q8", blocks, _GROUPS)
+    streams = (
+        Stream("scales", "p0", [BLOCK * b + 128 * g for b, g in turns]),
+        Stream("codes", "p0", [BLOCK * b + _CODES_AT + 512 * g for b, g in turns]),
+        Stream("x", "p1", [X * b + 32 * g for b, g in turns]),
+    )
+    make = _narrow if machine.generation == "npu1" else _wide
+    return make(machine, streams)
+
+
+def _wide(machine: Machine, streams: tuple[Stream, ...]) -> list[Region]:
+    start, flow = (Blocks(machine, _NUMBERS, name) for name in ("start", "group"))
+    gemv_rows.loaded(start)
     _turn(flow)
+    reserved = block_values.RESERVED | Floats.RESERVED
     return [
-        Region(
-            "group", tuple(flow.nodes), flow.values, streams, _NUMBERS.constants | {"crrnd": 12},
-            preamble=block_values.preamble(_NUMBERS), reserved=block_values.RESERVED,
-            partial=frozenset(flow.partial), lanes=True,
-        )
+        start.region(
+            "start", [Stream("y", "p2", [0])], _FIRST.constants | {"crrnd": 12},
+            preamble=_PREAMBLE, reserved=reserved, interval=gemv_rows.ALONE,
+        ),
+        flow.region("group", streams, _NUMBERS.constants, reserved=reserved, **_FOUND),
+        gemv_rows.stored(machine, "p2", reserved),
+    ]  # fmt: skip
+
+
+def _narrow(machine: Machine, streams: tuple[Stream, ...]) -> list[Region]:
+    start, flow = (NarrowBlocks(machine, _NARROW, name) for name in ("start", "group"))
+    gemv_rows.loaded(start)
+    _narrow_turn(flow)
+    reserved = narrow_block_values.RESERVED
+    return [
+        start.region(
+            "start", [Stream("y", "p2", [0])],
+            _NARROW_FIRST.constants | narrow_block_values.MODES,
+            preamble=narrow_block_values.preamble(_NARROW_FIRST), reserved=reserved,
+            interval=gemv_rows.ALONE,
+        ),
+        flow.region(
+            "group", streams, _NARROW.constants, reserved=reserved,
+            pools=narrow_block_values.POOLS, **_NARROW_FOUND,
+        ),
+        gemv_rows.stored(machine, "p2", reserved),
     ]  # fmt: skip
 
 
 def _turn(flow: Blocks) -> None:
+    floats = Floats(flow)
     near = flow.value("X")
     flow.load_part("x", 0, "x", near, 0)
     sums = ["", ""]
     for pair in range(_COLUMNS // 2):
         for side, column in enumerate(flow.widened(flow.codes("codes", 64 * pair, "in"))):
             x = flow.op("vextbcst.16", "X", near, _NUMBERS[2 * pair + side])
-            if sums[side]:
-                sums[side] = flow.op("vmac.f.x", "DM", sums[side], column, x, _NUMBERS[LANES])
-            else:
-                sums[side] = flow.op("vmul.f.x", "DM", column, x, _NUMBERS[LANES])
-    total = flow.op("vadd.f", "DM", *sums, _NUMBERS[LANES])
-    for part in range(2):
-        flow.store(("vst.bm",), f"{total}:{part}", Access("sums", 64 * part), "work")
+            sums[side] = _added(floats, sums[side], column, x)
+    total = floats.add(*sums)
+    d, s = floats.parts(floats.loaded("scales", 0, "in")), floats.parts(total)
+    below = ""
+    for i, j in _ORDER:
+        below = _added(floats, below, d[i], s[j])
+    (rows,) = gemv_rows.pinned(flow)
+    flow.into("vaddmac.f.x", rows, rows, below, d[0], s[0], _NUMBERS[LANES])
+
+
+def _added(floats: Floats, total: str, a: str, b: str) -> str:
+    return floats.add_product(total, a, b) if total else floats.product(a, b)
+
+
+def _narrow_turn(flow: NarrowBlocks) -> None:
+    sums = [["", ""], ["", ""]]  # of even and odd columns; of the first and the other 16 rows
+    for pair in range(_COLUMNS // 2):
+        if pair % 2 == 0:  # again, as registers are few
+            near = flow.value("X", partial=True)
+            flow.load_part("x", 0, "x", near, 0)
+        values = flow.widened(flow.raised("codes", 64 * pair, "in"))
+        for side in range(2):
+            x = flow.op("vextbcst.16", "X", near, _NARROW[2 * pair + side])
+            for half, value in enumerate(values[2 * side : 2 * side + 2]):
+                place = 4 * pair + 2 * side + half
+                sums[side][half] = flow.added(sums[side][half], flow.low(value), x, at=place)
+    for half, rows in enumerate(gemv_rows.pinned(flow)):
+        total = flow.op("vadd.f", "BM", sums[0][half], sums[1][half], _NARROW[LANES])
+        scales = flow.value("BM")
+        for part in range(2):
+            flow.load_am("scales", 64 * half + 32 * part, "in", scales, part)
+        d, s = flow.left(scales), flow.left(total)
+        below = ""
+        for a, b in [(flow.low(d[i]), flow.low(s[j])) for i, j in _ORDER]:
+            below = flow.added(below, a, b)
+        last = (flow.low(d[0]), flow.low(s[0]))
+        flow.into("vaddmac.f", rows, rows, below, *last, _NARROW[LANES])

@@ -46,6 +46,7 @@ def of_blocks(
 ) -> list[Instance]:
     """The instances of ``blocks`` blocks. ``given``: what registers hold from earlier regions."""
     written = writers(region, machine)
+    own = {atom for _, operands in region.preamble for atom in machine.atoms(operands[0])}
     found = []
     for block in range(blocks):
         names = {v: registers[v, block % COPIES] for v in region.allocated} | region.pinned
@@ -74,10 +75,13 @@ def of_blocks(
                 if operand_.stage and value in region.values:
                     atoms = machine.atoms(_register(machine, names, value, part))
                     for atom, by in zip(atoms, written[node.name, value], strict=True):
-                        if by.node:
-                            expects[atom] = Tag(by.node.name, block - by.blocks)
-                        elif value in region.pinned and atom in given:
-                            expects[atom] = given[atom]
+                        before = given.get(atom) if value in region.pinned else None
+                        carried = by.blocks and atom not in own
+                        if by.node and not (carried and not before and value in region.partial):
+                            first = before if carried else None
+                            expects[atom] = Tag(by.node.name, block - by.blocks, first=first)
+                        elif before:
+                            expects[atom] = before
             forms = tuple(machine.operation[key] for key in node.forms)
             time = steady.time[node.name] + block * steady.interval
             preferred = steady.form[node.name]

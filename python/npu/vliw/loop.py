@@ -136,7 +136,10 @@ class _Search:
             self.wanted = dict.fromkeys(ends, interval)
         paced = [node for node in region.nodes if node.at is not None]
         if paced:  # the ends follow
-            self.wanted = dict.fromkeys(ends, interval + _TAIL)
+            if region.tail:  # what only later turns read is an end as well
+                far = -interval // 2
+                ends = [n for n in values if all(d < far for _, d in self.readers[n])]
+            self.wanted = dict.fromkeys(ends, interval + (region.tail or _TAIL))
             self.wanted |= {node.name: interval * (node.at or 0) // len(paced) for node in paced}
 
     def _readers(self, name: str) -> list[tuple[str, int]]:

@@ -217,8 +217,8 @@ class Machine:
         return found[0] if found else None
 
     def parts(self, kind: str) -> int:
-        """How many parts the registers of a file have."""
-        file = self.file[kind]
+        """How many parts the registers of a file have (``kind``: with a pool, "X@low")."""
+        file = self.file[kind.partition("@")[0]]
         return len(self.atoms(f"{next(iter(file.views))}{_numbers(file)[0]}"))
 
     def part(self, register: str, atoms: range) -> str:

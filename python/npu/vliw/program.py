@@ -27,15 +27,21 @@ class Address:
 @dataclass(frozen=True)
 class Tag:
     """Which value this is: what node of the dataflow wrote it, for which block. ``fixed``: in every
-    pass of a loop, as an earlier region wrote it."""
+    pass of a loop, as an earlier region wrote it. ``first``: what is meant where there is no such
+    block yet."""
 
     node: str
     block: int
     fixed: bool = False
+    first: Tag | None = None
 
     def later(self, blocks: int) -> Tag:
         """So many blocks on."""
         return self if self.fixed else replace(self, block=self.block + blocks)
+
+    @property
+    def meant(self) -> Tag:
+        return self.first if self.first and self.block < 0 else self
 
 
 @dataclass(frozen=True)

@@ -187,7 +187,7 @@ class Core:
         expected = flight.op.expects.get(atom)
         if expected is None:
             return
-        expected = expected.later(flight.blocks)
+        expected = expected.later(flight.blocks).meant
         found = self.tags.get(atom)
         if found is None or (found.node, found.block) != (expected.node, expected.block):
             has = f"{found.node} of block {found.block}" if found else "nothing of the dataflow"

@@ -15,7 +15,7 @@ ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
     "inverse root", "power of two", "tangent", "and", "at least", "below", "select",
-    "exponents",
+    "exponents", "add bytes",
 )  # fmt: skip
 
 
@@ -37,6 +37,8 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return conversions.to_bf16(_vector(inputs, 1), _scalar(inputs, "crrnd"))
         case "add lanes":
             return arithmetic.added(_vector(inputs, 1), _vector(inputs, 2))
+        case "add bytes":
+            return arithmetic.added_bytes(_vector(inputs, 1), _vector(inputs, 2))
         case "exponents":
             return _scalar(inputs, 1).to_bytes(4, "little")
         case "clear":

@@ -83,6 +83,11 @@ def added(a: bytes, b: bytes) -> bytes:
         return (np.frombuffer(a, np.float32) + np.frombuffer(b, np.float32)).tobytes()
 
 
+def added_bytes(a: bytes, b: bytes) -> bytes:
+    """Sums of bytes, modulo 256."""
+    return (np.frombuffer(a, np.uint8) + np.frombuffer(b, np.uint8)).tobytes()
+
+
 def _floats(bits: np.ndarray) -> np.ndarray:
     return (bits.astype(np.uint32) << 16).view(np.float32)
 

@@ -3,8 +3,20 @@ wide as the core's vectors."""
 
 from __future__ import annotations
 
-from npu.vliw.dataflow import Access, Node
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from npu.errors import ShapeError
+from npu.vliw.dataflow import Access, Node, Region, Stream
 from npu.vliw.machine import Machine
+
+
+def turns(kernel: str, blocks: int, *counts: int) -> list[tuple[int, ...]]:
+    """The block of every turn of a loop, and its place in a block, of one or more dimensions."""
+    if not isinstance(blocks, int) or isinstance(blocks, bool) or blocks < 1:
+        raise ShapeError(f"[{kernel}] blocks is {blocks!r}: give 1 or more")
+    return list(itertools.product(*map(range, (blocks, *counts))))
 
 
 class Dataflow:
@@ -18,6 +30,15 @@ class Dataflow:
         self.pinned: dict[str, str] = {}
         self.partial: set[str] = set()
         self._prefix = f"{name} " if name else ""
+
+    def region(
+        self, name: str, streams: Iterable[Stream], constants: Mapping[str, int], **more: Any
+    ) -> Region:
+        """A loop, or code, that executes the nodes; ``more``: what Region has beside these."""
+        return Region(
+            name, tuple(self.nodes), self.values, {s.name: s for s in streams}, dict(constants),
+            pinned=self.pinned, partial=frozenset(self.partial), lanes=True, **more,
+        )  # fmt: skip
 
     def value(self, kind: str, register: str = "", *, partial: bool = False) -> str:
         """A new value in registers of this file, or in ``register`` for all blocks; ``partial``:

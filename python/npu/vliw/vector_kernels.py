@@ -19,6 +19,7 @@ from npu.vliw import (
     geglu,
     gemv_q4nx,
     gemv_q8,
+    gemv_rows,
     rms_norm,
     rope,
     softmax,
@@ -41,7 +42,8 @@ class _Kernel:
     and result for a device, a number of blocks and a seed, as bytes; ``counts``: numbers of blocks
     by which its cycles are measured; ``seen``: what the C++ kernel shows of a result, where that is
     not all of it. ``columns``: blocks are columns of tiles; regions, reference and sizes are for a
-    number of tiles as well. ``in_place``: the result lies where the only input does."""
+    number of tiles as well. ``in_place``: the result lies where the only input does; ``once``:
+    the arguments whose size is the same for all numbers of blocks."""
 
     regions: Callable[..., list[Region]]
     arguments: str
@@ -53,6 +55,7 @@ class _Kernel:
     seen: Callable[[np.ndarray, int], np.ndarray] | None = None
     columns: bool = False
     in_place: bool = False
+    once: frozenset[int] = frozenset()
 
 
 _KERNELS = {
@@ -60,31 +63,31 @@ _KERNELS = {
         dequant_q4nx.regions,
         "const uint8_t *blocks, bfloat16 *out",
         (dequant_q4nx.BLOCK, dequant_q4nx.TILE),
-        vector_reference.dequant_q4nx,
+        functools.partial(vector_reference.dequant, columns=256, format="q4nx"),
     ),
     "dequant_q8": _Kernel(
         dequant_q8.regions,
         "const uint8_t *blocks, bfloat16 *out",
         (dequant_q8.BLOCK, dequant_q8.TILE),
-        vector_reference.dequant_q8,
+        functools.partial(vector_reference.dequant, columns=128, format="q8"),
         devices=("npu2",),
     ),
     "gemv_q4nx": _Kernel(
         gemv_q4nx.regions,
-        "const uint8_t *blocks, const bfloat16 *x, float *work",
-        (gemv_q4nx.BLOCK, gemv_q4nx.X, gemv_q4nx.WORK),
-        vector_reference.gemv_q4nx,
+        "const uint8_t *blocks, const bfloat16 *x, float *y",
+        (gemv_q4nx.BLOCK, gemv_q4nx.X, gemv_q4nx.Y),
+        functools.partial(vector_reference.gemv, columns=256, format="q4nx", room=gemv_q4nx.Y),
         bits="uint32",
         devices=("npu2",),
+        seen=lambda y, blocks: y[: gemv_rows.Y],
     ),
     "gemv_q8": _Kernel(
         gemv_q8.regions,
-        "const uint8_t *blocks, const bfloat16 *x, float *sums",
-        (gemv_q8.BLOCK, gemv_q8.X, gemv_q8.WORK),
-        vector_reference.gemv_q8,
+        "const uint8_t *blocks, const bfloat16 *x, float *y",
+        (gemv_q8.BLOCK, gemv_q8.X, gemv_rows.Y),
+        functools.partial(vector_reference.gemv, columns=128, format="q8"),
         bits="uint32",
-        devices=("npu2",),
-        counts=(2, 4),
+        once=frozenset({2}),
     ),
     "rms_norm": _Kernel(
         rms_norm.regions,
@@ -160,7 +163,8 @@ class LoopSchedule:
 
     def sizes(self) -> list[int]:
         """Bytes of the arguments."""
-        return [size * self.blocks * (self.k1 or 1) for size in _KERNELS[self.kernel].sizes]
+        kernel, times = _KERNELS[self.kernel], self.blocks * (self.k1 or 1)
+        return [size * (1 if n in kernel.once else times) for n, size in enumerate(kernel.sizes)]
 
     def places(self) -> tuple[int, ...]:
         """Addresses of the arguments, banks of their own for each unless it works in place."""

@@ -15,6 +15,7 @@ from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 AIE2 = Source("[LLVM] AIE2Schedule.td", "documented")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td", "documented")
 UNPACK = Source("[LLVM] II_VUNPACK; [EMU] late read", "documented")
+BYTES = Source("[LLVM] AIE2Schedule.td, II_VADD, whose port is the move slot's", "documented")
 EXPONENTS = Source("[LLVM] MOV_alu_mv_mv_mv_e_mv_r_to_el; latency as of other moves", "assumed")
 SIZES = Source("crUnpackSize 0 taken to be 4 bits to 8", "assumed")
 
@@ -58,6 +59,7 @@ def aie2() -> tuple[Operation, ...]:
     return (
         *_moves(AIE2, write),
         Operation("vshuffle", "vshuffle", "mv", (_X2, _X, _X, _R), "shuffle", AIE2, ports=write),
+        Operation("vadd.8", "vadd.8", "mv", (_X2, _X, _X), "add bytes", BYTES, ports=write),
         Operation("vunpack", "vunpack.d8.d4", "ldb", (Operand("X", 0, 7), Operand("W", 7)),
             "unpack", UNPACK, ports=(("W read s", 7),), modes=(("crunpacksign", 7),)),
         Operation("vconv.fp32.bf16", "vconv.fp32.bf16", "mv", (Operand("BM", 0, 2), Operand("W")),

@@ -9,47 +9,35 @@ import numpy as np
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-def dequant_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
+def dequant(device: str, blocks: int, seed: int, columns: int, format: str) -> list[np.ndarray]:
     """Blocks in a column, and their tiles."""
-    rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
-    exponents = rng.integers(-20, 8, (blocks, 512))
-    planes = np.ldexp(rng.standard_normal(exponents.shape), exponents).astype(BFLOAT16)
-    data = np.concatenate([planes.view(np.uint8), codes], axis=1)
-    return [data, _dequantized(device, data, 256, "q4nx")]
-
-
-def dequant_q8(device: str, blocks: int, seed: int) -> list[np.ndarray]:
-    """Blocks in a column, and their tiles."""
-    rng = np.random.default_rng(seed)
-    codes = rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
-    exponents = rng.integers(-20, 8, (blocks, 256))
-    scales = np.ldexp(rng.standard_normal(exponents.shape), exponents).astype(np.float32)
-    data = np.concatenate([scales.view(np.uint8), codes], axis=1)
-    return [data, _dequantized(device, data, 128, "q8")]
-
-
-def gemv_q4nx(device: str, blocks: int, seed: int) -> list[np.ndarray]:
-    """Blocks, their x, the sums before (s = -128 X, X) and after. A group's s is the product of a
-    block whose only scales are ones, those of this group."""
     import npu
 
     rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (blocks, 5120), dtype=np.uint8)
-    x = rng.standard_normal((blocks, 256)).astype(BFLOAT16)
-    before = np.empty((blocks, 8, 2, 32), np.float32)
-    before[:, :, 1] = _halved(x.astype(np.float32).reshape(blocks, 8, 32))
-    before[:, :, 0] = -128 * before[:, :, 1]
-    after = before.copy()
+    codes = _codes(rng, blocks)
+    data = np.concatenate([_scales(rng, blocks, format), codes], axis=1)
     with npu.device(f"emu:{device}", arithmetic="silicon"):
-        for block in range(blocks):
-            for group in range(8):
-                planes = np.zeros((2, 8, 32), BFLOAT16)
-                planes[0, group] = 1
-                one = np.concatenate([planes.reshape(-1).view(np.uint8), data[block, 1024:]])
-                weights = (one[None], (32, 256), "q4nx")
-                after[block, group, 0] = npu.gemv(weights, x[block], out_dtype=np.float32)
-    return [data, x.view(np.uint8), before.view(np.uint8), after.reshape(-1).view(np.uint8)]
+        values = npu.dequantize((data, (32 * blocks, columns), format))
+    return [data, np.ascontiguousarray(values).view(np.uint8).reshape(-1)]
+
+
+def gemv(
+    device: str, blocks: int, seed: int, columns: int, format: str, room: int = 0
+) -> list[np.ndarray]:
+    """Blocks of a row-block, their x, the rows before, which are zeros as npu.gemv has them, and
+    after; ``room``: bytes per block that rows take with what follows them. A core that starts
+    rounds down; products of fp32 obey that until the first rows are stored in bf16."""
+    import npu
+
+    rng = np.random.default_rng(seed)
+    data = np.concatenate([_scales(rng, blocks, format), _codes(rng, blocks)], axis=1)
+    x = rng.standard_normal(columns * blocks).astype(BFLOAT16)
+    weights = (data, (32, columns * blocks), format)
+    with npu.device(f"emu:{device}", arithmetic="silicon"):
+        npu.gemv(weights, x)
+        y = npu.gemv(weights, x, out_dtype=np.float32)
+    before = np.zeros(room * blocks or y.nbytes, np.uint8)
+    return [data, x.view(np.uint8), before, y.view(np.uint8)]
 
 
 def rms_norm(device: str, blocks: int, seed: int) -> list[np.ndarray]:
@@ -148,36 +136,12 @@ def _tiles(matrix: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(matrix.reshape(8, -1, 8).swapaxes(0, 1)).view(np.uint8).reshape(-1)
 
 
-def gemv_q8(device: str, blocks: int, seed: int) -> list[np.ndarray]:
-    """Blocks, their x and the groups' sums: each the product of a block whose only scales are ones,
-    those of this group."""
-    import npu
-
-    rng = np.random.default_rng(seed)
-    data = rng.integers(0, 256, (blocks, 5120), dtype=np.uint8)
-    x = rng.standard_normal((blocks, 128)).astype(BFLOAT16)
-    sums = np.empty((blocks, 8, 32), np.float32)
-    with npu.device(f"emu:{device}", arithmetic="silicon"):
-        for block, group in np.ndindex(blocks, 8):
-            scales = np.zeros((8, 32), np.float32)
-            scales[group] = 1
-            one = np.concatenate([scales.reshape(-1).view(np.uint8), data[block, 1024:]])
-            weights = (one[None], (32, 128), "q8")
-            sums[block, group] = npu.gemv(weights, x[block], out_dtype=np.float32)
-    return [data, x.view(np.uint8), sums.reshape(-1).view(np.uint8)]
+def _codes(rng: np.random.Generator, blocks: int) -> np.ndarray:
+    return rng.integers(0, 256, (blocks, 4096), dtype=np.uint8)
 
 
-def _halved(values: np.ndarray) -> np.ndarray:
-    """Sums of the last axis as aie::reduce_add makes them: halves added to each other."""
-    while values.shape[-1] > 1:
-        half = values.shape[-1] // 2
-        values = values[..., :half] + values[..., half:]
-    return values
-
-
-def _dequantized(device: str, data: np.ndarray, columns: int, format: str) -> np.ndarray:
-    import npu
-
-    with npu.device(f"emu:{device}", arithmetic="silicon"):
-        values = npu.dequantize((data, (32 * len(data), columns), format))
-    return np.ascontiguousarray(values).view(np.uint8).reshape(-1)
+def _scales(rng: np.random.Generator, blocks: int, format: str) -> np.ndarray:
+    """Scales and, of q4nx, minima, in bytes."""
+    exponents = rng.integers(-20, 8, (blocks, 256 if format == "q8" else 512))
+    values = np.ldexp(rng.standard_normal(exponents.shape), exponents)
+    return values.astype(np.float32 if format == "q8" else BFLOAT16).view(np.uint8)
