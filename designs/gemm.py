@@ -128,6 +128,8 @@ def _build(o: DesignPoint) -> Design:
         "k_mt": o.k_mt, "b_layout": B_LAYOUTS.index(o.b_layout), "b_pairs": int(o.b_pairs),
         "b_rows": o.b_rows,
     }  # fmt: skip
+    if o.square:
+        out.params["square"] = 1
     rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
     columns: list[ObjectFifo] = []
     for col in range(out.columns):
@@ -291,6 +293,7 @@ def _worker(
     w = out.worker(out.tile(col, FIRST_CORE_ROW + row), stack_bytes=stack)
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
+    across = [w.rtp("across")] if o.square else []
     acc = w.buffer(f"acc_{col}_{row}", *stored(o.sum_dtype, m, n)) if local else None
     take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
     matmul = _matmul_kernel(out, o)
@@ -306,7 +309,7 @@ def _worker(
                     a_tile = take_a.begin()
                     b_tile = b_tile or take_b.begin()
                     at = [part * rows] if o.kernel == "pipelined" else []
-                    w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at)
+                    w.call(matmul, a_tile, b_tile, total, rows, k, n, *extra, *at, *across)
                     take_a.end()
                 take_b.end()
             if narrowed:
@@ -360,7 +363,7 @@ def _matmul_kernel(out: Design, o: DesignPoint) -> Kernel:
         name = f"bfp16_{SHORT[o.sum_dtype]}_pipelined"
     else:
         name += ("_pipelined" if o.kernel == "pipelined" else "") + (
-            "_bcol" if o.b_layout == "col" else ""
+            "_square" if o.square else "_bcol" if o.b_layout == "col" else ""
         )
     return out.kernel(f"matmul_{name}")
 

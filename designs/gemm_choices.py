@@ -31,6 +31,8 @@ from .gemm_point import (
     mmul,
 )
 
+SQUARE = ("npu1", "bfloat16", "float32", "col")  # generation, input, sums, layout of B
+
 
 class Choices(TypedDict, total=False):
     """Keyword arguments of `design`, `configuration` and `mlir`."""
@@ -73,6 +75,9 @@ class Choices(TypedDict, total=False):
     C to leave."""
     b_l2_tiles: int
     """Row-major B: its tiles per memtile object, 1 (default) to 8, k_mt a multiple of them."""
+    square: bool
+    """npu1, bfloat16 with wide sums, a column-major B, m = k = n: A may also be (K, M) and B (K, N)
+    row-major in memory; cores turn the tiles, as an RTP says."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
@@ -96,6 +101,7 @@ def design_point(
     l2_buffers: int = 2,
     b_l2_tiles: int = 1,
     b_dtype: str | None = None,
+    square: bool = False,
 ) -> DesignPoint:
     """The checked design point of a GEMM; see `Choices` and `design`."""
     b_dtype = a_dtype if b_dtype is None else b_dtype
@@ -170,7 +176,14 @@ def design_point(
     out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
         accumulate, bf16, kernel, a_parts, bool(b_pairs), l2_buffers, b_l2_tiles, b_dtype,
+        bool(square),
     )  # fmt: skip
+    if square and ((generation, a_dtype, out.sum_dtype, b_layout) != SQUARE or not m == k == n):
+        raise DesignError(
+            f"[gemm] square with {a_dtype}, sums {out.sum_dtype}, B {b_layout}-major and tile "
+            f"{m} x {k} x {n} on {generation}: it is for bfloat16, float32 sums, a column-major B "
+            "and a tile of three equal sizes on npu1"
+        )
     if c_buffers == 0 and out.sum_dtype == c_dtype:
         raise DesignError(
             f"[gemm] c_buffers = 0 for {accumulate} sums of {a_dtype} -> {c_dtype}: only sums "

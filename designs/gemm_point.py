@@ -100,6 +100,7 @@ class DesignPoint:
     l2_buffers: int = 2
     b_l2_tiles: int = 1
     b_dtype: str = ""  # empty: A's
+    square: bool = False  # operands are also read across their rows
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "b_dtype", self.b_dtype or self.a_dtype)
@@ -136,7 +137,7 @@ class DesignPoint:
             return base + (f"_sums_{SHORT[self.sum_dtype]}" if self.narrows else "")
         base = PAIRS[self.a_dtype, self.c_dtype]
         base += "_bfp16" if self.bf16 == "bfp16" else ""
-        base += "_bcol" if self.b_layout == "col" else ""
+        base += "_square" if self.square else "_bcol" if self.b_layout == "col" else ""
         base += "_pipelined" if self.kernel == "pipelined" else ""
         base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
         base += "_pairs" if self.b_pairs else ""

@@ -35,6 +35,8 @@ FREE = {
     "concat": ("aie.hpp", "concat(vector...), concat(accum...)"),
     "downshift": ("aie.hpp", "downshift(vector, unsigned)"),
     "exp2": ("aie.hpp", "exp2<bfloat16>(vector<float, N>); AIE2P only"),
+    "filter_even": ("aie.hpp", "filter_even(vector, unsigned)"),
+    "filter_odd": ("aie.hpp", "filter_odd(vector, unsigned)"),
     "ge": ("aie.hpp", "ge(vector, vector)"),
     "interleave_zip": ("aie.hpp", "interleave_zip(vector, vector, unsigned)"),
     "invsqrt": ("aie.hpp", "invsqrt(float)"),

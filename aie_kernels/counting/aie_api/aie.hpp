@@ -303,6 +303,15 @@ COUNT_INLINE vector<T, N> transpose(const vector<T, N>& v, unsigned, unsigned) {
 }
 
 template <typename T, unsigned N>
+COUNT_INLINE vector<T, N / 2> filter_even(const vector<T, N>& v, unsigned = 1) {
+  return detail::each<1, detail::kMove, vector<T, N / 2>>(v);
+}
+template <typename T, unsigned N>
+COUNT_INLINE vector<T, N / 2> filter_odd(const vector<T, N>& v, unsigned = 1) {
+  return detail::each<1, detail::kMove, vector<T, N / 2>>(v);
+}
+
+template <typename T, unsigned N>
 class block_vector : public detail::Registers<512 * (N / 64)> {};  // its exponents: EX registers
 
 template <typename T, unsigned N>

@@ -51,8 +51,10 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
          "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
          static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n));
   }
-  GemmExtent extent =
-      GemmExtent::dense(tile, m, k, n, static_cast<int>(request.get("shift", 0, kMaxShift)));
+  const bool a_across = request.get("a_across", 0, tile.square) != 0;
+  const bool b_across = request.get("b_across", 0, tile.square) != 0;
+  GemmExtent extent = GemmExtent::dense(
+      tile, m, k, n, static_cast<int>(request.get("shift", 0, kMaxShift)), a_across, b_across);
   if (request.get("packed_b", 0, 1) != 0) extent.b = {};
   const bool overlap = request.get("overlap", 0, 1) != 0;
   std::vector<Submission> out;
@@ -80,6 +82,8 @@ const OperationType kGemmType = {
      {"n", "columns of B and C"},
      {"shift", "right shift of integer results that the configuration narrows", 0},
      {"packed_b", "1: B was packed before", 0},
+     {"a_across", "1: A is (K, M) row-major, for configurations that read both", 0},
+     {"b_across", "1: B is (K, N) row-major, for configurations that read both", 0},
      {"overlap", "0: a round's BDs are written only after the round before it ended", 1}},
     {{"512 cubed", {{"m", 512}, {"k", 512}, {"n", 512}}},
      {"ragged", {{"m", 300}, {"k", 500}, {"n", 700}}}},
@@ -138,25 +142,48 @@ int64_t Gemm::direct_rows(const MatrixView& matrix, bool is_b) const {
 }
 
 // Tile rows of A or panels of B, in `bytes` bytes; what exceeds the part is zero.
-void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes) {
+void Gemm::pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes,
+                     GemmOrder order) {
   if (bytes == 0) return;
   const ElementType type = is_b ? b_type_ : a_type_;
   const GemmCell& cell = this->cell(is_b);
   const int64_t depth = cell.count(tile_.k_mt);
-  const bool panels = is_b && !tile_.b_columns;
-  const MatrixView x = is_b && !panels ? part.transposed() : part;
-  const int64_t height = panels ? depth : cell.count(is_b ? tile_.n : tile_.m);
-  const int64_t width = panels ? cell.count(tile_.b_panel()) : depth;
-  const TileOrder order = panels ? TileOrder::kColumnsFirst : TileOrder::kRowsFirst;
-  const bool across = std::abs(x.col_stride) > std::abs(x.row_stride);
-  operation_.timed_copy(bytes, across ? CopyKind::kTranspose : CopyKind::kPack, [&] {
-    pack_tiles(x, type, height, width, order, out);
+  const bool across = order != GemmOrder::kAlong, panels = across || (is_b && !tile_.b_columns);
+  const int64_t side = cell.count(!is_b ? tile_.m : panels ? tile_.b_panel() : tile_.n);
+  const MatrixView x = is_b != panels ? part.transposed() : part;
+  const int64_t height = panels ? depth : side, width = panels ? side : depth;
+  const TileOrder tiles = panels ? TileOrder::kColumnsFirst : TileOrder::kRowsFirst;
+  const bool turns = std::abs(x.col_stride) > std::abs(x.row_stride);
+  operation_.timed_copy(bytes, turns ? CopyKind::kTranspose : CopyKind::kPack, [&] {
+    pack_tiles(x, type, height, width, tiles, out);
     const size_t written = packed_bytes(x.rows, x.cols, type, height, width);
     std::fill(out + written, out + bytes, std::byte{0});
   });
 }
 
-Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch) {
+// Whether the device could read x, A or the transpose of B, where it lies in another order than
+// kAlong: K runs down its columns in memory.
+bool Gemm::read_across(const MatrixView& x, bool is_b, GemmOrder order) const {
+  const GemmCell& cell = this->cell(is_b);
+  const int64_t stride = x.col_stride * cell.bytes;
+  const int64_t step = order == GemmOrder::kTurned ? tile_.k_mt * stride : stride;
+  return x.type == (is_b ? b_type_ : a_type_) && x.row_stride == 1 && x.col_stride >= x.rows &&
+         stride % 4 == 0 && row_step_fits(step) && x.cols >= tile_.k_mt &&
+         x.rows >= (is_b ? tile_.native_n() : tile_.native_m());
+}
+
+// How A and B are read: across their rows if they lie so and the configuration can.
+std::pair<GemmOrder, GemmOrder> Gemm::orders(const MatrixView& a, const MatrixView& b) const {
+  using enum GemmOrder;
+  const MatrixView x = b.transposed();
+  if (!tile_.square) return {kAlong, kAlong};
+  if (read_across(a, false, kInterleaved) && read_across(x, true, kInterleaved)) {
+    return {kInterleaved, kInterleaved};
+  }
+  return {kAlong, read_across(x, true, kTurned) ? kTurned : kAlong};
+}
+
+Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch, GemmOrder order) {
   // As (rows, K), whichever of A and B it is.
   const MatrixView x = is_b ? matrix.transposed() : matrix;
   const auto part_of = [&](int64_t row, int64_t rows, int64_t col, int64_t cols) {
@@ -172,12 +199,16 @@ Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch)
   const int64_t depth = cell.count(tile_.k_mt);
   const int64_t rows = round_up(x.rows, native), k = round_up(x.cols, depth);
   Operand out;
-  if (const int64_t direct = direct_rows(matrix, is_b); direct > 0) {
+  out.feed.order = order;
+  const bool along = order == GemmOrder::kAlong;
+  if (const int64_t direct = along ? direct_rows(matrix, is_b) : x.rows / native * native;
+      direct > 0) {
     const int64_t elements = (x.rows - 1) * x.row_stride + (x.cols - 1) * x.col_stride + 1;
     out.matrix =
         wrap_input(operation_.device(), x.data, static_cast<size_t>(elements * cell.bytes));
     if (out.matrix) {
-      out.feed = {direct, x.cols / depth * depth, x.col_stride == 1 ? x.row_stride : x.col_stride};
+      const int64_t stride = x.col_stride == 1 && along ? x.row_stride : x.col_stride;
+      out.feed = {direct, x.cols / depth * depth, stride, order};
     }
   }
   const GemmPackedBytes bytes = packed_bytes_of(cell, out.feed, rows, k);
@@ -188,11 +219,11 @@ Gemm::Operand Gemm::place(const MatrixView& matrix, bool is_b, Scratch& scratch)
   const int64_t direct = out.feed.direct;
   if (bytes.packed > 0) {
     const int64_t real = std::max<int64_t>(x.rows - direct, 0);
-    pack_part(part_of(direct, real, 0, x.cols), is_b, all.host(), bytes.packed);
+    pack_part(part_of(direct, real, 0, x.cols), is_b, all.host(), bytes.packed, order);
   }
   if (bytes.tail > 0) {
     const MatrixView end = part_of(0, direct, out.feed.depth, x.cols - out.feed.depth);
-    pack_part(end, is_b, out.tail.host(), bytes.tail);
+    pack_part(end, is_b, out.tail.host(), bytes.tail, order);
   }
   all.sync_to_device();
   return out;
@@ -228,7 +259,9 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
   check(a, b.rows, b.cols, b.type);
   const auto guard = operation_.lock();
-  const Operand operand_a = place(a, false, a_scratch_), operand_b = place(b, true, b_scratch_);
+  const auto [a_order, b_order] = orders(a, b);
+  const Operand operand_a = place(a, false, a_scratch_, a_order);
+  const Operand operand_b = place(b, true, b_scratch_, b_order);
   const int64_t m = a.rows * tile_.a.side, n = b.cols * tile_.b.side;
   GemmExtent extent{round_up(m, tile_.native_m()),
                     round_up(std::max(a.cols * tile_.a.side, b.rows * tile_.b.side), tile_.k_mt),

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "formats/pack.h"
 #include "ops/gemm/gemm_schedule.h"
@@ -49,10 +50,14 @@ class Gemm {
     Wrapped matrix;
     BufferRef packed, tail;
   };
-  Operand place(const MatrixView& matrix, bool is_b, Scratch& scratch);
+  Operand place(const MatrixView& matrix, bool is_b, Scratch& scratch,
+                GemmOrder order = GemmOrder::kAlong);
+  bool read_across(const MatrixView& x, bool is_b, GemmOrder order) const;
+  std::pair<GemmOrder, GemmOrder> orders(const MatrixView& a, const MatrixView& b) const;
   const GemmCell& cell(bool is_b) const { return is_b ? tile_.b : tile_.a; }
   int64_t direct_rows(const MatrixView& matrix, bool is_b) const;
-  void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes);
+  void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes,
+                 GemmOrder order = GemmOrder::kAlong);
   RunReport multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c);
   RunReport run_block(const GemmBlock& block, const Operand& a, const Operand& b,
                       const BufferRef& c);

@@ -12,13 +12,15 @@
 #include "error.h"
 #include "ops/gemm/gemm_schedule.h"
 #include "ops/shim_commands.h"
+#include "rounding.h"
 
 namespace npu::ops {
 
 namespace {
 
-// Output rounds in flight per shim tile, of whose 16 BDs 15 are used: 3 a round, 5 with tails.
-constexpr int kInFlight = 5, kInFlightWithTails = 3;
+// BDs of a shim tile that are used, of 16: as many rounds are in flight as they suffice for, 5 with
+// one BD each for A, B and C, 3 with tails.
+constexpr int kBds = 15;
 constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
 constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
 
@@ -29,8 +31,8 @@ class GemmCommands : private ShimCommands {
       : ShimCommands(builder, configuration),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        ring_(has_tail(problem.a, tile_.a) || has_tail(problem.b, tile_.b) ? kInFlightWithTails
-                                                                           : kInFlight) {
+        kinds_(std::max(tasks_of(problem.a, tile_.a), tasks_of(problem.b, tile_.b))),
+        ring_(kBds / (2 * kinds_ + 1)) {
     const auto named = [&](const char* kind, int64_t i) {
       return port(strf("%s%d", kind, static_cast<int>(i)));
     };
@@ -62,6 +64,7 @@ class GemmCommands : private ShimCommands {
     uint32_t argument;
     int64_t offset;  // bytes
     arch::Bd bd;
+    int64_t repeats = 1;
   };
 
   // The first round: reads start before the rest of the stream is set up, A first, because its
@@ -82,6 +85,20 @@ class GemmCommands : private ShimCommands {
   bool has_tail(const GemmFeed& feed, const GemmCell& cell) const {
     return feed.direct > 0 && feed.depth < cell.count(problem_.k);
   }
+
+  // BDs that a round takes of an operand.
+  int tasks_of(const GemmFeed& feed, const GemmCell& cell) const {
+    const int tail = has_tail(feed, cell) ? 1 : 0;
+    if (feed.order != GemmOrder::kTurned) return 1 + tail;
+    const auto tasks = [&](int64_t depth) {
+      return static_cast<int>(divide_up(depth / cell.count(tile_.k_mt), max_repeats()));
+    };
+    const bool packed = feed.direct < cell.count(problem_.n);  // kTurned is of B
+    return std::max(feed.direct > 0 ? tasks(feed.depth) + tail : 0,
+                    packed ? tasks(cell.count(problem_.k)) : 0);
+  }
+
+  static int64_t max_repeats() { return arch::tile_geometry(arch::TileKind::kShim).max_iteration; }
 
   // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
   void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
@@ -105,6 +122,9 @@ class GemmCommands : private ShimCommands {
       value = problem_.k / tile_.k;
     } else if (name == "shift") {
       value = problem_.shift;
+    } else if (name == "across") {  // bits of A and B, as aie_kernels/matmul_square.cc has them
+      const auto across = [](const GemmFeed& feed) { return feed.order != GemmOrder::kAlong; };
+      value = (across(problem_.a) ? 1 : 0) + (across(problem_.b) ? 2 : 0);
     } else if (name != "tiles") {
       fail(ErrorKind::kFormat,
            "[gemm] configuration \"%s\" has the RTP \"%s\"; a GEMM has k_tiles, tiles "
@@ -126,8 +146,8 @@ class GemmCommands : private ShimCommands {
     return round % (problem_.n / tile_.native_n()) * tile_.native_n();
   }
 
-  // BD numbers: A, its tails, B, its tails, C, each `ring_` of them; without tails A, B, C.
-  int kinds() const { return ring_ == kInFlight ? 1 : 2; }
+  // BD numbers: those of A, those of B, C's; of each task `ring_`, one after the other.
+  int kinds() const { return kinds_; }
 
   void push_round(int64_t round, int slot) {
     for (size_t c = 0; c < c_ports_.size(); ++c) {
@@ -198,6 +218,7 @@ class GemmCommands : private ShimCommands {
                             int64_t first_value, bool contiguous) const {
     const int64_t size = cell.bytes, k = cell.count(problem_.k);
     const int64_t count = cell.count(values), first = cell.count(first_value);
+    if (feed.order != GemmOrder::kAlong) return across_pieces(feed, cell, arguments, count, first);
     if (first >= feed.direct) {
       const int64_t offset = (first - feed.direct) * k * size;
       return {{arguments[1], offset, shim_bd(count * k * size)}};
@@ -209,6 +230,42 @@ class GemmCommands : private ShimCommands {
       const int64_t rest = k - feed.depth;
       out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
     }
+    return out;
+  }
+
+  // The same of a matrix that is stored with K down its columns; and of panels of such a one.
+  std::vector<Piece> across_pieces(const GemmFeed& feed, const GemmCell& cell,
+                                   const std::array<uint32_t, 3>& arguments, int64_t count,
+                                   int64_t first) const {
+    const int64_t size = cell.bytes, k = cell.count(problem_.k);
+    std::vector<Piece> out;
+    const auto add = [&](uint32_t argument, int64_t offset, int64_t stride, int64_t depth) {
+      if (feed.order == GemmOrder::kInterleaved) {
+        arch::Bd bd = shim_bd(count * depth * size);
+        set_rows(bd, count * size, stride * size);
+        out.push_back({argument, offset, bd});
+        return;
+      }
+      const int64_t objects = depth / tile_.k_mt;
+      for (int64_t object = 0; object < objects; object += max_repeats()) {
+        const int64_t repeats = std::min(max_repeats(), objects - object);
+        arch::Bd bd = shim_bd(count * tile_.k_mt * size);
+        bd.wrap[0] = words(count * size);
+        bd.step[1] = words(tile_.k * stride * size);
+        bd.wrap[1] = static_cast<uint32_t>(tile_.k_mt / tile_.k);
+        bd.step[2] = words(stride * size);
+        bd.iteration_step = words(tile_.k_mt * stride * size);
+        bd.iteration_wrap = static_cast<uint32_t>(repeats);
+        out.push_back({argument, offset + object * tile_.k_mt * stride * size, bd, repeats});
+      }
+    };
+    if (first >= feed.direct) {
+      add(arguments[1], (first - feed.direct) * k * size, count, k);
+      return out;
+    }
+    add(arguments[0], first * size, feed.stride, feed.depth);
+    const int64_t rest = k - feed.depth;
+    if (rest > 0) add(arguments[2], first * rest * size, count, rest);
     return out;
   }
 
@@ -268,21 +325,26 @@ class GemmCommands : private ShimCommands {
     return bd;
   }
 
-  // Writes the pieces' BDs, chained, from `bd_id` on in steps of the ring, and queues the first.
+  // Writes the pieces' BDs from `bd_id` on in steps of the ring and queues them: one that repeats
+  // by itself, others chained to one task.
   void push(const Port& port, const std::vector<Piece>& pieces, int bd_id, bool token) {
+    const bool repeat =
+        std::any_of(pieces.begin(), pieces.end(), [](const Piece& p) { return p.repeats > 1; });
     for (size_t i = 0; i < pieces.size(); ++i) {
       const int id = bd_id + static_cast<int>(i) * ring_;
       arch::Bd bd = pieces[i].bd;
-      bd.use_next = i + 1 < pieces.size();
+      bd.use_next = !repeat && i + 1 < pieces.size();
       bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
       write_bd(port, id, bd, pieces[i].argument, pieces[i].offset);
+      if (repeat) queue(port, id, pieces[i].repeats, token);
     }
-    queue(port, bd_id, 1, token);
+    if (!repeat) queue(port, bd_id, 1, token);
   }
 
   GemmTile tile_;
   GemmProblem problem_;
-  int ring_;  // rounds in flight
+  int kinds_;  // BDs of an operand per round
+  int ring_;   // rounds in flight
   std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 

@@ -33,13 +33,14 @@ GemmFeed slice(const GemmCell& cell, int64_t k, const GemmFeed& feed, int64_t fi
   if (direct < count) {
     use(arguments[1], std::max<int64_t>(first - feed.direct, 0) * k, (count - direct) * k);
   }
-  if (direct == 0) return {};
+  if (direct == 0) return {.order = feed.order};
+  if (feed.order != GemmOrder::kAlong) along_k = false;
   const int64_t last =
       along_k ? (direct - 1) * feed.stride + feed.depth : (feed.depth - 1) * feed.stride + direct;
   use(arguments[0], first * (along_k ? feed.stride : 1), last);
   const int64_t rest = k - feed.depth;
   if (rest > 0) use(arguments[2], first * rest, direct * rest);
-  return {direct, feed.depth, feed.stride};
+  return {direct, feed.depth, feed.stride, feed.order};
 }
 
 // Which part of the block of C is written in place, and what is not.
@@ -84,6 +85,13 @@ GemmTile GemmTile::of(const Configuration& configuration) {
   tile.c = cell("c_type");
   tile.b_pairs = param("b_pairs", 0, 1) == 1;
   tile.b_rows = param("b_rows", tile.k, kMaxTile);
+  tile.square = configuration.params.contains("square") && param("square", 0, 1) == 1;
+  if (tile.square && (!tile.b_columns || tile.m != tile.k || tile.n != tile.k)) {
+    fail(ErrorKind::kFormat,
+         "[GemmTile::of] configuration \"%s\" reads operands across their rows; that needs square "
+         "tiles and a column-major B: lower the design again",
+         configuration.name.c_str());
+  }
   if (tile.b_pairs && (tile.b_columns || tile.b_rows % 2 != 0 || tile.columns % 2 != 0)) {
     fail(ErrorKind::kFormat,
          "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major "
@@ -148,7 +156,8 @@ GemmPackedBytes packed_bytes_of(const GemmCell& cell, const GemmFeed& feed, int6
   return out;
 }
 
-GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift) {
+GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift,
+                             bool a_across, bool b_across) {
   GemmExtent extent{round_up(m, tile.native_m()),
                     round_up(k, tile.k_mt),
                     round_up(n, tile.native_n()),
@@ -164,14 +173,23 @@ GemmExtent GemmExtent::dense(const GemmTile& tile, int64_t m, int64_t k, int64_t
   extent.rows = round_up(m, tile.c.side);
   extent.cols = round_up(n, tile.c.side);
   const auto feed = [&](const GemmCell& cell, int64_t rows, int64_t native, int64_t columns,
-                        const auto& fits) -> GemmFeed {
+                        GemmOrder order, const auto& fits) -> GemmFeed {
     const int64_t direct = rows / native * native, stride = divide_up(columns, cell.side);
-    if (k < tile.k_mt || direct == 0 || stride * cell.bytes % 4 != 0) return {};
-    if (!fits(stride * cell.bytes)) return {};
-    return {cell.count(direct), cell.count(k / tile.k_mt * tile.k_mt), stride};
+    const int64_t steps = order == GemmOrder::kTurned ? tile.k_mt : 1;
+    if (k < tile.k_mt || direct == 0 || stride * cell.bytes % 4 != 0 ||
+        !fits(steps * stride * cell.bytes)) {
+      return {.order = order};
+    }
+    return {cell.count(direct), cell.count(k / tile.k_mt * tile.k_mt), stride, order};
   };
-  extent.a = feed(tile.a, m, tile.native_m(), k, &row_step_fits);
-  extent.b = feed(tile.b, n, tile.native_n(), tile.b_columns ? k : n,
+  using enum GemmOrder;
+  const bool a_turned = a_across && b_across;
+  extent.a = feed(tile.a, m, tile.native_m(), a_turned ? m : k, a_turned ? kInterleaved : kAlong,
+                  &row_step_fits);
+  extent.b = feed(tile.b, n, tile.native_n(), tile.b_columns && !b_across ? k : n,
+                  !b_across  ? kAlong
+                  : a_turned ? kInterleaved
+                             : kTurned,
                   [&](int64_t bytes) { return tile.b_step_fits(bytes); });
   return extent;
 }

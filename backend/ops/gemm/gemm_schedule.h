@@ -38,6 +38,8 @@ struct GemmTile {
   // one the upper, the second one the lower half of the rows of every memtile object.
   bool b_pairs = false;
   int64_t b_rows = 0;  // of a row-major B per memtile object, a multiple of k
+  // Operands may also be read across their rows (GemmOrder); tiles are square.
+  bool square = false;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);
@@ -57,6 +59,15 @@ struct GemmTile {
 // Arguments of a stream. Packed parts hold what is not read or written in place.
 enum GemmArgument : uint32_t { kA, kB, kC, kAPacked, kBPacked, kCPacked, kATail, kBTail };
 
+// In which order the stored elements of a tile row of A, or a panel of B, are read.
+//   - kAlong: rows that run along K, as tiles of (rows, k_mt).
+//   - The others read a matrix that is stored with K down its columns, and square tiles as they are
+//     stored; cores turn them. A memtile takes k_mt / k tiles side by side. kTurned: the tiles one
+//     after the other along K, a row of each at a time, an object per execution of a BD.
+//     kInterleaved: rows as they lie, so that tile t has every (k_mt / k)-th row of an object: for
+//     an A and a B that are both read so.
+enum class GemmOrder : uint8_t { kAlong, kTurned, kInterleaved };
+
 // How A, or B, reaches the array, in cells. Rows are those of A, columns those of B.
 //   - The first `direct` rows (a multiple of the native size) are read in place: their first
 //   `depth`
@@ -67,9 +78,12 @@ enum GemmArgument : uint32_t { kA, kB, kC, kAPacked, kBPacked, kCPacked, kATail,
 // Packed A: (tile_m, k_mt) tiles, one tile row after the other. Packed B: panels of b_panel()
 // columns one after the other, each (K, b_panel()) row-major, or (tile_n, k_mt) tiles of the (N, K)
 // matrix.
-// Tails: the same with k_mt for K. Reads of packed copies and tails are linear.
+// Of other orders than kAlong: panels of tile_m rows of A or tile_n columns of B, each (K, panel)
+// row-major.
+// Tails: the same with k_mt for K. Reads of packed copies and tails are linear but for kTurned.
 struct GemmFeed {
   int64_t direct = 0, depth = 0, stride = 0;
+  GemmOrder order = GemmOrder::kAlong;
   auto operator<=>(const GemmFeed&) const = default;
 };
 
@@ -117,7 +131,9 @@ struct GemmExtent {
   int shift = 0;
 
   // Row-major A and C and a B as the configuration has it, dense and reachable by the device.
-  static GemmExtent dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift = 0);
+  // `a_across`, `b_across`: stored the other way round, for configurations with square tiles.
+  static GemmExtent dense(const GemmTile& tile, int64_t m, int64_t k, int64_t n, int shift = 0,
+                          bool a_across = false, bool b_across = false);
 };
 
 constexpr size_t kGemmArguments = 8;

@@ -33,6 +33,8 @@ def candidates(
     """
     if prefers == "host":
         return (_host_design(generation, product, kernel),)
+    if product.layer and _has_square(generation, product):
+        return (_square_design(generation, product),)
     found = gemm_catalogue.candidates(
         generation, product.a_dtype, product.c_dtype, product.layout,
         accumulate=product.accumulate, bf16=product.bf16,
@@ -41,6 +43,22 @@ def candidates(
     if like is not None:
         found = tuple(o for o in found if packs_alike(o, like)) or (_sharing(like, product),)
     return tuple(o for o in found if o.kernel == kernel) or found
+
+
+def _has_square(generation: str, product: Product) -> bool:
+    """Whether a configuration reads A and B of this product by rows and by columns."""
+    kind = generation, product.a_dtype, product.accumulate
+    return kind == ("npu1", "bfloat16", "wide") and product.layout in ("row", "col")
+
+
+def _square_design(generation: str, product: Product) -> gemm.DesignPoint:
+    """That one, for layers: whichever way a matrix is stored, it is read in place, and the products
+    of a step load nothing."""
+    narrow = DTYPE_BYTES[product.c_dtype] < 4
+    return gemm.design_point(
+        generation, product.a_dtype, product.c_dtype, tile=(64, 64, 64), k_mt=256, b_layout="col",
+        c_buffers=0 if narrow else 1, c_l2_buffers=2, square=True,
+    )  # fmt: skip
 
 
 def gemm_product_of(

@@ -7,6 +7,7 @@ import dataclasses
 from npu.designs.gemm import DesignPoint
 
 Size = tuple[int, int, int]  # M, K, N
+LAYER_LEAST = 256  # M, K and N from which Product.layer pays: the native size of its configuration
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Product:
     accumulate: str = "wide"
     bf16: str = "native"
     packed_for: DesignPoint | None = None  # the configuration whose layout a packed B has
+    layer: bool = False  # one of the three of a layer, which read each other's operands turned
 
 
 @dataclasses.dataclass(frozen=True)

@@ -283,6 +283,28 @@ def matmul(  # noqa: F811
             a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate, device
         )
     assert not isinstance(a, Bfp16Matrix) and not isinstance(b, Bfp16Matrix)
+    return product_of(
+        a, b, out_dtype=out_dtype, out=out, shift=shift, alpha=alpha, bias=bias, bf16=bf16,
+        accumulate=accumulate, device=device,
+    )  # fmt: skip
+
+
+def product_of(
+    a: ArrayLike,
+    b: ArrayLike | PackedMatrix,
+    *,
+    out_dtype: DTypeLike | None = None,
+    out: np.ndarray | None = None,
+    shift: int = 0,
+    alpha: float = 1,
+    bias: ArrayLike | None = None,
+    bf16: str | None = None,
+    accumulate: str = "wide",
+    device: str | Device | None = None,
+    layer: bool = False,
+) -> np.ndarray:
+    """``matmul`` of values. layer: one of the three products of a layer in training, for which
+    there may be a configuration that serves them all (npu/ops/gemm_designs.py)."""
     left = _operand("matmul", a, "a")
     right: np.ndarray | PackedMatrix
     if isinstance(b, PackedMatrix):
@@ -313,8 +335,9 @@ def matmul(  # noqa: F811
         return returned
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
     multiply = functools.partial(
-        _multiply, shift=epilogue.device_shift, device=chosen, bf16=mode, accumulate=accumulate
-    )
+        _multiply, shift=epilogue.device_shift, device=chosen, bf16=mode, accumulate=accumulate,
+        layer=layer,
+    )  # fmt: skip
     if isinstance(right, PackedMatrix):
         multiply(left.reshape(-1, k), right, product)
     elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
@@ -393,6 +416,7 @@ def _multiply(
     device: Device,
     bf16: str | None,
     accumulate: str,
+    layer: bool,
 ) -> None:
     """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
     from npu.ops.gemm_product import Product  # the designs are not part of `import npu`
@@ -405,7 +429,7 @@ def _multiply(
     gemm = device.choose_gemm(
         Product(
             kind, str(out.dtype), size, layout, sums, device.bf16_of(kind, bf16),
-            packed.options if packed else None,
+            packed.options if packed else None, layer,
         )
     )  # fmt: skip
     target = bytes_of(out)

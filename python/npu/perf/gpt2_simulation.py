@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from npu.designs.gemm import DesignPoint
 from npu.devices import DEFAULT_BF16
 from npu.ops import gemm_designs, gemm_estimate
+from npu.ops.gemm_product import LAYER_LEAST
 from npu.ops.gemm_product import Product as Gemm
-from npu.perf.gpt2_products import Product, flops, in_order
+from npu.perf.gpt2_products import KINDS, Product, flops, in_order
 from npu.perf.simulate import SimulatedGemm, simulate_call
 
 
@@ -73,19 +74,22 @@ def simulate_step(
     advance: Callable[[int], None] = lambda _: None,
 ) -> SimulatedStep:
     """A step of a model whose tensors are ``dtype`` ("bfloat16", or "float32": its weights are
-    packed). ``advance(1)`` after each product. An A that is read across its rows is
-    packed by the host (docs/torch.md) and simulated as if it lay in rows. Raises ArgumentError."""
+    packed). ``advance(1)`` after each product. An A that the configuration cannot read across its
+    rows is packed by the host and simulated as if it lay in rows. Raises ArgumentError."""
     chosen = _chosen(device, of, dtype)
     packs = dtype != "bfloat16"
 
     @functools.cache
-    def simulated(design: DesignPoint, size: tuple[int, int, int], packed: bool) -> SimulatedGemm:
-        return simulate_call(design, size, None, machine, kernels, packed)
+    def simulated(design: DesignPoint, size: tuple[int, int, int], kind: str) -> SimulatedGemm:
+        stored = {"packed_b": 1} if packs else {}
+        if design.square:
+            stored = {"a_across": int(kind == KINDS[2]), "b_across": int(kind != KINDS[0])}
+        return simulate_call(design, size, None, machine, kernels, stored)
 
     found, labels = [], set()
     for product in of:
         counted = chosen.calls[product]
-        runs = [(simulated(o, product.size, packs), count) for o, count in counted.items()]
+        runs = [(simulated(o, product.size, product.kind), count) for o, count in counted.items()]
         labels |= {(run.machine, run.kernels) for run, _ in runs}
         calls = sum(count for _, count in runs)
         dispatch = sum(run.dispatch_seconds * count for run, count in runs) / calls
@@ -131,7 +135,10 @@ def _chosen(device: str, of: Sequence[Product], dtype: str) -> _Chosen:
                     "packed",
                     designs.for_packing("bfloat16", packed[product], bf16),
                 )
-            gemm = Gemm("bfloat16", dtype, product.size, layout, "wide", bf16, packed_for)
+            layer = not packs and min(product.size) >= LAYER_LEAST
+            gemm = Gemm(
+                "bfloat16", dtype, product.size, layout, "wide", bf16, packed_for, layer
+            )  # fmt: skip
             run = designs.choose(gemm, lambda: loads)  # noqa: B023
             loads += run.load_seconds > 0
             found.loads += run.load_seconds > 0

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from npu import _npu
@@ -114,16 +115,17 @@ def simulate_call(
     stream_bytes: int | None = None,
     machine: str | None = None,
     kernels: str | None = None,
-    packed: bool = False,
+    stored: Mapping[str, int] | None = None,
 ) -> SimulatedGemm:
     """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
     and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
-    ``simulate_gemm`` computes the padded problem. packed: B is a packed copy."""
+    ``simulate_gemm`` computes the padded problem. stored: fields of the
+    request that say otherwise ("packed_b", "a_across", "b_across")."""
     problem = gemm_problem(
         "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes,
         machine=machine, kernels=kernels,
     )  # fmt: skip
-    request = dict(zip("mkn", size, strict=True)) | {"packed_b": int(packed)}
+    request = dict(zip("mkn", size, strict=True)) | dict(stored or {})
     totals = run_request("gemm", gemm.configuration_of(design), request, problem.constants)
     return _summary(problem, totals)
 

@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from npu.ops.matmul import matmul as device_matmul
+from npu.ops.gemm_product import LAYER_LEAST
+from npu.ops.matmul import product_of as device_matmul
 from npu.torch.device_words import device_of
 from npu.torch.packed_weights import beside_weight, right_operand
 from npu.torch.tensors import array_of
@@ -61,7 +62,8 @@ def linear(
     out = torch.empty((*x.shape[:-1], b.shape[1]), dtype=out_dtype)
     right = right_operand(b, device_of(device), bf16)
     added = None if bias is None else array_of(bias)
-    _multiply(_rows(x), right, _rows(out), choices, bias=added)
+    layer = of_layer(x, weight)
+    _multiply(_rows(x), right, _rows(out), choices, bias=added, layer=layer)
     return out
 
 
@@ -77,17 +79,25 @@ def linear_gradients(
     bf16, _, word = choices
     found, rows, device = [], _rows(gradient), device_of(word)
     of_inputs = weight.T if input_first else weight
+    layer = of_layer(gradient, weight) and of_layer(x, weight)
     if wanted[0]:
         right = right_operand(of_inputs, device, bf16)
         out = torch.empty(x.shape, dtype=x.dtype)
-        _multiply(rows, right, _rows(out), choices)
+        _multiply(rows, right, _rows(out), choices, layer=layer)
         found.append(out)
     if wanted[1]:
         a, b = (_rows(x), rows) if input_first else (rows, _rows(x))
         out = torch.empty(weight.shape, dtype=weight.dtype)
         right = beside_weight(b, of_inputs, device, bf16)
-        found.append(_multiply(a.T, right, out, choices))
+        found.append(_multiply(a.T, right, out, choices, layer=layer))
     return found
+
+
+def of_layer(x: Tensor, weight: Tensor) -> bool:
+    """Whether the products of a layer are to share the configuration that reads bfloat16 by rows
+    and by columns (Product.layer): rows and widths fill its blocks, so that it wastes little."""
+    rows = x.shape[:-1].numel()
+    return x.dtype is weight.dtype is torch.bfloat16 and min(rows, *weight.shape) >= LAYER_LEAST
 
 
 def _multiply(a: Tensor, b: Any, out: Tensor, choices: Choices, **more: Any) -> Tensor:

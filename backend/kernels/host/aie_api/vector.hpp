@@ -109,4 +109,19 @@ AIE_HOST_INLINE vector<T, N> transpose(const vector<T, N>& v, unsigned rows, uns
   return out;
 }
 
+// Every second group of `step` elements, from the first or from the second group on.
+template <typename T, unsigned N>
+AIE_HOST_INLINE vector<T, N / 2> filter_even(const vector<T, N>& v, unsigned step = 1) {
+  vector<T, N / 2> out;
+  for (unsigned i = 0; i < N / 2; ++i) out.set(v.get(i / step * 2 * step + i % step), i);
+  return out;
+}
+
+template <typename T, unsigned N>
+AIE_HOST_INLINE vector<T, N / 2> filter_odd(const vector<T, N>& v, unsigned step = 1) {
+  vector<T, N / 2> out;
+  for (unsigned i = 0; i < N / 2; ++i) out.set(v.get((i / step * 2 + 1) * step + i % step), i);
+  return out;
+}
+
 AIE_HOST_END
