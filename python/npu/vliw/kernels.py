@@ -15,6 +15,7 @@ from npu.errors import ArgumentError, DesignError
 from npu.vliw import (
     blocks,
     matmul_bf16,
+    matmul_bf16_converting,
     matmul_bfp16,
     matmul_bfp16_blocks,
     matmul_bfp16_tiles,
@@ -111,6 +112,15 @@ KERNELS = {
         64,
         (*matmul_bfp16_tiles.OUTS, "bfp16"),
         ("col",),
+    ),
+    ("npu2", "matmul_bf16_converting"): Kernel(
+        AIE2P,
+        matmul_bf16_converting.regions,
+        "bfloat16",
+        matmul_bf16_converting.TILE,
+        64,
+        matmul_bf16_converting.OUTS,
+        ("row", "col"),
     ),
     ("npu2", "prefill_multiply"): Kernel(
         AIE2P,

@@ -45,6 +45,8 @@ def operands(found: Schedule, seed: int) -> Operands:
         return matmul_bfp16_tiles(*found.shape, seed, found.out)
     if found.kernel == "prefill_multiply":
         return prefill_multiply(*found.shape, seed)
+    if found.kernel == "matmul_bf16_converting":
+        return matmul_bf16_converting(*found.shape, seed, found.out, found.b_layout)
     if found.kernel == "matmul_i16":
         return matmul_i16(*found.shape, seed, found.b_layout, found.device)
     return matmul_i8(*found.shape, seed, found.out, found.b_layout, found.device)
@@ -147,6 +149,27 @@ def matmul_bfp16_tiles(m1: int, k1: int, n1: int, seed: int, out: str) -> Operan
             for k in (_CALL, 2 * _CALL)
         )
     return Operands(left, right, _tiled(c, 8, 8), _tiled(after, 8, 8))
+
+
+def matmul_bf16_converting(
+    m1: int, k1: int, n1: int, seed: int, out: str, b_layout: str
+) -> Operands:
+    from npu._npu import kernels
+
+    rng = np.random.default_rng(seed)
+
+    def random(*shape: int) -> np.ndarray:
+        return np.ldexp(rng.standard_normal(shape), rng.integers(-6, 7, shape)).astype(BFLOAT16)
+
+    a = random(m1, k1, 8, 8)
+    b = random(*((k1, n1) if b_layout == "row" else (n1, k1)), 8, 8)
+    dtype = BFLOAT16 if out == "bfloat16" else np.dtype(np.float32)
+    c = rng.standard_normal((m1, n1, 8, 8)).astype(dtype)
+    name = f"matmul_bf16bfp16_{'bf16' if out == 'bfloat16' else 'f32'}"
+    name += "_bcol" if b_layout == "col" else ""
+    sizes = (8 * m1, 8 * k1, 8 * n1)
+    found = kernels.call(name, "npu2", [a.tobytes(), b.tobytes(), c.tobytes(), *sizes])
+    return Operands(a, b, c, np.frombuffer(found[2], dtype).reshape(c.shape))
 
 
 def matmul_bfp16_blocks(m1: int, k1: int, n1: int, seed: int) -> Operands:

@@ -246,6 +246,10 @@ class Core:
                 return _multiply_bfp16(flight)
             case "multiply int8":
                 return _multiply_int8(flight)
+            case "to blocks":
+                sums = inputs[1]
+                assert isinstance(sums, bytes)
+                return _register_of(conversions.to_bfp16(sums, _integer(inputs["crrnd"])))
             case "multiply int16":
                 return _multiply_int16(flight)
             case action if action in vector_actions.ACTIONS:
@@ -430,8 +434,7 @@ class Core:
             )
         content = content[len(content) - flight.held :] + flight.loaded[flight.skipped :]
         if flight.op.operation.action != "fill":
-            blocks = np.frombuffer(content[:_BLOCKS], np.uint8).reshape(8, 9)
-            flight.loaded = blocks[:, 1:].tobytes() + blocks[:, 0].tobytes()  # x, then e
+            flight.loaded = _register_of(content[:_BLOCKS])
             content = content[_BLOCKS:]
         self._fifos[fifo.file] = content
 
@@ -544,6 +547,12 @@ def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:
     a, b = flight.inputs[first], flight.inputs[first + 1]
     assert isinstance(a, bytes) and isinstance(b, bytes) and isinstance(c, bytes)
     return c, a, b
+
+
+def _register_of(blocks: bytes) -> bytes:
+    """Eight blocks as a register has them: mantissas, then exponents."""
+    rows = np.frombuffer(blocks, np.uint8).reshape(8, 9)
+    return rows[:, 1:].tobytes() + rows[:, 0].tobytes()
 
 
 def _blocks(register: bytes) -> tuple[np.ndarray, np.ndarray]:

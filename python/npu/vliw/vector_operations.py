@@ -89,6 +89,10 @@ def aie2p() -> tuple[Operation, ...]:
             AIE2P, ports=(("DM write m", 2),)),
         Operation("vconv.bf16.fp32", "vconv.bf16.fp32", "st", (_X2, Operand("CM")), "narrow", AIE2P,
             ports=(("write lda", 2),), modes=(("crrnd", 1),)),
+        # 64 sums into blocks. [LLVM] AIE2PGenSchedule.td, VCONV_bfp16ebs8_fp32
+        Operation("vconv.bfp16.fp32", "vconv.bfp16ebs8.fp32", "st",
+            (Operand("EX", 0, 4), Operand("DM")), "to blocks", AIE2P,
+            ports=(("crrnd read", 2), ("write lda", 4)), modes=(("crrnd", 2),)),
         Operation("vconv.fp32.bf16.w", "vconv.fp32.bf16", "mv",
             (Operand("BM", 0, 2), Operand("W")), "widen", AIE2P, ports=(("DM write m", 2),)),
         Operation("vconv.bf16.fp32.w", "vconv.bf16.fp32", "st",
