@@ -3,7 +3,7 @@ three bf16 ones, its parts, largest first.
 
 A product with a bf16 number is three operations, smallest part first: the two lower ones together
 have 24 bits, so that only the last operation rounds and the result is the nearest fp32. A product
-of two fp32 numbers is six, in the order of AMD's headers (`_ORDER`). What it is added to meets it
+of two fp32 numbers is six, in the order of AMD's headers (`ORDER`). What it is added to meets it
 in the last operation, which takes two accumulators. C++ kernels in `silicon` compute the same
 (backend/kernels/host/aie_api/float_product.hpp), but where parts vanish or overflow.
 """
@@ -23,7 +23,7 @@ _LANES, _NUMBER = "r0", "r7"
 MINUS_ONE = "x0"  # in bf16
 _ACCUMULATORS = 5
 # (part of a, part of b) of the products, as they are added. [API] mac_elem_16_accuracy_fast
-_ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1), (0, 0))
+ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1), (0, 0))
 
 # What a kernel sets first: the configuration, rounding to nearest even, -1 in bf16.
 CONSTANTS = {_LANES: LANES, "crrnd": 12, _NUMBER: 0xBF80}
@@ -143,14 +143,14 @@ class Floats:
     def multiplied(self, a: Sequence[str], b: Sequence[str], total: str = "") -> str:
         """fp32 times fp32; with ``total``: added to it."""
         below = ""
-        for number, (i, j) in enumerate(_ORDER):
+        for number, (i, j) in enumerate(ORDER):
             if i >= len(a) or j >= len(b):
                 continue
             i, j = (
                 3 if part == 0 and number > 2 and len(parts) > 3 else part
                 for part, parts in ((i, a), (j, b))
             )
-            if total and number == len(_ORDER) - 1:
+            if total and number == len(ORDER) - 1:
                 below = self._met(below, total, a[i], b[j])
             else:
                 below = self.add_product(below, a[i], b[j]) if below else self.product(a[i], b[j])

@@ -23,6 +23,20 @@ def lane(vector: bytes, index: int) -> int:
     return int(np.frombuffer(vector, np.uint32)[index % (len(vector) // 4)])
 
 
+def integer(action: str, a: int, b: int) -> int:
+    """Of scalar registers; shifts are to the left, negative ones to the right with the sign."""
+    signed = a - (a >> 31 << 32)
+    shift = b - (b >> 31 << 32)
+    match action:
+        case "subtract":
+            signed -= shift
+        case "mask":
+            signed &= shift
+        case _:
+            signed = signed << shift if shift >= 0 else signed >> -shift
+    return signed & 0xFFFFFFFF
+
+
 def negative(lanes: bytes) -> bytes:
     """Lanes of bf16 with other signs."""
     return (np.frombuffer(lanes, np.uint16) ^ np.uint16(0x8000)).tobytes()

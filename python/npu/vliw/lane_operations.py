@@ -13,6 +13,8 @@ from npu.vliw import scalar
 from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
 AIE2 = Source("[LLVM] AIE2Schedule.td, II_VMACf to II_VADDMACf, II_VST_CONV", "documented")
+AIE2_MOVE = Source("[LLVM] AIE2Schedule.td, II_VMOV_X, II_VSHIFT, II_VEXTRACT", "documented")
+AIE2_SCALAR = Source("[LLVM] AIE2Schedule.td: as II_XOR, a cycle", "assumed")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
 UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
 LANE = Source("[LLVM] AIE2PGenSchedule.td; the name of its sign operand inferred", "documented")
@@ -47,8 +49,18 @@ def aie2() -> tuple[Operation, ...]:
     second: _Ports = (("CM read m", 3),)
     return (
         *_products("", (bm, sum_), AIE2, ends, second),
-        Operation("vsub.f", "vsub.f", "vec", (bm, sum_, sum_, _R), "subtract lanes", AIE2,
-            ports=(*ends, *second)),
+        Operation("vmov.x", "vmov", "mv", (_X2, Operand("BM")), "copy", AIE2_MOVE,
+            ports=(("CM read m", 1), ("W write m", 2))),
+        Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), _X), "copy", AIE2_MOVE,
+            ports=(("CM write m", 2),)),
+        Operation("vshift", "vshift", "mv", (_X2, _X, _X, _R), "shift bytes", AIE2_MOVE,
+            ports=(("W write m", 2),)),
+        Operation("vextract.32", "vextract.s32", "mv", (Operand("R", 0, 2), _X, _R), "extract",
+            AIE2_MOVE, ports=(("RS write m", 2),)),
+        *(
+            Operation(name, name, "alu", (Operand("R", 0, 1), _R, _R), action, AIE2_SCALAR)
+            for name, action in (("sub", "subtract"), ("ashl", "shift"), ("and", "mask"))
+        ),
         Operation("vst.conv.bf16.fp32", "vst.conv.bf16.fp32", "st",
             (Operand("BM"), scalar.ADDRESS), "store bf16", AIE2, offset=Immediate(6, 32),
             post=Immediate(7, 32), memory_stage=7, memory_bytes=32, ports=(("CM read m", 1),),

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from npu.vliw.dataflow import Access
+from npu.vliw.float_products import ORDER
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
@@ -56,16 +57,32 @@ class NarrowFloats:
         """Rounds lanes to bf16 on their way to memory."""
         self.flow.store(("vst.conv.bf16.fp32",), value, access, bank)
 
-    def parts(self, value: str) -> list[str]:
-        """The first part with zeros, and the two others."""
-        _, first, rest = self._cut(value)
+    def parts(self, value: str, names: Sequence[str] = ("", "")) -> list[str]:
+        """The first part with zeros, and the two others; in values with these names."""
+        _, first, rest = self._cut(value, names[0])
         second, _, rest = self._cut(rest)
-        return [first, self._beside(second, self._narrowed(rest))]
+        return [first, self._beside(second, self._narrowed(rest), names[1])]
 
-    def _cut(self, value: str) -> tuple[str, str, str]:
+    def add(self, a: str, b: str) -> str:
+        return self.flow.op("vadd.f", "BM", a, b, _LANES)
+
+    def three(self, value: str) -> list[str]:
+        """Every part with zeros, for products of two fp32 numbers."""
+        _, first, rest = self._cut(value)
+        _, second, rest = self._cut(rest)
+        return [first, second, self._beside(self._narrowed(rest))]
+
+    def multiplied(self, a: Sequence[str], b: Sequence[str]) -> str:
+        """fp32 times fp32. One of them has zeros beside its parts."""
+        below = self.flow.op("vmul.f", "BM", a[0], b[2], _LANES)
+        for i, j in ORDER[1:]:
+            below = self.flow.op("vmac.f", "BM", below, a[i], b[j], _LANES)
+        return below
+
+    def _cut(self, value: str, name: str = "") -> tuple[str, str, str]:
         """The nearest bf16 numbers in half a vector, those with zeros, and what they leave."""
         half = self._narrowed(value)
-        found = self._beside(half)
+        found = self._beside(half, _ZEROS, name)
         return half, found, self.flow.op("vmsc.f", "BM", value, found, _ONES, _LANES)
 
     def _narrowed(self, value: str) -> str:
@@ -73,9 +90,11 @@ class NarrowFloats:
         self.flow.into("vconv.bf16.fp32", f"{found}:0", value)
         return found
 
-    def _beside(self, low: str, high: str = _ZEROS) -> str:
+    def _beside(self, low: str, high: str = _ZEROS, name: str = "") -> str:
         """The lower halves of two vectors."""
-        return self.flow.op("vshuffle", "X", low, high, _JOIN)
+        name = name or self.flow.value("X")
+        self.flow.into("vshuffle", name, low, high, _JOIN)
+        return name
 
     def scaled(self, narrow: str, parts: Sequence[str]) -> str:
         """bf16 times fp32."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from npu.errors import ShapeError
+from npu.vliw import narrow_rms_norm
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.float_products import CONSTANTS, Floats, bits, cleared
 from npu.vliw.machine import Machine
@@ -41,6 +42,8 @@ def regions(machine: Machine, chunks: int) -> list[Region]:
         raise ShapeError(
             f"[rms_norm] the row has {chunks!r} blocks of {CHUNK} elements: give a power of two"
         )
+    if machine.generation == "npu1":
+        return narrow_rms_norm.regions(machine, chunks * CHUNK, np.float32(EPSILON))
     return [_squares(machine, chunks), _root(machine), _scaling(machine, chunks)]
 
 

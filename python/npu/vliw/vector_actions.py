@@ -15,7 +15,7 @@ ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
     "inverse root", "power of two", "tangent", "and", "at least", "below", "select",
-    "exponents", "add bytes",
+    "exponents", "add bytes", "subtract", "shift", "mask",
 )  # fmt: skip
 
 
@@ -41,6 +41,8 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return arithmetic.added_bytes(_vector(inputs, 1), _vector(inputs, 2))
         case "exponents":
             return _scalar(inputs, 1).to_bytes(4, "little")
+        case "subtract" | "shift" | "mask":
+            return lane_arithmetic.integer(operation.action, _scalar(inputs, 1), _scalar(inputs, 2))
         case "clear":
             return bytes(size)
         case "shift bytes":

@@ -94,7 +94,6 @@ _KERNELS = {
         "const bfloat16 *x, const float *weight, bfloat16 *y",
         (rms_norm.X, rms_norm.WEIGHT, rms_norm.X),
         vector_reference.rms_norm,
-        devices=("npu2",),
         counts=(4, 8),
     ),
     "geglu": _Kernel(

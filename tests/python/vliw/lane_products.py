@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
-_ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1))
+ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1))
 
 
 def added(device: str, a: np.ndarray, b: np.ndarray, *sums: np.ndarray) -> np.ndarray:
@@ -44,12 +44,16 @@ def parts(value: np.ndarray, device: str = "npu2") -> list[np.ndarray]:
 
 
 def product(
-    a: np.ndarray, b: np.ndarray, c: np.ndarray | float = 0, device: str = "npu2"
+    a: np.ndarray,
+    b: np.ndarray,
+    c: np.ndarray | float = 0,
+    device: str = "npu2",
+    order: tuple[tuple[int, int], ...] = ORDER,
 ) -> np.ndarray:
     """c + a b of fp32."""
     x, y = parts(a, device), parts(b, device)
     below: np.ndarray = np.zeros(np.broadcast(a, b).shape, np.float32)
-    for i, j in _ORDER:
+    for i, j in order:
         below = added(device, x[i], y[j], below)
     return added(device, x[0], y[0], below, np.asarray(c, np.float32))
 

@@ -84,9 +84,14 @@ AIE_HOST_INLINE vector<T, N> to_float(const vector<int8_t, N>& v, int shift = 0)
   return out;
 }
 
-// 1 / sqrt(v), correctly rounded (modelled; the rounding of the cores' instruction is not known).
+// 1 / sqrt(v). AIE2P: correctly rounded (modelled; the rounding of its instruction is not known).
+// AIE2 has none: aie_api divides by the library's root, each taken to be rounded to nearest.
 AIE_HOST_INLINE float invsqrt(float v) {
+#if AIE_HOST_SILICON && __AIE_ARCH__ == 20
+  return 1.0f / __builtin_sqrtf(v);
+#else
   return static_cast<float>(1.0 / __builtin_sqrt(static_cast<double>(v)));
+#endif
 }
 
 // Halves added to each other until one element is left.
