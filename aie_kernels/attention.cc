@@ -365,25 +365,46 @@ double multiplied_keys(const Timing& timing, double blocks, double dim) {
   return kSteps * 32 / dim * (tiles + pairs * (kInner + kFill + kEnds) + blocks * dim / 16 * round);
 }
 
+// Per vector of 32 scores. First: scaled, compared with the two bounds and with the largest (two
+// operations of 512 bits each), loaded and stored between. Then: minus the maximum, the power, the
+// sum, and a transposition.
+constexpr double kBounds = 2 * 2, kScale = kProduct + kBounds + 2 + 2 * kHalves + 2 * kHalves;
+// Of the power: two conversions; npu1: eight sums or choices of 512 bits, three products.
+constexpr bool kNpu1 = __AIE_ARCH__ == 20;
+constexpr double kPower = kNpu1 ? 8 * 2 + 3 * kProduct : 2;
+// npu1 transposes 64 weights at a time and waits: loads, shuffles, stores.
+constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves + (kNpu1 ? 20 : 0);
+// Per block of rows both loops filled.
+constexpr double kScaleFill = kFill + kProductFill;
+constexpr double kWeighFill = kFill + (kNpu1 ? 3 * kProductFill : 16);
+
+double score_vectors(double blocks, double dim) {
+  return blocks * kPartElements / dim * kRowBlock / 32;
+}
+
 double score_cycles(const Timing& timing, const int64_t* integers) {
   const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
-  // Per vector of 32 scores. First: scaled, compared with the two bounds and with the largest (two
-  // operations of 512 bits each), loaded and stored between. Then: minus the maximum, the power,
-  // the sum, and a transposition.
-  constexpr double kScale = kProduct + 3 * 2 + 2 * kHalves + 2 * kHalves;
-  // Of the power: two conversions; npu1: eight sums or choices of 512 bits, three products.
-  constexpr bool kNpu1 = __AIE_ARCH__ == 20;
-  constexpr double kPower = kNpu1 ? 8 * 2 + 3 * kProduct : 2;
-  // npu1 transposes 64 weights at a time and waits: loads, shuffles, stores.
-  constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves + (kNpu1 ? 20 : 0);
-  // Per block of rows: both loops filled, reductions.
-  constexpr double kBlock =
-      kInner + 2 * kFill + kProductFill + (kNpu1 ? 3 * kProductFill : 16) + 48;
+  // Per block of rows: the function, both loops filled, reductions.
+  constexpr double kBlock = kInner + kScaleFill + kWeighFill + 48;
   // Per 16 rows, each result waited for: maxima rounded up and their corrections, then sums.
   constexpr double kMaxima = 180 + 100;
-  const double vectors = blocks * kPartElements / dim * kRowBlock / 32;
-  return kCall + multiplied_keys(timing, blocks, dim) + vectors * (kScale + kWeigh) +
-         blocks * kBlock + double((int64_t(blocks) + 1) / 2) * kMaxima;
+  return kCall + multiplied_keys(timing, blocks, dim) +
+         score_vectors(blocks, dim) * (kScale + kWeigh) + blocks * kBlock +
+         double((int64_t(blocks) + 1) / 2) * kMaxima;
+}
+
+// Generated for a block of rows that see all positions: both loops. What compares with the bounds
+// of others is counted beside them.
+Parts score_parts(const int64_t* integers) {
+  const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
+  const double vectors = score_vectors(blocks, dim);
+  const int64_t positions = kPartElements / integers[1];
+  return {
+      {{"softmax_scaling",
+        {1, 1, positions},
+        vectors * (kScale - kBounds) + blocks * kScaleFill,
+        blocks},
+       {"softmax_weighing", {1, 1, positions}, vectors * kWeigh + blocks * kWeighFill, blocks}}};
 }
 
 double value_cycles(const Timing& timing, const int64_t* integers) {
@@ -528,7 +549,8 @@ NPU_DECLARE(attention_scores,
                           attention::kWordsOperand, attention::kScoresStateOperand,
                           attention::kRowsOperand, attention::kDimOperand},
              .cycles = attention::score_cycles,
-             .check = attention::check_scores});
+             .check = attention::check_scores,
+             .parts = attention::score_parts});
 NPU_DECLARE(values_begin, {.operands = {attention::kPart, attention::kY, attention::kWordsOperand,
                                         attention::kValuesStateOperand,
                                         integer("index", 0, npu::attention::kRecords - 1)},

@@ -23,11 +23,11 @@ inline void convert_sums(const T* src, bfp16ebs8* dst, int32_t count) {
 constexpr double kBlockBytes = 9.0 / 8;  // of a value
 
 // In the table of schedules: a row of values, or of columns of k.
-constexpr std::array<int64_t, 3> schedule_in_order(const int64_t* count) {
-  return {1, 1, count[0]};
+constexpr Parts values_in_order(const int64_t* count) {
+  return {{{Generated::kOwn, {1, 1, count[0]}}}};
 }
-constexpr std::array<int64_t, 3> schedule_transposed(const int64_t* counts) {
-  return {1, counts[1], counts[0]};
+constexpr Parts values_by_column(const int64_t* counts) {
+  return {{{Generated::kOwn, {1, counts[1], counts[0]}}}};
 }
 
 template <typename T>
@@ -38,17 +38,17 @@ consteval Declaration sums_to_bfp16() {
                 return npu::perf::elementwise_cycles(timing, double(count[0]), sizeof(T),
                                                      kBlockBytes);
               },
-          .schedule = schedule_in_order,
+          .parts = values_in_order,
           .in_place = true};
 }
 
-consteval Declaration to_bfp16(Operand count, auto schedule) {
+consteval Declaration to_bfp16(Operand count, auto parts) {
   return {.operands = {buffer("src", "count"), buffer("dst", "count"), count},
           .cycles =
               [](const Timing& timing, const int64_t* counts) {
                 return npu::perf::bfp16_cycles(timing, double(counts[0]));
               },
-          .schedule = schedule};
+          .parts = parts};
 }
 #endif
 
@@ -101,9 +101,9 @@ NPU_DECLARE(zero_bfp16, {.operands = {buffer("c", "count"), multiple("count", 64
                          .cycles = [](const Timing& timing, const int64_t* count) {
                            return npu::perf::zero_cycles(timing, double(count[0]), kBlockBytes);
                          }});
-NPU_DECLARE(convert_bf16_bfp16_a, to_bfp16(multiple("count", 64), schedule_in_order));
-NPU_DECLARE(convert_bf16_bfp16_b_bcol, to_bfp16(multiple("count", 64), schedule_in_order));
+NPU_DECLARE(convert_bf16_bfp16_a, to_bfp16(multiple("count", 64), values_in_order));
+NPU_DECLARE(convert_bf16_bfp16_b_bcol, to_bfp16(multiple("count", 64), values_in_order));
 NPU_DECLARE(convert_bf16_bfp16_b,
-            to_bfp16(multiple("count", 64, "8 * k"), schedule_transposed).with(multiple("k", 8)));
+            to_bfp16(multiple("count", 64, "8 * k"), values_by_column).with(multiple("k", 8)));
 
 #endif  // AIE2P

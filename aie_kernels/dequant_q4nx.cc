@@ -69,4 +69,5 @@ NPU_KERNEL void dequant_q4nx(const uint8_t* block, bfloat16* out) {
 
 NPU_DECLARE(dequant_q4nx, {.operands = {buffer("block", npu::q4nx::kBlockBytes, alignof(bfloat16)),
                                         buffer("out", dequant::kRows* dequant::kColumns)},
-                           .cycles = dequant::cycles});
+                           .cycles = dequant::cycles,
+                           .parts = one_call});

@@ -62,4 +62,5 @@ NPU_KERNEL void dequant_q8(const uint8_t* block, bfloat16* out) {
 
 NPU_DECLARE(dequant_q8, {.operands = {buffer("block", npu::blocks::kBytes, alignof(float)),
                                       buffer("out", expand_q8::kRows* expand_q8::kColumns)},
-                         .cycles = expand_q8::cycles});
+                         .cycles = expand_q8::cycles,
+                         .parts = one_call});

@@ -10,8 +10,11 @@ NPU_KERNEL void geglu(const bfloat16* gate, const bfloat16* up, bfloat16* y, int
   npu::gelu::geglu(gate, up, y, count);
 }
 
-NPU_DECLARE(geglu, {.operands = {buffer("gate", "count"), buffer("up", "count"),
-                                 buffer("y", "count"), multiple("count", npu::fp32::kLanes)},
-                    .cycles = [](const Timing&, const int64_t* count) {
-                      return npu::gelu::geglu_cycles(count[0]) + 24;
-                    }});
+NPU_DECLARE(geglu,
+            {.operands = {buffer("gate", "count"), buffer("up", "count"), buffer("y", "count"),
+                          multiple("count", npu::fp32::kLanes)},
+             .cycles = [](const Timing&,
+                          const int64_t* count) { return npu::gelu::geglu_cycles(count[0]) + 24; },
+             .parts = [](const int64_t* count) -> Parts {
+               return {{{Generated::kOwn, {1, 1, count[0]}}}};
+             }});

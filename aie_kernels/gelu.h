@@ -212,6 +212,10 @@ constexpr double geglu_cycles(int64_t n) {
   return fp32::steps(n) * (kProducts * fp32::kProductSlots + kOthers * fp32::kBf16Slots);
 }
 
+constexpr Generated geglu_part(int64_t n, double times) {
+  return {"geglu", {1, 1, n}, times * geglu_cycles(n), times};
+}
+
 // geglu_in_passes(): on AIE2 fifteen passes, four conversions and two loops without products.
 constexpr double passes_cycles(int64_t n) {
   if (__AIE_ARCH__ != 20) return geglu_cycles(n);

@@ -224,6 +224,12 @@ double cycles_of(int64_t batch, int64_t format) {
 double one_cycles(const Timing&, const int64_t* integers) {
   return cycles_of<false>(1, integers[0]);
 }
+template <bool kBatches>
+Parts parts_of(int64_t batch, int64_t format) {
+  if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<kBatches>(batch);
+  return Format(format) == Format::kQ8 ? gemv_q8::parts<kBatches>(batch) : Parts{};
+}
+Parts one_parts(const int64_t* integers) { return parts_of<false>(1, integers[0]); }
 #endif
 
 }  // namespace
@@ -300,20 +306,20 @@ NPU_DECLARE(gemv_long_setup,
                           buffer("state", kSetupWords), buffer("sums", kBlockRows),
                           integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
              .cycles = fixed<68>});
-NPU_DECLARE(gemv_block, {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
-                                      buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
-                                      buffer("words", kSetupWords), buffer("state", kSetupWords),
-                                      buffer("work", npu::gemv::kWork), multiple("batch", 1),
-                                      integer("format", 0, npu::blocks::kFormats - 1)},
-                         .cycles =
-                             [](const Timing&, const int64_t* integers) {
-                               return cycles_of<true>(integers[0], integers[1]);
-                             },
-                         .check =
-                             [](const char* kernel, const KernelArgument* operands) {
-                               check_setup(kernel, operands, operands[7].value, operands[8].value,
-                                           kXElements);
-                             }});
+NPU_DECLARE(
+    gemv_block,
+    {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
+                  buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
+                  buffer("words", kSetupWords), buffer("state", kSetupWords),
+                  buffer("work", npu::gemv::kWork), multiple("batch", 1),
+                  integer("format", 0, npu::blocks::kFormats - 1)},
+     .cycles = [](const Timing&,
+                  const int64_t* integers) { return cycles_of<true>(integers[0], integers[1]); },
+     .check =
+         [](const char* kernel, const KernelArgument* operands) {
+           check_setup(kernel, operands, operands[7].value, operands[8].value, kXElements);
+         },
+     .parts = [](const int64_t* integers) { return parts_of<true>(integers[0], integers[1]); }});
 NPU_DECLARE(gemv_one,
             {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElementsOfOne),
                           buffer("sums", kBlockRows), buffer("y", kYWords),
@@ -321,7 +327,8 @@ NPU_DECLARE(gemv_one,
                           buffer("work", npu::gemv::kWorkOfOne),
                           integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = one_cycles,
-             .check = check_one<kXElementsOfOne>});
+             .check = check_one<kXElementsOfOne>,
+             .parts = one_parts});
 NPU_DECLARE(gemv_kept,
             {.operands = {buffer("block", npu::blocks::kBytes),
                           buffer("x", npu::gemv::kKeptElements), buffer("sums", kBlockRows),
@@ -329,7 +336,8 @@ NPU_DECLARE(gemv_kept,
                           buffer("state", kSetupWords), buffer("work", npu::gemv::kWorkOfOne),
                           integer("format", 0, npu::blocks::kFormats - 1)},
              .cycles = one_cycles,
-             .check = check_one<npu::gemv::kKeptElements>});
+             .check = check_one<npu::gemv::kKeptElements>,
+             .parts = one_parts});
 NPU_DECLARE(gemv_keep,
             {.operands = {buffer("object", "count"), buffer("x", npu::gemv::kKeptElements),
                           buffer("state", kSetupWords)

@@ -148,6 +148,12 @@ double cycles(int64_t batch) {
   return kLoop + kPairs * 2 * kHalves + (double(batch) * kGroups + 4) * kGroupSum +
          kGroups * group + products_cycles<kBatches>(kPairs, batch);
 }
+// Generated for one vector.
+template <bool kBatches>
+Parts parts(int64_t batch) {
+  if (batch >= gemv_columns::kFour) return {};
+  return {{{"gemv_q4nx", {1, 1, 1}, cycles<kBatches>(batch), double(batch)}}};
+}
 #endif
 
 }  // namespace gemv_q4nx

@@ -62,6 +62,12 @@ double cycles(int64_t batch) {
          kGroups * (kLoop + kGroup * kExpand + multiply_cycles(kGroup, batch)) +
          products_cycles<kBatches>(kGroups, batch);
 }
+// Generated for one vector, for which codes are expanded anew.
+template <bool kBatches>
+Parts parts(int64_t batch) {
+  if (batch >= gemv_columns::kFour) return {};
+  return {{{"gemv_q8", {1, 1, 1}, cycles<kBatches>(batch), double(batch)}}};
+}
 #endif
 
 }  // namespace gemv_q8

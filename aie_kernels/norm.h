@@ -110,7 +110,18 @@ constexpr double squares_cycles(int64_t n, bool is_float) {
   return fp32::steps(n) * longest(step, fp32::kChain);
 }
 constexpr double factor_cycles() { return fp32::kReduction + 3 * fp32::kScalar; }
+// Generated, of bf16: the squares of n elements, the factor, the products of an x with factor and
+// weights.
+constexpr Generated squares_part(int64_t n, double times = 1) {
+  return {"rms_norm_squares", {1, 1, n}, times * squares_cycles(n, false), times};
+}
+constexpr Generated factor_part(double times) {
+  return {"rms_norm_root", {1, 1, 1}, times * factor_cycles(), times};
+}
 constexpr double scale_cycles(int64_t n) { return fp32::steps(n) * 2 * fp32::kProductSlots; }
+constexpr Generated scale_part(int64_t n) {
+  return {"rms_norm_scaling", {1, 1, n}, scale_cycles(n)};
+}
 constexpr double scale_add_cycles(int64_t n) {
   return scale_cycles(n) + fp32::steps(n) * fp32::kAddSlots;
 }

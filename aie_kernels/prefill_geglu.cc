@@ -42,6 +42,12 @@ constexpr double kTakeCycles = kCall + copy_cycles(kObjectWords);
 // An eighth of what an object takes.
 constexpr double kPieceCycles =
     kCall + kToOperandCycles + (kChainCycles + npu::gelu::geglu_cycles(kElements)) / kPieces;
+// The generated loop with its ends.
+Parts piece_parts(const int64_t*) {
+  Generated loop = npu::gelu::geglu_part(kElements, 1.0 / kPieces);
+  loop.counted += kChainCycles / kPieces;
+  return {{loop}};
+}
 #endif
 
 }  // namespace prefill_geglu
@@ -77,4 +83,5 @@ NPU_DECLARE(prefill_geglu_piece, {.operands = {buffer("up", npu::prefill::kBByte
                                                buffer("work", npu::prefill::kWork),
                                                buffer("job", npu::prefill::kJobWords)},
                                   .cycles = fixed<int(prefill_geglu::kPieceCycles)>,
-                                  .check = prefill_geglu::check<true, 3>});
+                                  .check = prefill_geglu::check<true, 3>,
+                                  .parts = prefill_geglu::piece_parts});

@@ -33,7 +33,14 @@ inline float factor(int32_t* state, int32_t width, int32_t epsilon) {
 // share its cost as in a row of eight chunks.
 constexpr int kCall = 24;
 constexpr int kSquare = int(npu::norm::squares_cycles(kChunk, false)) + kCall;
-constexpr int kFactorShare = int(npu::norm::factor_cycles()) / 8 + kCall;
+constexpr double kShare = 1 / 8.0;
+constexpr int kFactorShare = int(npu::norm::factor_cycles() * kShare) + kCall;
+
+Parts square_parts(const int64_t*) { return {{npu::norm::squares_part(kChunk)}}; }
+// What a residual adds is counted beside it.
+Parts scale_parts(const int64_t*) {
+  return {{npu::norm::scale_part(kChunk), npu::norm::factor_part(kShare)}};
+}
 
 // The state with a word that keeps its pass inside the row.
 consteval Operand state(int32_t position) {
@@ -81,15 +88,18 @@ NPU_DECLARE(rms_begin,
             {.operands = {buffer("state", rms::kStateWords)}, .cycles = fixed<rms::kCall>});
 NPU_DECLARE(rms_square, {.operands = {buffer("x", rms::kChunk), buffer("row", rms::kMaxWidth),
                                       rms::state(rms::kSeen)},
-                         .cycles = fixed<rms::kSquare>});
+                         .cycles = fixed<rms::kSquare>,
+                         .parts = rms::square_parts});
 NPU_DECLARE(rms_scale,
             {.operands = {buffer("row", rms::kMaxWidth), buffer("weight", rms::kChunk),
                           buffer("y", rms::kChunk), rms::state(rms::kDone),
                           integer("width", 1, rms::kMaxWidth), integer("epsilon", 0, INT32_MAX)},
-             .cycles = fixed<int(npu::norm::scale_cycles(rms::kChunk)) + rms::kFactorShare>});
+             .cycles = fixed<int(npu::norm::scale_cycles(rms::kChunk)) + rms::kFactorShare>,
+             .parts = rms::scale_parts});
 NPU_DECLARE(rms_scale_add,
             {.operands = {buffer("row", rms::kMaxWidth), buffer("weight", rms::kChunk),
                           buffer("residual", rms::kChunk), buffer("y", rms::kChunk),
                           rms::state(rms::kDone), integer("width", 1, rms::kMaxWidth),
                           integer("epsilon", 0, INT32_MAX)},
-             .cycles = fixed<int(npu::norm::scale_add_cycles(rms::kChunk)) + rms::kFactorShare>});
+             .cycles = fixed<int(npu::norm::scale_add_cycles(rms::kChunk)) + rms::kFactorShare>,
+             .parts = rms::scale_parts});

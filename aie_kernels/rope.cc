@@ -25,6 +25,13 @@ double cycles(const Timing&, const int64_t* integers) {
                                        : npu::rope::rope_cycles(width);
   return vectors * each + kCall;
 }
+// All of it, or of the norm before it squares and factors.
+Parts parts(const int64_t* integers) {
+  const int64_t width = int64_t{kMinWidth} << integers[0];
+  const double vectors = double(kElements) / double(width);
+  if (integers[1] == 0) return {{{"rope", {1, 1, kElements}}}};
+  return {{npu::norm::squares_part(width, vectors), npu::norm::factor_part(vectors)}};
+}
 #endif
 
 }  // namespace rope_object
@@ -61,4 +68,5 @@ NPU_DECLARE(rope_rotate, {.operands = {buffer("x", rope_object::kElements),
                                        buffer("y", rope_object::kElements),
                                        integer("doublings", 0, rope_object::kMostDoublings),
                                        integer("normed", 0, 1), integer("epsilon", 0, INT32_MAX)},
-                          .cycles = rope_object::cycles});
+                          .cycles = rope_object::cycles,
+                          .parts = rope_object::parts});

@@ -477,6 +477,12 @@ double input_cycles(const Timing&, const int64_t* integers) {
   const double copy = kCall + copy_cycles(kInWords);
   return left > kLast ? copy : copy + taken_cycles(kind, width, rows);
 }
+// Generated as npu2 computes it: GeGLU in one pass. Other rows are fp32.
+Parts input_parts(const int64_t* integers) {
+  const bool applies = integers[0] < kLast && Kind(integers[1]) == Kind::kGeglu;
+  if (!applies || __AIE_ARCH__ == 20) return {};
+  return {{npu::gelu::geglu_part(kInHalves, 1 / 2.0)}};
+}
 #endif
 
 }  // namespace vector_core
@@ -558,7 +564,8 @@ NPU_DECLARE(vector_input,
                           integer("kind", 0, npu::vector::kKinds - 1), integer("width", 0, 1 << 16),
                           integer("rows", 0, 1 << 16), integer("parts", 0, 1 << 16)},
              .cycles = vector_core::input_cycles,
-             .check = vector_core::check_input});
+             .check = vector_core::check_input,
+             .parts = vector_core::input_parts});
 NPU_DECLARE(vector_x, {.operands = {buffer("store", vector_core::kStoreWords),
                                     buffer("x", vector_core::kXElements),
                                     buffer("job", vector_core::kJobWords),

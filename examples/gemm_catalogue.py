@@ -27,12 +27,13 @@ KEPT = 60  # designs of the best mean that are kept of each piece of the space, 
 
 
 def rated(
-    space: tune.Space, sizes: list[tuple[int, int, int]], rows: tuple[int, int]
+    space: tune.Space, sizes: list[tuple[int, int, int]], rows: tuple[int, int], most_parts: int
 ) -> tuple[list[DesignPoint], np.ndarray]:
-    """Designs with tile m in a range, and their TOPS at every size."""
+    """Designs with tile m in a range and A in so many parts at most, and their TOPS at every
+    size."""
     found, tops = [], []
     for variant in space.variants:
-        if variant.a_parts > 1:
+        if variant.a_parts > most_parts:
             continue
         tiles = space.tiles(variant)
         tiles = tiles[(tiles.m >= rows[0]) & (tiles.m <= rows[1]) & (tiles.k >= 16)]
@@ -70,14 +71,15 @@ def main() -> None:
     parser.add_argument("--b-layout", choices=("row", "col"), default="row")
     parser.add_argument("--accumulate", choices=("wide", "narrow"), default="wide")
     parser.add_argument("--bf16", choices=("bfp16", "native"), default="bfp16")
+    parser.add_argument("--parts", type=int, default=8, help="of A at most (default: 8)")
     a = parser.parse_args()
     space = tune.Space(a.device, a.dtype, a.out_dtype, a.b_layout, a.bf16, a.accumulate)
     sizes = PRESETS["mixed"]
-    designs, tops = rated(space, sizes, (48 if space.bf16 != "native" else 16, 1 << 16))
+    designs, tops = rated(space, sizes, (48 if space.bf16 != "native" else 16, 1 << 16), a.parts)
     at_large = tops[:, sizes.index(LARGE)]
     near = np.flatnonzero(at_large >= NEAR * at_large.max())
     chosen, mean = max((greedy(tops, int(i), 3) for i in near), key=lambda found: found[1])
-    few, few_tops = rated(space, FEW_ROWS, (1, 32))
+    few, few_tops = rated(space, FEW_ROWS, (1, 32), a.parts)
     small = int(np.argmax(np.log(few_tops).mean(1)))
     print(f"4096 cubed {at_large[chosen].max():.2f} TOPS, mixed {mean:.2f}; closed form")
     for role, point in [

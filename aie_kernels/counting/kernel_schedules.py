@@ -6,9 +6,10 @@ the cost estimates.
     python aie_kernels/counting/kernel_schedules.py --kernel NAME      its lines alone, anew
 
 Run it when the generator has changed; tests compare the file with it. A line stands for one kernel,
-one k (1 for conversions of values in a row) and one shape of blocks: the cycles between two blocks
-in the steady state, and those that a call takes beside them, from the function's first bundle to
-its last, operands in banks of their own (npu.vliw.cycles).
+or a loop that kernels contain, one k (1 for all but products and row-major matrices) and one shape
+of blocks: the cycles between two blocks in the steady state, and those that a call takes beside
+them, from the function's first bundle to its last, operands in banks of their own
+(npu.vliw.cycles, npu.vliw.loop_cycles).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 from npu.errors import NpuError
-from npu.vliw import cycles, kernels
+from npu.vliw import cycles, kernels, loop_cycles
 
 TABLE = Path(__file__).resolve().parents[2] / "backend" / "perf" / "kernel_schedules.inc"
 HEAD = """\
@@ -34,7 +35,7 @@ HEAD = """\
 @dataclass(frozen=True, order=True)
 class Line:
     device: str
-    kernel: str  # as declared in aie_kernels/
+    kernel: str  # as declared in aie_kernels/, or a loop
     k: int
     block_m: int
     block_n: int
@@ -137,18 +138,30 @@ def conversions(kernel: str | None) -> Iterator[Line]:
                 )  # fmt: skip
 
 
+def loops(kernel: str | None) -> Iterator[Line]:
+    """Lines of loops over lanes."""
+    for loop in loop_cycles.LOOPS:
+        if kernel in (None, loop.name):
+            found = loop_cycles.of(loop.device, loop.name)
+            yield Line(
+                loop.device, loop.name, 1, 1, loop.step, found.interval, found.outside,
+                found.code_bytes,
+            )  # fmt: skip
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     names = sorted(
         {one.name for one in TWO_WIDTHS}
         | {name for _, name in (*cycles.VARIANTS, *cycles.PROMPTS)}
         | cycles.CONVERSIONS.keys()
+        | {loop.name for loop in loop_cycles.LOOPS}
     )
     parser.add_argument("--kernel", choices=names, help="only this one's lines")
     chosen = parser.parse_args().kernel
     kept = [line for line in read() if chosen and line.kernel != chosen]
     try:
-        for line in (*generate(chosen), *conversions(chosen)):
+        for line in (*generate(chosen), *conversions(chosen), *loops(chosen)):
             print(line.text(), flush=True)
             kept.append(line)
     except NpuError as error:

@@ -2,6 +2,7 @@
 #include <mutex>
 
 #include "api/guard.h"
+#include "arch/machines.h"
 #include "runtime/configuration_store.h"
 
 namespace npu::api {
@@ -55,8 +56,12 @@ std::unique_ptr<npu_device> open(const char* name, const npu_device_options& opt
   out->info = out->device->device->info();
   out->bfp16 = bfp16_of(word_of(options.bf16, "NPU_BF16"), out->info.generation);
   out->preference = preference_of(options, out->info);
+  const arch::TimingTable table = arch::timing_table("device_open", out->info.generation,
+                                                     word_of(options.machine, "NPU_MACHINE"),
+                                                     word_of(options.kernels, "NPU_KERNELS"));
   auto store = ConfigurationStore::open(options.configurations ? options.configurations : "");
-  out->matmul = std::make_unique<ops::Matmul>(out->device, std::move(store), out->preference);
+  out->matmul =
+      std::make_unique<ops::Matmul>(out->device, std::move(store), out->preference, table);
   return out;
 }
 

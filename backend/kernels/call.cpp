@@ -189,6 +189,26 @@ Cost call_cost(const Declaration& kernel, const arch::Timing& timing, Arguments 
   return call_cost(kernel, timing, integers);
 }
 
+namespace {
+
+// Cycles of `counted` in all, with generated parts where there are lines for them.
+Cost parts_cost(const char* kernel, const Parts& parts, const arch::Timing& timing,
+                double counted) {
+  Cost cost{counted, "counted"};
+  for (const Generated& part : parts) {
+    if (part.name == nullptr) break;
+    const auto [m, k, n] = part.size;
+    const auto cycles =
+        perf::scheduled_cycles(timing, *part.name == '\0' ? kernel : part.name, m, k, n);
+    if (!cycles) continue;
+    if (part.counted == Generated::kCall) return {part.times * *cycles, "scheduled"};
+    cost = {cost.cycles + part.times * *cycles - part.counted, "scheduled in part"};
+  }
+  return cost;
+}
+
+}  // namespace
+
 Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Integers& integers) {
   if (kernel.cycles == nullptr) {
     fail(ErrorKind::kKernel,
@@ -196,14 +216,18 @@ Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Inte
          "NPU_DECLARE",
          kernel.name);
   }
-  const bool product = kernel.product != Product::kNone;
-  if ((product || kernel.schedule) && perf::wants_schedule(timing, kernel.published)) {
-    const auto [m, k, n] = product ? std::array<int64_t, 3>{integers[0], integers[1], integers[2]}
-                                   : kernel.schedule(integers.data());
-    const auto cycles = perf::scheduled_cycles(timing, kernel.name, m, k, n);
-    if (cycles) return {*cycles, "scheduled"};
+  const bool schedules = perf::wants_schedule(timing, kernel.published);
+  if (schedules && kernel.product != Product::kNone) {
+    const auto [m, k, n] = std::array<int64_t, 3>{integers[0], integers[1], integers[2]};
+    if (const auto cycles = perf::scheduled_cycles(timing, kernel.name, m, k, n)) {
+      return {*cycles, "scheduled"};
+    }
   }
-  return {kernel.cycles(timing, integers.data()), kernel.published ? "published" : "counted"};
+  const double counted = kernel.cycles(timing, integers.data());
+  if (schedules && kernel.parts) {
+    return parts_cost(kernel.name, kernel.parts(integers.data()), timing, counted);
+  }
+  return {counted, kernel.published ? "published" : "counted"};
 }
 
 }  // namespace npu::kernels

@@ -26,8 +26,8 @@ using OperandUses = std::array<OperandUse, kMaxOperands>;
 // Of every operand; those of integers mean nothing. Only the number of operands is as declared.
 OperandUses operand_uses(const Declaration& kernel, Arguments arguments);
 
-// Cycles of a call, and what they are: "scheduled" (perf/kernel_schedules.h), else what the kernel
-// declares, "published" or "counted".
+// Cycles of a call, and what they are: "scheduled" (perf/kernel_schedules.h), "scheduled in part",
+// else what the kernel declares, "published" or "counted".
 struct Cost {
   double cycles;
   const char* source;

@@ -88,6 +88,20 @@ struct Operand {
 
 enum class Product : uint8_t { kNone, kIntegers, kFloats };
 
+// Generated code that does what a call does, or a part of it: lines of the table of schedules
+// (perf/kernel_schedules.h). A part is a function of its own, with the cycles of its call.
+struct Generated {
+  static constexpr const char* kOwn = "";
+  static constexpr double kCall = -1;
+
+  const char* name = nullptr;               // in the table; kOwn: the kernel's; null: nothing
+  std::array<int64_t, 3> size = {1, 1, 1};  // m, k and n there
+  double counted = kCall;                   // what `cycles` has for it; kCall: all of the call
+  double times = 1;                         // it runs in a call
+};
+inline constexpr int kMaxParts = 4;
+using Parts = std::array<Generated, kMaxParts>;
+
 struct Declaration {
   const char* name = nullptr;
   Operand operands[kMaxOperands] = {};
@@ -103,9 +117,8 @@ struct Declaration {
   Product product = Product::kNone;
   // Of a product: `cycles` is fitted on published kernels, for which this one stands.
   bool published = false;
-  // No product: m, k and n that stand for `integers` in the table of schedules
-  // (perf/kernel_schedules.h). Null: there is none.
-  std::array<int64_t, 3> (*schedule)(const int64_t* integers) = nullptr;
+  // No product: the generated code for such a call, on a generation that has it. Null: none.
+  Parts (*parts)(const int64_t* integers) = nullptr;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;
 

@@ -54,8 +54,12 @@ typedef struct npu_device_options {
   const char* designs; /* NPU_DESIGNS: "host" (default if emulated) or "array" */
   const char* kernel;  /* NPU_KERNEL: any (default), "published" or, on npu2, "pipelined" */
   const char* configurations; /* the folder of configurations; NPU_CONFIGURATIONS, else found */
+  /* What predictions are of, by which "array" configurations are chosen (docs/timing.md): */
+  const char* machine; /* NPU_MACHINE: "krackan-gemm" or, on npu1, "phoenix-gemm" by default */
+  const char* kernels; /* NPU_KERNELS: "published" or "scheduled"; default: by design */
 } npu_device_options;
-#define NPU_DEVICE_OPTIONS_INIT {sizeof(npu_device_options), NULL, NULL, NULL, NULL, NULL}
+#define NPU_DEVICE_OPTIONS_INIT \
+  {sizeof(npu_device_options), NULL, NULL, NULL, NULL, NULL, NULL, NULL}
 
 typedef struct npu_device_info {
   size_t size;

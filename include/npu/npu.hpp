@@ -108,6 +108,7 @@ Matrix(T*, int64_t, int64_t, int64_t, int64_t = 1) -> Matrix<T>;
 // See npu_device_options; empty: the default.
 struct DeviceOptions {
   std::string arithmetic = {}, bf16 = {}, designs = {}, kernel = {}, configurations = {};
+  std::string machine = {}, kernels = {};  // of predictions
 };
 
 // See npu_matmul_options; empty: the default.
@@ -156,6 +157,8 @@ class Device {
     c.designs = word(options.designs);
     c.kernel = word(options.kernel);
     c.configurations = word(options.configurations);
+    c.machine = word(options.machine);
+    c.kernels = word(options.kernels);
     npu_device* device = nullptr;
     check(npu_device_open(word(name), &c, &device));
     device_.reset(device);

@@ -70,6 +70,8 @@ class Device:
         bf16: str | None = None,
         kernel: str | None = None,
         designs: str | None = None,
+        machine: str | None = None,
+        kernels: str | None = None,
     ) -> None:
         written = _written(name)
         self.handle = (
@@ -104,6 +106,8 @@ class Device:
             )
         # Who calls an emulated device waits for this machine, not for the NPU.
         self.prefers = designs or ("host" if self.emulated else "array")
+        self.machine, self.kernels = machine, kernels  # of predictions; None: the defaults
+        self._constants = _prediction_constants(self.generation, machine, kernels)
         self._designs: Any = None
         self._operations: dict[tuple[str, Any], Any] = {}  # (name, choices) -> handle
         # What others attach, shared with copies of this object: operations by number, counters of
@@ -187,7 +191,7 @@ class Device:
             if self._designs is None:
                 module = importlib.import_module("npu.ops.gemm_designs")  # which needs devices
                 self._designs = module.GemmDesigns(
-                    self.generation, self.prefers, self.kernel_chosen
+                    self.generation, self.prefers, self.kernel_chosen, self._constants
                 )
             return self._designs
 
@@ -338,8 +342,8 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
     """Makes a device that is written in Python available as ``npu.device(name)``.
 
     ``backend``: returns an ``npu.device_contract.DeviceBackend``. It is called when the device is
-    first opened, and again only if it raised; the choices bf16=, kernel= and designs= share the
-    backend. Raises DeviceError for a name that is taken.
+    first opened, and again only if it raised; the choices bf16=, kernel=, designs=, machine= and
+    kernels= share the backend. Raises DeviceError for a name that is taken.
     """
     if not isinstance(name, str) or not name or not callable(backend):
         raise DeviceError(
@@ -351,7 +355,8 @@ def register_device(name: str, backend: Callable[[], DeviceBackend]) -> None:
         _registered[name] = _Registered(name, lambda: _npu.device.open_python(backend()))
 
 
-_Choices = tuple[str, str | None, str | None, str | None, str | None]
+_Word = str | None
+_Choices = tuple[str, _Word, _Word, _Word, _Word, _Word, _Word]
 _open_devices: dict[_Choices, Device] = {}
 _open_lock = threading.Lock()
 _selected: contextvars.ContextVar[Device | None] = contextvars.ContextVar(
@@ -365,6 +370,8 @@ def open_device(
     bf16: str | None = None,
     kernel: str | None = None,
     designs: str | None = None,
+    machine: str | None = None,
+    kernels: str | None = None,
 ) -> Device:
     """The device of that name, opened on first use and kept.
 
@@ -376,8 +383,11 @@ def open_device(
     (the default of emulated devices; results are the same except of narrow sums); default
     ``NPU_DESIGNS``. ``kernel`` restricts them: "published" or, on npu2, "pipelined", whose kernels
     hide the traffic of C (docs/gemm_designs.md; types without one keep the published design);
-    default ``NPU_KERNEL``. A device written in Python has one arithmetic, its own; naming another
-    is an error. Raises DeviceError.
+    default ``NPU_KERNEL``. ``machine`` and ``kernels`` are what predictions are of, by which
+    "array" configurations are chosen: a machine of ``npu validate-model --machines`` and a profile,
+    "published" or "scheduled" (docs/timing.md); default ``NPU_MACHINE``, ``NPU_KERNELS``, else
+    those of ``simulate_gemm``. A device written in Python has one arithmetic, its own; naming
+    another is an error. Raises DeviceError, ArgumentError (of machine, kernels).
     """
     product = bf16 or os.environ.get("NPU_BF16") or None
     if not isinstance(name, str):
@@ -399,7 +409,9 @@ def open_device(
         )
     kind = _choice("kernel", kernel, "NPU_KERNEL", KERNELS)
     preference = _choice("designs", designs, "NPU_DESIGNS", DESIGNS)
-    key = (name, mode, product, kind, preference)
+    whose = _choice("machine", machine, "NPU_MACHINE", ("`npu validate-model --machines`",))
+    profile = _choice("kernels", kernels, "NPU_KERNELS", ("published", "scheduled"))
+    key = (name, mode, product, kind, preference, whose, profile)
     with _open_lock:
         found = _open_devices.get(key)
     if found is not None:
@@ -407,6 +419,16 @@ def open_device(
     made = Device(*key)  # without the lock: the factory of a device may use the package
     with _open_lock:
         return _open_devices.setdefault(key, made)
+
+
+def _prediction_constants(
+    generation: str, machine: str | None, kernels: str | None
+) -> tuple[tuple[str, float], ...]:
+    if machine is None and kernels is None:
+        return ()
+    module = importlib.import_module("npu.ops.gemm_estimate")  # which needs designs
+    found: tuple[tuple[str, float], ...] = module.constants_of(generation, machine, kernels)
+    return found
 
 
 def _choice(label: str, value: Any, variable: str, allowed: tuple[str, ...]) -> str | None:
@@ -440,12 +462,14 @@ def device(
     bf16: str | None = None,
     kernel: str | None = None,
     designs: str | None = None,
+    machine: str | None = None,
+    kernels: str | None = None,
 ) -> Iterator[Device]:
     """Makes a device current inside a ``with`` block: ``with npu.device("emu:npu1") as d: ...``.
 
     Raises DeviceError at once when the device is unknown or not available.
     """
-    opened = open_device(name, arithmetic, bf16, kernel, designs)
+    opened = open_device(name, arithmetic, bf16, kernel, designs, machine, kernels)
     token = _selected.set(opened)
     try:
         yield opened

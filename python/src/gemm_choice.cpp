@@ -39,8 +39,11 @@ perf::GemmPoint sized(const nb::object& design, const Size& size) {
   return point;
 }
 
-double seconds(const nb::object& design, const Size& size, bool packed) {
-  const arch::Timing timing(generation_of(design), arch::TimingTable{});
+double seconds(const nb::object& design, const Size& size, bool packed,
+               const std::map<std::string, double>& constants) {
+  arch::TimingTable table;
+  for (const auto& [name, value] : constants) table.set(name, value);
+  const arch::Timing timing(generation_of(design), table);
   return ops::gemm_seconds(timing, sized(design, size), packed);
 }
 
@@ -109,6 +112,7 @@ void init_gemm_choice(nb::module_& m) {
           "Padded sizes of what single submissions compute of a product, and how often each "
           "occurs.");
   sub.def("seconds", &seconds, nb::arg("design"), nb::arg("size"), nb::arg("packed") = false,
+          nb::arg("constants") = std::map<std::string, double>{},
           "Predicted time of all submissions of a product, dispatch included, no load.");
   sub.def("offered", &offered, nb::arg("folder"), nb::arg("product"), nb::arg("generation"),
           nb::arg("prefers"), nb::arg("kernel") = nb::none(),

@@ -19,6 +19,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/machines.h"
 #include "arch/timing.h"
 #include "bindings.h"
 #include "devices/emulator/timed_trace.h"
@@ -56,6 +57,20 @@ nb::list constants() {
     d["source"] = c.source;
     d["fitted_on"] = c.fitted_on;
     list.append(d);
+  }
+  return list;
+}
+
+nb::list machines() {
+  nb::list list;
+  for (const arch::Machine& machine : arch::machines()) {
+    nb::list constants;
+    for (const arch::MachineConstant& c : machine.constants) {
+      constants.append(
+          nb::make_tuple(c.name, c.value, c.unit, arch::grade_name(c.grade), c.source));
+    }
+    list.append(nb::make_tuple(machine.name, arch::device_geometry(machine.generation).name,
+                               machine.about, constants));
   }
   return list;
 }
@@ -187,6 +202,7 @@ nb::dict timing_dict(const RunTiming& t) {
 void init_perf(nb::module_& m) {
   nb::module_ sub = m.def_submodule("perf", "Cost and timing");
   sub.def("constants", &constants);
+  sub.def("machines", &machines, "(name, generation, about, constants) of arch/machines.h.");
   sub.def("schedules", &schedules);
   sub.def("estimate", &estimate, nb::arg("design"), nb::arg("size"), nb::arg("overlap") = true,
           nb::arg("overrides") = Overrides{});

@@ -15,9 +15,9 @@ arch::Generation generation_of(SharedDevice& device) {
   return device.device->info().generation;
 }
 
-double load_seconds(arch::Generation generation) {
+double load_seconds(arch::Generation generation, const arch::TimingTable& table) {
   const bool first = generation == arch::Generation::kNpu1;
-  return arch::TimingTable{}[first ? arch::TimingId::kLoadNpu1 : arch::TimingId::kLoadNpu2] * 1e-3;
+  return table[first ? arch::TimingId::kLoadNpu1 : arch::TimingId::kLoadNpu2] * 1e-3;
 }
 
 ElementType multiplied(ElementType operand) {
@@ -64,12 +64,13 @@ bool by_columns(const MatrixView& b) {
 }
 
 Matmul::Matmul(std::shared_ptr<SharedDevice> device,
-               std::shared_ptr<const ConfigurationStore> store, const DesignPreference& preference)
+               std::shared_ptr<const ConfigurationStore> store, const DesignPreference& preference,
+               const arch::TimingTable& table)
     : device_(std::move(device)),
       store_(std::move(store)),
       preference_(preference),
-      timing_(generation_of(*device_), arch::TimingTable{}),
-      chooser_(load_seconds(timing_.generation)) {
+      timing_(generation_of(*device_), table),
+      chooser_(load_seconds(timing_.generation, table)) {
   for (const ConfigurationUse& use : store_->uses()) {
     if (use.operation == "gemm" && use.generation == timing_.generation) {
       designs_.push_back(GemmDesign::of(use));

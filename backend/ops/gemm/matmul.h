@@ -53,8 +53,9 @@ struct PackedMatrix {
 
 class Matmul {
  public:
+  // table: what predictions, by which configurations are chosen, rest on.
   Matmul(std::shared_ptr<SharedDevice> device, std::shared_ptr<const ConfigurationStore> store,
-         const DesignPreference& preference);
+         const DesignPreference& preference, const arch::TimingTable& table = {});
 
   // The designs that compute a product of such types; of those, if packed_for is given, the ones
   // that read a B packed for it. Throws Error(kDtype) if none computes it.

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "arch/machines.h"
 #include "arch/timing.h"
 #include "error.h"
 #include "formats/weight_blocks.h"
@@ -253,7 +254,9 @@ GemvSchedule schedule_gemv(const GemvArray& array, const GemvProblem& problem) {
   schedule.x_objects = objects(schedule.x_blocks);
   schedule.x_bytes = (1 + schedule.x_objects) * array.x_bytes;
   schedule.resident = schedule.x_objects == 1;
-  partition(array, problem, arch::Timing(array.generation, arch::TimingTable()), schedule);
+  // One stream, whatever a simulation charges for kernels.
+  const auto counted = arch::timing_table("gemv", array.generation, "", "published");
+  partition(array, problem, arch::Timing(array.generation, counted), schedule);
   place(array, problem, schedule);
   schedule.x_sends = schedule.resident ? 1 : schedule.rounds;
   write_setup(array, problem, schedule);

@@ -72,12 +72,16 @@ def gemm_product_of(
 
 
 def first_choice(
-    generation: str, prefers: str, product: Product, kernel: str | None = None
+    generation: str,
+    prefers: str,
+    product: Product,
+    kernel: str | None = None,
+    constants: gemm_estimate.Constants = (),
 ) -> gemm.DesignPoint:
     """What runs a product when nothing is loaded, and stays as long as only it is called."""
     found = candidates(generation, prefers, product, kernel)
     packed = product.layout == "packed"
-    return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed))
+    return min(found, key=lambda o: gemm_estimate.seconds(o, product.size, packed, constants))
 
 
 def packs_alike(a: gemm.DesignPoint, b: gemm.DesignPoint) -> bool:
@@ -124,12 +128,20 @@ def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
 
 
 class GemmDesigns:
-    """The choice of one device, with what it remembers between calls."""
+    """The choice of one device, with what it remembers between calls. constants: what predictions
+    rest on (gemm_estimate.constants_of)."""
 
-    def __init__(self, generation: str, prefers: str, kernel: str | None) -> None:
+    def __init__(
+        self,
+        generation: str,
+        prefers: str,
+        kernel: str | None,
+        constants: gemm_estimate.Constants = (),
+    ) -> None:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
+        self.constants = constants
         self.last: GemmRun | None = None
-        self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation))
+        self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation, constants))
         self._known: dict[Product, dict[str, gemm.DesignPoint]] = {}  # by key
 
     def choose(self, product: Product, loads: Callable[[], int]) -> GemmRun:
@@ -141,7 +153,9 @@ class GemmDesigns:
         found = self._known[family]
         packed = product.layout == "packed"
         seconds = {
-            key: gemm_estimate.seconds(o, product.size, packed) if len(found) > 1 else 0.0
+            key: gemm_estimate.seconds(o, product.size, packed, self.constants)
+            if len(found) > 1
+            else 0.0
             for key, o in found.items()
         }
         key, reason, predicted, load = self._chooser.choose(seconds, loads())
@@ -154,4 +168,4 @@ class GemmDesigns:
         c_dtype = "float32" if a_dtype == "bfloat16" else "int32"
         whole = (PACKED_ROWS, *size)
         product = Product(a_dtype, c_dtype, whole, "packed", "wide", bf16)
-        return first_choice(self.generation, self.prefers, product, self.kernel)
+        return first_choice(self.generation, self.prefers, product, self.kernel, self.constants)

@@ -21,7 +21,7 @@ from npu.perf.decode_simulation import (
     shape_of,
 )
 from npu.perf.execution import constant
-from npu.perf.kernel_profile import prompts
+from npu.perf.kernel_profile import with_products
 from npu.perf.machines import Constants
 from npu.perf.prefill_simulation import Chunk, StepRun
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
@@ -106,6 +106,7 @@ class _Sum:
         self._parts = dict.fromkeys((*TERMS, "dispatch"), 0.0)
         self._moved = dict.fromkeys(MOVED, 0.0)
         self._bound = dict.fromkeys(RESOURCES, 0.0)
+        self._kernels: dict[str, str] = {}
 
     def result(
         self, shape: DecodeShape, chunk: Chunk, sequences: int, tokens: int, context: int
@@ -119,7 +120,9 @@ class _Sum:
         return SimulatedBatch(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._constants.kernels(prompts(self._device, self._constants)),
+            kernels=self._constants.kernels(
+                with_products(self._device, self._constants, self._kernels)
+            ),
             shape=shape.name,
             sequences=sequences,
             tokens=tokens,
@@ -133,6 +136,7 @@ class _Sum:
         )
 
     def _add(self, run: StepRun, count: int) -> None:
+        self._kernels |= run.kernels
         for name, cycles in zip(TERMS, run.terms.tolist(), strict=True):
             self._parts[name] += count * cycles / self._clock
         for name, moved in zip(MOVED, run.moved.tolist(), strict=True):

@@ -198,17 +198,22 @@ def check_shape(shape: DecodeShape) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A few layers and a head on the timed array: cycles, and how they split."""
+    """A few layers and a head on the timed array: cycles, how they split, and what those of the
+    kernels are (kernel_profile.py)."""
 
     cycles: float
     terms: np.ndarray
     bytes: np.ndarray  # of weights, of keys and values
+    kernels: Mapping[str, str]
 
     def __add__(self, other: Run) -> Run:
-        return Run(self.cycles + other.cycles, self.terms + other.terms, self.bytes + other.bytes)
+        return Run(
+            self.cycles + other.cycles, self.terms + other.terms, self.bytes + other.bytes,
+            {**self.kernels, **other.kernels},
+        )  # fmt: skip
 
     def times(self, factor: float) -> Run:
-        return Run(self.cycles * factor, self.terms * factor, self.bytes * factor)
+        return Run(self.cycles * factor, self.terms * factor, self.bytes * factor, self.kernels)
 
 
 def request_of(
@@ -250,7 +255,7 @@ def run(device: str, request: Mapping[str, int], constants: Mapping[str, float])
     ceiling = constant(f"dram_read_{device}", constants) * 1e9 / clock
     cycles = report["timing"]["cycles"]
     terms, moved = split(trace["events"].view(EVENT), trace["tracks"], config, cycles, ceiling)
-    return Run(cycles, terms, moved)
+    return Run(cycles, terms, moved, report["timing"]["kernels"])
 
 
 def _shares(terms: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -308,7 +313,7 @@ class _Token:
         return SimulatedDecode(
             device=self.device,
             machine=self.constants.label,
-            kernels=self.constants.kernels({}),
+            kernels=self.constants.kernels(total.kernels),
             shape=self.shape.name,
             context=self.context,
             seconds=total.cycles / self.clock + dispatch,

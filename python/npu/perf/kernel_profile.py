@@ -1,9 +1,9 @@
-"""Where the cycles of matrix products come from in simulated time (docs/timing.md, profiles).
+"""Where the cycles of kernels come from in simulated time (docs/timing.md, profiles).
 
-"published": constants, fitted on published kernels or assumed. "scheduled": schedules that `npu
-kernel` generates (backend/perf/kernel_schedules.inc) for every kernel that has one. By default
-kernels that stand for published ones are as published and this project's own as scheduled. All
-other kernels are counted from their source. Every result says which it was.
+"published": constants, fitted on published kernels or assumed, and counts of the source.
+"scheduled": schedules that `npu kernel` generates (backend/perf/kernel_schedules.inc) for every
+kernel that has one, or loops that have. By default kernels that stand for published ones are as
+published and this project's own as scheduled. Every result says which it was.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def constant_of(function: str, kernels: Any) -> dict[str, float]:
 
 def chosen(kernels: str | None) -> str:
     """What many results are stamped with: the profile that was asked for."""
-    return kernels or "published, of pipelined designs scheduled"
+    return kernels or "scheduled, of published designs published"
 
 
 def with_products(
@@ -48,12 +48,6 @@ def with_products(
     if constants.get(KEY) != PROFILES.index("published") + 1:
         found |= {n: f"{_SCHEDULED} in part" for n in _IN_PART.get(device, ()) if n in found}
     return found
-
-
-def prompts(device: str, constants: Mapping[str, float]) -> dict[str, str]:
-    """What the cycles of prompts' kernels are."""
-    names = (*_IN_PART.get(device, ()), "others")
-    return with_products(device, constants, dict.fromkeys(names, "counted"))
 
 
 def described(constants: Mapping[str, float], sources: Mapping[str, str]) -> str:

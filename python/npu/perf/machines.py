@@ -1,9 +1,9 @@
 """The machines that simulations are of: timing constants that are a machine's and not the array's.
 
 Two laptops with the same NPU differ in what their memory gives it. Each profile names a machine on
-which figures were published; the constants that it does not name are those of the table in
-backend/arch/timing.cpp. ``machine=`` chooses one in every simulation, `npu validate-model
---machines` lists them, and every result says whose it is.
+which figures were published (backend/arch/machines.cpp); the constants that it does not name are
+those of the table in backend/arch/timing.cpp. ``machine=`` chooses one in every simulation and of
+a device, `npu validate-model --machines` lists them, and every result says whose it is.
 """
 
 from __future__ import annotations
@@ -58,36 +58,11 @@ class Machine:
         return [own.get(name) or _of_table(name) for name in names]
 
 
-_ATB = "Can Asymmetric Tile Buffering Be Beneficial?, section 5 (equation 12)"
 # The first of a generation is its default: the table's constants were fitted to its figures.
-MACHINES = (
-    Machine("krackan-gemm", "npu2", "Ryzen AI 7 350, DDR5-5600, two channels: arXiv 2512.13282"),
-    Machine("phoenix-gemm", "npu1", "Ryzen 9 7940HS, DDR5-5600, two channels: arXiv 2512.13282"),
-    Machine(
-        "strix-atb", "npu2", "Ryzen AI 9 HX 370: Can Asymmetric Tile Buffering Be Beneficial?",
-        (
-            MachineConstant("dram_read_npu2", 65, "GB/s", "documented", f"about 65: {_ATB}"),
-            MachineConstant(
-                "dram_total_npu2", 65, "GB/s", "documented",
-                f"the same figure, which counts A, B and C: {_ATB}",
-            ),
-        ),
-    ),
-    Machine(
-        "krackan-gemma", "npu2", "Ryzen AI 7 350 as arXiv 2602.06063 describes it",
-        (
-            MachineConstant(
-                "dram_read_npu2", 40, "GB/s", "documented",
-                "reads are capped below 40: arXiv 2602.06063, section 5; arXiv 2512.13282 measured "
-                "about 50 on the same processor",
-            ),
-            MachineConstant(
-                "dram_total_npu2", 50.6, "GB/s", "assumed",
-                "to the read ceiling as in the table; no measurement was found",
-            ),
-        ),
-    ),
-)  # fmt: skip
+MACHINES = tuple(
+    Machine(name, generation, about, tuple(MachineConstant(*c) for c in constants))
+    for name, generation, about, constants in _npu.perf.machines()
+)
 
 
 class Constants(dict[str, float]):

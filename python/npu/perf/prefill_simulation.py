@@ -29,7 +29,7 @@ from npu.perf.decode_simulation import (
 )
 from npu.perf.execution import constant, execute, zeros_but
 from npu.perf.gemv_simulation import simulate_gemv
-from npu.perf.kernel_profile import prompts
+from npu.perf.kernel_profile import with_products
 from npu.perf.machines import Constants
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS, shares, split
 from npu.perf.problem import whole
@@ -126,13 +126,14 @@ def simulate_prefill(
 
 @dataclasses.dataclass(frozen=True)
 class StepRun:
-    """A step on the timed array: cycles, how they split (TERMS), bytes (MOVED), and the shares in
-    which resources work (RESOURCES)."""
+    """A step on the timed array: cycles, how they split (TERMS), bytes (MOVED), the shares in
+    which resources work (RESOURCES), and what the cycles of kernels are (kernel_profile.py)."""
 
     cycles: float
     terms: np.ndarray
     moved: np.ndarray
     shares: np.ndarray
+    kernels: Mapping[str, str]
 
     @property
     def bound(self) -> str:
@@ -147,8 +148,9 @@ class StepRun:
         cycles = self.cycles + (other.cycles - self.cycles) * t
         busy = line(self.shares * self.cycles, other.shares * other.cycles)
         return StepRun(
-            cycles, line(self.terms, other.terms), line(self.moved, other.moved), busy / cycles
-        )
+            cycles, line(self.terms, other.terms), line(self.moved, other.moved), busy / cycles,
+            {**self.kernels, **other.kernels},
+        )  # fmt: skip
 
 
 def request_of_steps(
@@ -192,7 +194,7 @@ def _step(
     ceiling = constant(f"dram_read_{device}", values) * 1e9 / _clock(device)
     events = trace["events"].view(EVENT)
     terms, moved = split(trace, events, config, timing["cycles"], ceiling, work)
-    return StepRun(timing["cycles"], terms, moved, shares(timing))
+    return StepRun(timing["cycles"], terms, moved, shares(timing), timing["kernels"])
 
 
 def stream_cycles(device: str, request: Mapping[str, int], constants: Mapping[str, float]) -> float:
@@ -342,6 +344,8 @@ class _Prompt:
         self._parts = dict.fromkeys(PARTS, 0.0)
         self._moved = dict.fromkeys((*MOVED, "head"), 0.0)
         self._bound = dict.fromkeys((*RESOURCES, *PARTS), 0.0)
+        self._kernels: dict[str, str] = {}  # of the steps
+        self._one_token = ""  # what a prompt of one token is stamped with
 
     def result(self) -> SimulatedPrefill:
         dispatch = constant("dispatch", self._constants) * 1e-6
@@ -367,7 +371,8 @@ class _Prompt:
         return SimulatedPrefill(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._constants.kernels(prompts(self._device, self._constants)),
+            kernels=self._one_token
+            or self._constants.kernels(with_products(self._device, self._constants, self._kernels)),
             shape=self._shape.name,
             tokens=self._tokens,
             position=self._position,
@@ -384,6 +389,7 @@ class _Prompt:
         clock = _clock(self._device)
         chunk = Chunk(self._device, self._shape, tokens, position, self._constants)
         for _, count, run in chunk.steps():
+            self._kernels |= run.kernels
             for name, cycles in zip(TERMS, run.terms, strict=True):
                 self._parts[name] += count * cycles / clock
             for name, moved in zip(MOVED, run.moved, strict=True):
@@ -404,6 +410,8 @@ class _Prompt:
         token = simulate_decode(
             self._device, self._shape, self._position + self._tokens, constants=self._constants
         )
+        if self._tokens == 1:
+            self._one_token = token.kernels
         for name, seconds in token.split.items():
             self._parts["rows" if name == "small operations" else name] += seconds
         self._moved["weights"] += token.weight_bytes

@@ -10,8 +10,11 @@ _devices: dict[str, Device] = {}
 def word_of(device: Device) -> str:
     """A word for a device and its choices, which another process understands, too."""
     arithmetic = device.arithmetic if device.emulated else ""
-    choices = (arithmetic, device.bf16_chosen or "", device.kernel_chosen or "", device.prefers)
-    word = ",".join((device.name, *choices))
+    choices = (
+        arithmetic, device.bf16_chosen, device.kernel_chosen, device.prefers, device.machine,
+        device.kernels,
+    )  # fmt: skip
+    word = ",".join((device.name, *(choice or "" for choice in choices)))
     _devices[word] = device
     return word
 

@@ -80,7 +80,8 @@ class Bundle:
 @dataclass(frozen=True)
 class Program:
     """Bundles in their order; ``labels`` name bundles. ``loop_step``: blocks per pass of a loop,
-    by which tags advance; ``loops``: first and last bundle of each."""
+    by which tags advance; ``loops``: first and last bundle of each; ``starts``: of each part that
+    was joined, the first bundle."""
 
     name: str
     machine: Machine
@@ -88,6 +89,7 @@ class Program:
     labels: Mapping[str, int] = field(default_factory=dict)
     loops: tuple[tuple[int, int], ...] = ()
     loop_step: int = 0
+    starts: tuple[int, ...] = (0,)
 
     @property
     def sizes(self) -> list[int]:
@@ -177,9 +179,14 @@ def joined(name: str, parts: Sequence[Program]) -> Program:
     bundles: list[Bundle] = []
     labels: dict[str, int] = {}
     loops: list[tuple[int, int]] = []
+    starts: list[int] = []
     for part in parts:
         at = len(bundles)
+        starts.append(at)
         bundles += part.bundles
         labels |= {label: at + index for label, index in part.labels.items()}
         loops += [(at + first, at + last) for first, last in part.loops]
-    return Program(name, parts[0].machine, tuple(bundles), labels, tuple(loops), parts[0].loop_step)
+    return Program(
+        name, parts[0].machine, tuple(bundles), labels, tuple(loops), parts[0].loop_step,
+        tuple(starts),
+    )  # fmt: skip

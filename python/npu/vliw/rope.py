@@ -1,4 +1,4 @@
-"""Rotary embedding of vectors of 256 elements (aie_kernels/rope.h): elements i and
+"""Rotary embedding of vectors of 256 elements, or fewer (aie_kernels/rope.h): elements i and
 i + 128 are rotated by the angle whose cosine and sine a table has in fp32, as objects of
 aie_kernels/rope.cc are laid out.
 
@@ -22,20 +22,20 @@ X, TABLE = 2 * WIDTH, 4 * WIDTH  # bytes
 _FOUND = {"npu1": (15, 10), "npu2": (16, 20)}
 
 
-def regions(machine: Machine, vectors: int) -> list[Region]:
-    """The loop over ``vectors`` vectors, each with a table of its own."""
+def regions(machine: Machine, vectors: int, width: int = WIDTH) -> list[Region]:
+    """The loop over ``vectors`` vectors, each with a table of its own; width: 64, 128 or 256."""
     if type(vectors) is not int or vectors < 1:
         raise ShapeError(
-            f"[rope] blocks is {vectors!r}: give 1 or more vectors of {WIDTH} elements"
+            f"[rope] blocks is {vectors!r}: give 1 or more vectors of {width} elements"
         )
     flow = Dataflow(machine)
     floats = NarrowFloats(flow) if flow.npu1 else Floats(flow)
-    _turn(flow, floats)
+    _turn(flow, floats, width)
     pairs = floats.COUNT
-    turns = [(v, s) for v in range(vectors) for s in range(WIDTH // 2 // pairs)]
+    turns = [(v, s) for v in range(vectors) for s in range(width // 2 // pairs)]
     streams = {
         array: Stream(array, array, [size * v + step * pairs * s for v, s in turns])
-        for array, size, step in (("p0", X, 2), ("p1", TABLE, 4), ("p2", X, 2))
+        for array, size, step in (("p0", 2 * width, 2), ("p1", 4 * width, 4), ("p2", 2 * width, 2))
     }
     interval, start = _FOUND[machine.generation]
     return [
@@ -47,12 +47,10 @@ def regions(machine: Machine, vectors: int) -> list[Region]:
     ]  # fmt: skip
 
 
-def _turn(flow: Dataflow, floats: Floats | NarrowFloats) -> None:
-    low, high = (floats.narrow("p0", offset, "x") for offset in (0, X // 2))
-    cosine, sine = (
-        floats.parts(floats.loaded("p1", offset, "table")) for offset in (0, TABLE // 2)
-    )
-    for one, other, minus, offset in ((low, high, True, 0), (high, low, False, X // 2)):
+def _turn(flow: Dataflow, floats: Floats | NarrowFloats, width: int) -> None:
+    low, high = (floats.narrow("p0", offset, "x") for offset in (0, width))
+    cosine, sine = (floats.parts(floats.loaded("p1", offset, "table")) for offset in (0, 2 * width))
+    for one, other, minus, offset in ((low, high, True, 0), (high, low, False, width)):
         turned = floats.scaled(one, cosine)
         turned = floats.add_scaled(turned, other, sine, minus=minus)
         floats.stored(turned, Access("p2", offset), "y")

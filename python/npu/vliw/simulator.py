@@ -37,6 +37,7 @@ class Run:
     bundles: int = 0
     stalls: int = 0
     issued: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # per operation
+    passed: dict[int, int] = field(default_factory=lambda: defaultdict(int))  # per bundle
 
     @property
     def cycles(self) -> int:
@@ -91,6 +92,7 @@ class Core:
             slots = self._issue(program, index, now)
             left = left if slots is None else slots
             self.result.bundles += 1
+            self.result.passed[index] += 1
             index, now = self._next(program, index), now + 1
         while any((self._reads, self._accesses, self._landings, self._pointers)):
             self._begin_cycle(now)  # what is still under way

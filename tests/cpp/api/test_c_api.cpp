@@ -97,6 +97,17 @@ TEST_CASE("opening a device") {
   options.kernel = "pipelined";
   CHECK(refused("null:npu1") == NPU_ERROR_DEVICE);
   options.kernel = nullptr;
+  options.machine = "strix-atb";
+  CHECK(refused("null:npu1") == NPU_ERROR_ARGUMENT);
+  CHECK(says("machine is \"strix-atb\""));
+  options.machine = "phoenix-gemm";
+  options.kernels = "fast";
+  CHECK(refused("null:npu1") == NPU_ERROR_ARGUMENT);
+  options.kernels = nullptr;
+  {
+    const Environment profile("NPU_KERNELS", "guessed");
+    CHECK(refused("null:npu1") == NPU_ERROR_ARGUMENT);
+  }
   options.configurations = "/nowhere/at/all";
   CHECK(refused("null:npu1") == NPU_ERROR_UNAVAILABLE);
   CHECK(says("/nowhere/at/all"));

@@ -7,6 +7,7 @@ that is derived); that a packed copy serves every type of result; what is loaded
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -15,9 +16,11 @@ from compare import assert_matmul_close, assert_narrow_sums_close
 from devices_under_test import DEVICES
 
 import npu
+from npu import _npu
 from npu.designs import gemm
 from npu.devices import open_device
 from npu.errors import ArgumentError, DeviceError
+from npu.ops import gemm_estimate
 from npu.ops.epilogue import shift_right
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -170,6 +173,37 @@ def test_loads_and_reports() -> None:
         assert npu.last_gemm().load_seconds > 0
     with pytest.raises(DeviceError, match="designs"):
         open_device("emu:npu2", designs="best")
+
+
+def test_predictions_are_of_a_machine_and_a_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As npu.simulate_gemm predicts for the design that ran; the environment names them, too."""
+    a, b = np.zeros((64, 4096), np.int8), np.zeros((4096, 1024), np.int8)
+    square = np.zeros((512, 512), BF16)
+
+    def predicted(a: Any, b: Any, **words: str) -> tuple[float, Any]:  # by a device of its own
+        with npu.device("emu:npu2", designs="array", **words) as device:
+            npu.matmul(a, b)
+            assert (device.machine, device.kernels) == (words.get("machine"), words.get("kernels"))
+            return npu.last_gemm().predicted_seconds, npu.last_gemm().options
+
+    usual, _ = predicted(a, b, machine="krackan-gemm")
+    fast, design = predicted(a, b, machine="strix-atb")
+    slow, _ = predicted(a, b, machine="krackan-gemma")
+    assert fast < usual < slow
+    by_schedule, _ = predicted(square, square, machine="krackan-gemm", kernels="scheduled")
+    by_constants, _ = predicted(square, square, machine="krackan-gemm", kernels="published")
+    assert by_schedule < by_constants
+    memory = {"dram_read_npu2": 65.0, "dram_total_npu2": 65.0}
+    array = _npu.gemm_choice.seconds(design, (64, 4096, 1024), False, memory)
+    assert fast == pytest.approx(array + gemm_estimate.load_seconds("npu2"))
+    monkeypatch.setenv("NPU_MACHINE", "krackan-gemma")
+    assert open_device("emu:npu2").machine == "krackan-gemma"
+    with pytest.raises(ArgumentError, match=r"\[device\] machine .* npu1"):
+        open_device("emu:npu1")
+    monkeypatch.delenv("NPU_MACHINE")
+    monkeypatch.setenv("NPU_KERNELS", "guessed")
+    with pytest.raises(ArgumentError, match=r"\[device\] kernels is 'guessed'"):
+        open_device("emu:npu2")
 
 
 def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Where simulated cycles of matrix products come from: the table of generated schedules agrees with
+"""Where simulated cycles of kernels come from: the table of generated schedules agrees with
 the generator, both methods charge it, results and files say which profile it was, and a wrong name
 is a typed error in every simulation.
 """
@@ -163,6 +163,8 @@ def test_descriptions() -> None:
     sources = {"a": "scheduled", "b": "counted", "c": "counted", "d": "published"}
     assert kernel_profile.described({}, sources) == "scheduled (b, c: counted; d: published)"
     assert kernel_profile.described({}, {"a": "scheduled"}) == "scheduled"
+    part = {"a": "scheduled in part", "b": "counted"}
+    assert kernel_profile.described({}, part) == "scheduled (a: in part; b: counted)"
     assert kernel_profile.described({}, {"b": "counted"}) == "published"
     many = {str(i): "counted" for i in range(9)}
     assert kernel_profile.described({"kernels": 2.0}, many) == "scheduled (9 kernels: counted)"
@@ -194,26 +196,45 @@ def test_an_unknown_profile_is_an_error(name: str, kernels: Any) -> None:
         SIMULATIONS[name](kernels=kernels)
 
 
-@pytest.mark.parametrize("name", ["simulate_gemv", "simulate_dequantize", "simulate_operation"])
-def test_other_simulations_say_that_nothing_has_a_schedule(name: str) -> None:
-    usual, asked = SIMULATIONS[name](), SIMULATIONS[name](kernels="scheduled")
+STAMPS = {
+    "simulate_gemv": "scheduled (gemv_block: in part; gemv_setup: counted)",
+    "simulate_dequantize": "scheduled",
+    "simulate_operation": "scheduled (gemv_block: in part; gemv_setup: counted)",
+}
+
+
+@pytest.mark.parametrize("name", STAMPS)
+def test_loops_over_lanes_are_scheduled_by_default(name: str) -> None:
+    """npu2's; the results name what is counted."""
+    usual, asked, counted = (SIMULATIONS[name](kernels=k) for k in (None, "scheduled", "published"))
+    assert usual == asked
+    assert usual.kernels == STAMPS[name]
+    assert counted.kernels == "published"
+
+
+@pytest.mark.parametrize("format", ["q4nx", "bf16"])
+def test_products_with_a_vector_on_npu1_are_counted(format: str) -> None:
+    usual, asked = (
+        npu.simulate_gemv("npu1", 512, 1024, format=format, kernels=kernels)
+        for kernels in (None, "scheduled")
+    )
     assert usual.kernels == "published"
-    assert asked.kernels.startswith("scheduled (") and "counted" in asked.kernels
+    assert asked.kernels == "scheduled (gemv_block, gemv_setup: counted)"
     assert usual.seconds == asked.seconds
 
 
-def test_of_tokens_and_prompts_only_products_have_a_schedule() -> None:
-    """Their results say so without asking the run."""
-    scheduled = {line["kernel"] for line in LINES}
-    for trace, kernels in (("trace_token", set()), ("trace_prefill", {"prefill_multiply"})):
-        options = {"layers": 1} if trace == "trace_prefill" else {}
-        run = SIMULATIONS[trace](limit=1, **options)
-        says = run.simulation.kernels
-        assert ("prefill_multiply: in part" in says) if kernels else (says == "published")
-        assert kernels == scheduled & {kernel.split(" ")[0] for kernel in run.kernels}
-        assert SIMULATIONS[trace](limit=1, kernels="published", **options).simulation.kernels == (
-            "published"
-        )
+def test_tokens_and_prompts_say_what_is_scheduled() -> None:
+    token = SIMULATIONS["trace_token"](limit=1)
+    prompt = SIMULATIONS["trace_prefill"](limit=1, layers=1)
+    for run, kernels in (
+        (token, "attention_scores, gemv_kept, vector_input: in part"),
+        (prompt, "prefill_finish, prefill_geglu_piece, prefill_multiply: in part"),
+    ):
+        assert run.simulation.kernels.startswith("scheduled (")
+        assert kernels in run.simulation.kernels
+    one = SIMULATIONS["simulate_decode"]()
+    assert one.kernels == token.simulation.kernels
+    assert SIMULATIONS["simulate_decode"](kernels="published").kernels == "published"
 
 
 def _json(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -227,7 +248,7 @@ def test_commands_say_it(capsys: pytest.CaptureFixture[str]) -> None:
     found = _json(capsys, *gemm, "--kernels", "scheduled", "--json", "-")
     assert found["kernels"] == found["stamp"]["kernels"] == "scheduled"
     assert main([*gemm]) == 0
-    assert "kernels: published, of pipelined designs scheduled" in capsys.readouterr().out
+    assert "kernels: scheduled, of published designs published" in capsys.readouterr().out
     assert main([*gemm, "--kernels", "guessed"]) == 2
     assert "guessed" in capsys.readouterr().err
 
