@@ -109,8 +109,6 @@ NPU_OUTLINED inline void finish(float* sums, int32_t* y, const Setup& setup, int
       aie::store_v(out + i, aie::load_v<16>(sums + i));
     }
   } else {
-    // A core resets to floor, which would bias every result; the mode stays set afterwards.
-    aie::set_rounding(aie::rounding_mode::conv_even);
     bfloat16* out = reinterpret_cast<bfloat16*>(y) + at * count;
     NPU_SERIAL_FOR(int32_t i = 0, i < count, i += 16) {
       const aie::accum<accfloat, 16> wide(aie::load_v<16>(sums + i));
@@ -147,6 +145,8 @@ inline void next_block(const uint8_t* block, const bfloat16* x, float* sums, int
 
 NPU_OUTLINED inline void begin(const int32_t* record, int32_t words, int32_t* to, int32_t* state,
                                float* sums, int32_t count) {
+  // A core resets to floor, which would bias products of fp32 and results; the mode stays set.
+  aie::set_rounding(aie::rounding_mode::conv_even);
   NPU_SERIAL_FOR(int32_t i = 0, i < words, i += kSetupWords) {
     aie::store_v(to + i, aie::load_v<kSetupWords>(record + i));
   }
