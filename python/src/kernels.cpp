@@ -181,7 +181,7 @@ void init_kernels(nb::module_& m) {
   sub.attr("SOURCE_HASH") = NPU_KERNEL_HASH;  // of all sources in aie_kernels/
   sub.def("call", &call, nb::arg("name"), nb::arg("generation"), nb::arg("arguments"),
           nb::sig("def call(name: str, generation: str, arguments: "
-                  "collections.abc.Sequence[bytes | int]) -> list[bytes]"));
+                  "collections.abc.Sequence[bytes | int]) -> collections.abc.Sequence[bytes]"));
   sub.def("describe", &describe, nb::arg("name"), nb::arg("generation"));
   sub.def("counts", &counts, nb::arg("name"), nb::arg("generation"), nb::arg("integers"),
           nb::sig("def counts(name: str, generation: str, integers: "
