@@ -357,11 +357,11 @@ double weigh_cycles(const Timing&, const int64_t* integers) {
     // whole number added and taken away); two at a time the power put together, rounded, summed.
     // Of each half three products of its scores. Also a product of the denominators.
     constexpr double kMask = 7 + 2 + 2 + 6 + 2 + 2, kSplit = 7 + 4 + 6 + 4 + 6 + 4 + 3 * 6 + 4 + 6;
-    constexpr double kPower = (7 + 2 + 2 + 4 + 6 + 4 + 4 + 6 + 16) / 2.0, kSum = 30;
+    constexpr double kPower = (7 + 2 + 2 + 4 + 6 + 4 + 4 + 6 + 16) / 2.0, kSumming = 30;
     const double lanes = half * kCoreRows;
     return kCall + kBegin + kMaxima + products_cycles(2 * lanes) + products_cycles(kCoreRows) +
            positions * (kMask + kSplit + kPower) +
-           2 * (3 * products_cycles(lanes) + kSum + tiles_cycles(half, kCoreRows));
+           2 * (3 * products_cycles(lanes) + kSumming + tiles_cycles(half, kCoreRows));
   }
   constexpr double kScale = kProduct + 2 + 2 + 2 + 4;
   constexpr double kWeigh = (7 + 4 + 6 + 4 + 8 + 2 + 9) / 2.0;

@@ -71,8 +71,8 @@ inline void multiply(const uint8_t* __restrict a, const uint8_t* __restrict w,
     block.load(upper, lower, 0);
     Blocks a0 = at(a), a1 = at(a + kRowBytes), both = at(w);
     for (int32_t step = 0; step < kSteps; ++step) {
-      const auto left = both.pop(), right = both.pop();
-      block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(left), NPU_TRANSPOSED(right));
+      const auto w0 = both.pop(), w1 = both.pop();
+      block.multiply(a0.pop(), a1.pop(), NPU_TRANSPOSED(w0), NPU_TRANSPOSED(w1));
     }
     block.store(upper, lower, 0);
     w += 2 * kRowBytes;

@@ -99,10 +99,10 @@ GemmTile GemmTile::of(const Configuration& configuration) {
          "an even b_rows and an even number of columns: lower the design again",
          configuration.name.c_str());
   }
-  for (const auto& [values, cell] :
+  for (const auto& [values, layout] :
        {std::pair(tile.k, tile.a), std::pair(tile.k, tile.b), std::pair(tile.n, tile.b),
         std::pair(tile.n, tile.c), std::pair(tile.m, tile.a), std::pair(tile.m, tile.c)}) {
-    if (values % cell.side == 0) continue;
+    if (values % layout.side == 0) continue;
     fail(ErrorKind::kFormat,
          "[GemmTile::of] configuration \"%s\" has tile sizes of %lld values; blocks of BFP16 "
          "come in tiles of 8 x 8: use another tile",
