@@ -245,8 +245,9 @@ TEST_CASE(
     CHECK(names.insert(kernel.name + name_of(generation)).second);
     const arch::Timing timing(generation, arch::TimingTable());
     CHECK(kernels::call_cost(kernel, timing, Call(kernel, random).arguments).cycles > 0);
+    if (kernel.name == std::string("matmul_bf16_f32_square")) return;  // npu1's alone
     const Declaration* other = kernels::find_declaration(kernel.name, arch::Generation::kNpu2);
-    REQUIRE(other != nullptr);  // npu2 has whatever npu1 has
+    REQUIRE(other != nullptr);  // npu2 has whatever else npu1 has
     REQUIRE(other->count == kernel.count);
     for (int i = 0; i < kernel.count; ++i) {
       CHECK(std::string(other->operands[i].name) == kernel.operands[i].name);
