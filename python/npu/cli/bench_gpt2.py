@@ -11,20 +11,22 @@ from collections.abc import Callable
 from typing import Any
 
 from npu.cli import bench_gemm_files as files
-from npu.cli import common, progress
+from npu.cli import common, dtypes, progress
 from npu.errors import ArgumentError
 from npu.perf.gpt2_products import LAYERS, ROWS, VOCABULARY, WIDTH, Product, flops, products
 from npu.perf.gpt2_simulation import SimulatedStep, simulate_step
 
 DEVICES = ("npu1", "npu2")
-DTYPES = {"bf16": "bfloat16", "f32": "float32"}
 MEASURED = ("transposition", "input_copy", "output_copy", "call")
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", help="npu1 or npu2 (both)")
-    add("--dtype", choices=tuple(DTYPES), default="bf16", help="of the model's tensors (bf16)")
+    add(
+        "--dtype", type=dtypes.tensor, default="bfloat16",
+        help="of the model's tensors: bf16 (default) or f32",
+    )  # fmt: skip
     for name, value, what in (
         ("--tokens", ROWS, "of a batch"), ("--width", WIDTH, "of the model"),
         ("--layers", LAYERS, "of the model"), ("--vocabulary", VOCABULARY, "rows of the head"),
@@ -41,7 +43,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     devices = [common.generation("bench", arguments.device)] if arguments.device else DEVICES
-    dtype = DTYPES[arguments.dtype]
+    dtype = arguments.dtype
     of = list(
         products(arguments.tokens, arguments.width, arguments.layers, arguments.vocabulary)
     )  # fmt: skip

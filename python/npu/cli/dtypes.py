@@ -17,6 +17,7 @@ NAMES = {
     "bfp16": "bfp16",
 }  # fmt: skip
 OPERANDS = ("bfloat16", "int8", "int16")  # of A and B; the first where none is named
+TENSORS = ("bfloat16", "float32")  # of a torch model
 RESULTS = ("int8", "int16", "int32", "bfloat16", "float32")
 BLOCKS = ("bfp16",)  # where matrices in blocks are offered, too
 
@@ -29,6 +30,11 @@ def operand(text: str) -> str:
 def result(text: str) -> str:
     """An argparse type: the element type of C."""
     return _named(text, RESULTS)
+
+
+def tensor(text: str) -> str:
+    """An argparse type: the element type of a torch model's tensors."""
+    return _named(text, TENSORS)
 
 
 def operand_or_blocks(text: str) -> str:

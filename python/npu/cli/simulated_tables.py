@@ -121,7 +121,7 @@ def show(
 ) -> None:
     """Prints both tables, at most 100 columns wide."""
     ceiling = document["read_ceiling_bytes_per_second"] / 1e9
-    print(
+    _wrapped(
         f"{document['shape']} on {document['device']}, simulated; machine {document['machine']}, "
         f"kernels: {document['kernels']}; reads up to {ceiling:g} GB/s"
     )

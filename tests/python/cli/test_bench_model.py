@@ -168,9 +168,9 @@ def test_nothing_is_silent(
     model: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(progress, "_LINE_EVERY", 0.001)
-    assert cli.main(["bench", "-r", "1", "-m", model, "-p", "40", "-n", "12"]) == 0
+    assert cli.main(["bench", "-r", "8", "-m", model, "-p", "60", "-n", "4"]) == 0
     err = capsys.readouterr().err
-    assert "pp40: " in err and "tg12: " in err and " of 24 tokens, warm-up included, " in err
+    assert "pp60: " in err and "tg4: " in err and " of 36 tokens, warm-up included, " in err
     shown: list[str] = []
     watched = progress.shown
     positions: list[tuple[float, float]] = []

@@ -78,5 +78,5 @@ def test_no_command_has_names_of_its_own() -> None:
     found = options(build_parser())
     assert len(found) >= 2 * len(LINES)
     readers = {dtypes.operand, dtypes.operands, dtypes.result, dtypes.results}
-    readers |= {dtypes.operand_or_blocks, dtypes.result_or_blocks}
+    readers |= {dtypes.operand_or_blocks, dtypes.result_or_blocks, dtypes.tensor}
     assert all(action.type in readers for action in found)
