@@ -13,7 +13,7 @@ from npu.vliw import block_values, gemv_rows, narrow_block_values, vector_datafl
 from npu.vliw.aie2p import BFP16_8X8X8
 from npu.vliw.block_values import Blocks, Numbers
 from npu.vliw.dataflow import Region, Stream
-from npu.vliw.float_products import MINUS_ONE, Floats
+from npu.vliw.float_products import MINUS_ONE, ORDER, Floats
 from npu.vliw.machine import Machine
 from npu.vliw.narrow_block_values import NarrowBlocks
 from npu.vliw.vector_operations import LANES
@@ -30,7 +30,7 @@ _NARROW = Numbers(*narrow_block_values.NUMBERS, *range(_COLUMNS))
 _PREAMBLE = (*block_values.preamble(_FIRST), ("vbcst.16", (MINUS_ONE, _FIRST[_MINUS_ONE])))
 
 # (part of d, part of s) of products in the order of their sum; the last one meets y.
-_ORDER = ((0, 2), (1, 1), (2, 0), (1, 0), (0, 1))
+_ORDER = ORDER[:-1]
 # The shortest interval that a longer search found, where that succeeds, and after what patience.
 _FOUND = {"interval": 35, "start": 18}
 _NARROW_FOUND = {"interval": 87, "start": 201, "patience": 24, "tail": 45}

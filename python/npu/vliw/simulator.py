@@ -492,11 +492,7 @@ def _multiply(flight: _Flight) -> bytes:
     c, a, b = _factors(flight)
     if flight.inputs[4] == LANES:
         return multiplied("npu1", [c], a, b, LANES)
-    if flight.inputs[4] != BF16_4X8X4:
-        raise ScheduleError(
-            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {BF16_4X8X4} "
-            "(bf16, 4 x 8 x 4) is simulated"
-        )
+    _require_configuration(flight, BF16_4X8X4, "bf16, 4 x 8 x 4")
     left = np.frombuffer(a, np.uint16).reshape(4, 8)
     right = np.frombuffer(b, np.uint16).reshape(8, 4)
     return multiply_bf16(left, right, np.frombuffer(c, np.uint32).reshape(4, 4)).tobytes()
@@ -505,12 +501,7 @@ def _multiply(flight: _Flight) -> bytes:
 def _multiply_bfp16(flight: _Flight) -> bytes:
     from npu.vliw.aie2p import BFP16_8X8X8
 
-    configuration = flight.inputs[len(flight.op.operands) - 1]
-    if configuration != BFP16_8X8X8:
-        raise ScheduleError(
-            f"[simulate] {flight.where}: configuration {configuration!r}; only {BFP16_8X8X8} "
-            "(BFP16, 8 x 8 x 8) is simulated"
-        )
+    _require_configuration(flight, BFP16_8X8X8, "BFP16, 8 x 8 x 8")
     c, a, b = _factors(flight)
     total = np.frombuffer(c, np.float32) if c else np.zeros(64, np.float32)
     return multiply_bfp16(*_blocks(a), *_blocks(b), total).tobytes()
@@ -519,11 +510,7 @@ def _multiply_bfp16(flight: _Flight) -> bytes:
 def _multiply_int8(flight: _Flight) -> bytes:
     from npu.vliw.aie2p import INT8_8X8X8
 
-    if flight.inputs[4] != INT8_8X8X8:
-        raise ScheduleError(
-            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {INT8_8X8X8} "
-            "(int8, 8 columns of A and of B) is simulated"
-        )
+    _require_configuration(flight, INT8_8X8X8, "int8, 8 columns of A and of B")
     c, a, b = _factors(flight)
     left, right = (np.frombuffer(x, np.int8).reshape(-1, 8) for x in (a, b))
     return multiply_int8(left, right, np.frombuffer(c, np.int32).reshape(-1, 8)).tobytes()
@@ -532,14 +519,19 @@ def _multiply_int8(flight: _Flight) -> bytes:
 def _multiply_int16(flight: _Flight) -> bytes:
     from npu.vliw.aie2p import INT16_4X4X8
 
-    if flight.inputs[4] != INT16_4X4X8:
-        raise ScheduleError(
-            f"[simulate] {flight.where}: configuration {flight.inputs[4]!r}; only {INT16_4X4X8} "
-            "(int16, 4 rows of A and of B) is simulated"
-        )
+    _require_configuration(flight, INT16_4X4X8, "int16, 4 rows of A and of B")
     c, a, b = _factors(flight)
     left, right = (np.frombuffer(x, np.int16).reshape(4, -1) for x in (a, b))
     return multiply_int16(left, right, np.frombuffer(c, np.int64).reshape(4, -1)).tobytes()
+
+
+def _require_configuration(flight: _Flight, only: int, what: str) -> None:
+    """The configuration word, a multiplication's last operand, is the one that is simulated."""
+    found = flight.inputs[len(flight.op.operands) - 1]
+    if found != only:
+        raise ScheduleError(
+            f"[simulate] {flight.where}: configuration {found!r}; only {only} ({what}) is simulated"
+        )
 
 
 def _factors(flight: _Flight) -> tuple[bytes, bytes, bytes]:
