@@ -41,7 +41,10 @@ int64_t HeadResults::channel(int64_t column, int64_t upper) const {
   return before + upper * channel_bytes(column);
 }
 
-int64_t HeadResults::bytes() const { return channel(std::ssize(pieces_), 0); }
+int64_t HeadResults::bytes() const {
+  const int64_t last = std::ssize(pieces_) - 1;
+  return channel(last, 0) + 2 * channel_bytes(last);
+}
 
 void HeadResults::read(const PrefillLayout& layout, std::span<const std::byte> memory,
                        int64_t row_block, std::span<float> out) const {
