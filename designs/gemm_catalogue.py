@@ -3,7 +3,7 @@
 Changing the array's configuration costs milliseconds, so one that serves many sizes is worth more
 than the best one of every size. Per generation, input, type of the sums and layout of B there are
 
-- "large": within 1.5 % of the most TOPS at 4096 cubed of all tiles and k_mt up to 1100,
+- "large": within 1.5 % of the most TOPS at 4096 cubed of all tiles, parts of A and k_mt up to 1100,
 - "mixed": those (up to two) that beside it give the best geometric mean over the sizes of
   `npu tune gemm --sizes mixed` when each size has the best of all of them,
 - "small": the best mean over 16, 64 and 128 rows of the layers of Gemma 3 1B and 4B, m up to 32,
@@ -12,6 +12,8 @@ by the closed form (docs/timing.md), of tiles that leave a compiled program its 
 section (gemm_limits.leaves_room); docs/tuning.md has what they reach in the emulator. The closed
 form does not see what memtiles read ahead: on npu2 every entry has a third buffer of A and B and
 longer objects of B where they fit (`_read_ahead`), with which the emulator prefers shorter k_mt.
+Nor does it see the tail of K: for int8 with 32-bit sums it prefers k_mt that do not divide 4096,
+and the streams of npu.matmul those that are here.
 backend/ops/gemm/gemm_choice.h has the policy that chooses among them.
 
 Packed copies of B have a layout, the tile's n and k_mt, that every configuration which reads them
@@ -57,8 +59,10 @@ def _pipelined(
     )  # fmt: skip
 
 
-def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> Entry:
-    return _pipelined(role, tile, k_mt, in_place, pairs=True)
+def _paired(
+    role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False, a_parts: int = 1
+) -> Entry:
+    return _pipelined(role, tile, k_mt, in_place, pairs=True, a_parts=a_parts)
 
 
 # (generation, input, sums, layout of B); input: the element type, or "bfp16" for bfloat16 that
@@ -66,26 +70,26 @@ def _paired(role: str, tile: gemm.Tile3, k_mt: int, in_place: bool = False) -> E
 ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
     ("npu2", "int8", "wide", "row"): (
         _paired("large", (176, 32, 64), 512, in_place=True),
-        _paired("mixed", (128, 32, 80), 512, in_place=True),
+        _paired("mixed", (128, 64, 80), 512, in_place=True, a_parts=2),
         _paired("mixed", (128, 32, 64), 384, in_place=True),
         _paired("small", (32, 16, 160), 256),
     ),
     ("npu2", "int8", "wide", "col"): (
         _pipelined("large", (176, 32, 64), 512, in_place=True),
-        _pipelined("mixed", (128, 32, 80), 512, in_place=True),
+        _pipelined("mixed", (128, 64, 80), 512, in_place=True, a_parts=2),
         _pipelined("mixed", (128, 32, 64), 384, in_place=True),
         _pipelined("small", (32, 16, 80), 640),
     ),
     ("npu2", "int8", "int16", "row"): (
-        _paired("large", (160, 32, 128), 512),
+        _paired("large", (192, 32, 128), 512, a_parts=3),
         _paired("mixed", (128, 32, 160), 384),
-        _paired("mixed", (128, 16, 128), 192),
+        _paired("mixed", (128, 32, 128), 288),
         Entry("small", (32, 16, 160), 256, pairs=True),
     ),
     ("npu2", "int8", "int16", "col"): (
         _pipelined("large", (176, 24, 128), 456),
         _pipelined("mixed", (128, 32, 160), 512),
-        _pipelined("mixed", (128, 16, 144), 288),
+        _pipelined("mixed", (128, 24, 128), 384),
         Entry("small", (32, 16, 160), 576),
     ),
     ("npu2", "int8", "int8", "row"): (
@@ -101,15 +105,15 @@ ENTRIES: dict[tuple[str, str, str, str], tuple[Entry, ...]] = {
         Entry("small", (32, 16, 160), 576),
     ),
     ("npu2", "bfp16", "wide", "row"): (
-        _paired("large", (128, 32, 80), 512, in_place=True),
-        _paired("mixed", (128, 32, 80), 128, in_place=True),
+        _paired("large", (128, 32, 96), 512, in_place=True, a_parts=4),
+        _paired("mixed", (128, 32, 80), 256, in_place=True),
         _paired("mixed", (128, 32, 64), 128, in_place=True),
         Entry("small", (32, 16, 160), 128, pairs=True),
     ),
     ("npu2", "bfp16", "wide", "col"): (
-        _pipelined("large", (128, 32, 80), 512, in_place=True),
-        _pipelined("mixed", (128, 48, 64), 192, in_place=True),
-        _pipelined("mixed", (128, 32, 80), 384, in_place=True),
+        _pipelined("large", (128, 32, 96), 512, in_place=True, a_parts=4),
+        _pipelined("mixed", (128, 32, 80), 256, in_place=True),
+        _pipelined("mixed", (128, 24, 64), 192, in_place=True),
         Entry("small", (32, 16, 160), 288),
     ),
     ("npu2", "bfp16", "bfloat16", "row"): (
