@@ -395,7 +395,7 @@ double score_cycles(const Timing& timing, const int64_t* integers) {
 
 // Generated for a block of rows that see all positions: both loops. What compares with the bounds
 // of others is counted beside them.
-Parts score_parts(const int64_t* integers) {
+Parts score_parts(const Timing&, const int64_t* integers) {
   const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
   const double vectors = score_vectors(blocks, dim);
   const int64_t positions = kPartElements / integers[1];

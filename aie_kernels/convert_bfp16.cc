@@ -23,10 +23,10 @@ inline void convert_sums(const T* src, bfp16ebs8* dst, int32_t count) {
 constexpr double kBlockBytes = 9.0 / 8;  // of a value
 
 // In the table of schedules: a row of values, or of columns of k.
-constexpr Parts values_in_order(const int64_t* count) {
+constexpr Parts values_in_order(const Timing&, const int64_t* count) {
   return {{{Generated::kOwn, {1, 1, count[0]}}}};
 }
-constexpr Parts values_by_column(const int64_t* counts) {
+constexpr Parts values_by_column(const Timing&, const int64_t* counts) {
   return {{{Generated::kOwn, {1, counts[1], counts[0]}}}};
 }
 

@@ -15,6 +15,6 @@ NPU_DECLARE(geglu,
                           multiple("count", npu::fp32::kLanes)},
              .cycles = [](const Timing&,
                           const int64_t* count) { return npu::gelu::geglu_cycles(count[0]) + 24; },
-             .parts = [](const int64_t* count) -> Parts {
+             .parts = [](const Timing&, const int64_t* count) -> Parts {
                return {{{Generated::kOwn, {1, 1, count[0]}}}};
              }});

@@ -229,7 +229,7 @@ Parts parts_of(int64_t batch, int64_t format) {
   if (Format(format) == Format::kQ4nx) return gemv_q4nx::parts<kBatches>(batch);
   return Format(format) == Format::kQ8 ? gemv_q8::parts<kBatches>(batch) : Parts{};
 }
-Parts one_parts(const int64_t* integers) { return parts_of<false>(1, integers[0]); }
+Parts one_parts(const Timing&, const int64_t* integers) { return parts_of<false>(1, integers[0]); }
 #endif
 
 }  // namespace
@@ -319,7 +319,8 @@ NPU_DECLARE(
          [](const char* kernel, const KernelArgument* operands) {
            check_setup(kernel, operands, operands[7].value, operands[8].value, kXElements);
          },
-     .parts = [](const int64_t* integers) { return parts_of<true>(integers[0], integers[1]); }});
+     .parts = [](const Timing&,
+                 const int64_t* integers) { return parts_of<true>(integers[0], integers[1]); }});
 NPU_DECLARE(gemv_one,
             {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElementsOfOne),
                           buffer("sums", kBlockRows), buffer("y", kYWords),

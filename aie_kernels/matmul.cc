@@ -72,7 +72,8 @@ consteval Declaration product() {
                                             double(sizes[1]), double(sizes[2]));
           },
       .product = product_of<Tile>,
-      .published = true};
+      .published = true,
+      .parts = one_product};
 }
 #endif
 

@@ -205,7 +205,8 @@ consteval Declaration pipelined_product() {
                                                    double(sizes[0]), double(sizes[1]),
                                                    double(sizes[2]));
               },
-          .product = product_of<Tile>};
+          .product = product_of<Tile>,
+          .parts = one_product};
 }
 
 template <typename TOut>

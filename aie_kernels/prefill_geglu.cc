@@ -43,7 +43,7 @@ constexpr double kTakeCycles = kCall + copy_cycles(kObjectWords);
 constexpr double kPieceCycles =
     kCall + kToOperandCycles + (kChainCycles + npu::gelu::geglu_cycles(kElements)) / kPieces;
 // The generated loop with its ends.
-Parts piece_parts(const int64_t*) {
+Parts piece_parts(const Timing&, const int64_t*) {
   Generated loop = npu::gelu::geglu_part(kElements, 1.0 / kPieces);
   loop.counted += kChainCycles / kPieces;
   return {{loop}};

@@ -188,47 +188,70 @@ constexpr double kCall = 24;  // call, counters, loop set-up
 double expand_cycles(const int64_t* integers, int32_t slices) {
   return prefill_weights::cycles(Format(integers[2]), double(integers[1]), slices) + kCall;
 }
-// Slices that are multiplied at once. npu2: each by its schedule (npu.vliw.prefill_multiply), a
-// loop of its own; or one loop over blocks of 2x2 tiles, of which one follows the other after
-// kPeriod cycles of that schedule, and of those, and to fill, to drain and to call, what pipelined
-// GEMM kernels are measured to take (docs/timing.md). npu1 has the costs of matmul_bf16_f32.
+// Slices that are multiplied at once. npu2: one loop over blocks of 2x2 tiles, of which one follows
+// the other after kPeriod cycles of the generated schedule, and of those, and to fill, to drain and
+// to call, what pipelined GEMM kernels are measured to take (docs/timing.md). npu1 has the costs of
+// matmul_bf16_f32.
 constexpr double kPeriod = 18;
 double slices_cycles(const Timing& timing, const int64_t* integers, int32_t slices) {
-  const int64_t m = integers[0], n = integers[1] * kRowBlock;
+  const auto m = double(integers[0]), n = double(integers[1] * kRowBlock);
   if constexpr (Tile::kBlockFloat) {
-    if (npu::perf::wants_schedule(timing, false)) {
-      const auto cycles = npu::perf::scheduled_cycles(timing, "prefill_multiply", m, kSlice, n);
-      if (cycles) return slices * *cycles;
-    }
-    return double(slices * m * n) / 256 * kPeriod * timing.mac_interval_bfp16 + timing.kernel_call;
+    return slices * m * n / 256 * kPeriod * timing.mac_interval_bfp16 + timing.kernel_call;
   } else {
-    const auto rows = double(m), columns = double(n);
-    return slices *
-               npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, rows, kSlice, columns) +
-           kCall;
+    return slices * npu::perf::matmul_cycles(timing, kInput<Tile>, 4, false, m, kSlice, n) + kCall;
   }
+}
+// The schedule of npu.vliw.prefill_multiply: a loop for each slice. `counted`: of these here.
+Parts slices_parts(const int64_t* integers, double slices, double counted) {
+  return {{{"prefill_multiply", {integers[0], kSlice, integers[1] * kRowBlock}, counted, slices}}};
 }
 constexpr int32_t last_slices(int32_t format) { return (range_slices(format) - 1) % kAtOnce + 1; }
 
 // An object's share of those that are multiplied before the blocks are given back: of 128 rows not
 // every slice expands, and with few rows the last object may have fewer slices.
-double multiply_cycles(const Timing& timing, const int64_t* integers) {
+struct Share {
+  int32_t before, left;  // slices by kAtOnce, and those after them
+  int32_t most;          // of `before` are multiplied at once
+  int32_t objects;       // that share them
+};
+Share share_of(const int64_t* integers) {
   const auto m = int32_t(integers[0]), format = int32_t(integers[2]);
   const RangeParts parts = parts_of(m, format);
-  const int32_t most = object_slices(m) < kAtOnce ? 1 : kAtOnce, last = last_slices(format);
-  const int32_t left = parts.behind > 0 ? 0 : last, before = range_slices(format) - last;
-  double cycles = before / kAtOnce * expand_cycles(integers, kAtOnce) +
-                  before / most * slices_cycles(timing, integers, most);
-  if (left > 0) cycles += expand_cycles(integers, left) + slices_cycles(timing, integers, left);
-  return kCall + cycles / parts.before;
+  const int32_t last = last_slices(format);
+  return {range_slices(format) - last, parts.behind > 0 ? 0 : last,
+          object_slices(m) < kAtOnce ? 1 : kAtOnce, parts.before};
+}
+double products_cycles(const Timing& timing, const int64_t* integers) {
+  const Share share = share_of(integers);
+  double cycles = share.before / share.most * slices_cycles(timing, integers, share.most);
+  if (share.left > 0) cycles += slices_cycles(timing, integers, share.left);
+  return cycles / share.objects;
+}
+double multiply_cycles(const Timing& timing, const int64_t* integers) {
+  const Share share = share_of(integers);
+  double expand = share.before / kAtOnce * expand_cycles(integers, kAtOnce);
+  if (share.left > 0) expand += expand_cycles(integers, share.left);
+  return kCall + expand / share.objects + products_cycles(timing, integers);
+}
+Parts multiply_parts(const Timing& timing, const int64_t* integers) {
+  const Share share = share_of(integers);
+  return slices_parts(integers, double(share.before + share.left) / share.objects,
+                      products_cycles(timing, integers));
 }
 double expand_last_cycles(const Timing&, const int64_t* integers) {
   return expand_cycles(integers, last_slices(int32_t(integers[2])));
 }
-double finish_cycles(const Timing& timing, const int64_t* integers) {
+int32_t finished_slices(const int64_t* integers) {
   const int32_t last = last_slices(int32_t(integers[2])),
                 most = object_slices(int32_t(integers[0]));
-  return kCall + slices_cycles(timing, integers, last < most ? last : most);
+  return last < most ? last : most;
+}
+double finish_cycles(const Timing& timing, const int64_t* integers) {
+  return kCall + slices_cycles(timing, integers, finished_slices(integers));
+}
+Parts finish_parts(const Timing& timing, const int64_t* integers) {
+  const int32_t slices = finished_slices(integers);
+  return slices_parts(integers, slices, slices_cycles(timing, integers, slices));
 }
 
 // Vectors of 32 sums.
@@ -332,7 +355,8 @@ NPU_DECLARE(prefill_multiply,
                           prefill_product::kBlocks, prefill_product::kFormat},
              .cycles = prefill_product::multiply_cycles,
              .check = prefill_product::check_multiply,
-             .product = Product::kFloats});
+             .product = Product::kFloats,
+             .parts = prefill_product::multiply_parts});
 NPU_DECLARE(prefill_expand,
             {.operands = {prefill_product::weight_block("b0"), prefill_product::weight_block("b1"),
                           prefill_product::kWorkOperand, prefill_product::kJob, prefill_product::kM,
@@ -346,7 +370,8 @@ NPU_DECLARE(prefill_finish,
                           prefill_product::kBlocks, prefill_product::kFormat},
              .cycles = prefill_product::finish_cycles,
              .check = prefill_product::check_finish,
-             .product = Product::kFloats});
+             .product = Product::kFloats,
+             .parts = prefill_product::finish_parts});
 NPU_DECLARE(prefill_scale, {.operands = {prefill_product::kA, prefill_product::kSums,
                                          prefill_product::kWorkOperand, prefill_product::kM,
                                          prefill_product::kBlocks},

@@ -36,9 +36,9 @@ constexpr int kSquare = int(npu::norm::squares_cycles(kChunk, false)) + kCall;
 constexpr double kShare = 1 / 8.0;
 constexpr int kFactorShare = int(npu::norm::factor_cycles() * kShare) + kCall;
 
-Parts square_parts(const int64_t*) { return {{npu::norm::squares_part(kChunk)}}; }
+Parts square_parts(const Timing&, const int64_t*) { return {{npu::norm::squares_part(kChunk)}}; }
 // What a residual adds is counted beside it.
-Parts scale_parts(const int64_t*) {
+Parts scale_parts(const Timing&, const int64_t*) {
   return {{npu::norm::scale_part(kChunk), npu::norm::factor_part(kShare)}};
 }
 

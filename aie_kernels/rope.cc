@@ -26,7 +26,7 @@ double cycles(const Timing&, const int64_t* integers) {
   return vectors * each + kCall;
 }
 // All of it, or of the norm before it squares and factors.
-Parts parts(const int64_t* integers) {
+Parts parts(const Timing&, const int64_t* integers) {
   const int64_t width = int64_t{kMinWidth} << integers[0];
   const double vectors = double(kElements) / double(width);
   if (integers[1] == 0) return {{{"rope", {1, 1, kElements}}}};

@@ -478,7 +478,7 @@ double input_cycles(const Timing&, const int64_t* integers) {
   return left > kLast ? copy : copy + taken_cycles(kind, width, rows);
 }
 // Generated as npu2 computes it: GeGLU in one pass. Other rows are fp32.
-Parts input_parts(const int64_t* integers) {
+Parts input_parts(const Timing&, const int64_t* integers) {
   const bool applies = integers[0] < kLast && Kind(integers[1]) == Kind::kGeglu;
   if (!applies || __AIE_ARCH__ == 20) return {};
   return {{npu::gelu::geglu_part(kInHalves, 1 / 2.0)}};

@@ -191,10 +191,8 @@ Cost call_cost(const Declaration& kernel, const arch::Timing& timing, Arguments 
 
 namespace {
 
-// Cycles of `counted` in all, with generated parts where there are lines for them.
-Cost parts_cost(const char* kernel, const Parts& parts, const arch::Timing& timing,
-                double counted) {
-  Cost cost{counted, "counted"};
+// `cost` as declared, with generated parts where there are lines for them.
+Cost with_parts(const char* kernel, const Parts& parts, const arch::Timing& timing, Cost cost) {
   for (const Generated& part : parts) {
     if (part.name == nullptr) break;
     const auto [m, k, n] = part.size;
@@ -216,18 +214,10 @@ Cost call_cost(const Declaration& kernel, const arch::Timing& timing, const Inte
          "NPU_DECLARE",
          kernel.name);
   }
-  const bool schedules = perf::wants_schedule(timing, kernel.published);
-  if (schedules && kernel.product != Product::kNone) {
-    const auto [m, k, n] = std::array<int64_t, 3>{integers[0], integers[1], integers[2]};
-    if (const auto cycles = perf::scheduled_cycles(timing, kernel.name, m, k, n)) {
-      return {*cycles, "scheduled"};
-    }
-  }
-  const double counted = kernel.cycles(timing, integers.data());
-  if (schedules && kernel.parts) {
-    return parts_cost(kernel.name, kernel.parts(integers.data()), timing, counted);
-  }
-  return {counted, kernel.published ? "published" : "counted"};
+  const Cost cost{kernel.cycles(timing, integers.data()),
+                  kernel.published ? "published" : "counted"};
+  if (kernel.parts == nullptr || !perf::wants_schedule(timing, kernel.published)) return cost;
+  return with_parts(kernel.name, kernel.parts(timing, integers.data()), timing, cost);
 }
 
 }  // namespace npu::kernels

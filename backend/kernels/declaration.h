@@ -117,8 +117,8 @@ struct Declaration {
   Product product = Product::kNone;
   // Of a product: `cycles` is fitted on published kernels, for which this one stands.
   bool published = false;
-  // No product: the generated code for such a call, on a generation that has it. Null: none.
-  Parts (*parts)(const int64_t* integers) = nullptr;
+  // The generated code for such a call, on a generation that has it. Null: none.
+  Parts (*parts)(const arch::Timing& timing, const int64_t* integers) = nullptr;
   // A result may begin where an input does: elements are loaded before a store overwrites them.
   bool in_place = false;
 

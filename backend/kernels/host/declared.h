@@ -13,7 +13,6 @@
 #include "kernels/host_build.h"
 #include "kernels/kernel.h"
 #include "perf/kernel_cost.h"
-#include "perf/kernel_schedules.h"
 
 #define NPU_DECLARE_AS(number, function, ...)                                  \
   namespace {                                                                  \
@@ -206,7 +205,12 @@ double fixed(const Timing&, const int64_t*) {
 }
 
 // Generated code does all of a call, whose size is always the same.
-inline Parts one_call(const int64_t*) { return {{{Generated::kOwn}}}; }
+inline Parts one_call(const Timing&, const int64_t*) { return {{{Generated::kOwn}}}; }
+
+// The same of a product whose first integers are m, k and n.
+inline Parts one_product(const Timing&, const int64_t* sizes) {
+  return {{{Generated::kOwn, {sizes[0], sizes[1], sizes[2]}}}};
+}
 
 // The slots of an instruction work side by side: the one with most to do takes the time.
 constexpr double longest(double a, double b) { return a > b ? a : b; }

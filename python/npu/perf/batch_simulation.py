@@ -21,7 +21,6 @@ from npu.perf.decode_simulation import (
     shape_of,
 )
 from npu.perf.execution import constant
-from npu.perf.kernel_profile import with_products
 from npu.perf.machines import Constants
 from npu.perf.prefill_simulation import Chunk, StepRun
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS
@@ -120,9 +119,7 @@ class _Sum:
         return SimulatedBatch(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._constants.kernels(
-                with_products(self._device, self._constants, self._kernels)
-            ),
+            kernels=self._constants.kernels(self._kernels),
             shape=shape.name,
             sequences=sequences,
             tokens=tokens,

@@ -17,8 +17,6 @@ PROFILES = ("published", "scheduled")  # in the core's numbering, from 1
 KEY = "kernels"  # among the constants that the core is given
 _LISTED = 4  # kernels that a description names
 _SCHEDULED = "scheduled"
-# Kernels that are counted but for the products in them, which have schedules.
-_IN_PART = {"npu2": ("prefill_multiply", "prefill_finish")}
 
 
 def constant_of(function: str, kernels: Any) -> dict[str, float]:
@@ -38,16 +36,6 @@ def constant_of(function: str, kernels: Any) -> dict[str, float]:
 def chosen(kernels: str | None) -> str:
     """What many results are stamped with: the profile that was asked for."""
     return kernels or "scheduled, of published designs published"
-
-
-def with_products(
-    device: str, constants: Mapping[str, float], sources: Mapping[str, str]
-) -> dict[str, str]:
-    """``sources`` as of `described`, with what is scheduled in part."""
-    found = dict(sources)
-    if constants.get(KEY) != PROFILES.index("published") + 1:
-        found |= {n: f"{_SCHEDULED} in part" for n in _IN_PART.get(device, ()) if n in found}
-    return found
 
 
 def described(constants: Mapping[str, float], sources: Mapping[str, str]) -> str:

@@ -29,7 +29,6 @@ from npu.perf.decode_simulation import (
 )
 from npu.perf.execution import constant, execute, zeros_but
 from npu.perf.gemv_simulation import simulate_gemv
-from npu.perf.kernel_profile import with_products
 from npu.perf.machines import Constants
 from npu.perf.prefill_split import MOVED, RESOURCES, TERMS, shares, split
 from npu.perf.problem import whole
@@ -371,8 +370,7 @@ class _Prompt:
         return SimulatedPrefill(
             device=self._device,
             machine=self._constants.label,
-            kernels=self._one_token
-            or self._constants.kernels(with_products(self._device, self._constants, self._kernels)),
+            kernels=self._one_token or self._constants.kernels(self._kernels),
             shape=self._shape.name,
             tokens=self._tokens,
             position=self._position,

@@ -19,7 +19,6 @@ from npu.perf.decode_simulation import (
     shape_of,
 )
 from npu.perf.execution import Totals, zeros_but
-from npu.perf.kernel_profile import with_products
 from npu.perf.machines import Constants
 from npu.perf.problem import whole
 from npu.perf.timeline import Track
@@ -129,7 +128,7 @@ def traced(
         data=[zeros_but(a["contents"], a["bytes"]) for a in submission["arguments"]],
         kernels=kernels,
     )  # fmt: skip
-    run = _run(device, report, constants)
+    run = _run(report, constants)
     shared = members(kept.function, device, run, window, recorded, config)
     return run, shared | {
         "operations": operations_of(submission["stream"]),
@@ -137,13 +136,13 @@ def traced(
     }
 
 
-def _run(device: str, report: dict[str, Any], constants: Constants) -> TracedToken:
+def _run(report: dict[str, Any], constants: Constants) -> TracedToken:
     totals = Totals.of([(1, report)])
     timing = totals.timing
     assert math.isfinite(timing["cycles"])
     return TracedToken(
         timing["seconds"], timing["dispatch"], timing["cycles"], totals.bound,
-        constants.kernels(with_products(device, constants, totals.kernels)),
+        constants.kernels(totals.kernels),
     )  # fmt: skip
 
 

@@ -2,7 +2,10 @@
 // and what bounds them, and of its jobs of rows.
 #include <doctest/doctest.h>
 
+#include <string>
+
 #include "arch/timing.h"
+#include "kernels/call.h"
 #include "kernels/registry.h"
 
 using namespace npu;
@@ -74,10 +77,15 @@ TEST_CASE("prefill products: no faster than what they load and store") {
 
 TEST_CASE("prefill_finish: npu2's schedule per slice, or times what compiled ones take of it") {
   arch::Timing timing(arch::Generation::kNpu2, arch::TimingTable());
+  const auto cost = [&](const char* name, int64_t m, int64_t blocks, int64_t format) {
+    const kernels::Declaration* kernel = kernels::find_declaration(name, arch::Generation::kNpu2);
+    const kernels::Cost found = call_cost(*kernel, timing, kernels::Integers{m, blocks, format});
+    const bool published = timing.kernels == arch::KernelProfile::kPublished;
+    CHECK(std::string(found.source) == (published ? "counted" : "scheduled in part"));
+    return found.cycles;
+  };
   const auto finish = [&](int64_t m, int64_t blocks, int64_t format) {
-    const int64_t integers[] = {m, blocks, format};
-    return kernels::find_declaration("prefill_finish", arch::Generation::kNpu2)
-        ->cycles(timing, integers);
+    return cost("prefill_finish", m, blocks, format);
   };
   // 18 cycles per 2x2 block of 8x8 sums, 56 beside them (tests/python/vliw/
   // test_vliw_prefill_multiply.py), a call; 24 for this kernel's counters.
@@ -85,7 +93,12 @@ TEST_CASE("prefill_finish: npu2's schedule per slice, or times what compiled one
   CHECK(finish(128, 2, 0) == doctest::Approx(32 * 18 + slice + 24));       // a slice
   CHECK(finish(64, 2, 0) == doctest::Approx(2 * (16 * 18 + slice) + 24));  // two loops
   CHECK(finish(64, 1, kBf16) == doctest::Approx(8 * 18 + slice + 24));     // the fifth alone
-  timing.kernels = arch::KernelProfile::kPublished;                        // two slices in one loop
+  // Objects of 32 rows: the first takes four slices of bfloat16, the second the fifth.
+  const double multiply = cost("prefill_multiply", 32, 1, kBf16);
+  timing.kernels = arch::KernelProfile::kPublished;  // two slices in one loop
+  const double loops = 5 * 4 * 18 * timing.mac_interval_bfp16 + 3 * timing.kernel_call;
+  CHECK(cost("prefill_multiply", 32, 1, kBf16) - multiply ==
+        doctest::Approx((loops - 5 * (4 * 18 + slice)) / 2));
   const double block = 18 * timing.mac_interval_bfp16, call = timing.kernel_call + 24;
   CHECK(finish(128, 2, 0) == doctest::Approx(32 * block + call));
   CHECK(finish(64, 2, 0) == doctest::Approx(2 * 16 * block + call));

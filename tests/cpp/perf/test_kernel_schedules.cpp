@@ -95,7 +95,6 @@ TEST_CASE("schedules: blocks times interval, what is outside, and a call; leftov
   CHECK(!cycles(64, 40, 92));  // and columns
   CHECK(!cycles(64, 44, 96));  // no line for that k
   CHECK(!perf::scheduled_cycles(timing, "matmul_bf16_f64", 64, 40, 96));
-  CHECK(!perf::scheduled_cycles(timing, "prefill_multiply", 64, 2, 0));  // other integers
   const Timing other(Generation::kNpu2, TimingTable());
   CHECK(!perf::scheduled_cycles(other, kBf16, 64, 40, 96));
 }
