@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from npu.errors import ShapeError
+from npu.vliw import narrow_geglu
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.float_products import CONSTANTS, Floats, bits, cleared, constant_parts
 from npu.vliw.machine import Machine
@@ -35,6 +36,8 @@ def regions(machine: Machine, chunks: int) -> list[Region]:
     """The loop over ``chunks`` blocks of elements."""
     if type(chunks) is not int or chunks < 1:
         raise ShapeError(f"[geglu] blocks is {chunks!r}: give 1 or more of {CHUNK} elements")
+    if machine.generation == "npu1":
+        return narrow_geglu.regions(machine, chunks * CHUNK)
     bases = [_STEP * turn for turn in range(chunks * BLOCK // _STEP)]
     # Uses of the gate are too far apart for a register: it is loaded for each.
     arrays = {"square": "p0", "cube": "p0", "gate": "p0", "up": "p1", "y": "p2"}

@@ -44,8 +44,9 @@ def negative(lanes: bytes) -> bytes:
 
 def paired(action: str, a: bytes, b: bytes) -> bytes:
     """Lanes of fp32, or bits."""
-    if action == "and":
-        return (np.frombuffer(a, np.uint32) & np.frombuffer(b, np.uint32)).tobytes()
+    if action in ("and", "or"):
+        one, other = (np.frombuffer(v, np.uint32) for v in (a, b))
+        return (one & other if action == "and" else one | other).tobytes()
     x, y = np.frombuffer(a, np.float32), np.frombuffer(b, np.float32)
     with np.errstate(over="ignore", invalid="ignore"):
         return (x - y).tobytes()
@@ -57,9 +58,10 @@ def at_least(a: bytes, b: bytes) -> int:
     return _mask(x >= y)
 
 
-def below(a: bytes, b: bytes) -> int:
-    """A bit per lane of int32: whether that of a is less than that of b."""
-    return _mask(np.frombuffer(a, np.int32) < np.frombuffer(b, np.int32))
+def below(a: bytes, b: bytes, lane_bytes: int) -> int:
+    """A bit per lane of signed integers: whether that of a is less than that of b."""
+    lanes = np.dtype(f"i{lane_bytes}")
+    return _mask(np.frombuffer(a, lanes) < np.frombuffer(b, lanes))
 
 
 def _mask(lanes: np.ndarray) -> int:

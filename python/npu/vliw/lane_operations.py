@@ -14,6 +14,8 @@ from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
 AIE2 = Source("[LLVM] AIE2Schedule.td, II_VMACf to II_VADDMACf, II_VST_CONV", "documented")
 AIE2_MOVE = Source("[LLVM] AIE2Schedule.td, II_VMOV_X, II_VSHIFT, II_VEXTRACT", "documented")
+AIE2_SUM = Source("[LLVM] AIE2Schedule.td, as II_VADDf", "documented")
+AIE2_LANES = Source("[LLVM] AIE2Schedule.td, II_VCMP, II_VSEL, II_VBLOG", "documented")
 AIE2_SCALAR = Source("[LLVM] AIE2Schedule.td: as II_XOR, a cycle", "assumed")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
 UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
@@ -49,6 +51,8 @@ def aie2() -> tuple[Operation, ...]:
     second: _Ports = (("CM read m", 3),)
     return (
         *_products("", (bm, sum_), AIE2, ends, second),
+        Operation("vsub.f", "vsub.f", "vec", (bm, sum_, sum_, _R), "subtract lanes", AIE2_SUM,
+            ports=(*ends, *second)),
         Operation("vmov.x", "vmov", "mv", (_X2, Operand("BM")), "copy", AIE2_MOVE,
             ports=(("CM read m", 1), ("W write m", 2))),
         Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), _X), "copy", AIE2_MOVE,
@@ -57,6 +61,19 @@ def aie2() -> tuple[Operation, ...]:
             ports=(("W write m", 2),)),
         Operation("vextract.32", "vextract.s32", "mv", (Operand("R", 0, 2), _X, _R), "extract",
             AIE2_MOVE, ports=(("RS write m", 2),)),
+        # Signed comparisons; masks lie where those of AIE2P do.
+        *(
+            Operation(f"vlt.{n}", f"vlt.s{n}", "mv", (Operand("R", 0, 2), _X, _X), "below",
+                AIE2_LANES, ports=(("RS write m", 2),))
+            for n in (16, 32)
+        ),
+        *(
+            Operation(f"vsel.{n}", f"vsel.{n}", "mv", (_X2, _X, _X, _R), "select", AIE2_LANES,
+                ports=(("W write m", 2),))
+            for n in (16, 32)
+        ),
+        Operation("vbor", "vbor", "mv", (_X2, _X, _X), "or", AIE2_LANES,
+            ports=(("W write m", 2),)),
         *(
             Operation(name, name, "alu", (Operand("R", 0, 1), _R, _R), action, AIE2_SCALAR)
             for name, action in (("sub", "subtract"), ("ashl", "shift"), ("and", "mask"))

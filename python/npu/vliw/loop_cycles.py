@@ -52,6 +52,7 @@ LOOPS = (
     Loop("npu2", "softmax_weighing", "softmax", 16, 8, 2, 2),
     Loop("npu1", "rope", "rope", 256, 32, 8),
     Loop("npu2", "rope", "rope", 256, 64, 4),
+    Loop("npu1", "geglu", "geglu", 256, 16, 16),
     Loop("npu2", "geglu", "geglu", 256, 32, 8),
 )
 NAMES = {(loop.device, loop.name): loop for loop in LOOPS}

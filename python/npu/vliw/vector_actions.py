@@ -14,7 +14,7 @@ Inputs = Mapping[int | str, int | bytes]
 ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
-    "inverse root", "power of two", "tangent", "and", "at least", "below", "select",
+    "inverse root", "power of two", "tangent", "and", "or", "at least", "below", "select",
     "exponents", "add bytes", "subtract", "shift", "mask",
 )  # fmt: skip
 
@@ -53,7 +53,8 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
         case "at least":
             return lane_arithmetic.at_least(_vector(inputs, 1), _vector(inputs, 2))
         case "below":
-            return lane_arithmetic.below(_vector(inputs, 1), _vector(inputs, 2))
+            a, b = _vector(inputs, 1), _vector(inputs, 2)
+            return lane_arithmetic.below(a, b, _lane_bytes(operation))
         case "select":
             a, b, mask = _vector(inputs, 1), _vector(inputs, 2), _scalar(inputs, 3)
             return lane_arithmetic.selected(a, b, mask, _lane_bytes(operation))
@@ -61,7 +62,7 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return lane_arithmetic.inverse_root(_scalar(inputs, 1))
         case "power of two" | "tangent":
             return lane_arithmetic.elementary(operation.action, _vector(inputs, 1))
-        case "subtract lanes" | "and":
+        case "subtract lanes" | "and" | "or":
             return lane_arithmetic.paired(operation.action, _vector(inputs, 1), _vector(inputs, 2))
     # A product; without an accumulator it starts from zero.
     first = len(operation.operands) - 3
@@ -82,7 +83,7 @@ def _unpacked(inputs: Inputs) -> bytes:
 
 
 def _lane_bytes(operation: Operation) -> int:
-    return int(operation.mnemonic.split(".")[1]) // 8
+    return int(operation.mnemonic.split(".")[1].lstrip("s")) // 8
 
 
 def _vector(inputs: Inputs, key: int) -> bytes:

@@ -101,7 +101,6 @@ _KERNELS = {
         "const bfloat16 *gate, const bfloat16 *up, bfloat16 *y",
         (geglu.BLOCK,) * 3,
         vector_reference.geglu,
-        devices=("npu2",),
     ),
     "softmax": _Kernel(
         softmax.regions,

@@ -65,9 +65,16 @@ def test_comparisons_and_choices() -> None:
     np.testing.assert_array_equal(np.frombuffer(chosen, BF16), np.where(a >= b, b, a))
     assert arithmetic.at_least(np.full(1, np.nan, BF16).tobytes(), bytes(2)) == 0
     x = np.array([-1, 0, 5, -(2**31)], np.int32)
-    assert arithmetic.below(x.tobytes(), bytes(16)) == 0b1001
+    assert arithmetic.below(x.tobytes(), bytes(16), 4) == 0b1001
+    assert arithmetic.below(x.astype(np.int16).tobytes(), bytes(8), 2) == 0b0001
     # The sign of a difference of fp32 numbers, read as an integer.
-    assert arithmetic.below(np.array([-0.5, 0.5], np.float32).tobytes(), bytes(8)) == 1
+    assert arithmetic.below(np.array([-0.5, 0.5], np.float32).tobytes(), bytes(8), 4) == 1
+
+
+def test_bits() -> None:
+    a, b = (np.array(v, np.uint32).tobytes() for v in ([12, 0x80000000], [10, 1]))
+    assert np.frombuffer(arithmetic.paired("and", a, b), np.uint32).tolist() == [8, 0]
+    assert np.frombuffer(arithmetic.paired("or", a, b), np.uint32).tolist() == [14, 0x80000001]
 
 
 def test_moves_between_lanes() -> None:
