@@ -19,11 +19,11 @@ from npu.vliw.program import Program
 
 @dataclass(frozen=True)
 class Loop:
-    """``name``: in the table; ``kernel``: what is generated, and which region of it (None: all, as
-    often as there are blocks). ``counts``:
-    numbers of its blocks by which it is measured: its ends are the longest of these. ``size``: of a
-    block, in what a call's size counts, elements mostly; 0: the region runs once. ``step``: of a
-    line's block, a turn mostly. ``turns``: of a block."""
+    """``name``: in the table; ``kernel``: what is generated, and which region of it, or several
+    (None: all, as often as there are blocks). ``counts``: numbers of its blocks by which it is
+    measured: its ends are the longest of these. ``size``: of a block, in what a call's size counts,
+    elements mostly; 0: the region runs once. ``step``: of a line's block, a turn mostly. ``turns``:
+    of a block."""
 
     device: str
     name: str
@@ -31,7 +31,7 @@ class Loop:
     size: int
     step: int
     turns: int
-    region: int | None = 0
+    region: int | range | None = 0
     counts: tuple[int, ...] = (1, 2, 4)
 
 
@@ -45,6 +45,9 @@ LOOPS = (
     Loop("npu2", "gemv_q4nx", "gemv_q4nx", 1, 1, 0, None, (1, 2)),
     Loop("npu1", "gemv_q8", "gemv_q8", 1, 1, 0, None),
     Loop("npu2", "gemv_q8", "gemv_q8", 1, 1, 0, None),
+    Loop("npu1", "rms_norm_squares", "rms_norm", 128, 32, 4, 0, _ROWS),
+    Loop("npu1", "rms_norm_root", "rms_norm", 0, 1, 1, range(1, 4), _ROWS),
+    Loop("npu1", "rms_norm_scaling", "rms_norm", 128, 16, 8, 4, _ROWS),
     Loop("npu2", "rms_norm_squares", "rms_norm", 128, 32, 4, 0, _ROWS),
     Loop("npu2", "rms_norm_root", "rms_norm", 0, 1, 1, 1, _ROWS),
     Loop("npu2", "rms_norm_scaling", "rms_norm", 128, 32, 4, 2, _ROWS),
@@ -81,9 +84,13 @@ class LoopCycles:
 def _region(loop: Loop, program: Program) -> range:
     """Its bundles."""
     ends = (*program.starts, len(program.bundles))
-    if loop.region is None:
-        return range(ends[-1])
-    return range(ends[loop.region], ends[loop.region + 1])
+    match loop.region:
+        case None:
+            return range(ends[-1])
+        case range() as regions:
+            return range(ends[regions.start], ends[regions.stop])
+        case region:
+            return range(ends[region], ends[region + 1])
 
 
 def simulated(loop: Loop, blocks: int) -> int:

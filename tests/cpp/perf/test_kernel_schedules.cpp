@@ -282,8 +282,14 @@ TEST_CASE("calls of npu1: what has a loop is charged its schedule, others are co
   CHECK(cost_of(kNpu1, rotate, 0).cycles == line_cycles(kNpu1, "rope", 8));
   CHECK(cost_of(kNpu1, {"geglu", {256}}, 0).cycles == line_cycles(kNpu1, "geglu", 16));
   CHECK(cost_of(kNpu1, {"gemv_one", {1}}, 0).cycles == 24 + line_cycles(kNpu1, "gemv_q8", 1));
-  for (const Call& call : {Call{"gemv_one", {0}}, Call{"dequant_q8", {}},
-                           Call{"rms_scale", {1152, 0}}, Call{"attention_scores", {16, 256}}}) {
+  // 8 vectors of 16 elements, 20 slots each by the source; a root for eight chunks.
+  const Call scale{"rms_scale", {1152, 0}};
+  CHECK(cost_of(kNpu1, scale, 0).cycles ==
+        Approx(cost_of(kNpu1, scale, 1).cycles - 8 * 20 - 160 / 8.0 +
+               line_cycles(kNpu1, "rms_norm_scaling", 8) +
+               line_cycles(kNpu1, "rms_norm_root", 1) / 8));
+  for (const Call& call :
+       {Call{"gemv_one", {0}}, Call{"dequant_q8", {}}, Call{"attention_scores", {16, 256}}}) {
     CAPTURE(std::string(call.kernel));
     const kernels::Cost cost = cost_of(kNpu1, call, 0);
     CHECK(std::string(cost.source) == "counted");

@@ -53,11 +53,12 @@ def test_other_sizes_take_as_many_cycles(loop: Loop) -> None:
     assert found - 4 <= expected < found + 2 * turn
 
 
-def test_regions_are_all_of_a_function() -> None:
+@pytest.mark.parametrize(("device", "root"), [("npu1", range(1, 4)), ("npu2", 1)])
+def test_regions_are_all_of_a_function(device: str, root: int | range) -> None:
     """Squares, root and scaling of a row of two chunks."""
-    regions = [loop for loop in LOOPS if loop.kernel == "rms_norm"]
-    whole = vector_kernels.schedule("npu2", "rms_norm", 2).simulated()
-    assert [loop.region for loop in regions] == [0, 1, 2]
+    regions = [loop for loop in LOOPS if (loop.device, loop.kernel) == (device, "rms_norm")]
+    whole = vector_kernels.schedule(device, "rms_norm", 2).simulated()
+    assert [loop.region for loop in regions] == [0, root, 4 if device == "npu1" else 2]
     assert sum(loop_cycles.simulated(loop, 2) for loop in regions) == whole.bundles
 
 
