@@ -1,6 +1,6 @@
 """Weights of 8-bit blocks as bfloat16, w = d code (aie_kernels/dequant_q8.cc): blocks of 32 rows x
 128 columns of int8 codes by column, an fp32 scale d per row and group of 16 columns
-(weight_block.h), to row-major tiles. XDNA2.
+(weight_block.h), to row-major tiles. For XDNA1: narrow_dequant_q8.py.
 
 A turn of the loop is a group, 32 rows x 16 columns. Codes are regrouped as bytes: 16 columns of
 four rows are 64. As mantissas of BFP16 they become fp32 (block_values.py), then bf16, two vectors
@@ -14,7 +14,7 @@ whose parts are bf16, which all are from 2^-110 up to the largest bf16, and 0.
 
 from __future__ import annotations
 
-from npu.vliw import block_values, vector_dataflow
+from npu.vliw import block_values, narrow_dequant_q8, vector_dataflow
 from npu.vliw.block_values import Blocks, Numbers
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.machine import Machine
@@ -36,7 +36,9 @@ _NUMBERS = Numbers(LANES, *range(8), *(SHUFFLES[name] for name in _MODES), *bloc
 
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
-    """The loop over all groups of ``blocks`` blocks."""
+    """The loop over all groups of ``blocks`` blocks, on XDNA1 two."""
+    if machine.generation == "npu1":
+        return narrow_dequant_q8.regions(machine, blocks)
     turns = vector_dataflow.turns("dequant_q8", blocks, _GROUPS)
     streams = (
         Stream("scales", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),

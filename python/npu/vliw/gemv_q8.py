@@ -111,7 +111,7 @@ def _narrow_turn(flow: NarrowBlocks) -> None:
         if pair % 2 == 0:  # again, as registers are few
             near = flow.value("X", partial=True)
             flow.load_part("x", 0, "x", near, 0)
-        values = flow.widened(flow.raised("codes", 64 * pair, "in"))
+        values = flow.widened(flow.raised(flow.load("codes", 64 * pair, "in")))
         for side in range(2):
             x = flow.op("vextbcst.16", "X", near, _NARROW[2 * pair + side])
             for half, value in enumerate(values[2 * side : 2 * side + 2]):

@@ -76,9 +76,9 @@ class NarrowBlocks(Dataflow):
         self.into("vconv.bf16.fp32", f"{result}:0", sums)
         return result
 
-    def raised(self, stream: str, offset: int, bank: str) -> str:
-        """64 codes from memory, plus 128."""
-        return self.op("vadd.8", "X", self.load(stream, offset, bank), _OFFSET)
+    def raised(self, codes: str) -> str:
+        """64 codes plus 128."""
+        return self.op("vadd.8", "X", codes, _OFFSET)
 
     def widened(self, raised: str) -> list[str]:
         """64 of these as codes in fp32, 16 at a time."""

@@ -70,7 +70,6 @@ _KERNELS = {
         "const uint8_t *blocks, bfloat16 *out",
         (dequant_q8.BLOCK, dequant_q8.TILE),
         functools.partial(vector_reference.dequant, columns=128, format="q8"),
-        devices=("npu2",),
     ),
     "gemv_q4nx": _Kernel(
         gemv_q4nx.regions,
