@@ -373,7 +373,7 @@ constexpr double kBounds = 2 * 2, kScale = kProduct + kBounds + 2 + 2 * kHalves 
 constexpr bool kNpu1 = __AIE_ARCH__ == 20;
 constexpr double kPower = kNpu1 ? 8 * 2 + 3 * kProduct : 2;
 // npu1 transposes 64 weights at a time and waits: loads, shuffles, stores.
-constexpr double kWeigh = 2 + kPower + 2 + 2 * kHalves + (kNpu1 ? 20 : 0);
+constexpr double kTurn = kNpu1 ? 20 : 0, kWeigh = 2 + kPower + 2 + 2 * kHalves + kTurn;
 // Per block of rows both loops filled.
 constexpr double kScaleFill = kFill + kProductFill;
 constexpr double kWeighFill = kFill + (kNpu1 ? 3 * kProductFill : 16);
@@ -393,18 +393,18 @@ double score_cycles(const Timing& timing, const int64_t* integers) {
          double((int64_t(blocks) + 1) / 2) * kMaxima;
 }
 
-// Generated for a block of rows that see all positions: both loops. What compares with the bounds
-// of others is counted beside them.
+// Generated for a block of rows that see all positions: its loops, on npu1 that of transpositions,
+// too. What compares with the bounds of others is counted beside them.
 Parts score_parts(const Timing&, const int64_t* integers) {
   const double blocks = blocks_of(integers[0]), dim = double(integers[1]);
   const double vectors = score_vectors(blocks, dim);
-  const int64_t positions = kPartElements / integers[1];
-  return {
-      {{"softmax_scaling",
-        {1, 1, positions},
-        vectors * (kScale - kBounds) + blocks * kScaleFill,
-        blocks},
-       {"softmax_weighing", {1, 1, positions}, vectors * kWeigh + blocks * kWeighFill, blocks}}};
+  const std::array<int64_t, 3> size = {1, 1, kPartElements / integers[1]};
+  const double scale = vectors * (kScale - kBounds) + blocks * kScaleFill;
+  const double weigh = vectors * (kWeigh - kTurn) + blocks * kWeighFill;
+  Parts parts = {
+      {{"softmax_scaling", size, scale, blocks}, {"softmax_weighing", size, weigh, blocks}}};
+  if (kNpu1) parts[2] = {"softmax_turning", size, vectors * kTurn, blocks};
+  return parts;
 }
 
 double value_cycles(const Timing& timing, const int64_t* integers) {

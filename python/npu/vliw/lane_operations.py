@@ -16,6 +16,7 @@ AIE2 = Source("[LLVM] AIE2Schedule.td, II_VMACf to II_VADDMACf, II_VST_CONV", "d
 AIE2_MOVE = Source("[LLVM] AIE2Schedule.td, II_VMOV_X, II_VSHIFT, II_VEXTRACT", "documented")
 AIE2_SUM = Source("[LLVM] AIE2Schedule.td, as II_VADDf", "documented")
 AIE2_LANES = Source("[LLVM] AIE2Schedule.td, II_VCMP, II_VSEL, II_VBLOG", "documented")
+AIE2_INTEGERS = Source("[LLVM] AIE2Schedule.td, II_VADD", "documented")
 AIE2_SCALAR = Source("[LLVM] AIE2Schedule.td: as II_XOR, a cycle", "assumed")
 AIE2P = Source("[LLVM] AIE2PGenSchedule.td; [API]", "documented")
 UNIT = Source("[LLVM] AIE2PGenSchedule.td; rounding as in `silicon`", "assumed")
@@ -72,6 +73,8 @@ def aie2() -> tuple[Operation, ...]:
                 ports=(("W write m", 2),))
             for n in (16, 32)
         ),
+        Operation("vadd.16", "vadd.16", "mv", (_X2, _X, _X), "add integers", AIE2_INTEGERS,
+            ports=(("W write m", 2),)),
         Operation("vbor", "vbor", "mv", (_X2, _X, _X), "or", AIE2_LANES,
             ports=(("W write m", 2),)),
         *(

@@ -19,8 +19,9 @@ from npu.vliw.vector_operations import LANES
 LOW = "X@low"  # values beside zeros
 ONES = "x0"  # in bf16
 CONFIGURATION, ZERO, ONE = "r0", "r1", "r2"  # the lower halves of the last two are 0 and 1 in bf16
+MASKS = ("r30", "r31")
 _LOW = tuple(f"x{number}" for number in range(1, 8))
-POOLS = {LOW: _LOW, "X": ("x8", "x9", "x10", "x11"), "R": ("r30", "r31")}
+POOLS = {LOW: _LOW, "X": ("x8", "x9", "x10", "x11"), "R": MASKS}
 CONSTANTS = {CONFIGURATION: LANES, "crrnd": 12}
 PREAMBLE = (
     *(("vbcst.16", (f"x{number}", ZERO)) for number in range(1, 12)),
@@ -74,7 +75,7 @@ class Chains:
     def number(self, value: str, count: int = 3) -> Number:
         """Of fp32 lanes; ``count``: as many parts as it has."""
         left = [value]
-        found = Number(lambda part: self._rounded(left[part]), count)
+        found = Number(lambda part: self.rounded(left[part]), count)
         for part in range(count - 1):
             operands = (left[part], found.part(part), ONES, CONFIGURATION)
             left.append(self.flow.op("vmsc.f", "BM", *operands))
@@ -92,7 +93,8 @@ class Chains:
         """An fp32 constant in 16 lanes of an accumulator."""
         return self.flow.op("vmov", "BM", self.flow.op("vbcst.32", "X", register))
 
-    def _rounded(self, value: str) -> str:
+    def rounded(self, value: str) -> str:
+        """To bf16."""
         found = self.flow.value(LOW, partial=True)
         self.flow.into("vconv.bf16.fp32", f"{found}:0", value)
         return found
@@ -115,10 +117,10 @@ class Chains:
                 below = self.flow.op("vmul.f", "BM", *factors)
         return below
 
-    def polynomial(self, x: Number, highest: Sequence[str], others: Sequence[str]) -> str:
-        """Of x: the highest coefficient as parts in scalar registers, the others as numbers there,
-        falling."""
-        value, total = self.everywhere(highest), ""
+    def polynomial(self, x: Number, value: Number, others: Sequence[str]) -> str:
+        """Of x: the highest coefficient, or the value of the highest terms, and the others in
+        scalar registers, falling."""
+        total = ""
         for register in others:
             x.forget()
             total = self.product(value, x, self.constant(register))

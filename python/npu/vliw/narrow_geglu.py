@@ -73,9 +73,11 @@ def _numbers() -> dict[str, int]:
 def _turn(flow: Dataflow) -> None:
     chains = Chains(flow)
     fraction, scale = _split_exponent(flow, chains, _exponent(flow, chains))
-    of_fraction = chains.polynomial(chains.number(fraction), _EXP2_PARTS, _EXP2_REST)
+    of_fraction = chains.polynomial(
+        chains.number(fraction), chains.everywhere(_EXP2_PARTS), _EXP2_REST
+    )
     power = chains.number(chains.product(chains.number(of_fraction), chains.lanes(scale)))
-    inverse = chains.polynomial(power, _INVERSE_PARTS, _INVERSE_REST)
+    inverse = chains.polynomial(power, chains.everywhere(_INVERSE_PARTS), _INVERSE_REST)
     h = chains.product(_side(flow, chains, power), chains.number(inverse))
     gelu = chains.product(chains.number(h), chains.lanes(chains.narrow("gate", "gate")))
     result = chains.product(chains.number(gelu), chains.lanes(chains.narrow("up", "up")))

@@ -17,6 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from npu.errors import ShapeError
+from npu.vliw import narrow_softmax
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.float_products import CONSTANTS, MINUS_ONE, Floats, bits, cleared, constant_parts
 from npu.vliw.machine import Machine
@@ -52,6 +53,8 @@ def regions(machine: Machine, blocks: int) -> list[Region]:
             f"[softmax] blocks is {blocks!r}: give 1, 2 or 4 times {POSITIONS} positions, the "
             "chunks of heads with 256, 128 and 64 elements"
         )
+    if machine.generation == "npu1":
+        return narrow_softmax.regions(machine, POSITIONS * blocks, SCALE, NOTHING)
     return [
         _scaling(machine, blocks), _maxima(machine, blocks), _weighing(machine, blocks),
         _sums(machine, blocks),

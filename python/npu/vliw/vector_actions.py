@@ -15,7 +15,7 @@ ACTIONS = (
     "shuffle", "broadcast", "extract broadcast", "unpack", "widen", "narrow", "multiply lanes",
     "add lanes", "subtract lanes", "subtract product", "clear", "shift bytes", "extract",
     "inverse root", "power of two", "tangent", "and", "or", "at least", "below", "select",
-    "exponents", "add bytes", "subtract", "shift", "mask",
+    "exponents", "add integers", "subtract", "shift", "mask",
 )  # fmt: skip
 
 
@@ -37,8 +37,9 @@ def result(machine: Machine, operation: Operation, inputs: Inputs, size: int) ->
             return conversions.to_bf16(_vector(inputs, 1), _scalar(inputs, "crrnd"))
         case "add lanes":
             return arithmetic.added(_vector(inputs, 1), _vector(inputs, 2))
-        case "add bytes":
-            return arithmetic.added_bytes(_vector(inputs, 1), _vector(inputs, 2))
+        case "add integers":
+            a, b = _vector(inputs, 1), _vector(inputs, 2)
+            return arithmetic.added_integers(a, b, _lane_bytes(operation))
         case "exponents":
             return _scalar(inputs, 1).to_bytes(4, "little")
         case "subtract" | "shift" | "mask":

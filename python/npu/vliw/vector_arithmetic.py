@@ -83,9 +83,10 @@ def added(a: bytes, b: bytes) -> bytes:
         return (np.frombuffer(a, np.float32) + np.frombuffer(b, np.float32)).tobytes()
 
 
-def added_bytes(a: bytes, b: bytes) -> bytes:
-    """Sums of bytes, modulo 256."""
-    return (np.frombuffer(a, np.uint8) + np.frombuffer(b, np.uint8)).tobytes()
+def added_integers(a: bytes, b: bytes, lane_bytes: int) -> bytes:
+    """Sums of lanes of integers, which wrap."""
+    x, y = (np.frombuffer(v, _INTEGERS[lane_bytes]) for v in (a, b))
+    return (x + y).tobytes()
 
 
 def _floats(bits: np.ndarray) -> np.ndarray:

@@ -106,7 +106,6 @@ _KERNELS = {
         "float *scores, uint8_t *weights",
         (softmax.SCORES, softmax.WEIGHTS + softmax.STATISTICS),
         vector_reference.softmax,
-        devices=("npu2",),
         counts=(2, 4),
         seen=softmax.seen,
     ),

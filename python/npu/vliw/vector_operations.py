@@ -59,7 +59,7 @@ def aie2() -> tuple[Operation, ...]:
     return (
         *_moves(AIE2, write),
         Operation("vshuffle", "vshuffle", "mv", (_X2, _X, _X, _R), "shuffle", AIE2, ports=write),
-        Operation("vadd.8", "vadd.8", "mv", (_X2, _X, _X), "add bytes", BYTES, ports=write),
+        Operation("vadd.8", "vadd.8", "mv", (_X2, _X, _X), "add integers", BYTES, ports=write),
         Operation("vunpack", "vunpack.d8.d4", "ldb", (Operand("X", 0, 7), Operand("W", 7)),
             "unpack", UNPACK, ports=(("W read s", 7),), modes=(("crunpacksign", 7),)),
         Operation("vconv.fp32.bf16", "vconv.fp32.bf16", "mv", (Operand("BM", 0, 2), Operand("W")),

@@ -102,6 +102,12 @@ def test_nibbles_and_broadcasts() -> None:
     assert arithmetic.extracted(bytes(range(16)), 1, 8) == bytes(range(8, 16)) * 2
 
 
+def test_sums_of_integers_wrap() -> None:
+    a, b = bytes([255, 0, 1, 128]), bytes([1, 0, 255, 128])
+    assert arithmetic.added_integers(a, b, 1) == bytes(4)
+    assert arithmetic.added_integers(a, b, 2) == bytes([0, 1, 0, 1])
+
+
 def test_times_of_unpacking() -> None:
     """It reads its operand in stage 7: what a load of the bundle before brings still counts, what
     one of the bundle behind brings does not."""

@@ -1,0 +1,156 @@
+"""Generated softmax of npu1: with it attention gives the C++ kernel's bits; weights, maxima and
+sums are bit for bit its polynomials with fp32 products made of bf16 parts; published cycles; broken
+schedules are caught, those of a maximum that a turn leaves to the next among them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lane_products import BF16, product
+from vliw_programs import believed, on
+
+from npu.errors import ScheduleError, ShapeError
+from npu.vliw import generate, narrow_softmax, softmax, vector_kernels
+from npu.vliw.aie2 import AIE2, CALLEE_SAVED
+from npu.vliw.program import Program
+from npu.vliw.vector_kernels import LoopSchedule
+
+SCALING, WEIGHING, TURNING = 20, 91, 8  # cycles of a turn
+SCALE = np.float32(np.log2(np.e) / 16)
+# Of aie_kernels/exp.h, the highest first.
+CUBE, *OTHERS = (
+    np.float32(float.fromhex(c))
+    for c in ("0x1.c3f76p-5", "0x1.f0de1ap-3", "0x1.62f31ap-1", "0x1.fff692p-1")
+)
+WHOLE = np.float32(1.5 * 2**23)
+
+
+def schedule(blocks: int = 2) -> LoopSchedule:
+    return vector_kernels.schedule("npu1", "softmax", blocks)
+
+
+@settings(deadline=None, max_examples=8)
+@given(blocks=st.sampled_from((1, 2, 4)), seed=st.integers(0, 9999))
+def test_the_cpp_kernels_bits(blocks: int, seed: int) -> None:
+    """Scores are bf16 numbers, so that scaling them rounds once, as there."""
+    result, expected, run = schedule(blocks).compared(seed)
+    assert result.size == 8 * 16 * blocks and len(np.unique(expected)) > 20
+    np.testing.assert_array_equal(result, expected)
+    assert run.stalls == 0
+
+
+def power(x: np.ndarray) -> np.ndarray:
+    """2^x of exp.h as bf16, in fp32."""
+    y = np.maximum(x, np.float32(-127))
+    whole = y + WHOLE
+    fraction = y - (whole - WHOLE)
+    value = product(fraction, np.full_like(x, CUBE), OTHERS[0], "npu1")
+    for coefficient in OTHERS[1:]:
+        value = product(value, fraction, coefficient, "npu1")
+    result = (value.view(np.int32) + (whole.view(np.int32) << 23)).view(np.float32)
+    return np.where(x < -126, np.float32(0), result).astype(BF16).astype(np.float32)
+
+
+def weighed(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Weights (positions, rows), maxima, sums: of every fourth position, then added by halves."""
+    scaled = product(scores, np.full(scores.shape, SCALE), device="npu1")
+    maxima = np.ceil(scaled.max(axis=0))
+    weights = power(scaled - maxima)
+    sums = np.zeros((4, 8), np.float32)
+    for four in weights.reshape(-1, 4, 8):
+        sums = sums + four
+    return weights, maxima, (sums[0] + sums[2]) + (sums[1] + sums[3])
+
+
+@settings(deadline=None, max_examples=8)
+@given(
+    blocks=st.sampled_from((1, 2, 4)),
+    seed=st.integers(0, 9999),
+    size=st.sampled_from((0.01, 1, 30, 3000)),
+    middle=st.sampled_from((-5000, -1, 0, 700)),
+)
+def test_the_formulas_bits(blocks: int, seed: int, size: float, middle: float) -> None:
+    """Any fp32 scores: all negative, all equal in a row, maxima that are whole numbers, powers at
+    the smallest normal number and below."""
+    rng = np.random.default_rng(seed)
+    scores = (size * rng.standard_normal((16 * blocks, 8)) + middle).astype(np.float32)
+    scores[:, 0] = middle
+    scores[3, 1] = np.float32(1 / SCALE) * np.abs(scores).max()
+    scores[:, 2] = np.linspace(0, -128, 16 * blocks) / SCALE
+    scores[:, 3] = np.linspace(0, -3, 16 * blocks) / SCALE - 125 / SCALE
+    scores[0, 3] = 0
+    out, _ = schedule(blocks).run(scores.view(np.uint8).reshape(-1))
+    weights, maxima, sums = weighed(scores)
+    end = blocks * softmax.WEIGHTS
+    found = out[:end].view(BF16).reshape(-1, 8, 8).transpose(0, 2, 1).reshape(-1, 8)
+    np.testing.assert_array_equal(found.view(np.uint16), weights.astype(BF16).view(np.uint16))
+    np.testing.assert_array_equal(out[end : end + 32].view(np.float32), maxima)
+    np.testing.assert_array_equal(out[end + 32 : end + 64].view(np.float32), sums)
+
+
+def test_cycles() -> None:
+    found = vector_kernels.cycles("npu1", "softmax")
+    assert found.block == pytest.approx(4 * SCALING + 4 * WEIGHING + 2 * TURNING, abs=2)
+    assert 0 < found.outside < 500
+    loops = [loop["bundles"] for loop in schedule(4).document()["loops"]]
+    assert loops == [2 * SCALING, 2 * WEIGHING, 2 * TURNING]
+    run = schedule(4).simulated()
+    assert run.issued["vlt.32"] == run.issued["vsel.32"] == 4 * (8 + 8) + 4
+    assert run.stalls == 0
+
+
+def test_registers_of_the_caller() -> None:
+    """It writes none of them."""
+    for bundle in schedule(4).program.bundles:
+        for op in bundle.ops:
+            described = zip(op.operands, op.operation.operands, strict=True)
+            written = {str(value) for value, operand in described if operand.latency}
+            assert not written & CALLEE_SAVED
+
+
+def test_other_sizes() -> None:
+    with pytest.raises(ShapeError, match="give 1, 2 or 4 times 16 positions"):
+        softmax.regions(AIE2, 3)
+
+
+# Broken schedules.
+
+
+def refused(program: Program) -> None:
+    found = schedule()
+    inputs, _ = found.operands(0)
+    with pytest.raises(ScheduleError, match=r"meant|never written|two results|used twice"):
+        dataclasses.replace(found, program=program).run(inputs)
+
+
+KEYS = ["vmac.f", "vmsc.f", "vsub.f", "vmov.x", "vsel.32", "vlt.32", "vshuffle"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("key", KEYS)
+def test_a_latency_that_is_one_cycle_too_short(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(narrow_softmax, "_WEIGHING", (104, 0))
+    machine = believed(AIE2, key)
+    refused(on(AIE2, generate.generate("broken", softmax.regions(machine, 2), machine, 2)))
+
+
+def test_a_maximum_that_does_not_begin_with_nothing() -> None:
+    scaling, *rest = softmax.regions(AIE2, 2)
+    preamble = tuple(line for line in scaling.preamble if line[1][0] not in ("x9", "bml8"))
+    assert len(preamble) == len(scaling.preamble) - 3
+    broken = [dataclasses.replace(scaling, preamble=preamble), *rest]
+    refused(generate.generate("broken", broken, AIE2, 2))
+
+
+def test_a_maximum_that_a_turn_does_not_leave_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    from npu.vliw import loop, modulo
+
+    monkeypatch.setattr(loop, "_recurrence", lambda region, machine: 1)
+    original = modulo.dependences
+    monkeypatch.setattr(loop, "dependences", lambda r, m, interval: original(r, m, 2 * interval))
+    refused(generate.generate("broken", softmax.regions(AIE2, 2), AIE2, 2))
