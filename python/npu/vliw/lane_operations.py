@@ -14,7 +14,7 @@ from npu.vliw.machine import Immediate, Operand, Operation, RegisterFile, Source
 
 AIE2 = Source("[LLVM] AIE2Schedule.td, II_VMACf to II_VADDMACf, II_VST_CONV", "documented")
 AIE2_MOVE = Source("[LLVM] AIE2Schedule.td, II_VMOV_X, II_VSHIFT, II_VEXTRACT", "documented")
-AIE2_SUM = Source("[LLVM] AIE2Schedule.td, as II_VADDf", "documented")
+AIE2_SUM = Source("[LLVM] AIE2Schedule.td, II_VACCf", "documented")
 AIE2_LANES = Source("[LLVM] AIE2Schedule.td, II_VCMP, II_VSEL, II_VBLOG", "documented")
 AIE2_INTEGERS = Source("[LLVM] AIE2Schedule.td, II_VADD", "documented")
 AIE2_SCALAR = Source("[LLVM] AIE2Schedule.td: as II_XOR, a cycle", "assumed")
@@ -62,7 +62,7 @@ def aie2() -> tuple[Operation, ...]:
             ports=(("W write m", 2),)),
         Operation("vextract.32", "vextract.s32", "mv", (Operand("R", 0, 2), _X, _R), "extract",
             AIE2_MOVE, ports=(("RS write m", 2),)),
-        # Signed comparisons; masks lie where those of AIE2P do.
+        # Signed, whatever crVaddSign says; masks are taken to lie where those of AIE2P do.
         *(
             Operation(f"vlt.{n}", f"vlt.s{n}", "mv", (Operand("R", 0, 2), _X, _X), "below",
                 AIE2_LANES, ports=(("RS write m", 2),))
