@@ -78,6 +78,12 @@ def _xdna1_int8(short: str, out: str, b_layout: str) -> Variant:
     return Variant("npu1", name, "matmul_i8", out, b_layout, (4, 8, 8), (2, 2), range(14, 17))
 
 
+def _int16(device: str, b_layout: str) -> Variant:
+    name = "matmul_i16_i32" + ("_bcol" if b_layout == "col" else "")
+    tile, steps = ((4, 4, 4), range(12, 29)) if device == "npu1" else ((4, 4, 8), range(4, 17))
+    return Variant(device, name, "matmul_i16", "int32", b_layout, tile, (2, 2), steps)
+
+
 def _bfp16(short: str, out: str) -> Variant:
     name = f"matmul_bfp16_{short}_pipelined"
     return Variant("npu2", name, "matmul_bfp16_tiles", out, "col", (8, 8, 8), (2, 2), range(2, 9))
@@ -95,6 +101,7 @@ VARIANTS = _named(
         for layout in ("row", "col")
         for short, out in (("i8", "int8"), ("i16", "int16"), ("i32", "int32"))
     ]
+    + [_int16(device, layout) for device in ("npu1", "npu2") for layout in ("row", "col")]
     + [
         _bfp16(short, out)
         for short, out in (("bf16", "bfloat16"), ("f32", "float32"), ("bfp16", "bfp16"))

@@ -67,9 +67,10 @@ TEST_CASE("schedules: of declared kernels, not faster than their multiplications
     }
     CHECK(kernel->product != kernels::Product::kNone);
     const Timing timing(s.generation, TimingTable());
-    const double peak = s.kernel.starts_with("matmul_i8")   ? timing.mac_int8
-                        : s.generation == Generation::kNpu2 ? timing.mac_bfp16
-                                                            : timing.mac_bf16_native;
+    const double peak = s.kernel.starts_with("matmul_i8")    ? timing.mac_int8
+                        : s.kernel.starts_with("matmul_i16") ? timing.mac_int16
+                        : s.generation == Generation::kNpu2  ? timing.mac_bfp16
+                                                             : timing.mac_bf16_native;
     CHECK(s.interval >= double(s.block_m) * s.block_n * s.k / peak);
   }
 }
@@ -124,13 +125,14 @@ TEST_CASE("profiles: kernels that stand for published ones are fitted unless ask
 TEST_CASE("closed form: charges the declared kernel, as the emulator does") {
   for (const perf::KernelSchedule& s : perf::kernel_schedules()) {
     if (is_conversion(s) || is_loop(s)) continue;
-    const bool i8 = s.kernel.starts_with("matmul_i8");
+    const bool i8 = s.kernel.starts_with("matmul_i8"), i16 = s.kernel.starts_with("matmul_i16");
     CAPTURE(std::string(s.kernel));
     perf::GemmPoint p;
     p.input = i8                                  ? perf::InputKind::kInt8
+              : i16                               ? perf::InputKind::kInt16
               : s.generation == Generation::kNpu2 ? perf::InputKind::kBf16
                                                   : perf::InputKind::kBf16Native;
-    p.integer_output = i8;
+    p.integer_output = i8 || i16;
     p.pipelined = s.kernel.find("_pipelined") != std::string_view::npos;
     p.b_column_major = s.kernel.ends_with("_bcol");
     const bool wide = s.kernel.find("_i32") != std::string_view::npos ||

@@ -146,17 +146,40 @@ def test_npu1_bf16_has_a_schedule_that_published_designs_take_when_asked(method:
     assert usual.macs_per_cycle != asked.macs_per_cycle
 
 
+@pytest.mark.parametrize("layout", ["row", "col"])
+@pytest.mark.parametrize(("device", "tile"), [("npu1", (64, 88, 64)), ("npu2", (64, 52, 48))])
+def test_int16_has_a_schedule_that_published_designs_take_when_asked(
+    device: str, tile: tuple[int, int, int], layout: str
+) -> None:
+    """The closed form and the emulator charge the same; by default both charge the constants."""
+    m, k, n = tile
+    line = _line(device, "matmul_i16_i32" + ("_bcol" if layout == "col" else ""), k)
+    rows, columns = line["block"]
+    total = m * n // (rows * columns) * line["interval"] + line["outside"] + CALL
+    sizes = (device, 4 * m, 2 * k, n * (8 if device == "npu2" else 4))
+    for model in ("emulator", "closed-form"):
+        design = {"dtype_in": "int16", "tile": tile, "k_mt": 2 * k, "b_layout": layout,
+                  "model": model}  # fmt: skip
+        asked = npu.simulate_gemm(*sizes, kernels="scheduled", **design)
+        assert asked.macs_per_cycle == pytest.approx(m * k * n / total)
+        assert asked.kernels.startswith("scheduled (zero_")
+        usual = npu.simulate_gemm(*sizes, **design)
+        assert usual.macs_per_cycle < 0.92 * asked.macs_per_cycle
+        assert usual.kernels == "published"
+
+
 def test_a_kernel_without_a_schedule_costs_what_it_did_and_the_result_says_so() -> None:
     for method in ("emulator", "closed-form"):
         runs = [
             npu.simulate_gemm(
-                "npu1", 448, 448, 448, dtype_in="int16", model=method, kernels=kernels
+                "npu2", 512, 512, 512, dtype_in="int8", dtype_out="int32", model=method,
+                kernels=kernels,
             )
             for kernels in ("published", "scheduled")
-        ]
+        ]  # fmt: skip
         assert runs[0].seconds == runs[1].seconds
         zero = "zero_*" if method == "closed-form" else "zero_i32"
-        assert runs[1].kernels == f"scheduled (matmul_i16_i32_bcol: published; {zero}: counted)"
+        assert runs[1].kernels == f"scheduled (matmul_i8_i32_bcol: published; {zero}: counted)"
 
 
 def test_descriptions() -> None:
