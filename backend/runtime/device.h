@@ -118,6 +118,8 @@ struct DeviceInfo {
 struct DeviceCounters {
   uint64_t configuration_loads = 0;
   uint64_t submissions = 0;
+  // Of emulated devices: submissions that repeated a recorded run, and what recordings hold.
+  uint64_t replays = 0, replay_bytes = 0;
 };
 
 class DeviceTiming;  // runtime/timing.h
@@ -159,6 +161,11 @@ class Device {
   DeviceCounters counters() const { return counters_; }
 
  protected:
+  // A run has ended: whether it repeated a recorded one, and what recordings hold now.
+  void count_replay(bool replayed, size_t bytes) {
+    counters_.replays += replayed;
+    counters_.replay_bytes = bytes;
+  }
   // By default the stand-in, which hardware cannot run.
   virtual std::vector<uint32_t> do_overlay_image(const Configuration& configuration,
                                                  size_t overlay);

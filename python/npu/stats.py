@@ -19,7 +19,8 @@ class Stats:
     building of new streams; ``stream_build_ns`` those spent on building, parsing and checking new
     streams. ``pack_ns``, ``transpose_ns`` and ``result_copy_ns``: host nanoseconds of copies of
     products, of operands in the order in which they lie in memory, of operands read across it, and
-    of results.
+    of results. ``replays`` submissions in which an emulated NPU repeated a run that it had recorded,
+    and ``replay_bytes`` what such recordings hold (docs/architecture.md).
     The difference of two snapshots counts what happened in between.
     """
 
@@ -33,6 +34,8 @@ class Stats:
     pack_ns: int = 0
     transpose_ns: int = 0
     result_copy_ns: int = 0
+    replays: int = 0
+    replay_bytes: int = 0
 
     def __sub__(self, other: Stats) -> Stats:
         mine, theirs = dataclasses.astuple(self), dataclasses.astuple(other)

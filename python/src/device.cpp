@@ -267,6 +267,8 @@ void init_contract(nb::module_& sub) {
              nb::dict d;
              d["configuration_loads"] = counters.configuration_loads;
              d["submissions"] = counters.submissions;
+             d["replays"] = counters.replays;
+             d["replay_bytes"] = counters.replay_bytes;
              return d;
            })
       .def("load",

@@ -1,6 +1,6 @@
 """The device that the conformance suite runs on: each of NPU_TEST_DEVICES, separated by commas.
 
-Default: both emulated NPUs, the residency test modes (emulator/residency.h), a device written in
+Default: both emulated NPUs, their test modes (emulator/residency.h), a device written in
 Python (python_relay.py), and the device xrt of both generations over a test double of pyxrt
 (tests/doubles). A new device is tested with
 ``NPU_TEST_DEVICES=mine pytest tests/conformance`` once it is registered or opened by name.
@@ -28,7 +28,8 @@ sys.modules.pop("pyxrt", None)  # the double is not this machine's
 
 DEFAULT = (
     "emu:npu1,emu:npu2,emu:npu1+reload,emu:npu2+reload-second,emu:npu2+reload-random-11,"
-    "emu:npu1+intruder,emu:npu2+intruder,python:relay,double:npu1,double:npu2"
+    "emu:npu1+intruder,emu:npu2+intruder,emu:npu1+replay,emu:npu2+replay,python:relay,"
+    "double:npu1,double:npu2"
 )
 NAMES = [name for name in os.environ.get("NPU_TEST_DEVICES", DEFAULT).split(",") if name]
 

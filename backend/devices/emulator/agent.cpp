@@ -6,6 +6,7 @@
 #include <exception>
 #include <utility>
 
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/timed_run.h"
 #include "devices/emulator/timed_trace.h"
 #include "host/thread_pool.h"
@@ -137,9 +138,12 @@ void Scheduler::run_jobs() {
       errors[i] = std::current_exception();
     }
   };
+  if (log_) log_->begin_lanes(jobs_.size());
   ThreadPool::shared().parallel_for(jobs_.size(), [&](size_t i) {
+    const ActionLog::LaneScope scope(log_, i);
     if (!jobs_[i]->serial_jobs()) run(i);
   });
+  if (log_) log_->end_lanes();
   for (size_t i = 0; i < jobs_.size(); ++i) {  // callbacks may use the pool themselves
     if (jobs_[i]->serial_jobs()) run(i);
     if (errors[i]) std::rethrow_exception(errors[i]);
@@ -182,7 +186,12 @@ bool Scheduler::run_columns() {
   if (active_.empty()) return false;
   ThreadPool& pool = ThreadPool::shared();  // may throw
   in_columns_ = true;
-  pool.parallel_for(active_.size(), [&](size_t i) { run_column(*active_[i]); });
+  if (log_) log_->begin_lanes(active_.size());
+  pool.parallel_for(active_.size(), [&](size_t i) {
+    const ActionLog::LaneScope scope(log_, i);
+    run_column(*active_[i]);
+  });
+  if (log_) log_->end_lanes();
   in_columns_ = false;
   for (Column* column : active_) {
     if (column->error) std::rethrow_exception(std::exchange(column->error, nullptr));

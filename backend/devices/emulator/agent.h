@@ -15,6 +15,7 @@
 
 namespace npu::emulator {
 
+class ActionLog;
 class Array;
 class Timeline;
 
@@ -78,6 +79,8 @@ class Scheduler {
   bool round();
   // Makes the runs timed (null: untimed again).
   void set_timeline(Timeline* timeline);
+  // What runs is written down (replay/action_log.h); null: no longer.
+  void set_log(ActionLog* log) { log_ = log; }
   bool has_ready() const { return !ready_.empty(); }
   void reset();
   void forget(const Agent* agent);  // it is about to be destroyed
@@ -110,6 +113,7 @@ class Scheduler {
   void account();
 
   Timeline* timeline_ = nullptr;
+  ActionLog* log_ = nullptr;
   std::vector<Agent*> ready_;  // of the serial part
   std::vector<Agent*> jobs_;   // as they were posted
   std::vector<Column> columns_;

@@ -1,7 +1,11 @@
 // Shared blocks and the alias table (aliasing.h).
 #include "devices/emulator/aliasing.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
+
+#include "devices/emulator/replay/action_log.h"
 
 namespace npu::emulator {
 
@@ -37,23 +41,47 @@ const kernels::OperandUses& uses_of(const kernels::Declaration& kernel,
 
 }  // namespace
 
+// A free block, which leaves the list, or a new one.
+SharedBlock* BlockPool::find(size_t bytes) {
+  const auto fits = [&](const SharedBlock* block) {
+    return sizes_ == Sizes::kGrow || block->data.size() == bytes;
+  };
+  const auto found = std::find_if(free_.rbegin(), free_.rend(), fits);
+  if (found != free_.rend()) {
+    SharedBlock* block = *found;
+    free_.erase(std::next(found).base());
+    return block;
+  }
+  all_.push_back(std::make_unique<SharedBlock>());
+  all_.back()->pool = this;
+  return all_.back().get();
+}
+
 SharedBlock* BlockPool::take(size_t bytes) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  if (free_.empty()) {
-    all_.push_back(std::make_unique<SharedBlock>());
-    all_.back()->pool = this;
-    free_.push_back(all_.back().get());
-  }
-  SharedBlock* block = free_.back();
-  free_.pop_back();
+  SharedBlock* block = find(bytes);
   if (block->data.size() < bytes) block->data.resize(bytes);
   block->packed.clear();
+  if (ActionLog* log = ActionLog::current()) log->block_taken(block);
   return block;
 }
 
 void BlockPool::give_back(SharedBlock* block) {
   const std::lock_guard<std::mutex> guard(mutex_);
-  free_.push_back(block);
+  (sizes_ == Sizes::kGrow ? free_ : returned_).push_back(block);
+}
+
+void BlockPool::reuse() {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  free_.insert(free_.end(), returned_.begin(), returned_.end());
+  returned_.clear();
+}
+
+size_t BlockPool::bytes() const {
+  size_t sum = 0;
+  for (const auto& block : all_)
+    sum += sizeof(SharedBlock) + block->data.size() + block->packed.bytes.size();
+  return sum;
 }
 
 void AliasTable::index() {
@@ -73,6 +101,9 @@ size_t AliasTable::first_from(size_t first, uint64_t end) const {
 }
 
 void AliasTable::write_back(const Alias& alias) {
+  if (ActionLog* log = ActionLog::current()) {
+    log->copy(memory_.data() + alias.address, alias.source.data(), alias.bytes);
+  }
   std::memcpy(memory_.data() + alias.address, alias.source.data(), alias.bytes);
 }
 

@@ -40,10 +40,19 @@ struct SharedBlock {
 // to a broadcast block end on whichever thread runs their column.
 class BlockPool {
  public:
+  // kFixed: blocks are given out again with their size alone, and only after reuse().
+  enum class Sizes : uint8_t { kGrow, kFixed };
+  explicit BlockPool(Sizes sizes = Sizes::kGrow) : sizes_(sizes) {}
   SharedBlock* take(size_t bytes);
   void give_back(SharedBlock* block);
+  void reuse();
+  size_t bytes() const;  // of all blocks
 
  private:
+  SharedBlock* find(size_t bytes);
+
+  const Sizes sizes_;
+  std::vector<SharedBlock*> returned_;  // since the last reuse()
   std::mutex mutex_;
   std::vector<std::unique_ptr<SharedBlock>> all_;
   std::vector<SharedBlock*> free_;

@@ -9,6 +9,7 @@
 
 #include "devices/emulator/driven_core.h"
 #include "devices/emulator/ports.h"
+#include "devices/emulator/replay/recording.h"
 #include "error.h"
 #include "host/thread_pool.h"
 
@@ -97,6 +98,9 @@ RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   const stream::Stream parsed = stream::Stream::parse(txn);
   if (timeline_) timeline_->begin();  // its events name agents that go
   reset_tiles(contents);
+  scheduler_.set_log(nullptr);
+  log_ = nullptr;
+  ++epoch_;
   buffers_.clear();
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column = {};
@@ -140,6 +144,7 @@ Tile& Array::tile_for_program(int col, int row) {
 }
 
 void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
+  ++epoch_;
   // An earlier program may still wait for a lock, its own or a neighbour's, or for a cascade.
   for (auto& t : tiles_) {
     for (Lock& lock : t->locks) std::erase(lock.waiters, target.core.get());
@@ -241,7 +246,8 @@ void Array::drop_buffers() {
   buffers_.clear();
 }
 
-void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers) {
+void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers,
+                  Recordings* recordings) {
   const char* const name = run_function();
   const Entry entry(*this, name);
   if (stream_ != nullptr) {
@@ -274,11 +280,16 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
   for (ColumnCounts& column : column_counts_) column.report = {};
   array_time_ = {};
   drained_ = false;
+  unwaited_count_ = 0;
+  dropped_.clear();
+  ++runs_;
+  if (recordings && begin_replay(*recordings)) {
+    stream_ = &stream;
+    return;
+  }
   try {
     begin_timing();
-    ++runs_;
-    unwaited_count_ = 0;
-    dropped_.clear();
+    if (recordings) begin_recording(stream, *recordings);
     settled_ = false;
     fresh_ = true;
     start_cores();
@@ -295,6 +306,8 @@ bool Array::resume(Deadline deadline) {
   const auto begin = std::chrono::steady_clock::now();
   deadline_ = deadline;
   paused_ = false;
+  if (replay_) return resume_replay(begin);
+  const ActionLog::Scope logged(log_.get());
   try {
     if (!advance()) {
       array_time_ += std::chrono::steady_clock::now() - begin;
@@ -307,10 +320,11 @@ bool Array::resume(Deadline deadline) {
     throw;
   }
   stream_ = nullptr;
+  whole_report();
+  if (log_) end_recording();
   drop_buffers();
   array_time_ += std::chrono::steady_clock::now() - begin;
   report_.array_ns = static_cast<uint64_t>(array_time_.count());
-  whole_report();
   return true;
 }
 
@@ -331,6 +345,8 @@ bool Array::advance() {
 void Array::abort() {
   faulted_ = true;
   stream_ = nullptr;
+  recorded_ = nullptr;
+  replay_ = nullptr;
   drop_buffers();
 }
 

@@ -38,7 +38,11 @@ struct Argument {
   bool writable = true;
 };
 
+class ActionLog;
 struct CoreDriver;
+struct Recording;
+class Recordings;
+class Replay;
 
 class Array {
  public:
@@ -66,7 +70,9 @@ class Array {
   RunReport submit(std::span<const std::byte> txn, std::span<const Argument> buffers);
   // The same in steps, for runs that are waited for with a timeout: begin() once, resume() until it
   // returns true, that is, the run has ended; then report(). `stream` must outlive the run.
-  void begin(const stream::Stream& stream, std::span<const Argument> buffers);
+  // With recordings, a run that fits one of them repeats it, and others may be recorded.
+  void begin(const stream::Stream& stream, std::span<const Argument> buffers,
+             Recordings* recordings = nullptr);
   bool resume(Deadline deadline);
   // Ends a run where it is; the array must be configured again.
   void abort();
@@ -111,12 +117,16 @@ class Array {
   void set_interrupt(std::function<void()> check) { interrupt_ = std::move(check); }
 
   const arch::Geometry& device() const { return device_; }
+  std::span<const std::unique_ptr<Tile>> tiles() const { return tiles_; }
+  // Changes whenever a configuration is loaded or a core's program attached.
+  uint64_t epoch() const { return epoch_; }
+  bool replaying() const { return replay_ != nullptr; }
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
   RunReport& report(int col) { return column_counts_[static_cast<size_t>(col)].report; }
   uint64_t switch_epoch() const { return switch_epoch_; }
-  BlockPool& blocks(int col) { return blocks_[static_cast<size_t>(col)]; }
+  BlockPool& blocks(int col);
   void add_token(int col, int row, arch::Direction direction, int channel);
   // The stream's route from the slave port that `sender` drives (stream_switch.cpp). `header` is
   // the packet's first word.
@@ -209,6 +219,12 @@ class Array {
   void check_generation(const char* function, const stream::Stream& stream) const;
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
+  void note_update(uint32_t address);
+  // replayed_run.cpp
+  bool begin_replay(Recordings& recordings);
+  void begin_recording(const stream::Stream& stream, Recordings& recordings);
+  void end_recording();
+  bool resume_replay(std::chrono::steady_clock::time_point begin);
   void take_buffers(std::span<const Argument> buffers);
   void drop_buffers();
   RunReport whole_report();
@@ -231,6 +247,9 @@ class Array {
   const arch::Geometry& device_;
   // One per column, for its senders; they outlive the tiles, which refer to their blocks.
   std::vector<BlockPool> blocks_;
+  // Of a run that is recorded; after an error it stays until the next configuration, as channels
+  // and aliases may refer to its blocks.
+  std::unique_ptr<ActionLog> log_;
   std::vector<std::unique_ptr<Tile>> tiles_;
   Scheduler scheduler_;
   RunReport report_;
@@ -283,6 +302,10 @@ class Array {
   std::vector<bool> constant_;  // arguments that share no memory with a writable one
   // Tokens not yet consumed, by (col, row, direction, channel).
   std::map<uint32_t, int> tokens_;
+  std::unique_ptr<Recording> recorded_;  // the beginning of the run that is being recorded
+  Recordings* recordings_ = nullptr;
+  std::unique_ptr<Replay> replay_;
+  uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;
   RunTiming timing_report_;
   double command_busy_ = 0;

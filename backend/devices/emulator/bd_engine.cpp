@@ -94,7 +94,9 @@ uint32_t BdEngine::status() const {
 }
 
 BdSlot& BdEngine::slot(int bd) const {
-  return tile_.bds[static_cast<size_t>(bd)].decode(tile_.geometry);
+  BdSlot& slot = tile_.bds[static_cast<size_t>(bd)].decode(tile_.geometry);
+  slot.note_read();
+  return slot;
 }
 
 bool BdEngine::chain_contains(int start, int bd) const {
@@ -192,6 +194,62 @@ void BdEngine::finish_bd() {
     state_ = State::kIdle;
     if (token) array_.add_token(tile_.col, tile_.row, direction_, index_);
     task_ended();
+  }
+}
+
+// What the next step does not look at becomes the same for all: before the acquire the places of
+// the BD before, and where an alias had the data, which is looked up before they move.
+void BdEngine::Current::rest(State state) {
+  if (state != State::kMove) {
+    walk = {};
+    owner = nullptr;
+    offset = span = 0;
+    readable = true;
+  } else if (owner != nullptr) {
+    walk.move_to(owner->memory->data() + offset);
+  }
+}
+
+bool BdEngine::Current::same(const Current& other) const {
+  return id == other.id && bd == other.bd && walk == other.walk && left == other.left &&
+         total == other.total && owner == other.owner && offset == other.offset &&
+         span == other.span && readable == other.readable;
+}
+
+// How often the lock that the running BD has acquired was written since.
+uint32_t BdEngine::writes_since_acquire() const {
+  if (!task_ || state_ != State::kMove || !current_.bd.acquire_enable) return 0;
+  return lock_of(current_.bd.acquire_id, "acquire").written - current_.lock_written;
+}
+
+std::optional<BdEngine::Rest> BdEngine::rest() const {
+  if (state_ == State::kBusy || state_ == State::kStray) return std::nullopt;
+  Rest rest{control, state_, current_, queue_, task_, writes_since_acquire()};
+  rest.current.rest(state_);
+  return rest;
+}
+
+// Of an idle channel its status alone shows which BD ran last.
+bool BdEngine::rests_at(const Rest& rest) const {
+  if (control != rest.control || state_ != rest.state || task_ != rest.task ||
+      queue_ != rest.queue) {
+    return false;
+  }
+  if (!task_) return true;
+  Current here = current_;
+  here.rest(state_);
+  return here.same(rest.current) && writes_since_acquire() == rest.writes_since_acquire;
+}
+
+void BdEngine::put(const Rest& rest) {
+  control = rest.control;
+  state_ = rest.state;
+  current_ = rest.current;
+  queue_ = rest.queue;
+  task_ = rest.task;
+  if (task_ && state_ == State::kMove && current_.bd.acquire_enable) {
+    current_.lock_written =
+        lock_of(current_.bd.acquire_id, "acquire").written - rest.writes_since_acquire;
   }
 }
 

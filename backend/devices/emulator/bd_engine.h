@@ -52,6 +52,13 @@ class BdEngine : public Agent {
   // neighbour, or what the stream side reaches.
   bool crosses() const;
 
+  // Where it is between two runs; none if it is in the middle of what only the register level can
+  // go on with.
+  struct Rest;
+  virtual std::optional<Rest> rest() const;
+  bool rests_at(const Rest& rest) const;
+  void put(const Rest& rest);
+
   void advance() final;
   std::string name() const override;
   std::string waiting() const final;
@@ -78,6 +85,9 @@ class BdEngine : public Agent {
     uint64_t offset = 0, span = 0;
     bool readable = true;       // false: a run without data does not have its words
     uint32_t lock_written = 0;  // Lock::written of its lock when it was acquired
+
+    void rest(State state);
+    bool same(const Current& other) const;  // but for lock_written
   };
   // What a BD's base points at.
   struct Memory {
@@ -122,7 +132,10 @@ class BdEngine : public Agent {
     int repeats_left = 0;
     bool token = false;
     int bds_in_pass = 0;  // finished since the start of the chain
+
+    bool operator==(const Task&) const = default;
   };
+  uint32_t writes_since_acquire() const;
   bool defer_to_other_part();
   bool start_task();
   void start_bd(int bd);
@@ -140,6 +153,15 @@ class BdEngine : public Agent {
   const int index_;
   std::vector<Task> queue_;
   std::optional<Task> task_;  // the running one
+};
+
+struct BdEngine::Rest {
+  uint32_t control = 0;
+  State state = State::kIdle;
+  Current current;
+  std::vector<Task> queue;
+  std::optional<Task> task;
+  uint32_t writes_since_acquire = 0;  // of the lock that its BD has acquired
 };
 
 }  // namespace npu::emulator

@@ -38,12 +38,28 @@ struct BdSlot {
     if (stale_) decode_words(geometry);
     return *this;
   }
+  // Words that have been written since begin_run() before anything read the BD, a bit each.
+  uint8_t fresh() const { return fresh_ & static_cast<uint8_t>(~needed_); }
+  void begin_run() {
+    fresh_ = needed_ = 0;
+    read_ = false;
+  }
+  void note_write(size_t word) {
+    if (!read_) fresh_ |= static_cast<uint8_t>(1u << word);
+  }
+  void note_read() { read_ = true; }
+  // The word, of which a part stays, decides what it becomes.
+  void note_update(size_t word) {
+    if (!(fresh_ >> word & 1)) needed_ |= static_cast<uint8_t>(1u << word);
+  }
   // The iteration counter, in the words and in the decoded BD.
   void set_iteration(const arch::TileGeometry& geometry, uint32_t current);
 
  private:
   void decode_words(const arch::TileGeometry& geometry);
   bool stale_ = true;
+  uint8_t fresh_ = 0, needed_ = 0;
+  bool read_ = false;
 };
 
 }  // namespace npu::emulator

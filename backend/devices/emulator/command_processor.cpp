@@ -154,6 +154,14 @@ bool Array::sync(const Operation& op) {
   return true;
 }
 
+// A patch keeps the upper half of the register behind the one it names.
+void Array::note_update(uint32_t address) {
+  Tile* target = find_tile(arch::address_col(address), arch::address_row(address));
+  const uint32_t at = arch::address_offset(address) - target->geometry.bd_base;
+  if (at / 0x20 >= static_cast<uint32_t>(target->geometry.bds)) return;
+  target->bds[at / 0x20].note_update(at % 0x20 / 4);
+}
+
 void Array::patch(const Operation& op) {
   if (op.argument >= buffers_.size()) {
     fail(ErrorKind::kArgument,
@@ -184,6 +192,7 @@ void Array::patch(const Operation& op) {
   const uint64_t base = ((uint64_t{op.argument} + 1) << kArgumentWindowBits) + offset;
   const uint32_t address = static_cast<uint32_t>(op.address);
   const uint32_t high = read_register(address + 4);
+  note_update(address + 4);
   write_register(address, static_cast<uint32_t>(base) & ~3u);
   write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32));
 }

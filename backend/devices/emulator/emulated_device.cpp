@@ -3,10 +3,14 @@
 #include "devices/emulator/emulated_device.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/rehearsal.h"
 #include "devices/emulator/residency.h"
 #include "devices/emulator/timed_trace.h"
 #include "error.h"
@@ -45,12 +49,14 @@ class HostView final : public Buffer {
 
 class ParsedStream final : public PreparedStream {
  public:
-  ParsedStream(std::vector<uint32_t> words, stream::Stream stream)
-      : PreparedStream(std::move(words)), parsed(std::move(stream)) {}
+  ParsedStream(std::vector<uint32_t> words, stream::Stream stream,
+               const std::shared_ptr<ReplayMemory>& memory)
+      : PreparedStream(std::move(words)), parsed(std::move(stream)), recordings(memory) {}
   size_t bytes() const override {
     return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
   }
   stream::Stream parsed;
+  mutable Recordings recordings;
 };
 
 class EmulatedRun;
@@ -65,6 +71,8 @@ class EmulatedDevice final : public Device, public DeviceTiming {
         residency_(residency.empty() ? Residency{} : Residency::parse(residency)),
         reloads_(residency_) {
     array_.require_waits(true);
+    const char* replay = std::getenv("NPU_REPLAY");
+    if (replay != nullptr && std::string_view(replay) == "0") replay_memory_->most = 0;
   }
 
   DeviceInfo info() const override;
@@ -88,10 +96,11 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   void do_load(const Configuration& configuration) override;
   std::shared_ptr<PreparedStream> do_prepare(std::vector<uint32_t> words,
                                              stream::Stream parsed) override {
-    return std::make_shared<ParsedStream>(std::move(words), std::move(parsed));
+    return std::make_shared<ParsedStream>(std::move(words), std::move(parsed), replay_memory_);
   }
   bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override {
     auto& parsed = static_cast<ParsedStream&>(stream).parsed;
+    static_cast<ParsedStream&>(stream).recordings.clear();
     for (const StreamPatch& patch : patches) parsed.patch(patch.word, patch.value);
     return true;
   }
@@ -107,6 +116,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
+  void count_run(bool replay) { count_replay(replay, replay_memory_->bytes); }
   // Only streams that end well are run again as intruders.
   void run_succeeded(const std::shared_ptr<const PreparedStream>& stream,
                      std::span<const BufferRef> refs) {
@@ -118,6 +128,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   std::string residency_name_;
   Array array_;
   EmulatedRun* running_ = nullptr;
+  std::shared_ptr<ReplayMemory> replay_memory_ = std::make_shared<ReplayMemory>();
   // Timed runs.
   std::optional<arch::Timing> constants_;
   std::shared_ptr<Recorder> recorder_;
@@ -144,7 +155,14 @@ class EmulatedRun final : public Run {
             {memory ? memory + ref.offset : nullptr, ref.bytes, writes(ref.access)});
       }
     }
-    device_.array_.begin(static_cast<const ParsedStream&>(*stream_).parsed, arguments);
+    const auto& prepared = static_cast<const ParsedStream&>(*stream_);
+    Recordings& recordings = prepared.recordings;
+    if (device_.residency_.replay && !device_.array_.timed()) {
+      rehearsal_.emplace(device_.array_, prepared.parsed, arguments, recordings);
+      arguments_ = arguments;
+    }
+    device_.array_.begin(prepared.parsed, arguments, &recordings);
+    replays_ = device_.array_.replaying();
     device_.running_ = this;
   }
   ~EmulatedRun() override { cancel(); }
@@ -168,6 +186,9 @@ class EmulatedRun final : public Run {
   EmulatedDevice& device_;
   std::shared_ptr<const PreparedStream> stream_;
   std::vector<BufferRef> refs_;
+  std::optional<Rehearsal> rehearsal_;
+  std::vector<Argument> arguments_;  // if there was one
+  bool replays_ = false;
   State state_ = State::kRunning;
   RunReport report_;
 };
@@ -183,6 +204,8 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
     if (device_.residency_.on() && !device_.array_.timed()) {
       check_locks(device_.array_, device_.initial_locks_);
     }
+    if (rehearsal_ && replays_) rehearsal_->compare(arguments_);
+    device_.count_run(replays_);
   } catch (...) {
     end(State::kFailed);
     device_.run_failed();

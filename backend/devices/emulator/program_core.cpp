@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/timed_run.h"
 #include "error.h"
 #include "kernels/call.h"
@@ -129,6 +130,10 @@ uint32_t ProgramCore::status() const {
 
 int32_t ProgramCore::load_word(uint32_t address) const {
   int32_t value;
+  if (ActionLog* log = ActionLog::current();
+      log && !log->steering().knows(tile_.number(), address)) {
+    log->refuse("a core whose loops or operands are data");
+  }
   tile_.aliases.flush(address, sizeof value);
   std::memcpy(&value, tile_.memory->data() + address, sizeof value);
   return value;
@@ -322,7 +327,21 @@ void ProgramCore::advance() {
 
 void ProgramCore::execute() {
   if (idles_) return;
+  if (ActionLog* log = ActionLog::current()) log_call(*log);
   current_->functions[static_cast<size_t>(program().code[pc_].function)].call(arguments_, state_);
+}
+
+void ProgramCore::log_call(ActionLog& log) {
+  const KernelFunction& called =
+      current_->functions[static_cast<size_t>(program().code[pc_].function)];
+  log.call(called.call, arguments_, state_);
+  if (called.declaration == nullptr) return log.refuse("a kernel that may access all memory");
+  const kernels::OperandUses uses = kernels::operand_uses(*called.declaration, arguments_);
+  for (size_t i = 0; i < arguments_.size(); ++i) {
+    if (arguments_[i].data == nullptr || uses[i].read_only) continue;
+    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
+    log.steering().overwritten(tile_.number(), address, uses[i].bytes);
+  }
 }
 
 void ProgramCore::start(Timeline& timeline) {
@@ -364,6 +383,26 @@ std::string ProgramCore::waiting() const {
   return strf("waits for its lock %d to be %s %lld (it is %d), at %s", blocked_->lock,
               equal ? "==" : ">=", static_cast<long long>(blocked_->value), lock.value,
               place().c_str());
+}
+
+ProgramCore::Rest ProgramCore::rest() const {
+  return {pc_, done_, halted_, state_, frames_, counters_, blocked_};
+}
+
+bool ProgramCore::rests_at(const Rest& rest) const {
+  return pc_ == rest.pc && done_ == rest.done && halted_ == rest.halted &&
+         state_.rounding == rest.state.rounding && state_.saturation == rest.state.saturation &&
+         frames_ == rest.frames && counters_ == rest.counters;
+}
+
+void ProgramCore::put(const Rest& rest) {
+  pc_ = rest.pc;
+  done_ = rest.done;
+  halted_ = rest.halted;
+  state_ = rest.state;
+  frames_ = rest.frames;
+  counters_ = rest.counters;
+  blocked_ = rest.blocked;
 }
 
 bool ProgramCore::releases(const Tile& owner, int lock) const {

@@ -18,6 +18,8 @@
 
 namespace npu::emulator {
 
+class ActionLog;
+
 struct KernelFunction {
   std::function<void(std::span<const KernelArgument>, CoreState&)> call;
   bool serial = false;  // must not run beside other jobs (Python callbacks)
@@ -58,6 +60,11 @@ class ProgramCore final : public Core {
   void complete() override;
   void start(Timeline& timeline) override;
   std::string waiting() const override;
+  // Where it is between two runs.
+  struct Rest;
+  Rest rest() const;
+  bool rests_at(const Rest& rest) const;
+  void put(const Rest& rest);
   // Whether its program, or any of its overlays, contains a release of this lock.
   bool releases(const Tile& owner, int lock) const override;
 
@@ -66,6 +73,8 @@ class ProgramCore final : public Core {
   struct Frame {
     int loop;      // index of the loop instruction
     int64_t left;  // iterations still to run after this one; -1 = forever
+
+    bool operator==(const Frame&) const = default;
   };
 
   void restart();  // program counter, counters and modes to their reset state
@@ -83,6 +92,7 @@ class ProgramCore final : public Core {
   void enter_loop(const Instruction& instruction);
   void prepare_call(const Instruction& instruction);
   void post_call();
+  void log_call(ActionLog& log);
   int32_t load_word(uint32_t address) const;
   void store_word(uint32_t address, int32_t value);
 
@@ -99,6 +109,15 @@ class ProgramCore final : public Core {
   std::vector<int> counters_;  // of own_; those of overlays lie in data memory
   std::vector<KernelArgument> arguments_;
   const Instruction* blocked_ = nullptr;
+};
+
+struct ProgramCore::Rest {
+  size_t pc;
+  bool done, halted;
+  CoreState state;
+  std::vector<Frame> frames;
+  std::vector<int> counters;
+  const Instruction* blocked;
 };
 
 }  // namespace npu::emulator

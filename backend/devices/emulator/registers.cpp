@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/action_log.h"
 #include "error.h"
 #include "runtime/overlay.h"
 
@@ -120,6 +121,8 @@ void Array::write_register(uint32_t address, uint32_t value) {
   switch (range->block) {
     case Block::kMemory:
       target->aliases.flush(offset, 4);
+      if (log_) log_->word(target->memory->data() + offset, value);
+      if (log_) log_->steering().written(target->number(), offset);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:
@@ -193,6 +196,7 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
   }
   BdSlot& slot = target.bds[static_cast<size_t>(bd)];
   const bool own_from_zero = starts_at_own(target, value);
+  slot.note_write(static_cast<size_t>(word));
   if (!slot.differs(static_cast<size_t>(word), value, own_from_zero)) {
     if (word + 1 < target.geometry.bd_words) return;
     for (BdEngine* receiver : target.channels[static_cast<size_t>(Direction::kS2MM)]) {

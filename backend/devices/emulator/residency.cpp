@@ -35,6 +35,8 @@ Residency Residency::parse(std::string_view text) {
     out.reload = Reload::kSecond;
   } else if (text == "intruder") {
     out.intruder = true;
+  } else if (text == "replay") {
+    out.replay = true;
   } else if (text.starts_with(kRandom)) {
     const std::string_view seed = text.substr(kRandom.size());
     const auto [end, error] = std::from_chars(seed.data(), seed.data() + seed.size(), out.seed);
@@ -43,7 +45,7 @@ Residency Residency::parse(std::string_view text) {
   if (!out.on()) {
     fail(ErrorKind::kDevice,
          "[device] residency mode \"+%.*s\" is unknown; use +reload, +reload-second, "
-         "+reload-random-SEED or +intruder",
+         "+reload-random-SEED, +intruder or +replay",
          static_cast<int>(text.size()), text.data());
   }
   return out;

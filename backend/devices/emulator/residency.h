@@ -6,8 +6,9 @@
 // Written behind the device's name: "emu:npu2+reload" reloads the configuration before every
 // submission, "+reload-second" before every second one, "+reload-random-7" before random ones
 // (seed 7); "+intruder" runs a stream seen earlier, of this or another configuration, on a copy
-// of its arguments in between. After a reload the tiles' memories hold an arbitrary pattern, and
-// after every run all locks must have the values that they had at rest before it.
+// of its arguments in between; "+replay" makes the submission a replay (replay/rehearsal.h). After
+// a reload the tiles' memories hold an arbitrary pattern, and after every run all locks must have
+// the values that they had at rest before it.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +27,8 @@ struct Residency {
   enum class Reload : uint8_t { kNever, kEvery, kSecond, kRandom };
   Reload reload = Reload::kNever;
   uint32_t seed = 0;
-  bool intruder = false;
-  bool on() const { return reload != Reload::kNever || intruder; }
+  bool intruder = false, replay = false;
+  bool on() const { return reload != Reload::kNever || intruder || replay; }
 
   // The text behind the plus sign. Throws Error(kDevice).
   static Residency parse(std::string_view text);

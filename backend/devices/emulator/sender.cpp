@@ -8,6 +8,7 @@
 #include "arch/control_packet.h"
 #include "arch/switch_ports.h"
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/tile.h"
 #include "devices/emulator/timed_run.h"
 
@@ -50,6 +51,11 @@ void Sender::reset() {
   blocked_ = {};
 }
 
+std::optional<BdEngine::Rest> Sender::rest() const {
+  const bool whole = !packet_.open && control_words_.empty() && !padded_ && !blocked_.routeless;
+  return whole || idle() ? BdEngine::rest() : std::nullopt;
+}
+
 uint32_t Sender::packet_header() const {
   return arch::packet_header(current_.bd.packet_id, current_.bd.packet_type,
                              static_cast<uint32_t>(tile_.col), static_cast<uint32_t>(tile_.row));
@@ -74,6 +80,7 @@ void Sender::prepare_transfer(const Memory& memory) {
   constant_ = memory.constant;
   padded_ = tile_.bds[static_cast<size_t>(current_.id)].padded;
   if (!padded_ || !array_.moves_data()) return;
+  if (ActionLog* log = ActionLog::current()) log->refuse("padding");
   memory.owner->aliases.flush(memory.offset, current_.span);
   staged_ = padded_stream(current_.bd, memory.data, tile_.pad_value[static_cast<size_t>(index())]);
   current_.walk = Walk::linear(staged_.data());
@@ -172,6 +179,7 @@ bool Sender::open_route() {
 void Sender::open_packet(uint32_t header, bool header_in_data) {
   packet_ = {true, false, header};
   if (header_in_data) {
+    if (ActionLog* log = ActionLog::current()) log->refuse("packet headers in data");
     std::byte skipped[4];
     current_.walk.gather(skipped, 1);
     --current_.left;
@@ -320,6 +328,7 @@ bool Sender::begin_move(uint64_t words) {
 }
 
 bool Sender::begin_control() {
+  if (ActionLog* log = ActionLog::current()) log->refuse("control packets");
   if (!current_.readable) {
     error(ErrorKind::kUnsupported,
           "sends control packets from an argument without memory, which a run without data cannot "
@@ -360,9 +369,11 @@ void Sender::execute() {
   Walk& first = first_receiver().walk();
   if (block_) {
     Walk block = first.rebased(block_->data.data(), 0);
+    if (ActionLog* log = ActionLog::current()) log->move(current_.walk, block, n);
     copy_words(block);
     return;
   }
+  if (ActionLog* log = ActionLog::current()) log_move(*log);
   const std::byte* from = copy_words(first);
   for (size_t i = 1; i < route_->sinks.size(); ++i) {
     Walk& walk = route_->sinks[i].receiver->walk();
@@ -374,7 +385,18 @@ void Sender::execute() {
   }
 }
 
+// A first receiver in one piece has the words in order for the others.
+void Sender::log_move(ActionLog& log) const {
+  const Walk& first = first_receiver().walk();
+  const bool in_order = first.contiguous() >= move_words_;
+  log.move(current_.walk, first, move_words_);
+  for (size_t i = 1; i < route_->sinks.size(); ++i) {
+    log.move(in_order ? first : current_.walk, route_->sinks[i].receiver->walk(), move_words_);
+  }
+}
+
 void Sender::move_header() {
+  if (ActionLog* log = ActionLog::current()) log->refuse("a packet whose header is kept");
   for (const Route::Sink& sink : route_->sinks) {
     if (!sink.keeps_header) continue;
     sink.receiver->walk().scatter(reinterpret_cast<const std::byte*>(&packet_.header), 1);

@@ -17,6 +17,8 @@
 
 namespace npu::emulator {
 
+class ActionLog;
+
 class Sender : public BdEngine {
  public:
   Sender(Array& array, Tile& tile, int index)
@@ -25,6 +27,7 @@ class Sender : public BdEngine {
       : BdEngine(array, tile, arch::Direction::kMM2S, ports) {}
 
   void reset() override;  // and the packet
+  std::optional<Rest> rest() const override;
   void execute() override;
   void complete() override;
   void start(Timeline& timeline) override;
@@ -77,6 +80,7 @@ class Sender : public BdEngine {
   bool can_keep(uint64_t words) const;
   bool can_hand_on(uint64_t words) const;
   bool alias_argument(uint64_t words);
+  void log_move(ActionLog& log) const;
   void move_header();
   // Control ports (control_port.h) take words as fast as they come. A transfer to them is one BD up
   // to TLAST, or several of which all but the last suppress it.

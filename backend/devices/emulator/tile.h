@@ -41,7 +41,8 @@ struct Tile {
   Tile& operator=(const Tile&) = delete;
   // Power-on state; contents: of its memory, which else stays.
   void reset(std::optional<std::byte> contents);
-  std::string name() const;  // "core (0,2)"
+  std::string name() const;                                                       // "core (0,2)"
+  size_t number() const { return static_cast<size_t>(col * arch::kRows + row); }  // of the array's
   BdEngine& channel(arch::Direction direction, int index) {
     return *channels[static_cast<size_t>(direction)][static_cast<size_t>(index)];
   }

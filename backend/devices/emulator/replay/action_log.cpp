@@ -1,0 +1,217 @@
+// Writing down what a run does (action_log.h).
+#include "devices/emulator/replay/action_log.h"
+
+#include <algorithm>
+#include <cassert>
+#include <iterator>
+#include <utility>
+
+#include "devices/emulator/array.h"
+
+namespace npu::emulator {
+
+namespace {
+
+thread_local ActionLog* current_log = nullptr;
+thread_local Lane* current_lane = nullptr;  // null: the serial one
+
+// Lanes of fewer actions than this are not worth waking threads for.
+constexpr size_t kFewActions = 4;
+
+template <typename T>
+size_t bytes_of(const std::vector<T>& list) {
+  return list.size() * sizeof(T);
+}
+
+template <typename T>
+void append_list(std::vector<T>& to, std::vector<T>& from) {
+  to.insert(to.end(), std::make_move_iterator(from.begin()), std::make_move_iterator(from.end()));
+}
+
+}  // namespace
+
+size_t Lane::bytes() const {
+  return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
+         bytes_of(blocks);
+}
+
+void Lane::append(Lane&& other) {
+  for (Action& action : other.actions) {
+    switch (action.kind) {
+      case Action::Kind::kGather:
+      case Action::Kind::kScatter:
+      case Action::Kind::kReorder:
+        action.index += static_cast<uint32_t>(walks.size());
+        break;
+      case Action::Kind::kUnpack:
+        action.index += static_cast<uint32_t>(blocks.size());
+        break;
+      case Action::Kind::kCall:
+        action.index += static_cast<uint32_t>(calls.size());
+        break;
+      case Action::Kind::kCopy:
+      case Action::Kind::kWord:
+        break;
+    }
+  }
+  for (CallAction& call : other.calls) call.first += static_cast<uint32_t>(operands.size());
+  append_list(actions, other.actions);
+  append_list(walks, other.walks);
+  append_list(calls, other.calls);
+  append_list(operands, other.operands);
+  append_list(blocks, other.blocks);
+}
+
+void SteeringWords::written(size_t tile, uint32_t address) {
+  if (!knows(tile, address)) words_[tile].push_back(address);
+}
+
+void SteeringWords::overwritten(size_t tile, uint64_t address, uint64_t bytes) {
+  std::erase_if(words_[tile], [&](uint32_t word) {
+    return word + 4 > address && (word < address || word - address < bytes);
+  });
+}
+
+bool SteeringWords::knows(size_t tile, uint32_t address) const {
+  return std::ranges::find(words_[tile], address) != words_[tile].end();
+}
+
+ActionLog::ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes)
+    : most_bytes_(most_bytes), steering_(columns * arch::kRows) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i].bytes == 0) continue;
+    arguments_.push_back(
+        {arguments[i].data, arguments[i].data + arguments[i].bytes, static_cast<uint32_t>(i) + 1});
+  }
+  std::ranges::sort(arguments_, {}, &Range::begin);
+  for (size_t i = 1; i < arguments_.size(); ++i) {
+    if (arguments_[i].begin < arguments_[i - 1].end) refuse("arguments that share memory");
+  }
+  for (size_t c = 0; c < columns; ++c) {
+    pools_.push_back(std::make_unique<BlockPool>(BlockPool::Sizes::kFixed));
+  }
+}
+
+ActionLog* ActionLog::current() { return current_log; }
+
+ActionLog::Scope::Scope(ActionLog* log) : before_(std::exchange(current_log, log)) {}
+
+ActionLog::Scope::~Scope() { current_log = before_; }
+
+ActionLog::LaneScope::LaneScope(ActionLog* log, size_t number)
+    : before_(std::exchange(current_log, log)),
+      lane_before_(std::exchange(current_lane, log ? &log->lanes_[number] : nullptr)) {}
+
+ActionLog::LaneScope::~LaneScope() {
+  current_log = before_;
+  current_lane = lane_before_;
+}
+
+void ActionLog::close_serial() {
+  if (serial_.actions.empty()) return;
+  phases_.emplace_back();
+  phases_.back().push_back(std::exchange(serial_, {}));
+  bytes_ += phases_.back()[0].bytes();
+}
+
+void ActionLog::begin_lanes(size_t count) {
+  assert(current_lane == nullptr);
+  if (refused()) phases_.clear();  // the memory is of no use any more
+  close_serial();
+  lanes_.resize(count);
+}
+
+void ActionLog::end_lanes() {
+  std::erase_if(lanes_, [](const Lane& lane) { return lane.actions.empty(); });
+  for (const Lane& lane : lanes_) bytes_ += lane.bytes();
+  if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
+  lanes_.clear();
+  for (auto& pool : pools_) pool->reuse();
+  if (bytes_ > most_bytes_) refuse("more actions than fit the memory for them");
+}
+
+Lane& ActionLog::lane() { return current_lane ? *current_lane : serial_; }
+
+Place ActionLog::place(const std::byte* address) const {
+  const auto behind = std::ranges::upper_bound(arguments_, address, {}, &Range::begin);
+  if (behind != arguments_.begin()) {
+    const Range& range = *std::prev(behind);
+    if (address < range.end) return {address - range.begin, range.base};
+  }
+  return {static_cast<int64_t>(reinterpret_cast<intptr_t>(address)), Place::kAbsolute};
+}
+
+void ActionLog::put(Action action) {
+  if (!refused()) lane().actions.push_back(action);
+}
+
+void ActionLog::move(const Walk& from, const Walk& to, uint64_t words) {
+  // The base of a walk may lie outside of the argument that its words are in.
+  const auto begin = [&](const Walk& walk) {
+    const auto skipped = static_cast<int64_t>(walk.next()) * 4;
+    Place at = place(walk.base() + skipped);
+    at.offset -= skipped;
+    return at;
+  };
+  const auto next = [&](const Walk& walk) {
+    return place(walk.base() + static_cast<int64_t>(walk.next()) * 4);
+  };
+  const bool linear_from = from.contiguous() >= words, linear_to = to.contiguous() >= words;
+  Lane& into = lane();
+  Action action{Action::Kind::kCopy, static_cast<uint32_t>(into.walks.size()), words * 4, {}, {}};
+  action.from = linear_from ? next(from) : begin(from);
+  action.to = linear_to ? next(to) : begin(to);
+  if (!linear_from) into.walks.push_back(from);
+  if (!linear_to) into.walks.push_back(to);
+  if (!linear_from) action.kind = linear_to ? Action::Kind::kGather : Action::Kind::kReorder;
+  if (linear_from && !linear_to) action.kind = Action::Kind::kScatter;
+  put(action);
+}
+
+void ActionLog::copy(std::byte* to, const std::byte* from, uint64_t bytes) {
+  put({Action::Kind::kCopy, 0, bytes, place(to), place(from)});
+}
+
+void ActionLog::word(std::byte* to, uint32_t value) {
+  put({Action::Kind::kWord, 0, value, place(to), {}});
+}
+
+void ActionLog::block_taken(SharedBlock* block) {
+  lane().blocks.push_back(block);
+  put({Action::Kind::kUnpack, static_cast<uint32_t>(lane().blocks.size() - 1), 0, {}, {}});
+}
+
+void ActionLog::call(const CallAction::Function& function,
+                     std::span<const KernelArgument> arguments, CoreState& state) {
+  Lane& into = lane();
+  into.calls.push_back({&function, &state, static_cast<uint32_t>(into.operands.size()),
+                        static_cast<uint32_t>(arguments.size())});
+  for (const KernelArgument& argument : arguments) {
+    into.operands.push_back({argument.data ? place(argument.data) : Place{}, argument});
+  }
+  put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
+}
+
+void ActionLog::refuse(const char* why) { refused_.store(why, std::memory_order_relaxed); }
+
+// Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
+std::vector<Phase> ActionLog::take_phases() {
+  close_serial();
+  std::vector<Phase> joined;
+  for (Phase& phase : phases_) {
+    size_t actions = 0;
+    for (const Lane& lane : phase) actions += lane.actions.size();
+    const bool few = actions < kFewActions;
+    for (size_t i = 1; few && i < phase.size(); ++i) phase[0].append(std::move(phase[i]));
+    if (few) phase.resize(1);
+    if (phase.size() == 1 && !joined.empty() && joined.back().size() == 1) {
+      joined.back()[0].append(std::move(phase[0]));
+    } else {
+      joined.push_back(std::move(phase));
+    }
+  }
+  phases_.clear();
+  return joined;
+}
+
+}  // namespace npu::emulator

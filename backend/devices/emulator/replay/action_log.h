@@ -1,0 +1,164 @@
+// What a run does to memory, written down while it happens: moves of words, calls of kernels, words
+// that the stream writes. A later run with the same control words does the same to other data
+// (recording.h). The scheduler's order is kept: phases follow each other, the lanes of one phase
+// run beside each other, as agents of different columns do.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "devices/emulator/aliasing.h"
+#include "devices/emulator/walk.h"
+#include "kernels/kernel.h"
+
+namespace npu::emulator {
+
+struct Argument;
+
+// `offset` bytes into an argument, or an address that is the same in every run (of a tile's memory
+// or of a block).
+struct Place {
+  static constexpr uint32_t kAbsolute = 0;
+  int64_t offset = 0;
+  uint32_t base = kAbsolute;  // argument + 1
+};
+
+struct Action {
+  enum class Kind : uint8_t {
+    kCopy,     // `bytes` from `from` to `to`
+    kGather,   // words of walk `index`, which begins at `from`, to `to`
+    kScatter,  // the other way round
+    kReorder,  // words of walk `index`, from `from` on, to those of walk `index + 1`, from `to` on
+    kWord,     // `bytes` is a word for `to`
+    kUnpack,   // block `index` holds other bytes: its packed form is void
+    kCall,     // number `index`
+  };
+  Kind kind;
+  uint32_t index = 0;
+  uint64_t bytes = 0;
+  Place to, from;
+};
+
+struct CallAction {
+  using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
+  const Function* function;
+  CoreState* state;
+  uint32_t first, count;  // of its operands
+};
+
+// An operand of a call: a place, or an integer.
+struct OperandAction {
+  Place place;
+  KernelArgument argument;  // data: whether there is one
+};
+
+// What one thread does in a phase.
+struct Lane {
+  std::vector<Action> actions;
+  std::vector<Walk> walks;
+  std::vector<CallAction> calls;
+  std::vector<OperandAction> operands;
+  std::vector<SharedBlock*> blocks;
+
+  size_t bytes() const;
+  void append(Lane&& other);
+};
+
+// All lanes but those of the last phase end before the next begins.
+using Phase = std::vector<Lane>;
+
+// Words of data memories that decide what cores do: those that the stream has written and nothing
+// else since. A tile's are used by the thread of its column.
+class SteeringWords {
+ public:
+  explicit SteeringWords(size_t tiles) : words_(tiles) {}
+  void written(size_t tile, uint32_t address);
+  void overwritten(size_t tile, uint64_t address, uint64_t bytes);
+  bool knows(size_t tile, uint32_t address) const;
+
+ private:
+  std::vector<std::vector<uint32_t>> words_;
+};
+
+class ActionLog {
+ public:
+  ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes);
+
+  // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
+  static ActionLog* current();
+  class Scope;  // makes a log the calling thread's, and its serial lane
+  class LaneScope;
+
+  // Lanes that run beside each other: begin(), a LaneScope on every thread, end().
+  void begin_lanes(size_t count);
+  void end_lanes();
+
+  // Before the words move: so many of one walk to another's places.
+  void move(const Walk& from, const Walk& to, uint64_t words);
+  void copy(std::byte* to, const std::byte* from, uint64_t bytes);
+  void word(std::byte* to, uint32_t value);
+  void block_taken(SharedBlock* block);
+  void call(const CallAction::Function& function, std::span<const KernelArgument> arguments,
+            CoreState& state);
+  SteeringWords& steering() { return steering_; }
+  // The run does what only the register level can do. May be called by every thread.
+  void refuse(const char* why);
+  const char* refused() const { return refused_.load(std::memory_order_relaxed); }
+
+  // Blocks of this log's own, as many as the columns have: nothing else uses them.
+  BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }
+
+  // The phases in as few as do the same. The log is empty then.
+  std::vector<Phase> take_phases();
+  std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
+
+ private:
+  Place place(const std::byte* address) const;
+  Lane& lane();
+  void put(Action action);
+  void close_serial();
+
+  struct Range {
+    const std::byte *begin, *end;
+    uint32_t base;
+  };
+  std::vector<Range> arguments_;  // by address
+  const size_t most_bytes_;
+  SteeringWords steering_;
+  std::vector<std::unique_ptr<BlockPool>> pools_;
+  std::vector<Phase> phases_;
+  Lane serial_;
+  Phase lanes_;
+  size_t bytes_ = 0;
+  std::atomic<const char*> refused_{nullptr};
+};
+
+class ActionLog::Scope {
+ public:
+  explicit Scope(ActionLog* log);
+  ~Scope();
+  Scope(const Scope&) = delete;
+  Scope& operator=(const Scope&) = delete;
+
+ private:
+  ActionLog* const before_;
+};
+
+class ActionLog::LaneScope {
+ public:
+  LaneScope(ActionLog* log, size_t lane);
+  ~LaneScope();
+  LaneScope(const LaneScope&) = delete;
+  LaneScope& operator=(const LaneScope&) = delete;
+
+ private:
+  ActionLog* const before_;
+  Lane* const lane_before_;
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,109 @@
+// Taking, comparing and restoring the state of an array between two runs (control_state.h).
+#include "devices/emulator/replay/control_state.h"
+
+#include <algorithm>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/receiver.h"
+#include "devices/emulator/sender.h"
+
+namespace npu::emulator {
+
+namespace {
+
+bool same_words(const BdSlot& a, const BdSlot& b, uint8_t fresh) {
+  if (a.own_from_zero != b.own_from_zero) return false;
+  for (size_t word = 0; word < a.words.size(); ++word) {
+    if (a.words[word] != b.words[word] && !(fresh >> word & 1)) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+std::optional<ControlState> ControlState::of(Array& array) {
+  ControlState state;
+  for (const auto& tile : array.tiles()) {
+    TileState& of = state.tiles_.emplace_back();
+    for (const Lock& lock : tile->locks) {
+      of.locks.push_back(lock.value);
+      of.written.push_back(lock.written);
+    }
+    of.bds = tile->bds;
+    of.fresh.assign(of.bds.size(), 0);
+    for (const auto& side : tile->channels) {
+      for (BdEngine* channel : side) {
+        std::optional<BdEngine::Rest> rest = channel->rest();
+        if (!rest) return std::nullopt;
+        of.channels.push_back(std::move(*rest));
+      }
+    }
+    if (tile->core == nullptr) continue;
+    const auto* core = dynamic_cast<const ProgramCore*>(tile->core.get());
+    if (core == nullptr || core->has_overlays()) return std::nullopt;
+    of.core = core->rest();
+  }
+  return state;
+}
+
+bool ControlState::holds(const Array& array) const {
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const Tile& tile = *array.tiles()[t];
+    const TileState& here = tiles_[t];
+    for (size_t i = 0; i < here.locks.size(); ++i) {
+      if (tile.locks[i].value != here.locks[i]) return false;
+    }
+    for (size_t i = 0; i < here.bds.size(); ++i) {
+      if (!same_words(tile.bds[i], here.bds[i], here.fresh[i])) return false;
+    }
+    size_t next = 0;
+    for (const auto& side : tile.channels) {
+      for (const BdEngine* channel : side) {
+        if (!channel->rests_at(here.channels[next++])) return false;
+      }
+    }
+    if ((tile.core != nullptr) != here.core.has_value()) return false;
+    if (here.core && !static_cast<const ProgramCore&>(*tile.core).rests_at(*here.core)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void ControlState::forgive(const Array& array) {
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    for (size_t i = 0; i < tiles_[t].bds.size(); ++i) {
+      tiles_[t].fresh[i] = array.tiles()[t]->bds[i].fresh();
+    }
+  }
+}
+
+void ControlState::install(Array& array, const ControlState& from) const {
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    Tile& tile = *array.tiles()[t];
+    const TileState &to = tiles_[t], &before = from.tiles_[t];
+    for (size_t i = 0; i < to.locks.size(); ++i) {
+      tile.locks[i].value = to.locks[i];
+      tile.locks[i].written += to.written[i] - before.written[i];
+    }
+    for (size_t i = 0; i < to.bds.size(); ++i) {
+      if (tile.bds[i].words != to.bds[i].words) tile.bds[i] = to.bds[i];
+    }
+    size_t next = 0;
+    for (const auto& side : tile.channels) {
+      for (BdEngine* channel : side) channel->put(to.channels[next++]);
+    }
+    if (to.core) static_cast<ProgramCore&>(*tile.core).put(*to.core);
+  }
+}
+
+size_t ControlState::bytes() const {
+  size_t sum = 0;
+  for (const TileState& tile : tiles_) {
+    sum += sizeof tile + tile.locks.size() * 8 + tile.bds.size() * (sizeof(BdSlot) + 1) +
+           tile.channels.size() * sizeof(BdEngine::Rest);
+  }
+  return sum;
+}
+
+}  // namespace npu::emulator

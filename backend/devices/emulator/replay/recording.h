@@ -1,0 +1,96 @@
+// Runs that are verified once and replayed after (docs/architecture.md, "Verified once, replayed
+// after"). The first run of a stream that finds the array in some state executes at register level,
+// with every check, and is recorded: its actions on memory, and the state that it leaves. A run of
+// the same stream that finds the array in the same state repeats the actions and leaves that state.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "devices/emulator/replay/action_log.h"
+#include "devices/emulator/replay/control_state.h"
+#include "runtime/run_report.h"
+#include "stream/txn.h"
+
+namespace npu::emulator {
+
+// What of an argument a recorded run depends on.
+struct ArgumentShape {
+  size_t bytes;
+  bool writable;
+  bool operator==(const ArgumentShape&) const = default;
+};
+
+struct Recording {
+  uint64_t epoch = 0;  // Array::epoch(): configurations and programs of cores
+  std::vector<ArgumentShape> arguments;
+  ControlState start, end;
+  std::vector<Phase> phases;
+  std::vector<std::unique_ptr<BlockPool>> blocks;
+  RunReport report;
+
+  size_t bytes() const;
+};
+
+// What the recordings of a device hold, and how much that may be.
+struct ReplayMemory {
+  size_t most = size_t{512} << 20;
+  size_t bytes = 0;
+};
+
+// Those of one prepared stream, one per state of the array that it has found.
+class Recordings {
+ public:
+  // States of the array in which one stream is recorded: a design with two buffers here and three
+  // there comes back to the same place after six runs.
+  static constexpr size_t kMostStates = 12;
+
+  explicit Recordings(std::shared_ptr<ReplayMemory> memory) : memory_(std::move(memory)) {}
+  ~Recordings() { clear(); }
+  Recordings(const Recordings&) = delete;
+  Recordings& operator=(const Recordings&) = delete;
+
+  // The one that fits, or null.
+  std::shared_ptr<const Recording> find(const Array& array,
+                                        std::span<const Argument> arguments) const;
+  // Whether a run that has not found one is to be recorded. Counts these runs.
+  bool wants(const stream::Stream& stream);
+  size_t most_bytes() const { return memory_->most - std::min(memory_->most, memory_->bytes); }
+  void add(Recording recording);
+  // Its runs cannot be recorded.
+  void refuse() { refused_ = true; }
+  bool refused() const { return refused_; }
+  void clear();  // the stream has changed
+
+ private:
+  std::shared_ptr<ReplayMemory> memory_;
+  std::vector<std::shared_ptr<const Recording>> all_;
+  size_t bytes_ = 0;  // of all_
+  uint64_t runs_ = 0;
+  bool refused_ = false;
+};
+
+// Repeats a recorded run on other arguments.
+class Replay {
+ public:
+  Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments);
+  // Goes on until the run has ended or `pause` returns true, which is asked between phases.
+  bool resume(const std::function<bool()>& pause);
+  const Recording& recording() const { return *recording_; }
+
+ private:
+  void run(const Lane& lane) const;
+  void call(const Lane& lane, const CallAction& call) const;
+  std::byte* at(const Place& place) const { return bases_[place.base] + place.offset; }
+
+  std::shared_ptr<const Recording> recording_;
+  std::vector<std::byte*> bases_;  // null, and the arguments
+  size_t next_ = 0;
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,98 @@
+// Runs of the array that are recorded, and runs that repeat recorded ones (replay/recording.h).
+#include <utility>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/replay/recording.h"
+
+namespace npu::emulator {
+
+namespace {
+
+constexpr std::chrono::milliseconds kBetweenChecks{20};  // for Ctrl-C
+
+}  // namespace
+
+BlockPool& Array::blocks(int col) {
+  return log_ ? log_->blocks(col) : blocks_[static_cast<size_t>(col)];
+}
+
+// Recorded runs begin and end without aliases, so that memories hold what they show.
+bool Array::begin_replay(Recordings& recordings) {
+  replay_ = nullptr;
+  if (timeline_) return false;
+  std::shared_ptr<const Recording> found = recordings.find(*this, buffers_);
+  if (!found) return false;
+  for (auto& tile : tiles_) tile->aliases.flush_all();
+  replay_ = std::make_unique<Replay>(std::move(found), buffers_);
+  return true;
+}
+
+void Array::begin_recording(const stream::Stream& stream, Recordings& recordings) {
+  if (timeline_ || !recordings.wants(stream)) return;
+  for (auto& tile : tiles_) tile->aliases.flush_all();
+  std::optional<ControlState> start = ControlState::of(*this);
+  if (!start) return recordings.refuse();
+  recorded_ = std::make_unique<Recording>();
+  recorded_->epoch = epoch_;
+  recorded_->start = std::move(*start);
+  recordings_ = &recordings;
+  log_ = std::make_unique<ActionLog>(buffers_, blocks_.size(), recordings.most_bytes());
+  scheduler_.set_log(log_.get());
+  for (auto& tile : tiles_) {
+    for (BdSlot& slot : tile->bds) slot.begin_run();
+  }
+}
+
+void Array::end_recording() {
+  for (auto& tile : tiles_) tile->aliases.flush_all();
+  scheduler_.set_log(nullptr);
+  const std::unique_ptr<ActionLog> log = std::exchange(log_, nullptr);
+  const std::unique_ptr<Recording> run = std::exchange(recorded_, nullptr);
+  std::optional<ControlState> end = ControlState::of(*this);
+  bool tokens = false;
+  for (const auto& [key, count] : tokens_) tokens |= count != 0;
+  if (log->refused() || !end || tokens || !dropped_.empty() || unwaited_count_ > 0) {
+    return recordings_->refuse();
+  }
+  run->end = std::move(*end);
+  run->start.forgive(*this);
+  for (const Argument& argument : buffers_) {
+    run->arguments.push_back({argument.bytes, argument.writable});
+  }
+  run->phases = log->take_phases();
+  run->blocks = log->take_blocks();
+  run->report = report_;
+  recordings_->add(std::move(*run));
+}
+
+// False when the deadline has passed.
+bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
+  const auto pause = [this] {
+    if (!interrupt_ && deadline_ == Deadline::max()) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (interrupt_ && now > next_check_) {
+      next_check_ = now + kBetweenChecks;
+      interrupt_();
+    }
+    return now >= deadline_;
+  };
+  try {
+    const bool ended = replay_->resume(pause);
+    array_time_ += std::chrono::steady_clock::now() - begin;
+    if (!ended) return false;
+  } catch (...) {
+    abort();
+    throw;
+  }
+  const Recording& recording = replay_->recording();
+  recording.end.install(*this, recording.start);
+  report_ = recording.report;
+  report_.undecoded_writes = undecoded_since_configure_;
+  report_.array_ns = static_cast<uint64_t>(array_time_.count());
+  replay_ = nullptr;
+  stream_ = nullptr;
+  buffers_.clear();
+  return true;
+}
+
+}  // namespace npu::emulator
