@@ -192,6 +192,7 @@ Words state(Machine& m) {
       for (auto& side : m.array.tile(col, row).channels) {
         for (const auto* channel : side) all.push_back(channel->status());
       }
+      if (tile.memory_bytes == 0) continue;  // a shim
       const Words memory = m.words(at, 0, tile.memory_bytes / 4);
       all.insert(all.end(), memory.begin(), memory.end());
     }
