@@ -101,6 +101,10 @@ inline bool multiply_fast(const bfloat16* a, const bfloat16* b, float* c, int32_
 #endif
 
 #if NPU_DECLARATIONS
+// Lines of the table of schedules, by `across` (npu.vliw.matmul_bf16_square); none for an A across
+// beside a B that is not, which no layer has.
+constexpr const char* kSchedules[] = {"square_col", nullptr, "square_row", "square_turned_row"};
+
 consteval Declaration product() {
   return {
       .operands = {buffer("a", "m * k"), buffer("b", "k * n"), buffer("c", "m * n"),
@@ -111,15 +115,18 @@ consteval Declaration product() {
                                             double(sizes[0]), double(sizes[1]), double(sizes[2]));
           },
       .product = Product::kFloats,
-      .published = true};
+      .parts = [](const Timing&, const int64_t* sizes) -> Parts {
+        return {{{kSchedules[sizes[3]], {sizes[0], sizes[1], sizes[2]}}}};
+      }};
 }
 #endif
 
 }  // namespace square
 }  // namespace
 
-// At most four shuffles per four multiplications, in a slot of their own: the kernel of "Unlocking
-// the AMD Neural Processing Unit for ML Training on the Client", section VI, has them at no cost.
+// At most six shuffles per eight multiplications, in a slot of their own: generated code has a
+// multiplication in every cycle of its loop, and the kernel of "Unlocking the AMD Neural Processing
+// Unit for ML Training on the Client", section VI, has its shuffles at no cost, too.
 NPU_KERNEL void matmul_bf16_f32_square(const bfloat16* a, const bfloat16* b, float* c, int32_t m,
                                        int32_t k, int32_t n, int32_t across) {
 #ifdef AIE_HOST_MATMUL

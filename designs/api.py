@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from npu.errors import DesignError
 
-from .fifo import Dims, Link, Names, ObjectFifo, ProgramPort, ShimBd
+from .fifo import Dims, Link, Names, ObjectFifo, ProgramPort, ShimBd, StoreSide
 from .hardware import CORE_ROWS, DTYPE_BYTES, FIRST_CORE_ROW, ROWS, Tile, device_columns
 from .kernel import Kernel, kernel
 from .worker import Worker
@@ -290,6 +290,35 @@ class Design:
             )
         self._link("cross", sinks[0].producer, tuple(sources), tuple(sinks), ())
 
+    def store(
+        self,
+        streams: Sequence[tuple[ObjectFifo, ObjectFifo]],
+        sides: Sequence[StoreSide],
+    ) -> None:
+        """At a memtile, objects that runtime streams have sent once or many times.
+
+        Each of `streams` is a FIFO that ends there and one that goes on from there, with objects of
+        one size on the way in. Its DMA channels wait for tasks: a runtime stream starts them, with
+        as many objects as it needs (backend/ops/gemm/gemm_store.h). The configuration says of each
+        side, after its name, in parameters the first BDs of its chains (keep_in, ring_in, keep_out,
+        ring_out, again_out) and the sizes (groups, group_0 on, ring, times), and as RTPs of the
+        memtiles the registers: tasks_in and tasks_out, the channels' queues, and gate_0 on.
+        """
+        outer, inner = tuple(s[0] for s in streams), tuple(s[1] for s in streams)
+        names = ", ".join(f'"{f.name}"' for f in outer)
+        if len({f.bytes for f in outer}) != 1 or len(sides) != len(streams):
+            raise self._error(f"store of {names}: one size of objects, and a side for each stream")
+        if any(a.bytes % b.bytes for a, b in streams):
+            raise self._error(f"store of {names}: objects must be multiples of those sent on")
+        for side in sides:
+            if not side.groups or min(side.groups) < 1 or not side.ring or side.times < 1:
+                raise self._error(
+                    f"store of {names}: {side.name} keeps groups of {side.groups} objects and has "
+                    f"a ring of {len(side.ring)}, sent {side.times} times; at least 1 of each"
+                )
+        tile = inner[0].producer
+        self._link("store", tile, outer, inner, (), sides=tuple(sides))
+
     def shim_bd(self, tile: Tile, id: int, size: int) -> None:
         """Has the configuration write a linear BD of `size` bytes that streams only address."""
         what = f"shim BD {id} of {tile}"
@@ -396,6 +425,7 @@ class Design:
         outputs: tuple[ObjectFifo, ...],
         offsets: tuple[int, ...],
         objects: int = 1,
+        sides: tuple[StoreSide, ...] = (),
     ) -> None:
         names = " and ".join(f'"{f.name}"' for f in (*inputs, *outputs))
         at_tile = all(tile in f.consumers for f in inputs)
@@ -410,7 +440,7 @@ class Design:
         for fifo in (*inputs, *outputs):
             if self.link_at(fifo, tile) is not None:
                 raise self._error(f'{kind}: "{fifo.name}" is linked at {tile} already')
-        self.links.append(Link(kind, tile, inputs, outputs, offsets, objects))
+        self.links.append(Link(kind, tile, inputs, outputs, offsets, objects, sides))
 
     def _error(self, text: str) -> DesignError:
         return DesignError(f"[design {self.name}] {text}")

@@ -73,17 +73,37 @@ class ObjectFifo:
         return self.producer_type if tile == self.producer else (self.dtype, self.shape)
 
 
+@dataclass(frozen=True)
+class StoreSide:
+    """How one stream uses the slots of a store (Design.store). kept: the first slot of the objects
+    that are sent again and again; groups: how many of them, which follow each other, are sent at a
+    time. ring: slots that its objects pass through otherwise, sent once or, if streams ask for it,
+    `times` times each."""
+
+    name: str
+    kept: int
+    groups: tuple[int, ...]
+    ring: tuple[int, ...]
+    times: int = 1
+
+    @property
+    def slots(self) -> int:
+        """Of the objects that are kept."""
+        return sum(self.groups)
+
+
 @dataclass(eq=False)
 class Link:
     """What a memtile does between FIFOs. `offsets` are byte offsets of the parts in the object;
     a part of a split is `objects` objects of its sink."""
 
-    kind: str  # "forward", "join", "split", "cross"
+    kind: str  # "forward", "join", "split", "cross", "store"
     tile: Tile
     inputs: tuple[ObjectFifo, ...]
     outputs: tuple[ObjectFifo, ...]
     offsets: tuple[int, ...]
     objects: int = 1
+    sides: tuple[StoreSide, ...] = ()  # of a store, one per input and output
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from .api import Design
-from .fifo import ObjectFifo
+from .fifo import ObjectFifo, StoreSide
 from .gemm_choices import Choices, default_tile, design_point, kernel_exists
 from .gemm_limits import SIMULATED_STACK, leaves_room
 from .gemm_point import (
@@ -27,6 +27,8 @@ from .gemm_point import (
     BLOCK_TILE_BYTES,
     DEFAULT_DEPTH,
     DEFAULT_TILE,
+    KEPT,
+    KEPT_RING,
     KERNELS,
     MAX_A_PARTS,
     PAIRS,
@@ -36,13 +38,15 @@ from .gemm_point import (
     TYPES,
     DesignPoint,
     Tile3,
+    bytes_of,
     mmul,
     stored,
 )
-from .hardware import FIRST_CORE_ROW, Tile
+from .hardware import FIRST_CORE_ROW, Tile, tile_limits
 from .kernel import Kernel
 from .lowering import configuration as lower_to_bytes
 from .lowering import mlir as lower_to_mlir
+from .lowering.stack import DATA_BYTES
 from .worker import Buffer, Object, Worker
 
 if TYPE_CHECKING:
@@ -130,9 +134,12 @@ def _build(o: DesignPoint) -> Design:
     }  # fmt: skip
     if o.square:
         out.params["square"] = 1
-    rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
-    columns: list[ObjectFifo] = []
-    for col in range(out.columns):
+    if o.keeps:
+        rows, columns = _feed_kept(out, o)
+    else:
+        rows = [_feed_a(out, o, row, stride) for row in range(ROWS)]
+        columns = []
+    for col in range(out.columns if not o.keeps else 0):
         if o.b_pairs:
             columns += _feed_b_pair(out, o, col) if col % 2 == 0 else []
         else:
@@ -148,17 +155,56 @@ def _feed_a(out: Design, o: DesignPoint, row: int, stride: int) -> ObjectFifo:
     """A tiles for core row `row`: row-major in L3, [m/r][k/s][r][s] in L1."""
     (m, _, _), (r, _, _) = o.tile, mmul(o.generation, o.a_dtype)
     cores = [out.tile(c, FIRST_CORE_ROW + row) for c in range(out.columns)]
-    return _feed_along_k(out, o, ("A", row), row * stride, cores, (m, r), o.a_dtype, 0, o.a_parts)
+    outer, inner = _along_k(
+        out, o, ("A", row), row * stride, cores, (m, r), o.a_dtype, 0, o.a_parts
+    )  # fmt: skip
+    out.forward(outer, inner)
+    return inner
 
 
 def _feed_b_col(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
     """Column-major B tiles for core column `col`: [n/t][k/s][t][s] in L1, the mirror of A."""
     (_, _, n), (_, _, t) = o.tile, mmul(o.generation, o.a_dtype)
     cores = [out.tile(col, FIRST_CORE_ROW + row) for row in range(ROWS)]
-    return _feed_along_k(out, o, ("B", col), col, cores, (n, t), o.b_dtype, 1)
+    outer, inner = _along_k(out, o, ("B", col), col, cores, (n, t), o.b_dtype, 1)
+    out.forward(outer, inner)
+    return inner
 
 
-def _feed_along_k(
+def _feed_kept(out: Design, o: DesignPoint) -> tuple[list[ObjectFifo], list[ObjectFifo]]:
+    """A and B tiles for all cores through memtiles that keep one of both, as runtime streams say
+    (docs/gemm_designs.md). What passes by takes slots that the other operand leaves free."""
+    (m, _, n), (r, _, t) = o.tile, mmul(o.generation, o.a_dtype)
+    of_a, of_b = KEPT
+    ring_a, ring_b = (tuple(range(sum(k), sum(k) + KEPT_RING)) for k in (of_b, of_a))
+    sides = StoreSide("a", 0, of_a, ring_a, sum(of_b)), StoreSide("b", 0, of_b, ring_b)
+    rows, columns = [], []
+    for i in range(ROWS):
+        of_row = [out.tile(c, FIRST_CORE_ROW + i) for c in range(out.columns)]
+        of_column = [out.tile(i, FIRST_CORE_ROW + row) for row in range(ROWS)]
+        a = _along_k(out, o, ("A", i), i, of_row, (m, r), o.a_dtype, 0)
+        b = _along_k(out, o, ("B", i), i, of_column, (n, t), o.b_dtype, 1)
+        out.store((a, b), sides)
+        rows.append(a[1])
+        columns.append(b[1])
+    return rows, columns
+
+
+def _in_banks(o: DesignPoint) -> tuple[tuple[int, ...], ...]:
+    """Addresses of A's tiles, of B's and of sums beside a narrower C in a design that keeps
+    operands: banks of their own but for what the data section at the end shifts them, so that a
+    product's accesses do not meet. Nothing: the lowering chooses."""
+    if not (o.keeps and o.narrows):
+        return (), (), ()
+    (m, k, n), end = o.tile, tile_limits("core").memory_bytes - DATA_BYTES
+    sums = end - bytes_of(o.sum_dtype, m * n)
+    b = bytes_of(o.b_dtype, k * n)
+    a = bytes_of(o.a_dtype, m * k)
+    of_b = sums - 2 * b
+    return (of_b - 2 * a, of_b - a), (of_b, of_b + b), (sums,)
+
+
+def _along_k(
     out: Design,
     o: DesignPoint,
     name: tuple[str, int],
@@ -168,8 +214,9 @@ def _feed_along_k(
     dtype: str,
     channel: int,
     parts: int = 1,
-) -> ObjectFifo:
-    """A matrix whose rows run along K, through the memtile of `col` to `cores`; rows = (m, r).
+) -> tuple[ObjectFifo, ObjectFifo]:
+    """A matrix whose rows run along K, through the memtile of `col` to `cores`; rows = (m, r). The
+    FIFOs to the memtile and on from there, which whoever calls links.
 
     A tile reaches the cores as `parts` objects of m / parts rows.
 
@@ -202,15 +249,16 @@ def _feed_along_k(
     outer = out.fifo(
         f"{matrix}2_{index}", out.tile(col, 0), memtile, shape_l2, dtype_l2,
         depth=o.l2_buffers, from_stream=partition, port=f"{matrix}{index}",
-        producer_channel=channel,
+        producer_channel=channel, consumer_channel=channel if o.keeps else None,
     )  # fmt: skip
     inner = out.fifo(
         f"{matrix}1_{index}", memtile, cores, shape_l1, dtype_l1,
         depth=o.input_buffers[channel], to_stream=send, from_stream=place,
-        consumer_channel=channel,
+        # Of the other parity than the way in: BDs are shared out by it.
+        producer_channel=1 - channel if o.keeps else None, consumer_channel=channel,
+        consumer_addresses=_in_banks(o)[channel],
     )  # fmt: skip
-    out.forward(outer, inner)
-    return inner
+    return outer, inner
 
 
 def _feed_b_row(out: Design, o: DesignPoint, col: int) -> ObjectFifo:
@@ -275,6 +323,7 @@ def _drain_c(out: Design, o: DesignPoint, col: int) -> list[ObjectFifo]:
     joined = out.fifo(
         f"C2_{col}", memtile, out.tile(col, 0), stored(o.c_dtype, ROWS * m, n)[1], dtype,
         depth=o.c_l2_buffers, to_stream=rows, port=f"C{col}", consumer_channel=0,
+        producer_channel=2 if o.keeps else None,
     )  # fmt: skip
     out.join(parts, joined)
     return parts
@@ -294,7 +343,12 @@ def _worker(
     k_tiles, tiles = w.rtp("k_tiles"), w.rtp("tiles")
     shift = [w.rtp("shift")] if o.has_shift else []
     across = [w.rtp("across")] if o.square else []
-    acc = w.buffer(f"acc_{col}_{row}", *stored(o.sum_dtype, m, n)) if local else None
+    acc = None
+    if local:
+        sums = _in_banks(o)[2]
+        acc = w.buffer(
+            f"acc_{col}_{row}", *stored(o.sum_dtype, m, n), address=sums[0] if sums else None
+        )
     take_a, take_b = _Input(out, o, w, a), _Input(out, o, w, b, k)
     matmul = _matmul_kernel(out, o)
     with w.forever():

@@ -78,6 +78,9 @@ class Choices(TypedDict, total=False):
     square: bool
     """npu1, bfloat16 with wide sums, a column-major B, m = k = n: A may also be (K, M) and B (K, N)
     row-major in memory; cores turn the tiles, as an RTP says."""
+    keeps: bool
+    """With square: memtiles keep an A of up to 12 objects of k_mt, or a B of 3, which they send for
+    every column, or row, of blocks of C; such a design can only be simulated."""
     a_parts: int
     """Row parts in which an A tile reaches the core, one kernel call each (default 1): the core
     buffers m / a_parts rows of A and keeps B and C whole (asymmetric tile buffering)."""
@@ -102,6 +105,7 @@ def design_point(
     b_l2_tiles: int = 1,
     b_dtype: str | None = None,
     square: bool = False,
+    keeps: bool = False,
 ) -> DesignPoint:
     """The checked design point of a GEMM; see `Choices` and `design`."""
     b_dtype = a_dtype if b_dtype is None else b_dtype
@@ -176,8 +180,10 @@ def design_point(
     out = DesignPoint(
         generation, a_dtype, c_dtype, (m, k, n), depth, b_layout, c_buffers, c_l2_buffers,
         accumulate, bf16, kernel, a_parts, bool(b_pairs), l2_buffers, b_l2_tiles, b_dtype,
-        bool(square),
+        bool(square), bool(keeps),
     )  # fmt: skip
+    if keeps and not square:
+        raise DesignError("[gemm] keeps without square: only that design keeps operands")
     if square and ((generation, a_dtype, out.sum_dtype, b_layout) != SQUARE or not m == k == n):
         raise DesignError(
             f"[gemm] square with {a_dtype}, sums {out.sum_dtype}, B {b_layout}-major and tile "

@@ -15,7 +15,7 @@ from typing import Any
 
 from npu.errors import DesignError
 
-from .gemm_point import BFP16, PIPELINED_K, ROWS, DesignPoint, bytes_of
+from .gemm_point import BFP16, KEPT, KEPT_RING, PIPELINED_K, ROWS, DesignPoint, bytes_of
 from .hardware import STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
 from .lowering.stack import DATA_BYTES, LEAST_BYTES
@@ -66,6 +66,8 @@ def memtile_buffers(p: DesignPoint) -> tuple[Any, Any, Any]:
 def memtile_bytes(p: DesignPoint) -> Any:
     """L2 in use, of all memtiles."""
     a, b, c = memtile_buffers(p)
+    if p.keeps:  # slots for either
+        return ROWS * ((max(map(sum, KEPT)) + KEPT_RING) * a + p.c_l2_buffers * c)
     b_memtiles = p.columns // (2 if p.b_pairs else 1)
     return p.l2_buffers * (ROWS * a + b_memtiles * b) + p.columns * p.c_l2_buffers * c
 
@@ -88,6 +90,8 @@ def fits_memtiles(p: DesignPoint) -> Any:
     odd ones have all of B.
     """
     size, count = memtile_memory(), p.l2_buffers
+    if p.keeps:
+        return memtile_bytes(p) <= ROWS * size
     a, b, c = (_aligned(x) for x in memtile_buffers(p))
     fixed = count * b + p.c_l2_buffers * c
     if p.b_pairs:

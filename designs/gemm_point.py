@@ -45,6 +45,10 @@ KERNELS = ("published", "pipelined")
 PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 MAX_B_L2_TILES = 8
+# Objects of k_mt columns (rows) of A and of B that a memtile keeps, in groups that are sent at
+# once: 12, 9, 6 or 3 of A, the first of which is sent as soon as it is there. Others have two
+# slots; those of A can be sent to all columns of a B that is kept.
+KEPT, KEPT_RING = ((1, 2, 1, 2, 3, 1, 2), (1, 2)), 2
 SHORT = {
     "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32",
     BFP16: "bfp16",
@@ -101,6 +105,7 @@ class DesignPoint:
     b_l2_tiles: int = 1
     b_dtype: str = ""  # empty: A's
     square: bool = False  # operands are also read across their rows
+    keeps: bool = False  # memtiles keep an operand that they send again and again
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "b_dtype", self.b_dtype or self.a_dtype)
@@ -137,7 +142,15 @@ class DesignPoint:
             return base + (f"_sums_{SHORT[self.sum_dtype]}" if self.narrows else "")
         base = PAIRS[self.a_dtype, self.c_dtype]
         base += "_bfp16" if self.bf16 == "bfp16" else ""
-        base += "_square" if self.square else "_bcol" if self.b_layout == "col" else ""
+        base += (
+            "_kept"
+            if self.keeps
+            else "_square"
+            if self.square
+            else "_bcol"
+            if self.b_layout == "col"
+            else ""
+        )
         base += "_pipelined" if self.kernel == "pipelined" else ""
         base += f"_parts{self.a_parts}" if self.a_parts > 1 else ""
         base += "_pairs" if self.b_pairs else ""

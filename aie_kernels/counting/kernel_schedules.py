@@ -56,8 +56,8 @@ class Line:
 @dataclass(frozen=True)
 class TwoWidths:
     """A kernel with blocks of two widths, of which the narrow ones compute what the wide ones leave
-    over of n. ``tile``: its m, k, n; ``blocks``: rows and columns of tiles; ``depths``: k in
-    tiles."""
+    over of n, or of one width. ``tile``: its m, k, n; ``blocks``: rows and columns of tiles;
+    ``depths``: k in tiles; ``b_layout``: where there are several."""
 
     device: str
     kernel: str
@@ -65,6 +65,7 @@ class TwoWidths:
     tile: tuple[int, int, int]
     blocks: tuple[tuple[int, int], ...]
     depths: range
+    b_layout: str | None = None
 
     def line(self, k1: int, block: tuple[int, int]) -> Line:
         """Its figures, from programs of eight and of twelve blocks: two in a row where the blocks
@@ -83,14 +84,23 @@ class TwoWidths:
 
     def _run(self, m1: int, k1: int, n1: int) -> tuple[int, int]:
         """Cycles without stalls, and bytes of code."""
-        found = kernels.schedule(self.device, self.kernel, m1, k1, n1)
+        found = kernels.schedule(
+            self.device, self.kernel, m1, k1, n1, b_layout=self.b_layout
+        )  # fmt: skip
         run = found.simulated()
         return run.cycles - run.stalls, found.program.code_bytes
 
 
 TWO_WIDTHS = (
     TwoWidths("npu1", "matmul_bf16", "matmul_bf16_f32", (4, 8, 4), ((2, 4), (2, 2)), range(1, 11)),
-)
+    *(
+        TwoWidths(
+            "npu1", f"matmul_bf16_square{turned}", f"square{turned}_{layout}", (4, 8, 4), ((2, 4),),
+            range(8, 9), layout,
+        )
+        for turned, layout in (("", "col"), ("", "row"), ("_turned", "row"))
+    ),
+)  # fmt: skip
 
 
 ROW_MAJOR = "convert_bf16_bfp16_b"

@@ -202,7 +202,7 @@ class ShimCommands {
   template <typename Uses, typename Value>
   void write_rtps(const Uses& uses, const Value& value) {
     for (const Configuration::Rtp& rtp : configuration_.rtps) {
-      if (!uses(rtp.col)) continue;
+      if (rtp.row < arch::kFirstCoreRow || !uses(rtp.col)) continue;
       builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address), value(rtp));
     }
     const uint32_t locks = arch::tile_geometry(arch::TileKind::kCore).lock_base;

@@ -12,6 +12,7 @@
 #include "arch/control_packet.h"
 #include "error.h"
 #include "runtime/overlay.h"
+#include "stream/register_name.h"
 #include "stream/txn.h"
 #include "text.h"
 
@@ -205,13 +206,24 @@ class Reader {
     Configuration::Rtp r;
     r.name = name(words[1]);
     r.col = col(words[2]);
-    r.row = row(words[3], arch::kFirstCoreRow);
-    r.address = static_cast<uint32_t>(integer(words[4], "address", 0, memory - 4));
+    r.row = row(words[3], 1);
+    const bool core = r.row >= arch::kFirstCoreRow;
+    const int64_t end = core ? memory : int64_t{arch::kOffsetMask} + 1;
+    r.address = static_cast<uint32_t>(integer(words[4], "address", 0, end - 4));
     if (r.address % 4 != 0) bad(strf("address %u is not a multiple of 4", r.address));
+    if (!core) memtile_register(r.address);
     // One name may stand for the same parameter of several cores.
     once(rtp_names_, std::make_tuple(r.name, r.col, r.row), "this RTP of this core");
     once(rtp_words_, std::make_tuple(r.col, r.row, static_cast<int>(r.address)), "this RTP word");
     result_.rtps.push_back(std::move(r));
+  }
+
+  // What a stream may change of a memtile: which tasks its channels run, and locks.
+  void memtile_register(uint32_t offset) const {
+    using Area = stream::RegisterPlace::Area;
+    const stream::RegisterPlace place = stream::locate_register(arch::TileKind::kMem, offset);
+    if ((place.area == Area::kLock || place.area == Area::kQueue) && place.within == 0) return;
+    bad(strf("address 0x%x of a memtile is neither a lock nor the queue of a channel", offset));
   }
 
   void rtp_lock(const Words& words) {

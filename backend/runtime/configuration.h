@@ -7,7 +7,8 @@
 //   param NAME INTEGER                    anything the runtime needs (tile_m, ...)
 //   port NAME COL s2mm|mm2s CHANNEL [ID]  a shim channel; ID: what is sent are packets of this id,
 //                                         of which ports with other ids may share an MM2S channel
-//   rtp NAME COL ROW ADDRESS              an int32 in a core's data memory
+//   rtp NAME COL ROW ADDRESS              an int32 in a core's data memory, or a register of a
+//                                         memtile: a lock, or the task queue of a channel
 //   rtplock COL ROW LOCK                  the lock that guards a core's RTPs
 //   resource COL ROW KIND USED LIMIT      memory, locks, bds, ... (for `npu inspect`); `program` is
 //                                         an estimate and may exceed the limit

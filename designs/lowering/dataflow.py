@@ -31,6 +31,7 @@ from .lowered import (
     Port,
 )
 from .memory import Request, Room, allocate
+from .store import Store
 
 End = tuple[ObjectFifo, Tile]
 
@@ -46,6 +47,7 @@ class Dataflow:
         self._channel_of: dict[tuple[ObjectFifo, Tile, str], int] = {}
         self._buffer_names: set[str] = set()
         self._used_bds: dict[Tile, set[int]] = {}
+        self._stores: dict[Tile, Store] = {}
 
     def error(self, text: str) -> DesignError:
         return DesignError(f"[lower {self.design.name}] {text}")
@@ -155,7 +157,10 @@ class Dataflow:
                         f'fifo "{fifo.name}" {"begins" if produces else "ends"} at {tile} without '
                         "a forward, join or split there"
                     )
-                if fifo is _owner(link):
+                if link.kind == "store":
+                    if fifo is link.inputs[0]:
+                        self._stores[tile] = Store(link, self)
+                elif fifo is _owner(link):
                     self._link_pool(link)
 
     def _link_pool(self, link: Link) -> None:
@@ -293,14 +298,18 @@ class Dataflow:
 
     def _chain(self, fifo: ObjectFifo, tile: Tile) -> None:
         direction = "mm2s" if tile == fifo.producer else "s2mm"
-        pool = self.pool_of[fifo, tile]
         channel = Channel(tile, direction, self._channel_of[fifo, tile, direction], fifo.name)
         link = self.design.link_at(fifo, tile)
+        if link is not None and link.kind == "store":
+            self._stores[tile].build(fifo, channel)
+            self.out.channels.append(channel)
+            return
+        pool = self.pool_of[fifo, tile]
         if link is not None and link.kind == "cross" and direction == "s2mm":
             pieces = _band_of_rows(link, fifo, pool)
         else:
             pieces = self._pieces(fifo, tile, pool, direction)
-        ids = self._take_bds(tile, channel, len(pool.slots) * len(pieces), fifo)
+        ids = self.take_bds(tile, channel, len(pool.slots) * len(pieces), fifo)
         for memory in pool.slots:
             for piece in pieces:
                 index = len(channel.descriptors)
@@ -344,7 +353,7 @@ class Dataflow:
             return pool.parts
         return [pool.parts[parts.index(fifo)]]
 
-    def _take_bds(self, tile: Tile, channel: Channel, count: int, fifo: ObjectFifo) -> list[int]:
+    def take_bds(self, tile: Tile, channel: Channel, count: int, fifo: ObjectFifo) -> list[int]:
         used = self._used_bds.setdefault(tile, set())
         reachable = [
             i for i in range(tile.limits.bds) if arch.bd_reachable(tile.kind, channel.index, i)

@@ -75,18 +75,20 @@ class Descriptor:
     access: Access
     acquire: Lock | None
     release: Lock | None
-    next: int  # BD that follows
+    next: int | None  # BD that follows; None: the task ends
 
 
 @dataclass
 class Channel:
-    """A DMA channel and the circular BD chain it runs."""
+    """A DMA channel and the circular BD chain it runs, or, if runtime streams start its tasks, the
+    chains among which they choose."""
 
     tile: Tile
     direction: str  # "s2mm", "mm2s"
     index: int
     fifo: str
     descriptors: list[Descriptor] = field(default_factory=list)
+    started: bool = True  # by the configuration
 
 
 # Ids of packets where a FIFO and programs share a shim channel. In each switch, packets also have
@@ -147,6 +149,15 @@ class RtpWord:
     @property
     def address(self) -> int:
         return self.memory.address + 4 * self.index
+
+
+@dataclass(frozen=True)
+class Register:
+    """A register of a memtile that runtime streams write."""
+
+    name: str
+    tile: Tile
+    offset: int
 
 
 @dataclass(frozen=True)
@@ -225,5 +236,6 @@ class Lowered:
     flows: list[Flow] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)
     cores: list[Core] = field(default_factory=list)
+    registers: list[Register] = field(default_factory=list)
     overlays: list[Overlay] = field(default_factory=list)
     kernels: dict[str, Signature] = field(default_factory=dict)

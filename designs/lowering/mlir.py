@@ -15,6 +15,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from npu.errors import DesignError
+
 from ..hardware import DTYPE_MLIR, Tile
 from .lowered import (
     Channel,
@@ -43,6 +45,12 @@ _ARGUMENTS = 16  # of the sequence: the buffers that a submission passes at most
 def print_mlir(lowered: Lowered, *, operands: bool = True) -> str:
     """The module text. operands: as mlir-aie reads it since 2026-07, see mlir_syntax.py.
     Raises DesignError for a pattern that mlir-aie refuses, see mlir_words.py."""
+    if started := [c for c in lowered.channels if not c.started]:
+        raise DesignError(
+            f"[mlir {lowered.name}] {started[0].tile}: runtime streams start the tasks of fifo "
+            f'"{started[0].fifo}", for which mlir-aie has no form beside aie.dma_start; this '
+            "design can only be simulated"
+        )
     lowered = in_words(lowered)
     plain = [core for core in lowered.cores if not core.overlays]
     lines = _tiles(lowered, lowered.tiles, [core.program for core in plain])

@@ -49,6 +49,7 @@ def serialise(lowered: Lowered) -> bytes:
         body += [f"rtp {name} {at} {word.address}" for name, word in core.rtps.items()]
         if core.rtp_lock is not None:
             body.append(f"rtplock {at} {core.rtp_lock.id}")
+    body += [f"rtp {r.name} {r.tile.col} {r.tile.row} {r.offset}" for r in lowered.registers]
     body += resource_lines(lowered)
     for overlay in lowered.overlays:
         body.append(f"overlay {overlay.name} {overlay.bytes} {overlay.slots}")
@@ -172,8 +173,8 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
     fields: dict[str, Any] = {
         "base": address // 4,
         "length": descriptor.bytes // 4,
-        "use_next": True,
-        "next_bd": descriptor.next,
+        "use_next": descriptor.next is not None,
+        "next_bd": descriptor.next or 0,
     }
     # Where one lock is missing, mlir-aie names the other and takes or gives 0 of it.
     take, give = descriptor.acquire or descriptor.release, descriptor.release or descriptor.acquire
@@ -222,6 +223,8 @@ def _write_channel(out: txn.Builder, channel: Channel) -> None:
     for descriptor in sorted(channel.descriptors, key=lambda d: d.id):
         offset = tile.limits.bd_base + 0x20 * descriptor.id
         out.block_write(arch.tile_address(tile.col, tile.row, offset), bd_words(descriptor, tile))
+    if not channel.started:
+        return
     queue = arch.channel_queue(tile.kind, channel.direction, channel.index)
     control = arch.channel_control(tile.kind, channel.direction, channel.index)
     out.write(arch.tile_address(tile.col, tile.row, queue), channel.descriptors[0].id)

@@ -1,10 +1,15 @@
 """What the products of a training step of GPT-2 could reach on npu1 with the configuration loaded,
 from the bytes that cross DRAM and the multiplications alone.
 
-    python examples/gpt2/bounds.py
+    python examples/gpt2/bounds.py           # blocks of C on the array
+    python examples/gpt2/bounds.py --kept    # the design that npu.torch takes, per product
 
 An output-stationary design that keeps a block of C of P x Q on the array reads every matrix once
 per block that needs it. A and B are bfloat16; no wait, no fill and no narrowing is counted.
+
+With --kept, memtiles keep an operand (docs/gemm_designs.md, "Operands that stay in L2"): what the
+cores take with their generated product, what the runs of the reads leave of the memory's bandwidth,
+and reads and writes together. Filling and draining the array are not counted.
 """
 
 from __future__ import annotations
@@ -48,9 +53,76 @@ def seconds(one: Product, moved: Bytes) -> tuple[float, str]:
     return parts[binds] + 1e-6 * (constant("dispatch") + constant("token")), binds
 
 
+TILE, BLOCK = 64, 256  # of a core, and of C on the array
+OBJECTS = (3, 6, 9, 12)  # of 256 columns of A that memtiles keep
+CALL = 2081  # cycles of a product of 64 x 64 x 64: backend/perf/kernel_schedules.inc, and the call
+
+
+def bandwidth(run: int, shared: bool, channels: int) -> float:
+    """GB/s of reads in runs of so many bytes (docs/timing.md); shared: runs of neighbours lie in
+    the same memory rows."""
+    cap = constant("dram_read_npu1")
+    visits = channels * run / constant("row_visit") / (constant("row_sharing") if shared else 1)
+    return float((cap**-4 + visits**-4) ** -0.25)
+
+
+def kept(one: Product) -> str:
+    """The operand that stays."""
+    m, k, n = one.size
+    if m == BLOCK and k % BLOCK == 0 and k // BLOCK in OBJECTS:
+        return "A"
+    if k == BLOCK and n // BLOCK == OBJECTS[0]:
+        return "B"
+    return "A" if k == BLOCK and m // BLOCK == OBJECTS[0] else ""
+
+
+def terms(one: Product) -> dict[str, float]:
+    """Seconds of a call by what could bind, and of the bytes."""
+    (m, k, n), stays = one.size, kept(one)
+    rows, columns = -(-m // BLOCK), -(-n // BLOCK)
+    a = 2 * m * k * (1 if stays else columns)
+    b = 2 * k * n * (1 if stays == "B" else rows)
+    channels = 4 if stays else 8  # that read most of the time
+    across, along = bandwidth(2 * TILE, True, channels), bandwidth(2 * BLOCK, False, channels)
+    a_speed = across if one.kind == "of weights" else along
+    b_speed = along if one.kind == "forward" else across
+    beside = TILE * TILE * 10 / constant("l1_port_npu1") + 1e3 * constant("round")  # zero, narrow
+    cycles = rows * columns * (k / TILE * CALL + beside)
+    return {
+        "cores": cycles / CLOCK,
+        "reads": 1e-9 * (a / a_speed + b / b_speed),
+        "reads and writes": (a + b + 2 * m * n) / (1e9 * constant("dram_total_npu1")),
+    }
+
+
+def print_kept(of: list[Product]) -> None:
+    print(
+        f"{'layer':<18} {'product':<11} {'M x K x N':>18} stays {'cores':>8} {'reads':>8} "
+        f"{'both ways':>9} {'us':>8}  TFLOP/s"
+    )
+    total = 0.0
+    for one in of:
+        found = terms(one)
+        taken = max(found.values()) + 1e-6 * (constant("dispatch") + constant("token"))
+        total += one.calls * taken
+        cells = " ".join(f"{1e6 * value:8.1f}" for value in found.values())
+        tops = flops([one._replace(calls=1)]) / taken / 1e12
+        print(
+            f"{one.layer:<18} {one.kind:<11} {' x '.join(map(str, one.size)):>18} "
+            f"{kept(one):>5} {cells}  {1e6 * taken:8.1f}  {tops:7.2f}"
+        )
+    print(f"a step: {1e3 * total:.1f} ms, {flops(of) / total / 1e12:.2f} TFLOP/s")
+
+
 def main() -> None:
-    argparse.ArgumentParser(description=__doc__).parse_args()
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kept", action="store_true", help="the design whose memtiles keep A or B")
     of = list(products())
+    if parser.parse_args().kept:
+        print_kept(of)
+        return
     print(
         f"{flops(of) / 1e9:.1f} GFLOP; {'block of C':>14}  {'C':>4}  {'ms':>6}  TFLOP/s  bound by"
     )

@@ -191,8 +191,9 @@ class Device:
             if self._designs is None:
                 module = importlib.import_module("npu.ops.gemm_designs")  # which needs devices
                 self._designs = module.GemmDesigns(
-                    self.generation, self.prefers, self.kernel_chosen, self._constants
-                )
+                    self.generation, self.prefers, self.kernel_chosen, self._constants,
+                    simulated=self.emulated,
+                )  # fmt: skip
             return self._designs
 
     def choose_gemm(self, product: Product) -> Any:

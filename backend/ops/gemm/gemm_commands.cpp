@@ -4,6 +4,7 @@
 #include <array>
 #include <cassert>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "arch/geometry.h"
 #include "error.h"
 #include "ops/gemm/gemm_schedule.h"
+#include "ops/gemm/gemm_store.h"
 #include "ops/shim_commands.h"
 #include "rounding.h"
 
@@ -32,7 +34,9 @@ class GemmCommands : private ShimCommands {
         tile_(GemmTile::of(configuration)),
         problem_(problem),
         kinds_(std::max(tasks_of(problem.a, tile_.a), tasks_of(problem.b, tile_.b))),
-        ring_(kBds / (2 * kinds_ + 1)) {
+        ring_(kBds / (2 * kinds_ + 1)),
+        store_(GemmStore::of(configuration)),
+        kept_(store_ ? kept_operand(*store_, tile_, problem, ring_) : GemmKept::kNone) {
     const auto named = [&](const char* kind, int64_t i) {
       return port(strf("%s%d", kind, static_cast<int>(i)));
     };
@@ -56,6 +60,7 @@ class GemmCommands : private ShimCommands {
       }
     }
     ring.drain(wait_for_c);
+    if (store_) append_store_end(builder_, *store_, tile_, problem_, kept_);
   }
 
  private:
@@ -71,8 +76,18 @@ class GemmCommands : private ShimCommands {
   // objects in the memtiles are larger; cores wait for their RTPs.
   void begin(int64_t rounds, int slot) {
     const size_t start = builder_.bytes();
-    push_a(0, slot);
-    for (size_t c = 0; c < b_ports_.size(); ++c) push_b(0, slot, c);
+    if (store_) append_store_tasks(builder_, *store_, tile_, problem_, kept_);
+    const auto blocks = [&](GemmKept operand, int64_t size, int64_t native) {
+      return kept_ == operand ? size / native : 1;  // all of what is kept
+    };
+    for (int64_t i = 0; i < blocks(GemmKept::kA, problem_.m, tile_.native_m()); ++i) {
+      push_a(i * tile_.native_m(), slot + static_cast<int>(i));
+    }
+    for (int64_t i = 0; i < blocks(GemmKept::kB, problem_.n, tile_.native_n()); ++i) {
+      for (size_t c = 0; c < b_ports_.size(); ++c) {
+        push_b(i * tile_.native_n(), slot + static_cast<int>(i), c);
+      }
+    }
     const size_t reads = builder_.bytes() - start;
     for (const Port* p : c_ports_) route_tokens(*p);
     write_rtps([](int) { return true; },
@@ -89,14 +104,19 @@ class GemmCommands : private ShimCommands {
   // BDs that a round takes of an operand.
   int tasks_of(const GemmFeed& feed, const GemmCell& cell) const {
     const int tail = has_tail(feed, cell) ? 1 : 0;
-    if (feed.order != GemmOrder::kTurned) return 1 + tail;
+    if (!by_objects()) return 1 + tail;
     const auto tasks = [&](int64_t depth) {
       return static_cast<int>(divide_up(depth / cell.count(tile_.k_mt), max_repeats()));
     };
-    const bool packed = feed.direct < cell.count(problem_.n);  // kTurned is of B
-    return std::max(feed.direct > 0 ? tasks(feed.depth) + tail : 0,
+    // A's packed copy is one task.
+    const bool packed = feed.order == GemmOrder::kTurned && feed.direct < cell.count(problem_.n);
+    return std::max(feed.direct > 0 ? tasks(feed.depth) + tail : 1,
                     packed ? tasks(cell.count(problem_.k)) : 0);
   }
+
+  // Whether both operands are read object by object: where B cannot be read otherwise, a longer A
+  // would have the memory's bandwidth until it fills its memtiles.
+  bool by_objects() const { return problem_.b.order == GemmOrder::kTurned; }
 
   static int64_t max_repeats() { return arch::tile_geometry(arch::TileKind::kShim).max_iteration; }
 
@@ -138,12 +158,14 @@ class GemmCommands : private ShimCommands {
     return static_cast<uint32_t>(value);
   }
 
-  // First row and column of C that a round computes.
+  // First row and column of C that a round computes: row by row, but where A is kept.
   int64_t row_of(int64_t round) const {
-    return round / (problem_.n / tile_.native_n()) * tile_.native_m();
+    const int64_t rows = problem_.m / tile_.native_m(), columns = problem_.n / tile_.native_n();
+    return (kept_ == GemmKept::kA ? round % rows : round / columns) * tile_.native_m();
   }
   int64_t column_of(int64_t round) const {
-    return round % (problem_.n / tile_.native_n()) * tile_.native_n();
+    const int64_t rows = problem_.m / tile_.native_m(), columns = problem_.n / tile_.native_n();
+    return (kept_ == GemmKept::kA ? round / rows : round % columns) * tile_.native_n();
   }
 
   // BD numbers: those of A, those of B, C's; of each task `ring_`, one after the other.
@@ -152,20 +174,22 @@ class GemmCommands : private ShimCommands {
   void push_round(int64_t round, int slot) {
     for (size_t c = 0; c < c_ports_.size(); ++c) {
       push_c(round, slot, c);
-      push_b(round, slot, c);
+      if (kept_ != GemmKept::kB) push_b(column_of(round), slot, c);
     }
-    push_a(round, slot);
+    const bool again = kept_ == GemmKept::kB && sends_again(*store_, tile_, problem_);
+    if (kept_ != GemmKept::kA && !(again && column_of(round) > 0)) push_a(row_of(round), slot);
   }
 
-  void push_a(int64_t round, int slot) {
+  // Tile rows of A from `first` on; `first`: of all of them.
+  void push_a(int64_t first, int slot) {
     for (size_t r = 0; r < a_ports_.size(); ++r) {
-      const int64_t row = row_of(round) + static_cast<int64_t>(r) * tile_.m;
+      const int64_t row = first + static_cast<int64_t>(r) * tile_.m;
       push(*a_ports_[r], a_pieces(row), slot, false);
     }
   }
 
-  void push_b(int64_t round, int slot, size_t c) {
-    const int64_t col = column_of(round) + static_cast<int64_t>(c) * tile_.n;
+  void push_b(int64_t first, int slot, size_t c) {
+    const int64_t col = first + static_cast<int64_t>(c) * tile_.n;
     if (!tile_.b_pairs) {
       push(*b_ports_[c], b_pieces(col), kinds() * ring_ + slot, false);
       return;
@@ -224,8 +248,13 @@ class GemmCommands : private ShimCommands {
       return {{arguments[1], offset, shim_bd(count * k * size)}};
     }
     const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
-    std::vector<Piece> out{{arguments[0], offset,
-                            contiguous ? along_k(count, feed, cell) : across_k(count, feed, size)}};
+    std::vector<Piece> out;
+    if (contiguous && by_objects()) {
+      out = along_objects(count, feed, cell, arguments[0], offset);
+    } else {
+      out = {{arguments[0], offset,
+              contiguous ? along_k(count, feed, cell) : across_k(count, feed, size)}};
+    }
     if (has_tail(feed, cell)) {
       const int64_t rest = k - feed.depth;
       out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
@@ -318,6 +347,22 @@ class GemmCommands : private ShimCommands {
     return bd;
   }
 
+  // The same, an object per execution of a BD.
+  std::vector<Piece> along_objects(int64_t rows, const GemmFeed& feed, const GemmCell& cell,
+                                   uint32_t argument, int64_t offset) const {
+    const int64_t span = cell.span(tile_.k_mt), objects = feed.depth / cell.count(tile_.k_mt);
+    std::vector<Piece> out;
+    for (int64_t object = 0; object < objects; object += max_repeats()) {
+      const int64_t repeats = std::min(max_repeats(), objects - object);
+      arch::Bd bd = shim_bd(rows * span);
+      set_rows(bd, span, feed.stride * cell.bytes);
+      bd.iteration_step = words(span);
+      bd.iteration_wrap = static_cast<uint32_t>(repeats);
+      out.push_back({argument, offset + object * span, bd, repeats});
+    }
+    return out;
+  }
+
   // `depth` rows of `cols` cells of `size` bytes, which are tiles of (k, cols).
   arch::Bd across_k(int64_t cols, const GemmFeed& feed, int64_t size) const {
     arch::Bd bd = shim_bd(cols * feed.depth * size);
@@ -345,6 +390,8 @@ class GemmCommands : private ShimCommands {
   GemmProblem problem_;
   int kinds_;  // BDs of an operand per round
   int ring_;   // rounds in flight
+  std::optional<GemmStore> store_;
+  GemmKept kept_;
   std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "arch/geometry.h"
 #include "error.h"
+#include "ops/gemm/gemm_store.h"
 #include "rounding.h"
 
 namespace npu::ops {
@@ -92,6 +93,7 @@ GemmTile GemmTile::of(const Configuration& configuration) {
          "tiles and a column-major B: lower the design again",
          configuration.name.c_str());
   }
+  tile.stores = configuration.params.contains("a_keep_in");
   if (tile.b_pairs && (tile.b_columns || tile.b_rows % 2 != 0 || tile.columns % 2 != 0)) {
     fail(ErrorKind::kFormat,
          "[GemmTile::of] configuration \"%s\" reads pairs of columns of B; that needs a row-major "
@@ -204,7 +206,13 @@ GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t
 
 std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
                                   const GemmExtent& extent) {
-  const auto [height, width] = block_size(tile, limits, extent.n);
+  GemmLimits within = limits;
+  if (tile.stores) {
+    within.rounds = std::min(limits.rounds, store_rounds(tile, extent.k));
+    within.columns = within.rounds * tile.native_n();
+    if (limits.columns > 0) within.columns = std::min(within.columns, limits.columns);
+  }
+  const auto [height, width] = block_size(tile, within, extent.n);
   std::vector<GemmBlock> blocks;
   for (int64_t col = 0; col < extent.n; col += width) {
     for (int64_t row = 0; row < extent.m; row += height) {

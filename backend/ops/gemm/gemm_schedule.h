@@ -40,6 +40,8 @@ struct GemmTile {
   int64_t b_rows = 0;  // of a row-major B per memtile object, a multiple of k
   // Operands may also be read across their rows (GemmOrder); tiles are square.
   bool square = false;
+  // Memtiles keep an operand (gemm_store.h).
+  bool stores = false;
 
   // Throws Error(kFormat) for parameters that are missing or describe no array.
   static GemmTile of(const Configuration& configuration);

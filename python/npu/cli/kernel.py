@@ -42,8 +42,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add_kernel(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("npu1", "npu2"), default="npu1", help="default: npu1")
     parser.add_argument("--kernel", default="matmul_bf16", metavar="NAME",
-        help="matmul_bf16 (npu1, default), matmul_i8, matmul_i16; npu2: matmul_bfp16, "
-        "matmul_bfp16_tiles, matmul_bf16_converting, prefill_multiply; a wrong name lists all",
+        help="matmul_bf16 (npu1, default), matmul_bf16_square, matmul_i8, matmul_i16; npu2: "
+        "matmul_bfp16, matmul_bfp16_tiles, matmul_bf16_converting, prefill_multiply; a wrong name "
+        "lists all",
     )  # fmt: skip
     parser.add_argument("--out", metavar="DTYPE", help="of C, for kernels that have several")
     parser.add_argument("--b-layout", metavar="LAYOUT", help="of B's tiles: row, col (integers)")

@@ -25,16 +25,21 @@ _SHARED_ROWS = (64, 32, 16)  # tile m, of configurations made for the layout of 
 
 
 def candidates(
-    generation: str, prefers: str, product: Product, kernel: str | None = None
+    generation: str,
+    prefers: str,
+    product: Product,
+    kernel: str | None = None,
+    simulated: bool = True,
 ) -> tuple[gemm.DesignPoint, ...]:
     """The configurations that may run a product. kernel: only those with it, where there are any.
+    simulated: those that mlir-aie has no form for, too.
 
     Raises DesignError for a product that no design computes.
     """
     if prefers == "host":
         return (_host_design(generation, product, kernel),)
     if product.layer and _has_square(generation, product):
-        return (_square_design(generation, product),)
+        return (_square_design(generation, product, simulated),)
     found = gemm_catalogue.candidates(
         generation, product.a_dtype, product.c_dtype, product.layout,
         accumulate=product.accumulate, bf16=product.bf16,
@@ -51,13 +56,14 @@ def _has_square(generation: str, product: Product) -> bool:
     return kind == ("npu1", "bfloat16", "wide") and product.layout in ("row", "col")
 
 
-def _square_design(generation: str, product: Product) -> gemm.DesignPoint:
+def _square_design(generation: str, product: Product, simulated: bool) -> gemm.DesignPoint:
     """That one, for layers: whichever way a matrix is stored, it is read in place, and the products
     of a step load nothing."""
     narrow = DTYPE_BYTES[product.c_dtype] < 4
     return gemm.design_point(
         generation, product.a_dtype, product.c_dtype, tile=(64, 64, 64), k_mt=256, b_layout="col",
-        c_buffers=0 if narrow else 1, c_l2_buffers=2, square=True,
+        c_buffers=1 if simulated or not narrow else 0,
+        c_l2_buffers=1 if simulated else 2, square=True, keeps=simulated,
     )  # fmt: skip
 
 
@@ -129,7 +135,7 @@ def _sharing(like: gemm.DesignPoint, product: Product) -> gemm.DesignPoint:
 
 class GemmDesigns:
     """The choice of one device, with what it remembers between calls. constants: what predictions
-    rest on (gemm_estimate.constants_of)."""
+    rest on (gemm_estimate.constants_of). simulated: see `candidates`."""
 
     def __init__(
         self,
@@ -137,9 +143,10 @@ class GemmDesigns:
         prefers: str,
         kernel: str | None,
         constants: gemm_estimate.Constants = (),
+        simulated: bool = True,
     ) -> None:
         self.generation, self.prefers, self.kernel = generation, prefers, kernel
-        self.constants = constants
+        self.constants, self.simulated = constants, simulated
         self.last: GemmRun | None = None
         self._chooser = _npu.gemm_choice.Chooser(gemm_estimate.load_seconds(generation, constants))
         self._known: dict[Product, dict[str, gemm.DesignPoint]] = {}  # by key
@@ -148,7 +155,9 @@ class GemmDesigns:
         """The configuration for one call, which counts it. loads: the device's count of loads."""
         family = dataclasses.replace(product, size=(1, 1, 1))
         if family not in self._known:
-            designs = candidates(self.generation, self.prefers, family, self.kernel)
+            designs = candidates(
+                self.generation, self.prefers, family, self.kernel, self.simulated
+            )  # fmt: skip
             self._known[family] = {o.key: o for o in designs}
         found = self._known[family]
         packed = product.layout == "packed"

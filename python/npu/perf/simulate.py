@@ -136,6 +136,11 @@ def _tops(size: Size, seconds: float) -> float:
 
 def _estimate(problem: GemmProblem) -> SimulatedGemm:
     design = problem.design
+    if design.keeps:
+        raise ArgumentError(
+            f"[simulate_gemm] {design.text}: the closed form knows no operands that memtiles keep; "
+            'use model="emulator"'
+        )
     e: dict[str, Any] = _npu.perf.estimate(
         design, problem.size, overlap=problem.overlap, overrides=problem.constants
     )

@@ -16,6 +16,7 @@ from npu.vliw import (
     blocks,
     matmul_bf16,
     matmul_bf16_converting,
+    matmul_bf16_square,
     matmul_bfp16,
     matmul_bfp16_blocks,
     matmul_bfp16_tiles,
@@ -155,6 +156,21 @@ def _i16(machine: Machine) -> Kernel:
     )
 
 
+def _square(turned: bool) -> Kernel:
+    return Kernel(
+        AIE2,
+        lambda m1, k1, n1, out, b_layout: matmul_bf16_square.regions(m1, k1, n1, b_layout, turned),
+        "bfloat16",
+        matmul_bf16_square.TILE,
+        matmul_bf16.TILE_C // 4,
+        ("float32",),
+        ("row",) if turned else ("col", "row"),
+    )
+
+
+KERNELS |= {
+    ("npu1", "matmul_bf16_square" + turned): _square(bool(turned)) for turned in ("", "_turned")
+}
 KERNELS |= {(machine.generation, "matmul_i16"): _i16(machine) for machine in (AIE2, AIE2P)}
 DEVICES = sorted({device for device, _ in KERNELS})
 NAMES = sorted({name for _, name in KERNELS})

@@ -70,13 +70,13 @@ def _nodes(height: int, width: int, k1: int, n1: int) -> tuple[Node, ...]:
                 name, access = f"{value}:{part}", Access(stream, offset + 32 * part)
                 nodes.append(Node(name, forms, (name, access), "load", stream[0]))
 
-    for i, j, k in _order(height, width, k1):
+    for i, j, k in order(height, width, k1):
         load(f"c{i}{j}", ("vlda.am",), "c_in", TILE_C * (i * n1 + j))
         load(f"a{i}.{k}", ("vlda.w", "vldb.w"), f"a{i}", TILE_A * k)
         load(f"b{j}.{k}", ("vldb.w", "vlda.w"), "b", TILE_B * (k * n1 + j))
         operands = (f"c{i}{j}", f"c{i}{j}", f"a{i}.{k}", f"b{j}.{k}", CONFIGURATION)
         nodes.append(Node(f"c{i}{j}.{k}", ("vmac.f",), operands, "multiply"))
-    for i, j, k in _order(height, width, k1):
+    for i, j, k in order(height, width, k1):
         if k == k1 - 1:
             for part in (0, 1):
                 access = Access("c_out", TILE_C * (i * n1 + j) + 32 * part)
@@ -85,7 +85,7 @@ def _nodes(height: int, width: int, k1: int, n1: int) -> tuple[Node, ...]:
     return tuple(nodes)
 
 
-def _order(height: int, width: int, k1: int) -> list[tuple[int, int, int]]:
+def order(height: int, width: int, k1: int) -> list[tuple[int, int, int]]:
     """Row, column and step of the products of a block."""
     return [
         (i, j, k)

@@ -37,6 +37,9 @@ def operands(found: Schedule, seed: int) -> Operands:
     """Random ones for a kernel."""
     if found.kernel == "matmul_bf16":
         return matmul_bf16(*found.shape, seed)
+    if found.kernel.startswith("matmul_bf16_square"):
+        turned = found.kernel.endswith("turned")
+        return matmul_bf16_square(*found.shape, seed, turned, found.b_layout == "row")
     if found.kernel == "matmul_bfp16":
         return matmul_bfp16(*found.shape, seed)
     if found.out == "bfp16":
@@ -111,6 +114,23 @@ def matmul_bf16(m1: int, k1: int, n1: int, seed: int) -> Operands:
     return Operands(
         _tiled(left, 4, 8), _tiled(right, 8, 4), _tiled(before, 4, 4), _tiled(after, 4, 4)
     )
+
+
+def matmul_bf16_square(
+    m1: int, k1: int, n1: int, seed: int, a_across: bool, b_across: bool
+) -> Operands:
+    """Operands as they are stored: tiles of 4 x 8, whichever side runs along k."""
+    from npu._npu import kernels
+
+    rng, (m, k, n) = np.random.default_rng(seed), (4 * m1, 8 * k1, 4 * n1)
+    a = _tiled(rng.standard_normal((k, m) if a_across else (m, k)).astype(BFLOAT16), 4, 8)
+    b = _tiled(rng.standard_normal((k, n) if b_across else (n, k)).astype(BFLOAT16), 4, 8)
+    c = rng.standard_normal((m1, n1, 4, 4)).astype(np.float32)
+    arguments = [x.tobytes() for x in (a, b, c)]
+    found = kernels.call(
+        "matmul_bf16_f32_square", "npu1", [*arguments, m, k, n, a_across + 2 * b_across]
+    )
+    return Operands(a, b, c, np.frombuffer(found[2], np.float32).reshape(c.shape))
 
 
 def matmul_bfp16(m1: int, k1: int, n1: int, seed: int) -> Operands:

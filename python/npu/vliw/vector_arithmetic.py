@@ -16,7 +16,8 @@ from npu.errors import ScheduleError
 from npu.vliw.arithmetic import fused_products
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-_TRANSPOSED_8X8, _TRANSPOSED_8X4 = 35, 29  # of the first operand alone; of 8 and of 16 bits
+# Of the first operand alone: bytes, and rows and columns of 16 bits.
+_TRANSPOSED_8X8, _TRANSPOSED = 35, {28: (4, 8), 29: (8, 4)}
 _SHAPES = {
     mode: (name[-2:] == "hi", *(int(n) for n in name[1:-3].replace("_", "x").split("x")))
     for name, mode in SHUFFLES.items()
@@ -28,8 +29,8 @@ def shuffled(a: bytes, b: bytes, mode: int) -> bytes:
     """a and b as one matrix, transposed; half of it."""
     if mode == _TRANSPOSED_8X8:
         return np.frombuffer(a, np.uint8).reshape(8, 8).T.tobytes()
-    if mode == _TRANSPOSED_8X4:
-        return np.frombuffer(a, np.uint16).reshape(8, 4).T.tobytes()
+    if mode in _TRANSPOSED:
+        return np.frombuffer(a, np.uint16).reshape(_TRANSPOSED[mode]).T.tobytes()
     if mode not in _SHAPES:
         raise ScheduleError(f"[simulate] mode {mode} of vshuffle is not simulated")
     upper, bits, rows, columns = _SHAPES[mode]
