@@ -19,8 +19,8 @@ class Stats:
     building of new streams; ``stream_build_ns`` those spent on building, parsing and checking new
     streams. ``pack_ns``, ``transpose_ns`` and ``result_copy_ns``: host nanoseconds of copies of
     products, of operands in the order in which they lie in memory, of operands read across it, and
-    of results. ``replays`` submissions in which an emulated NPU repeated a run that it had recorded,
-    and ``replay_bytes`` what such recordings hold (docs/architecture.md).
+    of results. ``replays`` submissions in which an emulated NPU repeated a recorded run, and
+    ``replay_bytes`` what recordings hold (docs/architecture.md).
     The difference of two snapshots counts what happened in between.
     """
 
