@@ -147,8 +147,7 @@ OPERATIONS = (
     _conversion("vst.srs.s16.s32", "st", Operand("BM"), *_ROUNDED),
     *vector_operations.aie2(),
     *lane_operations.aie2(),
-    *(scalar.move(f"mova.{f}", "lda", f, 11, ITINERARY) for f in scalar.NAMES),
-    *scalar.moves(ITINERARY),
+    *scalar.operations(ITINERARY, (10, 9, 10)),
     Operation(
         "add.imm", "add", "alu", (Operand("R", 0, 1), Operand("R"), Operand("imm")), "add",
         ITINERARY, immediate=Immediate(7),
@@ -157,10 +156,6 @@ OPERATIONS = (
         ITINERARY),
     Operation("mul", "mul", "alu", (Operand("R", 0, 2), Operand("R"), Operand("R")), "mul",
         ITINERARY),
-    scalar.padd("lda", "a", 10, ITINERARY),
-    scalar.padd("ldb", "b", 9, ITINERARY),
-    scalar.padd("st", "s", 10, ITINERARY),
-    Operation("ret", "ret", "alu", (Operand("LR"),), "return", ITINERARY, delay_slots=5),
 )  # fmt: skip
 
 AIE2 = Machine(

@@ -200,16 +200,11 @@ OPERATIONS = (
     Operation("vshuffle", "vshuffle", "mv",
         (Operand("X", 0, 2), Operand("X"), Operand("X"), Operand("R")), "shuffle", INTEGER,
         ports=(("L read m", 1),)),
-    # [SA] writes imm8, but its kernel has `movx r0, #780`: c11s of [LLVM].
-    *(scalar.move(f"mova.{f}", "lda", f, 11, LATENCY) for f in scalar.NAMES),
-    *scalar.moves(LATENCY),
-    # [SA] has 11 bits for a and s and 10 for b, taken to be in units of 4 as on AIE2.
-    scalar.padd("lda", "a", 9, LATENCY),
-    scalar.padd("ldb", "b", 8, LATENCY),
-    scalar.padd("st", "s", 9, LATENCY),
+    # [SA] writes imm8 for moves, but its kernel has `movx r0, #780`: c11s of [LLVM]. It has 11 bits
+    # for padda and padds and 10 for paddb, taken to be in units of 4 as on AIE2.
+    *scalar.operations(LATENCY, (9, 8, 9)),
     Operation("vmov", "vmov", "mv", (Operand("BM", 0, 2), Operand("X")), "copy", LATENCY,
         ports=((_WRITE, 2),)),
-    Operation("ret", "ret", "alu", (Operand("LR"),), "return", LATENCY, delay_slots=5),
 )  # fmt: skip
 
 AIE2P = Machine(
