@@ -97,6 +97,11 @@ def _conversion(key: str, slot: str, data: Operand, *modes: tuple[str, int]) -> 
     )  # fmt: skip
 
 
+# Of vmac for 8x8 by 8x8 of int8: both signed, 32-bit sums, mode 1. [LLVM] aie2p_vmult.h
+INT8_8X8X8 = 776
+# Of vmac for int16, 4x4 by 4x8 (AIE2: 4x4 by 4x4), sums of 64 bits: the fields of the signs, of
+# lanes (1) and of 16 x 16 bits (3); the field "variant" is taken to be 0 (assumed).
+INT16_4X4X8 = 794
 _ROUNDED = (("crrnd", 1), ("crsat", 1))
 _W, _AM = Operand("W", 0, 7), Operand("AM", 0, 7)
 
@@ -125,6 +130,7 @@ OPERATIONS = (
         "multiply int8",
         INTEGER,
         ports=(("R read v", 1), ("CM write a", 5)),
+        word=INT8_8X8X8,
     ),
     # Tiles of 4 x 4 int16, half a register each; sums of 64 bits.
     Operation(
@@ -138,6 +144,7 @@ OPERATIONS = (
         "multiply int16",
         INTEGER,
         ports=(("R read v", 1), ("CM write a", 5)),
+        word=INT16_4X4X8,
     ),
     _conversion("vlda.ups.s64.s32", "lda", Operand("BM", 0, 9), ("crsat", 7)),
     _conversion("vst.srs.s32.s64", "st", Operand("BM"), *_ROUNDED),

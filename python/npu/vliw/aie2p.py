@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from npu.vliw import lane_operations, scalar, vector_operations
 from npu.vliw.aie2 import FORMATS as AIE2_FORMATS
+from npu.vliw.aie2 import INT8_8X8X8, INT16_4X4X8
 from npu.vliw.machine import (
     Banks,
     Fifo,
@@ -192,11 +193,12 @@ OPERATIONS = (
         (Operand("DM", 0, 6), Operand("DM", 4), Operand("X"), Operand("X"), Operand("R")),
         "multiply int8",
         INTEGER,
+        word=INT8_8X8X8,
     ),
     # Of A a tile of 4 x 4 int16, half a register; sums of 64 bits.
     Operation("vmac.16", "vmac", "vec",
         (Operand("DM", 0, 6), Operand("DM", 4), Operand("X", parts=1), Operand("X"), Operand("R")),
-        "multiply int16", INTEGER),
+        "multiply int16", INTEGER, word=INT16_4X4X8),
     Operation("vshuffle", "vshuffle", "mv",
         (Operand("X", 0, 2), Operand("X"), Operand("X"), Operand("R")), "shuffle", INTEGER,
         ports=(("L read m", 1),)),
@@ -226,15 +228,8 @@ AIE2P = Machine(
 
 # The configuration operand of vmac.f for an 8x8 by 8x8 product of BFP16. [SA]
 BFP16_8X8X8 = 780
-# Of vmac for 8x8 by 8x8 of int8: both signed, 32-bit sums, mode 1. [LLVM] aie2p_vmult.h
-INT8_8X8X8 = 776
-# Of vmac for int16, 4x4 by 4x8 (AIE2: 4x4 by 4x4), sums of 64 bits: the fields of the signs, of
-# lanes (1) and of 16 x 16 bits (3); the field "variant" is taken to be 0 (assumed).
-INT16_4X4X8 = 794
-TRANSPOSED_4X8, TRANSPOSED_8X4 = (
-    28,
-    29,
-)  # the same of so many values of 16 bits, on both. [SA] isa.rst
-TRANSPOSED_8X8 = 35  # mode of vshuffle that transposes 8x8 bytes. [LLVM] aie2p_enums.h, T8_8x8
+# Modes of vshuffle that transpose, on both cores: 8 x 8 bytes ([LLVM] aie2p_enums.h, T8_8x8), and
+# 4 x 8 and 8 x 4 values of 16 bits ([SA] isa.rst).
+TRANSPOSED_8X8, TRANSPOSED_4X8, TRANSPOSED_8X4 = 35, 28, 29
 # Values of control registers. [LLVM] aie2p_defines.h; [RTG]
 SATURATE, TO_EVEN, SUMS_OF_32_BITS, SUMS_OF_64_BITS = 1, 12, 0, 1

@@ -99,6 +99,7 @@ class Operation:
     ports: tuple[tuple[str, int], ...] = ()
     modes: tuple[tuple[str, int], ...] = ()
     delay_slots: int = 0
+    word: int = 0  # the configuration, its last operand, that tells it from others of its mnemonic
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ on its way out. A tile of A, and on XDNA1 of B, is half a register, the lower on
 from __future__ import annotations
 
 from npu.vliw import blocks
-from npu.vliw.aie2p import INT16_4X4X8, SUMS_OF_64_BITS, TO_EVEN, TRANSPOSED_8X4
+from npu.vliw.aie2 import INT16_4X4X8
+from npu.vliw.aie2p import SUMS_OF_64_BITS, TO_EVEN, TRANSPOSED_8X4
 from npu.vliw.blocks import LINE, XDNA1_LINE, Element
 from npu.vliw.dataflow import Access, Node, Region, Stream
 from npu.vliw.vector_operations import SHUFFLES

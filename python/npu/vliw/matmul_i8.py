@@ -9,7 +9,8 @@ even and saturated, on its way out.
 from __future__ import annotations
 
 from npu.vliw import blocks
-from npu.vliw.aie2p import INT8_8X8X8, SATURATE, SUMS_OF_32_BITS, TO_EVEN, TRANSPOSED_8X8
+from npu.vliw.aie2 import INT8_8X8X8
+from npu.vliw.aie2p import SATURATE, SUMS_OF_32_BITS, TO_EVEN, TRANSPOSED_8X8
 from npu.vliw.blocks import ELEMENTS, SIDE, XDNA1_ELEMENTS, XDNA1_LINE
 from npu.vliw.dataflow import Access, Node, Region, Stream
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -128,7 +128,7 @@ class Core:
         left = None
         inside = any(first <= index <= last for first, last in program.loops)
         blocks = program.loop_step * self._passes if inside else 0
-        for op in program.bundles[index].ops:
+        for op in map(self._configured, program.bundles[index].ops):
             operation = op.operation
             flight = _Flight(op, f"bundle {index}, {assembly.op_text(op)}", blocks)
             self.result.issued[operation.key] += 1
@@ -150,6 +150,15 @@ class Core:
                 self._loop_code[str(op.operands[0])] = self._addresses[index + 1]
         self._end_cycle(now)
         return left
+
+    def _configured(self, op: Op) -> Op:
+        """Of operations that the configuration word tells apart, as text does not, the one that
+        is meant."""
+        if not op.operation.word:
+            return op
+        word = self.registers.get(str(op.operands[-1]))
+        forms = self._program.machine.by_mnemonic[op.operation.mnemonic]
+        return replace(op, operation=next((f for f in forms if f.word == word), op.operation))
 
     def _begin_cycle(self, now: int) -> None:
         for pointer, value in self._pointers.pop(now, ()):
@@ -508,7 +517,7 @@ def _multiply_bfp16(flight: _Flight) -> bytes:
 
 
 def _multiply_int8(flight: _Flight) -> bytes:
-    from npu.vliw.aie2p import INT8_8X8X8
+    from npu.vliw.aie2 import INT8_8X8X8
 
     _require_configuration(flight, INT8_8X8X8, "int8, 8 columns of A and of B")
     c, a, b = _factors(flight)
@@ -517,7 +526,7 @@ def _multiply_int8(flight: _Flight) -> bytes:
 
 
 def _multiply_int16(flight: _Flight) -> bytes:
-    from npu.vliw.aie2p import INT16_4X4X8
+    from npu.vliw.aie2 import INT16_4X4X8
 
     _require_configuration(flight, INT16_4X4X8, "int16, 4 rows of A and of B")
     c, a, b = _factors(flight)

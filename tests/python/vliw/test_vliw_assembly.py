@@ -53,7 +53,7 @@ def test_a_function_that_c_can_call() -> None:
         "vlda wl0, [p0]",
         "mova r0, #1024",
         "mov r0, #512",
-        "vsel.16 x0, x1, x2, r0",  # not described
+        "vmax_lt.s16 x0, r0, x1, x2",  # not described
         "ret",
     ],
 )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from vliw_programs import believing, changed, into, on, writers
 
 from npu.errors import ScheduleError, ShapeError
-from npu.vliw import generate, kernels, matmul_i16, reference
+from npu.vliw import assembly, generate, kernels, matmul_i16, reference
 from npu.vliw.kernels import Schedule
 from npu.vliw.machines import MACHINES
 
@@ -80,6 +80,14 @@ def test_the_loop_is_full_or_the_bank_of_c_is(k1: int, device: str, layout: str)
     """Two accesses to a tile of C each way."""
     (loop,) = schedule(device, 4, k1, 8, layout, 1).document()["loops"]
     assert loop["bundles"] == 2 * max(4 * k1, 16)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_its_text_is_a_program_for_int16(device: str) -> None:
+    """As the configuration word says; the text is that of int8."""
+    found = schedule(device, 2, 4, 4, "row", 1)
+    text = assembly.write(found.program, found.prototype)
+    check(dataclasses.replace(found, program=assembly.read(text, MACHINES[device])), 3)
 
 
 def test_wrong_sizes() -> None:
