@@ -140,6 +140,7 @@ _KERNELS["convert_bf16_bfp16_b"] = _Kernel(
     columns=True,
 )
 NAMES = sorted(_KERNELS)
+KERNELS = sorted((device, name) for name, kernel in _KERNELS.items() for device in kernel.devices)
 
 
 @dataclass(frozen=True)
@@ -247,7 +248,7 @@ def schedule(device: str, kernel: str, blocks: int = 1, k1: int | None = None) -
     ArgumentError, ShapeError, DesignError."""
     found = _KERNELS.get(kernel)
     if found is None or device not in found.devices:
-        known = ", ".join(f"{n} on {d}" for n, k in sorted(_KERNELS.items()) for d in k.devices)
+        known = ", ".join(f"{name} on {on}" for on, name in KERNELS)
         raise ArgumentError(f"[schedule] no kernel {kernel} on {device}; there is {known}")
     machine = MACHINES[device]
     if found.columns != (k1 is not None):

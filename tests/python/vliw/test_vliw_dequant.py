@@ -20,7 +20,7 @@ import npu
 from npu.errors import ArgumentError, DesignError, ScheduleError, ShapeError
 from npu.vliw import dequant_q4nx, generate, vector_kernels
 from npu.vliw.machines import MACHINES
-from npu.vliw.program import Address, Op, Program
+from npu.vliw.program import Op, Program
 from npu.vliw.vector_kernels import LoopSchedule
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -151,14 +151,3 @@ def test_a_register_that_is_replaced(device: str) -> None:
             return dataclasses.replace(op, operands=operands) if op is victim else op
 
         assert outcome(found, replaced(found.program, change)) in ("wrong", "reported")
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_registers_of_the_caller_are_kept(device: str) -> None:
-    saved = {"lr", "p6", "p7", *(f"r{i}" for i in range(16, 24))}
-    for bundle in schedule(device).program.bundles:
-        for op in bundle.ops:
-            described = zip(op.operands, op.operation.operands, strict=True)
-            written = {str(o) for o, d in described if d.latency}
-            written |= {o.pointer for o in op.operands if isinstance(o, Address)}
-            assert not written & saved

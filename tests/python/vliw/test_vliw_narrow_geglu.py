@@ -17,7 +17,7 @@ from vliw_programs import believed, on
 import npu
 from npu.errors import ScheduleError, ShapeError
 from npu.vliw import geglu, generate, vector_kernels
-from npu.vliw.aie2 import AIE2, CALLEE_SAVED
+from npu.vliw.aie2 import AIE2
 from npu.vliw.vector_kernels import LoopSchedule
 
 TURN = 124
@@ -105,15 +105,6 @@ def test_cycles() -> None:
     # Products, those with two sums, and the sums that split the exponent.
     keys = ("vmul.f", "vmac.f", "vmsc.f", "vaddmac.f", "vadd.f", "vsub.f")
     assert sum(run.issued[key] for key in keys) == 103 * 16 * 3
-
-
-def test_registers_of_the_caller() -> None:
-    """It writes none of them."""
-    for bundle in schedule().program.bundles:
-        for op in bundle.ops:
-            described = zip(op.operands, op.operation.operands, strict=True)
-            written = {str(value) for value, operand in described if operand.latency}
-            assert not written & CALLEE_SAVED
 
 
 def test_other_sizes() -> None:

@@ -16,7 +16,7 @@ from vliw_programs import believed, on
 
 from npu.errors import ScheduleError, ShapeError
 from npu.vliw import generate, narrow_softmax, softmax, vector_kernels
-from npu.vliw.aie2 import AIE2, CALLEE_SAVED
+from npu.vliw.aie2 import AIE2
 from npu.vliw.program import Program
 from npu.vliw.vector_kernels import LoopSchedule
 
@@ -102,15 +102,6 @@ def test_cycles() -> None:
     run = schedule(4).simulated()
     assert run.issued["vlt.32"] == run.issued["vsel.32"] == 4 * (8 + 8) + 4
     assert run.stalls == 0
-
-
-def test_registers_of_the_caller() -> None:
-    """It writes none of them."""
-    for bundle in schedule(4).program.bundles:
-        for op in bundle.ops:
-            described = zip(op.operands, op.operation.operands, strict=True)
-            written = {str(value) for value, operand in described if operand.latency}
-            assert not written & CALLEE_SAVED
 
 
 def test_other_sizes() -> None:

@@ -15,10 +15,8 @@ from vliw_programs import believing, changed, on
 
 from npu.errors import DesignError, ScheduleError, ShapeError
 from npu.vliw import generate, kernels, matmul_bfp16, reference
-from npu.vliw.aie2 import CALLEE_SAVED
 from npu.vliw.aie2p import AIE2P
 from npu.vliw.kernels import Schedule
-from npu.vliw.program import Address
 
 # scalable-analyses/xdna, xdna2_kernel.rst: 65 + 14 * 48 + 63 bundles.
 PAPER, PAPER_BUNDLES = (8, 12, 8), 800
@@ -82,15 +80,6 @@ def test_chains_share_accumulators() -> None:
     products = [op for b in bundles for op in b.ops if op.operation.key == "vmac.f"]
     assert {str(op.operands[0]) for op in products} <= {f"dm{i}" for i in range(5)}
     assert any(op.operands[0] != op.operands[1] for op in products)
-
-
-def test_registers_of_the_caller_are_kept() -> None:
-    for bundle in schedule(*PAPER).program.bundles:
-        for op in bundle.ops:
-            described = zip(op.operands, op.operation.operands, strict=True)
-            written = {str(o) for o, d in described if d.latency}
-            written |= {o.pointer for o in op.operands if isinstance(o, Address)}
-            assert not written & CALLEE_SAVED
 
 
 @pytest.mark.parametrize(

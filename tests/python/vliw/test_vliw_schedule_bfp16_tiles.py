@@ -74,20 +74,11 @@ def test_the_loop_is_full_or_the_bank_of_c_is(out: str, k1: int, interval: int) 
 
 
 def test_two_load_files_serve_four_rows_of_tiles() -> None:
-    """The text has pops that move on by a modifier and in two dimensions, and is read again."""
+    """The text has pops that move on by a modifier and in two dimensions."""
     found = schedule(4, 5, 10, "bfloat16")
     text = assembly.write(found.program, found.prototype)
     assert "vlda.pop.576 ex" in text and ", lf0, r24, m" in text
     assert "pop.576.2d ex" in text and ", lf1, r25, d" in text
-    again = assembly.read(text, AIE2P)
-    assert [[op.operands for op in b.ops] for b in again.bundles] == [
-        [op.operands for op in sorted(b.ops, key=_written)] for b in found.program.bundles
-    ]
-
-
-def _written(op: object) -> int:
-    order = ("vec", "lda", "ldb", "st", "alu", "lng", "mv")
-    return order.index(op.operation.slot)  # type: ignore[attr-defined]
 
 
 def test_wrong_sizes() -> None:

@@ -86,8 +86,6 @@ def test_the_text_names_whole_registers_for_tiles_of_a() -> None:
     found = schedule(4, 2, 4, "int8", "col")
     text = assembly.write(found.program, found.prototype)
     assert "vmac cm" in text and "vlda.ups.s32.s8 cm" in text and "vst.srs.s8.s32 cm" in text
-    again = assembly.read(text, AIE2)
-    assert sum(len(b.ops) for b in again.bundles) == sum(len(b.ops) for b in found.program.bundles)
 
 
 # Broken schedules.
