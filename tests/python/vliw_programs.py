@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import numpy as np
 
-from npu.vliw import assembly
+from npu.vliw import assembly, reference
 from npu.vliw.aie2 import AIE2
+from npu.vliw.kernels import Schedule
 from npu.vliw.machine import Machine, Operation
 from npu.vliw.program import Op, Program
 from npu.vliw.simulator import Core, Run, Value
@@ -42,21 +43,6 @@ def run(
 def changed(machine: Machine, change: Callable[[Operation], Operation]) -> Machine:
     """The machine with other operations."""
     return dataclasses.replace(machine, operations=tuple(map(change, machine.operations)))
-
-
-def believed(machine: Machine, key: str) -> Machine:
-    """The machine with an operation whose results are there a cycle sooner."""
-
-    def shorter(operation: Operation) -> Operation:
-        if operation.key != key:
-            return operation
-        operands = tuple(
-            dataclasses.replace(o, latency=o.latency - 1) if o.latency else o
-            for o in operation.operands
-        )
-        return dataclasses.replace(operation, operands=operands)
-
-    return changed(machine, shorter)
 
 
 def on(machine: Machine, program: Program) -> Program:
@@ -114,3 +100,20 @@ def writers(program: Program, machine: Machine, kinds: str) -> list[Op]:
         if op.operation.operands[0].latency
         and machine.file_of(str(op.operands[0])) in kinds.split()
     ]
+
+
+def check_int8(
+    found: Schedule, c: tuple[str, str], factors: tuple[str, str], lines: int, seed: int
+) -> None:
+    """An int8 product gives the C++ kernel's results without stalls. ``c``: load and store of C, as
+    many as its elements have bytes; ``factors``: loads of A and of B, whose tiles are together so
+    many lines; each tile that is loaded feeds two multiplications."""
+    given = reference.operands(found, seed)
+    result, run = found.run(given.a, given.b, given.c, given.shift)
+    np.testing.assert_array_equal(result, given.after)
+    m1, k1, n1 = found.shape
+    assert run.stalls == 0
+    assert run.issued["vmac"] == m1 * k1 * n1
+    assert {run.issued[key] for key in c} == {np.dtype(found.out).itemsize * m1 * n1}
+    assert sum(run.issued[key] for key in factors) == lines * m1 * k1 * n1 // 2
+    assert run.issued["vshuffle"] == (m1 * k1 * n1 // 2 if found.b_layout == "col" else 0)

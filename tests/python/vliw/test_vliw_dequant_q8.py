@@ -1,26 +1,22 @@
 """Generated expansion of 8-bit blocks: bit for bit the C++ kernel's results in silicon arithmetic,
 on XDNA2 the formula's as well, for scales from the smallest to the largest that this holds for,
-with the cycles that docs/kernels.md publishes; broken schedules (a latency one cycle too short, a
-register replaced) and wrong exponents are caught.
+with the cycles that docs/kernels.md publishes; wrong exponents show.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import random
 
 import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vliw_programs import believed, on
 
 import npu
-from npu.errors import ArgumentError, ScheduleError, ShapeError
-from npu.vliw import dequant_q8, generate, vector_kernels
+from npu.errors import ArgumentError, ShapeError
+from npu.vliw import dequant_q8, vector_kernels
 from npu.vliw.aie2p import AIE2P
-from npu.vliw.machines import MACHINES
 from npu.vliw.program import Op, Program
 from npu.vliw.vector_kernels import LoopSchedule
 
@@ -129,21 +125,6 @@ def test_other_sizes() -> None:
         vector_kernels.schedule("npu1", "dequant_bf16")
 
 
-# Of those whose readers follow as soon as they may in the schedules that are found.
-KEYS = [("npu2", "vldb.x"), ("npu2", "vsub.f"), ("npu1", "vunpack"), ("npu1", "vmsc.f")]
-
-
-@pytest.mark.parametrize(("device", "key"), KEYS)
-def test_a_latency_that_is_one_cycle_too_short(device: str, key: str) -> None:
-    whole = MACHINES[device]
-    machine = believed(whole, key)
-    program = on(whole, generate.generate("broken", dequant_q8.regions(machine, 1), machine, 2))
-    broken = dataclasses.replace(schedule(device), program=program)
-    *inputs, _ = broken.operands(0)
-    with pytest.raises(ScheduleError, match=r"meant|never written|two results|used twice"):
-        broken.run(*inputs)
-
-
 def replaced(program: Program, victim: Op, *operands: str) -> Program:
     """The program with other first operands of one operation."""
     other = dataclasses.replace(victim, operands=(*operands, *victim.operands[len(operands) :]))
@@ -152,19 +133,6 @@ def replaced(program: Program, victim: Op, *operands: str) -> Program:
         for b in program.bundles
     )
     return dataclasses.replace(program, bundles=bundles)
-
-
-@pytest.mark.parametrize("device", DEVICES)
-def test_a_register_that_is_replaced(device: str) -> None:
-    program = schedule(device).program
-    ops = [op for bundle in program.bundles for op in bundle.ops]
-    results = [op for op in ops if op.tag and op.operation.operands[0].kind == "X"]
-    *inputs, _ = schedule(device).operands(0)
-    for victim in random.Random(1).sample(results, 6):
-        other = next(str(op.operands[0]) for op in results if op.operands[0] != victim.operands[0])
-        broken = dataclasses.replace(schedule(device), program=replaced(program, victim, other))
-        with pytest.raises(ScheduleError, match=r"meant|two results"):
-            broken.run(*inputs)
 
 
 def test_wrong_exponents() -> None:

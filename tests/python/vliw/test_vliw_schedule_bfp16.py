@@ -1,21 +1,16 @@
 """Generated BFP16 products for npu2: bit for bit the C++ kernel's results for any numbers of tiles,
-the published size in no more bundles than the published kernel, C loaded and stored once. Schedules
-that believe a latency is one cycle shorter do not pass.
+the published size in no more bundles than the published kernel, C loaded and stored once.
 """
 
 from __future__ import annotations
-
-import dataclasses
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from vliw_programs import believing, changed, on
 
-from npu.errors import DesignError, ScheduleError, ShapeError
+from npu.errors import DesignError, ShapeError
 from npu.vliw import generate, kernels, matmul_bfp16, reference
-from npu.vliw.aie2p import AIE2P
 from npu.vliw.kernels import Schedule
 
 # scalable-analyses/xdna, xdna2_kernel.rst: 65 + 14 * 48 + 63 bundles.
@@ -99,21 +94,3 @@ def test_wrong_sizes(values: tuple[int, int, int], words: str) -> None:
 def test_limits_of_the_core() -> None:
     with pytest.raises(DesignError, match="the core's memory has 65536: give fewer tiles"):
         schedule(16, 12, 16, 1).places()
-
-
-@pytest.mark.parametrize(
-    ("key", "stage", "latency"),
-    [("vlda.pop", 0, -1), ("vldb.pop", 0, -1), ("vldb.x", 0, -1), ("vmov", 0, -1),
-     ("vmac.f", 0, -1), ("vmac.f", 5, 0)],
-)  # fmt: skip
-def test_a_latency_that_is_one_cycle_too_short(key: str, stage: int, latency: int) -> None:
-    """The scheduler believes it, or that accumulators are read later; the core is the true one."""
-
-    regions = matmul_bfp16.regions(4, 12, 4)
-    program = on(
-        AIE2P,
-        generate.generate("broken", regions, changed(AIE2P, believing(key, latency, stage)), 8),
-    )
-    found = dataclasses.replace(schedule(4, 12, 4, 8), program=program)
-    with pytest.raises(ScheduleError, match=r"the schedule meant|was never written|is used twice"):
-        found.simulated()
