@@ -1,6 +1,5 @@
-"""Weights of 8-bit blocks as bfloat16, w = d code (aie_kernels/dequant_q8.cc): blocks of 32 rows x
-128 columns of int8 codes by column, an fp32 scale d per row and group of 16 columns
-(weight_block.h), to row-major tiles. For XDNA1: narrow_dequant_q8.py.
+"""Weights of 8-bit blocks (q8_blocks.py) as bfloat16, w = d code (aie_kernels/dequant_q8.cc), to
+row-major tiles. For XDNA1: narrow_dequant_q8.py.
 
 A turn of the loop is a group, 32 rows x 16 columns. Codes are regrouped as bytes: 16 columns of
 four rows are 64. As mantissas of BFP16 they become fp32 (block_values.py), then bf16, two vectors
@@ -14,14 +13,13 @@ whose parts are bf16, which all are from 2^-110 up to the largest bf16, and 0.
 
 from __future__ import annotations
 
-from npu.vliw import block_values, narrow_dequant_q8, vector_dataflow
+from npu.vliw import block_values, narrow_dequant_q8, q8_blocks
 from npu.vliw.block_values import Blocks, Numbers
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.machine import Machine
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-BLOCK, TILE = 5120, 32 * 128 * 2  # bytes
-_GROUPS, _SCALES, _CODES, _CODES_AT = 8, 32 * 4, 16 * 32, 1024  # of a group, and before codes
+TILE = 32 * 128 * 2  # bytes
 _ROW, _STORED = 128 * 2, 32  # bytes of the tile: of a row, of a group of one
 _OCTETS = 4  # of rows
 
@@ -39,12 +37,9 @@ def regions(machine: Machine, blocks: int) -> list[Region]:
     """The loop over all groups of ``blocks`` blocks, on XDNA1 two."""
     if machine.generation == "npu1":
         return narrow_dequant_q8.regions(machine, blocks)
-    turns = vector_dataflow.turns("dequant_q8", blocks, _GROUPS)
-    streams = (
-        Stream("scales", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),
-        Stream("codes", "p0", [BLOCK * b + _CODES_AT + _CODES * g for b, g in turns]),
-        Stream("out", "p1", [TILE * b + _STORED * g for b, g in turns]),
-    )
+    turns = q8_blocks.turns("dequant_q8", blocks)
+    out = Stream("out", "p1", [TILE * block + _STORED * group for block, group in turns])
+    streams = (*q8_blocks.streams(turns), out)
     flow = Blocks(machine, _NUMBERS)
     _turn(flow)
     return [

@@ -1,6 +1,6 @@
-"""Products of 8-bit blocks with a vector, y += W x (aie_kernels/gemv_q8.h): 32 rows, blocks of 128
-columns with an fp32 scale d per row and group of 16 columns. For each group s = sum code x, then
-y += d s as products of fp32 are made (float_products.py, narrow_block_values.py).
+"""Products of 8-bit blocks (q8_blocks.py) with a vector, y += W x (aie_kernels/gemv_q8.h). For each
+group s = sum code x, then y += d s as products of fp32 are made (float_products.py,
+narrow_block_values.py).
 
 A turn of the loop is a group. Codes become bf16 as in block_values.py, on XDNA1 as in
 narrow_block_values.py, columns of 32 rows. As in the C++ kernel, even columns and odd ones have a
@@ -9,7 +9,7 @@ sum each, and both are added at the end.
 
 from __future__ import annotations
 
-from npu.vliw import block_values, gemv_rows, narrow_block_values, vector_dataflow
+from npu.vliw import block_values, gemv_rows, narrow_block_values, q8_blocks
 from npu.vliw.aie2p import BFP16_8X8X8
 from npu.vliw.block_values import Blocks, Numbers
 from npu.vliw.dataflow import Region, Stream
@@ -18,15 +18,15 @@ from npu.vliw.machine import Machine
 from npu.vliw.narrow_block_values import NarrowBlocks
 from npu.vliw.vector_operations import LANES
 
-BLOCK, X = 5120, 128 * 2  # bytes
-_GROUPS, _COLUMNS, _CODES_AT = 8, 16, 1024
+_X = q8_blocks.COLUMNS * 2  # bytes of a group
+X = q8_blocks.GROUPS * _X
 _MINUS_ONE = 0xBF80  # in bf16
 
 # What registers hold in the preamble, then in the loop; there is no room for both.
 _FIRST = Numbers(LANES, BFP16_8X8X8, _MINUS_ONE, *block_values.NUMBERS)
-_NUMBERS = Numbers(LANES, BFP16_8X8X8, *range(_COLUMNS))
+_NUMBERS = Numbers(LANES, BFP16_8X8X8, *range(q8_blocks.COLUMNS))
 _NARROW_FIRST = Numbers(*narrow_block_values.FIRST)
-_NARROW = Numbers(*narrow_block_values.NUMBERS, *range(_COLUMNS))
+_NARROW = Numbers(*narrow_block_values.NUMBERS, *range(q8_blocks.COLUMNS))
 _PREAMBLE = (*block_values.preamble(_FIRST), ("vbcst.16", (MINUS_ONE, _FIRST[_MINUS_ONE])))
 
 # (part of d, part of s) of products in the order of their sum; the last one meets y.
@@ -38,12 +38,9 @@ _NARROW_FOUND = {"interval": 87, "start": 201, "patience": 24, "tail": 45}
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
     """y, the loop over all groups of ``blocks`` blocks of a row, y again."""
-    turns = vector_dataflow.turns("gemv_q8", blocks, _GROUPS)
-    streams = (
-        Stream("scales", "p0", [BLOCK * b + 128 * g for b, g in turns]),
-        Stream("codes", "p0", [BLOCK * b + _CODES_AT + 512 * g for b, g in turns]),
-        Stream("x", "p1", [X * b + 32 * g for b, g in turns]),
-    )
+    turns = q8_blocks.turns("gemv_q8", blocks)
+    x = Stream("x", "p1", [X * block + _X * group for block, group in turns])
+    streams = (*q8_blocks.streams(turns), x)
     make = _narrow if machine.generation == "npu1" else _wide
     return make(machine, streams)
 
@@ -88,7 +85,7 @@ def _turn(flow: Blocks) -> None:
     near = flow.value("X")
     flow.load_part("x", 0, "x", near, 0)
     sums = ["", ""]
-    for pair in range(_COLUMNS // 2):
+    for pair in range(q8_blocks.COLUMNS // 2):
         for side, column in enumerate(flow.widened(flow.codes("codes", 64 * pair, "in"))):
             x = flow.op("vextbcst.16", "X", near, _NUMBERS[2 * pair + side])
             sums[side] = _added(floats, sums[side], column, x)
@@ -107,7 +104,7 @@ def _added(floats: Floats, total: str, a: str, b: str) -> str:
 
 def _narrow_turn(flow: NarrowBlocks) -> None:
     sums = [["", ""], ["", ""]]  # of even and odd columns; of the first and the other 16 rows
-    for pair in range(_COLUMNS // 2):
+    for pair in range(q8_blocks.COLUMNS // 2):
         if pair % 2 == 0:  # again, as registers are few
             near = flow.value("X", partial=True)
             flow.load_part("x", 0, "x", near, 0)

@@ -16,13 +16,11 @@ from npu.vliw.block_values import Numbers
 from npu.vliw.dataflow import Access, Region, Stream
 from npu.vliw.machine import Machine
 from npu.vliw.narrow_block_values import NarrowBlocks
+from npu.vliw.q8_blocks import BLOCK, CODES_AT, COLUMNS, GROUPS, ROWS, SCALES
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-_BLOCK, _TILE, _ROW = 5120, 32 * 128 * 2, 128 * 2  # bytes; of a row of the tile
-_GROUPS, _COLUMNS, _ROWS = 8, 16, 32  # of a block, of a group
-_SCALES, _CODES_AT, _STORED = 4 * _ROWS, 1024, 32  # bytes: of a group, before codes, of a vector
-_OCTETS = _ROWS // 8
+_TILE, _ROW, _STORED = 32 * 128 * 2, 128 * 2, 32  # bytes; of a row of the tile, of a vector
 _ZEROS, _ONES = "x0", "x1"  # the latter in the lower half
 _ONE = 0x3F80  # in bf16
 # The shortest interval of the second loop that a longer search found, where that succeeds, after
@@ -42,7 +40,7 @@ _SCALING = Numbers(LANES, _ONE, 0, *(SHUFFLES[name] for name in _MODES))
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
     """Both loops over all groups of ``blocks`` blocks."""
-    turns = vector_dataflow.turns("dequant_q8", blocks, _GROUPS, 2)
+    turns = vector_dataflow.turns("dequant_q8", blocks, GROUPS, 2)
     return [_widening(machine, turns), _scaling(machine, turns)]
 
 
@@ -56,7 +54,7 @@ def _widening(machine: Machine, turns: list[tuple[int, ...]]) -> Region:
             for octet, wide in enumerate(flow.widened(codes)):
                 access = Access("out", _ROW * (8 * octet + 2 * four + pair))
                 flow.store(("vst.conv.bf16.fp32",), wide, access, "out")
-    codes_at = [_BLOCK * b + _CODES_AT + _ROWS * (_COLUMNS * g + 8 * h) for b, g, h in turns]
+    codes_at = [BLOCK * b + CODES_AT + ROWS * (COLUMNS * g + 8 * h) for b, g, h in turns]
     streams = (
         Stream("codes", "p0", codes_at),
         Stream("out", "p1", [_TILE * b + _STORED * g + 4 * _ROW * h for b, g, h in turns]),
@@ -83,9 +81,9 @@ def _scaling(machine: Machine, turns: list[tuple[int, ...]]) -> Region:
                 for part in range(2):
                     access = Access("out", _ROW * (8 * octet + 4 * upper + 2 * middle + part))
                     flow.store(("vst.w",), f"{rows}:{part}", access, "out")
-    tile = [_TILE * b + _STORED * g + _ROWS // 2 * _ROW * h for b, g, h in turns]
+    tile = [_TILE * b + _STORED * g + ROWS // 2 * _ROW * h for b, g, h in turns]
     streams = (
-        Stream("scales", "p0", [_BLOCK * b + _SCALES * g + _SCALES // 2 * h for b, g, h in turns]),
+        Stream("scales", "p0", [BLOCK * b + SCALES * g + SCALES // 2 * h for b, g, h in turns]),
         Stream("codes", "p1", tile),
         Stream("out", "p1", tile),
     )

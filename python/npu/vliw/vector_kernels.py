@@ -20,6 +20,7 @@ from npu.vliw import (
     gemv_q4nx,
     gemv_q8,
     gemv_rows,
+    q8_blocks,
     rms_norm,
     rope,
     softmax,
@@ -68,7 +69,7 @@ _KERNELS = {
     "dequant_q8": _Kernel(
         dequant_q8.regions,
         "const uint8_t *blocks, bfloat16 *out",
-        (dequant_q8.BLOCK, dequant_q8.TILE),
+        (q8_blocks.BLOCK, dequant_q8.TILE),
         functools.partial(vector_reference.dequant, columns=128, format="q8"),
     ),
     "gemv_q4nx": _Kernel(
@@ -83,7 +84,7 @@ _KERNELS = {
     "gemv_q8": _Kernel(
         gemv_q8.regions,
         "const uint8_t *blocks, const bfloat16 *x, float *y",
-        (gemv_q8.BLOCK, gemv_q8.X, gemv_rows.Y),
+        (q8_blocks.BLOCK, gemv_q8.X, gemv_rows.Y),
         functools.partial(vector_reference.gemv, columns=128, format="q8"),
         bits="uint32",
         once=frozenset({2}),
