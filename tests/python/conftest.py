@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the tests
 
@@ -22,3 +26,15 @@ os.environ["NPU_CACHE"] = "off"
 
 # A module for XRT that somebody has built is not taken for an NPU of this machine.
 os.environ.setdefault("NPU_XRT_MODULE", "/nowhere/libnpu_xrt.so")
+
+
+@pytest.fixture
+def fresh_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Devices that have run nothing, again with every call: a process has one per name and options
+    for all its tests."""
+
+    def forget() -> None:
+        monkeypatch.setattr(importlib.import_module("npu.devices"), "_open_devices", {})
+
+    forget()
+    return forget

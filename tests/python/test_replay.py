@@ -4,6 +4,8 @@ them, and that NPU_REPLAY=0 leaves every run at register level."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
@@ -27,20 +29,22 @@ def products(name: str, **options: str) -> npu.Stats:
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
-def test_repeated_products_are_replays(generation: str) -> None:
+def test_repeated_products_are_replays(fresh_devices: Callable[[], None], generation: str) -> None:
     counted = products(f"emu:{generation}")
     assert counted.submissions >= len(SIZES) * ROUNDS
     assert counted.replays >= counted.submissions // 3
     assert counted.replay_bytes > 0
 
 
-def test_no_replays_where_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NPU_REPLAY", "0")  # read when a device is opened, which no other test does
+def test_no_replays_where_they_are_switched_off(
+    fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NPU_REPLAY", "0")  # read when a device is opened
     counted = products("emu:npu2+replay", arithmetic="silicon")
     assert counted.replays == 0
     assert counted.replay_bytes == 0
 
 
-def test_the_mode_that_compares_replays_with_runs() -> None:
+def test_the_mode_that_compares_replays_with_runs(fresh_devices: Callable[[], None]) -> None:
     counted = products("emu:npu2+replay")
     assert counted.replays >= counted.submissions - 1

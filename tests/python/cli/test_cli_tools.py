@@ -75,13 +75,12 @@ _INT8 = ["--dtype", "int8", "--out-dtype", "int8", "--b-layout", "col"]
     ],
 )
 def test_compile_size_is_what_matmul_runs(
-    capsys, monkeypatch, tmp_path, device, environment, words, dtypes
+    capsys, monkeypatch, tmp_path, fresh_devices, device, environment, words, dtypes
 ):
     """With array designs on a device that has run nothing; --gemm and --operation name it too."""
     for name in ("NPU_BF16", "NPU_KERNEL", "NPU_DESIGNS"):
         monkeypatch.setenv(name, environment.get(name, ""))
     monkeypatch.setenv("NPU_DEVICE", f"emu:{device}")
-    monkeypatch.setattr(importlib.import_module("npu.devices"), "_open_devices", {})
     m, k, n = 192, 160, 256
     a, b = np.zeros((m, k), dtypes[0]), np.zeros((k, n), dtypes[0])
     b = np.asfortranarray(b) if "col" in words else b
