@@ -1,5 +1,5 @@
-"""Products of Q4NX blocks with a vector, y += W x (aie_kernels/gemv_q4nx.h, XDNA2): 32 rows, blocks
-of 256 columns with a bf16 scale d and minimum m per row and group of 32 columns. For each group,
+"""Products of Q4NX blocks with a vector, y += W x (aie_kernels/gemv_q4nx.h): 32 rows, blocks of
+256 columns with a bf16 scale d and minimum m per row and group of 32 columns. For each group,
 with X the sum of its x (gemv_sums.py), s = -128 X + sum (128 + code) x, then y += d s + m X as
 products of fp32 are made (float_products.py).
 
@@ -10,7 +10,13 @@ at the end.
 
 from __future__ import annotations
 
-from npu.vliw import gemv_rows, gemv_sums, vector_dataflow
+from npu.vliw import (
+    gemv_rows,
+    gemv_sums,
+    narrow_gemv_q4nx,
+    narrow_gemv_sums,
+    vector_dataflow,
+)
 from npu.vliw.block_values import Numbers
 from npu.vliw.dataflow import Region, Stream
 from npu.vliw.float_products import MINUS_ONE, Floats
@@ -18,7 +24,8 @@ from npu.vliw.machine import Machine
 from npu.vliw.vector_dataflow import Dataflow
 from npu.vliw.vector_operations import LANES, SHUFFLES
 
-BLOCK, X, Y = 5120, 256 * 2, gemv_rows.Y + gemv_sums.BLOCK  # bytes; y with room for sums of x
+BLOCK, X = 5120, 256 * 2  # bytes
+Y = gemv_rows.Y + max(gemv_sums.BLOCK, narrow_gemv_sums.BLOCK)  # with room for sums of x
 _GROUPS, _COLUMNS, _STEP = 8, 32, 8  # of a block; of a group; columns of a load
 _PLANE, _SCALES = 512, 64  # bytes of all d or m, of a group's
 _CODES_AT, _HALF, _GROUP = 1024, 2048, 256  # bytes before codes, of 16 rows, of their group
@@ -35,9 +42,17 @@ _FOUND = {"interval": 73, "start": 31, "patience": 62, "tail": 45}
 
 
 def regions(machine: Machine, blocks: int) -> list[Region]:
-    """y and the sums of x, the loop over all groups of ``blocks`` blocks of a row, y again."""
+    """y and the sums of x, the loops over all groups of ``blocks`` blocks of a row, y again."""
     turns = vector_dataflow.turns("gemv_q4nx", blocks, _GROUPS)
-    work = [gemv_rows.Y + gemv_sums.BLOCK * b + gemv_sums.GROUP * g for b, g in turns]
+    make = _narrow if machine.generation == "npu1" else _wide
+    return make(machine, blocks, turns)
+
+
+def _streams(
+    turns: list[tuple[int, ...]], block: int, group: int, minus_at: int
+) -> dict[str, Stream]:
+    """``block``, ``group``: bytes that these have of sums of x; ``minus_at``: before -128 X."""
+    work = [gemv_rows.Y + block * b + group * g for b, g in turns]
     codes = [BLOCK * b + _CODES_AT + _GROUP * g for b, g in turns]
     streams = (
         Stream("planes", "p0", [BLOCK * b + _SCALES * g for b, g in turns]),
@@ -45,8 +60,13 @@ def regions(machine: Machine, blocks: int) -> list[Region]:
         Stream("lower", "p0", [place + _HALF for place in codes]),
         Stream("x", "p1", [X * b + X // _GROUPS * g for b, g in turns]),
         Stream("sums", "p2", work),
-        Stream("minus", "p2", [place + gemv_sums.MINUS_AT for place in work]),
+        Stream("minus", "p2", [place + minus_at for place in work]),
     )
+    return {stream.name: stream for stream in streams}
+
+
+def _wide(machine: Machine, blocks: int, turns: list[tuple[int, ...]]) -> list[Region]:
+    streams = _streams(turns, gemv_sums.BLOCK, gemv_sums.GROUP, gemv_sums.MINUS_AT)
     flow = Dataflow(machine, "group")
     _turn(flow)
     return [
@@ -54,9 +74,21 @@ def regions(machine: Machine, blocks: int) -> list[Region]:
             machine, blocks, _FIRST, {"crrnd": 12, "crunpacksize": 0},
             (("vbcst.8", (_X_MAGIC, _FIRST[_MAGIC])),), _RESERVED,
         ),
-        flow.region("group", streams, _NUMBERS.constants, reserved=_RESERVED, **_FOUND),
+        flow.region(
+            "group", streams.values(), _NUMBERS.constants, reserved=_RESERVED, **_FOUND
+        ),
         gemv_rows.stored(machine, "p2", _RESERVED),
     ]  # fmt: skip
+
+
+def _narrow(machine: Machine, blocks: int, turns: list[tuple[int, ...]]) -> list[Region]:
+    own = narrow_gemv_sums
+    streams = _streams(turns, own.BLOCK, own.GROUP, own.S_AT)
+    return [
+        own.region(machine, blocks),
+        *narrow_gemv_q4nx.loops(machine, streams),
+        gemv_rows.stored(machine, "p2", frozenset()),
+    ]
 
 
 def _turn(flow: Dataflow) -> None:

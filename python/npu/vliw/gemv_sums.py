@@ -21,11 +21,11 @@ _GROUPS, _X = 8, 64  # of a block; bytes of a group of x
 BLOCK = _GROUPS * GROUP
 _BF16 = {"x0": 0xBF80, "x2": 0x3F80, "x3": 0xC300}  # -1, 1, -128
 _ONE, _MINUS_128 = "x2", "x3"
-_STEPS = ("T256_2x2", "T128_4x2", "T64_8x2", "T32_16x2")  # what they exchange
+STEPS = ("T256_2x2", "T128_4x2", "T64_8x2", "T32_16x2")  # what they exchange
 _SIDES = ("lo", "hi")
 NUMBERS = (
     LANES, *range(_GROUPS), *_BF16.values(),
-    *(SHUFFLES[f"{name}_{side}"] for name in _STEPS for side in _SIDES),
+    *(SHUFFLES[f"{name}_{side}"] for name in STEPS for side in _SIDES),
 )  # fmt: skip
 
 
@@ -60,7 +60,7 @@ def region(
 def _sums(flow: Dataflow, numbers: Numbers) -> None:
     floats = Floats(flow)
     sums = [part for pair in range(_GROUPS // 2) for part in _first(flow, pair)]
-    for name in _STEPS:
+    for name in STEPS:
         vectors = [flow.op("vmov.x", "X", part) for part in sums]
         pairs = list(zip(vectors[::2], vectors[1::2] or vectors, strict=True))
         halves = [

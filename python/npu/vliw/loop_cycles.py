@@ -43,6 +43,7 @@ LOOPS = (
     Loop("npu2", "dequant_q4nx", "dequant_q4nx", 1, 1, 16, counts=(1, 2)),
     Loop("npu1", "dequant_q8", "dequant_q8", 1, 1, 0, None, (1, 2)),
     Loop("npu2", "dequant_q8", "dequant_q8", 1, 1, 8, counts=(1, 2)),
+    Loop("npu1", "gemv_q4nx", "gemv_q4nx", 1, 1, 0, None, (1, 2)),
     Loop("npu2", "gemv_q4nx", "gemv_q4nx", 1, 1, 0, None, (1, 2)),
     Loop("npu1", "gemv_q8", "gemv_q8", 1, 1, 0, None),
     Loop("npu2", "gemv_q8", "gemv_q8", 1, 1, 0, None),

@@ -78,7 +78,6 @@ _KERNELS = {
         (gemv_q4nx.BLOCK, gemv_q4nx.X, gemv_q4nx.Y),
         functools.partial(vector_reference.gemv, columns=256, format="q4nx", room=gemv_q4nx.Y),
         bits="uint32",
-        devices=("npu2",),
         seen=lambda y, blocks: y[: gemv_rows.Y],
     ),
     "gemv_q8": _Kernel(

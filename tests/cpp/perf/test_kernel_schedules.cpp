@@ -285,6 +285,7 @@ TEST_CASE("calls of npu1: what has a loop is charged its schedule, others are co
   }
   CHECK(cost_of(kNpu1, rotate, 0).cycles == line_cycles(kNpu1, "rope", 8));
   CHECK(cost_of(kNpu1, {"geglu", {256}}, 0).cycles == line_cycles(kNpu1, "geglu", 16));
+  CHECK(cost_of(kNpu1, {"gemv_one", {0}}, 0).cycles == 24 + line_cycles(kNpu1, "gemv_q4nx", 1));
   CHECK(cost_of(kNpu1, {"gemv_one", {1}}, 0).cycles == 24 + line_cycles(kNpu1, "gemv_q8", 1));
   // 8 vectors of 16 elements, 20 slots each by the source; a root for eight chunks.
   const Call scale{"rms_scale", {1152, 0}};

@@ -135,6 +135,7 @@ LATENCIES = {
     ],
     Kernel("npu1", "dequant_q8", (1,)): ["vunpack", "vmsc.f"],
     Kernel("npu2", "dequant_q8", (1,)): ["vldb.x", "vsub.f"],
+    Kernel("npu1", "gemv_q4nx", (1,)): ["vunpack", "vextbcst.32", "vconv.bf16.fp32", "vmsc.f"],
     Kernel("npu2", "gemv_q4nx", (1,)): ["vunpack", "vldb.x", "vldb.w"],
     Kernel("npu1", "gemv_q8", (1,)): ["vldb.w"],
     Kernel("npu2", "gemv_q8", (1,)): ["vldb.x", "vextbcst.16", "vconv.bf16.fp32", "vmul.f"],
