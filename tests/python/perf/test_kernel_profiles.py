@@ -235,15 +235,25 @@ def test_loops_over_lanes_are_scheduled_by_default(name: str) -> None:
     assert counted.kernels == "published"
 
 
-@pytest.mark.parametrize("format", ["q4nx", "bf16"])
-def test_products_with_a_vector_on_npu1_are_counted(format: str) -> None:
+@pytest.mark.parametrize("device", ["npu1", "npu2"])
+def test_products_of_bfloat16_with_a_vector_are_counted(device: str) -> None:
     usual, asked = (
-        npu.simulate_gemv("npu1", 512, 1024, format=format, kernels=kernels)
+        npu.simulate_gemv(device, 512, 1024, format="bf16", kernels=kernels)
         for kernels in (None, "scheduled")
     )
     assert usual.kernels == "published"
     assert asked.kernels == "scheduled (gemv_block, gemv_setup: counted)"
     assert usual.seconds == asked.seconds
+
+
+@pytest.mark.parametrize("format", ["q4nx", "q8"])
+def test_products_of_codes_with_a_vector_are_scheduled_on_npu1(format: str) -> None:
+    usual, counted = (
+        npu.simulate_gemv("npu1", 512, 1024, format=format, kernels=kernels)
+        for kernels in (None, "published")
+    )
+    assert usual.kernels == STAMPS["simulate_gemv"]
+    assert usual.seconds < counted.seconds
 
 
 def test_tokens_and_prompts_say_what_is_scheduled() -> None:
