@@ -1,12 +1,16 @@
 // npu._npu.host: host operations on float32 arrays; python/npu/ops/host.py checks and documents.
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <span>
+#include <vector>
 
 #include "bindings.h"
 #include "error.h"
 #include "host/attention.h"
 #include "host/host_math.h"
+#include "host/memory_read.h"
 #include "host/thread_pool.h"
 
 namespace nb = nanobind;
@@ -58,6 +62,14 @@ void init_host(nb::module_& m) {
         ops::rope(x.data(), cosines.data(), sines.data(), static_cast<int64_t>(x.shape(0)),
                   static_cast<int64_t>(x.shape(1)), static_cast<int64_t>(x.shape(2)), out.data());
       });
+  sub.def("read_all", [](const std::vector<nb::ndarray<const uint8_t, nb::c_contig>>& arrays) {
+    std::vector<std::span<const std::byte>> bytes;
+    for (const auto& array : arrays) {
+      bytes.emplace_back(reinterpret_cast<const std::byte*>(array.data()), array.size());
+    }
+    const nb::gil_scoped_release release;
+    return ops::read_all(bytes);
+  });
   // k and v may be the first rows of longer buffers.
   sub.def("attention", [](const Heads& q, const Cached& k, const Cached& v, int64_t shift,
                           int64_t window, float scale, const HeadsOutput& out) {

@@ -46,6 +46,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="tokens in the context before -p and -n, not timed (0)",
     )  # fmt: skip
     add(
+        "--roof",
+        action="store_true",
+        help="beside -n: the rate at which weights are read, and that of a plain read of the same "
+        "bytes on the same threads, in turn",
+    )
+    add(
         "-t", "--threads", type=_thread_counts, metavar="N,N,...",
         help="threads of this machine (default: $NPU_THREADS, else all CPUs)",
     )  # fmt: skip
@@ -95,15 +101,19 @@ def _check(arguments: argparse.Namespace) -> None:
     from npu.errors import ArgumentError
 
     given = [arguments.n_prompt, arguments.n_gen, arguments.n_depth]
-    if arguments.context is None and given == [None, None, None]:
+    if arguments.context is None and given == [None, None, None] and not arguments.roof:
         arguments.context = _CONTEXTS
     if arguments.context is None:
         arguments.n_prompt = _PROMPTS if given[0] is None else given[0]
         arguments.n_gen = _GENERATED if given[1] is None else given[1]
         arguments.n_depth = [0] if given[2] is None else given[2]
+        if arguments.roof and not any(arguments.n_gen):
+            raise ArgumentError("[bench] --roof is about generation; give -n")
         if not bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth):
             raise ArgumentError("[bench] -p and -n are 0: nothing is measured; give one of them")
         return
+    if arguments.roof:
+        raise ArgumentError("[bench] --roof does not apply to --context; give -n instead")
     for option, value in (("-p", arguments.n_prompt), ("-d", arguments.n_depth)):
         if value is not None:
             raise ArgumentError(
@@ -132,7 +142,9 @@ def _measure(
 
     size = min(len(header.tokenizer), header.config.vocabulary)
     words = np.random.default_rng(_SEED).integers(0, size, _longest(arguments))
-    runner = bench_runs.Runner(model, words, size, arguments.repeats, header.tokenizer.bos_id)
+    runner = bench_runs.Runner(
+        model, words, size, arguments.repeats, header.tokenizer.bos_id, arguments.roof
+    )
     rows = []
     for count in arguments.threads or [None]:
         if count is not None:
@@ -201,6 +213,7 @@ def _print(document: dict[str, Any], device: Device) -> None:
     if "test" in rows[0]:
         print("; tokens of the depth are not timed")
         _table(rows, "test", {"tokens_per_s": "tok/s"})
+        _print_roof([row for row in rows if "weight_bytes" in row])
     else:
         print(f"; {rows[0]['decode_steps']} decode steps")
         columns = {
@@ -211,12 +224,28 @@ def _print(document: dict[str, Any], device: Device) -> None:
         _table(rows, "prompt_tokens", columns)
 
 
-def _table(rows: list[dict[str, Any]], first: str, columns: dict[str, str]) -> None:
+def _print_roof(rows: list[dict[str, Any]]) -> None:
+    if not rows:
+        return
+    megabytes = rows[0]["weight_bytes"] / 1e6
+    print(f"\n{megabytes:.0f} MB of weights per token; GB/s that generation reads, and that plain")
+    print("reads of the same bytes reach on the same threads, in turn; keys and values not counted")
+    columns = {
+        "weights_gb_per_s": "weights GB/s",
+        "plain_gb_per_s": "plain read GB/s",
+        "share_of_roof": "share",
+    }
+    _table(rows, "test", columns, digits=2)
+
+
+def _table(
+    rows: list[dict[str, Any]], first: str, columns: dict[str, str], digits: int = 1
+) -> None:
     head = "test" if first == "test" else "context"
     print(f"{head:>14}  {'threads':>7}" + "".join(f"  {name:>28}" for name in columns.values()))
     for row in rows:
         cells = [
-            f"{row[name]['median']:.1f} [{row[name]['min']:.1f}, {row[name]['max']:.1f}]"
+            "{median:.{n}f} [{min:.{n}f}, {max:.{n}f}]".format(n=digits, **row[name])
             for name in columns
         ]
         line = f"{row[first]:>14}  {row['threads']:>7}"

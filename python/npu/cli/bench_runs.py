@@ -1,7 +1,8 @@
 """What `npu bench -m MODEL` measures: runs of a model, timed on the host.
 
 Two kinds: a prompt followed by greedy decoding (``--context``), and llama-bench's tests: a prompt
-alone (pp) or generation alone (tg), each after ``depth`` tokens that are not timed.
+alone (pp) or generation alone (tg), each after ``depth`` tokens that are not timed. After each run
+of generation, if wanted, the roof of its reads: a plain read of the weights per token.
 """
 
 from __future__ import annotations
@@ -52,21 +53,28 @@ def tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[T
 @dataclass
 class Runner:
     """Runs tests of one model. ``words``: token ids to take prompts from; ``size``: tokens that may
-    be chosen."""
+    be chosen; ``roof``: whether plain reads of the weights follow generation."""
 
     model: Model
     words: np.ndarray
     size: int
     repeats: int
     bos: int | None
+    roof: bool = False
     _filled: dict[int, Cache] = field(default_factory=dict)  # by depth
 
     def test(self, test: Test, label: str) -> dict[str, Any]:
         """Figures of a test: its repeats, after a warm-up that is not among them."""
         base = self._at_depth(test.depth)
         run = self._prompt if test.prompt else self._generate
-        seconds = self._repeated(f"{test.name}{label}", test.tokens, base, lambda c: [run(test, c)])
-        return {
+        reads = self.roof and not test.prompt
+
+        def timed(cache: Cache) -> list[float]:
+            return [run(test, cache), *([self._read(test.tokens)] if reads else [])]
+
+        seconds = self._repeated(f"{test.name}{label}", test.tokens, base, timed)
+        roof = self._roof(test.tokens, seconds) if reads else {}
+        return roof | {
             "test": test.name,
             "prompt_tokens": test.prompt,
             "generated_tokens": test.generated,
@@ -108,6 +116,26 @@ class Runner:
         begin = time.perf_counter()
         self._decode(token, test.generated, cache)
         return time.perf_counter() - begin
+
+    def _read(self, times: int) -> float:
+        """Seconds of so many plain reads of the weights."""
+        from npu._npu import host
+
+        blocks = self.model.weight_blocks
+        begin = time.perf_counter()
+        for _ in range(times):
+            host.read_all(blocks)
+        return time.perf_counter() - begin
+
+    def _roof(self, tokens: int, seconds: list[list[float]]) -> dict[str, Any]:
+        """Bytes per second of weights, in generation and read plainly, and the ratio of both."""
+        size = sum(blocks.nbytes for blocks in self.model.weight_blocks)
+        return {
+            "weight_bytes": size,
+            "weights_gb_per_s": common.spread([size * tokens / s[0] / 1e9 for s in seconds]),
+            "plain_gb_per_s": common.spread([size * tokens / s[1] / 1e9 for s in seconds]),
+            "share_of_roof": common.spread([s[1] / s[0] for s in seconds]),
+        }
 
     def _decode(self, token: list[int], steps: int, cache: Cache) -> None:
         for _ in range(steps):

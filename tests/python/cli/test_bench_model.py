@@ -186,3 +186,23 @@ def test_nothing_is_silent(
     assert positions == [(0, 8), (0, 12), (0, 6)]  # runs and their warm-up
     bench(capsys, "-m", model, "--context", "6", "-n", "3")
     assert shown[3:] == ["context 6"] and positions[3:] == [(0, 18)]
+
+
+def test_the_roof_of_generation(model: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Bytes of all weights over the seconds of a token, beside plain reads; prompts have none."""
+    found = bench(capsys, "-m", model, "-p", "2", "-n", "3", "--roof")
+    prompt, row = found["results"]
+    assert "weight_bytes" not in prompt
+    loaded, _ = npu.gemma3.load(model)
+    blocks = loaded.weight_blocks
+    assert row["weight_bytes"] == sum(array.nbytes for array in blocks) > 0
+    rate = row["weights_gb_per_s"]["median"] * 1e9
+    assert rate == pytest.approx(row["weight_bytes"] * row["tokens_per_s"]["median"])
+    share = row["weights_gb_per_s"]["median"] / row["plain_gb_per_s"]["median"]
+    assert row["share_of_roof"]["median"] == pytest.approx(share)
+    assert cli.main(["bench", "-m", model, "-p", "0", "-n", "2", "-r", "1", "--roof"]) == 0
+    text = capsys.readouterr().out
+    assert "MB of weights per token" in text and "plain read GB/s" in text
+    for words in (["-n", "0", "-p", "2"], ["--context", "2"]):
+        assert cli.main(["bench", "-m", model, "--roof", *words]) == 1
+        assert "--roof" in capsys.readouterr().err

@@ -125,6 +125,12 @@ class Model:
         return self._prefills[device]
 
     @property
+    def weight_blocks(self) -> list[np.ndarray]:
+        """What every token reads: the blocks of all matrices, the head's included, as bytes
+        (uint8)."""
+        return [tensor.blocks for tensors in self._blocks.values() for tensor in tensors]
+
+    @property
     def decodes_on_array(self) -> bool:
         """Whether a token is one submission. Models of sizes that the decode configuration does
         not run (docs/decoder.md) compute between the products on the CPU."""
