@@ -9,11 +9,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Callable, Sequence
 
 from npu.cli import bench_compare, bench_gpt2, bench_model, bench_simulated, common, dtypes
 
 HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or host time"
+
+
+_LIBRARIES = ("numpy", "torch")  # that multiply matrices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +56,9 @@ def expand(words: Sequence[str]) -> list[str]:
     gemm is one."""
     if words and words[0] in ("-h", "--help"):
         return list(words)
+    against = _against(words)
+    if against and "model" not in words:
+        return ["gemm --host", *(word for word in words if word not in ("gemm", "--host"))]
     if "--compare" in words:
         return ["compare", *(word for word in words if word != "--compare")]
     named = bool(words) and words[0] in _SUBCOMMANDS and words[0] != "model"
@@ -66,6 +73,16 @@ def expand(words: Sequence[str]) -> list[str]:
             rest.remove(mode)
             return [f"{words[0]} {mode}", *rest]
     return list(words)
+
+
+def _against(words: Sequence[str]) -> list[str]:
+    """The libraries after --against that multiply matrices; none if it names something else."""
+    for word, value in itertools.pairwise([*words, ""]):
+        name, _, given = word.partition("=")
+        if name == "--against":
+            names = (given or value).split(",")
+            return names if set(names) <= set(_LIBRARIES) else []
+    return []
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -117,6 +134,10 @@ def _host_options(parser: argparse.ArgumentParser) -> None:
     _repeats(parser)
     _gemm_sizes(parser, "problem sizes (three)")
     parser.add_argument("--dtype", type=dtypes.operands, metavar="T", help="operands: bf16 or int8")
+    parser.add_argument(
+        "--against", type=_libraries, metavar="numpy,torch",
+        help="the libraries beside npu.matmul (numpy and, where it is installed, torch)",
+    )  # fmt: skip
 
 
 def _gemv_options(parser: argparse.ArgumentParser) -> None:
@@ -205,6 +226,15 @@ def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--tile", type=common.gemm_size, metavar="MxKxN", help="tile of a core (published kernels)")
     add("--plot", metavar="FILE.png|.svg", help="the figures as a plot; needs matplotlib")
+
+
+def _libraries(text: str) -> list[str]:
+    """An argparse type: libraries beside npu.matmul."""
+    names = text.split(",")
+    for name in names:
+        if name not in _LIBRARIES:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_LIBRARIES)}")
+    return names
 
 
 def _models(text: str) -> list[str]:

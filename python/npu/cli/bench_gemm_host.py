@@ -58,7 +58,7 @@ def sizes_of(
 def run(arguments: argparse.Namespace) -> int:
     dtype, sizes = dtype_of(arguments), sizes_of(arguments)
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        with _torch() as torch:
+        with _torch(arguments.against) as torch:
             rows = [_Measurement(size, dtype, device, torch).run(arguments.repeats)
                     for size in _progress(sizes)]  # fmt: skip
             threads = _threads(torch)
@@ -78,11 +78,19 @@ def _progress(sizes: list[sweeps.Size]) -> Iterator[sweeps.Size]:
 
 
 @contextlib.contextmanager
-def _torch() -> Iterator[Any]:
-    """The module torch with as many threads as the emulator, or None when it is not installed."""
+def _torch(wanted: list[str] | None) -> Iterator[Any]:
+    """The module torch with as many threads as the emulator, or None when it is not installed, or
+    not among the libraries that are wanted."""
     try:
-        torch = importlib.import_module("torch")
-    except ImportError:
+        torch = importlib.import_module("torch") if "torch" in (wanted or ["torch"]) else None
+    except ImportError as error:
+        if wanted:
+            raise ArgumentError(
+                f"[bench] --against torch: torch is not there ({error}); `pip install torch`, or "
+                "leave it out"
+            ) from error
+        torch = None
+    if torch is None:
         yield None
         return
     before = torch.get_num_threads()

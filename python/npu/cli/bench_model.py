@@ -7,8 +7,8 @@ import argparse
 import time
 from typing import TYPE_CHECKING, Any
 
+from npu.cli import bench_against, bench_runs, common, memory
 from npu.cli import bench_gemm_files as files
-from npu.cli import bench_runs, common, memory
 
 if TYPE_CHECKING:
     from npu import Device
@@ -52,6 +52,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "bytes on the same threads, in turn",
     )
     add(
+        "--against",
+        nargs="+",
+        metavar="llama.cpp",
+        help="the same tests by llama.cpp, in turn: llama.cpp, or llama.cpp PATH with the path of "
+        "llama-bench (default: that in $PATH, else the Python module llama_cpp); numpy,torch: "
+        "products of matrices, see `npu bench gemm --host`",
+    )
+    add("--against-model", metavar="FILE.gguf", help="with --against: what it reads (that of -m)")
+    add(
         "-t", "--threads", type=_thread_counts, metavar="N,N,...",
         help="threads of this machine (default: $NPU_THREADS, else all CPUs)",
     )  # fmt: skip
@@ -62,8 +71,10 @@ def run(arguments: argparse.Namespace) -> int:
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
         common.check_computes(device, "bench")
         header, model, loading = _load(arguments)
-        rows = _measure(arguments, header, model)
+        rows, rival = _measure(arguments, header, model)
         document = _document(header, device, arguments, loading, rows, model)
+        if rival:
+            document |= {"against": rival}
         if outputs:
             outputs["json"].write(files.json_bytes("model", document, header.source.paths))
     if arguments.json != files.STDOUT:
@@ -101,19 +112,22 @@ def _check(arguments: argparse.Namespace) -> None:
     from npu.errors import ArgumentError
 
     given = [arguments.n_prompt, arguments.n_gen, arguments.n_depth]
-    if arguments.context is None and given == [None, None, None] and not arguments.roof:
+    beside = arguments.roof or arguments.against
+    if arguments.context is None and given == [None, None, None] and not beside:
         arguments.context = _CONTEXTS
     if arguments.context is None:
         arguments.n_prompt = _PROMPTS if given[0] is None else given[0]
         arguments.n_gen = _GENERATED if given[1] is None else given[1]
         arguments.n_depth = [0] if given[2] is None else given[2]
+        _check_against(arguments)
         if arguments.roof and not any(arguments.n_gen):
             raise ArgumentError("[bench] --roof is about generation; give -n")
         if not bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth):
             raise ArgumentError("[bench] -p and -n are 0: nothing is measured; give one of them")
         return
-    if arguments.roof:
-        raise ArgumentError("[bench] --roof does not apply to --context; give -n instead")
+    for name, value in (("--roof", arguments.roof), ("--against", arguments.against)):
+        if value:
+            raise ArgumentError(f"[bench] {name} does not apply to --context; give -p or -n")
     for option, value in (("-p", arguments.n_prompt), ("-d", arguments.n_depth)):
         if value is not None:
             raise ArgumentError(
@@ -123,6 +137,20 @@ def _check(arguments: argparse.Namespace) -> None:
     arguments.n_gen = [_STEPS] if arguments.n_gen is None else arguments.n_gen
     if len(arguments.n_gen) != 1 or arguments.n_gen == [0]:
         raise ArgumentError("[bench] -n with --context is one number of decode steps, at least 1")
+
+
+def _check_against(arguments: argparse.Namespace) -> None:
+    from npu.errors import ArgumentError
+
+    given = arguments.against
+    if given is None:
+        if arguments.against_model:
+            raise ArgumentError("[bench] --against-model needs --against llama.cpp")
+    elif given[0] != "llama.cpp" or len(given) > 2:
+        raise ArgumentError(
+            f"[bench] --against {' '.join(given)}: a model is compared with llama.cpp, or "
+            "llama.cpp PATH; products of matrices with numpy, torch or both (numpy,torch)"
+        )
 
 
 def _longest(arguments: argparse.Namespace) -> int:
@@ -135,7 +163,8 @@ def _longest(arguments: argparse.Namespace) -> int:
 
 def _measure(
     arguments: argparse.Namespace, header: Header, model: Model
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> tuple[list[dict[str, Any]], dict[str, str] | None]:
+    """A row per test and number of threads, and what they were compared with."""
     import numpy as np
 
     import npu
@@ -145,10 +174,17 @@ def _measure(
     runner = bench_runs.Runner(
         model, words, size, arguments.repeats, header.tokenizer.bos_id, arguments.roof
     )
-    rows = []
+    rows, rival = [], None
     for count in arguments.threads or [None]:
         if count is not None:
             common.use_threads(count)
+        if arguments.against:
+            file = arguments.against_model or header.path
+            path = arguments.against[1] if arguments.against[1:] else None
+            name, runner.rival = bench_against.llama_cpp(
+                path, file, _longest(arguments), npu.threads()
+            )
+            rival = {"name": name, "model": file}
         label = "" if count is None else f", {count} threads"
         if arguments.context is not None:
             steps = arguments.n_gen[0]
@@ -157,7 +193,7 @@ def _measure(
             tests = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
             found = [runner.test(test, label) for test in tests]
         rows += [row | {"threads": npu.threads()} for row in found]
-    return rows
+    return rows, rival
 
 
 def _weights(model: Model, header: Header) -> Any:
@@ -213,6 +249,7 @@ def _print(document: dict[str, Any], device: Device) -> None:
     if "test" in rows[0]:
         print("; tokens of the depth are not timed")
         _table(rows, "test", {"tokens_per_s": "tok/s"})
+        _print_against(document.get("against"), rows)
         _print_roof([row for row in rows if "weight_bytes" in row])
     else:
         print(f"; {rows[0]['decode_steps']} decode steps")
@@ -222,6 +259,15 @@ def _print(document: dict[str, Any], device: Device) -> None:
             "decode_tokens_per_s": "decode tok/s",
         }
         _table(rows, "prompt_tokens", columns)
+
+
+def _print_against(rival: dict[str, str] | None, rows: list[dict[str, Any]]) -> None:
+    if rival is None:
+        return
+    print(
+        f"\n{rival['name']} with {rival['model']}, each run after one of ours; ratio: ours / theirs"
+    )
+    _table(rows, "test", {"rival_tokens_per_s": "their tok/s", "ratio": "ratio"}, digits=2)
 
 
 def _print_roof(rows: list[dict[str, Any]]) -> None:

@@ -2,7 +2,8 @@
 
 Two kinds: a prompt followed by greedy decoding (``--context``), and llama-bench's tests: a prompt
 alone (pp) or generation alone (tg), each after ``depth`` tokens that are not timed. After each run
-of generation, if wanted, the roof of its reads: a plain read of the weights per token.
+of generation, if wanted, the roof of its reads: a plain read of the weights per token; after each
+run, if wanted, the same by another program (bench_against.py).
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ def tests(prompts: list[int], generated: list[int], depths: list[int]) -> list[T
 @dataclass
 class Runner:
     """Runs tests of one model. ``words``: token ids to take prompts from; ``size``: tokens that may
-    be chosen; ``roof``: whether plain reads of the weights follow generation."""
+    be chosen; ``roof``: whether plain reads of the weights follow generation; ``rival``: tokens per
+    second of a test by another program, which follows each run."""
 
     model: Model
     words: np.ndarray
@@ -61,6 +63,7 @@ class Runner:
     repeats: int
     bos: int | None
     roof: bool = False
+    rival: Callable[[Test], float] | None = None
     _filled: dict[int, Cache] = field(default_factory=dict)  # by depth
 
     def test(self, test: Test, label: str) -> dict[str, Any]:
@@ -70,11 +73,16 @@ class Runner:
         reads = self.roof and not test.prompt
 
         def timed(cache: Cache) -> list[float]:
-            return [run(test, cache), *([self._read(test.tokens)] if reads else [])]
+            found = [run(test, cache), self._read(test.tokens) if reads else 0.0]
+            return [*found, self.rival(test) if self.rival else 0.0]
 
         seconds = self._repeated(f"{test.name}{label}", test.tokens, base, timed)
-        roof = self._roof(test.tokens, seconds) if reads else {}
-        return roof | {
+        more = self._roof(test.tokens, seconds) if reads else {}
+        if self.rival:
+            theirs = [one[2] for one in seconds]
+            ratios = [test.tokens / one[0] / one[2] for one in seconds]
+            more |= {"rival_tokens_per_s": common.spread(theirs), "ratio": common.spread(ratios)}
+        return more | {
             "test": test.name,
             "prompt_tokens": test.prompt,
             "generated_tokens": test.generated,

@@ -300,7 +300,7 @@ TEST_CASE("calls of npu1: what has a loop is charged its schedule, others are co
                2 * (line_cycles(kNpu1, "softmax_scaling", 4) +
                     line_cycles(kNpu1, "softmax_weighing", 4) +
                     line_cycles(kNpu1, "softmax_turning", 2))));
-  const Call bits4{"gemv_one", {0}};
-  CHECK(std::string(cost_of(kNpu1, bits4, 0).source) == "counted");
-  CHECK(cost_of(kNpu1, bits4, 0).cycles == cost_of(kNpu1, bits4, 1).cycles);
+  const Call four{"gemv_block", {4, 0}};
+  CHECK(std::string(cost_of(kNpu1, four, 0).source) == "counted");
+  CHECK(cost_of(kNpu1, four, 0).cycles == cost_of(kNpu1, four, 1).cycles);
 }

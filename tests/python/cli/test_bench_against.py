@@ -1,0 +1,200 @@
+"""`npu bench --against`: llama.cpp by its program and by its Python module, both of them doubles
+here, is asked for the same tests as the model, one run after each of ours; ratios are of runs that
+follow each other; numpy and torch beside npu.matmul; what is not there or answers nonsense is an
+error that says what to do."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+from gemma3_files import Shape, write_model
+
+from npu import cli
+
+SHAPE = Shape(layers=2, width=32, heads=2, kv_heads=1, head_dim=8, ffn_width=32, context=64)
+LOG = "asked.json"
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_model(tmp_path_factory.mktemp("model") / "m.gguf", SHAPE))
+
+
+def program(folder: Path, body: str) -> Path:
+    """A llama-bench that notes its arguments and then does as ``body`` says."""
+    path = folder / "llama-bench"
+    log = folder / LOG
+    path.write_text(
+        f"#!{sys.executable}\nimport json, sys\n"
+        f"open({str(log)!r}, 'a').write(json.dumps(sys.argv[1:]) + '\\n')\n{body}\n"
+    )
+    path.chmod(path.stat().st_mode | stat.S_IXUSR)
+    return path
+
+
+def asked(folder: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (folder / LOG).read_text().splitlines()]
+
+
+def bench(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
+    assert cli.main(["bench", "--json", *words]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def failure(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert cli.main(["bench", "-r", "1", *words]) != 0
+    return capsys.readouterr().err
+
+
+def test_llama_bench_runs_the_same_tests(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program(tmp_path, "print(json.dumps([{'avg_ts': 50.0}]))")
+    words = ["-m", model, "-p", "4", "-n", "3", "-d", "0,5", "-t", "1", "-r", "2"]
+    found = bench(capsys, *words, "--against", "llama.cpp", str(tmp_path))
+    assert found["against"] == {
+        "name": f"llama-bench ({tmp_path / 'llama-bench'})", "model": model,
+    }  # fmt: skip
+    for row in found["results"]:
+        assert row["rival_tokens_per_s"]["values"] == [50.0, 50.0]
+        ours = row["tokens_per_s"]["values"]
+        assert row["ratio"]["values"] == pytest.approx([rate / 50 for rate in ours])
+    tests = [
+        tuple(int(call[call.index(word) + 1]) for word in ("-p", "-n", "-d"))
+        for call in asked(tmp_path)
+    ]
+    of = [(4, 0, 0), (0, 3, 0), (4, 0, 5), (0, 3, 5)]  # each with its warm-up
+    assert tests == [test for test in of for _ in range(3)]
+    assert all(call[call.index("-t") + 1] == "1" for call in asked(tmp_path))
+    assert cli.main(["bench", *words, "--against", "llama.cpp", str(tmp_path)]) == 0
+    text = capsys.readouterr().out
+    assert "each run after one of ours; ratio: ours / theirs" in text and "50.00" in text
+
+
+def test_the_program_in_the_path_comes_before_the_module(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "print(json.dumps([{'avg_ts': 7}]))")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"anything")
+    words = ["-m", model, "-n", "2", "-p", "0", "-r", "1", "--against", "llama.cpp"]
+    found = bench(capsys, *words, "--against-model", str(other))
+    assert found["against"]["model"] == str(other)
+    assert asked(tmp_path)[0][:2] == ["-m", str(other)]
+
+
+class Llama:
+    """A double of llama_cpp.Llama: notes how many tokens it was given since the last reset."""
+
+    runs: list[list[int]] = []  # noqa: RUF012
+
+    def __init__(self, **options: Any) -> None:
+        if options["model_path"].endswith("bad.gguf"):
+            raise ValueError("Failed to load model from file")
+        assert options["n_ctx"] == 7 and options["n_threads"] == 1
+
+    def n_vocab(self) -> int:
+        return 5
+
+    def reset(self) -> None:
+        self.runs.append([])
+
+    def eval(self, tokens: list[int]) -> None:
+        assert all(0 <= token < 5 for token in tokens)
+        self.runs[-1].append(len(tokens))
+
+
+@pytest.fixture
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(Llama, "runs", [])
+    double = types.SimpleNamespace(Llama=Llama, __version__="1.2")
+    monkeypatch.setitem(sys.modules, "llama_cpp", double)
+
+
+def test_the_module_runs_the_same_tests(
+    model: str, capsys: pytest.CaptureFixture[str], module: None
+) -> None:
+    words = ["-m", model, "-p", "4", "-n", "2", "-d", "3", "-t", "1", "-r", "1"]
+    found = bench(capsys, *words, "--against", "llama.cpp")
+    assert found["against"]["name"] == "llama_cpp 1.2"
+    assert Llama.runs == 2 * [[3, 4]] + 2 * [[3, 1, 1]]
+    assert all(row["rival_tokens_per_s"]["median"] > 0 for row in found["results"])
+
+
+def test_what_is_not_there(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    against = ["-m", model, "-n", "2", "-p", "0", "--against", "llama.cpp"]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    said = failure(capsys, *against)
+    assert "neither llama-bench nor the Python module llama_cpp" in said and "pip install" in said
+    assert "is no program" in failure(capsys, *against, str(tmp_path / "nothing"))
+    assert "is no program" in failure(capsys, *against, str(tmp_path))
+    said = failure(capsys, *against, "--against-model", str(tmp_path))
+    assert "reads a GGUF file" in said and "--against-model" in said
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("sys.exit('no such model')", "ended with 1: no such model"),
+        ("print('Hello')", "did not print one row of JSON"),
+        ("print('[]')", "did not print one row of JSON"),
+        ("print('[{}]')", "did not print one row of JSON"),
+        ("print('[{\"avg_ts\": null}]')", "did not print one row of JSON"),
+    ],
+)
+def test_a_program_that_fails(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, message: str
+) -> None:
+    path = program(tmp_path, body)
+    words = ["-m", model, "-n", "2", "-p", "0", "--against", "llama.cpp", str(path)]
+    assert message in failure(capsys, *words)
+
+
+def test_a_model_that_the_module_does_not_load(
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: None
+) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF")
+    words = ["-m", model, "-n", "2", "-p", "0", "--against", "llama.cpp", "--against-model"]
+    assert "does not load" in failure(capsys, *words, str(bad))
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--against", "ollama"], "is compared with llama.cpp"),
+        (["--against", "llama.cpp", "a", "b"], "is compared with llama.cpp"),
+        (["--against-model", "a.gguf", "-n", "2"], "--against-model needs"),
+        (["--against", "llama.cpp", "--context", "4"], "--against does not apply to --context"),
+    ],
+)
+def test_options_that_do_not_fit(
+    model: str, capsys: pytest.CaptureFixture[str], words: list[str], message: str
+) -> None:
+    assert message in failure(capsys, "-m", model, *words)
+
+
+def test_libraries_for_products(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = ["--sizes", "20x30x40", "--repeats", "1"]
+    (row,) = bench(capsys, "--against", "numpy", *sizes)["results"]
+    assert "ratio" in row and "ratio_torch" not in row
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (row,) = bench(capsys, "gemm", "--host", "--against=numpy", *sizes)["results"]
+    assert row["size"] == [20, 30, 40]
+    assert cli.main(["bench", "--against", "numpy,torch", *sizes]) == 1
+    assert "torch is not there" in capsys.readouterr().err
+    assert cli.main(["bench", "gemm", "--host", "--against", "blis"]) == 2
+    assert "'blis' is not one of numpy, torch" in capsys.readouterr().err
