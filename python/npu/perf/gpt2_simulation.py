@@ -73,13 +73,15 @@ def simulate_step(
     machine: str | None = None,
     kernels: str | None = None,
     advance: Callable[[int], None] = lambda _: None,
+    buildable: bool = False,
 ) -> SimulatedStep:
     """A step of a model whose tensors are ``dtype``, "bfloat16" or "float32". ``advance(1)`` after
     each product. Both gradients of a layer are one submission where one configuration computes
     them: then each has half of its dispatch, and that of the weight what is left of the array's
     time beside that of the input. An A that the configuration cannot read across its rows is packed
-    by the host and simulated as if it lay in rows. Raises ArgumentError."""
-    chosen = _chosen(device, of, dtype)
+    by the host and simulated as if it lay in rows. buildable: with configurations that `npu build`
+    compiles for an NPU. Raises ArgumentError."""
+    chosen = _chosen(device, of, dtype, buildable)
 
     @functools.cache
     def simulated(submission: _Submission) -> SimulatedGemm:
@@ -166,9 +168,9 @@ class _Chosen:
     loads: int
 
 
-def _chosen(device: str, of: Sequence[Product], dtype: str) -> _Chosen:
+def _chosen(device: str, of: Sequence[Product], dtype: str, buildable: bool) -> _Chosen:
     """What npu.torch submits in the second step of a run."""
-    designs = gemm_designs.GemmDesigns(device, "array", None)
+    designs = gemm_designs.GemmDesigns(device, "array", None, simulated=not buildable)
     weights = {one.layer: one.size[1:] for one in of if one.kind == KINDS[1]}
     found, loads = _Chosen(collections.Counter(), 0), 0
     for _ in range(2):

@@ -88,6 +88,17 @@ def _designs(row: dict[str, Any]) -> Any:
     return gemm_catalogue.candidates("npu1", "bfloat16", "bfloat16", layout)
 
 
+def test_what_an_npu_would_have(capsys: pytest.CaptureFixture[str]) -> None:
+    """Operands that stay in memtiles have no form that could be compiled."""
+    sizes = ("--tokens", "256", "--width", "768", "--layers", "1", "--vocabulary", "768")
+    common = ("--no-host", "--device", "npu1", *sizes)
+    (kept,), (square,) = (bench(capsys, *common, *more)["steps"] for more in ((), ("--buildable",)))
+    assert [step["configurations"][0].split()[0] for step in (kept, square)] == [
+        "gemm_bf16_bf16_kept", "gemm_bf16_bf16_square",
+    ]  # fmt: skip
+    assert kept["tops"] > 1.1 * square["tops"]
+
+
 @pytest.mark.parametrize("dtype", ["bf16", "f32"])
 def test_measured_copies_are_those_of_a_layer(
     capsys: pytest.CaptureFixture[str], dtype: str
