@@ -4,8 +4,8 @@ A device prefers either "array" designs, the fastest on the NPU (npu.designs.gem
 by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, the
 package's default tile per element type, which the emulator computes fastest on this machine.
 Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
-NPU. Products of layers in training (Product.layer) have a configuration of their own, which the
-emulator computes as fast, on either. Programs in C++ choose the same way
+NPU. Products of layers in training (Product.layer) have a configuration of their own on either, at
+most 1.8 times as slow in the emulator. Programs in C++ choose the same way
 (backend/ops/gemm/matmul.cpp), among the configurations that come with the package: for a packed B
 that none of them shares, Python lowers one.
 """
