@@ -5,7 +5,8 @@ from the bytes that cross DRAM and the multiplications alone.
     python examples/gpt2/bounds.py --kept    # the design that npu.torch takes, per product
 
 An output-stationary design that keeps a block of C of P x Q on the array reads every matrix once
-per block that needs it. A and B are bfloat16; no wait, no fill and no narrowing is counted.
+per block that needs it. A and B are bfloat16; no wait, no fill and no narrowing is counted. Both
+gradients of a layer share a dispatch.
 
 With --kept, memtiles keep an operand (docs/gemm_designs.md, "Operands that stay in L2"): what the
 cores take with their generated product, what the runs of the reads leave of the memory's bandwidth,
@@ -18,7 +19,7 @@ import argparse
 from collections.abc import Callable
 
 from npu.perf.execution import constant
-from npu.perf.gpt2_products import Product, flops, products
+from npu.perf.gpt2_products import KINDS, Product, flops, products
 
 CORES, CLOCK = 16, 1e9
 Bytes = Callable[[Product], tuple[float, float]]  # read, written
@@ -40,6 +41,12 @@ def once(c_bytes: int) -> Bytes:
     return by_blocks(1 << 30, 1 << 30, c_bytes)
 
 
+def around(one: Product) -> float:
+    """Seconds of a call beside the array's."""
+    submissions = 1.0 if one.kind == KINDS[0] else 0.5
+    return 1e-6 * (constant("dispatch") * submissions + constant("token"))
+
+
 def seconds(one: Product, moved: Bytes) -> tuple[float, str]:
     """Of a call, and what binds: multiplications, reads, or reads and writes together."""
     read, written = moved(one)
@@ -50,7 +57,7 @@ def seconds(one: Product, moved: Bytes) -> tuple[float, str]:
         "reads and writes": (read + written) / (1e9 * constant("dram_total_npu1")),
     }
     binds = max(parts, key=lambda name: parts[name])
-    return parts[binds] + 1e-6 * (constant("dispatch") + constant("token")), binds
+    return parts[binds] + around(one), binds
 
 
 TILE, BLOCK = 64, 256  # of a core, and of C on the array
@@ -103,7 +110,7 @@ def print_kept(of: list[Product]) -> None:
     total = 0.0
     for one in of:
         found = terms(one)
-        taken = max(found.values()) + 1e-6 * (constant("dispatch") + constant("token"))
+        taken = max(found.values()) + around(one)
         total += one.calls * taken
         cells = " ".join(f"{1e6 * value:8.1f}" for value in found.values())
         tops = flops([one._replace(calls=1)]) / taken / 1e12

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from transformers import GPT2LMHeadModel
+from transformers.utils import logging
 
 STATE = "training.pt"
 NAMES = ("step", "optimiser", "windows", "dropout", "losses", "evaluated", "options")
@@ -46,6 +47,7 @@ def save(folder: Path, model: GPT2LMHeadModel, tokenizer: Any, state: dict[str, 
     for leftover in (new, old):
         shutil.rmtree(leftover, ignore_errors=True)
     try:
+        logging.disable_progress_bar()  # the run has one
         model.save_pretrained(new)
         if hasattr(tokenizer, "save_pretrained"):
             tokenizer.save_pretrained(new)

@@ -4,8 +4,9 @@ product of the model once more on the CPU, in float64."""
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
@@ -26,24 +27,35 @@ class Divergence(NamedTuple):
 def recorded() -> Iterator[list[Divergence]]:
     """Compares every product of npu.torch inside the block."""
     found: list[Divergence] = []
-    multiply = products.device_matmul
+    prepare = products.call_of
 
-    def compared(a: np.ndarray, b: np.ndarray, **choices: object) -> np.ndarray:
-        result = multiply(a, b, **choices)
-        exact = a.astype(np.float64) @ b.astype(np.float64)
-        if choices.get("bias") is not None:
-            exact += np.asarray(choices["bias"], np.float64)
-        difference = result.astype(np.float64) - exact
-        norm = np.linalg.norm(difference) / np.linalg.norm(exact)
-        total = abs(np.abs(result, dtype=np.float64).mean() / np.abs(exact).mean() - 1)
-        found.append(Divergence((a.shape[0], a.shape[1], b.shape[1]), float(norm), float(total)))
-        return result
+    def compared(a: np.ndarray, b: np.ndarray, **choices: Any) -> Any:
+        call = prepare(a, b, **choices)
 
-    def unpacked(b, *_):
+        def finish() -> None:
+            call.finish()
+            exact = a.astype(np.float64) @ b.astype(np.float64)
+            if choices.get("bias") is not None:
+                exact += np.asarray(choices["bias"], np.float64)
+            difference = call.returned.astype(np.float64) - exact
+            norm = np.linalg.norm(difference) / np.linalg.norm(exact)
+            mean = np.abs(call.returned, dtype=np.float64).mean()
+            total = abs(mean / np.abs(exact).mean() - 1)
+            size = (a.shape[0], a.shape[1], b.shape[1])
+            found.append(Divergence(size, float(norm), float(total)))
+
+        return dataclasses.replace(call, finish=finish)
+
+    def as_it_is(x: Any, *_: Any) -> Any:
+        return x
+
+    def unpacked(b: Any, *_: Any) -> np.ndarray:
         return products.array_of(b)
 
     with (
-        mock.patch.object(products, "device_matmul", compared),
+        mock.patch.object(products, "call_of", compared),
+        mock.patch.object(products, "rounded", as_it_is),
+        mock.patch.object(products, "rounded_weight", as_it_is),
         mock.patch.object(products, "right_operand", unpacked),
         mock.patch.object(products, "beside_weight", unpacked),
     ):

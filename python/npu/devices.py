@@ -198,12 +198,19 @@ class Device:
 
     def choose_gemm(self, product: Product) -> Any:
         """The GEMM that computes a product; ``last_gemm`` says which."""
+        (gemm,) = self.choose_gemms(product)
+        return gemm
+
+    def choose_gemms(self, *products: Product) -> list[Any]:
+        """The same for products that follow each other."""
         designs = self.designs
+        runs: list[GemmRun] = []
         with self._choosing:
-            run: GemmRun = designs.choose(
-                product, lambda: self.handle.counters()["configuration_loads"]
-            )
-        return self.gemm_of(run.options)
+            for product in products:
+                loads = self.handle.counters()["configuration_loads"]
+                loads += sum(run.load_seconds > 0 for run in runs)  # which are still to come
+                runs.append(designs.choose(product, lambda loads=loads: loads))
+        return [self.gemm_of(run.options) for run in runs]
 
     @property
     def last_gemm(self) -> GemmRun | None:
@@ -229,6 +236,11 @@ class Device:
             for name, value in counters.items():
                 totals[name] += value
         return totals
+
+    def count_copy(self, nanoseconds: int, size: int) -> None:
+        """A copy of an operand that Python has made, of ``size`` bytes."""
+        with self._lock:
+            self._past.update(pack_ns=nanoseconds, host_copy_bytes=size)
 
     def attach(self, owner: Any, operation: Any) -> None:
         """Counts an operation as long as its owner lives, and what it did afterwards."""

@@ -4,15 +4,18 @@
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "arrays.h"
 #include "bindings.h"
 #include "error.h"
+#include "formats/pack.h"
 #include "ops/gemm/bfp16_matrix.h"
 #include "ops/gemm/gemm.h"
 #include "rounding.h"
@@ -69,6 +72,36 @@ nb::dict run_blocks(ops::Gemm& gemm, const ops::MatrixView& a, const Tiles& b, n
   return run_report([&] { return gemm.run(a, vb, bytes_of(out)); });
 }
 
+// (a, its type, b, its type or "" of a PackedB, c, shift), as Python has a product.
+using Product = std::tuple<Matrix, std::string, nb::object, std::string, nb::object, int>;
+
+ops::GemmProduct product_of(const ops::Gemm& gemm, const Product& product) {
+  const auto& [a, a_type, b, b_type, c, shift] = product;
+  ops::GemmProduct out{view_of(a, a_type), {}, nullptr, nullptr, shift};
+  if (b_type.empty()) {
+    out.packed = nb::cast<const ops::PackedB*>(b);
+  } else {
+    out.b = view_of(nb::cast<Matrix>(b), b_type);
+  }
+  const Output result =
+      result_of(c, gemm, out.a.rows, out.packed != nullptr ? out.packed->n : out.b.cols);
+  check_apart(overlap(result, out.a), "gemm", "a");
+  if (out.packed == nullptr) check_apart(overlap(result, out.b), "gemm", "b");
+  out.c = bytes_of(result);
+  return out;
+}
+
+void round_to_bf16(const Matrix& matrix, const std::string& type, nb::handle rounded) {
+  const ops::MatrixView view = view_of(matrix, type);
+  const Output out = output_of(rounded, "round", "rounded");
+  check_size(out, ops::packed_bytes(view.rows, view.cols, ops::ElementType::kBf16, 1, view.cols),
+             "round");
+  check_apart(overlap(out, view), "round", "the matrix");
+  nb::gil_scoped_release release;
+  ops::pack_tiles(view, ops::ElementType::kBf16, 1, view.cols, ops::TileOrder::kRowsFirst,
+                  bytes_of(out));
+}
+
 void pack_bfp16(const Matrix& matrix, const std::string& type, nb::handle tiles) {
   const ops::MatrixView view = view_of(matrix, type);
   const Output out = output_of(tiles, "pack", "tiles");
@@ -88,6 +121,8 @@ void init_ops(nb::module_& m) {
       .def_prop_ro("nbytes", [](const ops::PackedB& self) { return self.buffer->bytes(); });
   sub.def("pack_bfp16", &pack_bfp16, nb::arg("matrix"), nb::arg("type"), nb::arg("tiles"),
           "A float32 or bfloat16 matrix in BFP16: tiles of 8x8, 72 bytes each, blocks along rows.");
+  sub.def("round_to_bf16", &round_to_bf16, nb::arg("matrix"), nb::arg("type"), nb::arg("rounded"),
+          "A float32 or bfloat16 matrix in bfloat16, row-major, to nearest even.");
   operation_class<ops::Gemm>(sub, "Gemm")
       .def("run_blocks", [](ops::Gemm& self, const Tiles& a, const Tiles& b,
                             nb::handle c) { return run_blocks(self, view_of(a), b, c); })
@@ -109,13 +144,23 @@ void init_ops(nb::module_& m) {
              check_apart(overlap(out, vb), "gemm", "b");
              return run_report([&] { return self.run(va, vb, bytes_of(out), shift); });
            })
-      .def("run_packed", [](ops::Gemm& self, const Matrix& a, const std::string& a_type,
-                            const ops::PackedB& b, nb::handle c, int shift) {
-        const ops::MatrixView va = view_of(a, a_type);
-        const Output out = result_of(c, self, va.rows, b.n);
-        check_apart(overlap(out, va), "gemm", "a");
-        return run_report([&] { return self.run(va, b, bytes_of(out), shift); });
-      });
+      .def("run_packed",
+           [](ops::Gemm& self, const Matrix& a, const std::string& a_type, const ops::PackedB& b,
+              nb::handle c, int shift) {
+             const ops::MatrixView va = view_of(a, a_type);
+             const Output out = result_of(c, self, va.rows, b.n);
+             check_apart(overlap(out, va), "gemm", "a");
+             return run_report([&] { return self.run(va, b, bytes_of(out), shift); });
+           })
+      .def(
+          "run_both",
+          [](ops::Gemm& self, const Product& first, const Product& second) {
+            const ops::GemmProduct one = product_of(self, first), other = product_of(self, second);
+            return run_report([&] { return self.run_both(one, other); });
+          },
+          nb::arg("first"), nb::arg("second"),
+          "Two products, in one submission where each needs no more. Of each: a, its type, b, its "
+          "type or \"\" of a PackedB, c, shift. Neither reads what the other writes.");
 }
 
 }  // namespace npu::python

@@ -25,25 +25,33 @@ ElementType element_param(const Configuration& configuration, const char* name) 
 constexpr const char* kArgumentNames[kGemmArguments] = {
     "A", "B", "C", "packed A", "packed B", "packed C", "tail A", "tail B"};
 
-Submission submission(const Configuration& configuration, const GemmBlock& block) {
-  Submission out{stream_words(configuration,
-                              [&](stream::Builder& builder) {
-                                append_gemm(builder, configuration, block.problem);
-                              }),
-                 {}};
-  for (size_t i = 0; i < kGemmArguments; ++i) {
-    const bool written = i == kC || i == kCPacked;
-    out.arguments.push_back(
-        {kArgumentNames[i], block.bytes[i], written ? Access::kWrite : Access::kRead});
+// Of a block, or of one of a product and one of the next.
+Submission submission(const Configuration& configuration, std::span<const GemmBlock> blocks) {
+  std::vector<GemmProblem> problems;
+  Submission out;
+  for (const GemmBlock& block : blocks) {
+    problems.push_back(block.problem);
+    for (size_t i = 0; i < kGemmArguments; ++i) {
+      const bool written = i == kC || i == kCPacked;
+      out.arguments.push_back(
+          {kArgumentNames[i], block.bytes[i], written ? Access::kWrite : Access::kRead});
+    }
   }
+  out.words = stream_words(configuration, [&](stream::Builder& builder) {
+    append_gemms(builder, configuration, problems);
+  });
   return out;
 }
 
-std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+// The blocks of the product that the request describes in fields with such a prefix.
+std::vector<GemmBlock> blocks_of(const GemmTile& tile, const Request& request,
+                                 const std::string& prefix) {
   constexpr int64_t kMaxSide = int64_t{1} << 31, kMaxBlocks = 1 << 16;
-  const GemmTile tile = GemmTile::of(configuration);
-  const int64_t m = request.get("m", 1, kMaxSide), k = request.get("k", 1, kMaxSide);
-  const int64_t n = request.get("n", 1, kMaxSide);
+  const auto field = [&](const char* name, int64_t least, int64_t most) {
+    return request.get(prefix + name, least, most);
+  };
+  const int64_t m = field("m", 1, kMaxSide), k = field("k", 1, kMaxSide);
+  const int64_t n = field("n", 1, kMaxSide);
   const double rounds = static_cast<double>(m) / static_cast<double>(tile.native_m()) *
                         static_cast<double>(n) / static_cast<double>(tile.native_n());
   if (rounds > static_cast<double>(GemmLimits{}.rounds * kMaxBlocks)) {
@@ -51,23 +59,37 @@ std::vector<Submission> submissions(const Configuration& configuration, const Re
          "[gemm] M, K, N = %lld, %lld, %lld are more than can be addressed; split the problem",
          static_cast<long long>(m), static_cast<long long>(k), static_cast<long long>(n));
   }
-  const bool a_across = request.get("a_across", 0, tile.square) != 0;
-  const bool b_across = request.get("b_across", 0, tile.square) != 0;
+  const bool a_across = field("a_across", 0, tile.square) != 0;
+  const bool b_across = field("b_across", 0, tile.square) != 0;
   GemmExtent extent = GemmExtent::dense(
       tile, m, k, n, static_cast<int>(request.get("shift", 0, kMaxShift)), a_across, b_across);
-  if (request.get("packed_b", 0, 1) != 0) extent.b = {};
-  const bool overlap = request.get("overlap", 0, 1) != 0;
+  if (field("packed_b", 0, 1) != 0) extent.b = {};
+  std::vector<GemmBlock> blocks = split_gemm(tile, GemmLimits{}, extent);
+  for (GemmBlock& block : blocks) block.problem.overlap = request.get("overlap", 0, 1) != 0;
+  return blocks;
+}
+
+std::vector<Submission> submissions(const Configuration& configuration, const Request& request) {
+  const GemmTile tile = GemmTile::of(configuration);
+  std::vector<GemmBlock> blocks = blocks_of(tile, request, "");
+  size_t joined = SIZE_MAX;  // the block that shares a submission with the next one
+  if (request["then_m"] != 0) {
+    const std::vector<GemmBlock> next = blocks_of(tile, request, "then_");
+    if (fit_together(tile, GemmLimits{}, blocks.back(), next.front())) joined = blocks.size() - 1;
+    blocks.insert(blocks.end(), next.begin(), next.end());
+  }
   std::vector<Submission> out;
   std::vector<GemmProblem> problems;
-  for (GemmBlock& block : split_gemm(tile, GemmLimits{}, extent)) {
-    block.problem.overlap = overlap;
-    const auto same = std::find(problems.begin(), problems.end(), block.problem);
-    if (same != problems.end()) {
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    const size_t count = i == joined ? 2 : 1;
+    const auto same = std::find(problems.begin(), problems.end(), blocks[i].problem);
+    if (count == 1 && same != problems.end()) {
       ++out[static_cast<size_t>(same - problems.begin())].count;
       continue;
     }
-    problems.push_back(block.problem);
-    out.push_back(submission(configuration, block));
+    problems.push_back(count == 1 ? blocks[i].problem : GemmProblem{});  // no block is empty
+    out.push_back(submission(configuration, std::span(blocks).subspan(i, count)));
+    i += count - 1;
   }
   return out;
 }
@@ -84,7 +106,13 @@ const OperationType kGemmType = {
      {"packed_b", "1: B was packed before", 0},
      {"a_across", "1: A is (K, M) row-major, for configurations that read both", 0},
      {"b_across", "1: B is (K, N) row-major, for configurations that read both", 0},
-     {"overlap", "0: a round's BDs are written only after the round before it ended", 1}},
+     {"overlap", "0: a round's BDs are written only after the round before it ended", 1},
+     {"then_m", "of another product in the last submission; 0: none", 0},
+     {"then_k", "its K", 0},
+     {"then_n", "its N", 0},
+     {"then_packed_b", "as packed_b", 0},
+     {"then_a_across", "as a_across", 0},
+     {"then_b_across", "as b_across", 0}},
     {{"512 cubed", {{"m", 512}, {"k", 512}, {"n", 512}}},
      {"ragged", {{"m", 300}, {"k", 500}, {"n", 700}}}},
     &submissions};
@@ -256,42 +284,78 @@ std::shared_ptr<const PackedB> Gemm::pack(const MatrixView& b) {
   return packed;
 }
 
+void Gemm::check(const GemmProduct& product) const {
+  const PackedB* packed = product.packed;
+  if (packed == nullptr) {
+    return check(product.a, product.b.rows, product.b.cols, product.b.type);
+  }
+  check(product.a, packed->k, packed->n, b_type_);
+  if (packed->device != operation_.shared_device()) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B lies in the memory of another device; pack it for this device");
+  }
+  if (!tile_.packs_b_like(packed->tile)) {
+    fail(ErrorKind::kArgument,
+         "[gemm] B was packed for tiles of another configuration; pack it again for this device");
+  }
+}
+
 RunReport Gemm::run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift) {
-  check(a, b.rows, b.cols, b.type);
+  const GemmProduct product{a, b, nullptr, c, shift};
+  check(product);
   const auto guard = operation_.lock();
+  Planned planned = plan(product, memory_[0]);
+  return submit_all(planned, 0, planned.blocks.size());
+}
+
+RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
+  const GemmProduct product{a, {}, &b, c, shift};
+  check(product);
+  const auto guard = operation_.lock();
+  Planned planned = plan(product, memory_[0]);
+  return submit_all(planned, 0, planned.blocks.size());
+}
+
+RunReport Gemm::run_both(const GemmProduct& first, const GemmProduct& second) {
+  check(first);
+  check(second);
+  const auto guard = operation_.lock();
+  Planned one = plan(first, memory_[0]), other = plan(second, memory_[1]);
+  const size_t most = operation_.device().info().max_arguments;
+  const bool fits = fit_together(tile_, limits_, one.blocks.back(), other.blocks.front());
+  const size_t joined = fits && most >= 2 * kGemmArguments ? 1 : 0;
+  RunReport total = submit_all(one, 0, one.blocks.size() - joined);
+  if (joined > 0) {
+    const Part parts[] = {{one, one.blocks.back()}, {other, other.blocks.front()}};
+    add(total, submit(parts));
+  }
+  add(total, submit_all(other, joined, other.blocks.size()));
+  return total;
+}
+
+Gemm::Planned Gemm::plan(const GemmProduct& product, Memory& memory) {
+  const MatrixView &a = product.a, &b = product.b;
+  if (const PackedB* packed = product.packed) {
+    Operand operand_b;
+    operand_b.packed = packed->ref();
+    GemmExtent extent{round_up(a.rows, tile_.native_m()), packed->padded_k, packed->padded_n,
+                      a.rows, packed->n};
+    extent.shift = product.shift;
+    return plan(place(a, false, memory.a), std::move(operand_b), extent, product.c, memory);
+  }
   const auto [a_order, b_order] = orders(a, b);
-  const Operand operand_a = place(a, false, a_scratch_, a_order);
-  const Operand operand_b = place(b, true, b_scratch_, b_order);
   const int64_t m = a.rows * tile_.a.side, n = b.cols * tile_.b.side;
   GemmExtent extent{round_up(m, tile_.native_m()),
                     round_up(std::max(a.cols * tile_.a.side, b.rows * tile_.b.side), tile_.k_mt),
                     round_up(n, tile_.native_n()), round_up(m, tile_.c.side),
                     round_up(n, tile_.c.side)};
-  extent.shift = shift;
-  return multiply(operand_a, operand_b, extent, c);
-}
-
-RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shift) {
-  check(a, b.k, b.n, b_type_);
-  if (b.device != operation_.shared_device()) {
-    fail(ErrorKind::kArgument,
-         "[gemm] B lies in the memory of another device; pack it for this device");
-  }
-  if (!tile_.packs_b_like(b.tile)) {
-    fail(ErrorKind::kArgument,
-         "[gemm] B was packed for tiles of another configuration; pack it again for this device");
-  }
-  const auto guard = operation_.lock();
-  const Operand operand_a = place(a, false, a_scratch_);
-  Operand operand_b;
-  operand_b.packed = b.ref();
-  GemmExtent extent{round_up(a.rows, tile_.native_m()), b.padded_k, b.padded_n, a.rows, b.n};
-  extent.shift = shift;
-  return multiply(operand_a, operand_b, extent, c);
+  extent.shift = product.shift;
+  return plan(place(a, false, memory.a, a_order), place(b, true, memory.b, b_order), extent,
+              product.c, memory);
 }
 
 // c: dense, (extent.rows, extent.cols).
-RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c) {
+Gemm::Planned Gemm::plan(Operand a, Operand b, GemmExtent extent, std::byte* c, Memory& memory) {
   extent.a = a.feed;
   extent.b = b.feed;
   extent.c_stride = tile_.c.count(extent.cols);
@@ -303,45 +367,65 @@ RunReport Gemm::multiply(const Operand& a, const Operand& b, GemmExtent extent, 
                          static_cast<size_t>(tile_.c.count(extent.rows) * step), Access::kWrite);
   }
   extent.c_direct = static_cast<bool>(direct);
+  return {std::move(a),
+          std::move(b),
+          std::move(direct),
+          c,
+          extent.c_stride,
+          step,
+          memory,
+          split_gemm(tile_, limits_, extent)};
+}
+
+RunReport Gemm::submit_all(Planned& product, size_t first, size_t end) {
   RunReport total;
-  for (const GemmBlock& block : split_gemm(tile_, limits_, extent)) {
-    add(total, run_block(block, a, b, direct.ref));
-    const size_t edges = block.bytes[kCPacked];
-    if (edges == 0) continue;
-    std::byte* target = c + tile_.c.count(block.row) * step + tile_.c.span(block.col);
-    const BufferRef from = c_scratch_.get(operation_.device(), edges, Access::kWrite);
-    copy_edges(block, extent.c_stride, from.host(), target);
+  for (; first < end; ++first) {
+    const Part part{product, product.blocks[first]};
+    add(total, submit(std::span(&part, 1)));
   }
   return total;
 }
 
-RunReport Gemm::run_block(const GemmBlock& block, const Operand& a, const Operand& b,
-                          const BufferRef& c) {
-  const GemmProblem& problem = block.problem;
-  const auto entry = operation_.prepare(problem, [&](stream::Builder& builder) {
-    append_gemm(builder, operation_.configuration(), problem);
+RunReport Gemm::submit(std::span<const Part> parts) {
+  std::vector<GemmProblem> problems;
+  std::vector<BufferRef> arguments;
+  for (const Part& part : parts) {
+    const GemmBlock& block = part.block;
+    problems.push_back(block.problem);
+    const auto within = [&](GemmArgument argument, const BufferRef& whole) -> BufferRef {
+      if (block.bytes[argument] == 0) return {};
+      BufferRef out = whole.after(block.offset[argument]);
+      out.bytes = block.bytes[argument];
+      return out;
+    };
+    BufferRef edges;
+    if (const size_t bytes = block.bytes[kCPacked]; bytes > 0) {
+      edges = part.product.memory.c.get(operation_.device(), bytes, Access::kWrite);
+    }
+    const Operand &a = part.product.a, &b = part.product.b;
+    arguments.insert(arguments.end(), {within(kA, a.matrix.ref), within(kB, b.matrix.ref),
+                                       within(kC, part.product.direct.ref),
+                                       within(kAPacked, a.packed), within(kBPacked, b.packed),
+                                       edges, within(kATail, a.tail), within(kBTail, b.tail)});
+  }
+  const auto entry = operation_.prepare(problems, [&](stream::Builder& builder) {
+    append_gemms(builder, operation_.configuration(), problems);
     return std::monostate{};
   });
-  const auto part = [&](GemmArgument argument, const BufferRef& whole) -> BufferRef {
-    if (block.bytes[argument] == 0) return {};
-    BufferRef out = whole.after(block.offset[argument]);
-    out.bytes = block.bytes[argument];
-    return out;
-  };
-  BufferRef edges;
-  if (const size_t bytes = block.bytes[kCPacked]; bytes > 0) {
-    edges = c_scratch_.get(operation_.device(), bytes, Access::kWrite);
-  }
-  const BufferRef arguments[kGemmArguments] = {
-      part(kA, a.matrix.ref),   part(kB, b.matrix.ref),   part(kC, c),
-      part(kAPacked, a.packed), part(kBPacked, b.packed), edges,
-      part(kATail, a.tail),     part(kBTail, b.tail)};
-  return operation_.submit(*entry, arguments);
+  const RunReport report = operation_.submit(*entry, arguments);
+  for (const Part& part : parts) copy_edges(part);
+  return report;
 }
 
 // The wanted rows and columns of what was not written in place.
-void Gemm::copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
-                      std::byte* target) {
+void Gemm::copy_edges(const Part& part) {
+  const GemmBlock& block = part.block;
+  if (block.bytes[kCPacked] == 0) return;
+  const int64_t stride = part.product.c_stride;
+  const std::byte* edges =
+      part.product.memory.c.get(operation_.device(), block.bytes[kCPacked], Access::kWrite).host();
+  std::byte* target =
+      part.product.c + tile_.c.count(block.row) * part.product.c_step + tile_.c.span(block.col);
   const GemmProblem& problem = block.problem;
   const GemmCell& cell = tile_.c;
   const size_t size = static_cast<size_t>(cell.bytes);

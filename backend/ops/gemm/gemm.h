@@ -4,7 +4,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "formats/pack.h"
 #include "ops/gemm/gemm_schedule.h"
@@ -25,6 +27,14 @@ struct PackedB {
   GemmTile tile;
 };
 
+// c = a @ b; b: values, or nothing beside a B that was packed before.
+struct GemmProduct {
+  MatrixView a, b;
+  const PackedB* packed = nullptr;
+  std::byte* c = nullptr;
+  int shift = 0;  // see GemmProblem
+};
+
 class Gemm {
  public:
   Gemm(std::shared_ptr<SharedDevice> device, Configuration configuration,
@@ -37,6 +47,10 @@ class Gemm {
   // >= 1. `shift`: see GemmProblem. Throws Error(kShape, kDtype, kArgument).
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
+  // Two products, one after the other: results are those of two calls, but where each fits a
+  // submission there is one for both. Neither reads what the other writes. On a device that takes
+  // fewer arguments than both have, two.
+  RunReport run_both(const GemmProduct& first, const GemmProduct& second);
   OperationCounters counters() const { return operation_.counters(); }
   const Configuration& configuration() const { return operation_.configuration(); }
   ElementType input_type() const { return a_type_; }
@@ -50,6 +64,23 @@ class Gemm {
     Wrapped matrix;
     BufferRef packed, tail;
   };
+  // Scratch memory of one product of a submission.
+  struct Memory {
+    Scratch a, b, c;
+  };
+  // A product whose operands are where the device reads them.
+  struct Planned {
+    Operand a, b;
+    Wrapped direct;  // C, where it is written in place
+    std::byte* c;
+    int64_t c_stride, c_step;  // of C's rows: cells, bytes
+    Memory& memory;
+    std::vector<GemmBlock> blocks;
+  };
+  struct Part {
+    Planned& product;
+    const GemmBlock& block;
+  };
   Operand place(const MatrixView& matrix, bool is_b, Scratch& scratch,
                 GemmOrder order = GemmOrder::kAlong);
   bool read_across(const MatrixView& x, bool is_b, GemmOrder order) const;
@@ -58,19 +89,21 @@ class Gemm {
   int64_t direct_rows(const MatrixView& matrix, bool is_b) const;
   void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes,
                  GemmOrder order = GemmOrder::kAlong);
-  RunReport multiply(const Operand& a, const Operand& b, GemmExtent extent, std::byte* c);
-  RunReport run_block(const GemmBlock& block, const Operand& a, const Operand& b,
-                      const BufferRef& c);
-  void copy_edges(const GemmBlock& block, int64_t stride, const std::byte* edges,
-                  std::byte* target);
+  void check(const GemmProduct& product) const;
+  Planned plan(const GemmProduct& product, Memory& memory);
+  Planned plan(Operand a, Operand b, GemmExtent extent, std::byte* c, Memory& memory);
+  // One submission of a block of a product, or of two products.
+  RunReport submit(std::span<const Part> parts);
+  RunReport submit_all(Planned& product, size_t first, size_t end);
+  void copy_edges(const Part& part);
   void check(const MatrixView& a, int64_t b_rows, int64_t b_cols, ElementType b_type) const;
   void check_type(ElementType type, ElementType wanted) const;
 
-  Operation<GemmProblem> operation_;
+  Operation<std::vector<GemmProblem>> operation_;  // of a submission: one or two
   GemmTile tile_;
   GemmLimits limits_;
   ElementType a_type_, b_type_, output_;
-  Scratch a_scratch_, b_scratch_, c_scratch_;
+  Memory memory_[2];
 };
 
 }  // namespace npu::ops

@@ -5,6 +5,7 @@
 #include <cassert>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,9 @@ constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay b
 class GemmCommands : private ShimCommands {
  public:
   GemmCommands(stream::Builder& builder, const Configuration& configuration,
-               const GemmProblem& problem)
+               const GemmProblem& problem, uint32_t first_argument)
       : ShimCommands(builder, configuration),
+        first_argument_(first_argument),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
         kinds_(std::max(tasks_of(problem.a, tile_.a), tasks_of(problem.b, tile_.b))),
@@ -380,12 +382,13 @@ class GemmCommands : private ShimCommands {
       arch::Bd bd = pieces[i].bd;
       bd.use_next = !repeat && i + 1 < pieces.size();
       bd.next_bd = bd.use_next ? static_cast<uint32_t>(id + ring_) : 0;
-      write_bd(port, id, bd, pieces[i].argument, pieces[i].offset);
+      write_bd(port, id, bd, first_argument_ + pieces[i].argument, pieces[i].offset);
       if (repeat) queue(port, id, pieces[i].repeats, token);
     }
     if (!repeat) queue(port, bd_id, 1, token);
   }
 
+  uint32_t first_argument_;
   GemmTile tile_;
   GemmProblem problem_;
   int kinds_;  // BDs of an operand per round
@@ -398,7 +401,7 @@ class GemmCommands : private ShimCommands {
 }  // namespace
 
 void append_gemm(stream::Builder& builder, const Configuration& configuration,
-                 const GemmProblem& problem) {
+                 const GemmProblem& problem, uint32_t first_argument) {
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
   const int64_t largest = std::max({problem.m, problem.k, problem.n});
@@ -426,7 +429,16 @@ void append_gemm(stream::Builder& builder, const Configuration& configuration,
   if (problem.shift < 0 || problem.shift > kMaxShift) {
     fail(ErrorKind::kArgument, "[gemm] shift is %d; use 0 to %d", problem.shift, kMaxShift);
   }
-  GemmCommands(builder, configuration, problem).append();
+  GemmCommands(builder, configuration, problem, first_argument).append();
+}
+
+void append_gemms(stream::Builder& builder, const Configuration& configuration,
+                  std::span<const GemmProblem> problems) {
+  uint32_t first_argument = 0;
+  for (const GemmProblem& problem : problems) {
+    append_gemm(builder, configuration, problem, first_argument);
+    first_argument += kGemmArguments;
+  }
 }
 
 }  // namespace npu::ops

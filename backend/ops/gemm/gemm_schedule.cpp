@@ -150,6 +150,14 @@ bool GemmTile::b_step_fits(int64_t row_bytes) const {
   return row_step_fits(b_pairs ? b_rows * row_bytes : row_bytes);  // steps over an object's rows
 }
 
+bool fit_together(const GemmTile& tile, const GemmLimits& limits, const GemmBlock& first,
+                  const GemmBlock& second) {
+  const auto rounds = [&](const GemmProblem& problem) {
+    return problem.m / tile.native_m() * (problem.n / tile.native_n());
+  };
+  return rounds(first.problem) + rounds(second.problem) <= limits.rounds;
+}
+
 GemmPackedBytes packed_bytes_of(const GemmCell& cell, const GemmFeed& feed, int64_t rows,
                                 int64_t k) {
   GemmPackedBytes out;

@@ -7,6 +7,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "formats/pack.h"
@@ -113,8 +114,12 @@ bool row_step_fits(int64_t row_bytes);
 // Appends the commands of `problem`. Throws Error(kShape) for sizes that are no multiples of the
 // native ones, beyond the BD fields or a stream's length, and Error(kArgument) for shifts outside
 // 0..kMaxShift.
+// `first_argument`: what the stream calls kA of it.
 void append_gemm(stream::Builder& builder, const Configuration& configuration,
-                 const GemmProblem& problem);
+                 const GemmProblem& problem, uint32_t first_argument = 0);
+// Appends the commands of problems one after the other, each with its kGemmArguments arguments.
+void append_gemms(stream::Builder& builder, const Configuration& configuration,
+                  std::span<const GemmProblem> problems);
 
 // What one submission may cover; larger problems are computed in blocks of C. 0 columns: as many as
 // a shim BD can address.
@@ -158,6 +163,10 @@ GemmBlockSize block_size(const GemmTile& tile, const GemmLimits& limits, int64_t
 
 std::vector<GemmBlock> split_gemm(const GemmTile& tile, const GemmLimits& limits,
                                   const GemmExtent& extent);
+
+// Whether one submission may cover two blocks, of the same or of two products.
+bool fit_together(const GemmTile& tile, const GemmLimits& limits, const GemmBlock& first,
+                  const GemmBlock& second);
 
 // Bytes of the packed copy and of the tails of an operand with `rows` rows (columns of B) of cells
 // and a padded depth of k cells.

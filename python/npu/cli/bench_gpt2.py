@@ -37,6 +37,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="measured rounds, after one warm-up that is discarded (3)",
     )  # fmt: skip
     add("--no-host", action="store_true", help="simulated times alone, without torch")
+    add(
+        "--buildable", action="store_true",
+        help="configurations that `npu build` compiles for an NPU alone, as an NPU would have them",
+    )  # fmt: skip
     common.add_profile_arguments(parser)
     add("--plot", metavar="FILE.png|.svg", help="the split as a plot; needs matplotlib")
 
@@ -51,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     with files.opened(json_path=arguments.json, plot_path=arguments.plot) as outputs:
         with progress.counted("simulating", "products", len(of) * len(devices)) as advance:
             steps = [
-                simulate_step(d, of, dtype, arguments.machine, arguments.kernels, advance)
+                simulate_step(
+                    d, of, dtype, arguments.machine, arguments.kernels, advance, arguments.buildable
+                )
                 for d in devices
             ]
         host = None
@@ -59,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
             rounds = (arguments.repeats + 1) * len(of)
             with progress.counted("measuring", "products", rounds) as advance:
                 host = measure(devices, of, dtype, arguments.repeats, advance)
-        found = document(steps, of, dtype, host)
+        found = document(steps, of, dtype, host) | {"buildable": arguments.buildable}
         if "json" in outputs:
             outputs["json"].write(files.json_bytes("gpt2", found))
         if "plot" in outputs:

@@ -37,25 +37,30 @@ def measure(
     advance: Callable[[int], None],
 ) -> dict[str, Any]:
     """Per device and product the milliseconds of each part, "cpu" per product those of torch; one
-    call each, ``repeats`` times after a warm-up, everything in turns."""
+    call for a layer's result and one for its gradients, of which each product has half, ``repeats``
+    times after a warm-up, everything in turns."""
     opened = {name: open_device(f"null:{name}", designs="array") for name in devices}
     cpu: dict[Product, list[float]] = {one: [] for one in of}
     parts: dict[str, dict[Product, list[dict[str, float]]]] = {
         name: {one: [] for one in of} for name in devices
     }
+    layers: dict[str, list[Product]] = {}
+    for one in of:
+        layers.setdefault(one.layer, []).append(one)
     before = torch.get_num_threads()
     torch.set_num_threads(bench_gemm_sweep.threads())
     try:
         for repeat in range(repeats + 1):
-            for one in of:
-                taken = _torch_seconds(one)
-                operands = _operands(one, getattr(torch, dtype))
-                found = {name: _npu_parts(one, operands, device) for name, device in opened.items()}
+            for layer in layers.values():
+                taken = {one: _torch_seconds(one) for one in layer}
+                operands = _operands(layer[0], getattr(torch, dtype))
+                found = {name: _npu_parts(layer, operands, opened[name]) for name in devices}
                 if repeat:
-                    cpu[one].append(1e3 * taken)
-                    for name in devices:
-                        parts[name][one].append(found[name])
-                advance(1)
+                    for one in layer:
+                        cpu[one].append(1e3 * taken[one])
+                        for name in devices:
+                            parts[name][one].append(found[name][one])
+                advance(len(layer))
     finally:
         threads = torch.get_num_threads()
         torch.set_num_threads(before)
@@ -99,20 +104,26 @@ def _operands(one: Product, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Ten
 
 
 def _npu_parts(
-    one: Product, operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor], device: Device
-) -> dict[str, float]:
-    """Milliseconds of a call of npu.torch on a device that computes nothing, for a weight that the
-    optimiser has changed; and the bytes that it copied."""
+    layer: list[Product], operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor], device: Device
+) -> dict[Product, dict[str, float]]:
+    """Milliseconds of the calls of npu.torch for a layer on a device that computes nothing, with a
+    weight that the optimiser has changed; and the bytes that they copied."""
     x, weight, gradient = operands
     choices = (None, "wide", word_of(device))
     increment_version(weight)
+    forward = _counted(lambda: npu_products.linear(x, weight, None, False, x.dtype, choices))
+    both = [True, True]
+    backward = _counted(
+        lambda: npu_products.linear_gradients(gradient, x, weight, both, False, choices)
+    )
+    half = {name: value / 2 for name, value in backward.items()}
+    return {one: forward if one.kind == KINDS[0] else half for one in layer}
+
+
+def _counted(call: Callable[[], object]) -> dict[str, float]:
     end_idle()  # what an emulated device does first, at the cost of threads that torch just used
     before, begin = stats(), time.perf_counter()
-    if one.kind == KINDS[0]:
-        npu_products.linear(x, weight, None, False, x.dtype, choices)
-    else:
-        wanted = [one.kind == name for name in KINDS[1:]]
-        npu_products.linear_gradients(gradient, x, weight, wanted, False, choices)
+    call()
     taken = time.perf_counter() - begin
     counted = stats() - before
     found = {name: 1e-6 * getattr(counted, field) for name, field in _COUNTERS.items()}

@@ -4,8 +4,10 @@ A device prefers either "array" designs, the fastest on the NPU (npu.designs.gem
 by the closed form and the policy of backend/ops/gemm/gemm_choice.h), or "host" designs, the
 package's default tile per element type, which the emulator computes fastest on this machine.
 Emulated devices prefer "host" unless asked otherwise: nobody who multiplies on them waits for the
-NPU. Programs in C++ choose the same way (backend/ops/gemm/matmul.cpp), among the configurations
-that come with the package: for a packed B that none of them shares, Python lowers one.
+NPU. Products of layers in training (Product.layer) have a configuration of their own on either, at
+most 1.8 times as slow in the emulator. Programs in C++ choose the same way
+(backend/ops/gemm/matmul.cpp), among the configurations that come with the package: for a packed B
+that none of them shares, Python lowers one.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ def candidates(
 
     Raises DesignError for a product that no design computes.
     """
-    if prefers == "host":
-        return (_host_design(generation, product, kernel),)
     if product.layer and _has_square(generation, product):
         return (_square_design(generation, product, simulated),)
+    if prefers == "host":
+        return (_host_design(generation, product, kernel),)
     found = gemm_catalogue.candidates(
         generation, product.a_dtype, product.c_dtype, product.layout,
         accumulate=product.accumulate, bf16=product.bf16,
@@ -50,10 +52,15 @@ def candidates(
     return tuple(o for o in found if o.kernel == kernel) or found
 
 
+def serves_layers(generation: str, accumulate: str) -> bool:
+    """Whether a configuration reads both operands in bfloat16 by rows and by columns."""
+    return (generation, accumulate) == ("npu1", "wide")
+
+
 def _has_square(generation: str, product: Product) -> bool:
-    """Whether a configuration reads A and B of this product by rows and by columns."""
-    kind = generation, product.a_dtype, product.accumulate
-    return kind == ("npu1", "bfloat16", "wide") and product.layout in ("row", "col")
+    """Whether that one computes this product."""
+    reads = product.a_dtype == "bfloat16" and product.layout in ("row", "col")
+    return reads and serves_layers(generation, product.accumulate)
 
 
 def _square_design(generation: str, product: Product, simulated: bool) -> gemm.DesignPoint:

@@ -19,9 +19,10 @@ from npu.devices import Device, current_device
 from npu.errors import ArgumentError, DeviceError, DtypeError, ShapeError
 from npu.ops import bfp16 as block_floats
 from npu.ops import matmul_blocks
-from npu.ops.arrays import BFLOAT16, FLOATS, as_array, bytes_of, check_out, typed_view, wanted_dtype
+from npu.ops.arrays import BFLOAT16, FLOATS, as_array, check_out, typed_view, wanted_dtype
 from npu.ops.bfp16 import Bfp16Matrix
 from npu.ops.epilogue import Epilogue
+from npu.ops.gemm_calls import Call, Piece
 
 if TYPE_CHECKING:
     from typing import overload
@@ -283,13 +284,13 @@ def matmul(  # noqa: F811
             a, b, out_dtype, out, shift, alpha, bias, bf16, accumulate, device
         )
     assert not isinstance(a, Bfp16Matrix) and not isinstance(b, Bfp16Matrix)
-    return product_of(
+    return call_of(
         a, b, out_dtype=out_dtype, out=out, shift=shift, alpha=alpha, bias=bias, bf16=bf16,
         accumulate=accumulate, device=device,
-    )  # fmt: skip
+    ).run()  # fmt: skip
 
 
-def product_of(
+def call_of(
     a: ArrayLike,
     b: ArrayLike | PackedMatrix,
     *,
@@ -302,9 +303,10 @@ def product_of(
     accumulate: str = "wide",
     device: str | Device | None = None,
     layer: bool = False,
-) -> np.ndarray:
-    """``matmul`` of values. layer: one of the three products of a layer in training, for which
-    there may be a configuration that serves them all (npu/ops/gemm_designs.py)."""
+) -> Call:
+    """``matmul`` of values, checked and ready to run. layer: one of the three products of a layer
+    in training, for which there may be a configuration that serves them all
+    (npu/ops/gemm_designs.py)."""
     left = _operand("matmul", a, "a")
     right: np.ndarray | PackedMatrix
     if isinstance(b, PackedMatrix):
@@ -329,28 +331,32 @@ def product_of(
     returned = np.empty(shape, dtype) if out is None else out
     result = np.asarray(returned)  # not a subclass with operations of its own
     if 0 in shape:
-        return returned
+        return Call(chosen, [], returned)
     if k == 0:
         result[...] = epilogue.apply(np.zeros(shape, epilogue.product_dtype))
-        return returned
+        return Call(chosen, [], returned)
     product = result if epilogue.trivial else np.empty(shape, epilogue.product_dtype)
-    multiply = functools.partial(
-        _multiply, shift=epilogue.device_shift, device=chosen, bf16=mode, accumulate=accumulate,
+    piece = functools.partial(
+        _piece, shift=epilogue.device_shift, device=chosen, bf16=mode, accumulate=accumulate,
         layer=layer,
     )  # fmt: skip
     if isinstance(right, PackedMatrix):
-        multiply(left.reshape(-1, k), right, product)
+        pieces = [piece(left.reshape(-1, k), right, product)]
     elif math.prod(right.shape[:-2]) == 1:  # one b: the batch of a is more rows
         other = right.reshape(right.shape[-2:])
-        multiply(left.reshape(-1, k), other, product)
+        pieces = [piece(left.reshape(-1, k), other, product)]
     else:
         left = np.broadcast_to(left, (*shape[:-2], m, k))
         right = np.broadcast_to(right, (*shape[:-2], k, n))
-        for index in np.ndindex(*shape[:-2]):
-            multiply(left[index], right[index], product[index])
-    if not epilogue.trivial:
-        result[...] = epilogue.apply(product)
-    return returned
+        pieces = [
+            piece(left[index], right[index], product[index]) for index in np.ndindex(*shape[:-2])
+        ]
+
+    def finish() -> None:
+        if not epilogue.trivial:
+            result[...] = epilogue.apply(product)
+
+    return Call(chosen, pieces, returned, finish)
 
 
 def last_gemm(device: str | Device | None = None) -> GemmRun | None:
@@ -407,7 +413,7 @@ def _by_columns(b: np.ndarray) -> bool:
     return min(b.shape) > 1 and abs(b.strides[0]) < abs(b.strides[1])
 
 
-def _multiply(
+def _piece(
     a: np.ndarray,
     b: np.ndarray | PackedMatrix,
     out: np.ndarray,
@@ -417,8 +423,8 @@ def _multiply(
     bf16: str | None,
     accumulate: str,
     layer: bool,
-) -> None:
-    """Two non-empty matrices of checked dtypes; out: C-contiguous, of a dtype the array writes."""
+) -> Piece:
+    """See Piece."""
     from npu.ops.gemm_product import Product  # the designs are not part of `import npu`
 
     kind = _device_input(a.dtype)
@@ -426,14 +432,8 @@ def _multiply(
     layout = "packed" if isinstance(b, PackedMatrix) else "col" if _by_columns(b) else "row"
     sums = accumulate if out.dtype.itemsize < 4 else "wide"
     size = (a.shape[0], a.shape[1], b.shape[1])
-    gemm = device.choose_gemm(
-        Product(
-            kind, str(out.dtype), size, layout, sums, device.bf16_of(kind, bf16),
-            packed.options if packed else None, layer,
-        )
+    product = Product(
+        kind, str(out.dtype), size, layout, sums, device.bf16_of(kind, bf16),
+        packed.options if packed else None, layer,
     )  # fmt: skip
-    target = bytes_of(out)
-    if isinstance(b, PackedMatrix):
-        gemm.run_packed(*typed_view(a), b.handle, target, shift)
-    else:
-        gemm.run(*typed_view(a), *typed_view(b), target, shift)
+    return Piece(product, a, b.handle if isinstance(b, PackedMatrix) else b, out, shift)

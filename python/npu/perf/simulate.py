@@ -56,6 +56,11 @@ class SimulatedGemm:
     details: dict[str, float] = dataclasses.field(repr=False)
     agents: dict[str, float] = dataclasses.field(default_factory=dict, repr=False)
 
+    @property
+    def array_seconds(self) -> float:
+        """Without the host's part."""
+        return self.seconds - self.dispatch_seconds
+
 
 @overload
 def simulate_gemm(
@@ -120,7 +125,8 @@ def simulate_call(
     """The timed emulator on the streams that npu.matmul submits to a configuration for row-major A
     and C and a B as it has it: ragged edges, K tails and splits are those of the call, where
     ``simulate_gemm`` computes the padded problem. stored: fields of the
-    request that say otherwise ("packed_b", "a_across", "b_across")."""
+    request that say otherwise ("packed_b", "a_across", "b_across"), or that add another product to
+    the submission ("then_m", ...)."""
     problem = gemm_problem(
         "simulate_call", design.generation, size, design=design, stream_bytes=stream_bytes,
         machine=machine, kernels=kernels,

@@ -69,6 +69,7 @@ class StubDevice final : public Device {
     info.name = "stub";
     info.generation = arch::Generation::kNpu1;
     info.columns = 4;
+    info.max_arguments = ops::kGemmArguments;  // fewer than two products have
     return info;
   }
   std::unique_ptr<Buffer> allocate(size_t bytes) override {
@@ -310,6 +311,21 @@ TEST_CASE("gemm: blocks of C share streams, and reports add up") {
   CHECK(report.undecoded_writes == 3);  // a total of the device since it was configured
   CHECK(gemm.counters().streams_built == 2);
   CHECK(gemm.counters().stream_hits == 7);
+}
+
+TEST_CASE("gemm: two products on a device that takes the arguments of one") {
+  auto device = stub(true);
+  ops::Gemm gemm(device, test::small_configuration(), {2, 16});
+  const Matrix a = matrix(8, 8, ElementType::kBf16, Layout::kDense, 0);
+  const Matrix b = matrix(8, 40, ElementType::kF32, Layout::kDense, 1);
+  const Matrix other = matrix(40, 8, ElementType::kBf16, Layout::kTransposed, 2);
+  const auto packed = gemm.pack(matrix(8, 9, ElementType::kBf16, Layout::kDense, 3).view);
+  std::vector<float> c(8 * 40), d(40 * 9);
+  gemm.run_both({a.view, b.view, nullptr, reinterpret_cast<std::byte*>(c.data())},
+                {other.view, {}, packed.get(), reinterpret_cast<std::byte*>(d.data())});
+  check_product(a, b, c);
+  check_product(other, matrix(8, 9, ElementType::kBf16, Layout::kDense, 3), d);
+  CHECK(static_cast<StubDevice&>(*device->device).submissions == 3 + 5);
 }
 
 TEST_CASE("gemm: wrong sizes, types and devices are refused") {

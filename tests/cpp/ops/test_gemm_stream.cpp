@@ -402,3 +402,32 @@ TEST_CASE("gemm stream: configurations that describe no GEMM are refused") {
   renamed.rtps[0].name = "k_count";
   CHECK_THROWS_AS(test::gemm_words(renamed, {8, 8, 8}), Error);
 }
+
+TEST_CASE("gemm stream: two problems follow each other, each with its arguments") {
+  const Configuration configuration = small_configuration();
+  const ops::GemmTile tile = ops::GemmTile::of(configuration);
+  const ops::GemmProblem problems[] = {ops::GemmProblem::dense(tile, 16, 24, 32),
+                                       ops::GemmProblem::dense(tile, 8, 16, 24)};
+  const auto words = test::words_of(configuration, [&](stream::Builder& builder) {
+    ops::append_gemms(builder, configuration, problems);
+  });
+  const stream::Stream both = stream::Stream::parse(std::as_bytes(std::span(words)));
+  size_t at = 0;
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto single = test::gemm_words(configuration, problems[i]);
+    const stream::Stream alone = stream::Stream::parse(std::as_bytes(std::span(single)));
+    for (const stream::Operation& expected : alone.operations()) {
+      REQUIRE(at < both.operations().size());
+      const stream::Operation& found = both.operations()[at++];
+      REQUIRE(found.opcode == expected.opcode);
+      REQUIRE(found.address == expected.address);
+      REQUIRE(found.value == expected.value);
+      if (expected.opcode != stream::Opcode::kAddressPatch) continue;
+      const uint32_t argument = expected.argument + i * static_cast<uint32_t>(ops::kGemmArguments);
+      REQUIRE(found.argument == argument);
+      REQUIRE(test::unfolded(found.argument, found.argument_offset) ==
+              test::unfolded(expected.argument, expected.argument_offset));
+    }
+  }
+  CHECK(at == both.operations().size());
+}

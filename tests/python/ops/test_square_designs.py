@@ -84,35 +84,54 @@ def test_k_longer_than_a_bd_repeats() -> None:
 
 
 @pytest.mark.parametrize("input_first", [False, True])
-def test_a_layer_in_bfloat16(input_first: bool) -> None:
-    """Three products against float64; no copy, no transposition, and after the first no load."""
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_layer(input_first: bool, dtype: str) -> None:
+    """Three products against float64, on a device as it is opened; no transposition, no load after
+    the first, and one submission for both gradients. In bfloat16 no copy; in float32 x and dy are
+    rounded as they lie, and the weight once until it changes."""
     torch = pytest.importorskip("torch")
     from npu.torch import products
     from npu.torch.device_words import word_of
     from npu.torch.tensors import array_of
 
-    device = open_device("emu:npu1", designs="array")
+    device = open_device("emu:npu1")
     choices = (None, "wide", word_of(device))
     rng = torch.Generator().manual_seed(7)
-    shapes = (256, 512), ((512, 768) if input_first else (768, 512)), (256, 768)
-    x, weight, dy = (torch.randn(s, generator=rng).to(torch.bfloat16) for s in shapes)
+    shapes = (256, 512), ((512, 768) if input_first else (768, 512)), (256, 768), (768,)
+    kind = getattr(torch, dtype)
+    x, weight, dy, bias = (torch.randn(s, generator=rng).to(kind) for s in shapes)
 
     def step() -> list[np.ndarray]:
-        y = products.linear(x, weight, None, input_first, torch.bfloat16, choices)
+        y = products.linear(x, weight, bias, input_first, kind, choices)
         gradients = products.linear_gradients(dy, x, weight, [True, True], input_first, choices)
         return [array_of(one) for one in (y, *gradients)]
 
     step()
-    before = npu.stats()
-    y, dx, dw = step()
-    counted = npu.stats() - before
-    assert (counted.configuration_loads, counted.host_copy_bytes) == (0, 0)
-    assert (counted.transpose_ns, counted.pack_ns, counted.submissions) == (0, 0, 3)
+    assert device.last_gemm.options.keeps
+    copied = 0 if dtype == "bfloat16" else 2 * (2 * x.numel() + dy.numel())
+    for changed in (0, 2 * weight.numel() if copied else 0):
+        before = npu.stats()
+        y, dx, dw = step()
+        counted = npu.stats() - before
+        assert (counted.configuration_loads, counted.submissions) == (0, 2)
+        assert (counted.transpose_ns, counted.host_copy_bytes) == (0, copied + changed)
+        assert (counted.pack_ns == 0) == (copied == 0)
+        with torch.no_grad():
+            weight *= 1
     x32, w32, dy32 = (array_of(one).astype(np.float32) for one in (x, weight, dy))
     w32 = w32 if input_first else w32.T
-    assert_matmul_close(y, x32, w32)
-    assert_matmul_close(dx, dy32, w32.T)
-    assert_matmul_close(*((dw, x32.T, dy32) if input_first else (dw, dy32.T, x32)))
+    without = y.astype(np.float32) - array_of(bias).astype(np.float32)
+    exact = x32.astype(np.float64) @ w32
+    # As of the operands; a bias in bfloat16 is added to a result that has been rounded, once more.
+    bound = 2.0**-7 * (np.abs(x32) @ np.abs(w32))
+    bound += 2.0**-7 * (np.abs(exact) + np.abs(array_of(bias).astype(np.float32)))
+    assert (np.abs(without - exact) <= bound).all()
+    assert_matmul_close(dx, *rounded(dy32, w32.T))
+    assert_matmul_close(dw, *(rounded(x32.T, dy32) if input_first else rounded(dy32.T, x32)))
+
+
+def rounded(*of: np.ndarray) -> list[np.ndarray]:
+    return [x.astype(BF16).astype(np.float32) for x in of]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,8 @@ def test_a_loss_falls_as_on_the_cpu() -> None:
     assert mine != theirs  # it was not torch that multiplied
 
 
-def test_one_configuration_and_a_product_per_operand() -> None:
-    """Forward one product per layer, backward two, but for the first, whose input needs none."""
+def test_a_layer_is_one_submission_forward_and_one_back() -> None:
+    """Back for both gradients, or for that of the weight alone, where the input needs none."""
     layers = network()
     npu.torch.offload(layers, min_size=0, device=DEVICE)
     x, y = batch(0)
@@ -72,7 +72,7 @@ def test_one_configuration_and_a_product_per_operand() -> None:
     loss = nn.functional.mse_loss(layers(x), y)
     assert (npu.stats() - before).submissions == 2
     loss.backward()
-    assert (npu.stats() - before).submissions == 2 + 3
+    assert (npu.stats() - before).submissions == 2 + 2
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
@@ -256,16 +256,24 @@ def test_idle_threads_of_torch_end_before_an_emulated_product() -> None:
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
 @pytest.mark.parametrize("input_first", [False, True])
-def test_a_float32_layer_runs_on_one_configuration(generation: str, input_first: bool) -> None:
-    """Where the array's time is preferred, steps after the first load none: x (dy, if the weight is
-    (K, N)) is packed like the weight. 768 to 2304 is of other shape than 256 x 768."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_with_a_bias_runs_on_one_configuration(
+    generation: str, input_first: bool, dtype: torch.dtype
+) -> None:
+    """Where the array's time is preferred, steps after the first load none. On npu1 operands are
+    rounded as they lie; on npu2 x (dy, if the weight is (K, N)) of a layer in float32 is packed
+    like the weight; in bfloat16 there are two. 768 to 2304 is of other shape than 256 x 768."""
+    if generation == "npu2" and dtype is torch.bfloat16:
+        pytest.skip("results in bfloat16 and, with a bias, in float32")
     null = open_device(f"null:{generation}", designs="array")
-    weight = torch.zeros((768, 2304) if input_first else (2304, 768), requires_grad=True)
-    x, loads = torch.ones(256, 768, requires_grad=True), []
+    shape = (768, 2304) if input_first else (2304, 768)
+    weight = torch.zeros(shape, dtype=dtype, requires_grad=True)
+    bias = torch.zeros(2304, dtype=dtype, requires_grad=True)
+    x, loads = torch.ones(256, 768, dtype=dtype, requires_grad=True), []
     choices = checked_choices("test", None, "wide", null)
     for _ in range(3):
         before = null.counters()["configuration_loads"]
-        y = layer(x, weight, None, input_first, choices)
+        y = layer(x, weight, bias, input_first, choices)
         y.backward(torch.ones_like(y))
         loads.append(null.counters()["configuration_loads"] - before)
     assert loads[1:] == [0, 0]

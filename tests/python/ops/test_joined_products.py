@@ -1,0 +1,111 @@
+"""Two products in one submission (Gemm.run_both): the bits are those of two calls, whatever lies
+where and whichever of them is split or has edges; simulated, one dispatch is saved; products of
+different configurations are submitted one by one.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import npu
+from npu.designs import gemm
+from npu.devices import open_device
+from npu.ops.arrays import bytes_of, typed_view
+from npu.ops.gemm_calls import run_both
+from npu.ops.matmul import call_of, pack
+from npu.perf.simulate import simulate_call
+
+BF16 = np.dtype(ml_dtypes.bfloat16)
+KEPT = gemm.design_point(
+    "npu1", "bfloat16", "bfloat16", tile=(64, 64, 64), k_mt=256, b_layout="col", c_l2_buffers=1,
+    square=True, keeps=True,
+)  # fmt: skip
+# M, K, N of both; what memtiles keep of each
+SIZES = [
+    ((256, 2304, 768), (2304, 256, 768)),  # dy, then x
+    ((256, 768, 512), (768, 256, 256)),  # dy, nothing
+    ((512, 512, 256), (256, 3072, 768)),  # nothing, A
+    ((300, 600, 330), (600, 300, 330)),  # edges are packed, and results copied
+]
+
+
+def values(rows: int, columns: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal((rows, columns), np.float32).astype(BF16)
+
+
+def gradients(
+    size: tuple[int, int, int], then: tuple[int, int, int]
+) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """A by rows and then by columns, as dy of dx and of dW; B by rows; results."""
+    m, k, n = then
+    of = [(values(*size[:2], 1), values(*size[1:], 2)), (values(k, m, 3).T, values(k, n, 4))]
+    return [(a, b, np.full((a.shape[0], b.shape[1]), np.nan, BF16)) for a, b in of]
+
+
+@pytest.mark.parametrize("size, then", SIZES, ids=str)
+def test_bits_are_those_of_two_calls(
+    size: tuple[int, int, int], then: tuple[int, int, int]
+) -> None:
+    """Twice: the second time the stream is the one that was built."""
+    device = open_device("emu:npu1")
+    kept = device.gemm_of(KEPT)
+    expected = gradients(size, then)
+    for a, b, out in expected:
+        kept.run(*typed_view(a), *typed_view(b), bytes_of(out), 0)
+    for _ in range(2):
+        found = gradients(size, then)
+        before = npu.stats()
+        kept.run_both(*((*typed_view(a), *typed_view(b), bytes_of(out), 0) for a, b, out in found))
+        assert (npu.stats() - before).submissions == 1
+        for (_, _, out), (_, _, wanted) in zip(found, expected, strict=True):
+            np.testing.assert_array_equal(out.view(np.uint16), wanted.view(np.uint16))
+
+
+def test_long_products_have_submissions_of_their_own() -> None:
+    """Two times 1,300 output rounds are more than the 2,048 that one may have."""
+    device = open_device("null:npu1")
+    a, b = np.zeros((256, 64), BF16), np.zeros((64, 1300 * 256), BF16)
+    for columns, submissions in ((1300 * 256, 2), (512, 1)):
+        before = npu.stats()
+        run_both(call_of(a, b, device=device), call_of(a, b[:, :columns], device=device))
+        assert (npu.stats() - before).submissions == submissions
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_packed_operands_epilogues_and_batches(generation: str) -> None:
+    """As npu.torch has them in float32; a batch, and results of other types, one by one."""
+    device = open_device(f"emu:{generation}")
+    rng = np.random.default_rng(5)
+    a, b = (rng.standard_normal(s, np.float32) for s in ((70, 90), (90, 110)))
+    pairs = [
+        ((a, pack(b, device=device), {}), (a, b, {"bias": b[0]}), 1),
+        ((a, pack(b, device=device), {"alpha": 2}), (b.T, pack(a.T, device=device), {}), 1),
+        ((a, b, {}), (a, b, {"out_dtype": BF16}), 2),
+        ((np.stack([a, a]), np.stack([b, b]), {}), (a, b, {}), 3),
+        ((a[:, :0], b[:0], {}), (a, b, {}), 1),
+    ]
+    for first, second, submissions in pairs:
+        calls = [call_of(x, y, device=device, **more) for x, y, more in (first, second)]
+        before = npu.stats()
+        run_both(*calls)
+        assert (npu.stats() - before).submissions == submissions
+        for call, (x, y, more) in zip(calls, (first, second), strict=True):
+            np.testing.assert_array_equal(call.returned, npu.matmul(x, y, device=device, **more))
+
+
+def test_one_dispatch_is_saved() -> None:
+    """And no byte is moved more; the array's own time is that of both."""
+    size, then = SIZES[0]
+    alone = [
+        simulate_call(KEPT, size, stored={"b_across": 1}),
+        simulate_call(KEPT, then, stored={"a_across": 1, "b_across": 1}),
+    ]
+    fields = dict(zip(("then_m", "then_k", "then_n"), then, strict=True))
+    stored = {"b_across": 1, "then_a_across": 1, "then_b_across": 1}
+    both = simulate_call(KEPT, size, stored=stored | fields)
+    assert both.dispatch_seconds == alone[0].dispatch_seconds
+    assert both.bytes == {name: sum(one.bytes[name] for one in alone) for name in both.bytes}
+    total = sum(one.array_seconds for one in alone)
+    assert 0.99 * total < both.array_seconds < total
