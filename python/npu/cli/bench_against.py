@@ -1,24 +1,28 @@
 """`npu bench -m MODEL --against llama.cpp [PATH]`: the same tests by llama.cpp on this machine,
 each of its runs after one of ours. What runs them is the program llama-bench or, where there is
-none, the Python module llama_cpp (llama-cpp-python) in this process.
+none, the Python module llama_cpp (llama-cpp-python), in a process of its own.
 """
 
 from __future__ import annotations
 
-import importlib
+import atexit
+import contextlib
 import json
 import os
 import shutil
+import signal
 import subprocess
-import time
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from npu.cli import llama_cpp_worker
 from npu.cli.bench_runs import Test
+from npu.cli.llama_cpp_worker import MODULE
 from npu.errors import ArgumentError
 
-PROGRAM, MODULE = "llama-bench", "llama_cpp"
+PROGRAM = "llama-bench"
 _MOST_SECONDS = 3600  # of one run
 
 Rival = Callable[[Test], float]  # tokens per second
@@ -34,9 +38,8 @@ def llama_cpp(path: str | None, model: str, longest: int, threads: int) -> tuple
     program = _program(path)
     if program:
         return f"{PROGRAM} ({program})", lambda test: _by_program(program, model, test, threads)
-    module = _module()
-    name = f"{MODULE} {getattr(module, '__version__', 'of unknown version')}"
-    return name, _Loaded(module, model, longest, threads)
+    rival = _Module(model, longest, threads)
+    return rival.name, rival
 
 
 def _program(path: str | None) -> str | None:
@@ -47,16 +50,6 @@ def _program(path: str | None) -> str | None:
     if not found.is_file() or not os.access(found, os.X_OK):
         raise ArgumentError(f"[bench] --against llama.cpp {path}: {found} is no program")
     return str(found)
-
-
-def _module() -> Any:
-    try:
-        return importlib.import_module(MODULE)
-    except ImportError as error:
-        raise ArgumentError(
-            f"[bench] neither {PROGRAM} nor the Python module {MODULE} is there ({error}); name "
-            f"{PROGRAM} (--against llama.cpp PATH) or `pip install llama-cpp-python`"
-        ) from error
 
 
 def _by_program(program: str, model: str, test: Test, threads: int) -> float:
@@ -84,30 +77,45 @@ def _by_program(program: str, model: str, test: Test, threads: int) -> float:
         ) from error
 
 
-class _Loaded:
-    """The module with a model, which takes memory beside ours; files are mapped by both."""
+class _Module:
+    """The module in a process of its own (llama_cpp_worker.py), with a model."""
 
-    def __init__(self, module: Any, model: str, longest: int, threads: int) -> None:
-        try:
-            self.llama = module.Llama(
-                model_path=model, n_ctx=longest, n_batch=2048, n_ubatch=512, n_threads=threads,
-                n_threads_batch=threads, verbose=False,
-            )  # fmt: skip
-        except (ValueError, RuntimeError, TypeError) as error:
-            raise ArgumentError(f"[bench] {MODULE} does not load {model}: {error}") from error
-        self.words = list(range(2, min(self.llama.n_vocab(), longest + 2)))
+    def __init__(self, model: str, longest: int, threads: int) -> None:
+        command = [sys.executable, "-m", llama_cpp_worker.__name__, model, longest, threads]
+        self._process = subprocess.Popen(
+            [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+        atexit.register(self._process.kill)
+        self.name: str = self._answer()["name"]
 
     def __call__(self, test: Test) -> float:
-        llama = self.llama
-        llama.reset()
-        if test.depth:
-            llama.eval(self._tokens(test.depth))
-        begin = time.perf_counter()
-        if test.prompt:
-            llama.eval(self._tokens(test.prompt))
-        for _ in range(test.generated):
-            llama.eval(self._tokens(1))
-        return test.tokens / (time.perf_counter() - begin)
+        words = {"prompt": test.prompt, "generated": test.generated, "depth": test.depth}
+        assert self._process.stdin
+        with contextlib.suppress(BrokenPipeError):  # what it said is read below
+            self._process.stdin.write(json.dumps(words) + "\n")
+            self._process.stdin.flush()
+        return test.tokens / float(self._answer()["seconds"])
 
-    def _tokens(self, count: int) -> list[int]:
-        return [self.words[i % len(self.words)] for i in range(count)]
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout
+        line = self._process.stdout.readline()
+        answer: dict[str, Any] = json.loads(line) if line else {}
+        if "missing" in answer:
+            raise ArgumentError(
+                f"[bench] neither {PROGRAM} nor the Python module {MODULE} is there "
+                f"({answer['missing']}); name {PROGRAM} (--against llama.cpp PATH) or "
+                "`pip install llama-cpp-python`"
+            )
+        if "error" in answer:
+            raise ArgumentError(f"[bench] {MODULE}: {answer['error']}")
+        if not answer:
+            code = self._process.wait()
+            said = (self._process.stderr.read() if self._process.stderr else "").strip()
+            last = said.splitlines()[-1] if said else "it said nothing"
+            raise ArgumentError(f"[bench] {MODULE} ended with {_ending(code)}: {last}")
+        return answer
+
+
+def _ending(code: int) -> str:
+    return signal.Signals(-code).name if code < 0 else str(code)

@@ -6,9 +6,9 @@ error that says what to do."""
 from __future__ import annotations
 
 import json
+import os
 import stat
 import sys
-import types
 from pathlib import Path
 from typing import Any
 
@@ -90,52 +90,72 @@ def test_the_program_in_the_path_comes_before_the_module(
     assert asked(tmp_path)[0][:2] == ["-m", str(other)]
 
 
+# A double of the module: notes how many tokens it was given since each reset.
+MODULE = """
+import json, os, signal, sys
+__version__ = "1.2"
 class Llama:
-    """A double of llama_cpp.Llama: notes how many tokens it was given since the last reset."""
-
-    runs: list[list[int]] = []  # noqa: RUF012
-
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, **options):
+        print("the module prints", flush=True)
         if options["model_path"].endswith("bad.gguf"):
             raise ValueError("Failed to load model from file")
-        assert options["n_ctx"] == 7 and options["n_threads"] == 1
-
-    def n_vocab(self) -> int:
+        assert options["n_threads"] == 1
+        self.context = options["n_ctx"]
+    def n_vocab(self):
         return 5
-
-    def reset(self) -> None:
-        self.runs.append([])
-
-    def eval(self, tokens: list[int]) -> None:
+    def reset(self):
+        self.note("reset")
+    def eval(self, tokens):
         assert all(0 <= token < 5 for token in tokens)
-        self.runs[-1].append(len(tokens))
+        if os.environ.get("LLAMA_CRASHES"):
+            print("about to crash", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGSEGV)
+        self.note(len(tokens))
+    def note(self, what):
+        open(LOG, "a").write(json.dumps([what, self.context]) + "\\n")
+"""
 
 
 @pytest.fixture
-def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def module(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No llama-bench, but the module; where it notes."""
+    folder, log = tmp_path / "modules", tmp_path / LOG
+    folder.mkdir()
+    (folder / "llama_cpp.py").write_text(f"LOG = {str(log)!r}\n{MODULE}")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(Llama, "runs", [])
-    double = types.SimpleNamespace(Llama=Llama, __version__="1.2")
-    monkeypatch.setitem(sys.modules, "llama_cpp", double)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(folder), *sys.path]))
+    return log
 
 
 def test_the_module_runs_the_same_tests(
-    model: str, capsys: pytest.CaptureFixture[str], module: None
+    model: str, capsys: pytest.CaptureFixture[str], module: Path
 ) -> None:
     words = ["-m", model, "-p", "4", "-n", "2", "-d", "3", "-t", "1", "-r", "1"]
     found = bench(capsys, *words, "--against", "llama.cpp")
     assert found["against"]["name"] == "llama_cpp 1.2"
-    assert Llama.runs == 2 * [[3, 4]] + 2 * [[3, 1, 1]]
+    noted = [json.loads(line) for line in module.read_text().splitlines()]
+    runs = 2 * ["reset", 3, 4] + 2 * ["reset", 3, 1, 1]
+    assert noted == [[what, 7] for what in runs]
     assert all(row["rival_tokens_per_s"]["median"] > 0 for row in found["results"])
+
+
+def test_a_module_that_crashes(
+    model: str, capsys: pytest.CaptureFixture[str], module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_CRASHES", "1")
+    said = failure(capsys, "-m", model, "-n", "2", "-p", "0", "-t", "1", "--against", "llama.cpp")
+    assert "llama_cpp ended with SIGSEGV: about to crash" in said
 
 
 def test_what_is_not_there(
     model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     against = ["-m", model, "-n", "2", "-p", "0", "--against", "llama.cpp"]
+    (tmp_path / "llama_cpp.py").write_text("raise ImportError('broken here')")
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
     said = failure(capsys, *against)
+    assert "broken here" in said
     assert "neither llama-bench nor the Python module llama_cpp" in said and "pip install" in said
     assert "is no program" in failure(capsys, *against, str(tmp_path / "nothing"))
     assert "is no program" in failure(capsys, *against, str(tmp_path))
@@ -162,12 +182,12 @@ def test_a_program_that_fails(
 
 
 def test_a_model_that_the_module_does_not_load(
-    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: None
+    model: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], module: Path
 ) -> None:
     bad = tmp_path / "bad.gguf"
     bad.write_bytes(b"GGUF")
     words = ["-m", model, "-n", "2", "-p", "0", "--against", "llama.cpp", "--against-model"]
-    assert "does not load" in failure(capsys, *words, str(bad))
+    assert "llama_cpp: ValueError: Failed to load" in failure(capsys, *words, str(bad), "-t", "1")
 
 
 @pytest.mark.parametrize(
