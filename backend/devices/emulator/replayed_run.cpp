@@ -1,8 +1,8 @@
-// Runs of the array that are recorded, and runs that repeat recorded ones (replay/recording.h).
+// Runs of the array that are recorded, and runs that repeat recorded ones (replay/recordings.h).
 #include <utility>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 
 namespace npu::emulator {
 

@@ -1,9 +1,9 @@
 // Runs that repeat recorded ones (devices/emulator/replay/). Asserts, against a second array that
 // executes every run at register level, that results, all memories, locks, registers and reports
 // are the same, whatever the data and the stream between; that another state of the array, another
-// configuration, steering words that are data, arguments that share memory and a full memory for
-// recordings lead to the register level; that kernels that fail, Ctrl-C and deadlines end or pause
-// a replay as they do a run.
+// configuration, steering words that are data and arguments that share memory lead to the register
+// level; that recordings that are used least recently leave a full memory; that kernels that fail,
+// Ctrl-C and deadlines end or pause a replay as they do a run.
 #include <atomic>
 #include <cstring>
 #include <stdexcept>
@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 #include "emulator_fixture.h"
 
 using namespace npu;
@@ -223,7 +223,7 @@ TEST_CASE("replays leave what runs at register level leave, with other streams b
   }
   CHECK(state(replayed.m) == state(plain.m));
   CHECK(replays >= 24);
-  CHECK(memory->bytes > 0);
+  CHECK(memory->bytes() > 0);
 }
 
 TEST_CASE("arguments may lie elsewhere, but not in each other") {
@@ -268,7 +268,7 @@ TEST_CASE("cores that data steer are never recorded") {
     data.in[0] = 2;  // the loop bound
     CHECK(!run(design, stream, data));
   }
-  CHECK(memory->bytes == 0);
+  CHECK(memory->bytes() == 0);
 }
 
 TEST_CASE("recordings take no more memory than they may, and give it back") {
@@ -280,17 +280,76 @@ TEST_CASE("recordings take no more memory than they may, and give it back") {
       Data data(2, i);
       run(design, stream, data);
     }
-    CHECK(memory->bytes > 0);
+    CHECK(memory->bytes() > 0);
     stream.recordings.clear();
-    CHECK(memory->bytes == 0);
+    CHECK(memory->bytes() == 0);
   }
-  memory->most = 1000;
+  memory->limit(1000);
   Prepared stream(2, memory);
   for (uint32_t i = 0; i < 4; ++i) {
     Data data(2, i);
     CHECK(!run(design, stream, data));
   }
-  CHECK(memory->bytes == 0);
+  CHECK(memory->bytes() == 0);
+}
+
+// Of 2, 4 and 6 objects, after which the memtile is where it was.
+TEST_CASE("recordings that are used least recently leave a full memory") {
+  Design design;
+  const auto memory = std::make_shared<ReplayMemory>();
+  Prepared small(2, memory), large(4, memory), other(2, memory), vast(6, memory);
+  const auto replays = [&](Prepared& stream) {
+    Data data(stream.objects, 11), expected(stream.objects, 11);
+    const bool replayed = run(design, stream, data);
+    design.m.array.begin(stream.parsed, expected.arguments());
+    CHECK(design.m.array.resume(Array::Deadline::max()));
+    CHECK(data == expected);
+    return replayed;
+  };
+  const auto record = [&](Prepared& stream, int runs = 2) {
+    const size_t before = memory->bytes();
+    for (int i = 0; i < runs; ++i) CHECK(!replays(stream));
+    return memory->bytes() - before;
+  };
+  const size_t of_small = record(small), of_large = record(large), full = memory->bytes();
+  CHECK(of_small > 0);
+  CHECK(of_large > of_small);
+  memory->limit(full);
+  CHECK(replays(small));
+  record(other);  // in the place of `large`
+  CHECK(memory->bytes() == 2 * of_small);
+  CHECK(replays(small));
+  CHECK(replays(other));
+
+  record(large, 4);  // has left without a replay: after twice as many runs
+  CHECK(memory->bytes() == of_small + of_large);
+  CHECK(replays(large));
+  CHECK(replays(other));
+  record(small);  // has been replayed
+  CHECK(replays(small));
+  CHECK(replays(other));
+
+  memory->limit(of_large);
+  record(vast);  // more than the limit: nothing leaves for it
+  CHECK(!replays(vast));
+  CHECK(replays(small));
+  CHECK(replays(other));
+}
+
+TEST_CASE("the states of one stream do not drive each other out") {
+  Design design;
+  const auto memory = std::make_shared<ReplayMemory>();
+  Prepared three(3, memory), four(4, memory);  // three leaves the memtile at its other place
+  const auto replays = [&](Prepared& stream) {
+    Data data(stream.objects, 3);
+    return run(design, stream, data);
+  };
+  for (Prepared* stream : {&three, &three, &four, &four}) CHECK(!replays(*stream));
+  memory->limit(memory->bytes());
+  CHECK(!replays(three));  // the other state: `four` leaves, though it was used later
+  CHECK(replays(three));
+  CHECK(replays(three));
+  CHECK(!replays(four));
 }
 
 TEST_CASE("a kernel that fails, Ctrl-C and a deadline end or pause a replay") {
@@ -322,8 +381,10 @@ TEST_CASE("a kernel that fails, Ctrl-C and a deadline end or pause a replay") {
   CHECK(design.m.array.replaying());
   CHECK(!design.m.array.resume(std::chrono::steady_clock::now()));
   CHECK(data.out == Words(kWords));
+  stream.recordings.clear();  // what runs keeps its recording
   CHECK(design.m.array.resume(Array::Deadline::max()));
   CHECK(data.out == out);
+  for (int i = 0; i < 2; ++i) CHECK(!run(design, stream, data));
   CHECK(run(design, stream, data));
 }
 

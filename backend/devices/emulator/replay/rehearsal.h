@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 
 namespace npu::emulator {
 
