@@ -12,7 +12,7 @@
 namespace npu::emulator {
 
 size_t Recording::bytes() const {
-  size_t sum = sizeof *this + start.bytes() + end.bytes();
+  size_t sum = sizeof *this + start.bytes() + end.bytes() + steering.size() * sizeof steering[0];
   for (const Phase& phase : phases) {
     for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
   }
@@ -68,6 +68,8 @@ void Replay::run(const Lane& lane) const {
         break;
       case Action::Kind::kCall:
         call(lane, lane.calls[action.index]);
+        break;
+      case Action::Kind::kSteer:
         break;
     }
   }

@@ -13,6 +13,7 @@
 
 #include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/replay/control_state.h"
+#include "devices/emulator/replay/steering.h"
 #include "runtime/run_report.h"
 
 namespace npu::emulator {
@@ -28,6 +29,7 @@ struct Recording {
   uint64_t epoch = 0;  // Array::epoch(): configurations and programs of cores
   std::vector<ArgumentShape> arguments;
   ControlState start, end;
+  std::vector<SteeringWord> steering;
   std::vector<Phase> phases;
   std::vector<std::unique_ptr<BlockPool>> blocks;
   RunReport report;

@@ -2,6 +2,7 @@
 #include "devices/emulator/replay/recordings.h"
 
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <utility>
 
@@ -70,6 +71,18 @@ bool share_memory(std::span<const Argument> arguments) {
   return false;
 }
 
+// Whether the words that decide what cores do are those of the recorded run.
+bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
+  return std::ranges::all_of(recording.steering, [&](const SteeringWord& word) {
+    const Place& place = word.place;
+    const std::byte* const at =
+        place.base == Place::kAbsolute
+            ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
+            : arguments[place.base - 1].data + place.offset;
+    return std::memcmp(at, &word.value, sizeof word.value) == 0;
+  });
+}
+
 }  // namespace
 
 void ReplayMemory::limit(size_t most) {
@@ -113,15 +126,16 @@ Recordings::~Recordings() {
   std::erase(memory_->streams_, this);
 }
 
-std::shared_ptr<const Recording> Recordings::find(const Array& array,
+std::shared_ptr<const Recording> Recordings::find(Array& array,
                                                   std::span<const Argument> arguments) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   if (all_.empty() || share_memory(arguments)) return nullptr;
+  for (const auto& tile : array.tiles()) tile->aliases.flush_all();
   const std::vector<ArgumentShape> given = shapes(arguments);
   for (Kept& kept : all_) {
     const Recording& recording = *kept.recording;
     if (recording.epoch != array.epoch() || recording.arguments != given ||
-        !recording.start.holds(array)) {
+        !recording.start.holds(array) || !steered_the_same(recording, arguments)) {
       continue;
     }
     kept.last_use = ++memory_->uses_;

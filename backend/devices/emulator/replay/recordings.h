@@ -49,8 +49,8 @@ class Recordings {
   Recordings(const Recordings&) = delete;
   Recordings& operator=(const Recordings&) = delete;
 
-  // The one that fits, or null.
-  std::shared_ptr<const Recording> find(const Array& array, std::span<const Argument> arguments);
+  // The one that fits, or null. Brings the array's memories up to date if there may be one.
+  std::shared_ptr<const Recording> find(Array& array, std::span<const Argument> arguments);
   // Whether a run that has not found one is to be recorded. Counts these runs.
   bool wants(const stream::Stream& stream);
   size_t most_bytes() const;  // of the next one
