@@ -383,6 +383,23 @@ TEST_CASE("recordings take no more memory than they may, and give it back") {
   CHECK(memory->bytes() == 0);
 }
 
+TEST_CASE("recordings of a configuration leave with it, and come ever later if none was repeated") {
+  Design design;
+  const auto memory = std::make_shared<ReplayMemory>();
+  Prepared stream(2, memory);
+  Data data(2, 1);
+  for (int i = 0; i < 2; ++i) run(design, stream, data);
+  const size_t one = memory->bytes();
+  CHECK(one > 0);
+  for (int i = 1; i <= 12; ++i) {
+    CAPTURE(i);
+    design.configure();
+    CHECK(!run(design, stream, data));
+    CHECK(memory->bytes() <= one + one / 2);
+    CHECK((memory->bytes() > 0) == (i == 4 || i == 12));  // after 4 runs, then after 8
+  }
+}
+
 // Of 2, 4 and 6 objects, after which the memtile is where it was.
 TEST_CASE("recordings that are used least recently leave a full memory") {
   Design design;

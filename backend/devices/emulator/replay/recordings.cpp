@@ -129,13 +129,14 @@ Recordings::~Recordings() {
 std::shared_ptr<const Recording> Recordings::find(Array& array,
                                                   std::span<const Argument> arguments) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  drop_others(array.epoch());
   if (all_.empty() || share_memory(arguments)) return nullptr;
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
   const std::vector<ArgumentShape> given = shapes(arguments);
   for (Kept& kept : all_) {
     const Recording& recording = *kept.recording;
-    if (recording.epoch != array.epoch() || recording.arguments != given ||
-        !recording.start.holds(array) || !steered_the_same(recording, arguments)) {
+    if (recording.arguments != given || !recording.start.holds(array) ||
+        !steered_the_same(recording, arguments)) {
       continue;
     }
     kept.last_use = ++memory_->uses_;
@@ -171,12 +172,20 @@ void Recordings::add(Recording recording) {
 }
 
 void Recordings::drop(size_t number) {
-  const Kept& kept = all_[number];
-  first_recorded_ = kept.repeated ? kFirstRecorded : std::min(2 * first_recorded_, kLastRecorded);
-  runs_ = 0;
+  const Kept kept = std::move(all_[number]);
+  all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(number));
   bytes_ -= kept.bytes;
   memory_->bytes_ -= kept.bytes;
-  all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(number));
+  if (kept.repeated) first_recorded_ = kFirstRecorded;
+  if (!kept.repeated && runs_ > 0) first_recorded_ = std::min(2 * first_recorded_, kLastRecorded);
+  runs_ = 0;
+}
+
+// A configuration that is loaded again has other cores.
+void Recordings::drop_others(uint64_t epoch) {
+  for (size_t i = all_.size(); i-- > 0;) {
+    if (all_[i].recording->epoch != epoch) drop(i);
+  }
 }
 
 void Recordings::refuse() {

@@ -70,6 +70,7 @@ class Recordings {
   };
   void drop_all();
   void drop(size_t number);
+  void drop_others(uint64_t epoch);  // than those of this Array::epoch()
 
   const std::shared_ptr<ReplayMemory> memory_;  // whose mutex guards all of this
   std::vector<Kept> all_;
