@@ -445,6 +445,9 @@ double out_cycles(const Timing&, const int64_t* integers) {
 
 constexpr Operand kPart = buffer("part", kPartElements), kQ = buffer("q", kQueries);
 constexpr Operand kWordsOperand = buffer("words", kRecordWords);
+// A header, and the record that a core takes of it.
+constexpr Operand kHeader = kPart.steers(Steering::kReads, kRecordWords, "16 * index");
+constexpr Operand kTakenRecord = kWordsOperand.steers(Steering::kCopies, kRecordWords);
 constexpr Operand kScoresStateOperand = buffer("state", kScoresState);
 constexpr Operand kValuesStateOperand = buffer("state", kValuesState);
 constexpr Operand kY = buffer("y", kQueries), kF = buffer("f", kScoreWords);
@@ -530,8 +533,8 @@ NPU_KERNEL void values_out(const float* y, int32_t* out, const int32_t* words, i
   }
 }
 
-NPU_DECLARE(attention_begin, {.operands = {attention::kPart, attention::kQ,
-                                           attention::kWordsOperand, attention::kScoresStateOperand,
+NPU_DECLARE(attention_begin, {.operands = {attention::kHeader, attention::kQ,
+                                           attention::kTakenRecord, attention::kScoresStateOperand,
                                            integer("index", 0, npu::attention::kRecords - 1)},
                               .cycles = fixed<attention::kTake>,
                               .check = attention::check_begin});
@@ -551,7 +554,7 @@ NPU_DECLARE(attention_scores,
              .cycles = attention::score_cycles,
              .check = attention::check_scores,
              .parts = attention::score_parts});
-NPU_DECLARE(values_begin, {.operands = {attention::kPart, attention::kY, attention::kWordsOperand,
+NPU_DECLARE(values_begin, {.operands = {attention::kHeader, attention::kY, attention::kTakenRecord,
                                         attention::kValuesStateOperand,
                                         integer("index", 0, npu::attention::kRecords - 1)},
                            .cycles = fixed<attention::kClear>,

@@ -296,21 +296,28 @@ NPU_KERNEL void gemv_piece(const int32_t* y, int32_t* piece, int32_t* state) {
   ++state[State::kSent];
 }
 
-NPU_DECLARE(gemv_setup,
-            {.operands = {buffer("table", kXElements), buffer("words", kSetupWords),
-                          buffer("state", kSetupWords), buffer("sums", kMaxBatch* kBlockRows),
-                          integer("index", 0, npu::gemv::kMaxCores - 1)},
-             .cycles = fixed<64>});
-NPU_DECLARE(gemv_long_setup,
-            {.operands = {buffer("table", kXElementsOfOne), buffer("words", kLongSetupWords),
-                          buffer("state", kSetupWords), buffer("sums", kBlockRows),
-                          integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
-             .cycles = fixed<68>});
+NPU_DECLARE(
+    gemv_setup,
+    {.operands = {buffer("table", kXElements).steers(Steering::kReads, kSetupWords, "16 * index"),
+                  buffer("words", kSetupWords).steers(Steering::kCopies, kSetupWords),
+                  buffer("state", kSetupWords).steers(Steering::kSets, kSetupWords),
+                  buffer("sums", kMaxBatch* kBlockRows),
+                  integer("index", 0, npu::gemv::kMaxCores - 1)},
+     .cycles = fixed<64>});
+NPU_DECLARE(
+    gemv_long_setup,
+    {.operands =
+         {buffer("table", kXElementsOfOne).steers(Steering::kReads, kLongSetupWords, "32 * index"),
+          buffer("words", kLongSetupWords).steers(Steering::kCopies, kLongSetupWords),
+          buffer("state", kSetupWords), buffer("sums", kBlockRows),
+          integer("index", 0, npu::gemv::kMaxCores / 2 - 1)},
+     .cycles = fixed<68>});
 NPU_DECLARE(
     gemv_block,
     {.operands = {buffer("block", npu::blocks::kBytes), buffer("x", kXElements),
                   buffer("sums", kMaxBatch* kBlockRows), buffer("y", kYWords),
-                  buffer("words", kSetupWords), buffer("state", kSetupWords),
+                  buffer("words", kSetupWords).steers(Steering::kReads, kSetupWords),
+                  buffer("state", kSetupWords).steers(Steering::kUpdates, kSetupWords),
                   buffer("work", npu::gemv::kWork), multiple("batch", 1),
                   integer("format", 0, npu::blocks::kFormats - 1)},
      .cycles = [](const Timing&,

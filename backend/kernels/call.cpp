@@ -178,6 +178,21 @@ OperandUses operand_uses(const Declaration& kernel, Arguments arguments) {
   return uses;
 }
 
+SteeringFirsts steering_firsts(const Declaration& kernel, Arguments arguments) {
+  SteeringFirsts firsts{};
+  Integers integers{};
+  size_t count = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (!kernel.operands[i].buffer) integers[count++] = arguments[i].value;
+  }
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const Operand& operand = kernel.operands[i];
+    if (operand.steering == Steering::kNone) continue;
+    firsts[i] = static_cast<uint32_t>(operand.steering_first.value(integers.data()));
+  }
+  return firsts;
+}
+
 Cost call_cost(const Declaration& kernel, const arch::Timing& timing, Arguments arguments) {
   check_count(kernel, arguments);
   Integers integers{};

@@ -26,6 +26,10 @@ using OperandUses = std::array<OperandUse, kMaxOperands>;
 // Of every operand; those of integers mean nothing. Only the number of operands is as declared.
 OperandUses operand_uses(const Declaration& kernel, Arguments arguments);
 
+// The word of each buffer operand with which those that steer the core begin.
+using SteeringFirsts = std::array<uint32_t, kMaxOperands>;
+SteeringFirsts steering_firsts(const Declaration& kernel, Arguments arguments);
+
 // Cycles of a call, and what they are: "scheduled" (perf/kernel_schedules.h), "scheduled in part",
 // else what the kernel declares, "published" or "counted".
 struct Cost {

@@ -61,6 +61,17 @@ struct Size {
   int8_t used = 0;  // terms; none: the size says nothing
 };
 
+// What a call does with words of a buffer that steer a core: they bound its loops, are integers of
+// its calls, or such words come from them. Whatever else the call is given, they are the same after
+// it as long as its integers and those that it reads are.
+enum class Steering : uint8_t {
+  kNone,
+  kReads,
+  kSets,     // all of them
+  kUpdates,  // reads them and may change them
+  kCopies,   // word i becomes word i of those of the first operand of kReads
+};
+
 struct Operand {
   const char* name = nullptr;
   bool buffer = false;
@@ -73,6 +84,10 @@ struct Operand {
   // Limits of an integer, or of the word of an int32 buffer that `word` numbers, if any.
   int32_t min = 0, max = 0, step = 1;
   int32_t word = -1;
+  // Of a buffer: so many words from one of them on.
+  Steering steering = Steering::kNone;
+  Size steering_first = {};
+  int32_t steering_words = 0;
 
   // Of a buffer that holds, say, a position: with other values a call would leave its buffers.
   consteval Operand with_word(int32_t number, int32_t least, int32_t most,
@@ -80,6 +95,12 @@ struct Operand {
     Operand limited = *this;
     limited.word = number, limited.min = least, limited.max = most, limited.step = every;
     return limited;
+  }
+  consteval Operand steers(Steering how, int32_t words, Size first = 0) const {
+    Operand steering_core = *this;
+    steering_core.steering = how, steering_core.steering_words = words;
+    steering_core.steering_first = first;
+    return steering_core;
   }
   constexpr bool allows(int64_t value) const {
     return value >= min && value <= max && value % step == 0;
@@ -217,6 +238,10 @@ consteval Declaration resolved(const char* name, Declaration declaration) {
     if (operand.name == nullptr) continue;
     if (operand.size.text != nullptr) {
       operand.size = detail::Parser{operand.size.text, declaration}.parse(operand.size);
+    }
+    if (operand.steering_first.text != nullptr) {
+      operand.steering_first =
+          detail::Parser{operand.steering_first.text, declaration}.parse(operand.steering_first);
     }
     ++declaration.count;
     declaration.integers += !operand.buffer;

@@ -43,6 +43,7 @@ struct CoreDriver;
 struct Recording;
 class Recordings;
 class Replay;
+struct SteeringWord;
 
 class Array {
  public:
@@ -223,6 +224,7 @@ class Array {
   // replayed_run.cpp
   bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
+  bool comparable(const SteeringWord& word) const;
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
   void take_buffers(std::span<const Argument> buffers);

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 #include "devices/emulator/replay/rehearsal.h"
 #include "devices/emulator/residency.h"
 #include "devices/emulator/timed_trace.h"
@@ -72,7 +72,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
         reloads_(residency_) {
     array_.require_waits(true);
     const char* replay = std::getenv("NPU_REPLAY");
-    if (replay != nullptr && std::string_view(replay) == "0") replay_memory_->most = 0;
+    if (replay != nullptr && std::string_view(replay) == "0") replay_memory_->limit(0);
   }
 
   DeviceInfo info() const override;
@@ -116,7 +116,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
-  void count_run(bool replay) { count_replay(replay, replay_memory_->bytes); }
+  void count_run(bool replay) { count_replay(replay, replay_memory_->bytes()); }
   // Only streams that end well are run again as intruders.
   void run_succeeded(const std::shared_ptr<const PreparedStream>& stream,
                      std::span<const BufferRef> refs) {

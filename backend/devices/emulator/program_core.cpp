@@ -130,12 +130,10 @@ uint32_t ProgramCore::status() const {
 
 int32_t ProgramCore::load_word(uint32_t address) const {
   int32_t value;
-  if (ActionLog* log = ActionLog::current();
-      log && !log->steering().knows(tile_.number(), address)) {
-    log->refuse("a core whose loops or operands are data");
-  }
   tile_.aliases.flush(address, sizeof value);
-  std::memcpy(&value, tile_.memory->data() + address, sizeof value);
+  const std::byte* const word = tile_.memory->data() + address;
+  std::memcpy(&value, word, sizeof value);
+  if (ActionLog* log = ActionLog::current()) log->steers(word, static_cast<uint32_t>(value));
   return value;
 }
 
@@ -334,14 +332,11 @@ void ProgramCore::execute() {
 void ProgramCore::log_call(ActionLog& log) {
   const KernelFunction& called =
       current_->functions[static_cast<size_t>(program().code[pc_].function)];
-  log.call(called.call, arguments_, state_);
-  if (called.declaration == nullptr) return log.refuse("a kernel that may access all memory");
-  const kernels::OperandUses uses = kernels::operand_uses(*called.declaration, arguments_);
-  for (size_t i = 0; i < arguments_.size(); ++i) {
-    if (arguments_[i].data == nullptr || uses[i].read_only) continue;
-    const auto address = static_cast<uint64_t>(arguments_[i].data - tile_.memory->data());
-    log.steering().overwritten(tile_.number(), address, uses[i].bytes);
+  if (called.declaration == nullptr ||
+      arguments_.size() != static_cast<size_t>(called.declaration->count)) {
+    return log.refuse("a kernel that may access all memory");
   }
+  log.call(called.call, *called.declaration, arguments_, state_);
 }
 
 void ProgramCore::start(Timeline& timeline) {

@@ -6,7 +6,6 @@
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/core.h"
-#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/tile.h"
 
 namespace npu::emulator {
@@ -47,9 +46,6 @@ bool Receiver::can_alias(uint64_t words, uint64_t run) const {
 void Receiver::begin_move(bool aliased) {
   assert(within_part(tile_) && (!array_.scheduler().in_columns() || !crosses()));
   state_ = State::kBusy;
-  if (ActionLog* log = ActionLog::current(); log && current_.owner != nullptr) {
-    log->steering().overwritten(current_.owner->number(), current_.offset, current_.span);
-  }
   if (!aliased && current_.owner != nullptr) {
     current_.owner->aliases.flush(current_.offset, current_.span);
   }

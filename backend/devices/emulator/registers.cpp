@@ -122,7 +122,6 @@ void Array::write_register(uint32_t address, uint32_t value) {
     case Block::kMemory:
       target->aliases.flush(offset, 4);
       if (log_) log_->word(target->memory->data() + offset, value);
-      if (log_) log_->steering().written(target->number(), offset);
       std::memcpy(target->memory->data() + offset, &value, 4);
       return;
     case Block::kBd:

@@ -1,8 +1,10 @@
-// Runs of the array that are recorded, and runs that repeat recorded ones (replay/recording.h).
+// Runs of the array that are recorded, and runs that repeat recorded ones (replay/recordings.h).
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 
 namespace npu::emulator {
 
@@ -22,7 +24,6 @@ bool Array::begin_replay(Recordings& recordings) {
   if (timeline_) return false;
   std::shared_ptr<const Recording> found = recordings.find(*this, buffers_);
   if (!found) return false;
-  for (auto& tile : tiles_) tile->aliases.flush_all();
   replay_ = std::make_unique<Replay>(std::move(found), buffers_);
   return true;
 }
@@ -43,6 +44,23 @@ void Array::begin_recording(const stream::Stream& stream, Recordings& recordings
   }
 }
 
+// Whether a word can be compared before a run. What nothing writes is still what it was.
+bool Array::comparable(const SteeringWord& word) const {
+  if (word.place.base != Place::kAbsolute) {
+    const Argument& argument = buffers_[word.place.base - 1];
+    if (word.place.offset < 0 ||
+        word.place.offset + int64_t{4} > static_cast<int64_t>(argument.bytes))
+      return false;
+    return argument.writable ||
+           std::memcmp(argument.data + word.place.offset, &word.value, sizeof word.value) == 0;
+  }
+  return std::ranges::any_of(tiles_, [&](const std::unique_ptr<Tile>& tile) {
+    const auto begin = static_cast<int64_t>(reinterpret_cast<intptr_t>(tile->memory->data()));
+    const auto end = begin + static_cast<int64_t>(tile->memory->size());
+    return word.place.offset >= begin && word.place.offset + 4 <= end;
+  });
+}
+
 void Array::end_recording() {
   for (auto& tile : tiles_) tile->aliases.flush_all();
   scheduler_.set_log(nullptr);
@@ -54,6 +72,10 @@ void Array::end_recording() {
   if (log->refused() || !end || tokens || !dropped_.empty() || unwaited_count_ > 0) {
     return recordings_->refuse();
   }
+  std::optional<std::vector<SteeringWord>> steering = steering_words(log->phases());
+  const auto can_compare = [this](const SteeringWord& word) { return comparable(word); };
+  if (!steering || !std::ranges::all_of(*steering, can_compare)) return recordings_->refuse();
+  run->steering = std::move(*steering);
   run->end = std::move(*end);
   run->start.forgive(*this);
   for (const Argument& argument : buffers_) {

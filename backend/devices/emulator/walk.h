@@ -59,9 +59,12 @@ class Walk {
   std::byte* take_contiguous(uint64_t words) {
     if (contiguous() < words) return nullptr;
     std::byte* address = base_ + static_cast<int64_t>(next()) * 4;
+    skip(words);
+    return address;
+  }
+  void skip(uint64_t words) {  // that are contiguous
     in_run_ += words;
     if (in_run_ == run_) next_run();
-    return address;
   }
 
  private:

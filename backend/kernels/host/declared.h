@@ -37,6 +37,7 @@ using npu::kernels::multiple;
 using npu::kernels::Operand;
 using npu::kernels::Parts;
 using npu::kernels::Product;
+using npu::kernels::Steering;
 
 // The declarations, numbered as the preprocessor meets them.
 template <int kNumber>
@@ -81,6 +82,8 @@ struct Parameter<T*> {
     operand.element = Element(kElement<Value>);
     operand.read_only = std::is_const_v<T>;
     if (operand.alignment == 0) operand.alignment = sizeof(Value);
+    const bool reads = operand.steering == Steering::kNone || operand.steering == Steering::kReads;
+    if (std::is_const_v<T> && !reads) throw "a read-only buffer gets words that steer the core";
     if (operand.word >= 0 && !std::is_same_v<Value, int32_t>) throw "only int32 words have limits";
     return operand;
   }

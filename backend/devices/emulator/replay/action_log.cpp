@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cassert>
+#include <cstring>
 #include <iterator>
 #include <utility>
 
 #include "devices/emulator/array.h"
+#include "kernels/call.h"
 
 namespace npu::emulator {
 
@@ -17,6 +19,8 @@ thread_local Lane* current_lane = nullptr;  // null: the serial one
 
 // Lanes of fewer actions than this are not worth waking threads for.
 constexpr size_t kFewActions = 4;
+
+constexpr uint64_t kMostWritten = uint64_t{1} << 32;  // where it is not known: more than a tile has
 
 template <typename T>
 size_t bytes_of(const std::vector<T>& list) {
@@ -32,7 +36,7 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 
 size_t Lane::bytes() const {
   return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
-         bytes_of(blocks);
+         bytes_of(blocks) + bytes_of(traces) + bytes_of(values);
 }
 
 void Lane::append(Lane&& other) {
@@ -51,6 +55,7 @@ void Lane::append(Lane&& other) {
         break;
       case Action::Kind::kCopy:
       case Action::Kind::kWord:
+      case Action::Kind::kSteer:
         break;
     }
   }
@@ -62,22 +67,8 @@ void Lane::append(Lane&& other) {
   append_list(blocks, other.blocks);
 }
 
-void SteeringWords::written(size_t tile, uint32_t address) {
-  if (!knows(tile, address)) words_[tile].push_back(address);
-}
-
-void SteeringWords::overwritten(size_t tile, uint64_t address, uint64_t bytes) {
-  std::erase_if(words_[tile], [&](uint32_t word) {
-    return word + 4 > address && (word < address || word - address < bytes);
-  });
-}
-
-bool SteeringWords::knows(size_t tile, uint32_t address) const {
-  return std::ranges::find(words_[tile], address) != words_[tile].end();
-}
-
 ActionLog::ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes)
-    : most_bytes_(most_bytes), steering_(columns * arch::kRows) {
+    : most_bytes_(most_bytes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].bytes == 0) continue;
     arguments_.push_back(
@@ -181,7 +172,7 @@ void ActionLog::block_taken(SharedBlock* block) {
   put({Action::Kind::kUnpack, static_cast<uint32_t>(lane().blocks.size() - 1), 0, {}, {}});
 }
 
-void ActionLog::call(const CallAction::Function& function,
+void ActionLog::call(const CallAction::Function& function, const kernels::Declaration& kernel,
                      std::span<const KernelArgument> arguments, CoreState& state) {
   Lane& into = lane();
   into.calls.push_back({&function, &state, static_cast<uint32_t>(into.operands.size()),
@@ -189,16 +180,56 @@ void ActionLog::call(const CallAction::Function& function,
   for (const KernelArgument& argument : arguments) {
     into.operands.push_back({argument.data ? place(argument.data) : Place{}, argument});
   }
+  trace(into, kernel, arguments);
   put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
 }
 
+void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
+                      std::span<const KernelArgument> arguments) {
+  const kernels::OperandUses uses = kernels::operand_uses(kernel, arguments);
+  const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, arguments);
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    OperandTrace& trace = lane.traces.emplace_back();
+    const KernelArgument& argument = arguments[i];
+    const kernels::Operand& operand = kernel.operands[i];
+    if (argument.data == nullptr) continue;
+    if (!uses[i].read_only) trace.written = std::min(uses[i].bytes, kMostWritten);
+    const uint64_t end = (uint64_t{firsts[i]} + static_cast<uint64_t>(operand.steering_words)) * 4;
+    // A call with such operands fails.
+    if (operand.steering == kernels::Steering::kNone || end > argument.bytes) continue;
+    trace.steering = operand.steering;
+    trace.first = firsts[i];
+    trace.words = static_cast<uint32_t>(operand.steering_words);
+    trace.values = lane.values.size();
+    lane.values.resize(lane.values.size() + trace.words);
+    std::memcpy(lane.values.data() + trace.values, argument.data + 4 * uint64_t{trace.first},
+                size_t{4} * trace.words);
+  }
+}
+
+void ActionLog::steers(const std::byte* word, uint32_t value) {
+  put({Action::Kind::kSteer, 0, value, {}, place(word)});
+}
+
 void ActionLog::refuse(const char* why) { refused_.store(why, std::memory_order_relaxed); }
+
+std::span<const Phase> ActionLog::phases() {
+  close_serial();
+  return phases_;
+}
 
 // Neighbours of one lane each become one, and so do the lanes of a phase that has little to do.
 std::vector<Phase> ActionLog::take_phases() {
   close_serial();
   std::vector<Phase> joined;
   for (Phase& phase : phases_) {
+    for (Lane& lane : phase) {
+      std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
+      lane.traces = {};
+      lane.values = {};
+    }
+    std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
+    if (phase.empty()) continue;
     size_t actions = 0;
     for (const Lane& lane : phase) actions += lane.actions.size();
     const bool few = actions < kFewActions;

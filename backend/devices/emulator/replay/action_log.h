@@ -14,6 +14,7 @@
 
 #include "devices/emulator/aliasing.h"
 #include "devices/emulator/walk.h"
+#include "kernels/declaration.h"
 #include "kernels/kernel.h"
 
 namespace npu::emulator {
@@ -37,6 +38,7 @@ struct Action {
     kWord,     // `bytes` is a word for `to`
     kUnpack,   // block `index` holds other bytes: its packed form is void
     kCall,     // number `index`
+    kSteer,    // the word at `from`, which is `bytes`, decided what a core does; not repeated
   };
   Kind kind;
   uint32_t index = 0;
@@ -57,6 +59,15 @@ struct OperandAction {
   KernelArgument argument;  // data: whether there is one
 };
 
+// What is known of an operand while the run is recorded (steering.h): bytes that the call may
+// write, and its words that steer the core, whose values before the call are in Lane::values.
+struct OperandTrace {
+  uint64_t written = 0;
+  kernels::Steering steering = kernels::Steering::kNone;
+  uint32_t first = 0, words = 0;
+  size_t values = 0;
+};
+
 // What one thread does in a phase.
 struct Lane {
   std::vector<Action> actions;
@@ -64,6 +75,8 @@ struct Lane {
   std::vector<CallAction> calls;
   std::vector<OperandAction> operands;
   std::vector<SharedBlock*> blocks;
+  std::vector<OperandTrace> traces;  // of each operand; these two only while it is recorded
+  std::vector<uint32_t> values;
 
   size_t bytes() const;
   void append(Lane&& other);
@@ -71,19 +84,6 @@ struct Lane {
 
 // All lanes but those of the last phase end before the next begins.
 using Phase = std::vector<Lane>;
-
-// Words of data memories that decide what cores do: those that the stream has written and nothing
-// else since. A tile's are used by the thread of its column.
-class SteeringWords {
- public:
-  explicit SteeringWords(size_t tiles) : words_(tiles) {}
-  void written(size_t tile, uint32_t address);
-  void overwritten(size_t tile, uint64_t address, uint64_t bytes);
-  bool knows(size_t tile, uint32_t address) const;
-
- private:
-  std::vector<std::vector<uint32_t>> words_;
-};
 
 class ActionLog {
  public:
@@ -103,9 +103,10 @@ class ActionLog {
   void copy(std::byte* to, const std::byte* from, uint64_t bytes);
   void word(std::byte* to, uint32_t value);
   void block_taken(SharedBlock* block);
-  void call(const CallAction::Function& function, std::span<const KernelArgument> arguments,
-            CoreState& state);
-  SteeringWords& steering() { return steering_; }
+  // Before the call, of a kernel with this declaration.
+  void call(const CallAction::Function& function, const kernels::Declaration& kernel,
+            std::span<const KernelArgument> arguments, CoreState& state);
+  void steers(const std::byte* word, uint32_t value);
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
@@ -113,12 +114,16 @@ class ActionLog {
   // Blocks of this log's own, as many as the columns have: nothing else uses them.
   BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }
 
+  // The phases so far, as they were.
+  std::span<const Phase> phases();
   // The phases in as few as do the same. The log is empty then.
   std::vector<Phase> take_phases();
   std::vector<std::unique_ptr<BlockPool>> take_blocks() { return std::move(pools_); }
 
  private:
   Place place(const std::byte* address) const;
+  static void trace(Lane& lane, const kernels::Declaration& kernel,
+                    std::span<const KernelArgument> arguments);
   Lane& lane();
   void put(Action action);
   void close_serial();
@@ -129,7 +134,6 @@ class ActionLog {
   };
   std::vector<Range> arguments_;  // by address
   const size_t most_bytes_;
-  SteeringWords steering_;
   std::vector<std::unique_ptr<BlockPool>> pools_;
   std::vector<Phase> phases_;
   Lane serial_;

@@ -1,7 +1,7 @@
 // Everything of an array that decides what a run does next, between two runs: locks, BDs, where
 // channels and cores are. Routes, core control, pad values and programs are not part of it: a run
-// that changes those is not recorded. Nor are data memories, whose steering words a recorded run
-// takes from its own stream.
+// that changes those is not recorded. Nor are data memories, of which only
+// words that steer cores matter (steering.h).
 #pragma once
 
 #include <array>

@@ -4,7 +4,6 @@
 // the same stream that finds the array in the same state repeats the actions and leaves that state.
 #pragma once
 
-#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -14,8 +13,8 @@
 
 #include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/replay/control_state.h"
+#include "devices/emulator/replay/steering.h"
 #include "runtime/run_report.h"
-#include "stream/txn.h"
 
 namespace npu::emulator {
 
@@ -30,49 +29,12 @@ struct Recording {
   uint64_t epoch = 0;  // Array::epoch(): configurations and programs of cores
   std::vector<ArgumentShape> arguments;
   ControlState start, end;
+  std::vector<SteeringWord> steering;
   std::vector<Phase> phases;
   std::vector<std::unique_ptr<BlockPool>> blocks;
   RunReport report;
 
   size_t bytes() const;
-};
-
-// What the recordings of a device hold, and how much that may be.
-struct ReplayMemory {
-  size_t most = size_t{512} << 20;
-  size_t bytes = 0;
-};
-
-// Those of one prepared stream, one per state of the array that it has found.
-class Recordings {
- public:
-  // States of the array in which one stream is recorded: a design with two buffers here and three
-  // there comes back to the same place after six runs.
-  static constexpr size_t kMostStates = 12;
-
-  explicit Recordings(std::shared_ptr<ReplayMemory> memory) : memory_(std::move(memory)) {}
-  ~Recordings() { clear(); }
-  Recordings(const Recordings&) = delete;
-  Recordings& operator=(const Recordings&) = delete;
-
-  // The one that fits, or null.
-  std::shared_ptr<const Recording> find(const Array& array,
-                                        std::span<const Argument> arguments) const;
-  // Whether a run that has not found one is to be recorded. Counts these runs.
-  bool wants(const stream::Stream& stream);
-  size_t most_bytes() const { return memory_->most - std::min(memory_->most, memory_->bytes); }
-  void add(Recording recording);
-  // Its runs cannot be recorded.
-  void refuse() { refused_ = true; }
-  bool refused() const { return refused_; }
-  void clear();  // the stream has changed
-
- private:
-  std::shared_ptr<ReplayMemory> memory_;
-  std::vector<std::shared_ptr<const Recording>> all_;
-  size_t bytes_ = 0;  // of all_
-  uint64_t runs_ = 0;
-  bool refused_ = false;
 };
 
 // Repeats a recorded run on other arguments.

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "error.h"
 
@@ -19,19 +21,34 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
   size_t bytes = 0;
   for (const Argument& argument : arguments) bytes += argument.bytes;
   if (bytes > kMaxCopy) return;
-  for (size_t i = 0; i < Recordings::kMostStates + 2; ++i) {
-    if (recordings.refused() || recordings.find(array, arguments)) return;
-    wanted_.assign(arguments.size(), {});
+  Contents contents;
+  const auto run = [&](Recordings* recorded) {
+    contents.assign(arguments.size(), {});
     std::vector<Argument> copies;
     for (size_t a = 0; a < arguments.size(); ++a) {
       if (arguments[a].bytes > 0) {
-        wanted_[a].assign(arguments[a].data, arguments[a].data + arguments[a].bytes);
+        contents[a].assign(arguments[a].data, arguments[a].data + arguments[a].bytes);
       }
-      copies.push_back({wanted_[a].data(), wanted_[a].size(), arguments[a].writable});
+      copies.push_back({contents[a].data(), contents[a].size(), arguments[a].writable});
     }
-    array.begin(stream, copies, &recordings);
+    array.begin(stream, copies, recorded);
     array.resume(Array::Deadline::max());
+  };
+  std::shared_ptr<const Recording> found = recordings.find(array, arguments);
+  for (size_t i = 0; i < Recordings::kMostStates + 2 && !found; ++i) {
+    if (recordings.refused()) return;
+    run(&recordings);
+    found = recordings.find(array, arguments);
   }
+  if (!found) return;
+  const Contents before = memories(array);
+  run(nullptr);
+  wanted_ = std::move(contents);
+  for (size_t t = 0; t < before.size(); ++t) {
+    array.tiles()[t]->aliases.clear();
+    std::ranges::copy(before[t], array.tiles()[t]->memory->begin());
+  }
+  found->start.install(array, found->end);
 }
 
 void Rehearsal::compare(std::span<const Argument> arguments) const {
@@ -44,6 +61,15 @@ void Rehearsal::compare(std::span<const Argument> arguments) const {
          "level gave; please report it, and set NPU_REPLAY=0",
          a, differs.in1 - wanted.begin());
   }
+}
+
+Rehearsal::Contents Rehearsal::memories(Array& array) {
+  Contents all;
+  for (const auto& tile : array.tiles()) {
+    tile->aliases.flush_all();
+    all.emplace_back(tile->memory->begin(), tile->memory->end());
+  }
+  return all;
 }
 
 }  // namespace npu::emulator

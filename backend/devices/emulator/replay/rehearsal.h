@@ -1,6 +1,6 @@
 // The device's test mode "+replay": before a submission its stream runs on copies of its arguments,
-// at register level, until the array can repeat it; the submission then is a replay, and its
-// results must be those of the last such run.
+// at register level, until the array can repeat it, and once more. The array then is put back; the
+// submission is a replay, and its results must be those of that last run.
 #pragma once
 
 #include <cstddef>
@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "devices/emulator/array.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 
 namespace npu::emulator {
 
@@ -21,7 +21,10 @@ class Rehearsal {
   void compare(std::span<const Argument> arguments) const;
 
  private:
-  std::vector<std::vector<std::byte>> wanted_;  // empty: nothing to compare
+  using Contents = std::vector<std::vector<std::byte>>;
+  static Contents memories(Array& array);  // of all tiles
+
+  Contents wanted_;  // empty: nothing to compare
 };
 
 }  // namespace npu::emulator

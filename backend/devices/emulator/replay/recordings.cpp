@@ -1,0 +1,215 @@
+// Keeping recorded runs, the least recently used of which leave (recordings.h).
+#include "devices/emulator/replay/recordings.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <utility>
+
+#include "devices/emulator/array.h"
+
+namespace npu::emulator {
+
+using stream::Opcode;
+using stream::Operation;
+
+namespace {
+
+// A stream that runs once is not worth recording. One whose recordings leave before they are
+// repeated waits twice as long for the next one, up to so many runs.
+constexpr uint64_t kFirstRecorded = 2, kLastRecorded = 64;
+
+// Whether an operation writes what recorded runs may write: data memory, locks, BDs and task queues
+// of shim tiles.
+bool recordable(const Operation& operation) {
+  switch (operation.opcode) {
+    case Opcode::kSync:
+    case Opcode::kNoop:
+    case Opcode::kPreempt:
+    case Opcode::kRecordTimer:
+      return true;
+    case Opcode::kWrite:
+    case Opcode::kBlockWrite:
+    case Opcode::kMaskWrite:
+    case Opcode::kAddressPatch:
+      break;
+    default:
+      return false;
+  }
+  const auto address = static_cast<uint32_t>(operation.address);
+  const int row = arch::address_row(address);
+  if (row >= arch::kRows) return false;
+  const arch::TileGeometry& tile = arch::tile_geometry(arch::tile_kind(row));
+  const uint32_t offset = arch::address_offset(address);
+  const auto within = [&](uint32_t begin, int count, uint32_t step) {
+    return offset >= begin && offset < begin + static_cast<uint32_t>(count) * step;
+  };
+  const bool channel =
+      within(tile.s2mm_base, tile.channels, 8) || within(tile.mm2s_base, tile.channels, 8);
+  if (operation.opcode == Opcode::kMaskWrite) {  // what it reads is part of the state
+    return tile.kind == arch::TileKind::kShim && channel;
+  }
+  if (within(tile.lock_base, tile.locks, 0x10)) return true;
+  if (tile.kind == arch::TileKind::kShim) return channel || within(tile.bd_base, tile.bds, 0x20);
+  return operation.opcode != Opcode::kAddressPatch && offset < tile.memory_bytes;
+}
+
+std::vector<ArgumentShape> shapes(std::span<const Argument> arguments) {
+  std::vector<ArgumentShape> of;
+  for (const Argument& a : arguments) of.push_back({a.bytes, a.writable});
+  return of;
+}
+
+bool share_memory(std::span<const Argument> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      const Argument &a = arguments[i], &b = arguments[j];
+      const std::less<const std::byte*> before;
+      if (before(a.data, b.data + b.bytes) && before(b.data, a.data + a.bytes)) return true;
+    }
+  }
+  return false;
+}
+
+// Whether the words that decide what cores do are those of the recorded run.
+bool steered_the_same(const Recording& recording, std::span<const Argument> arguments) {
+  return std::ranges::all_of(recording.steering, [&](const SteeringWord& word) {
+    const Place& place = word.place;
+    const std::byte* const at =
+        place.base == Place::kAbsolute
+            ? reinterpret_cast<const std::byte*>(static_cast<intptr_t>(place.offset))
+            : arguments[place.base - 1].data + place.offset;
+    return std::memcmp(at, &word.value, sizeof word.value) == 0;
+  });
+}
+
+}  // namespace
+
+void ReplayMemory::limit(size_t most) {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  most_ = most;
+}
+
+size_t ReplayMemory::bytes() const {
+  const std::lock_guard<std::mutex> guard(mutex_);
+  return bytes_;
+}
+
+// What `stream` has itself stays: its states follow each other, so the oldest one comes next.
+bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
+  if (bytes > most_ - std::min(most_, stream.bytes_)) return false;
+  while (bytes_ + bytes > most_) {
+    Recordings* owner = nullptr;
+    size_t oldest = 0;
+    for (Recordings* other : streams_) {
+      if (other == &stream) continue;
+      for (size_t i = 0; i < other->all_.size(); ++i) {
+        if (owner && other->all_[i].last_use >= owner->all_[oldest].last_use) continue;
+        owner = other;
+        oldest = i;
+      }
+    }
+    owner->drop(oldest);
+  }
+  return true;
+}
+
+Recordings::Recordings(std::shared_ptr<ReplayMemory> memory)
+    : memory_(std::move(memory)), first_recorded_(kFirstRecorded) {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  memory_->streams_.push_back(this);
+}
+
+Recordings::~Recordings() {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  drop_all();
+  std::erase(memory_->streams_, this);
+}
+
+std::shared_ptr<const Recording> Recordings::find(Array& array,
+                                                  std::span<const Argument> arguments) {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  drop_others(array.epoch());
+  if (all_.empty() || share_memory(arguments)) return nullptr;
+  for (const auto& tile : array.tiles()) tile->aliases.flush_all();
+  const std::vector<ArgumentShape> given = shapes(arguments);
+  for (Kept& kept : all_) {
+    const Recording& recording = *kept.recording;
+    if (recording.arguments != given || !recording.start.holds(array) ||
+        !steered_the_same(recording, arguments)) {
+      continue;
+    }
+    kept.last_use = ++memory_->uses_;
+    kept.repeated = true;
+    return kept.recording;
+  }
+  return nullptr;
+}
+
+bool Recordings::wants(const stream::Stream& stream) {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  if (refused_ || ++runs_ < first_recorded_ || all_.size() == kMostStates) return false;
+  refused_ = memory_->most_ <= bytes_ || !std::ranges::all_of(stream.operations(), recordable);
+  return !refused_;
+}
+
+size_t Recordings::most_bytes() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return memory_->most_ - std::min(memory_->most_, bytes_);
+}
+
+void Recordings::add(Recording recording) {
+  const size_t bytes = recording.bytes();
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  if (!memory_->make_room(bytes, *this)) {
+    refused_ = true;
+    return;
+  }
+  bytes_ += bytes;
+  memory_->bytes_ += bytes;
+  all_.push_back(
+      {std::make_shared<const Recording>(std::move(recording)), bytes, ++memory_->uses_, false});
+}
+
+void Recordings::drop(size_t number) {
+  const Kept kept = std::move(all_[number]);
+  all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(number));
+  bytes_ -= kept.bytes;
+  memory_->bytes_ -= kept.bytes;
+  if (kept.repeated) first_recorded_ = kFirstRecorded;
+  if (!kept.repeated && runs_ > 0) first_recorded_ = std::min(2 * first_recorded_, kLastRecorded);
+  runs_ = 0;
+}
+
+// A configuration that is loaded again has other cores.
+void Recordings::drop_others(uint64_t epoch) {
+  for (size_t i = all_.size(); i-- > 0;) {
+    if (all_[i].recording->epoch != epoch) drop(i);
+  }
+}
+
+void Recordings::refuse() {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  refused_ = true;
+}
+
+bool Recordings::refused() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return refused_;
+}
+
+void Recordings::drop_all() {
+  memory_->bytes_ -= bytes_;
+  bytes_ = 0;
+  all_.clear();
+}
+
+void Recordings::clear() {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  drop_all();
+  runs_ = 0;
+  first_recorded_ = kFirstRecorded;
+  refused_ = false;
+}
+
+}  // namespace npu::emulator

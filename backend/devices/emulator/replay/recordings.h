@@ -1,0 +1,82 @@
+// Which recorded runs (recording.h) are kept: those of every prepared stream, in the memory that
+// the streams of a device share for them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "devices/emulator/replay/recording.h"
+#include "stream/txn.h"
+
+namespace npu::emulator {
+
+class Recordings;
+
+// What the recordings of a device hold, and how much that may be: those that were repeated least
+// recently leave for new ones. Streams may end on any thread while another one of theirs runs.
+class ReplayMemory {
+ public:
+  static constexpr size_t kMost = size_t{512} << 20;
+  explicit ReplayMemory(size_t most = kMost) : most_(most) {}
+
+  void limit(size_t most);
+  size_t bytes() const;
+
+ private:
+  friend class Recordings;
+  // These need the mutex.
+  bool make_room(size_t bytes, const Recordings& stream);  // among what other streams have
+
+  mutable std::mutex mutex_;
+  size_t most_, bytes_ = 0;
+  uint64_t uses_ = 0;  // of all recordings, so far
+  std::vector<Recordings*> streams_;
+};
+
+// Those of one prepared stream, one per state of the array that it has found.
+class Recordings {
+ public:
+  // States of the array in which one stream is recorded: a design with two buffers here and three
+  // there comes back to the same place after six runs.
+  static constexpr size_t kMostStates = 12;
+
+  explicit Recordings(std::shared_ptr<ReplayMemory> memory);
+  ~Recordings();
+  Recordings(const Recordings&) = delete;
+  Recordings& operator=(const Recordings&) = delete;
+
+  // The one that fits, or null. Brings the array's memories up to date if there may be one.
+  std::shared_ptr<const Recording> find(Array& array, std::span<const Argument> arguments);
+  // Whether a run that has not found one is to be recorded. Counts these runs.
+  bool wants(const stream::Stream& stream);
+  size_t most_bytes() const;  // of the next one
+  void add(Recording recording);
+  // Its runs cannot be recorded.
+  void refuse();
+  bool refused() const;
+  void clear();  // the stream has changed
+
+ private:
+  friend class ReplayMemory;
+  struct Kept {
+    std::shared_ptr<const Recording> recording;
+    size_t bytes;
+    uint64_t last_use;  // ReplayMemory::uses_
+    bool repeated;
+  };
+  void drop_all();
+  void drop(size_t number);
+  void drop_others(uint64_t epoch);  // than those of this Array::epoch()
+
+  const std::shared_ptr<ReplayMemory> memory_;  // whose mutex guards all of this
+  std::vector<Kept> all_;
+  size_t bytes_ = 0;  // of all_
+  uint64_t runs_ = 0, first_recorded_;
+  bool refused_ = false;
+};
+
+}  // namespace npu::emulator

@@ -1,0 +1,211 @@
+// Where the words that steer a run come from (steering.h).
+#include "devices/emulator/replay/steering.h"
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <ranges>
+#include <utility>
+
+namespace npu::emulator {
+
+namespace {
+
+constexpr int64_t kWordBytes = 4;
+
+class Search {
+ public:
+  // The actions of a lane, from the last one to the first. False if a word's origin is not known.
+  bool pass(const Lane& lane);
+  std::vector<SteeringWord> found() const;
+
+ private:
+  using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
+  using Words = std::map<Key, uint32_t>;
+
+  static Key key(const Place& place) { return {place.base, place.offset}; }
+  bool touches(const Place& place, uint64_t bytes) const {
+    return first_in(place) != first_behind(place, bytes);
+  }
+  Words::const_iterator first_in(const Place& place) const {
+    return words_.lower_bound({place.base, place.offset - kWordBytes + 1});
+  }
+  Words::const_iterator first_behind(const Place& place, uint64_t bytes) const {
+    return words_.lower_bound({place.base, place.offset + static_cast<int64_t>(bytes)});
+  }
+  bool add(const Key& where, uint32_t value);
+  bool pass(const Lane& lane, const Action& action);
+  bool pass_move(const Action& action, const Walk* from, const Walk* to);
+  bool pass_word(const Action& action);
+  bool pass_call(const Lane& lane, const CallAction& call);
+  bool add_read(const Lane& lane, std::span<const OperandAction> operands,
+                std::span<const OperandTrace> traces);
+
+  Words words_;  // where they lie at this point of the run
+};
+
+// The places of a move's words on one side: a walk's, or one after the other.
+class Places {
+ public:
+  Places(const Place& begin, const Walk* walk)
+      : begin_(begin), walk_(walk ? *walk : Walk::linear(nullptr)) {}
+  uint64_t contiguous() const { return walk_.contiguous(); }
+  Place next(uint64_t words) {
+    Place place = begin_;
+    place.offset += static_cast<int64_t>(walk_.next()) * kWordBytes;
+    walk_.skip(words);
+    return place;
+  }
+
+ private:
+  const Place begin_;
+  Walk walk_;
+};
+
+bool Search::add(const Key& where, uint32_t value) {
+  const auto near = words_.lower_bound({where.first, where.second - kWordBytes + 1});
+  if (near != words_.end() && near->first.first == where.first &&
+      near->first.second < where.second + kWordBytes) {
+    return near->first == where && near->second == value;
+  }
+  words_.emplace_hint(near, where, value);
+  return true;
+}
+
+bool Search::pass_move(const Action& action, const Walk* from_walk, const Walk* to_walk) {
+  if (to_walk == nullptr && !touches(action.to, action.bytes)) return true;
+  const auto of_base = words_.lower_bound({action.to.base, INT64_MIN});
+  if (of_base == words_.end() || of_base->first.first != action.to.base) return true;
+  Places from(action.from, from_walk), to(action.to, to_walk);
+  std::map<Key, std::pair<Key, uint32_t>> moved;  // by where they lay after
+  for (uint64_t left = action.bytes / kWordBytes; left > 0;) {
+    const uint64_t words = std::min({left, from.contiguous(), to.contiguous()});
+    const Place source = from.next(words), target = to.next(words);
+    const int64_t end = target.offset + static_cast<int64_t>(words) * kWordBytes;
+    left -= words;
+    const auto last = first_behind(target, words * kWordBytes);
+    for (auto word = first_in(target); word != last; ++word) {
+      const int64_t offset = word->first.second;
+      if (offset < target.offset || offset + kWordBytes > end) return false;  // a part of it
+      moved[word->first] = {{source.base, source.offset + (offset - target.offset)}, word->second};
+    }
+  }
+  // Within an argument, what the move has written may be what it reads.
+  if (!moved.empty() && action.from.base == action.to.base && action.to.base != Place::kAbsolute) {
+    return false;
+  }
+  for (const auto& [after, word] : moved) words_.erase(after);
+  return std::ranges::all_of(
+      moved, [&](const auto& word) { return add(word.second.first, word.second.second); });
+}
+
+bool Search::pass_word(const Action& action) {
+  const auto first = first_in(action.to), last = first_behind(action.to, kWordBytes);
+  if (first == last) return true;
+  if (first->first != key(action.to) || std::next(first) != last) return false;
+  if (first->second != static_cast<uint32_t>(action.bytes)) return false;
+  words_.erase(first);
+  return true;
+}
+
+// Words that a call has left are looked for in those that its kernel declares to make them of.
+bool Search::pass_call(const Lane& lane, const CallAction& call) {
+  const auto operands = std::span(lane.operands).subspan(call.first, call.count);
+  const auto traces = std::span(lane.traces).subspan(call.first, call.count);
+  const auto source = std::ranges::find(traces, kernels::Steering::kReads, &OperandTrace::steering);
+  bool made = false;
+  std::vector<std::pair<Key, uint32_t>> copied;
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const Place& place = operands[i].place;
+    const OperandTrace& trace = traces[i];
+    if (trace.written == 0) continue;
+    const int64_t begin = place.offset + kWordBytes * trace.first;
+    const auto last = first_behind(place, trace.written);
+    for (auto word = first_in(place); word != last; word = words_.erase(word)) {
+      const int64_t number = (word->first.second - begin) / kWordBytes;
+      if (word->first.second < begin || (word->first.second - begin) % kWordBytes != 0 ||
+          number >= trace.words) {
+        return false;
+      }
+      made |= trace.steering == kernels::Steering::kSets ||
+              trace.steering == kernels::Steering::kUpdates;
+      if (trace.steering != kernels::Steering::kCopies) continue;
+      if (source == traces.end() || number >= source->words) return false;
+      const Place& from = operands[static_cast<size_t>(source - traces.begin())].place;
+      copied.push_back(
+          {{from.base, from.offset + kWordBytes * (source->first + number)}, word->second});
+    }
+  }
+  for (const auto& [where, value] : copied) {
+    if (!add(where, value)) return false;
+  }
+  return !made || add_read(lane, operands, traces);
+}
+
+bool Search::add_read(const Lane& lane, std::span<const OperandAction> operands,
+                      std::span<const OperandTrace> traces) {
+  for (size_t i = 0; i < operands.size(); ++i) {
+    const OperandTrace& trace = traces[i];
+    if (trace.steering != kernels::Steering::kReads &&
+        trace.steering != kernels::Steering::kUpdates) {
+      continue;
+    }
+    const Place& place = operands[i].place;
+    for (uint32_t w = 0; w < trace.words; ++w) {
+      const int64_t offset = place.offset + kWordBytes * (int64_t{trace.first} + w);
+      if (!add({place.base, offset}, lane.values[trace.values + w])) return false;
+    }
+  }
+  return true;
+}
+
+bool Search::pass(const Lane& lane, const Action& action) {
+  const Walk* const walk = lane.walks.data() + action.index;
+  switch (action.kind) {
+    case Action::Kind::kSteer:
+      return add(key(action.from), static_cast<uint32_t>(action.bytes));
+    case Action::Kind::kCopy:
+      return pass_move(action, nullptr, nullptr);
+    case Action::Kind::kGather:
+      return pass_move(action, walk, nullptr);
+    case Action::Kind::kScatter:
+      return pass_move(action, nullptr, walk);
+    case Action::Kind::kReorder:
+      return pass_move(action, walk, walk + 1);
+    case Action::Kind::kWord:
+      return pass_word(action);
+    case Action::Kind::kCall:
+      return pass_call(lane, lane.calls[action.index]);
+    case Action::Kind::kUnpack:
+      return true;
+  }
+  return false;
+}
+
+bool Search::pass(const Lane& lane) {
+  for (const Action& action : std::views::reverse(lane.actions)) {
+    if (!pass(lane, action)) return false;
+  }
+  return true;
+}
+
+std::vector<SteeringWord> Search::found() const {
+  std::vector<SteeringWord> all;
+  for (const auto& [where, value] : words_) all.push_back({{where.second, where.first}, value});
+  return all;
+}
+
+}  // namespace
+
+// Lanes of a phase touch nothing of each other's, so their order is of no importance.
+std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases) {
+  Search search;
+  for (const Phase& phase : std::views::reverse(phases)) {
+    for (const Lane& lane : phase) {
+      if (!search.pass(lane)) return std::nullopt;
+    }
+  }
+  return search.found();
+}
+
+}  // namespace npu::emulator

@@ -1,0 +1,24 @@
+// Words of data memories that decide what cores do: they bound loops or are integers of kernels.
+// Which words they were before a recorded run is found out in its actions, from the last one to the
+// first: what a copy brought was a word elsewhere, what the stream wrote is the same in every run.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "devices/emulator/replay/action_log.h"
+
+namespace npu::emulator {
+
+// A word that has to have this value before a run for the run to do what the recorded one did.
+struct SteeringWord {
+  Place place;
+  uint32_t value;
+};
+
+// Of a run's phases, as they were recorded. Nothing if a kernel computed one of them.
+std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases);
+
+}  // namespace npu::emulator

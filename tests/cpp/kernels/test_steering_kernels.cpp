@@ -1,0 +1,125 @@
+// Kernels whose declarations say that they leave words that steer a core (kernels/declaration.h,
+// Steering): asserts that these depend on the call's integers and on the words that it reads, and
+// on nothing else that the call finds in its operands; that copied words are those of the source.
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "aie_kernels/attention.h"
+#include "aie_kernels/gemv_setup.h"
+#include "aligned.h"
+#include "kernel_calls.h"
+#include "kernels/call.h"
+#include "kernels/registry.h"
+
+using namespace npu;
+using kernels::Steering;
+
+namespace {
+
+using Integers = std::vector<int64_t>;
+using Ints = std::vector<int32_t>;
+
+// What a kernel reads to steer a core by: its integers, and the words of its operands in order.
+struct Case {
+  const char* kernel;
+  Integers integers;
+  std::vector<Ints> read;
+};
+
+// Cases that the kernels' checks accept.
+std::vector<Case> cases() {
+  gemv::Setup setup{};
+  setup.row_blocks = 2, setup.x_objects = 2, setup.x_blocks = 2, setup.x_last = 1;
+  setup.batch = 2, setup.rows = 64, setup.step = 32;
+  Ints record(gemv::kSetupWords), long_record(gemv::kLongSetupWords, 5);
+  std::memcpy(record.data(), &setup, sizeof setup);
+  std::memcpy(long_record.data(), &setup, sizeof setup);
+  attention::Record job{};
+  job.rows = 4, job.head_dim = 64, job.chunks = 1, job.group = 1;
+  job.objects = attention::header_objects(job.rows, job.head_dim) - 1;
+  job.out_objects = attention::out_objects_of(job.rows, job.head_dim, attention::Output::kRows);
+  Ints header(attention::kRecordWords);
+  std::memcpy(header.data(), &job, sizeof job);
+  std::vector<Case> all = {{"gemv_setup", {3}, {record}},
+                           {"gemv_long_setup", {2}, {long_record}},
+                           {"attention_begin", {5}, {header}},
+                           {"values_begin", {5}, {header}}};
+  // Block by block, over borders of objects and row-blocks.
+  for (const int32_t block : {0, 1}) {
+    for (const int32_t object : {0, 1, 2}) {
+      if (object == 2 && block == 1) continue;
+      Ints state(gemv::kSetupWords);
+      state[gemv::State::kBlock] = block;
+      state[gemv::State::kObject] = object;
+      state[gemv::State::kRowBlock] = object % 2;
+      all.push_back({"gemv_block", {2, 0}, {record, state}});
+    }
+  }
+  return all;
+}
+
+struct Run {
+  std::vector<AlignedBytes> memory;
+  std::vector<KernelArgument> arguments;
+};
+
+// Operands of random bytes but for the words that the call reads.
+Run run(const kernel_test::Build& build, const kernels::Declaration& kernel, const Case& of,
+        std::mt19937& random) {
+  Run run;
+  size_t integer = 0, read = 0;
+  for (int i = 0; i < kernel.count; ++i) {
+    const kernels::Operand& operand = kernel.operands[i];
+    if (!operand.buffer) {
+      run.memory.emplace_back();
+      run.arguments.push_back({nullptr, 0, of.integers[integer++]});
+      continue;
+    }
+    const int64_t bytes = bytes_of(operand.element, operand.size.value(of.integers.data()));
+    AlignedBytes& memory = run.memory.emplace_back(static_cast<size_t>(bytes));
+    for (std::byte& byte : memory) byte = static_cast<std::byte>(random());
+    run.arguments.push_back({memory.data(), static_cast<uint32_t>(bytes), 0});
+  }
+  const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, run.arguments);
+  for (size_t i = 0; i < run.arguments.size(); ++i) {
+    const Steering steering = kernel.operands[i].steering;
+    if (steering != Steering::kReads && steering != Steering::kUpdates) continue;
+    REQUIRE(of.read[read].size() == static_cast<size_t>(kernel.operands[i].steering_words));
+    std::memcpy(run.memory[i].data() + 4 * firsts[i], of.read[read].data(),
+                4 * of.read[read].size());
+    ++read;
+  }
+  REQUIRE(read == of.read.size());
+  CoreState core;
+  build.find(of.kernel)(run.arguments, core);
+  return run;
+}
+
+}  // namespace
+
+TEST_CASE("words that steer a core depend on what the declaration says") {
+  std::mt19937 random(9);
+  kernel_test::each_build([&](const kernel_test::Build& build) {
+    for (const Case& of : cases()) {
+      CAPTURE(of.kernel);
+      const kernels::Declaration* kernel = kernels::find_declaration(of.kernel, build.generation);
+      REQUIRE(kernel != nullptr);
+      const Run first = run(build, *kernel, of, random), second = run(build, *kernel, of, random);
+      for (size_t i = 0; i < first.arguments.size(); ++i) {
+        const kernels::Operand& operand = kernel->operands[i];
+        if (operand.steering == Steering::kNone || operand.steering == Steering::kReads) continue;
+        const size_t bytes = 4 * static_cast<size_t>(operand.steering_words);
+        CHECK(std::equal(first.memory[i].begin(),
+                         first.memory[i].begin() + static_cast<std::ptrdiff_t>(bytes),
+                         second.memory[i].begin()));
+        if (operand.steering != Steering::kCopies) continue;
+        CHECK(std::memcmp(first.memory[i].data(), of.read[0].data(), bytes) == 0);
+      }
+    }
+  });
+}
