@@ -10,7 +10,7 @@ import argparse
 import dataclasses
 import importlib
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from npu.cli import bench_compare, bench_gpt2, bench_model, bench_simulated, common, dtypes
 
@@ -230,21 +230,21 @@ def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
 
 def _libraries(text: str) -> list[str]:
     """An argparse type: libraries beside npu.matmul."""
-    names = text.split(",")
-    for name in names:
-        if name not in _LIBRARIES:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(_LIBRARIES)}")
-    return names
+    return _names(text, _LIBRARIES)
 
 
 def _models(text: str) -> list[str]:
     """An argparse type: names of npu.perf.gemv_simulation.PROJECTIONS, separated by commas."""
     from npu.perf.gemv_simulation import PROJECTIONS
 
+    return _names(text, PROJECTIONS)
+
+
+def _names(text: str, known: Collection[str]) -> list[str]:
     names = text.split(",")
     for name in names:
-        if name not in PROJECTIONS:
-            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(PROJECTIONS)}")
+        if name not in known:
+            raise argparse.ArgumentTypeError(f"{name!r} is not one of {', '.join(known)}")
     return names
 
 
