@@ -220,9 +220,9 @@ class Array {
   void check_generation(const char* function, const stream::Stream& stream) const;
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
-  void note_update(uint32_t address);
+  BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
-  bool begin_replay(Recordings& recordings);
+  bool begin_replay(const stream::Stream& stream, Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
   bool comparable(const SteeringWord& word) const;
   void end_recording();
@@ -270,6 +270,7 @@ class Array {
   // Progress of the stream: the operation, whether it has begun, tiles of its SYNC that are done.
   const stream::Stream* stream_ = nullptr;
   size_t next_operation_ = 0;
+  uint32_t address_patches_ = 0;  // executed
   bool operation_begun_ = false, drained_ = false;
   // advance_policy.cpp. Nothing can progress; the tiles where the stream has changed that; whether
   // the array settles before the next operation, whatever it is.
@@ -306,6 +307,7 @@ class Array {
   std::map<uint32_t, int> tokens_;
   std::unique_ptr<Recording> recorded_;  // the beginning of the run that is being recorded
   Recordings* recordings_ = nullptr;
+  std::unique_ptr<const ControlState> rest_;
   std::unique_ptr<Replay> replay_;
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;

@@ -24,6 +24,9 @@ struct BdSlot {
   bool addresses_own = false;
   // The same as far as who wrote its address decides it (Array::starts_at_own).
   bool own_from_zero = false;
+  // Of a shim: the address patch that has written its address, of those of the stream from 1 on;
+  // 0: something else has.
+  uint32_t patch = 0;
 
   // Whether a write of this word changes anything.
   bool differs(size_t word, uint32_t value, bool from_zero) const {
@@ -52,6 +55,8 @@ struct BdSlot {
   void note_update(size_t word) {
     if (!(fresh_ >> word & 1)) needed_ |= static_cast<uint8_t>(1u << word);
   }
+  // Moves the address of a shim's BD by so many bytes.
+  void move_address(int64_t bytes);
   // The iteration counter, in the words and in the decoded BD.
   void set_iteration(const arch::TileGeometry& geometry, uint32_t current);
 

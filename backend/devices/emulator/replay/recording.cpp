@@ -32,7 +32,11 @@ void Replay::call(const Lane& lane, const CallAction& call) const {
     arguments[i] = operand.argument;
     if (operand.argument.data != nullptr) arguments[i].data = at(operand.place);
   }
-  (*call.function)(std::span(arguments).first(call.count), *call.state);
+  const auto operands = std::span<const KernelArgument>(arguments).first(call.count);
+  for (uint32_t i = 0; i < call.times; ++i) {
+    (*call.function)(operands, *call.state);
+    arguments[call.moving].data += call.stride;
+  }
 }
 
 void Replay::run(const Lane& lane) const {
