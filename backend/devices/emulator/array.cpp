@@ -248,6 +248,7 @@ void Array::drop_buffers() {
 
 void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers,
                   Recordings* recordings) {
+  if (recordings != nullptr) take_rest(*recordings);
   const char* const name = run_function();
   const Entry entry(*this, name);
   if (stream_ != nullptr) {
@@ -283,6 +284,7 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
   unwaited_count_ = 0;
   dropped_.clear();
   ++runs_;
+  address_patches_ = 0;
   if (recordings && begin_replay(*recordings)) {
     stream_ = &stream;
     return;

@@ -39,6 +39,7 @@ struct Argument {
 };
 
 class ActionLog;
+class ControlState;
 struct CoreDriver;
 struct Recording;
 class Recordings;
@@ -222,7 +223,8 @@ class Array {
   void patch(const stream::Operation& operation);
   BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
-  bool begin_replay(const stream::Stream& stream, Recordings& recordings);
+  void take_rest(const Recordings& recordings);
+  bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
   bool comparable(const SteeringWord& word, const Recording& run) const;
   bool has_tokens() const;  // that no stream has waited for
@@ -308,7 +310,8 @@ class Array {
   std::map<uint32_t, int> tokens_;
   std::unique_ptr<Recording> recorded_;  // the beginning of the run that is being recorded
   Recordings* recordings_ = nullptr;
-  std::unique_ptr<const ControlState> rest_;
+  std::shared_ptr<const ControlState> rest_;  // where recorded runs begin; of that epoch
+  uint64_t rest_epoch_ = 0;
   std::unique_ptr<Replay> replay_;
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;

@@ -188,8 +188,6 @@ void Array::patch(const Operation& op) {
   const uint32_t address = static_cast<uint32_t>(op.address);
   const uint32_t high = read_register(address + 4);
   BdSlot* const bd = find_bd(address + 4);
-  // The upper half of that register stays.
-  if (bd) bd->note_update(arch::address_offset(address + 4) % 0x20 / 4);
   write_register(address, static_cast<uint32_t>(base) & ~3u);
   write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32));
   if (bd && arch::address_offset(address) % 0x20 == 4) bd->patch = address_patches_;

@@ -72,8 +72,8 @@ void Lane::append(Lane&& other) {
 }
 
 ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
-                     size_t columns, size_t most_bytes)
-    : most_bytes_(most_bytes) {
+                     size_t columns, std::span<PatchUse> patches, size_t most_bytes)
+    : patches_(patches), most_bytes_(most_bytes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (arguments[i].bytes == 0 || shapes[i].first != i) continue;
     arguments_.push_back({arguments[i].data, arguments[i].data + shared_bytes(shapes, i),
@@ -170,6 +170,12 @@ void ActionLog::word(std::byte* to, uint32_t value) {
   put({Action::Kind::kWord, 0, value, place(to), {}});
 }
 
+void ActionLog::uses_patch(uint32_t number, uint64_t bytes, bool constant) {
+  PatchUse& patch = patches_[number - 1];
+  patch.reach = std::max(patch.reach, bytes);
+  patch.fixed |= constant;
+}
+
 void ActionLog::block_taken(SharedBlock* block) {
   lane().blocks.push_back(block);
   put({Action::Kind::kUnpack, static_cast<uint32_t>(lane().blocks.size() - 1), 0, {}, {}});
@@ -177,7 +183,7 @@ void ActionLog::block_taken(SharedBlock* block) {
 
 void ActionLog::call(const CallAction::Function& function, const kernels::Declaration& kernel,
                      std::span<const KernelArgument> arguments, CoreState& state) {
-  if (refused()) return;
+  if (refused() || full()) return;
   Lane& into = lane();
   std::array<OperandAction, kernels::kMaxOperands> list;
   for (size_t i = 0; i < arguments.size(); ++i) {

@@ -22,6 +22,14 @@ namespace npu::emulator {
 
 struct Argument;
 
+// What runs do with the address that an ADDRESS_PATCH gives a BD.
+struct PatchUse {
+  uint64_t offset = 0;  // into `argument`, in the recorded run
+  uint32_t argument = 0;
+  uint64_t reach = 0;  // bytes from there on that its BD touches; 0: none ran
+  bool fixed = false;  // other addresses make other runs
+};
+
 // `offset` bytes into an argument, of those that share memory the first one, or an address that is
 // the same in every run (of a tile's memory or of a block).
 struct Place {
@@ -97,7 +105,7 @@ using Phase = std::vector<Lane>;
 class ActionLog {
  public:
   ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
-            size_t columns, size_t most_bytes);
+            size_t columns, std::span<PatchUse> patches, size_t most_bytes);
 
   // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
   static ActionLog* current();
@@ -115,6 +123,9 @@ class ActionLog {
   void copy(std::byte* to, const std::byte* from, uint64_t bytes);
   void word(std::byte* to, uint32_t value);
   void block_taken(SharedBlock* block);
+  // A BD begins whose address comes from this address patch; a constant argument may be aliased,
+  // wherever it is used then.
+  void uses_patch(uint32_t patch, uint64_t bytes, bool constant);
   // Before the call, of a kernel with this declaration.
   void call(const CallAction::Function& function, const kernels::Declaration& kernel,
             std::span<const KernelArgument> arguments, CoreState& state);
@@ -149,6 +160,7 @@ class ActionLog {
     uint32_t base;
   };
   std::vector<Range> arguments_;  // by address
+  const std::span<PatchUse> patches_;
   const size_t most_bytes_;
   std::vector<std::unique_ptr<BlockPool>> pools_;
   std::vector<Phase> phases_;

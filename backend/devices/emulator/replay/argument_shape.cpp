@@ -26,7 +26,7 @@ std::optional<std::vector<ArgumentShape>> argument_shapes(std::span<const Argume
       if (writable || argument.writable) return std::nullopt;
       shapes[i].first = first;
       shapes[i].behind = static_cast<size_t>(argument.data - arguments[first].data);
-      end = std::max(end, argument.data + argument.bytes, before);
+      end = std::max<const std::byte*>(end, argument.data + argument.bytes, before);
     } else {
       first = i;
       writable = argument.writable;

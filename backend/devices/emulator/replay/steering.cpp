@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <ranges>
+#include <set>
 #include <utility>
 
 namespace npu::emulator {
@@ -18,6 +19,7 @@ class Search {
   // The actions of a lane, from the last one to the first. False if a word's origin is not known.
   bool pass(const Lane& lane);
   std::vector<SteeringWord> found() const;
+  const std::set<uint32_t>& bases() const { return bases_; }  // of arguments
 
  private:
   using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
@@ -45,6 +47,7 @@ class Search {
                 std::span<const OperandTrace> traces);
 
   Words words_;  // where they lie at this point of the run
+  std::set<uint32_t> bases_;
 };
 
 // The places of a move's words on one side: a walk's, or one after the other.
@@ -72,6 +75,7 @@ bool Search::add(const Key& where, uint32_t value) {
     return near->first == where && near->second == value;
   }
   words_.emplace_hint(near, where, value);
+  if (where.first != Place::kAbsolute) bases_.insert(where.first);
   return true;
 }
 
@@ -235,13 +239,15 @@ std::vector<SteeringWord> Search::found() const {
 }  // namespace
 
 // Lanes of a phase touch nothing of each other's, so their order is of no importance.
-std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases) {
+std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases,
+                                                        std::vector<uint32_t>* arguments) {
   Search search;
   for (const Phase& phase : std::views::reverse(phases)) {
     for (const Lane& lane : phase) {
       if (!search.pass(lane)) return std::nullopt;
     }
   }
+  if (arguments != nullptr) arguments->assign(search.bases().begin(), search.bases().end());
   return search.found();
 }
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "arch/registers.h"
+#include "arch/geometry.h"
 
 namespace npu::emulator {
 
@@ -25,14 +25,14 @@ StreamVersion::StreamVersion(const stream::Stream& stream) {
   }
 }
 
-void StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
+bool StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const uint32_t before = word < stream.words().size() ? stream.words()[word] : 0;
   stream.patch(word, value);
   const auto behind = std::ranges::upper_bound(offsets_, word, {}, &std::pair<size_t, size_t>::first);
   const bool offset = behind != offsets_.begin() && word < std::prev(behind)->second;
-  if (offset || before == value) return;
-  words_.try_emplace(word, before, value).first->second.now = value;
-  stale_ = true;
+  if (offset || before == value) return false;
+  words_.try_emplace(word, Word{before, value}).first->second.now = value;
+  return stale_ = true;
 }
 
 const StreamVersion::Data& StreamVersion::data() {

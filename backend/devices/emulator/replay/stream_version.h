@@ -20,8 +20,8 @@ class StreamVersion {
  public:
   explicit StreamVersion(const stream::Stream& stream);  // which is to outlive this
 
-  // Gives a word another value. Throws what Stream::patch throws.
-  void patch(stream::Stream& stream, size_t word, uint32_t value);
+  // Gives a word another value; whether data are others now. Throws what Stream::patch throws.
+  bool patch(stream::Stream& stream, size_t word, uint32_t value);
   // Words of BLOCKWRITEs that are not as they were prepared.
   using Data = std::vector<std::pair<size_t, uint32_t>>;
   const Data& data();
