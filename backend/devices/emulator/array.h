@@ -224,7 +224,8 @@ class Array {
   // replayed_run.cpp
   bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
-  bool comparable(const SteeringWord& word) const;
+  bool comparable(const SteeringWord& word, const Recording& run) const;
+  bool has_tokens() const;  // that no stream has waited for
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
   void take_buffers(std::span<const Argument> buffers);

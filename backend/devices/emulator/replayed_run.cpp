@@ -21,7 +21,7 @@ BlockPool& Array::blocks(int col) {
 // Recorded runs begin and end without aliases, so that memories hold what they show.
 bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
-  if (timeline_) return false;
+  if (timeline_ || has_tokens()) return false;
   std::shared_ptr<const Recording> found = recordings.find(*this, buffers_);
   if (!found) return false;
   replay_ = std::make_unique<Replay>(std::move(found), buffers_);
@@ -29,28 +29,39 @@ bool Array::begin_replay(Recordings& recordings) {
 }
 
 void Array::begin_recording(const stream::Stream& stream, Recordings& recordings) {
-  if (timeline_ || !recordings.wants(stream)) return;
+  if (timeline_ || has_tokens() || !recordings.wants(stream)) return;
   for (auto& tile : tiles_) tile->aliases.flush_all();
   std::optional<ControlState> start = ControlState::of(*this);
-  if (!start) return recordings.refuse();
+  std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(buffers_);
+  if (!start || !shapes) return recordings.postpone();
   recorded_ = std::make_unique<Recording>();
   recorded_->epoch = epoch_;
+  recorded_->arguments = std::move(*shapes);
   recorded_->start = std::move(*start);
   recordings_ = &recordings;
-  log_ = std::make_unique<ActionLog>(buffers_, blocks_.size(), recordings.most_bytes());
+  log_ = std::make_unique<ActionLog>(buffers_, recorded_->arguments, blocks_.size(),
+                                     recordings.most_bytes());
   scheduler_.set_log(log_.get());
   for (auto& tile : tiles_) {
     for (BdSlot& slot : tile->bds) slot.begin_run();
+    for (const auto& side : tile->channels) {
+      for (const BdEngine* channel : side) channel->read_bds();
+    }
   }
 }
 
+bool Array::has_tokens() const {
+  return std::ranges::any_of(tokens_, [](const auto& token) { return token.second != 0; });
+}
+
 // Whether a word can be compared before a run. What nothing writes is still what it was.
-bool Array::comparable(const SteeringWord& word) const {
+bool Array::comparable(const SteeringWord& word, const Recording& run) const {
   if (word.place.base != Place::kAbsolute) {
     const Argument& argument = buffers_[word.place.base - 1];
-    if (word.place.offset < 0 ||
-        word.place.offset + int64_t{4} > static_cast<int64_t>(argument.bytes))
+    const size_t bytes = shared_bytes(run.arguments, word.place.base - 1);
+    if (word.place.offset < 0 || word.place.offset + int64_t{4} > static_cast<int64_t>(bytes)) {
       return false;
+    }
     return argument.writable ||
            std::memcmp(argument.data + word.place.offset, &word.value, sizeof word.value) == 0;
   }
@@ -67,20 +78,16 @@ void Array::end_recording() {
   const std::unique_ptr<ActionLog> log = std::exchange(log_, nullptr);
   const std::unique_ptr<Recording> run = std::exchange(recorded_, nullptr);
   std::optional<ControlState> end = ControlState::of(*this);
-  bool tokens = false;
-  for (const auto& [key, count] : tokens_) tokens |= count != 0;
-  if (log->refused() || !end || tokens || !dropped_.empty() || unwaited_count_ > 0) {
-    return recordings_->refuse();
+  if (log->refused()) return recordings_->refuse();
+  if (log->full() || !end || has_tokens() || !dropped_.empty() || unwaited_count_ > 0) {
+    return recordings_->postpone();
   }
   std::optional<std::vector<SteeringWord>> steering = steering_words(log->phases());
-  const auto can_compare = [this](const SteeringWord& word) { return comparable(word); };
+  const auto can_compare = [&](const SteeringWord& word) { return comparable(word, *run); };
   if (!steering || !std::ranges::all_of(*steering, can_compare)) return recordings_->refuse();
   run->steering = std::move(*steering);
   run->end = std::move(*end);
   run->start.forgive(*this);
-  for (const Argument& argument : buffers_) {
-    run->arguments.push_back({argument.bytes, argument.writable});
-  }
   run->phases = log->take_phases();
   run->blocks = log->take_blocks();
   run->report = report_;

@@ -26,7 +26,9 @@ std::byte* bytes(Words& words) { return reinterpret_cast<std::byte*>(words.data(
 
 // An argument, and memories of the array.
 struct Memories {
-  Memories() : log(std::vector{view(words[0])}, 1, size_t{1} << 30) {
+  Memories()
+      : log(std::vector{view(words[0])},
+            emulator::argument_shapes(std::vector{view(words[0])}).value(), 1, size_t{1} << 30) {
     for (Words& memory : words) {
       for (uint32_t& word : memory) word = next++;
     }

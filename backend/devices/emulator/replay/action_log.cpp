@@ -67,17 +67,15 @@ void Lane::append(Lane&& other) {
   append_list(blocks, other.blocks);
 }
 
-ActionLog::ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes)
+ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
+                     size_t columns, size_t most_bytes)
     : most_bytes_(most_bytes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].bytes == 0) continue;
-    arguments_.push_back(
-        {arguments[i].data, arguments[i].data + arguments[i].bytes, static_cast<uint32_t>(i) + 1});
+    if (arguments[i].bytes == 0 || shapes[i].first != i) continue;
+    arguments_.push_back({arguments[i].data, arguments[i].data + shared_bytes(shapes, i),
+                          static_cast<uint32_t>(i) + 1});
   }
   std::ranges::sort(arguments_, {}, &Range::begin);
-  for (size_t i = 1; i < arguments_.size(); ++i) {
-    if (arguments_[i].begin < arguments_[i - 1].end) refuse("arguments that share memory");
-  }
   for (size_t c = 0; c < columns; ++c) {
     pools_.push_back(std::make_unique<BlockPool>(BlockPool::Sizes::kFixed));
   }
@@ -107,7 +105,7 @@ void ActionLog::close_serial() {
 
 void ActionLog::begin_lanes(size_t count) {
   assert(current_lane == nullptr);
-  if (refused()) phases_.clear();  // the memory is of no use any more
+  if (refused() || full()) phases_.clear();  // the memory is of no use any more
   close_serial();
   lanes_.resize(count);
 }
@@ -118,7 +116,6 @@ void ActionLog::end_lanes() {
   if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
   lanes_.clear();
   for (auto& pool : pools_) pool->reuse();
-  if (bytes_ > most_bytes_) refuse("more actions than fit the memory for them");
 }
 
 Lane& ActionLog::lane() { return current_lane ? *current_lane : serial_; }
@@ -133,7 +130,7 @@ Place ActionLog::place(const std::byte* address) const {
 }
 
 void ActionLog::put(Action action) {
-  if (!refused()) lane().actions.push_back(action);
+  if (!refused() && !full()) lane().actions.push_back(action);
 }
 
 void ActionLog::move(const Walk& from, const Walk& to, uint64_t words) {

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "devices/emulator/aliasing.h"
+#include "devices/emulator/replay/argument_shape.h"
 #include "devices/emulator/walk.h"
 #include "kernels/declaration.h"
 #include "kernels/kernel.h"
@@ -21,8 +22,8 @@ namespace npu::emulator {
 
 struct Argument;
 
-// `offset` bytes into an argument, or an address that is the same in every run (of a tile's memory
-// or of a block).
+// `offset` bytes into an argument, of those that share memory the first one, or an address that is
+// the same in every run (of a tile's memory or of a block).
 struct Place {
   static constexpr uint32_t kAbsolute = 0;
   int64_t offset = 0;
@@ -87,7 +88,8 @@ using Phase = std::vector<Lane>;
 
 class ActionLog {
  public:
-  ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes);
+  ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
+            size_t columns, size_t most_bytes);
 
   // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
   static ActionLog* current();
@@ -110,6 +112,7 @@ class ActionLog {
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
+  bool full() const { return bytes_ > most_bytes_; }  // of more actions than fit
 
   // Blocks of this log's own, as many as the columns have: nothing else uses them.
   BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }

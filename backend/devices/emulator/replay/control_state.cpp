@@ -87,7 +87,7 @@ void ControlState::install(Array& array, const ControlState& from) const {
       tile.locks[i].written += to.written[i] - before.written[i];
     }
     for (size_t i = 0; i < to.bds.size(); ++i) {
-      if (tile.bds[i].words != to.bds[i].words) tile.bds[i] = to.bds[i];
+      if (!same_words(tile.bds[i], to.bds[i], 0)) tile.bds[i] = to.bds[i];
     }
     size_t next = 0;
     for (const auto& side : tile.channels) {

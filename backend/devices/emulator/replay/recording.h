@@ -12,18 +12,12 @@
 #include <vector>
 
 #include "devices/emulator/replay/action_log.h"
+#include "devices/emulator/replay/argument_shape.h"
 #include "devices/emulator/replay/control_state.h"
 #include "devices/emulator/replay/steering.h"
 #include "runtime/run_report.h"
 
 namespace npu::emulator {
-
-// What of an argument a recorded run depends on.
-struct ArgumentShape {
-  size_t bytes;
-  bool writable;
-  bool operator==(const ArgumentShape&) const = default;
-};
 
 struct Recording {
   uint64_t epoch = 0;  // Array::epoch(): configurations and programs of cores

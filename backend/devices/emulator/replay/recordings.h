@@ -41,7 +41,8 @@ class ReplayMemory {
 class Recordings {
  public:
   // States of the array in which one stream is recorded: a design with two buffers here and three
-  // there comes back to the same place after six runs.
+  // there comes back to the same place after six runs. Of more, those leave that no run has come
+  // back to, then the one used least recently.
   static constexpr size_t kMostStates = 12;
 
   explicit Recordings(std::shared_ptr<ReplayMemory> memory);
@@ -53,12 +54,14 @@ class Recordings {
   std::shared_ptr<const Recording> find(Array& array, std::span<const Argument> arguments);
   // Whether a run that has not found one is to be recorded. Counts these runs.
   bool wants(const stream::Stream& stream);
+  // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
+  void postpone();
   size_t most_bytes() const;  // of the next one
   void add(Recording recording);
-  // Its runs cannot be recorded.
+  // No run of the stream can be recorded.
   void refuse();
-  bool refused() const;
-  void clear();  // the stream has changed
+  bool refused() const;  // or the last attempt was postponed
+  void clear();          // the stream has changed
 
  private:
   friend class ReplayMemory;
@@ -70,13 +73,15 @@ class Recordings {
   };
   void drop_all();
   void drop(size_t number);
+  size_t least_useful() const;  // its number
+  void wait_longer();
   void drop_others(uint64_t epoch);  // than those of this Array::epoch()
 
   const std::shared_ptr<ReplayMemory> memory_;  // whose mutex guards all of this
   std::vector<Kept> all_;
   size_t bytes_ = 0;  // of all_
   uint64_t runs_ = 0, first_recorded_;
-  bool refused_ = false;
+  bool refused_ = false, postponed_ = false;
 };
 
 }  // namespace npu::emulator

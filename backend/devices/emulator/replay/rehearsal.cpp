@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "error.h"
@@ -20,16 +21,20 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
                      std::span<const Argument> arguments, Recordings& recordings) {
   size_t bytes = 0;
   for (const Argument& argument : arguments) bytes += argument.bytes;
-  if (bytes > kMaxCopy) return;
-  Contents contents;
+  const std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(arguments);
+  if (bytes > kMaxCopy || !shapes) return;
+  Contents contents;  // of what shares memory, those of the first argument
   const auto run = [&](Recordings* recorded) {
     contents.assign(arguments.size(), {});
     std::vector<Argument> copies;
     for (size_t a = 0; a < arguments.size(); ++a) {
-      if (arguments[a].bytes > 0) {
-        contents[a].assign(arguments[a].data, arguments[a].data + arguments[a].bytes);
-      }
-      copies.push_back({contents[a].data(), contents[a].size(), arguments[a].writable});
+      if (arguments[a].bytes == 0 || (*shapes)[a].first != a) continue;
+      contents[a].assign(arguments[a].data, arguments[a].data + shared_bytes(*shapes, a));
+    }
+    for (const ArgumentShape& shape : *shapes) {
+      std::vector<std::byte>& first = contents[shape.first];
+      copies.push_back(
+          {first.empty() ? nullptr : first.data() + shape.behind, shape.bytes, shape.writable});
     }
     array.begin(stream, copies, recorded);
     array.resume(Array::Deadline::max());
