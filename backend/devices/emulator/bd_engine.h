@@ -45,6 +45,8 @@ class BdEngine : public Agent {
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
+  // Marks those BDs as read (BdSlot::note_read).
+  void read_bds() const { uses_bd(-1); }
   // "moved 12 of 512 words of BD 3" - empty when idle.
   std::string progress() const;
   bool has_moved() const { return current_.left != current_.total; }  // part of the running BD

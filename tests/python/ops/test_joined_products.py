@@ -1,6 +1,6 @@
 """Two products in one submission (Gemm.run_both): the bits are those of two calls, whatever lies
 where and whichever of them is split or has edges; simulated, one dispatch is saved; products of
-different configurations are submitted one by one.
+different configurations are submitted one by one; one that writes what the other uses is an error.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import pytest
 import npu
 from npu.designs import gemm
 from npu.devices import open_device
+from npu.errors import ArgumentError
 from npu.ops.arrays import bytes_of, typed_view
 from npu.ops.gemm_calls import run_both
 from npu.ops.matmul import call_of, pack
@@ -109,3 +110,23 @@ def test_one_dispatch_is_saved() -> None:
     assert both.bytes == {name: sum(one.bytes[name] for one in alone) for name in both.bytes}
     total = sum(one.array_seconds for one in alone)
     assert 0.99 * total < both.array_seconds < total
+
+
+def test_products_that_write_what_the_other_uses_are_refused() -> None:
+    kept = open_device("emu:npu1").gemm_of(KEPT)
+    memory = np.zeros(4 * 256 * 256, BF16)
+    part = [memory[i * 65536 : (i + 1) * 65536].reshape(256, 256) for i in range(4)]
+
+    def run(*of: tuple[int, int, int]) -> None:
+        operands = [(part[a], part[b].T, part[c]) for a, b, c in of]
+        kept.run_both(*((*typed_view(a), *typed_view(b), bytes_of(c), 0) for a, b, c in operands))
+
+    run((0, 1, 2), (0, 1, 3))
+    for one, other, what in (
+        ((0, 0, 2), (1, 1, 2), "the result"),
+        ((0, 0, 2), (2, 1, 3), "A"),
+        ((0, 0, 2), (1, 2, 3), "B"),
+    ):
+        for both in ((one, other), (other, one)):
+            with pytest.raises(ArgumentError, match=f"memory that {what} of the other"):
+                run(*both)

@@ -70,6 +70,25 @@ def test_matmul_and_its_gradients(m, k, n, dtype, mode, of_a, of_b) -> None:
     assert_matmul_close(result(of_right), array(a).T, array(gradient), bf16=bf16)
 
 
+@pytest.mark.parametrize("frozen", ["x", "weight"])
+@pytest.mark.parametrize("size", [(40, 48, 56), (256, 320, 272)], ids=str)
+def test_gradients_that_nobody_wants_are_not_made(
+    frozen: str, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, k, n = size
+    x, weight = values((rows, k), seed=1), values((n, k), seed=2)
+    wanted = weight if frozen == "x" else x
+    wanted.requires_grad_()
+    y = npu.torch.linear(x, weight, device="emu:npu1")
+    made, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(empty(*a, **k)) or made[-1])
+    before = npu.stats()
+    (found,) = torch.autograd.grad(y, wanted, values((rows, n), seed=3))
+    assert (npu.stats() - before).submissions == 1
+    assert not any(one.shape == (weight if frozen == "weight" else x).shape for one in made)
+    assert found.shape == wanted.shape
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.integers(1, 9), max_size=2), k=SIDE, n=SIDE, dtype=st.sampled_from(TYPES),

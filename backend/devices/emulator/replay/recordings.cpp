@@ -43,7 +43,7 @@ bool recordable(const Operation& operation) {
   const arch::TileGeometry& tile = arch::tile_geometry(arch::tile_kind(row));
   const uint32_t offset = arch::address_offset(address);
   const bool block = operation.opcode == Opcode::kBlockWrite;
-  const auto bytes = block ? static_cast<uint32_t>(operation.data.size_bytes()) : 4;
+  const size_t bytes = block ? operation.data.size_bytes() : 4;
   const auto within = [&](uint32_t begin, int count, uint32_t step) {
     const uint32_t end = begin + static_cast<uint32_t>(count) * step;
     return offset >= begin && offset < end && bytes <= end - offset;
