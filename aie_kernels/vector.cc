@@ -441,8 +441,7 @@ void out_copies(const KernelArgument* operands, WordCopies& out) {
 // Words of a job and counters, from which those copies follow.
 constexpr int32_t kCounters = kSentOut + 1;
 constexpr Operand kJob = buffer("job", kJobWords).steers(Steering::kReads, kJobWords);
-constexpr Operand kCounted =
-    buffer("state", kStateWords).steers(Steering::kUpdates, kCounters);
+constexpr Operand kCounted = buffer("state", kStateWords).steers(Steering::kUpdates, kCounters);
 
 // Counted from the source, not measured; npu1 has half the lanes. A call of copy_words().
 constexpr double copy_cycles(int64_t words) {
@@ -576,20 +575,21 @@ NPU_KERNEL void vector_x(const int32_t* store, bfloat16* x, const int32_t* words
 }
 
 // The next object for memory.
-NPU_KERNEL void vector_out(const int32_t* store, int32_t* out, const int32_t* words, int32_t* state) {
+NPU_KERNEL void vector_out(const int32_t* store, int32_t* out, const int32_t* words,
+                           int32_t* state) {
   using namespace vector_core;
   const int32_t first = job_of(words).out_at + state[kSentOut]++ * npu::vector::kOutBytes;
   copy_words(at<int32_t>(store, first), out, kOutWords);
 }
 
-NPU_DECLARE(vector_begin,
-            {.operands = {buffer("command", vector_core::kInWords)
-                              .steers(Steering::kReads, vector_core::kJobWords),
-                          buffer("job", vector_core::kJobWords)
-                              .steers(Steering::kCopies, vector_core::kJobWords),
-                          buffer("state", vector_core::kStateWords)
-                              .steers(Steering::kSets, vector_core::kCounters)},
-             .cycles = fixed<32>});
+NPU_DECLARE(
+    vector_begin,
+    {.operands =
+         {buffer("command", vector_core::kInWords).steers(Steering::kReads, vector_core::kJobWords),
+          buffer("job", vector_core::kJobWords).steers(Steering::kCopies, vector_core::kJobWords),
+          buffer("state", vector_core::kStateWords)
+              .steers(Steering::kSets, vector_core::kCounters)},
+     .cycles = fixed<32>});
 NPU_DECLARE(vector_table,
             {.operands = {buffer("part", vector_core::kInWords),
                           buffer("x", vector_core::kXElements),

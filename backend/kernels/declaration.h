@@ -152,8 +152,8 @@ struct Declaration {
   double (*cycles)(const arch::Timing& timing, const int64_t* integers) = nullptr;
   // Throws Error(kKernel) if what the operands contain takes the kernel out of its buffers.
   void (*check)(const char* name, const KernelArgument* operands) = nullptr;
-  // Which words a call copies on their way to where they steer a core, besides those of kCopies. Its
-  // places may depend on integers and on words that steer. Null: none.
+  // Which words a call copies on their way to where they steer a core, besides those of kCopies.
+  // Its places may depend on integers and on words that steer. Null: none.
   void (*copies)(const KernelArgument* operands, WordCopies& out) = nullptr;
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.

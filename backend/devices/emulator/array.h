@@ -123,6 +123,10 @@ class Array {
   // Changes whenever a configuration is loaded or a core's program attached.
   uint64_t epoch() const { return epoch_; }
   bool replaying() const { return replay_ != nullptr; }
+  // As a driver may between two runs, and as happens before every run with recordings: brings the
+  // array into the state in which configure() and attach() left it, all but the contents of its
+  // data memories. Does nothing where a run has left locks or tasks behind for the next one.
+  void return_to_rest();
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
@@ -223,7 +227,7 @@ class Array {
   void patch(const stream::Operation& operation);
   BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
-  void take_rest(const Recordings& recordings);
+  bool find_rest();
   bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
   bool comparable(const SteeringWord& word, const Recording& run) const;

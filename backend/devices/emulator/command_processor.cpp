@@ -158,7 +158,8 @@ bool Array::sync(const Operation& op) {
 BdSlot* Array::find_bd(uint32_t address) {
   Tile* target = find_tile(arch::address_col(address), arch::address_row(address));
   const uint32_t at = arch::address_offset(address) - target->geometry.bd_base;
-  return at / 0x20 < static_cast<uint32_t>(target->geometry.bds) ? &target->bds[at / 0x20] : nullptr;
+  return at / 0x20 < static_cast<uint32_t>(target->geometry.bds) ? &target->bds[at / 0x20]
+                                                                 : nullptr;
 }
 
 void Array::patch(const Operation& op) {

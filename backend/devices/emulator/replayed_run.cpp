@@ -5,6 +5,7 @@
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/replay/recordings.h"
+#include "stream/txn.h"
 
 namespace npu::emulator {
 
@@ -21,7 +22,6 @@ BlockPool& Array::blocks(int col) {
 // Recorded runs begin and end without aliases, so that memories hold what they show.
 bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
-  if (timeline_ || has_tokens()) return false;
   std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
   replay_ = std::make_unique<Replay>(std::move(found->recording), buffers_, found->moved);
@@ -29,12 +29,11 @@ bool Array::begin_replay(Recordings& recordings) {
 }
 
 void Array::begin_recording(const stream::Stream& stream, Recordings& recordings) {
-  if (timeline_ || has_tokens() || !recordings.wants(stream)) return;
   for (auto& tile : tiles_) tile->aliases.flush_all();
+  rest_->install(*this);
+  if (!recordings.wants(stream)) return;
   std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(buffers_);
   if (!shapes) return recordings.postpone();
-  if (!rest_) return recordings.refuse();
-  rest_->install(*this);
   recorded_ = std::make_unique<Recording>();
   recorded_->epoch = epoch_;
   recorded_->arguments = std::move(*shapes);
@@ -49,21 +48,27 @@ void Array::begin_recording(const stream::Stream& stream, Recordings& recordings
   scheduler_.set_log(log_.get());
 }
 
-// The state in which loading left the array: channels and cores have taken what they take before
-// any stream runs.
-void Array::take_rest(const Recordings& recordings) {
-  if (timed() || rest_epoch_ == epoch_ || !configured_ || faulted_ || stream_ != nullptr ||
-      !recordings.enabled()) {
-    return;
+// Whether recorded runs may begin: the state in which loading left the array is known, channels and
+// cores having taken what they take before any stream runs, and nothing waits that a run has left.
+bool Array::find_rest() {
+  if (timed() || !configured_ || faulted_ || stream_ != nullptr) return false;
+  if (rest_epoch_ != epoch_) {
+    const std::vector<uint32_t> nothing =
+        stream::Builder(device_.generation, device_.columns).finish();
+    const stream::Stream stream = stream::Stream::parse(std::as_bytes(std::span(nothing)));
+    begin(stream, {});
+    resume(Deadline::max());
+    std::optional<ControlState> state = ControlState::of(*this);
+    rest_ = state ? std::make_shared<const ControlState>(std::move(*state)) : nullptr;
+    rest_epoch_ = epoch_;
   }
-  const std::vector<uint32_t> nothing =
-      stream::Builder(device_.generation, device_.columns).finish();
-  const stream::Stream stream = stream::Stream::parse(std::as_bytes(std::span(nothing)));
-  begin(stream, {});
-  resume(Deadline::max());
-  std::optional<ControlState> state = ControlState::of(*this);
-  rest_ = state ? std::make_shared<const ControlState>(std::move(*state)) : nullptr;
-  rest_epoch_ = epoch_;
+  return rest_ && !has_tokens() && rest_->leaves_nothing(*this);
+}
+
+void Array::return_to_rest() {
+  if (!find_rest()) return;
+  for (auto& tile : tiles_) tile->aliases.flush_all();
+  rest_->install(*this);
 }
 
 bool Array::has_tokens() const {

@@ -369,7 +369,8 @@ void Sender::execute() {
   Walk& first = first_receiver().walk();
   if (block_) {
     Walk block = first.rebased(block_->data.data(), 0);
-    if (ActionLog* log = ActionLog::current()) log->move(current_.walk, block, n, current_.patch, 0);
+    if (ActionLog* log = ActionLog::current())
+      log->move(current_.walk, block, n, current_.patch, 0);
     copy_words(block);
     return;
   }

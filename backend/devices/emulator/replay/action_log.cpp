@@ -258,9 +258,10 @@ void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
                 size_t{4} * trace.words);
   }
   // A call with smaller operands fails, like one that copies to places outside of them.
-  const bool whole = std::ranges::all_of(std::views::iota(size_t{0}, arguments.size()), [&](size_t i) {
-    return arguments[i].data == nullptr || arguments[i].bytes >= uses[i].bytes;
-  });
+  const bool whole =
+      std::ranges::all_of(std::views::iota(size_t{0}, arguments.size()), [&](size_t i) {
+        return arguments[i].data == nullptr || arguments[i].bytes >= uses[i].bytes;
+      });
   if (kernel.copies == nullptr || !whole) return;
   kernels::WordCopies copies;
   kernel.copies(arguments.data(), copies);

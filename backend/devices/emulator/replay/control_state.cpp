@@ -33,6 +33,24 @@ std::optional<ControlState> ControlState::of(Array& array) {
   return state;
 }
 
+bool ControlState::leaves_nothing(const Array& array) const {
+  for (size_t t = 0; t < tiles_.size(); ++t) {
+    const Tile& tile = *array.tiles()[t];
+    const TileState& here = tiles_[t];
+    for (size_t i = 0; i < here.locks.size(); ++i) {
+      if (tile.locks[i].value != here.locks[i]) return false;
+    }
+    size_t next = 0;
+    for (const auto& side : tile.channels) {
+      for (const BdEngine* channel : side) {
+        const BdEngine::Rest& rest = here.channels[next++];
+        if (channel->tasks() != rest.queue.size() + (rest.task ? 1 : 0)) return false;
+      }
+    }
+  }
+  return true;
+}
+
 void ControlState::install(Array& array, std::span<const int64_t> moved) const {
   for (size_t t = 0; t < tiles_.size(); ++t) {
     Tile& tile = *array.tiles()[t];

@@ -23,8 +23,11 @@ class ControlState {
   // Of an array between two runs. Empty if a core has no worker program, or one that streams load.
   static std::optional<ControlState> of(Array& array);
 
-  // Brings an array into this state. moved: what is added to the addresses that address patches have
-  // written, by BdSlot::patch.
+  // Whether locks have the values of this state and channels as many tasks: no run has left
+  // anything behind that the next one may wait for.
+  bool leaves_nothing(const Array& array) const;
+  // Brings an array into this state. moved: what is added to the addresses that address patches
+  // have written, by BdSlot::patch.
   void install(Array& array, std::span<const int64_t> moved = {}) const;
   size_t bytes() const;
 

@@ -1,8 +1,8 @@
 // Runs that are verified once and replayed after (docs/architecture.md, "Verified once, replayed
 // after"). A run of a stream executes at register level, with every check, and is recorded: its
-// actions on memory, and the state in which it leaves the array. Recorded runs begin in the state in
-// which loading left the array, which a device may bring it back to between any two runs; a later
-// run repeats the actions and leaves the same state.
+// actions on memory, and the state in which it leaves the array. Recorded runs begin in the state
+// in which loading left the array, which a device may bring it back to between any two runs; a
+// later run repeats the actions and leaves the same state.
 #pragma once
 
 #include <cstddef>

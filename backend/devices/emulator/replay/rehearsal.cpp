@@ -47,6 +47,7 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
   }
   if (!found) return;
   const Contents before = memories(array);
+  array.return_to_rest();
   run(nullptr);
   wanted_ = std::move(contents);
   for (size_t t = 0; t < before.size(); ++t) {

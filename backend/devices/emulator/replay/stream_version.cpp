@@ -28,7 +28,8 @@ StreamVersion::StreamVersion(const stream::Stream& stream) {
 bool StreamVersion::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const uint32_t before = word < stream.words().size() ? stream.words()[word] : 0;
   stream.patch(word, value);
-  const auto behind = std::ranges::upper_bound(offsets_, word, {}, &std::pair<size_t, size_t>::first);
+  const auto behind =
+      std::ranges::upper_bound(offsets_, word, {}, &std::pair<size_t, size_t>::first);
   const bool offset = behind != offsets_.begin() && word < std::prev(behind)->second;
   if (offset || before == value) return false;
   words_.try_emplace(word, Word{before, value}).first->second.now = value;

@@ -1,6 +1,6 @@
-// What the runs of a prepared stream depend on besides its operations: patches give words of its BDs
-// other values and move where its address patches point to. A recorded run holds for one version of
-// the former and for all places of the latter (recording.h).
+// What the runs of a prepared stream depend on besides its operations: patches give words of its
+// BDs other values and move where its address patches point to. A recorded run holds for one
+// version of the former and for all places of the latter (recording.h).
 #pragma once
 
 #include <cstdint>
