@@ -1,7 +1,7 @@
 """Repeated calls on emulated devices are replays (docs/architecture.md). Asserts that results of
 products and of GEMV are those of NumPy's integers, and those of attention and of layers the same as
-at register level, whatever was computed between and whichever operands share memory; that npu.stats() counts
-replays, and that NPU_REPLAY=0 leaves every run at register level."""
+at register level, whatever was computed between and whichever operands share memory; that
+npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at register level."""
 
 from __future__ import annotations
 
