@@ -1,17 +1,21 @@
 """Repeated calls on emulated devices are replays (docs/architecture.md). Asserts that results of
-products and of GEMV are those of NumPy's integers, and those of attention the same as at register
-level, whatever was computed between; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves
-every run at register level."""
+products and of GEMV are those of NumPy's integers, and those of attention and of layers the same as
+at register level, whatever was computed between and whichever operands share memory; that
+npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at register level."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 import pytest
 from q4nx_blocks import random_integers, random_weights
 
 import npu
+from npu.devices import open_device
+from npu.ops.gemm_calls import run_both
+from npu.ops.matmul import call_of
 
 SIZES = ((64, 64, 64), (300, 200, 500), (130, 520, 70))
 ROUNDS = 9
@@ -72,6 +76,55 @@ def test_repeated_attention_is_replays(fresh_devices: Callable[[], None], genera
             assert all(np.array_equal(*pair) for pair in zip(results, first, strict=False))
         counted = npu.stats() - before
     assert counted.replays >= counted.submissions // 2
+
+
+@pytest.mark.parametrize("name", ["emu:npu1", "emu:npu2+replay"])
+def test_products_of_a_matrix_with_itself_are_replays(
+    fresh_devices: Callable[[], None], name: str
+) -> None:
+    rng = np.random.default_rng(5)
+    before = npu.stats()
+    with npu.device(name):
+        for turn in range(18):
+            a, other = rng.integers(-128, 128, (2, 512, 512)).astype(np.int8)  # read in place
+            b = a if turn % 3 else other
+            assert np.array_equal(npu.matmul(a, b), a.astype(np.float32) @ b.astype(np.float32))
+    counted = npu.stats() - before
+    assert counted.replays >= counted.submissions // 3
+
+
+@pytest.mark.parametrize("size", [(256, 768, 512), (256, 256, 768)], ids=str)
+def test_layers_on_npu1_are_replays(
+    fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch, size: tuple[int, int, int]
+) -> None:
+    """All three products, of which memtiles keep an operand; both gradients in one submission share
+    dy."""
+
+    def steps(replayed: bool) -> list[np.ndarray]:
+        monkeypatch.setenv("NPU_REPLAY", str(int(replayed)))
+        rng = np.random.default_rng(6)
+        rows, k, n = size
+        device, results = open_device("emu:npu1"), []
+        for _ in range(9):
+            x, w, dy = (
+                rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
+                for shape in ((rows, k), (n, k), (rows, n))
+            )
+            calls = [
+                call_of(a, b, device=device, layer=True) for a, b in ((x, w.T), (dy, w), (dy.T, x))
+            ]
+            results.append(calls[0].run())
+            run_both(*calls[1:])
+            results += [call.returned for call in calls[1:]]
+        return results
+
+    before = npu.stats()
+    found = steps(replayed=True)
+    counted = npu.stats() - before
+    assert counted.replays >= counted.submissions // 2
+    fresh_devices()
+    for one, other in zip(found, steps(replayed=False), strict=True):
+        assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
 
 
 def test_no_replays_where_they_are_switched_off(
