@@ -26,6 +26,12 @@ SIZES = ((64, 64, 64), (300, 200, 500), (130, 520, 70))
 ROUNDS = 9
 
 
+@pytest.fixture(autouse=True)
+def replays(fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices are opened with replays, also where the tests run with NPU_REPLAY=0."""
+    monkeypatch.delenv("NPU_REPLAY", raising=False)
+
+
 def products(name: str, **options: str) -> npu.Stats:
     """Multiplies other numbers of the same sizes again and again; what that counted."""
     rng = np.random.default_rng(7)
@@ -40,7 +46,7 @@ def products(name: str, **options: str) -> npu.Stats:
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
-def test_repeated_products_are_replays(fresh_devices: Callable[[], None], generation: str) -> None:
+def test_repeated_products_are_replays(generation: str) -> None:
     counted = products(f"emu:{generation}")
     assert counted.submissions >= len(SIZES) * ROUNDS
     assert counted.replays >= counted.submissions // 3
@@ -48,7 +54,7 @@ def test_repeated_products_are_replays(fresh_devices: Callable[[], None], genera
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
-def test_repeated_gemv_is_replays(fresh_devices: Callable[[], None], generation: str) -> None:
+def test_repeated_gemv_is_replays(generation: str) -> None:
     rng = np.random.default_rng(3)
     weights = [
         (n, k, *random_weights(n, k, rng, exact=True)[:2]) for n, k in ((96, 512), (64, 300))
@@ -169,15 +175,13 @@ def test_tokens_are_replays_but_where_attention_grows(
         assert np.array_equal(one, other)
 
 
-def test_no_replays_where_they_are_switched_off(
-    fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_replays_where_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_REPLAY", "0")  # read when a device is opened
     counted = products("emu:npu2+replay", arithmetic="silicon")
     assert counted.replays == 0
     assert counted.replay_bytes == 0
 
 
-def test_the_mode_that_compares_replays_with_runs(fresh_devices: Callable[[], None]) -> None:
+def test_the_mode_that_compares_replays_with_runs() -> None:
     counted = products("emu:npu2+replay")
     assert counted.replays >= counted.submissions - 1
