@@ -23,6 +23,7 @@ namespace {
 
 // BDs of a shim tile that are used, of 16: as many rounds are in flight as they suffice for, 5 with
 // one BD each for A, B and C, 3 with tails.
+// The last one is that of an A that is read once beside B.
 constexpr int kBds = 15;
 constexpr int64_t kMaxSize = int64_t{1} << 31;      // M, K, N
 constexpr int64_t kMaxElements = int64_t{1} << 60;  // of a matrix: bytes stay below 2^63
@@ -38,7 +39,7 @@ class GemmCommands : private ShimCommands {
         kinds_(std::max(tasks_of(problem.a, tile_.a), tasks_of(problem.b, tile_.b))),
         ring_(kBds / (2 * kinds_ + 1)),
         store_(GemmStore::of(configuration)),
-        kept_(store_ ? kept_operand(*store_, tile_, problem, ring_) : GemmKept::kNone) {
+        plan_(store_ ? plan_store(*store_, tile_, problem, ring_) : GemmStorePlan{}) {
     const auto named = [&](const char* kind, int64_t i) {
       return port(strf("%s%d", kind, static_cast<int>(i)));
     };
@@ -62,7 +63,7 @@ class GemmCommands : private ShimCommands {
       }
     }
     ring.drain(wait_for_c);
-    if (store_) append_store_end(builder_, *store_, tile_, problem_, kept_);
+    if (store_) append_store_end(builder_, *store_, tile_, problem_, plan_);
   }
 
  private:
@@ -78,16 +79,21 @@ class GemmCommands : private ShimCommands {
   // objects in the memtiles are larger; cores wait for their RTPs.
   void begin(int64_t rounds, int slot) {
     const size_t start = builder_.bytes();
-    if (store_) append_store_tasks(builder_, *store_, tile_, problem_, kept_);
+    if (store_) append_store_tasks(builder_, *store_, tile_, problem_, plan_);
     const auto blocks = [&](GemmKept operand, int64_t size, int64_t native) {
-      return kept_ == operand ? size / native : 1;  // all of what is kept
+      return plan_.kept == operand ? size / native : 1;  // all of what is kept
     };
-    for (int64_t i = 0; i < blocks(GemmKept::kA, problem_.m, tile_.native_m()); ++i) {
+    for (int64_t i = 0; i < blocks(GemmKept::kA, problem_.m, tile_.native_m()) && !plan_.beside;
+         ++i) {
       push_a(i * tile_.native_m(), slot + static_cast<int>(i));
     }
     for (int64_t i = 0; i < blocks(GemmKept::kB, problem_.n, tile_.native_n()); ++i) {
       for (size_t c = 0; c < b_ports_.size(); ++c) {
-        push_b(i * tile_.native_n(), slot + static_cast<int>(i), c);
+        if (plan_.beside) {
+          push_beside_a(slot, c);
+        } else {
+          push_b(i * tile_.native_n(), slot + static_cast<int>(i), c);
+        }
       }
     }
     const size_t reads = builder_.bytes() - start;
@@ -163,23 +169,27 @@ class GemmCommands : private ShimCommands {
   // First row and column of C that a round computes: row by row, but where A is kept.
   int64_t row_of(int64_t round) const {
     const int64_t rows = problem_.m / tile_.native_m(), columns = problem_.n / tile_.native_n();
-    return (kept_ == GemmKept::kA ? round % rows : round / columns) * tile_.native_m();
+    return (plan_.kept == GemmKept::kA ? round % rows : round / columns) * tile_.native_m();
   }
   int64_t column_of(int64_t round) const {
     const int64_t rows = problem_.m / tile_.native_m(), columns = problem_.n / tile_.native_n();
-    return (kept_ == GemmKept::kA ? round / rows : round % columns) * tile_.native_n();
+    return (plan_.kept == GemmKept::kA ? round / rows : round % columns) * tile_.native_n();
   }
 
   // BD numbers: those of A, those of B, C's; of each task `ring_`, one after the other.
   int kinds() const { return kinds_; }
 
   void push_round(int64_t round, int slot) {
+    const bool first = (plan_.kept == GemmKept::kA ? row_of(round) : column_of(round)) == 0;
     for (size_t c = 0; c < c_ports_.size(); ++c) {
       push_c(round, slot, c);
-      if (kept_ != GemmKept::kB) push_b(column_of(round), slot, c);
+      if (plan_.beside) {
+        push_b_halves(round, slot, c);
+      } else if (plan_.kept != GemmKept::kB && (!plan_.again || first)) {
+        push_b(column_of(round), slot, c);
+      }
     }
-    const bool again = kept_ == GemmKept::kB && sends_again(*store_, tile_, problem_);
-    if (kept_ != GemmKept::kA && !(again && column_of(round) > 0)) push_a(row_of(round), slot);
+    if (plan_.kept != GemmKept::kA && (!plan_.again || first)) push_a(row_of(round), slot);
   }
 
   // Tile rows of A from `first` on; `first`: of all of them.
@@ -202,6 +212,27 @@ class GemmCommands : private ShimCommands {
          static_cast<int>(half) * kinds() * ring_ + slot, false);
   }
 
+  // The objects of a round: their first halves by B's channel, the others by A's.
+  void push_b_halves(int64_t round, int slot, size_t c) {
+    const int64_t column = column_of(round) + static_cast<int64_t>(c) * tile_.n;
+    push(*b_ports_[c], {b_half(column, 0)}, kinds() * ring_ + slot, false);
+    push(*a_ports_[c], {b_half(column, 1)}, slot, false);
+  }
+
+  // The first round's, with an object of A that stays before each second half.
+  void push_beside_a(int slot, size_t c) {
+    const int64_t column = static_cast<int64_t>(c) * tile_.n;
+    push(*b_ports_[c], {b_half(column, 0)}, kinds() * ring_ + slot, false);
+    Piece kept = a_object(static_cast<int64_t>(c) * tile_.m);
+    const Piece half = b_half(column, 1);
+    kept.bd.use_next = true;
+    kept.bd.next_bd = static_cast<uint32_t>(slot);
+    const Port& port = *a_ports_[c];
+    write_bd(port, kBds, kept.bd, first_argument_ + kept.argument, kept.offset);
+    write_bd(port, slot, half.bd, first_argument_ + half.argument, half.offset);
+    queue(port, kBds, half.repeats, false);
+  }
+
   void push_c(int64_t round, int slot, size_t c) {
     const int64_t block = column_of(round), col = block + static_cast<int64_t>(c) * tile_.n;
     push(*c_ports_[c], {c_piece(row_of(round), block, col)}, 2 * kinds() * ring_ + slot, true);
@@ -213,6 +244,66 @@ class GemmCommands : private ShimCommands {
 
   std::vector<Piece> b_pieces(int64_t col) const {
     return pieces(problem_.b, tile_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
+  }
+
+  // The first or second half of the rows of each object of the panel of B from `column` on, an
+  // object per execution of the BD.
+  Piece b_half(int64_t column, int64_t half) const {
+    const GemmFeed& feed = problem_.b;
+    const GemmCell& cell = tile_.b;
+    const bool packed = cell.count(column) >= feed.direct, along = feed.order == GemmOrder::kAlong;
+    const int64_t size = cell.bytes, count = cell.count(tile_.n), span = cell.span(tile_.k_mt);
+    const int64_t from = cell.count(column) - (packed ? feed.direct : 0);
+    const int64_t stride = (along || !packed ? feed.stride : count) * size;  // bytes
+    Piece out{packed ? kBPacked : kB, 0, shim_bd(count * span / 2), problem_.k / tile_.k_mt};
+    int64_t step = count * span, skipped = step / 2;
+    if (!along) {
+      out.offset = packed ? from * cell.span(problem_.k) : from * size;
+      step = tile_.k_mt * stride;
+      skipped = tile_.k / 2 * stride;
+      turn(out.bd, count, stride);
+    } else if (packed) {
+      out.offset = from * cell.span(problem_.k);
+    } else {
+      out.offset = from * stride;
+      step = span;
+      skipped = count / 2 * stride;
+      set_rows(out.bd, span, stride);
+    }
+    out.offset += half * skipped;
+    out.bd.iteration_step = words(step);
+    out.bd.iteration_wrap = static_cast<uint32_t>(out.repeats);
+    return out;
+  }
+
+  // The objects of a tile row of A, one per execution of the BD.
+  Piece a_object(int64_t row) const {
+    const GemmFeed& feed = problem_.a;
+    const GemmCell& cell = tile_.a;
+    const int64_t first = cell.count(row), count = cell.count(tile_.m),
+                  span = cell.span(tile_.k_mt);
+    Piece out{first < feed.direct ? kA : kAPacked, 0, shim_bd(count * span),
+              problem_.k / tile_.k_mt};
+    int64_t step = count * span;
+    if (first < feed.direct) {
+      out.offset = first * feed.stride * cell.bytes;
+      step = span;
+      set_rows(out.bd, span, feed.stride * cell.bytes);
+    } else {
+      out.offset = (first - feed.direct) * cell.span(problem_.k);
+    }
+    out.bd.iteration_step = words(step);
+    out.bd.iteration_wrap = static_cast<uint32_t>(out.repeats);
+    return out;
+  }
+
+  // An object of k_mt rows of `count` cells, as tiles that lie one after the other along K, a row
+  // of each at a time.
+  void turn(arch::Bd& bd, int64_t count, int64_t stride_bytes) const {
+    bd.wrap[0] = words(count * tile_.b.bytes);
+    bd.step[1] = words(tile_.k * stride_bytes);
+    bd.wrap[1] = static_cast<uint32_t>(tile_.k_mt / tile_.k);
+    bd.step[2] = words(stride_bytes);
   }
 
   // Half the rows of every memtile object of a pair's panel; of values, not of blocks.
@@ -281,10 +372,7 @@ class GemmCommands : private ShimCommands {
       for (int64_t object = 0; object < objects; object += max_repeats()) {
         const int64_t repeats = std::min(max_repeats(), objects - object);
         arch::Bd bd = shim_bd(count * tile_.k_mt * size);
-        bd.wrap[0] = words(count * size);
-        bd.step[1] = words(tile_.k * stride * size);
-        bd.wrap[1] = static_cast<uint32_t>(tile_.k_mt / tile_.k);
-        bd.step[2] = words(stride * size);
+        turn(bd, count, stride * size);
         bd.iteration_step = words(tile_.k_mt * stride * size);
         bd.iteration_wrap = static_cast<uint32_t>(repeats);
         out.push_back({argument, offset + object * tile_.k_mt * stride * size, bd, repeats});
@@ -394,7 +482,7 @@ class GemmCommands : private ShimCommands {
   int kinds_;  // BDs of an operand per round
   int ring_;   // rounds in flight
   std::optional<GemmStore> store_;
-  GemmKept kept_;
+  GemmStorePlan plan_;
   std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 
