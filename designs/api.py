@@ -301,8 +301,8 @@ class Design:
         one size on the way in. Its DMA channels wait for tasks: a runtime stream starts them, with
         as many objects as it needs (backend/ops/gemm/gemm_store.h). The configuration says of each
         side, after its name, in parameters the first BDs of its chains (keep_in, keep_out, keep_on,
-        ring_in, ring_out, again_out; with halves first_in and second_in, and of the other side
-        beside_in) and the sizes (objects, ring, times, halves), and as RTPs of the memtiles the
+        ring_in, ring_out, again_out; with halves first_in, second_in and ahead_in, and of the other
+        side beside_in) and the sizes (objects, ring, times, halves), and as RTPs of the memtiles the
         registers: tasks_in and tasks_out, the channels' queues, and of BDs, after their numbers,
         turns, the word of those that advance, and length.
         """

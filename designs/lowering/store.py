@@ -10,7 +10,10 @@ elsewhere, it sets them back at its end.
     again      out of the ring, with as many BDs as an object is sent times
     halves     a ring whose objects are filled by two BDs, which have two locks each: by one channel
                (ring_in), or by the stream's own (first_in) and the other stream's (second_in),
-               there in turns with objects to keep, too (beside_in). Half the rows are the first
+               there in turns with objects to keep, too (beside_in). Objects that the other side
+               keeps may also arrive by the stream's own way, before it has others (ahead_in): as
+               many as have slots that neither side uses while this one keeps objects (ahead). Half
+               the rows are the first
                words that are sent, and half are the last ones: what goes out is cut in three, so
                that both locks are taken before it and given after it.
 """
@@ -114,6 +117,11 @@ class Store:
             (slots,) = locks.parts
             whole = self._ring(side, 0, self.bytes, self._dims(fifo), slots.free, slots.full)
             return found | {"ring_in": self._chain(channel, fifo, [whole])}
+        for i, other in enumerate(self.link.sides):
+            if other is not side:
+                one = self._keep_in(self.link.inputs[i], other, self.locks[i])
+                found["ahead_in"] = self._chain(channel, self.link.inputs[i], [one])
+                found["ahead"] = max(0, min(side.kept, other.ring) - other.kept)
         halves = self._halves(fifo, side, locks)
         found["ring_in"] = self._chain(channel, fifo, halves)
         return found | {"first_in": self._chain(channel, fifo, halves[:1])}

@@ -50,20 +50,34 @@ class GemmCommands : private ShimCommands {
     }
   }
 
-  void append() {
-    const int64_t rounds = problem_.m / tile_.native_m() * (problem_.n / tile_.native_n());
-    TaskRing ring(ring_, problem_.overlap ? ring_ : 1);
+  // `next`: what this product may begin to read for the one after it.
+  void append(GemmCommands* next = nullptr) {
+    const int64_t slots = ring_ - (plan_.ahead > 0 ? 1 : 0);
+    TaskRing ring(slots, problem_.overlap ? slots : 1);
     const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
-    for (int64_t round = 0; round < rounds; ++round) {
+    for (int64_t round = 0; round < rounds(); ++round) {
       const int slot = ring.next(wait_for_c);
       if (round == 0) {
-        begin(rounds, slot);
+        begin(slot);
       } else {
         push_round(round, slot);
       }
+      if (next && round == first_ahead()) next->read_ahead();
     }
+    if (next) next->read_second_ahead();
     ring.drain(wait_for_c);
     if (store_) append_store_end(builder_, *store_, tile_, problem_, plan_);
+  }
+
+  // Whether this product can begin to read while the one before it is computed, whose B stays in
+  // the memtiles and leaves its channels idle.
+  bool begins_ahead(const GemmCommands& before) {
+    constexpr int kLeastSlots = 5;  // all shim BDs but the last one: the fifth of B is used ahead
+    const bool idle = before.plan_.kept == GemmKept::kB && before.problem_.overlap &&
+                      before.ring_ == kLeastSlots && before.first_ahead() < before.rounds();
+    if (!idle || !store_ || !problem_.overlap || ring_ != kLeastSlots) return false;
+    plan_.ahead = ahead_of(*store_, tile_, problem_, plan_);
+    return plan_.ahead > 0;
   }
 
  private:
@@ -75,34 +89,35 @@ class GemmCommands : private ShimCommands {
     int64_t repeats = 1;
   };
 
+  int64_t rounds() const { return problem_.m / tile_.native_m() * (problem_.n / tile_.native_n()); }
+
+  // The round in which the next product may begin to read: no more than B's channels need for it
+  // before this one's end, and when what stays of this one's B is there.
+  int64_t first_ahead() const {
+    constexpr int64_t kRounds = 12;
+    return std::max(ring_ + problem_.n / tile_.native_n() - 1, rounds() - kRounds);
+  }
+
   // The first round: reads start before the rest of the stream is set up, A first, because its
   // objects in the memtiles are larger; cores wait for their RTPs.
-  void begin(int64_t rounds, int slot) {
+  void begin(int slot) {
     const size_t start = builder_.bytes();
-    if (store_) append_store_tasks(builder_, *store_, tile_, problem_, plan_);
-    const auto blocks = [&](GemmKept operand, int64_t size, int64_t native) {
-      return plan_.kept == operand ? size / native : 1;  // all of what is kept
-    };
-    for (int64_t i = 0; i < blocks(GemmKept::kA, problem_.m, tile_.native_m()) && !plan_.beside;
-         ++i) {
-      push_a(i * tile_.native_m(), slot + static_cast<int>(i));
-    }
-    for (int64_t i = 0; i < blocks(GemmKept::kB, problem_.n, tile_.native_n()); ++i) {
-      for (size_t c = 0; c < b_ports_.size(); ++c) {
-        if (plan_.beside) {
-          push_beside_a(slot, c);
-        } else {
-          push_b(i * tile_.native_n(), slot + static_cast<int>(i), c);
-        }
-      }
+    if (plan_.ahead > 0) {
+      push_rest_of_a(slot);
+    } else if (store_) {
+      for (size_t c = 0; c < b_ports_.size(); ++c) push_first(slot, c);
+      append_store_out(builder_, *store_, tile_, problem_, plan_);
+    } else {
+      for (size_t r = 0; r < a_ports_.size(); ++r) push_a(0, slot, r);
+      for (size_t c = 0; c < b_ports_.size(); ++c) push_b(0, slot, c);
     }
     const size_t reads = builder_.bytes() - start;
     for (const Port* p : c_ports_) route_tokens(*p);
     write_rtps([](int) { return true; },
-               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds); });
+               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds()); });
     const size_t prepared = builder_.bytes();
     for (size_t c = 0; c < c_ports_.size(); ++c) push_c(0, slot, c);
-    check_length(rounds, prepared - reads, builder_.bytes() - prepared + reads);
+    check_length(rounds(), prepared - reads, builder_.bytes() - prepared + reads);
   }
 
   bool has_tail(const GemmFeed& feed, const GemmCell& cell) const {
@@ -189,15 +204,77 @@ class GemmCommands : private ShimCommands {
         push_b(column_of(round), slot, c);
       }
     }
-    if (plan_.kept != GemmKept::kA && (!plan_.again || first)) push_a(row_of(round), slot);
+    if (plan_.kept == GemmKept::kA || (plan_.again && !first)) return;
+    for (size_t r = 0; r < a_ports_.size(); ++r) push_a(row_of(round), slot, r);
   }
 
-  // Tile rows of A from `first` on; `first`: of all of them.
-  void push_a(int64_t first, int slot) {
-    for (size_t r = 0; r < a_ports_.size(); ++r) {
-      const int64_t row = first + static_cast<int64_t>(r) * tile_.m;
-      push(*a_ports_[r], a_pieces(row), slot, false);
+  // What a memtile gets first, all of what it keeps, and its tasks.
+  void push_first(int slot, size_t c) {
+    if (plan_.beside) {
+      push_a_and_halves(slot, slot, c);
+      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, kinds() * ring_ + slot, false);
+    } else {
+      const bool all_a = plan_.kept == GemmKept::kA, all_b = plan_.kept == GemmKept::kB;
+      for (int64_t row = 0; row < (all_a ? problem_.m : 1); row += tile_.native_m()) {
+        push_a(row, slot + static_cast<int>(row / tile_.native_m()), c);
+      }
+      for (int64_t column = 0; column < (all_b ? problem_.n : 1); column += tile_.native_n()) {
+        push_b(column, slot + static_cast<int>(column / tile_.native_n()), c);
+      }
     }
+    append_store_in(builder_, *store_, tile_, problem_, plan_, c);
+  }
+
+  // While the product before is computed: objects of A by B's channels, then the first halves of
+  // the first round's objects of B.
+  void read_ahead() {
+    const int first = kinds() * ring_;
+    for (size_t c = 0; c < b_ports_.size(); ++c) {
+      push(*b_ports_[c], {a_objects(c, 0, plan_.ahead)}, first + ring_ - 1, false);
+      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, first, false);
+      append_store_in(builder_, *store_, tile_, problem_, plan_, c);
+    }
+    append_store_out(builder_, *store_, tile_, problem_, plan_);
+  }
+
+  // The second halves, once A's channels have their last reads for the product before.
+  void read_second_ahead() {
+    for (size_t c = 0; c < a_ports_.size(); ++c) {
+      push(*a_ports_[c], {b_half(column_in(0, c), 1, 0, plan_.ahead)}, kBds, false);
+    }
+  }
+
+  // What of A, and of the second halves, was not read ahead.
+  void push_rest_of_a(int slot) {
+    if (plan_.ahead == depth()) return;
+    for (size_t c = 0; c < a_ports_.size(); ++c) push_a_and_halves(ring_ - 1, slot, c);
+  }
+
+  // Objects of A, each before the second half of one of B, from plan_.ahead on.
+  void push_a_and_halves(int bd_of_a, int bd_of_half, size_t c) {
+    const int64_t count = depth() - plan_.ahead;
+    Piece kept = a_objects(c, plan_.ahead, count);
+    const Piece half = b_half(column_in(0, c), 1, plan_.ahead, count);
+    if (bd_of_a == bd_of_half) bd_of_a = kBds;
+    kept.bd.use_next = true;
+    kept.bd.next_bd = static_cast<uint32_t>(bd_of_half);
+    const Port& port = *a_ports_[c];
+    write_bd(port, bd_of_a, kept.bd, first_argument_ + kept.argument, kept.offset);
+    write_bd(port, bd_of_half, half.bd, first_argument_ + half.argument, half.offset);
+    queue(port, bd_of_a, count, false);
+  }
+
+  int64_t depth() const { return problem_.k / tile_.k_mt; }
+
+  // The first column of C that core column `c` computes in a round.
+  int64_t column_in(int64_t round, size_t c) const {
+    return column_of(round) + static_cast<int64_t>(c) * tile_.n;
+  }
+
+  // The tile row of A that core row `r` reads of those from `first` on.
+  void push_a(int64_t first, int slot, size_t r) {
+    const int64_t row = first + static_cast<int64_t>(r) * tile_.m;
+    push(*a_ports_[r], a_pieces(row), slot, false);
   }
 
   void push_b(int64_t first, int slot, size_t c) {
@@ -214,23 +291,8 @@ class GemmCommands : private ShimCommands {
 
   // The objects of a round: their first halves by B's channel, the others by A's.
   void push_b_halves(int64_t round, int slot, size_t c) {
-    const int64_t column = column_of(round) + static_cast<int64_t>(c) * tile_.n;
-    push(*b_ports_[c], {b_half(column, 0)}, kinds() * ring_ + slot, false);
-    push(*a_ports_[c], {b_half(column, 1)}, slot, false);
-  }
-
-  // The first round's, with an object of A that stays before each second half.
-  void push_beside_a(int slot, size_t c) {
-    const int64_t column = static_cast<int64_t>(c) * tile_.n;
-    push(*b_ports_[c], {b_half(column, 0)}, kinds() * ring_ + slot, false);
-    Piece kept = a_object(static_cast<int64_t>(c) * tile_.m);
-    const Piece half = b_half(column, 1);
-    kept.bd.use_next = true;
-    kept.bd.next_bd = static_cast<uint32_t>(slot);
-    const Port& port = *a_ports_[c];
-    write_bd(port, kBds, kept.bd, first_argument_ + kept.argument, kept.offset);
-    write_bd(port, slot, half.bd, first_argument_ + half.argument, half.offset);
-    queue(port, kBds, half.repeats, false);
+    push(*b_ports_[c], {b_half(column_in(round, c), 0)}, kinds() * ring_ + slot, false);
+    push(*a_ports_[c], {b_half(column_in(round, c), 1)}, slot, false);
   }
 
   void push_c(int64_t round, int slot, size_t c) {
@@ -247,53 +309,50 @@ class GemmCommands : private ShimCommands {
   }
 
   // The first or second half of the rows of each object of the panel of B from `column` on, an
-  // object per execution of the BD.
-  Piece b_half(int64_t column, int64_t half) const {
+  // object per execution of the BD: `count` of them, or all, from `object` on.
+  Piece b_half(int64_t column, int64_t half, int64_t object = 0, int64_t count = 0) const {
     const GemmFeed& feed = problem_.b;
     const GemmCell& cell = tile_.b;
     const bool packed = cell.count(column) >= feed.direct, along = feed.order == GemmOrder::kAlong;
-    const int64_t size = cell.bytes, count = cell.count(tile_.n), span = cell.span(tile_.k_mt);
+    const int64_t size = cell.bytes, rows = cell.count(tile_.n), span = cell.span(tile_.k_mt);
     const int64_t from = cell.count(column) - (packed ? feed.direct : 0);
-    const int64_t stride = (along || !packed ? feed.stride : count) * size;  // bytes
-    Piece out{packed ? kBPacked : kB, 0, shim_bd(count * span / 2), problem_.k / tile_.k_mt};
-    int64_t step = count * span, skipped = step / 2;
+    const int64_t stride = (along || !packed ? feed.stride : rows) * size;  // bytes
+    Piece out{packed ? kBPacked : kB, 0, shim_bd(rows * span / 2), count > 0 ? count : depth()};
+    int64_t step = rows * span, skipped = step / 2;
     if (!along) {
       out.offset = packed ? from * cell.span(problem_.k) : from * size;
       step = tile_.k_mt * stride;
       skipped = tile_.k / 2 * stride;
-      turn(out.bd, count, stride);
+      turn(out.bd, rows, stride);
     } else if (packed) {
       out.offset = from * cell.span(problem_.k);
     } else {
       out.offset = from * stride;
       step = span;
-      skipped = count / 2 * stride;
+      skipped = rows / 2 * stride;
       set_rows(out.bd, span, stride);
     }
-    out.offset += half * skipped;
+    out.offset += object * step + half * skipped;
     out.bd.iteration_step = words(step);
     out.bd.iteration_wrap = static_cast<uint32_t>(out.repeats);
     return out;
   }
 
-  // The objects of a tile row of A, one per execution of the BD.
-  Piece a_object(int64_t row) const {
+  // The same of A's tile row `r`, whole objects.
+  Piece a_objects(size_t r, int64_t object, int64_t count) const {
     const GemmFeed& feed = problem_.a;
     const GemmCell& cell = tile_.a;
-    const int64_t first = cell.count(row), count = cell.count(tile_.m),
-                  span = cell.span(tile_.k_mt);
-    Piece out{first < feed.direct ? kA : kAPacked, 0, shim_bd(count * span),
-              problem_.k / tile_.k_mt};
-    int64_t step = count * span;
-    if (first < feed.direct) {
-      out.offset = first * feed.stride * cell.bytes;
-      step = span;
-      set_rows(out.bd, span, feed.stride * cell.bytes);
-    } else {
-      out.offset = (first - feed.direct) * cell.span(problem_.k);
-    }
+    const int64_t first = cell.count(static_cast<int64_t>(r) * tile_.m);
+    const int64_t rows = cell.count(tile_.m), span = cell.span(tile_.k_mt);
+    const bool packed = first >= feed.direct;
+    Piece out{packed ? kAPacked : kA, 0, shim_bd(rows * span), count};
+    const int64_t step = packed ? rows * span : span;
+    out.offset =
+        packed ? (first - feed.direct) * cell.span(problem_.k) : first * feed.stride * cell.bytes;
+    if (!packed) set_rows(out.bd, span, feed.stride * cell.bytes);
+    out.offset += object * step;
     out.bd.iteration_step = words(step);
-    out.bd.iteration_wrap = static_cast<uint32_t>(out.repeats);
+    out.bd.iteration_wrap = static_cast<uint32_t>(count);
     return out;
   }
 
@@ -486,10 +545,7 @@ class GemmCommands : private ShimCommands {
   std::vector<const Port*> a_ports_, b_ports_, c_ports_;
 };
 
-}  // namespace
-
-void append_gemm(stream::Builder& builder, const Configuration& configuration,
-                 const GemmProblem& problem, uint32_t first_argument) {
+void check_sizes(const Configuration& configuration, const GemmProblem& problem) {
   const GemmTile tile = GemmTile::of(configuration);
   const auto fits = [](int64_t size, int64_t unit) { return size > 0 && size % unit == 0; };
   const int64_t largest = std::max({problem.m, problem.k, problem.n});
@@ -517,15 +573,33 @@ void append_gemm(stream::Builder& builder, const Configuration& configuration,
   if (problem.shift < 0 || problem.shift > kMaxShift) {
     fail(ErrorKind::kArgument, "[gemm] shift is %d; use 0 to %d", problem.shift, kMaxShift);
   }
+}
+
+}  // namespace
+
+void append_gemm(stream::Builder& builder, const Configuration& configuration,
+                 const GemmProblem& problem, uint32_t first_argument) {
+  check_sizes(configuration, problem);
   GemmCommands(builder, configuration, problem, first_argument).append();
 }
 
 void append_gemms(stream::Builder& builder, const Configuration& configuration,
                   std::span<const GemmProblem> problems) {
-  uint32_t first_argument = 0;
+  std::vector<GemmCommands> all;
   for (const GemmProblem& problem : problems) {
-    append_gemm(builder, configuration, problem, first_argument);
-    first_argument += kGemmArguments;
+    check_sizes(configuration, problem);
+    all.emplace_back(builder, configuration, problem,
+                     static_cast<uint32_t>(all.size() * kGemmArguments));
+  }
+  // Two products in whichever order lets one begin to read while the other is computed.
+  if (all.size() == 2 && all[0].begins_ahead(all[1])) {
+    all[1].append(&all[0]);
+    all[0].append();
+  } else if (all.size() == 2 && all[1].begins_ahead(all[0])) {
+    all[0].append(&all[1]);
+    all[1].append();
+  } else {
+    for (GemmCommands& one : all) one.append();
   }
 }
 

@@ -60,6 +60,8 @@ GemmStoreSide side_of(const Configuration& configuration, const std::string& nam
     side.first_in = bd(name, "first_in");
     side.second_in = bd(name, "second_in");
     side.beside_in = bd(other, "beside_in");
+    side.ahead_in = bd(name, "ahead_in");
+    side.ahead = param(name, "ahead", 0, memtile.max_iteration);
   }
   const std::vector<uint32_t> in = registers_of(configuration, name + "_tasks_in");
   const std::vector<uint32_t> out = registers_of(configuration, name + "_tasks_out");
@@ -84,12 +86,13 @@ class Words {
         object_(static_cast<uint32_t>(tile.a.span(tile.k_mt) * tile.m / 4)),
         column_(column) {}
 
-  // BDs from `first` on go through `slots` objects, beginning with the first one.
-  void turns(int first, int64_t count, int64_t slots) const {
+  // BDs from `first` on go through `slots` objects; the next one is `current`.
+  void turns(int first, int64_t count, int64_t slots, int64_t current = 0) const {
     constexpr size_t kWord = 6;
     arch::Bd bd;
     bd.iteration_wrap = static_cast<uint32_t>(slots);
     bd.iteration_step = slots > 1 ? object_ : 1;
+    bd.iteration_current = static_cast<uint32_t>(current);
     const uint32_t word = arch::encode_bd(arch::TileKind::kMem, bd)[kWord];
     for (int id = first; id < first + count; ++id) {
       const auto at = store_.turns.find(id);  // one that has one slot does not advance
@@ -113,7 +116,7 @@ class Words {
   size_t column_;
 };
 
-// The tasks of one memtile for one operand, and what they leave to be set back.
+// The tasks of one memtile for one operand, and what sets back what they leave.
 class Tasks {
  public:
   Tasks(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
@@ -123,47 +126,61 @@ class Tasks {
         queues_(side.columns[column]),
         words_(builder, store, tile, column) {}
 
-  // `objects` stay, and are sent `times` times; they arrive by the BD `first`.
-  void keep(int first, int64_t objects, int64_t times) const {
-    if (objects != side_.objects) set_kept(first, objects);
-    push(queues_.in, first, objects);
-    push(queues_.out, side_.keep_out, objects);
-    push(queues_.out, side_.keep_on, times - 1);
+  // `objects` stay.
+  void keep_in(int64_t objects) const {
+    if (objects != side_.objects) words_.turns(side_.keep_in, 1, objects);
+    in(side_.keep_in, objects);
   }
-  void end_keep(int first, int64_t objects) const {
-    if (objects != side_.objects) set_kept(first, side_.objects);
+  void keep_out(int64_t objects, int64_t times) const {
+    if (objects != side_.objects) set_kept(objects);
+    out(side_.keep_out, objects);
+    out(side_.keep_on, times - 1);
+  }
+  void keep_end(int64_t objects, bool beside) const {
+    if (objects == side_.objects) return;
+    if (!beside) words_.turns(side_.keep_in, 1, side_.objects);
+    set_kept(side_.objects);
   }
 
-  // `objects` pass by and are sent once or again and again.
-  void pass(int64_t objects, bool again) const {
-    push(queues_.in, side_.ring_in, objects);
-    push(queues_.out, again ? side_.again_out : side_.ring_out, objects);
+  // `objects` pass by, which are sent once or again and again.
+  void pass_in(int64_t objects) const { in(side_.ring_in, objects); }
+  void pass_out(int64_t objects, bool again) const {
+    out(again ? side_.again_out : side_.ring_out, objects);
   }
-  void end_pass(int64_t objects, bool again) const {
+  void pass_end(int64_t objects, bool again) const {
     if (objects % side_.ring == 0) return;
     words_.turns(side_.ring_in, side_.halves ? 2 : 1, side_.ring);
-    const int64_t cut = side_.halves ? 2 : 0;  // more BDs than times
-    if (again) {
-      words_.turns(side_.again_out, side_.times + cut, side_.ring);
-    } else {
-      words_.turns(side_.ring_out, 1 + cut, side_.ring);
-    }
+    sent(again);
   }
 
-  // `objects` pass by, the second halves by the way of `other`, beside `kept` ones of that one.
-  void pass_beside(int64_t objects, int64_t kept, const Tasks& other) const {
-    push(other.queues_.in, side_.second_in, objects - kept);
-    push(queues_.in, side_.first_in, objects);
-    push(queues_.out, side_.ring_out, objects);
+  // `objects` pass by, the second halves by the way of `other`, of which `kept` stay; `ahead` of
+  // those come by this side's own way, before.
+  void beside_in(int64_t objects, int64_t kept, int64_t ahead, const Tasks& other) const {
+    if (ahead > 0) {
+      words_.turns(side_.ahead_in, 1, ahead);
+      in(side_.ahead_in, ahead);
+      other.in(side_.second_in, ahead);
+    }
+    if (kept > ahead && (ahead > 0 || kept != other.side_.objects)) {
+      words_.turns(side_.beside_in, 1, kept, ahead);
+    }
+    in(side_.first_in, objects);
+    other.in(side_.beside_in, kept - ahead);
+    other.in(side_.second_in, objects - kept);
   }
-  void end_beside(int64_t objects) const {
+  void beside_end(int64_t objects, int64_t kept, int64_t ahead, const Tasks& other) const {
+    const int64_t most = other.side_.objects;
+    if (ahead > 0 && ahead != most) words_.turns(side_.ahead_in, 1, most);
+    if (kept > ahead && kept != most) words_.turns(side_.beside_in, 1, most);
     if (objects % side_.ring == 0) return;
     words_.turns(side_.first_in, 1, side_.ring);
     words_.turns(side_.second_in, 1, side_.ring);
-    words_.turns(side_.ring_out, 3, side_.ring);
+    sent(false);
   }
 
  private:
+  void in(int bd, int64_t times) const { push(queues_.in, bd, times); }
+  void out(int bd, int64_t times) const { push(queues_.out, bd, times); }
   void push(uint32_t queue, int bd, int64_t times) const {
     for (; times > 0; times -= kRepeats) {
       const int64_t repeats = std::min(times, kRepeats) - 1;
@@ -171,10 +188,20 @@ class Tasks {
     }
   }
 
-  void set_kept(int first, int64_t objects) const {
-    words_.turns(first, 1, objects);
+  // The BDs that send what stays.
+  void set_kept(int64_t objects) const {
     words_.turns(side_.keep_out, 1, objects);
     words_.length(side_.keep_on, objects);
+  }
+
+  // Those that have sent objects out of the ring begin with its first slot.
+  void sent(bool again) const {
+    const int64_t cut = side_.halves ? 2 : 0;  // more BDs than times
+    if (again) {
+      words_.turns(side_.again_out, side_.times + cut, side_.ring);
+    } else {
+      words_.turns(side_.ring_out, 1 + cut, side_.ring);
+    }
   }
 
   stream::Builder& builder_;
@@ -242,7 +269,7 @@ GemmStorePlan plan_store(const GemmStore& store, const GemmTile& tile, const Gem
   const int64_t with_b =
       fits(store.b, columns) ? (columns + (a_again ? rows : rounds)) * depth : none;
   if (std::min(with_a, with_b) >= none) return {};
-  if (with_b < with_a) return {GemmKept::kB, a_again, false};
+  if (with_b <= with_a) return {GemmKept::kB, a_again};
   const bool beside = store.b.halves && !b_again && rows == 1 && reads_objects(tile, problem);
   return {GemmKept::kA, b_again, beside};
 }
@@ -251,8 +278,18 @@ int64_t store_rounds(const GemmTile& tile, int64_t k) {
   return std::max<int64_t>(1, kQueued * kRepeats / std::max<int64_t>(1, k / tile.k_mt));
 }
 
-void append_store_tasks(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
-                        const GemmProblem& problem, const GemmStorePlan& plan) {
+int64_t ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem& problem,
+                 const GemmStorePlan& plan) {
+  if (!plan.beside) return 0;
+  const auto [kept, times, passing] = objects_of(tile, problem, plan);
+  const int64_t ahead = std::min(kept, store.b.ahead);
+  // A task each. The rest of A may overwrite what the product before has used: it comes after more
+  // objects of B than its ring holds, so that cores have taken one.
+  return passing <= kRepeats && (ahead == kept || ahead > store.b.ring) ? ahead : 0;
+}
+
+void append_store_in(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                     const GemmProblem& problem, const GemmStorePlan& plan, size_t column) {
   const auto [kept, times, passing] = objects_of(tile, problem, plan);
   if (passing > kQueued * kRepeats) {
     fail(ErrorKind::kShape,
@@ -262,18 +299,34 @@ void append_store_tasks(stream::Builder& builder, const GemmStore& store, const 
          static_cast<long long>(problem.n), static_cast<long long>(passing),
          static_cast<long long>(kQueued * kRepeats));
   }
+  const Tasks a(builder, store, tile, store.a, column), b(builder, store, tile, store.b, column);
+  if (plan.beside) return b.beside_in(passing, kept, plan.ahead, a);
+  if (plan.kept == GemmKept::kA) {
+    a.keep_in(kept);
+  } else {
+    a.pass_in(passing);
+  }
+  if (plan.kept == GemmKept::kB) {
+    b.keep_in(kept);
+  } else {
+    b.pass_in(passing);
+  }
+}
+
+void append_store_out(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                      const GemmProblem& problem, const GemmStorePlan& plan) {
+  const auto [kept, times, passing] = objects_of(tile, problem, plan);
   for (size_t col = 0; col < store.a.columns.size(); ++col) {
     const Tasks a(builder, store, tile, store.a, col), b(builder, store, tile, store.b, col);
-    if (plan.beside) {
-      a.keep(store.b.beside_in, kept, times);
-      b.pass_beside(passing, kept, a);
-    } else if (plan.kept == GemmKept::kNone) {
-      a.pass(passing, false);
-      b.pass(passing, false);
+    if (plan.kept == GemmKept::kA) {
+      a.keep_out(kept, times);
     } else {
-      const bool keeps_a = plan.kept == GemmKept::kA;
-      (keeps_a ? a : b).keep(keeps_a ? store.a.keep_in : store.b.keep_in, kept, times);
-      (keeps_a ? b : a).pass(passing, plan.again);
+      a.pass_out(passing, plan.again);
+    }
+    if (plan.kept == GemmKept::kB) {
+      b.keep_out(kept, times);
+    } else {
+      b.pass_out(passing, plan.again);
     }
   }
 }
@@ -283,16 +336,17 @@ void append_store_end(stream::Builder& builder, const GemmStore& store, const Ge
   const auto [kept, times, passing] = objects_of(tile, problem, plan);
   for (size_t col = 0; col < store.a.columns.size(); ++col) {
     const Tasks a(builder, store, tile, store.a, col), b(builder, store, tile, store.b, col);
-    if (plan.beside) {
-      a.end_keep(store.b.beside_in, kept);
-      b.end_beside(passing);
-    } else if (plan.kept == GemmKept::kNone) {
-      a.end_pass(passing, false);
-      b.end_pass(passing, false);
+    if (plan.kept == GemmKept::kA) {
+      a.keep_end(kept, plan.beside);
     } else {
-      const bool keeps_a = plan.kept == GemmKept::kA;
-      (keeps_a ? a : b).end_keep(keeps_a ? store.a.keep_in : store.b.keep_in, kept);
-      (keeps_a ? b : a).end_pass(passing, plan.again);
+      a.pass_end(passing, plan.again);
+    }
+    if (plan.beside) {
+      b.beside_end(passing, kept, plan.ahead, a);
+    } else if (plan.kept == GemmKept::kB) {
+      b.keep_end(kept, false);
+    } else {
+      b.pass_end(passing, plan.again);
     }
   }
 }

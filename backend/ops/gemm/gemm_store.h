@@ -25,7 +25,10 @@ struct GemmStoreSide {
   int ring_in, ring_out, again_out;  // of those that pass by, once or `times` times
   // Halves: of those that pass by, the first half of each, and what comes by the other operand's
   // channel: an object of that one that stays, and the second half, which a task may begin with.
-  int first_in = -1, beside_in = -1, second_in = -1;
+  // Objects of the other operand that stay can arrive before this one's by its channel: `ahead` of
+  // them while this one's stay.
+  int first_in = -1, beside_in = -1, second_in = -1, ahead_in = -1;
+  int64_t ahead = 0;
   int64_t objects;      // that can stay
   int64_t ring, times;  // slots, times
   bool halves;          // of the rows of objects that pass by have BDs of their own
@@ -51,6 +54,8 @@ struct GemmStorePlan {
   bool again = false;
   // A is kept, and its channels read the second half of every object of B besides.
   bool beside = false;
+  // Objects of A that B's channels read while the product before is computed, which keeps its B.
+  int64_t ahead = 0;
 };
 
 // The operand that leaves fewer bytes to read is kept, if its objects fit. It is at most `panels`
@@ -61,9 +66,18 @@ GemmStorePlan plan_store(const GemmStore& store, const GemmTile& tile, const Gem
 // Output rounds that one submission may have: the memtiles' tasks are queued at its start.
 int64_t store_rounds(const GemmTile& tile, int64_t k);
 
-// Appends the memtiles' tasks. Throws Error(kShape) for more rounds than store_rounds().
-void append_store_tasks(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
-                        const GemmProblem& problem, const GemmStorePlan& plan);
+// How many objects of A, which stays beside B, can be read while a product is computed that keeps
+// its B. None if their tasks would be too many.
+int64_t ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem& problem,
+                 const GemmStorePlan& plan);
+
+// Appends the tasks of the memtile of a column, by which objects arrive. Throws Error(kShape) for
+// more rounds than store_rounds().
+void append_store_in(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                     const GemmProblem& problem, const GemmStorePlan& plan, size_t column);
+// Those by which the memtiles send them.
+void append_store_out(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                      const GemmProblem& problem, const GemmStorePlan& plan);
 // Appends what leaves the BDs as they were, once all results have left.
 void append_store_end(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                       const GemmProblem& problem, const GemmStorePlan& plan);
