@@ -30,6 +30,7 @@ from .gemm_point import (
     KEPT,
     KEPT_TIMES,
     KERNELS,
+    LEAST_RING,
     MAX_A_PARTS,
     PAIRS,
     PIPELINED_K,
@@ -176,9 +177,10 @@ def _feed_kept(out: Design, o: DesignPoint) -> tuple[list[ObjectFifo], list[Obje
     (docs/gemm_designs.md). What passes by takes slots that the other operand leaves free."""
     (m, _, n), (r, _, t) = o.tile, mmul(o.generation, o.a_dtype)
     (of_a, of_b), ring = KEPT, kept_ring(o)
-    # What is used where B stays is last of what A may fill, so that the next A can arrive meanwhile.
+    # What is used where B stays is last of what A may fill, so that the next A can arrive meanwhile;
+    # a ring of A is no longer than it has to be.
     sides = (
-        StoreSide("a", 0, of_a, of_a - of_b - ring, ring, KEPT_TIMES),
+        StoreSide("a", 0, of_a, of_a - of_b - LEAST_RING, LEAST_RING, KEPT_TIMES),
         StoreSide("b", of_a - of_b, of_b, of_a, ring, KEPT_TIMES, halves=True),
     )
     rows, columns = [], []

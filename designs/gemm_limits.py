@@ -15,7 +15,7 @@ from typing import Any
 
 from npu.errors import DesignError
 
-from .gemm_point import BFP16, KEPT, PIPELINED_K, ROWS, DesignPoint, bytes_of
+from .gemm_point import BFP16, KEPT, LEAST_RING, PIPELINED_K, ROWS, DesignPoint, bytes_of
 from .hardware import STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
 from .lowering.stack import DATA_BYTES, LEAST_BYTES
@@ -73,9 +73,10 @@ def memtile_bytes(p: DesignPoint) -> Any:
 
 
 def kept_ring(p: DesignPoint) -> int:
-    """Slots of operands that pass memtiles by where others stay: three if there is room."""
+    """Slots of a B that passes memtiles by: one more than the least if there is room."""
     a, _, c = memtile_buffers(p)
-    return 3 if (max(KEPT) + 3) * a + p.c_l2_buffers * c <= memtile_memory() else 2
+    used = (max(KEPT) + LEAST_RING) * a + p.c_l2_buffers * c
+    return LEAST_RING + int(used + a <= memtile_memory())
 
 
 def fits_core(p: DesignPoint) -> Any:

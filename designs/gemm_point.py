@@ -46,9 +46,9 @@ PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are un
 MAX_A_PARTS = 8
 MAX_B_L2_TILES = 8
 # Objects of k_mt columns (rows) of A and of B that a memtile keeps at most. Others have rings of
-# two slots or, where L2 has room, of three. Those that pass by can be sent KEPT_TIMES times, to all
-# columns of a B, or all rows of an A, that is kept.
-KEPT, KEPT_TIMES = (12, 3), 3
+# two slots; B's, which passes by where A stays, has three if L2 has room. Those that pass by can be
+# sent KEPT_TIMES times, to all columns of a B, or all rows of an A, that is kept.
+KEPT, KEPT_TIMES, LEAST_RING = (12, 3), 3, 2
 SHORT = {
     "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32",
     BFP16: "bfp16",

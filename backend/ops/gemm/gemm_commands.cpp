@@ -62,9 +62,12 @@ class GemmCommands : private ShimCommands {
       } else {
         push_round(round, slot);
       }
-      if (next && round == first_ahead()) next->read_ahead();
+      if (next && round >= first_ahead()) {
+        if (round == first_ahead()) next->begin_ahead();
+        next->read_ahead(round - first_ahead() + 1, rounds() - first_ahead());
+      }
     }
-    if (next) next->read_second_ahead();
+    if (next) next->read_b_ahead();
     ring.drain(wait_for_c);
     if (store_) append_store_end(builder_, *store_, tile_, problem_, plan_);
   }
@@ -91,19 +94,16 @@ class GemmCommands : private ShimCommands {
 
   int64_t rounds() const { return problem_.m / tile_.native_m() * (problem_.n / tile_.native_n()); }
 
-  // The round in which the next product may begin to read: no more than B's channels need for it
-  // before this one's end, and when what stays of this one's B is there.
-  int64_t first_ahead() const {
-    constexpr int64_t kRounds = 12;
-    return std::max(ring_ + problem_.n / tile_.native_n() - 1, rounds() - kRounds);
-  }
+  // The round in which the next product may begin to read: what stays of this one's B is there.
+  int64_t first_ahead() const { return ring_ + problem_.n / tile_.native_n() - 1; }
 
   // The first round: reads start before the rest of the stream is set up, A first, because its
   // objects in the memtiles are larger; cores wait for their RTPs.
   void begin(int slot) {
     const size_t start = builder_.bytes();
-    if (plan_.ahead > 0) {
-      push_rest_of_a(slot);
+    if (plan_.ahead > 0) {  // the first reads are done
+      write_parameters();
+      push_rest(slot);
     } else if (store_) {
       for (size_t c = 0; c < b_ports_.size(); ++c) push_first(slot, c);
       append_store_out(builder_, *store_, tile_, problem_, plan_);
@@ -113,11 +113,19 @@ class GemmCommands : private ShimCommands {
     }
     const size_t reads = builder_.bytes() - start;
     for (const Port* p : c_ports_) route_tokens(*p);
-    write_rtps([](int) { return true; },
-               [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds()); });
+    if (plan_.ahead == 0) write_parameters();
     const size_t prepared = builder_.bytes();
     for (size_t c = 0; c < c_ports_.size(); ++c) push_c(0, slot, c);
     check_length(rounds(), prepared - reads, builder_.bytes() - prepared + reads);
+  }
+
+  void write_parameters() {
+    const auto value = [&](const Configuration::Rtp& rtp) { return parameter(rtp.name, rounds()); };
+    if (store_) {
+      write_rtp_blocks(value);
+    } else {
+      write_rtps([](int) { return true; }, value);
+    }
   }
 
   bool has_tail(const GemmFeed& feed, const GemmCell& cell) const {
@@ -211,7 +219,7 @@ class GemmCommands : private ShimCommands {
   // What a memtile gets first, all of what it keeps, and its tasks.
   void push_first(int slot, size_t c) {
     if (plan_.beside) {
-      push_a_and_halves(slot, slot, c);
+      push_a_and_halves(kBds, slot, c);
       push(*b_ports_[c], {b_half(column_in(0, c), 0)}, kinds() * ring_ + slot, false);
     } else {
       const bool all_a = plan_.kept == GemmKept::kA, all_b = plan_.kept == GemmKept::kB;
@@ -225,37 +233,59 @@ class GemmCommands : private ShimCommands {
     append_store_in(builder_, *store_, tile_, problem_, plan_, c);
   }
 
-  // While the product before is computed: objects of A by B's channels, then the first halves of
-  // the first round's objects of B.
-  void read_ahead() {
-    const int first = kinds() * ring_;
+  // While the product before is computed: tasks, and BDs of the objects of A that B's channels
+  // read.
+  void begin_ahead() {
     for (size_t c = 0; c < b_ports_.size(); ++c) {
-      push(*b_ports_[c], {a_objects(c, 0, plan_.ahead)}, first + ring_ - 1, false);
-      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, first, false);
+      const Piece piece = a_objects(c, 0, plan_.ahead);
+      write_bd(*b_ports_[c], bd_ahead(), piece.bd, first_argument_ + piece.argument, piece.offset);
       append_store_in(builder_, *store_, tile_, problem_, plan_, c);
     }
     append_store_out(builder_, *store_, tile_, problem_, plan_);
   }
 
-  // The second halves, once A's channels have their last reads for the product before.
-  void read_second_ahead() {
-    for (size_t c = 0; c < a_ports_.size(); ++c) {
-      push(*a_ports_[c], {b_half(column_in(0, c), 1, 0, plan_.ahead)}, kBds, false);
+  // In its round `round` of `rounds` from then on: one object after the other, so that its results
+  // have their share of the memory's bandwidth.
+  void read_ahead(int64_t round, int64_t rounds) {
+    const auto columns = static_cast<int64_t>(b_ports_.size()), all = plan_.ahead * columns;
+    for (int64_t i = all * (round - 1) / rounds; i < all * round / rounds; ++i) {
+      queue(*b_ports_[static_cast<size_t>(i % columns)], bd_ahead(), 1, false);
+    }
+  }
+
+  // Both halves of the first round's objects of B, once A's channels have their last reads for the
+  // product before.
+  void read_b_ahead() {
+    const int64_t halves = halves_ahead_of(*store_, tile_, problem_);
+    for (size_t c = 0; c < b_ports_.size(); ++c) {
+      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, kinds() * ring_, false);
+      push(*a_ports_[c], {b_half(column_in(0, c), 1, 0, halves)}, kBds, false);
     }
   }
 
   // What of A, and of the second halves, was not read ahead.
-  void push_rest_of_a(int slot) {
-    if (plan_.ahead == depth()) return;
-    for (size_t c = 0; c < a_ports_.size(); ++c) push_a_and_halves(ring_ - 1, slot, c);
+  void push_rest(int slot) {
+    const int64_t halves = halves_ahead_of(*store_, tile_, problem_);
+    const int64_t beside = depth() - plan_.ahead, left = depth() - halves - beside;
+    for (size_t c = 0; c < a_ports_.size(); ++c) {
+      if (beside > 0) push_a_and_halves(ring_ - 1, slot, c, halves);
+      if (left > 0) {
+        const Piece rest = b_half(column_in(0, c), 1, halves + beside, left);
+        push(*a_ports_[c], {rest}, (2 * kinds() + 1) * ring_ - 1, false);
+      }
+      append_store_rest(builder_, *store_, tile_, problem_, plan_, c);
+    }
   }
 
-  // Objects of A, each before the second half of one of B, from plan_.ahead on.
-  void push_a_and_halves(int bd_of_a, int bd_of_half, size_t c) {
+  // BDs of the last slot are not used for rounds then: B's, A's and C's.
+  int bd_ahead() const { return (kinds() + 1) * ring_ - 1; }
+
+  // The objects of A that were not read ahead, each before the second half of one of B, of which
+  // the first one is `first`.
+  void push_a_and_halves(int bd_of_a, int bd_of_half, size_t c, int64_t first = 0) {
     const int64_t count = depth() - plan_.ahead;
     Piece kept = a_objects(c, plan_.ahead, count);
-    const Piece half = b_half(column_in(0, c), 1, plan_.ahead, count);
-    if (bd_of_a == bd_of_half) bd_of_a = kBds;
+    const Piece half = b_half(column_in(0, c), 1, first, count);
     kept.bd.use_next = true;
     kept.bd.next_bd = static_cast<uint32_t>(bd_of_half);
     const Port& port = *a_ports_[c];

@@ -153,20 +153,26 @@ class Tasks {
     sent(again);
   }
 
-  // `objects` pass by, the second halves by the way of `other`, of which `kept` stay; `ahead` of
-  // those come by this side's own way, before.
-  void beside_in(int64_t objects, int64_t kept, int64_t ahead, const Tasks& other) const {
-    if (ahead > 0) {
-      words_.turns(side_.ahead_in, 1, ahead);
-      in(side_.ahead_in, ahead);
-      other.in(side_.second_in, ahead);
-    }
-    if (kept > ahead && (ahead > 0 || kept != other.side_.objects)) {
-      words_.turns(side_.beside_in, 1, kept, ahead);
-    }
+  // `objects` pass by, the second halves by the way of `other`, of which `kept` stay.
+  void beside_in(int64_t objects, int64_t kept, const Tasks& other) const {
+    if (kept != other.side_.objects) words_.turns(side_.beside_in, 1, kept);
     in(side_.first_in, objects);
-    other.in(side_.beside_in, kept - ahead);
+    other.in(side_.beside_in, kept);
     other.in(side_.second_in, objects - kept);
+  }
+  // `ahead` of those that stay come by this side's own way, before; `halves` are the second halves
+  // that come before the rest of them, which may overwrite what the product before uses.
+  void ahead_in(int64_t objects, int64_t ahead, int64_t halves, const Tasks& other) const {
+    words_.turns(side_.ahead_in, 1, ahead);
+    in(side_.ahead_in, ahead);
+    in(side_.first_in, objects);
+    other.in(side_.second_in, halves);
+  }
+  void rest_in(int64_t objects, int64_t kept, int64_t ahead, int64_t halves,
+               const Tasks& other) const {
+    if (kept > ahead) words_.turns(side_.beside_in, 1, kept, ahead);
+    other.in(side_.beside_in, kept - ahead);
+    other.in(side_.second_in, objects - halves - (kept - ahead));
   }
   void beside_end(int64_t objects, int64_t kept, int64_t ahead, const Tasks& other) const {
     const int64_t most = other.side_.objects;
@@ -283,9 +289,13 @@ int64_t ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem
   if (!plan.beside) return 0;
   const auto [kept, times, passing] = objects_of(tile, problem, plan);
   const int64_t ahead = std::min(kept, store.b.ahead);
-  // A task each. The rest of A may overwrite what the product before has used: it comes after more
-  // objects of B than its ring holds, so that cores have taken one.
-  return passing <= kRepeats && (ahead == kept || ahead > store.b.ring) ? ahead : 0;
+  // A task each; and enough second halves for what of A comes beside them.
+  const bool rest = halves_ahead_of(store, tile, problem) + kept - ahead <= kept;
+  return passing <= kRepeats && rest ? ahead : 0;
+}
+
+int64_t halves_ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem& problem) {
+  return std::min(store.b.ring, depth_of(tile, problem));
 }
 
 void append_store_in(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
@@ -300,7 +310,10 @@ void append_store_in(stream::Builder& builder, const GemmStore& store, const Gem
          static_cast<long long>(kQueued * kRepeats));
   }
   const Tasks a(builder, store, tile, store.a, column), b(builder, store, tile, store.b, column);
-  if (plan.beside) return b.beside_in(passing, kept, plan.ahead, a);
+  if (plan.ahead > 0) {
+    return b.ahead_in(passing, plan.ahead, halves_ahead_of(store, tile, problem), a);
+  }
+  if (plan.beside) return b.beside_in(passing, kept, a);
   if (plan.kept == GemmKept::kA) {
     a.keep_in(kept);
   } else {
@@ -311,6 +324,13 @@ void append_store_in(stream::Builder& builder, const GemmStore& store, const Gem
   } else {
     b.pass_in(passing);
   }
+}
+
+void append_store_rest(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                       const GemmProblem& problem, const GemmStorePlan& plan, size_t column) {
+  const auto [kept, times, passing] = objects_of(tile, problem, plan);
+  const Tasks a(builder, store, tile, store.a, column), b(builder, store, tile, store.b, column);
+  b.rest_in(passing, kept, plan.ahead, halves_ahead_of(store, tile, problem), a);
 }
 
 void append_store_out(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,

@@ -67,14 +67,20 @@ GemmStorePlan plan_store(const GemmStore& store, const GemmTile& tile, const Gem
 int64_t store_rounds(const GemmTile& tile, int64_t k);
 
 // How many objects of A, which stays beside B, can be read while a product is computed that keeps
-// its B. None if their tasks would be too many.
+// its B; and how many second halves of B as soon as its channels are idle. None if their tasks
+// would be too many.
 int64_t ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem& problem,
                  const GemmStorePlan& plan);
+int64_t halves_ahead_of(const GemmStore& store, const GemmTile& tile, const GemmProblem& problem);
 
 // Appends the tasks of the memtile of a column, by which objects arrive. Throws Error(kShape) for
 // more rounds than store_rounds().
 void append_store_in(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                      const GemmProblem& problem, const GemmStorePlan& plan, size_t column);
+// Of a plan that reads ahead those of the rest of A, and of what comes beside it, are another
+// call's, when the product before has ended.
+void append_store_rest(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                       const GemmProblem& problem, const GemmStorePlan& plan, size_t column);
 // Those by which the memtiles send them.
 void append_store_out(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                       const GemmProblem& problem, const GemmStorePlan& plan);
