@@ -54,7 +54,11 @@ class GemmCommands : private ShimCommands {
   void append(GemmCommands* next = nullptr) {
     const int64_t slots = ring_ - (plan_.ahead > 0 ? 1 : 0);
     TaskRing ring(slots, problem_.overlap ? slots : 1);
-    const auto wait_for_c = [&] { wait(*c_ports_[0], static_cast<int>(tile_.columns)); };
+    int64_t left = kept_blocks();  // until all that stays has been sent once
+    const auto wait_for_c = [&] {
+      wait(*c_ports_[0], static_cast<int>(tile_.columns));
+      if (--left == 0) append_store_settled(builder_, *store_, tile_, problem_, plan_);
+    };
     for (int64_t round = 0; round < rounds(); ++round) {
       const int slot = ring.next(wait_for_c);
       if (round == 0) {
@@ -94,8 +98,15 @@ class GemmCommands : private ShimCommands {
 
   int64_t rounds() const { return problem_.m / tile_.native_m() * (problem_.n / tile_.native_n()); }
 
+  // Blocks of C of which an operand stays.
+  int64_t kept_blocks() const {
+    if (plan_.kept == GemmKept::kNone) return 0;
+    return plan_.kept == GemmKept::kA ? problem_.m / tile_.native_m()
+                                      : problem_.n / tile_.native_n();
+  }
+
   // The round in which the next product may begin to read: what stays of this one's B is there.
-  int64_t first_ahead() const { return ring_ + problem_.n / tile_.native_n() - 1; }
+  int64_t first_ahead() const { return ring_ + kept_blocks() - 1; }
 
   // The first round: reads start before the rest of the stream is set up, A first, because its
   // objects in the memtiles are larger; cores wait for their RTPs.
@@ -244,12 +255,16 @@ class GemmCommands : private ShimCommands {
     append_store_out(builder_, *store_, tile_, problem_, plan_);
   }
 
-  // In its round `round` of `rounds` from then on: one object after the other, so that its results
-  // have their share of the memory's bandwidth.
+  // In its round `round` of `rounds` from then on: a part for one column after the other, so that
+  // its results have their share of the memory's bandwidth. As many tasks as a queue holds, with
+  // the one of B.
   void read_ahead(int64_t round, int64_t rounds) {
-    const auto columns = static_cast<int64_t>(b_ports_.size()), all = plan_.ahead * columns;
+    constexpr int64_t kParts = 3;
+    const auto columns = static_cast<int64_t>(b_ports_.size()), all = kParts * columns;
     for (int64_t i = all * (round - 1) / rounds; i < all * round / rounds; ++i) {
-      queue(*b_ports_[static_cast<size_t>(i % columns)], bd_ahead(), 1, false);
+      const int64_t part = i / columns;
+      const int64_t count = plan_.ahead * (part + 1) / kParts - plan_.ahead * part / kParts;
+      if (count > 0) queue(*b_ports_[static_cast<size_t>(i % columns)], bd_ahead(), count, false);
     }
   }
 

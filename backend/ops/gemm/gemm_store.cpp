@@ -132,14 +132,20 @@ class Tasks {
     in(side_.keep_in, objects);
   }
   void keep_out(int64_t objects, int64_t times) const {
-    if (objects != side_.objects) set_kept(objects);
+    if (objects != side_.objects) {
+      words_.turns(side_.keep_out, 1, objects);
+      words_.length(side_.keep_on, objects);
+    }
     out(side_.keep_out, objects);
     out(side_.keep_on, times - 1);
   }
-  void keep_end(int64_t objects, bool beside) const {
+  void keep_settled(int64_t objects, bool beside) const {
     if (objects == side_.objects) return;
     if (!beside) words_.turns(side_.keep_in, 1, side_.objects);
-    set_kept(side_.objects);
+    words_.turns(side_.keep_out, 1, side_.objects);
+  }
+  void keep_end(int64_t objects) const {
+    if (objects != side_.objects) words_.length(side_.keep_on, side_.objects);
   }
 
   // `objects` pass by, which are sent once or again and again.
@@ -174,10 +180,12 @@ class Tasks {
     other.in(side_.beside_in, kept - ahead);
     other.in(side_.second_in, objects - halves - (kept - ahead));
   }
-  void beside_end(int64_t objects, int64_t kept, int64_t ahead, const Tasks& other) const {
+  void beside_settled(int64_t kept, int64_t ahead, const Tasks& other) const {
     const int64_t most = other.side_.objects;
-    if (ahead > 0 && ahead != most) words_.turns(side_.ahead_in, 1, most);
+    if (ahead > 0) words_.turns(side_.ahead_in, 1, most);
     if (kept > ahead && kept != most) words_.turns(side_.beside_in, 1, most);
+  }
+  void beside_end(int64_t objects) const {
     if (objects % side_.ring == 0) return;
     words_.turns(side_.first_in, 1, side_.ring);
     words_.turns(side_.second_in, 1, side_.ring);
@@ -192,12 +200,6 @@ class Tasks {
       const int64_t repeats = std::min(times, kRepeats) - 1;
       builder_.write(queue, static_cast<uint32_t>(bd) | static_cast<uint32_t>(repeats) << 16);
     }
-  }
-
-  // The BDs that send what stays.
-  void set_kept(int64_t objects) const {
-    words_.turns(side_.keep_out, 1, objects);
-    words_.length(side_.keep_on, objects);
   }
 
   // Those that have sent objects out of the ring begin with its first slot.
@@ -351,20 +353,31 @@ void append_store_out(stream::Builder& builder, const GemmStore& store, const Ge
   }
 }
 
+void append_store_settled(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                          const GemmProblem& problem, const GemmStorePlan& plan) {
+  const auto [kept, times, passing] = objects_of(tile, problem, plan);
+  for (size_t col = 0; col < store.a.columns.size(); ++col) {
+    const Tasks a(builder, store, tile, store.a, col), b(builder, store, tile, store.b, col);
+    if (plan.beside) b.beside_settled(kept, plan.ahead, a);
+    if (plan.kept == GemmKept::kA) a.keep_settled(kept, plan.beside);
+    if (plan.kept == GemmKept::kB) b.keep_settled(kept, false);
+  }
+}
+
 void append_store_end(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                       const GemmProblem& problem, const GemmStorePlan& plan) {
   const auto [kept, times, passing] = objects_of(tile, problem, plan);
   for (size_t col = 0; col < store.a.columns.size(); ++col) {
     const Tasks a(builder, store, tile, store.a, col), b(builder, store, tile, store.b, col);
     if (plan.kept == GemmKept::kA) {
-      a.keep_end(kept, plan.beside);
+      a.keep_end(kept);
     } else {
       a.pass_end(passing, plan.again);
     }
     if (plan.beside) {
-      b.beside_end(passing, kept, plan.ahead, a);
+      b.beside_end(passing);
     } else if (plan.kept == GemmKept::kB) {
-      b.keep_end(kept, false);
+      b.keep_end(kept);
     } else {
       b.pass_end(passing, plan.again);
     }

@@ -84,7 +84,10 @@ void append_store_rest(stream::Builder& builder, const GemmStore& store, const G
 // Those by which the memtiles send them.
 void append_store_out(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                       const GemmProblem& problem, const GemmStorePlan& plan);
-// Appends what leaves the BDs as they were, once all results have left.
+// Appends what leaves the BDs as they were: those of objects that come and go one by one where they
+// stay, once the blocks of C that take each of them once have left, and the others, once all have.
+void append_store_settled(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
+                          const GemmProblem& problem, const GemmStorePlan& plan);
 void append_store_end(stream::Builder& builder, const GemmStore& store, const GemmTile& tile,
                       const GemmProblem& problem, const GemmStorePlan& plan);
 
