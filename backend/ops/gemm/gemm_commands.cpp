@@ -53,7 +53,9 @@ class GemmCommands : private ShimCommands {
   // `next`: what this product may begin to read for the one after it.
   void append(GemmCommands* next = nullptr) {
     const int64_t slots = ring_ - (plan_.ahead > 0 ? 1 : 0);
-    TaskRing ring(slots, problem_.overlap ? slots : 1);
+    // Parts that are read object by object are tasks of their own: one runs, the others wait.
+    const int64_t most = by_objects() ? (arch::kTaskQueueDepth + 1) / kinds() : slots;
+    TaskRing ring(slots, problem_.overlap ? std::clamp<int64_t>(most, 1, slots) : 1);
     int64_t left = kept_blocks();  // until all that stays has been sent once
     const auto wait_for_c = [&] {
       wait(*c_ports_[0], static_cast<int>(tile_.columns));
