@@ -87,7 +87,7 @@ def kept(one: Product) -> str:
 
 def ahead(one: Product) -> float:
     """The part of A that is read beside the other gradient of the layer, which keeps its B."""
-    m, k, n = one.size
+    _, k, n = one.size
     objects = k / BLOCK
     if one.kind != "of inputs" or n // BLOCK != PASSES or kept(one) != "A":
         return 0.0
