@@ -302,9 +302,9 @@ class Design:
         as many objects as it needs (backend/ops/gemm/gemm_store.h). The configuration says of each
         side, after its name, in parameters the first BDs of its chains (keep_in, keep_out, keep_on,
         ring_in, ring_out, again_out; with halves first_in, second_in and ahead_in, and of the other
-        side beside_in) and the sizes (objects, ring, times, halves), and as RTPs of the memtiles the
-        registers: tasks_in and tasks_out, the channels' queues, and of BDs, after their numbers,
-        turns, the word of those that advance, and length.
+        side beside_in) and the sizes (objects, ring, times, halves, ahead), and as RTPs of the
+        memtiles the registers: tasks_in and tasks_out, the channels' queues, and of BDs, after
+        their numbers, turns, the word of those that advance, and length.
         """
         outer, inner = tuple(s[0] for s in streams), tuple(s[1] for s in streams)
         names = ", ".join(f'"{f.name}"' for f in outer)

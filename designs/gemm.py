@@ -177,8 +177,7 @@ def _feed_kept(out: Design, o: DesignPoint) -> tuple[list[ObjectFifo], list[Obje
     (docs/gemm_designs.md). What passes by takes slots that the other operand leaves free."""
     (m, _, n), (r, _, t) = o.tile, mmul(o.generation, o.a_dtype)
     (of_a, of_b), ring = KEPT, kept_ring(o)
-    # What is used where B stays is last of what A may fill, so that the next A can arrive meanwhile;
-    # a ring of A is no longer than it has to be.
+    # Slots in use where B stays are the last ones of A, which may arrive for the next product.
     sides = (
         StoreSide("a", 0, of_a, of_a - of_b - LEAST_RING, LEAST_RING, KEPT_TIMES),
         StoreSide("b", of_a - of_b, of_b, of_a, ring, KEPT_TIMES, halves=True),

@@ -226,7 +226,8 @@ class Reader {
     const stream::RegisterPlace place = stream::locate_register(arch::TileKind::kMem, offset);
     if ((place.area == Area::kLock || place.area == Area::kQueue) && place.within == 0) return;
     if (place.area == Area::kBd && (place.within == kLength || place.within == kIterations)) return;
-    bad(strf("address 0x%x of a memtile is neither a lock nor the queue of a channel, nor the "
+    bad(
+        strf("address 0x%x of a memtile is neither a lock nor the queue of a channel, nor the "
              "length or the iterations of a BD",
              offset));
   }

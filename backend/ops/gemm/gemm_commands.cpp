@@ -1,8 +1,6 @@
 // Appends the commands of a GEMM (gemm_schedule.h).
 
 #include <algorithm>
-#include <array>
-#include <cassert>
 #include <limits>
 #include <optional>
 #include <span>
@@ -14,8 +12,8 @@
 #include "error.h"
 #include "ops/gemm/gemm_schedule.h"
 #include "ops/gemm/gemm_store.h"
+#include "ops/gemm/gemm_transfers.h"
 #include "ops/shim_commands.h"
-#include "rounding.h"
 
 namespace npu::ops {
 
@@ -36,7 +34,8 @@ class GemmCommands : private ShimCommands {
         first_argument_(first_argument),
         tile_(GemmTile::of(configuration)),
         problem_(problem),
-        kinds_(std::max(tasks_of(problem.a, tile_.a), tasks_of(problem.b, tile_.b))),
+        transfers_(tile_, problem, geometry_),
+        kinds_(transfers_.kinds()),
         ring_(kBds / (2 * kinds_ + 1)),
         store_(GemmStore::of(configuration)),
         plan_(store_ ? plan_store(*store_, tile_, problem, ring_) : GemmStorePlan{}) {
@@ -54,7 +53,7 @@ class GemmCommands : private ShimCommands {
   void append(GemmCommands* next = nullptr) {
     const int64_t slots = ring_ - (plan_.ahead > 0 ? 1 : 0);
     // Parts that are read object by object are tasks of their own: one runs, the others wait.
-    const int64_t most = by_objects() ? (arch::kTaskQueueDepth + 1) / kinds() : slots;
+    const int64_t most = transfers_.by_objects() ? (arch::kTaskQueueDepth + 1) / kinds() : slots;
     TaskRing ring(slots, problem_.overlap ? std::clamp<int64_t>(most, 1, slots) : 1);
     int64_t left = kept_blocks();  // until all that stays has been sent once
     const auto wait_for_c = [&] {
@@ -90,13 +89,7 @@ class GemmCommands : private ShimCommands {
   }
 
  private:
-  // One transfer of a shim channel: where from or to, and how.
-  struct Piece {
-    uint32_t argument;
-    int64_t offset;  // bytes
-    arch::Bd bd;
-    int64_t repeats = 1;
-  };
+  using Piece = GemmTransfer;
 
   int64_t rounds() const { return problem_.m / tile_.native_m() * (problem_.n / tile_.native_n()); }
 
@@ -140,29 +133,6 @@ class GemmCommands : private ShimCommands {
       write_rtps([](int) { return true; }, value);
     }
   }
-
-  bool has_tail(const GemmFeed& feed, const GemmCell& cell) const {
-    return feed.direct > 0 && feed.depth < cell.count(problem_.k);
-  }
-
-  // BDs that a round takes of an operand.
-  int tasks_of(const GemmFeed& feed, const GemmCell& cell) const {
-    const int tail = has_tail(feed, cell) ? 1 : 0;
-    if (!by_objects()) return 1 + tail;
-    const auto tasks = [&](int64_t depth) {
-      return static_cast<int>(divide_up(depth / cell.count(tile_.k_mt), max_repeats()));
-    };
-    // A's packed copy is one task.
-    const bool packed = feed.order == GemmOrder::kTurned && feed.direct < cell.count(problem_.n);
-    return std::max(feed.direct > 0 ? tasks(feed.depth) + tail : 1,
-                    packed ? tasks(cell.count(problem_.k)) : 0);
-  }
-
-  // Whether both operands are read object by object: where B cannot be read otherwise, a longer A
-  // would have the memory's bandwidth until it fills its memtiles.
-  bool by_objects() const { return problem_.b.order == GemmOrder::kTurned; }
-
-  static int64_t max_repeats() { return arch::tile_geometry(arch::TileKind::kShim).max_iteration; }
 
   // Refuses before the stream is built what no reader takes: `rounds` of `round_bytes` and a wait.
   void check_length(int64_t rounds, size_t start, size_t round_bytes) const {
@@ -233,7 +203,7 @@ class GemmCommands : private ShimCommands {
   void push_first(int slot, size_t c) {
     if (plan_.beside) {
       push_a_and_halves(kBds, slot, c);
-      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, kinds() * ring_ + slot, false);
+      push(*b_ports_[c], {transfers_.b_half(column_in(0, c), 0)}, kinds() * ring_ + slot, false);
     } else {
       const bool all_a = plan_.kept == GemmKept::kA, all_b = plan_.kept == GemmKept::kB;
       for (int64_t row = 0; row < (all_a ? problem_.m : 1); row += tile_.native_m()) {
@@ -250,7 +220,7 @@ class GemmCommands : private ShimCommands {
   // read.
   void begin_ahead() {
     for (size_t c = 0; c < b_ports_.size(); ++c) {
-      const Piece piece = a_objects(c, 0, plan_.ahead);
+      const Piece piece = transfers_.a_objects(c, 0, plan_.ahead);
       write_bd(*b_ports_[c], bd_ahead(), piece.bd, first_argument_ + piece.argument, piece.offset);
       append_store_in(builder_, *store_, tile_, problem_, plan_, c);
     }
@@ -275,8 +245,8 @@ class GemmCommands : private ShimCommands {
   void read_b_ahead() {
     const int64_t halves = halves_ahead_of(*store_, tile_, problem_);
     for (size_t c = 0; c < b_ports_.size(); ++c) {
-      push(*b_ports_[c], {b_half(column_in(0, c), 0)}, kinds() * ring_, false);
-      push(*a_ports_[c], {b_half(column_in(0, c), 1, 0, halves)}, kBds, false);
+      push(*b_ports_[c], {transfers_.b_half(column_in(0, c), 0)}, kinds() * ring_, false);
+      push(*a_ports_[c], {transfers_.b_half(column_in(0, c), 1, 0, halves)}, kBds, false);
     }
   }
 
@@ -287,7 +257,7 @@ class GemmCommands : private ShimCommands {
     for (size_t c = 0; c < a_ports_.size(); ++c) {
       if (beside > 0) push_a_and_halves(ring_ - 1, slot, c, halves);
       if (left > 0) {
-        const Piece rest = b_half(column_in(0, c), 1, halves + beside, left);
+        const Piece rest = transfers_.b_half(column_in(0, c), 1, halves + beside, left);
         push(*a_ports_[c], {rest}, (2 * kinds() + 1) * ring_ - 1, false);
       }
       append_store_rest(builder_, *store_, tile_, problem_, plan_, c);
@@ -301,8 +271,8 @@ class GemmCommands : private ShimCommands {
   // the first one is `first`.
   void push_a_and_halves(int bd_of_a, int bd_of_half, size_t c, int64_t first = 0) {
     const int64_t count = depth() - plan_.ahead;
-    Piece kept = a_objects(c, plan_.ahead, count);
-    const Piece half = b_half(column_in(0, c), 1, first, count);
+    Piece kept = transfers_.a_objects(c, plan_.ahead, count);
+    const Piece half = transfers_.b_half(column_in(0, c), 1, first, count);
     kept.bd.use_next = true;
     kept.bd.next_bd = static_cast<uint32_t>(bd_of_half);
     const Port& port = *a_ports_[c];
@@ -321,249 +291,30 @@ class GemmCommands : private ShimCommands {
   // The tile row of A that core row `r` reads of those from `first` on.
   void push_a(int64_t first, int slot, size_t r) {
     const int64_t row = first + static_cast<int64_t>(r) * tile_.m;
-    push(*a_ports_[r], a_pieces(row), slot, false);
+    push(*a_ports_[r], transfers_.a(row), slot, false);
   }
 
   void push_b(int64_t first, int slot, size_t c) {
     const int64_t col = first + static_cast<int64_t>(c) * tile_.n;
     if (!tile_.b_pairs) {
-      push(*b_ports_[c], b_pieces(col), kinds() * ring_ + slot, false);
+      push(*b_ports_[c], transfers_.b(col), kinds() * ring_ + slot, false);
       return;
     }
     // Both ports of a pair are of the shim tile without A, whose BDs are free there.
     const auto half = static_cast<int64_t>(c % 2);
-    push(*b_ports_[c], b_halves(col - half * tile_.n, half),
+    push(*b_ports_[c], transfers_.b_of_pair(col - half * tile_.n, half),
          static_cast<int>(half) * kinds() * ring_ + slot, false);
   }
 
   // The objects of a round: their first halves by B's channel, the others by A's.
   void push_b_halves(int64_t round, int slot, size_t c) {
-    push(*b_ports_[c], {b_half(column_in(round, c), 0)}, kinds() * ring_ + slot, false);
-    push(*a_ports_[c], {b_half(column_in(round, c), 1)}, slot, false);
+    push(*b_ports_[c], {transfers_.b_half(column_in(round, c), 0)}, kinds() * ring_ + slot, false);
+    push(*a_ports_[c], {transfers_.b_half(column_in(round, c), 1)}, slot, false);
   }
 
   void push_c(int64_t round, int slot, size_t c) {
     const int64_t block = column_of(round), col = block + static_cast<int64_t>(c) * tile_.n;
-    push(*c_ports_[c], {c_piece(row_of(round), block, col)}, 2 * kinds() * ring_ + slot, true);
-  }
-
-  std::vector<Piece> a_pieces(int64_t row) const {
-    return pieces(problem_.a, tile_.a, {kA, kAPacked, kATail}, tile_.m, row, true);
-  }
-
-  std::vector<Piece> b_pieces(int64_t col) const {
-    return pieces(problem_.b, tile_.b, {kB, kBPacked, kBTail}, tile_.n, col, tile_.b_columns);
-  }
-
-  // The first or second half of the rows of each object of the panel of B from `column` on, an
-  // object per execution of the BD: `count` of them, or all, from `object` on.
-  Piece b_half(int64_t column, int64_t half, int64_t object = 0, int64_t count = 0) const {
-    const GemmFeed& feed = problem_.b;
-    const GemmCell& cell = tile_.b;
-    const bool packed = cell.count(column) >= feed.direct, along = feed.order == GemmOrder::kAlong;
-    const int64_t size = cell.bytes, rows = cell.count(tile_.n), span = cell.span(tile_.k_mt);
-    const int64_t from = cell.count(column) - (packed ? feed.direct : 0);
-    const int64_t stride = (along || !packed ? feed.stride : rows) * size;  // bytes
-    Piece out{packed ? kBPacked : kB, 0, shim_bd(rows * span / 2), count > 0 ? count : depth()};
-    int64_t step = rows * span, skipped = step / 2;
-    if (!along) {
-      out.offset = packed ? from * cell.span(problem_.k) : from * size;
-      step = tile_.k_mt * stride;
-      skipped = tile_.k / 2 * stride;
-      turn(out.bd, rows, stride);
-    } else if (packed) {
-      out.offset = from * cell.span(problem_.k);
-    } else {
-      out.offset = from * stride;
-      step = span;
-      skipped = rows / 2 * stride;
-      set_rows(out.bd, span, stride);
-    }
-    out.offset += object * step + half * skipped;
-    out.bd.iteration_step = words(step);
-    out.bd.iteration_wrap = static_cast<uint32_t>(out.repeats);
-    return out;
-  }
-
-  // The same of A's tile row `r`, whole objects.
-  Piece a_objects(size_t r, int64_t object, int64_t count) const {
-    const GemmFeed& feed = problem_.a;
-    const GemmCell& cell = tile_.a;
-    const int64_t first = cell.count(static_cast<int64_t>(r) * tile_.m);
-    const int64_t rows = cell.count(tile_.m), span = cell.span(tile_.k_mt);
-    const bool packed = first >= feed.direct;
-    Piece out{packed ? kAPacked : kA, 0, shim_bd(rows * span), count};
-    const int64_t step = packed ? rows * span : span;
-    out.offset =
-        packed ? (first - feed.direct) * cell.span(problem_.k) : first * feed.stride * cell.bytes;
-    if (!packed) set_rows(out.bd, span, feed.stride * cell.bytes);
-    out.offset += object * step;
-    out.bd.iteration_step = words(step);
-    out.bd.iteration_wrap = static_cast<uint32_t>(count);
-    return out;
-  }
-
-  // An object of k_mt rows of `count` cells, as tiles that lie one after the other along K, a row
-  // of each at a time.
-  void turn(arch::Bd& bd, int64_t count, int64_t stride_bytes) const {
-    bd.wrap[0] = words(count * tile_.b.bytes);
-    bd.step[1] = words(tile_.k * stride_bytes);
-    bd.wrap[1] = static_cast<uint32_t>(tile_.k_mt / tile_.k);
-    bd.step[2] = words(stride_bytes);
-  }
-
-  // Half the rows of every memtile object of a pair's panel; of values, not of blocks.
-  std::vector<Piece> b_halves(int64_t first, int64_t half) const {
-    const GemmFeed& feed = problem_.b;
-    const int64_t size = tile_.b.bytes, panel = tile_.b_panel(), skipped = half * tile_.b_rows / 2;
-    const auto piece = [&](uint32_t argument, int64_t start, int64_t stride, int64_t depth) {
-      arch::Bd bd = shim_bd(panel * depth / 2 * size);
-      set_rows(bd, panel * size, stride * size);
-      bd.wrap[1] = static_cast<uint32_t>(tile_.b_rows / 2);
-      bd.step[2] = words(tile_.b_rows * stride * size);
-      return Piece{argument, (start + skipped * stride) * size, bd};
-    };
-    if (first >= feed.direct) {
-      return {piece(kBPacked, (first - feed.direct) * problem_.k, panel, problem_.k)};
-    }
-    std::vector<Piece> out{piece(kB, first, feed.stride, feed.depth)};
-    if (has_tail(feed, tile_.b)) {
-      const int64_t rest = problem_.k - feed.depth;
-      out.push_back(piece(kBTail, first * rest, panel, rest));
-    }
-    return out;
-  }
-
-  // A tile row of A or a panel of B, `values` rows or columns from `first_value`. `contiguous`:
-  // neighbours along K are neighbours in the matrix.
-  std::vector<Piece> pieces(const GemmFeed& feed, const GemmCell& cell,
-                            const std::array<uint32_t, 3>& arguments, int64_t values,
-                            int64_t first_value, bool contiguous) const {
-    const int64_t size = cell.bytes, k = cell.count(problem_.k);
-    const int64_t count = cell.count(values), first = cell.count(first_value);
-    if (feed.order != GemmOrder::kAlong) return across_pieces(feed, cell, arguments, count, first);
-    if (first >= feed.direct) {
-      const int64_t offset = (first - feed.direct) * k * size;
-      return {{arguments[1], offset, shim_bd(count * k * size)}};
-    }
-    const int64_t offset = first * (contiguous ? feed.stride : 1) * size;
-    std::vector<Piece> out;
-    if (contiguous && by_objects()) {
-      out = along_objects(count, feed, cell, arguments[0], offset);
-    } else {
-      out = {{arguments[0], offset,
-              contiguous ? along_k(count, feed, cell) : across_k(count, feed, size)}};
-    }
-    if (has_tail(feed, cell)) {
-      const int64_t rest = k - feed.depth;
-      out.push_back({arguments[2], first * rest * size, shim_bd(count * rest * size)});
-    }
-    return out;
-  }
-
-  // The same of a matrix that is stored with K down its columns; and of panels of such a one.
-  std::vector<Piece> across_pieces(const GemmFeed& feed, const GemmCell& cell,
-                                   const std::array<uint32_t, 3>& arguments, int64_t count,
-                                   int64_t first) const {
-    const int64_t size = cell.bytes, k = cell.count(problem_.k);
-    std::vector<Piece> out;
-    const auto add = [&](uint32_t argument, int64_t offset, int64_t stride, int64_t depth) {
-      if (feed.order == GemmOrder::kInterleaved) {
-        arch::Bd bd = shim_bd(count * depth * size);
-        set_rows(bd, count * size, stride * size);
-        out.push_back({argument, offset, bd});
-        return;
-      }
-      const int64_t objects = depth / tile_.k_mt;
-      for (int64_t object = 0; object < objects; object += max_repeats()) {
-        const int64_t repeats = std::min(max_repeats(), objects - object);
-        arch::Bd bd = shim_bd(count * tile_.k_mt * size);
-        turn(bd, count, stride * size);
-        bd.iteration_step = words(tile_.k_mt * stride * size);
-        bd.iteration_wrap = static_cast<uint32_t>(repeats);
-        out.push_back({argument, offset + object * tile_.k_mt * stride * size, bd, repeats});
-      }
-    };
-    if (first >= feed.direct) {
-      add(arguments[1], (first - feed.direct) * k * size, count, k);
-      return out;
-    }
-    add(arguments[0], first * size, feed.stride, feed.depth);
-    const int64_t rest = k - feed.depth;
-    if (rest > 0) add(arguments[2], first * rest * size, count, rest);
-    return out;
-  }
-
-  // The (rows * m, n) block of C that one column of cores produces; `block`: first column of all.
-  Piece c_piece(int64_t row, int64_t block, int64_t col) const {
-    const bool below = row >= problem_.c_rows, direct = !below && block < problem_.c_cols;
-    const GemmCell& cell = tile_.c;
-    const auto cells = [&](int64_t values) { return cell.count(values); };
-    const int64_t right = cells(problem_.n - problem_.c_cols), width = cells(problem_.n);
-    int64_t offset = cells(row) * problem_.c_stride + cells(col), stride = problem_.c_stride;
-    if (below) {
-      offset = cells(row - problem_.c_rows) * width + cells(col);
-      stride = width;
-    } else if (!direct) {
-      offset = cells(problem_.m - problem_.c_rows) * width + cells(row) * right +
-               cells(col - problem_.c_cols);
-      stride = right;
-    }
-    arch::Bd bd = shim_bd(cells(tile_.native_m()) * cell.span(tile_.n));
-    set_rows(bd, cell.span(tile_.n), stride * cell.bytes);
-    return {direct ? kC : kCPacked, offset * cell.bytes, bd};
-  }
-
-  static uint32_t words(int64_t bytes) {
-    assert(bytes % 4 == 0);
-    if (bytes / 4 > std::numeric_limits<uint32_t>::max()) {
-      fail(ErrorKind::kShape,
-           "[gemm] one transfer has %lld bytes; a shim BD moves at most %lld: use a "
-           "smaller K",
-           static_cast<long long>(bytes), 4ll * std::numeric_limits<uint32_t>::max());
-    }
-    return static_cast<uint32_t>(bytes / 4);
-  }
-
-  arch::Bd shim_bd(int64_t bytes) const { return linear_bd(words(bytes)); }
-
-  // Rows of `row_bytes` bytes, `stride_bytes` apart, as many as the transfer's length asks for.
-  static void set_rows(arch::Bd& bd, int64_t row_bytes, int64_t stride_bytes) {
-    bd.wrap[0] = words(row_bytes);
-    bd.step[1] = words(stride_bytes);
-  }
-
-  // `rows` rows of `depth` cells as tiles of (rows, k_mt).
-  arch::Bd along_k(int64_t rows, const GemmFeed& feed, const GemmCell& cell) const {
-    arch::Bd bd = shim_bd(rows * feed.depth * cell.bytes);
-    if (feed.stride == cell.count(tile_.k_mt)) return bd;  // contiguous
-    set_rows(bd, cell.span(tile_.k_mt), feed.stride * cell.bytes);
-    bd.wrap[1] = static_cast<uint32_t>(rows);
-    bd.step[2] = words(cell.span(tile_.k_mt));
-    return bd;
-  }
-
-  // The same, an object per execution of a BD.
-  std::vector<Piece> along_objects(int64_t rows, const GemmFeed& feed, const GemmCell& cell,
-                                   uint32_t argument, int64_t offset) const {
-    const int64_t span = cell.span(tile_.k_mt), objects = feed.depth / cell.count(tile_.k_mt);
-    std::vector<Piece> out;
-    for (int64_t object = 0; object < objects; object += max_repeats()) {
-      const int64_t repeats = std::min(max_repeats(), objects - object);
-      arch::Bd bd = shim_bd(rows * span);
-      set_rows(bd, span, feed.stride * cell.bytes);
-      bd.iteration_step = words(span);
-      bd.iteration_wrap = static_cast<uint32_t>(repeats);
-      out.push_back({argument, offset + object * span, bd, repeats});
-    }
-    return out;
-  }
-
-  // `depth` rows of `cols` cells of `size` bytes, which are tiles of (k, cols).
-  arch::Bd across_k(int64_t cols, const GemmFeed& feed, int64_t size) const {
-    arch::Bd bd = shim_bd(cols * feed.depth * size);
-    set_rows(bd, cols * size, feed.stride * size);
-    return bd;
+    push(*c_ports_[c], {transfers_.c(row_of(round), block, col)}, 2 * kinds() * ring_ + slot, true);
   }
 
   // Writes the pieces' BDs from `bd_id` on in steps of the ring and queues them: one that repeats
@@ -585,6 +336,7 @@ class GemmCommands : private ShimCommands {
   uint32_t first_argument_;
   GemmTile tile_;
   GemmProblem problem_;
+  GemmTransfers transfers_;
   int kinds_;  // BDs of an operand per round
   int ring_;   // rounds in flight
   std::optional<GemmStore> store_;

@@ -35,8 +35,11 @@ CASES = [
     ((512, 512, 512), "rows", "columns", "A"),
     ((256, 3840, 512), "rows", "columns", ""),  # fifteen objects do not fit
     ((1536, 256, 1024), "columns", "rows", ""),
-    ((300, 600, 330), "columns", "rows", ""),  # edges
-    ((256, 700, 700), "rows", "rows", ""),
+    ((256, 768, 600), "rows", "columns", "A"),  # edges: the last panels of B are packed
+    ((256, 1536, 600), "rows", "rows", "A"),
+    ((200, 768, 600), "rows", "rows", "A"),  # and A
+    ((256, 700, 700), "rows", "rows", "A"),  # tails
+    ((300, 600, 330), "columns", "rows", "A"),
 ]
 EDGES = [case for case in CASES if any(x % 256 for x in case[0])]
 
