@@ -300,9 +300,11 @@ class Design:
         Each of `streams` is a FIFO that ends there and one that goes on from there, with objects of
         one size on the way in. Its DMA channels wait for tasks: a runtime stream starts them, with
         as many objects as it needs (backend/ops/gemm/gemm_store.h). The configuration says of each
-        side, after its name, in parameters the first BDs of its chains (keep_in, ring_in, keep_out,
-        ring_out, again_out) and the sizes (groups, group_0 on, ring, times), and as RTPs of the
-        memtiles the registers: tasks_in and tasks_out, the channels' queues, and gate_0 on.
+        side, after its name, in parameters the first BDs of its chains (keep_in, keep_out, keep_on,
+        ring_in, ring_out, again_out; with halves first_in, second_in and ahead_in, and of the other
+        side beside_in) and the sizes (objects, ring, times, halves, ahead), and as RTPs of the
+        memtiles the registers: tasks_in and tasks_out, the channels' queues, and of BDs, after
+        their numbers, turns, the word of those that advance, and length.
         """
         outer, inner = tuple(s[0] for s in streams), tuple(s[1] for s in streams)
         names = ", ".join(f'"{f.name}"' for f in outer)
@@ -310,11 +312,16 @@ class Design:
             raise self._error(f"store of {names}: one size of objects, and a side for each stream")
         if any(a.bytes % b.bytes for a, b in streams):
             raise self._error(f"store of {names}: objects must be multiples of those sent on")
-        for side in sides:
-            if not side.groups or min(side.groups) < 1 or not side.ring or side.times < 1:
+        for side, (_, inner_fifo) in zip(sides, streams, strict=True):
+            if min(side.objects, side.slots, side.times) < 1:
                 raise self._error(
-                    f"store of {names}: {side.name} keeps groups of {side.groups} objects and has "
-                    f"a ring of {len(side.ring)}, sent {side.times} times; at least 1 of each"
+                    f"store of {names}: {side.name} keeps {side.objects} objects and has a ring of "
+                    f"{side.slots}, sent {side.times} times; at least 1 of each"
+                )
+            if side.halves and (len(streams) != 2 or inner_fifo.to_stream):
+                raise self._error(
+                    f"store of {names}: halves of {side.name} need one other stream, and a memtile "
+                    "that sends objects as they lie in it"
                 )
         tile = inner[0].producer
         self._link("store", tile, outer, inner, (), sides=tuple(sides))

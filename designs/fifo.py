@@ -76,20 +76,18 @@ class ObjectFifo:
 @dataclass(frozen=True)
 class StoreSide:
     """How one stream uses the slots of a store (Design.store). kept: the first slot of the objects
-    that are sent again and again; groups: how many of them, which follow each other, are sent at a
-    time. ring: slots that its objects pass through otherwise, sent once or, if streams ask for it,
-    `times` times each."""
+    that are sent again and again, at most `objects`. ring, slots: the first slot and the number of
+    those that its objects pass through otherwise, sent once or, if streams ask for it, `times`
+    times each. halves: objects that pass by arrive as the two halves of their rows, of which the
+    second one may come by the other stream's way in."""
 
     name: str
     kept: int
-    groups: tuple[int, ...]
-    ring: tuple[int, ...]
+    objects: int
+    ring: int
+    slots: int
     times: int = 1
-
-    @property
-    def slots(self) -> int:
-        """Of the objects that are kept."""
-        return sum(self.groups)
+    halves: bool = False
 
 
 @dataclass(eq=False)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from .api import Design
 from .fifo import ObjectFifo, StoreSide
 from .gemm_choices import Choices, default_tile, design_point, kernel_exists
-from .gemm_limits import SIMULATED_STACK, leaves_room
+from .gemm_limits import SIMULATED_STACK, kept_ring, leaves_room
 from .gemm_point import (
     ACCUMULATE,
     B_LAYOUTS,
@@ -28,8 +28,9 @@ from .gemm_point import (
     DEFAULT_DEPTH,
     DEFAULT_TILE,
     KEPT,
-    KEPT_RING,
+    KEPT_TIMES,
     KERNELS,
+    LEAST_RING,
     MAX_A_PARTS,
     PAIRS,
     PIPELINED_K,
@@ -175,9 +176,12 @@ def _feed_kept(out: Design, o: DesignPoint) -> tuple[list[ObjectFifo], list[Obje
     """A and B tiles for all cores through memtiles that keep one of both, as runtime streams say
     (docs/gemm_designs.md). What passes by takes slots that the other operand leaves free."""
     (m, _, n), (r, _, t) = o.tile, mmul(o.generation, o.a_dtype)
-    of_a, of_b = KEPT
-    ring_a, ring_b = (tuple(range(sum(k), sum(k) + KEPT_RING)) for k in (of_b, of_a))
-    sides = StoreSide("a", 0, of_a, ring_a, sum(of_b)), StoreSide("b", 0, of_b, ring_b)
+    (of_a, of_b), ring = KEPT, kept_ring(o)
+    # Slots in use where B stays are the last ones of A, which may arrive for the next product.
+    sides = (
+        StoreSide("a", 0, of_a, of_a - of_b - LEAST_RING, LEAST_RING, KEPT_TIMES),
+        StoreSide("b", of_a - of_b, of_b, of_a, ring, KEPT_TIMES, halves=True),
+    )
     rows, columns = [], []
     for i in range(ROWS):
         of_row = [out.tile(c, FIRST_CORE_ROW + i) for c in range(out.columns)]
@@ -239,6 +243,9 @@ def _along_k(
             partition = [(height, width), (tiles, height * width), (width, 1)]
     elif tiles == 1:
         send = [(m // r, r * k), (k // s, s), (r, k), (s, 1)]
+    elif o.keeps:  # in the order in which they are sent, of which a BD may then send any stretch
+        partition = [(m, s), (o.k_mt // s, m * s), (s, 1)]
+        place = [(k // s, r * s), (m // r, r * k), (r * s, 1)]
     else:
         partition = [(m, k), (tiles, m * k), (k, 1)]
         part = m // parts

@@ -15,7 +15,7 @@ from typing import Any
 
 from npu.errors import DesignError
 
-from .gemm_point import BFP16, KEPT, KEPT_RING, PIPELINED_K, ROWS, DesignPoint, bytes_of
+from .gemm_point import BFP16, KEPT, LEAST_RING, PIPELINED_K, ROWS, DesignPoint, bytes_of
 from .hardware import STACK_BYTES, tile_limits
 from .lowering.memory import ALIGNMENT
 from .lowering.stack import DATA_BYTES, LEAST_BYTES
@@ -67,9 +67,16 @@ def memtile_bytes(p: DesignPoint) -> Any:
     """L2 in use, of all memtiles."""
     a, b, c = memtile_buffers(p)
     if p.keeps:  # slots for either
-        return ROWS * ((max(map(sum, KEPT)) + KEPT_RING) * a + p.c_l2_buffers * c)
+        return ROWS * ((max(KEPT) + kept_ring(p)) * a + p.c_l2_buffers * c)
     b_memtiles = p.columns // (2 if p.b_pairs else 1)
     return p.l2_buffers * (ROWS * a + b_memtiles * b) + p.columns * p.c_l2_buffers * c
+
+
+def kept_ring(p: DesignPoint) -> int:
+    """Slots of a B that passes memtiles by: one more than the least if there is room."""
+    a, _, c = memtile_buffers(p)
+    used = (max(KEPT) + LEAST_RING) * a + p.c_l2_buffers * c
+    return LEAST_RING + int(used + a <= memtile_memory())
 
 
 def fits_core(p: DesignPoint) -> Any:

@@ -45,10 +45,10 @@ KERNELS = ("published", "pipelined")
 PIPELINED_K = limits("matmul_i8_i32_pipelined", "npu2", "k")  # what they are unrolled for
 MAX_A_PARTS = 8
 MAX_B_L2_TILES = 8
-# Objects of k_mt columns (rows) of A and of B that a memtile keeps, in groups that are sent at
-# once: 12, 9, 6 or 3 of A, the first of which is sent as soon as it is there. Others have two
-# slots; those of A can be sent to all columns of a B that is kept.
-KEPT, KEPT_RING = ((1, 2, 1, 2, 3, 1, 2), (1, 2)), 2
+# Objects of k_mt columns (rows) of A and of B that a memtile keeps at most. Others have rings of
+# two slots; B's, which passes by where A stays, has three if L2 has room. Those that pass by can be
+# sent KEPT_TIMES times, to all columns of a B, or all rows of an A, that is kept.
+KEPT, KEPT_TIMES, LEAST_RING = (12, 3), 3, 2
 SHORT = {
     "bfloat16": "bf16", "float32": "f32", "int8": "i8", "int16": "i16", "int32": "i32",
     BFP16: "bfp16",

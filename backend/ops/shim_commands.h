@@ -205,12 +205,39 @@ class ShimCommands {
       if (rtp.row < arch::kFirstCoreRow || !uses(rtp.col)) continue;
       builder_.write(arch::tile_address(rtp.col, rtp.row, rtp.address), value(rtp));
     }
+    release_rtps(uses);
+  }
+
+  // Lets the workers read them.
+  template <typename Uses>
+  void release_rtps(const Uses& uses) {
     const uint32_t locks = arch::tile_geometry(arch::TileKind::kCore).lock_base;
     for (const Configuration::RtpLock& lock : configuration_.rtp_locks) {
       if (!uses(lock.col)) continue;
       const uint32_t offset = locks + 0x10u * static_cast<uint32_t>(lock.lock);
       builder_.write(arch::tile_address(lock.col, lock.row, offset), 1);
     }
+  }
+
+  // The same for all cores, neighbouring words of a core at once.
+  template <typename Value>
+  void write_rtp_blocks(const Value& value) {
+    std::vector<uint32_t> words;
+    for (size_t i = 0; i < configuration_.rtps.size(); ++i) {
+      const Configuration::Rtp& rtp = configuration_.rtps[i];
+      if (rtp.row < arch::kFirstCoreRow) continue;
+      words.push_back(value(rtp));
+      const Configuration::Rtp* next =
+          i + 1 < configuration_.rtps.size() ? &configuration_.rtps[i + 1] : nullptr;
+      if (next && next->col == rtp.col && next->row == rtp.row &&
+          next->address == rtp.address + 4) {
+        continue;
+      }
+      const auto before = static_cast<uint32_t>(4 * (words.size() - 1));
+      builder_.block_write(arch::tile_address(rtp.col, rtp.row, rtp.address - before), words);
+      words.clear();
+    }
+    release_rtps([](int) { return true; });
   }
 
   // The same for one column, by the parameters' names.

@@ -218,12 +218,18 @@ class Reader {
     result_.rtps.push_back(std::move(r));
   }
 
-  // What a stream may change of a memtile: which tasks its channels run, and locks.
+  // What a stream may change of a memtile: which tasks its channels run, locks, and how long BDs
+  // are and how they go on from one execution to the next.
   void memtile_register(uint32_t offset) const {
     using Area = stream::RegisterPlace::Area;
+    constexpr uint32_t kLength = 0, kIterations = 24;  // bytes of a memtile's BD
     const stream::RegisterPlace place = stream::locate_register(arch::TileKind::kMem, offset);
     if ((place.area == Area::kLock || place.area == Area::kQueue) && place.within == 0) return;
-    bad(strf("address 0x%x of a memtile is neither a lock nor the queue of a channel", offset));
+    if (place.area == Area::kBd && (place.within == kLength || place.within == kIterations)) return;
+    bad(
+        strf("address 0x%x of a memtile is neither a lock nor the queue of a channel, nor the "
+             "length or the iterations of a BD",
+             offset));
   }
 
   void rtp_lock(const Words& words) {

@@ -76,6 +76,9 @@ class Descriptor:
     acquire: Lock | None
     release: Lock | None
     next: int | None  # BD that follows; None: the task ends
+    # Executions until it begins at `offset` again, and bytes from one to the next.
+    turns: int = 1
+    turn_bytes: int = 0
 
 
 @dataclass

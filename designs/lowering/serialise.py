@@ -191,6 +191,9 @@ def bd_words(descriptor: Descriptor, tile: Tile) -> list[int]:
         fields["step"] = steps + [1] * (4 - len(steps))
         wraps = list(descriptor.access.wrap)
         fields["wrap"] = wraps + [0] * (3 - len(wraps))
+    if descriptor.turns > 1:
+        fields["iteration_wrap"] = descriptor.turns
+        fields["iteration_step"] = descriptor.turn_bytes // 4
     return list(arch.encode_bd(tile.kind, fields))
 
 

@@ -10,7 +10,8 @@ gradients of a layer share a dispatch.
 
 With --kept, memtiles keep an operand (docs/gemm_designs.md, "Operands that stay in L2"): what the
 cores take with their generated product, what the runs of the reads leave of the memory's bandwidth,
-and reads and writes together. Filling and draining the array are not counted.
+and reads and writes together. Filling and draining the array are not counted. What of an operand is
+read while the other gradient of a layer is computed is left out.
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ def seconds(one: Product, moved: Bytes) -> tuple[float, str]:
 
 
 TILE, BLOCK = 64, 256  # of a core, and of C on the array
-OBJECTS = (3, 6, 9, 12)  # of 256 columns of A that memtiles keep
+OBJECTS, PASSES = 12, 3  # of 256 columns of A that memtiles keep; so often others are sent at most
+AHEAD = 7  # of the former that are read while the product before is computed
 CALL = 2081  # cycles of a product of 64 x 64 x 64: backend/perf/kernel_schedules.inc, and the call
 
 
@@ -76,20 +78,30 @@ def bandwidth(run: int, shared: bool, channels: int) -> float:
 def kept(one: Product) -> str:
     """The operand that stays."""
     m, k, n = one.size
-    if m == BLOCK and k % BLOCK == 0 and k // BLOCK in OBJECTS:
+    if m == BLOCK and k % BLOCK == 0 and k // BLOCK <= OBJECTS:
         return "A"
-    if k == BLOCK and n // BLOCK == OBJECTS[0]:
+    if k == BLOCK and n // BLOCK == PASSES:
         return "B"
-    return "A" if k == BLOCK and m // BLOCK == OBJECTS[0] else ""
+    return "A" if k == BLOCK and m // BLOCK == PASSES else ""
+
+
+def ahead(one: Product) -> float:
+    """The part of A that is read beside the other gradient of the layer, which keeps its B."""
+    _, k, n = one.size
+    objects = k / BLOCK
+    if one.kind != "of inputs" or n // BLOCK != PASSES or kept(one) != "A":
+        return 0.0
+    return min(AHEAD, objects) / objects
 
 
 def terms(one: Product) -> dict[str, float]:
     """Seconds of a call by what could bind, and of the bytes."""
     (m, k, n), stays = one.size, kept(one)
     rows, columns = -(-m // BLOCK), -(-n // BLOCK)
-    a = 2 * m * k * (1 if stays else columns)
-    b = 2 * k * n * (1 if stays == "B" else rows)
-    channels = 4 if stays else 8  # that read most of the time
+    again = k == BLOCK  # what passes by is an object per row, or column, of blocks: read once, too
+    a = 2 * m * k * (1 - ahead(one) if stays == "A" else 1 if again else columns)
+    b = 2 * k * n * (1 if stays == "B" or (stays and again) else rows)
+    channels = 4 if again else 8  # that read most of the time
     across, along = bandwidth(2 * TILE, True, channels), bandwidth(2 * BLOCK, False, channels)
     a_speed = across if one.kind == "of weights" else along
     b_speed = along if one.kind == "forward" else across

@@ -139,7 +139,7 @@ struct Design {
     s.push(kMem, kMM2S, 0, 1, static_cast<int>(loops));
     begin_cores(s, loops, true);
     s.host_bd(0, 0, linear(kWords * loops), 0).push(kShim, kMM2S, 0, 0);
-    return end(s);
+    return end(s).lock(kMem, 0, 0);
   }
   // Of two objects in an argument each, the first and the fourth.
   static Script of_two() {
@@ -221,11 +221,11 @@ struct Prepared {
       : objects(loops),
         words(script.words()),
         parsed(stream::Stream::parse(std::as_bytes(std::span(words)))),
-        recordings(memory) {}
+        recordings(memory, parsed) {}
 
   const uint32_t objects;
   const Words words;
-  const stream::Stream parsed;
+  stream::Stream parsed;
   Recordings recordings;
 };
 
@@ -236,6 +236,15 @@ inline bool run(Design& design, Prepared& stream, Data& data) {
   const bool ended = design.m.array.resume(Array::Deadline::max());
   CHECK(ended);
   return replays;
+}
+
+// The same on an array that executes every run at register level.
+inline void run_plainly(Design& design, const Prepared& stream,
+                        std::vector<emulator::Argument> arguments) {
+  design.m.array.return_to_rest();
+  design.m.array.begin(stream.parsed, arguments);
+  const bool ended = design.m.array.resume(Array::Deadline::max());
+  CHECK(ended);
 }
 
 inline bool same_report(const RunReport& a, const RunReport& b) {

@@ -58,7 +58,6 @@ class BdEngine : public Agent {
   // go on with.
   struct Rest;
   virtual std::optional<Rest> rest() const;
-  bool rests_at(const Rest& rest) const;
   void put(const Rest& rest);
 
   void advance() final;
@@ -87,9 +86,9 @@ class BdEngine : public Agent {
     uint64_t offset = 0, span = 0;
     bool readable = true;       // false: a run without data does not have its words
     uint32_t lock_written = 0;  // Lock::written of its lock when it was acquired
+    uint32_t patch = 0;         // BdSlot::patch, if its base is in an argument
 
     void rest(State state);
-    bool same(const Current& other) const;  // but for lock_written
   };
   // What a BD's base points at.
   struct Memory {

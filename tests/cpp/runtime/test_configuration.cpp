@@ -157,6 +157,7 @@ TEST_CASE("errors of entries name the line and the cause") {
   CHECK(contains(line_refusal("port A 0 mm2s 0\nport B 0 mm2s 0"), "shim channel is given twice"));
   CHECK(contains(line_refusal("rtp a 0 0 0"), "row 0 is out of range 1..5"));
   CHECK(contains(line_refusal("rtp a 0 1 0"), "neither a lock nor the queue of a channel"));
+  CHECK(contains(line_refusal("rtp a 0 1 655364"), "nor the length or the iterations of a BD"));
   CHECK(contains(line_refusal("rtp a 0 2 2"), "not a multiple of 4"));
   CHECK(contains(line_refusal("rtp a 0 2 65536"), "out of range"));
   CHECK(contains(line_refusal("rtp a 0 2 0\nrtp a 0 2 4"), "RTP of this core is given twice"));

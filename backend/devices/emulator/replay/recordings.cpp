@@ -100,8 +100,8 @@ bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
   return true;
 }
 
-Recordings::Recordings(std::shared_ptr<ReplayMemory> memory)
-    : memory_(std::move(memory)), first_recorded_(kFirstRecorded) {
+Recordings::Recordings(std::shared_ptr<ReplayMemory> memory, const stream::Stream& stream)
+    : memory_(std::move(memory)), version_(stream), first_recorded_(kFirstRecorded) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   memory_->streams_.push_back(this);
 }
@@ -112,25 +112,49 @@ Recordings::~Recordings() {
   std::erase(memory_->streams_, this);
 }
 
-std::shared_ptr<const Recording> Recordings::find(Array& array,
+bool Recordings::enabled() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return memory_->most_ > 0;
+}
+
+// None if what has moved makes another run.
+std::optional<std::vector<int64_t>> Recordings::moved(const Recording& recording,
+                                                      std::span<const Argument> arguments) const {
+  std::vector<int64_t> all;
+  for (size_t i = 0; i < recording.patches.size(); ++i) {
+    const PatchUse& use = recording.patches[i];
+    const uint64_t offset = patched_offset(*version_.address_patches()[i]);
+    all.push_back(static_cast<int64_t>(offset - use.offset));
+    if (offset == use.offset || use.reach == 0) continue;
+    const uint64_t bytes = arguments[use.argument].bytes;
+    if (use.fixed || offset % 4 != 0 || offset > bytes || use.reach > bytes - offset) {
+      return std::nullopt;
+    }
+  }
+  return all;
+}
+
+std::optional<Recordings::Found> Recordings::find(Array& array,
                                                   std::span<const Argument> arguments) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   drop_others(array.epoch());
-  if (all_.empty()) return nullptr;
+  if (all_.empty()) return std::nullopt;
   const std::optional<std::vector<ArgumentShape>> given = argument_shapes(arguments);
-  if (!given) return nullptr;
+  if (!given) return std::nullopt;
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
   for (Kept& kept : all_) {
     const Recording& recording = *kept.recording;
-    if (recording.arguments != *given || !recording.start.holds(array) ||
+    if (recording.arguments != *given || recording.data != version_.data() ||
         !steered_the_same(recording, arguments)) {
       continue;
     }
+    std::optional<std::vector<int64_t>> distances = moved(recording, arguments);
+    if (!distances) continue;
     kept.last_use = ++memory_->uses_;
     kept.repeated = true;
-    return kept.recording;
+    return Found{kept.recording, std::move(*distances)};
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 bool Recordings::wants(const stream::Stream& stream) {
@@ -164,7 +188,7 @@ size_t Recordings::most_bytes() const {
 void Recordings::add(Recording recording) {
   const size_t bytes = recording.bytes();
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  if (all_.size() == kMostStates) drop(least_useful());
+  if (all_.size() == kMost) drop(least_useful());
   if (!memory_->make_room(bytes, *this)) {  // of its own ones, those that were repeated stay
     if (!all_.empty() && !all_[least_useful()].repeated) drop(least_useful());
     wait_longer();
@@ -211,12 +235,12 @@ void Recordings::drop_all() {
   all_.clear();
 }
 
-void Recordings::clear() {
+void Recordings::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  drop_all();
+  if (!version_.patch(stream, word, value)) return;
+  if (!all_.empty() && !all_.back().repeated) return wait_longer();
   runs_ = 0;
-  first_recorded_ = kFirstRecorded;
-  refused_ = postponed_ = false;
+  first_recorded_ = 1;
 }
 
 }  // namespace npu::emulator

@@ -39,21 +39,21 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
     array.begin(stream, copies, recorded);
     array.resume(Array::Deadline::max());
   };
-  std::shared_ptr<const Recording> found = recordings.find(array, arguments);
-  for (size_t i = 0; i < Recordings::kMostStates + 2 && !found; ++i) {
+  bool found = recordings.find(array, arguments).has_value();
+  for (size_t i = 0; i < Recordings::kMost + 2 && !found; ++i) {
     if (recordings.refused()) return;
     run(&recordings);
-    found = recordings.find(array, arguments);
+    found = recordings.find(array, arguments).has_value();
   }
   if (!found) return;
   const Contents before = memories(array);
+  array.return_to_rest();
   run(nullptr);
   wanted_ = std::move(contents);
   for (size_t t = 0; t < before.size(); ++t) {
     array.tiles()[t]->aliases.clear();
     std::ranges::copy(before[t], array.tiles()[t]->memory->begin());
   }
-  found->start.install(array, found->end);
 }
 
 void Rehearsal::compare(std::span<const Argument> arguments) const {
