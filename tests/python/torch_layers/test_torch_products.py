@@ -185,6 +185,20 @@ def copied(call) -> int:
     return (npu.stats() - before).host_copy_bytes
 
 
+def test_arrays_of_other_packages_are_operands_of_npu_matmul() -> None:
+    class Exported:  # has nothing but DLPack's protocol
+        def __init__(self, tensor):
+            self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+    a = values((24, 40))
+    expected = npu.matmul(a.numpy(), a.numpy().T)
+    for one in (a, Exported(a)):
+        np.testing.assert_array_equal(npu.matmul(one, a.T), expected)
+    for one in (a.bfloat16(), a.clone().requires_grad_()):
+        with pytest.raises(ArgumentError, match=r"a cannot become.*npu\.torch has functions"):
+            npu.matmul(one, a.T)
+
+
 def test_a_weight_in_bfloat16_is_read_where_it_lies() -> None:
     weight = values((768, 512), torch.bfloat16, 1).requires_grad_()
     x = values((256, 512), torch.bfloat16, 2)
