@@ -44,7 +44,7 @@ function(npu_host_kernels generation arithmetic suffix)
     AIE_HOST_VARIANT=${variant} AIE_HOST_SILICON=${silicon} __AIE_ARCH__=${arch})
   # Kernels are optimised in debug builds too: tests multiply real sizes. Integer accumulators wrap
   # around, as the hardware's do.
-  target_compile_options(npu_kernels_${variant} PRIVATE -O3 -fwrapv -fno-math-errno
+  target_compile_options(npu_kernels_${variant} PRIVATE -fwrapv -fno-math-errno
                                                         -fno-trapping-math ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
     # GCC 12 reports its own AVX-512 headers (GCC bug 105593) and the calling convention of wide
@@ -53,9 +53,12 @@ function(npu_host_kernels generation arithmetic suffix)
                                                           -Wno-uninitialized -Wno-psabi)
   endif()
   if(NPU_SANITIZE)
-    # The unrolled blocks pass thousands of references to locals: checking each takes minutes.
+    # At -O1, as everything. The unrolled blocks pass thousands of references to locals: checking
+    # each takes minutes.
     target_compile_options(npu_kernels_${variant} PRIVATE
-      -O1 -fno-sanitize=null,alignment,object-size)
+      -fno-sanitize=null,alignment,object-size)
+  else()
+    target_compile_options(npu_kernels_${variant} PRIVATE -O3)
   endif()
   target_sources(npu_core PRIVATE $<TARGET_OBJECTS:npu_kernels_${variant}>)
 endfunction()

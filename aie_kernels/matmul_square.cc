@@ -79,13 +79,31 @@ inline void multiply(const bfloat16* __restrict a, const bfloat16* __restrict b,
 using Tile = NativeTile<bfloat16, 4, 8, 4, 4>;
 constexpr int32_t kLargest = 1 << 14;  // elements of an operand: half a core's memory
 
-// A stored tile of rows x columns as its transpose is stored.
+// A stored tile of rows x columns as its transpose is stored: 8 x 8 elements at a time, rows and
+// columns of which change places in three steps that interleave rows four apart.
 inline const bfloat16* turned(const bfloat16* x, int32_t rows, int32_t columns, bfloat16* out) {
-  const auto at = [](int32_t i, int32_t j, int32_t width) {
-    return (i / 4 * (width / 8) + j / 8) * kBlock + i % 4 * 8 + j % 8;
-  };
-  for (int32_t i = 0; i < rows; ++i) {
-    for (int32_t j = 0; j < columns; ++j) out[at(j, i, rows)] = x[at(i, j, columns)];
+  using Eight = uint16_t __attribute__((vector_size(16)));
+  static_assert(sizeof(bfloat16) == sizeof(uint16_t));
+  for (int32_t row = 0; row < rows / 8; ++row) {
+    for (int32_t column = 0; column < columns / 8; ++column) {
+      const bfloat16* from = x + (2 * row * (columns / 8) + column) * kBlock;
+      bfloat16* to = out + (2 * column * (rows / 8) + row) * kBlock;
+      Eight v[8], w[8];
+      __builtin_memcpy(v, from, sizeof v / 2);
+      __builtin_memcpy(v + 4, from + columns / 8 * kBlock, sizeof v / 2);
+      const auto interleave = [](const Eight* in, Eight* to_rows) {
+        for (int32_t i = 0; i < 4; ++i) {
+          to_rows[2 * i] = __builtin_shufflevector(in[i], in[i + 4], 0, 8, 1, 9, 2, 10, 3, 11);
+          to_rows[2 * i + 1] =
+              __builtin_shufflevector(in[i], in[i + 4], 4, 12, 5, 13, 6, 14, 7, 15);
+        }
+      };
+      interleave(v, w);
+      interleave(w, v);
+      interleave(v, w);
+      __builtin_memcpy(to, w, sizeof w / 2);
+      __builtin_memcpy(to + rows / 8 * kBlock, w + 4, sizeof w / 2);
+    }
   }
   return out;
 }

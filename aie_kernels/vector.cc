@@ -69,6 +69,10 @@ template <typename T>
 inline T* at(int32_t* store, int32_t byte) {
   return reinterpret_cast<T*>(reinterpret_cast<uint8_t*>(store) + byte);
 }
+template <typename T>
+inline const T* at(const int32_t* store, int32_t byte) {
+  return reinterpret_cast<const T*>(reinterpret_cast<const uint8_t*>(store) + byte);
+}
 
 inline float* work_of(int32_t* store) { return at<float>(store, npu::vector::kDataBytes); }
 
@@ -408,6 +412,37 @@ void check_input(const char* kernel, const KernelArgument* operands) {
             kernel, int(job.take - left), job.inputs, job.kind);
 }
 
+// On the way of tables for the other cores: those of the GEMV cores pass to x, those of attention
+// through the store. Operands as below.
+void table_copies(const KernelArgument* operands, WordCopies& out) {
+  const auto* state = reinterpret_cast<const int32_t*>(operands[2].data);
+  out.add({1, 0, 1, 0, kXElements / 2});  // the other parts stay
+  out.add({1, state[kTabled] * kInWords, 0, 0, kInWords});
+}
+void input_copies(const KernelArgument* operands, WordCopies& out) {
+  const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
+  const auto left = int32_t(operands[4].value);
+  if (left < kLast) return;
+  if (left > kLast) out.add({1, 0, 1, 0, kStoreWords});  // the others stay
+  out.add({1, (job.take + (kLast - 1) - left) * kInWords, 0, 0, kInWords});
+  if (left > kLast || operands[5].value != int32_t(Kind::kRotate)) return;
+  const int32_t step = (kTableBytes + 2 * job.heads * job.head_dim) / 4;
+  for (int32_t key = 0; key < job.kv_heads; ++key) {
+    const int32_t from = (3072 + key * kTableBytes) / 4;
+    if (!out.add({1, job.out_at / 4 + key * step, 1, from, kTableBytes / 4})) return;
+  }
+}
+void out_copies(const KernelArgument* operands, WordCopies& out) {
+  const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
+  const auto* state = reinterpret_cast<const int32_t*>(operands[3].data);
+  out.add({1, 0, 0, job.out_at / 4 + state[kSentOut] * kOutWords, kOutWords});
+}
+
+// Words of a job and counters, from which those copies follow.
+constexpr int32_t kCounters = kSentOut + 1;
+constexpr Operand kJob = buffer("job", kJobWords).steers(Steering::kReads, kJobWords);
+constexpr Operand kCounted = buffer("state", kStateWords).steers(Steering::kUpdates, kCounters);
+
 // Counted from the source, not measured; npu1 has half the lanes. A call of copy_words().
 constexpr double copy_cycles(int64_t words) {
   return npu::fp32::kOutlined + 12 + double(words) / 8;
@@ -528,7 +563,7 @@ NPU_KERNEL void vector_input(const int32_t* object, int32_t* store, const int32_
 }
 
 // The next object of x, with zeros where x has ended.
-NPU_KERNEL void vector_x(int32_t* store, bfloat16* x, const int32_t* words, int32_t* state) {
+NPU_KERNEL void vector_x(const int32_t* store, bfloat16* x, const int32_t* words, int32_t* state) {
   using namespace vector_core;
   const Job& job = job_of(words);
   const int32_t turn = state[kTurn], first = turn * job.x_piece;
@@ -540,41 +575,46 @@ NPU_KERNEL void vector_x(int32_t* store, bfloat16* x, const int32_t* words, int3
 }
 
 // The next object for memory.
-NPU_KERNEL void vector_out(int32_t* store, int32_t* out, const int32_t* words, int32_t* state) {
+NPU_KERNEL void vector_out(const int32_t* store, int32_t* out, const int32_t* words,
+                           int32_t* state) {
   using namespace vector_core;
   const int32_t first = job_of(words).out_at + state[kSentOut]++ * npu::vector::kOutBytes;
   copy_words(at<int32_t>(store, first), out, kOutWords);
 }
 
-NPU_DECLARE(vector_begin, {.operands = {buffer("command", vector_core::kInWords),
-                                        buffer("job", vector_core::kJobWords),
-                                        buffer("state", vector_core::kStateWords)},
-                           .cycles = fixed<32>});
+NPU_DECLARE(
+    vector_begin,
+    {.operands =
+         {buffer("command", vector_core::kInWords).steers(Steering::kReads, vector_core::kJobWords),
+          buffer("job", vector_core::kJobWords).steers(Steering::kCopies, vector_core::kJobWords),
+          buffer("state", vector_core::kStateWords)
+              .steers(Steering::kSets, vector_core::kCounters)},
+     .cycles = fixed<32>});
 NPU_DECLARE(vector_table,
             {.operands = {buffer("part", vector_core::kInWords),
                           buffer("x", vector_core::kXElements),
-                          buffer("state", vector_core::kStateWords)
-                              .with_word(vector_core::kTabled, 0, vector_core::kTableParts - 1)},
-             .cycles = fixed<56>});
+                          vector_core::kCounted.with_word(vector_core::kTabled, 0,
+                                                          vector_core::kTableParts - 1)},
+             .cycles = fixed<56>,
+             .copies = vector_core::table_copies});
 NPU_DECLARE(vector_input,
             {.operands = {buffer("object", vector_core::kInWords),
-                          buffer("store", vector_core::kStoreWords),
-                          buffer("job", vector_core::kJobWords),
-                          buffer("state", vector_core::kStateWords), integer("left", 0, 1 << 16),
+                          buffer("store", vector_core::kStoreWords), vector_core::kJob,
+                          vector_core::kCounted, integer("left", 0, 1 << 16),
                           integer("kind", 0, npu::vector::kKinds - 1), integer("width", 0, 1 << 16),
                           integer("rows", 0, 1 << 16), integer("parts", 0, 1 << 16)},
              .cycles = vector_core::input_cycles,
              .check = vector_core::check_input,
+             .copies = vector_core::input_copies,
              .parts = vector_core::input_parts});
 NPU_DECLARE(vector_x, {.operands = {buffer("store", vector_core::kStoreWords),
-                                    buffer("x", vector_core::kXElements),
-                                    buffer("job", vector_core::kJobWords),
-                                    buffer("state", vector_core::kStateWords)},
+                                    buffer("x", vector_core::kXElements), vector_core::kJob,
+                                    vector_core::kCounted},
                        .cycles = fixed<160>,
                        .check = vector_core::check_job<2>});
 NPU_DECLARE(vector_out, {.operands = {buffer("store", vector_core::kStoreWords),
-                                      buffer("out", vector_core::kOutWords),
-                                      buffer("job", vector_core::kJobWords),
-                                      buffer("state", vector_core::kStateWords)},
+                                      buffer("out", vector_core::kOutWords), vector_core::kJob,
+                                      vector_core::kCounted},
                          .cycles = fixed<32>,
-                         .check = vector_core::check_job<2>});
+                         .check = vector_core::check_job<2>,
+                         .copies = vector_core::out_copies});

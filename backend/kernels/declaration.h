@@ -107,6 +107,25 @@ struct Operand {
   }
 };
 
+// Words of a buffer operand that a call makes those of another one, or of another place in it.
+struct WordCopy {
+  int32_t to, to_first, from, from_first, words;  // operands, and words of theirs
+};
+// In the order in which the call copies them. What one copies is as it was before the call, or as
+// another one before has left it.
+struct WordCopies {
+  static constexpr int kMost = 72;
+  WordCopy list[kMost];
+  int count = 0;
+
+  // False if there is no room.
+  [[gnu::always_inline]] bool add(const WordCopy& copy) {
+    if (count == kMost) return false;
+    list[count++] = copy;
+    return true;
+  }
+};
+
 enum class Product : uint8_t { kNone, kIntegers, kFloats };
 
 // Generated code that does what a call does, or a part of it: lines of the table of schedules
@@ -133,6 +152,9 @@ struct Declaration {
   double (*cycles)(const arch::Timing& timing, const int64_t* integers) = nullptr;
   // Throws Error(kKernel) if what the operands contain takes the kernel out of its buffers.
   void (*check)(const char* name, const KernelArgument* operands) = nullptr;
+  // Which words a call copies on their way to where they steer a core, besides those of kCopies.
+  // Its places may depend on integers and on words that steer. Null: none.
+  void (*copies)(const KernelArgument* operands, WordCopies& out) = nullptr;
   // C += A B, operand 0 by the next one or three: simulations count its cycles apart, and host
   // builds share the packed forms of A and B.
   Product product = Product::kNone;

@@ -1,20 +1,35 @@
 """Repeated calls on emulated devices are replays (docs/architecture.md). Asserts that results of
-products and of GEMV are those of NumPy's integers, and those of attention the same as at register
-level, whatever was computed between; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves
-every run at register level."""
+products and of GEMV are those of NumPy's integers, and those of attention, of layers and of tokens
+of Gemma 3 the same as at register level, whatever was computed between and whichever operands share
+memory; that npu.stats() counts replays, and that NPU_REPLAY=0 leaves every run at register
+level."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
+from gemma3_files import Shape, small_vocabulary, write_model
 from q4nx_blocks import random_integers, random_weights
 
 import npu
+from npu.devices import open_device
+from npu.models.gemma3.model import Model
+from npu.models.sources import open_source
+from npu.ops.gemm_calls import run_both
+from npu.ops.matmul import call_of
 
 SIZES = ((64, 64, 64), (300, 200, 500), (130, 520, 70))
 ROUNDS = 9
+
+
+@pytest.fixture(autouse=True)
+def replays(fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices are opened with replays, also where the tests run with NPU_REPLAY=0."""
+    monkeypatch.delenv("NPU_REPLAY", raising=False)
 
 
 def products(name: str, **options: str) -> npu.Stats:
@@ -31,7 +46,7 @@ def products(name: str, **options: str) -> npu.Stats:
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
-def test_repeated_products_are_replays(fresh_devices: Callable[[], None], generation: str) -> None:
+def test_repeated_products_are_replays(generation: str) -> None:
     counted = products(f"emu:{generation}")
     assert counted.submissions >= len(SIZES) * ROUNDS
     assert counted.replays >= counted.submissions // 3
@@ -39,7 +54,7 @@ def test_repeated_products_are_replays(fresh_devices: Callable[[], None], genera
 
 
 @pytest.mark.parametrize("generation", ["npu1", "npu2"])
-def test_repeated_gemv_is_replays(fresh_devices: Callable[[], None], generation: str) -> None:
+def test_repeated_gemv_is_replays(generation: str) -> None:
     rng = np.random.default_rng(3)
     weights = [
         (n, k, *random_weights(n, k, rng, exact=True)[:2]) for n, k in ((96, 512), (64, 300))
@@ -74,15 +89,99 @@ def test_repeated_attention_is_replays(fresh_devices: Callable[[], None], genera
     assert counted.replays >= counted.submissions // 2
 
 
-def test_no_replays_where_they_are_switched_off(
-    fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("name", ["emu:npu1", "emu:npu2+replay"])
+def test_products_of_a_matrix_with_itself_are_replays(
+    fresh_devices: Callable[[], None], name: str
 ) -> None:
+    rng = np.random.default_rng(5)
+    before = npu.stats()
+    with npu.device(name):
+        for turn in range(18):
+            a, other = rng.integers(-128, 128, (2, 512, 512)).astype(np.int8)  # read in place
+            b = a if turn % 3 else other
+            assert np.array_equal(npu.matmul(a, b), a.astype(np.float32) @ b.astype(np.float32))
+    counted = npu.stats() - before
+    assert counted.replays >= counted.submissions // 3
+
+
+@pytest.mark.parametrize("size", [(256, 768, 512), (256, 256, 768)], ids=str)
+def test_layers_on_npu1_are_replays(
+    fresh_devices: Callable[[], None], monkeypatch: pytest.MonkeyPatch, size: tuple[int, int, int]
+) -> None:
+    """All three products, of which memtiles keep an operand; both gradients in one submission share
+    dy."""
+
+    def steps(replayed: bool) -> list[np.ndarray]:
+        monkeypatch.setenv("NPU_REPLAY", str(int(replayed)))
+        rng = np.random.default_rng(6)
+        rows, k, n = size
+        device, results = open_device("emu:npu1"), []
+        for _ in range(9):
+            x, w, dy = (
+                rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16)
+                for shape in ((rows, k), (n, k), (rows, n))
+            )
+            calls = [
+                call_of(a, b, device=device, layer=True) for a, b in ((x, w.T), (dy, w), (dy.T, x))
+            ]
+            results.append(calls[0].run())
+            run_both(*calls[1:])
+            results += [call.returned for call in calls[1:]]
+        return results
+
+    before = npu.stats()
+    found = steps(replayed=True)
+    counted = npu.stats() - before
+    assert counted.replays >= counted.submissions // 2
+    fresh_devices()
+    for one, other in zip(found, steps(replayed=False), strict=True):
+        assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+
+
+@pytest.mark.parametrize("generation", ["npu1", "npu2"])
+def test_tokens_are_replays_but_where_attention_grows(
+    fresh_devices: Callable[[], None],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    generation: str,
+) -> None:
+    """Two sequences in turns of several tokens, over borders of chunks, pages and the window, and
+    the largest logits in between, which are another stream."""
+    shape = Shape(layers=4, width=64, ffn_width=96, context=700, window=40)
+    path = write_model(tmp_path / "m.gguf", shape)
+    count = len(small_vocabulary().pieces)
+
+    def logits(replayed: bool) -> list[np.ndarray]:
+        monkeypatch.setenv("NPU_REPLAY", str(int(replayed)))
+        rng, results = np.random.default_rng(8), []
+        with npu.device(f"emu:{generation}"):
+            model = Model(open_source(path))
+            caches = [model.new_cache(), model.new_cache()]
+            model.prefill(rng.integers(0, count, 245).tolist(), caches[1])
+            for turn in range(10):
+                for cache in caches:
+                    for _ in range(9):
+                        results.append(model.forward(rng.integers(0, count, 1).tolist(), cache))
+                if turn % 3 == 2:
+                    results += model.top([7], caches[0], 5, count)
+        return results
+
+    before = npu.stats()
+    found = logits(replayed=True)
+    counted = npu.stats() - before
+    assert counted.replays >= counted.submissions // 2
+    fresh_devices()
+    for one, other in zip(found, logits(replayed=False), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_no_replays_where_they_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NPU_REPLAY", "0")  # read when a device is opened
     counted = products("emu:npu2+replay", arithmetic="silicon")
     assert counted.replays == 0
     assert counted.replay_bytes == 0
 
 
-def test_the_mode_that_compares_replays_with_runs(fresh_devices: Callable[[], None]) -> None:
+def test_the_mode_that_compares_replays_with_runs() -> None:
     counted = products("emu:npu2+replay")
     assert counted.replays >= counted.submissions - 1

@@ -9,7 +9,7 @@
 
 #include "devices/emulator/driven_core.h"
 #include "devices/emulator/ports.h"
-#include "devices/emulator/replay/recording.h"
+#include "devices/emulator/replay/recordings.h"
 #include "error.h"
 #include "host/thread_pool.h"
 
@@ -248,6 +248,7 @@ void Array::drop_buffers() {
 
 void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers,
                   Recordings* recordings) {
+  const bool rests = recordings != nullptr && recordings->enabled() && find_rest();
   const char* const name = run_function();
   const Entry entry(*this, name);
   if (stream_ != nullptr) {
@@ -283,13 +284,14 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
   unwaited_count_ = 0;
   dropped_.clear();
   ++runs_;
-  if (recordings && begin_replay(*recordings)) {
+  address_patches_ = 0;
+  if (rests && begin_replay(*recordings)) {
     stream_ = &stream;
     return;
   }
   try {
     begin_timing();
-    if (recordings) begin_recording(stream, *recordings);
+    if (rests) begin_recording(stream, *recordings);
     settled_ = false;
     fresh_ = true;
     start_cores();

@@ -39,6 +39,7 @@ struct Argument {
 };
 
 class ActionLog;
+class ControlState;
 struct CoreDriver;
 struct Recording;
 class Recordings;
@@ -122,6 +123,10 @@ class Array {
   // Changes whenever a configuration is loaded or a core's program attached.
   uint64_t epoch() const { return epoch_; }
   bool replaying() const { return replay_ != nullptr; }
+  // As a driver may between two runs, and as happens before every run with recordings: brings the
+  // array into the state in which configure() and attach() left it, all but the contents of its
+  // data memories. Does nothing where a run has left locks or tasks behind for the next one.
+  void return_to_rest();
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
@@ -220,11 +225,13 @@ class Array {
   void check_generation(const char* function, const stream::Stream& stream) const;
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
-  void note_update(uint32_t address);
+  BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
+  bool find_rest();
   bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
-  bool comparable(const SteeringWord& word) const;
+  bool comparable(const SteeringWord& word, const Recording& run) const;
+  bool has_tokens() const;  // that no stream has waited for
   void end_recording();
   bool resume_replay(std::chrono::steady_clock::time_point begin);
   void take_buffers(std::span<const Argument> buffers);
@@ -270,6 +277,7 @@ class Array {
   // Progress of the stream: the operation, whether it has begun, tiles of its SYNC that are done.
   const stream::Stream* stream_ = nullptr;
   size_t next_operation_ = 0;
+  uint32_t address_patches_ = 0;  // executed
   bool operation_begun_ = false, drained_ = false;
   // advance_policy.cpp. Nothing can progress; the tiles where the stream has changed that; whether
   // the array settles before the next operation, whatever it is.
@@ -306,6 +314,8 @@ class Array {
   std::map<uint32_t, int> tokens_;
   std::unique_ptr<Recording> recorded_;  // the beginning of the run that is being recorded
   Recordings* recordings_ = nullptr;
+  std::shared_ptr<const ControlState> rest_;  // where recorded runs begin; of that epoch
+  uint64_t rest_epoch_ = 0;
   std::unique_ptr<Replay> replay_;
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;

@@ -4,6 +4,7 @@
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/bd_engine.h"
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/tile.h"
 
 namespace npu::emulator {
@@ -172,6 +173,9 @@ void BdEngine::begin_transfer() {
   current_.offset = memory.offset;
   current_.span = (last + 1) * 4;
   current_.readable = memory.readable;
+  current_.patch = slot.patch;
+  ActionLog* const log = memory.owner ? nullptr : ActionLog::current();
+  if (log && slot.patch) log->uses_patch(slot.patch, current_.span, memory.constant);
   current_.walk = slot.pattern;
   current_.walk.rebase(memory.readable ? memory.data : nullptr, begin);
   prepare_transfer(memory);

@@ -94,9 +94,7 @@ uint32_t BdEngine::status() const {
 }
 
 BdSlot& BdEngine::slot(int bd) const {
-  BdSlot& slot = tile_.bds[static_cast<size_t>(bd)].decode(tile_.geometry);
-  slot.note_read();
-  return slot;
+  return tile_.bds[static_cast<size_t>(bd)].decode(tile_.geometry);
 }
 
 bool BdEngine::chain_contains(int start, int bd) const {
@@ -210,12 +208,6 @@ void BdEngine::Current::rest(State state) {
   }
 }
 
-bool BdEngine::Current::same(const Current& other) const {
-  return id == other.id && bd == other.bd && walk == other.walk && left == other.left &&
-         total == other.total && owner == other.owner && offset == other.offset &&
-         span == other.span && readable == other.readable;
-}
-
 // How often the lock that the running BD has acquired was written since.
 uint32_t BdEngine::writes_since_acquire() const {
   if (!task_ || state_ != State::kMove || !current_.bd.acquire_enable) return 0;
@@ -227,18 +219,6 @@ std::optional<BdEngine::Rest> BdEngine::rest() const {
   Rest rest{control, state_, current_, queue_, task_, writes_since_acquire()};
   rest.current.rest(state_);
   return rest;
-}
-
-// Of an idle channel its status alone shows which BD ran last.
-bool BdEngine::rests_at(const Rest& rest) const {
-  if (control != rest.control || state_ != rest.state || task_ != rest.task ||
-      queue_ != rest.queue) {
-    return false;
-  }
-  if (!task_) return true;
-  Current here = current_;
-  here.rest(state_);
-  return here.same(rest.current) && writes_since_acquire() == rest.writes_since_acquire;
 }
 
 void BdEngine::put(const Rest& rest) {

@@ -45,6 +45,8 @@ class BdEngine : public Agent {
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
+  // Marks those BDs as read (BdSlot::note_read).
+  void read_bds() const { uses_bd(-1); }
   // "moved 12 of 512 words of BD 3" - empty when idle.
   std::string progress() const;
   bool has_moved() const { return current_.left != current_.total; }  // part of the running BD
@@ -56,7 +58,6 @@ class BdEngine : public Agent {
   // go on with.
   struct Rest;
   virtual std::optional<Rest> rest() const;
-  bool rests_at(const Rest& rest) const;
   void put(const Rest& rest);
 
   void advance() final;
@@ -85,9 +86,9 @@ class BdEngine : public Agent {
     uint64_t offset = 0, span = 0;
     bool readable = true;       // false: a run without data does not have its words
     uint32_t lock_written = 0;  // Lock::written of its lock when it was acquired
+    uint32_t patch = 0;         // BdSlot::patch, if its base is in an argument
 
     void rest(State state);
-    bool same(const Current& other) const;  // but for lock_written
   };
   // What a BD's base points at.
   struct Memory {

@@ -52,6 +52,15 @@ void BdSlot::decode_words(const arch::TileGeometry& geometry) {
   stale_ = false;
 }
 
+void BdSlot::move_address(int64_t bytes) {
+  constexpr uint32_t kHigh = 0xFFFF;  // of word 2
+  const uint64_t base = words[1] | static_cast<uint64_t>(words[2] & kHigh) << 32;
+  const uint64_t moved = base + static_cast<uint64_t>(bytes);
+  words[1] = static_cast<uint32_t>(moved);
+  words[2] = (words[2] & ~kHigh) | (static_cast<uint32_t>(moved >> 32) & kHigh);
+  stale_ = true;
+}
+
 void BdSlot::set_iteration(const arch::TileGeometry& geometry, uint32_t current) {
   bd.iteration_current = current;
   const CounterField field = iteration_field(geometry.kind);

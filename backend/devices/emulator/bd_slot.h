@@ -24,7 +24,13 @@ struct BdSlot {
   bool addresses_own = false;
   // The same as far as who wrote its address decides it (Array::starts_at_own).
   bool own_from_zero = false;
+  // Of a shim: the address patch that has written its address, of those of the stream from 1 on;
+  // 0: something else has.
+  uint32_t patch = 0;
 
+  bool same(const BdSlot& other) const {
+    return words == other.words && own_from_zero == other.own_from_zero && patch == other.patch;
+  }
   // Whether a write of this word changes anything.
   bool differs(size_t word, uint32_t value, bool from_zero) const {
     return words[word] != value || (word == 1 && own_from_zero != from_zero);
@@ -38,28 +44,14 @@ struct BdSlot {
     if (stale_) decode_words(geometry);
     return *this;
   }
-  // Words that have been written since begin_run() before anything read the BD, a bit each.
-  uint8_t fresh() const { return fresh_ & static_cast<uint8_t>(~needed_); }
-  void begin_run() {
-    fresh_ = needed_ = 0;
-    read_ = false;
-  }
-  void note_write(size_t word) {
-    if (!read_) fresh_ |= static_cast<uint8_t>(1u << word);
-  }
-  void note_read() { read_ = true; }
-  // The word, of which a part stays, decides what it becomes.
-  void note_update(size_t word) {
-    if (!(fresh_ >> word & 1)) needed_ |= static_cast<uint8_t>(1u << word);
-  }
+  // Moves the address of a shim's BD by so many bytes.
+  void move_address(int64_t bytes);
   // The iteration counter, in the words and in the decoded BD.
   void set_iteration(const arch::TileGeometry& geometry, uint32_t current);
 
  private:
   void decode_words(const arch::TileGeometry& geometry);
   bool stale_ = true;
-  uint8_t fresh_ = 0, needed_ = 0;
-  bool read_ = false;
 };
 
 }  // namespace npu::emulator

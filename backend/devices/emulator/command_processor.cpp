@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/stream_version.h"
 #include "devices/emulator/sender.h"
 #include "error.h"
 
@@ -154,12 +155,11 @@ bool Array::sync(const Operation& op) {
   return true;
 }
 
-// A patch keeps the upper half of the register behind the one it names.
-void Array::note_update(uint32_t address) {
+BdSlot* Array::find_bd(uint32_t address) {
   Tile* target = find_tile(arch::address_col(address), arch::address_row(address));
   const uint32_t at = arch::address_offset(address) - target->geometry.bd_base;
-  if (at / 0x20 >= static_cast<uint32_t>(target->geometry.bds)) return;
-  target->bds[at / 0x20].note_update(at % 0x20 / 4);
+  return at / 0x20 < static_cast<uint32_t>(target->geometry.bds) ? &target->bds[at / 0x20]
+                                                                 : nullptr;
 }
 
 void Array::patch(const Operation& op) {
@@ -170,12 +170,8 @@ void Array::patch(const Operation& op) {
          "argument",
          who().c_str(), op.argument, buffers_.size());
   }
-  // The compiler folds the DDR aperture into the offset of arguments the firmware does not handle.
-  uint64_t offset = op.argument_offset;
-  if (op.argument >= static_cast<uint32_t>(arch::kFirstFoldedArgument) &&
-      offset >= arch::kDdrAperture) {
-    offset -= arch::kDdrAperture;
-  }
+  const uint64_t offset = patched_offset(op);
+  ++address_patches_;
   if (offset >= buffers_[op.argument].bytes) {
     fail(ErrorKind::kOutOfRange,
          "[%s] patches byte offset %llu of argument %u, which has %zu bytes; pass a larger buffer "
@@ -192,9 +188,10 @@ void Array::patch(const Operation& op) {
   const uint64_t base = ((uint64_t{op.argument} + 1) << kArgumentWindowBits) + offset;
   const uint32_t address = static_cast<uint32_t>(op.address);
   const uint32_t high = read_register(address + 4);
-  note_update(address + 4);
+  BdSlot* const bd = find_bd(address + 4);
   write_register(address, static_cast<uint32_t>(base) & ~3u);
   write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32));
+  if (bd && arch::address_offset(address) % 0x20 == 4) bd->patch = address_patches_;
 }
 
 }  // namespace npu::emulator

@@ -51,7 +51,7 @@ class ParsedStream final : public PreparedStream {
  public:
   ParsedStream(std::vector<uint32_t> words, stream::Stream stream,
                const std::shared_ptr<ReplayMemory>& memory)
-      : PreparedStream(std::move(words)), parsed(std::move(stream)), recordings(memory) {}
+      : PreparedStream(std::move(words)), parsed(std::move(stream)), recordings(memory, parsed) {}
   size_t bytes() const override {
     return 2 * PreparedStream::bytes() + parsed.operations().size() * sizeof(stream::Operation);
   }
@@ -99,9 +99,10 @@ class EmulatedDevice final : public Device, public DeviceTiming {
     return std::make_shared<ParsedStream>(std::move(words), std::move(parsed), replay_memory_);
   }
   bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override {
-    auto& parsed = static_cast<ParsedStream&>(stream).parsed;
-    static_cast<ParsedStream&>(stream).recordings.clear();
-    for (const StreamPatch& patch : patches) parsed.patch(patch.word, patch.value);
+    auto& patched = static_cast<ParsedStream&>(stream);
+    for (const StreamPatch& patch : patches) {
+      patched.recordings.patch(patched.parsed, patch.word, patch.value);
+    }
     return true;
   }
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,

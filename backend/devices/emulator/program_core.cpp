@@ -384,12 +384,6 @@ ProgramCore::Rest ProgramCore::rest() const {
   return {pc_, done_, halted_, state_, frames_, counters_, blocked_};
 }
 
-bool ProgramCore::rests_at(const Rest& rest) const {
-  return pc_ == rest.pc && done_ == rest.done && halted_ == rest.halted &&
-         state_.rounding == rest.state.rounding && state_.saturation == rest.state.saturation &&
-         frames_ == rest.frames && counters_ == rest.counters;
-}
-
 void ProgramCore::put(const Rest& rest) {
   pc_ = rest.pc;
   done_ = rest.done;

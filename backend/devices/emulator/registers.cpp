@@ -195,7 +195,7 @@ void Array::write_bd(Tile& target, uint32_t offset, uint32_t value) {
   }
   BdSlot& slot = target.bds[static_cast<size_t>(bd)];
   const bool own_from_zero = starts_at_own(target, value);
-  slot.note_write(static_cast<size_t>(word));
+  if (word == 1 || word == 2) slot.patch = 0;
   if (!slot.differs(static_cast<size_t>(word), value, own_from_zero)) {
     if (word + 1 < target.geometry.bd_words) return;
     for (BdEngine* receiver : target.channels[static_cast<size_t>(Direction::kS2MM)]) {

@@ -5,6 +5,7 @@
 
 #include "devices/emulator/array.h"
 #include "devices/emulator/replay/recordings.h"
+#include "stream/txn.h"
 
 namespace npu::emulator {
 
@@ -21,36 +22,67 @@ BlockPool& Array::blocks(int col) {
 // Recorded runs begin and end without aliases, so that memories hold what they show.
 bool Array::begin_replay(Recordings& recordings) {
   replay_ = nullptr;
-  if (timeline_) return false;
-  std::shared_ptr<const Recording> found = recordings.find(*this, buffers_);
+  std::optional<Recordings::Found> found = recordings.find(*this, buffers_);
   if (!found) return false;
-  replay_ = std::make_unique<Replay>(std::move(found), buffers_);
+  replay_ = std::make_unique<Replay>(std::move(found->recording), buffers_, found->moved);
   return true;
 }
 
 void Array::begin_recording(const stream::Stream& stream, Recordings& recordings) {
-  if (timeline_ || !recordings.wants(stream)) return;
   for (auto& tile : tiles_) tile->aliases.flush_all();
-  std::optional<ControlState> start = ControlState::of(*this);
-  if (!start) return recordings.refuse();
+  rest_->install(*this);
+  if (!recordings.wants(stream)) return;
+  std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(buffers_);
+  if (!shapes) return recordings.postpone();
   recorded_ = std::make_unique<Recording>();
   recorded_->epoch = epoch_;
-  recorded_->start = std::move(*start);
-  recordings_ = &recordings;
-  log_ = std::make_unique<ActionLog>(buffers_, blocks_.size(), recordings.most_bytes());
-  scheduler_.set_log(log_.get());
-  for (auto& tile : tiles_) {
-    for (BdSlot& slot : tile->bds) slot.begin_run();
+  recorded_->arguments = std::move(*shapes);
+  recorded_->data = recordings.version().data();
+  for (const stream::Operation* patch : recordings.version().address_patches()) {
+    recorded_->patches.push_back({patched_offset(*patch), patch->argument});
   }
+  recorded_->start = rest_;
+  recordings_ = &recordings;
+  log_ = std::make_unique<ActionLog>(buffers_, recorded_->arguments, blocks_.size(),
+                                     recorded_->patches, recordings.most_bytes());
+  scheduler_.set_log(log_.get());
+}
+
+// Whether recorded runs may begin: the state in which loading left the array is known, channels and
+// cores having taken what they take before any stream runs, and nothing waits that a run has left.
+bool Array::find_rest() {
+  if (timed() || !configured_ || faulted_ || stream_ != nullptr) return false;
+  if (rest_epoch_ != epoch_) {
+    const std::vector<uint32_t> nothing =
+        stream::Builder(device_.generation, device_.columns).finish();
+    const stream::Stream stream = stream::Stream::parse(std::as_bytes(std::span(nothing)));
+    begin(stream, {});
+    resume(Deadline::max());
+    std::optional<ControlState> state = ControlState::of(*this);
+    rest_ = state ? std::make_shared<const ControlState>(std::move(*state)) : nullptr;
+    rest_epoch_ = epoch_;
+  }
+  return rest_ && !has_tokens() && rest_->leaves_nothing(*this);
+}
+
+void Array::return_to_rest() {
+  if (!find_rest()) return;
+  for (auto& tile : tiles_) tile->aliases.flush_all();
+  rest_->install(*this);
+}
+
+bool Array::has_tokens() const {
+  return std::ranges::any_of(tokens_, [](const auto& token) { return token.second != 0; });
 }
 
 // Whether a word can be compared before a run. What nothing writes is still what it was.
-bool Array::comparable(const SteeringWord& word) const {
+bool Array::comparable(const SteeringWord& word, const Recording& run) const {
   if (word.place.base != Place::kAbsolute) {
     const Argument& argument = buffers_[word.place.base - 1];
-    if (word.place.offset < 0 ||
-        word.place.offset + int64_t{4} > static_cast<int64_t>(argument.bytes))
+    const size_t bytes = shared_bytes(run.arguments, word.place.base - 1);
+    if (word.place.offset < 0 || word.place.offset + int64_t{4} > static_cast<int64_t>(bytes)) {
       return false;
+    }
     return argument.writable ||
            std::memcmp(argument.data + word.place.offset, &word.value, sizeof word.value) == 0;
   }
@@ -67,19 +99,19 @@ void Array::end_recording() {
   const std::unique_ptr<ActionLog> log = std::exchange(log_, nullptr);
   const std::unique_ptr<Recording> run = std::exchange(recorded_, nullptr);
   std::optional<ControlState> end = ControlState::of(*this);
-  bool tokens = false;
-  for (const auto& [key, count] : tokens_) tokens |= count != 0;
-  if (log->refused() || !end || tokens || !dropped_.empty() || unwaited_count_ > 0) {
-    return recordings_->refuse();
+  if (log->refused()) return recordings_->refuse();
+  if (log->full() || !end || has_tokens() || !dropped_.empty() || unwaited_count_ > 0) {
+    return recordings_->postpone();
   }
-  std::optional<std::vector<SteeringWord>> steering = steering_words(log->phases());
-  const auto can_compare = [this](const SteeringWord& word) { return comparable(word); };
+  std::vector<uint32_t> fixed;
+  std::optional<std::vector<SteeringWord>> steering = steering_words(log->phases(), &fixed);
+  const auto can_compare = [&](const SteeringWord& word) { return comparable(word, *run); };
   if (!steering || !std::ranges::all_of(*steering, can_compare)) return recordings_->refuse();
   run->steering = std::move(*steering);
   run->end = std::move(*end);
-  run->start.forgive(*this);
-  for (const Argument& argument : buffers_) {
-    run->arguments.push_back({argument.bytes, argument.writable});
+  for (PatchUse& patch : run->patches) {
+    const uint32_t base = run->arguments[patch.argument].first + 1;
+    patch.fixed |= std::ranges::find(fixed, base) != fixed.end();
   }
   run->phases = log->take_phases();
   run->blocks = log->take_blocks();
@@ -107,7 +139,7 @@ bool Array::resume_replay(std::chrono::steady_clock::time_point begin) {
     throw;
   }
   const Recording& recording = replay_->recording();
-  recording.end.install(*this, recording.start);
+  recording.end.install(*this, replay_->moved());
   report_ = recording.report;
   report_.undecoded_writes = undecoded_since_configure_;
   report_.array_ns = static_cast<uint64_t>(array_time_.count());

@@ -369,7 +369,8 @@ void Sender::execute() {
   Walk& first = first_receiver().walk();
   if (block_) {
     Walk block = first.rebased(block_->data.data(), 0);
-    if (ActionLog* log = ActionLog::current()) log->move(current_.walk, block, n);
+    if (ActionLog* log = ActionLog::current())
+      log->move(current_.walk, block, n, current_.patch, 0);
     copy_words(block);
     return;
   }
@@ -389,9 +390,11 @@ void Sender::execute() {
 void Sender::log_move(ActionLog& log) const {
   const Walk& first = first_receiver().walk();
   const bool in_order = first.contiguous() >= move_words_;
-  log.move(current_.walk, first, move_words_);
+  log.move(current_.walk, first, move_words_, current_.patch, first_receiver().patch());
   for (size_t i = 1; i < route_->sinks.size(); ++i) {
-    log.move(in_order ? first : current_.walk, route_->sinks[i].receiver->walk(), move_words_);
+    const Receiver& to = *route_->sinks[i].receiver;
+    log.move(in_order ? first : current_.walk, to.walk(), move_words_,
+             in_order ? first_receiver().patch() : current_.patch, to.patch());
   }
 }
 

@@ -38,6 +38,7 @@ using npu::kernels::Operand;
 using npu::kernels::Parts;
 using npu::kernels::Product;
 using npu::kernels::Steering;
+using npu::kernels::WordCopies;
 
 // The declarations, numbered as the preprocessor meets them.
 template <int kNumber>

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -316,9 +317,51 @@ RunReport Gemm::run(const MatrixView& a, const PackedB& b, std::byte* c, int shi
   return submit_all(planned, 0, planned.blocks.size());
 }
 
+namespace {
+
+// From the first to the last byte of a matrix; none of one without values.
+struct Extent {
+  const std::byte *begin, *end;
+  bool meets(const Extent& other) const {
+    const std::less<const std::byte*> before;
+    return before(begin, other.end) && before(other.begin, end);
+  }
+};
+
+Extent extent_of(const MatrixView& x) {
+  if (x.data == nullptr) return {nullptr, nullptr};
+  const auto size = static_cast<int64_t>(element_bytes(x.type));
+  const int64_t steps[] = {(x.rows - 1) * x.row_stride, (x.cols - 1) * x.col_stride};
+  int64_t low = 0, high = 1;
+  for (const int64_t step : steps) (step < 0 ? low : high) += step;
+  return {x.data + low * size, x.data + high * size};
+}
+
+}  // namespace
+
+void Gemm::check_apart(const GemmProduct& writes, const GemmProduct& other) const {
+  const auto result = [&](const GemmProduct& of) {
+    const int64_t n = of.packed ? of.packed->n : of.b.cols * tile_.b.side;
+    const int64_t rows = divide_up(of.a.rows * tile_.a.side, int64_t{tile_.c.side});
+    const int64_t columns = divide_up(n, int64_t{tile_.c.side});
+    return extent_of({of.c, output_, rows, columns, columns, 1});
+  };
+  const std::pair<const char*, Extent> others[] = {
+      {"the result", result(other)}, {"A", extent_of(other.a)}, {"B", extent_of(other.b)}};
+  for (const auto& [what, extent] : others) {
+    if (!result(writes).meets(extent)) continue;
+    fail(ErrorKind::kArgument,
+         "[gemm] of two products in one submission, one writes memory that %s of the other "
+         "lies in; submit them one after the other, or give the result memory of its own",
+         what);
+  }
+}
+
 RunReport Gemm::run_both(const GemmProduct& first, const GemmProduct& second) {
   check(first);
   check(second);
+  check_apart(first, second);
+  check_apart(second, first);
   const auto guard = operation_.lock();
   Planned one = plan(first, memory_[0]), other = plan(second, memory_[1]);
   const size_t most = operation_.device().info().max_arguments;

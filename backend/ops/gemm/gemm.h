@@ -48,8 +48,9 @@ class Gemm {
   RunReport run(const MatrixView& a, const MatrixView& b, std::byte* c, int shift = 0);
   RunReport run(const MatrixView& a, const PackedB& b, std::byte* c, int shift = 0);
   // Two products, one after the other: results are those of two calls, but where each fits a
-  // submission there is one for both. Neither reads what the other writes. On a device that takes
-  // fewer arguments than both have, two.
+  // submission there is one for both. On a device that takes fewer arguments than both have, two.
+  // Throws Error(kArgument) if one writes between the first and the last byte of what the other
+  // writes or reads.
   RunReport run_both(const GemmProduct& first, const GemmProduct& second);
   OperationCounters counters() const { return operation_.counters(); }
   const Configuration& configuration() const { return operation_.configuration(); }
@@ -90,6 +91,7 @@ class Gemm {
   void pack_part(const MatrixView& part, bool is_b, std::byte* out, size_t bytes,
                  GemmOrder order = GemmOrder::kAlong);
   void check(const GemmProduct& product) const;
+  void check_apart(const GemmProduct& writes, const GemmProduct& other) const;
   Planned plan(const GemmProduct& product, Memory& memory);
   Planned plan(Operand a, Operand b, GemmExtent extent, std::byte* c, Memory& memory);
   // One submission of a block of a product, or of two products.

@@ -18,6 +18,7 @@ HELP = "measure a model's TTFT and tokens/s, or GEMM and GEMV: simulated, or hos
 
 
 _LIBRARIES = ("numpy", "torch")  # that multiply matrices
+_COMPARED = ("model", "gemm --host")  # subcommands with --against
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             name, help=subcommand.help, description=subcommand.help, epilog=_modes(name)
         )
         subcommand.add_options(sub)
+        if name not in _COMPARED:
+            sub.add_argument("--against", type=_no_comparison, help=argparse.SUPPRESS)
         sub.add_argument(
             "--json",
             nargs="?",
@@ -56,8 +59,8 @@ def expand(words: Sequence[str]) -> list[str]:
     gemm is one."""
     if words and words[0] in ("-h", "--help"):
         return list(words)
-    against = _against(words)
-    if against and "model" not in words:
+    other = bool(words) and words[0] in _SUBCOMMANDS and words[0] != "gemm"
+    if _against_library(words) and not other:
         return ["gemm --host", *(word for word in words if word not in ("gemm", "--host"))]
     if "--compare" in words:
         return ["compare", *(word for word in words if word != "--compare")]
@@ -75,14 +78,13 @@ def expand(words: Sequence[str]) -> list[str]:
     return list(words)
 
 
-def _against(words: Sequence[str]) -> list[str]:
-    """The libraries after --against that multiply matrices; none if it names something else."""
+def _against_library(words: Sequence[str]) -> bool:
+    """Whether --against names libraries that multiply matrices."""
     for word, value in itertools.pairwise([*words, ""]):
         name, _, given = word.partition("=")
         if name == "--against":
-            names = (given or value).split(",")
-            return names if set(names) <= set(_LIBRARIES) else []
-    return []
+            return set((given or value).split(",")) <= set(_LIBRARIES)
+    return False
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -135,7 +137,7 @@ def _host_options(parser: argparse.ArgumentParser) -> None:
     _gemm_sizes(parser, "problem sizes (three)")
     parser.add_argument("--dtype", type=dtypes.operands, metavar="T", help="operands: bf16 or int8")
     parser.add_argument(
-        "--against", type=_libraries, metavar="numpy,torch",
+        "--against", type=_libraries, nargs="+", metavar="numpy,torch",
         help="the libraries beside npu.matmul (numpy and, where it is installed, torch)",
     )  # fmt: skip
 
@@ -231,6 +233,15 @@ def _tile_and_plot(parser: argparse.ArgumentParser) -> None:
 def _libraries(text: str) -> list[str]:
     """An argparse type: libraries beside npu.matmul."""
     return _names(text, _LIBRARIES)
+
+
+def _no_comparison(text: str) -> None:
+    """An argparse type: refuses --against where it has no meaning."""
+    raise argparse.ArgumentTypeError(
+        "what is compared is a model with llama.cpp (`npu bench -m MODEL --against llama.cpp`) and "
+        f"products of matrices with {' or '.join(_LIBRARIES)} (`npu bench gemm --host --against "
+        f"{','.join(_LIBRARIES)}`), not what this command measures"
+    )
 
 
 def _models(text: str) -> list[str]:

@@ -1,6 +1,6 @@
 """`npu bench -m MODEL --against llama.cpp [PATH]`: the same tests by llama.cpp on this machine,
 each of its runs after one of ours. What runs them is the program llama-bench or, where there is
-none, the Python module llama_cpp (llama-cpp-python), in a process of its own.
+none, the Python module llama_cpp (llama-cpp-python), in a process of its own. Neither uses a GPU.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,22 +25,30 @@ from npu.errors import ArgumentError
 
 PROGRAM = "llama-bench"
 _MOST_SECONDS = 3600  # of one run
+_ENDING_SECONDS = 10  # of the module's process, once nothing more is asked
+# Builds for GPUs give them the products of long prompts although no layer is theirs.
+_NO_GPU = {"CUDA_VISIBLE_DEVICES": "-1", "HIP_VISIBLE_DEVICES": "-1"}
 
 Rival = Callable[[Test], float]  # tokens per second
 
 
-def llama_cpp(path: str | None, model: str, longest: int, threads: int) -> tuple[str, Rival]:
-    """What runs tests with a GGUF file, and the name of it. ``path``: llama-bench, or a folder that
-    has it; ``longest``: the most tokens of a context. Raises ArgumentError."""
+@contextlib.contextmanager
+def llama_cpp(
+    path: str | None, model: str, longest: int, threads: int
+) -> Iterator[tuple[str, Rival]]:
+    """The name of what runs tests with a GGUF file, and it, until the context ends. ``path``:
+    llama-bench, or a folder that has it; ``longest``: the most tokens of a context. Raises
+    ArgumentError."""
     if not Path(model).is_file():
         raise ArgumentError(
             f"[bench] llama.cpp reads a GGUF file, {model} is none; name one with --against-model"
         )
     program = _program(path)
     if program:
-        return f"{PROGRAM} ({program})", lambda test: _by_program(program, model, test, threads)
-    rival = _Module(model, longest, threads)
-    return rival.name, rival
+        yield f"{PROGRAM} ({program})", lambda test: _by_program(program, model, test, threads)
+        return
+    with contextlib.closing(_Module(model, longest, threads)) as rival:
+        yield rival.start(), rival
 
 
 def _program(path: str | None) -> str | None:
@@ -56,13 +65,14 @@ def _by_program(program: str, model: str, test: Test, threads: int) -> float:
     """One run of llama-bench, which warms up by itself."""
     words = {
         "-m": model, "-p": test.prompt, "-n": test.generated, "-d": test.depth, "-t": threads,
-        "-r": 1, "-o": "json",
+        "-ngl": 0, "-r": 1, "-o": "json",
     }  # fmt: skip
     command = [program, *(str(word) for pair in words.items() for word in pair)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False
-        )
+            command, capture_output=True, text=True, timeout=_MOST_SECONDS, check=False,
+            env=os.environ | _NO_GPU,
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ArgumentError(f"[bench] {' '.join(command)}: {error}") from error
     if done.returncode:
@@ -82,12 +92,31 @@ class _Module:
 
     def __init__(self, model: str, longest: int, threads: int) -> None:
         command = [sys.executable, "-m", llama_cpp_worker.__name__, model, longest, threads]
+        # A pipe that nobody reads would fill up.
+        self._said = tempfile.TemporaryFile()  # noqa: SIM115, closed by close()
         self._process = subprocess.Popen(
             [str(word) for word in command], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE, text=True,
+            stderr=self._said, text=True, env=os.environ | _NO_GPU,
         )  # fmt: skip
         atexit.register(self._process.kill)
-        self.name: str = self._answer()["name"]
+
+    def start(self) -> str:
+        """Waits until the model is loaded. The module's name."""
+        return str(self._answer()["name"])
+
+    def close(self) -> None:
+        """Ends the process, whose model and threads would be beside whatever runs next."""
+        assert self._process.stdin and self._process.stdout
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+        try:
+            self._process.wait(_ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        atexit.unregister(self._process.kill)
+        self._process.stdout.close()
+        self._said.close()
 
     def __call__(self, test: Test) -> float:
         words = {"prompt": test.prompt, "generated": test.generated, "depth": test.depth}
@@ -111,10 +140,14 @@ class _Module:
             raise ArgumentError(f"[bench] {MODULE}: {answer['error']}")
         if not answer:
             code = self._process.wait()
-            said = (self._process.stderr.read() if self._process.stderr else "").strip()
-            last = said.splitlines()[-1] if said else "it said nothing"
-            raise ArgumentError(f"[bench] {MODULE} ended with {_ending(code)}: {last}")
+            raise ArgumentError(f"[bench] {MODULE} ended with {_ending(code)}: {self._last_line()}")
         return answer
+
+    def _last_line(self) -> str:
+        """Of what the process said."""
+        self._said.seek(0)
+        said = self._said.read().decode(errors="replace").strip()
+        return said.splitlines()[-1] if said else "it said nothing"
 
 
 def _ending(code: int) -> str:

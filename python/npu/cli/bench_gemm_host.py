@@ -58,7 +58,7 @@ def sizes_of(
 def run(arguments: argparse.Namespace) -> int:
     dtype, sizes = dtype_of(arguments), sizes_of(arguments)
     with files.opened(json_path=arguments.json) as outputs, common.use_device(arguments) as device:
-        with _torch(arguments.against) as torch:
+        with _torch([name for names in arguments.against or [] for name in names]) as torch:
             rows = [_Measurement(size, dtype, device, torch).run(arguments.repeats)
                     for size in _progress(sizes)]  # fmt: skip
             threads = _threads(torch)
@@ -78,7 +78,7 @@ def _progress(sizes: list[sweeps.Size]) -> Iterator[sweeps.Size]:
 
 
 @contextlib.contextmanager
-def _torch(wanted: list[str] | None) -> Iterator[Any]:
+def _torch(wanted: list[str]) -> Iterator[Any]:
     """The module torch with as many threads as the emulator, or None when it is not installed, or
     not among the libraries that are wanted."""
     try:

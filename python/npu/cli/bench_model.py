@@ -4,7 +4,9 @@ machine: prompts, generation, or both, per length, depth and number of threads."
 from __future__ import annotations
 
 import argparse
+import contextlib
 import time
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from npu.cli import bench_against, bench_runs, common, memory
@@ -164,7 +166,7 @@ def _longest(arguments: argparse.Namespace) -> int:
 def _measure(
     arguments: argparse.Namespace, header: Header, model: Model
 ) -> tuple[list[dict[str, Any]], dict[str, str] | None]:
-    """A row per test and number of threads, and what they were compared with."""
+    """A row per test and number of threads, and what they are compared with."""
     import numpy as np
 
     import npu
@@ -174,26 +176,38 @@ def _measure(
     runner = bench_runs.Runner(
         model, words, size, arguments.repeats, header.tokenizer.bos_id, arguments.roof
     )
-    rows, rival = [], None
+    rows, compared = [], None
     for count in arguments.threads or [None]:
         if count is not None:
             common.use_threads(count)
-        if arguments.against:
-            file = arguments.against_model or header.path
-            path = arguments.against[1] if arguments.against[1:] else None
-            name, runner.rival = bench_against.llama_cpp(
-                path, file, _longest(arguments), npu.threads()
-            )
-            rival = {"name": name, "model": file}
-        label = "" if count is None else f", {count} threads"
-        if arguments.context is not None:
-            steps = arguments.n_gen[0]
-            found = [runner.context(length, steps, label) for length in arguments.context]
-        else:
-            tests = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
-            found = [runner.test(test, label) for test in tests]
+        with _rival(arguments, header) as (name, runner.rival):
+            if name:
+                compared = {"name": name, "model": arguments.against_model or header.path}
+            label = "" if count is None else f", {count} threads"
+            if arguments.context is not None:
+                steps = arguments.n_gen[0]
+                found = [runner.context(length, steps, label) for length in arguments.context]
+            else:
+                tests = bench_runs.tests(arguments.n_prompt, arguments.n_gen, arguments.n_depth)
+                found = [runner.test(test, label) for test in tests]
         rows += [row | {"threads": npu.threads()} for row in found]
-    return rows, rival
+    return rows, compared
+
+
+@contextlib.contextmanager
+def _rival(
+    arguments: argparse.Namespace, header: Header
+) -> Iterator[tuple[str, bench_against.Rival | None]]:
+    """What --against names, with the threads of now; ("", None) without it."""
+    import npu
+
+    if not arguments.against:
+        yield "", None
+        return
+    path = arguments.against[1] if arguments.against[1:] else None
+    file = arguments.against_model or header.path
+    with bench_against.llama_cpp(path, file, _longest(arguments), npu.threads()) as rival:
+        yield rival
 
 
 def _weights(model: Model, header: Header) -> Any:

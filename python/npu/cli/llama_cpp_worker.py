@@ -34,7 +34,7 @@ def main(model: str, context: int, threads: int) -> None:
         try:
             llama = module.Llama(
                 model_path=model, n_ctx=context, n_batch=2048, n_ubatch=512, n_threads=threads,
-                n_threads_batch=threads, verbose=False,
+                n_threads_batch=threads, n_gpu_layers=0, verbose=False,
             )  # fmt: skip
             say(name=f"{MODULE} {getattr(module, '__version__', 'of unknown version')}")
             words = list(range(2, min(llama.n_vocab(), context + 2)))

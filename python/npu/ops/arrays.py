@@ -28,10 +28,15 @@ def as_array(
             f"[{function}] {name} is a masked array, whose mask would be ignored; fill it first, "
             "for example with .filled(0)"
         )
+    only_dlpack = hasattr(value, "__dlpack__") and not hasattr(value, "__array__")
     try:
-        array = np.asarray(value)
-    except (TypeError, ValueError) as error:
-        raise ArgumentError(f"[{function}] {name} cannot become an array: {error}") from error
+        array = np.from_dlpack(value) if only_dlpack else np.asarray(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, RuntimeError, BufferError) as error:
+        of_torch = type(value).__module__.partition(".")[0] == "torch"
+        instead = "; npu.torch has functions for tensors of torch" if of_torch else ""
+        raise ArgumentError(
+            f"[{function}] {name} cannot become an array: {error}{instead}"
+        ) from error
     if not array.dtype.isnative:
         array = array.astype(array.dtype.newbyteorder("="))
     if array.dtype not in dtypes:

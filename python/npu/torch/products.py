@@ -89,7 +89,11 @@ def linear_gradients(
     bf16, _, word = choices
     device = device_of(word)
     layer = is_layer(x, weight, choices)
-    out = [torch.empty(one.shape, dtype=one.dtype) for one in (x, weight)]  # before rounding
+    # Of the types before rounding; nothing for what nobody wants.
+    of_x, of_weight = (
+        torch.empty(one.shape if asked else 0, dtype=one.dtype)
+        for one, asked in zip((x, weight), wanted, strict=True)
+    )
     if layer:
         gradient = rounded(gradient, device)
         weight = rounded_weight(weight, device) if wanted[0] else weight
@@ -99,13 +103,13 @@ def linear_gradients(
     calls = []
     if wanted[0]:
         right = right_operand(of_inputs, device, bf16)
-        calls.append(_call(rows, right, _rows(out[0]), choices, layer=layer))
+        calls.append(_call(rows, right, _rows(of_x), choices, layer=layer))
     if wanted[1]:
         a, b = (inputs, rows) if input_first else (rows, inputs)
         right = beside_weight(b, of_inputs, device, bf16)
-        calls.append(_call(a.T, right, out[1], choices, layer=layer))
+        calls.append(_call(a.T, right, of_weight, choices, layer=layer))
     _run(calls)
-    return [one for one, asked in zip(out, wanted, strict=True) if asked]
+    return [one for one, asked in zip((of_x, of_weight), wanted, strict=True) if asked]
 
 
 def is_layer(x: Tensor, weight: Tensor, choices: Choices) -> bool:

@@ -26,7 +26,10 @@ std::byte* bytes(Words& words) { return reinterpret_cast<std::byte*>(words.data(
 
 // An argument, and memories of the array.
 struct Memories {
-  Memories() : log(std::vector{view(words[0])}, 1, size_t{1} << 30) {
+  Memories()
+      : log(std::vector{view(words[0])},
+            emulator::argument_shapes(std::vector{view(words[0])}).value(), 1, {},
+            size_t{1} << 30) {
     for (Words& memory : words) {
       for (uint32_t& word : memory) word = next++;
     }
@@ -36,7 +39,7 @@ struct Memories {
   void move(Words& from, Walk source, Words& to, Walk target, uint64_t count) {
     source.move_to(bytes(from));
     target.move_to(bytes(to));
-    log.move(source, target, count);
+    log.move(source, target, count, 0, 0);
     std::vector<std::byte> staged(count * 4);
     source.gather(staged.data(), count);
     target.scatter(staged.data(), count);
@@ -112,6 +115,18 @@ std::optional<std::vector<SteeringWord>> made(const kernels::Declaration& kernel
   return m.found();
 }
 
+// Words 1 and 2 of the argument become 4 and 5 of the result, then these 6 and 7 of it.
+void chain(const KernelArgument*, kernels::WordCopies& out) {
+  out.add({1, 4, 0, 1, 2});
+  out.add({1, 6, 1, 4, 2});
+}
+constexpr kernels::Declaration chained() {
+  kernels::Declaration kernel = kKernel<Steering::kNone>;
+  kernel.operands[1].size = kernel.operands[0].size;
+  kernel.copies = chain;
+  return kernel;
+}
+
 }  // namespace
 
 TEST_CASE("words that moves brought are those that lay there before") {
@@ -163,6 +178,20 @@ TEST_CASE("words that calls leave are followed as their kernels declare") {
   CHECK(offsets(updated) == std::vector<int64_t>{16, 20, 24, 28});
   CHECK_FALSE(made(kKernel<Steering::kCopies>, 5).has_value());  // not one of its words
   CHECK_FALSE(made(kKernel<Steering::kNone>, 2).has_value());
+}
+
+TEST_CASE("words that a kernel declares to copy are followed through all of its copies") {
+  static constexpr kernels::Declaration kChained = chained();
+  for (const size_t number : {4, 5, 6, 7}) {
+    const auto found = made(kChained, number);
+    REQUIRE(found.has_value());
+    const int64_t from = 4 * (1 + static_cast<int64_t>(number - 4) % 2);
+    CHECK(std::ranges::any_of(*found, [&](const SteeringWord& word) {
+      return word.place.base == 1 && word.place.offset == from;
+    }));
+    CHECK(found->size() <= 5);  // and the words that the kernel reads
+  }
+  for (const size_t number : {0, 3}) CHECK_FALSE(made(kChained, number).has_value());
 }
 
 TEST_CASE("a word of which only a part moved, and one moved within an argument, are not followed") {

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -72,6 +73,7 @@ def test_llama_bench_runs_the_same_tests(
     of = [(4, 0, 0), (0, 3, 0), (4, 0, 5), (0, 3, 5)]  # each with its warm-up
     assert tests == [test for test in of for _ in range(3)]
     assert all(call[call.index("-t") + 1] == "1" for call in asked(tmp_path))
+    assert all(call[call.index("-ngl") + 1] == "0" for call in asked(tmp_path))
     assert cli.main(["bench", *words, "--against", "llama.cpp", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "each run after one of ours; ratio: ours / theirs" in text and "50.00" in text
@@ -90,29 +92,31 @@ def test_the_program_in_the_path_comes_before_the_module(
     assert asked(tmp_path)[0][:2] == ["-m", str(other)]
 
 
-# A double of the module: notes how many tokens it was given since each reset.
+# A double of the module: notes how many tokens it was given since each reset, and its processes.
 MODULE = """
 import json, os, signal, sys
 __version__ = "1.2"
+def note(*what, end=""):
+    open(LOG + end, "a").write(json.dumps(what) + "\\n")
 class Llama:
     def __init__(self, **options):
         print("the module prints", flush=True)
         if options["model_path"].endswith("bad.gguf"):
             raise ValueError("Failed to load model from file")
-        assert options["n_threads"] == 1
+        assert options["n_gpu_layers"] == 0 and os.environ["CUDA_VISIBLE_DEVICES"] == "-1"
+        note(os.getpid(), options["n_threads"], end=".processes")
         self.context = options["n_ctx"]
     def n_vocab(self):
         return 5
     def reset(self):
-        self.note("reset")
+        note("reset", self.context)
     def eval(self, tokens):
         assert all(0 <= token < 5 for token in tokens)
+        print(os.environ.get("LLAMA_SAYS", ""), file=sys.stderr, flush=True)
         if os.environ.get("LLAMA_CRASHES"):
             print("about to crash", file=sys.stderr, flush=True)
             os.kill(os.getpid(), signal.SIGSEGV)
-        self.note(len(tokens))
-    def note(self, what):
-        open(LOG, "a").write(json.dumps([what, self.context]) + "\\n")
+        note(len(tokens), self.context)
 """
 
 
@@ -137,6 +141,48 @@ def test_the_module_runs_the_same_tests(
     runs = 2 * ["reset", 3, 4] + 2 * ["reset", 3, 1, 1]
     assert noted == [[what, 7] for what in runs]
     assert all(row["rival_tokens_per_s"]["median"] > 0 for row in found["results"])
+
+
+def test_the_module_has_a_process_per_number_of_threads(
+    model: str, capsys: pytest.CaptureFixture[str], module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: list[list[int]] = []  # when each was started
+
+    class Popen(subprocess.Popen):  # type: ignore[type-arg]
+        def __init__(self, *arguments: Any, **options: Any) -> None:
+            alive.append([process.pid for process in started if process.poll() is None])
+            super().__init__(*arguments, **options)
+            started.append(self)
+
+    started: list[Popen] = []
+    monkeypatch.setattr(subprocess, "Popen", Popen)
+    words = ["-m", model, "-p", "4", "-n", "0", "-t", "1,2", "-r", "1"]
+    bench(capsys, *words, "--against", "llama.cpp")
+    noted = Path(f"{module}.processes").read_text().splitlines()
+    assert [json.loads(line) for line in noted] == [[started[0].pid, 1], [started[1].pid, 2]]
+    assert alive == [[], []]
+    assert [process.returncode for process in started] == [0, 0]
+
+
+def test_a_module_that_says_more_than_a_pipe_holds(
+    model: str, module: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LLAMA_SAYS", 10_000 * "a log ")
+    command = [
+        sys.executable,
+        "-m",
+        "npu.cli",
+        "bench",
+        "-m",
+        model,
+        "-p",
+        "4",
+        "-n",
+        "3",
+        "-t",
+        "1",
+    ]
+    subprocess.run([*command, "--against", "llama.cpp"], check=True, timeout=300)
 
 
 def test_a_module_that_crashes(
@@ -194,6 +240,7 @@ def test_a_model_that_the_module_does_not_load(
     ("words", "message"),
     [
         (["--against", "ollama"], "is compared with llama.cpp"),
+        (["--against", "numpy,blis"], "is compared with llama.cpp"),
         (["--against", "llama.cpp", "a", "b"], "is compared with llama.cpp"),
         (["--against-model", "a.gguf", "-n", "2"], "--against-model needs"),
         (["--against", "llama.cpp", "--context", "4"], "--against does not apply to --context"),
@@ -214,7 +261,23 @@ def test_libraries_for_products(
     monkeypatch.setitem(sys.modules, "torch", None)
     (row,) = bench(capsys, "gemm", "--host", "--against=numpy", *sizes)["results"]
     assert row["size"] == [20, 30, 40]
-    assert cli.main(["bench", "--against", "numpy,torch", *sizes]) == 1
-    assert "torch is not there" in capsys.readouterr().err
-    assert cli.main(["bench", "gemm", "--host", "--against", "blis"]) == 2
-    assert "'blis' is not one of numpy, torch" in capsys.readouterr().err
+    for both in (["numpy,torch"], ["numpy", "torch"]):
+        assert cli.main(["bench", "--against", *both, *sizes]) == 1
+        assert "torch is not there" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("gemm --host --against blis", "'blis' is not one of numpy, torch"),
+        ("--against numpy blis", "'blis' is not one of numpy, torch"),
+        ("--against numpy llama.cpp", "'llama.cpp' is not one of numpy, torch"),
+        ("gemv --host --against torch", "not what this command measures (see `npu bench gemv"),
+        ("gemv --against=numpy,torch", "not what this command measures (see `npu bench gemv"),
+        ("gemm --against llama.cpp", "not what this command measures (see `npu bench gemm"),
+        ("--simulated --against llama.cpp", "measures (see `npu bench simulated"),
+    ],
+)
+def test_what_is_not_compared(capsys: pytest.CaptureFixture[str], words: str, message: str) -> None:
+    assert cli.main(["bench", *words.split()]) == 2
+    assert message in capsys.readouterr().err

@@ -1,7 +1,7 @@
 """Two products in one submission (Gemm.run_both): the bits are those of two calls, whatever lies
 where and whichever of them is split or has edges, in timed runs, too; simulated, one dispatch is
 saved, and one product begins to read while the other is computed; products of different
-configurations are submitted one by one.
+configurations are submitted one by one; one that writes what the other uses is an error.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import npu
 from npu import _npu
 from npu.designs import gemm
 from npu.devices import open_device
+from npu.errors import ArgumentError
 from npu.ops.arrays import bytes_of, typed_view
 from npu.ops.gemm_calls import run_both
 from npu.ops.matmul import call_of, pack
@@ -162,3 +163,23 @@ def test_products_that_cannot_overlap_take_the_time_of_both() -> None:
     both = simulate_call(KEPT, size, stored=joined(size, then))
     total = sum(one.array_seconds for one in alone)
     assert 0.98 * total < both.array_seconds < total
+
+
+def test_products_that_write_what_the_other_uses_are_refused() -> None:
+    kept = open_device("emu:npu1").gemm_of(KEPT)
+    memory = np.zeros(4 * 256 * 256, BF16)
+    part = [memory[i * 65536 : (i + 1) * 65536].reshape(256, 256) for i in range(4)]
+
+    def run(*of: tuple[int, int, int]) -> None:
+        operands = [(part[a], part[b].T, part[c]) for a, b, c in of]
+        kept.run_both(*((*typed_view(a), *typed_view(b), bytes_of(c), 0) for a, b, c in operands))
+
+    run((0, 1, 2), (0, 1, 3))
+    for one, other, what in (
+        ((0, 0, 2), (1, 1, 2), "the result"),
+        ((0, 0, 2), (2, 1, 3), "A"),
+        ((0, 0, 2), (1, 2, 3), "B"),
+    ):
+        for both in ((one, other), (other, one)):
+            with pytest.raises(ArgumentError, match=f"memory that {what} of the other"):
+                run(*both)

@@ -70,6 +70,25 @@ def test_matmul_and_its_gradients(m, k, n, dtype, mode, of_a, of_b) -> None:
     assert_matmul_close(result(of_right), array(a).T, array(gradient), bf16=bf16)
 
 
+@pytest.mark.parametrize("frozen", ["x", "weight"])
+@pytest.mark.parametrize("size", [(40, 48, 56), (256, 320, 272)], ids=str)
+def test_gradients_that_nobody_wants_are_not_made(
+    frozen: str, size: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, k, n = size
+    x, weight = values((rows, k), seed=1), values((n, k), seed=2)
+    wanted = weight if frozen == "x" else x
+    wanted.requires_grad_()
+    y = npu.torch.linear(x, weight, device="emu:npu1")
+    made, empty = [], torch.empty
+    monkeypatch.setattr(torch, "empty", lambda *a, **k: made.append(empty(*a, **k)) or made[-1])
+    before = npu.stats()
+    (found,) = torch.autograd.grad(y, wanted, values((rows, n), seed=3))
+    assert (npu.stats() - before).submissions == 1
+    assert not any(one.shape == (weight if frozen == "weight" else x).shape for one in made)
+    assert found.shape == wanted.shape
+
+
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(st.integers(1, 9), max_size=2), k=SIDE, n=SIDE, dtype=st.sampled_from(TYPES),
@@ -164,6 +183,20 @@ def copied(call) -> int:
     before = npu.stats()
     call()
     return (npu.stats() - before).host_copy_bytes
+
+
+def test_arrays_of_other_packages_are_operands_of_npu_matmul() -> None:
+    class Exported:  # has nothing but DLPack's protocol
+        def __init__(self, tensor):
+            self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+    a = values((24, 40))
+    expected = npu.matmul(a.numpy(), a.numpy().T)
+    for one in (a, Exported(a)):
+        np.testing.assert_array_equal(npu.matmul(one, a.T), expected)
+    for one in (a.bfloat16(), a.clone().requires_grad_()):
+        with pytest.raises(ArgumentError, match=r"a cannot become.*npu\.torch has functions"):
+            npu.matmul(one, a.T)
 
 
 def test_a_weight_in_bfloat16_is_read_where_it_lies() -> None:

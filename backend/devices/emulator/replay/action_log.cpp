@@ -2,9 +2,12 @@
 #include "devices/emulator/replay/action_log.h"
 
 #include <algorithm>
+#include <array>
 #include <cassert>
 #include <cstring>
 #include <iterator>
+#include <optional>
+#include <ranges>
 #include <utility>
 
 #include "devices/emulator/array.h"
@@ -36,7 +39,8 @@ void append_list(std::vector<T>& to, std::vector<T>& from) {
 
 size_t Lane::bytes() const {
   return bytes_of(actions) + bytes_of(walks) + bytes_of(calls) + bytes_of(operands) +
-         bytes_of(blocks) + bytes_of(traces) + bytes_of(values);
+         bytes_of(blocks) + bytes_of(traces) + bytes_of(values) + bytes_of(first_copies) +
+         bytes_of(copies);
 }
 
 void Lane::append(Lane&& other) {
@@ -67,17 +71,15 @@ void Lane::append(Lane&& other) {
   append_list(blocks, other.blocks);
 }
 
-ActionLog::ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes)
-    : most_bytes_(most_bytes) {
+ActionLog::ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
+                     size_t columns, std::span<PatchUse> patches, size_t most_bytes)
+    : patches_(patches), most_bytes_(most_bytes) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    if (arguments[i].bytes == 0) continue;
-    arguments_.push_back(
-        {arguments[i].data, arguments[i].data + arguments[i].bytes, static_cast<uint32_t>(i) + 1});
+    if (arguments[i].bytes == 0 || shapes[i].first != i) continue;
+    arguments_.push_back({arguments[i].data, arguments[i].data + shared_bytes(shapes, i),
+                          static_cast<uint32_t>(i) + 1});
   }
   std::ranges::sort(arguments_, {}, &Range::begin);
-  for (size_t i = 1; i < arguments_.size(); ++i) {
-    if (arguments_[i].begin < arguments_[i - 1].end) refuse("arguments that share memory");
-  }
   for (size_t c = 0; c < columns; ++c) {
     pools_.push_back(std::make_unique<BlockPool>(BlockPool::Sizes::kFixed));
   }
@@ -107,7 +109,7 @@ void ActionLog::close_serial() {
 
 void ActionLog::begin_lanes(size_t count) {
   assert(current_lane == nullptr);
-  if (refused()) phases_.clear();  // the memory is of no use any more
+  if (refused() || full()) phases_.clear();  // the memory is of no use any more
   close_serial();
   lanes_.resize(count);
 }
@@ -118,7 +120,6 @@ void ActionLog::end_lanes() {
   if (!lanes_.empty()) phases_.push_back(std::exchange(lanes_, {}));
   lanes_.clear();
   for (auto& pool : pools_) pool->reuse();
-  if (bytes_ > most_bytes_) refuse("more actions than fit the memory for them");
 }
 
 Lane& ActionLog::lane() { return current_lane ? *current_lane : serial_; }
@@ -133,19 +134,21 @@ Place ActionLog::place(const std::byte* address) const {
 }
 
 void ActionLog::put(Action action) {
-  if (!refused()) lane().actions.push_back(action);
+  if (!refused() && !full()) lane().actions.push_back(action);
 }
 
-void ActionLog::move(const Walk& from, const Walk& to, uint64_t words) {
-  // The base of a walk may lie outside of the argument that its words are in.
-  const auto begin = [&](const Walk& walk) {
-    const auto skipped = static_cast<int64_t>(walk.next()) * 4;
-    Place at = place(walk.base() + skipped);
-    at.offset -= skipped;
+void ActionLog::move(const Walk& from, const Walk& to, uint64_t words, uint32_t from_patch,
+                     uint32_t to_patch) {
+  const auto next = [&](const Walk& walk) {
+    Place at = place(walk.base() + static_cast<int64_t>(walk.next()) * 4);
+    if (at.base != Place::kAbsolute) at.patch = &walk == &from ? from_patch : to_patch;
     return at;
   };
-  const auto next = [&](const Walk& walk) {
-    return place(walk.base() + static_cast<int64_t>(walk.next()) * 4);
+  // The base of a walk may lie outside of the argument that its words are in.
+  const auto begin = [&](const Walk& walk) {
+    Place at = next(walk);
+    at.offset -= static_cast<int64_t>(walk.next()) * 4;
+    return at;
   };
   const bool linear_from = from.contiguous() >= words, linear_to = to.contiguous() >= words;
   Lane& into = lane();
@@ -167,6 +170,12 @@ void ActionLog::word(std::byte* to, uint32_t value) {
   put({Action::Kind::kWord, 0, value, place(to), {}});
 }
 
+void ActionLog::uses_patch(uint32_t number, uint64_t bytes, bool constant) {
+  PatchUse& patch = patches_[number - 1];
+  patch.reach = std::max(patch.reach, bytes);
+  patch.fixed |= constant;
+}
+
 void ActionLog::block_taken(SharedBlock* block) {
   lane().blocks.push_back(block);
   put({Action::Kind::kUnpack, static_cast<uint32_t>(lane().blocks.size() - 1), 0, {}, {}});
@@ -174,18 +183,61 @@ void ActionLog::block_taken(SharedBlock* block) {
 
 void ActionLog::call(const CallAction::Function& function, const kernels::Declaration& kernel,
                      std::span<const KernelArgument> arguments, CoreState& state) {
+  if (refused() || full()) return;
   Lane& into = lane();
-  into.calls.push_back({&function, &state, static_cast<uint32_t>(into.operands.size()),
-                        static_cast<uint32_t>(arguments.size())});
-  for (const KernelArgument& argument : arguments) {
-    into.operands.push_back({argument.data ? place(argument.data) : Place{}, argument});
+  std::array<OperandAction, kernels::kMaxOperands> list;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    list[i] = {arguments[i].data ? place(arguments[i].data) : Place{}, arguments[i]};
   }
+  const auto operands = std::span(list).first(arguments.size());
+  const CallAction call{&function, &state, static_cast<uint32_t>(into.operands.size()),
+                        static_cast<uint32_t>(operands.size())};
+  if (joins(into, call, operands, kernel)) return;
+  into.calls.push_back(call);
+  into.operands.insert(into.operands.end(), operands.begin(), operands.end());
   trace(into, kernel, arguments);
   put({Action::Kind::kCall, static_cast<uint32_t>(into.calls.size() - 1), 0, {}, {}});
 }
 
+// The call is one more of those that the lane has made last: they differ in where an operand lies
+// that they only read, and neither read nor leave words that steer.
+bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
+                      const kernels::Declaration& kernel) {
+  if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
+  CallAction& last = lane.calls.back();
+  if (last.function != call.function || last.state != call.state || last.count != call.count) {
+    return false;
+  }
+  if (kernel.copies != nullptr || lane.first_copies.back() != lane.copies.size()) return false;
+  std::optional<uint32_t> moving;
+  for (uint32_t i = 0; i < call.count; ++i) {
+    const OperandAction &before = lane.operands[last.first + i], &now = operands[i];
+    if (lane.traces[last.first + i].steering != kernels::Steering::kNone) return false;
+    if (before.argument.value != now.argument.value || before.place.base != now.place.base ||
+        before.argument.packed != now.argument.packed ||
+        (before.argument.data == nullptr) != (now.argument.data == nullptr)) {
+      return false;
+    }
+    if (before.place.offset == now.place.offset) continue;
+    if (moving || !kernel.operands[i].read_only) return false;
+    moving = i;
+  }
+  const uint32_t operand = moving.value_or(0);
+  const int64_t distance =
+      operands[operand].place.offset - lane.operands[last.first + operand].place.offset;
+  if (last.times > 1 && (operand != last.moving || distance != last.stride * last.times)) {
+    return false;
+  }
+  last.moving = operand;
+  last.stride = distance;
+  if (last.times > 1) last.stride = distance / last.times;
+  ++last.times;
+  return true;
+}
+
 void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
                       std::span<const KernelArgument> arguments) {
+  lane.first_copies.push_back(lane.copies.size());
   const kernels::OperandUses uses = kernels::operand_uses(kernel, arguments);
   const kernels::SteeringFirsts firsts = kernels::steering_firsts(kernel, arguments);
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -205,10 +257,41 @@ void ActionLog::trace(Lane& lane, const kernels::Declaration& kernel,
     std::memcpy(lane.values.data() + trace.values, argument.data + 4 * uint64_t{trace.first},
                 size_t{4} * trace.words);
   }
+  // A call with smaller operands fails, like one that copies to places outside of them.
+  const bool whole =
+      std::ranges::all_of(std::views::iota(size_t{0}, arguments.size()), [&](size_t i) {
+        return arguments[i].data == nullptr || arguments[i].bytes >= uses[i].bytes;
+      });
+  if (kernel.copies == nullptr || !whole) return;
+  kernels::WordCopies copies;
+  kernel.copies(arguments.data(), copies);
+  lane.copies.insert(lane.copies.end(), copies.list, copies.list + copies.count);
 }
 
+// Once for calls in a row that leave the word alone.
 void ActionLog::steers(const std::byte* word, uint32_t value) {
-  put({Action::Kind::kSteer, 0, value, {}, place(word)});
+  const Action action{Action::Kind::kSteer, 0, value, {}, place(word)};
+  if (!known(lane(), action)) put(action);
+}
+
+bool ActionLog::known(const Lane& lane, const Action& steer) {
+  const auto& actions = lane.actions;
+  if (actions.size() < 2 || actions.back().kind != Action::Kind::kCall) return false;
+  const Action& before = actions[actions.size() - 2];
+  if (before.kind != Action::Kind::kSteer || before.bytes != steer.bytes ||
+      before.from.base != steer.from.base || before.from.offset != steer.from.offset) {
+    return false;
+  }
+  const CallAction& call = lane.calls[actions.back().index];
+  for (uint32_t i = 0; i < call.count; ++i) {
+    const Place& place = lane.operands[call.first + i].place;
+    const auto written = static_cast<int64_t>(lane.traces[call.first + i].written);
+    if (written > 0 && place.base == steer.from.base && place.offset < steer.from.offset + 4 &&
+        steer.from.offset < place.offset + written) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void ActionLog::refuse(const char* why) { refused_.store(why, std::memory_order_relaxed); }
@@ -227,6 +310,8 @@ std::vector<Phase> ActionLog::take_phases() {
       std::erase_if(lane.actions, [](const Action& a) { return a.kind == Action::Kind::kSteer; });
       lane.traces = {};
       lane.values = {};
+      lane.first_copies = {};
+      lane.copies = {};
     }
     std::erase_if(phase, [](const Lane& lane) { return lane.actions.empty(); });
     if (phase.empty()) continue;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "devices/emulator/aliasing.h"
+#include "devices/emulator/replay/argument_shape.h"
 #include "devices/emulator/walk.h"
 #include "kernels/declaration.h"
 #include "kernels/kernel.h"
@@ -21,12 +22,21 @@ namespace npu::emulator {
 
 struct Argument;
 
-// `offset` bytes into an argument, or an address that is the same in every run (of a tile's memory
-// or of a block).
+// What runs do with the address that an ADDRESS_PATCH gives a BD.
+struct PatchUse {
+  uint64_t offset = 0;  // into `argument`, in the recorded run
+  uint32_t argument = 0;
+  uint64_t reach = 0;  // bytes from there on that its BD touches; 0: none ran
+  bool fixed = false;  // other addresses make other runs
+};
+
+// `offset` bytes into an argument, of those that share memory the first one, or an address that is
+// the same in every run (of a tile's memory or of a block).
 struct Place {
   static constexpr uint32_t kAbsolute = 0;
   int64_t offset = 0;
   uint32_t base = kAbsolute;  // argument + 1
+  uint32_t patch = 0;         // the address patch of the stream that it moves with; 0: none
 };
 
 struct Action {
@@ -46,11 +56,15 @@ struct Action {
   Place to, from;
 };
 
+// A call, or several in a row that differ in the place of one operand.
 struct CallAction {
   using Function = std::function<void(std::span<const KernelArgument>, CoreState&)>;
   const Function* function;
   CoreState* state;
   uint32_t first, count;  // of its operands
+  uint32_t times = 1;
+  uint32_t moving = 0;  // of the operands: `stride` bytes further with every call
+  int64_t stride = 0;
 };
 
 // An operand of a call: a place, or an integer.
@@ -75,8 +89,11 @@ struct Lane {
   std::vector<CallAction> calls;
   std::vector<OperandAction> operands;
   std::vector<SharedBlock*> blocks;
-  std::vector<OperandTrace> traces;  // of each operand; these two only while it is recorded
+  // Only while it is recorded: of each operand; of each call the number of its first copied words.
+  std::vector<OperandTrace> traces;
   std::vector<uint32_t> values;
+  std::vector<size_t> first_copies;
+  std::vector<kernels::WordCopy> copies;
 
   size_t bytes() const;
   void append(Lane&& other);
@@ -87,7 +104,8 @@ using Phase = std::vector<Lane>;
 
 class ActionLog {
  public:
-  ActionLog(std::span<const Argument> arguments, size_t columns, size_t most_bytes);
+  ActionLog(std::span<const Argument> arguments, std::span<const ArgumentShape> shapes,
+            size_t columns, std::span<PatchUse> patches, size_t most_bytes);
 
   // The lane of the calling thread: that of the serial part, unless a LaneScope says otherwise.
   static ActionLog* current();
@@ -98,11 +116,16 @@ class ActionLog {
   void begin_lanes(size_t count);
   void end_lanes();
 
-  // Before the words move: so many of one walk to another's places.
-  void move(const Walk& from, const Walk& to, uint64_t words);
+  // Before the words move: so many of one walk to another's places, which move with address patches
+  // of the stream (Place::patch).
+  void move(const Walk& from, const Walk& to, uint64_t words, uint32_t from_patch,
+            uint32_t to_patch);
   void copy(std::byte* to, const std::byte* from, uint64_t bytes);
   void word(std::byte* to, uint32_t value);
   void block_taken(SharedBlock* block);
+  // A BD begins whose address comes from this address patch; a constant argument may be aliased,
+  // wherever it is used then.
+  void uses_patch(uint32_t patch, uint64_t bytes, bool constant);
   // Before the call, of a kernel with this declaration.
   void call(const CallAction::Function& function, const kernels::Declaration& kernel,
             std::span<const KernelArgument> arguments, CoreState& state);
@@ -110,6 +133,7 @@ class ActionLog {
   // The run does what only the register level can do. May be called by every thread.
   void refuse(const char* why);
   const char* refused() const { return refused_.load(std::memory_order_relaxed); }
+  bool full() const { return bytes_ > most_bytes_; }  // of more actions than fit
 
   // Blocks of this log's own, as many as the columns have: nothing else uses them.
   BlockPool& blocks(int column) { return *pools_[static_cast<size_t>(column)]; }
@@ -124,6 +148,9 @@ class ActionLog {
   Place place(const std::byte* address) const;
   static void trace(Lane& lane, const kernels::Declaration& kernel,
                     std::span<const KernelArgument> arguments);
+  static bool known(const Lane& lane, const Action& steer);
+  static bool joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
+                    const kernels::Declaration& kernel);
   Lane& lane();
   void put(Action action);
   void close_serial();
@@ -133,6 +160,7 @@ class ActionLog {
     uint32_t base;
   };
   std::vector<Range> arguments_;  // by address
+  const std::span<PatchUse> patches_;
   const size_t most_bytes_;
   std::vector<std::unique_ptr<BlockPool>> pools_;
   std::vector<Phase> phases_;

@@ -9,18 +9,6 @@
 
 namespace npu::emulator {
 
-namespace {
-
-bool same_words(const BdSlot& a, const BdSlot& b, uint8_t fresh) {
-  if (a.own_from_zero != b.own_from_zero) return false;
-  for (size_t word = 0; word < a.words.size(); ++word) {
-    if (a.words[word] != b.words[word] && !(fresh >> word & 1)) return false;
-  }
-  return true;
-}
-
-}  // namespace
-
 std::optional<ControlState> ControlState::of(Array& array) {
   ControlState state;
   for (const auto& tile : array.tiles()) {
@@ -30,7 +18,6 @@ std::optional<ControlState> ControlState::of(Array& array) {
       of.written.push_back(lock.written);
     }
     of.bds = tile->bds;
-    of.fresh.assign(of.bds.size(), 0);
     for (const auto& side : tile->channels) {
       for (BdEngine* channel : side) {
         std::optional<BdEngine::Rest> rest = channel->rest();
@@ -46,48 +33,38 @@ std::optional<ControlState> ControlState::of(Array& array) {
   return state;
 }
 
-bool ControlState::holds(const Array& array) const {
+bool ControlState::leaves_nothing(const Array& array) const {
   for (size_t t = 0; t < tiles_.size(); ++t) {
     const Tile& tile = *array.tiles()[t];
     const TileState& here = tiles_[t];
     for (size_t i = 0; i < here.locks.size(); ++i) {
       if (tile.locks[i].value != here.locks[i]) return false;
     }
-    for (size_t i = 0; i < here.bds.size(); ++i) {
-      if (!same_words(tile.bds[i], here.bds[i], here.fresh[i])) return false;
-    }
     size_t next = 0;
     for (const auto& side : tile.channels) {
       for (const BdEngine* channel : side) {
-        if (!channel->rests_at(here.channels[next++])) return false;
+        const BdEngine::Rest& rest = here.channels[next++];
+        if (channel->tasks() != rest.queue.size() + (rest.task ? 1 : 0)) return false;
       }
-    }
-    if ((tile.core != nullptr) != here.core.has_value()) return false;
-    if (here.core && !static_cast<const ProgramCore&>(*tile.core).rests_at(*here.core)) {
-      return false;
     }
   }
   return true;
 }
 
-void ControlState::forgive(const Array& array) {
-  for (size_t t = 0; t < tiles_.size(); ++t) {
-    for (size_t i = 0; i < tiles_[t].bds.size(); ++i) {
-      tiles_[t].fresh[i] = array.tiles()[t]->bds[i].fresh();
-    }
-  }
-}
-
-void ControlState::install(Array& array, const ControlState& from) const {
+void ControlState::install(Array& array, std::span<const int64_t> moved) const {
   for (size_t t = 0; t < tiles_.size(); ++t) {
     Tile& tile = *array.tiles()[t];
-    const TileState &to = tiles_[t], &before = from.tiles_[t];
+    const TileState& to = tiles_[t];
     for (size_t i = 0; i < to.locks.size(); ++i) {
       tile.locks[i].value = to.locks[i];
-      tile.locks[i].written += to.written[i] - before.written[i];
+      tile.locks[i].written = to.written[i];
     }
     for (size_t i = 0; i < to.bds.size(); ++i) {
-      if (tile.bds[i].words != to.bds[i].words) tile.bds[i] = to.bds[i];
+      const BdSlot& slot = to.bds[i];
+      const int64_t distance = slot.patch < moved.size() ? moved[slot.patch] : 0;
+      if (distance == 0 && tile.bds[i].same(slot)) continue;
+      tile.bds[i] = slot;
+      if (distance != 0) tile.bds[i].move_address(distance);
     }
     size_t next = 0;
     for (const auto& side : tile.channels) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "devices/emulator/bd_engine.h"
@@ -22,13 +23,12 @@ class ControlState {
   // Of an array between two runs. Empty if a core has no worker program, or one that streams load.
   static std::optional<ControlState> of(Array& array);
 
-  // Whether the array is in this state, except for the BD words that a recorded run writes before
-  // it uses them (BdSlot::fresh).
-  bool holds(const Array& array) const;
-  // The BD words of shims that need not be as they are here, after the run that began with this.
-  void forgive(const Array& array);
-  // Brings an array into this state.
-  void install(Array& array, const ControlState& from) const;
+  // Whether locks have the values of this state and channels as many tasks: no run has left
+  // anything behind that the next one may wait for.
+  bool leaves_nothing(const Array& array) const;
+  // Brings an array into this state. moved: what is added to the addresses that address patches
+  // have written, by BdSlot::patch.
+  void install(Array& array, std::span<const int64_t> moved = {}) const;
   size_t bytes() const;
 
  private:
@@ -36,7 +36,6 @@ class ControlState {
     std::vector<int> locks;
     std::vector<uint32_t> written;  // Lock::written
     std::vector<BdSlot> bds;
-    std::vector<uint8_t> fresh;  // of each BD: words that need not be the same, a bit each
     std::vector<BdEngine::Rest> channels;
     std::optional<ProgramCore::Rest> core;
   };

@@ -12,7 +12,8 @@
 namespace npu::emulator {
 
 size_t Recording::bytes() const {
-  size_t sum = sizeof *this + start.bytes() + end.bytes() + steering.size() * sizeof steering[0];
+  size_t sum = sizeof *this + end.bytes() + steering.size() * sizeof steering[0] +
+               data.size() * sizeof data[0] + patches.size() * sizeof patches[0];
   for (const Phase& phase : phases) {
     for (const Lane& lane : phase) sum += sizeof lane + lane.bytes();
   }
@@ -20,9 +21,11 @@ size_t Recording::bytes() const {
   return sum;
 }
 
-Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments)
-    : recording_(std::move(recording)), bases_{nullptr} {
+Replay::Replay(std::shared_ptr<const Recording> recording, std::span<const Argument> arguments,
+               std::span<const int64_t> moved)
+    : recording_(std::move(recording)), bases_{nullptr}, moved_{0} {
   for (const Argument& argument : arguments) bases_.push_back(argument.data);
+  moved_.insert(moved_.end(), moved.begin(), moved.end());
 }
 
 void Replay::call(const Lane& lane, const CallAction& call) const {
@@ -32,7 +35,11 @@ void Replay::call(const Lane& lane, const CallAction& call) const {
     arguments[i] = operand.argument;
     if (operand.argument.data != nullptr) arguments[i].data = at(operand.place);
   }
-  (*call.function)(std::span(arguments).first(call.count), *call.state);
+  const auto operands = std::span<const KernelArgument>(arguments).first(call.count);
+  for (uint32_t i = 0; i < call.times; ++i) {
+    (*call.function)(operands, *call.state);
+    arguments[call.moving].data += call.stride;
+  }
 }
 
 void Replay::run(const Lane& lane) const {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
-#include <functional>
+#include <optional>
 #include <utility>
 
 #include "devices/emulator/array.h"
@@ -16,11 +16,12 @@ using stream::Operation;
 namespace {
 
 // A stream that runs once is not worth recording. One whose recordings leave before they are
-// repeated waits twice as long for the next one, up to so many runs.
+// repeated, or whose run was not recorded, waits twice as long for the next one, up to so many
+// runs.
 constexpr uint64_t kFirstRecorded = 2, kLastRecorded = 64;
 
-// Whether an operation writes what recorded runs may write: data memory, locks, BDs and task queues
-// of shim tiles.
+// Whether an operation writes what recorded runs may write: data memory, locks, BDs, channels and
+// their task queues.
 bool recordable(const Operation& operation) {
   switch (operation.opcode) {
     case Opcode::kSync:
@@ -41,34 +42,19 @@ bool recordable(const Operation& operation) {
   if (row >= arch::kRows) return false;
   const arch::TileGeometry& tile = arch::tile_geometry(arch::tile_kind(row));
   const uint32_t offset = arch::address_offset(address);
+  const bool block = operation.opcode == Opcode::kBlockWrite;
+  const size_t bytes = block ? operation.data.size_bytes() : 4;
   const auto within = [&](uint32_t begin, int count, uint32_t step) {
-    return offset >= begin && offset < begin + static_cast<uint32_t>(count) * step;
+    const uint32_t end = begin + static_cast<uint32_t>(count) * step;
+    return offset >= begin && offset < end && bytes <= end - offset;
   };
   const bool channel =
       within(tile.s2mm_base, tile.channels, 8) || within(tile.mm2s_base, tile.channels, 8);
-  if (operation.opcode == Opcode::kMaskWrite) {  // what it reads is part of the state
-    return tile.kind == arch::TileKind::kShim && channel;
-  }
-  if (within(tile.lock_base, tile.locks, 0x10)) return true;
-  if (tile.kind == arch::TileKind::kShim) return channel || within(tile.bd_base, tile.bds, 0x20);
-  return operation.opcode != Opcode::kAddressPatch && offset < tile.memory_bytes;
-}
-
-std::vector<ArgumentShape> shapes(std::span<const Argument> arguments) {
-  std::vector<ArgumentShape> of;
-  for (const Argument& a : arguments) of.push_back({a.bytes, a.writable});
-  return of;
-}
-
-bool share_memory(std::span<const Argument> arguments) {
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    for (size_t j = 0; j < i; ++j) {
-      const Argument &a = arguments[i], &b = arguments[j];
-      const std::less<const std::byte*> before;
-      if (before(a.data, b.data + b.bytes) && before(b.data, a.data + a.bytes)) return true;
-    }
-  }
-  return false;
+  if (operation.opcode == Opcode::kMaskWrite) return channel;  // what it reads is part of the state
+  const bool bd = within(tile.bd_base, tile.bds, 0x20);
+  if (operation.opcode == Opcode::kAddressPatch) return bd && tile.kind == arch::TileKind::kShim;
+  return channel || bd || within(tile.lock_base, tile.locks, 0x10) ||
+         within(0, static_cast<int>(tile.memory_bytes), 1);
 }
 
 // Whether the words that decide what cores do are those of the recorded run.
@@ -114,8 +100,8 @@ bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
   return true;
 }
 
-Recordings::Recordings(std::shared_ptr<ReplayMemory> memory)
-    : memory_(std::move(memory)), first_recorded_(kFirstRecorded) {
+Recordings::Recordings(std::shared_ptr<ReplayMemory> memory, const stream::Stream& stream)
+    : memory_(std::move(memory)), version_(stream), first_recorded_(kFirstRecorded) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   memory_->streams_.push_back(this);
 }
@@ -126,31 +112,72 @@ Recordings::~Recordings() {
   std::erase(memory_->streams_, this);
 }
 
-std::shared_ptr<const Recording> Recordings::find(Array& array,
+bool Recordings::enabled() const {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  return memory_->most_ > 0;
+}
+
+// None if what has moved makes another run.
+std::optional<std::vector<int64_t>> Recordings::moved(const Recording& recording,
+                                                      std::span<const Argument> arguments) const {
+  std::vector<int64_t> all;
+  for (size_t i = 0; i < recording.patches.size(); ++i) {
+    const PatchUse& use = recording.patches[i];
+    const uint64_t offset = patched_offset(*version_.address_patches()[i]);
+    all.push_back(static_cast<int64_t>(offset - use.offset));
+    if (offset == use.offset || use.reach == 0) continue;
+    const uint64_t bytes = arguments[use.argument].bytes;
+    if (use.fixed || offset % 4 != 0 || offset > bytes || use.reach > bytes - offset) {
+      return std::nullopt;
+    }
+  }
+  return all;
+}
+
+std::optional<Recordings::Found> Recordings::find(Array& array,
                                                   std::span<const Argument> arguments) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
   drop_others(array.epoch());
-  if (all_.empty() || share_memory(arguments)) return nullptr;
+  if (all_.empty()) return std::nullopt;
+  const std::optional<std::vector<ArgumentShape>> given = argument_shapes(arguments);
+  if (!given) return std::nullopt;
   for (const auto& tile : array.tiles()) tile->aliases.flush_all();
-  const std::vector<ArgumentShape> given = shapes(arguments);
   for (Kept& kept : all_) {
     const Recording& recording = *kept.recording;
-    if (recording.arguments != given || !recording.start.holds(array) ||
+    if (recording.arguments != *given || recording.data != version_.data() ||
         !steered_the_same(recording, arguments)) {
       continue;
     }
+    std::optional<std::vector<int64_t>> distances = moved(recording, arguments);
+    if (!distances) continue;
     kept.last_use = ++memory_->uses_;
     kept.repeated = true;
-    return kept.recording;
+    return Found{kept.recording, std::move(*distances)};
   }
-  return nullptr;
+  return std::nullopt;
 }
 
 bool Recordings::wants(const stream::Stream& stream) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  if (refused_ || ++runs_ < first_recorded_ || all_.size() == kMostStates) return false;
-  refused_ = memory_->most_ <= bytes_ || !std::ranges::all_of(stream.operations(), recordable);
+  if (refused_ || memory_->most_ == 0 || ++runs_ < first_recorded_) return false;
+  refused_ = !std::ranges::all_of(stream.operations(), recordable);
   return !refused_;
+}
+
+void Recordings::postpone() {
+  const std::lock_guard<std::mutex> guard(memory_->mutex_);
+  wait_longer();
+  postponed_ = true;
+}
+
+void Recordings::wait_longer() {
+  first_recorded_ = std::min(2 * first_recorded_, kLastRecorded);
+  runs_ = 0;
+}
+
+size_t Recordings::least_useful() const {
+  const auto worth = [](const Kept& kept) { return std::pair(kept.repeated, kept.last_use); };
+  return static_cast<size_t>(std::ranges::min_element(all_, {}, worth) - all_.begin());
 }
 
 size_t Recordings::most_bytes() const {
@@ -161,10 +188,14 @@ size_t Recordings::most_bytes() const {
 void Recordings::add(Recording recording) {
   const size_t bytes = recording.bytes();
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  if (!memory_->make_room(bytes, *this)) {
-    refused_ = true;
+  if (all_.size() == kMost) drop(least_useful());
+  if (!memory_->make_room(bytes, *this)) {  // of its own ones, those that were repeated stay
+    if (!all_.empty() && !all_[least_useful()].repeated) drop(least_useful());
+    wait_longer();
+    postponed_ = true;
     return;
   }
+  postponed_ = false;
   bytes_ += bytes;
   memory_->bytes_ += bytes;
   all_.push_back(
@@ -177,7 +208,7 @@ void Recordings::drop(size_t number) {
   bytes_ -= kept.bytes;
   memory_->bytes_ -= kept.bytes;
   if (kept.repeated) first_recorded_ = kFirstRecorded;
-  if (!kept.repeated && runs_ > 0) first_recorded_ = std::min(2 * first_recorded_, kLastRecorded);
+  if (!kept.repeated && runs_ > 0) wait_longer();
   runs_ = 0;
 }
 
@@ -195,7 +226,7 @@ void Recordings::refuse() {
 
 bool Recordings::refused() const {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  return refused_;
+  return refused_ || postponed_;
 }
 
 void Recordings::drop_all() {
@@ -204,12 +235,12 @@ void Recordings::drop_all() {
   all_.clear();
 }
 
-void Recordings::clear() {
+void Recordings::patch(stream::Stream& stream, size_t word, uint32_t value) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  drop_all();
+  if (!version_.patch(stream, word, value)) return;
+  if (!all_.empty() && !all_.back().repeated) return wait_longer();
   runs_ = 0;
-  first_recorded_ = kFirstRecorded;
-  refused_ = false;
+  first_recorded_ = 1;
 }
 
 }  // namespace npu::emulator

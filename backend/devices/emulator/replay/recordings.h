@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -37,28 +38,38 @@ class ReplayMemory {
   std::vector<Recordings*> streams_;
 };
 
-// Those of one prepared stream, one per state of the array that it has found.
+// Those of one prepared stream: one for each of its versions and of the words that steer its cores.
 class Recordings {
  public:
-  // States of the array in which one stream is recorded: a design with two buffers here and three
-  // there comes back to the same place after six runs.
-  static constexpr size_t kMostStates = 12;
+  // Of more, those leave that no run has come back to, then the one used least recently.
+  static constexpr size_t kMost = 12;
 
-  explicit Recordings(std::shared_ptr<ReplayMemory> memory);
+  Recordings(std::shared_ptr<ReplayMemory> memory, const stream::Stream& stream);
   ~Recordings();
   Recordings(const Recordings&) = delete;
   Recordings& operator=(const Recordings&) = delete;
 
-  // The one that fits, or null. Brings the array's memories up to date if there may be one.
-  std::shared_ptr<const Recording> find(Array& array, std::span<const Argument> arguments);
+  // The one that fits, and how far its address patches have moved since, or none. Brings the
+  // array's memories up to date if there may be one.
+  struct Found {
+    std::shared_ptr<const Recording> recording;
+    std::vector<int64_t> moved;
+  };
+  std::optional<Found> find(Array& array, std::span<const Argument> arguments);
+  bool enabled() const;  // there is memory for recordings
+  StreamVersion& version() { return version_; }
   // Whether a run that has not found one is to be recorded. Counts these runs.
   bool wants(const stream::Stream& stream);
+  // The run was not recorded, for a reason that may pass: the next attempt waits twice as long.
+  void postpone();
   size_t most_bytes() const;  // of the next one
   void add(Recording recording);
-  // Its runs cannot be recorded.
+  // No run of the stream can be recorded.
   void refuse();
-  bool refused() const;
-  void clear();  // the stream has changed
+  bool refused() const;  // or the last attempt was postponed
+  // A word of the stream gets another value. Other data of BDs make other runs, of which the first
+  // is recorded: whoever patches a stream runs it again.
+  void patch(stream::Stream& stream, size_t word, uint32_t value);
 
  private:
   friend class ReplayMemory;
@@ -68,15 +79,20 @@ class Recordings {
     uint64_t last_use;  // ReplayMemory::uses_
     bool repeated;
   };
+  std::optional<std::vector<int64_t>> moved(const Recording& recording,
+                                            std::span<const Argument> arguments) const;
   void drop_all();
   void drop(size_t number);
+  size_t least_useful() const;  // its number
+  void wait_longer();
   void drop_others(uint64_t epoch);  // than those of this Array::epoch()
 
   const std::shared_ptr<ReplayMemory> memory_;  // whose mutex guards all of this
+  StreamVersion version_;
   std::vector<Kept> all_;
   size_t bytes_ = 0;  // of all_
   uint64_t runs_ = 0, first_recorded_;
-  bool refused_ = false;
+  bool refused_ = false, postponed_ = false;
 };
 
 }  // namespace npu::emulator

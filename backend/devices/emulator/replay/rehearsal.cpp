@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "error.h"
@@ -20,35 +21,39 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
                      std::span<const Argument> arguments, Recordings& recordings) {
   size_t bytes = 0;
   for (const Argument& argument : arguments) bytes += argument.bytes;
-  if (bytes > kMaxCopy) return;
-  Contents contents;
+  const std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(arguments);
+  if (bytes > kMaxCopy || !shapes) return;
+  Contents contents;  // of what shares memory, those of the first argument
   const auto run = [&](Recordings* recorded) {
     contents.assign(arguments.size(), {});
     std::vector<Argument> copies;
     for (size_t a = 0; a < arguments.size(); ++a) {
-      if (arguments[a].bytes > 0) {
-        contents[a].assign(arguments[a].data, arguments[a].data + arguments[a].bytes);
-      }
-      copies.push_back({contents[a].data(), contents[a].size(), arguments[a].writable});
+      if (arguments[a].bytes == 0 || (*shapes)[a].first != a) continue;
+      contents[a].assign(arguments[a].data, arguments[a].data + shared_bytes(*shapes, a));
+    }
+    for (const ArgumentShape& shape : *shapes) {
+      std::vector<std::byte>& first = contents[shape.first];
+      copies.push_back(
+          {first.empty() ? nullptr : first.data() + shape.behind, shape.bytes, shape.writable});
     }
     array.begin(stream, copies, recorded);
     array.resume(Array::Deadline::max());
   };
-  std::shared_ptr<const Recording> found = recordings.find(array, arguments);
-  for (size_t i = 0; i < Recordings::kMostStates + 2 && !found; ++i) {
+  bool found = recordings.find(array, arguments).has_value();
+  for (size_t i = 0; i < Recordings::kMost + 2 && !found; ++i) {
     if (recordings.refused()) return;
     run(&recordings);
-    found = recordings.find(array, arguments);
+    found = recordings.find(array, arguments).has_value();
   }
   if (!found) return;
   const Contents before = memories(array);
+  array.return_to_rest();
   run(nullptr);
   wanted_ = std::move(contents);
   for (size_t t = 0; t < before.size(); ++t) {
     array.tiles()[t]->aliases.clear();
     std::ranges::copy(before[t], array.tiles()[t]->memory->begin());
   }
-  found->start.install(array, found->end);
 }
 
 void Rehearsal::compare(std::span<const Argument> arguments) const {

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <map>
 #include <ranges>
+#include <set>
 #include <utility>
 
 namespace npu::emulator {
@@ -18,6 +19,7 @@ class Search {
   // The actions of a lane, from the last one to the first. False if a word's origin is not known.
   bool pass(const Lane& lane);
   std::vector<SteeringWord> found() const;
+  const std::set<uint32_t>& bases() const { return bases_; }  // of arguments
 
  private:
   using Key = std::pair<uint32_t, int64_t>;  // base and offset of a place
@@ -37,11 +39,15 @@ class Search {
   bool pass(const Lane& lane, const Action& action);
   bool pass_move(const Action& action, const Walk* from, const Walk* to);
   bool pass_word(const Action& action);
-  bool pass_call(const Lane& lane, const CallAction& call);
+  bool pass_call(const Lane& lane, size_t number);
+  static bool pass_copies(std::span<const OperandAction> operands,
+                          std::span<const kernels::WordCopy> copies, const Words& left,
+                          std::vector<std::pair<Key, uint32_t>>& copied);
   bool add_read(const Lane& lane, std::span<const OperandAction> operands,
                 std::span<const OperandTrace> traces);
 
   Words words_;  // where they lie at this point of the run
+  std::set<uint32_t> bases_;
 };
 
 // The places of a move's words on one side: a walk's, or one after the other.
@@ -69,6 +75,7 @@ bool Search::add(const Key& where, uint32_t value) {
     return near->first == where && near->second == value;
   }
   words_.emplace_hint(near, where, value);
+  if (where.first != Place::kAbsolute) bases_.insert(where.first);
   return true;
 }
 
@@ -109,12 +116,18 @@ bool Search::pass_word(const Action& action) {
 }
 
 // Words that a call has left are looked for in those that its kernel declares to make them of.
-bool Search::pass_call(const Lane& lane, const CallAction& call) {
+bool Search::pass_call(const Lane& lane, size_t number) {
+  const CallAction& call = lane.calls[number];
   const auto operands = std::span(lane.operands).subspan(call.first, call.count);
   const auto traces = std::span(lane.traces).subspan(call.first, call.count);
   const auto source = std::ranges::find(traces, kernels::Steering::kReads, &OperandTrace::steering);
+  const size_t first = lane.first_copies[number];
+  const size_t end =
+      number + 1 < lane.calls.size() ? lane.first_copies[number + 1] : lane.copies.size();
+  const auto copies = std::span(lane.copies).subspan(first, end - first);
   bool made = false;
   std::vector<std::pair<Key, uint32_t>> copied;
+  Words left;  // that the call has written otherwise
   for (size_t i = 0; i < operands.size(); ++i) {
     const Place& place = operands[i].place;
     const OperandTrace& trace = traces[i];
@@ -122,24 +135,52 @@ bool Search::pass_call(const Lane& lane, const CallAction& call) {
     const int64_t begin = place.offset + kWordBytes * trace.first;
     const auto last = first_behind(place, trace.written);
     for (auto word = first_in(place); word != last; word = words_.erase(word)) {
-      const int64_t number = (word->first.second - begin) / kWordBytes;
-      if (word->first.second < begin || (word->first.second - begin) % kWordBytes != 0 ||
-          number >= trace.words) {
-        return false;
+      const int64_t offset = word->first.second - begin;
+      if (offset < 0 || offset % kWordBytes != 0 || offset / kWordBytes >= trace.words) {
+        if (copies.empty()) return false;
+        left.insert(*word);
+        continue;
       }
       made |= trace.steering == kernels::Steering::kSets ||
               trace.steering == kernels::Steering::kUpdates;
       if (trace.steering != kernels::Steering::kCopies) continue;
-      if (source == traces.end() || number >= source->words) return false;
+      const int64_t index = offset / kWordBytes;
+      if (source == traces.end() || index >= source->words) return false;
       const Place& from = operands[static_cast<size_t>(source - traces.begin())].place;
       copied.push_back(
-          {{from.base, from.offset + kWordBytes * (source->first + number)}, word->second});
+          {{from.base, from.offset + kWordBytes * (source->first + index)}, word->second});
     }
+  }
+  if (!left.empty()) {
+    if (!pass_copies(operands, copies, left, copied)) return false;
+    made = true;
   }
   for (const auto& [where, value] : copied) {
     if (!add(where, value)) return false;
   }
   return !made || add_read(lane, operands, traces);
+}
+
+// From the last copy to the first. False if one of the words is none of those that were copied.
+bool Search::pass_copies(std::span<const OperandAction> operands,
+                         std::span<const kernels::WordCopy> copies, const Words& left,
+                         std::vector<std::pair<Key, uint32_t>>& copied) {
+  for (const auto& [where, value] : left) {
+    Key at = where;
+    bool moved = false;
+    for (const kernels::WordCopy& copy : std::views::reverse(copies)) {
+      const Place& to = operands[static_cast<size_t>(copy.to)].place;
+      const Place& from = operands[static_cast<size_t>(copy.from)].place;
+      const int64_t offset = at.second - (to.offset + kWordBytes * copy.to_first);
+      if (at.first != to.base || offset < 0 || offset >= kWordBytes * copy.words) continue;
+      if (offset % kWordBytes != 0) return false;
+      at = {from.base, from.offset + kWordBytes * copy.from_first + offset};
+      moved = true;
+    }
+    if (!moved) return false;
+    copied.emplace_back(at, value);
+  }
+  return true;
 }
 
 bool Search::add_read(const Lane& lane, std::span<const OperandAction> operands,
@@ -175,7 +216,7 @@ bool Search::pass(const Lane& lane, const Action& action) {
     case Action::Kind::kWord:
       return pass_word(action);
     case Action::Kind::kCall:
-      return pass_call(lane, lane.calls[action.index]);
+      return pass_call(lane, action.index);
     case Action::Kind::kUnpack:
       return true;
   }
@@ -198,13 +239,15 @@ std::vector<SteeringWord> Search::found() const {
 }  // namespace
 
 // Lanes of a phase touch nothing of each other's, so their order is of no importance.
-std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases) {
+std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases,
+                                                        std::vector<uint32_t>* arguments) {
   Search search;
   for (const Phase& phase : std::views::reverse(phases)) {
     for (const Lane& lane : phase) {
       if (!search.pass(lane)) return std::nullopt;
     }
   }
+  if (arguments != nullptr) arguments->assign(search.bases().begin(), search.bases().end());
   return search.found();
 }
 

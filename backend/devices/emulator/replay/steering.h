@@ -18,7 +18,9 @@ struct SteeringWord {
   uint32_t value;
 };
 
-// Of a run's phases, as they were recorded. Nothing if a kernel computed one of them.
-std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases);
+// Of a run's phases, as they were recorded. Nothing if a kernel computed one of them. *arguments:
+// bases (Place) of those that such words lie in or pass through.
+std::optional<std::vector<SteeringWord>> steering_words(std::span<const Phase> phases,
+                                                        std::vector<uint32_t>* arguments = nullptr);
 
 }  // namespace npu::emulator

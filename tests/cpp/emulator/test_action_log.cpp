@@ -1,0 +1,112 @@
+// What a recorded run's calls become (devices/emulator/replay/action_log.h). Asserts that calls in
+// a row that differ in the place of one operand are one action, whose repetition makes the same
+// calls; that another integer, a second operand that moves, a move of what the call writes, another
+// stride and anything between begin a new one; that a word which steers is written down once for
+// such calls.
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "devices/emulator/array.h"
+#include "devices/emulator/replay/recording.h"
+
+using namespace npu;
+using emulator::Action;
+using emulator::ActionLog;
+using emulator::Phase;
+
+namespace {
+
+consteval kernels::Declaration declared() {
+  kernels::Operand in = kernels::buffer("in", 8, 4), also = kernels::buffer("also", 8, 4);
+  in.read_only = also.read_only = true;
+  return kernels::resolved("kernel", {.operands = {in, also, kernels::buffer("out", 8, 4),
+                                                   kernels::integer("number", 0, 9)}});
+}
+constexpr kernels::Declaration kKernel = declared();
+
+using Places = std::vector<int64_t>;  // of a call: in, also, out and the number
+
+std::vector<Places> made;
+std::byte memory[4096];
+
+const emulator::CallAction::Function kFunction = [](std::span<const KernelArgument> a, CoreState&) {
+  made.push_back({a[0].data - memory, a[1].data - memory, a[2].data - memory, a[3].value});
+};
+
+struct Log {
+  void call(const Places& places) {
+    std::vector<KernelArgument> operands;
+    for (size_t i = 0; i < 3; ++i) operands.push_back({memory + places[i], 64, 0});
+    operands.push_back({nullptr, 0, places[3]});
+    log.call(kFunction, kKernel, operands, core);
+    calls.push_back(places);
+  }
+  // Actions of the run, whose repetition has to make the same calls.
+  size_t actions() {
+    emulator::Recording recording;
+    recording.phases = log.take_phases();
+    size_t count = 0;
+    for (const Phase& phase : recording.phases) {
+      for (const emulator::Lane& lane : phase) count += lane.actions.size();
+    }
+    made.clear();
+    emulator::Replay replay(std::make_shared<const emulator::Recording>(std::move(recording)), {},
+                            {});
+    CHECK(replay.resume([] { return false; }));
+    CHECK(made == calls);
+    return count;
+  }
+  ActionLog log{{}, {}, 1, {}, size_t{1} << 20};
+  CoreState core;
+  std::vector<Places> calls;
+};
+
+}  // namespace
+
+TEST_CASE("calls in a row that differ in one operand's place are one action") {
+  Log log;
+  for (int64_t i = 0; i < 7; ++i) log.call({640 - 64 * i, 128, 2048, 3});
+  CHECK(log.actions() == 1);
+  Log same;
+  for (int i = 0; i < 3; ++i) same.call({64, 128, 2048, 3});
+  CHECK(same.actions() == 1);
+}
+
+TEST_CASE("other differences begin another action") {
+  const Places first = {0, 128, 2048, 3};
+  for (const Places& second :
+       std::vector<Places>{{0, 128, 2048, 4}, {64, 192, 2048, 3}, {0, 128, 2112, 3}}) {
+    Log log;
+    log.call(first);
+    log.call(second);
+    CHECK(log.actions() == 2);
+  }
+  Log strides;
+  for (const int64_t in : {0, 64, 128, 256, 384}) strides.call({in, 128, 2048, 3});
+  CHECK(strides.actions() == 2);
+  Log others;
+  for (const int64_t in : {0, 64}) others.call({in, 128, 2048, 3});
+  others.call({64, 192, 2048, 3});
+  CHECK(others.actions() == 2);
+  Log between;
+  between.call(first);
+  between.log.word(memory + 1024, 7);
+  between.call({64, 128, 2048, 3});
+  CHECK(between.actions() == 3);
+}
+
+TEST_CASE("a word that steers several such calls is one action before them") {
+  Log log;
+  for (int64_t i = 0; i < 4; ++i) {
+    log.log.steers(memory + 1024, 5);
+    log.call({64 * i, 128, 2048, 3});
+  }
+  CHECK(log.log.phases()[0][0].actions.size() == 2);
+  Log writes;  // the word, in the result
+  for (int64_t i = 0; i < 4; ++i) {
+    writes.log.steers(memory + 2052, 5);
+    writes.call({64 * i, 128, 2048, 3});
+  }
+  CHECK(writes.log.phases()[0][0].actions.size() == 8);
+}
