@@ -416,13 +416,14 @@ void check_input(const char* kernel, const KernelArgument* operands) {
 // through the store. Operands as below.
 void table_copies(const KernelArgument* operands, WordCopies& out) {
   const auto* state = reinterpret_cast<const int32_t*>(operands[2].data);
+  if (state[kTabled] < 0 || state[kTabled] >= kTableParts) return;
   out.add({1, 0, 1, 0, kXElements / 2});  // the other parts stay
   out.add({1, state[kTabled] * kInWords, 0, 0, kInWords});
 }
 void input_copies(const KernelArgument* operands, WordCopies& out) {
   const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
   const auto left = int32_t(operands[4].value);
-  if (left < kLast) return;
+  if (left < kLast || !job_fits(job) || left - kLast >= job.take) return;
   if (left > kLast) out.add({1, 0, 1, 0, kStoreWords});  // the others stay
   out.add({1, (job.take + (kLast - 1) - left) * kInWords, 0, 0, kInWords});
   if (left > kLast || operands[5].value != int32_t(Kind::kRotate)) return;
@@ -435,6 +436,7 @@ void input_copies(const KernelArgument* operands, WordCopies& out) {
 void out_copies(const KernelArgument* operands, WordCopies& out) {
   const auto& job = *reinterpret_cast<const Job*>(operands[2].data);
   const auto* state = reinterpret_cast<const int32_t*>(operands[3].data);
+  if (!job_fits(job) || state[kSentOut] < 0 || state[kSentOut] >= job.out) return;
   out.add({1, 0, 0, job.out_at / 4 + state[kSentOut] * kOutWords, kOutWords});
 }
 

@@ -100,7 +100,7 @@ RunReport Array::configure(std::span<const std::byte> txn, std::byte contents) {
   reset_tiles(contents);
   scheduler_.set_log(nullptr);
   log_ = nullptr;
-  ++epoch_;
+  begin_epoch();
   buffers_.clear();
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column = {};
@@ -144,7 +144,7 @@ Tile& Array::tile_for_program(int col, int row) {
 }
 
 void Array::put_core(Tile& target, std::unique_ptr<Core> core) {
-  ++epoch_;
+  begin_epoch();
   // An earlier program may still wait for a lock, its own or a neighbour's, or for a cascade.
   for (auto& t : tiles_) {
     for (Lock& lock : t->locks) std::erase(lock.waiters, target.core.get());
@@ -248,9 +248,17 @@ void Array::drop_buffers() {
 
 void Array::begin(const stream::Stream& stream, std::span<const Argument> buffers,
                   Recordings* recordings) {
-  const bool rests = recordings != nullptr && recordings->enabled() && find_rest();
   const char* const name = run_function();
+  {
+    const Entry entry(*this, name);
+    check_begin(name, buffers);
+  }
+  const bool rests = recordings != nullptr && recordings->enabled() && find_rest();
   const Entry entry(*this, name);
+  start(stream, buffers, rests ? recordings : nullptr);
+}
+
+void Array::check_begin(const char* name, std::span<const Argument> buffers) const {
   if (stream_ != nullptr) {
     fail(ErrorKind::kArgument,
          "[%s] the array is executing another stream; wait until that run has ended", name);
@@ -276,6 +284,11 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
            name, i, buffers[i].bytes);
     }
   }
+}
+
+// With recordings the array is at rest.
+void Array::start(const stream::Stream& stream, std::span<const Argument> buffers,
+                  Recordings* recordings) {
   take_buffers(buffers);
   report_ = RunReport{};
   for (ColumnCounts& column : column_counts_) column.report = {};
@@ -285,13 +298,13 @@ void Array::begin(const stream::Stream& stream, std::span<const Argument> buffer
   dropped_.clear();
   ++runs_;
   address_patches_ = 0;
-  if (rests && begin_replay(*recordings)) {
+  if (recordings && begin_replay(*recordings)) {
     stream_ = &stream;
     return;
   }
   try {
     begin_timing();
-    if (rests) begin_recording(stream, *recordings);
+    if (recordings) begin_recording(stream, *recordings);
     settled_ = false;
     fresh_ = true;
     start_cores();

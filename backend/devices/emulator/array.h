@@ -125,8 +125,9 @@ class Array {
   bool replaying() const { return replay_ != nullptr; }
   // As a driver may between two runs, and as happens before every run with recordings: brings the
   // array into the state in which configure() and attach() left it, all but the contents of its
-  // data memories. Does nothing where a run has left locks or tasks behind for the next one.
-  void return_to_rest();
+  // data memories. False, and nothing happens, where a run has left locks or tasks behind for the
+  // next one, and where cores or channels touch data before any stream runs: they would not again.
+  bool return_to_rest();
   Tile& tile(int col, int row);             // with its memory up to date
   Tile* find_tile(int col, int row) const;  // null where there is none
   Scheduler& scheduler() { return scheduler_; }
@@ -225,9 +226,18 @@ class Array {
   void check_generation(const char* function, const stream::Stream& stream) const;
   void start_stream(const stream::Stream& stream);
   void patch(const stream::Operation& operation);
+  void log_in_use(uint32_t address, const BdSlot& bd);
   BdSlot* find_bd(uint32_t address);  // null: a register that is none of a BD
   // replayed_run.cpp
+  void begin_epoch() {
+    ++epoch_;
+    epoch_runs_ = runs_;
+  }
   bool find_rest();
+  bool settles_untouched();
+  void check_begin(const char* name, std::span<const Argument> buffers) const;
+  void start(const stream::Stream& stream, std::span<const Argument> buffers,
+             Recordings* recordings);
   bool begin_replay(Recordings& recordings);
   void begin_recording(const stream::Stream& stream, Recordings& recordings);
   bool comparable(const SteeringWord& word, const Recording& run) const;
@@ -315,7 +325,7 @@ class Array {
   std::unique_ptr<Recording> recorded_;  // the beginning of the run that is being recorded
   Recordings* recordings_ = nullptr;
   std::shared_ptr<const ControlState> rest_;  // where recorded runs begin; of that epoch
-  uint64_t rest_epoch_ = 0;
+  uint64_t rest_epoch_ = 0, epoch_runs_ = 0;  // runs before it
   std::unique_ptr<Replay> replay_;
   uint64_t epoch_ = 0;
   std::unique_ptr<Timeline> timeline_;

@@ -173,9 +173,9 @@ void BdEngine::begin_transfer() {
   current_.offset = memory.offset;
   current_.span = (last + 1) * 4;
   current_.readable = memory.readable;
-  current_.patch = slot.patch;
+  current_.patch = memory.owner ? 0 : slot.patch;
   ActionLog* const log = memory.owner ? nullptr : ActionLog::current();
-  if (log && slot.patch) log->uses_patch(slot.patch, current_.span, memory.constant);
+  if (log && current_.patch) log->uses_patch(current_.patch, current_.span, memory.constant);
   current_.walk = slot.pattern;
   current_.walk.rebase(memory.readable ? memory.data : nullptr, begin);
   prepare_transfer(memory);

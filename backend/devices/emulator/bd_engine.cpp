@@ -208,15 +208,9 @@ void BdEngine::Current::rest(State state) {
   }
 }
 
-// How often the lock that the running BD has acquired was written since.
-uint32_t BdEngine::writes_since_acquire() const {
-  if (!task_ || state_ != State::kMove || !current_.bd.acquire_enable) return 0;
-  return lock_of(current_.bd.acquire_id, "acquire").written - current_.lock_written;
-}
-
 std::optional<BdEngine::Rest> BdEngine::rest() const {
   if (state_ == State::kBusy || state_ == State::kStray) return std::nullopt;
-  Rest rest{control, state_, current_, queue_, task_, writes_since_acquire()};
+  Rest rest{control, state_, current_, queue_, task_};
   rest.current.rest(state_);
   return rest;
 }
@@ -227,10 +221,6 @@ void BdEngine::put(const Rest& rest) {
   current_ = rest.current;
   queue_ = rest.queue;
   task_ = rest.task;
-  if (task_ && state_ == State::kMove && current_.bd.acquire_enable) {
-    current_.lock_written =
-        lock_of(current_.bd.acquire_id, "acquire").written - rest.writes_since_acquire;
-  }
 }
 
 bool BdEngine::crosses() const {

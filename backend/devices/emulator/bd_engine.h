@@ -45,8 +45,6 @@ class BdEngine : public Agent {
   bool moving() const { return state_ == State::kBusy; }  // a posted job sends from or to it
   // Whether a queued or running task can still execute this BD.
   bool uses_bd(int bd) const;
-  // Marks those BDs as read (BdSlot::note_read).
-  void read_bds() const { uses_bd(-1); }
   // "moved 12 of 512 words of BD 3" - empty when idle.
   std::string progress() const;
   bool has_moved() const { return current_.left != current_.total; }  // part of the running BD
@@ -133,10 +131,7 @@ class BdEngine : public Agent {
     int repeats_left = 0;
     bool token = false;
     int bds_in_pass = 0;  // finished since the start of the chain
-
-    bool operator==(const Task&) const = default;
   };
-  uint32_t writes_since_acquire() const;
   bool defer_to_other_part();
   bool start_task();
   void start_bd(int bd);
@@ -162,7 +157,6 @@ struct BdEngine::Rest {
   Current current;
   std::vector<Task> queue;
   std::optional<Task> task;
-  uint32_t writes_since_acquire = 0;  // of the lock that its BD has acquired
 };
 
 }  // namespace npu::emulator

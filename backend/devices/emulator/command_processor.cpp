@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "devices/emulator/array.h"
+#include "devices/emulator/replay/action_log.h"
 #include "devices/emulator/replay/stream_version.h"
 #include "devices/emulator/sender.h"
 #include "error.h"
@@ -162,6 +163,14 @@ BdSlot* Array::find_bd(uint32_t address) {
                                                                  : nullptr;
 }
 
+// A BD that a task still uses may only get the address that it has.
+void Array::log_in_use(uint32_t address, const BdSlot& bd) {
+  const Tile& target = *find_tile(arch::address_col(address), arch::address_row(address));
+  if (user_of(target, static_cast<int>(&bd - target.bds.data())) == nullptr) return;
+  if (bd.patch) log_->fixes_patch(bd.patch);
+  log_->fixes_patch(address_patches_);
+}
+
 void Array::patch(const Operation& op) {
   if (op.argument >= buffers_.size()) {
     fail(ErrorKind::kArgument,
@@ -189,6 +198,7 @@ void Array::patch(const Operation& op) {
   const uint32_t address = static_cast<uint32_t>(op.address);
   const uint32_t high = read_register(address + 4);
   BdSlot* const bd = find_bd(address + 4);
+  if (log_ && bd) log_in_use(address, *bd);
   write_register(address, static_cast<uint32_t>(base) & ~3u);
   write_register(address + 4, (high & 0xFFFF0000u) | static_cast<uint32_t>(base >> 32));
   if (bd && arch::address_offset(address) % 0x20 == 4) bd->patch = address_patches_;

@@ -99,10 +99,9 @@ class EmulatedDevice final : public Device, public DeviceTiming {
     return std::make_shared<ParsedStream>(std::move(words), std::move(parsed), replay_memory_);
   }
   bool do_patch(PreparedStream& stream, std::span<const StreamPatch> patches) override {
+    if (runs(stream)) return false;
     auto& patched = static_cast<ParsedStream&>(stream);
-    for (const StreamPatch& patch : patches) {
-      patched.recordings.patch(patched.parsed, patch.word, patch.value);
-    }
+    patched.recordings.patch(patched.parsed, patches);
     return true;
   }
   std::unique_ptr<Run> do_submit(std::shared_ptr<const PreparedStream> stream,
@@ -114,6 +113,7 @@ class EmulatedDevice final : public Device, public DeviceTiming {
   std::vector<KernelFunction> kernels_of(const Configuration& configuration,
                                          const Program& program) const;
   Overlays overlays_of(const Configuration& configuration) const;
+  bool runs(const PreparedStream& stream) const;
   void disturb(const PreparedStream& next);
   void run_intruder(const Intruders::Stream& stream);
   void run_failed() { forget_configuration(); }
@@ -169,6 +169,7 @@ class EmulatedRun final : public Run {
   ~EmulatedRun() override { cancel(); }
 
   State state() const override { return state_; }
+  const PreparedStream& stream() const { return *stream_; }
   bool wait(std::chrono::nanoseconds timeout) override;
   void cancel() override {
     if (state_ != State::kRunning) return;
@@ -215,6 +216,10 @@ bool EmulatedRun::wait(std::chrono::nanoseconds timeout) {
   end(State::kDone);
   if (device_.residency_.intruder && !device_.array_.timed()) device_.run_succeeded(stream_, refs_);
   return true;
+}
+
+bool EmulatedDevice::runs(const PreparedStream& stream) const {
+  return running_ != nullptr && &running_->stream() == &stream;
 }
 
 DeviceInfo EmulatedDevice::info() const {
@@ -272,9 +277,11 @@ void EmulatedDevice::configure(const Configuration& configuration) {
   }
   if (!residency_.on() || array_.timed()) return;
   // Locks at rest: channels and cores have taken what they take before any stream runs.
-  const std::vector<uint32_t> nothing =
-      stream::Builder(geometry_.generation, geometry_.columns).finish();
-  array_.submit(std::as_bytes(std::span(nothing)), {});
+  if (!array_.return_to_rest()) {
+    const std::vector<uint32_t> nothing =
+        stream::Builder(geometry_.generation, geometry_.columns).finish();
+    array_.submit(std::as_bytes(std::span(nothing)), {});
+  }
   initial_locks_ = lock_values(array_);
 }
 

@@ -73,8 +73,6 @@ class ProgramCore final : public Core {
   struct Frame {
     int loop;      // index of the loop instruction
     int64_t left;  // iterations still to run after this one; -1 = forever
-
-    bool operator==(const Frame&) const = default;
   };
 
   void restart();  // program counter, counters and modes to their reset state

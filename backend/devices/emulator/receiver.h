@@ -16,8 +16,8 @@ class Receiver : public BdEngine {
 
   // What a sender asks before a move.
   bool ready() const { return state_ == State::kMove; }
-  uint64_t room() const { return current_.left; }                         // words
-  uint32_t patch() const { return current_.owner ? 0 : current_.patch; }  // Place::patch
+  uint64_t room() const { return current_.left; }    // words
+  uint32_t patch() const { return current_.patch; }  // Place::patch
   Walk& walk() { return current_.walk; }
   const Walk& walk() const { return current_.walk; }
   void add_sender(Agent* sender) { add_waiter(senders_, sender); }  // woken when it is ready again

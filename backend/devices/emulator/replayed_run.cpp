@@ -41,34 +41,53 @@ void Array::begin_recording(const stream::Stream& stream, Recordings& recordings
   for (const stream::Operation* patch : recordings.version().address_patches()) {
     recorded_->patches.push_back({patched_offset(*patch), patch->argument});
   }
-  recorded_->start = rest_;
   recordings_ = &recordings;
   log_ = std::make_unique<ActionLog>(buffers_, recorded_->arguments, blocks_.size(),
                                      recorded_->patches, recordings.most_bytes());
   scheduler_.set_log(log_.get());
 }
 
-// Whether recorded runs may begin: the state in which loading left the array is known, channels and
-// cores having taken what they take before any stream runs, and nothing waits that a run has left.
+// Whether recorded runs may begin: the state in which loading left the array is known, and nothing
+// waits that a run has left.
 bool Array::find_rest() {
   if (timed() || !configured_ || faulted_ || stream_ != nullptr) return false;
   if (rest_epoch_ != epoch_) {
-    const std::vector<uint32_t> nothing =
-        stream::Builder(device_.generation, device_.columns).finish();
-    const stream::Stream stream = stream::Stream::parse(std::as_bytes(std::span(nothing)));
-    begin(stream, {});
-    resume(Deadline::max());
-    std::optional<ControlState> state = ControlState::of(*this);
-    rest_ = state ? std::make_shared<const ControlState>(std::move(*state)) : nullptr;
     rest_epoch_ = epoch_;
+    rest_ = nullptr;
+    if (runs_ == epoch_runs_ && settles_untouched()) {
+      std::optional<ControlState> state = ControlState::of(*this);
+      if (state) rest_ = std::make_shared<const ControlState>(std::move(*state));
+    }
   }
   return rest_ && !has_tokens() && rest_->leaves_nothing(*this);
 }
 
-void Array::return_to_rest() {
-  if (!find_rest()) return;
+// Channels and cores take what they take before any stream runs. Whether they leave all data alone.
+bool Array::settles_untouched() {
+  for (const auto& tile : tiles_) {
+    if (tile->geometry.kind != arch::TileKind::kShim) continue;
+    for (const auto& side : tile->channels) {
+      // Of tasks that a stream is to complete a run without one would be an error.
+      for (const BdEngine* channel : side) {
+        if (!channel->idle()) return false;
+      }
+    }
+  }
+  const std::vector<uint32_t> nothing =
+      stream::Builder(device_.generation, device_.columns).finish();
+  const stream::Stream stream = stream::Stream::parse(std::as_bytes(std::span(nothing)));
+  begin(stream, {});
+  resume(Deadline::max());
+  return report_.kernel_calls == 0 && report_.core_read_bytes == 0 &&
+         report_.core_write_bytes == 0 && report_.memtile_read_bytes == 0 &&
+         report_.memtile_write_bytes == 0;
+}
+
+bool Array::return_to_rest() {
+  if (!find_rest()) return false;
   for (auto& tile : tiles_) tile->aliases.flush_all();
   rest_->install(*this);
+  return true;
 }
 
 bool Array::has_tokens() const {

@@ -52,7 +52,6 @@ class Walk {
   // The same words of a copy of the memory, whose base is `base`.
   void move_to(std::byte* base) { base_ = base; }
   std::byte* base() const { return base_; }
-  bool operator==(const Walk&) const = default;
   uint64_t next() const { return static_cast<uint64_t>(offset_) + in_run_; }  // word to come
   uint64_t contiguous() const { return run_ - in_run_; }                      // from there on
   // If the next `words` words are contiguous, returns their address and advances; else null.

@@ -136,7 +136,6 @@ TEST_CASE("another state of the array, another program or size is no replay") {
 
 TEST_CASE("address patches may point elsewhere, other data of BDs make other runs") {
   Design replayed, plain;
-  // A result of half an object's words behind `offset` of the argument.
   Script script = Design::stream(2);
   Prepared stream(2, std::make_shared<ReplayMemory>(), script),
       other(2, std::make_shared<ReplayMemory>(), script);
@@ -153,8 +152,8 @@ TEST_CASE("address patches may point elsewhere, other data of BDs make other run
     CAPTURE(i);
     const uint32_t result = 4 * (7 * i % 64), objects = 4 * (i / 8 * 3);
     for (Prepared* one : {&stream, &other}) {
-      one->recordings.patch(one->parsed, patch_of(1), result);
-      one->recordings.patch(one->parsed, patch_of(0), objects);
+      one->recordings.patch(
+          one->parsed, std::vector<StreamPatch>{{patch_of(1), result}, {patch_of(0), objects}});
     }
     Data data(3, i), expected(3, i);
     data.out.resize(kWords + 64), expected.out.resize(kWords + 64);
@@ -165,7 +164,7 @@ TEST_CASE("address patches may point elsewhere, other data of BDs make other run
     CHECK(state(replayed.m) == state(plain.m));
   }
   CHECK(replays == 24 - 2 - 2);  // what is read may be aliased: its address is that of the record
-  stream.recordings.patch(stream.parsed, patch_of(1), 4 * 65);
+  stream.recordings.patch(stream.parsed, std::vector<StreamPatch>{{patch_of(1), 4 * 65}});
   Data data(3, 1);
   data.out.resize(kWords + 64);
   check_error(ErrorKind::kOutOfRange, {"argument"}, [&] { run(replayed, stream, data); });
@@ -231,7 +230,6 @@ TEST_CASE("cores that are steered by what a kernel computes are never recorded")
   CHECK(memory->bytes() == 0);
 }
 
-// Of 2, 4 and 6 objects, after which the memtile is where it was.
 TEST_CASE("a kernel that fails, Ctrl-C and a deadline end or pause a replay") {
   Design design;
   Prepared stream(2, std::make_shared<ReplayMemory>());

@@ -171,6 +171,7 @@ void ActionLog::word(std::byte* to, uint32_t value) {
 }
 
 void ActionLog::uses_patch(uint32_t number, uint64_t bytes, bool constant) {
+  assert(number <= patches_.size());
   PatchUse& patch = patches_[number - 1];
   patch.reach = std::max(patch.reach, bytes);
   patch.fixed |= constant;
@@ -203,12 +204,14 @@ void ActionLog::call(const CallAction::Function& function, const kernels::Declar
 // that they only read, and neither read nor leave words that steer.
 bool ActionLog::joins(Lane& lane, const CallAction& call, std::span<const OperandAction> operands,
                       const kernels::Declaration& kernel) {
-  if (lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) return false;
+  if (call.count == 0 || lane.actions.empty() || lane.actions.back().kind != Action::Kind::kCall) {
+    return false;
+  }
   CallAction& last = lane.calls.back();
   if (last.function != call.function || last.state != call.state || last.count != call.count) {
     return false;
   }
-  if (kernel.copies != nullptr || lane.first_copies.back() != lane.copies.size()) return false;
+  if (kernel.copies != nullptr) return false;
   std::optional<uint32_t> moving;
   for (uint32_t i = 0; i < call.count; ++i) {
     const OperandAction &before = lane.operands[last.first + i], &now = operands[i];

@@ -126,6 +126,7 @@ class ActionLog {
   // A BD begins whose address comes from this address patch; a constant argument may be aliased,
   // wherever it is used then.
   void uses_patch(uint32_t patch, uint64_t bytes, bool constant);
+  void fixes_patch(uint32_t patch) { patches_[patch - 1].fixed = true; }
   // Before the call, of a kernel with this declaration.
   void call(const CallAction::Function& function, const kernels::Declaration& kernel,
             std::span<const KernelArgument> arguments, CoreState& state);

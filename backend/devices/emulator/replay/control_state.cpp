@@ -1,8 +1,6 @@
 // Taking, comparing and restoring the state of an array between two runs (control_state.h).
 #include "devices/emulator/replay/control_state.h"
 
-#include <algorithm>
-
 #include "devices/emulator/array.h"
 #include "devices/emulator/receiver.h"
 #include "devices/emulator/sender.h"
@@ -77,7 +75,7 @@ void ControlState::install(Array& array, std::span<const int64_t> moved) const {
 size_t ControlState::bytes() const {
   size_t sum = 0;
   for (const TileState& tile : tiles_) {
-    sum += sizeof tile + tile.locks.size() * 8 + tile.bds.size() * (sizeof(BdSlot) + 1) +
+    sum += sizeof tile + tile.locks.size() * 8 + tile.bds.size() * (sizeof(BdSlot)) +
            tile.channels.size() * sizeof(BdEngine::Rest);
   }
   return sum;

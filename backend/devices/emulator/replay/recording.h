@@ -26,7 +26,6 @@ struct Recording {
   std::vector<ArgumentShape> arguments;
   StreamVersion::Data data;
   std::vector<PatchUse> patches;  // of the stream's ADDRESS_PATCHes, in its order
-  std::shared_ptr<const ControlState> start;
   ControlState end;
   std::vector<SteeringWord> steering;
   std::vector<Phase> phases;

@@ -52,7 +52,9 @@ bool recordable(const Operation& operation) {
       within(tile.s2mm_base, tile.channels, 8) || within(tile.mm2s_base, tile.channels, 8);
   if (operation.opcode == Opcode::kMaskWrite) return channel;  // what it reads is part of the state
   const bool bd = within(tile.bd_base, tile.bds, 0x20);
-  if (operation.opcode == Opcode::kAddressPatch) return bd && tile.kind == arch::TileKind::kShim;
+  if (operation.opcode == Opcode::kAddressPatch) {
+    return bd && tile.kind == arch::TileKind::kShim && (offset - tile.bd_base) % 0x20 == 4;
+  }
   return channel || bd || within(tile.lock_base, tile.locks, 0x10) ||
          within(0, static_cast<int>(tile.memory_bytes), 1);
 }
@@ -81,7 +83,7 @@ size_t ReplayMemory::bytes() const {
   return bytes_;
 }
 
-// What `stream` has itself stays: its states follow each other, so the oldest one comes next.
+// What `stream` has itself stays: it makes room among its own by itself.
 bool ReplayMemory::make_room(size_t bytes, const Recordings& stream) {
   if (bytes > most_ - std::min(most_, stream.bytes_)) return false;
   while (bytes_ + bytes > most_) {
@@ -125,9 +127,10 @@ std::optional<std::vector<int64_t>> Recordings::moved(const Recording& recording
     const PatchUse& use = recording.patches[i];
     const uint64_t offset = patched_offset(*version_.address_patches()[i]);
     all.push_back(static_cast<int64_t>(offset - use.offset));
-    if (offset == use.offset || use.reach == 0) continue;
+    if (offset == use.offset) continue;
+    // Where the register level refuses the patch or the BD.
     const uint64_t bytes = arguments[use.argument].bytes;
-    if (use.fixed || offset % 4 != 0 || offset > bytes || use.reach > bytes - offset) {
+    if (use.fixed || offset % 4 != 0 || offset >= bytes || use.reach > bytes - offset) {
       return std::nullopt;
     }
   }
@@ -151,7 +154,7 @@ std::optional<Recordings::Found> Recordings::find(Array& array,
     std::optional<std::vector<int64_t>> distances = moved(recording, arguments);
     if (!distances) continue;
     kept.last_use = ++memory_->uses_;
-    kept.repeated = true;
+    kept.repeated = repeated_ = true;
     return Found{kept.recording, std::move(*distances)};
   }
   return std::nullopt;
@@ -188,13 +191,13 @@ size_t Recordings::most_bytes() const {
 void Recordings::add(Recording recording) {
   const size_t bytes = recording.bytes();
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  if (all_.size() == kMost) drop(least_useful());
   if (!memory_->make_room(bytes, *this)) {  // of its own ones, those that were repeated stay
     if (!all_.empty() && !all_[least_useful()].repeated) drop(least_useful());
     wait_longer();
     postponed_ = true;
     return;
   }
+  if (all_.size() == kMost) drop(least_useful());
   postponed_ = false;
   bytes_ += bytes;
   memory_->bytes_ += bytes;
@@ -235,12 +238,19 @@ void Recordings::drop_all() {
   all_.clear();
 }
 
-void Recordings::patch(stream::Stream& stream, size_t word, uint32_t value) {
+void Recordings::patch(stream::Stream& stream, std::span<const StreamPatch> patches) {
   const std::lock_guard<std::mutex> guard(memory_->mutex_);
-  if (!version_.patch(stream, word, value)) return;
-  if (!all_.empty() && !all_.back().repeated) return wait_longer();
-  runs_ = 0;
-  first_recorded_ = 1;
+  bool changed = false;
+  for (const StreamPatch& patch : patches) {
+    changed |= version_.patch(stream, patch.word, patch.value);
+  }
+  if (!changed) return;
+  if (std::exchange(repeated_, false)) {
+    runs_ = 0;
+    first_recorded_ = 1;
+  } else {
+    first_recorded_ = std::min(2 * first_recorded_, kLastRecorded);
+  }
 }
 
 }  // namespace npu::emulator

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "devices/emulator/replay/recording.h"
+#include "runtime/device.h"
 #include "stream/txn.h"
 
 namespace npu::emulator {
@@ -67,9 +68,9 @@ class Recordings {
   // No run of the stream can be recorded.
   void refuse();
   bool refused() const;  // or the last attempt was postponed
-  // A word of the stream gets another value. Other data of BDs make other runs, of which the first
-  // is recorded: whoever patches a stream runs it again.
-  void patch(stream::Stream& stream, size_t word, uint32_t value);
+  // Words of the stream get other values. Other data of BDs make other runs, of which the first is
+  // recorded if those before were repeated.
+  void patch(stream::Stream& stream, std::span<const StreamPatch> patches);
 
  private:
   friend class ReplayMemory;
@@ -93,6 +94,7 @@ class Recordings {
   size_t bytes_ = 0;  // of all_
   uint64_t runs_ = 0, first_recorded_;
   bool refused_ = false, postponed_ = false;
+  bool repeated_ = true;  // a run, since the stream's data were changed last
 };
 
 }  // namespace npu::emulator

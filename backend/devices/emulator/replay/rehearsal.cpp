@@ -22,7 +22,7 @@ Rehearsal::Rehearsal(Array& array, const stream::Stream& stream,
   size_t bytes = 0;
   for (const Argument& argument : arguments) bytes += argument.bytes;
   const std::optional<std::vector<ArgumentShape>> shapes = argument_shapes(arguments);
-  if (bytes > kMaxCopy || !shapes) return;
+  if (bytes > kMaxCopy || !shapes || !recordings.enabled() || !array.return_to_rest()) return;
   Contents contents;  // of what shares memory, those of the first argument
   const auto run = [&](Recordings* recorded) {
     contents.assign(arguments.size(), {});

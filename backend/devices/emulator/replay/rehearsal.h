@@ -1,6 +1,6 @@
 // The device's test mode "+replay": before a submission its stream runs on copies of its arguments,
-// at register level, until the array can repeat it, and once more. The array then is put back; the
-// submission is a replay, and its results must be those of that last run.
+// at register level, until the array can repeat it, and once more. Data memories then are put back;
+// the submission is a replay, and its results must be those of that last run.
 #pragma once
 
 #include <cstddef>
