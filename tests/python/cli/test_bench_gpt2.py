@@ -46,6 +46,13 @@ def test_the_step_is_the_papers(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["gflop"] == pytest.approx(189.8, abs=0.05)
 
 
+def test_npu1_reaches_its_goal(capsys: pytest.CaptureFixture[str]) -> None:
+    """2.5 TFLOP/s over all products in bfloat16, simulated, dispatch included, without a load."""
+    (step,) = bench(capsys, "--no-host", "--device", "npu1")["steps"]
+    assert step["tops"] >= 2.5
+    assert step["loads"] == 0
+
+
 def test_a_step_goes_forward_and_back() -> None:
     """Each gradient directly after the other of its layer, last layer first."""
     of = list(products(8, 8, 2, 16))

@@ -60,7 +60,7 @@ def gradients(
 
 
 @pytest.mark.parametrize("size, then", SIZES, ids=str)
-@pytest.mark.parametrize("residency", ["", "+reload", "+intruder"])
+@pytest.mark.parametrize("residency", ["", "+reload", "+intruder", "+replay"])
 def test_bits_are_those_of_two_calls(
     size: tuple[int, int, int], then: tuple[int, int, int], residency: str
 ) -> None:

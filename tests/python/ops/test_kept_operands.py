@@ -84,7 +84,7 @@ def test_bits_are_those_of_the_design_that_keeps_nothing(c_dtype: str) -> None:
     assert (npu.stats() - before).configuration_loads == 1
 
 
-@pytest.mark.parametrize("residency", ["reload", "reload-second", "intruder"])
+@pytest.mark.parametrize("residency", ["reload", "reload-second", "intruder", "replay"])
 def test_streams_are_right_after_a_reload_and_after_any_other(residency: str) -> None:
     expected = products("emu:npu1", CASES, "bfloat16", keeps=False)
     check(products(f"emu:npu1+{residency}", CASES, "bfloat16", keeps=True), expected, CASES)
