@@ -4,6 +4,8 @@ numbers of tiles; the paper's size in fewer bundles than the paper's kernel; lon
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -78,8 +80,17 @@ def test_long_k_takes_narrow_blocks() -> None:
     """Code of 2 x 4 blocks for k1 = 60 would not fit, that of 2 x 2 does; results are the same."""
     assert [r.name for r in matmul_bf16.regions(4, 48, 8)] == ["2x4"]
     assert [r.name for r in matmul_bf16.regions(4, 60, 8)] == ["2x2"]
-    check(kernels.schedule("npu1", "matmul_bf16", 4, 60, 4, 2))
-    check(kernels.schedule("npu1", "matmul_bf16", 1, 40, 1, 2))
+    found = kernels.schedule("npu1", "matmul_bf16", 5, 3, 7, 2)
+    narrow = generate.generate("k", matmul_bf16._split(5, 3, 7, matmul_bf16.NARROW), AIE2, 2)
+    assert narrow != found.program
+    check(dataclasses.replace(found, program=narrow))
+
+
+def test_intervals_that_are_tried() -> None:
+    """All of them, but for a block alone, which needs none in particular."""
+    assert list(generate._intervals(10, 2)) == list(range(10, 104))
+    assert list(generate._intervals(80, 1))[14:20] == [94, 95, 96, 108, 121, 136]
+    check(kernels.schedule("npu1", "matmul_bf16", 1, 10, 1, 2))
 
 
 def test_same_code_every_time() -> None:
@@ -94,9 +105,18 @@ def test_wrong_sizes(values: tuple[int, int, int]) -> None:
         matmul_bf16.regions(*values)
 
 
+@pytest.mark.parametrize(
+    ("room", "words"),
+    [(1000, "has at least 1024"), (1500, "filled and drained"), (2600, "k has 2")],
+)
+def test_program_memory(room: int, words: str) -> None:
+    """By all operations, by the loop, by the code."""
+    machine = dataclasses.replace(AIE2, program_bytes=room)
+    with pytest.raises(DesignError, match=rf"{words}.*memory has {room}: give a smaller k1"):
+        generate.generate("k", matmul_bf16.regions(8, 8, 8), machine, 1)
+
+
 def test_limits_of_the_core() -> None:
-    with pytest.raises(DesignError, match=r"program memory has 16384: give a smaller k1"):
-        generate.generate("k", matmul_bf16.regions(4, 120, 8), AIE2, 1)
     with pytest.raises(DesignError, match="the core's memory has 65536: give fewer tiles"):
         schedule(32, 2, 32 + 4).places()
 
